@@ -1,0 +1,2 @@
+//! wharf-bench
+fn main() {}

@@ -1,0 +1,305 @@
+//! Shards on threads: a thin loop around [`Shard::step`].
+//!
+//! The loop drains the shard's rings into a batch, fairly (a quantum per ring and round) and in
+//! an order that it records; steps; publishes the summary; hands out the outcomes; rings the
+//! bells of the ports. With nothing to do it looks a few times more, then sleeps until its bell
+//! is rung: an idle shard costs no cpu.
+//!
+//! Clock, thread start and observation are the caller's ([`Clock`], [`Observer`]); this module
+//! starts no thread of its own.
+
+use std::sync::{Arc, OnceLock};
+use std::task::{Wake, Waker};
+
+use crate::ids::ShardId;
+use crate::limits::{BATCH_MAX, RING_QUANTUM};
+use crate::ring::{Consumer, Doorbell, Producer};
+use crate::router::ShardSummary;
+use crate::shard::{Command, Outcome, Shard};
+use crate::sync::{AtomicBool, Ordering};
+use crate::time::Time;
+
+use crate::router::port::{Answer, Submission};
+
+/// Where `now` comes from. Never goes back.
+pub trait Clock: Send {
+    /// The time since the store was created.
+    fn now(&self) -> Time;
+}
+
+/// What a batch was and when its stages were reached: the shard's only input besides its state.
+#[derive(Debug)]
+pub struct BatchRecord<'a> {
+    /// The shard.
+    pub shard: ShardId,
+    /// The batch's `now`.
+    pub now: Time,
+    /// Which port gave how many of the commands, in order.
+    pub order: &'a [(u16, u16)],
+    /// The commands.
+    pub commands: &'a [Command],
+    /// When each command was put into its ring.
+    pub enqueued: &'a [Time],
+}
+
+/// Watches the batches of one shard, from the shard's own thread.
+pub trait Observer: Send {
+    /// Before the batch is carried out.
+    fn handle_batch(&mut self, _batch: &BatchRecord<'_>) {}
+    /// After it was, and its outcomes were handed out.
+    fn handle_stepped(&mut self, _outcomes: &[Outcome], _finished: Time) {}
+    /// Whether the times are wanted: reading the clock again costs something.
+    fn wants_times(&self) -> bool {
+        false
+    }
+}
+
+/// Watches nothing.
+pub struct Unobserved;
+impl Observer for Unobserved {}
+
+/// The rings between a shard and one port, and the bell of the port.
+pub struct ShardLink {
+    pub(crate) submissions: Consumer<Submission>,
+    pub(crate) answers: Producer<Answer>,
+    pub(crate) bell: Arc<Doorbell>,
+}
+
+/// Wakes a thread once it has said which one it is.
+#[derive(Default)]
+pub struct ThreadWaker(OnceLock<std::thread::Thread>);
+
+impl ThreadWaker {
+    /// Called by the thread that is to be woken. A wake-up before this is not lost: that thread
+    /// has not looked at its rings yet.
+    pub fn set_current(&self) {
+        let _ = self.0.set(std::thread::current());
+    }
+}
+
+impl Wake for ThreadWaker {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        if let Some(thread) = self.0.get() {
+            thread.unpark();
+        }
+    }
+}
+
+/// Asks runners to finish: they carry out what is in their rings, then return.
+#[derive(Clone, Default)]
+pub struct StopSignal {
+    stopped: Arc<AtomicBoolOff>,
+    bells: Arc<std::sync::Mutex<Vec<Arc<Doorbell>>>>,
+}
+
+struct AtomicBoolOff(AtomicBool);
+
+impl Default for AtomicBoolOff {
+    fn default() -> Self {
+        Self(AtomicBool::new(false))
+    }
+}
+
+impl StopSignal {
+    fn watch(&self, bell: &Arc<Doorbell>) {
+        self.bells.lock().expect("no holder of the bells panics").push(Arc::clone(bell));
+    }
+
+    /// Stops every runner that was made with this signal. Call it when nothing more will be
+    /// submitted.
+    pub fn stop(&self) {
+        // Release pairs with the Acquire in `is_stopped`: what was submitted before is seen.
+        self.stopped.0.store(true, Ordering::Release);
+        for bell in self.bells.lock().expect("no holder of the bells panics").iter() {
+            bell.wake();
+        }
+    }
+
+    fn is_stopped(&self) -> bool {
+        // Acquire pairs with the Release in `stop`.
+        self.stopped.0.load(Ordering::Acquire)
+    }
+}
+
+/// A shard with its rings, ready to be run by a thread (or by hand, batch by batch).
+pub struct ShardRunner {
+    shard: Shard,
+    id: ShardId,
+    links: Vec<ShardLink>,
+    summary: Arc<ShardSummary>,
+    bell: Arc<Doorbell>,
+    waker: Arc<ThreadWaker>,
+    stop: StopSignal,
+    /// The ring that the next batch begins with.
+    first: usize,
+    batch: Vec<Command>,
+    tokens: Vec<u32>,
+    enqueued: Vec<Time>,
+    order: Vec<(u16, u16)>,
+    outcomes: Vec<Outcome>,
+    spin: u32,
+}
+
+impl ShardRunner {
+    pub(crate) fn new(
+        id: ShardId,
+        shard: Shard,
+        links: Vec<ShardLink>,
+        summary: Arc<ShardSummary>,
+        bell: Arc<Doorbell>,
+        waker: Arc<ThreadWaker>,
+        stop: StopSignal,
+    ) -> Self {
+        stop.watch(&bell);
+        summary.publish(&shard.facts());
+        Self {
+            shard,
+            id,
+            links,
+            summary,
+            bell,
+            waker,
+            stop,
+            first: 0,
+            batch: Vec::with_capacity(BATCH_MAX),
+            tokens: Vec::with_capacity(BATCH_MAX),
+            enqueued: Vec::with_capacity(BATCH_MAX),
+            order: Vec::new(),
+            outcomes: Vec::with_capacity(BATCH_MAX),
+            spin: 200,
+        }
+    }
+
+    /// A bell and its waker for a shard that a thread will run.
+    pub(crate) fn doorbell() -> (Arc<Doorbell>, Arc<ThreadWaker>) {
+        let waker = Arc::new(ThreadWaker::default());
+        (Arc::new(Doorbell::new(Waker::from(Arc::clone(&waker)))), waker)
+    }
+
+    /// Which shard it runs.
+    #[must_use]
+    pub fn id(&self) -> ShardId {
+        self.id
+    }
+
+    /// How often it looks for work before it sleeps.
+    pub fn set_spin(&mut self, looks: u32) {
+        self.spin = looks;
+    }
+
+    /// The shard, to be looked at between batches.
+    #[must_use]
+    pub fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    /// Runs on the calling thread until stopped and out of work; gives the shard back.
+    pub fn run(mut self, clock: &impl Clock, observer: &mut impl Observer) -> Shard {
+        self.waker.set_current();
+        let mut idle_looks = 0;
+        loop {
+            // Read before the rings: what was submitted before the stop is then still seen.
+            let stopping = self.stop.is_stopped();
+            if self.run_batch(clock, observer) > 0 {
+                idle_looks = 0;
+            } else if stopping {
+                return self.shard;
+            } else if idle_looks < self.spin {
+                idle_looks += 1;
+                std::hint::spin_loop();
+            } else {
+                idle_looks = 0;
+                self.sleep();
+            }
+        }
+    }
+
+    fn sleep(&mut self) {
+        let (links, stop) = (&mut self.links, &self.stop);
+        if self.bell.sleep_if(|| !stop.is_stopped() && links.iter_mut().all(|link| link.submissions.is_empty())) {
+            std::thread::park();
+            self.bell.woke();
+        }
+    }
+
+    /// One batch, if anything is there; how many commands it had.
+    pub fn run_batch(&mut self, clock: &impl Clock, observer: &mut impl Observer) -> usize {
+        self.drain();
+        let count = self.batch.len();
+        if count == 0 {
+            return 0;
+        }
+        let now = clock.now();
+        observer.handle_batch(&BatchRecord {
+            shard: self.id,
+            now,
+            order: &self.order,
+            commands: &self.batch,
+            enqueued: &self.enqueued,
+        });
+        self.shard.step(self.batch.drain(..), now, &mut self.outcomes);
+        assert!(self.outcomes.len() == count, "{count} commands, {} outcomes", self.outcomes.len());
+        // Before the outcomes: whoever has seen one finds facts at least as new.
+        self.summary.publish(&self.shard.facts());
+        if observer.wants_times() {
+            observer.handle_stepped(&self.outcomes, clock.now());
+        }
+        self.hand_out();
+        count
+    }
+
+    /// Takes from the rings in turn, at most a quantum from each per round.
+    fn drain(&mut self) {
+        self.order.clear();
+        self.tokens.clear();
+        self.enqueued.clear();
+        let ports = self.links.len();
+        let mut took = true;
+        while took && self.batch.len() < BATCH_MAX {
+            took = false;
+            for i in 0..ports {
+                let port = (self.first + i) % ports;
+                let room = RING_QUANTUM.min(BATCH_MAX - self.batch.len());
+                let mut count = 0;
+                while count < room
+                    && let Some(submission) = self.links[port].submissions.pop()
+                {
+                    self.batch.push(submission.command);
+                    self.tokens.push(submission.token);
+                    self.enqueued.push(submission.enqueued);
+                    count += 1;
+                }
+                if count > 0 {
+                    took = true;
+                    self.order.push((port as u16, count as u16));
+                }
+            }
+        }
+        self.first = (self.first + 1) % ports;
+    }
+
+    fn hand_out(&mut self) {
+        let mut outcomes = self.outcomes.drain(..);
+        let mut tokens = self.tokens.iter();
+        let mut rung = 0u64;
+        for &(port, count) in &self.order {
+            let link = &mut self.links[usize::from(port)];
+            for (outcome, &token) in outcomes.by_ref().zip(tokens.by_ref()).take(usize::from(count)) {
+                let pushed = link.answers.push(Answer { token, outcome });
+                assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
+            }
+            rung |= 1 << port;
+        }
+        for (port, link) in self.links.iter().enumerate() {
+            if rung >> port & 1 == 1 {
+                link.bell.ring();
+            }
+        }
+    }
+}
+
+const _: () = assert!(crate::limits::PORTS_MAX <= 64, "ports fit one word of bits");

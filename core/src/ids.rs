@@ -1,0 +1,128 @@
+//! Identifiers. None is ever reused: not after a removal, not after a restart.
+//!
+//! They are newtypes so that two numbers side by side cannot be swapped. Ids that are handed
+//! out while the service runs carry the *incarnation* of the service that granted them (new at
+//! each start) or come from a counter that is part of the durable state.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// A node, for as long as it is registered. Given by the [`Registrar`](crate::registrar) at
+/// registration, counted from 1; the name is a key beside it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct NodeId(pub u64);
+
+impl fmt::Display for NodeId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "n{}", self.0)
+    }
+}
+
+/// The place of a node in the order of registration. Every tie between nodes, in every policy,
+/// in every tree and in the oracle, is broken by it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ordinal(pub u64);
+
+/// A virtual partition: owns nodes, moves between shards whole. `0..partition_count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct PartitionId(pub u16);
+
+/// A scheduler shard of this process: `0..shard_count`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ShardId(pub u16);
+
+impl ShardId {
+    /// As an index into per-shard arrays.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0)
+    }
+}
+
+/// The number of one start of a store: durable, and larger at each start.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Incarnation(pub u32);
+
+/// One granted placement.
+///
+/// Unique for ever: `sequence` counts within (`incarnation`, `partition`). The partition stands
+/// in the id, so that a release finds its shard without a directory, whatever the number of
+/// shards was when the allocation was granted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct AllocationId {
+    /// The start of the service that granted it.
+    pub incarnation: Incarnation,
+    /// The partition of its node.
+    pub partition: PartitionId,
+    /// Counted from 1 within incarnation and partition.
+    pub sequence: u64,
+}
+
+impl fmt::Display for AllocationId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a{}-{}-{}", self.incarnation.0, self.partition.0, self.sequence)
+    }
+}
+
+/// Text that is not an allocation id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{text}` is not an allocation id: expected aINCARNATION-PARTITION-SEQUENCE, as a placement printed it (a1-17-42)")]
+pub struct ParseAllocationIdError {
+    /// What was given.
+    pub text: String,
+}
+
+impl FromStr for AllocationId {
+    type Err = ParseAllocationIdError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        let parse = || {
+            let mut parts = text.strip_prefix('a')?.split('-');
+            let id = Self {
+                incarnation: Incarnation(parts.next()?.parse().ok()?),
+                partition: PartitionId(parts.next()?.parse().ok()?),
+                sequence: parts.next()?.parse().ok()?,
+            };
+            parts.next().is_none().then_some(id)
+        };
+        parse().ok_or_else(|| ParseAllocationIdError { text: text.to_owned() })
+    }
+}
+
+/// A client session: numbered by the server within its incarnation.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SessionId {
+    /// The start of the service that opened it.
+    pub incarnation: Incarnation,
+    /// Counted from 1 within the incarnation.
+    pub number: u64,
+}
+
+impl fmt::Display for SessionId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "s{}-{}", self.incarnation.0, self.number)
+    }
+}
+
+/// A custom resource kind in the [registry](crate::resource::ResourceRegistry): never reassigned.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ResourceId(pub u16);
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn allocation_ids_survive_their_text_form() {
+        let id = AllocationId { incarnation: Incarnation(7), partition: PartitionId(255), sequence: 1 << 40 };
+        assert_eq!(id.to_string().parse(), Ok(id));
+    }
+
+    #[test]
+    fn broken_allocation_ids_are_refused_with_what_was_given() {
+        for text in ["", "a", "a1", "a1-2", "a1-2-3-4", "1-2-3", "a1-70000-3", "a-1-2-3", "a1-2-x"] {
+            let error = text.parse::<AllocationId>().unwrap_err();
+            assert!(error.to_string().contains(&format!("`{text}`")), "{error}");
+        }
+    }
+}

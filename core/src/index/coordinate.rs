@@ -1,0 +1,242 @@
+//! Coordinates: where a vector of resources stands in the bucket tree.
+
+use crate::limits::DIMENSIONS_MAX;
+use crate::resource::{Amount, Demand, GpuBooks, GpuRequest};
+
+/// One indexed dimension of the resource space.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Dimension {
+    /// Cores, in 1/10 000.
+    Cpu,
+    /// MiB, in 1/10 000.
+    Memory,
+    /// Wholly free GPU instances, a count.
+    WholeGpus,
+    /// The largest free part of one GPU instance, in 1/10 000.
+    LargestGpuPart,
+}
+
+/// A position in the bucket tree: one number per dimension, in attribute order, zero beyond the
+/// last. Compares lexicographically, which is the order of LeastFit and BestFit.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Coordinate(pub [u16; DIMENSIONS_MAX]);
+
+impl Coordinate {
+    /// Whether every dimension is at least `lower`'s: whether it lies in the fittable area.
+    #[inline]
+    #[must_use]
+    pub fn reaches(&self, lower: &Self) -> bool {
+        let mut reaches = true;
+        for d in 0..DIMENSIONS_MAX {
+            reaches &= self.0[d] >= lower.0[d];
+        }
+        reaches
+    }
+
+    /// The larger of both in each dimension.
+    #[inline]
+    #[must_use]
+    pub fn highest(mut self, other: &Self) -> Self {
+        for d in 0..DIMENSIONS_MAX {
+            self.0[d] = self.0[d].max(other.0[d]);
+        }
+        self
+    }
+
+    /// Whether `part` stands at this maximum in any dimension, so that the maximum may sink
+    /// when `part` goes.
+    #[inline]
+    #[must_use]
+    pub(crate) fn may_rest_on(&self, part: &Self) -> bool {
+        let mut rests = false;
+        for d in 0..DIMENSIONS_MAX {
+            rests |= self.0[d] == part.0[d] && part.0[d] > 0;
+        }
+        rests
+    }
+
+    /// As two numbers, for a summary that is published in atomics.
+    #[must_use]
+    pub fn to_words(self) -> [u64; 2] {
+        let mut words = [0u64; 2];
+        for (d, &c) in self.0.iter().enumerate() {
+            words[d / 4] |= u64::from(c) << (16 * (d % 4));
+        }
+        words
+    }
+
+    /// The inverse of [`to_words`](Self::to_words).
+    #[must_use]
+    pub fn from_words(words: [u64; 2]) -> Self {
+        let mut coordinate = Self::default();
+        for (d, c) in coordinate.0.iter_mut().enumerate() {
+            *c = (words[d / 4] >> (16 * (d % 4))) as u16;
+        }
+        coordinate
+    }
+}
+
+const _: () = assert!(DIMENSIONS_MAX == 8, "a coordinate is published as two u64");
+
+/// The values that are indexed, whether available on a node or asked for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ResourceVector {
+    /// Cores.
+    pub cpu: Amount,
+    /// MiB.
+    pub memory: Amount,
+    /// Whole GPU instances.
+    pub whole_gpus: u16,
+    /// A part of one GPU instance, in 1/10 000.
+    pub largest_gpu_part: u16,
+}
+
+impl ResourceVector {
+    /// What a node has available.
+    #[must_use]
+    pub fn available(cpu: Amount, memory: Amount, gpus: &GpuBooks) -> Self {
+        Self { cpu, memory, whole_gpus: gpus.whole_free(), largest_gpu_part: gpus.largest_free() }
+    }
+
+    /// What a request needs at least. A part of a GPU asks nothing of the whole ones, and a
+    /// whole GPU is also the largest part: neither hides a node that fits.
+    #[must_use]
+    pub fn asked(demand: &Demand) -> Self {
+        let (whole_gpus, largest_gpu_part) = match demand.gpu {
+            GpuRequest::None => (0, 0),
+            GpuRequest::Fraction(part) => (0, part),
+            GpuRequest::Whole(count) => (u16::from(count), crate::resource::GPU_UNIT),
+        };
+        Self { cpu: demand.cpu, memory: demand.memory, whole_gpus, largest_gpu_part }
+    }
+
+    fn value(&self, dimension: Dimension) -> i64 {
+        match dimension {
+            Dimension::Cpu => self.cpu.units(),
+            Dimension::Memory => self.memory.units(),
+            Dimension::WholeGpus => i64::from(self.whole_gpus),
+            Dimension::LargestGpuPart => i64::from(self.largest_gpu_part),
+        }
+    }
+}
+
+/// The indexed dimensions in attribute order, each with its granularity θ.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Geometry {
+    dimensions: Vec<(Dimension, i64)>,
+}
+
+/// Dimensions that no index can be built over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GeometryError {
+    /// None, or more than the index has room for.
+    #[error("{0} indexed dimensions: give 1 to {DIMENSIONS_MAX}")]
+    Count(usize),
+    /// One of them twice.
+    #[error("dimension {0:?} is given twice: give each once")]
+    Twice(Dimension),
+    /// A granularity that does not divide the space.
+    #[error("granularity {theta} of dimension {dimension:?} is not positive: give at least 1 unit of 1/10000")]
+    Granularity {
+        /// The dimension.
+        dimension: Dimension,
+        /// Its θ.
+        theta: i64,
+    },
+}
+
+impl Geometry {
+    /// A geometry over `dimensions`, each with its θ in the dimension's own unit.
+    ///
+    /// # Errors
+    /// When there are none or too many, one is given twice, or a θ is not positive.
+    pub fn new(dimensions: Vec<(Dimension, i64)>) -> Result<Self, GeometryError> {
+        if dimensions.is_empty() || dimensions.len() > DIMENSIONS_MAX {
+            return Err(GeometryError::Count(dimensions.len()));
+        }
+        for (i, &(dimension, theta)) in dimensions.iter().enumerate() {
+            if theta <= 0 {
+                return Err(GeometryError::Granularity { dimension, theta });
+            }
+            if dimensions[..i].iter().any(|&(other, _)| other == dimension) {
+                return Err(GeometryError::Twice(dimension));
+            }
+        }
+        Ok(Self { dimensions })
+    }
+
+    /// How many dimensions are indexed.
+    #[must_use]
+    pub fn dimension_count(&self) -> usize {
+        self.dimensions.len()
+    }
+
+    /// The dimensions in attribute order, each with its θ.
+    #[must_use]
+    pub fn dimensions(&self) -> &[(Dimension, i64)] {
+        &self.dimensions
+    }
+
+    /// `ceil(value / θ)` per dimension. Beyond 65,535 coordinates are equal, which keeps them
+    /// monotone: a larger value never has a smaller coordinate.
+    #[inline]
+    #[must_use]
+    pub fn coordinate(&self, vector: &ResourceVector) -> Coordinate {
+        let mut coordinate = Coordinate::default();
+        for (c, &(dimension, theta)) in coordinate.0.iter_mut().zip(&self.dimensions) {
+            let value = vector.value(dimension);
+            debug_assert!(value >= 0, "amounts are not negative");
+            let steps = value / theta + i64::from(value % theta != 0);
+            *c = u16::try_from(steps).unwrap_or(u16::MAX);
+        }
+        coordinate
+    }
+}
+
+impl Default for Geometry {
+    /// cpu by the core, memory by 4 GiB, whole GPUs one by one, parts of a GPU by twentieths.
+    fn default() -> Self {
+        let four_gib = Amount::whole(4096).units();
+        Self {
+            dimensions: vec![
+                (Dimension::Cpu, Amount::SCALE),
+                (Dimension::Memory, four_gib),
+                (Dimension::WholeGpus, 1),
+                (Dimension::LargestGpuPart, 500),
+            ],
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn geometries_that_cannot_be_are_refused() {
+        use Dimension::{Cpu, Memory};
+        assert_eq!(Geometry::new(vec![]), Err(GeometryError::Count(0)));
+        assert_eq!(Geometry::new(vec![(Cpu, 1); 9]), Err(GeometryError::Count(9)));
+        assert_eq!(Geometry::new(vec![(Cpu, 1), (Memory, 0)]), Err(GeometryError::Granularity { dimension: Memory, theta: 0 }));
+        assert_eq!(Geometry::new(vec![(Cpu, 1), (Cpu, 2)]), Err(GeometryError::Twice(Cpu)));
+    }
+
+    proptest! {
+        #[test]
+        fn no_fitting_node_is_hidden(
+            theta in 1i64..100_000, asked in 0i64..1 << 53, more in 0i64..1 << 40,
+        ) {
+            let geometry = Geometry::new(vec![(Dimension::Cpu, theta)]).unwrap();
+            let at = |units: i64| geometry.coordinate(&ResourceVector {
+                cpu: Amount::try_from_units(units.min(1 << 53)).unwrap(), ..ResourceVector::default()
+            });
+            prop_assert!(at(asked + more).reaches(&at(asked)));
+        }
+
+        #[test]
+        fn words_keep_a_coordinate(c in any::<[u16; 8]>()) {
+            prop_assert_eq!(Coordinate::from_words(Coordinate(c).to_words()), Coordinate(c));
+        }
+    }
+}

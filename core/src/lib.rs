@@ -1,0 +1,37 @@
+//! The Wharfinger placement engine.
+//!
+//! What is absent here, on purpose: sockets, files, clocks, randomness of the operating system,
+//! any async runtime, any serialisation format. Time, seeds and thread start come in as
+//! arguments, so that the simulator and the fuzzers run the very code that serves.
+//!
+//! | module | what stands there |
+//! |---|---|
+//! | [`ids`], [`time`], [`rng`], [`hash`], [`limits`] | what everything rests on |
+//! | [`resource`], [`node`], [`request`] | the model: amounts, GPUs, labels, demands |
+//! | [`index`] | DistBuckets: which node a policy chooses |
+//! | [`shard`] | the state machine `step(batch, now) -> outcomes` and its books |
+//! | [`registrar`] | global records: names, ids, ordinals, resource kinds |
+//! | [`ring`] | bounded lock-free rings between ports and shards |
+//! | [`router`] | which shard is asked, and what all shards together answer |
+//! | [`executor`] | shards on threads |
+//! | [`store`] | the durable state, and an engine of any number of shards over it |
+#![deny(unsafe_code)]
+#![warn(missing_docs, clippy::float_arithmetic)]
+
+pub mod executor;
+pub mod hash;
+pub mod ids;
+pub mod index;
+pub mod limits;
+pub mod map;
+pub mod node;
+pub mod registrar;
+pub mod request;
+pub mod resource;
+pub mod ring;
+pub mod rng;
+pub mod router;
+pub mod shard;
+pub mod store;
+mod sync;
+pub mod time;

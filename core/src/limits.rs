@@ -1,0 +1,65 @@
+//! Every bound of the engine in one place, with the relations between them proved at compile time.
+
+/// Virtual partitions of a store when none is configured.
+pub const PARTITIONS_DEFAULT: u16 = 256;
+/// Most virtual partitions a store can be created with.
+pub const PARTITIONS_MAX: u16 = 4096;
+/// Most shards of one process.
+pub const SHARDS_MAX: u16 = 256;
+/// Most ports (I/O threads and the registrar) that may talk to the shards.
+pub const PORTS_MAX: usize = 64;
+
+/// Most indexed resource dimensions.
+pub const DIMENSIONS_MAX: usize = 8;
+/// Most GPU instances of one node. A mask of a node's GPUs is a `u16`.
+pub const GPU_INSTANCES_MAX: usize = 16;
+/// Most custom resource kinds of one node, and of one request.
+pub const CUSTOM_RESOURCES_MAX: usize = 32;
+/// Most custom resource kinds that a store learns.
+pub const RESOURCE_KINDS_MAX: usize = 4096;
+/// Largest amount, in 1/10 000 of a unit: exact in a double, so that every client can hold it.
+pub const AMOUNT_MAX: i64 = 1 << 53;
+
+/// Longest name of a node, label, label value, model or resource, in bytes.
+pub const NAME_BYTES_MAX: usize = 253;
+/// Most labels of one node.
+pub const LABELS_MAX: usize = 64;
+/// Most terms of one selector, and most values of one term.
+pub const SELECTOR_TERMS_MAX: usize = 32;
+/// Most named candidate nodes of one request.
+pub const CANDIDATES_MAX: usize = 1024;
+/// Most nodes a service holds.
+pub const NODES_MAX: usize = 4_000_000;
+
+/// Slots of a ring between a port and a shard, each way.
+pub const RING_SLOTS: usize = 4096;
+/// Requests that one port may have in the engine at once: an answer always finds room in its
+/// ring, so a shard never waits for an I/O thread.
+pub const PORT_IN_FLIGHT_MAX: usize = 4096;
+/// Requests of one batch.
+pub const BATCH_MAX: usize = 1024;
+/// Requests that a shard takes from one ring before it turns to the next: no ring starves another.
+pub const RING_QUANTUM: usize = 64;
+
+/// Candidate sets up to this size are walked directly; larger ones only filter the index search.
+pub const CANDIDATE_WALK_MAX: usize = 256;
+/// Selectors whose candidate sets a shard keeps.
+pub const SELECTORS_KEPT_MAX: usize = 256;
+/// Nodes that one refusal examines for its counts unless it asks for all.
+pub const EXPLAIN_NODES_MAX: usize = 4096;
+/// Random draws before `Random` enumerates the fitting nodes instead.
+pub const RANDOM_DRAWS_MAX: usize = 32;
+/// Times that a refusal is tried again because capacity came back while the shards were asked.
+pub const REFUSAL_RETRIES_MAX: u8 = 4;
+/// Nodes of one page of a node list, and of one registration batch.
+pub const NODES_PER_MESSAGE_MAX: usize = 1024;
+/// Requests of one batched placement or release.
+pub const PLACEMENTS_PER_MESSAGE_MAX: usize = 1024;
+
+const _: () = assert!(PORT_IN_FLIGHT_MAX <= RING_SLOTS);
+const _: () = assert!(PLACEMENTS_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
+const _: () = assert!(NODES_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
+const _: () = assert!(RING_SLOTS.is_power_of_two());
+const _: () = assert!(GPU_INSTANCES_MAX <= 16, "a GPU mask is a u16");
+const _: () = assert!(RING_QUANTUM <= BATCH_MAX);
+const _: () = assert!(PARTITIONS_DEFAULT <= PARTITIONS_MAX);

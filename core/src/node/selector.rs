@@ -1,0 +1,133 @@
+//! Selectors: terms over labels that a node must satisfy, all of them.
+//!
+//! The operators are those of Kubernetes and Ray; a node without the key satisfies the
+//! negations only, as there.
+
+use super::Labels;
+use crate::hash::stable_hash;
+
+/// How a term compares.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operator {
+    /// The label has one of the values.
+    In,
+    /// The label is absent or has none of the values.
+    NotIn,
+    /// The label is there, whatever its value.
+    Exists,
+    /// The label is absent.
+    NotExists,
+}
+
+/// One condition on one label.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub struct Term {
+    /// The label's key.
+    pub key: String,
+    /// The comparison.
+    pub operator: Operator,
+    /// What it compares with; empty for `Exists` and `NotExists`.
+    pub values: Vec<String>,
+}
+
+impl Term {
+    fn holds(&self, labels: &Labels) -> bool {
+        let value = labels.get(&self.key);
+        match self.operator {
+            Operator::In => value.is_some_and(|value| self.values.iter().any(|v| v == value)),
+            Operator::NotIn => value.is_none_or(|value| self.values.iter().all(|v| v != value)),
+            Operator::Exists => value.is_some(),
+            Operator::NotExists => value.is_none(),
+        }
+    }
+}
+
+/// Terms that must all hold, with their hash: a shard finds the candidate set it keeps for a
+/// selector without hashing a string.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Selector {
+    terms: Vec<Term>,
+    hash: u64,
+}
+
+impl Selector {
+    /// A selector of `terms`, brought into a canonical order.
+    #[must_use]
+    pub fn new(mut terms: Vec<Term>) -> Self {
+        for term in &mut terms {
+            term.values.sort_unstable();
+            term.values.dedup();
+        }
+        terms.sort_unstable_by(|a, b| {
+            (&a.key, a.operator as u8, &a.values).cmp(&(&b.key, b.operator as u8, &b.values))
+        });
+        terms.dedup();
+        let mut bytes = Vec::new();
+        for term in &terms {
+            bytes.push(term.operator as u8);
+            for text in std::iter::once(&term.key).chain(&term.values) {
+                bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+                bytes.extend_from_slice(text.as_bytes());
+            }
+            bytes.push(0xFF);
+        }
+        let hash = stable_hash(&bytes);
+        Self { terms, hash }
+    }
+
+    /// The terms, in canonical order.
+    #[must_use]
+    pub fn terms(&self) -> &[Term] {
+        &self.terms
+    }
+
+    /// Equal for equal selectors.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// Whether all terms hold.
+    #[must_use]
+    pub fn holds(&self, labels: &Labels) -> bool {
+        self.terms.iter().all(|term| term.holds(labels))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn term(key: &str, operator: Operator, values: &[&str]) -> Term {
+        Term { key: key.into(), operator, values: values.iter().map(|&v| v.into()).collect() }
+    }
+
+    #[test]
+    fn operators_hold_as_in_kubernetes() {
+        let labels = Labels::new(vec![("gpu-model".into(), "T4".into())]).unwrap();
+        let cases = [
+            (term("gpu-model", Operator::In, &["P100", "T4"]), true),
+            (term("gpu-model", Operator::In, &["P100"]), false),
+            (term("zone", Operator::In, &["a"]), false),
+            (term("gpu-model", Operator::NotIn, &["T4"]), false),
+            (term("gpu-model", Operator::NotIn, &["P100"]), true),
+            (term("zone", Operator::NotIn, &["a"]), true),
+            (term("gpu-model", Operator::Exists, &[]), true),
+            (term("zone", Operator::Exists, &[]), false),
+            (term("zone", Operator::NotExists, &[]), true),
+            (term("gpu-model", Operator::NotExists, &[]), false),
+        ];
+        for (term, expected) in cases {
+            assert_eq!(Selector::new(vec![term.clone()]).holds(&labels), expected, "{term:?}");
+        }
+    }
+
+    #[test]
+    fn equal_selectors_are_equal_in_any_spelling() {
+        let a = Selector::new(vec![term("a", Operator::In, &["x", "y"]), term("b", Operator::Exists, &[])]);
+        let b = Selector::new(vec![term("b", Operator::Exists, &[]), term("a", Operator::In, &["y", "x", "y"])]);
+        assert_eq!(a, b);
+        let c = Selector::new(vec![term("a", Operator::In, &["xy"]), term("b", Operator::Exists, &[])]);
+        assert_ne!(a.hash(), c.hash());
+    }
+}

@@ -1,0 +1,48 @@
+//! What is said of a node when it is registered or updated.
+
+use std::sync::Arc;
+
+use super::Labels;
+use crate::ids::{NodeId, Ordinal, PartitionId};
+use crate::resource::{Amount, CustomAmounts};
+
+/// Capacity and labels of a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeSpec {
+    /// The key under which clients know it; unique among registered nodes.
+    pub name: Arc<str>,
+    /// The machine behind the name (a machine id, a boot id), where the client has one.
+    pub identity: Option<Arc<str>>,
+    /// Cores.
+    pub cpu: Amount,
+    /// MiB.
+    pub memory: Amount,
+    /// GPU devices: `0..=16`.
+    pub gpus: u8,
+    /// Custom kinds.
+    pub custom: Option<CustomAmounts>,
+    /// Labels.
+    pub labels: Labels,
+}
+
+/// A node as the registrar hands it to its shard.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRegistration {
+    /// Its id.
+    pub id: NodeId,
+    /// Its place in the order of registration.
+    pub ordinal: Ordinal,
+    /// The partition that owns it.
+    pub partition: PartitionId,
+    /// Capacity and labels.
+    pub spec: NodeSpec,
+}
+
+/// Whether a node takes new work.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NodeState {
+    /// It does.
+    Ready,
+    /// It does not, but keeps what it has.
+    Draining,
+}

@@ -1,0 +1,59 @@
+//! The selection policies.
+
+use std::fmt;
+use std::str::FromStr;
+
+/// Which of the fitting nodes a request gets. Ties go to the node registered first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum Policy {
+    /// The node with the largest coordinate, dimension by dimension: spreads load.
+    LeastFit,
+    /// The node with the smallest fitting coordinate: packs.
+    #[default]
+    BestFit,
+    /// The node registered first.
+    FirstFit,
+    /// As FirstFit, but from the node where the previous search stopped, around the end.
+    NextFit,
+    /// Any, with equal probability.
+    Random,
+}
+
+impl Policy {
+    /// All of them.
+    pub const ALL: [Self; 5] = [Self::LeastFit, Self::BestFit, Self::FirstFit, Self::NextFit, Self::Random];
+
+    /// Its name, as configuration and command lines spell it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::LeastFit => "least-fit",
+            Self::BestFit => "best-fit",
+            Self::FirstFit => "first-fit",
+            Self::NextFit => "next-fit",
+            Self::Random => "random",
+        }
+    }
+}
+
+impl fmt::Display for Policy {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// Text that names no policy.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("`{0}` is not a policy: give one of least-fit, best-fit, first-fit, next-fit, random")]
+pub struct ParsePolicyError(pub String);
+
+impl FromStr for Policy {
+    type Err = ParsePolicyError;
+
+    fn from_str(text: &str) -> Result<Self, Self::Err> {
+        Self::ALL
+            .into_iter()
+            .find(|policy| policy.name() == text)
+            .ok_or_else(|| ParsePolicyError(text.to_owned()))
+    }
+}

@@ -1,0 +1,60 @@
+//! What one placement takes: cpu, memory, GPUs and custom resources.
+
+use std::sync::Arc;
+
+use crate::ids::ResourceId;
+use crate::resource::{Amount, GpuRequest};
+
+/// Amounts of custom resources, sorted by id, none of them zero, each id once.
+pub type CustomAmounts = Arc<[(ResourceId, Amount)]>;
+
+/// A vector of resources: what a request asks for, and what its allocation holds.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Demand {
+    /// Cores.
+    pub cpu: Amount,
+    /// MiB.
+    pub memory: Amount,
+    /// Devices, whole or a part of one.
+    pub gpu: GpuRequest,
+    /// Custom kinds, where there are any: shared, because requests of one shape repeat.
+    pub custom: Option<CustomAmounts>,
+}
+
+impl Demand {
+    /// Custom amounts in canonical form (sorted, no zeros), or `None` when nothing is asked.
+    ///
+    /// # Errors
+    /// The id that is named twice.
+    pub fn canonical_custom(
+        mut amounts: Vec<(ResourceId, Amount)>,
+    ) -> Result<Option<CustomAmounts>, ResourceId> {
+        amounts.sort_unstable_by_key(|&(id, _)| id);
+        if let Some(pair) = amounts.windows(2).find(|pair| pair[0].0 == pair[1].0) {
+            return Err(pair[0].0);
+        }
+        amounts.retain(|&(_, amount)| !amount.is_zero());
+        Ok((!amounts.is_empty()).then(|| amounts.into()))
+    }
+
+    /// The custom amounts, if any.
+    #[must_use]
+    pub fn custom(&self) -> &[(ResourceId, Amount)] {
+        self.custom.as_deref().unwrap_or(&[])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn custom_amounts_are_canonical() {
+        let (a, b) = (ResourceId(1), ResourceId(2));
+        let one = Amount::whole(1);
+        let custom = Demand::canonical_custom(vec![(b, one), (a, one)]).unwrap().unwrap();
+        assert_eq!(&custom[..], [(a, one), (b, one)]);
+        assert_eq!(Demand::canonical_custom(vec![(a, Amount::ZERO)]), Ok(None));
+        assert_eq!(Demand::canonical_custom(vec![(a, one), (a, Amount::ZERO)]), Err(a));
+    }
+}

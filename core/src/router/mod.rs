@@ -1,0 +1,8 @@
+//! Which shard a request goes to, and what the shards together answer.
+
+pub(crate) mod port;
+pub use port::{NoRoom, Port, PortLink, PortReply, PortRequest, Tag, Verdict};
+mod summary;
+pub use summary::{Facts, ShardSummary};
+mod table;
+pub use table::RoutingTable;

@@ -1,0 +1,452 @@
+//! A port: one owner's door to all shards. An I/O thread has one, the registrar has one, and a
+//! benchmark that drives the engine in process has one.
+//!
+//! It routes (power of two choices over the shards' summaries; Mitzenmacher 2001), follows a
+//! request from shard to shard when one refuses it (Ray's spillback), and gathers what several
+//! shards answer. It never waits: [`submit`](Port::submit) puts into rings,
+//! [`poll`](Port::poll) takes out of them.
+//!
+//! **A refusal is final only when it was true at one instant.** Shards are asked one after the
+//! other, and capacity may come back at the first while the last is asked. Each refusal carries
+//! the shard's growth counter; when all have refused, the counters are read again, and a shard
+//! whose counter moved is asked again (a double collect), a bounded number of times.
+
+use std::sync::Arc;
+
+use arc_swap::{ArcSwap, Cache};
+use slab::Slab;
+
+use super::RoutingTable;
+use crate::ids::{AllocationId, PartitionId, ShardId};
+use crate::index::{Coordinate, Geometry, ResourceVector};
+use crate::limits::{PORT_IN_FLIGHT_MAX, REFUSAL_RETRIES_MAX, SHARDS_MAX};
+use crate::registrar::Catalog;
+use crate::request::PlacementRequest;
+use crate::resource::GpuRequest;
+use crate::ring::{Consumer, Doorbell, Producer};
+use crate::rng::Rng;
+use crate::shard::{Command, Outcome, Placement, Refusal, Rejection};
+use crate::time::Time;
+
+/// The caller's name for a request: comes back with the reply.
+pub type Tag = u64;
+
+/// A command on its way to a shard.
+pub(crate) struct Submission {
+    pub(crate) token: u32,
+    pub(crate) enqueued: Time,
+    pub(crate) command: Command,
+}
+
+/// An outcome on its way back.
+pub(crate) struct Answer {
+    pub(crate) token: u32,
+    pub(crate) outcome: Outcome,
+}
+
+/// The rings between a port and one shard, and the bell of the shard.
+pub struct PortLink {
+    pub(crate) submissions: Producer<Submission>,
+    pub(crate) answers: Consumer<Answer>,
+    pub(crate) bell: Arc<Doorbell>,
+}
+
+/// What can be asked at a port.
+#[derive(Clone, Debug)]
+pub enum PortRequest {
+    /// Place, at whichever shard can.
+    Place(PlacementRequest),
+    /// Release, at the shard that the id names.
+    Release(AllocationId),
+    /// A command for the shard that serves a partition.
+    Partition(PartitionId, Command),
+    /// A command for every shard.
+    Every(Command),
+}
+
+/// What the shards together say to a placement that none of them could do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Verdict {
+    /// Some node could hold it, but none can now.
+    NoFitNow,
+    /// No registered node could hold it even if nothing else ran there.
+    Infeasible,
+}
+
+/// What comes back.
+#[derive(Clone, Debug)]
+pub enum PortReply {
+    /// Placed.
+    Placed(Placement),
+    /// Every shard refused, and these are the counts over all of them.
+    Refused(Verdict, Box<Refusal>),
+    /// The outcome of one shard.
+    One(Outcome),
+    /// The outcomes of every shard, in order of shard.
+    Every(Vec<Outcome>),
+}
+
+/// The port has as many requests under way as it may: poll, then submit again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{PORT_IN_FLIGHT_MAX} requests are under way at this port: wait for replies")]
+pub struct NoRoom;
+
+/// A set of shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct ShardSet([u64; SHARDS_MAX as usize / 64]);
+
+impl ShardSet {
+    fn contains(&self, shard: ShardId) -> bool {
+        self.0[shard.index() / 64] >> (shard.index() % 64) & 1 == 1
+    }
+
+    fn insert(&mut self, shard: ShardId) {
+        self.0[shard.index() / 64] |= 1 << (shard.index() % 64);
+    }
+
+    fn remove(&mut self, shard: ShardId) {
+        self.0[shard.index() / 64] &= !(1 << (shard.index() % 64));
+    }
+}
+
+struct Placing {
+    request: PlacementRequest,
+    lower: Coordinate,
+    asked: ShardSet,
+    /// The refusals so far, the latest of each shard.
+    refusals: Vec<(ShardId, Refusal)>,
+    /// Sweeps that may still be repeated because capacity came back.
+    retries: u8,
+    at: ShardId,
+}
+
+enum Pending {
+    Place(Tag, Box<Placing>),
+    One(Tag),
+    Every { tag: Tag, left: u16, outcomes: Vec<Option<Outcome>> },
+}
+
+/// One owner's door to all shards.
+pub struct Port {
+    links: Vec<PortLink>,
+    /// Shards whose bell is to be rung at the next flush.
+    touched: Vec<bool>,
+    table: Cache<Arc<ArcSwap<RoutingTable>>, Arc<RoutingTable>>,
+    catalog: Cache<Arc<ArcSwap<Catalog>>, Arc<Catalog>>,
+    geometry: Geometry,
+    pending: Slab<Pending>,
+    /// Submissions in the rings: what bounds the rings.
+    in_flight: usize,
+    rng: Rng,
+    bell: Arc<Doorbell>,
+    /// Reused; requests are boxed so that the slab's entries stay small.
+    spare: Vec<Box<Placing>>,
+    spilled: u64,
+}
+
+impl Port {
+    /// A port over `links`, one per shard in order.
+    ///
+    /// `bell` wakes the port's owner; shards ring it after putting answers into its rings.
+    #[must_use]
+    pub(crate) fn new(
+        links: Vec<PortLink>,
+        table: &Arc<ArcSwap<RoutingTable>>,
+        catalog: &Arc<ArcSwap<Catalog>>,
+        geometry: Geometry,
+        seed: u64,
+        bell: Arc<Doorbell>,
+    ) -> Self {
+        Self {
+            touched: vec![false; links.len()],
+            links,
+            table: Cache::new(Arc::clone(table)),
+            catalog: Cache::new(Arc::clone(catalog)),
+            geometry,
+            pending: Slab::with_capacity(PORT_IN_FLIGHT_MAX),
+            in_flight: 0,
+            rng: Rng::new(seed),
+            bell,
+            spare: Vec::new(),
+            spilled: 0,
+        }
+    }
+
+    /// The bell that shards ring for this port.
+    #[must_use]
+    pub fn bell(&self) -> &Arc<Doorbell> {
+        &self.bell
+    }
+
+    /// The newest published catalog.
+    pub fn catalog(&mut self) -> &Arc<Catalog> {
+        self.catalog.load()
+    }
+
+    /// How many shards there are.
+    #[must_use]
+    pub fn shard_count(&self) -> usize {
+        self.links.len()
+    }
+
+    /// How many requests are under way.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.pending.len()
+    }
+
+    /// How often a request went on to another shard because one refused it.
+    #[must_use]
+    pub fn spilled(&self) -> u64 {
+        self.spilled
+    }
+
+    /// Whether `request` can be submitted now.
+    #[must_use]
+    pub fn has_room(&self, request: &PortRequest) -> bool {
+        let submissions = if matches!(request, PortRequest::Every(_)) { self.links.len() } else { 1 };
+        self.in_flight + submissions <= PORT_IN_FLIGHT_MAX
+    }
+
+    /// Sends `request` on its way; its reply will carry `tag`. Shards learn of it at the next
+    /// [`flush`](Self::flush).
+    ///
+    /// An allocation of a partition that the store does not have is answered at once, through
+    /// `Some`.
+    ///
+    /// # Errors
+    /// When too much is under way at this port.
+    pub fn submit(&mut self, tag: Tag, request: PortRequest, now: Time) -> Result<Option<PortReply>, NoRoom> {
+        if !self.has_room(&request) {
+            return Err(NoRoom);
+        }
+        match request {
+            PortRequest::Place(request) => self.submit_place(tag, request, now),
+            PortRequest::Release(id) => {
+                let Some(shard) = self.table.load().shard(id.partition) else {
+                    return Ok(Some(PortReply::One(Outcome::Rejected(Rejection::UnknownAllocation(id)))));
+                };
+                self.submit_one(tag, shard, Command::Release(id), now);
+            }
+            PortRequest::Partition(partition, command) => {
+                let shard = self.table.load().shard(partition);
+                let shard = shard.unwrap_or_else(|| panic!("there is no partition {}", partition.0));
+                self.submit_one(tag, shard, command, now);
+            }
+            PortRequest::Every(command) => {
+                let shards = self.links.len();
+                let left = u16::try_from(shards).expect("SHARDS_MAX fits u16");
+                let pending = Pending::Every { tag, left, outcomes: vec![None; shards] };
+                let token = self.pending.insert(pending);
+                for shard in 0..left {
+                    self.send(ShardId(shard), token, command.clone(), now);
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    fn submit_one(&mut self, tag: Tag, shard: ShardId, command: Command, now: Time) {
+        let token = self.pending.insert(Pending::One(tag));
+        self.send(shard, token, command, now);
+    }
+
+    fn submit_place(&mut self, tag: Tag, request: PlacementRequest, now: Time) {
+        let lower = self.geometry.coordinate(&ResourceVector::asked(&request.demand));
+        let fresh = Placing {
+            request,
+            lower,
+            asked: ShardSet::default(),
+            refusals: Vec::new(),
+            retries: REFUSAL_RETRIES_MAX,
+            at: ShardId(0),
+        };
+        let mut placing = match self.spare.pop() {
+            Some(mut placing) => {
+                *placing = fresh;
+                placing
+            }
+            None => Box::new(fresh),
+        };
+        let shard = self.choose(&placing).expect("no shard was asked yet");
+        placing.asked.insert(shard);
+        placing.at = shard;
+        let command = Command::Place(placing.request.clone());
+        let token = self.pending.insert(Pending::Place(tag, placing));
+        self.send(shard, token, command, now);
+    }
+
+    fn send(&mut self, shard: ShardId, token: usize, command: Command, now: Time) {
+        let token = u32::try_from(token).expect("PORT_IN_FLIGHT_MAX fits u32");
+        self.in_flight += 1;
+        let pushed = self.links[shard.index()].submissions.push(Submission { token, enqueued: now, command });
+        assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
+        self.touched[shard.index()] = true;
+    }
+
+    /// The next shard to ask: of the named candidates' shards the first, else the less loaded of
+    /// two drawn among those whose summary does not exclude the request, else any that was not
+    /// asked. An excluded shard is asked last, for the sake of exact counts.
+    fn choose(&mut self, placing: &Placing) -> Option<ShardId> {
+        let table = self.table.load();
+        if table.shard_count() == 1 {
+            return (!placing.asked.contains(ShardId(0))).then_some(ShardId(0));
+        }
+        if let Some(candidates) = &placing.request.candidates {
+            let catalog = self.catalog.load();
+            let home = candidates.iter().find_map(|&id| {
+                let shard = table.shard(catalog.node_partition(id)?)?;
+                (!placing.asked.contains(shard)).then_some(shard)
+            });
+            if home.is_some() {
+                return home;
+            }
+        }
+        let open = |shard: ShardId| {
+            (!placing.asked.contains(shard)).then(|| table.summary(shard).read()).filter(|f| f.highest.reaches(&placing.lower))
+        };
+        let count = u64::from(table.shard_count());
+        let resource = dominant(&placing.request);
+        let mut draw = || {
+            let shard = ShardId(self.rng.below(count) as u16);
+            open(shard).map(|facts| (facts.load[resource], shard))
+        };
+        if let Some(chosen) = [draw(), draw()].into_iter().flatten().min_by_key(|&(load, _)| load) {
+            return Some(chosen.1);
+        }
+        // Few are left: look at all, from a random one on, so that the first is not preferred.
+        let start = self.rng.below(count) as u16;
+        let from_start = || (0..table.shard_count()).map(|i| ShardId(((u32::from(start) + u32::from(i)) % count as u32) as u16));
+        from_start()
+            .find(|&shard| open(shard).is_some())
+            .or_else(|| from_start().find(|&shard| !placing.asked.contains(shard)))
+    }
+
+    /// Rings the bells of the shards that were sent something since the last flush.
+    pub fn flush(&mut self) {
+        for (touched, link) in self.touched.iter_mut().zip(&self.links) {
+            if std::mem::take(touched) {
+                link.bell.ring();
+            }
+        }
+    }
+
+    /// Takes all answers that are there and hands out the replies that are complete; how many
+    /// answers it took.
+    pub fn poll(&mut self, now: Time, mut reply: impl FnMut(Tag, PortReply)) -> usize {
+        let mut taken = 0;
+        for shard in 0..self.links.len() {
+            // Answers of requests that spill to a shard already polled wait for the next poll.
+            while let Some(answer) = self.links[shard].answers.pop() {
+                taken += 1;
+                self.in_flight -= 1;
+                if let Some((tag, done)) = self.handle_answer(shard, answer, now) {
+                    reply(tag, done);
+                }
+            }
+        }
+        taken
+    }
+
+    /// Whether no answer is there now.
+    pub fn is_idle(&mut self) -> bool {
+        self.links.iter_mut().all(|link| link.answers.is_empty())
+    }
+
+    fn handle_answer(&mut self, shard: usize, answer: Answer, now: Time) -> Option<(Tag, PortReply)> {
+        let token = answer.token as usize;
+        let pending = self.pending.get_mut(token).expect("an answer belongs to a pending request");
+        match pending {
+            Pending::Place(..) => self.handle_place_answer(token, answer.outcome, now),
+            &mut Pending::One(tag) => {
+                self.pending.remove(token);
+                Some((tag, PortReply::One(answer.outcome)))
+            }
+            Pending::Every { left, outcomes, tag } => {
+                let tag = *tag;
+                assert!(outcomes[shard].is_none(), "a shard answered twice");
+                outcomes[shard] = Some(answer.outcome);
+                *left -= 1;
+                if *left > 0 {
+                    return None;
+                }
+                let all = std::mem::take(outcomes).into_iter().flatten().collect();
+                self.pending.remove(token);
+                Some((tag, PortReply::Every(all)))
+            }
+        }
+    }
+
+    fn handle_place_answer(&mut self, token: usize, outcome: Outcome, now: Time) -> Option<(Tag, PortReply)> {
+        let Pending::Place(tag, mut placing) = self.pending.remove(token) else {
+            unreachable!("the caller looked");
+        };
+        let refusal = match outcome {
+            Outcome::Placed(placement) => {
+                self.keep(placing);
+                return Some((tag, PortReply::Placed(placement)));
+            }
+            Outcome::Refused(refusal) => *refusal,
+            other => unreachable!("a placement is placed or refused, not {other:?}"),
+        };
+        let at = placing.at;
+        placing.refusals.push((at, refusal));
+        self.forget_stale(&mut placing);
+        let Some(shard) = self.choose(&placing) else {
+            let mut merged = Refusal::default();
+            for (_, refusal) in &placing.refusals {
+                merged.merge(refusal);
+            }
+            let verdict = if merged.feasible { Verdict::NoFitNow } else { Verdict::Infeasible };
+            self.keep(placing);
+            return Some((tag, PortReply::Refused(verdict, Box::new(merged))));
+        };
+        self.spilled += 1;
+        placing.asked.insert(shard);
+        placing.at = shard;
+        let command = Command::Place(placing.request.clone());
+        let again = self.pending.insert(Pending::Place(tag, placing));
+        self.send(shard, again, command, now);
+        None
+    }
+
+    /// When every shard has refused: forgets the refusals of those that grew since.
+    fn forget_stale(&mut self, placing: &mut Placing) {
+        let table = self.table.load();
+        if placing.refusals.len() < usize::from(table.shard_count()) || placing.retries == 0 {
+            return;
+        }
+        placing.retries -= 1;
+        let asked = &mut placing.asked;
+        placing.refusals.retain(|(shard, refusal)| {
+            let stands = table.summary(*shard).growth() == refusal.growth;
+            if !stands {
+                asked.remove(*shard);
+            }
+            stands
+        });
+    }
+
+    fn keep(&mut self, mut placing: Box<Placing>) {
+        const SPARE_MAX: usize = 256;
+        if self.spare.len() < SPARE_MAX {
+            placing.refusals.clear();
+            self.spare.push(placing);
+        }
+    }
+}
+
+/// The resource whose load decides between two shards: GPUs where they are asked, else cpu or memory.
+fn dominant(request: &PlacementRequest) -> usize {
+    const CPU: usize = 0;
+    const MEMORY: usize = 1;
+    const GPU: usize = 2;
+    let demand = &request.demand;
+    if demand.gpu != GpuRequest::None {
+        GPU
+    } else if demand.cpu.is_zero() && !demand.memory.is_zero() {
+        MEMORY
+    } else {
+        CPU
+    }
+}

@@ -1,0 +1,243 @@
+//! The shard's invariants as ordinary code, and its canonical hash.
+//!
+//! Each check computes its truth anew from the ledger and the capacities; nothing it compares
+//! is derived from what it checks.
+
+use std::collections::BTreeMap;
+
+use super::command::{Audit, ResourceKind, ResourceSum};
+use super::sums::shortfall_of;
+use super::table::{ColdNode, HotNode};
+use super::{Shard, Slot};
+use crate::hash::{StateHash, StateHasher};
+use crate::ids::ResourceId;
+use crate::limits::GPU_INSTANCES_MAX;
+use crate::node::NodeState;
+use crate::resource::{Amount, GPU_UNIT};
+use crate::store::PartitionState;
+
+/// What a node's allocations hold, summed anew.
+struct Held {
+    cpu: Amount,
+    memory: Amount,
+    gpus: [u32; GPU_INSTANCES_MAX],
+    custom: BTreeMap<ResourceId, Amount>,
+    count: u32,
+}
+
+impl Shard {
+    /// Checks every invariant over the whole state: O(state).
+    ///
+    /// Numbers are those of ARCHITECTURE.md: (1) nothing is held beyond what there was, (2) the
+    /// books balance per node, resource and GPU instance, (3) the index agrees with the table.
+    ///
+    /// # Errors
+    /// The first one that is broken.
+    pub fn check_invariants(&self) -> Result<(), String> {
+        let mut sums: BTreeMap<ResourceKind, ResourceSum> = BTreeMap::new();
+        let (mut allocations, mut ready) = (0u64, 0u32);
+        for (slot, hot, cold) in self.nodes.iter() {
+            let held = self.held(slot);
+            if held.count != hot.allocations {
+                return Err(format!("node {} counts {} allocations and lists {}", hot.id, hot.allocations, held.count));
+            }
+            allocations += u64::from(held.count);
+            check_node(hot, cold, &held)?;
+            self.check_index(slot, hot)?;
+            ready += u32::from(hot.state == NodeState::Ready);
+            add_to_sums(&mut sums, cold, &held);
+            for (kind, amount) in shortfall_of(&self.nodes, slot) {
+                sums.entry(kind).or_default().shortfall += amount;
+            }
+        }
+        self.ledger.check()?;
+        if allocations != self.ledger.len() as u64 {
+            return Err(format!("nodes list {allocations} allocations, the ledger holds {}", self.ledger.len()));
+        }
+        if (ready, self.nodes.len() as u32) != (self.sums.nodes_ready, self.sums.nodes_ready + self.sums.nodes_draining) {
+            return Err(format!("{ready} of {} nodes are ready, the sums say {}", self.nodes.len(), self.sums.nodes_ready));
+        }
+        for (kind, counted) in self.sums.resources() {
+            let truth = sums.remove(&kind).unwrap_or_default();
+            if truth != counted {
+                return Err(format!("the sums of {kind:?} say {counted:?}, the nodes {truth:?}"));
+            }
+        }
+        if let Some((kind, truth)) = sums.into_iter().find(|(_, truth)| *truth != ResourceSum::default()) {
+            return Err(format!("the sums do not know {kind:?}: {truth:?}"));
+        }
+        self.index.check()?;
+        self.capacities.check()?;
+        self.selectors.check(&self.nodes)
+    }
+
+    fn held(&self, slot: Slot) -> Held {
+        let mut held = Held {
+            cpu: Amount::ZERO,
+            memory: Amount::ZERO,
+            gpus: [0; GPU_INSTANCES_MAX],
+            custom: BTreeMap::new(),
+            count: 0,
+        };
+        for allocation in self.ledger.of_node(slot, &self.nodes) {
+            held.count += 1;
+            held.cpu = held.cpu.plus(allocation.demand.cpu);
+            held.memory = held.memory.plus(allocation.demand.memory);
+            for instance in allocation.gpus.instances() {
+                held.gpus[usize::from(instance)] += u32::from(allocation.gpus.part);
+            }
+            for &(id, amount) in allocation.demand.custom() {
+                let sum = held.custom.entry(id).or_default();
+                *sum = sum.plus(amount);
+            }
+        }
+        held
+    }
+
+    fn check_index(&self, slot: Slot, hot: &HotNode) -> Result<(), String> {
+        let available = self.nodes.available(slot);
+        let expected = (hot.state == NodeState::Ready).then(|| self.index.geometry().coordinate(&available));
+        if self.index.coordinate(slot) != expected {
+            return Err(format!("node {} stands at {:?} in the index, expected {expected:?}", hot.id, self.index.coordinate(slot)));
+        }
+        let capacity = self.capacities.geometry().coordinate(&self.nodes.capacity(slot));
+        if self.capacities.coordinate(slot) != Some(capacity) {
+            return Err(format!("node {} stands elsewhere than its capacity", hot.id));
+        }
+        Ok(())
+    }
+
+    /// The canonical hashes.
+    pub(super) fn audit(&self) -> Audit {
+        let state = self.export();
+        let partitions: Vec<_> = state.partitions.iter().map(|p| (p.id, partition_hash(p))).collect();
+        let mut hasher = StateHasher::new("shard");
+        hasher.number(state.policy.next_fit.0);
+        hasher.number(state.policy.rng.state());
+        for &(_, hash) in &partitions {
+            hasher.state(hash);
+        }
+        Audit { shard: hasher.finish(), partitions }
+    }
+
+    /// The canonical hash of the whole shard.
+    #[must_use]
+    pub fn state_hash(&self) -> StateHash {
+        self.audit().shard
+    }
+}
+
+fn check_node(hot: &HotNode, cold: &ColdNode, held: &Held) -> Result<(), String> {
+    let spec = &cold.registration.spec;
+    check_book(hot, "cpu", spec.cpu, hot.cpu, cold.cpu_shortfall, held.cpu)?;
+    check_book(hot, "memory", spec.memory, hot.memory, cold.memory_shortfall, held.memory)?;
+    for instance in 0..GPU_INSTANCES_MAX as u8 {
+        let at = usize::from(instance);
+        let amount = |units: u32| Amount::try_from_units(i64::from(units)).unwrap_or_default();
+        let total = if instance < spec.gpus { u32::from(GPU_UNIT) } else { 0 };
+        let (available, short) = (u32::from(hot.gpus.free(instance)), u32::from(cold.gpu_shortfall[at]));
+        let name = format!("gpu instance {instance}");
+        check_book(hot, &name, amount(total), amount(available), amount(short), amount(held.gpus[at]))?;
+    }
+    let mut unseen = held.custom.clone();
+    for book in &cold.custom {
+        let used = unseen.remove(&book.id).unwrap_or_default();
+        check_book(hot, &format!("resource {}", book.id.0), book.total, book.available, book.shortfall, used)?;
+    }
+    if let Some(id) = unseen.keys().next() {
+        return Err(format!("node {} has no book of resource {}, which its allocations hold", hot.id, id.0));
+    }
+    Ok(())
+}
+
+/// `available + allocated = total + shortfall`, and a shortfall only where nothing is available.
+fn check_book(
+    hot: &HotNode,
+    resource: &str,
+    total: Amount,
+    available: Amount,
+    shortfall: Amount,
+    allocated: Amount,
+) -> Result<(), String> {
+    if available.plus(allocated) != total.plus(shortfall) {
+        return Err(format!(
+            "node {}, {resource}: {available} available + {allocated} allocated is not {total} total + {shortfall} shortfall",
+            hot.id
+        ));
+    }
+    if !shortfall.is_zero() && !available.is_zero() {
+        return Err(format!("node {}, {resource}: {available} available beside a shortfall of {shortfall}", hot.id));
+    }
+    Ok(())
+}
+
+fn add_to_sums(sums: &mut BTreeMap<ResourceKind, ResourceSum>, cold: &ColdNode, held: &Held) {
+    let spec = &cold.registration.spec;
+    let gpus_held: i128 = held.gpus.iter().map(|&part| i128::from(part)).sum();
+    let mut add = |kind, total: i128, allocated: i128| {
+        let sum = sums.entry(kind).or_default();
+        sum.total += total;
+        sum.allocated += allocated;
+    };
+    let units = |amount: Amount| i128::from(amount.units());
+    add(ResourceKind::Cpu, units(spec.cpu), units(held.cpu));
+    add(ResourceKind::Memory, units(spec.memory), units(held.memory));
+    add(ResourceKind::Gpu, i128::from(spec.gpus) * i128::from(GPU_UNIT), gpus_held);
+    for &(id, total) in spec.custom.as_deref().unwrap_or(&[]) {
+        add(ResourceKind::Custom(id), units(total), 0);
+    }
+    for (&id, &amount) in &held.custom {
+        add(ResourceKind::Custom(id), 0, units(amount));
+    }
+}
+
+/// The canonical hash of one partition's durable state.
+#[must_use]
+pub fn partition_hash(partition: &PartitionState) -> StateHash {
+    let mut hasher = StateHasher::new("partition");
+    hasher.number(u64::from(partition.id.0));
+    hasher.number(partition.sequence);
+    hasher.number(partition.nodes.len() as u64);
+    for node in &partition.nodes {
+        let spec = &node.registration.spec;
+        hasher.number(node.registration.id.0);
+        hasher.number(node.registration.ordinal.0);
+        hasher.text(&spec.name);
+        hasher.text(spec.identity.as_deref().unwrap_or(""));
+        hasher.amount(spec.cpu.units());
+        hasher.amount(spec.memory.units());
+        hasher.number(u64::from(spec.gpus));
+        hash_custom(&mut hasher, spec.custom.as_deref().unwrap_or(&[]));
+        hasher.number(spec.labels.len() as u64);
+        for (key, value) in spec.labels.iter() {
+            hasher.text(key);
+            hasher.text(value);
+        }
+        hasher.number(match node.state {
+            NodeState::Ready => 1,
+            NodeState::Draining => 2,
+        });
+        hasher.number(node.version);
+    }
+    hasher.number(partition.allocations.len() as u64);
+    for allocation in &partition.allocations {
+        hasher.number(u64::from(allocation.id.incarnation.0));
+        hasher.number(allocation.id.sequence);
+        hasher.number(allocation.node.0);
+        hasher.amount(allocation.demand.cpu.units());
+        hasher.amount(allocation.demand.memory.units());
+        hasher.amount(allocation.demand.gpu.amount().units());
+        hash_custom(&mut hasher, allocation.demand.custom());
+        hasher.number(u64::from(allocation.gpus.mask));
+        hasher.number(u64::from(allocation.gpus.part));
+    }
+    hasher.finish()
+}
+
+fn hash_custom(hasher: &mut StateHasher, custom: &[(ResourceId, Amount)]) {
+    hasher.number(custom.len() as u64);
+    for &(id, amount) in custom {
+        hasher.number(u64::from(id.0));
+        hasher.amount(amount.units());
+    }
+}

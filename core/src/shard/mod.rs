@@ -1,0 +1,324 @@
+//! A shard: the only writer of its partitions, a state machine `step(batch, now) -> outcomes`.
+//!
+//! The same commands give the same outcomes and the same state, byte for byte, however they are
+//! cut into batches (`core/tests/determinism.rs`). The thread that runs a shard is a thin loop
+//! around [`Shard::step`], in [`executor`](crate::executor).
+
+mod audit;
+pub use audit::partition_hash;
+mod command;
+pub use command::{
+    Audit, Command, NodeView, Outcome, Placement, Rejection, ResourceKind, ResourceSum, ShardStatus,
+};
+mod explain;
+mod ledger;
+mod refusal;
+pub use refusal::{Check, Refusal, Shortage};
+mod selectors;
+mod state;
+mod sums;
+mod table;
+
+use std::collections::BTreeMap;
+
+use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+use crate::index::{Candidates, DistBuckets, Geometry, PolicyState, ResourceVector, Slot, Visits};
+use crate::node::{NodeRegistration, NodeSpec, NodeState};
+use crate::request::PlacementRequest;
+use crate::rng::Rng;
+use crate::time::Time;
+use ledger::Ledger;
+use selectors::SelectorSets;
+use sums::Sums;
+use table::NodeTable;
+
+/// What a shard is made with.
+#[derive(Clone, Debug)]
+pub struct ShardConfig {
+    /// Which shard of the process.
+    pub shard: ShardId,
+    /// The start of the service: goes into the ids of its allocations.
+    pub incarnation: Incarnation,
+    /// The partitions it owns.
+    pub partitions: Vec<PartitionId>,
+    /// How values become coordinates.
+    pub geometry: Geometry,
+    /// Seed of the Random policy.
+    pub seed: u64,
+}
+
+/// What the router may know of a shard without asking it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardFacts {
+    /// Grows with each event that could make a refused request fit: a release, a node that
+    /// joins, grows or takes work again.
+    pub growth: u64,
+    /// No request whose coordinate exceeds this in any dimension fits.
+    pub highest: crate::index::Coordinate,
+    /// Capacity and allocations of cpu, memory and GPUs, in 1/10 000 units.
+    pub load: [(i128, i128); 3],
+}
+
+/// A scheduler shard.
+pub struct Shard {
+    id: ShardId,
+    incarnation: Incarnation,
+    now: Time,
+    nodes: NodeTable,
+    index: DistBuckets,
+    /// Every registered node at its capacity: answers whether any node could ever hold a request.
+    capacities: DistBuckets,
+    ledger: Ledger,
+    selectors: SelectorSets,
+    policy_state: PolicyState,
+    /// The last allocation sequence granted, per owned partition.
+    sequences: BTreeMap<PartitionId, u64>,
+    sums: Sums,
+    growth: u64,
+    visits: Visits,
+}
+
+impl Shard {
+    /// A shard without nodes.
+    #[must_use]
+    pub fn new(config: ShardConfig) -> Self {
+        Self {
+            id: config.shard,
+            incarnation: config.incarnation,
+            now: Time::default(),
+            nodes: NodeTable::default(),
+            index: DistBuckets::new(config.geometry.clone()),
+            capacities: DistBuckets::new(config.geometry),
+            ledger: Ledger::default(),
+            selectors: SelectorSets::default(),
+            policy_state: PolicyState { next_fit: Ordinal(0), rng: Rng::new(config.seed) },
+            sequences: config.partitions.into_iter().map(|partition| (partition, 0)).collect(),
+            sums: Sums::default(),
+            growth: 0,
+            visits: Visits::default(),
+        }
+    }
+
+    /// Carries out `batch` in order and appends one outcome per command.
+    ///
+    /// # Panics
+    /// When an invariant of the shard is broken, or `now` goes back.
+    pub fn step(&mut self, batch: impl IntoIterator<Item = Command>, now: Time, outcomes: &mut Vec<Outcome>) {
+        assert!(now >= self.now, "the clock went back from {:?} to {now:?}", self.now);
+        self.now = now;
+        for command in batch {
+            outcomes.push(self.handle_command(command));
+        }
+    }
+
+    fn handle_command(&mut self, command: Command) -> Outcome {
+        let done = match command {
+            Command::Place(request) => return self.handle_place(&request),
+            Command::Release(id) => self.handle_release(id),
+            Command::AddNode(registration) => return self.handle_add_node(*registration),
+            Command::UpdateNode(node, spec) => self.handle_update_node(node, *spec),
+            Command::SetState(node, state) => self.handle_set_state(node, state),
+            Command::RemoveNode { node, force } => self.handle_remove_node(node, force),
+            Command::ListNodes { after, limit } => return Outcome::Nodes(self.list_nodes(after, limit)),
+            Command::Status { audit } => return Outcome::Status(Box::new(self.status(audit))),
+            Command::Export => return Outcome::Exported(Box::new(self.export())),
+        };
+        done.unwrap_or_else(Outcome::Rejected)
+    }
+
+    fn handle_place(&mut self, request: &PlacementRequest) -> Outcome {
+        let Some(slot) = self.find(request) else {
+            self.sums.refused += 1;
+            return Outcome::Refused(Box::new(self.explain(request)));
+        };
+        let gpus = self.nodes.take(slot, &request.demand);
+        let hot = self.nodes.hot(slot);
+        let (node, partition) = (hot.id, hot.partition);
+        let sequence = self.sequences.get_mut(&partition).expect("the shard owns its nodes' partitions");
+        *sequence += 1;
+        let id = AllocationId { incarnation: self.incarnation, partition, sequence: *sequence };
+        self.index.update(slot, &self.nodes.available(slot));
+        self.sums.allocate(&request.demand);
+        self.sums.placed += 1;
+        self.ledger.insert(id, slot, request.demand.clone(), gpus, &mut self.nodes);
+        Outcome::Placed(Placement { node, allocation: id, gpus })
+    }
+
+    /// The node that the request's policy chooses among those that fit now.
+    fn find(&mut self, request: &PlacementRequest) -> Option<Slot> {
+        let asked = ResourceVector::asked(&request.demand);
+        let set = request.selector.as_ref().map(|selector| self.selectors.set(selector, &self.nodes));
+        let nodes = &self.nodes;
+        let named: Option<Vec<Slot>> =
+            request.candidates.as_ref().map(|ids| ids.iter().filter_map(|&id| nodes.slot(id)).collect());
+        let candidates = match (&named, set.and_then(|set| set.few())) {
+            (Some(named), Some(few)) if few.len() < named.len() => Candidates::Walk(few),
+            (Some(named), _) => Candidates::Walk(named),
+            (None, Some(few)) => Candidates::Walk(few),
+            (None, None) => Candidates::All,
+        };
+        self.index.select(
+            request.policy,
+            &asked,
+            candidates,
+            &mut self.policy_state,
+            &mut self.visits,
+            |slot| {
+                nodes.fits(slot, &request.demand)
+                    && set.is_none_or(|set| set.contains(slot))
+                    && named.as_ref().is_none_or(|named| named.contains(&slot))
+            },
+        )
+    }
+
+    fn handle_release(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
+        let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
+        self.sums.release(&allocation.demand);
+        self.nodes.give(allocation.node, &allocation.demand, allocation.gpus);
+        self.sums.shortfall_changed(&self.nodes, allocation.node);
+        self.sums.released += 1;
+        self.available_grew(allocation.node);
+        Ok(Outcome::Released(id))
+    }
+
+    /// A node has more available than before: the index follows, and refusals may be stale.
+    fn available_grew(&mut self, slot: Slot) {
+        self.growth += 1;
+        if self.nodes.hot(slot).state == NodeState::Ready {
+            self.index.update(slot, &self.nodes.available(slot));
+        }
+    }
+
+    fn handle_add_node(&mut self, registration: NodeRegistration) -> Outcome {
+        let id = registration.id;
+        self.add_node(registration);
+        Outcome::NodeAdded(id)
+    }
+
+    fn add_node(&mut self, registration: NodeRegistration) -> Slot {
+        assert!(
+            self.sequences.contains_key(&registration.partition),
+            "node {} of partition {} came to shard {}, which does not own it",
+            registration.id, registration.partition.0, self.id.0
+        );
+        let ordinal = registration.ordinal;
+        let slot = self.nodes.insert(registration);
+        self.selectors.node_labelled(slot, &self.nodes.cold(slot).registration.spec.labels);
+        self.index.insert(slot, ordinal, &self.nodes.available(slot));
+        self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot));
+        self.sums.node_added(&self.nodes.cold(slot).registration.spec);
+        self.growth += 1;
+        slot
+    }
+
+    fn slot(&self, node: NodeId) -> Result<Slot, Rejection> {
+        self.nodes.slot(node).ok_or(Rejection::UnknownNode(node))
+    }
+
+    fn handle_update_node(&mut self, node: NodeId, spec: NodeSpec) -> Result<Outcome, Rejection> {
+        let slot = self.slot(node)?;
+        self.sums.node_leaves(&self.nodes, slot);
+        self.nodes.respecify(slot, spec);
+        self.sums.node_returns(&self.nodes, slot);
+        self.selectors.node_labelled(slot, &self.nodes.cold(slot).registration.spec.labels);
+        self.capacities.update(slot, &self.nodes.capacity(slot));
+        self.available_grew(slot);
+        Ok(Outcome::NodeUpdated(node))
+    }
+
+    fn handle_set_state(&mut self, node: NodeId, state: NodeState) -> Result<Outcome, Rejection> {
+        let slot = self.slot(node)?;
+        let hot = self.nodes.hot_mut(slot);
+        if hot.state != state {
+            hot.state = state;
+            hot.version += 1;
+            let ordinal = hot.ordinal;
+            self.sums.state_set(state);
+            match state {
+                NodeState::Ready => {
+                    self.index.insert(slot, ordinal, &self.nodes.available(slot));
+                    self.growth += 1;
+                }
+                NodeState::Draining => self.index.remove(slot),
+            }
+        }
+        Ok(Outcome::StateSet(node, state))
+    }
+
+    fn handle_remove_node(&mut self, node: NodeId, force: bool) -> Result<Outcome, Rejection> {
+        let slot = self.slot(node)?;
+        let allocations = self.nodes.hot(slot).allocations;
+        if allocations > 0 && !force {
+            return Err(Rejection::NodeInUse { node, allocations });
+        }
+        let ended: Vec<AllocationId> = self.ledger.of_node(slot, &self.nodes).map(|a| a.id).collect();
+        assert!(ended.len() == allocations as usize, "node {node} counts {allocations} allocations, lists {}", ended.len());
+        for id in ended {
+            self.handle_release(id)?;
+        }
+        if self.nodes.hot(slot).state == NodeState::Ready {
+            self.index.remove(slot);
+        }
+        self.capacities.remove(slot);
+        self.selectors.node_removed(slot);
+        let state = self.nodes.hot(slot).state;
+        let cold = self.nodes.remove(slot);
+        self.sums.node_removed(&cold.registration.spec, state);
+        Ok(Outcome::NodeRemoved { node, allocations_ended: allocations })
+    }
+
+    fn list_nodes(&self, after: Ordinal, limit: u16) -> Vec<NodeView> {
+        let mut page: Vec<(Ordinal, Slot)> =
+            self.nodes.iter().map(|(slot, hot, _)| (hot.ordinal, slot)).filter(|&(o, _)| o > after).collect();
+        let limit = usize::from(limit).min(page.len());
+        if limit > 0 && limit < page.len() {
+            page.select_nth_unstable(limit - 1);
+        }
+        page.truncate(limit);
+        page.sort_unstable();
+        page.into_iter().map(|(_, slot)| self.view(slot)).collect()
+    }
+
+    fn view(&self, slot: Slot) -> NodeView {
+        let hot = self.nodes.hot(slot);
+        NodeView {
+            registration: self.nodes.cold(slot).registration.clone(),
+            state: hot.state,
+            version: hot.version,
+            cpu_available: hot.cpu,
+            memory_available: hot.memory,
+            gpus_available: hot.gpus,
+            allocations: hot.allocations,
+        }
+    }
+
+    fn status(&self, audit: bool) -> ShardStatus {
+        let audit = audit.then(|| {
+            self.check_invariants().unwrap_or_else(|broken| panic!("shard {}: {broken}", self.id.0));
+            self.audit()
+        });
+        ShardStatus {
+            shard: self.id,
+            nodes_ready: self.sums.nodes_ready,
+            nodes_draining: self.sums.nodes_draining,
+            allocations: self.ledger.len() as u64,
+            placed: self.sums.placed,
+            refused: self.sums.refused,
+            released: self.sums.released,
+            resources: self.sums.resources(),
+            audit,
+        }
+    }
+
+    /// What the router may know without asking.
+    #[must_use]
+    pub fn facts(&self) -> ShardFacts {
+        ShardFacts { growth: self.growth, highest: self.index.highest(), load: self.sums.load() }
+    }
+
+    /// What all searches so far cost.
+    #[must_use]
+    pub fn visits(&self) -> Visits {
+        self.visits
+    }
+}

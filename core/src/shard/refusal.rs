@@ -1,0 +1,79 @@
+//! Why no node could hold a request: counts over nodes per failing check.
+
+use std::collections::BTreeMap;
+
+use crate::ids::ResourceId;
+use crate::resource::Amount;
+
+/// A check that a node failed. Nodes that fail one of the first three are counted there alone;
+/// others are counted under every resource of which they have too little.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Check {
+    /// The request names its candidates and the node is none of them.
+    Candidates,
+    /// The node's labels do not satisfy the selector.
+    Selector,
+    /// The node takes no new work.
+    NotReady,
+    /// Too little cpu.
+    Cpu,
+    /// Too little memory.
+    Memory,
+    /// Too few wholly free GPUs.
+    WholeGpus,
+    /// No single GPU with that much free.
+    GpuPart,
+    /// Too little of a custom resource.
+    Custom(ResourceId),
+}
+
+/// How many nodes failed a check, and how short the best of them was.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Shortage {
+    /// Nodes that failed it.
+    pub nodes: u64,
+    /// What the least short of them lacked; zero for checks that are no resource.
+    pub least: Amount,
+}
+
+/// A refusal by one shard, or by several together.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Refusal {
+    /// The shard's growth counter when it refused: while it stands still, the refusal stands.
+    pub growth: u64,
+    /// Registered nodes.
+    pub nodes: u64,
+    /// Nodes that the counts are over.
+    pub examined: u64,
+    /// Whether some node could hold the request if nothing else ran there.
+    pub feasible: bool,
+    /// Per failing check.
+    pub checks: BTreeMap<Check, Shortage>,
+}
+
+impl Refusal {
+    /// Counts one node under `check`, short by `short`.
+    pub fn count(&mut self, check: Check, short: Amount) {
+        self.count_many(check, Shortage { nodes: 1, least: short });
+    }
+
+    fn count_many(&mut self, check: Check, shortage: Shortage) {
+        self.checks
+            .entry(check)
+            .and_modify(|known| {
+                known.nodes += shortage.nodes;
+                known.least = known.least.min(shortage.least);
+            })
+            .or_insert(shortage);
+    }
+
+    /// Adds another shard's refusal of the same request.
+    pub fn merge(&mut self, other: &Self) {
+        self.nodes += other.nodes;
+        self.examined += other.examined;
+        self.feasible |= other.feasible;
+        for (&check, &shortage) in &other.checks {
+            self.count_many(check, shortage);
+        }
+    }
+}

@@ -1,0 +1,80 @@
+//! A shard's durable state, out and in. What can be computed (availability, shortfalls, sums,
+//! both trees) is not stored but rebuilt, so it cannot disagree with what is.
+
+use super::{NodeState, Shard};
+use crate::ids::PartitionId;
+use crate::store::{AllocationRecord, NodeRecord, PartitionState, ShardState};
+
+impl Shard {
+    /// The durable state of all partitions, canonical: the same state gives the same value.
+    pub(super) fn export(&self) -> ShardState {
+        let mut partitions: Vec<PartitionState> =
+            self.sequences.keys().map(|&id| PartitionState::empty(id)).collect();
+        let at = |id: PartitionId, partitions: &[PartitionState]| {
+            partitions.binary_search_by_key(&id, |p| p.id).expect("the shard owns its nodes' partitions")
+        };
+        for (slot, hot, cold) in self.nodes.iter() {
+            let partition = at(hot.partition, &partitions);
+            let partition = &mut partitions[partition];
+            let (registration, state, version) = (cold.registration.clone(), hot.state, hot.version);
+            partition.nodes.push(NodeRecord { registration, state, version });
+            partition.allocations.extend(self.ledger.of_node(slot, &self.nodes).map(|allocation| {
+                let (id, gpus) = (allocation.id, allocation.gpus);
+                AllocationRecord { id, node: hot.id, demand: allocation.demand.clone(), gpus }
+            }));
+        }
+        for partition in &mut partitions {
+            partition.sequence = self.sequences[&partition.id];
+            partition.nodes.sort_unstable_by_key(|node| node.registration.id);
+            partition.allocations.sort_unstable_by_key(|allocation| allocation.id);
+        }
+        ShardState { partitions, policy: self.policy_state.clone() }
+    }
+
+    /// Takes over partitions as an earlier start of the store left them.
+    ///
+    /// Nodes are entered in order of registration, allocations in order of id: the result does
+    /// not depend on how the partitions were spread over shards before.
+    ///
+    /// # Panics
+    /// When a partition is not this shard's, or an allocation names a node of another.
+    pub(crate) fn adopt(&mut self, partitions: Vec<PartitionState>) {
+        let mut nodes = Vec::new();
+        let mut allocations = Vec::new();
+        for partition in partitions {
+            let sequence = self.sequences.get_mut(&partition.id);
+            let sequence = sequence.unwrap_or_else(|| panic!("partition {} is not shard {}'s", partition.id.0, self.id.0));
+            *sequence = partition.sequence;
+            nodes.extend(partition.nodes);
+            allocations.extend(partition.allocations);
+        }
+        nodes.sort_unstable_by_key(|node| node.registration.ordinal);
+        allocations.sort_unstable_by_key(|allocation| allocation.id);
+        let states: Vec<_> = nodes.iter().map(|n| (n.registration.id, n.state, n.version)).collect();
+        for node in nodes {
+            self.add_node(node.registration);
+        }
+        for record in allocations {
+            let slot = self.nodes.slot(record.node).expect("an allocation's node is in its partition");
+            self.nodes.take_held(slot, &record.demand, record.gpus);
+            self.sums.allocate(&record.demand);
+            self.sums.shortfall_changed(&self.nodes, slot);
+            self.ledger.insert(record.id, slot, record.demand, record.gpus, &mut self.nodes);
+            self.index.update(slot, &self.nodes.available(slot));
+        }
+        for (node, state, version) in states {
+            let slot = self.nodes.slot(node).expect("just added");
+            if state == NodeState::Draining {
+                self.nodes.hot_mut(slot).state = state;
+                self.index.remove(slot);
+                self.sums.state_set(state);
+            }
+            self.nodes.hot_mut(slot).version = version;
+        }
+    }
+
+    /// Goes on where the policies of an earlier start stopped.
+    pub(crate) fn resume_policies(&mut self, policy: crate::index::PolicyState) {
+        self.policy_state = policy;
+    }
+}

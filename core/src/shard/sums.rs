@@ -1,0 +1,152 @@
+//! Running sums of a shard's books, so that status and summaries never scan the nodes.
+
+use super::command::{ResourceKind, ResourceSum};
+use super::table::{CustomBook, NodeTable};
+use crate::ids::ResourceId;
+use crate::index::Slot;
+use crate::node::{NodeSpec, NodeState};
+use crate::resource::{Amount, Demand, GPU_UNIT};
+
+/// Sums over all nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Sums {
+    pub(super) nodes_ready: u32,
+    pub(super) nodes_draining: u32,
+    pub(super) placed: u64,
+    pub(super) refused: u64,
+    pub(super) released: u64,
+    cpu: ResourceSum,
+    memory: ResourceSum,
+    gpu: ResourceSum,
+    /// By resource id.
+    custom: Vec<ResourceSum>,
+    /// Nodes with a shortfall, and what they contribute: kept apart, because it is rare.
+    shortfalls: std::collections::BTreeMap<Slot, Vec<(ResourceKind, i128)>>,
+}
+
+fn units(amount: Amount) -> i128 {
+    i128::from(amount.units())
+}
+
+impl Sums {
+    fn sum_mut(&mut self, kind: ResourceKind) -> &mut ResourceSum {
+        match kind {
+            ResourceKind::Cpu => &mut self.cpu,
+            ResourceKind::Memory => &mut self.memory,
+            ResourceKind::Gpu => &mut self.gpu,
+            ResourceKind::Custom(ResourceId(id)) => {
+                let at = usize::from(id);
+                if self.custom.len() <= at {
+                    self.custom.resize(at + 1, ResourceSum::default());
+                }
+                &mut self.custom[at]
+            }
+        }
+    }
+
+    pub(super) fn allocate(&mut self, demand: &Demand) {
+        self.allocated(demand, 1);
+    }
+
+    pub(super) fn release(&mut self, demand: &Demand) {
+        self.allocated(demand, -1);
+    }
+
+    fn allocated(&mut self, demand: &Demand, sign: i128) {
+        self.cpu.allocated += sign * units(demand.cpu);
+        self.memory.allocated += sign * units(demand.memory);
+        self.gpu.allocated += sign * units(demand.gpu.amount());
+        for &(id, amount) in demand.custom() {
+            self.sum_mut(ResourceKind::Custom(id)).allocated += sign * units(amount);
+        }
+    }
+
+    fn capacity(&mut self, spec: &NodeSpec, sign: i128) {
+        self.cpu.total += sign * units(spec.cpu);
+        self.memory.total += sign * units(spec.memory);
+        self.gpu.total += sign * i128::from(spec.gpus) * i128::from(GPU_UNIT);
+        for &(id, amount) in spec.custom.as_deref().unwrap_or(&[]) {
+            self.sum_mut(ResourceKind::Custom(id)).total += sign * units(amount);
+        }
+    }
+
+    pub(super) fn node_added(&mut self, spec: &NodeSpec) {
+        self.capacity(spec, 1);
+        self.nodes_ready += 1;
+    }
+
+    pub(super) fn node_removed(&mut self, spec: &NodeSpec, state: NodeState) {
+        self.capacity(spec, -1);
+        match state {
+            NodeState::Ready => self.nodes_ready -= 1,
+            NodeState::Draining => self.nodes_draining -= 1,
+        }
+    }
+
+    pub(super) fn state_set(&mut self, state: NodeState) {
+        match state {
+            NodeState::Ready => {
+                self.nodes_ready += 1;
+                self.nodes_draining -= 1;
+            }
+            NodeState::Draining => {
+                self.nodes_ready -= 1;
+                self.nodes_draining += 1;
+            }
+        }
+    }
+
+    /// Takes a node's capacity and shortfall out, before its capacity changes.
+    pub(super) fn node_leaves(&mut self, nodes: &NodeTable, slot: Slot) {
+        self.capacity(&nodes.cold(slot).registration.spec, -1);
+    }
+
+    /// Puts a node's new capacity and shortfall in.
+    pub(super) fn node_returns(&mut self, nodes: &NodeTable, slot: Slot) {
+        self.capacity(&nodes.cold(slot).registration.spec, 1);
+        self.shortfall_changed(nodes, slot);
+    }
+
+    /// Brings the sums up to date with the shortfall of one node.
+    pub(super) fn shortfall_changed(&mut self, nodes: &NodeTable, slot: Slot) {
+        let short = nodes.hot(slot).has_shortfall;
+        if !short && (self.shortfalls.is_empty() || !self.shortfalls.contains_key(&slot)) {
+            return;
+        }
+        for (kind, amount) in self.shortfalls.remove(&slot).unwrap_or_default() {
+            self.sum_mut(kind).shortfall -= amount;
+        }
+        if short {
+            let shortfall = shortfall_of(nodes, slot);
+            for &(kind, amount) in &shortfall {
+                self.sum_mut(kind).shortfall += amount;
+            }
+            self.shortfalls.insert(slot, shortfall);
+        }
+    }
+
+    /// The books per resource: cpu, memory, GPU, then every custom kind that occurs.
+    pub(super) fn resources(&self) -> Vec<(ResourceKind, ResourceSum)> {
+        let known = [(ResourceKind::Cpu, self.cpu), (ResourceKind::Memory, self.memory), (ResourceKind::Gpu, self.gpu)];
+        let custom = (0u16..).zip(&self.custom).filter(|(_, sum)| **sum != ResourceSum::default());
+        known.into_iter().chain(custom.map(|(id, &sum)| (ResourceKind::Custom(ResourceId(id)), sum))).collect()
+    }
+
+    /// Capacity and allocations of cpu, memory and GPUs.
+    pub(super) fn load(&self) -> [(i128, i128); 3] {
+        [&self.cpu, &self.memory, &self.gpu].map(|sum| (sum.total, sum.allocated))
+    }
+}
+
+/// What one node has in use beyond its capacity.
+pub(super) fn shortfall_of(nodes: &NodeTable, slot: Slot) -> Vec<(ResourceKind, i128)> {
+    let cold = nodes.cold(slot);
+    let gpu: i128 = cold.gpu_shortfall.iter().map(|&part| i128::from(part)).sum();
+    let known = [
+        (ResourceKind::Cpu, units(cold.cpu_shortfall)),
+        (ResourceKind::Memory, units(cold.memory_shortfall)),
+        (ResourceKind::Gpu, gpu),
+    ];
+    let custom = cold.custom.iter().map(|book: &CustomBook| (ResourceKind::Custom(book.id), units(book.shortfall)));
+    known.into_iter().chain(custom).filter(|&(_, amount)| amount > 0).collect()
+}

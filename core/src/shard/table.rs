@@ -1,0 +1,353 @@
+//! The node table of a shard: what a placement reads and writes stands in two cache lines per
+//! node; names, labels and capacities stand apart.
+
+use crate::ids::{NodeId, Ordinal, PartitionId, ResourceId};
+use crate::index::{ResourceVector, Slot};
+use crate::limits::GPU_INSTANCES_MAX;
+use crate::map::FixedMap;
+use crate::node::{NodeRegistration, NodeState};
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
+
+/// No allocation: the end of a node's list.
+pub(super) const NO_ALLOCATION: u32 = u32::MAX;
+
+/// What a placement reads and writes.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+pub(super) struct HotNode {
+    pub(super) id: NodeId,
+    pub(super) ordinal: Ordinal,
+    pub(super) cpu: Amount,
+    pub(super) memory: Amount,
+    pub(super) gpus: GpuBooks,
+    /// Counts the changes of this node.
+    pub(super) version: u64,
+    /// Head of the list of its allocations in the ledger.
+    pub(super) first_allocation: u32,
+    pub(super) allocations: u32,
+    pub(super) partition: PartitionId,
+    pub(super) state: NodeState,
+    /// Whether the cold part holds books of custom resources.
+    pub(super) has_custom: bool,
+    /// Whether anything is in use beyond capacity, so that releases pay that back first.
+    pub(super) has_shortfall: bool,
+}
+
+const _: () = assert!(size_of::<HotNode>() <= 128, "the hot record fits two cache lines");
+
+/// The books of one custom resource on one node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct CustomBook {
+    pub(super) id: ResourceId,
+    pub(super) total: Amount,
+    pub(super) available: Amount,
+    pub(super) shortfall: Amount,
+}
+
+/// What placements seldom touch.
+#[derive(Clone, Debug)]
+pub(super) struct ColdNode {
+    pub(super) registration: NodeRegistration,
+    pub(super) cpu_shortfall: Amount,
+    pub(super) memory_shortfall: Amount,
+    pub(super) gpu_shortfall: [u16; GPU_INSTANCES_MAX],
+    /// Sorted by id.
+    pub(super) custom: Vec<CustomBook>,
+}
+
+/// All nodes of a shard.
+#[derive(Default)]
+pub(super) struct NodeTable {
+    hot: Vec<HotNode>,
+    cold: Vec<Option<ColdNode>>,
+    free: Vec<Slot>,
+    by_id: FixedMap<NodeId, Slot>,
+}
+
+impl NodeTable {
+    /// Puts a node in, wholly free.
+    pub(super) fn insert(&mut self, registration: NodeRegistration) -> Slot {
+        let hot = HotNode {
+            id: registration.id,
+            ordinal: registration.ordinal,
+            cpu: Amount::ZERO,
+            memory: Amount::ZERO,
+            gpus: GpuBooks::default(),
+            version: 0,
+            first_allocation: NO_ALLOCATION,
+            allocations: 0,
+            partition: registration.partition,
+            state: NodeState::Ready,
+            has_custom: false,
+            has_shortfall: false,
+        };
+        let id = registration.id;
+        let cold = ColdNode {
+            registration,
+            cpu_shortfall: Amount::ZERO,
+            memory_shortfall: Amount::ZERO,
+            gpu_shortfall: [0; GPU_INSTANCES_MAX],
+            custom: Vec::new(),
+        };
+        let slot = if let Some(slot) = self.free.pop() {
+            self.hot[slot as usize] = hot;
+            self.cold[slot as usize] = Some(cold);
+            slot
+        } else {
+            self.hot.push(hot);
+            self.cold.push(Some(cold));
+            Slot::try_from(self.hot.len() - 1).expect("NODES_MAX fits a slot")
+        };
+        let before = self.by_id.insert(id, slot);
+        assert!(before.is_none(), "node {id} is registered twice");
+        self.open_books(slot);
+        slot
+    }
+
+    /// Takes a node out.
+    pub(super) fn remove(&mut self, slot: Slot) -> ColdNode {
+        let cold = self.cold[slot as usize].take().expect("a node to remove");
+        assert!(self.hot[slot as usize].allocations == 0, "a node is removed with allocations");
+        self.by_id.remove(&cold.registration.id);
+        self.free.push(slot);
+        cold
+    }
+
+    pub(super) fn slot(&self, id: NodeId) -> Option<Slot> {
+        self.by_id.get(&id).copied()
+    }
+
+    pub(super) fn hot(&self, slot: Slot) -> &HotNode {
+        &self.hot[slot as usize]
+    }
+
+    pub(super) fn hot_mut(&mut self, slot: Slot) -> &mut HotNode {
+        &mut self.hot[slot as usize]
+    }
+
+    pub(super) fn cold(&self, slot: Slot) -> &ColdNode {
+        self.cold[slot as usize].as_ref().expect("a registered node")
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_id.len()
+    }
+
+    /// Registered nodes, in order of slot.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &HotNode, &ColdNode)> {
+        (0..).zip(self.hot.iter().zip(&self.cold)).filter_map(|(slot, (hot, cold))| Some((slot, hot, cold.as_ref()?)))
+    }
+
+    /// What the index knows of a node.
+    pub(super) fn available(&self, slot: Slot) -> ResourceVector {
+        let hot = self.hot(slot);
+        ResourceVector::available(hot.cpu, hot.memory, &hot.gpus)
+    }
+
+    /// What the node could have available if nothing ran there.
+    pub(super) fn capacity(&self, slot: Slot) -> ResourceVector {
+        let spec = &self.cold(slot).registration.spec;
+        ResourceVector::available(spec.cpu, spec.memory, &GpuBooks::with_devices(spec.gpus))
+    }
+
+    /// Whether the node has all that `demand` takes available now: the one feasibility check
+    /// of resources.
+    #[inline]
+    pub(super) fn fits(&self, slot: Slot, demand: &Demand) -> bool {
+        let hot = self.hot(slot);
+        let gpus = match demand.gpu {
+            GpuRequest::None => true,
+            GpuRequest::Fraction(part) => hot.gpus.largest_free() >= part,
+            GpuRequest::Whole(count) => hot.gpus.whole_free() >= u16::from(count),
+        };
+        demand.cpu <= hot.cpu
+            && demand.memory <= hot.memory
+            && gpus
+            && demand.custom().iter().all(|&(id, amount)| amount <= self.custom_available(slot, id))
+    }
+
+    pub(super) fn custom_available(&self, slot: Slot, id: ResourceId) -> Amount {
+        if !self.hot(slot).has_custom {
+            return Amount::ZERO;
+        }
+        let custom = &self.cold(slot).custom;
+        custom.binary_search_by_key(&id, |book| book.id).map_or(Amount::ZERO, |at| custom[at].available)
+    }
+
+    /// Whether the node could hold `demand` if nothing ran there.
+    pub(super) fn could_fit(&self, slot: Slot, demand: &Demand) -> bool {
+        let spec = &self.cold(slot).registration.spec;
+        let gpus = match demand.gpu {
+            GpuRequest::None => true,
+            GpuRequest::Fraction(_) => spec.gpus >= 1,
+            GpuRequest::Whole(count) => spec.gpus >= count,
+        };
+        let custom_total = |id| {
+            let totals = spec.custom.as_deref().unwrap_or(&[]);
+            totals.binary_search_by_key(&id, |&(id, _)| id).map_or(Amount::ZERO, |at| totals[at].1)
+        };
+        demand.cpu <= spec.cpu
+            && demand.memory <= spec.memory
+            && gpus
+            && demand.custom().iter().all(|&(id, amount)| amount <= custom_total(id))
+    }
+
+    /// Takes `demand` from a node that fits it; the GPU instances taken.
+    pub(super) fn take(&mut self, slot: Slot, demand: &Demand) -> GpuAssignment {
+        let hot = &mut self.hot[slot as usize];
+        hot.cpu = hot.cpu.minus(demand.cpu);
+        hot.memory = hot.memory.minus(demand.memory);
+        let gpus = hot.gpus.choose(demand.gpu).expect("the node was checked to fit");
+        hot.gpus.take(gpus);
+        hot.version += 1;
+        for &(id, amount) in demand.custom() {
+            let book = self.custom_book(slot, id);
+            book.available = book.available.minus(amount);
+        }
+        gpus
+    }
+
+    fn custom_book(&mut self, slot: Slot, id: ResourceId) -> &mut CustomBook {
+        let cold = self.cold[slot as usize].as_mut().expect("a registered node");
+        let at = cold.custom.binary_search_by_key(&id, |book| book.id);
+        &mut cold.custom[at.unwrap_or_else(|_| panic!("no book of resource {} on slot {slot}", id.0))]
+    }
+
+    /// Gives back what an allocation held. What is in use beyond capacity is paid back first.
+    pub(super) fn give(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) {
+        for &(id, amount) in demand.custom() {
+            let book = self.custom_book(slot, id);
+            let paid = amount.min(book.shortfall);
+            book.shortfall = book.shortfall.minus(paid);
+            book.available = book.available.plus(amount.minus(paid));
+            assert!(book.available <= book.total, "more of a custom resource free than there is");
+        }
+        let hot = &mut self.hot[slot as usize];
+        let cold = self.cold[slot as usize].as_mut().expect("a registered node");
+        let (mut cpu, mut memory) = (demand.cpu, demand.memory);
+        if hot.has_shortfall {
+            let paid = (cpu.min(cold.cpu_shortfall), memory.min(cold.memory_shortfall));
+            cold.cpu_shortfall = cold.cpu_shortfall.minus(paid.0);
+            cold.memory_shortfall = cold.memory_shortfall.minus(paid.1);
+            (cpu, memory) = (cpu.minus(paid.0), memory.minus(paid.1));
+        }
+        hot.cpu = hot.cpu.plus(cpu);
+        hot.memory = hot.memory.plus(memory);
+        let spec = &cold.registration.spec;
+        assert!(hot.cpu <= spec.cpu && hot.memory <= spec.memory, "node {} has more free than it has", hot.id);
+        for instance in gpus.instances() {
+            let short = &mut cold.gpu_shortfall[usize::from(instance)];
+            let paid = gpus.part.min(*short);
+            *short -= paid;
+            hot.gpus.set_free(instance, hot.gpus.free(instance) + (gpus.part - paid));
+        }
+        hot.version += 1;
+        hot.has_shortfall = hot.has_shortfall && has_shortfall(cold);
+    }
+
+    /// Exchanges capacity and labels; what is in use stays in use, and what no longer has
+    /// capacity under it becomes a shortfall.
+    pub(super) fn respecify(&mut self, slot: Slot, spec: crate::node::NodeSpec) {
+        let hot = &mut self.hot[slot as usize];
+        let cold = self.cold[slot as usize].as_mut().expect("a registered node");
+        let before = std::mem::replace(&mut cold.registration.spec, spec);
+        let spec = &cold.registration.spec;
+        (hot.cpu, cold.cpu_shortfall) = rebalance(before.cpu, hot.cpu, cold.cpu_shortfall, spec.cpu);
+        (hot.memory, cold.memory_shortfall) =
+            rebalance(before.memory, hot.memory, cold.memory_shortfall, spec.memory);
+        for instance in 0..GPU_INSTANCES_MAX as u8 {
+            let unit = |count: u8| if instance < count { GPU_UNIT } else { 0 };
+            let short = &mut cold.gpu_shortfall[usize::from(instance)];
+            let used = unit(before.gpus) + *short - hot.gpus.free(instance);
+            hot.gpus.set_free(instance, unit(spec.gpus).saturating_sub(used));
+            *short = used.saturating_sub(unit(spec.gpus));
+        }
+        let mut custom: Vec<CustomBook> = cold
+            .custom
+            .iter()
+            .map(|book| {
+                let (available, shortfall) =
+                    rebalance(book.total, book.available, book.shortfall, Amount::ZERO);
+                CustomBook { id: book.id, total: Amount::ZERO, available, shortfall }
+            })
+            .collect();
+        for &(id, total) in spec.custom.as_deref().unwrap_or(&[]) {
+            let fresh = CustomBook { id, total, available: total, shortfall: Amount::ZERO };
+            match custom.binary_search_by_key(&id, |book| book.id) {
+                Ok(at) => {
+                    let used = custom[at].shortfall;
+                    custom[at].total = total;
+                    custom[at].available = total.saturating_minus(used);
+                    custom[at].shortfall = used.saturating_minus(total);
+                }
+                Err(at) => custom.insert(at, fresh),
+            }
+        }
+        custom.retain(|book| !book.total.is_zero() || !book.shortfall.is_zero());
+        cold.custom = custom;
+        hot.has_custom = !cold.custom.is_empty();
+        hot.has_shortfall = has_shortfall(cold);
+        hot.version += 1;
+    }
+
+    /// The books of a node on which nothing runs.
+    fn open_books(&mut self, slot: Slot) {
+        let hot = &mut self.hot[slot as usize];
+        let cold = self.cold[slot as usize].as_mut().expect("a registered node");
+        let spec = &cold.registration.spec;
+        hot.cpu = spec.cpu;
+        hot.memory = spec.memory;
+        hot.gpus = GpuBooks::with_devices(spec.gpus);
+        let custom = spec.custom.as_deref().unwrap_or(&[]);
+        cold.custom = custom
+            .iter()
+            .map(|&(id, total)| CustomBook { id, total, available: total, shortfall: Amount::ZERO })
+            .collect();
+        hot.has_custom = !cold.custom.is_empty();
+    }
+
+    /// Takes what an allocation of the past holds, also beyond capacity.
+    pub(super) fn take_held(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) {
+        let hot = &mut self.hot[slot as usize];
+        let cold = self.cold[slot as usize].as_mut().expect("a registered node");
+        let over = |available: &mut Amount, shortfall: &mut Amount, amount: Amount| {
+            let covered = amount.min(*available);
+            *available = available.minus(covered);
+            *shortfall = shortfall.plus(amount.minus(covered));
+        };
+        over(&mut hot.cpu, &mut cold.cpu_shortfall, demand.cpu);
+        over(&mut hot.memory, &mut cold.memory_shortfall, demand.memory);
+        for instance in gpus.instances() {
+            let covered = gpus.part.min(hot.gpus.free(instance));
+            hot.gpus.set_free(instance, hot.gpus.free(instance) - covered);
+            cold.gpu_shortfall[usize::from(instance)] += gpus.part - covered;
+        }
+        for &(id, amount) in demand.custom() {
+            let at = match cold.custom.binary_search_by_key(&id, |book| book.id) {
+                Ok(at) => at,
+                Err(at) => {
+                    let (total, available, shortfall) = (Amount::ZERO, Amount::ZERO, Amount::ZERO);
+                    cold.custom.insert(at, CustomBook { id, total, available, shortfall });
+                    at
+                }
+            };
+            let book = &mut cold.custom[at];
+            over(&mut book.available, &mut book.shortfall, amount);
+        }
+        hot.has_custom = !cold.custom.is_empty();
+        hot.has_shortfall = has_shortfall(cold);
+    }
+}
+
+/// Available and shortfall under a new total, with the same amount in use.
+fn rebalance(total: Amount, available: Amount, shortfall: Amount, new_total: Amount) -> (Amount, Amount) {
+    let used = total.plus(shortfall).minus(available);
+    (new_total.saturating_minus(used), used.saturating_minus(new_total))
+}
+
+fn has_shortfall(cold: &ColdNode) -> bool {
+    !cold.cpu_shortfall.is_zero()
+        || !cold.memory_shortfall.is_zero()
+        || cold.gpu_shortfall.iter().any(|&short| short > 0)
+        || cold.custom.iter().any(|book| !book.shortfall.is_zero())
+}

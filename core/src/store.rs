@@ -1,0 +1,290 @@
+//! The durable state of a store, and an engine of any number of shards over it.
+//!
+//! What stands here is all that must survive: a checkpoint holds exactly this. Everything else
+//! is rebuilt from it. A store has a fixed number of partitions; how many shards serve them is
+//! decided at each start.
+
+use std::sync::Arc;
+use std::task::Waker;
+
+use arc_swap::ArcSwap;
+
+use crate::executor::{ShardLink, ShardRunner, StopSignal};
+use crate::hash::{StateHash, StateHasher};
+use crate::ids::{AllocationId, Incarnation, NodeId, PartitionId, ShardId};
+use crate::index::{Geometry, PolicyState};
+use crate::limits::{PARTITIONS_DEFAULT, PARTITIONS_MAX, PORTS_MAX, RING_SLOTS, SHARDS_MAX};
+use crate::node::{NodeRegistration, NodeState};
+use crate::registrar::{Catalog, Registrar, RegistrarState, TOPOLOGY_LABEL_DEFAULT};
+use crate::resource::{Demand, GpuAssignment};
+use crate::ring::{Doorbell, channel};
+use crate::rng::Rng;
+use crate::router::{Port, PortLink, RoutingTable};
+use crate::shard::{Shard, ShardConfig};
+use crate::time::Time;
+
+/// A node in the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeRecord {
+    /// Ids, capacity, labels.
+    pub registration: NodeRegistration,
+    /// Whether it takes new work.
+    pub state: NodeState,
+    /// Counts its changes.
+    pub version: u64,
+}
+
+/// An allocation in the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct AllocationRecord {
+    /// Its id.
+    pub id: AllocationId,
+    /// The node that holds it.
+    pub node: NodeId,
+    /// What it holds.
+    pub demand: Demand,
+    /// Which GPU instances.
+    pub gpus: GpuAssignment,
+}
+
+/// One partition in the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct PartitionState {
+    /// Which.
+    pub id: PartitionId,
+    /// The last allocation sequence granted in this incarnation.
+    pub sequence: u64,
+    /// In order of id.
+    pub nodes: Vec<NodeRecord>,
+    /// In order of id.
+    pub allocations: Vec<AllocationRecord>,
+}
+
+impl PartitionState {
+    /// A partition without nodes.
+    #[must_use]
+    pub fn empty(id: PartitionId) -> Self {
+        Self { id, sequence: 0, nodes: Vec::new(), allocations: Vec::new() }
+    }
+}
+
+/// What one shard contributes to the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ShardState {
+    /// Its partitions, in order of id.
+    pub partitions: Vec<PartitionState>,
+    /// Cursor and random state.
+    pub policy: PolicyState,
+}
+
+/// The durable state of a whole store.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StoreState {
+    /// The last start of the store; the next has a larger one.
+    pub incarnation: Incarnation,
+    /// The clock when it stopped.
+    pub now: Time,
+    /// The global records.
+    pub registrar: RegistrarState,
+    /// Every partition, in order of id: their number is fixed when the store is created.
+    pub partitions: Vec<PartitionState>,
+    /// Per shard of the last start: resumed when the next start has as many shards.
+    pub policies: Vec<PolicyState>,
+}
+
+impl StoreState {
+    /// A new store.
+    ///
+    /// # Panics
+    /// When the number of partitions is zero or above the limit.
+    #[must_use]
+    pub fn create(partition_count: u16) -> Self {
+        assert!((1..=PARTITIONS_MAX).contains(&partition_count), "{partition_count} partitions: give 1 to {PARTITIONS_MAX}");
+        Self {
+            incarnation: Incarnation(0),
+            now: Time::default(),
+            registrar: RegistrarState { next_node: 1, resources: Vec::new() },
+            partitions: (0..partition_count).map(|p| PartitionState::empty(PartitionId(p))).collect(),
+            policies: Vec::new(),
+        }
+    }
+
+    /// Puts together what the shards and the registrar of one start hold.
+    #[must_use]
+    pub fn collect(incarnation: Incarnation, now: Time, registrar: &Registrar, shards: Vec<ShardState>) -> Self {
+        let mut partitions = Vec::new();
+        let mut policies = Vec::new();
+        for shard in shards {
+            partitions.extend(shard.partitions);
+            policies.push(shard.policy);
+        }
+        partitions.sort_unstable_by_key(|partition: &PartitionState| partition.id);
+        Self { incarnation, now, registrar: registrar.state(), partitions, policies }
+    }
+
+    /// The canonical hash of the partitions and the global records: equal for equal books,
+    /// whatever the number of shards.
+    #[must_use]
+    pub fn books_hash(&self) -> StateHash {
+        let mut hasher = StateHasher::new("store");
+        hasher.number(self.registrar.next_node);
+        for name in &self.registrar.resources {
+            hasher.text(name);
+        }
+        for partition in &self.partitions {
+            hasher.state(crate::shard::partition_hash(partition));
+        }
+        hasher.finish()
+    }
+}
+
+impl Default for StoreState {
+    fn default() -> Self {
+        Self::create(PARTITIONS_DEFAULT)
+    }
+}
+
+/// How an engine is started over a store.
+#[derive(Clone, Debug)]
+pub struct EngineConfig {
+    /// How many shards serve the partitions.
+    pub shards: u16,
+    /// Seed of everything random: routing and the Random policy.
+    pub seed: u64,
+    /// How values become coordinates.
+    pub geometry: Geometry,
+    /// The label that keeps nodes together in a partition.
+    pub topology_label: String,
+}
+
+impl Default for EngineConfig {
+    fn default() -> Self {
+        Self {
+            shards: 1,
+            seed: 0,
+            geometry: Geometry::default(),
+            topology_label: TOPOLOGY_LABEL_DEFAULT.to_owned(),
+        }
+    }
+}
+
+/// An engine that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum EngineError {
+    /// More shards than partitions, or none.
+    #[error("{shards} shards over {partitions} partitions: give 1 to {}", partitions.min(&SHARDS_MAX))]
+    Shards {
+        /// Asked for.
+        shards: u16,
+        /// What the store has.
+        partitions: u16,
+    },
+    /// More ports than a shard can listen to, or none.
+    #[error("{0} ports: give 1 to {PORTS_MAX}")]
+    Ports(usize),
+}
+
+/// The parts of a started engine. The caller runs each runner on a thread and gives each port
+/// to its owner.
+pub struct Engine {
+    /// This start's number.
+    pub incarnation: Incarnation,
+    /// Where the clock goes on.
+    pub now: Time,
+    /// One per shard.
+    pub runners: Vec<ShardRunner>,
+    /// One per waker given.
+    pub ports: Vec<Port>,
+    /// The owner of the global records.
+    pub registrar: Registrar,
+    /// The published catalog.
+    pub catalog: Arc<ArcSwap<Catalog>>,
+    /// The published routing table.
+    pub table: Arc<ArcSwap<RoutingTable>>,
+    /// Stops the runners.
+    pub stop: StopSignal,
+}
+
+impl Engine {
+    /// Starts over `state`, with one port per waker of `owners`.
+    ///
+    /// # Errors
+    /// When the numbers of shards or ports are out of range.
+    pub fn open(state: StoreState, config: &EngineConfig, owners: Vec<Waker>) -> Result<Self, EngineError> {
+        let partitions = u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16");
+        if config.shards == 0 || config.shards > partitions.min(SHARDS_MAX) {
+            return Err(EngineError::Shards { shards: config.shards, partitions });
+        }
+        if owners.is_empty() || owners.len() > PORTS_MAX {
+            return Err(EngineError::Ports(owners.len()));
+        }
+        let incarnation = Incarnation(state.incarnation.0 + 1);
+        let mut registrar = Registrar::restore(
+            partitions,
+            &config.topology_label,
+            &state.registrar,
+            state.partitions.iter().flat_map(|p| p.nodes.iter().map(|n| &n.registration)),
+        );
+        let table = RoutingTable::even(partitions, config.shards);
+        let catalog = Arc::new(ArcSwap::from_pointee(registrar.catalog()));
+        let stop = StopSignal::default();
+        let mut seeds = Rng::new(config.seed);
+        let shards = open_shards(state.partitions, &state.policies, &table, config, incarnation, &mut seeds);
+        let bells: Vec<_> = owners.into_iter().map(|waker| Arc::new(Doorbell::new(waker))).collect();
+        let mut port_links: Vec<Vec<PortLink>> = bells.iter().map(|_| Vec::new()).collect();
+        let mut runners = Vec::new();
+        for (id, shard) in (0..).map(ShardId).zip(shards) {
+            let (shard_bell, waker) = ShardRunner::doorbell();
+            let mut links = Vec::new();
+            for (port, bell) in bells.iter().enumerate() {
+                let (submissions, from_port) = channel(RING_SLOTS);
+                let (to_port, answers) = channel(RING_SLOTS);
+                links.push(ShardLink { submissions: from_port, answers: to_port, bell: Arc::clone(bell) });
+                port_links[port].push(PortLink { submissions, answers, bell: Arc::clone(&shard_bell) });
+            }
+            let summary = Arc::clone(table.summary(id));
+            runners.push(ShardRunner::new(id, shard, links, summary, shard_bell, waker, stop.clone()));
+        }
+        let table = Arc::new(ArcSwap::from_pointee(table));
+        let ports = bells
+            .into_iter()
+            .zip(port_links)
+            .map(|(bell, links)| Port::new(links, &table, &catalog, config.geometry.clone(), seeds.next_u64(), bell))
+            .collect();
+        Ok(Self { incarnation, now: state.now, runners, ports, registrar, catalog, table, stop })
+    }
+}
+
+fn open_shards(
+    partitions: Vec<PartitionState>,
+    policies: &[PolicyState],
+    table: &RoutingTable,
+    config: &EngineConfig,
+    incarnation: Incarnation,
+    seeds: &mut Rng,
+) -> Vec<Shard> {
+    let mut owned: Vec<Vec<PartitionState>> = (0..config.shards).map(|_| Vec::new()).collect();
+    for mut partition in partitions {
+        // Ids of this start begin anew under its incarnation.
+        partition.sequence = 0;
+        let shard = table.shard(partition.id).expect("the table covers the store's partitions");
+        owned[shard.index()].push(partition);
+    }
+    let resumed = policies.len() == owned.len();
+    let mut shards = Vec::new();
+    for (id, owned) in (0..).map(ShardId).zip(owned) {
+        let mut shard = Shard::new(ShardConfig {
+            shard: id,
+            incarnation,
+            partitions: table.partitions_of(id).collect(),
+            geometry: config.geometry.clone(),
+            seed: seeds.next_u64(),
+        });
+        shard.adopt(owned);
+        if resumed {
+            shard.resume_policies(policies[id.index()].clone());
+        }
+        shards.push(shard);
+    }
+    shards
+}

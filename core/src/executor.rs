@@ -115,7 +115,7 @@ impl StopSignal {
         // Release pairs with the Acquire in `is_stopped`: what was submitted before is seen.
         self.stopped.0.store(true, Ordering::Release);
         for bell in self.bells.lock().expect("no holder of the bells panics").iter() {
-            bell.wake();
+            bell.ring();
         }
     }
 
@@ -220,9 +220,11 @@ impl ShardRunner {
 
     fn sleep(&mut self) {
         let (links, stop) = (&mut self.links, &self.stop);
-        if self.bell.sleep_if(|| !stop.is_stopped() && links.iter_mut().all(|link| link.submissions.is_empty())) {
+        if self
+            .bell
+            .sleep_if(|| !stop.is_stopped() && links.iter_mut().all(|link| link.submissions.is_empty()))
+        {
             std::thread::park();
-            self.bell.woke();
         }
     }
 
@@ -252,17 +254,19 @@ impl ShardRunner {
         count
     }
 
-    /// Takes from the rings in turn, at most a quantum from each per round.
+    /// Takes from the rings in turn, at most a quantum from each per round. A batch that is full
+    /// before every ring had its turn goes on with the next ring: with many ports, the last
+    /// would otherwise wait for as many batches as there are ports before it.
     fn drain(&mut self) {
         self.order.clear();
         self.tokens.clear();
         self.enqueued.clear();
         let ports = self.links.len();
+        let mut next = (self.first + 1) % ports;
         let mut took = true;
         while took && self.batch.len() < BATCH_MAX {
             took = false;
-            for i in 0..ports {
-                let port = (self.first + i) % ports;
+            for port in (self.first..ports).chain(0..self.first) {
                 let room = RING_QUANTUM.min(BATCH_MAX - self.batch.len());
                 let mut count = 0;
                 while count < room
@@ -277,9 +281,13 @@ impl ShardRunner {
                     took = true;
                     self.order.push((port as u16, count as u16));
                 }
+                if self.batch.len() == BATCH_MAX {
+                    next = (port + 1) % ports;
+                    break;
+                }
             }
         }
-        self.first = (self.first + 1) % ports;
+        self.first = next;
     }
 
     fn hand_out(&mut self) {

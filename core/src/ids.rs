@@ -66,7 +66,9 @@ impl fmt::Display for AllocationId {
 
 /// Text that is not an allocation id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{text}` is not an allocation id: expected aINCARNATION-PARTITION-SEQUENCE, as a placement printed it (a1-17-42)")]
+#[error(
+    "`{text}` is not an allocation id: expected aINCARNATION-PARTITION-SEQUENCE, as a placement printed it (a1-17-42)"
+)]
 pub struct ParseAllocationIdError {
     /// What was given.
     pub text: String,

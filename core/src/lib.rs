@@ -14,6 +14,7 @@
 //! | [`ring`] | bounded lock-free rings between ports and shards |
 //! | [`router`] | which shard is asked, and what all shards together answer |
 //! | [`executor`] | shards on threads |
+//! | [`planted`] | bugs that tests switch on to show that they are found |
 //! | [`store`] | the durable state, and an engine of any number of shards over it |
 #![deny(unsafe_code)]
 #![warn(missing_docs, clippy::float_arithmetic)]
@@ -25,6 +26,7 @@ pub mod index;
 pub mod limits;
 pub mod map;
 pub mod node;
+pub mod planted;
 pub mod registrar;
 pub mod request;
 pub mod resource;

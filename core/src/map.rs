@@ -7,7 +7,6 @@ use std::hash::BuildHasherDefault;
 mod alias {
     use super::BuildHasherDefault;
     /// A hash map for keys that we number ourselves. Do not iterate where order matters.
-    pub type FixedMap<K, V> =
-        std::collections::HashMap<K, V, BuildHasherDefault<rustc_hash::FxHasher>>;
+    pub type FixedMap<K, V> = std::collections::HashMap<K, V, BuildHasherDefault<rustc_hash::FxHasher>>;
 }
 pub use alias::FixedMap;

@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use crate::hash::{StateHash, StateHasher, stable_hash};
+use crate::hash::stable_hash;
 use crate::ids::{NodeId, Ordinal, PartitionId};
 use crate::limits::NODES_MAX;
 use crate::map::FixedMap;
@@ -56,11 +56,14 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
     /// By node id, in chunks that successive catalogs share.
-    chunks: Vec<Arc<Vec<Option<(Arc<str>, PartitionId)>>>>,
+    chunks: Vec<Arc<Chunk>>,
     /// The resource kinds.
     pub resources: Arc<ResourceRegistry>,
+    /// How many nodes are registered.
+    pub node_count: u64,
 }
 
+type Chunk = Vec<Option<(Arc<str>, PartitionId)>>;
 const CHUNK: usize = 256;
 
 impl Catalog {
@@ -156,18 +159,6 @@ impl Registrar {
         RegistrarState { next_node: self.next_node, resources }
     }
 
-    /// The canonical hash of the durable part.
-    #[must_use]
-    pub fn state_hash(&self) -> StateHash {
-        let mut hasher = StateHasher::new("registrar");
-        hasher.number(self.next_node);
-        hasher.number(self.resources.len() as u64);
-        for name in self.resources.names() {
-            hasher.text(name);
-        }
-        hasher.finish()
-    }
-
     /// The resource kinds, to learn new ones.
     pub fn resources_mut(&mut self) -> &mut ResourceRegistry {
         &mut self.resources
@@ -179,6 +170,7 @@ impl Registrar {
         if self.catalog.resources.len() != self.resources.len() {
             self.catalog.resources = Arc::new(self.resources.clone());
         }
+        self.catalog.node_count = self.nodes.len() as u64;
         self.catalog.clone()
     }
 
@@ -288,7 +280,9 @@ mod tests {
     fn ids_and_ordinals_are_never_used_again() {
         let mut registrar = Registrar::new(256, TOPOLOGY_LABEL_DEFAULT);
         let first = registrar.register(spec("a", &[])).unwrap();
-        assert!(matches!(registrar.register(spec("a", &[])), Err(RegistrarError::NodeExists { id, .. }) if id == first.id));
+        assert!(
+            matches!(registrar.register(spec("a", &[])), Err(RegistrarError::NodeExists { id, .. }) if id == first.id)
+        );
         registrar.forget(first.id);
         assert!(registrar.resolve("a").is_err());
         let second = registrar.register(spec("a", &[])).unwrap();
@@ -315,10 +309,11 @@ mod tests {
     fn a_restored_registrar_goes_on_where_it_stopped() {
         let mut registrar = Registrar::new(16, "rack");
         registrar.resources_mut().learn("fpga").unwrap();
-        let nodes: Vec<_> = (0..5).map(|i| registrar.register(spec(&format!("n{i}"), &[])).unwrap()).collect();
+        let nodes: Vec<_> =
+            (0..5).map(|i| registrar.register(spec(&format!("n{i}"), &[])).unwrap()).collect();
         registrar.forget(nodes[4].id);
         let restored = Registrar::restore(16, "rack", &registrar.state(), nodes[..4].iter());
-        assert_eq!(restored.state_hash(), registrar.state_hash());
+        assert_eq!(restored.state(), registrar.state());
         let mut restored = restored;
         assert_eq!(restored.register(spec("n4", &[])).unwrap().id, NodeId(6));
     }

@@ -99,7 +99,10 @@ impl StoreState {
     /// When the number of partitions is zero or above the limit.
     #[must_use]
     pub fn create(partition_count: u16) -> Self {
-        assert!((1..=PARTITIONS_MAX).contains(&partition_count), "{partition_count} partitions: give 1 to {PARTITIONS_MAX}");
+        assert!(
+            (1..=PARTITIONS_MAX).contains(&partition_count),
+            "{partition_count} partitions: give 1 to {PARTITIONS_MAX}"
+        );
         Self {
             incarnation: Incarnation(0),
             now: Time::default(),
@@ -111,7 +114,12 @@ impl StoreState {
 
     /// Puts together what the shards and the registrar of one start hold.
     #[must_use]
-    pub fn collect(incarnation: Incarnation, now: Time, registrar: &Registrar, shards: Vec<ShardState>) -> Self {
+    pub fn collect(
+        incarnation: Incarnation,
+        now: Time,
+        registrar: &Registrar,
+        shards: Vec<ShardState>,
+    ) -> Self {
         let mut partitions = Vec::new();
         let mut policies = Vec::new();
         for shard in shards {
@@ -126,16 +134,25 @@ impl StoreState {
     /// whatever the number of shards.
     #[must_use]
     pub fn books_hash(&self) -> StateHash {
-        let mut hasher = StateHasher::new("store");
-        hasher.number(self.registrar.next_node);
-        for name in &self.registrar.resources {
-            hasher.text(name);
-        }
-        for partition in &self.partitions {
-            hasher.state(crate::shard::partition_hash(partition));
-        }
-        hasher.finish()
+        let partitions = self.partitions.iter().map(crate::shard::partition_hash);
+        books_hash(&self.registrar, partitions)
     }
+}
+
+/// The canonical hash of a store's books: the global records, and the hash of every partition
+/// in order of id.
+#[must_use]
+pub fn books_hash(registrar: &RegistrarState, partitions: impl IntoIterator<Item = StateHash>) -> StateHash {
+    let mut hasher = StateHasher::new("store");
+    hasher.number(registrar.next_node);
+    hasher.number(registrar.resources.len() as u64);
+    for name in &registrar.resources {
+        hasher.text(name);
+    }
+    for partition in partitions {
+        hasher.state(partition);
+    }
+    hasher.finish()
 }
 
 impl Default for StoreState {
@@ -249,7 +266,9 @@ impl Engine {
         let ports = bells
             .into_iter()
             .zip(port_links)
-            .map(|(bell, links)| Port::new(links, &table, &catalog, config.geometry.clone(), seeds.next_u64(), bell))
+            .map(|(bell, links)| {
+                Port::new(links, &table, &catalog, config.geometry.clone(), seeds.next_u64(), bell)
+            })
             .collect();
         Ok(Self { incarnation, now: state.now, runners, ports, registrar, catalog, table, stop })
     }

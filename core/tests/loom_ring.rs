@@ -5,7 +5,7 @@
 use std::sync::Arc as StdArc;
 use std::task::{Wake, Waker};
 
-use loom::sync::Arc;
+use loom::sync::{Arc, Condvar, Mutex};
 use loom::thread;
 use wharf_core::ring::{Doorbell, channel};
 
@@ -53,19 +53,35 @@ fn what_is_left_is_dropped_by_whoever_goes_last() {
     });
 }
 
-struct Bell(loom::sync::Notify);
+/// What a thread sleeps on: a wake-up that comes first is kept, as `thread::park` keeps it.
+#[derive(Default)]
+struct Bed {
+    woken: Mutex<bool>,
+    changed: Condvar,
+}
 
-impl Wake for Bell {
+impl Bed {
+    fn sleep(&self) {
+        let mut woken = self.woken.lock().unwrap();
+        while !*woken {
+            woken = self.changed.wait(woken).unwrap();
+        }
+        *woken = false;
+    }
+}
+
+impl Wake for Bed {
     fn wake(self: StdArc<Self>) {
-        self.0.notify();
+        *self.woken.lock().unwrap() = true;
+        self.changed.notify_one();
     }
 }
 
 #[test]
 fn no_wake_up_is_lost() {
     loom::model(|| {
-        let bell = StdArc::new(Bell(loom::sync::Notify::new()));
-        let doorbell = Arc::new(Doorbell::new(Waker::from(StdArc::clone(&bell))));
+        let bed = StdArc::new(Bed::default());
+        let doorbell = Arc::new(Doorbell::new(Waker::from(StdArc::clone(&bed))));
         let (mut producer, mut consumer) = channel::<u32>(2);
         let ringer = {
             let doorbell = Arc::clone(&doorbell);
@@ -83,8 +99,7 @@ fn no_wake_up_is_lost() {
                 taken += 1;
             } else if doorbell.sleep_if(|| consumer.is_empty()) {
                 // loom reports a deadlock here if the ringer's wake-up can be lost.
-                bell.0.wait();
-                doorbell.woke();
+                bed.sleep();
             }
         }
         ringer.join().unwrap();

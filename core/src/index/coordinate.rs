@@ -136,7 +136,9 @@ pub enum GeometryError {
     #[error("dimension {0:?} is given twice: give each once")]
     Twice(Dimension),
     /// A granularity that does not divide the space.
-    #[error("granularity {theta} of dimension {dimension:?} is not positive: give at least 1 unit of 1/10000")]
+    #[error(
+        "granularity {theta} of dimension {dimension:?} is not positive: give at least 1 unit of 1/10000"
+    )]
     Granularity {
         /// The dimension.
         dimension: Dimension,
@@ -218,7 +220,10 @@ mod tests {
         use Dimension::{Cpu, Memory};
         assert_eq!(Geometry::new(vec![]), Err(GeometryError::Count(0)));
         assert_eq!(Geometry::new(vec![(Cpu, 1); 9]), Err(GeometryError::Count(9)));
-        assert_eq!(Geometry::new(vec![(Cpu, 1), (Memory, 0)]), Err(GeometryError::Granularity { dimension: Memory, theta: 0 }));
+        assert_eq!(
+            Geometry::new(vec![(Cpu, 1), (Memory, 0)]),
+            Err(GeometryError::Granularity { dimension: Memory, theta: 0 })
+        );
         assert_eq!(Geometry::new(vec![(Cpu, 1), (Cpu, 2)]), Err(GeometryError::Twice(Cpu)));
     }
 

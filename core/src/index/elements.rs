@@ -70,9 +70,7 @@ impl Elements {
 
     pub(super) fn slot_of(&self, ordinal: Ordinal) -> Option<Slot> {
         match self {
-            Self::Few(few) => {
-                few.binary_search_by_key(&ordinal, |&(o, _)| o).ok().map(|at| few[at].1)
-            }
+            Self::Few(few) => few.binary_search_by_key(&ordinal, |&(o, _)| o).ok().map(|at| few[at].1),
             Self::Many(many) => many.get(&ordinal).copied(),
         }
     }

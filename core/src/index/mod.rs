@@ -25,6 +25,7 @@ use std::ops::ControlFlow;
 
 use crate::ids::Ordinal;
 use crate::limits::RANDOM_DRAWS_MAX;
+use crate::planted::{PlantedBug, is_planted};
 use crate::request::Policy;
 use crate::rng::Rng;
 use ordinal::OrdinalTree;
@@ -207,12 +208,14 @@ impl DistBuckets {
                 let direction =
                     if policy == Policy::LeastFit { Direction::Greatest } else { Direction::Smallest };
                 self.tree.visit_leaves(direction, &lower, visits, |elements, visits| {
-                    elements.first(|slot| accept(slot, visits)).map_or(ControlFlow::Continue(()), ControlFlow::Break)
+                    elements
+                        .first(|slot| accept(slot, visits))
+                        .map_or(ControlFlow::Continue(()), ControlFlow::Break)
                 })
             }
             Policy::FirstFit => self.ordinals().first_from(Ordinal(0), &lower, visits, accept),
             Policy::NextFit => {
-                let start = state.next_fit;
+                let start = Ordinal(state.next_fit.0 + u64::from(is_planted(PlantedBug::NextFitOneLate)));
                 let ordinals = self.ordinals();
                 let found = ordinals
                     .first_from(start, &lower, visits, &mut accept)
@@ -297,12 +300,13 @@ impl DistBuckets {
     ) -> Vec<Coordinate> {
         let lower = self.geometry.coordinate(asked);
         let mut leaves = Vec::new();
-        let _: Option<()> = self.tree.visit_leaves(direction, &lower, &mut Visits::default(), |elements, _| {
-            if let Some(slot) = elements.first(&mut member) {
-                leaves.extend(self.coordinate(slot));
-            }
-            ControlFlow::Continue(())
-        });
+        let _: Option<()> =
+            self.tree.visit_leaves(direction, &lower, &mut Visits::default(), |elements, _| {
+                if let Some(slot) = elements.first(&mut member) {
+                    leaves.extend(self.coordinate(slot));
+                }
+                ControlFlow::Continue(())
+            });
         leaves
     }
 

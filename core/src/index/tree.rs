@@ -9,6 +9,7 @@ use std::ops::ControlFlow;
 
 use super::{Coordinate, Slot, Visits};
 use crate::ids::Ordinal;
+use crate::planted::{PlantedBug, is_planted};
 
 pub use super::elements::Elements;
 
@@ -99,7 +100,9 @@ impl BucketTree {
             let position = children.partition_point(|child| child.step < step);
             vertex = match children.get_mut(position) {
                 Some(child) if child.step == step => {
-                    child.highest = child.highest.highest(at);
+                    if !is_planted(PlantedBug::IndexStaleMaximum) {
+                        child.highest = child.highest.highest(at);
+                    }
                     child.vertex
                 }
                 _ => {

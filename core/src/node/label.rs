@@ -67,7 +67,8 @@ mod tests {
 
     #[test]
     fn labels_are_found_by_key_and_refused_when_given_twice() {
-        let labels = Labels::new(vec![("zone".into(), "b".into()), ("gpu-model".into(), "T4".into())]).unwrap();
+        let labels =
+            Labels::new(vec![("zone".into(), "b".into()), ("gpu-model".into(), "T4".into())]).unwrap();
         assert_eq!(labels.get("zone"), Some("b"));
         assert_eq!(labels.get("rack"), None);
         assert_eq!(labels.iter().next(), Some(("gpu-model", "T4")));

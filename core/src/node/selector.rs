@@ -125,7 +125,8 @@ mod tests {
     #[test]
     fn equal_selectors_are_equal_in_any_spelling() {
         let a = Selector::new(vec![term("a", Operator::In, &["x", "y"]), term("b", Operator::Exists, &[])]);
-        let b = Selector::new(vec![term("b", Operator::Exists, &[]), term("a", Operator::In, &["y", "x", "y"])]);
+        let b =
+            Selector::new(vec![term("b", Operator::Exists, &[]), term("a", Operator::In, &["y", "x", "y"])]);
         assert_eq!(a, b);
         let c = Selector::new(vec![term("a", Operator::In, &["xy"]), term("b", Operator::Exists, &[])]);
         assert_ne!(a.hash(), c.hash());

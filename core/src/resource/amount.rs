@@ -123,7 +123,7 @@ impl FromStr for Amount {
         let not_a_number = || AmountError::NotANumber(text.to_owned());
         let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
         let unsigned = match text.strip_prefix('-') {
-            Some(rest) if rest.bytes().any(|b| b.is_ascii_digit()) => {
+            Some(rest) if rest.starts_with(|c: char| c.is_ascii_digit()) => {
                 return Err(AmountError::Negative(text.to_owned()));
             }
             _ => text,
@@ -147,7 +147,9 @@ mod tests {
 
     #[test]
     fn text_and_amount_agree() {
-        for (text, units) in [("0", 0), ("1", 10_000), ("0.25", 2500), ("12.0001", 120_001), ("900719925474.0992", AMOUNT_MAX)] {
+        for (text, units) in
+            [("0", 0), ("1", 10_000), ("0.25", 2500), ("12.0001", 120_001), ("900719925474.0992", AMOUNT_MAX)]
+        {
             let amount: Amount = text.parse().unwrap();
             assert_eq!(amount.units(), units);
             assert_eq!(amount.to_string(), text);

@@ -56,7 +56,8 @@ impl GpuRequest {
             Self::Fraction(part) => i64::from(part),
             Self::Whole(count) => i64::from(count) * i64::from(GPU_UNIT),
         };
-        Amount::try_from_units(units).unwrap_or_else(|e: AmountError| unreachable!("a GPU request is in range: {e}"))
+        Amount::try_from_units(units)
+            .unwrap_or_else(|e: AmountError| unreachable!("a GPU request is in range: {e}"))
     }
 }
 
@@ -173,7 +174,11 @@ impl GpuBooks {
     pub fn take(&mut self, assignment: GpuAssignment) {
         for instance in assignment.instances() {
             let free = &mut self.free[usize::from(instance)];
-            assert!(*free >= assignment.part, "instance {instance} has {free}/10000 free, {} taken", assignment.part);
+            assert!(
+                *free >= assignment.part,
+                "instance {instance} has {free}/10000 free, {} taken",
+                assignment.part
+            );
             *free -= assignment.part;
         }
     }

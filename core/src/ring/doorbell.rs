@@ -1,24 +1,28 @@
 //! A doorbell: wakes a thread or task that went to sleep because its rings were empty.
 //!
-//! Ringing costs one fence and one load while the sleeper is awake.
+//! One word, changed by read-modify-write only, so that the argument needs no fence:
 //!
-//! | field | who writes it | when |
-//! |---|---|---|
-//! | `asleep` | the sleeper: true | before it looks at its rings a last time |
-//! | `asleep` | the sleeper: false | when that last look found work, or after it woke |
-//! | `asleep` | a ringer: false, by swap | when it found true; that ringer alone wakes |
+//! | from | to | who | when |
+//! |---|---|---|---|
+//! | any | `RUNG` | a ringer | after it put something into a ring; if it found `ASLEEP`, it alone wakes |
+//! | any | `AWAKE` | the sleeper | before it looks at its rings a last time |
+//! | `AWAKE` | `ASLEEP` | the sleeper | after that look found nothing |
 //!
-//! Why no wake-up is lost: the sleeper writes `asleep`, then fences, then reads the ring; the
-//! ringer writes the ring, then fences, then reads `asleep`. The two fences are totally
-//! ordered, so at least one of the two sees the other's write (Dekker's argument).
+//! Why no wake-up is lost: a ring before the sleeper's `AWAKE` is read by it, so the look that
+//! follows sees what was put in; a ring between `AWAKE` and `ASLEEP` makes the second exchange
+//! fail; a ring after `ASLEEP` finds it and wakes. Model-checked in `core/tests/loom_ring.rs`.
 
 use std::task::Waker;
 
-use crate::sync::{AtomicBool, Ordering, fence};
+use crate::sync::{AtomicU64, Ordering};
+
+const AWAKE: u64 = 0;
+const RUNG: u64 = 1;
+const ASLEEP: u64 = 2;
 
 /// Wakes one sleeper.
 pub struct Doorbell {
-    asleep: AtomicBool,
+    state: AtomicU64,
     waker: Waker,
 }
 
@@ -27,44 +31,26 @@ impl Doorbell {
     /// lost (as with `thread::unpark` and async wakers).
     #[must_use]
     pub fn new(waker: Waker) -> Self {
-        Self { asleep: AtomicBool::new(false), waker }
+        Self { state: AtomicU64::new(AWAKE), waker }
     }
 
-    /// Called after something was put into a ring of the sleeper.
+    /// Called after something was put into a ring of the sleeper, or to make it look at
+    /// whatever else its `idle` looks at.
     pub fn ring(&self) {
-        // SeqCst: one half of Dekker's argument; pairs with the fence in `sleep_if`.
-        fence(Ordering::SeqCst);
-        // Relaxed: ordered by the fence above. The swap decides which of several ringers wakes;
-        // AcqRel pairs with the stores of the sleeper.
-        if self.asleep.load(Ordering::Relaxed) && self.asleep.swap(false, Ordering::AcqRel) {
+        // AcqRel: Release pairs with the sleeper's swap in `sleep_if`, which then sees what was
+        // put in before; Acquire pairs with the exchange there, so that the sleeper's last look
+        // came before.
+        if self.state.swap(RUNG, Ordering::AcqRel) == ASLEEP {
             self.waker.wake_by_ref();
         }
     }
 
-    /// Announces sleep, then looks a last time: `true` says that `idle` still held, and that
-    /// every ring from now on wakes. After waking call [`woke`](Self::woke).
+    /// Looks a last time: `true` says that `idle` held, and that every ring from now on wakes.
     #[must_use]
     pub fn sleep_if(&self, idle: impl FnOnce() -> bool) -> bool {
-        // Relaxed: ordered by the fence below.
-        self.asleep.store(true, Ordering::Relaxed);
-        // SeqCst: the other half of Dekker's argument; pairs with the fence in `ring`.
-        fence(Ordering::SeqCst);
-        if idle() {
-            return true;
-        }
-        self.woke();
-        false
-    }
-
-    /// The sleeper is awake again.
-    pub fn woke(&self) {
-        // Release pairs with the swap in `ring`.
-        self.asleep.store(false, Ordering::Release);
-    }
-
-    /// Wakes whether or not sleep was announced: to make somebody look at something that is no ring.
-    pub fn wake(&self) {
-        self.woke();
-        self.waker.wake_by_ref();
+        // AcqRel: pairs with the swap in `ring`; what was put in before that is seen by `idle`.
+        self.state.swap(AWAKE, Ordering::AcqRel);
+        // AcqRel pairs with the swap in `ring`; Acquire on failure: what was rung is seen next.
+        idle() && self.state.compare_exchange(AWAKE, ASLEEP, Ordering::AcqRel, Ordering::Acquire).is_ok()
     }
 }

@@ -121,9 +121,14 @@ struct Placing {
 }
 
 enum Pending {
-    Place(Tag, Box<Placing>),
+    /// By its key in the slab of placings, which keeps this enum small and allocates nothing.
+    Place(Tag, usize),
     One(Tag),
-    Every { tag: Tag, left: u16, outcomes: Vec<Option<Outcome>> },
+    Every {
+        tag: Tag,
+        left: u16,
+        outcomes: Vec<Option<Outcome>>,
+    },
 }
 
 /// One owner's door to all shards.
@@ -139,8 +144,7 @@ pub struct Port {
     in_flight: usize,
     rng: Rng,
     bell: Arc<Doorbell>,
-    /// Reused; requests are boxed so that the slab's entries stay small.
-    spare: Vec<Box<Placing>>,
+    placings: Slab<Placing>,
     spilled: u64,
 }
 
@@ -167,7 +171,7 @@ impl Port {
             in_flight: 0,
             rng: Rng::new(seed),
             bell,
-            spare: Vec::new(),
+            placings: Slab::new(),
             spilled: 0,
         }
     }
@@ -253,7 +257,7 @@ impl Port {
 
     fn submit_place(&mut self, tag: Tag, request: PlacementRequest, now: Time) {
         let lower = self.geometry.coordinate(&ResourceVector::asked(&request.demand));
-        let fresh = Placing {
+        let mut placing = Placing {
             request,
             lower,
             asked: ShardSet::default(),
@@ -261,17 +265,11 @@ impl Port {
             retries: REFUSAL_RETRIES_MAX,
             at: ShardId(0),
         };
-        let mut placing = match self.spare.pop() {
-            Some(mut placing) => {
-                *placing = fresh;
-                placing
-            }
-            None => Box::new(fresh),
-        };
         let shard = self.choose(&placing).expect("no shard was asked yet");
         placing.asked.insert(shard);
         placing.at = shard;
         let command = Command::Place(placing.request.clone());
+        let placing = self.placings.insert(placing);
         let token = self.pending.insert(Pending::Place(tag, placing));
         self.send(shard, token, command, now);
     }
@@ -303,7 +301,9 @@ impl Port {
             }
         }
         let open = |shard: ShardId| {
-            (!placing.asked.contains(shard)).then(|| table.summary(shard).read()).filter(|f| f.highest.reaches(&placing.lower))
+            (!placing.asked.contains(shard))
+                .then(|| table.summary(shard).read())
+                .filter(|f| f.highest.reaches(&placing.lower))
         };
         let count = u64::from(table.shard_count());
         let resource = dominant(&placing.request);
@@ -316,7 +316,10 @@ impl Port {
         }
         // Few are left: look at all, from a random one on, so that the first is not preferred.
         let start = self.rng.below(count) as u16;
-        let from_start = || (0..table.shard_count()).map(|i| ShardId(((u32::from(start) + u32::from(i)) % count as u32) as u16));
+        let from_start = || {
+            (0..table.shard_count())
+                .map(|i| ShardId(((u32::from(start) + u32::from(i)) % count as u32) as u16))
+        };
         from_start()
             .find(|&shard| open(shard).is_some())
             .or_else(|| from_start().find(|&shard| !placing.asked.contains(shard)))
@@ -357,7 +360,7 @@ impl Port {
         let token = answer.token as usize;
         let pending = self.pending.get_mut(token).expect("an answer belongs to a pending request");
         match pending {
-            Pending::Place(..) => self.handle_place_answer(token, answer.outcome, now),
+            &mut Pending::Place(tag, key) => self.handle_place_answer(token, tag, key, answer.outcome, now),
             &mut Pending::One(tag) => {
                 self.pending.remove(token);
                 Some((tag, PortReply::One(answer.outcome)))
@@ -377,36 +380,36 @@ impl Port {
         }
     }
 
-    fn handle_place_answer(&mut self, token: usize, outcome: Outcome, now: Time) -> Option<(Tag, PortReply)> {
-        let Pending::Place(tag, mut placing) = self.pending.remove(token) else {
-            unreachable!("the caller looked");
-        };
+    fn handle_place_answer(
+        &mut self,
+        token: usize,
+        tag: Tag,
+        key: usize,
+        outcome: Outcome,
+        now: Time,
+    ) -> Option<(Tag, PortReply)> {
         let refusal = match outcome {
             Outcome::Placed(placement) => {
-                self.keep(placing);
+                self.pending.remove(token);
+                self.placings.remove(key);
                 return Some((tag, PortReply::Placed(placement)));
             }
             Outcome::Refused(refusal) => *refusal,
             other => unreachable!("a placement is placed or refused, not {other:?}"),
         };
-        let at = placing.at;
-        placing.refusals.push((at, refusal));
+        let mut placing = self.placings.remove(key);
+        placing.refusals.push((placing.at, refusal));
         self.forget_stale(&mut placing);
         let Some(shard) = self.choose(&placing) else {
-            let mut merged = Refusal::default();
-            for (_, refusal) in &placing.refusals {
-                merged.merge(refusal);
-            }
-            let verdict = if merged.feasible { Verdict::NoFitNow } else { Verdict::Infeasible };
-            self.keep(placing);
-            return Some((tag, PortReply::Refused(verdict, Box::new(merged))));
+            self.pending.remove(token);
+            return Some((tag, conclude(&placing.refusals)));
         };
         self.spilled += 1;
         placing.asked.insert(shard);
         placing.at = shard;
         let command = Command::Place(placing.request.clone());
-        let again = self.pending.insert(Pending::Place(tag, placing));
-        self.send(shard, again, command, now);
+        self.pending[token] = Pending::Place(tag, self.placings.insert(placing));
+        self.send(shard, token, command, now);
         None
     }
 
@@ -426,14 +429,16 @@ impl Port {
             stands
         });
     }
+}
 
-    fn keep(&mut self, mut placing: Box<Placing>) {
-        const SPARE_MAX: usize = 256;
-        if self.spare.len() < SPARE_MAX {
-            placing.refusals.clear();
-            self.spare.push(placing);
-        }
+/// The answer to a placement that every shard refused.
+fn conclude(refusals: &[(ShardId, Refusal)]) -> PortReply {
+    let mut merged = Refusal::default();
+    for (_, refusal) in refusals {
+        merged.merge(refusal);
     }
+    let verdict = if merged.feasible { Verdict::NoFitNow } else { Verdict::Infeasible };
+    PortReply::Refused(verdict, Box::new(merged))
 }
 
 /// The resource whose load decides between two shards: GPUs where they are asked, else cpu or memory.

@@ -51,7 +51,8 @@ impl ShardSummary {
         }
         let mut load = 0u64;
         for (i, (total, allocated)) in facts.load.into_iter().enumerate() {
-            let share = if total > 0 { (allocated * SHARE_ONE / total).clamp(0, SHARE_ONE) } else { SHARE_ONE };
+            let share =
+                if total > 0 { (allocated * SHARE_ONE / total).clamp(0, SHARE_ONE) } else { SHARE_ONE };
             load |= (share as u64) << (21 * i);
         }
         // Relaxed: a hint, nothing rests on it.

@@ -39,7 +39,10 @@ impl Shard {
         for (slot, hot, cold) in self.nodes.iter() {
             let held = self.held(slot);
             if held.count != hot.allocations {
-                return Err(format!("node {} counts {} allocations and lists {}", hot.id, hot.allocations, held.count));
+                return Err(format!(
+                    "node {} counts {} allocations and lists {}",
+                    hot.id, hot.allocations, held.count
+                ));
             }
             allocations += u64::from(held.count);
             check_node(hot, cold, &held)?;
@@ -52,10 +55,19 @@ impl Shard {
         }
         self.ledger.check()?;
         if allocations != self.ledger.len() as u64 {
-            return Err(format!("nodes list {allocations} allocations, the ledger holds {}", self.ledger.len()));
+            return Err(format!(
+                "nodes list {allocations} allocations, the ledger holds {}",
+                self.ledger.len()
+            ));
         }
-        if (ready, self.nodes.len() as u32) != (self.sums.nodes_ready, self.sums.nodes_ready + self.sums.nodes_draining) {
-            return Err(format!("{ready} of {} nodes are ready, the sums say {}", self.nodes.len(), self.sums.nodes_ready));
+        if (ready, self.nodes.len() as u32)
+            != (self.sums.nodes_ready, self.sums.nodes_ready + self.sums.nodes_draining)
+        {
+            return Err(format!(
+                "{ready} of {} nodes are ready, the sums say {}",
+                self.nodes.len(),
+                self.sums.nodes_ready
+            ));
         }
         for (kind, counted) in self.sums.resources() {
             let truth = sums.remove(&kind).unwrap_or_default();
@@ -98,7 +110,11 @@ impl Shard {
         let available = self.nodes.available(slot);
         let expected = (hot.state == NodeState::Ready).then(|| self.index.geometry().coordinate(&available));
         if self.index.coordinate(slot) != expected {
-            return Err(format!("node {} stands at {:?} in the index, expected {expected:?}", hot.id, self.index.coordinate(slot)));
+            return Err(format!(
+                "node {} stands at {:?} in the index, expected {expected:?}",
+                hot.id,
+                self.index.coordinate(slot)
+            ));
         }
         let capacity = self.capacities.geometry().coordinate(&self.nodes.capacity(slot));
         if self.capacities.coordinate(slot) != Some(capacity) {
@@ -142,7 +158,14 @@ fn check_node(hot: &HotNode, cold: &ColdNode, held: &Held) -> Result<(), String>
     let mut unseen = held.custom.clone();
     for book in &cold.custom {
         let used = unseen.remove(&book.id).unwrap_or_default();
-        check_book(hot, &format!("resource {}", book.id.0), book.total, book.available, book.shortfall, used)?;
+        check_book(
+            hot,
+            &format!("resource {}", book.id.0),
+            book.total,
+            book.available,
+            book.shortfall,
+            used,
+        )?;
     }
     if let Some(id) = unseen.keys().next() {
         return Err(format!("node {} has no book of resource {}, which its allocations hold", hot.id, id.0));
@@ -166,7 +189,10 @@ fn check_book(
         ));
     }
     if !shortfall.is_zero() && !available.is_zero() {
-        return Err(format!("node {}, {resource}: {available} available beside a shortfall of {shortfall}", hot.id));
+        return Err(format!(
+            "node {}, {resource}: {available} available beside a shortfall of {shortfall}",
+            hot.id
+        ));
     }
     Ok(())
 }

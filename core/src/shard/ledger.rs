@@ -17,7 +17,10 @@ pub(super) struct Allocation {
     previous: u32,
 }
 
-const _: () = assert!(size_of::<Option<Allocation>>() <= 96, "the records are the larger part of an allocation's 128 bytes");
+const _: () = assert!(
+    size_of::<Option<Allocation>>() <= 96,
+    "the records are the larger part of an allocation's 128 bytes"
+);
 
 /// All live allocations of a shard.
 #[derive(Default)]
@@ -86,7 +89,11 @@ impl Ledger {
     }
 
     /// The allocations of one node, newest first.
-    pub(super) fn of_node<'a>(&'a self, node: Slot, nodes: &NodeTable) -> impl Iterator<Item = &'a Allocation> {
+    pub(super) fn of_node<'a>(
+        &'a self,
+        node: Slot,
+        nodes: &NodeTable,
+    ) -> impl Iterator<Item = &'a Allocation> {
         let mut at = nodes.hot(node).first_allocation;
         std::iter::from_fn(move || {
             let record = self.records.get(at as usize)?.as_ref().expect("lists link live records");

@@ -166,7 +166,10 @@ impl Shard {
             |slot| {
                 nodes.fits(slot, &request.demand)
                     && set.is_none_or(|set| set.contains(slot))
-                    && named.as_ref().is_none_or(|named| named.contains(&slot))
+                    && request
+                        .candidates
+                        .as_ref()
+                        .is_none_or(|ids| ids.binary_search(&nodes.hot(slot).id).is_ok())
             },
         )
     }
@@ -199,7 +202,9 @@ impl Shard {
         assert!(
             self.sequences.contains_key(&registration.partition),
             "node {} of partition {} came to shard {}, which does not own it",
-            registration.id, registration.partition.0, self.id.0
+            registration.id,
+            registration.partition.0,
+            self.id.0
         );
         let ordinal = registration.ordinal;
         let slot = self.nodes.insert(registration);
@@ -252,7 +257,11 @@ impl Shard {
             return Err(Rejection::NodeInUse { node, allocations });
         }
         let ended: Vec<AllocationId> = self.ledger.of_node(slot, &self.nodes).map(|a| a.id).collect();
-        assert!(ended.len() == allocations as usize, "node {node} counts {allocations} allocations, lists {}", ended.len());
+        assert!(
+            ended.len() == allocations as usize,
+            "node {node} counts {allocations} allocations, lists {}",
+            ended.len()
+        );
         for id in ended {
             self.handle_release(id)?;
         }

@@ -8,12 +8,16 @@ use crate::limits::{CANDIDATE_WALK_MAX, SELECTORS_KEPT_MAX};
 use crate::map::FixedMap;
 use crate::node::{Labels, Selector};
 
+/// Members are kept as a list up to twice the size at which they are walked, so that one node
+/// coming and going does not collect them anew each time.
+const FEW_KEPT_MAX: usize = 2 * CANDIDATE_WALK_MAX;
+
 /// The nodes whose labels satisfy one selector.
 pub(super) struct CandidateSet {
     selector: Arc<Selector>,
     bits: Vec<u64>,
     len: usize,
-    /// The members, while they are few enough to be walked.
+    /// The members: always while they are few enough to be walked, never above `FEW_KEPT_MAX`.
     few: Option<Vec<Slot>>,
     used: u64,
 }
@@ -24,9 +28,11 @@ impl CandidateSet {
         self.bits.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
     }
 
-    /// The members, if there are few.
+    /// The members, if there are few. "Few" is a function of their number alone: Random draws
+    /// otherwise from a walk than from a tree, and a shard that was rebuilt must go on as its
+    /// twin does that lived through more.
     pub(super) fn few(&self) -> Option<&[Slot]> {
-        self.few.as_deref()
+        self.few.as_deref().filter(|few| few.len() <= CANDIDATE_WALK_MAX)
     }
 
     fn set(&mut self, slot: Slot, member: bool) {
@@ -38,13 +44,16 @@ impl CandidateSet {
             self.bits.resize(word + 1, 0);
         }
         self.bits[word] ^= 1 << (slot % 64);
-        if member { self.len += 1 } else { self.len -= 1 }
+        if member {
+            self.len += 1
+        } else {
+            self.len -= 1
+        }
         match &mut self.few {
-            Some(few) if member && few.len() < CANDIDATE_WALK_MAX => few.push(slot),
+            Some(few) if member && few.len() < FEW_KEPT_MAX => few.push(slot),
             Some(_) if member => self.few = None,
             Some(few) => few.retain(|&s| s != slot),
-            // Half of the bound, so that one node coming and going does not recollect twice.
-            None if self.len < CANDIDATE_WALK_MAX / 2 => {
+            None if self.len <= CANDIDATE_WALK_MAX => {
                 let slots = (0..self.bits.len() as Slot * 64).filter(|&s| self.contains(s)).collect();
                 self.few = Some(slots);
             }
@@ -68,8 +77,13 @@ impl SelectorSets {
         let kept = self.sets.get(&selector.hash()).is_some_and(|set| set.selector == *selector);
         if !kept {
             self.make_room();
-            let mut set =
-                CandidateSet { selector: Arc::clone(selector), bits: Vec::new(), len: 0, few: Some(Vec::new()), used: uses };
+            let mut set = CandidateSet {
+                selector: Arc::clone(selector),
+                bits: Vec::new(),
+                len: 0,
+                few: Some(Vec::new()),
+                used: uses,
+            };
             for (slot, _, cold) in nodes.iter() {
                 set.set(slot, selector.holds(&cold.registration.spec.labels));
             }
@@ -110,12 +124,21 @@ impl SelectorSets {
                 let member = set.selector.holds(&cold.registration.spec.labels);
                 members += usize::from(member);
                 if member != set.contains(slot) {
-                    return Err(format!("the candidate set of {:?} is stale at node {}", set.selector.terms(), hot.id));
+                    return Err(format!(
+                        "the candidate set of {:?} is stale at node {}",
+                        set.selector.terms(),
+                        hot.id
+                    ));
                 }
             }
-            let few = set.few().map_or(members, <[Slot]>::len);
-            if members != set.len || few != members {
-                return Err(format!("the candidate set of {:?} counts {} of {members}", set.selector.terms(), set.len));
+            let few = set.few.as_ref().map_or(members, Vec::len);
+            let kept = set.few.is_some() || members > CANDIDATE_WALK_MAX;
+            if members != set.len || few != members || !kept {
+                return Err(format!(
+                    "the candidate set of {:?} counts {} of {members}",
+                    set.selector.terms(),
+                    set.len
+                ));
             }
         }
         Ok(())

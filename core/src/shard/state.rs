@@ -43,7 +43,8 @@ impl Shard {
         let mut allocations = Vec::new();
         for partition in partitions {
             let sequence = self.sequences.get_mut(&partition.id);
-            let sequence = sequence.unwrap_or_else(|| panic!("partition {} is not shard {}'s", partition.id.0, self.id.0));
+            let sequence = sequence
+                .unwrap_or_else(|| panic!("partition {} is not shard {}'s", partition.id.0, self.id.0));
             *sequence = partition.sequence;
             nodes.extend(partition.nodes);
             allocations.extend(partition.allocations);

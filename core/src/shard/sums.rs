@@ -127,9 +127,16 @@ impl Sums {
 
     /// The books per resource: cpu, memory, GPU, then every custom kind that occurs.
     pub(super) fn resources(&self) -> Vec<(ResourceKind, ResourceSum)> {
-        let known = [(ResourceKind::Cpu, self.cpu), (ResourceKind::Memory, self.memory), (ResourceKind::Gpu, self.gpu)];
+        let known = [
+            (ResourceKind::Cpu, self.cpu),
+            (ResourceKind::Memory, self.memory),
+            (ResourceKind::Gpu, self.gpu),
+        ];
         let custom = (0u16..).zip(&self.custom).filter(|(_, sum)| **sum != ResourceSum::default());
-        known.into_iter().chain(custom.map(|(id, &sum)| (ResourceKind::Custom(ResourceId(id)), sum))).collect()
+        known
+            .into_iter()
+            .chain(custom.map(|(id, &sum)| (ResourceKind::Custom(ResourceId(id)), sum)))
+            .collect()
     }
 
     /// Capacity and allocations of cpu, memory and GPUs.
@@ -147,6 +154,7 @@ pub(super) fn shortfall_of(nodes: &NodeTable, slot: Slot) -> Vec<(ResourceKind, 
         (ResourceKind::Memory, units(cold.memory_shortfall)),
         (ResourceKind::Gpu, gpu),
     ];
-    let custom = cold.custom.iter().map(|book: &CustomBook| (ResourceKind::Custom(book.id), units(book.shortfall)));
+    let custom =
+        cold.custom.iter().map(|book: &CustomBook| (ResourceKind::Custom(book.id), units(book.shortfall)));
     known.into_iter().chain(custom).filter(|&(_, amount)| amount > 0).collect()
 }

@@ -135,7 +135,9 @@ impl NodeTable {
 
     /// Registered nodes, in order of slot.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &HotNode, &ColdNode)> {
-        (0..).zip(self.hot.iter().zip(&self.cold)).filter_map(|(slot, (hot, cold))| Some((slot, hot, cold.as_ref()?)))
+        (0..)
+            .zip(self.hot.iter().zip(&self.cold))
+            .filter_map(|(slot, (hot, cold))| Some((slot, hot, cold.as_ref()?)))
     }
 
     /// What the index knows of a node.
@@ -234,7 +236,11 @@ impl NodeTable {
         hot.cpu = hot.cpu.plus(cpu);
         hot.memory = hot.memory.plus(memory);
         let spec = &cold.registration.spec;
-        assert!(hot.cpu <= spec.cpu && hot.memory <= spec.memory, "node {} has more free than it has", hot.id);
+        assert!(
+            hot.cpu <= spec.cpu && hot.memory <= spec.memory,
+            "node {} has more free than it has",
+            hot.id
+        );
         for instance in gpus.instances() {
             let short = &mut cold.gpu_shortfall[usize::from(instance)];
             let paid = gpus.part.min(*short);

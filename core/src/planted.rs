@@ -1,0 +1,55 @@
+//! Bugs put in on purpose, to show that tests and fuzz targets can find them.
+//!
+//! Without the feature `planted-bugs` none can be switched on and the questions below are
+//! constant; with it, a test switches one on for its own thread. No default feature turns it on,
+//! and only wharf-fuzz asks for it (`fuzz/tests/planted_bugs.rs`).
+
+/// A bug that can be switched on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PlantedBug {
+    /// A bucket's maximum does not rise when a node joins it: the node may be hidden.
+    IndexStaleMaximum,
+    /// NextFit starts behind the node of its last choice instead of at it.
+    NextFitOneLate,
+}
+
+#[cfg(feature = "planted-bugs")]
+mod switch {
+    use super::PlantedBug;
+    use std::cell::Cell;
+
+    std::thread_local! {
+        static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
+    }
+
+    /// Switches back also when the bug made a test panic, which is one way to be found.
+    struct Restore(Option<PlantedBug>);
+
+    impl Drop for Restore {
+        fn drop(&mut self) {
+            PLANTED.set(self.0);
+        }
+    }
+
+    /// Runs `body` with `bug` switched on, on this thread.
+    pub fn with_planted<R>(bug: PlantedBug, body: impl FnOnce() -> R) -> R {
+        let _restore = Restore(PLANTED.replace(Some(bug)));
+        body()
+    }
+
+    /// Whether `bug` is switched on, on this thread.
+    #[must_use]
+    pub fn is_planted(bug: PlantedBug) -> bool {
+        PLANTED.get() == Some(bug)
+    }
+}
+#[cfg(feature = "planted-bugs")]
+pub use switch::{is_planted, with_planted};
+
+/// Whether `bug` is switched on: never, in this build.
+#[cfg(not(feature = "planted-bugs"))]
+#[inline(always)]
+#[must_use]
+pub const fn is_planted(_bug: PlantedBug) -> bool {
+    false
+}

@@ -1,0 +1,231 @@
+//! An engine run by hand: no thread, a clock that the test moves, batches when the test says so.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::cell::Cell;
+use std::task::Waker;
+
+use wharf_core::executor::{BatchRecord, Clock, Observer, Unobserved};
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId};
+use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Term};
+use wharf_core::request::{Explain, PlacementRequest, Policy};
+use wharf_core::resource::{Amount, Demand, GpuRequest};
+use wharf_core::rng::Rng;
+use wharf_core::router::{PortReply, PortRequest, Tag};
+use wharf_core::shard::{Command, Outcome, Shard};
+use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::time::Time;
+
+/// A clock that moves by one at each look.
+pub(crate) struct ManualClock(Cell<u64>);
+
+impl ManualClock {
+    pub(crate) fn new(now: Time) -> Self {
+        Self(Cell::new(now.0))
+    }
+}
+
+impl Clock for ManualClock {
+    fn now(&self) -> Time {
+        self.0.set(self.0.get() + 1);
+        Time(self.0.get())
+    }
+}
+
+/// Keeps what a shard was given and what it answered, in order.
+#[derive(Default)]
+pub(crate) struct Recorder {
+    pub(crate) commands: Vec<Command>,
+    pub(crate) outcomes: Vec<Outcome>,
+    /// The ports of each batch, with how many commands each gave.
+    pub(crate) orders: Vec<Vec<(u16, u16)>>,
+}
+
+impl Observer for Recorder {
+    fn handle_batch(&mut self, batch: &BatchRecord<'_>) {
+        self.commands.extend_from_slice(batch.commands);
+        self.orders.push(batch.order.to_vec());
+        assert_eq!(batch.enqueued.len(), batch.commands.len());
+    }
+
+    fn handle_stepped(&mut self, outcomes: &[Outcome], _finished: Time) {
+        self.outcomes.extend_from_slice(outcomes);
+    }
+
+    fn wants_times(&self) -> bool {
+        true
+    }
+}
+
+pub(crate) fn config(shards: u16) -> EngineConfig {
+    EngineConfig { shards, seed: 42, ..EngineConfig::default() }
+}
+
+pub(crate) fn open(state: StoreState, shards: u16, ports: usize) -> Engine {
+    Engine::open(state, &config(shards), vec![Waker::noop().clone(); ports]).expect("numbers in range")
+}
+
+/// The shards of an engine that did nothing yet, to be stepped directly.
+pub(crate) fn shards_of(engine: Engine) -> Vec<Shard> {
+    engine.stop.stop();
+    let clock = ManualClock::new(engine.now);
+    engine.runners.into_iter().map(|runner| runner.run(&clock, &mut Unobserved)).collect()
+}
+
+/// Runs every shard and polls every port until nothing moves; the replies of all ports.
+pub(crate) fn settle(engine: &mut Engine) -> Vec<(Tag, PortReply)> {
+    let clock = ManualClock::new(engine.now);
+    let mut replies = Vec::new();
+    loop {
+        let mut moved = 0;
+        for runner in &mut engine.runners {
+            moved += runner.run_batch(&clock, &mut Unobserved);
+        }
+        for port in &mut engine.ports {
+            moved += port.poll(engine.now, |tag, reply| replies.push((tag, reply)));
+        }
+        engine.now = clock.now();
+        if moved == 0 {
+            return replies;
+        }
+    }
+}
+
+/// Submits at port 0 and settles; the one reply.
+pub(crate) fn ask(engine: &mut Engine, request: PortRequest) -> PortReply {
+    let direct = engine.ports[0].submit(7, request, engine.now).expect("room for one");
+    let mut replies: Vec<PortReply> = direct.into_iter().collect();
+    replies.extend(settle(engine).into_iter().map(|(_, reply)| reply));
+    assert_eq!(replies.len(), 1, "{replies:?}");
+    replies.remove(0)
+}
+
+/// Registers a node, publishes the catalog, and has its shard take it in.
+pub(crate) fn add_node(engine: &mut Engine, spec: NodeSpec) -> NodeRegistration {
+    let registration = engine.registrar.register(spec).expect("a new name");
+    engine.catalog.store(std::sync::Arc::new(engine.registrar.catalog()));
+    let command = Command::AddNode(Box::new(registration.clone()));
+    let reply = ask(engine, PortRequest::Partition(registration.partition, command));
+    assert!(matches!(reply, PortReply::One(Outcome::NodeAdded(id)) if id == registration.id), "{reply:?}");
+    registration
+}
+
+/// The durable state, as a stop would keep it.
+pub(crate) fn export(engine: &mut Engine) -> StoreState {
+    let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(Command::Export)) else {
+        panic!("every shard answers");
+    };
+    let shards = outcomes
+        .into_iter()
+        .map(|outcome| match outcome {
+            Outcome::Exported(state) => *state,
+            other => panic!("not an export: {other:?}"),
+        })
+        .collect();
+    StoreState::collect(engine.incarnation, engine.now, &engine.registrar, shards)
+}
+
+pub(crate) fn check_all(engine: &Engine) {
+    for runner in &engine.runners {
+        runner.shard().check_invariants().expect("the books are right");
+    }
+}
+
+pub(crate) fn node_spec(name: &str, cpu: u32, gpus: u8) -> NodeSpec {
+    NodeSpec {
+        name: name.into(),
+        identity: None,
+        cpu: Amount::whole(cpu),
+        memory: Amount::whole(cpu * 4096),
+        gpus,
+        custom: None,
+        labels: Labels::default(),
+    }
+}
+
+pub(crate) fn cores(cpu: u32) -> PlacementRequest {
+    PlacementRequest::new(Demand { cpu: Amount::whole(cpu), ..Demand::default() }, Policy::BestFit)
+}
+
+/// Requests, releases and node changes of every kind, a function of the seed alone.
+pub(crate) struct Workload {
+    rng: Rng,
+    pub(crate) incarnation: Incarnation,
+    pub(crate) partitions: u16,
+    pub(crate) nodes: u64,
+}
+
+impl Workload {
+    pub(crate) fn new(seed: u64, incarnation: Incarnation, partitions: u16) -> Self {
+        Self { rng: Rng::new(seed), incarnation, partitions, nodes: 0 }
+    }
+
+    fn below(&mut self, bound: u32) -> u32 {
+        self.rng.below(u64::from(bound)) as u32
+    }
+
+    pub(crate) fn spec(&mut self, name: &str) -> NodeSpec {
+        let mut spec = node_spec(name, self.below(12) + 4, 0);
+        spec.gpus = self.below(5) as u8;
+        let zone = ["a", "b"][self.below(2) as usize];
+        spec.labels = Labels::new(vec![("zone".into(), zone.into())]).expect("one key");
+        spec
+    }
+
+    pub(crate) fn request(&mut self) -> PlacementRequest {
+        let gpu = match self.below(4) {
+            0 => GpuRequest::Fraction(self.below(9) as u16 * 1000 + 1000),
+            1 => GpuRequest::Whole(self.below(2) as u8 + 1),
+            _ => GpuRequest::None,
+        };
+        let demand = Demand {
+            cpu: Amount::from_milli(self.below(30) * 100),
+            memory: Amount::whole(self.below(6) * 1024),
+            gpu,
+            custom: None,
+        };
+        let mut request = PlacementRequest::new(demand, Policy::ALL[self.below(5) as usize]);
+        if self.below(4) == 0 {
+            let term = Term { key: "zone".to_owned(), operator: Operator::In, values: vec!["a".to_owned()] };
+            request.selector = Some(std::sync::Arc::new(Selector::new(vec![term])));
+        }
+        if self.below(8) == 0 {
+            request.explain = Explain::Full;
+        }
+        request
+    }
+
+    /// An id that may have been granted and may be live.
+    pub(crate) fn allocation(&mut self, sequences: u32) -> AllocationId {
+        AllocationId {
+            incarnation: self.incarnation,
+            partition: PartitionId(self.below(u32::from(self.partitions)) as u16),
+            sequence: u64::from(self.below(sequences)) + 1,
+        }
+    }
+
+    /// A command for a shard that owns all partitions.
+    pub(crate) fn command(&mut self) -> Command {
+        let node = NodeId(u64::from(self.below(40)) + 1);
+        match self.below(32) {
+            0..4 => {
+                self.nodes += 1;
+                let id = self.nodes;
+                Command::AddNode(Box::new(NodeRegistration {
+                    id: NodeId(id),
+                    ordinal: Ordinal(id),
+                    partition: PartitionId((id % u64::from(self.partitions)) as u16),
+                    spec: self.spec(&format!("n{id}")),
+                }))
+            }
+            4..20 => Command::Place(self.request()),
+            20..26 => Command::Release(self.allocation(60)),
+            26 => Command::UpdateNode(node, Box::new(self.spec(&format!("n{}", node.0)))),
+            27 => Command::SetState(node, NodeState::Draining),
+            28 => Command::SetState(node, NodeState::Ready),
+            29 => Command::RemoveNode { node, force: self.below(4) == 0 },
+            30 => Command::ListNodes { after: Ordinal(node.0), limit: 3 },
+            _ => Command::Status { audit: false },
+        }
+    }
+}

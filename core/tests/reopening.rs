@@ -1,0 +1,181 @@
+//! A store may be started with another number of shards: the books are the same, and what was
+//! granted before can be released.
+
+mod by_hand;
+
+use std::sync::Arc;
+
+use by_hand::{Workload, add_node, ask, check_all, export, open, settle};
+use wharf_core::hash::StateHash;
+use wharf_core::ids::{AllocationId, PartitionId};
+use wharf_core::node::{Labels, NodeState, Operator, Selector, Term};
+use wharf_core::request::Policy;
+use wharf_core::router::{PortReply, PortRequest};
+use wharf_core::shard::{Command, Outcome};
+use wharf_core::store::{AllocationRecord, Engine, StoreState};
+
+const PARTITIONS: u16 = 32;
+
+/// A store of one shard with nodes in every state and allocations on them.
+fn used_store() -> StoreState {
+    let mut engine = open(StoreState::create(PARTITIONS), 1, 1);
+    let mut workload = Workload::new(5, engine.incarnation, PARTITIONS);
+    engine.registrar.resources_mut().learn("fpga").expect("room for one kind");
+    let nodes: Vec<_> = (0..60)
+        .map(|i| {
+            let spec = workload.spec(&format!("n{i}"));
+            add_node(&mut engine, spec)
+        })
+        .collect();
+    for tag in 0..400 {
+        let request = PortRequest::Place(workload.request());
+        engine.ports[0].submit(tag, request, engine.now).expect("room");
+    }
+    let replies = settle(&mut engine);
+    let placed = replies.iter().filter(|(_, reply)| matches!(reply, PortReply::Placed(_))).count();
+    assert!(placed > 100, "{placed} placed");
+    // Draining, and shrunk below what is in use.
+    for (i, node) in nodes.iter().enumerate() {
+        let command = match i % 6 {
+            0 => Command::SetState(node.id, NodeState::Draining),
+            1 => {
+                let mut spec = node.spec.clone();
+                (spec.cpu, spec.gpus) = (by_hand::cores(1).demand.cpu, 0);
+                Command::UpdateNode(node.id, Box::new(spec))
+            }
+            _ => continue,
+        };
+        ask(&mut engine, PortRequest::Partition(node.partition, command));
+    }
+    check_all(&engine);
+    export(&mut engine)
+}
+
+/// What the books are apart from the count of ids granted in one start, which begins anew.
+fn books(state: &StoreState) -> StateHash {
+    let mut state = state.clone();
+    for partition in &mut state.partitions {
+        partition.sequence = 0;
+    }
+    state.books_hash()
+}
+
+fn allocations(state: &StoreState) -> Vec<AllocationRecord> {
+    state.partitions.iter().flat_map(|partition| partition.allocations.clone()).collect()
+}
+
+fn partition_hashes(engine: &mut Engine) -> Vec<(PartitionId, StateHash)> {
+    let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(Command::Status { audit: true })) else {
+        panic!("every shard answers");
+    };
+    let mut hashes = Vec::new();
+    for outcome in outcomes {
+        let Outcome::Status(status) = outcome else { panic!("not a status: {outcome:?}") };
+        hashes.extend(status.audit.expect("an audit was asked for").partitions);
+    }
+    hashes.sort_unstable();
+    hashes
+}
+
+fn release(engine: &mut Engine, id: AllocationId) {
+    let reply = ask(engine, PortRequest::Release(id));
+    assert!(matches!(reply, PortReply::One(Outcome::Released(released)) if released == id), "{reply:?}");
+}
+
+#[test]
+fn any_number_of_shards_serves_the_same_books() {
+    let stopped = used_store();
+    let mut seen: Option<(Vec<(PartitionId, StateHash)>, StateHash)> = None;
+    for shards in [1, 2, 3, 8, 32] {
+        let mut engine = open(stopped.clone(), shards, 1);
+        assert_eq!(engine.incarnation.0, stopped.incarnation.0 + 1);
+        check_all(&engine);
+        let reopened = export(&mut engine);
+        assert_eq!(reopened.books_hash(), books(&stopped), "{shards} shards");
+        assert_eq!(allocations(&reopened), allocations(&stopped), "{shards} shards");
+        let hashes = partition_hashes(&mut engine);
+        assert_eq!(hashes.len(), usize::from(PARTITIONS));
+        for record in allocations(&stopped).iter().step_by(2) {
+            release(&mut engine, record.id);
+        }
+        check_all(&engine);
+        let after = export(&mut engine);
+        let seen = seen.get_or_insert_with(|| (hashes.clone(), after.books_hash()));
+        assert_eq!(*seen, (hashes, after.books_hash()), "{shards} shards");
+    }
+}
+
+#[test]
+fn ids_of_a_later_start_never_meet_those_of_an_earlier_one() {
+    let stopped = used_store();
+    let mut engine = open(stopped.clone(), 3, 1);
+    let mut workload = Workload::new(6, engine.incarnation, PARTITIONS);
+    let before = allocations(&stopped);
+    for record in &before {
+        release(&mut engine, record.id);
+    }
+    let reply = ask(&mut engine, PortRequest::Release(before[0].id));
+    assert!(matches!(reply, PortReply::One(Outcome::Rejected(_))), "{reply:?}");
+    for tag in 0..200 {
+        engine.ports[0].submit(tag, PortRequest::Place(workload.request()), engine.now).expect("room");
+    }
+    settle(&mut engine);
+    let after = allocations(&export(&mut engine));
+    assert!(!after.is_empty());
+    assert!(after.iter().all(|record| before.iter().all(|earlier| earlier.id != record.id)));
+    check_all(&engine);
+}
+
+#[test]
+fn the_same_number_of_shards_goes_on_with_the_same_choices() {
+    let place = |mut engine: Engine| {
+        let mut workload = Workload::new(9, engine.incarnation, PARTITIONS);
+        for tag in 0..100 {
+            engine.ports[0].submit(tag, PortRequest::Place(workload.request()), engine.now).expect("room");
+        }
+        settle(&mut engine);
+        export(&mut engine)
+    };
+    let stopped = used_store();
+    let (first, second) = (place(open(stopped.clone(), 1, 1)), place(open(stopped.clone(), 1, 1)));
+    assert_eq!(first, second);
+    assert_ne!(first.policies, stopped.policies);
+}
+
+/// A selector whose nodes were many and are fewer now: whoever saw them many must not choose
+/// otherwise than a shard that was rebuilt since.
+#[test]
+fn a_rebuilt_shard_chooses_as_its_twin_does() {
+    let mut engine = open(StoreState::create(1), 1, 1);
+    let zone = |name: &str| {
+        let mut spec = by_hand::node_spec(name, 64, 0);
+        spec.labels = Labels::new(vec![("zone".into(), "a".into())]).expect("one key");
+        spec
+    };
+    // Nodes that the selector does not name: a draw from the tree may hit them, a walk cannot.
+    for i in 0..100 {
+        add_node(&mut engine, by_hand::node_spec(&format!("other{i}"), 64, 0));
+    }
+    let nodes: Vec<_> = (0..600).map(|i| add_node(&mut engine, zone(&format!("n{i}")))).collect();
+    let mut request = by_hand::cores(1);
+    request.policy = Policy::Random;
+    let term = Term { key: "zone".to_owned(), operator: Operator::Exists, values: Vec::new() };
+    request.selector = Some(Arc::new(Selector::new(vec![term])));
+    let place = |engine: &mut Engine| match ask(engine, PortRequest::Place(request.clone())) {
+        PortReply::Placed(placement) => placement.node,
+        other => panic!("an empty cluster takes one core: {other:?}"),
+    };
+    place(&mut engine);
+    for (left, node) in (0..nodes.len()).rev().zip(&nodes) {
+        // Around the sizes at which a shard changes how it searches, and at the small ones.
+        if [512, 511, 300, 257, 256, 255, 200, 128, 127, 100].contains(&left) {
+            let mut twin = open(export(&mut engine), 1, 1);
+            for _ in 0..20 {
+                assert_eq!(place(&mut engine), place(&mut twin), "{left} nodes left");
+            }
+        }
+        let command = Command::RemoveNode { node: node.id, force: true };
+        ask(&mut engine, PortRequest::Partition(node.partition, command));
+        engine.registrar.forget(node.id);
+    }
+}

@@ -1,0 +1,462 @@
+//! A connection and the tasks that keep it going.
+
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
+use rustls::pki_types::CertificateDer;
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::{Notify, Semaphore, oneshot};
+
+use super::ClientError;
+use super::error::connect_message;
+use super::pending::{Completions, Destination, PendingCalls, RawReply};
+use crate::codec::{FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame};
+use crate::protocol::{
+    ALPN, DrainRequest, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, ListReply, ListRequest, NodesReply,
+    NodesRequest, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, ReleaseBatch, ReleaseBatchReply,
+    ReleaseReply, ReleaseRequest, RemoveRequest, Resume, StatusReply, StatusRequest, VERSION_MAX,
+    VERSION_MIN, WireAllocation,
+};
+use crate::tls::client_crypto;
+
+/// How to connect.
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// The server's address.
+    pub server: SocketAddr,
+    /// The name that the server's certificate must carry.
+    pub server_name: String,
+    /// Certificates of trusted authorities, or the server's own self-signed one.
+    pub roots: Vec<CertificateDer<'static>>,
+    /// Who this client is, for the server's logs.
+    pub name: String,
+    /// How often a lost connection is made again, to resume the session and learn the outcomes
+    /// of the requests under way.
+    pub reconnects: u32,
+}
+
+struct State {
+    calls: PendingCalls,
+    out: Vec<u8>,
+    /// Why the client is of no use any more.
+    ended: Option<ClientError>,
+}
+
+struct Shared {
+    config: ClientConfig,
+    hello: HelloReply,
+    state: Mutex<State>,
+    written: Notify,
+    left: Notify,
+    in_flight: Semaphore,
+    handles: Mutex<usize>,
+}
+
+/// A connected client. Cloning gives another handle to the same connection.
+pub struct Client {
+    shared: Arc<Shared>,
+    endpoint: Endpoint,
+}
+
+impl Clone for Client {
+    fn clone(&self) -> Self {
+        *self.shared.handles.lock().unwrap_or_else(PoisonError::into_inner) += 1;
+        Self { shared: Arc::clone(&self.shared), endpoint: self.endpoint.clone() }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        let mut handles = self.shared.handles.lock().unwrap_or_else(PoisonError::into_inner);
+        *handles -= 1;
+        if *handles == 0 {
+            self.shared
+                .state()
+                .ended
+                .get_or_insert(ClientError::ConnectionLost("the client was dropped".into()));
+            self.shared.written.notify_one();
+        }
+    }
+}
+
+/// The two halves of a session's stream.
+struct Link {
+    connection: Connection,
+    send: SendStream,
+    recv: RecvStream,
+}
+
+impl Client {
+    /// Connects and opens a session.
+    ///
+    /// # Errors
+    /// When no connection comes about, or the server refuses the hello.
+    pub async fn connect(config: ClientConfig) -> Result<Self, ClientError> {
+        let endpoint = client_endpoint(&config)?;
+        let (link, hello) = open(&endpoint, &config, None).await?;
+        let shared = Arc::new(Shared {
+            in_flight: Semaphore::new(hello.limits.in_flight_max.max(1) as usize),
+            config,
+            hello,
+            state: Mutex::new(State { calls: PendingCalls::new(), out: Vec::new(), ended: None }),
+            written: Notify::new(),
+            left: Notify::new(),
+            handles: Mutex::new(1),
+        });
+        tokio::spawn(keep_going(Arc::clone(&shared), endpoint.clone(), link));
+        Ok(Self { shared, endpoint })
+    }
+
+    /// What the server said when the session was opened.
+    #[must_use]
+    pub fn hello(&self) -> &HelloReply {
+        &self.shared.hello
+    }
+
+    /// Closes the connection once everything under way is answered.
+    pub async fn close(self) {
+        let limit = self.shared.hello.limits.in_flight_max.max(1);
+        let _ = self.shared.in_flight.acquire_many(limit).await;
+        let endpoint = self.endpoint.clone();
+        drop(self);
+        endpoint.wait_idle().await;
+    }
+
+    /// Sends a request and waits for its reply.
+    ///
+    /// # Errors
+    /// A fault that the server found, or the loss of the connection.
+    pub async fn call<Q: Serialize, R: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        request: &Q,
+    ) -> Result<R, ClientError> {
+        let (sender, receiver) = oneshot::channel();
+        self.enter(kind, request, Destination::Future(sender)).await?;
+        let raw =
+            receiver.await.map_err(|_| ClientError::ConnectionLost("the client was closed".into()))??;
+        Ok(decode_body(&raw)?.0)
+    }
+
+    /// Sends a request; its reply goes to `queue` under `tag`. Waits only while as many requests
+    /// are under way as the server allows.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub async fn submit<Q: Serialize>(
+        &self,
+        kind: Kind,
+        request: &Q,
+        queue: &Arc<Completions>,
+        tag: u64,
+    ) -> Result<(), ClientError> {
+        self.enter(kind, request, Destination::Queue(Arc::clone(queue), tag)).await
+    }
+
+    async fn enter<Q: Serialize>(
+        &self,
+        kind: Kind,
+        request: &Q,
+        destination: Destination,
+    ) -> Result<(), ClientError> {
+        let shared = &*self.shared;
+        let ended = |state: &State| state.ended.clone().map_or(Ok(()), Err);
+        match shared.in_flight.acquire().await {
+            Ok(permit) => permit.forget(),
+            Err(_) => return ended(&shared.state()),
+        }
+        loop {
+            let left = shared.left.notified();
+            {
+                let mut state = shared.state();
+                ended(&state)?;
+                if state.calls.window() < shared.hello.limits.unacknowledged_max as usize {
+                    let header = Header {
+                        kind: kind.number(),
+                        version: 1,
+                        sequence: state.calls.next_sequence(),
+                        lowest_unacknowledged: state.calls.lowest_unacknowledged(),
+                        ..Header::default()
+                    };
+                    let mut frame = Vec::with_capacity(96);
+                    encode_frame(header, &[], &mut frame, |out| encode_body(request, out));
+                    state.out.extend_from_slice(&frame);
+                    state.calls.enter(destination, frame.into_boxed_slice());
+                    break;
+                }
+            }
+            // One old request is unanswered while thousands after it were: wait for it.
+            left.await;
+        }
+        shared.written.notify_one();
+        Ok(())
+    }
+
+    /// One placement.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); what is wrong with the placement itself stands in the reply.
+    pub async fn place(&self, request: &PlaceRequest) -> Result<PlaceReply, ClientError> {
+        self.call(Kind::Place, request).await
+    }
+
+    /// Several placements, each decided on its own.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn place_batch(&self, batch: &PlaceBatch) -> Result<PlaceBatchReply, ClientError> {
+        self.call(Kind::PlaceBatch, batch).await
+    }
+
+    /// Ends an allocation.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn release(&self, allocation: WireAllocation) -> Result<ReleaseReply, ClientError> {
+        self.call(Kind::Release, &ReleaseRequest { allocation }).await
+    }
+
+    /// Ends several allocations.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn release_batch(&self, batch: &ReleaseBatch) -> Result<ReleaseBatchReply, ClientError> {
+        self.call(Kind::ReleaseBatch, batch).await
+    }
+
+    /// Registers nodes.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn add_nodes(&self, request: &NodesRequest) -> Result<NodesReply, ClientError> {
+        self.call(Kind::AddNodes, request).await
+    }
+
+    /// Gives nodes new capacity and labels.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn update_nodes(&self, request: &NodesRequest) -> Result<NodesReply, ClientError> {
+        self.call(Kind::UpdateNodes, request).await
+    }
+
+    /// Drains nodes, or takes that back.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn drain_nodes(&self, request: &DrainRequest) -> Result<NodesReply, ClientError> {
+        self.call(Kind::DrainNodes, request).await
+    }
+
+    /// Removes nodes.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn remove_nodes(&self, request: &RemoveRequest) -> Result<NodesReply, ClientError> {
+        self.call(Kind::RemoveNodes, request).await
+    }
+
+    /// One page of nodes.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn list_nodes(&self, request: &ListRequest) -> Result<ListReply, ClientError> {
+        self.call(Kind::ListNodes, request).await
+    }
+
+    /// The status of the service.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn status(&self, request: &StatusRequest) -> Result<StatusReply, ClientError> {
+        self.call(Kind::Status, request).await
+    }
+}
+
+impl Shared {
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Ends the client: every call under way learns why.
+    fn end(&self, error: &ClientError) {
+        let calls = {
+            let mut state = self.state();
+            state.ended.get_or_insert_with(|| error.clone());
+            state.calls.leave_all()
+        };
+        self.in_flight.close();
+        self.left.notify_waiters();
+        for call in calls {
+            call.destination.deliver(Err(error.clone()));
+        }
+    }
+
+    fn handle_frame(&self, frame: &FrameRef<'_>) -> Result<(), ClientError> {
+        let reply: RawReply = if frame.header.flags & FLAG_ERROR != 0 {
+            let (fault, _) = decode_body::<Fault>(frame.payload)?;
+            if frame.header.sequence == 0 {
+                // A fault of the connection as a whole.
+                return Err(ClientError::Fault(fault));
+            }
+            Err(ClientError::Fault(fault))
+        } else {
+            Ok(frame.payload.to_vec())
+        };
+        let call = self.state().calls.leave(frame.header.sequence);
+        // A reply that is said twice (after a resumption) is taken once.
+        if let Some(call) = call {
+            self.in_flight.add_permits(1);
+            self.left.notify_waiters();
+            call.destination.deliver(reply);
+        }
+        Ok(())
+    }
+}
+
+fn client_endpoint(config: &ClientConfig) -> Result<Endpoint, ClientError> {
+    let setup = |message: String| ClientError::Setup { server: config.server, message };
+    let crypto = client_crypto(&config.roots, ALPN).map_err(|error| setup(error.to_string()))?;
+    let mut client = quinn::ClientConfig::new(Arc::new(crypto));
+    let mut transport = TransportConfig::default();
+    transport.max_concurrent_uni_streams(VarInt::from_u32(0));
+    transport.keep_alive_interval(Some(std::time::Duration::from_secs(5)));
+    client.transport_config(Arc::new(transport));
+    let local: SocketAddr =
+        if config.server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
+    let mut endpoint = Endpoint::client(local).map_err(|error| setup(error.to_string()))?;
+    endpoint.set_default_client_config(client);
+    Ok(endpoint)
+}
+
+/// Connects, opens the stream and says hello.
+async fn open(
+    endpoint: &Endpoint,
+    config: &ClientConfig,
+    resume: Option<Resume>,
+) -> Result<(Link, HelloReply), ClientError> {
+    let failed = |message: String| ClientError::Connect { server: config.server, message };
+    let connecting = endpoint
+        .connect(config.server, &config.server_name)
+        .map_err(|error| ClientError::Setup { server: config.server, message: error.to_string() })?;
+    let connection = connecting.await.map_err(|error| failed(connect_message(&error)))?;
+    let (mut send, mut recv) = connection.open_bi().await.map_err(|error| failed(connect_message(&error)))?;
+    let hello =
+        Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client: config.name.clone(), resume };
+    let header = Header { kind: Kind::Hello.number(), version: 1, ..Header::default() };
+    let mut frame = Vec::new();
+    encode_frame(header, &[], &mut frame, |out| encode_body(&hello, out));
+    send.write_all(&frame).await.map_err(|error| failed(error.to_string()))?;
+    let mut buffer = Vec::new();
+    loop {
+        if let Some(frame) = decode_frame(&buffer, FRAME_BYTES_MAX)? {
+            if frame.header.flags & FLAG_ERROR != 0 {
+                return Err(ClientError::Fault(decode_body::<Fault>(frame.payload)?.0));
+            }
+            let (reply, _) = decode_body::<HelloReply>(frame.payload)?;
+            return Ok((Link { connection, send, recv }, reply));
+        }
+        let chunk = recv.read_chunk(usize::MAX, true).await.map_err(|error| failed(error.to_string()))?;
+        let chunk =
+            chunk.ok_or_else(|| failed("the server ended the stream before it answered".to_owned()))?;
+        buffer.extend_from_slice(&chunk.bytes);
+    }
+}
+
+/// Serves the connection, and makes it again when it is lost, as often as configured.
+async fn keep_going(shared: Arc<Shared>, endpoint: Endpoint, link: Link) {
+    let mut link = link;
+    let mut reconnects = shared.config.reconnects;
+    loop {
+        let error = serve(&shared, &mut link).await;
+        link.connection.close(VarInt::from_u32(0), b"done");
+        let dropped = shared.state().ended.clone();
+        if let Some(ended) = dropped {
+            return shared.end(&ended);
+        }
+        if reconnects == 0 || !matches!(error, ClientError::ConnectionLost(_)) {
+            return shared.end(&error);
+        }
+        reconnects -= 1;
+        let resume = Resume { session: shared.hello.session, token: shared.hello.token };
+        match open(&endpoint, &shared.config, Some(resume)).await {
+            Ok((again, _)) => {
+                let mut guard = shared.state();
+                let state = &mut *guard;
+                state.out.clear();
+                for frame in state.calls.frames() {
+                    state.out.extend_from_slice(frame);
+                }
+                link = again;
+                shared.written.notify_one();
+            }
+            Err(_) => return shared.end(&error),
+        }
+    }
+}
+
+/// Writes and reads until the connection ends; why it did.
+async fn serve(shared: &Shared, link: &mut Link) -> ClientError {
+    let Link { send, recv, .. } = link;
+    tokio::select! {
+        error = write(shared, send) => error,
+        error = read(shared, recv) => error,
+    }
+}
+
+async fn write(shared: &Shared, send: &mut SendStream) -> ClientError {
+    loop {
+        shared.written.notified().await;
+        loop {
+            let out = {
+                let mut state = shared.state();
+                if let Some(ended) = &state.ended {
+                    return ended.clone();
+                }
+                std::mem::take(&mut state.out)
+            };
+            if out.is_empty() {
+                break;
+            }
+            if let Err(error) = send.write_chunk(out.into()).await {
+                return ClientError::ConnectionLost(error.to_string());
+            }
+        }
+    }
+}
+
+async fn read(shared: &Shared, recv: &mut RecvStream) -> ClientError {
+    let mut buffer: Vec<u8> = Vec::new();
+    loop {
+        let chunk = match recv.read_chunk(usize::MAX, true).await {
+            Ok(Some(chunk)) => chunk.bytes,
+            Ok(None) => return ClientError::ConnectionLost("the server ended the session".to_owned()),
+            Err(error) => return ClientError::ConnectionLost(error.to_string()),
+        };
+        let joined = !buffer.is_empty();
+        if joined {
+            buffer.extend_from_slice(&chunk);
+        }
+        let bytes: &[u8] = if joined { &buffer } else { &chunk };
+        let mut at = 0;
+        loop {
+            match decode_frame(&bytes[at..], FRAME_BYTES_MAX) {
+                Ok(Some(frame)) => {
+                    if let Err(error) = shared.handle_frame(&frame) {
+                        return error;
+                    }
+                    at += frame.bytes;
+                }
+                Ok(None) => break,
+                Err(error) => return error.into(),
+            }
+        }
+        if joined {
+            buffer.drain(..at);
+        } else {
+            buffer.extend_from_slice(&chunk[at..]);
+        }
+    }
+}

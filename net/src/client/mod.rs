@@ -1,0 +1,12 @@
+//! The client: one QUIC connection, one long-lived stream, many requests under way.
+//!
+//! Requests are matched with replies by sequence. Whoever calls gets a future; whoever drives
+//! very many requests gives a [`Completions`] queue instead and takes replies in batches. A
+//! [`Client`] can be cloned and used from many tasks; requests are sent in the order of calls.
+
+mod error;
+pub use error::ClientError;
+mod pending;
+pub use pending::{Completion, Completions};
+mod connection;
+pub use connection::{Client, ClientConfig};

@@ -1,0 +1,11 @@
+//! How messages are written: [frames](frame) of our own, so that the body format sees only
+//! bodies of a known kind and version, and [bodies](body), which one module encodes.
+
+pub mod body;
+pub mod frame;
+
+pub use body::{BodyError, decode_body, encode_body};
+pub use frame::{
+    Extension, Extensions, FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, FrameError, FrameRef, HEADER_BYTES,
+    Header, decode_frame, encode_frame, split_extensions,
+};

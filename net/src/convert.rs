@@ -1,0 +1,409 @@
+//! Between wire types and the engine's. The engine's types are not serialisable: whatever
+//! enters passes through here, is checked once, and is named when it is wrong.
+
+use std::sync::Arc;
+
+use wharf_core::ids::NodeId;
+use wharf_core::limits::{
+    CANDIDATES_MAX, CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NAME_BYTES_MAX,
+};
+use wharf_core::node::{Labels, NodeSpec, NodeState, Operator, Selector, Term};
+use wharf_core::registrar::{Catalog, RegistrarError};
+use wharf_core::request::{Explain, PlacementRequest, Policy};
+use wharf_core::resource::{Amount, Demand, GpuRequest, ResourceRegistry};
+use wharf_core::router::Verdict;
+use wharf_core::shard::{Check, NodeView, Placement, Refusal, Rejection, ResourceKind, Shortage};
+
+use crate::protocol::{
+    EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, NODE_DRAINING, NODE_READY, NamedAmount,
+    NodeBody, NodeStatus, OPERATOR_EXISTS, OPERATOR_IN, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN,
+    POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FIRST_FIT, POLICY_LEAST_FIT, POLICY_NEXT_FIT, POLICY_RANDOM,
+    Pair, PlaceReply, PlaceRequest, PlacedBody, Reason, RefusalBody, SelectorTerm,
+};
+
+fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
+    Fault::of_field(Reason::InvalidField, field, message)
+}
+
+fn amount(field: &str, units: i64) -> Result<Amount, Fault> {
+    Amount::try_from_units(units).map_err(|error| invalid(field, error.to_string()))
+}
+
+/// Checks a name: neither empty nor too long, and printable.
+///
+/// # Errors
+/// The fault, naming `field`.
+pub fn check_name(field: &str, name: &str) -> Result<(), Fault> {
+    if name.is_empty() {
+        return Err(invalid(field, "the name is empty: give one"));
+    }
+    if name.len() > NAME_BYTES_MAX {
+        return Err(invalid(
+            field,
+            format!("the name has {} bytes: give at most {NAME_BYTES_MAX}", name.len()),
+        ));
+    }
+    if name.chars().any(char::is_control) {
+        return Err(invalid(field, format!("the name {name:?} has control characters: leave them out")));
+    }
+    Ok(())
+}
+
+/// The number of a policy on the wire.
+#[must_use]
+pub fn policy_number(policy: Policy) -> u8 {
+    match policy {
+        Policy::LeastFit => POLICY_LEAST_FIT,
+        Policy::BestFit => POLICY_BEST_FIT,
+        Policy::FirstFit => POLICY_FIRST_FIT,
+        Policy::NextFit => POLICY_NEXT_FIT,
+        Policy::Random => POLICY_RANDOM,
+    }
+}
+
+fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
+    if number == POLICY_DEFAULT {
+        return Ok(default);
+    }
+    Policy::ALL.into_iter().find(|&policy| policy_number(policy) == number).ok_or_else(|| {
+        invalid("policy", format!("{number} is no policy: give 0 (the server's) to {POLICY_RANDOM}"))
+    })
+}
+
+/// Fields that version 1 has and this service does not serve yet must have their default.
+fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
+    let fields = [
+        ("attribute_order", wire.attribute_order == 0),
+        ("tenant", wire.tenant.is_empty()),
+        ("queue", wire.queue.is_empty()),
+        ("priority", wire.priority == 0),
+        ("preferred", wire.preferred.is_empty()),
+        ("tolerations", wire.tolerations.is_empty()),
+        ("mode", wire.mode == MODE_NOW),
+        ("deadline", wire.deadline == 0),
+        ("lease", wire.lease == 0),
+        ("group", wire.group.is_none()),
+        ("expected_version", wire.expected_version == 0),
+        ("count", wire.count == 1),
+    ];
+    match fields.into_iter().find(|&(_, served)| !served) {
+        None => Ok(()),
+        Some((field, _)) => Err(Fault::of_field(
+            Reason::NotSupportedYet,
+            field,
+            format!("this service does not serve `{field}` yet: leave it at its default"),
+        )),
+    }
+}
+
+/// The engine's form of a placement request, or the reply that it gets at once.
+///
+/// # Errors
+/// A reply with a fault, or with `infeasible` when it asks for a resource that no node ever had.
+pub fn placement_request(
+    wire: PlaceRequest,
+    catalog: &Catalog,
+    default_policy: Policy,
+) -> Result<PlacementRequest, Box<PlaceReply>> {
+    let faulty = |fault: Fault| Box::new(fault_reply(fault));
+    check_served(&wire).map_err(faulty)?;
+    let gpu = amount("gpu", wire.gpu)
+        .and_then(|amount| GpuRequest::from_amount(amount).map_err(|message| invalid("gpu", message)))
+        .map_err(faulty)?;
+    let demand = Demand {
+        cpu: amount("cpu", wire.cpu).map_err(faulty)?,
+        memory: amount("memory", wire.memory).map_err(faulty)?,
+        gpu,
+        custom: if wire.custom.is_empty() { None } else { custom_demand(wire.custom, catalog)? },
+    };
+    let explain = match wire.explain {
+        EXPLAIN_BOUNDED => Explain::Bounded,
+        EXPLAIN_FULL => Explain::Full,
+        other => {
+            return Err(faulty(invalid("explain", format!("{other} is no way to explain: give 0 or 1"))));
+        }
+    };
+    let selector = if wire.selectors.is_empty() {
+        None
+    } else {
+        Some(Arc::new(selector(wire.selectors).map_err(faulty)?))
+    };
+    Ok(PlacementRequest {
+        demand,
+        policy: policy(wire.policy, default_policy).map_err(faulty)?,
+        selector,
+        candidates: candidates(wire.candidates).map_err(faulty)?,
+        explain,
+    })
+}
+
+fn custom_demand(
+    wire: Vec<NamedAmount>,
+    catalog: &Catalog,
+) -> Result<Option<wharf_core::resource::CustomAmounts>, Box<PlaceReply>> {
+    let faulty = |fault: Fault| Box::new(fault_reply(fault));
+    let mut amounts = Vec::with_capacity(wire.len());
+    for (i, NamedAmount { name, amount: units }) in wire.into_iter().enumerate() {
+        let asked = amount(&format!("custom[{i}].amount"), units).map_err(faulty)?;
+        check_name(&format!("custom[{i}].name"), &name).map_err(faulty)?;
+        match catalog.resources.id(&name) {
+            Some(id) => amounts.push((id, asked)),
+            None if asked.is_zero() => {}
+            None => return Err(Box::new(unknown_resource(name, asked, catalog))),
+        }
+    }
+    Demand::canonical_custom(amounts).map_err(|twice| {
+        let name = catalog.resources.name(twice).unwrap_or_default().to_owned();
+        faulty(invalid("custom", format!("resource `{name}` is given twice: give each once")))
+    })
+}
+
+/// No node has ever had the resource, so every node lacks all of it.
+fn unknown_resource(name: String, asked: Amount, catalog: &Catalog) -> PlaceReply {
+    let nodes = catalog.node_count;
+    let check = FailedCheck {
+        reason: Reason::Insufficient.into(),
+        resource: name,
+        nodes,
+        least_short: asked.units(),
+    };
+    PlaceReply {
+        reason: Reason::Infeasible.into(),
+        refusal: Some(RefusalBody { nodes, examined: nodes, checks: vec![check] }),
+        ..PlaceReply::default()
+    }
+}
+
+fn selector(wire: Vec<SelectorTerm>) -> Result<Selector, Fault> {
+    let mut terms = Vec::with_capacity(wire.len());
+    for (i, term) in wire.into_iter().enumerate() {
+        let field = |part: &str| format!("selectors[{i}].{part}");
+        check_name(&field("key"), &term.key)?;
+        let (operator, wants_values) = match term.operator {
+            OPERATOR_IN => (Operator::In, true),
+            OPERATOR_NOT_IN => (Operator::NotIn, true),
+            OPERATOR_EXISTS => (Operator::Exists, false),
+            OPERATOR_NOT_EXISTS => (Operator::NotExists, false),
+            other => return Err(invalid(field("operator"), format!("{other} is no operator: give 1 to 4"))),
+        };
+        if wants_values == term.values.is_empty() {
+            let remedy = if wants_values { "give at least one" } else { "this operator takes none" };
+            return Err(invalid(field("values"), format!("{} values: {remedy}", term.values.len())));
+        }
+        let values = term.values.into_iter().map(|value| value.0).collect();
+        terms.push(Term { key: term.key, operator, values });
+    }
+    Ok(Selector::new(terms))
+}
+
+fn candidates(wire: Vec<u64>) -> Result<Option<Arc<[NodeId]>>, Fault> {
+    if wire.is_empty() {
+        return Ok(None);
+    }
+    if wire.len() > CANDIDATES_MAX {
+        return Err(invalid(
+            "candidates",
+            format!("{} candidates: give at most {CANDIDATES_MAX}", wire.len()),
+        ));
+    }
+    let mut ids: Vec<NodeId> = wire.into_iter().map(NodeId).collect();
+    ids.sort_unstable();
+    ids.dedup();
+    Ok(Some(ids.into()))
+}
+
+/// A reply that says what is wrong with a placement request.
+#[must_use]
+pub fn fault_reply(fault: Fault) -> PlaceReply {
+    PlaceReply { reason: fault.reason, fault: Some(fault), ..PlaceReply::default() }
+}
+
+/// The reply to a placement that was granted.
+#[must_use]
+pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReply {
+    let node_name = catalog.node_name(placement.node).map(|name| name.to_string()).unwrap_or_default();
+    PlaceReply {
+        reason: Reason::Done.into(),
+        placed: Some(PlacedBody {
+            node: placement.node.0,
+            node_name,
+            allocation: placement.allocation.into(),
+            gpus: placement.gpus.instances().collect(),
+            gpu_part: placement.gpus.part,
+        }),
+        ..PlaceReply::default()
+    }
+}
+
+/// The reply to a placement that no shard could do.
+#[must_use]
+pub fn refused_reply(verdict: Verdict, refusal: &Refusal, catalog: &Catalog) -> PlaceReply {
+    let reason = match verdict {
+        Verdict::NoFitNow => Reason::NoFitNow,
+        Verdict::Infeasible => Reason::Infeasible,
+    };
+    let checks =
+        refusal.checks.iter().map(|(&check, shortage)| failed_check(check, *shortage, catalog)).collect();
+    PlaceReply {
+        reason: reason.into(),
+        refusal: Some(RefusalBody { nodes: refusal.nodes, examined: refusal.examined, checks }),
+        ..PlaceReply::default()
+    }
+}
+
+fn failed_check(check: Check, shortage: Shortage, catalog: &Catalog) -> FailedCheck {
+    let (reason, resource) = match check {
+        Check::Candidates => (Reason::NotACandidate, ""),
+        Check::Selector => (Reason::SelectorMismatch, ""),
+        Check::NotReady => (Reason::NotReady, ""),
+        Check::Cpu => (Reason::Insufficient, "cpu"),
+        Check::Memory => (Reason::Insufficient, "memory"),
+        Check::WholeGpus => (Reason::Insufficient, "gpu"),
+        Check::GpuPart => (Reason::Insufficient, "gpu_part"),
+        Check::Custom(id) => (Reason::Insufficient, catalog.resources.name(id).unwrap_or_default()),
+    };
+    FailedCheck {
+        reason: reason.into(),
+        resource: resource.to_owned(),
+        nodes: shortage.nodes,
+        least_short: shortage.least.units(),
+    }
+}
+
+/// The engine's form of a node; `resources` learns the names of its custom resources.
+///
+/// # Errors
+/// The fault, naming the field; the registry then has learnt nothing.
+pub fn node_spec(wire: NodeBody, resources: &mut ResourceRegistry) -> Result<NodeSpec, Fault> {
+    check_name("name", &wire.name)?;
+    if !wire.taints.is_empty() {
+        return Err(Fault::of_field(
+            Reason::NotSupportedYet,
+            "taints",
+            "this service does not serve `taints` yet: leave them out",
+        ));
+    }
+    let gpus = u8::try_from(wire.gpus).ok().filter(|&gpus| usize::from(gpus) <= GPU_INSTANCES_MAX);
+    let gpus =
+        gpus.ok_or_else(|| invalid("gpus", format!("{} GPUs: give at most {GPU_INSTANCES_MAX}", wire.gpus)))?;
+    let (cpu, memory) = (amount("cpu", wire.cpu)?, amount("memory", wire.memory)?);
+    let labels = labels(wire.labels)?;
+    let custom = node_custom(wire.custom, resources)?;
+    let identity = (!wire.identity.is_empty()).then(|| wire.identity.into());
+    Ok(NodeSpec { name: wire.name.into(), identity, cpu, memory, gpus, custom, labels })
+}
+
+fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
+    if wire.len() > LABELS_MAX {
+        return Err(invalid("labels", format!("{} labels: give at most {LABELS_MAX}", wire.len())));
+    }
+    for (i, pair) in wire.iter().enumerate() {
+        check_name(&format!("labels[{i}].key"), &pair.key)?;
+    }
+    let pairs = wire.into_iter().map(|pair| (pair.key.into(), pair.value.into())).collect();
+    Labels::new(pairs).map_err(|error| invalid("labels", error.to_string()))
+}
+
+fn node_custom(
+    wire: Vec<NamedAmount>,
+    resources: &mut ResourceRegistry,
+) -> Result<Option<wharf_core::resource::CustomAmounts>, Fault> {
+    if wire.len() > CUSTOM_RESOURCES_MAX {
+        let message = format!("{} custom resources: give at most {CUSTOM_RESOURCES_MAX}", wire.len());
+        return Err(invalid("custom", message));
+    }
+    // First all checks, then the learning: a refused node leaves no trace in the registry.
+    for (i, named) in wire.iter().enumerate() {
+        check_name(&format!("custom[{i}].name"), &named.name)?;
+        amount(&format!("custom[{i}].amount"), named.amount)?;
+        if ["cpu", "memory", "gpu", "gpu_part"].contains(&named.name.as_str()) {
+            let message = format!("`{}` is a resource of its own: give it in its field", named.name);
+            return Err(invalid(format!("custom[{i}].name"), message));
+        }
+        if wire[..i].iter().any(|other| other.name == named.name) {
+            return Err(invalid(
+                "custom",
+                format!("resource `{}` is given twice: give each once", named.name),
+            ));
+        }
+    }
+    let mut amounts = Vec::with_capacity(wire.len());
+    for (i, named) in wire.into_iter().enumerate() {
+        let id = resources.learn(&named.name).map_err(|full| {
+            Fault::of_field(Reason::LimitExceeded, format!("custom[{i}].name"), full.to_string())
+        })?;
+        amounts.push((id, amount("custom", named.amount)?));
+    }
+    Demand::canonical_custom(amounts)
+        .map_err(|_| invalid("custom", "a resource is given twice: give each once"))
+}
+
+/// A node as it stands, for the wire.
+#[must_use]
+pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus {
+    let registration = &view.registration;
+    let spec = &registration.spec;
+    let custom = spec.custom.as_deref().unwrap_or(&[]).iter().map(|&(id, amount)| NamedAmount {
+        name: resources.name(id).unwrap_or_default().to_owned(),
+        amount: amount.units(),
+    });
+    let body = NodeBody {
+        name: spec.name.to_string(),
+        identity: spec.identity.as_deref().unwrap_or_default().to_owned(),
+        cpu: spec.cpu.units(),
+        memory: spec.memory.units(),
+        gpus: u32::from(spec.gpus),
+        custom: custom.collect(),
+        labels: spec.labels.iter().map(|(k, v)| Pair { key: k.to_owned(), value: v.to_owned() }).collect(),
+        taints: Vec::new(),
+    };
+    NodeStatus {
+        id: registration.id.0,
+        ordinal: registration.ordinal.0,
+        partition: registration.partition.0,
+        state: match view.state {
+            NodeState::Ready => NODE_READY,
+            NodeState::Draining => NODE_DRAINING,
+        },
+        version: view.version,
+        body,
+        cpu_available: view.cpu_available.units(),
+        memory_available: view.memory_available.units(),
+        gpus_available: (0..spec.gpus).map(|i| view.gpus_available.free(i)).collect(),
+        allocations: view.allocations,
+    }
+}
+
+/// The name of a resource in a status.
+#[must_use]
+pub fn resource_name(kind: ResourceKind, resources: &ResourceRegistry) -> String {
+    match kind {
+        ResourceKind::Cpu => "cpu".to_owned(),
+        ResourceKind::Memory => "memory".to_owned(),
+        ResourceKind::Gpu => "gpu".to_owned(),
+        ResourceKind::Custom(id) => resources.name(id).unwrap_or_default().to_owned(),
+    }
+}
+
+/// A shard's rejection, for the wire.
+#[must_use]
+pub fn rejection_fault(rejection: &Rejection) -> Fault {
+    let (reason, field) = match rejection {
+        Rejection::UnknownNode(_) => (Reason::UnknownNode, "name"),
+        Rejection::UnknownAllocation(_) => (Reason::UnknownAllocation, "allocation"),
+        Rejection::NodeInUse { .. } => (Reason::NodeInUse, "name"),
+    };
+    Fault::of_field(reason, field, rejection.to_string())
+}
+
+/// The registrar's error, for the wire.
+#[must_use]
+pub fn registrar_fault(error: &RegistrarError) -> Fault {
+    let (reason, field) = match error {
+        RegistrarError::NodeExists { .. } => (Reason::NodeExists, "name"),
+        RegistrarError::UnknownNode(_) => (Reason::UnknownNode, "name"),
+        RegistrarError::TopologyFixed { .. } => (Reason::InvalidField, "labels"),
+        RegistrarError::Full => (Reason::LimitExceeded, "nodes"),
+    };
+    Fault::of_field(reason, field, error.to_string())
+}

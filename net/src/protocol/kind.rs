@@ -1,0 +1,76 @@
+//! Message kinds: the `kind` of a frame.
+
+/// What a frame is about. A reply has the kind of its request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[repr(u16)]
+pub enum Kind {
+    /// Opens the session; the first frame of a connection, once.
+    Hello = 1,
+    /// One placement.
+    Place = 2,
+    /// Several placements, each decided on its own.
+    PlaceBatch = 3,
+    /// One release.
+    Release = 4,
+    /// Several releases, each done on its own.
+    ReleaseBatch = 5,
+    /// Registers nodes.
+    AddNodes = 6,
+    /// New capacity and labels for registered nodes.
+    UpdateNodes = 7,
+    /// Nodes take no new work, or take it again.
+    DrainNodes = 8,
+    /// Nodes go.
+    RemoveNodes = 9,
+    /// A page of nodes.
+    ListNodes = 10,
+    /// Sums, counters, and an audit on demand.
+    Status = 11,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Self; 11] = [
+        Self::Hello,
+        Self::Place,
+        Self::PlaceBatch,
+        Self::Release,
+        Self::ReleaseBatch,
+        Self::AddNodes,
+        Self::UpdateNodes,
+        Self::DrainNodes,
+        Self::RemoveNodes,
+        Self::ListNodes,
+        Self::Status,
+    ];
+
+    /// Its number on the wire.
+    #[must_use]
+    pub const fn number(self) -> u16 {
+        self as u16
+    }
+
+    /// The kind of a number, if this version knows it.
+    #[must_use]
+    pub fn from_number(number: u16) -> Option<Self> {
+        Self::ALL.into_iter().find(|kind| kind.number() == number)
+    }
+
+    /// Its name, for logs and metrics.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Hello => "hello",
+            Self::Place => "place",
+            Self::PlaceBatch => "place_batch",
+            Self::Release => "release",
+            Self::ReleaseBatch => "release_batch",
+            Self::AddNodes => "add_nodes",
+            Self::UpdateNodes => "update_nodes",
+            Self::DrainNodes => "drain_nodes",
+            Self::RemoveNodes => "remove_nodes",
+            Self::ListNodes => "list_nodes",
+            Self::Status => "status",
+        }
+    }
+}

@@ -1,0 +1,40 @@
+//! Protocol version 1: what is said.
+//!
+//! Bodies are plain structs of sized integers, texts and lists; there is no Rust enum among
+//! them, so every number that selects a meaning is written out and never changes it. A new
+//! field needs a new body version; old versions stay readable.
+
+mod kind;
+pub use kind::Kind;
+mod message;
+pub use message::*;
+mod node;
+pub use node::*;
+mod place;
+pub use place::*;
+mod reason;
+pub use reason::{Reason, ReasonCode};
+mod status;
+pub use status::*;
+pub(crate) mod bounded;
+
+/// The protocol's name in the TLS handshake.
+pub const ALPN: &[u8] = b"wharf/1";
+/// The oldest protocol version that this code speaks.
+pub const VERSION_MIN: u8 = 1;
+/// The newest protocol version that this code speaks.
+pub const VERSION_MAX: u8 = 1;
+/// The UDP port when none is given.
+pub const PORT_DEFAULT: u16 = 7411;
+
+/// Longest frame after its length field, in bytes, whatever it holds.
+pub const FRAME_BYTES_MAX: u32 = 1 << 20;
+/// Most extensions of one frame.
+pub const EXTENSIONS_MAX: usize = 16;
+/// Requests that a client may have unanswered on one connection, unless configured otherwise.
+pub const IN_FLIGHT_DEFAULT: u32 = 1024;
+/// Answered requests whose outcome a session keeps until the client acknowledges them; a client
+/// that acknowledges nothing is refused beyond.
+pub const UNACKNOWLEDGED_MAX: u32 = 8192;
+
+const _: () = assert!(IN_FLIGHT_DEFAULT < UNACKNOWLEDGED_MAX);

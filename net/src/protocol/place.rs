@@ -1,0 +1,263 @@
+//! Placements and releases.
+
+use serde::{Deserialize, Serialize};
+use wharf_core::limits::{
+    CANDIDATES_MAX, CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, PLACEMENTS_PER_MESSAGE_MAX, SELECTOR_TERMS_MAX,
+};
+
+use super::bounded;
+use super::{Fault, NamedAmount, ReasonCode, WireAllocation};
+
+/// The server's configured policy.
+pub const POLICY_DEFAULT: u8 = 0;
+/// See [`Policy::LeastFit`](wharf_core::request::Policy::LeastFit).
+pub const POLICY_LEAST_FIT: u8 = 1;
+/// See [`Policy::BestFit`](wharf_core::request::Policy::BestFit).
+pub const POLICY_BEST_FIT: u8 = 2;
+/// See [`Policy::FirstFit`](wharf_core::request::Policy::FirstFit).
+pub const POLICY_FIRST_FIT: u8 = 3;
+/// See [`Policy::NextFit`](wharf_core::request::Policy::NextFit).
+pub const POLICY_NEXT_FIT: u8 = 4;
+/// See [`Policy::Random`](wharf_core::request::Policy::Random).
+pub const POLICY_RANDOM: u8 = 5;
+
+/// The label has one of the values.
+pub const OPERATOR_IN: u8 = 1;
+/// The label is absent or has none of the values.
+pub const OPERATOR_NOT_IN: u8 = 2;
+/// The label is there.
+pub const OPERATOR_EXISTS: u8 = 3;
+/// The label is absent.
+pub const OPERATOR_NOT_EXISTS: u8 = 4;
+
+/// Answer now: `no_fit_now` and `infeasible` are final.
+pub const MODE_NOW: u8 = 0;
+/// Wait for capacity until the deadline (not served yet).
+pub const MODE_WAIT_UNTIL: u8 = 1;
+
+/// Counts of a refusal over a bounded number of nodes.
+pub const EXPLAIN_BOUNDED: u8 = 0;
+/// Counts of a refusal over all nodes.
+pub const EXPLAIN_FULL: u8 = 1;
+
+/// One condition on a label.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SelectorTerm {
+    /// The label's key.
+    #[serde(deserialize_with = "bounded::name")]
+    pub key: String,
+    /// `OPERATOR_*`.
+    pub operator: u8,
+    /// What it compares with.
+    #[serde(deserialize_with = "bounded::list::<_, _, SELECTOR_TERMS_MAX>")]
+    pub values: Vec<super::Name>,
+}
+
+/// A condition that adds to a node's rank (not served yet).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PreferredTerm {
+    /// How much.
+    pub weight: i32,
+    /// The condition.
+    pub term: SelectorTerm,
+}
+
+/// A taint that the request bears (not served yet).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Toleration {
+    /// The taint's key.
+    #[serde(deserialize_with = "bounded::name")]
+    pub key: String,
+    /// `OPERATOR_*`.
+    pub operator: u8,
+    /// The taint's value.
+    #[serde(deserialize_with = "bounded::name")]
+    pub value: String,
+    /// Which effect: 0 any.
+    pub effect: u8,
+}
+
+/// One placement. Every field is there from version 1; those marked *not served yet* are
+/// refused with `not_supported_yet` unless they have their default.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlaceRequest {
+    /// Cores, in 1/10 000.
+    pub cpu: i64,
+    /// MiB, in 1/10 000.
+    pub memory: i64,
+    /// GPU devices, in 1/10 000: less than one, or whole.
+    pub gpu: i64,
+    /// Custom resources.
+    #[serde(deserialize_with = "bounded::list::<_, _, CUSTOM_RESOURCES_MAX>")]
+    pub custom: Vec<NamedAmount>,
+    /// `POLICY_*`.
+    pub policy: u8,
+    /// Which attribute order: 0 the configured one; others not served yet.
+    pub attribute_order: u8,
+    /// Who asks (not served yet).
+    #[serde(deserialize_with = "bounded::name")]
+    pub tenant: String,
+    /// Out of which queue (not served yet).
+    #[serde(deserialize_with = "bounded::name")]
+    pub queue: String,
+    /// Against whom it prevails (not served yet).
+    pub priority: i32,
+    /// Conditions that must hold.
+    #[serde(deserialize_with = "bounded::list::<_, _, SELECTOR_TERMS_MAX>")]
+    pub selectors: Vec<SelectorTerm>,
+    /// Conditions that should (not served yet).
+    #[serde(deserialize_with = "bounded::list::<_, _, SELECTOR_TERMS_MAX>")]
+    pub preferred: Vec<PreferredTerm>,
+    /// Only these node ids, if any are named.
+    #[serde(deserialize_with = "bounded::list::<_, _, CANDIDATES_MAX>")]
+    pub candidates: Vec<u64>,
+    /// Taints that it bears (not served yet).
+    #[serde(deserialize_with = "bounded::list::<_, _, SELECTOR_TERMS_MAX>")]
+    pub tolerations: Vec<Toleration>,
+    /// `MODE_*`.
+    pub mode: u8,
+    /// Until when an answer is of use, in ns of service time; 0 for ever (others not served yet).
+    pub deadline: u64,
+    /// How long the allocation lives without renewal, in ns; 0 for ever (others not served yet).
+    pub lease: u64,
+    /// The group that it belongs to (not served yet).
+    pub group: Option<u64>,
+    /// The version of the view that it was planned on; 0 none (others not served yet).
+    pub expected_version: u64,
+    /// How many of it: 1 (others not served yet).
+    pub count: u32,
+    /// `EXPLAIN_*`.
+    pub explain: u8,
+}
+
+impl Default for PlaceRequest {
+    fn default() -> Self {
+        Self {
+            cpu: 0,
+            memory: 0,
+            gpu: 0,
+            custom: Vec::new(),
+            policy: POLICY_DEFAULT,
+            attribute_order: 0,
+            tenant: String::new(),
+            queue: String::new(),
+            priority: 0,
+            selectors: Vec::new(),
+            preferred: Vec::new(),
+            candidates: Vec::new(),
+            tolerations: Vec::new(),
+            mode: MODE_NOW,
+            deadline: 0,
+            lease: 0,
+            group: None,
+            expected_version: 0,
+            count: 1,
+            explain: EXPLAIN_BOUNDED,
+        }
+    }
+}
+
+/// A granted placement.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacedBody {
+    /// The node's id.
+    pub node: u64,
+    /// The node's name.
+    #[serde(deserialize_with = "bounded::name")]
+    pub node_name: String,
+    /// What to release later.
+    pub allocation: WireAllocation,
+    /// GPU instances, ascending.
+    #[serde(deserialize_with = "bounded::list::<_, _, GPU_INSTANCES_MAX>")]
+    pub gpus: Vec<u8>,
+    /// How much of each instance, in 1/10 000.
+    pub gpu_part: u16,
+}
+
+/// How many nodes failed one check.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct FailedCheck {
+    /// `not_a_candidate`, `selector_mismatch`, `not_ready` or `insufficient`.
+    pub reason: ReasonCode,
+    /// The resource that is short (`cpu`, `memory`, `gpu`, `gpu_part` or a custom name), or empty.
+    #[serde(deserialize_with = "bounded::name")]
+    pub resource: String,
+    /// Nodes that failed it.
+    pub nodes: u64,
+    /// What the least short of them lacked, in 1/10 000.
+    pub least_short: i64,
+}
+
+/// Why no node could hold it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct RefusalBody {
+    /// Registered nodes.
+    pub nodes: u64,
+    /// Nodes that the counts are over.
+    pub examined: u64,
+    /// A node that lacks several resources counts under each.
+    #[serde(deserialize_with = "bounded::list::<_, _, 64>")]
+    pub checks: Vec<FailedCheck>,
+}
+
+/// The outcome of one placement: with `done` a placement, with `no_fit_now` or `infeasible` a
+/// refusal, else a fault.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlaceReply {
+    /// Which of the three.
+    pub reason: ReasonCode,
+    /// It was placed.
+    pub placed: Option<PlacedBody>,
+    /// No node could hold it.
+    pub refusal: Option<RefusalBody>,
+    /// Something in the request is wrong.
+    pub fault: Option<Fault>,
+}
+
+/// Several placements.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlaceBatch {
+    /// Decided in this order, each on its own.
+    #[serde(deserialize_with = "bounded::list::<_, _, PLACEMENTS_PER_MESSAGE_MAX>")]
+    pub requests: Vec<PlaceRequest>,
+}
+
+/// Their outcomes, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlaceBatchReply {
+    /// One per request.
+    #[serde(deserialize_with = "bounded::list::<_, _, PLACEMENTS_PER_MESSAGE_MAX>")]
+    pub replies: Vec<PlaceReply>,
+}
+
+/// Ends an allocation.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleaseRequest {
+    /// Which.
+    pub allocation: WireAllocation,
+}
+
+/// It is ended, or a fault says why not.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleaseReply {
+    /// `done` or the fault's.
+    pub reason: ReasonCode,
+    /// What is wrong.
+    pub fault: Option<Fault>,
+}
+
+/// Several releases.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleaseBatch {
+    /// Done in this order, each on its own.
+    #[serde(deserialize_with = "bounded::list::<_, _, PLACEMENTS_PER_MESSAGE_MAX>")]
+    pub requests: Vec<ReleaseRequest>,
+}
+
+/// Their outcomes, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleaseBatchReply {
+    /// One per request.
+    #[serde(deserialize_with = "bounded::list::<_, _, PLACEMENTS_PER_MESSAGE_MAX>")]
+    pub replies: Vec<ReleaseReply>,
+}

@@ -1,0 +1,144 @@
+//! Reason codes: stable numbers with a name. A number never changes its meaning; new ones are
+//! added at the end of their range.
+
+use serde::{Deserialize, Serialize};
+
+macro_rules! reasons {
+    ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal;)*) => {
+        /// Why something was answered as it was. 0 to 99: outcomes of a placement; 100 to 199:
+        /// faults of a request; 200 to 299: faults of a connection; 300 to 399: the service's state.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        #[repr(u16)]
+        pub enum Reason {
+            $($(#[$doc])* $variant = $number,)*
+        }
+
+        impl Reason {
+            /// All codes.
+            pub const ALL: &[Self] = &[$(Self::$variant),*];
+
+            /// Its name, as commands and metrics print it.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self {
+                    $(Self::$variant => $name,)*
+                }
+            }
+        }
+    };
+}
+
+reasons! {
+    /// Done.
+    Done = 0, "done";
+    /// Some node could hold it, but none can now.
+    NoFitNow = 1, "no_fit_now";
+    /// No registered node could hold it even if nothing else ran there.
+    Infeasible = 2, "infeasible";
+
+    /// A field's value is wrong.
+    InvalidField = 100, "invalid_field";
+    /// A field of the protocol that this service does not serve yet.
+    NotSupportedYet = 101, "not_supported_yet";
+    /// A registered node has that name.
+    NodeExists = 102, "node_exists";
+    /// No node has that name or id.
+    UnknownNode = 103, "unknown_node";
+    /// The allocation is not live.
+    UnknownAllocation = 104, "unknown_allocation";
+    /// The node holds allocations.
+    NodeInUse = 105, "node_in_use";
+    /// More than a limit allows.
+    LimitExceeded = 106, "limit_exceeded";
+    /// The body is not what its kind and version say.
+    MalformedBody = 107, "malformed_body";
+    /// No such message kind.
+    UnknownKind = 108, "unknown_kind";
+    /// No such body version of this kind.
+    UnknownVersion = 109, "unknown_version";
+    /// A critical extension that this service does not know.
+    UnknownExtension = 110, "unknown_extension";
+    /// The sequence was acknowledged, so its outcome is forgotten; it is not done again.
+    StaleSequence = 111, "stale_sequence";
+    /// The sequence is further ahead than a session may be.
+    SequenceOutOfWindow = 112, "sequence_out_of_window";
+    /// A check that a node failed: it is not among the named candidates.
+    NotACandidate = 150, "not_a_candidate";
+    /// A check that a node failed: its labels do not satisfy the selector.
+    SelectorMismatch = 151, "selector_mismatch";
+    /// A check that a node failed: it takes no new work.
+    NotReady = 152, "not_ready";
+    /// A check that a node failed: too little of a resource.
+    Insufficient = 153, "insufficient";
+
+    /// The frame is not a frame.
+    MalformedFrame = 200, "malformed_frame";
+    /// The frame is longer than the limit.
+    FrameTooLong = 201, "frame_too_long";
+    /// The first frame was no hello.
+    HelloExpected = 202, "hello_expected";
+    /// A second hello.
+    SecondHello = 203, "second_hello";
+    /// No common protocol version.
+    NoCommonVersion = 204, "no_common_version";
+    /// The session to resume is unknown, or its token is wrong.
+    UnknownSession = 205, "unknown_session";
+
+    /// The service is shutting down.
+    ShuttingDown = 300, "shutting_down";
+    /// The registrar cannot be reached.
+    Unavailable = 301, "unavailable";
+}
+
+impl Reason {
+    /// Its number on the wire.
+    #[must_use]
+    pub const fn number(self) -> u16 {
+        self as u16
+    }
+
+    /// The reason of a number, if this version knows it.
+    #[must_use]
+    pub fn from_number(number: u16) -> Option<Self> {
+        Self::ALL.iter().copied().find(|reason| reason.number() == number)
+    }
+}
+
+impl std::fmt::Display for Reason {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(self.name())
+    }
+}
+
+/// A reason as it stands on the wire: a number, which may come from a newer peer.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
+pub struct ReasonCode(pub u16);
+
+impl From<Reason> for ReasonCode {
+    fn from(reason: Reason) -> Self {
+        Self(reason.number())
+    }
+}
+
+impl ReasonCode {
+    /// The reason, if this version knows the number.
+    #[must_use]
+    pub fn known(self) -> Option<Reason> {
+        Reason::from_number(self.0)
+    }
+
+    /// Whether it says [`Reason::Done`].
+    #[must_use]
+    pub fn is_done(self) -> bool {
+        self.0 == Reason::Done.number()
+    }
+}
+
+impl std::fmt::Display for ReasonCode {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self.known() {
+            Some(reason) => write!(f, "{reason}"),
+            None => write!(f, "reason {}", self.0),
+        }
+    }
+}

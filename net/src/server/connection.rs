@@ -1,0 +1,553 @@
+//! One connection: hello, then frames in, replies out, until either side ends it.
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+use std::sync::atomic::Ordering;
+
+use quinn::{Connection, Incoming, RecvStream, SendStream, VarInt};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use tokio::sync::Notify;
+use tracing::{debug, info};
+use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
+use wharf_core::router::PortRequest;
+use wharf_core::time::Time;
+
+use super::ServerShared;
+use super::io_thread::Io;
+use super::operation::{Operation, Parts};
+use super::registrar_task::{RegistrarReply, RegistrarRequest};
+use crate::codec::{
+    FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
+    encode_frame, split_extensions,
+};
+use crate::convert::placement_request;
+use crate::protocol::{
+    FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest,
+    Reason, ReasonCode, ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest, VERSION_MAX,
+    VERSION_MIN,
+};
+use crate::session::{Admission, Session};
+use crate::tls::random_token;
+
+/// The version of every body of protocol version 1.
+const BODY_VERSION: u8 = 1;
+
+/// What the tasks of one connection share.
+pub(super) struct ConnectionState {
+    session: RefCell<Session>,
+    out: RefCell<Vec<u8>>,
+    /// Replies in `out`.
+    unwritten: Cell<u32>,
+    /// Something was put into `out`, or the reader is done.
+    written: Notify,
+    /// A reply was written.
+    room: Notify,
+    in_flight_max: u32,
+    /// The reader is done: the writer ends the stream when everything is answered.
+    ending: Cell<bool>,
+    /// The peer takes no replies any more.
+    broken: Cell<bool>,
+}
+
+impl ConnectionState {
+    /// Answers `sequence` with `body`, and keeps the answer until it is acknowledged.
+    pub(super) fn reply<T: Serialize>(&self, kind: Kind, sequence: u64, body: &T) {
+        self.reply_flagged(kind.number(), 0, sequence, body);
+    }
+
+    fn reply_fault(&self, kind: u16, sequence: u64, fault: &Fault) {
+        self.reply_flagged(kind, FLAG_ERROR, sequence, fault);
+    }
+
+    fn reply_flagged<T: Serialize>(&self, kind: u16, flags: u8, sequence: u64, body: &T) {
+        let mut out = self.out.borrow_mut();
+        let start = out.len();
+        let header =
+            Header { kind, flags: flags | FLAG_REPLY, version: BODY_VERSION, sequence, ..Header::default() };
+        encode_frame(header, &[], &mut out, |out| encode_body(body, out));
+        self.session.borrow_mut().answer(sequence, &out[start..]);
+        self.unwritten.set(self.unwritten.get() + 1);
+        self.written.notify_one();
+    }
+
+    /// Says something that is no session's outcome.
+    fn say(&self, bytes: &[u8]) {
+        self.out.borrow_mut().extend_from_slice(bytes);
+        self.unwritten.set(self.unwritten.get() + 1);
+        self.written.notify_one();
+    }
+
+    fn is_busy(&self) -> bool {
+        let unanswered = self.session.borrow().in_flight() + self.unwritten.get() as usize;
+        !self.broken.get() && unanswered >= self.in_flight_max as usize
+    }
+
+    fn is_done(&self) -> bool {
+        self.ending.get() && self.session.borrow().in_flight() == 0 && self.out.borrow().is_empty()
+    }
+}
+
+/// Serves a connection from its handshake to its end.
+pub(super) async fn serve_connection(io: Rc<Io>, incoming: Incoming) {
+    let peer = incoming.remote_address();
+    let connection = match incoming.await {
+        Ok(connection) => connection,
+        Err(error) => {
+            info!(%peer, %error, "a connection did not come about");
+            return;
+        }
+    };
+    let counters = &io.shared.counters;
+    ServerShared::count(&counters.connections_total);
+    ServerShared::count(&counters.connections);
+    let code = match open_and_serve(&io, &connection).await {
+        Ok(()) => 0,
+        Err(refused) => {
+            ServerShared::count(&counters.frames_refused);
+            info!(%peer, %refused, "a connection was closed for its peer's fault");
+            u32::from(refused.reason.0)
+        }
+    };
+    connection.close(VarInt::from_u32(code), b"");
+    // Relaxed: a statistic, nothing rests on it.
+    counters.connections.fetch_sub(1, Ordering::Relaxed);
+    debug!(%peer, "connection ended");
+}
+
+/// Reads frames out of a stream.
+struct FrameReader {
+    recv: RecvStream,
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that were taken.
+    taken: usize,
+}
+
+impl FrameReader {
+    /// Waits for more bytes; false at the end of the stream, whatever ended it.
+    async fn fill(&mut self) -> bool {
+        self.buffer.drain(..self.taken);
+        self.taken = 0;
+        match self.recv.read_chunk(usize::MAX, true).await {
+            Ok(Some(chunk)) => {
+                self.buffer.extend_from_slice(&chunk.bytes);
+                true
+            }
+            Ok(None) | Err(_) => false,
+        }
+    }
+
+    /// The next whole frame that is there.
+    fn next(&mut self) -> Result<Option<FrameRef<'_>>, FrameError> {
+        let frame = decode_frame(&self.buffer[self.taken..], FRAME_BYTES_MAX)?;
+        if let Some(frame) = &frame {
+            self.taken += frame.bytes;
+        }
+        Ok(frame)
+    }
+}
+
+fn frame_fault(error: FrameError) -> Fault {
+    let reason = match error {
+        FrameError::TooLong { .. } => Reason::FrameTooLong,
+        FrameError::TooShort { .. } | FrameError::Flags { .. } => Reason::MalformedFrame,
+    };
+    Fault::new(reason, format!("{error}; the connection is closed, since what follows cannot be told apart"))
+}
+
+fn fault_frame(kind: u16, sequence: u64, fault: &Fault) -> Vec<u8> {
+    let flags = FLAG_REPLY | FLAG_ERROR;
+    let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
+    let mut frame = Vec::new();
+    encode_frame(header, &[], &mut frame, |out| encode_body(fault, out));
+    frame
+}
+
+async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Result<(), Fault> {
+    let mut shutdown = io.shutdown.clone();
+    let stream = tokio::select! {
+        stream = connection.accept_bi() => stream,
+        _ = shutdown.wait_for(|&stop| stop) => return Ok(()),
+    };
+    // A peer that leaves before it opens its stream has asked nothing.
+    let Ok((mut send, recv)) = stream else { return Ok(()) };
+    let mut reader = FrameReader { recv, buffer: Vec::new(), taken: 0 };
+    let opened = tokio::select! {
+        opened = open_session(io, &mut reader) => opened,
+        _ = shutdown.wait_for(|&stop| stop) => {
+            Err(Fault::new(Reason::ShuttingDown, "the service is shutting down: connect again later"))
+        }
+    };
+    let (session, hello) = match opened {
+        Ok(Some(opened)) => opened,
+        Ok(None) => return Ok(()),
+        Err(fault) => {
+            let frame = fault_frame(Kind::Hello.number(), 0, &fault);
+            end_stream(&mut send, &frame).await;
+            return Err(fault);
+        }
+    };
+    info!(session = %session.id(), peer = %connection.remote_address(), resumed = hello.resumed, "session opened");
+    let state = Rc::new(ConnectionState {
+        session: RefCell::new(session),
+        out: RefCell::new(Vec::new()),
+        unwritten: Cell::new(0),
+        written: Notify::new(),
+        room: Notify::new(),
+        in_flight_max: hello.limits.in_flight_max,
+        ending: Cell::new(false),
+        broken: Cell::new(false),
+    });
+    let header =
+        Header { kind: Kind::Hello.number(), flags: FLAG_REPLY, version: BODY_VERSION, ..Header::default() };
+    let mut frame = Vec::new();
+    encode_frame(header, &[], &mut frame, |out| encode_body(&hello, out));
+    state.say(&frame);
+    let served = {
+        let reading = async {
+            let read = read_frames(io, &state, &mut reader).await;
+            if let Err(fault) = &read {
+                state.say(&fault_frame(0, 0, fault));
+            }
+            state.ending.set(true);
+            state.written.notify_one();
+            read
+        };
+        let (read, ()) = tokio::join!(reading, write_replies(&state, &mut send));
+        read
+    };
+    // Replies that are still under way when the peer is gone are kept for its next connection.
+    while state.session.borrow().in_flight() > 0 {
+        state.written.notified().await;
+    }
+    let session = Session::new(state.session.borrow().id(), [0; 16]);
+    io.shared.detach(state.session.replace(session));
+    served
+}
+
+/// Writes the last bytes and waits until the peer has them, or is gone.
+async fn end_stream(send: &mut SendStream, last: &[u8]) {
+    if send.write_all(last).await.is_ok() && send.finish().is_ok() {
+        let _ = send.stopped().await;
+    }
+}
+
+async fn open_session(io: &Io, reader: &mut FrameReader) -> Result<Option<(Session, HelloReply)>, Fault> {
+    let hello: Hello = loop {
+        match reader.next().map_err(frame_fault)? {
+            Some(frame) if frame.header.kind == Kind::Hello.number() => break read_body(&frame)?,
+            Some(frame) => {
+                let message =
+                    format!("the first frame has kind {}: say hello (kind 1) first", frame.header.kind);
+                return Err(Fault::new(Reason::HelloExpected, message));
+            }
+            None => {}
+        }
+        if !reader.fill().await {
+            return Ok(None);
+        }
+    };
+    let version = hello.version_max.min(VERSION_MAX);
+    if version < hello.version_min.max(VERSION_MIN) {
+        let message = format!(
+            "the client speaks protocol versions {} to {}, this server {VERSION_MIN} to {VERSION_MAX}: use a client of its age",
+            hello.version_min, hello.version_max
+        );
+        return Err(Fault::of_field(Reason::NoCommonVersion, "version_max", message));
+    }
+    let session = match hello.resume {
+        None => io.shared.with_sessions(|sessions| sessions.open(random_token())),
+        Some(resume) => {
+            let id = resume.session.into();
+            io.shared.with_sessions(|sessions| sessions.resume(id, &resume.token)).ok_or_else(|| {
+                let message = format!(
+                    "session {id} is not waiting to be resumed here: it is unknown, forgotten, or still in use; open a new one, and take requests without a reply as undecided"
+                );
+                Fault::of_field(Reason::UnknownSession, "resume", message)
+            })?
+        }
+    };
+    let reply = HelloReply {
+        version,
+        server: io.shared.identity(),
+        limits: io.shared.limits(),
+        session: session.id().into(),
+        token: session.token(),
+        resumed: hello.resume.is_some(),
+    };
+    Ok(Some((session, reply)))
+}
+
+/// Reads the body of a frame: version, body, extensions.
+fn read_body<T: DeserializeOwned>(frame: &FrameRef<'_>) -> Result<T, Fault> {
+    let header = &frame.header;
+    if header.version != BODY_VERSION {
+        let message =
+            format!("body version {} of kind {} is unknown: send version 1", header.version, header.kind);
+        return Err(Fault::new(Reason::UnknownVersion, message));
+    }
+    let malformed = |message: String| Fault::new(Reason::MalformedBody, message);
+    let (body, taken) = decode_body(frame.payload).map_err(|error| malformed(error.to_string()))?;
+    let extensions = split_extensions(header, &frame.payload[taken..]).map_err(malformed)?;
+    match extensions.iter().find(|extension| extension.is_critical()) {
+        None => Ok(body),
+        Some(critical) => {
+            let message =
+                format!("extension {:#06x} is critical and not known here: leave it out", critical.tag);
+            Err(Fault::of_field(
+                Reason::UnknownExtension,
+                format!("extension {:#06x}", critical.tag),
+                message,
+            ))
+        }
+    }
+}
+
+/// Reads frames until the peer ends the stream, the server stops, or a frame is no frame.
+async fn read_frames(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    reader: &mut FrameReader,
+) -> Result<(), Fault> {
+    let mut shutdown = io.shutdown.clone();
+    loop {
+        let now = io.shared.now();
+        while let Some(frame) = reader.next().map_err(frame_fault)? {
+            handle_frame(io, state, &frame, now).await;
+            while state.is_busy() {
+                io.port.borrow_mut().flush();
+                state.room.notified().await;
+            }
+        }
+        io.port.borrow_mut().flush();
+        let more = tokio::select! {
+            biased;
+            _ = shutdown.wait_for(|&stop| stop) => false,
+            more = reader.fill() => more,
+        };
+        if !more || state.broken.get() {
+            return Ok(());
+        }
+    }
+}
+
+async fn handle_frame(io: &Rc<Io>, state: &Rc<ConnectionState>, frame: &FrameRef<'_>, now: Time) {
+    let header = frame.header;
+    let refuse = |fault: &Fault| {
+        ServerShared::count(&io.shared.counters.frames_refused);
+        state.say(&fault_frame(header.kind, header.sequence, fault));
+    };
+    if header.kind == Kind::Hello.number() {
+        let fault =
+            Fault::new(Reason::SecondHello, "this session is open already: go on with it, or connect anew");
+        return refuse(&fault);
+    }
+    {
+        let mut session = state.session.borrow_mut();
+        session.acknowledge(header.lowest_unacknowledged);
+        match session.admit(header.sequence) {
+            Admission::New => {}
+            Admission::UnderWay => return,
+            Admission::Answered(reply) => {
+                state.out.borrow_mut().extend_from_slice(reply);
+                state.unwritten.set(state.unwritten.get() + 1);
+                return state.written.notify_one();
+            }
+            Admission::Stale => {
+                drop(session);
+                let message = format!(
+                    "sequence {} was acknowledged (or is 0): it is not done again; sequences count from 1",
+                    header.sequence
+                );
+                return refuse(&Fault::new(Reason::StaleSequence, message));
+            }
+            Admission::OutOfWindow => {
+                drop(session);
+                let message = format!(
+                    "sequence {} is too far ahead of what is acknowledged: acknowledge replies first",
+                    header.sequence
+                );
+                return refuse(&Fault::new(Reason::SequenceOutOfWindow, message));
+            }
+        }
+    }
+    if let Err(fault) = handle_request(io, state, frame, now).await {
+        ServerShared::count(&io.shared.counters.frames_refused);
+        state.reply_fault(header.kind, header.sequence, &fault);
+    }
+}
+
+/// Carries out a new request; a fault is the reply to it.
+async fn handle_request(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    frame: &FrameRef<'_>,
+    now: Time,
+) -> Result<(), Fault> {
+    let sequence = frame.header.sequence;
+    let kind = Kind::from_number(frame.header.kind).ok_or_else(|| {
+        Fault::new(Reason::UnknownKind, format!("message kind {} is unknown to version 1", frame.header.kind))
+    })?;
+    let to_registrar = match kind {
+        Kind::Place => {
+            let request: PlaceRequest = read_body(frame)?;
+            handle_place(io, state, sequence, request, now).await;
+            return Ok(());
+        }
+        Kind::Release => {
+            let request: ReleaseRequest = read_body(frame)?;
+            take_room(io, 1).await;
+            let operation = enter(io, state, sequence, Parts::Release, now);
+            io.submit(operation, 0, PortRequest::Release(request.allocation.into()), now);
+            return Ok(());
+        }
+        Kind::PlaceBatch => {
+            let batch: PlaceBatch = read_body(frame)?;
+            handle_place_batch(io, state, sequence, batch, now).await;
+            return Ok(());
+        }
+        Kind::ReleaseBatch => {
+            let batch: ReleaseBatch = read_body(frame)?;
+            handle_release_batch(io, state, sequence, batch, now).await;
+            return Ok(());
+        }
+        Kind::Hello => unreachable!("a second hello was refused before"),
+        Kind::AddNodes => RegistrarRequest::Add(read_body(frame)?),
+        Kind::UpdateNodes => RegistrarRequest::Update(read_body(frame)?),
+        Kind::DrainNodes => RegistrarRequest::Drain(read_body(frame)?),
+        Kind::RemoveNodes => RegistrarRequest::Remove(read_body(frame)?),
+        Kind::ListNodes => RegistrarRequest::List(read_body(frame)?),
+        Kind::Status => RegistrarRequest::Status(read_body(frame)?),
+    };
+    let answer = io.registrar.ask(to_registrar).await?;
+    let (io, state) = (Rc::clone(io), Rc::clone(state));
+    tokio::task::spawn_local(async move {
+        let gone = || Fault::new(Reason::Unavailable, "the registrar is gone: the service is shutting down");
+        match answer.await {
+            Ok(RegistrarReply::Nodes(reply)) => state.reply(kind, sequence, &reply),
+            Ok(RegistrarReply::List(reply)) => state.reply(kind, sequence, &reply),
+            Ok(RegistrarReply::Status(reply)) => state.reply(kind, sequence, &*reply),
+            Ok(RegistrarReply::Exported(_)) | Err(_) => state.reply_fault(kind.number(), sequence, &gone()),
+        }
+        io.observe(kind, ReasonCode::default(), io.shared.now().nanos_since(now));
+    });
+    Ok(())
+}
+
+fn enter(io: &Io, state: &Rc<ConnectionState>, sequence: u64, parts: Parts, started: Time) -> usize {
+    io.enter(Operation { connection: Rc::clone(state), sequence, started, parts })
+}
+
+/// Waits until `parts` requests can enter the port, in order of arrival.
+async fn take_room(io: &Io, parts: usize) {
+    let parts = u32::try_from(parts).expect("a batch is bounded");
+    if let Ok(room) = io.room.try_acquire_many(parts) {
+        return room.forget();
+    }
+    // What was submitted so far must be on its way before anybody waits for it.
+    io.port.borrow_mut().flush();
+    io.room.acquire_many(parts).await.expect("the room is never closed").forget();
+}
+
+async fn handle_place(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    request: PlaceRequest,
+    now: Time,
+) {
+    let default_policy = io.shared.settings.load().default_policy;
+    let request = {
+        let mut port = io.port.borrow_mut();
+        placement_request(request, port.catalog(), default_policy)
+    };
+    match request {
+        Ok(request) => {
+            take_room(io, 1).await;
+            let operation = enter(io, state, sequence, Parts::Place, now);
+            io.submit(operation, 0, PortRequest::Place(request), now);
+        }
+        Err(reply) => {
+            state.reply(Kind::Place, sequence, &*reply);
+            io.observe(Kind::Place, reply.reason, 0);
+        }
+    }
+}
+
+async fn handle_place_batch(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    batch: PlaceBatch,
+    now: Time,
+) {
+    debug_assert!(batch.requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
+    let default_policy = io.shared.settings.load().default_policy;
+    let mut replies = Vec::with_capacity(batch.requests.len());
+    let mut valid = Vec::with_capacity(batch.requests.len());
+    {
+        let mut port = io.port.borrow_mut();
+        let catalog = port.catalog();
+        for (part, request) in batch.requests.into_iter().enumerate() {
+            match placement_request(request, catalog, default_policy) {
+                Ok(request) => {
+                    valid.push((part, request));
+                    replies.push(PlaceReply::default());
+                }
+                Err(reply) => replies.push(*reply),
+            }
+        }
+    }
+    if valid.is_empty() {
+        return state.reply(Kind::PlaceBatch, sequence, &PlaceBatchReply { replies });
+    }
+    take_room(io, valid.len()).await;
+    let operation = enter(io, state, sequence, Parts::PlaceBatch { replies, left: valid.len() }, now);
+    for (part, request) in valid {
+        io.submit(operation, part, PortRequest::Place(request), now);
+    }
+}
+
+async fn handle_release_batch(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    batch: ReleaseBatch,
+    now: Time,
+) {
+    if batch.requests.is_empty() {
+        return state.reply(Kind::ReleaseBatch, sequence, &ReleaseBatchReply::default());
+    }
+    let left = batch.requests.len();
+    take_room(io, left).await;
+    let replies = vec![ReleaseReply::default(); left];
+    let operation = enter(io, state, sequence, Parts::ReleaseBatch { replies, left }, now);
+    for (part, request) in batch.requests.into_iter().enumerate() {
+        io.submit(operation, part, PortRequest::Release(request.allocation.into()), now);
+    }
+}
+
+/// Writes replies, many at once, until the reader is done and everything is answered.
+async fn write_replies(state: &ConnectionState, send: &mut SendStream) {
+    loop {
+        let out = std::mem::take(&mut *state.out.borrow_mut());
+        if !out.is_empty() {
+            let written = state.unwritten.replace(0);
+            let failed = send.write_chunk(out.into()).await.is_err();
+            debug_assert!(written > 0);
+            state.broken.set(failed);
+            state.room.notify_one();
+            if failed {
+                return;
+            }
+            continue;
+        }
+        if state.is_done() {
+            if send.finish().is_ok() {
+                let _ = send.stopped().await;
+            }
+            return;
+        }
+        state.written.notified().await;
+    }
+}

@@ -1,0 +1,219 @@
+//! One I/O thread: accepts connections, submits their requests at its port, hands replies back.
+
+use std::cell::RefCell;
+use std::net::UdpSocket;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
+use slab::Slab;
+use tokio::sync::{Notify, Semaphore, watch};
+use tokio::task::{JoinSet, LocalSet};
+use wharf_core::limits::PORT_IN_FLIGHT_MAX;
+use wharf_core::router::{Port, PortReply, PortRequest, Tag};
+use wharf_core::time::Time;
+
+use super::connection::{ConnectionState, serve_connection};
+use super::operation::{Complete, Operation, split_tag, tag};
+use super::{IoObserver, RegistrarHandle, ServerShared};
+use crate::protocol::{Kind, ReasonCode};
+use crate::tls::{ServerCertificate, TlsError, server_crypto};
+
+/// What an I/O thread is made of.
+pub struct IoThread {
+    /// Its socket; several threads share an address by `SO_REUSEPORT`.
+    pub socket: UdpSocket,
+    /// Its port to the shards.
+    pub port: Port,
+    /// What the port's waker triggers.
+    pub wake: Arc<Notify>,
+    /// The certificate.
+    pub certificate: Arc<ServerCertificate>,
+    /// What all threads share.
+    pub shared: Arc<ServerShared>,
+    /// The way to the registrar.
+    pub registrar: RegistrarHandle,
+    /// Becomes true when the server is to stop.
+    pub shutdown: watch::Receiver<bool>,
+    /// Watches its replies.
+    pub observer: Box<dyn IoObserver>,
+}
+
+/// An I/O thread that cannot start.
+#[derive(Debug, thiserror::Error)]
+pub enum IoError {
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The socket cannot be used.
+    #[error("the UDP socket cannot be used: {0}")]
+    Socket(#[from] std::io::Error),
+}
+
+/// What the tasks of one I/O thread share.
+pub(super) struct Io {
+    pub(super) port: RefCell<Port>,
+    pub(super) operations: RefCell<Slab<Operation>>,
+    /// Requests that may still enter the port: waiting for it is in order of arrival.
+    pub(super) room: Semaphore,
+    pub(super) shared: Arc<ServerShared>,
+    pub(super) registrar: RegistrarHandle,
+    pub(super) shutdown: watch::Receiver<bool>,
+    observer: RefCell<Box<dyn IoObserver>>,
+    wake: Arc<Notify>,
+    /// Reused from poll to poll.
+    replies: RefCell<Vec<(Tag, PortReply)>>,
+}
+
+/// Runs until shutdown, then until everything that was accepted is answered. To be called
+/// inside a single-threaded runtime of its own.
+///
+/// # Errors
+/// When the socket or the certificate cannot be used.
+pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
+    let mut config = quinn::ServerConfig::with_crypto(Arc::new(server_crypto(&thread.certificate)?));
+    let mut transport = TransportConfig::default();
+    // One session, one stream.
+    transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
+    transport.max_concurrent_uni_streams(VarInt::from_u32(0));
+    config.transport_config(Arc::new(transport));
+    thread.socket.set_nonblocking(true)?;
+    let endpoint =
+        Endpoint::new(EndpointConfig::default(), Some(config), thread.socket, Arc::new(TokioRuntime))?;
+    let io = Rc::new(Io {
+        port: RefCell::new(thread.port),
+        operations: RefCell::new(Slab::new()),
+        room: Semaphore::new(PORT_IN_FLIGHT_MAX),
+        shared: thread.shared,
+        registrar: thread.registrar,
+        shutdown: thread.shutdown,
+        observer: RefCell::new(thread.observer),
+        wake: thread.wake,
+        replies: RefCell::new(Vec::new()),
+    });
+    LocalSet::new().run_until(accept(io, endpoint)).await;
+    Ok(())
+}
+
+async fn accept(io: Rc<Io>, endpoint: Endpoint) {
+    let answering = tokio::task::spawn_local(answer(Rc::clone(&io)));
+    let mut connections = JoinSet::new();
+    let mut shutdown = io.shutdown.clone();
+    loop {
+        tokio::select! {
+            biased;
+            _ = shutdown.wait_for(|&stop| stop) => break,
+            incoming = endpoint.accept() => match incoming {
+                Some(incoming) => {
+                    connections.spawn_local(serve_connection(Rc::clone(&io), incoming));
+                }
+                None => break,
+            },
+            Some(ended) = connections.join_next() => {
+                // A connection task does not panic for a peer's fault: what it does panic for
+                // is ours, and stops the process.
+                if let Err(error) = ended { std::panic::resume_unwind(error.into_panic()) }
+            }
+        }
+    }
+    // Each connection ends itself once all that it accepted is answered.
+    while let Some(ended) = connections.join_next().await {
+        if let Err(error) = ended {
+            std::panic::resume_unwind(error.into_panic());
+        }
+    }
+    endpoint.close(VarInt::from_u32(0), b"shutting down");
+    endpoint.wait_idle().await;
+    answering.abort();
+}
+
+/// Takes the engine's answers and hands the replies to their connections.
+async fn answer(io: Rc<Io>) {
+    loop {
+        if io.poll_port() > 0 {
+            // The writers of the connections go first; then look again.
+            tokio::task::yield_now().await;
+            continue;
+        }
+        let asleep = {
+            let mut port = io.port.borrow_mut();
+            let bell = Arc::clone(port.bell());
+            bell.sleep_if(|| port.is_idle())
+        };
+        if asleep {
+            io.wake.notified().await;
+        }
+    }
+}
+
+impl Io {
+    /// Enters one operation whose parts can be submitted.
+    pub(super) fn enter(&self, operation: Operation) -> usize {
+        self.operations.borrow_mut().insert(operation)
+    }
+
+    /// Submits one part. The caller has taken room for it.
+    pub(super) fn submit(&self, operation: usize, part: usize, request: PortRequest, now: Time) {
+        let at_once = self.port.borrow_mut().submit(tag(operation, part), request, now);
+        if let Some(reply) = at_once.expect("room was taken before") { self.handle_reply(operation, part, reply, now) }
+    }
+
+    fn poll_port(&self) -> usize {
+        let now = self.shared.now();
+        let mut replies = self.replies.take();
+        let taken = {
+            let mut port = self.port.borrow_mut();
+            let taken = port.poll(now, |tag, reply| replies.push((tag, reply)));
+            // What spilled went to other shards' rings.
+            port.flush();
+            self.shared.counters.spilled.store(port.spilled(), Ordering::Relaxed);
+            taken
+        };
+        for (tag, reply) in replies.drain(..) {
+            let (operation, part) = split_tag(tag);
+            self.handle_reply(operation, part, reply, now);
+        }
+        self.replies.replace(replies);
+        taken
+    }
+
+    fn handle_reply(&self, key: usize, part: usize, reply: PortReply, now: Time) {
+        self.room.add_permits(1);
+        let mut operations = self.operations.borrow_mut();
+        let operation = &mut operations[key];
+        let complete = {
+            let mut port = self.port.borrow_mut();
+            operation.handle_part(part, reply, port.catalog())
+        };
+        let Some(complete) = complete else { return };
+        let kind = operation.kind();
+        let Operation { connection, sequence, started, .. } = operations.remove(key);
+        drop(operations);
+        self.finish(&connection, kind, sequence, &complete);
+        self.observe(kind, complete.reason(), now.nanos_since(started));
+    }
+
+    fn finish(&self, connection: &ConnectionState, kind: Kind, sequence: u64, complete: &Complete) {
+        match complete {
+            Complete::Place(reply) => connection.reply(kind, sequence, reply),
+            Complete::Release(reply) => connection.reply(kind, sequence, reply),
+            Complete::PlaceBatch(reply) => connection.reply(kind, sequence, reply),
+            Complete::ReleaseBatch(reply) => connection.reply(kind, sequence, reply),
+        }
+    }
+
+    pub(super) fn observe(&self, kind: Kind, reason: ReasonCode, nanos: u64) {
+        self.observer.borrow_mut().handle_reply(kind, reason, nanos);
+    }
+}
+
+impl Complete {
+    fn reason(&self) -> ReasonCode {
+        match self {
+            Self::Place(reply) => reply.reason,
+            Self::Release(reply) => reply.reason,
+            Self::PlaceBatch(_) | Self::ReleaseBatch(_) => ReasonCode::default(),
+        }
+    }
+}

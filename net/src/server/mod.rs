@@ -1,0 +1,172 @@
+//! The server: I/O threads that carry requests to the engine's ports, and the registrar's task.
+//!
+//! Each I/O thread has a single-threaded runtime, a UDP socket, a [`Port`] to all shards and
+//! the connections that the kernel gives its socket. Nothing on the road of a placement is
+//! shared between I/O threads but the shards' rings and published tables. Node commands and
+//! status go to the one owner of the global records, [`registrar_task`].
+
+mod connection;
+mod io_thread;
+pub use io_thread::{IoError, IoThread, run_io_thread};
+mod registrar_task;
+pub use registrar_task::{
+    RegistrarHandle, RegistrarQuestions, RegistrarReply, RegistrarRequest, RegistrarTask, run_registrar,
+};
+mod operation;
+
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::task::{Wake, Waker};
+
+use arc_swap::ArcSwap;
+use tokio::sync::Notify;
+use wharf_core::executor::Clock;
+use wharf_core::ids::Incarnation;
+use wharf_core::limits::{NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX};
+use wharf_core::request::Policy;
+#[cfg(doc)]
+use wharf_core::router::Port;
+use wharf_core::time::Time;
+
+use crate::protocol::{
+    FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, Kind, Limits, ReasonCode, ServerIdentity, UNACKNOWLEDGED_MAX,
+};
+use crate::session::{DetachedSessions, Session};
+
+/// What can change while the server runs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The policy of requests that name none.
+    pub default_policy: Policy,
+    /// Unanswered requests of one connection, for connections opened from now on.
+    pub in_flight_max: u32,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self { default_policy: Policy::default(), in_flight_max: IN_FLIGHT_DEFAULT }
+    }
+}
+
+/// Watches the replies of one I/O thread, on that thread.
+pub trait IoObserver {
+    /// A request was answered, so many nanoseconds after it was read.
+    fn handle_reply(&mut self, kind: Kind, reason: ReasonCode, nanos: u64);
+}
+
+/// Watches nothing.
+pub struct Unobserved;
+
+impl IoObserver for Unobserved {
+    fn handle_reply(&mut self, _kind: Kind, _reason: ReasonCode, _nanos: u64) {}
+}
+
+/// Counters of the server, for metrics.
+#[derive(Debug, Default)]
+pub struct Counters {
+    /// Connections that are open.
+    pub connections: AtomicU64,
+    /// Connections since the start.
+    pub connections_total: AtomicU64,
+    /// Frames that were refused before their request was looked at.
+    pub frames_refused: AtomicU64,
+    /// Placements that went on to another shard.
+    pub spilled: AtomicU64,
+}
+
+/// What all threads of a server share.
+pub struct ServerShared {
+    store: [u8; 16],
+    incarnation: Incarnation,
+    software: String,
+    started: Time,
+    clock: Arc<dyn Clock + Sync>,
+    resident_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
+    settings: ArcSwap<Settings>,
+    sessions: Mutex<DetachedSessions>,
+    /// For metrics.
+    pub counters: Counters,
+}
+
+impl ServerShared {
+    /// What a server of this store and start shares.
+    #[must_use]
+    pub fn new(
+        store: [u8; 16],
+        incarnation: Incarnation,
+        clock: Arc<dyn Clock + Sync>,
+        resident_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
+        settings: Settings,
+    ) -> Arc<Self> {
+        Arc::new(Self {
+            store,
+            incarnation,
+            software: concat!("wharfinger ", env!("CARGO_PKG_VERSION")).to_owned(),
+            started: clock.now(),
+            clock,
+            resident_bytes,
+            settings: ArcSwap::from_pointee(settings),
+            sessions: Mutex::new(DetachedSessions::new(incarnation)),
+            counters: Counters::default(),
+        })
+    }
+
+    /// Exchanges the settings.
+    pub fn set_settings(&self, settings: Settings) {
+        self.settings.store(Arc::new(settings));
+    }
+
+    fn now(&self) -> Time {
+        self.clock.now()
+    }
+
+    fn identity(&self) -> ServerIdentity {
+        ServerIdentity { store: self.store, incarnation: self.incarnation.0, software: self.software.clone() }
+    }
+
+    fn limits(&self) -> Limits {
+        // No more than the port can carry: one connection alone never waits for itself.
+        let in_flight_max = self.settings.load().in_flight_max.clamp(1, PORT_IN_FLIGHT_MAX as u32);
+        Limits {
+            frame_bytes_max: FRAME_BYTES_MAX,
+            in_flight_max,
+            unacknowledged_max: UNACKNOWLEDGED_MAX,
+            placements_per_message_max: PLACEMENTS_PER_MESSAGE_MAX as u32,
+            nodes_per_message_max: NODES_PER_MESSAGE_MAX as u32,
+        }
+    }
+
+    fn with_sessions<R>(&self, f: impl FnOnce(&mut DetachedSessions) -> R) -> R {
+        f(&mut self.sessions.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn detach(&self, session: Session) {
+        self.with_sessions(|sessions| sessions.detach(session));
+    }
+
+    fn count(counter: &AtomicU64) {
+        // Relaxed: a statistic, nothing rests on it.
+        counter.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// Wakes the task that waits on a [`Notify`].
+struct NotifyWaker(Arc<Notify>);
+
+impl Wake for NotifyWaker {
+    fn wake(self: Arc<Self>) {
+        self.0.notify_one();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.0.notify_one();
+    }
+}
+
+/// A notification and the waker that triggers it: the waker goes to
+/// [`Engine::open`](wharf_core::store::Engine::open), the notification to the port's owner.
+#[must_use]
+pub fn port_owner() -> (Arc<Notify>, Waker) {
+    let notify = Arc::new(Notify::new());
+    (Arc::clone(&notify), Waker::from(Arc::new(NotifyWaker(notify))))
+}

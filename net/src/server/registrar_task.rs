@@ -1,0 +1,391 @@
+//! The registrar's task: the one owner of the global records serves node commands and status.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use slab::Slab;
+use tokio::sync::{Notify, mpsc, oneshot};
+use wharf_core::ids::{NodeId, Ordinal, PartitionId};
+use wharf_core::limits::{NODES_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX, SHARDS_MAX};
+use wharf_core::node::NodeState;
+use wharf_core::registrar::{Catalog, Registrar};
+use wharf_core::router::{Port, PortReply, PortRequest};
+use wharf_core::shard::{Command, Outcome, ResourceSum, ShardStatus};
+use wharf_core::store::{ShardState, books_hash};
+
+use super::ServerShared;
+use super::operation::{split_tag, tag};
+use crate::convert::{node_spec, node_status, registrar_fault, rejection_fault, resource_name};
+use crate::protocol::{
+    DrainRequest, Fault, ListReply, ListRequest, NodeBody, NodeReply, NodesReply, NodesRequest, Reason,
+    RemoveRequest, ResourceStatus, ShardStatusBody, StatusReply, StatusRequest,
+};
+
+/// Requests that may wait for the registrar.
+const QUEUE_MAX: usize = 64;
+
+/// What the registrar is asked.
+#[derive(Debug)]
+pub enum RegistrarRequest {
+    /// Register.
+    Add(NodesRequest),
+    /// New capacity and labels.
+    Update(NodesRequest),
+    /// Take no new work, or take it again.
+    Drain(DrainRequest),
+    /// Go.
+    Remove(RemoveRequest),
+    /// A page.
+    List(ListRequest),
+    /// Sums and counters.
+    Status(StatusRequest),
+    /// The durable state of every shard.
+    Export,
+}
+
+/// What it answers.
+#[derive(Debug)]
+pub enum RegistrarReply {
+    /// To the first four.
+    Nodes(NodesReply),
+    /// To `List`.
+    List(ListReply),
+    /// To `Status`.
+    Status(Box<StatusReply>),
+    /// To `Export`, in order of shard.
+    Exported(Vec<ShardState>),
+}
+
+type Question = (RegistrarRequest, oneshot::Sender<RegistrarReply>);
+
+/// The way to the registrar's task.
+#[derive(Clone, Debug)]
+pub struct RegistrarHandle(mpsc::Sender<Question>);
+
+impl RegistrarHandle {
+    /// A handle, and the questions for the task.
+    #[must_use]
+    pub fn channel() -> (Self, RegistrarQuestions) {
+        let (sender, receiver) = mpsc::channel(QUEUE_MAX);
+        (Self(sender), RegistrarQuestions(receiver))
+    }
+
+    /// Puts a question; the answer will come through the receiver. Questions are answered in
+    /// the order in which they were put.
+    ///
+    /// # Errors
+    /// When the task is gone.
+    pub async fn ask(&self, request: RegistrarRequest) -> Result<oneshot::Receiver<RegistrarReply>, Fault> {
+        let (reply, answer) = oneshot::channel();
+        let gone = |_| Fault::new(Reason::Unavailable, "the registrar is gone: the service is shutting down");
+        self.0.send((request, reply)).await.map_err(gone)?;
+        Ok(answer)
+    }
+}
+
+/// The questions that the task takes.
+pub struct RegistrarQuestions(mpsc::Receiver<Question>);
+
+/// What the task owns.
+pub struct RegistrarTask {
+    /// The global records.
+    pub registrar: Registrar,
+    /// Its port: the only one that sends node commands.
+    pub port: Port,
+    /// What the port's waker triggers.
+    pub wake: Arc<Notify>,
+    /// Where the catalog is published.
+    pub catalog: Arc<ArcSwap<Catalog>>,
+    /// What all threads share.
+    pub shared: Arc<ServerShared>,
+}
+
+/// A request whose commands are under way.
+struct Job {
+    reply: oneshot::Sender<RegistrarReply>,
+    left: usize,
+    kind: JobKind,
+}
+
+enum JobKind {
+    Nodes(Vec<NodeReply>),
+    List(u16),
+    Status(StatusRequest),
+    Export,
+}
+
+struct Desk {
+    task: RegistrarTask,
+    jobs: Slab<Job>,
+}
+
+/// Runs until every handle is dropped; gives the registrar back.
+pub async fn run_registrar(task: RegistrarTask, questions: RegistrarQuestions) -> Registrar {
+    let mut questions = questions.0;
+    let mut desk = Desk { task, jobs: Slab::new() };
+    let room = SHARDS_MAX as usize + NODES_PER_MESSAGE_MAX;
+    loop {
+        desk.poll();
+        let asleep = {
+            let port = &mut desk.task.port;
+            let bell = Arc::clone(port.bell());
+            bell.sleep_if(|| port.is_idle())
+        };
+        if !asleep {
+            continue;
+        }
+        let has_room = desk.task.port.pending() + room <= PORT_IN_FLIGHT_MAX;
+        let wake = Arc::clone(&desk.task.wake);
+        tokio::select! {
+            () = wake.notified() => {}
+            question = questions.recv(), if has_room => match question {
+                Some((request, reply)) => desk.handle(request, reply),
+                None => return desk.task.registrar,
+            },
+        }
+    }
+}
+
+fn faulty(fault: Fault) -> NodeReply {
+    NodeReply { reason: fault.reason, fault: Some(fault), ..NodeReply::default() }
+}
+
+/// A command for one partition, or the reply of a node that needs none.
+type Planned = Result<(PartitionId, Command, NodeId), Fault>;
+
+impl Desk {
+    fn handle(&mut self, request: RegistrarRequest, reply: oneshot::Sender<RegistrarReply>) {
+        match request {
+            RegistrarRequest::Add(request) => {
+                let planned = request.nodes.into_iter().map(|node| self.plan_add(node)).collect();
+                self.start_nodes(planned, reply);
+            }
+            RegistrarRequest::Update(request) => {
+                let planned = request.nodes.into_iter().map(|node| self.plan_update(node)).collect();
+                self.start_nodes(planned, reply);
+            }
+            RegistrarRequest::Drain(request) => {
+                let state = if request.undo { NodeState::Ready } else { NodeState::Draining };
+                let plan = |name: &str| self.plan_named(name, |node| Command::SetState(node, state));
+                let planned = request.names.iter().map(|name| plan(&name.0)).collect();
+                self.start_nodes(planned, reply);
+            }
+            RegistrarRequest::Remove(request) => {
+                let force = request.force;
+                let plan = |name: &str| self.plan_named(name, |node| Command::RemoveNode { node, force });
+                let planned = request.names.iter().map(|name| plan(&name.0)).collect();
+                self.start_nodes(planned, reply);
+            }
+            RegistrarRequest::List(request) => {
+                let limit = request.limit.clamp(1, NODES_PER_MESSAGE_MAX as u16);
+                let command = Command::ListNodes { after: Ordinal(request.after), limit };
+                self.start_every(JobKind::List(limit), command, reply);
+            }
+            RegistrarRequest::Status(request) => {
+                self.start_every(JobKind::Status(request), Command::Status { audit: request.audit }, reply);
+            }
+            RegistrarRequest::Export => self.start_every(JobKind::Export, Command::Export, reply),
+        }
+    }
+
+    fn plan_add(&mut self, node: NodeBody) -> Planned {
+        let registrar = &mut self.task.registrar;
+        // The name first: a node added twice must not teach the registry anything.
+        if let Ok((id, _)) = registrar.resolve(&node.name) {
+            let exists = wharf_core::registrar::RegistrarError::NodeExists { name: node.name.into(), id };
+            return Err(registrar_fault(&exists));
+        }
+        let spec = node_spec(node, registrar.resources_mut())?;
+        let registration = registrar.register(spec).map_err(|error| registrar_fault(&error))?;
+        let (partition, id) = (registration.partition, registration.id);
+        Ok((partition, Command::AddNode(Box::new(registration)), id))
+    }
+
+    fn plan_update(&mut self, node: NodeBody) -> Planned {
+        let registrar = &mut self.task.registrar;
+        registrar.resolve(&node.name).map_err(|error| registrar_fault(&error))?;
+        let spec = node_spec(node, registrar.resources_mut())?;
+        let (id, partition, spec) = registrar.update(spec).map_err(|error| registrar_fault(&error))?;
+        Ok((partition, Command::UpdateNode(id, Box::new(spec)), id))
+    }
+
+    fn plan_named(&self, name: &str, command: impl FnOnce(NodeId) -> Command) -> Planned {
+        let (id, partition) = self.task.registrar.resolve(name).map_err(|error| registrar_fault(&error))?;
+        Ok((partition, command(id), id))
+    }
+
+    fn start_nodes(&mut self, planned: Vec<Planned>, reply: oneshot::Sender<RegistrarReply>) {
+        // Published before any shard can place on a new node: a reply that names it finds its name.
+        self.publish();
+        let now = self.task.shared.now();
+        let left = planned.iter().filter(|planned| planned.is_ok()).count();
+        let replies = vec![NodeReply::default(); planned.len()];
+        let key = self.jobs.insert(Job { reply, left, kind: JobKind::Nodes(replies) });
+        for (part, planned) in planned.into_iter().enumerate() {
+            let answered = match planned {
+                Ok((partition, command, node)) => {
+                    let request = PortRequest::Partition(partition, command);
+                    let at_once = self.task.port.submit(tag(key, part), request, now);
+                    assert!(matches!(at_once, Ok(None)), "room was looked for before");
+                    NodeReply { node: node.0, ..NodeReply::default() }
+                }
+                Err(fault) => faulty(fault),
+            };
+            if let JobKind::Nodes(replies) = &mut self.jobs[key].kind {
+                replies[part] = answered;
+            }
+        }
+        self.task.port.flush();
+        if left == 0 {
+            self.complete(key, Vec::new());
+        }
+    }
+
+    fn start_every(&mut self, kind: JobKind, command: Command, reply: oneshot::Sender<RegistrarReply>) {
+        let key = self.jobs.insert(Job { reply, left: 1, kind });
+        let at_once = self.task.port.submit(tag(key, 0), PortRequest::Every(command), self.task.shared.now());
+        assert!(matches!(at_once, Ok(None)), "room was looked for before");
+        self.task.port.flush();
+    }
+
+    fn publish(&mut self) {
+        self.task.catalog.store(Arc::new(self.task.registrar.catalog()));
+    }
+
+    fn poll(&mut self) {
+        let now = self.task.shared.now();
+        let mut replies = Vec::new();
+        self.task.port.poll(now, |tag, reply| replies.push((tag, reply)));
+        let mut forgot = false;
+        for (tag, reply) in replies {
+            let (key, part) = split_tag(tag);
+            let outcomes = match reply {
+                PortReply::Every(outcomes) => outcomes,
+                PortReply::One(outcome) => {
+                    forgot |= self.handle_node_outcome(key, part, outcome);
+                    Vec::new()
+                }
+                other => unreachable!("the registrar places nothing: {other:?}"),
+            };
+            self.jobs[key].left -= 1;
+            if self.jobs[key].left == 0 {
+                if std::mem::take(&mut forgot) {
+                    self.publish();
+                }
+                self.complete(key, outcomes);
+            }
+        }
+        if forgot {
+            self.publish();
+        }
+    }
+
+    /// Enters what a shard answered about one node; whether the node is gone.
+    fn handle_node_outcome(&mut self, key: usize, part: usize, outcome: Outcome) -> bool {
+        let JobKind::Nodes(replies) = &mut self.jobs[key].kind else {
+            unreachable!("only node commands go to one shard");
+        };
+        match outcome {
+            Outcome::NodeAdded(_) | Outcome::NodeUpdated(_) | Outcome::StateSet(..) => false,
+            Outcome::NodeRemoved { node, allocations_ended } => {
+                replies[part].allocations_ended = allocations_ended;
+                self.task.registrar.forget(node);
+                true
+            }
+            Outcome::Rejected(rejection) => {
+                replies[part] = NodeReply { node: replies[part].node, ..faulty(rejection_fault(&rejection)) };
+                false
+            }
+            other => unreachable!("no outcome of a node command: {other:?}"),
+        }
+    }
+
+    fn complete(&mut self, key: usize, outcomes: Vec<Outcome>) {
+        let job = self.jobs.remove(key);
+        let reply = match job.kind {
+            JobKind::Nodes(replies) => RegistrarReply::Nodes(NodesReply { replies }),
+            JobKind::List(limit) => RegistrarReply::List(self.list(limit, outcomes)),
+            JobKind::Status(request) => RegistrarReply::Status(Box::new(self.status(request, outcomes))),
+            JobKind::Export => {
+                let states = outcomes.into_iter().map(|outcome| match outcome {
+                    Outcome::Exported(state) => *state,
+                    other => unreachable!("no outcome of an export: {other:?}"),
+                });
+                RegistrarReply::Exported(states.collect())
+            }
+        };
+        // Who stopped waiting does not want it.
+        let _ = job.reply.send(reply);
+    }
+
+    fn list(&mut self, limit: u16, outcomes: Vec<Outcome>) -> ListReply {
+        let mut views: Vec<_> = outcomes
+            .into_iter()
+            .flat_map(|outcome| match outcome {
+                Outcome::Nodes(views) => views,
+                other => unreachable!("no outcome of a list: {other:?}"),
+            })
+            .collect();
+        views.sort_unstable_by_key(|view| view.registration.ordinal);
+        views.truncate(usize::from(limit));
+        let resources = self.task.registrar.resources_mut();
+        ListReply { nodes: views.iter().map(|view| node_status(view, resources)).collect() }
+    }
+
+    fn status(&mut self, request: StatusRequest, outcomes: Vec<Outcome>) -> StatusReply {
+        let statuses: Vec<ShardStatus> = outcomes
+            .into_iter()
+            .map(|outcome| match outcome {
+                Outcome::Status(status) => *status,
+                other => unreachable!("no outcome of a status: {other:?}"),
+            })
+            .collect();
+        let mut resources: BTreeMap<_, ResourceSum> = BTreeMap::new();
+        let mut partitions = BTreeMap::new();
+        for status in &statuses {
+            for &(kind, sum) in &status.resources {
+                let total = resources.entry(kind).or_default();
+                total.total += sum.total;
+                total.allocated += sum.allocated;
+                total.shortfall += sum.shortfall;
+            }
+            partitions.extend(status.audit.iter().flat_map(|audit| audit.partitions.iter().copied()));
+        }
+        let state = self.task.registrar.state();
+        let shared = &self.task.shared;
+        let registry = self.task.registrar.resources_mut();
+        StatusReply {
+            server: shared.identity(),
+            now: shared.now().0,
+            uptime: shared.now().nanos_since(shared.started),
+            resident_bytes: (shared.resident_bytes)(),
+            // Relaxed: a statistic, nothing rests on it.
+            connections: shared.counters.connections.load(std::sync::atomic::Ordering::Relaxed),
+            shards: statuses.iter().map(shard_status).collect(),
+            resources: resources
+                .into_iter()
+                .map(|(kind, sum)| ResourceStatus {
+                    name: resource_name(kind, registry),
+                    total: sum.total,
+                    allocated: sum.allocated,
+                    shortfall: sum.shortfall,
+                })
+                .collect(),
+            books_hash: request.audit.then(|| books_hash(&state, partitions.into_values()).0),
+        }
+    }
+}
+
+fn shard_status(status: &ShardStatus) -> ShardStatusBody {
+    ShardStatusBody {
+        shard: status.shard.0,
+        nodes_ready: status.nodes_ready,
+        nodes_draining: status.nodes_draining,
+        allocations: status.allocations,
+        placed: status.placed,
+        refused: status.refused,
+        released: status.released,
+        state_hash: status.audit.as_ref().map(|audit| audit.shard.0),
+    }
+}

@@ -1,0 +1,247 @@
+//! What a server remembers of a client session (the RIFL scheme: Lee et al., "Implementing
+//! linearizability at large scale and low latency", SOSP 2015).
+//!
+//! A request is `(session, sequence)`. Its outcome is kept until the client acknowledges it by
+//! the lowest unacknowledged sequence that every frame carries. A repeated request is answered
+//! with the kept outcome and is not done again; one below the mark is refused.
+//!
+//! State without I/O: a connection task owns one at a time, and hands it to the next connection
+//! of the same client through [`DetachedSessions`].
+
+use std::collections::{BTreeMap, VecDeque};
+
+use wharf_core::ids::{Incarnation, SessionId};
+
+use crate::protocol::{SessionToken, UNACKNOWLEDGED_MAX};
+
+/// One sequence of a session.
+#[derive(Debug)]
+enum Entry {
+    /// Skipped so far.
+    Vacant,
+    /// Under way.
+    InFlight,
+    /// Answered; the encoded reply.
+    Answered(Box<[u8]>),
+}
+
+/// What to do with a request.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Admission<'a> {
+    /// Do it.
+    New,
+    /// It is under way: its reply will come.
+    UnderWay,
+    /// It was answered: say it again.
+    Answered(&'a [u8]),
+    /// It was acknowledged: its outcome is forgotten, and it is not done again.
+    Stale,
+    /// Too far ahead.
+    OutOfWindow,
+}
+
+/// The state of one client session.
+#[derive(Debug)]
+pub struct Session {
+    id: SessionId,
+    token: SessionToken,
+    /// Everything below is acknowledged.
+    base: u64,
+    /// From `base` on.
+    entries: VecDeque<Entry>,
+    in_flight: usize,
+}
+
+impl Session {
+    /// A new session, its first sequence being 1.
+    #[must_use]
+    pub fn new(id: SessionId, token: SessionToken) -> Self {
+        Self { id, token, base: 1, entries: VecDeque::new(), in_flight: 0 }
+    }
+
+    /// Which.
+    #[must_use]
+    pub fn id(&self) -> SessionId {
+        self.id
+    }
+
+    /// What resumes it.
+    #[must_use]
+    pub fn token(&self) -> SessionToken {
+        self.token
+    }
+
+    /// Requests under way.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
+    /// Forgets the outcomes below `lowest_unacknowledged`. A request under way is never
+    /// forgotten: a mark beyond it is a fault of the client, and moves only up to it.
+    pub fn acknowledge(&mut self, lowest_unacknowledged: u64) {
+        while self.base < lowest_unacknowledged {
+            match self.entries.front() {
+                Some(Entry::InFlight) => return,
+                Some(_) => {
+                    self.entries.pop_front();
+                    self.base += 1;
+                }
+                None => self.base = lowest_unacknowledged,
+            }
+        }
+    }
+
+    /// What to do with the request of `sequence`; a new one is under way from now on.
+    pub fn admit(&mut self, sequence: u64) -> Admission<'_> {
+        let Some(offset) = sequence.checked_sub(self.base) else { return Admission::Stale };
+        if offset >= u64::from(UNACKNOWLEDGED_MAX) {
+            return Admission::OutOfWindow;
+        }
+        let offset = offset as usize;
+        while self.entries.len() <= offset {
+            self.entries.push_back(Entry::Vacant);
+        }
+        let entry = &mut self.entries[offset];
+        match entry {
+            Entry::Vacant => {
+                *entry = Entry::InFlight;
+                self.in_flight += 1;
+                Admission::New
+            }
+            Entry::InFlight => Admission::UnderWay,
+            Entry::Answered(reply) => Admission::Answered(reply),
+        }
+    }
+
+    /// Keeps the outcome of a request under way.
+    ///
+    /// # Panics
+    /// When that sequence is not under way: an outcome without its request.
+    pub fn answer(&mut self, sequence: u64, reply: &[u8]) {
+        let entry = sequence.checked_sub(self.base).and_then(|offset| self.entries.get_mut(offset as usize));
+        match entry {
+            Some(entry @ Entry::InFlight) => *entry = Entry::Answered(reply.into()),
+            other => panic!("sequence {sequence} of session {} is {other:?}, not under way", self.id),
+        }
+        self.in_flight -= 1;
+    }
+}
+
+/// Sessions whose connection is gone, until their clients come back or others push them out.
+#[derive(Debug)]
+pub struct DetachedSessions {
+    incarnation: Incarnation,
+    opened: u64,
+    sessions: BTreeMap<SessionId, Session>,
+    /// In the order in which they were detached.
+    order: VecDeque<SessionId>,
+}
+
+/// Sessions that are kept for their clients to come back.
+pub const DETACHED_SESSIONS_MAX: usize = 1024;
+
+impl DetachedSessions {
+    /// None yet.
+    #[must_use]
+    pub fn new(incarnation: Incarnation) -> Self {
+        Self { incarnation, opened: 0, sessions: BTreeMap::new(), order: VecDeque::new() }
+    }
+
+    /// A new session.
+    pub fn open(&mut self, token: SessionToken) -> Session {
+        self.opened += 1;
+        Session::new(SessionId { incarnation: self.incarnation, number: self.opened }, token)
+    }
+
+    /// Keeps a session whose connection is gone.
+    ///
+    /// # Panics
+    /// When it has requests under way: their outcomes would be lost.
+    pub fn detach(&mut self, session: Session) {
+        assert!(session.in_flight == 0, "session {} is detached with requests under way", session.id);
+        if self.order.len() == DETACHED_SESSIONS_MAX
+            && let Some(oldest) = self.order.pop_front()
+        {
+            self.sessions.remove(&oldest);
+        }
+        self.order.push_back(session.id);
+        self.sessions.insert(session.id, session);
+    }
+
+    /// Takes a session up again, if it is kept and the token is its own.
+    pub fn resume(&mut self, id: SessionId, token: &SessionToken) -> Option<Session> {
+        if self.sessions.get(&id)?.token != *token {
+            return None;
+        }
+        self.order.retain(|&kept| kept != id);
+        self.sessions.remove(&id)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn session() -> Session {
+        Session::new(SessionId { incarnation: Incarnation(1), number: 1 }, [7; 16])
+    }
+
+    #[test]
+    fn a_request_is_done_once_and_answered_the_same() {
+        let mut session = session();
+        assert_eq!(session.admit(1), Admission::New);
+        assert_eq!(session.admit(1), Admission::UnderWay);
+        session.answer(1, b"yes");
+        assert_eq!(session.admit(1), Admission::Answered(b"yes"));
+        session.acknowledge(2);
+        assert_eq!(session.admit(1), Admission::Stale);
+        assert_eq!(session.admit(0), Admission::Stale);
+    }
+
+    #[test]
+    fn sequences_may_be_skipped_and_answered_in_any_order() {
+        let mut session = session();
+        assert_eq!(session.admit(3), Admission::New);
+        assert_eq!(session.admit(1), Admission::New);
+        session.answer(3, b"three");
+        assert_eq!(session.in_flight(), 1);
+        // The mark stops at what is under way.
+        session.acknowledge(4);
+        assert_eq!(session.admit(3), Admission::Answered(b"three"));
+        session.answer(1, b"one");
+        session.acknowledge(4);
+        assert_eq!(session.admit(3), Admission::Stale);
+    }
+
+    #[test]
+    fn the_window_bounds_what_a_client_can_make_the_server_keep() {
+        let mut session = session();
+        assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX)), Admission::New);
+        assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX) + 1), Admission::OutOfWindow);
+        assert_eq!(session.admit(u64::MAX), Admission::OutOfWindow);
+    }
+
+    #[test]
+    fn sessions_are_resumed_by_their_token_and_pushed_out_in_order() {
+        let mut detached = DetachedSessions::new(Incarnation(1));
+        let first = detached.open([1; 16]);
+        let id = first.id();
+        detached.detach(first);
+        assert!(detached.resume(id, &[2; 16]).is_none());
+        let first = detached.resume(id, &[1; 16]).unwrap();
+        assert!(detached.resume(id, &[1; 16]).is_none());
+        detached.detach(first);
+        for _ in 0..DETACHED_SESSIONS_MAX {
+            let other = detached.open([3; 16]);
+            detached.detach(other);
+        }
+        assert!(detached.resume(id, &[1; 16]).is_none());
+    }
+
+    #[test]
+    #[should_panic(expected = "not under way")]
+    fn an_outcome_without_its_request_stops_the_process() {
+        session().answer(1, b"");
+    }
+}

@@ -1,0 +1,107 @@
+//! TLS 1.3: the server's certificate (exchangeable while it runs) and the client's trust.
+
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use quinn::crypto::rustls::{QuicClientConfig, QuicServerConfig};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::{ClientHello, ResolvesServerCert};
+use rustls::sign::CertifiedKey;
+
+use crate::protocol::{ALPN, SessionToken};
+
+/// A certificate or trust that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TlsError {
+    /// rustls refuses it.
+    #[error("the certificate or its key cannot be used: {0}")]
+    Rustls(#[from] rustls::Error),
+    /// The provider has no cipher suite that QUIC starts with.
+    #[error("TLS cannot be used for QUIC: {0}")]
+    Quic(#[from] quinn::crypto::rustls::NoInitialCipherSuite),
+}
+
+fn provider() -> Arc<rustls::crypto::CryptoProvider> {
+    Arc::new(rustls::crypto::ring::default_provider())
+}
+
+/// The server's certificate; [`set`](Self::set) exchanges it for new connections.
+#[derive(Debug)]
+pub struct ServerCertificate(ArcSwap<CertifiedKey>);
+
+impl ServerCertificate {
+    /// A certificate chain and its key.
+    ///
+    /// # Errors
+    /// When the key cannot be used.
+    pub fn new(
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<Arc<Self>, TlsError> {
+        Ok(Arc::new(Self(ArcSwap::from_pointee(certified(chain, key)?))))
+    }
+
+    /// Exchanges it.
+    ///
+    /// # Errors
+    /// When the key cannot be used; the old certificate stays.
+    pub fn set(
+        &self,
+        chain: Vec<CertificateDer<'static>>,
+        key: PrivateKeyDer<'static>,
+    ) -> Result<(), TlsError> {
+        self.0.store(Arc::new(certified(chain, key)?));
+        Ok(())
+    }
+}
+
+fn certified(
+    chain: Vec<CertificateDer<'static>>,
+    key: PrivateKeyDer<'static>,
+) -> Result<CertifiedKey, rustls::Error> {
+    CertifiedKey::from_der(chain, key, &provider())
+}
+
+impl ResolvesServerCert for ServerCertificate {
+    fn resolve(&self, _hello: ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        Some(self.0.load_full())
+    }
+}
+
+/// The QUIC side of a server with this certificate.
+pub(crate) fn server_crypto(certificate: &Arc<ServerCertificate>) -> Result<QuicServerConfig, TlsError> {
+    let mut config = rustls::ServerConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_no_client_auth()
+        .with_cert_resolver(Arc::<ServerCertificate>::clone(certificate));
+    config.alpn_protocols = vec![ALPN.to_vec()];
+    Ok(QuicServerConfig::try_from(config)?)
+}
+
+/// The QUIC side of a client that trusts `roots` (certificates of authorities, or the server's
+/// own self-signed one) and speaks `alpn`.
+pub(crate) fn client_crypto(
+    roots: &[CertificateDer<'static>],
+    alpn: &[u8],
+) -> Result<QuicClientConfig, TlsError> {
+    let mut store = rustls::RootCertStore::empty();
+    for root in roots {
+        store.add(root.clone())?;
+    }
+    let mut config = rustls::ClientConfig::builder_with_provider(provider())
+        .with_protocol_versions(&[&rustls::version::TLS13])?
+        .with_root_certificates(store)
+        .with_no_client_auth();
+    config.alpn_protocols = vec![alpn.to_vec()];
+    Ok(QuicClientConfig::try_from(config)?)
+}
+
+/// A secret that nobody can guess.
+///
+/// # Panics
+/// When the operating system has no randomness to give, without which TLS could not run either.
+pub(crate) fn random_token() -> SessionToken {
+    let mut token = SessionToken::default();
+    provider().secure_random.fill(&mut token).expect("the operating system gives randomness");
+    token
+}

@@ -1,1 +1,19 @@
-//! Measures Wharfinger.
+//! Measures Wharfinger: replays cluster traces, makes synthetic ones, and compares with a plain
+//! scan over all nodes in the same run.
+//!
+//! | module | what stands there |
+//! |---|---|
+//! | [`trace`] | a cluster and its pods, read from files |
+//! | [`workload`] | synthetic clusters and workloads in the same format, and the embedded sample |
+//! | [`target`] | what a replay drives: the engine in process, the linear scan |
+//! | [`replay`] | the driver, its report, the placements file |
+//! | [`verify`] | an independent check of a placements file |
+//! | [`cli`] | the commands of `wharf-bench` |
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod replay;
+pub mod target;
+pub mod trace;
+pub mod verify;
+pub mod workload;

@@ -1,2 +1,16 @@
-//! wharf-bench
-fn main() {}
+//! `wharf-bench`: parses the command line and runs the command. Everything else is in the library.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use wharf_bench::cli::Cli;
+
+fn main() -> ExitCode {
+    match Cli::parse().run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("wharf-bench: {error:#}");
+            ExitCode::FAILURE
+        }
+    }
+}

@@ -1,1 +1,21 @@
-//! Oracles.
+//! Oracles, differential runs and fuzz targets of Wharfinger.
+//!
+//! Every run is a function from bytes to a verdict ([`run_index_ops`], [`run_shard_ops`]), so
+//! that ordinary tests (`tests/`), cargo-fuzz targets (`fuzz_targets/`) and a file that
+//! libFuzzer left behind all drive the same code.
+#![forbid(unsafe_code)]
+
+mod index_ops;
+pub use index_ops::run_index_ops;
+pub mod oracle;
+mod shard_ops;
+pub use shard_ops::run_shard_ops;
+
+use wharf_core::rng::Rng;
+
+/// `length` bytes that are a function of `seed`: inputs for tests that generate their own.
+#[must_use]
+pub fn bytes_of_seed(seed: u64, length: usize) -> Vec<u8> {
+    let mut rng = Rng::new(seed);
+    (0..length).map(|_| rng.next_u64().to_le_bytes()[0]).collect()
+}

@@ -1,0 +1,39 @@
+//! The command line of `wharf-bench`.
+
+mod generate;
+mod replay;
+mod verify;
+
+use clap::{Parser, Subcommand};
+
+/// Measures Wharfinger: replays cluster traces, makes synthetic ones, checks placements.
+#[derive(Debug, Parser)]
+#[command(name = "wharf-bench", version, about)]
+pub struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Feed a cluster trace to an engine and report rate, latency, utilisation and books.
+    Replay(replay::ReplayArgs),
+    /// Write a synthetic cluster and workload in the columns of the openb trace.
+    Generate(generate::GenerateArgs),
+    /// Check a placements file against its trace, with code that shares nothing with the engine.
+    Verify(verify::VerifyArgs),
+}
+
+impl Cli {
+    /// Runs the command.
+    ///
+    /// # Errors
+    /// What went wrong and what to do.
+    pub fn run(self) -> anyhow::Result<()> {
+        match self.command {
+            Command::Replay(args) => args.run(),
+            Command::Generate(args) => args.run(),
+            Command::Verify(args) => args.run(),
+        }
+    }
+}

@@ -1,0 +1,125 @@
+//! `wharf-bench replay`.
+
+use std::fs::File;
+use std::io::{IsTerminal as _, stderr};
+use std::path::PathBuf;
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use wharf_core::request::Policy;
+
+use crate::replay::{
+    IN_FLIGHT_DEFAULT, Progress, ReplayOptions, Silent, replay_in_process, write_placements,
+};
+use crate::trace::{Trace, openb};
+use crate::workload::sample;
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum Format {
+    /// Alibaba's GPU cluster trace of 2023.
+    Openb,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ReplayArgs {
+    /// What the files are.
+    #[arg(long, value_enum, default_value_t = Format::Openb)]
+    format: Format,
+    /// The nodes of the trace; without files the embedded sample is replayed.
+    #[arg(long, value_name = "FILE", requires = "pods")]
+    nodes: Option<PathBuf>,
+    /// The pods of the trace.
+    #[arg(long, value_name = "FILE", requires = "nodes")]
+    pods: Option<PathBuf>,
+    /// Which of the fitting nodes a pod gets: least-fit, best-fit, first-fit, next-fit or random.
+    #[arg(long, default_value_t = Policy::default())]
+    policy: Policy,
+    /// Shards, each on a thread of its own.
+    #[arg(long, default_value_t = 1)]
+    shards: u16,
+    /// Of routing and of the random policy.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Orders under way at most. On one shard the placements do not depend on it.
+    #[arg(long, value_name = "W", default_value_t = IN_FLIGHT_DEFAULT)]
+    in_flight: usize,
+    /// Write a CSV of pod,node,gpu_indices.
+    #[arg(long, value_name = "FILE")]
+    placements: Option<PathBuf>,
+    /// Print one JSON object instead of a summary.
+    #[arg(long)]
+    json: bool,
+    /// Replay creation and deletion times as virtual time; otherwise pods arrive in file order and stay.
+    #[arg(long)]
+    with_departures: bool,
+    /// Also time a plain scan over all nodes; on one shard its placements must be the same.
+    #[arg(long)]
+    baseline: bool,
+}
+
+impl ReplayArgs {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let trace = self.trace()?;
+        // Made before the replay, so that an output that cannot be written costs no replay.
+        let output = self.placements.as_ref().map(|path| {
+            let file = File::create(path);
+            file.with_context(|| format!("{}: give a file that can be written", path.display()))
+        });
+        let output = output.transpose()?;
+        let options = ReplayOptions {
+            policy: self.policy,
+            shards: self.shards,
+            seed: self.seed,
+            in_flight: self.in_flight,
+            departures: self.with_departures,
+            baseline: self.baseline,
+        };
+        let mut progress = progress(trace.pods.len());
+        let replay = replay_in_process(&trace, &options, progress.as_mut())?;
+        drop(progress);
+        if let Some(output) = output {
+            write_placements(&trace, &replay.decisions, output).context("the placements file")?;
+        }
+        if self.json {
+            println!("{}", serde_json::to_string(&replay.report)?);
+        } else {
+            println!("{}", replay.report);
+        }
+        Ok(())
+    }
+
+    fn trace(&self) -> anyhow::Result<Trace> {
+        match (&self.nodes, &self.pods) {
+            (Some(nodes), Some(pods)) => match self.format {
+                Format::Openb => Ok(openb::read(nodes, pods)?),
+            },
+            _ => Ok(sample()?),
+        }
+    }
+}
+
+/// A bar on a terminal, nothing elsewhere: a log is no place for a bar.
+pub(super) fn progress(pods: usize) -> Box<dyn Progress> {
+    if !stderr().is_terminal() {
+        return Box::new(Silent);
+    }
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} pods, {per_sec}, {eta} left");
+    let style = style.expect("the template is a constant");
+    let bar = ProgressBar::with_draw_target(Some(pods as u64), ProgressDrawTarget::stderr());
+    Box::new(Bar(bar.with_style(style)))
+}
+
+struct Bar(ProgressBar);
+
+impl Progress for Bar {
+    fn advance(&mut self, decided: u64) {
+        self.0.set_position(decided);
+    }
+}
+
+impl Drop for Bar {
+    fn drop(&mut self) {
+        self.0.finish_and_clear();
+    }
+}

@@ -1,0 +1,61 @@
+//! `wharf-bench verify`.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::Context as _;
+use clap::{Args, ValueEnum};
+
+use crate::verify::{Refusals, VerifyOptions, verify};
+
+#[derive(Debug, Args)]
+pub(super) struct VerifyArgs {
+    /// The nodes of the trace.
+    #[arg(long, value_name = "FILE")]
+    nodes: PathBuf,
+    /// The pods of the trace.
+    #[arg(long, value_name = "FILE")]
+    pods: PathBuf,
+    /// What `replay --placements` wrote.
+    #[arg(long, value_name = "FILE")]
+    placements: PathBuf,
+    /// Pods left at their deletion time.
+    #[arg(long)]
+    with_departures: bool,
+    /// When a node that could have held a refused pod is a violation.
+    #[arg(long, value_enum, default_value_t = RefusalCheck::None)]
+    refusals: RefusalCheck,
+}
+
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum RefusalCheck {
+    /// Never.
+    None,
+    /// When the pod came: for replays with one order in flight.
+    Moment,
+    /// When all was over: for replays in which nobody leaves.
+    End,
+}
+
+impl VerifyArgs {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let read = |path: &Path| {
+            fs::read_to_string(path)
+                .with_context(|| format!("{}: give a text file that can be read", path.display()))
+        };
+        let refusals = match self.refusals {
+            RefusalCheck::None => Refusals::Accepted,
+            RefusalCheck::Moment => Refusals::AtTheirMoment,
+            RefusalCheck::End => Refusals::AtTheEnd,
+        };
+        let options = VerifyOptions { refusals, departures: self.with_departures };
+        let (nodes, pods, placements) = (read(&self.nodes)?, read(&self.pods)?, read(&self.placements)?);
+        let found = verify(&nodes, &pods, &placements, options)
+            .with_context(|| format!("{} is not sound", self.placements.display()))?;
+        println!(
+            "sound: {} of {} pods placed, {} of {} constrained ones, {} on several GPUs",
+            found.placed, found.pods, found.constrained_placed, found.constrained, found.multi_gpu_placed
+        );
+        Ok(())
+    }
+}

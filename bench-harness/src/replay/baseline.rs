@@ -1,0 +1,50 @@
+//! The same events through the linear scan, timed: what the index is compared with.
+
+use std::time::{Duration, Instant};
+
+use wharf_core::request::Policy;
+use wharf_core::resource::GpuAssignment;
+
+use super::{Decision, Driven, Event};
+use crate::target::LinearScan;
+use crate::trace::Trace;
+
+/// What the scan gave and cost.
+#[derive(Clone, Debug)]
+pub struct BaselineRun {
+    /// Per pod of the trace, in its order.
+    pub placements: Vec<Option<(usize, GpuAssignment)>>,
+    /// For all events; building the cluster is not counted, as registration is not for a target.
+    pub elapsed: Duration,
+}
+
+impl BaselineRun {
+    /// Replays `events` over a fresh cluster.
+    #[must_use]
+    pub fn replay(trace: &Trace, events: &[Event], policy: Policy, seed: u64) -> Self {
+        let specs: Vec<_> = trace.nodes.iter().map(crate::trace::TraceNode::spec).collect();
+        let mut scan = LinearScan::new(&specs, seed);
+        let mut placements = vec![None; trace.pods.len()];
+        let started = Instant::now();
+        for event in events {
+            let pod = &trace.pods[event.pod];
+            if event.is_arrival() {
+                placements[event.pod] = scan.place(&pod.request(policy));
+            } else if let Some((node, gpus)) = placements[event.pod] {
+                scan.release(node, &pod.demand, gpus);
+            }
+        }
+        Self { placements, elapsed: started.elapsed() }
+    }
+
+    /// The first pod that the target placed otherwise.
+    #[must_use]
+    pub fn first_difference(&self, driven: &Driven) -> Option<usize> {
+        let placed = |decision: &Decision| match *decision {
+            Decision::Placed { node, gpus } => Some((node, gpus)),
+            Decision::Refused(_) => None,
+        };
+        let mut pairs = self.placements.iter().zip(&driven.decisions);
+        pairs.position(|(scanned, decision)| *scanned != placed(decision))
+    }
+}

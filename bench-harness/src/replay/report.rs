@@ -1,0 +1,288 @@
+//! What a replay reports. The only module that computes with floats: they are printed, and
+//! nothing is decided by them.
+//!
+//! | figure | what it counts |
+//! |---|---|
+//! | `seconds` | from the first order to the last reply; reading the trace and registering nodes are not in it; with departures the releases are |
+//! | `placements_per_second` | decisions: `pods / seconds`, placed and refused alike; releases are not counted |
+//! | `latency_ns` | of placements, from submission to reply as the driver sees it, closed loop |
+//! | `*_allocated_milli` | held by live allocations at the end of the run |
+//! | `*_peak_milli` | the most held at any time; equal to the former when nobody leaves |
+//! | `baseline_*` | the same events through a plain single-thread scan, in the same run |
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+use wharf_core::router::Verdict;
+
+use super::{BaselineRun, Decision, Driven, ReplayOptions};
+use crate::target::{BookSum, Books};
+
+/// Units of 1/10 000 in a thousandth.
+const UNITS_PER_MILLI: i128 = 10;
+
+/// Latency percentiles in nanoseconds.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
+pub struct LatencyNs {
+    /// The median.
+    pub p50: u64,
+    /// 99 %.
+    pub p99: u64,
+    /// 99.9 %.
+    pub p999: u64,
+    /// The longest.
+    pub max: u64,
+}
+
+/// What a replay found, as `--json` prints it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Report {
+    /// Placements asked for.
+    pub pods: u64,
+    /// Placed.
+    pub placed: u64,
+    /// Not placed.
+    pub unplaced: u64,
+    /// Of these: some node could hold it, none could when it came.
+    pub unplaced_no_fit_now: u64,
+    /// Of these: no node of the cluster could ever hold it.
+    pub unplaced_infeasible: u64,
+    /// Pods with a constraint on the GPU model.
+    pub constrained: u64,
+    /// Of these, placed.
+    pub constrained_placed: u64,
+    /// Nodes of the cluster.
+    pub nodes: u64,
+    /// Thousandths of a GPU.
+    pub gpu_capacity_milli: u64,
+    /// Thousandths of a GPU.
+    pub gpu_allocated_milli: u64,
+    /// Thousandths of a GPU.
+    pub gpu_peak_milli: u64,
+    /// Thousandths of a core.
+    pub cpu_capacity_milli: u64,
+    /// Thousandths of a core.
+    pub cpu_allocated_milli: u64,
+    /// Thousandths of a core.
+    pub cpu_peak_milli: u64,
+    /// MiB.
+    pub memory_capacity_mib: u64,
+    /// MiB.
+    pub memory_allocated_mib: u64,
+    /// Of the replay itself.
+    pub seconds: f64,
+    /// Of registering the nodes, before it.
+    pub registration_seconds: f64,
+    /// Decisions: pods / seconds.
+    pub placements_per_second: f64,
+    /// Of placements.
+    pub latency_ns: LatencyNs,
+    /// Its name.
+    pub policy: &'static str,
+    /// Shards that served.
+    pub shards: u16,
+    /// Seed.
+    pub seed: u64,
+    /// Orders under way at most.
+    pub in_flight: usize,
+    /// What stood between driver and engine.
+    pub transport: &'static str,
+    /// Whether departures were replayed.
+    pub with_departures: bool,
+    /// Times that a request went on to another shard, where that is known.
+    pub spilled: Option<u64>,
+    /// The target audited its invariants, and its sums are what the driver was promised.
+    pub books_checked: bool,
+    /// Of the linear scan, where it ran.
+    pub baseline_seconds: Option<f64>,
+    /// Of the linear scan, where it ran.
+    pub baseline_placements_per_second: Option<f64>,
+    /// Whether the scan placed pod for pod the same; absent where that cannot be expected.
+    pub baseline_identical: Option<bool>,
+}
+
+fn milli(units: i128) -> u64 {
+    u64::try_from(units / UNITS_PER_MILLI).unwrap_or(0)
+}
+
+fn mib(units: i128) -> u64 {
+    u64::try_from(units / 10_000).unwrap_or(0)
+}
+
+/// Per second; zero when no time passed.
+#[must_use]
+pub fn rate(count: u64, elapsed: Duration) -> f64 {
+    let seconds = elapsed.as_secs_f64();
+    if seconds > 0.0 { count as f64 / seconds } else { 0.0 }
+}
+
+impl LatencyNs {
+    /// The percentiles of a histogram of nanoseconds.
+    #[must_use]
+    pub fn of(histogram: &hdrhistogram::Histogram<u64>) -> Self {
+        Self {
+            p50: histogram.value_at_quantile(0.5),
+            p99: histogram.value_at_quantile(0.99),
+            p999: histogram.value_at_quantile(0.999),
+            max: histogram.max(),
+        }
+    }
+}
+
+/// What a report is made of.
+pub struct Findings<'a> {
+    /// What was asked.
+    pub options: &'a ReplayOptions,
+    /// The trace.
+    pub trace: &'a crate::trace::Trace,
+    /// What the run gave.
+    pub driven: &'a Driven,
+    /// The audited books, which agree with the promises.
+    pub books: &'a Books,
+    /// How long the nodes took.
+    pub registration: Duration,
+    /// Of the target.
+    pub transport: &'static str,
+    /// Of the target.
+    pub shards: u16,
+    /// Of the target.
+    pub spilled: Option<u64>,
+    /// The scan, and whether it was identical, where that was checked.
+    pub baseline: Option<(&'a BaselineRun, Option<bool>)>,
+}
+
+impl Report {
+    /// The report of a run.
+    #[must_use]
+    pub fn new(findings: &Findings<'_>) -> Self {
+        let Findings { options, trace, driven, books, .. } = findings;
+        let count = |matches: &dyn Fn(&Decision) -> bool| {
+            driven.decisions.iter().filter(|decision| matches(decision)).count() as u64
+        };
+        let is_placed = |decision: &Decision| matches!(decision, Decision::Placed { .. });
+        let constrained = || trace.pods.iter().zip(&driven.decisions).filter(|(p, _)| p.selector.is_some());
+        let pods = driven.decisions.len() as u64;
+        let placed = count(&is_placed);
+        let baseline = findings.baseline.as_ref();
+        Self {
+            pods,
+            placed,
+            unplaced: pods - placed,
+            unplaced_no_fit_now: count(&|d| *d == Decision::Refused(Verdict::NoFitNow)),
+            unplaced_infeasible: count(&|d| *d == Decision::Refused(Verdict::Infeasible)),
+            constrained: constrained().count() as u64,
+            constrained_placed: constrained().filter(|(_, d)| is_placed(d)).count() as u64,
+            nodes: books.nodes,
+            gpu_capacity_milli: milli(books.gpu.capacity),
+            gpu_allocated_milli: milli(books.gpu.allocated),
+            gpu_peak_milli: milli(driven.peak.gpu),
+            cpu_capacity_milli: milli(books.cpu.capacity),
+            cpu_allocated_milli: milli(books.cpu.allocated),
+            cpu_peak_milli: milli(driven.peak.cpu),
+            memory_capacity_mib: mib(books.memory.capacity),
+            memory_allocated_mib: mib(books.memory.allocated),
+            seconds: driven.elapsed.as_secs_f64(),
+            registration_seconds: findings.registration.as_secs_f64(),
+            placements_per_second: rate(pods, driven.elapsed),
+            latency_ns: LatencyNs::of(&driven.latency),
+            policy: options.policy.name(),
+            shards: findings.shards,
+            seed: options.seed,
+            in_flight: options.in_flight,
+            transport: findings.transport,
+            with_departures: options.departures,
+            spilled: findings.spilled,
+            books_checked: true,
+            baseline_seconds: baseline.map(|(run, _)| run.elapsed.as_secs_f64()),
+            baseline_placements_per_second: baseline.map(|(run, _)| rate(pods, run.elapsed)),
+            baseline_identical: baseline.and_then(|&(_, identical)| identical),
+        }
+    }
+}
+
+fn percent(part: u64, whole: u64) -> f64 {
+    if whole > 0 { part as f64 * 100.0 / whole as f64 } else { 0.0 }
+}
+
+fn micros(nanos: u64) -> f64 {
+    nanos as f64 / 1000.0
+}
+
+impl Report {
+    fn write_utilisation(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let lines = [
+            ("GPUs", self.gpu_allocated_milli, self.gpu_peak_milli, self.gpu_capacity_milli),
+            ("cores", self.cpu_allocated_milli, self.cpu_peak_milli, self.cpu_capacity_milli),
+        ];
+        for (what, allocated, peak, capacity) in lines {
+            let in_units = |milli: u64| milli as f64 / 1000.0;
+            write!(
+                f,
+                "\n{what:<12} {:>12.2} of {:.0} allocated ({:.2} %)",
+                in_units(allocated),
+                in_units(capacity),
+                percent(allocated, capacity)
+            )?;
+            if self.with_departures {
+                write!(f, ", at the peak {:.2} ({:.2} %)", in_units(peak), percent(peak, capacity))?;
+            }
+        }
+        Ok(())
+    }
+
+    fn write_baseline(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (Some(seconds), Some(scan_rate)) = (self.baseline_seconds, self.baseline_placements_per_second)
+        else {
+            return Ok(());
+        };
+        let identical = match self.baseline_identical {
+            Some(true) => "; every pod placed the same",
+            Some(false) => "; pods placed otherwise",
+            None => "",
+        };
+        write!(f, "\nlinear scan  {scan_rate:>12.0} /s over {seconds:.3} s{identical}")
+    }
+}
+
+impl fmt::Display for Report {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{} on {} shard(s), {}, {} in flight, seed {}",
+            self.policy, self.shards, self.transport, self.in_flight, self.seed
+        )?;
+        write!(f, "\nnodes        {:>12}", self.nodes)?;
+        write!(f, "\npods         {:>12}", self.pods)?;
+        write!(f, "\nplaced       {:>12} ({:.2} %)", self.placed, percent(self.placed, self.pods))?;
+        write!(
+            f,
+            "\nunplaced     {:>12} ({} no fit now, {} infeasible)",
+            self.unplaced, self.unplaced_no_fit_now, self.unplaced_infeasible
+        )?;
+        if self.constrained > 0 {
+            write!(f, "\nconstrained  {:>12} of {} placed", self.constrained_placed, self.constrained)?;
+        }
+        self.write_utilisation(f)?;
+        write!(f, "\nrate         {:>12.0} /s over {:.3} s", self.placements_per_second, self.seconds)?;
+        let LatencyNs { p50, p99, p999, max } = self.latency_ns;
+        write!(
+            f,
+            "\nlatency      {:>12.1} µs p50, {:.1} p99, {:.1} p99.9, {:.1} max",
+            micros(p50),
+            micros(p99),
+            micros(p999),
+            micros(max)
+        )?;
+        self.write_baseline(f)?;
+        if let Some(spilled) = self.spilled {
+            write!(f, "\nspilled      {spilled:>12}")?;
+        }
+        write!(f, "\nbooks        {:>12}", if self.books_checked { "checked" } else { "NOT checked" })
+    }
+}
+
+/// Names a sum of the books in complaints.
+pub(super) fn sums(books: &Books) -> [(&'static str, BookSum); 3] {
+    [("cpu", books.cpu), ("memory", books.memory), ("gpu", books.gpu)]
+}

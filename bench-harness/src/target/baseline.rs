@@ -1,0 +1,195 @@
+//! The plain alternative: one thread, no index, every node looked at for every pod.
+//!
+//! It makes the same checks and the same choices as the engine on one shard (Random draws its
+//! own numbers), so a replay can compare the rates of both in one run, and for the deterministic
+//! policies the placements pod for pod. It is written to be decently fast: what a check reads
+//! stands in 32 contiguous bytes per node, the order of the policies is one integer, selectors
+//! are resolved once. It has no shards, no rings, no allocation ids, and a refusal costs it no
+//! explanation: it does less than the engine does.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use wharf_core::index::{Geometry, ResourceVector};
+use wharf_core::node::{Labels, NodeSpec, Selector};
+use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuBooks, GpuRequest};
+use wharf_core::rng::Rng;
+
+/// What one check reads.
+#[derive(Clone, Copy)]
+struct Record {
+    cpu: i64,
+    memory: i64,
+    /// The coordinate, dimension by dimension in one integer: LeastFit and BestFit order by it.
+    rank: u64,
+    largest_gpu_part: u16,
+    whole_gpus: u16,
+    /// Nodes with equal labels are of one class.
+    class: u32,
+}
+
+const _: () = assert!(size_of::<Record>() == 32, "two records in a cache line");
+
+/// A selector, and for each class whether it accepts it.
+type Accepted = (Arc<Selector>, Arc<[bool]>);
+
+/// A cluster that is scanned.
+pub struct LinearScan {
+    geometry: Geometry,
+    records: Vec<Record>,
+    gpus: Vec<GpuBooks>,
+    /// The labels of each class.
+    classes: Vec<Labels>,
+    /// Which classes a selector accepts, by the selector's hash; the selector itself settles it.
+    accepted: HashMap<u64, Vec<Accepted>>,
+    /// Where the last NextFit scan stopped.
+    next_fit: usize,
+    rng: Rng,
+    /// The fitting nodes of a Random scan: kept to be reused.
+    fitting: Vec<u32>,
+}
+
+/// What a scan looks for.
+struct Asked {
+    cpu: i64,
+    memory: i64,
+    largest_gpu_part: u16,
+    whole_gpus: u16,
+    classes: Option<Arc<[bool]>>,
+}
+
+impl Asked {
+    #[inline]
+    fn fits(&self, record: &Record) -> bool {
+        record.cpu >= self.cpu
+            && record.memory >= self.memory
+            && record.largest_gpu_part >= self.largest_gpu_part
+            && record.whole_gpus >= self.whole_gpus
+            && self.classes.as_ref().is_none_or(|classes| classes[record.class as usize])
+    }
+}
+
+impl LinearScan {
+    /// The cluster of `nodes`, in this order, wholly free.
+    #[must_use]
+    pub fn new(nodes: &[NodeSpec], seed: u64) -> Self {
+        let mut scan = Self {
+            geometry: Geometry::default(),
+            records: Vec::with_capacity(nodes.len()),
+            gpus: Vec::with_capacity(nodes.len()),
+            classes: Vec::new(),
+            accepted: HashMap::new(),
+            next_fit: 0,
+            rng: Rng::new(seed),
+            fitting: Vec::new(),
+        };
+        assert!(scan.geometry.dimension_count() <= 4, "four coordinates fit one integer");
+        let mut known: HashMap<Labels, u32> = HashMap::new();
+        for node in nodes {
+            let class = *known.entry(node.labels.clone()).or_insert_with(|| {
+                scan.classes.push(node.labels.clone());
+                u32::try_from(scan.classes.len() - 1).expect("fewer classes than nodes")
+            });
+            let (cpu, memory) = (node.cpu.units(), node.memory.units());
+            let record = Record { cpu, memory, rank: 0, largest_gpu_part: 0, whole_gpus: 0, class };
+            scan.records.push(record);
+            scan.gpus.push(GpuBooks::with_devices(node.gpus));
+            scan.refresh(scan.records.len() - 1);
+        }
+        scan
+    }
+
+    /// Brings what is derived from a node's books up to date with them.
+    fn refresh(&mut self, node: usize) {
+        let (record, gpus) = (&mut self.records[node], &self.gpus[node]);
+        record.largest_gpu_part = gpus.largest_free();
+        record.whole_gpus = gpus.whole_free();
+        let available = ResourceVector::available(amount(record.cpu), amount(record.memory), gpus);
+        let coordinate = self.geometry.coordinate(&available);
+        record.rank = coordinate.0[..4].iter().fold(0, |rank, &c| rank << 16 | u64::from(c));
+    }
+
+    /// Places a request: the node's index and its GPU instances, or nothing where none fits.
+    pub fn place(&mut self, request: &PlacementRequest) -> Option<(usize, GpuAssignment)> {
+        let demand = &request.demand;
+        let (largest_gpu_part, whole_gpus) = match demand.gpu {
+            GpuRequest::None => (0, 0),
+            GpuRequest::Fraction(part) => (part, 0),
+            GpuRequest::Whole(count) => (0, u16::from(count)),
+        };
+        let asked = Asked {
+            cpu: demand.cpu.units(),
+            memory: demand.memory.units(),
+            largest_gpu_part,
+            whole_gpus,
+            classes: request.selector.as_ref().map(|selector| self.classes_of(selector)),
+        };
+        let node = self.find(request.policy, &asked)?;
+        let gpus = self.gpus[node].choose(demand.gpu).expect("the node was checked to fit");
+        self.gpus[node].take(gpus);
+        self.records[node].cpu -= asked.cpu;
+        self.records[node].memory -= asked.memory;
+        self.refresh(node);
+        Some((node, gpus))
+    }
+
+    /// Gives back what a placement took.
+    pub fn release(&mut self, node: usize, demand: &Demand, gpus: GpuAssignment) {
+        self.records[node].cpu += demand.cpu.units();
+        self.records[node].memory += demand.memory.units();
+        for instance in gpus.instances() {
+            let free = self.gpus[node].free(instance);
+            self.gpus[node].set_free(instance, free + gpus.part);
+        }
+        self.refresh(node);
+    }
+
+    fn find(&mut self, policy: Policy, asked: &Asked) -> Option<usize> {
+        let first_from = |records: &[Record]| records.iter().position(|record| asked.fits(record));
+        match policy {
+            Policy::FirstFit => first_from(&self.records),
+            Policy::NextFit => {
+                let start = self.next_fit;
+                let ahead = first_from(&self.records[start..]).map(|at| start + at);
+                let found = ahead.or_else(|| first_from(&self.records[..start]))?;
+                self.next_fit = found;
+                Some(found)
+            }
+            // Only a better rank replaces: ties stay with the node registered first.
+            Policy::BestFit => self.best(asked, |rank, best| rank < best),
+            Policy::LeastFit => self.best(asked, |rank, best| rank > best),
+            Policy::Random => {
+                self.fitting.clear();
+                let fitting = (0..).zip(&self.records).filter(|(_, record)| asked.fits(record));
+                self.fitting.extend(fitting.map(|(node, _): (u32, _)| node));
+                let count = self.fitting.len() as u64;
+                (count > 0).then(|| self.fitting[self.rng.below(count) as usize] as usize)
+            }
+        }
+    }
+
+    fn best(&self, asked: &Asked, better: impl Fn(u64, u64) -> bool) -> Option<usize> {
+        let mut best: Option<(u64, usize)> = None;
+        for (node, record) in self.records.iter().enumerate() {
+            if best.is_none_or(|(rank, _)| better(record.rank, rank)) && asked.fits(record) {
+                best = Some((record.rank, node));
+            }
+        }
+        best.map(|(_, node)| node)
+    }
+
+    fn classes_of(&mut self, selector: &Arc<Selector>) -> Arc<[bool]> {
+        let known = self.accepted.entry(selector.hash()).or_default();
+        if let Some((_, classes)) = known.iter().find(|(known, _)| known == selector) {
+            return Arc::clone(classes);
+        }
+        let classes: Arc<[bool]> = self.classes.iter().map(|labels| selector.holds(labels)).collect();
+        known.push((Arc::clone(selector), Arc::clone(&classes)));
+        classes
+    }
+}
+
+fn amount(units: i64) -> Amount {
+    Amount::try_from_units(units).expect("books stay within the capacity of their node")
+}

@@ -1,0 +1,282 @@
+//! The engine in this process: N shards on threads of their own, driven through one port, as an
+//! I/O thread of the service drives them.
+//!
+//! Nodes go in through a second port, the registrar's, so that the driver's port carries nothing
+//! but the load. With one shard, orders are carried out in the order of submission, however many
+//! are under way.
+
+use std::marker::PhantomData;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use wharf_core::executor::{Clock, ShardRunner, ThreadWaker, Unobserved};
+use wharf_core::ids::NodeId;
+use wharf_core::limits::{NODES_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX};
+use wharf_core::map::FixedMap;
+use wharf_core::node::NodeSpec;
+use wharf_core::router::{PortReply, PortRequest};
+use wharf_core::shard::{Command, Outcome, ResourceKind, ShardStatus};
+use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::time::Time;
+
+use super::{Answer, BookSum, Books, Granted, Order, ReplayClock, Reply, Target, TargetError};
+
+/// Looks for an answer before the driver sleeps. A shard answers within microseconds; sleeping
+/// costs more than that.
+const SPIN_LOOKS: u32 = 200;
+/// How often a sleeping driver looks whether its shards are still there.
+const WATCH_INTERVAL: Duration = Duration::from_millis(200);
+
+/// How the engine is started.
+#[derive(Clone, Debug)]
+pub struct EngineTargetConfig {
+    /// Shards, each on a thread.
+    pub shards: u16,
+    /// Seed of routing and of the Random policy.
+    pub seed: u64,
+    /// Where `now` comes from.
+    pub clock: ReplayClock,
+}
+
+/// The registrar's port and the driver's, in the order of the wakers given to the engine.
+const REGISTRAR: usize = 0;
+const DRIVER: usize = 1;
+
+/// The engine in this process.
+pub struct EngineTarget {
+    clock: ReplayClock,
+    shards: u16,
+    /// Without its runners, which are on their threads.
+    engine: Engine,
+    threads: Vec<JoinHandle<()>>,
+    /// Index of each node in the order of registration.
+    nodes: FixedMap<NodeId, usize>,
+    /// Replies that needed no shard.
+    ready: Vec<Reply>,
+    /// The doorbells wake the thread that opened the engine: the target must stay there.
+    _thread: PhantomData<Rc<()>>,
+}
+
+impl EngineTarget {
+    /// Opens an engine over an empty store and starts its shards.
+    ///
+    /// # Errors
+    /// When the number of shards is out of range, or a thread cannot be started.
+    pub fn open(config: &EngineTargetConfig) -> Result<Self, TargetError> {
+        let waker = Arc::new(ThreadWaker::default());
+        waker.set_current();
+        let owners = vec![Waker::from(Arc::clone(&waker)), Waker::from(waker)];
+        let engine_config =
+            EngineConfig { shards: config.shards, seed: config.seed, ..EngineConfig::default() };
+        let mut engine = Engine::open(StoreState::default(), &engine_config, owners)?;
+        let runners = std::mem::take(&mut engine.runners);
+        let mut target = Self {
+            clock: config.clock.clone(),
+            shards: config.shards,
+            engine,
+            threads: Vec::new(),
+            nodes: FixedMap::default(),
+            ready: Vec::new(),
+            _thread: PhantomData,
+        };
+        for runner in runners {
+            target.start(runner)?;
+        }
+        Ok(target)
+    }
+
+    fn start(&mut self, runner: ShardRunner) -> Result<(), TargetError> {
+        let shard = runner.id().0;
+        let clock = self.clock.clone();
+        let thread = std::thread::Builder::new().name(format!("wharf-shard-{shard}")).spawn(move || {
+            runner.run(&clock, &mut Unobserved);
+        });
+        self.threads.push(thread.map_err(|source| TargetError::Thread { shard, source })?);
+        Ok(())
+    }
+
+    /// Waits until a port has answers, or orders under way have none to wait for.
+    fn park(&mut self, port: usize) -> Result<(), TargetError> {
+        let port = &mut self.engine.ports[port];
+        for _ in 0..SPIN_LOOKS {
+            if !port.is_idle() {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let bell = Arc::clone(port.bell());
+        while bell.sleep_if(|| port.is_idle()) {
+            std::thread::park_timeout(WATCH_INTERVAL);
+            // Nobody but a shard that panicked ends before it is told to.
+            if port.is_idle() && self.threads.iter().any(JoinHandle::is_finished) {
+                return Err(TargetError::ShardStopped);
+            }
+        }
+        Ok(())
+    }
+
+    /// Submits all of `requests` at a port and gives the replies in any order.
+    fn ask(&mut self, port: usize, requests: Vec<PortRequest>) -> Result<Vec<PortReply>, TargetError> {
+        let now = self.clock.now();
+        let mut replies = Vec::new();
+        for request in requests {
+            let submitted = self.engine.ports[port].submit(0, request, now);
+            replies.extend(submitted.map_err(|_| TargetError::NoRoom)?);
+        }
+        self.engine.ports[port].flush();
+        while self.engine.ports[port].pending() > 0 {
+            self.park(port)?;
+            self.engine.ports[port].poll(now, |_, reply| replies.push(reply));
+        }
+        Ok(replies)
+    }
+
+    fn register_batch(&mut self, nodes: &[NodeSpec]) -> Result<(), TargetError> {
+        let mut requests = Vec::with_capacity(nodes.len());
+        for spec in nodes {
+            let registration = self.engine.registrar.register(spec.clone())?;
+            let index = self.nodes.len();
+            self.nodes.insert(registration.id, index);
+            let partition = registration.partition;
+            requests.push(PortRequest::Partition(partition, Command::AddNode(Box::new(registration))));
+        }
+        // Published first: whoever sees a placement finds its node in the catalog.
+        let catalog = self.engine.registrar.catalog();
+        self.engine.catalog.store(Arc::new(catalog));
+        for reply in self.ask(REGISTRAR, requests)? {
+            match reply {
+                PortReply::One(Outcome::NodeAdded(_)) => {}
+                other => return Err(TargetError::Rejected(format!("a node was answered by {other:?}"))),
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Target for EngineTarget {
+    fn transport(&self) -> &'static str {
+        "in-process"
+    }
+
+    fn shards(&self) -> u16 {
+        self.shards
+    }
+
+    fn in_flight_max(&self) -> usize {
+        PORT_IN_FLIGHT_MAX
+    }
+
+    fn register(&mut self, nodes: &[NodeSpec]) -> Result<(), TargetError> {
+        nodes.chunks(NODES_PER_MESSAGE_MAX).try_for_each(|batch| self.register_batch(batch))
+    }
+
+    fn set_now(&mut self, now: Time) {
+        self.clock.set(now);
+    }
+
+    fn submit(&mut self, tag: u64, order: Order) -> Result<(), TargetError> {
+        let request = match order {
+            Order::Place(request) => PortRequest::Place(request),
+            Order::Release(allocation) => PortRequest::Release(allocation),
+        };
+        let now = self.clock.now();
+        let at_once = self.engine.ports[DRIVER].submit(tag, request, now);
+        if let Some(reply) = at_once.map_err(|_| TargetError::NoRoom)? {
+            self.ready.push(Reply { tag, answer: answer(&reply, &self.nodes)? });
+        }
+        Ok(())
+    }
+
+    fn wait(&mut self, replies: &mut Vec<Reply>) -> Result<(), TargetError> {
+        let before = replies.len();
+        replies.append(&mut self.ready);
+        self.engine.ports[DRIVER].flush();
+        // An answer may be a refusal that goes on to another shard: then there is no reply yet.
+        while replies.len() == before && self.engine.ports[DRIVER].pending() > 0 {
+            self.park(DRIVER)?;
+            let now = self.clock.now();
+            let mut wrong = None;
+            let nodes = &self.nodes;
+            let port = &mut self.engine.ports[DRIVER];
+            port.poll(now, |tag, reply| match answer(&reply, nodes) {
+                Ok(answer) => replies.push(Reply { tag, answer }),
+                Err(error) => wrong = Some(error),
+            });
+            port.flush();
+            if let Some(error) = wrong {
+                return Err(error);
+            }
+        }
+        Ok(())
+    }
+
+    fn spilled(&self) -> Option<u64> {
+        Some(self.engine.ports[DRIVER].spilled())
+    }
+
+    fn audit(&mut self) -> Result<Books, TargetError> {
+        let mut books = Books::default();
+        let request = PortRequest::Every(Command::Status { audit: true });
+        for reply in self.ask(DRIVER, vec![request])? {
+            let PortReply::Every(outcomes) = reply else {
+                return Err(TargetError::Rejected(format!("a status was answered by {reply:?}")));
+            };
+            for outcome in outcomes {
+                match outcome {
+                    Outcome::Status(status) if status.audit.is_some() => books.add(&status),
+                    other => {
+                        return Err(TargetError::Rejected(format!("an audit was answered by {other:?}")));
+                    }
+                }
+            }
+        }
+        Ok(books)
+    }
+}
+
+impl Books {
+    /// Adds the books of one shard.
+    pub fn add(&mut self, status: &ShardStatus) {
+        self.nodes += u64::from(status.nodes_ready) + u64::from(status.nodes_draining);
+        self.allocations += status.allocations;
+        for (kind, sum) in &status.resources {
+            let book: &mut BookSum = match kind {
+                ResourceKind::Cpu => &mut self.cpu,
+                ResourceKind::Memory => &mut self.memory,
+                ResourceKind::Gpu => &mut self.gpu,
+                ResourceKind::Custom(_) => continue,
+            };
+            book.capacity += sum.total;
+            book.allocated += sum.allocated;
+        }
+    }
+}
+
+fn answer(reply: &PortReply, nodes: &FixedMap<NodeId, usize>) -> Result<Answer, TargetError> {
+    match reply {
+        PortReply::Placed(placement) => {
+            let node = nodes.get(&placement.node).ok_or_else(|| {
+                TargetError::Rejected(format!("a placement on node {}, which is not ours", placement.node))
+            })?;
+            let (allocation, gpus) = (placement.allocation, placement.gpus);
+            Ok(Answer::Placed(Granted { node: *node, allocation, gpus }))
+        }
+        PortReply::Refused(verdict, _) => Ok(Answer::Refused(*verdict)),
+        PortReply::One(Outcome::Released(_)) => Ok(Answer::Released),
+        PortReply::One(Outcome::Rejected(rejection)) => Err(TargetError::Rejected(rejection.to_string())),
+        other => Err(TargetError::Rejected(format!("an order was answered by {other:?}"))),
+    }
+}
+
+impl Drop for EngineTarget {
+    fn drop(&mut self) {
+        self.engine.stop.stop();
+        for thread in self.threads.drain(..) {
+            // A shard that panicked has printed its message; the driver has been told by `wait`.
+            let _ = thread.join();
+        }
+    }
+}

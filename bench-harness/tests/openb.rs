@@ -1,0 +1,134 @@
+//! The whole openb trace, in process: every policy on 1, 2 and 8 shards. Each run goes through
+//! the function that the command line calls, writes its placements to a file, and the file is
+//! re-read by `wharf_bench::verify`, which shares no code with engine, reader or driver.
+//!
+//! The trace is not part of the repository: it is looked for beside it, in `../shared/data`, and
+//! where it is absent the tests say so and pass. The embedded sample is replayed everywhere.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use wharf_bench::replay::{Replay, ReplayOptions, Silent, replay_in_process, write_placements};
+use wharf_bench::trace::{Trace, openb};
+use wharf_bench::verify::{Refusals, Verified, VerifyOptions, verify};
+use wharf_bench::workload::{SAMPLE_NODES, SAMPLE_PODS, sample};
+use wharf_core::request::Policy;
+
+const DEFAULT: &str = "openb_pod_list_default.csv";
+const CONSTRAINED: &str = "openb_pod_list_gpuspec20.csv";
+
+struct Files {
+    trace: Trace,
+    nodes: String,
+    pods: String,
+}
+
+/// The trace with this pod list, or nothing where the data are absent.
+fn files(pods: &str) -> Option<Files> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/openb");
+    let (nodes, pods) = (data.join("openb_node_list_all_node.csv"), data.join(pods));
+    if !nodes.exists() || !pods.exists() {
+        println!("skipped: no openb trace at {}", data.display());
+        return None;
+    }
+    let trace = openb::read(&nodes, &pods).unwrap();
+    let text = |path: PathBuf| fs::read_to_string(path).unwrap();
+    Some(Files { trace, nodes: text(nodes), pods: text(pods) })
+}
+
+fn sample_files() -> Files {
+    Files { trace: sample().unwrap(), nodes: SAMPLE_NODES.to_owned(), pods: SAMPLE_PODS.to_owned() }
+}
+
+/// Replays, writes the placements, re-reads and checks them.
+fn replay_and_verify(files: &Files, options: &ReplayOptions, refusals: Refusals) -> (Replay, Verified) {
+    let replay = replay_in_process(&files.trace, options, &mut Silent).unwrap();
+    let file = tempfile::NamedTempFile::new().unwrap();
+    write_placements(&files.trace, &replay.decisions, &file).unwrap();
+    let placements = fs::read_to_string(file.path()).unwrap();
+    let checks = VerifyOptions { refusals, departures: options.departures };
+    let verified = verify(&files.nodes, &files.pods, &placements, checks)
+        .unwrap_or_else(|violation| panic!("{options:?}: {violation}"));
+    let report = &replay.report;
+    assert!(report.books_checked);
+    assert_eq!((verified.pods, verified.placed), (report.pods, report.placed), "{options:?}");
+    assert_eq!(verified.gpu_allocated_milli, report.gpu_allocated_milli, "{options:?}");
+    assert_eq!(verified.cpu_allocated_milli, report.cpu_allocated_milli, "{options:?}");
+    assert_eq!(verified.constrained_placed, report.constrained_placed, "{options:?}");
+    assert_eq!(report.unplaced, report.unplaced_infeasible + report.unplaced_no_fit_now);
+    (replay, verified)
+}
+
+fn options(policy: Policy, shards: u16) -> ReplayOptions {
+    ReplayOptions { policy, shards, seed: 7, ..ReplayOptions::default() }
+}
+
+/// Every policy on 1, 2 and 8 shards with 64 in flight; and one at a time on several shards,
+/// where each refusal must have been true when it was given.
+fn every_policy_on_every_number_of_shards(files: &Files) {
+    for policy in Policy::ALL {
+        // The replay fails by itself where the scan places otherwise.
+        let one = ReplayOptions { baseline: true, ..options(policy, 1) };
+        let (replay, _) = replay_and_verify(files, &one, Refusals::AtTheirMoment);
+        let identical = (policy != Policy::Random).then_some(true);
+        assert_eq!(replay.report.baseline_identical, identical);
+        for shards in [2, 8] {
+            let many = options(policy, shards);
+            let (replay, _) = replay_and_verify(files, &many, Refusals::AtTheEnd);
+            assert_eq!(replay.report.shards, shards);
+        }
+        let sequential = ReplayOptions { in_flight: 1, ..options(policy, 8) };
+        replay_and_verify(files, &sequential, Refusals::AtTheirMoment);
+    }
+}
+
+#[test]
+fn the_default_pods_are_placed_soundly() {
+    let Some(files) = files(DEFAULT) else { return };
+    every_policy_on_every_number_of_shards(&files);
+}
+
+#[test]
+fn the_constrained_pods_are_placed_soundly() {
+    let Some(files) = files(CONSTRAINED) else { return };
+    every_policy_on_every_number_of_shards(&files);
+    let (_, verified) = replay_and_verify(&files, &options(Policy::BestFit, 1), Refusals::AtTheirMoment);
+    assert_eq!(verified.constrained, 1444);
+    assert!(verified.constrained_placed > 1000, "{verified:?}");
+    assert!(verified.multi_gpu_placed > 50, "{verified:?}");
+}
+
+#[test]
+fn the_sample_is_placed_soundly() {
+    every_policy_on_every_number_of_shards(&sample_files());
+}
+
+#[test]
+fn on_one_shard_the_number_in_flight_changes_nothing() {
+    let files = sample_files();
+    for policy in Policy::ALL {
+        for departures in [false, true] {
+            let run = |in_flight| {
+                let options = ReplayOptions { in_flight, departures, ..options(policy, 1) };
+                replay_and_verify(&files, &options, Refusals::AtTheirMoment).0.decisions
+            };
+            let one = run(1);
+            assert!(run(64) == one && run(4096) == one, "{policy}, departures {departures}");
+        }
+    }
+}
+
+#[test]
+fn departures_are_sound_at_every_moment() {
+    let traces = [Some(sample_files()), files(DEFAULT), files(CONSTRAINED)];
+    for files in traces.into_iter().flatten() {
+        for shards in [1, 8] {
+            let leaving =
+                |policy| ReplayOptions { departures: true, baseline: true, ..options(policy, shards) };
+            let (replay, _) = replay_and_verify(&files, &leaving(Policy::BestFit), Refusals::Accepted);
+            assert!(replay.report.gpu_peak_milli > 0 && replay.report.gpu_allocated_milli == 0);
+            replay_and_verify(&files, &leaving(Policy::NextFit), Refusals::Accepted);
+        }
+    }
+}

@@ -1,0 +1,343 @@
+//! Operations on [`DistBuckets`], made from bytes and answered by index and oracle alike.
+//!
+//! Value ranges are small on purpose: ties, exact fits and emptied buckets are where an index
+//! goes wrong, and wide ranges would seldom meet them.
+
+use std::ops::ControlFlow;
+
+use arbitrary::{Arbitrary, Result as Drawn, Unstructured};
+use wharf_core::ids::Ordinal;
+use wharf_core::index::tree::Direction;
+use wharf_core::index::{
+    Candidates, Coordinate, Dimension, DistBuckets, Geometry, PolicyState, ResourceVector, Slot, Visits,
+};
+use wharf_core::limits::AMOUNT_MAX;
+use wharf_core::request::Policy;
+use wharf_core::resource::Amount;
+use wharf_core::rng::Rng;
+
+use crate::oracle::{LinearIndex, Step, reference_walk};
+
+/// Operations of one input, and nodes that it may bring in: enough for leaves and levels to
+/// split, few enough that an input takes a moment.
+const OPERATIONS_MAX: usize = 256;
+const NODES_MAX: usize = 320;
+
+/// Values of a node or a request, as small numbers.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) struct Values {
+    cpu: u8,
+    memory: u8,
+    whole_gpus: u8,
+    gpu_part: u8,
+}
+
+/// One in about sixty values lies at the far end, where coordinates are all equal.
+fn amount(value: u8) -> Amount {
+    const FAR: u8 = 252;
+    let units = if value >= FAR { AMOUNT_MAX - i64::from(u8::MAX - value) } else { i64::from(value % 12) };
+    Amount::try_from_units(units).expect("both ends are in range")
+}
+
+impl Values {
+    fn vector(self) -> ResourceVector {
+        ResourceVector {
+            cpu: amount(self.cpu),
+            memory: amount(self.memory),
+            whole_gpus: u16::from(self.whole_gpus % 4),
+            largest_gpu_part: u16::from(self.gpu_part % 5) * 2500,
+        }
+    }
+}
+
+/// Which dimensions are indexed, in which order, how finely.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Shape {
+    count: u8,
+    first: u8,
+    reversed: bool,
+    granularity: [u8; 4],
+}
+
+impl Shape {
+    fn geometry(self) -> Geometry {
+        let mut dimensions = vec![
+            (Dimension::Cpu, i64::from(self.granularity[0] % 4) + 1),
+            (Dimension::Memory, i64::from(self.granularity[1] % 4) + 1),
+            (Dimension::WholeGpus, i64::from(self.granularity[2] % 2) + 1),
+            (Dimension::LargestGpuPart, [500, 2500, 3000, 7000][usize::from(self.granularity[3] % 4)]),
+        ];
+        dimensions.rotate_left(usize::from(self.first % 4));
+        if self.reversed {
+            dimensions.reverse();
+        }
+        dimensions.truncate(usize::from(self.count % 4) + 1);
+        Geometry::new(dimensions).expect("one to four different dimensions, positive steps")
+    }
+}
+
+/// Which nodes a search may answer with.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Named {
+    All,
+    /// Those whose slot, modulo 8, has its bit set.
+    Bits(u8),
+    /// These, walked one by one.
+    Walk([u8; 5]),
+}
+
+#[derive(Arbitrary, Clone, Copy, Debug)]
+enum Operation {
+    Insert(Values),
+    /// Many equal nodes: a leaf with more than a sorted array is kept for.
+    InsertMany(Values, u8),
+    Update(u8, Values),
+    /// The node leaves and keeps its place in the order of registration.
+    Leave(u8),
+    /// A node that left comes back.
+    Return(u8, Values),
+    /// The node goes for good, and its slot is free for another.
+    Remove(u8),
+    Select(PolicyName, Values, Named),
+    Leaves(bool, Values, u8),
+}
+
+/// [`Policy`], drawn.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+pub(crate) enum PolicyName {
+    LeastFit,
+    BestFit,
+    FirstFit,
+    NextFit,
+    Random,
+}
+
+impl From<PolicyName> for Policy {
+    fn from(name: PolicyName) -> Self {
+        match name {
+            PolicyName::LeastFit => Self::LeastFit,
+            PolicyName::BestFit => Self::BestFit,
+            PolicyName::FirstFit => Self::FirstFit,
+            PolicyName::NextFit => Self::NextFit,
+            PolicyName::Random => Self::Random,
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    slot: Slot,
+    ordinal: u64,
+    standing: bool,
+}
+
+/// Index and oracle side by side.
+struct Pair {
+    index: DistBuckets,
+    oracle: LinearIndex,
+    state: PolicyState,
+    known: Vec<Known>,
+    free: Vec<Slot>,
+    last_ordinal: u64,
+    last_slot: Slot,
+}
+
+/// Carries out the operations that `data` spells and compares every answer.
+///
+/// # Errors
+/// The first difference, with the operation that showed it.
+pub fn run_index_ops(data: &[u8]) -> Result<(), String> {
+    let mut bytes = Unstructured::new(data);
+    let Ok(shape) = Shape::arbitrary(&mut bytes) else {
+        return Ok(());
+    };
+    let mut pair = Pair::new(shape.geometry());
+    for number in 0..OPERATIONS_MAX {
+        let Some(operation) = next_operation(&mut bytes) else {
+            break;
+        };
+        pair.apply(operation).and_then(|()| pair.check()).map_err(|difference| {
+            format!("operation {number}, {operation:?} over {shape:?}: {difference}")
+        })?;
+    }
+    Ok(())
+}
+
+fn next_operation(bytes: &mut Unstructured<'_>) -> Option<Operation> {
+    let drawn: Drawn<Operation> = if bytes.is_empty() { return None } else { bytes.arbitrary() };
+    drawn.ok()
+}
+
+impl Pair {
+    fn new(geometry: Geometry) -> Self {
+        Self {
+            oracle: LinearIndex::new(&geometry),
+            index: DistBuckets::new(geometry),
+            state: PolicyState { next_fit: Ordinal(0), rng: Rng::new(1) },
+            known: Vec::new(),
+            free: Vec::new(),
+            last_ordinal: 0,
+            last_slot: 0,
+        }
+    }
+
+    fn pick(&self, pick: u8, standing: bool) -> Option<usize> {
+        let of_kind: Vec<usize> =
+            (0..self.known.len()).filter(|&at| self.known[at].standing == standing).collect();
+        (!of_kind.is_empty()).then(|| of_kind[usize::from(pick) % of_kind.len()])
+    }
+
+    fn insert(&mut self, values: Values) {
+        if self.known.len() >= NODES_MAX {
+            return;
+        }
+        let slot = self.free.pop().unwrap_or_else(|| {
+            self.last_slot += 1;
+            self.last_slot
+        });
+        self.last_ordinal += 1;
+        let known = Known { slot, ordinal: self.last_ordinal, standing: true };
+        self.known.push(known);
+        self.stand(known, values);
+    }
+
+    fn stand(&mut self, known: Known, values: Values) {
+        self.index.insert(known.slot, Ordinal(known.ordinal), &values.vector());
+        self.oracle.insert(known.slot, known.ordinal, values.vector());
+    }
+
+    fn leave(&mut self, at: usize) {
+        let slot = self.known[at].slot;
+        self.known[at].standing = false;
+        self.index.remove(slot);
+        self.oracle.remove(slot);
+    }
+
+    fn apply(&mut self, operation: Operation) -> Result<(), String> {
+        match operation {
+            Operation::Insert(values) => self.insert(values),
+            Operation::InsertMany(values, count) => {
+                for _ in 0..count % 80 {
+                    self.insert(values);
+                }
+            }
+            Operation::Update(pick, values) => {
+                if let Some(at) = self.pick(pick, true) {
+                    let slot = self.known[at].slot;
+                    self.index.update(slot, &values.vector());
+                    self.oracle.update(slot, values.vector());
+                }
+            }
+            Operation::Leave(pick) => {
+                if let Some(at) = self.pick(pick, true) {
+                    self.leave(at);
+                }
+            }
+            Operation::Return(pick, values) => {
+                if let Some(at) = self.pick(pick, false) {
+                    self.known[at].standing = true;
+                    self.stand(self.known[at], values);
+                }
+            }
+            Operation::Remove(pick) => {
+                if let Some(at) = self.pick(pick, true) {
+                    self.leave(at);
+                    self.free.push(self.known.remove(at).slot);
+                }
+            }
+            Operation::Select(policy, asked, named) => return self.select(policy.into(), asked, named),
+            Operation::Leaves(greatest, asked, bits) => {
+                let direction = if greatest { Direction::Greatest } else { Direction::Smallest };
+                return self.leaves(direction, asked, bits);
+            }
+        }
+        Ok(())
+    }
+
+    fn select(&mut self, policy: Policy, asked: Values, named: Named) -> Result<(), String> {
+        let asked = asked.vector();
+        let mut walk: Vec<Slot> = match named {
+            Named::Walk(picks) if !self.known.is_empty() => {
+                picks.iter().map(|&pick| self.known[usize::from(pick) % self.known.len()].slot).collect()
+            }
+            _ => Vec::new(),
+        };
+        walk.sort_unstable();
+        walk.dedup();
+        let member = |slot: Slot| match named {
+            Named::All => true,
+            Named::Bits(bits) => bits >> (slot % 8) & 1 == 1,
+            Named::Walk(_) => walk.contains(&slot),
+        };
+        let candidates = if let Named::Walk(_) = named { Candidates::Walk(&walk) } else { Candidates::All };
+        let expected = self.oracle.select(policy, &asked, member);
+        let oracle = &self.oracle;
+        let answer =
+            self.index.select(policy, &asked, candidates, &mut self.state, &mut Visits::default(), |slot| {
+                oracle.holds(slot, &asked) && member(slot)
+            });
+        if !expected.allows(answer.as_ref()) {
+            return Err(format!("the index answers {answer:?}, the oracle {expected:?}"));
+        }
+        if self.state.next_fit.0 != self.oracle.cursor() {
+            return Err(format!("the cursor stands at {:?}, expected {}", self.state, self.oracle.cursor()));
+        }
+        Ok(())
+    }
+
+    fn leaves(&self, direction: Direction, asked: Values, bits: u8) -> Result<(), String> {
+        let asked = asked.vector();
+        let member = |slot: Slot| bits >> (slot % 8) & 1 == 1;
+        let nodes: Vec<(Vec<i64>, bool)> =
+            self.oracle.coordinates().into_iter().map(|(slot, at)| (at, member(slot))).collect();
+        let mut expected = Vec::new();
+        reference_walk(&nodes, direction, &self.oracle.asked(&asked), |step| {
+            if let Step::Yielded(leaf) = step {
+                expected.push(leaf);
+            }
+            ControlFlow::Continue(())
+        });
+        let dimensions = self.index.geometry().dimension_count();
+        let yielded: Vec<Vec<i64>> = self
+            .index
+            .leaves(direction, &asked, member)
+            .iter()
+            .map(|leaf| steps_of(leaf, dimensions))
+            .collect();
+        if yielded == expected {
+            Ok(())
+        } else {
+            Err(format!("the index yields the leaves {yielded:?}, the reference walk {expected:?}"))
+        }
+    }
+
+    /// What must hold after every operation.
+    fn check(&self) -> Result<(), String> {
+        self.index.check()?;
+        let dimensions = self.index.geometry().dimension_count();
+        let highest = steps_of(&self.index.highest(), dimensions);
+        if (self.index.len(), self.index.bucket_count(), &highest)
+            != (self.oracle.len(), self.oracle.bucket_count(), &self.oracle.highest())
+        {
+            return Err(format!(
+                "{} nodes in {} buckets up to {highest:?}, expected {} in {} up to {:?}",
+                self.index.len(),
+                self.index.bucket_count(),
+                self.oracle.len(),
+                self.oracle.bucket_count(),
+                self.oracle.highest()
+            ));
+        }
+        for (slot, expected) in self.oracle.coordinates() {
+            let stands = self.index.coordinate(slot).map(|at| steps_of(&at, dimensions));
+            if stands.as_ref() != Some(&expected) {
+                return Err(format!("slot {slot} stands at {stands:?}, expected {expected:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+fn steps_of(coordinate: &Coordinate, dimensions: usize) -> Vec<i64> {
+    coordinate.0[..dimensions].iter().map(|&step| i64::from(step)).collect()
+}

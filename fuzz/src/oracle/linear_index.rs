@@ -1,0 +1,145 @@
+//! The index as a plain list of slots.
+
+use std::collections::BTreeSet;
+
+use wharf_core::index::{Dimension, Geometry, ResourceVector, Slot};
+use wharf_core::request::Policy;
+
+use super::{Choice, Fitting, choose, coordinate};
+
+#[derive(Clone, Debug)]
+struct Standing {
+    ordinal: u64,
+    slot: Slot,
+    available: ResourceVector,
+}
+
+/// What [`DistBuckets`](wharf_core::index::DistBuckets) must answer.
+#[derive(Clone, Debug)]
+pub struct LinearIndex {
+    dimensions: Vec<(Dimension, i64)>,
+    /// In order of registration.
+    nodes: Vec<Standing>,
+    /// The ordinal of NextFit's last choice.
+    cursor: u64,
+}
+
+/// Whether `available` covers `asked` in every value, indexed or not.
+pub(crate) fn covers(available: &ResourceVector, asked: &ResourceVector) -> bool {
+    available.cpu.units() >= asked.cpu.units()
+        && available.memory.units() >= asked.memory.units()
+        && available.whole_gpus >= asked.whole_gpus
+        && available.largest_gpu_part >= asked.largest_gpu_part
+}
+
+impl LinearIndex {
+    /// An empty list over the dimensions of `geometry`.
+    #[must_use]
+    pub fn new(geometry: &Geometry) -> Self {
+        Self { dimensions: geometry.dimensions().to_vec(), nodes: Vec::new(), cursor: 0 }
+    }
+
+    /// Puts a node in at its place in the order of registration.
+    pub fn insert(&mut self, slot: Slot, ordinal: u64, available: ResourceVector) {
+        let mut place = 0;
+        while place < self.nodes.len() && self.nodes[place].ordinal < ordinal {
+            place += 1;
+        }
+        self.nodes.insert(place, Standing { ordinal, slot, available });
+    }
+
+    /// Takes a node out.
+    pub fn remove(&mut self, slot: Slot) {
+        self.nodes.retain(|node| node.slot != slot);
+    }
+
+    /// Gives a node its new availability.
+    pub fn update(&mut self, slot: Slot, available: ResourceVector) {
+        for node in &mut self.nodes {
+            if node.slot == slot {
+                node.available = available;
+            }
+        }
+    }
+
+    /// How many nodes stand in it.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.nodes.len()
+    }
+
+    /// Whether no node stands in it.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.nodes.is_empty()
+    }
+
+    /// What `policy` answers among the nodes that cover `asked` and that `member` names.
+    pub fn select(
+        &mut self,
+        policy: Policy,
+        asked: &ResourceVector,
+        member: impl Fn(Slot) -> bool,
+    ) -> Choice<Slot> {
+        let fitting: Vec<Fitting<Slot>> = self
+            .nodes
+            .iter()
+            .filter(|node| covers(&node.available, asked) && member(node.slot))
+            .map(|node| Fitting {
+                ordinal: node.ordinal,
+                coordinate: coordinate(&self.dimensions, &node.available),
+                node: node.slot,
+            })
+            .collect();
+        choose(policy, &fitting, &mut self.cursor)
+    }
+
+    /// Whether the node stands here and covers `asked`: the exact check of a search.
+    #[must_use]
+    pub fn holds(&self, slot: Slot, asked: &ResourceVector) -> bool {
+        self.nodes.iter().any(|node| node.slot == slot && covers(&node.available, asked))
+    }
+
+    /// The ordinal of NextFit's last choice, zero before the first.
+    #[must_use]
+    pub fn cursor(&self) -> u64 {
+        self.cursor
+    }
+
+    /// Where every node stands.
+    #[must_use]
+    pub fn coordinates(&self) -> Vec<(Slot, Vec<i64>)> {
+        self.nodes.iter().map(|node| (node.slot, coordinate(&self.dimensions, &node.available))).collect()
+    }
+
+    /// The coordinate of a request.
+    #[must_use]
+    pub fn asked(&self, asked: &ResourceVector) -> Vec<i64> {
+        coordinate(&self.dimensions, asked)
+    }
+
+    /// The largest coordinate per dimension over all nodes.
+    #[must_use]
+    pub fn highest(&self) -> Vec<i64> {
+        let mut highest = vec![0; self.dimensions.len()];
+        for (_, coordinate) in self.coordinates() {
+            for (high, step) in highest.iter_mut().zip(coordinate) {
+                *high = step.max(*high);
+            }
+        }
+        highest
+    }
+
+    /// Non-empty buckets: the root and every prefix that some coordinate has.
+    #[must_use]
+    pub fn bucket_count(&self) -> usize {
+        let mut prefixes = BTreeSet::from([Vec::new()]);
+        let leaves: BTreeSet<Vec<i64>> = self.coordinates().into_iter().map(|(_, leaf)| leaf).collect();
+        for coordinate in leaves {
+            for length in 1..=coordinate.len() {
+                prefixes.insert(coordinate[..length].to_vec());
+            }
+        }
+        prefixes.len()
+    }
+}

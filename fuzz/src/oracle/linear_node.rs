@@ -1,0 +1,227 @@
+//! A node of the oracle: what it has, and what is in use on it. Nothing else is kept; what is
+//! available is the difference, and nothing where more is in use than there is.
+
+use std::collections::BTreeMap;
+
+use wharf_core::ids::ResourceId;
+use wharf_core::index::ResourceVector;
+use wharf_core::node::{NodeRegistration, NodeSpec, Operator, Selector};
+use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
+
+/// GPU instances of the largest node.
+pub(super) const INSTANCES: usize = 16;
+/// One whole device.
+pub(super) const DEVICE: i64 = 10_000;
+
+#[derive(Clone, Debug)]
+pub(super) struct LinearNode {
+    pub(super) registration: NodeRegistration,
+    pub(super) draining: bool,
+    pub(super) allocations: u32,
+    /// Counts its changes, as the list of nodes shows them.
+    pub(super) version: u64,
+    cpu_used: i64,
+    memory_used: i64,
+    gpu_used: [i64; INSTANCES],
+    custom_used: BTreeMap<ResourceId, i64>,
+}
+
+/// What a node has too little of, and by how much.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Lack {
+    Cpu(i64),
+    Memory(i64),
+    WholeGpus(i64),
+    GpuPart(i64),
+    Custom(ResourceId, i64),
+}
+
+pub(super) fn custom_total(spec: &NodeSpec, id: ResourceId) -> i64 {
+    let mut total = 0;
+    for &(kind, amount) in spec.custom.iter().flat_map(|custom| custom.iter()) {
+        if kind == id {
+            total += amount.units();
+        }
+    }
+    total
+}
+
+impl LinearNode {
+    pub(super) fn new(registration: NodeRegistration) -> Self {
+        Self {
+            registration,
+            draining: false,
+            allocations: 0,
+            version: 0,
+            cpu_used: 0,
+            memory_used: 0,
+            gpu_used: [0; INSTANCES],
+            custom_used: BTreeMap::new(),
+        }
+    }
+
+    pub(super) fn cpu_free(&self) -> i64 {
+        (self.registration.spec.cpu.units() - self.cpu_used).max(0)
+    }
+
+    pub(super) fn memory_free(&self) -> i64 {
+        (self.registration.spec.memory.units() - self.memory_used).max(0)
+    }
+
+    pub(super) fn gpu_total(&self, instance: usize) -> i64 {
+        if instance < usize::from(self.registration.spec.gpus) { DEVICE } else { 0 }
+    }
+
+    pub(super) fn gpu_free(&self, instance: usize) -> i64 {
+        (self.gpu_total(instance) - self.gpu_used[instance]).max(0)
+    }
+
+    fn custom_free(&self, id: ResourceId) -> i64 {
+        let used = self.custom_used.get(&id).copied().unwrap_or(0);
+        (custom_total(&self.registration.spec, id) - used).max(0)
+    }
+
+    fn whole_free(&self) -> i64 {
+        (0..INSTANCES).map(|instance| i64::from(self.gpu_free(instance) == DEVICE)).sum()
+    }
+
+    fn largest_free(&self) -> i64 {
+        let mut largest = 0;
+        for instance in 0..INSTANCES {
+            largest = largest.max(self.gpu_free(instance));
+        }
+        largest
+    }
+
+    /// What the index is told of this node.
+    pub(super) fn available(&self) -> ResourceVector {
+        let amount = |units| Amount::try_from_units(units).expect("no more than the capacity");
+        ResourceVector {
+            cpu: amount(self.cpu_free()),
+            memory: amount(self.memory_free()),
+            whole_gpus: self.whole_free() as u16,
+            largest_gpu_part: self.largest_free() as u16,
+        }
+    }
+
+    /// Everything that `demand` asks and the node has too little of.
+    pub(super) fn lacks(&self, demand: &Demand) -> Vec<Lack> {
+        let mut lacks = Vec::new();
+        let mut compare = |asked: i64, free: i64, lack: fn(i64) -> Lack| {
+            if asked > free {
+                lacks.push(lack(asked - free));
+            }
+        };
+        compare(demand.cpu.units(), self.cpu_free(), Lack::Cpu);
+        compare(demand.memory.units(), self.memory_free(), Lack::Memory);
+        match demand.gpu {
+            GpuRequest::None => {}
+            GpuRequest::Fraction(part) => compare(i64::from(part), self.largest_free(), Lack::GpuPart),
+            GpuRequest::Whole(count) => {
+                compare(i64::from(count) * DEVICE, self.whole_free() * DEVICE, Lack::WholeGpus);
+            }
+        }
+        for &(id, amount) in demand.custom() {
+            let free = self.custom_free(id);
+            if amount.units() > free {
+                lacks.push(Lack::Custom(id, amount.units() - free));
+            }
+        }
+        lacks
+    }
+
+    /// Whether the node could hold `demand` if nothing ran there.
+    pub(super) fn could_hold(&self, demand: &Demand) -> bool {
+        let mut empty = Self::new(self.registration.clone());
+        empty.draining = false;
+        empty.lacks(demand).is_empty()
+    }
+
+    /// The instances that `request` takes: for a part, the one with the smallest free part that
+    /// suffices; for whole devices, the wholly free ones; of equal ones the lowest index.
+    pub(super) fn instances_for(&self, request: GpuRequest) -> GpuAssignment {
+        let mut mask = 0u16;
+        match request {
+            GpuRequest::None => GpuAssignment { mask: 0, part: 0 },
+            GpuRequest::Fraction(part) => {
+                let mut best: Option<usize> = None;
+                for instance in 0..INSTANCES {
+                    let free = self.gpu_free(instance);
+                    if free >= i64::from(part) && best.is_none_or(|best| free < self.gpu_free(best)) {
+                        best = Some(instance);
+                    }
+                }
+                mask |= 1 << best.expect("the node was found to fit");
+                GpuAssignment { mask, part }
+            }
+            GpuRequest::Whole(count) => {
+                let mut left = count;
+                for instance in 0..INSTANCES {
+                    if left > 0 && self.gpu_free(instance) == DEVICE {
+                        mask |= 1 << instance;
+                        left -= 1;
+                    }
+                }
+                assert!(left == 0, "the node was found to fit");
+                GpuAssignment { mask, part: DEVICE as u16 }
+            }
+        }
+    }
+
+    /// An allocation begins (`sign` 1) or ends (-1).
+    pub(super) fn change_use(&mut self, demand: &Demand, gpus: GpuAssignment, sign: i64) {
+        self.cpu_used += sign * demand.cpu.units();
+        self.memory_used += sign * demand.memory.units();
+        for instance in 0..INSTANCES {
+            if gpus.mask & (1 << instance) != 0 {
+                self.gpu_used[instance] += sign * i64::from(gpus.part);
+            }
+        }
+        for &(id, amount) in demand.custom() {
+            *self.custom_used.entry(id).or_insert(0) += sign * amount.units();
+        }
+        if sign > 0 {
+            self.allocations += 1;
+        } else {
+            self.allocations -= 1;
+        }
+        self.version += 1;
+    }
+
+    /// Per resource, what is in use beyond the capacity: cpu, memory, GPU devices.
+    pub(super) fn beyond(&self) -> [i64; 3] {
+        let spec = &self.registration.spec;
+        let gpu = (0..INSTANCES).map(|i| (self.gpu_used[i] - self.gpu_total(i)).max(0)).sum();
+        [(self.cpu_used - spec.cpu.units()).max(0), (self.memory_used - spec.memory.units()).max(0), gpu]
+    }
+
+    /// Per resource, what is in use: cpu, memory, GPU devices.
+    pub(super) fn used(&self) -> [i64; 3] {
+        [self.cpu_used, self.memory_used, self.gpu_used.iter().sum()]
+    }
+
+    /// What is in use of every custom kind that was ever used.
+    pub(super) fn custom_used(&self) -> impl Iterator<Item = (ResourceId, i64)> {
+        self.custom_used.iter().map(|(&id, &used)| (id, used))
+    }
+
+    /// Whether the labels satisfy every term.
+    pub(super) fn satisfies(&self, selector: &Selector) -> bool {
+        selector.terms().iter().all(|term| {
+            let value = self
+                .registration
+                .spec
+                .labels
+                .iter()
+                .find(|(key, _)| *key == term.key)
+                .map(|(_, value)| value.to_owned());
+            let named = value.as_ref().is_some_and(|value| term.values.contains(value));
+            match term.operator {
+                Operator::In => named,
+                Operator::NotIn => !named,
+                Operator::Exists => value.is_some(),
+                Operator::NotExists => value.is_none(),
+            }
+        })
+    }
+}

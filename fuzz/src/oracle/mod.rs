@@ -1,0 +1,18 @@
+//! The linear-scan oracle: what the index and a shard must answer, found the slow and plain way.
+//!
+//! Nodes stand in a list in order of registration and every question walks all of it. Nothing
+//! here calls the code under test: coordinates, feasibility, the choice of GPU instances and
+//! the terms of selectors are computed anew, from the meaning in the design's page on
+//! DistBuckets, so that a mistake on either side shows.
+
+mod choice;
+pub use choice::{Choice, Fitting, choose};
+mod coordinate;
+pub use coordinate::coordinate;
+mod linear_index;
+pub use linear_index::LinearIndex;
+mod linear_node;
+mod linear_shard;
+pub use linear_shard::LinearShard;
+mod reference_walk;
+pub use reference_walk::{Bucket, Step, reference_walk};

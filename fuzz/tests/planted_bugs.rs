@@ -1,0 +1,35 @@
+//! The functions that the fuzz targets call find bugs that were put in on purpose, and find
+//! nothing in the same inputs without them.
+//! `cargo test -p wharf-fuzz --features planted-bugs --test planted_bugs`
+
+use std::panic::{AssertUnwindSafe, catch_unwind};
+
+use wharf_core::planted::{PlantedBug, with_planted};
+use wharf_fuzz::{bytes_of_seed, run_index_ops};
+
+/// Inputs that a bug must not survive: a target runs thousands of them in a second.
+const INPUTS: u64 = 32;
+
+/// Whether `run` finds `bug` in generated inputs; found is a difference or a panic, as libFuzzer
+/// counts it.
+fn finds(run: impl Fn(&[u8]) -> Result<(), String>, bug: PlantedBug) {
+    let inputs: Vec<Vec<u8>> = (0..INPUTS).map(|seed| bytes_of_seed(seed, 1500)).collect();
+    for input in &inputs {
+        assert_eq!(run(input), Ok(()), "a difference without any planted bug");
+    }
+    let found = inputs.iter().position(|input| {
+        let verdict = catch_unwind(AssertUnwindSafe(|| with_planted(bug, || run(input))));
+        !matches!(verdict, Ok(Ok(())))
+    });
+    assert!(found.is_some(), "{bug:?} survived {INPUTS} inputs");
+}
+
+#[test]
+fn index_operations_find_a_stale_maximum() {
+    finds(run_index_ops, PlantedBug::IndexStaleMaximum);
+}
+
+#[test]
+fn index_operations_find_a_search_that_starts_one_late() {
+    finds(run_index_ops, PlantedBug::NextFitOneLate);
+}

@@ -55,8 +55,9 @@ struct Entry {
 /// What a port may know of the global records without asking: published as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    /// By node id, in chunks that successive catalogs share.
-    chunks: Vec<Arc<Chunk>>,
+    /// By node id, in chunks that successive catalogs share. Ids may jump from start to start,
+    /// so the chunks are found by number and not by position.
+    chunks: FixedMap<u64, Arc<Chunk>>,
     /// The resource kinds.
     pub resources: Arc<ResourceRegistry>,
     /// How many nodes are registered.
@@ -64,7 +65,7 @@ pub struct Catalog {
 }
 
 type Chunk = Vec<Option<(Arc<str>, PartitionId)>>;
-const CHUNK: usize = 256;
+const CHUNK: u64 = 256;
 
 impl Catalog {
     /// The name of a registered node.
@@ -80,16 +81,17 @@ impl Catalog {
     }
 
     fn node(&self, id: NodeId) -> Option<&(Arc<str>, PartitionId)> {
-        let at = usize::try_from(id.0).ok()?;
-        self.chunks.get(at / CHUNK)?.get(at % CHUNK)?.as_ref()
+        self.chunks.get(&(id.0 / CHUNK))?.get((id.0 % CHUNK) as usize)?.as_ref()
     }
 
     fn set(&mut self, id: NodeId, node: Option<(Arc<str>, PartitionId)>) {
-        let at = usize::try_from(id.0).expect("node ids are counted from 1");
-        while self.chunks.len() <= at / CHUNK {
-            self.chunks.push(Arc::new(vec![None; CHUNK]));
+        let number = id.0 / CHUNK;
+        let gone = node.is_none();
+        let chunk = self.chunks.entry(number).or_insert_with(|| Arc::new(vec![None; CHUNK as usize]));
+        Arc::make_mut(chunk)[(id.0 % CHUNK) as usize] = node;
+        if gone && chunk.iter().all(Option::is_none) {
+            self.chunks.remove(&number);
         }
-        Arc::make_mut(&mut self.chunks[at / CHUNK])[at % CHUNK] = node;
     }
 }
 

@@ -1,1 +1,14 @@
-//! The Wharfinger daemon.
+//! The Wharfinger daemon and its command line.
+//!
+//! | module | what stands there |
+//! |---|---|
+//! | [`config`] | settings: embedded defaults, TOML file, environment, flags, in rising order |
+//! | [`daemon`] | a running service: threads, pinning, clock, certificate, storage, shutdown |
+//! | [`metrics`] | Prometheus metrics over HTTP, latency out of HDR histograms |
+//! | [`cli`] | the commands of `wharf` |
+#![forbid(unsafe_code)]
+
+pub mod cli;
+pub mod config;
+pub mod daemon;
+pub mod metrics;

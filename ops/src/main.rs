@@ -1,2 +1,6 @@
-//! wharf
-fn main() {}
+//! `wharf`: the placement service and its command line.
+#![forbid(unsafe_code)]
+
+fn main() -> std::process::ExitCode {
+    wharf_ops::cli::run()
+}

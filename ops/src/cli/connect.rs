@@ -1,0 +1,66 @@
+//! How the commands reach a service.
+
+use std::future::Future;
+use std::net::{SocketAddr, ToSocketAddrs};
+use std::path::PathBuf;
+
+use anyhow::Context;
+use clap::Args;
+use wharf_net::client::{Client, ClientConfig};
+
+use super::Ended;
+use crate::config::default_data_dir;
+use crate::daemon::{DEVELOPMENT_CERTIFICATE, read_certificates};
+
+/// Wrong usage that clap cannot see.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub(super) struct Usage(pub(super) String);
+
+/// Where the service is, and what to trust.
+#[derive(Clone, Debug, Args)]
+pub struct ConnectArgs {
+    /// Address of the service: HOST:PORT.
+    #[arg(long, env = "WHARF_SERVER", default_value = "127.0.0.1:7411", global = true)]
+    pub server: String,
+    /// The name that the server's certificate carries, if it is not the host of --server.
+    #[arg(long, env = "WHARF_SERVER_NAME", global = true)]
+    pub server_name: Option<String>,
+    /// PEM file of the authority (or of the server's own self-signed certificate) to trust; the
+    /// development certificate of this machine's data directory if not given.
+    #[arg(long, env = "WHARF_CA", global = true)]
+    pub ca: Option<PathBuf>,
+    /// Print JSON.
+    #[arg(long, env = "WHARF_JSON", global = true)]
+    pub json: bool,
+}
+
+impl ConnectArgs {
+    /// Connects.
+    ///
+    /// # Errors
+    /// When the address, the trust or the connection is wrong.
+    pub async fn connect(&self) -> anyhow::Result<Client> {
+        let server = resolve(&self.server)?;
+        let host = self.server.rsplit_once(':').map_or(self.server.as_str(), |(host, _)| host);
+        let server_name = self.server_name.clone().unwrap_or_else(|| host.trim_matches(['[', ']']).to_owned());
+        let ca = self.ca.clone().unwrap_or_else(|| default_data_dir().join(DEVELOPMENT_CERTIFICATE));
+        let roots = read_certificates(&ca)
+            .context("no certificate to trust: give --ca FILE (the server's data directory holds dev-cert.pem)")?;
+        let name = concat!("wharf ", env!("CARGO_PKG_VERSION")).to_owned();
+        Ok(Client::connect(ClientConfig { server, server_name, roots, name, reconnects: 1 }).await?)
+    }
+}
+
+fn resolve(server: &str) -> anyhow::Result<SocketAddr> {
+    let mut addresses = server
+        .to_socket_addrs()
+        .map_err(|error| Usage(format!("--server {server}: {error}; give HOST:PORT, such as 127.0.0.1:7411")))?;
+    addresses.next().ok_or_else(|| Usage(format!("--server {server}: the name has no address")).into())
+}
+
+/// Runs a command on a runtime of its own.
+pub(super) fn block_on(command: impl Future<Output = anyhow::Result<Ended>>) -> anyhow::Result<Ended> {
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
+    runtime.context("cannot start the runtime")?.block_on(command)
+}

@@ -1,0 +1,71 @@
+//! The commands of `wharf`.
+//!
+//! Exit status: 0 done; 1 the service refused or found a fault; 2 wrong usage; 3 no connection,
+//! or the service could not start or go on.
+
+mod connect;
+mod node;
+mod place;
+mod print;
+mod serve;
+mod status;
+
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use connect::ConnectArgs;
+
+/// A placement service: control planes ask it where work should run, it answers in microseconds
+/// and keeps the books.
+#[derive(Debug, Parser)]
+#[command(name = "wharf", version, propagate_version = true)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// Serve placements; works with no configuration.
+    Serve(serve::ServeArgs),
+    /// Add, update, list, drain and remove nodes.
+    #[command(subcommand)]
+    Node(node::NodeCommand),
+    /// Ask where something should run, and allocate it there.
+    Place(place::PlaceArgs),
+    /// End allocations.
+    Release(place::ReleaseArgs),
+    /// Show the books, per resource and shard.
+    Status(status::StatusArgs),
+}
+
+/// How a command ended.
+#[derive(Debug)]
+enum Ended {
+    Done,
+    /// The service refused something, and what it said is printed.
+    Refused,
+}
+
+/// Runs the command that the process was started with.
+#[must_use]
+pub fn run() -> ExitCode {
+    let cli = Cli::parse();
+    let ended = match cli.command {
+        Command::Serve(args) => serve::run(args),
+        Command::Node(command) => connect::block_on(node::run(command)),
+        Command::Place(args) => connect::block_on(place::place(args)),
+        Command::Release(args) => connect::block_on(place::release(args)),
+        Command::Status(args) => connect::block_on(status::run(args)),
+    };
+    match ended {
+        Ok(Ended::Done) => ExitCode::SUCCESS,
+        Ok(Ended::Refused) => ExitCode::from(1),
+        Err(error) => {
+            eprintln!("wharf: {error:#}");
+            let usage = error.downcast_ref::<connect::Usage>().is_some();
+            ExitCode::from(if usage { 2 } else { 3 })
+        }
+    }
+}

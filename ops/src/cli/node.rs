@@ -1,0 +1,242 @@
+//! `wharf node …`.
+
+use clap::{Args, Subcommand};
+use wharf_core::resource::Amount;
+use wharf_net::client::Client;
+use wharf_net::protocol::{
+    DrainRequest, ListRequest, Name, NamedAmount, NodeBody, NodesReply, NodesRequest, Pair, RemoveRequest,
+};
+
+use super::connect::{ConnectArgs, Usage};
+use super::{Ended, print};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum NodeCommand {
+    /// Register a node.
+    Add(SpecArgs),
+    /// Give a registered node new capacity and labels.
+    Update(SpecArgs),
+    /// List the nodes, in order of registration.
+    List(ListArgs),
+    /// Keep new work away from nodes; what runs there stays.
+    Drain(DrainArgs),
+    /// Take nodes out.
+    Remove(RemoveArgs),
+}
+
+#[derive(Debug, Args)]
+pub(super) struct SpecArgs {
+    /// The node's name.
+    name: String,
+    /// Cores, such as 64 or 0.5.
+    #[arg(long, allow_hyphen_values = true)]
+    cpu: Amount,
+    /// Memory in MiB, or with a unit: 4096, 512MiB, 64GiB.
+    #[arg(long, value_parser = memory, allow_hyphen_values = true)]
+    memory: Amount,
+    /// GPU devices.
+    #[arg(long, default_value_t = 0)]
+    gpus: u32,
+    /// Model of the GPUs: the label `gpu-model`.
+    #[arg(long)]
+    gpu_model: Option<String>,
+    /// A label, KEY=VALUE; may be given several times.
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    labels: Vec<String>,
+    /// A custom resource, NAME=AMOUNT; may be given several times.
+    #[arg(long = "resource", value_name = "NAME=AMOUNT")]
+    resources: Vec<String>,
+    /// The machine behind the name, such as its machine id.
+    #[arg(long, default_value = "")]
+    identity: String,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct DrainArgs {
+    /// Names of nodes.
+    #[arg(required = true)]
+    names: Vec<String>,
+    /// Let them take work again.
+    #[arg(long)]
+    undo: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RemoveArgs {
+    /// Names of nodes.
+    #[arg(required = true)]
+    names: Vec<String>,
+    /// End their allocations too.
+    #[arg(long)]
+    force: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// An amount of memory in MiB, with or without a unit.
+pub(super) fn memory(text: &str) -> Result<Amount, String> {
+    let (number, mib) = ["MiB", "GiB", "TiB"]
+        .iter()
+        .zip([1, 1024, 1024 * 1024])
+        .find_map(|(unit, mib)| text.strip_suffix(unit).map(|number| (number.trim(), mib)))
+        .unwrap_or((text, 1));
+    let amount: Amount = number.parse().map_err(|error: wharf_core::resource::AmountError| error.to_string())?;
+    let units = amount.units().checked_mul(mib).ok_or_else(|| format!("{text} is out of range"))?;
+    Amount::try_from_units(units).map_err(|error| error.to_string())
+}
+
+/// `KEY=VALUE` in two.
+fn pair<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), Usage> {
+    text.split_once('=').ok_or_else(|| Usage(format!("{flag} {text}: give KEY=VALUE")))
+}
+
+/// `NAME=AMOUNT` arguments, for the wire.
+pub(super) fn named_amounts(flag: &str, texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
+    let named = |text: &String| {
+        let (name, amount) = pair(flag, text)?;
+        let amount: Amount = amount.parse().map_err(|error| Usage(format!("{flag} {text}: {error}")))?;
+        Ok(NamedAmount { name: name.to_owned(), amount: amount.units() })
+    };
+    texts.iter().map(named).collect()
+}
+
+fn body(args: &SpecArgs) -> Result<NodeBody, Usage> {
+    let mut labels = Vec::new();
+    for text in &args.labels {
+        let (key, value) = pair("--label", text)?;
+        labels.push(Pair { key: key.to_owned(), value: value.to_owned() });
+    }
+    if let Some(model) = &args.gpu_model {
+        labels.push(Pair { key: wharf_core::node::GPU_MODEL_LABEL.to_owned(), value: model.clone() });
+    }
+    Ok(NodeBody {
+        name: args.name.clone(),
+        identity: args.identity.clone(),
+        cpu: args.cpu.units(),
+        memory: args.memory.units(),
+        gpus: args.gpus,
+        custom: named_amounts("--resource", &args.resources)?,
+        labels,
+        taints: Vec::new(),
+    })
+}
+
+pub(super) async fn run(command: NodeCommand) -> anyhow::Result<Ended> {
+    match command {
+        NodeCommand::Add(args) => {
+            let request = NodesRequest { nodes: vec![body(&args)?] };
+            let client = args.connect.connect().await?;
+            let reply = client.add_nodes(&request).await?;
+            finish(client, &args.connect, "added", &[args.name], &reply).await
+        }
+        NodeCommand::Update(args) => {
+            let request = NodesRequest { nodes: vec![body(&args)?] };
+            let client = args.connect.connect().await?;
+            let reply = client.update_nodes(&request).await?;
+            finish(client, &args.connect, "updated", &[args.name], &reply).await
+        }
+        NodeCommand::List(args) => list(&args.connect).await,
+        NodeCommand::Drain(args) => {
+            let names = args.names.iter().cloned().map(Name).collect();
+            let client = args.connect.connect().await?;
+            let reply = client.drain_nodes(&DrainRequest { names, undo: args.undo }).await?;
+            let done = if args.undo { "takes work again" } else { "takes no new work" };
+            finish(client, &args.connect, done, &args.names, &reply).await
+        }
+        NodeCommand::Remove(args) => {
+            let names = args.names.iter().cloned().map(Name).collect();
+            let client = args.connect.connect().await?;
+            let reply = client.remove_nodes(&RemoveRequest { names, force: args.force }).await?;
+            finish(client, &args.connect, "removed", &args.names, &reply).await
+        }
+    }
+}
+
+async fn finish(
+    client: Client,
+    connect: &ConnectArgs,
+    done: &str,
+    names: &[String],
+    reply: &NodesReply,
+) -> anyhow::Result<Ended> {
+    client.close().await;
+    let views: Vec<_> = names.iter().zip(&reply.replies).map(|(name, r)| print::NodeReplyView::new(name, r)).collect();
+    if connect.json {
+        print::json(&views)?;
+    } else {
+        for (name, reply) in names.iter().zip(&reply.replies) {
+            match &reply.fault {
+                Some(fault) => println!("{name}: {fault}"),
+                None if reply.allocations_ended > 0 => {
+                    println!("{name}: {done}, {} allocations ended with it", reply.allocations_ended);
+                }
+                None => println!("{name}: {done}"),
+            }
+        }
+    }
+    Ok(if reply.replies.iter().all(|reply| reply.reason.is_done()) { Ended::Done } else { Ended::Refused })
+}
+
+async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
+    const PAGE: u16 = 512;
+    let client = connect.connect().await?;
+    let mut nodes = Vec::new();
+    let mut after = 0;
+    loop {
+        let page = client.list_nodes(&ListRequest { after, limit: PAGE }).await?.nodes;
+        let full = page.len() == usize::from(PAGE);
+        after = page.last().map_or(after, |node| node.ordinal);
+        nodes.extend(page);
+        if !full {
+            break;
+        }
+    }
+    client.close().await;
+    let views: Vec<print::NodeView> = nodes.iter().map(print::NodeView::from).collect();
+    if connect.json {
+        print::json(&views)?;
+        return Ok(Ended::Done);
+    }
+    let rows: Vec<Vec<String>> = views
+        .iter()
+        .map(|node| {
+            let labels: Vec<String> = node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            vec![
+                node.name.clone(),
+                node.state.to_owned(),
+                format!("{}/{}", node.cpu_available, node.cpu),
+                format!("{}/{}", node.memory_available, node.memory),
+                if node.gpus == 0 { "-".to_owned() } else { node.gpus_available.join(" ") },
+                node.allocations.to_string(),
+                labels.join(","),
+            ]
+        })
+        .collect();
+    print::table(&["NAME", "STATE", "CPU FREE", "MEMORY FREE", "GPUS FREE", "ALLOCATIONS", "LABELS"], &rows);
+    Ok(Ended::Done)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn memory_is_read_with_and_without_units() {
+        for (text, mib) in [("512", 512), ("512MiB", 512), ("1.5GiB", 1536), ("2 TiB", 2 * 1024 * 1024)] {
+            assert_eq!(memory(text).unwrap(), Amount::whole(mib), "{text}");
+        }
+        for text in ["", "GiB", "-1", "1GB", "99999999999TiB"] {
+            assert!(memory(text).is_err(), "{text}");
+        }
+    }
+}

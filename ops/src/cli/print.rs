@@ -1,0 +1,313 @@
+//! What commands print: text for people, JSON for programs. In JSON amounts are decimal texts in
+//! the resource's unit, exact, and reasons are their stable names.
+
+use serde::Serialize;
+use wharf_core::ids::AllocationId;
+use wharf_core::resource::Amount;
+use wharf_net::protocol::{
+    Fault, NODE_READY, NodeReply, NodeStatus, PlaceReply, RefusalBody, ReleaseReply, StatusReply,
+};
+
+/// An amount from the wire, as text.
+pub(super) fn units(units: i64) -> String {
+    Amount::try_from_units(units).map_or_else(|_| format!("{units}/10000"), |amount| amount.to_string())
+}
+
+/// A sum from the wire, as text.
+pub(super) fn sum(units: i128) -> String {
+    let scale = i128::from(Amount::SCALE);
+    let (whole, part) = (units / scale, (units % scale).abs());
+    if part == 0 { whole.to_string() } else { format!("{whole}.{part:04}").trim_end_matches('0').to_owned() }
+}
+
+/// Prints one JSON object.
+pub(super) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
+    println!("{}", serde_json::to_string_pretty(value)?);
+    Ok(())
+}
+
+/// Prints rows under a heading, in columns.
+pub(super) fn table(heading: &[&str], rows: &[Vec<String>]) {
+    let mut widths: Vec<usize> = heading.iter().map(|cell| cell.len()).collect();
+    for row in rows {
+        for (width, cell) in widths.iter_mut().zip(row) {
+            *width = (*width).max(cell.chars().count());
+        }
+    }
+    let line = |cells: &[String]| {
+        let padded: Vec<String> = cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
+        println!("{}", padded.join("  ").trim_end());
+    };
+    line(&heading.iter().map(|&cell| cell.to_owned()).collect::<Vec<_>>());
+    rows.iter().for_each(|row| line(row));
+}
+
+#[derive(Serialize)]
+pub(super) struct FaultView {
+    pub(super) reason: String,
+    pub(super) field: String,
+    pub(super) message: String,
+}
+
+impl From<&Fault> for FaultView {
+    fn from(fault: &Fault) -> Self {
+        let Fault { reason, field, message } = fault;
+        Self { reason: reason.to_string(), field: field.clone(), message: message.clone() }
+    }
+}
+
+#[derive(Serialize)]
+struct CheckView {
+    reason: String,
+    resource: String,
+    nodes: u64,
+    least_short: String,
+}
+
+#[derive(Serialize)]
+pub(super) struct PlaceView {
+    reason: String,
+    node: Option<String>,
+    node_id: Option<u64>,
+    allocation: Option<String>,
+    gpus: Vec<u8>,
+    gpu_part: Option<String>,
+    nodes: Option<u64>,
+    examined: Option<u64>,
+    checks: Vec<CheckView>,
+    fault: Option<FaultView>,
+}
+
+impl From<&PlaceReply> for PlaceView {
+    fn from(reply: &PlaceReply) -> Self {
+        let placed = reply.placed.as_ref();
+        let refusal = reply.refusal.as_ref();
+        let checks = refusal.map_or(&[][..], |refusal| &refusal.checks).iter().map(|check| CheckView {
+            reason: check.reason.to_string(),
+            resource: check.resource.clone(),
+            nodes: check.nodes,
+            least_short: units(check.least_short),
+        });
+        Self {
+            reason: reply.reason.to_string(),
+            node: placed.map(|placed| placed.node_name.clone()),
+            node_id: placed.map(|placed| placed.node),
+            allocation: placed.map(|placed| AllocationId::from(placed.allocation).to_string()),
+            gpus: placed.map(|placed| placed.gpus.clone()).unwrap_or_default(),
+            gpu_part: placed.filter(|p| !p.gpus.is_empty()).map(|p| units(i64::from(p.gpu_part))),
+            nodes: refusal.map(|refusal| refusal.nodes),
+            examined: refusal.map(|refusal| refusal.examined),
+            checks: checks.collect(),
+            fault: reply.fault.as_ref().map(FaultView::from),
+        }
+    }
+}
+
+/// A placement's reply, for people.
+pub(super) fn place(reply: &PlaceReply) {
+    if let Some(placed) = &reply.placed {
+        let id = AllocationId::from(placed.allocation);
+        print!("placed on {} as {id}", placed.node_name);
+        if !placed.gpus.is_empty() {
+            let gpus: Vec<String> = placed.gpus.iter().map(u8::to_string).collect();
+            print!(", {} of GPU {}", units(i64::from(placed.gpu_part)), gpus.join(", "));
+        }
+        println!();
+    } else if let Some(refusal) = &reply.refusal {
+        println!("not placed: {}", reply.reason);
+        println!("{}", refusal_text(refusal));
+    } else if let Some(fault) = &reply.fault {
+        println!("not placed: {fault}");
+    }
+}
+
+fn refusal_text(refusal: &RefusalBody) -> String {
+    let over = if refusal.examined == refusal.nodes {
+        format!("of {} nodes:", refusal.nodes)
+    } else {
+        format!("of the first {} of {} nodes (--explain-all counts all):", refusal.examined, refusal.nodes)
+    };
+    let lines = refusal.checks.iter().map(|check| {
+        let what = if check.resource.is_empty() {
+            check.reason.to_string()
+        } else {
+            format!("{} {}, the best by {}", check.reason, check.resource, units(check.least_short))
+        };
+        format!("  {:>8}  {what}", check.nodes)
+    });
+    std::iter::once(over).chain(lines).collect::<Vec<_>>().join("\n")
+}
+
+#[derive(Serialize)]
+pub(super) struct ReleaseView {
+    pub(super) allocation: String,
+    pub(super) reason: String,
+    pub(super) fault: Option<FaultView>,
+}
+
+impl ReleaseView {
+    pub(super) fn new(allocation: AllocationId, reply: &ReleaseReply) -> Self {
+        let fault = reply.fault.as_ref().map(FaultView::from);
+        Self { allocation: allocation.to_string(), reason: reply.reason.to_string(), fault }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct NodeReplyView {
+    pub(super) name: String,
+    pub(super) reason: String,
+    pub(super) id: u64,
+    pub(super) allocations_ended: u32,
+    pub(super) fault: Option<FaultView>,
+}
+
+impl NodeReplyView {
+    pub(super) fn new(name: &str, reply: &NodeReply) -> Self {
+        Self {
+            name: name.to_owned(),
+            reason: reply.reason.to_string(),
+            id: reply.node,
+            allocations_ended: reply.allocations_ended,
+            fault: reply.fault.as_ref().map(FaultView::from),
+        }
+    }
+}
+
+#[derive(Serialize)]
+pub(super) struct NodeView {
+    pub(super) name: String,
+    pub(super) id: u64,
+    pub(super) state: &'static str,
+    pub(super) partition: u16,
+    pub(super) cpu: String,
+    pub(super) cpu_available: String,
+    pub(super) memory: String,
+    pub(super) memory_available: String,
+    pub(super) gpus: u32,
+    pub(super) gpus_available: Vec<String>,
+    pub(super) custom: std::collections::BTreeMap<String, String>,
+    pub(super) labels: std::collections::BTreeMap<String, String>,
+    pub(super) allocations: u32,
+    pub(super) version: u64,
+}
+
+impl From<&NodeStatus> for NodeView {
+    fn from(node: &NodeStatus) -> Self {
+        let body = &node.body;
+        Self {
+            name: body.name.clone(),
+            id: node.id,
+            state: if node.state == NODE_READY { "ready" } else { "draining" },
+            partition: node.partition,
+            cpu: units(body.cpu),
+            cpu_available: units(node.cpu_available),
+            memory: units(body.memory),
+            memory_available: units(node.memory_available),
+            gpus: body.gpus,
+            gpus_available: node.gpus_available.iter().map(|&part| units(i64::from(part))).collect(),
+            custom: body.custom.iter().map(|named| (named.name.clone(), units(named.amount))).collect(),
+            labels: body.labels.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect(),
+            allocations: node.allocations,
+            version: node.version,
+        }
+    }
+}
+
+#[derive(Serialize)]
+struct ResourceView {
+    name: String,
+    total: String,
+    allocated: String,
+    available: String,
+    shortfall: String,
+}
+
+#[derive(Serialize)]
+struct ShardView {
+    shard: u16,
+    nodes_ready: u32,
+    nodes_draining: u32,
+    allocations: u64,
+    placed: u64,
+    refused: u64,
+    released: u64,
+    state_hash: Option<String>,
+}
+
+#[derive(Serialize)]
+pub(super) struct StatusView {
+    software: String,
+    store: String,
+    incarnation: u32,
+    uptime_seconds: u64,
+    resident_bytes: u64,
+    connections: u64,
+    resources: Vec<ResourceView>,
+    shards: Vec<ShardView>,
+    books_hash: Option<String>,
+}
+
+impl From<&StatusReply> for StatusView {
+    fn from(status: &StatusReply) -> Self {
+        let resource = |r: &wharf_net::protocol::ResourceStatus| ResourceView {
+            name: r.name.clone(),
+            total: sum(r.total),
+            allocated: sum(r.allocated),
+            available: sum(r.total + r.shortfall - r.allocated),
+            shortfall: sum(r.shortfall),
+        };
+        let shard = |s: &wharf_net::protocol::ShardStatusBody| ShardView {
+            shard: s.shard,
+            nodes_ready: s.nodes_ready,
+            nodes_draining: s.nodes_draining,
+            allocations: s.allocations,
+            placed: s.placed,
+            refused: s.refused,
+            released: s.released,
+            state_hash: s.state_hash.map(|hash| format!("{hash:032x}")),
+        };
+        Self {
+            software: status.server.software.clone(),
+            store: status.server.store.iter().map(|byte| format!("{byte:02x}")).collect(),
+            incarnation: status.server.incarnation,
+            uptime_seconds: status.uptime / 1_000_000_000,
+            resident_bytes: status.resident_bytes,
+            connections: status.connections,
+            resources: status.resources.iter().map(resource).collect(),
+            shards: status.shards.iter().map(shard).collect(),
+            books_hash: status.books_hash.map(|hash| format!("{hash:032x}")),
+        }
+    }
+}
+
+/// The status, for people.
+pub(super) fn status(status: &StatusReply) {
+    let view = StatusView::from(status);
+    println!("{}, store {}, incarnation {}", view.software, view.store, view.incarnation);
+    println!(
+        "up {} s, {} MiB resident, {} connections",
+        view.uptime_seconds,
+        view.resident_bytes >> 20,
+        view.connections
+    );
+    println!();
+    let rows: Vec<_> = view
+        .resources
+        .iter()
+        .map(|r| [&r.name, &r.total, &r.allocated, &r.available, &r.shortfall].map(Clone::clone).to_vec())
+        .collect();
+    table(&["RESOURCE", "TOTAL", "ALLOCATED", "AVAILABLE", "SHORTFALL"], &rows);
+    println!();
+    let rows: Vec<_> = view
+        .shards
+        .iter()
+        .map(|s| {
+            let numbers = [u64::from(s.nodes_ready), u64::from(s.nodes_draining), s.allocations, s.placed, s.refused, s.released];
+            std::iter::once(s.shard.to_string()).chain(numbers.iter().map(u64::to_string)).collect()
+        })
+        .collect();
+    table(&["SHARD", "READY", "DRAINING", "ALLOCATIONS", "PLACED", "REFUSED", "RELEASED"], &rows);
+    if let Some(hash) = &view.books_hash {
+        println!("\naudit: every invariant holds; books {hash}");
+    }
+}

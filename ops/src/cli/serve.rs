@@ -1,0 +1,190 @@
+//! `wharf serve`: the daemon, its metrics and its signals.
+
+use std::io::IsTerminal;
+use std::net::SocketAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use anyhow::Context;
+use axum::Router;
+use axum::http::StatusCode;
+use axum::routing::get;
+use clap::{Args, ValueEnum};
+use tokio::net::TcpListener;
+use tokio::signal::unix::{SignalKind, signal};
+use tracing::{error, info, warn};
+use tracing_subscriber::layer::SubscriberExt;
+use tracing_subscriber::util::SubscriberInitExt;
+use tracing_subscriber::{EnvFilter, Registry, reload};
+
+use super::Ended;
+use crate::config::{Config, Overrides};
+use crate::daemon::Daemon;
+use crate::metrics::Metrics;
+use wharf_net::server::RegistrarHandle;
+
+/// How logs are written.
+#[derive(Clone, Copy, Debug, ValueEnum)]
+enum LogFormat {
+    Text,
+    Json,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ServeArgs {
+    /// TOML file of settings; environment variables (WHARF_LISTEN, …) and flags stand above it.
+    #[arg(long, env = "WHARF_CONFIG")]
+    config: Option<PathBuf>,
+    /// Address of the QUIC service [default: 127.0.0.1:7411].
+    #[arg(long)]
+    listen: Option<String>,
+    /// Address of the Prometheus metrics over HTTP, or "" for none [default: 127.0.0.1:7412].
+    #[arg(long)]
+    metrics_listen: Option<String>,
+    /// Directory of the store and the development certificate.
+    #[arg(long)]
+    data_dir: Option<String>,
+    /// Scheduler shards [default: one per core that no I/O thread has].
+    #[arg(long)]
+    shards: Option<String>,
+    /// I/O threads [default: one per eight cores].
+    #[arg(long)]
+    io_threads: Option<String>,
+    /// Do not pin shard threads to cores.
+    #[arg(long)]
+    no_pin: bool,
+    /// The policy of requests that name none [default: best-fit].
+    #[arg(long)]
+    policy: Option<String>,
+    /// What is logged, such as info or wharf_net=debug [default: info].
+    #[arg(long)]
+    log: Option<String>,
+    /// How logs are written, to standard error.
+    #[arg(long, value_enum, default_value = "text")]
+    log_format: LogFormat,
+}
+
+impl ServeArgs {
+    fn overrides(&self) -> Overrides {
+        let given = [
+            ("listen", self.listen.clone()),
+            ("metrics_listen", self.metrics_listen.clone()),
+            ("data_dir", self.data_dir.clone()),
+            ("shards", self.shards.clone()),
+            ("io_threads", self.io_threads.clone()),
+            ("pin", self.no_pin.then(|| "false".to_owned())),
+            ("policy", self.policy.clone()),
+            ("log", self.log.clone()),
+        ];
+        let settings = given.into_iter().filter_map(|(key, value)| Some((key, value?))).collect();
+        Overrides { file: self.config.clone(), settings }
+    }
+}
+
+type LogFilter = reload::Handle<EnvFilter, Registry>;
+
+fn filter(text: &str) -> anyhow::Result<EnvFilter> {
+    EnvFilter::try_new(text).with_context(|| format!("setting `log`: `{text}` is no filter: give one such as info"))
+}
+
+fn start_logging(config: &Config, format: LogFormat) -> anyhow::Result<LogFilter> {
+    let (layer, handle) = reload::Layer::new(filter(&config.reloadable.log)?);
+    let registry = tracing_subscriber::registry().with(layer);
+    let writer = tracing_subscriber::fmt::layer()
+        .with_writer(std::io::stderr)
+        .with_ansi(std::io::stderr().is_terminal());
+    match format {
+        LogFormat::Text => registry.with(writer).try_init(),
+        LogFormat::Json => registry.with(writer.json()).try_init(),
+    }
+    .context("logging is set up twice")?;
+    Ok(handle)
+}
+
+/// A thread that panics has found a broken invariant of ours: the process must not go on, or it
+/// would answer out of books that may be wrong.
+fn abort_on_panic() {
+    let report = std::panic::take_hook();
+    std::panic::set_hook(Box::new(move |panic| {
+        report(panic);
+        error!(%panic, "a broken invariant stops the service");
+        std::process::abort();
+    }));
+}
+
+pub(super) fn run(args: ServeArgs) -> anyhow::Result<Ended> {
+    let config = Config::load(&args.overrides())?;
+    let log = start_logging(&config, args.log_format)?;
+    abort_on_panic();
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    runtime.block_on(serve(args, config, log))
+}
+
+async fn serve(args: ServeArgs, config: Config, log: LogFilter) -> anyhow::Result<Ended> {
+    // Before the daemon: a signal that comes while it starts is not lost.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let mut hangup = signal(SignalKind::hangup())?;
+    let metrics_listen = config.metrics_listen;
+    let listener = match metrics_listen {
+        Some(address) => Some(TcpListener::bind(address).await.with_context(|| {
+            format!("cannot serve metrics on {address} (`metrics_listen` chooses the address, \"\" turns them off)")
+        })?),
+        None => None,
+    };
+    let mut daemon = Daemon::start(config)?;
+    let metrics = listener.map(|listener| tokio::spawn(serve_metrics(listener, &daemon)));
+    println!("serving on {}", daemon.address());
+    loop {
+        tokio::select! {
+            _ = terminate.recv() => break,
+            _ = interrupt.recv() => break,
+            _ = hangup.recv() => reload_settings(&mut daemon, &args, &log),
+        }
+    }
+    info!("stopping: what was accepted is answered first");
+    if let Some(metrics) = metrics {
+        metrics.abort();
+        let _ = metrics.await;
+    }
+    daemon.stop().await?;
+    Ok(Ended::Done)
+}
+
+/// Takes over what can change; with anything wrong, nothing changes.
+fn reload_settings(daemon: &mut Daemon, args: &ServeArgs, log: &LogFilter) {
+    let reloaded = (|| -> anyhow::Result<()> {
+        let config = Config::load(&args.overrides())?;
+        let filter = filter(&config.reloadable.log)?;
+        daemon.reload(config)?;
+        log.reload(filter).context("logging is gone")
+    })();
+    match reloaded {
+        Ok(()) => info!("settings reloaded"),
+        Err(error) => warn!(error = format!("{error:#}"), "settings not reloaded: the old ones stay"),
+    }
+}
+
+fn serve_metrics(listener: TcpListener, daemon: &Daemon) -> impl Future<Output = ()> + use<> {
+    let (metrics, registrar) = (Arc::clone(daemon.metrics()), daemon.registrar().clone());
+    let address: Option<SocketAddr> = listener.local_addr().ok();
+    async move {
+        let scrape = move || scrape(Arc::clone(&metrics), registrar.clone());
+        let routes = Router::new().route("/metrics", get(scrape)).route("/healthz", get(async || "ok\n"));
+        if let Some(address) = address {
+            info!(%address, "metrics at /metrics");
+        }
+        if let Err(error) = axum::serve(listener, routes).await {
+            warn!(%error, "metrics are not served any more");
+        }
+    }
+}
+
+async fn scrape(
+    metrics: Arc<Metrics>,
+    registrar: RegistrarHandle,
+) -> Result<([(axum::http::HeaderName, &'static str); 1], String), (StatusCode, String)> {
+    let text = metrics.scrape(&registrar).await.map_err(|error| (StatusCode::SERVICE_UNAVAILABLE, error))?;
+    let content_type = "application/openmetrics-text; version=1.0.0; charset=utf-8";
+    Ok(([(axum::http::header::CONTENT_TYPE, content_type)], text))
+}

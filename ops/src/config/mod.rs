@@ -1,0 +1,249 @@
+//! Settings: embedded defaults, then a TOML file, then the environment (`WHARF_LISTEN`, …), then
+//! flags, each above the one before. Read in two steps: [`Raw`] is what was written, [`Config`]
+//! what was checked.
+
+mod raw;
+pub use raw::{GranularityRaw, Overrides, Raw};
+
+use std::net::SocketAddr;
+use std::path::PathBuf;
+
+use wharf_core::index::{Dimension, Geometry};
+use wharf_core::limits::{PARTITIONS_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, SHARDS_MAX};
+use wharf_core::request::Policy;
+use wharf_core::resource::Amount;
+
+/// Checked settings.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Config {
+    /// Where QUIC is served.
+    pub listen: SocketAddr,
+    /// Where metrics are served over HTTP; nowhere if none.
+    pub metrics_listen: Option<SocketAddr>,
+    /// Store and development certificate.
+    pub data_dir: PathBuf,
+    /// Scheduler shards.
+    pub shards: u16,
+    /// I/O threads.
+    pub io_threads: u16,
+    /// Whether shard threads are pinned to cores.
+    pub pin: bool,
+    /// Partitions of a store that is created now.
+    pub partitions: u16,
+    /// The label that keeps nodes together in a partition.
+    pub topology_label: String,
+    /// Seed of routing and of the Random policy.
+    pub seed: u64,
+    /// Dimensions and granularity of the index.
+    pub geometry: Geometry,
+    /// What can change while the service runs.
+    pub reloadable: Reloadable,
+}
+
+/// Settings that a running service takes over on SIGHUP.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reloadable {
+    /// The policy of requests that name none.
+    pub policy: Policy,
+    /// Unanswered requests of one connection.
+    pub in_flight_max: u32,
+    /// What is logged, as `tracing` filters are written.
+    pub log: String,
+    /// PEM files of the server's certificate chain and key; a development certificate if none.
+    pub tls: Option<(PathBuf, PathBuf)>,
+}
+
+/// Settings that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum ConfigError {
+    /// A source cannot be read, or has a key or value that is none.
+    #[error("the configuration cannot be read: {0}")]
+    Read(#[from] ::config::ConfigError),
+    /// An environment variable names no setting.
+    #[error("the environment variable {name} names no setting: known are {known}")]
+    Environment {
+        /// The variable.
+        name: String,
+        /// All settings.
+        known: String,
+    },
+    /// A value is out of range.
+    #[error("setting `{key}`: {message}")]
+    Value {
+        /// The setting.
+        key: &'static str,
+        /// What is wrong and the remedy.
+        message: String,
+    },
+}
+
+fn value(key: &'static str, message: impl Into<String>) -> ConfigError {
+    ConfigError::Value { key, message: message.into() }
+}
+
+impl Config {
+    /// Reads all sources.
+    ///
+    /// # Errors
+    /// What is wrong, where, and the remedy.
+    pub fn load(overrides: &Overrides) -> Result<Self, ConfigError> {
+        Self::check(raw::read(overrides, std::env::vars())?)
+    }
+
+    /// The embedded defaults, with a data directory of the caller's.
+    ///
+    /// # Panics
+    /// Never: the embedded defaults are valid, which a test shows.
+    #[must_use]
+    pub fn embedded(data_dir: PathBuf) -> Self {
+        let raw = Raw { data_dir: Some(data_dir), ..Raw::default() };
+        Self::check(raw).expect("the embedded defaults are valid")
+    }
+
+    /// Checks what was written.
+    ///
+    /// # Errors
+    /// The first setting that is wrong.
+    pub fn check(raw: Raw) -> Result<Self, ConfigError> {
+        let cores = u16::try_from(std::thread::available_parallelism().map_or(1, usize::from)).unwrap_or(u16::MAX);
+        let partitions = raw.partitions;
+        if !(1..=PARTITIONS_MAX).contains(&partitions) {
+            return Err(value("partitions", format!("{partitions} is out of range: give 1 to {PARTITIONS_MAX}")));
+        }
+        let io_threads = raw.io_threads.unwrap_or_else(|| (cores / 8).max(1));
+        let io_max = PORTS_MAX as u16 - 1;
+        if !(1..=io_max).contains(&io_threads) {
+            return Err(value("io_threads", format!("{io_threads} is out of range: give 1 to {io_max}")));
+        }
+        let shards_max = partitions.min(SHARDS_MAX);
+        let shards = raw.shards.unwrap_or_else(|| cores.saturating_sub(io_threads).clamp(1, shards_max));
+        if !(1..=shards_max).contains(&shards) {
+            let message = format!("{shards} is out of range: give 1 to {shards_max} (a shard serves at least one partition)");
+            return Err(value("shards", message));
+        }
+        if !(1..=PORT_IN_FLIGHT_MAX as u32).contains(&raw.in_flight_max) {
+            let message = format!("{} is out of range: give 1 to {PORT_IN_FLIGHT_MAX}", raw.in_flight_max);
+            return Err(value("in_flight_max", message));
+        }
+        if raw.topology_label.is_empty() {
+            return Err(value("topology_label", "it is empty: name a label"));
+        }
+        let tls = match (raw.tls_certificate, raw.tls_key) {
+            (Some(certificate), Some(key)) => Some((certificate, key)),
+            (None, None) => None,
+            (Some(_), None) => return Err(value("tls_key", "it is missing beside tls_certificate: give both or neither")),
+            (None, Some(_)) => {
+                return Err(value("tls_certificate", "it is missing beside tls_key: give both or neither"));
+            }
+        };
+        let policy = raw.policy.parse::<Policy>().map_err(|error| value("policy", error.to_string()))?;
+        Ok(Self {
+            listen: address("listen", &raw.listen)?,
+            metrics_listen: match raw.metrics_listen.as_str() {
+                "" => None,
+                text => Some(address("metrics_listen", text)?),
+            },
+            data_dir: raw.data_dir.unwrap_or_else(default_data_dir),
+            shards,
+            io_threads,
+            pin: raw.pin,
+            partitions,
+            topology_label: raw.topology_label,
+            seed: raw.seed,
+            geometry: geometry(&raw.granularity)?,
+            reloadable: Reloadable { policy, in_flight_max: raw.in_flight_max, log: raw.log, tls },
+        })
+    }
+
+    /// The names of settings that differ from `other` and need a restart.
+    #[must_use]
+    pub fn fixed_differences(&self, other: &Self) -> Vec<&'static str> {
+        let differences = [
+            ("listen", self.listen != other.listen),
+            ("metrics_listen", self.metrics_listen != other.metrics_listen),
+            ("data_dir", self.data_dir != other.data_dir),
+            ("shards", self.shards != other.shards),
+            ("io_threads", self.io_threads != other.io_threads),
+            ("pin", self.pin != other.pin),
+            ("partitions", self.partitions != other.partitions),
+            ("topology_label", self.topology_label != other.topology_label),
+            ("seed", self.seed != other.seed),
+            ("granularity", self.geometry != other.geometry),
+        ];
+        differences.into_iter().filter(|&(_, differs)| differs).map(|(name, _)| name).collect()
+    }
+}
+
+fn address(key: &'static str, text: &str) -> Result<SocketAddr, ConfigError> {
+    text.parse().map_err(|_| value(key, format!("`{text}` is no address: give one such as 127.0.0.1:7411")))
+}
+
+fn geometry(raw: &GranularityRaw) -> Result<Geometry, ConfigError> {
+    let amount = |key, text: &str| text.parse::<Amount>().map_err(|error| value(key, error.to_string()));
+    let dimensions = vec![
+        (Dimension::Cpu, amount("granularity.cpu", &raw.cpu)?.units()),
+        (Dimension::Memory, amount("granularity.memory", &raw.memory)?.units()),
+        (Dimension::WholeGpus, 1),
+        (Dimension::LargestGpuPart, amount("granularity.gpu_part", &raw.gpu_part)?.units()),
+    ];
+    Geometry::new(dimensions).map_err(|error| value("granularity", error.to_string()))
+}
+
+/// Where the store and the development certificate stand when nothing else is said.
+#[must_use]
+pub fn default_data_dir() -> PathBuf {
+    directories::ProjectDirs::from("", "", "wharfinger")
+        .map_or_else(|| PathBuf::from("wharf-data"), |dirs| dirs.data_dir().to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn check(change: impl FnOnce(&mut Raw)) -> Result<Config, String> {
+        let mut raw = Raw::default();
+        change(&mut raw);
+        Config::check(raw).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn the_embedded_defaults_are_valid() {
+        let config = Config::embedded("x".into());
+        assert_eq!(config.listen, "127.0.0.1:7411".parse().unwrap());
+        assert!(config.listen.ip().is_loopback());
+        assert!(config.shards >= 1 && config.io_threads >= 1);
+        assert_eq!(config.geometry, Geometry::default());
+    }
+
+    #[test]
+    fn values_out_of_range_are_named() {
+        let cases: [(fn(&mut Raw), &str); 11] = [
+            (|raw| raw.shards = Some(0), "`shards`"),
+            (|raw| raw.shards = Some(257), "`shards`"),
+            (|raw| raw.io_threads = Some(0), "`io_threads`"),
+            (|raw| raw.partitions = 0, "`partitions`"),
+            (|raw| raw.in_flight_max = 0, "`in_flight_max`"),
+            (|raw| raw.listen = "nowhere".into(), "`listen`"),
+            (|raw| raw.policy = "worst-fit".into(), "`policy`"),
+            (|raw| raw.granularity.cpu = "0".into(), "`granularity`"),
+            (|raw| raw.granularity.memory = "-1".into(), "`granularity.memory`"),
+            (|raw| raw.tls_key = Some("key.pem".into()), "`tls_certificate`"),
+            (|raw| raw.topology_label = String::new(), "`topology_label`"),
+        ];
+        for (change, named) in cases {
+            let error = check(change).unwrap_err();
+            assert!(error.contains(named), "{error}");
+        }
+        assert_eq!(check(|raw| raw.metrics_listen = String::new()).unwrap().metrics_listen, None);
+    }
+
+    #[test]
+    fn what_needs_a_restart_is_told_apart() {
+        let config = Config::embedded("x".into());
+        let mut other = config.clone();
+        other.reloadable.policy = Policy::Random;
+        assert!(config.fixed_differences(&other).is_empty());
+        other.shards += 1;
+        assert_eq!(config.fixed_differences(&other), ["shards"]);
+    }
+}

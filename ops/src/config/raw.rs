@@ -1,0 +1,176 @@
+//! Settings as they are written, and where they are read from.
+
+use std::path::PathBuf;
+
+use ::config::{Config as Layers, Environment, File, FileFormat, Map};
+use serde::{Deserialize, Serialize};
+
+use super::ConfigError;
+
+/// Settings as they are written in a file; every key is optional.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct Raw {
+    /// Address of the QUIC service.
+    pub listen: String,
+    /// Address of the metrics over HTTP; empty for none.
+    pub metrics_listen: String,
+    /// Store and development certificate.
+    pub data_dir: Option<PathBuf>,
+    /// Scheduler shards; one per core that no I/O thread has, if not given.
+    pub shards: Option<u16>,
+    /// I/O threads; one per eight cores, if not given.
+    pub io_threads: Option<u16>,
+    /// Pin shard threads to cores.
+    pub pin: bool,
+    /// Partitions of a store that is created now.
+    pub partitions: u16,
+    /// The label that keeps nodes together in a partition.
+    pub topology_label: String,
+    /// Seed of routing and of the Random policy.
+    pub seed: u64,
+    /// The policy of requests that name none.
+    pub policy: String,
+    /// Unanswered requests of one connection.
+    pub in_flight_max: u32,
+    /// What is logged.
+    pub log: String,
+    /// PEM file of the certificate chain.
+    pub tls_certificate: Option<PathBuf>,
+    /// PEM file of the key.
+    pub tls_key: Option<PathBuf>,
+    /// Granularity of the index.
+    pub granularity: GranularityRaw,
+}
+
+/// θ per dimension, in the dimension's unit.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct GranularityRaw {
+    /// Cores.
+    pub cpu: String,
+    /// MiB.
+    pub memory: String,
+    /// Parts of a GPU.
+    pub gpu_part: String,
+}
+
+impl Default for Raw {
+    fn default() -> Self {
+        Self {
+            listen: format!("127.0.0.1:{}", wharf_net::protocol::PORT_DEFAULT),
+            metrics_listen: "127.0.0.1:7412".to_owned(),
+            data_dir: None,
+            shards: None,
+            io_threads: None,
+            pin: true,
+            partitions: wharf_core::limits::PARTITIONS_DEFAULT,
+            topology_label: wharf_core::registrar::TOPOLOGY_LABEL_DEFAULT.to_owned(),
+            seed: 0,
+            policy: wharf_core::request::Policy::default().name().to_owned(),
+            in_flight_max: wharf_net::protocol::IN_FLIGHT_DEFAULT,
+            log: "info".to_owned(),
+            tls_certificate: None,
+            tls_key: None,
+            granularity: GranularityRaw::default(),
+        }
+    }
+}
+
+impl Default for GranularityRaw {
+    fn default() -> Self {
+        Self { cpu: "1".to_owned(), memory: "4096".to_owned(), gpu_part: "0.05".to_owned() }
+    }
+}
+
+/// What flags say: a file to read, and settings above all others.
+#[derive(Clone, Debug, Default)]
+pub struct Overrides {
+    /// The TOML file.
+    pub file: Option<PathBuf>,
+    /// Settings by key.
+    pub settings: Vec<(&'static str, String)>,
+}
+
+/// Settings by their environment names, less the `WHARF_` before them.
+const KEYS: [&str; 17] = [
+    "listen", "metrics_listen", "data_dir", "shards", "io_threads", "pin", "partitions", "topology_label", "seed",
+    "policy", "in_flight_max", "log", "tls_certificate", "tls_key", "granularity.cpu", "granularity.memory",
+    "granularity.gpu_part",
+];
+/// Variables of the commands that connect to a service; they are no settings of one.
+const CLIENT_VARIABLES: [&str; 5] = ["WHARF_SERVER", "WHARF_SERVER_NAME", "WHARF_CA", "WHARF_JSON", "WHARF_CONFIG"];
+
+pub(super) fn read(
+    overrides: &Overrides,
+    variables: impl Iterator<Item = (String, String)>,
+) -> Result<Raw, ConfigError> {
+    let mut layers = Layers::builder().add_source(Layers::try_from(&Raw::default())?);
+    if let Some(file) = &overrides.file {
+        layers = layers.add_source(File::from(file.as_path()).format(FileFormat::Toml));
+    }
+    layers = layers.add_source(Environment::default().separator("__").try_parsing(true).source(Some(environment(variables)?)));
+    for (key, value) in &overrides.settings {
+        layers = layers.set_override(*key, value.as_str())?;
+    }
+    Ok(layers.build()?.try_deserialize()?)
+}
+
+fn environment(variables: impl Iterator<Item = (String, String)>) -> Result<Map<String, String>, ConfigError> {
+    let mut settings = Map::new();
+    for (name, value) in variables {
+        let Some(rest) = name.strip_prefix("WHARF_") else { continue };
+        if CLIENT_VARIABLES.contains(&name.as_str()) {
+            continue;
+        }
+        let key = rest.to_ascii_lowercase();
+        if !KEYS.contains(&key.replace("__", ".").as_str()) {
+            let known: Vec<String> =
+                KEYS.iter().map(|key| format!("WHARF_{}", key.replace('.', "__").to_ascii_uppercase())).collect();
+            return Err(ConfigError::Environment { name, known: known.join(", ") });
+        }
+        settings.insert(key, value);
+    }
+    Ok(settings)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write;
+
+    use super::*;
+
+    fn variables(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
+        pairs.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()
+    }
+
+    fn file(text: &str) -> tempfile::NamedTempFile {
+        let mut file = tempfile::Builder::new().suffix(".toml").tempfile().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        file
+    }
+
+    #[test]
+    fn later_layers_stand_above_earlier_ones() {
+        let toml = file("shards = 3\nseed = 7\npolicy = \"random\"\n[granularity]\ncpu = \"2\"\n");
+        let overrides = Overrides { file: Some(toml.path().into()), settings: vec![("policy", "first-fit".into())] };
+        let environment = variables(&[("WHARF_SEED", "8"), ("WHARF_GRANULARITY__MEMORY", "1024"), ("HOME", "/"), ("WHARF_CA", "x")]);
+        let raw = read(&overrides, environment.into_iter()).unwrap();
+        assert_eq!((raw.shards, raw.seed, raw.policy.as_str()), (Some(3), 8, "first-fit"));
+        assert_eq!((raw.granularity.cpu.as_str(), raw.granularity.memory.as_str()), ("2", "1024"));
+    }
+
+    #[test]
+    fn unknown_keys_and_wrong_types_are_refused_by_name() {
+        for (text, named) in [("shard = 3", "shard"), ("shards = \"many\"", "shards"), ("[granularity]\ngpu = \"1\"", "gpu"), ("shards = ", "")] {
+            let toml = file(text);
+            let overrides = Overrides { file: Some(toml.path().into()), settings: Vec::new() };
+            let error = read(&overrides, std::iter::empty()).unwrap_err().to_string();
+            assert!(error.contains(named), "{text}: {error}");
+        }
+        let error = read(&Overrides::default(), variables(&[("WHARF_SHARD", "3")]).into_iter()).unwrap_err();
+        assert!(error.to_string().contains("WHARF_SHARDS"), "{error}");
+        let missing = Overrides { file: Some("no/such/file.toml".into()), settings: Vec::new() };
+        assert!(read(&missing, std::iter::empty()).unwrap_err().to_string().contains("no/such/file.toml"));
+    }
+}

@@ -1,0 +1,28 @@
+//! The service's clock: goes on where the store's last run stopped, never back.
+
+use std::time::Instant;
+
+use wharf_core::executor::Clock;
+use wharf_core::time::Time;
+
+/// The logical clock of a running service.
+#[derive(Clone, Debug)]
+pub struct ServiceClock {
+    base: Time,
+    started: Instant,
+}
+
+impl ServiceClock {
+    /// A clock that shows `base` now.
+    #[must_use]
+    pub fn starting_at(base: Time) -> Self {
+        Self { base, started: Instant::now() }
+    }
+}
+
+impl Clock for ServiceClock {
+    fn now(&self) -> Time {
+        // 2^64 ns are 584 years.
+        Time(self.base.0 + self.started.elapsed().as_nanos() as u64)
+    }
+}

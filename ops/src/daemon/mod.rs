@@ -1,0 +1,281 @@
+//! A running service.
+//!
+//! Threads: one per shard (pinned where it can be), one per I/O thread, one for the registrar,
+//! and the caller's for metrics and signals. State lives in memory; a clean shutdown writes a
+//! checkpoint, and the next start goes on from it, with any number of shards.
+
+mod certificate;
+pub use certificate::{CertificateError, DEVELOPMENT_CERTIFICATE, read_certificates};
+mod clock;
+pub use clock::ServiceClock;
+mod record;
+mod storage;
+pub use storage::{StorageError, Store};
+mod threads;
+
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+
+use rustls::pki_types::CertificateDer;
+use tokio::sync::watch;
+use tracing::{info, warn};
+use wharf_core::executor::{Clock, StopSignal};
+use wharf_core::ids::Incarnation;
+use wharf_core::registrar::Registrar;
+use wharf_core::shard::Shard;
+use wharf_core::store::{Engine, EngineConfig, EngineError, StoreState};
+use wharf_net::server::{
+    IoError, IoThread, RegistrarHandle, RegistrarReply, RegistrarRequest, RegistrarTask, ServerShared, Settings,
+    port_owner, run_io_thread, run_registrar,
+};
+use wharf_net::tls::{ServerCertificate, TlsError};
+
+use crate::config::{Config, Reloadable};
+use crate::metrics::Metrics;
+use threads::Pinning;
+
+/// A service that cannot start, reload or stop.
+#[derive(Debug, thiserror::Error)]
+pub enum DaemonError {
+    /// The data directory cannot be used.
+    #[error(transparent)]
+    Storage(#[from] StorageError),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] CertificateError),
+    /// The certificate cannot be used.
+    #[error(transparent)]
+    Tls(#[from] TlsError),
+    /// The address cannot be served.
+    #[error("cannot serve on {address}: {error} (is another service there? `listen` chooses the address)")]
+    Bind {
+        /// The address.
+        address: SocketAddr,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// The numbers of shards or ports are out of range.
+    #[error(transparent)]
+    Engine(#[from] EngineError),
+    /// A thread cannot be started.
+    #[error("cannot start thread `{name}`: {error}")]
+    Thread {
+        /// Its name.
+        name: String,
+        /// Why not.
+        error: std::io::Error,
+    },
+    /// An I/O thread failed.
+    #[error(transparent)]
+    Io(#[from] IoError),
+    /// A thread stopped by a bug of ours.
+    #[error("thread `{0}` stopped by a bug: see the log")]
+    Panicked(String),
+}
+
+/// A running service.
+pub struct Daemon {
+    address: SocketAddr,
+    certificates: Vec<CertificateDer<'static>>,
+    certificate: Arc<ServerCertificate>,
+    config: Config,
+    shared: Arc<ServerShared>,
+    clock: ServiceClock,
+    incarnation: Incarnation,
+    metrics: Arc<Metrics>,
+    registrar: RegistrarHandle,
+    shutdown: watch::Sender<bool>,
+    stop: StopSignal,
+    io_threads: Vec<JoinHandle<Result<(), IoError>>>,
+    registrar_thread: JoinHandle<Registrar>,
+    shard_threads: Vec<JoinHandle<Shard>>,
+    store: Store,
+}
+
+impl Daemon {
+    /// Starts a service.
+    ///
+    /// # Errors
+    /// When the data directory, the certificate or the address cannot be used.
+    pub fn start(config: Config) -> Result<Self, DaemonError> {
+        let (store, state) = Store::open(&config.data_dir, config.partitions)?;
+        let (chain, key) = certificate::load_or_create(&config.data_dir, config.reloadable.tls.as_ref())?;
+        let certificate = ServerCertificate::new(chain.clone(), key)?;
+        let sockets = bind(config.listen, config.io_threads)?;
+        let address = sockets[0].local_addr().map_err(|error| DaemonError::Bind { address: config.listen, error })?;
+        let (wakes, wakers): (Vec<_>, Vec<_>) = (0..=config.io_threads).map(|_| port_owner()).unzip();
+        let engine_config = EngineConfig {
+            shards: config.shards,
+            seed: config.seed,
+            geometry: config.geometry.clone(),
+            topology_label: config.topology_label.clone(),
+        };
+        let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
+        let engine = Engine::open(state, &engine_config, wakers)?;
+        let clock = ServiceClock::starting_at(engine.now);
+        let shared = ServerShared::new(
+            store.id(),
+            engine.incarnation,
+            Arc::new(clock.clone()),
+            Box::new(threads::resident_bytes),
+            settings(&config.reloadable),
+        );
+        let metrics = Arc::new(Metrics::new(config.shards, config.io_threads, Arc::clone(&shared)));
+        let pinning = Pinning::plan(config.pin, config.io_threads, config.shards);
+        let mut shard_threads = Vec::new();
+        for runner in engine.runners {
+            let (clock, mut observer) = (clock.clone(), metrics.shard_observer(runner.id()));
+            let core = pinning.core(runner.id());
+            let name = format!("wharf-shard-{}", runner.id().0);
+            shard_threads.push(threads::start(name, move || {
+                threads::pin(core);
+                runner.run(&clock, &mut observer)
+            })?);
+        }
+        let (registrar, questions) = RegistrarHandle::channel();
+        let mut wakes = wakes.into_iter();
+        let mut ports = engine.ports.into_iter();
+        let mut next_port = || ports.next().zip(wakes.next()).expect("one port per owner");
+        let (port, wake) = next_port();
+        let task = RegistrarTask {
+            registrar: engine.registrar,
+            port,
+            wake,
+            catalog: engine.catalog,
+            shared: Arc::clone(&shared),
+        };
+        let registrar_thread = threads::start("wharf-registrar".to_owned(), move || {
+            threads::runtime().block_on(run_registrar(task, questions))
+        })?;
+        let (shutdown, stopping) = watch::channel(false);
+        let mut io_threads = Vec::new();
+        for (number, socket) in sockets.into_iter().enumerate() {
+            let (port, wake) = next_port();
+            let (certificate, shared, registrar, shutdown) =
+                (Arc::clone(&certificate), Arc::clone(&shared), registrar.clone(), stopping.clone());
+            let metrics = Arc::clone(&metrics);
+            io_threads.push(threads::start(format!("wharf-io-{number}"), move || {
+                let observer = Box::new(metrics.io_observer(number));
+                let thread = IoThread { socket, port, wake, certificate, shared, registrar, shutdown, observer };
+                threads::runtime().block_on(run_io_thread(thread))
+            })?);
+        }
+        info!(%address, shards = config.shards, io_threads = config.io_threads, incarnation = engine.incarnation.0,
+            nodes, data_dir = %config.data_dir.display(), "serving");
+        Ok(Self {
+            address,
+            certificates: chain,
+            certificate,
+            shared,
+            clock,
+            incarnation: engine.incarnation,
+            metrics,
+            registrar,
+            shutdown,
+            stop: engine.stop,
+            io_threads,
+            registrar_thread,
+            shard_threads,
+            store,
+            config,
+        })
+    }
+
+    /// Where it serves: the port that it was given, where it was to choose one.
+    #[must_use]
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// What a client must trust to connect.
+    #[must_use]
+    pub fn certificates(&self) -> &[CertificateDer<'static>] {
+        &self.certificates
+    }
+
+    /// Its metrics.
+    #[must_use]
+    pub fn metrics(&self) -> &Arc<Metrics> {
+        &self.metrics
+    }
+
+    /// The way to its registrar.
+    #[must_use]
+    pub fn registrar(&self) -> &RegistrarHandle {
+        &self.registrar
+    }
+
+    /// Takes over what can change without a restart, all or nothing; names the rest.
+    ///
+    /// # Errors
+    /// When the new certificate cannot be used; then nothing changes.
+    pub fn reload(&mut self, config: Config) -> Result<Vec<&'static str>, DaemonError> {
+        let (chain, key) = certificate::load_or_create(&self.config.data_dir, config.reloadable.tls.as_ref())?;
+        self.certificate.set(chain.clone(), key)?;
+        self.certificates = chain;
+        self.shared.set_settings(settings(&config.reloadable));
+        let fixed = self.config.fixed_differences(&config);
+        for name in &fixed {
+            warn!(setting = name, "this setting changes at the next start only");
+        }
+        self.config.reloadable = config.reloadable;
+        Ok(fixed)
+    }
+
+    /// Stops: no new request is taken, what was accepted is answered, the state is written.
+    ///
+    /// # Errors
+    /// When a thread had stopped by a bug, or the state cannot be written.
+    pub async fn stop(self) -> Result<(), DaemonError> {
+        // Receivers that are gone have stopped already.
+        let _ = self.shutdown.send(true);
+        for (number, thread) in self.io_threads.into_iter().enumerate() {
+            threads::join(format!("wharf-io-{number}"), thread).await??;
+        }
+        let exported = match self.registrar.ask(RegistrarRequest::Stop).await {
+            Ok(answer) => answer.await.ok(),
+            Err(_) => None,
+        };
+        drop(self.registrar);
+        let registrar = threads::join("wharf-registrar".to_owned(), self.registrar_thread).await?;
+        self.stop.stop();
+        for (number, thread) in self.shard_threads.into_iter().enumerate() {
+            threads::join(format!("wharf-shard-{number}"), thread).await?;
+        }
+        let Some(RegistrarReply::Exported(shards)) = exported else {
+            return Err(DaemonError::Panicked("wharf-registrar".to_owned()));
+        };
+        let state = StoreState::collect(self.incarnation, self.clock.now(), &registrar, shards);
+        self.store.checkpoint(&state)?;
+        info!(books = %state.books_hash(), "stopped; the state is written");
+        Ok(())
+    }
+}
+
+fn settings(reloadable: &Reloadable) -> Settings {
+    Settings { default_policy: reloadable.policy, in_flight_max: reloadable.in_flight_max }
+}
+
+/// One socket per I/O thread, all on one address.
+fn bind(listen: SocketAddr, count: u16) -> Result<Vec<UdpSocket>, DaemonError> {
+    let mut address = listen;
+    let mut sockets = Vec::new();
+    for _ in 0..count {
+        let socket = bind_one(address, count > 1).map_err(|error| DaemonError::Bind { address: listen, error })?;
+        // Where the system chose the port, the others follow the first.
+        address = socket.local_addr().map_err(|error| DaemonError::Bind { address: listen, error })?;
+        sockets.push(socket);
+    }
+    Ok(sockets)
+}
+
+fn bind_one(address: SocketAddr, shared: bool) -> std::io::Result<UdpSocket> {
+    let domain = socket2::Domain::for_address(address);
+    let socket = socket2::Socket::new(domain, socket2::Type::DGRAM, Some(socket2::Protocol::UDP))?;
+    if shared {
+        socket.set_reuse_port(true)?;
+    }
+    socket.bind(&address.into())?;
+    Ok(socket.into())
+}

@@ -1,0 +1,83 @@
+//! Threads: how they are started, pinned and joined.
+
+use std::thread::JoinHandle;
+
+use core_affinity::CoreId;
+use tracing::{info, warn};
+use wharf_core::ids::ShardId;
+
+use super::DaemonError;
+
+/// Which core each shard is to be pinned to.
+pub(super) struct Pinning {
+    cores: Vec<CoreId>,
+}
+
+impl Pinning {
+    /// Shards get the cores after those that are left to the I/O threads, where there are enough.
+    pub(super) fn plan(pin: bool, io_threads: u16, shards: u16) -> Self {
+        if !pin {
+            return Self { cores: Vec::new() };
+        }
+        let mut cores = core_affinity::get_core_ids().unwrap_or_default();
+        if cores.is_empty() {
+            warn!("the cores of this machine are not known: shard threads are not pinned");
+        } else if cores.len() < usize::from(shards) {
+            info!(cores = cores.len(), shards, "more shards than cores: shard threads are not pinned");
+            cores.clear();
+        } else {
+            let first = usize::from(io_threads).min(cores.len() - usize::from(shards));
+            cores.rotate_left(first);
+            cores.truncate(usize::from(shards));
+        }
+        Self { cores }
+    }
+
+    pub(super) fn core(&self, shard: ShardId) -> Option<CoreId> {
+        self.cores.get(shard.index()).copied()
+    }
+}
+
+/// Pins the calling thread; where that cannot be done, says so and goes on.
+pub(super) fn pin(core: Option<CoreId>) {
+    if let Some(core) = core
+        && !core_affinity::set_for_current(core)
+    {
+        warn!(core = core.id, "this thread cannot be pinned to its core: it goes on unpinned");
+    }
+}
+
+/// Starts a thread.
+pub(super) fn start<R: Send + 'static>(
+    name: String,
+    body: impl FnOnce() -> R + Send + 'static,
+) -> Result<JoinHandle<R>, DaemonError> {
+    let thread = std::thread::Builder::new().name(name.clone());
+    thread.spawn(body).map_err(|error| DaemonError::Thread { name, error })
+}
+
+/// Waits for a thread without holding up the runtime.
+pub(super) async fn join<R: Send + 'static>(name: String, thread: JoinHandle<R>) -> Result<R, DaemonError> {
+    match tokio::task::spawn_blocking(move || thread.join()).await {
+        Ok(Ok(result)) => Ok(result),
+        Ok(Err(_)) | Err(_) => Err(DaemonError::Panicked(name)),
+    }
+}
+
+/// A single-threaded runtime for the calling thread.
+///
+/// # Panics
+/// When the operating system gives no event queue, without which there is no service.
+pub(super) fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("the operating system gives an event queue")
+}
+
+/// Resident memory of this process, in bytes; 0 where it is not known.
+pub(super) fn resident_bytes() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()).map_or(0, |kib| kib * 1024)
+}

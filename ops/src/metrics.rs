@@ -1,0 +1,321 @@
+//! Metrics: recorded by each thread for itself, merged when they are read.
+//!
+//! Latencies stand in HDR histograms, one per thread and stage; a scrape merges them and shows
+//! their quantiles. Sums and counters of the books come from the shards' status.
+
+use std::fmt;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex, PoisonError};
+
+use hdrhistogram::Histogram;
+use hdrhistogram::sync::{Recorder, SyncHistogram};
+use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text::encode};
+use prometheus_client::metrics::counter::ConstCounter;
+use prometheus_client::metrics::gauge::ConstGauge;
+use prometheus_client::registry::{Registry, Unit};
+use wharf_core::executor::{BatchRecord, Observer};
+use wharf_core::ids::ShardId;
+use wharf_core::resource::Amount;
+use wharf_core::shard::Outcome;
+use wharf_core::time::Time;
+use wharf_net::protocol::{Kind, ReasonCode, StatusReply, StatusRequest};
+use wharf_net::server::{IoObserver, RegistrarHandle, RegistrarReply, RegistrarRequest, ServerShared};
+
+/// Latencies above a minute are recorded as a minute.
+const NANOS_MAX: u64 = 60_000_000_000;
+
+/// A stage of a request's road.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    /// From the ring's entry to the batch: per command.
+    RingWait,
+    /// One batch in the shard, from its drain to its outcomes.
+    Step,
+    /// From the read of a request to its encoded reply.
+    Request,
+}
+
+impl Stage {
+    const ALL: [Self; 3] = [Self::RingWait, Self::Step, Self::Request];
+
+    fn name(self) -> &'static str {
+        match self {
+            Self::RingWait => "ring_wait",
+            Self::Step => "step",
+            Self::Request => "request",
+        }
+    }
+}
+
+type Shared = Mutex<SyncHistogram<u64>>;
+
+fn histogram() -> SyncHistogram<u64> {
+    let histogram = Histogram::new_with_bounds(1, NANOS_MAX, 3).expect("the bounds are those of a histogram");
+    SyncHistogram::from(histogram)
+}
+
+/// All histograms and counters of one service.
+pub struct Metrics {
+    ring_wait: Vec<Shared>,
+    step: Vec<Shared>,
+    request: Vec<Shared>,
+    replies: Mutex<Vec<(Kind, u16, Arc<std::sync::atomic::AtomicU64>)>>,
+    shared: Arc<ServerShared>,
+}
+
+fn recorder(shared: &Shared) -> Recorder<u64> {
+    shared.lock().unwrap_or_else(PoisonError::into_inner).recorder()
+}
+
+impl Metrics {
+    /// Metrics of a service with so many threads.
+    #[must_use]
+    pub fn new(shards: u16, io_threads: u16, shared: Arc<ServerShared>) -> Self {
+        let histograms = |count: u16| (0..count).map(|_| Mutex::new(histogram())).collect();
+        Self {
+            ring_wait: histograms(shards),
+            step: histograms(shards),
+            request: histograms(io_threads),
+            replies: Mutex::new(Vec::new()),
+            shared,
+        }
+    }
+
+    /// What records for a shard's thread.
+    #[must_use]
+    pub fn shard_observer(&self, shard: ShardId) -> ShardObserver {
+        ShardObserver {
+            ring_wait: recorder(&self.ring_wait[shard.index()]),
+            step: recorder(&self.step[shard.index()]),
+            drained: Time::default(),
+        }
+    }
+
+    /// What records for an I/O thread.
+    #[must_use]
+    pub fn io_observer(self: &Arc<Self>, thread: usize) -> ReplyObserver {
+        ReplyObserver { metrics: Arc::clone(self), request: recorder(&self.request[thread]), counters: Vec::new() }
+    }
+
+    fn merged(&self, stage: Stage) -> Histogram<u64> {
+        let histograms = match stage {
+            Stage::RingWait => &self.ring_wait,
+            Stage::Step => &self.step,
+            Stage::Request => &self.request,
+        };
+        let mut merged = Histogram::new_with_bounds(1, NANOS_MAX, 3).expect("the bounds are those of a histogram");
+        for histogram in histograms {
+            let mut histogram = histogram.lock().unwrap_or_else(PoisonError::into_inner);
+            // An idle thread holds nothing back: it has no recording under way.
+            histogram.refresh_timeout(std::time::Duration::from_millis(100));
+            merged.add(&**histogram).expect("equal bounds");
+        }
+        merged
+    }
+
+    /// The counter of replies of this kind and reason; one per thread that asks.
+    fn reply_counter(&self, kind: Kind, reason: ReasonCode) -> Arc<std::sync::atomic::AtomicU64> {
+        let counter = Arc::default();
+        let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        replies.push((kind, reason.0, Arc::clone(&counter)));
+        counter
+    }
+
+    /// The metrics as Prometheus reads them.
+    ///
+    /// # Errors
+    /// When the service is shutting down.
+    pub async fn scrape(&self, registrar: &RegistrarHandle) -> Result<String, String> {
+        let status = RegistrarRequest::Status(StatusRequest { audit: false });
+        let answer = registrar.ask(status).await.map_err(|fault| fault.to_string())?;
+        let Ok(RegistrarReply::Status(status)) = answer.await else {
+            return Err("the service is shutting down".to_owned());
+        };
+        let mut text = String::new();
+        let mut registry = Registry::with_prefix("wharf");
+        registry.register_collector(Box::new(Snapshot::new(self, &status)));
+        encode(&mut text, &registry).map_err(|error| error.to_string())?;
+        Ok(text)
+    }
+}
+
+/// Records for a shard's thread.
+pub struct ShardObserver {
+    ring_wait: Recorder<u64>,
+    step: Recorder<u64>,
+    drained: Time,
+}
+
+impl Observer for ShardObserver {
+    fn handle_batch(&mut self, batch: &BatchRecord<'_>) {
+        self.drained = batch.now;
+        for &enqueued in batch.enqueued {
+            self.ring_wait.saturating_record(batch.now.nanos_since(enqueued));
+        }
+    }
+
+    fn handle_stepped(&mut self, _outcomes: &[Outcome], finished: Time) {
+        self.step.saturating_record(finished.nanos_since(self.drained));
+    }
+
+    fn wants_times(&self) -> bool {
+        true
+    }
+}
+
+/// Records for an I/O thread.
+pub struct ReplyObserver {
+    metrics: Arc<Metrics>,
+    request: Recorder<u64>,
+    counters: Vec<(Kind, ReasonCode, Arc<std::sync::atomic::AtomicU64>)>,
+}
+
+impl IoObserver for ReplyObserver {
+    fn handle_reply(&mut self, kind: Kind, reason: ReasonCode, nanos: u64) {
+        self.request.saturating_record(nanos);
+        let known = self.counters.iter().position(|&(k, r, _)| (k, r) == (kind, reason));
+        let at = known.unwrap_or_else(|| {
+            self.counters.push((kind, reason, self.metrics.reply_counter(kind, reason)));
+            self.counters.len() - 1
+        });
+        // Relaxed: a statistic, nothing rests on it.
+        self.counters[at].2.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+/// One sample, with its labels.
+type Sample<T> = (Vec<(&'static str, String)>, T);
+
+/// A sample that needs no labels.
+fn plain<T>(value: T) -> Vec<Sample<T>> {
+    vec![(Vec::new(), value)]
+}
+
+/// All samples of one scrape.
+struct Snapshot {
+    gauges: Vec<(&'static str, &'static str, Vec<Sample<f64>>)>,
+    counters: Vec<(&'static str, &'static str, Vec<Sample<u64>>)>,
+    latencies: Vec<Sample<f64>>,
+}
+
+impl fmt::Debug for Snapshot {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Snapshot").finish_non_exhaustive()
+    }
+}
+
+impl Snapshot {
+    fn new(metrics: &Metrics, status: &StatusReply) -> Self {
+        // Relaxed: statistics, nothing rests on them.
+        let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
+        let counters = &metrics.shared.counters;
+        let (mut latencies, mut observations) = (Vec::new(), Vec::new());
+        for stage in Stage::ALL {
+            let merged = metrics.merged(stage);
+            let label = |quantile: &str| vec![("stage", stage.name().to_owned()), ("quantile", quantile.to_owned())];
+            for (quantile, name) in [(0.5, "0.5"), (0.99, "0.99"), (0.999, "0.999"), (1.0, "1")] {
+                latencies.push((label(name), merged.value_at_quantile(quantile) as f64 / 1e9));
+            }
+            observations.push((vec![("stage", stage.name().to_owned())], merged.len()));
+        }
+        let replies = metrics.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut by_label = std::collections::BTreeMap::<_, u64>::new();
+        for (kind, reason, counter) in replies.iter() {
+            *by_label.entry((kind.name(), ReasonCode(*reason).to_string())).or_default() += load(counter);
+        }
+        let replies = by_label
+            .into_iter()
+            .map(|((kind, reason), count)| (vec![("kind", kind.to_owned()), ("reason", reason)], count))
+            .collect();
+        Self {
+            gauges: vec![
+                ("nodes", "Registered nodes", node_samples(status)),
+                ("allocations", "Live allocations", shard_samples(status, |shard| shard.allocations as f64)),
+                ("resource", "The books per resource, in its unit", resource_samples(status)),
+                ("connections", "Open connections", plain(load(&counters.connections) as f64)),
+                ("resident_bytes", "Resident memory of the process", plain(status.resident_bytes as f64)),
+            ],
+            counters: vec![
+                ("placed", "Placements granted", shard_samples(status, |shard| shard.placed)),
+                ("refused", "Placements refused, per shard that refused", shard_samples(status, |shard| shard.refused)),
+                ("released", "Allocations released", shard_samples(status, |shard| shard.released)),
+                ("spilled", "Placements that went on to another shard", plain(load(&counters.spilled))),
+                ("connections_opened", "Connections since the start", plain(load(&counters.connections_total))),
+                ("frames_refused", "Frames refused for a fault of the peer", plain(load(&counters.frames_refused))),
+                ("replies", "Replies by kind and reason", replies),
+                ("latency_observations", "Observations per stage", observations),
+            ],
+            latencies,
+        }
+    }
+}
+
+fn shard_samples<T>(
+    status: &StatusReply,
+    value: impl Fn(&wharf_net::protocol::ShardStatusBody) -> T,
+) -> Vec<Sample<T>> {
+    status.shards.iter().map(|shard| (vec![("shard", shard.shard.to_string())], value(shard))).collect()
+}
+
+fn node_samples(status: &StatusReply) -> Vec<Sample<f64>> {
+    let sample = |shard: u16, state: &str, count: u32| {
+        (vec![("shard", shard.to_string()), ("state", state.to_owned())], f64::from(count))
+    };
+    let shards = status.shards.iter();
+    shards.flat_map(|s| [sample(s.shard, "ready", s.nodes_ready), sample(s.shard, "draining", s.nodes_draining)]).collect()
+}
+
+fn resource_samples(status: &StatusReply) -> Vec<Sample<f64>> {
+    let units = |amount: i128| amount as f64 / Amount::SCALE as f64;
+    let sample = |name: &str, book: &str, amount: i128| {
+        (vec![("resource", name.to_owned()), ("book", book.to_owned())], units(amount))
+    };
+    let books = status.resources.iter().flat_map(|resource| {
+        [
+            sample(&resource.name, "total", resource.total),
+            sample(&resource.name, "allocated", resource.allocated),
+            sample(&resource.name, "shortfall", resource.shortfall),
+        ]
+    });
+    books.collect()
+}
+
+fn encode_samples<T: Copy, M: EncodeMetric>(
+    mut encoder: prometheus_client::encoding::MetricEncoder<'_>,
+    samples: &[Sample<T>],
+    metric: impl Fn(T) -> M,
+) -> fmt::Result {
+    for (labels, value) in samples {
+        metric(*value).encode(encoder.encode_family(&LabelPairs(labels))?)?;
+    }
+    Ok(())
+}
+
+#[derive(Debug)]
+struct LabelPairs<'a>(&'a [(&'static str, String)]);
+
+impl EncodeLabelSet for LabelPairs<'_> {
+    fn encode(&self, encoder: &mut prometheus_client::encoding::LabelSetEncoder<'_>) -> fmt::Result {
+        for (name, value) in self.0 {
+            prometheus_client::encoding::EncodeLabel::encode(&(*name, value.as_str()), encoder.encode_label())?;
+        }
+        Ok(())
+    }
+}
+
+impl prometheus_client::collector::Collector for Snapshot {
+    fn encode(&self, mut encoder: DescriptorEncoder<'_>) -> fmt::Result {
+        use prometheus_client::metrics::MetricType;
+        for (name, help, samples) in &self.gauges {
+            let family = encoder.encode_descriptor(name, help, None, MetricType::Gauge)?;
+            encode_samples(family, samples, ConstGauge::new)?;
+        }
+        for (name, help, samples) in &self.counters {
+            let family = encoder.encode_descriptor(name, help, None, MetricType::Counter)?;
+            encode_samples(family, samples, ConstCounter::new)?;
+        }
+        let help = "Latency per stage, quantiles since the start";
+        let family = encoder.encode_descriptor("latency", help, Some(&Unit::Seconds), MetricType::Gauge)?;
+        encode_samples(family, &self.latencies, ConstGauge::new)
+    }
+}

@@ -5,13 +5,15 @@
 //! |---|---|
 //! | [`trace`] | a cluster and its pods, read from files |
 //! | [`workload`] | synthetic clusters and workloads in the same format, and the embedded sample |
-//! | [`target`] | what a replay drives: the engine in process, the linear scan |
+//! | [`target`] | what a replay drives: the engine in process, a server over QUIC, the linear scan |
 //! | [`replay`] | the driver, its report, the placements file |
+//! | [`demo`] | a whole service on loopback under churn: what a newcomer runs first |
 //! | [`verify`] | an independent check of a placements file |
 //! | [`cli`] | the commands of `wharf-bench` |
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod demo;
 pub mod replay;
 pub mod target;
 pub mod trace;

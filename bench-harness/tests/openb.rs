@@ -6,57 +6,17 @@
 //! where it is absent the tests say so and pass. The embedded sample is replayed everywhere.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
-use std::fs;
-use std::path::{Path, PathBuf};
+mod traces;
 
-use wharf_bench::replay::{Replay, ReplayOptions, Silent, replay_in_process, write_placements};
-use wharf_bench::trace::{Trace, openb};
-use wharf_bench::verify::{Refusals, Verified, VerifyOptions, verify};
-use wharf_bench::workload::{SAMPLE_NODES, SAMPLE_PODS, sample};
+use traces::{CONSTRAINED, DEFAULT, Files, files, sample_files, verify_written};
+use wharf_bench::replay::{Replay, ReplayOptions, Silent, replay_in_process};
+use wharf_bench::verify::{Refusals, Verified};
 use wharf_core::request::Policy;
-
-const DEFAULT: &str = "openb_pod_list_default.csv";
-const CONSTRAINED: &str = "openb_pod_list_gpuspec20.csv";
-
-struct Files {
-    trace: Trace,
-    nodes: String,
-    pods: String,
-}
-
-/// The trace with this pod list, or nothing where the data are absent.
-fn files(pods: &str) -> Option<Files> {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/openb");
-    let (nodes, pods) = (data.join("openb_node_list_all_node.csv"), data.join(pods));
-    if !nodes.exists() || !pods.exists() {
-        println!("skipped: no openb trace at {}", data.display());
-        return None;
-    }
-    let trace = openb::read(&nodes, &pods).unwrap();
-    let text = |path: PathBuf| fs::read_to_string(path).unwrap();
-    Some(Files { trace, nodes: text(nodes), pods: text(pods) })
-}
-
-fn sample_files() -> Files {
-    Files { trace: sample().unwrap(), nodes: SAMPLE_NODES.to_owned(), pods: SAMPLE_PODS.to_owned() }
-}
 
 /// Replays, writes the placements, re-reads and checks them.
 fn replay_and_verify(files: &Files, options: &ReplayOptions, refusals: Refusals) -> (Replay, Verified) {
     let replay = replay_in_process(&files.trace, options, &mut Silent).unwrap();
-    let file = tempfile::NamedTempFile::new().unwrap();
-    write_placements(&files.trace, &replay.decisions, &file).unwrap();
-    let placements = fs::read_to_string(file.path()).unwrap();
-    let checks = VerifyOptions { refusals, departures: options.departures };
-    let verified = verify(&files.nodes, &files.pods, &placements, checks)
-        .unwrap_or_else(|violation| panic!("{options:?}: {violation}"));
-    let report = &replay.report;
-    assert!(report.books_checked);
-    assert_eq!((verified.pods, verified.placed), (report.pods, report.placed), "{options:?}");
-    assert_eq!(verified.gpu_allocated_milli, report.gpu_allocated_milli, "{options:?}");
-    assert_eq!(verified.cpu_allocated_milli, report.cpu_allocated_milli, "{options:?}");
-    assert_eq!(verified.constrained_placed, report.constrained_placed, "{options:?}");
-    assert_eq!(report.unplaced, report.unplaced_infeasible + report.unplaced_no_fit_now);
+    let verified = verify_written(files, &replay, options, refusals);
     (replay, verified)
 }
 

@@ -11,6 +11,8 @@ pub enum PlantedBug {
     IndexStaleMaximum,
     /// NextFit starts behind the node of its last choice instead of at it.
     NextFitOneLate,
+    /// The codec believes the length that an extension states (asked in wharf-net).
+    ExtensionLengthUnchecked,
 }
 
 #[cfg(feature = "planted-bugs")]

@@ -9,14 +9,15 @@ use arbitrary::{Arbitrary, Result as Drawn, Unstructured};
 use wharf_core::ids::Ordinal;
 use wharf_core::index::tree::Direction;
 use wharf_core::index::{
-    Candidates, Coordinate, Dimension, DistBuckets, Geometry, PolicyState, ResourceVector, Slot, Visits,
+    Candidates, Coordinate, Dimension, DistBuckets, Geometry, Mark, Marks, PolicyState, ResourceVector, Slot,
+    Visits,
 };
 use wharf_core::limits::AMOUNT_MAX;
 use wharf_core::request::Policy;
 use wharf_core::resource::Amount;
 use wharf_core::rng::Rng;
 
-use crate::oracle::{LinearIndex, Step, reference_walk};
+use crate::oracle::{Choice, LinearIndex, Step, reference_walk};
 
 /// Operations of one input, and nodes that it may bring in: enough for leaves and levels to
 /// split, few enough that an input takes a moment.
@@ -40,6 +41,11 @@ fn amount(value: u8) -> Amount {
 }
 
 impl Values {
+    /// Some bits of the node, for its marks.
+    fn mark_bits(self) -> u8 {
+        (self.cpu >> 4) ^ (self.memory >> 2) ^ self.gpu_part
+    }
+
     fn vector(self) -> ResourceVector {
         ResourceVector {
             cpu: amount(self.cpu),
@@ -84,6 +90,8 @@ enum Named {
     Bits(u8),
     /// These, walked one by one.
     Walk([u8; 5]),
+    /// Those with a mark.
+    Marked(u8),
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -100,6 +108,10 @@ enum Operation {
     Remove(u8),
     Select(PolicyName, Values, Named),
     Leaves(bool, Values, u8),
+    /// A node gets other marks.
+    Mark(u8, u8),
+    /// One mark goes to the slots that, modulo 8, have their bit set.
+    Assign(u8, u8),
 }
 
 /// [`Policy`], drawn.
@@ -129,6 +141,20 @@ struct Known {
     slot: Slot,
     ordinal: u64,
     standing: bool,
+    /// Bit `i` for `MARKS[i]`.
+    marks: u8,
+}
+
+/// The marks in use: the ends of the word and some between.
+const MARKS: [u8; 4] = [0, 1, 31, 63];
+
+fn mark(number: usize) -> Mark {
+    Mark::new(MARKS[number % MARKS.len()])
+}
+
+fn marks(bits: u8) -> Marks {
+    let held = (0..MARKS.len()).filter(|number| bits >> number & 1 == 1);
+    held.fold(Marks::NONE, |marks, number| marks.with(mark(number), true))
 }
 
 /// Index and oracle side by side.
@@ -196,13 +222,15 @@ impl Pair {
             self.last_slot
         });
         self.last_ordinal += 1;
-        let known = Known { slot, ordinal: self.last_ordinal, standing: true };
+        // One node in four has no mark at all.
+        let bits = if self.last_ordinal.is_multiple_of(4) { 0 } else { values.mark_bits() };
+        let known = Known { slot, ordinal: self.last_ordinal, standing: true, marks: bits };
         self.known.push(known);
         self.stand(known, values);
     }
 
     fn stand(&mut self, known: Known, values: Values) {
-        self.index.insert(known.slot, Ordinal(known.ordinal), &values.vector());
+        self.index.insert(known.slot, Ordinal(known.ordinal), &values.vector(), marks(known.marks));
         self.oracle.insert(known.slot, known.ordinal, values.vector());
     }
 
@@ -245,6 +273,20 @@ impl Pair {
                     self.free.push(self.known.remove(at).slot);
                 }
             }
+            Operation::Mark(pick, bits) => {
+                if let Some(at) = self.pick(pick, true) {
+                    self.known[at].marks = bits;
+                    self.index.mark(self.known[at].slot, marks(bits));
+                }
+            }
+            Operation::Assign(number, bits) => {
+                let number = usize::from(number) % MARKS.len();
+                let member = |slot: Slot| bits >> (slot % 8) & 1 == 1;
+                for known in self.known.iter_mut() {
+                    known.marks = known.marks & !(1 << number) | u8::from(member(known.slot)) << number;
+                }
+                self.index.assign(mark(number), member);
+            }
             Operation::Select(policy, asked, named) => return self.select(policy.into(), asked, named),
             Operation::Leaves(greatest, asked, bits) => {
                 let direction = if greatest { Direction::Greatest } else { Direction::Smallest };
@@ -268,14 +310,25 @@ impl Pair {
             Named::All => true,
             Named::Bits(bits) => bits >> (slot % 8) & 1 == 1,
             Named::Walk(_) => walk.contains(&slot),
+            Named::Marked(number) => self.is_marked(slot, number),
         };
-        let candidates = if let Named::Walk(_) = named { Candidates::Walk(&walk) } else { Candidates::All };
+        let candidates = match named {
+            Named::Walk(_) => Candidates::Walk(&walk),
+            Named::Marked(number) => Candidates::Marked(mark(usize::from(number))),
+            Named::All | Named::Bits(_) => Candidates::All,
+        };
         let expected = self.oracle.select(policy, &asked, member);
         let oracle = &self.oracle;
         let answer =
             self.index.select(policy, &asked, candidates, &mut self.state, &mut Visits::default(), |slot| {
                 oracle.holds(slot, &asked) && member(slot)
             });
+        let any = self.index.any(&asked, candidates, &mut Visits::default(), |slot| {
+            oracle.holds(slot, &asked) && member(slot)
+        });
+        if any != (expected != Choice::Nothing) {
+            return Err(format!("any node: {any}, the oracle {expected:?}"));
+        }
         if !expected.allows(answer.as_ref()) {
             return Err(format!("the index answers {answer:?}, the oracle {expected:?}"));
         }
@@ -283,6 +336,11 @@ impl Pair {
             return Err(format!("the cursor stands at {:?}, expected {}", self.state, self.oracle.cursor()));
         }
         Ok(())
+    }
+
+    fn is_marked(&self, slot: Slot, number: u8) -> bool {
+        let number = usize::from(number) % MARKS.len();
+        self.known.iter().any(|known| known.slot == slot && known.marks >> number & 1 == 1)
     }
 
     fn leaves(&self, direction: Direction, asked: Values, bits: u8) -> Result<(), String> {
@@ -332,6 +390,11 @@ impl Pair {
             let stands = self.index.coordinate(slot).map(|at| steps_of(&at, dimensions));
             if stands.as_ref() != Some(&expected) {
                 return Err(format!("slot {slot} stands at {stands:?}, expected {expected:?}"));
+            }
+        }
+        for known in self.known.iter().filter(|known| known.standing) {
+            if self.index.marks(known.slot) != Some(marks(known.marks)) {
+                return Err(format!("slot {} has other marks than it was given", known.slot));
             }
         }
         Ok(())

@@ -1,10 +1,12 @@
 //! Oracles, differential runs and fuzz targets of Wharfinger.
 //!
-//! Every run is a function from bytes to a verdict ([`run_index_ops`], [`run_shard_ops`]), so
+//! Every run is a function from bytes to a verdict ([`run_codec`], [`run_index_ops`], [`run_shard_ops`]), so
 //! that ordinary tests (`tests/`), cargo-fuzz targets (`fuzz_targets/`) and a file that
 //! libFuzzer left behind all drive the same code.
 #![forbid(unsafe_code)]
 
+mod codec;
+pub use codec::run_codec;
 mod index_ops;
 pub use index_ops::run_index_ops;
 pub mod oracle;

@@ -3,7 +3,9 @@
 
 use proptest::prelude::*;
 use wharf_core::ids::Ordinal;
-use wharf_core::index::{Candidates, DistBuckets, Geometry, PolicyState, ResourceVector, Slot, Visits};
+use wharf_core::index::{
+    Candidates, DistBuckets, Geometry, Marks, PolicyState, ResourceVector, Slot, Visits,
+};
 use wharf_core::request::Policy;
 use wharf_core::resource::{Amount, GPU_UNIT};
 use wharf_core::rng::Rng;
@@ -36,7 +38,7 @@ fn chi_square(nodes: u32, fitting: u32, draws_each: i64) -> i64 {
     let mut index = DistBuckets::new(Geometry::default());
     for slot in 0..nodes {
         let cpu = if slot < fitting { 8 } else { 1 };
-        index.insert(slot, Ordinal(u64::from(slot) + 1), &cores(cpu));
+        index.insert(slot, Ordinal(u64::from(slot) + 1), &cores(cpu), Marks::NONE);
     }
     let mut state = PolicyState { next_fit: Ordinal(0), rng: Rng::new(2024) };
     let mut counts = vec![0i64; fitting as usize];
@@ -78,7 +80,7 @@ fn friendly_cluster(nodes: u32) -> (DistBuckets, Vec<ResourceVector>) {
             whole_gpus: gpus,
             largest_gpu_part: if gpus > 0 { GPU_UNIT } else { below(20) as u16 * 500 },
         };
-        index.insert(slot, Ordinal(u64::from(slot) + 1), &vector);
+        index.insert(slot, Ordinal(u64::from(slot) + 1), &vector, Marks::NONE);
         vectors.push(vector);
     }
     (index, vectors)

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use wharf_core::ids::NodeId;
 use wharf_core::limits::{
-    CANDIDATES_MAX, CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NAME_BYTES_MAX,
+    CANDIDATES_MAX, CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX,
 };
 use wharf_core::node::{Labels, NodeSpec, NodeState, Operator, Selector, Term};
 use wharf_core::registrar::{Catalog, RegistrarError};
 use wharf_core::request::{Explain, PlacementRequest, Policy};
-use wharf_core::resource::{Amount, Demand, GpuRequest, ResourceRegistry};
+use wharf_core::resource::{Amount, Demand, GpuRequest, RegistryFull, ResourceRegistry};
 use wharf_core::router::Verdict;
 use wharf_core::shard::{Check, NodeView, Placement, Refusal, Rejection, ResourceKind, Shortage};
 
@@ -43,8 +43,9 @@ pub fn check_name(field: &str, name: &str) -> Result<(), Fault> {
             format!("the name has {} bytes: give at most {NAME_BYTES_MAX}", name.len()),
         ));
     }
+    // Not repeated in the message: escaped it is several times as long, and a batch has many.
     if name.chars().any(char::is_control) {
-        return Err(invalid(field, format!("the name {name:?} has control characters: leave them out")));
+        return Err(invalid(field, "the name has control characters: leave them out"));
     }
     Ok(())
 }
@@ -137,6 +138,15 @@ pub fn placement_request(
     })
 }
 
+/// Checks the name of a custom resource: not one of those that have a field.
+fn check_custom_name(field: &str, name: &str) -> Result<(), Fault> {
+    check_name(field, name)?;
+    if ["cpu", "memory", "gpu", "gpu_part"].contains(&name) {
+        return Err(invalid(field, format!("`{name}` is a resource of its own: give it in its field")));
+    }
+    Ok(())
+}
+
 fn custom_demand(
     wire: Vec<NamedAmount>,
     catalog: &Catalog,
@@ -145,7 +155,7 @@ fn custom_demand(
     let mut amounts = Vec::with_capacity(wire.len());
     for (i, NamedAmount { name, amount: units }) in wire.into_iter().enumerate() {
         let asked = amount(&format!("custom[{i}].amount"), units).map_err(faulty)?;
-        check_name(&format!("custom[{i}].name"), &name).map_err(faulty)?;
+        check_custom_name(&format!("custom[{i}].name"), &name).map_err(faulty)?;
         match catalog.resources.id(&name) {
             Some(id) => amounts.push((id, asked)),
             None if asked.is_zero() => {}
@@ -314,12 +324,8 @@ fn node_custom(
     }
     // First all checks, then the learning: a refused node leaves no trace in the registry.
     for (i, named) in wire.iter().enumerate() {
-        check_name(&format!("custom[{i}].name"), &named.name)?;
+        check_custom_name(&format!("custom[{i}].name"), &named.name)?;
         amount(&format!("custom[{i}].amount"), named.amount)?;
-        if ["cpu", "memory", "gpu", "gpu_part"].contains(&named.name.as_str()) {
-            let message = format!("`{}` is a resource of its own: give it in its field", named.name);
-            return Err(invalid(format!("custom[{i}].name"), message));
-        }
         if wire[..i].iter().any(|other| other.name == named.name) {
             return Err(invalid(
                 "custom",
@@ -327,11 +333,13 @@ fn node_custom(
             ));
         }
     }
+    let new = wire.iter().filter(|named| resources.id(&named.name).is_none()).count();
+    if resources.len() + new > RESOURCE_KINDS_MAX {
+        return Err(Fault::of_field(Reason::LimitExceeded, "custom", RegistryFull.to_string()));
+    }
     let mut amounts = Vec::with_capacity(wire.len());
-    for (i, named) in wire.into_iter().enumerate() {
-        let id = resources.learn(&named.name).map_err(|full| {
-            Fault::of_field(Reason::LimitExceeded, format!("custom[{i}].name"), full.to_string())
-        })?;
+    for named in wire {
+        let id = resources.learn(&named.name).expect("there is room for all of them");
         amounts.push((id, amount("custom", named.amount)?));
     }
     Demand::canonical_custom(amounts)

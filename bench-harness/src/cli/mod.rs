@@ -1,12 +1,13 @@
 //! The command line of `wharf-bench`.
 
+mod demo;
 mod generate;
 mod replay;
 mod verify;
 
 use clap::{Parser, Subcommand};
 
-/// Measures Wharfinger: replays cluster traces, makes synthetic ones, checks placements.
+/// Measures Wharfinger: shows it at work, replays cluster traces, makes synthetic ones, checks placements.
 #[derive(Debug, Parser)]
 #[command(name = "wharf-bench", version, about)]
 pub struct Cli {
@@ -16,6 +17,8 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Start a service on loopback, load it over QUIC, and check its books: works as it is.
+    Demo(demo::DemoArgs),
     /// Feed a cluster trace to an engine and report rate, latency, utilisation and books.
     Replay(replay::ReplayArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
@@ -31,6 +34,7 @@ impl Cli {
     /// What went wrong and what to do.
     pub fn run(self) -> anyhow::Result<()> {
         match self.command {
+            Command::Demo(args) => args.run(),
             Command::Replay(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Verify(args) => args.run(),

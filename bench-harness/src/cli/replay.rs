@@ -8,10 +8,12 @@ use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use wharf_core::request::Policy;
+use wharf_ops::cli::ConnectArgs;
 
 use crate::replay::{
-    IN_FLIGHT_DEFAULT, Progress, ReplayOptions, Silent, replay_in_process, write_placements,
+    IN_FLIGHT_DEFAULT, Progress, ReplayOptions, Silent, replay_in_process, replay_on, write_placements,
 };
+use crate::target::RemoteTarget;
 use crate::trace::{Trace, openb};
 use crate::workload::sample;
 
@@ -35,12 +37,23 @@ pub(super) struct ReplayArgs {
     /// Which of the fitting nodes a pod gets: least-fit, best-fit, first-fit, next-fit or random.
     #[arg(long, default_value_t = Policy::default())]
     policy: Policy,
-    /// Shards, each on a thread of its own.
-    #[arg(long, default_value_t = 1)]
+    /// Shards of the engine in process, each on a thread of its own; a server has its own.
+    #[arg(long, default_value_t = 1, conflicts_with = "connect")]
     shards: u16,
-    /// Of routing and of the random policy.
-    #[arg(long, default_value_t = 0)]
+    /// Of routing and of the random policy, in process; a server has its own.
+    #[arg(long, default_value_t = 0, conflicts_with = "connect")]
     seed: u64,
+    /// Replay to a server over QUIC (HOST:PORT) instead of an engine in this process. It must
+    /// hold no nodes yet, and keeps those of the trace.
+    #[arg(long, value_name = "ADDRESS")]
+    connect: Option<String>,
+    /// With --connect: PEM file of the authority, or of the server's own certificate; the
+    /// development certificate of this machine's data directory if not given.
+    #[arg(long, value_name = "FILE", requires = "connect")]
+    ca: Option<PathBuf>,
+    /// With --connect: the name in the server's certificate, if it is not the host.
+    #[arg(long, value_name = "NAME", requires = "connect")]
+    server_name: Option<String>,
     /// Orders under way at most. On one shard the placements do not depend on it.
     #[arg(long, value_name = "W", default_value_t = IN_FLIGHT_DEFAULT)]
     in_flight: usize,
@@ -75,8 +88,14 @@ impl ReplayArgs {
             departures: self.with_departures,
             baseline: self.baseline,
         };
-        let mut progress = progress(trace.pods.len());
-        let replay = replay_in_process(&trace, &options, progress.as_mut())?;
+        let mut progress = progress(trace.pods.len() as u64, "pods");
+        let replay = match self.connect_args() {
+            None => replay_in_process(&trace, &options, progress.as_mut())?,
+            Some(connect) => {
+                let mut server = RemoteTarget::open(|| connect.connect())?;
+                replay_on(&mut server, &trace, &options, progress.as_mut())?
+            }
+        };
         drop(progress);
         if let Some(output) = output {
             write_placements(&trace, &replay.decisions, output).context("the placements file")?;
@@ -87,6 +106,11 @@ impl ReplayArgs {
             println!("{}", replay.report);
         }
         Ok(())
+    }
+
+    fn connect_args(&self) -> Option<ConnectArgs> {
+        let (ca, server_name) = (self.ca.clone(), self.server_name.clone());
+        Some(ConnectArgs { server: self.connect.clone()?, server_name, ca, json: false })
     }
 
     fn trace(&self) -> anyhow::Result<Trace> {
@@ -100,14 +124,14 @@ impl ReplayArgs {
 }
 
 /// A bar on a terminal, nothing elsewhere: a log is no place for a bar.
-pub(super) fn progress(pods: usize) -> Box<dyn Progress> {
+pub(super) fn progress(of: u64, what: &str) -> Box<dyn Progress> {
     if !stderr().is_terminal() {
         return Box::new(Silent);
     }
-    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} pods, {per_sec}, {eta} left");
+    let style = ProgressStyle::with_template("{bar:40} {pos}/{len} {msg}, {per_sec}, {eta} left");
     let style = style.expect("the template is a constant");
-    let bar = ProgressBar::with_draw_target(Some(pods as u64), ProgressDrawTarget::stderr());
-    Box::new(Bar(bar.with_style(style)))
+    let bar = ProgressBar::with_draw_target(Some(of), ProgressDrawTarget::stderr());
+    Box::new(Bar(bar.with_style(style).with_message(what.to_owned())))
 }
 
 struct Bar(ProgressBar);

@@ -98,6 +98,8 @@ pub struct Report {
     pub baseline_seconds: Option<f64>,
     /// Of the linear scan, where it ran.
     pub baseline_placements_per_second: Option<f64>,
+    /// Resident memory of the server, in bytes; absent in process.
+    pub server_resident_bytes: Option<u64>,
     /// Whether the scan placed pod for pod the same; absent where that cannot be expected.
     pub baseline_identical: Option<bool>,
 }
@@ -148,6 +150,8 @@ pub struct Findings<'a> {
     pub shards: u16,
     /// Of the target.
     pub spilled: Option<u64>,
+    /// Resident memory of the server, where it is not this process.
+    pub resident_bytes: Option<u64>,
     /// The scan, and whether it was identical, where that was checked.
     pub baseline: Option<(&'a BaselineRun, Option<bool>)>,
 }
@@ -194,6 +198,7 @@ impl Report {
             with_departures: options.departures,
             spilled: findings.spilled,
             books_checked: true,
+            server_resident_bytes: findings.resident_bytes,
             baseline_seconds: baseline.map(|(run, _)| run.elapsed.as_secs_f64()),
             baseline_placements_per_second: baseline.map(|(run, _)| rate(pods, run.elapsed)),
             baseline_identical: baseline.and_then(|&(_, identical)| identical),
@@ -275,6 +280,9 @@ impl fmt::Display for Report {
             micros(max)
         )?;
         self.write_baseline(f)?;
+        if let Some(bytes) = self.server_resident_bytes {
+            write!(f, "\nserver       {:>12} MiB resident", bytes >> 20)?;
+        }
         if let Some(spilled) = self.spilled {
             write!(f, "\nspilled      {spilled:>12}")?;
         }

@@ -107,6 +107,7 @@ pub fn replay_on<T: Target>(
         transport: target.transport(),
         shards: target.shards(),
         spilled: target.spilled(),
+        resident_bytes: target.resident_bytes(),
         baseline: baseline.as_ref().map(|run| (run, identical)),
     });
     Ok(Replay { decisions: driven.decisions, report })

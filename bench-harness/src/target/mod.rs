@@ -13,6 +13,8 @@ mod clock;
 pub use clock::ReplayClock;
 mod engine;
 pub use engine::{EngineTarget, EngineTargetConfig};
+mod remote;
+pub use remote::RemoteTarget;
 
 use wharf_core::ids::AllocationId;
 use wharf_core::node::NodeSpec;
@@ -152,6 +154,11 @@ pub trait Target {
 
     /// How often an order went on to another shard because one refused it, where that is known.
     fn spilled(&self) -> Option<u64> {
+        None
+    }
+
+    /// Resident memory of the process that serves, in bytes, as the last audit found it.
+    fn resident_bytes(&self) -> Option<u64> {
         None
     }
 

@@ -13,6 +13,8 @@ use std::path::Path;
 
 use wharf_core::rng::Rng;
 
+use crate::trace::{Trace, TraceError, openb};
+
 /// What to generate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyntheticCluster {
@@ -183,6 +185,19 @@ impl SyntheticFiles {
         fs::create_dir_all(directory)?;
         fs::write(directory.join("nodes.csv"), &self.nodes)?;
         fs::write(directory.join("pods.csv"), &self.pods)
+    }
+
+    /// The cluster and workload as a trace, without files.
+    ///
+    /// # Errors
+    /// Never, as long as the generator writes what the reader reads.
+    pub fn parse(&self) -> Result<Trace, TraceError> {
+        let pods_source = "synthetic pods".to_owned();
+        Ok(Trace {
+            nodes: openb::read_nodes(self.nodes.as_bytes(), "synthetic nodes")?,
+            pods: openb::read_pods(self.pods.as_bytes(), &pods_source)?,
+            pods_source,
+        })
     }
 }
 

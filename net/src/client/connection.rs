@@ -2,6 +2,7 @@
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
@@ -10,9 +11,11 @@ use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::ClientError;
-use super::error::connect_message;
+use super::error::{connect_message, with_causes};
 use super::pending::{Completions, Destination, PendingCalls, RawReply};
-use crate::codec::{FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame};
+use crate::codec::{
+    FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame, try_encode_frame,
+};
 use crate::protocol::{
     ALPN, DrainRequest, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, ListReply, ListRequest, NodesReply,
     NodesRequest, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, ReleaseBatch, ReleaseBatchReply,
@@ -20,6 +23,12 @@ use crate::protocol::{
     VERSION_MIN, WireAllocation,
 };
 use crate::tls::client_crypto;
+
+/// How long a client waits for a server to answer a connection attempt: several repetitions of
+/// its first packet.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// How long a client waits between two attempts to make a lost connection again.
+const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -75,7 +84,7 @@ impl Drop for Client {
             self.shared
                 .state()
                 .ended
-                .get_or_insert(ClientError::ConnectionLost("the client was dropped".into()));
+                .get_or_insert_with(|| ClientError::ConnectionLost("the client was dropped".into()));
             self.shared.written.notify_one();
         }
     }
@@ -181,7 +190,12 @@ impl Client {
                         ..Header::default()
                     };
                     let mut frame = Vec::with_capacity(96);
-                    encode_frame(header, &[], &mut frame, |out| encode_body(request, out));
+                    if let Err(error) =
+                        try_encode_frame(header, &[], &mut frame, |out| encode_body(request, out))
+                    {
+                        shared.in_flight.add_permits(1);
+                        return Err(ClientError::TooLong(error));
+                    }
                     state.out.extend_from_slice(&frame);
                     state.calls.enter(destination, frame.into_boxed_slice());
                     break;
@@ -322,7 +336,7 @@ fn client_endpoint(config: &ClientConfig) -> Result<Endpoint, ClientError> {
     let mut client = quinn::ClientConfig::new(Arc::new(crypto));
     let mut transport = TransportConfig::default();
     transport.max_concurrent_uni_streams(VarInt::from_u32(0));
-    transport.keep_alive_interval(Some(std::time::Duration::from_secs(5)));
+    transport.keep_alive_interval(Some(Duration::from_secs(5)));
     client.transport_config(Arc::new(transport));
     let local: SocketAddr =
         if config.server.is_ipv4() { ([0, 0, 0, 0], 0).into() } else { ([0u16; 8], 0).into() };
@@ -341,14 +355,17 @@ async fn open(
     let connecting = endpoint
         .connect(config.server, &config.server_name)
         .map_err(|error| ClientError::Setup { server: config.server, message: error.to_string() })?;
-    let connection = connecting.await.map_err(|error| failed(connect_message(&error)))?;
+    let connection = tokio::time::timeout(CONNECT_PATIENCE, connecting)
+        .await
+        .unwrap_or(Err(quinn::ConnectionError::TimedOut))
+        .map_err(|error| failed(connect_message(&error)))?;
     let (mut send, mut recv) = connection.open_bi().await.map_err(|error| failed(connect_message(&error)))?;
     let hello =
         Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client: config.name.clone(), resume };
     let header = Header { kind: Kind::Hello.number(), version: 1, ..Header::default() };
     let mut frame = Vec::new();
     encode_frame(header, &[], &mut frame, |out| encode_body(&hello, out));
-    send.write_all(&frame).await.map_err(|error| failed(error.to_string()))?;
+    send.write_all(&frame).await.map_err(|error| failed(with_causes(&error)))?;
     let mut buffer = Vec::new();
     loop {
         if let Some(frame) = decode_frame(&buffer, FRAME_BYTES_MAX)? {
@@ -358,7 +375,7 @@ async fn open(
             let (reply, _) = decode_body::<HelloReply>(frame.payload)?;
             return Ok((Link { connection, send, recv }, reply));
         }
-        let chunk = recv.read_chunk(usize::MAX, true).await.map_err(|error| failed(error.to_string()))?;
+        let chunk = recv.read_chunk(usize::MAX, true).await.map_err(|error| failed(with_causes(&error)))?;
         let chunk =
             chunk.ok_or_else(|| failed("the server ended the stream before it answered".to_owned()))?;
         buffer.extend_from_slice(&chunk.bytes);
@@ -369,6 +386,7 @@ async fn open(
 async fn keep_going(shared: Arc<Shared>, endpoint: Endpoint, link: Link) {
     let mut link = link;
     let mut reconnects = shared.config.reconnects;
+    let resume = Resume { session: shared.hello.session, token: shared.hello.token };
     loop {
         let error = serve(&shared, &mut link).await;
         link.connection.close(VarInt::from_u32(0), b"done");
@@ -376,25 +394,36 @@ async fn keep_going(shared: Arc<Shared>, endpoint: Endpoint, link: Link) {
         if let Some(ended) = dropped {
             return shared.end(&ended);
         }
-        if reconnects == 0 || !matches!(error, ClientError::ConnectionLost(_)) {
+        if !matches!(error, ClientError::ConnectionLost(_)) {
             return shared.end(&error);
         }
-        reconnects -= 1;
-        let resume = Resume { session: shared.hello.session, token: shared.hello.token };
-        match open(&endpoint, &shared.config, Some(resume)).await {
-            Ok((again, _)) => {
-                let mut guard = shared.state();
-                let state = &mut *guard;
-                state.out.clear();
-                for frame in state.calls.frames() {
-                    state.out.extend_from_slice(frame);
-                }
-                link = again;
-                shared.written.notify_one();
-            }
-            Err(_) => return shared.end(&error),
+        let Some(again) = reopen(&shared, &endpoint, resume, &mut reconnects).await else {
+            return shared.end(&error);
+        };
+        link = again;
+        let mut guard = shared.state();
+        let state = &mut *guard;
+        state.out.clear();
+        for frame in state.calls.frames() {
+            state.out.extend_from_slice(frame);
+        }
+        shared.written.notify_one();
+    }
+}
+
+/// Makes the connection again, as often as is left; `None` when that is in vain.
+async fn reopen(shared: &Shared, endpoint: &Endpoint, resume: Resume, reconnects: &mut u32) -> Option<Link> {
+    while *reconnects > 0 && shared.state().ended.is_none() {
+        *reconnects -= 1;
+        match open(endpoint, &shared.config, Some(resume)).await {
+            Ok((link, _)) => return Some(link),
+            // Also this connection was lost: so may the next be, but not at once.
+            Err(ClientError::Connect { .. }) => tokio::time::sleep(RECONNECT_PAUSE).await,
+            // The server does not have the session any more.
+            Err(_) => return None,
         }
     }
+    None
 }
 
 /// Writes and reads until the connection ends; why it did.
@@ -421,7 +450,7 @@ async fn write(shared: &Shared, send: &mut SendStream) -> ClientError {
                 break;
             }
             if let Err(error) = send.write_chunk(out.into()).await {
-                return ClientError::ConnectionLost(error.to_string());
+                return ClientError::ConnectionLost(with_causes(&error));
             }
         }
     }
@@ -433,7 +462,7 @@ async fn read(shared: &Shared, recv: &mut RecvStream) -> ClientError {
         let chunk = match recv.read_chunk(usize::MAX, true).await {
             Ok(Some(chunk)) => chunk.bytes,
             Ok(None) => return ClientError::ConnectionLost("the server ended the session".to_owned()),
-            Err(error) => return ClientError::ConnectionLost(error.to_string()),
+            Err(error) => return ClientError::ConnectionLost(with_causes(&error)),
         };
         let joined = !buffer.is_empty();
         if joined {

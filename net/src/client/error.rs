@@ -28,6 +28,9 @@ pub enum ClientError {
     /// session to learn it.
     #[error("the connection is gone, and whether the request was done is unknown: {0}")]
     ConnectionLost(String),
+    /// The request is longer than a frame may be; it was not sent.
+    #[error("the request cannot be sent: {0}")]
+    TooLong(FrameError),
     /// The server sent what is no frame.
     #[error("the server sent what is no frame: {0}")]
     Frame(#[from] FrameError),
@@ -55,4 +58,16 @@ pub(super) fn connect_message(error: &quinn::ConnectionError) -> String {
         return "the server does not speak the protocol `wharf/1` (no common ALPN)".to_owned();
     }
     format!("{error}")
+}
+
+/// An error and what caused it: quinn's own text says only that the connection was lost.
+pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
+    let mut text = error.to_string();
+    let mut cause = error.source();
+    while let Some(error) = cause {
+        text.push_str(": ");
+        text.push_str(&error.to_string());
+        cause = error.source();
+    }
+    text
 }

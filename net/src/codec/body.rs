@@ -11,15 +11,19 @@ use crate::protocol::FRAME_BYTES_MAX;
 #[error("the body cannot be read: {0}")]
 pub struct BodyError(pub String);
 
+/// Bytes that a body may claim while it is read, so that a short frame cannot ask for much
+/// memory. The format counts a number at its full width, however few bytes it takes: a frame of
+/// nothing but small numbers claims eight times its length, and must not be refused for it.
+const CLAIM_BYTES_MAX: usize = 8 * FRAME_BYTES_MAX as usize;
+
 fn format() -> impl bincode::config::Config {
-    // The limit counts bytes that a body claims, so that a short frame cannot ask for much memory.
-    bincode::config::standard().with_limit::<{ FRAME_BYTES_MAX as usize }>()
+    bincode::config::standard().with_limit::<CLAIM_BYTES_MAX>()
 }
 
 /// Appends `body` to `out`.
 ///
 /// # Panics
-/// When the body is larger than a frame may be: our own messages are within their limits.
+/// Never: writing to memory does not fail, and every type of the protocol can be encoded.
 pub fn encode_body<T: Serialize>(body: &T, out: &mut Vec<u8>) {
     bincode::serde::encode_into_std_write(body, out, bincode::config::standard())
         .expect("writing to memory does not fail, and all our types can be encoded");
@@ -31,4 +35,24 @@ pub fn encode_body<T: Serialize>(body: &T, out: &mut Vec<u8>) {
 /// When `bytes` does not begin with such a body within its limits.
 pub fn decode_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), BodyError> {
     bincode::serde::decode_from_slice(bytes, format()).map_err(|error| BodyError(error.to_string()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_whole_frame_of_small_numbers_can_be_read() {
+        let numbers = vec![0u64; FRAME_BYTES_MAX as usize - 64];
+        let mut bytes = Vec::new();
+        encode_body(&numbers, &mut bytes);
+        assert_eq!(decode_body::<Vec<u64>>(&bytes), Ok((numbers, bytes.len())));
+    }
+
+    #[test]
+    fn a_text_that_claims_more_than_any_frame_is_refused() {
+        let claim = [&[253][..], &(1u64 << 60).to_le_bytes()].concat();
+        assert!(decode_body::<String>(&claim).is_err());
+        assert!(decode_body::<Vec<u8>>(&claim).is_err());
+    }
 }

@@ -14,6 +14,8 @@
 //! An extension whose tag has its highest bit set is *critical*: who does not know it must
 //! refuse the frame. Others are ignored by who does not know them.
 
+use wharf_core::planted::{PlantedBug, is_planted};
+
 use crate::protocol::{EXTENSIONS_MAX, FRAME_BYTES_MAX};
 
 /// Bytes of a header.
@@ -127,11 +129,25 @@ pub fn decode_frame(bytes: &[u8], max: u32) -> Result<Option<FrameRef<'_>>, Fram
 /// # Panics
 /// When the frame is longer than any frame may be: our own messages are within their limits.
 pub fn encode_frame(
-    mut header: Header,
+    header: Header,
     extensions: &[Extension<'_>],
     out: &mut Vec<u8>,
     body: impl FnOnce(&mut Vec<u8>),
 ) {
+    try_encode_frame(header, extensions, out, body)
+        .unwrap_or_else(|error| panic!("our own messages are within their limits: {error}"));
+}
+
+/// Appends a frame to `out` as [`encode_frame`] does, of a body that may be too long.
+///
+/// # Errors
+/// When the frame is longer than any frame may be; `out` is then as before.
+pub fn try_encode_frame(
+    mut header: Header,
+    extensions: &[Extension<'_>],
+    out: &mut Vec<u8>,
+    body: impl FnOnce(&mut Vec<u8>),
+) -> Result<(), FrameError> {
     if !extensions.is_empty() {
         header.flags |= FLAG_EXTENSIONS;
     }
@@ -148,9 +164,13 @@ pub fn encode_frame(
         out.extend_from_slice(&length.to_le_bytes());
         out.extend_from_slice(extension.bytes);
     }
-    let length = u32::try_from(out.len() - start - 4).expect("a frame is shorter than 4 GiB");
-    assert!(length <= FRAME_BYTES_MAX, "a message of {length} bytes: ours are within their limits");
+    let length = u32::try_from(out.len() - start - 4).unwrap_or(u32::MAX);
+    if length > FRAME_BYTES_MAX {
+        out.truncate(start);
+        return Err(FrameError::TooLong { length, max: FRAME_BYTES_MAX });
+    }
     out[start..start + 4].copy_from_slice(&length.to_le_bytes());
+    Ok(())
 }
 
 /// Something that a later version adds to a frame.
@@ -198,7 +218,8 @@ pub fn split_extensions<'a>(header: &Header, mut bytes: &'a [u8]) -> Result<Exte
         }
         let tag = u16::from_le_bytes(array(bytes, 0));
         let length = u32::from_le_bytes(array(bytes, 2)) as usize;
-        if bytes.len() - 6 < length {
+        let is_cut = bytes.len() - 6 < length;
+        if is_cut && !is_planted(PlantedBug::ExtensionLengthUnchecked) {
             return Err(format!("extension {tag:#06x} says {length} bytes and has {}", bytes.len() - 6));
         }
         extensions.push(Extension { tag, bytes: &bytes[6..6 + length] });
@@ -238,6 +259,15 @@ mod tests {
         let mut flagged = frame(Header::default(), &[], b"");
         flagged[6] = 0x80;
         assert!(matches!(decode_frame(&flagged, 100), Err(FrameError::Flags { flags: 0x80 })));
+    }
+
+    #[test]
+    fn a_message_that_is_too_long_leaves_nothing_behind() {
+        let mut out = b"before".to_vec();
+        let long = |out: &mut Vec<u8>| out.resize(out.len() + FRAME_BYTES_MAX as usize, 0);
+        let refused = try_encode_frame(Header::default(), &[], &mut out, long);
+        assert_eq!(refused, Err(FrameError::TooLong { length: FRAME_BYTES_MAX + 20, max: FRAME_BYTES_MAX }));
+        assert_eq!(out, b"before");
     }
 
     #[test]

@@ -18,13 +18,15 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Bounded<T> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
         let claimed = seq.size_hint().unwrap_or(0);
+        let too_long =
+            |count: usize| A::Error::custom(format!("a list of {count} elements: send at most {}", self.0));
         if claimed > self.0 {
-            return Err(A::Error::invalid_length(claimed, &self));
+            return Err(too_long(claimed));
         }
         let mut list = Vec::with_capacity(claimed);
         while let Some(element) = seq.next_element()? {
             if list.len() == self.0 {
-                return Err(A::Error::invalid_length(list.len() + 1, &self));
+                return Err(too_long(list.len() + 1));
             }
             list.push(element);
         }
@@ -51,7 +53,12 @@ impl Visitor<'_> for Text {
     }
 
     fn visit_str<E: Error>(self, text: &str) -> Result<String, E> {
-        if text.len() > self.0 { Err(E::invalid_length(text.len(), &self)) } else { Ok(text.to_owned()) }
+        if text.len() <= self.0 {
+            return Ok(text.to_owned());
+        }
+        // The format does not know the names of fields: the text's beginning says which it is.
+        let beginning: String = text.chars().take(24).collect();
+        Err(E::custom(format!("the text {beginning:?}… has {} bytes: send at most {}", text.len(), self.0)))
     }
 }
 

@@ -138,10 +138,12 @@ pub struct NodeStatus {
     pub allocations: u32,
 }
 
-/// A page of nodes; the last page is shorter than its limit.
+/// A page of nodes. It may be shorter than its limit, where the nodes are long.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListReply {
     /// In order of registration.
     #[serde(deserialize_with = "bounded::list::<_, _, NODES_PER_MESSAGE_MAX>")]
     pub nodes: Vec<NodeStatus>,
+    /// There may be more: ask again, after the last ordinal of this page.
+    pub more: bool,
 }

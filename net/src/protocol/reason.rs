@@ -83,6 +83,8 @@ reasons! {
     NoCommonVersion = 204, "no_common_version";
     /// The session to resume is unknown, or its token is wrong.
     UnknownSession = 205, "unknown_session";
+    /// The session was resumed on another connection, so this one was closed.
+    SessionResumed = 206, "session_resumed";
 
     /// The service is shutting down.
     ShuttingDown = 300, "shutting_down";

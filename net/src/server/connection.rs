@@ -15,20 +15,18 @@ use wharf_core::time::Time;
 
 use super::ServerShared;
 use super::io_thread::Io;
-use super::operation::{Operation, Parts};
+use super::operation::{Operation, Parts, batch_reply};
 use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use crate::codec::{
     FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
-    encode_frame, split_extensions,
+    encode_frame, split_extensions, try_encode_frame,
 };
 use crate::convert::placement_request;
 use crate::protocol::{
-    FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest,
-    Reason, ReasonCode, ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest, VERSION_MAX,
-    VERSION_MIN,
+    FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, PlaceBatch, PlaceReply, PlaceRequest, Reason,
+    ReasonCode, ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest, VERSION_MAX, VERSION_MIN,
 };
 use crate::session::{Admission, Session};
-use crate::tls::random_token;
 
 /// The version of every body of protocol version 1.
 const BODY_VERSION: u8 = 1;
@@ -65,7 +63,12 @@ impl ConnectionState {
         let start = out.len();
         let header =
             Header { kind, flags: flags | FLAG_REPLY, version: BODY_VERSION, sequence, ..Header::default() };
-        encode_frame(header, &[], &mut out, |out| encode_body(body, out));
+        if let Err(error) = try_encode_frame(header, &[], &mut out, |out| encode_body(body, out)) {
+            // Lists and batches are cut to fit; whatever else is too long is no reason to stop.
+            let fault = Fault::new(Reason::LimitExceeded, format!("the reply does not fit: {error}"));
+            let header = Header { flags: header.flags | FLAG_ERROR, ..header };
+            encode_frame(header, &[], &mut out, |out| encode_body(&fault, out));
+        }
         self.session.borrow_mut().answer(sequence, &out[start..]);
         self.unwritten.set(self.unwritten.get() + 1);
         self.written.notify_one();
@@ -121,6 +124,8 @@ struct FrameReader {
     buffer: Vec<u8>,
     /// Bytes of `buffer` that were taken.
     taken: usize,
+    /// The peer ended the stream (it was not lost).
+    ended: bool,
 }
 
 impl FrameReader {
@@ -133,8 +138,22 @@ impl FrameReader {
                 self.buffer.extend_from_slice(&chunk.bytes);
                 true
             }
-            Ok(None) | Err(_) => false,
+            Ok(None) => {
+                self.ended = true;
+                false
+            }
+            Err(_) => false,
         }
+    }
+
+    /// When there is nothing more to come: a frame that was begun and not finished.
+    fn check_end(&self) -> Result<(), Fault> {
+        let left = self.buffer.len() - self.taken;
+        if !self.ended || left == 0 {
+            return Ok(());
+        }
+        let message = format!("the stream ended inside a frame, after {left} bytes of it: send whole frames");
+        Err(Fault::new(Reason::MalformedFrame, message))
     }
 
     /// The next whole frame that is there.
@@ -171,9 +190,9 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Result<(), Faul
     };
     // A peer that leaves before it opens its stream has asked nothing.
     let Ok((mut send, recv)) = stream else { return Ok(()) };
-    let mut reader = FrameReader { recv, buffer: Vec::new(), taken: 0 };
+    let mut reader = FrameReader { recv, buffer: Vec::new(), taken: 0, ended: false };
     let opened = tokio::select! {
-        opened = open_session(io, &mut reader) => opened,
+        opened = open_session(io, connection, &mut reader) => opened,
         _ = shutdown.wait_for(|&stop| stop) => {
             Err(Fault::new(Reason::ShuttingDown, "the service is shutting down: connect again later"))
         }
@@ -221,7 +240,7 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Result<(), Faul
         state.written.notified().await;
     }
     let session = Session::new(state.session.borrow().id(), [0; 16]);
-    io.shared.detach(state.session.replace(session));
+    io.shared.sessions.detach(state.session.replace(session));
     served
 }
 
@@ -232,7 +251,11 @@ async fn end_stream(send: &mut SendStream, last: &[u8]) {
     }
 }
 
-async fn open_session(io: &Io, reader: &mut FrameReader) -> Result<Option<(Session, HelloReply)>, Fault> {
+async fn open_session(
+    io: &Io,
+    connection: &Connection,
+    reader: &mut FrameReader,
+) -> Result<Option<(Session, HelloReply)>, Fault> {
     let hello: Hello = loop {
         match reader.next().map_err(frame_fault)? {
             Some(frame) if frame.header.kind == Kind::Hello.number() => break read_body(&frame)?,
@@ -244,7 +267,7 @@ async fn open_session(io: &Io, reader: &mut FrameReader) -> Result<Option<(Sessi
             None => {}
         }
         if !reader.fill().await {
-            return Ok(None);
+            return reader.check_end().map(|()| None);
         }
     };
     let version = hello.version_max.min(VERSION_MAX);
@@ -256,12 +279,12 @@ async fn open_session(io: &Io, reader: &mut FrameReader) -> Result<Option<(Sessi
         return Err(Fault::of_field(Reason::NoCommonVersion, "version_max", message));
     }
     let session = match hello.resume {
-        None => io.shared.with_sessions(|sessions| sessions.open(random_token())),
+        None => io.shared.sessions.open(connection),
         Some(resume) => {
             let id = resume.session.into();
-            io.shared.with_sessions(|sessions| sessions.resume(id, &resume.token)).ok_or_else(|| {
+            io.shared.sessions.resume(id, &resume.token, connection).await.ok_or_else(|| {
                 let message = format!(
-                    "session {id} is not waiting to be resumed here: it is unknown, forgotten, or still in use; open a new one, and take requests without a reply as undecided"
+                    "session {id} cannot be resumed here: it is unknown or forgotten, or the token is not its own; open a new one, and take requests without a reply as undecided"
                 );
                 Fault::of_field(Reason::UnknownSession, "resume", message)
             })?
@@ -326,7 +349,7 @@ async fn read_frames(
             more = reader.fill() => more,
         };
         if !more || state.broken.get() {
-            return Ok(());
+            return reader.check_end();
         }
     }
 }
@@ -499,7 +522,7 @@ async fn handle_place_batch(
         }
     }
     if valid.is_empty() {
-        return state.reply(Kind::PlaceBatch, sequence, &PlaceBatchReply { replies });
+        return state.reply(Kind::PlaceBatch, sequence, &batch_reply(replies));
     }
     take_room(io, valid.len()).await;
     let operation = enter(io, state, sequence, Parts::PlaceBatch { replies, left: valid.len() }, now);
@@ -532,9 +555,11 @@ async fn write_replies(state: &ConnectionState, send: &mut SendStream) {
     loop {
         let out = std::mem::take(&mut *state.out.borrow_mut());
         if !out.is_empty() {
-            let written = state.unwritten.replace(0);
-            let failed = send.write_chunk(out.into()).await.is_err();
+            let written = state.unwritten.get();
             debug_assert!(written > 0);
+            let failed = send.write_chunk(out.into()).await.is_err();
+            // Only now: what a peer does not take counts against what it may ask.
+            state.unwritten.set(state.unwritten.get() - written);
             state.broken.set(failed);
             state.room.notify_one();
             if failed {

@@ -5,11 +5,13 @@ use std::net::UdpSocket;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::time::Duration;
 
 use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
 use slab::Slab;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
+use tracing::warn;
 use wharf_core::limits::PORT_IN_FLIGHT_MAX;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::time::Time;
@@ -19,6 +21,9 @@ use super::operation::{Complete, Operation, split_tag, tag};
 use super::{IoObserver, RegistrarHandle, ServerShared};
 use crate::protocol::{Kind, ReasonCode};
 use crate::tls::{ServerCertificate, TlsError, server_crypto};
+
+/// How long a server that stops waits for its peers to take their last replies.
+const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// What an I/O thread is made of.
 pub struct IoThread {
@@ -66,8 +71,9 @@ pub(super) struct Io {
     replies: RefCell<Vec<(Tag, PortReply)>>,
 }
 
-/// Runs until shutdown, then until everything that was accepted is answered. To be called
-/// inside a single-threaded runtime of its own.
+/// Runs until shutdown, then until everything that was accepted is answered and its peers have
+/// the replies, or have not taken them for some seconds. To be called inside a single-threaded
+/// runtime of its own.
 ///
 /// # Errors
 /// When the socket or the certificate cannot be used.
@@ -97,7 +103,23 @@ pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
 }
 
 async fn accept(io: Rc<Io>, endpoint: Endpoint) {
-    let answering = tokio::task::spawn_local(answer(Rc::clone(&io)));
+    let mut answering = tokio::task::spawn_local(answer(Rc::clone(&io)));
+    tokio::select! {
+        biased;
+        () = serve(&io, &endpoint) => answering.abort(),
+        ended = &mut answering => resume_panic(ended),
+    }
+}
+
+/// Connection tasks and the answering task do not panic for a peer's fault: what they do panic
+/// for is ours, and stops the process.
+fn resume_panic<T>(ended: Result<T, tokio::task::JoinError>) {
+    if let Err(error) = ended {
+        std::panic::resume_unwind(error.into_panic())
+    }
+}
+
+async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
     let mut connections = JoinSet::new();
     let mut shutdown = io.shutdown.clone();
     loop {
@@ -106,26 +128,26 @@ async fn accept(io: Rc<Io>, endpoint: Endpoint) {
             _ = shutdown.wait_for(|&stop| stop) => break,
             incoming = endpoint.accept() => match incoming {
                 Some(incoming) => {
-                    connections.spawn_local(serve_connection(Rc::clone(&io), incoming));
+                    connections.spawn_local(serve_connection(Rc::clone(io), incoming));
                 }
                 None => break,
             },
-            Some(ended) = connections.join_next() => {
-                // A connection task does not panic for a peer's fault: what it does panic for
-                // is ours, and stops the process.
-                if let Err(error) = ended { std::panic::resume_unwind(error.into_panic()) }
-            }
+            Some(ended) = connections.join_next() => resume_panic(ended),
         }
     }
     // Each connection ends itself once all that it accepted is answered.
-    while let Some(ended) = connections.join_next().await {
-        if let Err(error) = ended {
-            std::panic::resume_unwind(error.into_panic());
+    let mut drain = async || {
+        while let Some(ended) = connections.join_next().await {
+            resume_panic(ended);
         }
-    }
+    };
+    let drained = tokio::time::timeout(SHUTDOWN_GRACE, drain()).await.is_ok();
     endpoint.close(VarInt::from_u32(0), b"shutting down");
+    if !drained {
+        warn!("peers did not take their last replies: their connections were closed");
+        drain().await;
+    }
     endpoint.wait_idle().await;
-    answering.abort();
 }
 
 /// Takes the engine's answers and hands the replies to their connections.
@@ -156,7 +178,9 @@ impl Io {
     /// Submits one part. The caller has taken room for it.
     pub(super) fn submit(&self, operation: usize, part: usize, request: PortRequest, now: Time) {
         let at_once = self.port.borrow_mut().submit(tag(operation, part), request, now);
-        if let Some(reply) = at_once.expect("room was taken before") { self.handle_reply(operation, part, reply, now) }
+        if let Some(reply) = at_once.expect("room was taken before") {
+            self.handle_reply(operation, part, reply, now)
+        }
     }
 
     fn poll_port(&self) -> usize {

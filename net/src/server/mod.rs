@@ -3,7 +3,7 @@
 //! Each I/O thread has a single-threaded runtime, a UDP socket, a [`Port`] to all shards and
 //! the connections that the kernel gives its socket. Nothing on the road of a placement is
 //! shared between I/O threads but the shards' rings and published tables. Node commands and
-//! status go to the one owner of the global records, [`registrar_task`].
+//! status go to the one owner of the global records, [`run_registrar`].
 
 mod connection;
 mod io_thread;
@@ -13,9 +13,10 @@ pub use registrar_task::{
     RegistrarHandle, RegistrarQuestions, RegistrarReply, RegistrarRequest, RegistrarTask, run_registrar,
 };
 mod operation;
+mod sessions;
 
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::task::{Wake, Waker};
 
 use arc_swap::ArcSwap;
@@ -31,7 +32,7 @@ use wharf_core::time::Time;
 use crate::protocol::{
     FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, Kind, Limits, ReasonCode, ServerIdentity, UNACKNOWLEDGED_MAX,
 };
-use crate::session::{DetachedSessions, Session};
+use sessions::Sessions;
 
 /// What can change while the server runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -83,7 +84,7 @@ pub struct ServerShared {
     clock: Arc<dyn Clock + Sync>,
     resident_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
     settings: ArcSwap<Settings>,
-    sessions: Mutex<DetachedSessions>,
+    sessions: Sessions,
     /// For metrics.
     pub counters: Counters,
 }
@@ -106,7 +107,7 @@ impl ServerShared {
             clock,
             resident_bytes,
             settings: ArcSwap::from_pointee(settings),
-            sessions: Mutex::new(DetachedSessions::new(incarnation)),
+            sessions: Sessions::new(incarnation),
             counters: Counters::default(),
         })
     }
@@ -134,14 +135,6 @@ impl ServerShared {
             placements_per_message_max: PLACEMENTS_PER_MESSAGE_MAX as u32,
             nodes_per_message_max: NODES_PER_MESSAGE_MAX as u32,
         }
-    }
-
-    fn with_sessions<R>(&self, f: impl FnOnce(&mut DetachedSessions) -> R) -> R {
-        f(&mut self.sessions.lock().unwrap_or_else(PoisonError::into_inner))
-    }
-
-    fn detach(&self, session: Session) {
-        self.with_sessions(|sessions| sessions.detach(session));
     }
 
     fn count(counter: &AtomicU64) {

@@ -9,7 +9,9 @@ use wharf_core::time::Time;
 
 use super::connection::ConnectionState;
 use crate::convert::{placed_reply, refused_reply, rejection_fault};
-use crate::protocol::{Kind, PlaceBatchReply, PlaceReply, Reason, ReleaseBatchReply, ReleaseReply};
+use crate::protocol::{
+    FRAME_BYTES_MAX, Kind, PlaceBatchReply, PlaceReply, Reason, ReleaseBatchReply, ReleaseReply,
+};
 
 /// A request whose parts are in the engine.
 pub(super) struct Operation {
@@ -71,8 +73,7 @@ impl Operation {
             Parts::PlaceBatch { replies, left } => {
                 replies[part] = place_reply(reply, catalog);
                 *left -= 1;
-                (*left == 0)
-                    .then(|| Complete::PlaceBatch(PlaceBatchReply { replies: std::mem::take(replies) }))
+                (*left == 0).then(|| Complete::PlaceBatch(batch_reply(std::mem::take(replies))))
             }
             Parts::ReleaseBatch { replies, left } => {
                 replies[part] = release_reply(reply);
@@ -82,6 +83,26 @@ impl Operation {
             }
         }
     }
+}
+
+/// Bytes of the checks that one batch's refusals may have: what else it holds fits beside them.
+const BATCH_CHECK_BYTES_MAX: usize = FRAME_BYTES_MAX as usize / 2;
+
+/// The reply to a batch. Where the counts of its refusals would not fit a frame, it goes
+/// without: `examined` is then 0.
+pub(super) fn batch_reply(mut replies: Vec<PlaceReply>) -> PlaceBatchReply {
+    // The longest that numbers of a check can be, beside its resource's name.
+    const NUMBERS: usize = 3 + 3 + 9 + 9;
+    let refusals = || replies.iter().filter_map(|reply| reply.refusal.as_ref());
+    let bytes: usize =
+        refusals().flat_map(|refusal| &refusal.checks).map(|check| check.resource.len() + NUMBERS).sum();
+    if bytes > BATCH_CHECK_BYTES_MAX {
+        for refusal in replies.iter_mut().filter_map(|reply| reply.refusal.as_mut()) {
+            refusal.examined = 0;
+            refusal.checks.clear();
+        }
+    }
+    PlaceBatchReply { replies }
 }
 
 fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {

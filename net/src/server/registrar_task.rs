@@ -16,12 +16,15 @@ use wharf_core::store::{ShardState, books_hash};
 
 use super::ServerShared;
 use super::operation::{split_tag, tag};
+use crate::codec::encode_body;
 use crate::convert::{node_spec, node_status, registrar_fault, rejection_fault, resource_name};
 use crate::protocol::{
-    DrainRequest, Fault, ListReply, ListRequest, NodeBody, NodeReply, NodesReply, NodesRequest, Reason,
-    RemoveRequest, ResourceStatus, ShardStatusBody, StatusReply, StatusRequest,
+    DrainRequest, FRAME_BYTES_MAX, Fault, ListReply, ListRequest, NodeBody, NodeReply, NodesReply,
+    NodesRequest, Reason, RemoveRequest, ResourceStatus, ShardStatusBody, StatusReply, StatusRequest,
 };
 
+/// Bytes of the nodes of one page: with the frame's header and the list's length they fit a frame.
+const LIST_BYTES_MAX: usize = FRAME_BYTES_MAX as usize - 64;
 /// Requests that may wait for the registrar.
 const QUEUE_MAX: usize = 64;
 
@@ -40,8 +43,8 @@ pub enum RegistrarRequest {
     List(ListRequest),
     /// Sums and counters.
     Status(StatusRequest),
-    /// The durable state of every shard.
-    Export,
+    /// The durable state of every shard; then the task ends.
+    Stop,
 }
 
 /// What it answers.
@@ -53,7 +56,7 @@ pub enum RegistrarReply {
     List(ListReply),
     /// To `Status`.
     Status(Box<StatusReply>),
-    /// To `Export`, in order of shard.
+    /// To `Stop`, in order of shard.
     Exported(Vec<ShardState>),
 }
 
@@ -112,21 +115,25 @@ enum JobKind {
     Nodes(Vec<NodeReply>),
     List(u16),
     Status(StatusRequest),
-    Export,
+    Stop,
 }
 
 struct Desk {
     task: RegistrarTask,
     jobs: Slab<Job>,
+    stopped: bool,
 }
 
-/// Runs until every handle is dropped; gives the registrar back.
+/// Runs until it is told to stop, or every handle is dropped; gives the registrar back.
 pub async fn run_registrar(task: RegistrarTask, questions: RegistrarQuestions) -> Registrar {
     let mut questions = questions.0;
-    let mut desk = Desk { task, jobs: Slab::new() };
+    let mut desk = Desk { task, jobs: Slab::new(), stopped: false };
     let room = SHARDS_MAX as usize + NODES_PER_MESSAGE_MAX;
     loop {
         desk.poll();
+        if desk.stopped {
+            return desk.task.registrar;
+        }
         let asleep = {
             let port = &mut desk.task.port;
             let bell = Arc::clone(port.bell());
@@ -185,7 +192,7 @@ impl Desk {
             RegistrarRequest::Status(request) => {
                 self.start_every(JobKind::Status(request), Command::Status { audit: request.audit }, reply);
             }
-            RegistrarRequest::Export => self.start_every(JobKind::Export, Command::Export, reply),
+            RegistrarRequest::Stop => self.start_every(JobKind::Stop, Command::Export, reply),
         }
     }
 
@@ -205,6 +212,11 @@ impl Desk {
     fn plan_update(&mut self, node: NodeBody) -> Planned {
         let registrar = &mut self.task.registrar;
         registrar.resolve(&node.name).map_err(|error| registrar_fault(&error))?;
+        // First without its custom resources, whatever can be refused: a refused update must not
+        // teach the registry anything.
+        let bare = NodeBody { custom: Vec::new(), ..node.clone() };
+        let bare = node_spec(bare, registrar.resources_mut())?;
+        registrar.update(bare).map_err(|error| registrar_fault(&error))?;
         let spec = node_spec(node, registrar.resources_mut())?;
         let (id, partition, spec) = registrar.update(spec).map_err(|error| registrar_fault(&error))?;
         Ok((partition, Command::UpdateNode(id, Box::new(spec)), id))
@@ -307,7 +319,8 @@ impl Desk {
             JobKind::Nodes(replies) => RegistrarReply::Nodes(NodesReply { replies }),
             JobKind::List(limit) => RegistrarReply::List(self.list(limit, outcomes)),
             JobKind::Status(request) => RegistrarReply::Status(Box::new(self.status(request, outcomes))),
-            JobKind::Export => {
+            JobKind::Stop => {
+                self.stopped = true;
                 let states = outcomes.into_iter().map(|outcome| match outcome {
                     Outcome::Exported(state) => *state,
                     other => unreachable!("no outcome of an export: {other:?}"),
@@ -328,9 +341,20 @@ impl Desk {
             })
             .collect();
         views.sort_unstable_by_key(|view| view.registration.ordinal);
-        views.truncate(usize::from(limit));
         let resources = self.task.registrar.resources_mut();
-        ListReply { nodes: views.iter().map(|view| node_status(view, resources)).collect() }
+        let mut nodes = Vec::new();
+        // Encoded here only to learn their length: a page ends where its frame would be full.
+        let mut page = Vec::new();
+        for view in views.iter().take(usize::from(limit)) {
+            let node = node_status(view, resources);
+            encode_body(&node, &mut page);
+            if page.len() > LIST_BYTES_MAX {
+                break;
+            }
+            nodes.push(node);
+        }
+        // A shard that gave as many as it was asked for may have more.
+        ListReply { more: nodes.len() < views.len() || views.len() >= usize::from(limit), nodes }
     }
 
     fn status(&mut self, request: StatusRequest, outcomes: Vec<Outcome>) -> StatusReply {

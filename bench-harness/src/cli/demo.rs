@@ -1,0 +1,36 @@
+//! `wharf-bench demo`.
+
+use clap::Args;
+
+use super::replay::progress;
+use crate::demo::{DemoOptions, run};
+
+#[derive(Debug, Args)]
+pub(super) struct DemoArgs {
+    /// Nodes of the synthetic cluster.
+    #[arg(long, default_value_t = DemoOptions::default().nodes)]
+    nodes: u32,
+    /// Requests in all, places and releases.
+    #[arg(long, default_value_t = DemoOptions::default().requests)]
+    requests: u64,
+    /// Requests under way at most.
+    #[arg(long, value_name = "W", default_value_t = DemoOptions::default().in_flight)]
+    in_flight: usize,
+    /// Seed of cluster, workload and service.
+    #[arg(long, default_value_t = DemoOptions::default().seed)]
+    seed: u64,
+    /// Shards of the service [default: by the cores of this machine].
+    #[arg(long)]
+    shards: Option<u16>,
+}
+
+impl DemoArgs {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let Self { nodes, requests, in_flight, seed, shards } = self;
+        let mut bar = progress(requests, "requests");
+        let demo = run(DemoOptions { nodes, requests, in_flight, seed, shards }, bar.as_mut())?;
+        drop(bar);
+        println!("{demo}");
+        Ok(())
+    }
+}

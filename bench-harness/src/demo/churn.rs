@@ -1,0 +1,190 @@
+//! Steady churn: places until the cluster is as full as wanted, then as many releases as places.
+//!
+//! The loop is closed: `in_flight` requests are always under way, so latency includes the wait
+//! behind the others. It says what a saturated connection sees, not what one at a given rate of
+//! arrivals sees.
+
+use std::time::{Duration, Instant};
+
+use hdrhistogram::Histogram;
+use wharf_core::ids::AllocationId;
+use wharf_core::request::Policy;
+use wharf_core::resource::GPU_UNIT;
+use wharf_core::rng::Rng;
+
+use crate::replay::{Progress, Promised, ReplayError};
+use crate::target::{Answer, Order, Reply, Target, TargetError};
+use crate::trace::Trace;
+
+const LATENCY_NS_MAX: u64 = 60_000_000_000;
+
+/// The load.
+#[derive(Clone, Debug)]
+pub struct Churn {
+    /// Places and releases in all.
+    pub requests: u64,
+    /// Under way at once.
+    pub in_flight: usize,
+    /// Which pods, and which releases.
+    pub seed: u64,
+    /// Which of the fitting nodes.
+    pub policy: Policy,
+    /// The part of the cluster's scarcest resource that is kept in use.
+    pub utilisation_percent: u8,
+}
+
+/// What came of it.
+#[derive(Debug)]
+pub struct ChurnReport {
+    /// Placements granted.
+    pub placed: u64,
+    /// Placements refused.
+    pub refused: u64,
+    /// Allocations released.
+    pub released: u64,
+    /// From the first request to the last reply.
+    pub elapsed: Duration,
+    /// Nanoseconds from submission to reply.
+    pub place_latency: Histogram<u64>,
+    /// Nanoseconds from submission to reply.
+    pub release_latency: Histogram<u64>,
+    /// What is held at the end, as the replies promised.
+    pub promised: Promised,
+}
+
+#[derive(Clone, Copy)]
+enum UnderWay {
+    Place { pod: usize },
+    Release { pod: usize },
+}
+
+struct Load<'a> {
+    trace: &'a Trace,
+    rng: Rng,
+    /// Allocations that stand, each with its pod.
+    live: Vec<(usize, AllocationId)>,
+    under_way: Vec<Option<(UnderWay, Instant)>>,
+    free: Vec<usize>,
+    report: ChurnReport,
+    /// Cpu, memory, GPUs in 1/10 000: release while more of any is in use.
+    most: [i128; 3],
+}
+
+/// Drives `target`, on which the nodes of `trace` are registered.
+///
+/// # Errors
+/// When the target fails or answers what was not asked.
+pub fn churn<T: Target>(
+    target: &mut T,
+    trace: &Trace,
+    churn: &Churn,
+    progress: &mut dyn Progress,
+) -> Result<ChurnReport, ReplayError> {
+    let most = target.in_flight_max();
+    if churn.in_flight == 0 || churn.in_flight > most {
+        return Err(ReplayError::InFlight { given: churn.in_flight, most });
+    }
+    let histogram = || Histogram::new_with_bounds(1, LATENCY_NS_MAX, 3).expect("the bounds are in order");
+    let mut load = Load {
+        trace,
+        rng: Rng::new(churn.seed),
+        live: Vec::new(),
+        under_way: vec![None; churn.in_flight],
+        free: (0..churn.in_flight).rev().collect(),
+        report: ChurnReport {
+            placed: 0,
+            refused: 0,
+            released: 0,
+            elapsed: Duration::ZERO,
+            place_latency: histogram(),
+            release_latency: histogram(),
+            promised: Promised::default(),
+        },
+        most: capacity(trace).map(|capacity| capacity * i128::from(churn.utilisation_percent) / 100),
+    };
+    let started = Instant::now();
+    let mut replies = Vec::with_capacity(churn.in_flight);
+    for sent in 0..churn.requests {
+        while load.free.is_empty() {
+            load.collect(target, &mut replies)?;
+            progress.advance(sent);
+        }
+        load.send(target, churn.policy)?;
+    }
+    while load.free.len() < churn.in_flight {
+        load.collect(target, &mut replies)?;
+    }
+    progress.advance(churn.requests);
+    load.report.elapsed = started.elapsed();
+    Ok(load.report)
+}
+
+/// Cpu, memory and GPUs of the cluster, in 1/10 000.
+fn capacity(trace: &Trace) -> [i128; 3] {
+    trace.nodes.iter().fold([0; 3], |[cpu, memory, gpu], node| {
+        let gpus = i128::from(node.gpus) * i128::from(GPU_UNIT);
+        [cpu + i128::from(node.cpu.units()), memory + i128::from(node.memory.units()), gpu + gpus]
+    })
+}
+
+impl Load<'_> {
+    fn send<T: Target>(&mut self, target: &mut T, policy: Policy) -> Result<(), TargetError> {
+        let promised = &self.report.promised;
+        let used = [promised.cpu, promised.memory, promised.gpu];
+        let is_full = used.iter().zip(&self.most).any(|(used, most)| used > most);
+        let tag = self.free.pop().expect("the caller waited for a free tag");
+        let (under_way, order) = if is_full && !self.live.is_empty() {
+            let at = self.rng.below(self.live.len() as u64) as usize;
+            let (pod, allocation) = self.live.swap_remove(at);
+            (UnderWay::Release { pod }, Order::Release(allocation))
+        } else {
+            let pod = self.rng.below(self.trace.pods.len() as u64) as usize;
+            (UnderWay::Place { pod }, Order::Place(self.trace.pods[pod].request(policy)))
+        };
+        self.under_way[tag] = Some((under_way, Instant::now()));
+        target.submit(tag as u64, order)
+    }
+
+    fn collect<T: Target>(&mut self, target: &mut T, replies: &mut Vec<Reply>) -> Result<(), ReplayError> {
+        target.wait(replies)?;
+        if replies.is_empty() {
+            return Err(ReplayError::Unanswered);
+        }
+        let now = Instant::now();
+        for Reply { tag, answer } in replies.drain(..) {
+            let known = self.under_way.get_mut(tag as usize).and_then(Option::take);
+            let (under_way, since) = known.ok_or(ReplayError::UnknownTag(tag))?;
+            self.free.push(tag as usize);
+            let nanos = now.duration_since(since).as_nanos() as u64;
+            match (under_way, answer) {
+                (UnderWay::Place { pod }, Answer::Placed(granted)) => {
+                    self.report.placed += 1;
+                    self.report.place_latency.saturating_record(nanos);
+                    self.live.push((pod, granted.allocation));
+                    self.promise(pod, 1);
+                }
+                (UnderWay::Place { .. }, Answer::Refused(_)) => {
+                    self.report.refused += 1;
+                    self.report.place_latency.saturating_record(nanos);
+                }
+                (UnderWay::Release { pod }, Answer::Released) => {
+                    self.report.released += 1;
+                    self.report.release_latency.saturating_record(nanos);
+                    self.promise(pod, -1);
+                }
+                (_, _) => return Err(ReplayError::UnknownTag(tag)),
+            }
+        }
+        Ok(())
+    }
+
+    /// Adds a pod's demand to what is promised, or takes it out.
+    fn promise(&mut self, pod: usize, sign: i128) {
+        let demand = &self.trace.pods[pod].demand;
+        let promised = &mut self.report.promised;
+        promised.allocations = promised.allocations.wrapping_add_signed(sign as i64);
+        promised.cpu += sign * i128::from(demand.cpu.units());
+        promised.memory += sign * i128::from(demand.memory.units());
+        promised.gpu += sign * i128::from(demand.gpu.amount().units());
+    }
+}

@@ -1,0 +1,55 @@
+//! The traces that the tests replay: openb where it lies beside the repository, and the embedded
+//! sample everywhere.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use wharf_bench::replay::{Replay, ReplayOptions, write_placements};
+use wharf_bench::trace::{Trace, openb};
+use wharf_bench::verify::{Refusals, Verified, VerifyOptions, verify};
+use wharf_bench::workload::{SAMPLE_NODES, SAMPLE_PODS, sample};
+
+pub(crate) const DEFAULT: &str = "openb_pod_list_default.csv";
+pub(crate) const CONSTRAINED: &str = "openb_pod_list_gpuspec20.csv";
+
+pub(crate) struct Files {
+    pub(crate) trace: Trace,
+    nodes: String,
+    pods: String,
+}
+
+/// The trace with this pod list, or nothing where the data are absent.
+pub(crate) fn files(pods: &str) -> Option<Files> {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/openb");
+    let (nodes, pods) = (data.join("openb_node_list_all_node.csv"), data.join(pods));
+    if !nodes.exists() || !pods.exists() {
+        println!("skipped: no openb trace at {}", data.display());
+        return None;
+    }
+    let trace = openb::read(&nodes, &pods).unwrap();
+    let text = |path: PathBuf| fs::read_to_string(path).unwrap();
+    Some(Files { trace, nodes: text(nodes), pods: text(pods) })
+}
+
+pub(crate) fn sample_files() -> Files {
+    Files { trace: sample().unwrap(), nodes: SAMPLE_NODES.to_owned(), pods: SAMPLE_PODS.to_owned() }
+}
+
+/// Writes the placements of a replay to a file, re-reads the file and checks it with code that
+/// shares nothing with engine, reader or driver.
+pub(crate) fn verify_written(files: &Files, replay: &Replay, options: &ReplayOptions, refusals: Refusals) -> Verified {
+    let file = tempfile::NamedTempFile::new().unwrap();
+    write_placements(&files.trace, &replay.decisions, &file).unwrap();
+    let placements = fs::read_to_string(file.path()).unwrap();
+    let checks = VerifyOptions { refusals, departures: options.departures };
+    let verified = verify(&files.nodes, &files.pods, &placements, checks)
+        .unwrap_or_else(|violation| panic!("{options:?}: {violation}"));
+    let report = &replay.report;
+    assert!(report.books_checked);
+    assert_eq!((verified.pods, verified.placed), (report.pods, report.placed), "{options:?}");
+    assert_eq!(verified.gpu_allocated_milli, report.gpu_allocated_milli, "{options:?}");
+    assert_eq!(verified.cpu_allocated_milli, report.cpu_allocated_milli, "{options:?}");
+    assert_eq!(verified.constrained_placed, report.constrained_placed, "{options:?}");
+    assert_eq!(report.unplaced, report.unplaced_infeasible + report.unplaced_no_fit_now);
+    verified
+}

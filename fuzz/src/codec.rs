@@ -1,0 +1,197 @@
+//! The codec against a second reading of the documented layout.
+//!
+//! The first byte of an input chooses what the rest is: a stream of frames, a body, the parts of
+//! a frame to be written, or a block of extensions. Whatever the bytes are, the codec must agree
+//! with the plain parser here, and a message that it reads must survive being written again.
+
+use std::fmt::Debug;
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wharf_net::codec::{
+    Extension, FLAG_EXTENSIONS, FrameError, HEADER_BYTES, Header, decode_body, decode_frame, encode_body,
+    encode_frame, split_extensions,
+};
+use wharf_net::protocol::{
+    DrainRequest, EXTENSIONS_MAX, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, ListReply, ListRequest,
+    NodesReply, NodesRequest, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, ReleaseBatch,
+    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, StatusReply, StatusRequest,
+};
+
+/// Runs the codec over arbitrary bytes.
+///
+/// # Errors
+/// What the codec reads otherwise than the layout says.
+pub fn run_codec(data: &[u8]) -> Result<(), String> {
+    let Some((&choice, rest)) = data.split_first() else { return Ok(()) };
+    match choice % 4 {
+        0 => read_stream(rest),
+        1 => read_body(rest),
+        2 => write_frame(rest),
+        _ => read_extensions(rest),
+    }
+}
+
+fn number(bytes: &[u8]) -> u64 {
+    bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
+}
+
+/// The frame at the front of `bytes` by the layout: whole bytes, header, payload.
+fn plain_frame(bytes: &[u8]) -> Option<Option<(usize, Header, &[u8])>> {
+    if bytes.len() < 4 {
+        return Some(None);
+    }
+    let length = number(&bytes[..4]);
+    if length > u64::from(FRAME_BYTES_MAX) || length < 20 {
+        return None;
+    }
+    if bytes.len() < HEADER_BYTES {
+        return Some(None);
+    }
+    if bytes[6] > 7 {
+        return None;
+    }
+    let total = length as usize + 4;
+    let header = Header {
+        kind: number(&bytes[4..6]) as u16,
+        flags: bytes[6],
+        version: bytes[7],
+        sequence: number(&bytes[8..16]),
+        lowest_unacknowledged: number(&bytes[16..24]),
+    };
+    Some((bytes.len() >= total).then(|| (total, header, &bytes[24..total])))
+}
+
+fn read_stream(mut bytes: &[u8]) -> Result<(), String> {
+    loop {
+        let plain = plain_frame(bytes);
+        match (decode_frame(bytes, FRAME_BYTES_MAX), plain) {
+            (
+                Err(FrameError::TooLong { .. } | FrameError::TooShort { .. } | FrameError::Flags { .. }),
+                None,
+            )
+            | (Ok(None), Some(None)) => return Ok(()),
+            (Ok(Some(frame)), Some(Some((total, header, payload))))
+                if (frame.bytes, frame.header, frame.payload) == (total, header, payload) =>
+            {
+                let kind = Kind::from_number(header.kind);
+                kind.map_or(Ok(()), |kind| read_message(kind, header, payload))?;
+                bytes = &bytes[total..];
+            }
+            (read, plain) => return Err(format!("the codec reads {read:?}, the layout says {plain:?}")),
+        }
+    }
+}
+
+fn read_body(bytes: &[u8]) -> Result<(), String> {
+    let Some((&kind, body)) = bytes.split_first() else { return Ok(()) };
+    let kind = Kind::ALL[usize::from(kind) % Kind::ALL.len()];
+    read_message(kind, Header::default(), body)
+}
+
+/// Reads a body as the request and as the reply of its kind, and as a fault.
+fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String> {
+    survives::<Fault>(header, payload)?;
+    match kind {
+        Kind::Hello => survives::<Hello>(header, payload).and(survives::<HelloReply>(header, payload)),
+        Kind::Place => survives::<PlaceRequest>(header, payload).and(survives::<PlaceReply>(header, payload)),
+        Kind::PlaceBatch => {
+            survives::<PlaceBatch>(header, payload).and(survives::<PlaceBatchReply>(header, payload))
+        }
+        Kind::Release => {
+            survives::<ReleaseRequest>(header, payload).and(survives::<ReleaseReply>(header, payload))
+        }
+        Kind::ReleaseBatch => {
+            survives::<ReleaseBatch>(header, payload).and(survives::<ReleaseBatchReply>(header, payload))
+        }
+        Kind::AddNodes | Kind::UpdateNodes => {
+            survives::<NodesRequest>(header, payload).and(survives::<NodesReply>(header, payload))
+        }
+        Kind::DrainNodes => survives::<DrainRequest>(header, payload),
+        Kind::RemoveNodes => survives::<RemoveRequest>(header, payload),
+        Kind::ListNodes => {
+            survives::<ListRequest>(header, payload).and(survives::<ListReply>(header, payload))
+        }
+        Kind::Status => {
+            survives::<StatusRequest>(header, payload).and(survives::<StatusReply>(header, payload))
+        }
+    }
+}
+
+/// What is read must be read again after it was written.
+fn survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(
+    header: Header,
+    payload: &[u8],
+) -> Result<(), String> {
+    let Ok((message, taken)) = decode_body::<T>(payload) else { return Ok(()) };
+    compare_extensions(&header, &payload[taken..])?;
+    let mut written = Vec::new();
+    encode_body(&message, &mut written);
+    match decode_body::<T>(&written) {
+        Ok((again, all)) if again == message && all == written.len() => Ok(()),
+        other => Err(format!("{message:?} was written, and read again as {other:?}")),
+    }
+}
+
+fn read_extensions(bytes: &[u8]) -> Result<(), String> {
+    compare_extensions(&Header { flags: FLAG_EXTENSIONS, ..Header::default() }, bytes)
+}
+
+/// The extensions by the layout.
+fn plain_extensions(flagged: bool, mut bytes: &[u8]) -> Option<Vec<(u16, &[u8])>> {
+    let mut extensions = Vec::new();
+    while !bytes.is_empty() {
+        let head = bytes.get(..6).filter(|_| flagged && extensions.len() < EXTENSIONS_MAX)?;
+        let (tag, length) = (number(&head[..2]) as u16, number(&head[2..]) as usize);
+        extensions.push((tag, bytes.get(6..)?.get(..length)?));
+        bytes = &bytes[6 + length..];
+    }
+    Some(extensions)
+}
+
+fn compare_extensions(header: &Header, bytes: &[u8]) -> Result<(), String> {
+    let plain = plain_extensions(header.flags & FLAG_EXTENSIONS != 0, bytes);
+    let read = split_extensions(header, bytes);
+    let tags: Option<Vec<_>> = read.as_ref().ok().map(|list| list.iter().map(|e| (e.tag, e.bytes)).collect());
+    if tags != plain {
+        return Err(format!("the codec reads extensions {read:?}, the layout says {plain:?}"));
+    }
+    let critical =
+        read.iter().flatten().find(|extension| extension.is_critical() != (extension.tag >= 0x8000));
+    critical.map_or(Ok(()), |extension| {
+        Err(format!("extension {:#06x} is taken for what it is not", extension.tag))
+    })
+}
+
+/// Writes a frame out of arbitrary parts and reads it again.
+fn write_frame(bytes: &[u8]) -> Result<(), String> {
+    if bytes.len() < 24 {
+        return Ok(());
+    }
+    let (head, rest) = bytes.split_at(24);
+    let header = Header {
+        kind: number(&head[..2]) as u16,
+        flags: head[2] & 6,
+        version: head[3],
+        sequence: number(&head[4..12]),
+        lowest_unacknowledged: number(&head[12..20]),
+    };
+    let (body, block) = rest.split_at(usize::from(head[20]).min(rest.len()));
+    let size = usize::from(head[21]).max(1);
+    let chunks = block.chunks(size).take(EXTENSIONS_MAX);
+    let extensions: Vec<_> =
+        chunks.zip(1u16..).map(|(bytes, i)| Extension { tag: i.wrapping_mul(0x3001), bytes }).collect();
+    let mut written = Vec::new();
+    encode_frame(header, &extensions, &mut written, |out| out.extend_from_slice(body));
+    let frame = decode_frame(&written, FRAME_BYTES_MAX).map_err(|error| error.to_string())?;
+    let frame = frame.ok_or("a frame that was written is not read whole")?;
+    let flags = header.flags | if extensions.is_empty() { 0 } else { FLAG_EXTENSIONS };
+    if frame.header != (Header { flags, ..header }) || frame.bytes != written.len() {
+        return Err(format!("{header:?} was written, and read again as {:?}", frame.header));
+    }
+    let read = split_extensions(&frame.header, &frame.payload[body.len()..])?;
+    if &frame.payload[..body.len()] != body || read != extensions {
+        return Err("a frame's content was not read as it was written".to_owned());
+    }
+    Ok(())
+}

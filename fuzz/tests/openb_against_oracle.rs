@@ -1,0 +1,63 @@
+//! The whole openb trace on one shard: every deterministic policy places pod for pod as the
+//! linear-scan oracle does, GPU instances included. Skips with a printed reason where the trace
+//! is absent; the embedded sample is compared everywhere.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
+
+use std::path::Path;
+
+use wharf_bench::replay::{Decision, ReplayOptions, Silent, replay_in_process};
+use wharf_bench::trace::{Trace, openb};
+use wharf_bench::workload::sample;
+use wharf_core::ids::{Incarnation, NodeId, Ordinal, PartitionId};
+use wharf_core::index::Geometry;
+use wharf_core::node::NodeRegistration;
+use wharf_core::request::Policy;
+use wharf_core::shard::{Command, Outcome};
+use wharf_fuzz::oracle::LinearShard;
+
+fn compare(trace: &Trace) {
+    for policy in [Policy::LeastFit, Policy::BestFit, Policy::FirstFit, Policy::NextFit] {
+        let options = ReplayOptions { policy, ..ReplayOptions::default() };
+        let replay = replay_in_process(trace, &options, &mut Silent).unwrap();
+        let mut oracle = LinearShard::new(&Geometry::default(), Incarnation(1));
+        for (number, node) in (1..).zip(&trace.nodes) {
+            let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+            let registration = NodeRegistration { id, ordinal, partition, spec: node.spec() };
+            oracle.compare(&Command::AddNode(Box::new(registration)), &Outcome::NodeAdded(id)).unwrap();
+        }
+        for (pod, decision) in trace.pods.iter().zip(&replay.decisions) {
+            let expected = oracle.place(&pod.request(policy), None);
+            let expected = expected.map(|placement| (placement.node.0 as usize - 1, placement.gpus));
+            let placed = match *decision {
+                Decision::Placed { node, gpus } => Some((node, gpus)),
+                Decision::Refused(_) => None,
+            };
+            assert_eq!(placed, expected, "{policy}: pod `{}`", pod.name);
+        }
+    }
+}
+
+fn compare_openb(pods: &str) {
+    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/openb");
+    let (nodes, pods) = (data.join("openb_node_list_all_node.csv"), data.join(pods));
+    if !nodes.exists() || !pods.exists() {
+        println!("skipped: no openb trace at {}", data.display());
+        return;
+    }
+    compare(&openb::read(&nodes, &pods).unwrap());
+}
+
+#[test]
+fn the_sample_is_placed_as_the_oracle_places_it() {
+    compare(&sample().unwrap());
+}
+
+#[test]
+fn the_default_pods_are_placed_as_the_oracle_places_them() {
+    compare_openb("openb_pod_list_default.csv");
+}
+
+#[test]
+fn the_constrained_pods_are_placed_as_the_oracle_places_them() {
+    compare_openb("openb_pod_list_gpuspec20.csv");
+}

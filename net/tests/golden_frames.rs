@@ -1,0 +1,477 @@
+//! The wire format byte for byte: one frame of every message kind, as request and as reply, and
+//! a fault. A change that makes one of these fail breaks every client there is: give the body a
+//! new version instead, and keep the old one readable.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wharf_net::codec::{
+    FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, HEADER_BYTES, Header, decode_body, decode_frame, encode_body,
+    encode_frame,
+};
+use wharf_net::protocol::*;
+
+/// A frame, field by field: header, then body.
+fn encode<T: Serialize>(kind: Kind, flags: u8, body: &T) -> String {
+    let header = Header {
+        kind: kind.number(),
+        flags,
+        version: 1,
+        sequence: 0x0102_0304,
+        lowest_unacknowledged: 0x0A0B,
+    };
+    let mut out = Vec::new();
+    encode_frame(header, &[], &mut out, |out| encode_body(body, out));
+    let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+    format!("{} {}", hex(&out[..HEADER_BYTES]), hex(&out[HEADER_BYTES..]))
+}
+
+fn bytes_of(hex: &str) -> Vec<u8> {
+    let digits: Vec<u8> = hex.bytes().filter(|byte| !byte.is_ascii_whitespace()).collect();
+    let byte = |pair: &[u8]| u8::from_str_radix(std::str::from_utf8(pair).expect("ASCII"), 16);
+    digits.chunks(2).map(|pair| byte(pair).expect("two hex digits")).collect()
+}
+
+/// Written as it always was, and what was always written is read.
+#[track_caller]
+fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
+    kind: Kind,
+    flags: u8,
+    body: &T,
+    expected: &str,
+) {
+    assert_eq!(encode(kind, flags, body), expected);
+    let bytes = bytes_of(expected);
+    let frame = decode_frame(&bytes, FRAME_BYTES_MAX).expect("a frame").expect("all of it");
+    assert_eq!((frame.header.kind, frame.header.flags, frame.bytes), (kind.number(), flags, bytes.len()));
+    let (read, taken) = decode_body::<T>(frame.payload).expect("a body");
+    assert_eq!((&read, taken), (body, frame.payload.len()));
+}
+
+fn name(text: &str) -> Name {
+    Name(text.to_owned())
+}
+
+fn pair(key: &str, value: &str) -> Pair {
+    Pair { key: key.to_owned(), value: value.to_owned() }
+}
+
+fn amount(name: &str, amount: i64) -> NamedAmount {
+    NamedAmount { name: name.to_owned(), amount }
+}
+
+fn term(key: &str, operator: u8, value: &str) -> SelectorTerm {
+    SelectorTerm { key: key.to_owned(), operator, values: vec![name(value)] }
+}
+
+fn fault() -> Fault {
+    Fault::of_field(Reason::InvalidField, "cpu", "no")
+}
+
+fn allocation() -> WireAllocation {
+    WireAllocation { incarnation: 3, partition: 255, sequence: 70_000 }
+}
+
+/// Every field differs from its default and from its neighbours.
+fn place_request() -> PlaceRequest {
+    PlaceRequest {
+        cpu: 10_000,
+        memory: 20_000,
+        gpu: -3,
+        custom: vec![amount("fpga", 4)],
+        policy: POLICY_BEST_FIT,
+        attribute_order: 6,
+        tenant: "t".to_owned(),
+        queue: "q".to_owned(),
+        priority: -7,
+        selectors: vec![term("k", OPERATOR_IN, "v")],
+        preferred: vec![PreferredTerm { weight: 8, term: term("p", OPERATOR_EXISTS, "w") }],
+        candidates: vec![9, 1 << 40],
+        tolerations: vec![Toleration {
+            key: "a".to_owned(),
+            operator: OPERATOR_NOT_IN,
+            value: "b".to_owned(),
+            effect: 10,
+        }],
+        mode: MODE_WAIT_UNTIL,
+        deadline: 11,
+        lease: 12,
+        group: Some(13),
+        expected_version: 14,
+        count: 15,
+        explain: EXPLAIN_FULL,
+    }
+}
+
+fn placed() -> PlaceReply {
+    let placed = PlacedBody {
+        node: 5,
+        node_name: "n".to_owned(),
+        allocation: allocation(),
+        gpus: vec![0, 3],
+        gpu_part: 2500,
+    };
+    PlaceReply { reason: Reason::Done.into(), placed: Some(placed), ..PlaceReply::default() }
+}
+
+fn refused() -> PlaceReply {
+    let check = FailedCheck {
+        reason: Reason::Insufficient.into(),
+        resource: "gpu".to_owned(),
+        nodes: 6,
+        least_short: 7,
+    };
+    let refusal = RefusalBody { nodes: 9, examined: 8, checks: vec![check] };
+    PlaceReply { reason: Reason::NoFitNow.into(), refusal: Some(refusal), ..PlaceReply::default() }
+}
+
+fn faulty() -> PlaceReply {
+    PlaceReply { reason: fault().reason, fault: Some(fault()), ..PlaceReply::default() }
+}
+
+fn node() -> NodeBody {
+    NodeBody {
+        name: "n".to_owned(),
+        identity: "i".to_owned(),
+        cpu: 1,
+        memory: 2,
+        gpus: 3,
+        custom: vec![amount("fpga", 4)],
+        labels: vec![pair("k", "v")],
+        taints: vec![Taint { key: "a".to_owned(), value: "b".to_owned(), effect: 5 }],
+    }
+}
+
+fn server() -> ServerIdentity {
+    ServerIdentity { store: [1; 16], incarnation: 2, software: "s".to_owned() }
+}
+
+#[test]
+fn hello_is_written_as_it_always_was() {
+    let session = WireSession { incarnation: 3, number: 4 };
+    let body = Hello {
+        version_min: 1,
+        version_max: 2,
+        client: "c".to_owned(),
+        resume: Some(Resume { session, token: [5; 16] }),
+    };
+    check(
+        Kind::Hello,
+        0,
+        &body,
+        "2b0000000100000104030201000000000b0a000000000000 \
+         0102016301030405050505050505050505050505050505",
+    );
+    let body = HelloReply {
+        version: 1,
+        server: server(),
+        limits: Limits {
+            frame_bytes_max: 1 << 20,
+            in_flight_max: 1024,
+            unacknowledged_max: 8192,
+            placements_per_message_max: 250,
+            nodes_per_message_max: 251,
+        },
+        session,
+        token: [6; 16],
+        resumed: true,
+    };
+    check(
+        Kind::Hello,
+        FLAG_REPLY,
+        &body,
+        "4a0000000100020104030201000000000b0a000000000000 \
+         0101010101010101010101010101010101020173fc00001000fb0004fb0020fafbfb0003040606060606060606060606\
+         060606060601",
+    );
+}
+
+#[test]
+fn place_is_written_as_it_always_was() {
+    check(
+        Kind::Place,
+        0,
+        &PlaceRequest::default(),
+        "280000000200000104030201000000000b0a000000000000 \
+         0000000000000000000000000000000000000100",
+    );
+    check(
+        Kind::Place,
+        0,
+        &place_request(),
+        "520000000200000104030201000000000b0a000000000000 \
+         fb204efb409c05010466706761080206017401710d01016b0101017601100170030101770209fd000000000001000001\
+         01610201620a010b0c010d0e0f01",
+    );
+    check(
+        Kind::Place,
+        FLAG_REPLY,
+        &placed(),
+        "2a0000000200020104030201000000000b0a000000000000 \
+         000105016e03fbff00fc70110100020003fbc4090000",
+    );
+    check(
+        Kind::Place,
+        FLAG_REPLY,
+        &refused(),
+        "220000000200020104030201000000000b0a000000000000 0100010908019903677075060e00",
+    );
+    check(
+        Kind::Place,
+        FLAG_REPLY,
+        &faulty(),
+        "200000000200020104030201000000000b0a000000000000 640000016403637075026e6f",
+    );
+}
+
+#[test]
+fn place_batch_is_written_as_it_always_was() {
+    let requests = vec![PlaceRequest { cpu: 1, ..PlaceRequest::default() }, PlaceRequest::default()];
+    check(
+        Kind::PlaceBatch,
+        0,
+        &PlaceBatch { requests },
+        "3d0000000300000104030201000000000b0a000000000000 \
+         0202000000000000000000000000000000000001000000000000000000000000000000000000000100",
+    );
+    let replies = vec![placed(), faulty()];
+    check(
+        Kind::PlaceBatch,
+        FLAG_REPLY,
+        &PlaceBatchReply { replies },
+        "370000000300020104030201000000000b0a000000000000 \
+         02000105016e03fbff00fc70110100020003fbc4090000640000016403637075026e6f",
+    );
+}
+
+#[test]
+fn release_is_written_as_it_always_was() {
+    let request = ReleaseRequest { allocation: allocation() };
+    check(Kind::Release, 0, &request, "1d0000000400000104030201000000000b0a000000000000 03fbff00fc70110100");
+    check(
+        Kind::Release,
+        FLAG_REPLY,
+        &ReleaseReply::default(),
+        "160000000400020104030201000000000b0a000000000000 0000",
+    );
+    let reply = ReleaseReply { reason: Reason::UnknownAllocation.into(), fault: Some(fault()) };
+    check(
+        Kind::Release,
+        FLAG_REPLY,
+        &reply,
+        "1e0000000400020104030201000000000b0a000000000000 68016403637075026e6f",
+    );
+    let batch = ReleaseBatch { requests: vec![request, request] };
+    check(
+        Kind::ReleaseBatch,
+        0,
+        &batch,
+        "270000000500000104030201000000000b0a000000000000 \
+         0203fbff00fc7011010003fbff00fc70110100",
+    );
+    let batch = ReleaseBatchReply { replies: vec![ReleaseReply::default(), reply] };
+    check(
+        Kind::ReleaseBatch,
+        FLAG_REPLY,
+        &batch,
+        "210000000500020104030201000000000b0a000000000000 02000068016403637075026e6f",
+    );
+}
+
+#[test]
+fn node_messages_are_written_as_they_always_were() {
+    let nodes = NodesRequest { nodes: vec![node()] };
+    check(
+        Kind::AddNodes,
+        0,
+        &nodes,
+        "2e0000000600000104030201000000000b0a000000000000 \
+         01016e01690204030104667067610801016b0176010161016205",
+    );
+    check(
+        Kind::UpdateNodes,
+        0,
+        &nodes,
+        "2e0000000700000104030201000000000b0a000000000000 \
+         01016e01690204030104667067610801016b0176010161016205",
+    );
+    let drain = DrainRequest { names: vec![name("a"), name("b")], undo: true };
+    check(Kind::DrainNodes, 0, &drain, "1a0000000800000104030201000000000b0a000000000000 020161016201");
+    let remove = RemoveRequest { names: vec![name("a")], force: true };
+    check(Kind::RemoveNodes, 0, &remove, "180000000900000104030201000000000b0a000000000000 01016101");
+    let reply =
+        NodeReply { reason: Reason::NodeInUse.into(), node: 300, allocations_ended: 2, fault: Some(fault()) };
+    let reply = NodesReply { replies: vec![NodeReply::default(), reply] };
+    check(
+        Kind::AddNodes,
+        FLAG_REPLY,
+        &reply,
+        "270000000600020104030201000000000b0a000000000000 \
+         020000000069fb2c0102016403637075026e6f",
+    );
+    check(
+        Kind::UpdateNodes,
+        FLAG_REPLY,
+        &reply,
+        "270000000700020104030201000000000b0a000000000000 \
+         020000000069fb2c0102016403637075026e6f",
+    );
+    check(
+        Kind::DrainNodes,
+        FLAG_REPLY,
+        &reply,
+        "270000000800020104030201000000000b0a000000000000 \
+         020000000069fb2c0102016403637075026e6f",
+    );
+    check(
+        Kind::RemoveNodes,
+        FLAG_REPLY,
+        &reply,
+        "270000000900020104030201000000000b0a000000000000 \
+         020000000069fb2c0102016403637075026e6f",
+    );
+    check(
+        Kind::ListNodes,
+        0,
+        &ListRequest { after: 1, limit: 1024 },
+        "180000000a00000104030201000000000b0a000000000000 01fb0004",
+    );
+    let status = NodeStatus {
+        id: 6,
+        ordinal: 7,
+        partition: 8,
+        state: NODE_DRAINING,
+        version: 9,
+        body: node(),
+        cpu_available: 10,
+        memory_available: 11,
+        gpus_available: vec![10_000, 0],
+        allocations: 12,
+    };
+    check(
+        Kind::ListNodes,
+        FLAG_REPLY,
+        &ListReply { nodes: vec![status], more: true },
+        "3c0000000a00020104030201000000000b0a000000000000 \
+         010607080209016e01690204030104667067610801016b0176010161016205141602fb1027000c01",
+    );
+}
+
+#[test]
+fn status_is_written_as_it_always_was() {
+    check(
+        Kind::Status,
+        0,
+        &StatusRequest { audit: true },
+        "150000000b00000104030201000000000b0a000000000000 01",
+    );
+    let shard = ShardStatusBody {
+        shard: 1,
+        nodes_ready: 2,
+        nodes_draining: 3,
+        allocations: 4,
+        placed: 5,
+        refused: 6,
+        released: 7,
+        state_hash: Some(1 << 120),
+    };
+    let resource = ResourceStatus { name: "cpu".to_owned(), total: 1 << 70, allocated: 8, shortfall: 9 };
+    let body = StatusReply {
+        server: server(),
+        now: 10,
+        uptime: 11,
+        resident_bytes: 12,
+        connections: 13,
+        shards: vec![shard],
+        resources: vec![resource],
+        books_hash: None,
+    };
+    check(
+        Kind::Status,
+        FLAG_REPLY,
+        &body,
+        "5e0000000b00020104030201000000000b0a000000000000 \
+         010101010101010101010101010101010201730a0b0c0d010102030405060701fe000000000000000000000000000000\
+         010103637075fe00000000000000008000000000000000101200",
+    );
+}
+
+#[test]
+fn a_fault_is_written_as_it_always_was() {
+    check(
+        Kind::Place,
+        FLAG_REPLY | FLAG_ERROR,
+        &fault(),
+        "1c0000000200060104030201000000000b0a000000000000 6403637075026e6f",
+    );
+}
+
+#[test]
+fn numbers_never_change_their_meaning() {
+    let kinds: Vec<_> = Kind::ALL.iter().map(|kind| (kind.number(), kind.name())).collect();
+    let expected = [
+        (1, "hello"),
+        (2, "place"),
+        (3, "place_batch"),
+        (4, "release"),
+        (5, "release_batch"),
+        (6, "add_nodes"),
+        (7, "update_nodes"),
+        (8, "drain_nodes"),
+        (9, "remove_nodes"),
+        (10, "list_nodes"),
+        (11, "status"),
+    ];
+    assert_eq!(kinds, expected);
+    assert!(Kind::ALL.iter().all(|&kind| Kind::from_number(kind.number()) == Some(kind)));
+    assert_eq!((Kind::from_number(0), Kind::from_number(12)), (None, None));
+    assert_eq!([FLAG_EXTENSIONS, FLAG_REPLY, FLAG_ERROR], [1, 2, 4]);
+    let policies =
+        [POLICY_DEFAULT, POLICY_LEAST_FIT, POLICY_BEST_FIT, POLICY_FIRST_FIT, POLICY_NEXT_FIT, POLICY_RANDOM];
+    assert_eq!(policies, [0, 1, 2, 3, 4, 5]);
+    assert_eq!([OPERATOR_IN, OPERATOR_NOT_IN, OPERATOR_EXISTS, OPERATOR_NOT_EXISTS], [1, 2, 3, 4]);
+    assert_eq!([NODE_READY, NODE_DRAINING], [1, 2]);
+    assert_eq!([MODE_NOW, MODE_WAIT_UNTIL], [0, 1]);
+    assert_eq!([EXPLAIN_BOUNDED, EXPLAIN_FULL], [0, 1]);
+    assert_eq!((ALPN, VERSION_MIN, VERSION_MAX, PORT_DEFAULT), (&b"wharf/1"[..], 1, 1, 7411));
+    assert_eq!((FRAME_BYTES_MAX, EXTENSIONS_MAX, HEADER_BYTES), (1 << 20, 16, 24));
+}
+
+#[test]
+fn reasons_never_change_their_meaning() {
+    let reasons: Vec<_> = Reason::ALL.iter().map(|reason| (reason.number(), reason.name())).collect();
+    let expected = [
+        (0, "done"),
+        (1, "no_fit_now"),
+        (2, "infeasible"),
+        (100, "invalid_field"),
+        (101, "not_supported_yet"),
+        (102, "node_exists"),
+        (103, "unknown_node"),
+        (104, "unknown_allocation"),
+        (105, "node_in_use"),
+        (106, "limit_exceeded"),
+        (107, "malformed_body"),
+        (108, "unknown_kind"),
+        (109, "unknown_version"),
+        (110, "unknown_extension"),
+        (111, "stale_sequence"),
+        (112, "sequence_out_of_window"),
+        (150, "not_a_candidate"),
+        (151, "selector_mismatch"),
+        (152, "not_ready"),
+        (153, "insufficient"),
+        (200, "malformed_frame"),
+        (201, "frame_too_long"),
+        (202, "hello_expected"),
+        (203, "second_hello"),
+        (204, "no_common_version"),
+        (205, "unknown_session"),
+        (206, "session_resumed"),
+        (300, "shutting_down"),
+        (301, "unavailable"),
+    ];
+    assert_eq!(reasons, expected);
+    assert!(Reason::ALL.iter().all(|&reason| Reason::from_number(reason.number()) == Some(reason)));
+    assert_eq!(ReasonCode(999).known(), None);
+    assert_eq!(ReasonCode(999).to_string(), "reason 999");
+}

@@ -1,0 +1,64 @@
+//! Short ways to write messages.
+
+use wharf_core::resource::Amount;
+use wharf_net::client::Client;
+use wharf_net::protocol::{
+    NamedAmount, NodeBody, NodesReply, NodesRequest, Pair, PlaceReply, PlaceRequest, PlacedBody, Reason,
+};
+
+use super::within;
+
+/// Units of so many whole ones.
+pub fn units(whole: i64) -> i64 {
+    whole * Amount::SCALE
+}
+
+/// A node of so many cores, MiB and GPUs.
+pub fn node(name: &str, cpu: i64, memory: i64, gpus: u32) -> NodeBody {
+    NodeBody { name: name.to_owned(), cpu: units(cpu), memory: units(memory), gpus, ..NodeBody::default() }
+}
+
+pub fn named(name: &str, whole: i64) -> NamedAmount {
+    NamedAmount { name: name.to_owned(), amount: units(whole) }
+}
+
+pub fn pair(key: &str, value: &str) -> Pair {
+    Pair { key: key.to_owned(), value: value.to_owned() }
+}
+
+/// A request for so many cores, MiB and GPUs.
+pub fn ask(cpu: i64, memory: i64, gpus: i64) -> PlaceRequest {
+    PlaceRequest { cpu: units(cpu), memory: units(memory), gpu: units(gpus), ..PlaceRequest::default() }
+}
+
+/// Registers nodes, each of which must be taken; their ids.
+pub async fn add(client: &Client, nodes: Vec<NodeBody>) -> Vec<u64> {
+    let reply = within(client.add_nodes(&NodesRequest { nodes })).await.expect("answered");
+    assert!(reply.replies.iter().all(|node| node.reason.is_done()), "{reply:?}");
+    reply.replies.iter().map(|node| node.node).collect()
+}
+
+/// Places, which must be granted.
+pub async fn place(client: &Client, request: &PlaceRequest) -> PlacedBody {
+    granted(within(client.place(request)).await.expect("answered"))
+}
+
+/// What was granted.
+#[track_caller]
+pub fn granted(reply: PlaceReply) -> PlacedBody {
+    assert!(reply.reason.is_done() && reply.refusal.is_none() && reply.fault.is_none(), "{reply:?}");
+    reply.placed.expect("what is done says where")
+}
+
+/// The one reply of a request for one node: its reason and field.
+#[track_caller]
+pub fn only(reply: &NodesReply) -> (Reason, &str) {
+    assert_eq!(reply.replies.len(), 1, "{reply:?}");
+    let one = &reply.replies[0];
+    let field = one.fault.as_ref().map_or("", |fault| {
+        assert_eq!(fault.reason, one.reason);
+        assert!(!fault.message.is_empty());
+        &fault.field
+    });
+    (one.reason.known().expect("a reason of this version"), field)
+}

@@ -1,0 +1,188 @@
+//! A whole server in the test's process: engine, shard threads, an I/O thread and the
+//! registrar's thread, as the daemon starts them, on a socket of the loopback. What it refuses
+//! to be is quick: each wait has a generous limit, so that a failure is a failure and not a hang.
+
+#![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses its part")]
+
+mod build;
+pub use build::*;
+mod peer;
+pub use peer::*;
+
+use std::future::Future;
+use std::net::{SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use tokio::sync::watch;
+use wharf_core::executor::{Clock, Unobserved as UnobservedShard};
+use wharf_core::registrar::Registrar;
+use wharf_core::shard::Shard;
+use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::time::Time;
+use wharf_net::client::{Client, ClientConfig};
+use wharf_net::protocol::{StatusReply, StatusRequest};
+use wharf_net::server::{
+    IoThread, RegistrarHandle, RegistrarTask, ServerShared, Settings, Unobserved, port_owner, run_io_thread,
+    run_registrar,
+};
+use wharf_net::tls::ServerCertificate;
+
+/// The name in the certificate.
+pub const SERVER_NAME: &str = "localhost";
+
+/// Far above what anything here takes, also on a machine that does much else.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+/// The outcome of `future`, which must come.
+#[track_caller]
+pub fn within<F: Future>(future: F) -> impl Future<Output = F::Output> {
+    let caller = std::panic::Location::caller();
+    async move {
+        let outcome = tokio::time::timeout(PATIENCE, future).await;
+        outcome.unwrap_or_else(|_| panic!("nothing came of what was awaited at {caller}"))
+    }
+}
+
+#[derive(Clone)]
+struct TestClock(Instant);
+
+impl Clock for TestClock {
+    fn now(&self) -> Time {
+        Time(u64::try_from(self.0.elapsed().as_nanos()).expect("a test ends within centuries"))
+    }
+}
+
+/// A self-signed certificate and its key.
+pub fn certificate() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
+    let made = rcgen::generate_simple_self_signed([SERVER_NAME.to_owned()]).expect("the name is a name");
+    let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
+    (made.cert.der().clone(), key)
+}
+
+/// A running server.
+pub struct TestServer {
+    pub address: SocketAddr,
+    pub certificate: CertificateDer<'static>,
+    pub shared: Arc<ServerShared>,
+    shutdown: watch::Sender<bool>,
+    io: JoinHandle<()>,
+    registrar: JoinHandle<Registrar>,
+    shards: Vec<JoinHandle<Shard>>,
+    stop: wharf_core::executor::StopSignal,
+}
+
+fn spawn<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
+    std::thread::Builder::new().name(name.to_owned()).spawn(run).expect("a thread starts")
+}
+
+fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime starts")
+}
+
+impl TestServer {
+    pub fn start(shards: u16) -> Self {
+        Self::start_with(shards, Settings::default())
+    }
+
+    pub fn start_with(shards: u16, settings: Settings) -> Self {
+        let clock = TestClock(Instant::now());
+        let (io_wake, io_waker) = port_owner();
+        let (registrar_wake, registrar_waker) = port_owner();
+        let config = EngineConfig { shards, seed: 7, ..EngineConfig::default() };
+        let engine = Engine::open(StoreState::default(), &config, vec![io_waker, registrar_waker])
+            .expect("the numbers are in range");
+        let mut ports = engine.ports.into_iter();
+        let (io_port, registrar_port) = (ports.next().expect("two"), ports.next().expect("two"));
+        let shared = ServerShared::new(
+            [9; 16],
+            engine.incarnation,
+            Arc::new(clock.clone()),
+            Box::new(|| 4096),
+            settings,
+        );
+        let threads = engine.runners.into_iter().map(|runner| {
+            let clock = clock.clone();
+            spawn("shard", move || runner.run(&clock, &mut UnobservedShard))
+        });
+        let shards = threads.collect();
+        let (handle, questions) = RegistrarHandle::channel();
+        let task = RegistrarTask {
+            registrar: engine.registrar,
+            port: registrar_port,
+            wake: registrar_wake,
+            catalog: engine.catalog,
+            shared: Arc::clone(&shared),
+        };
+        let registrar = spawn("registrar", move || runtime().block_on(run_registrar(task, questions)));
+        let (chain, key) = certificate();
+        let socket = UdpSocket::bind(("127.0.0.1", 0)).expect("the loopback has a free port");
+        let address = socket.local_addr().expect("a bound socket has an address");
+        let (shutdown, stopping) = watch::channel(false);
+        let server_certificate = ServerCertificate::new(vec![chain.clone()], key).expect("the key is usable");
+        let io_shared = Arc::clone(&shared);
+        let io = spawn("io", move || {
+            let thread = IoThread {
+                socket,
+                port: io_port,
+                wake: io_wake,
+                certificate: server_certificate,
+                shared: io_shared,
+                registrar: handle,
+                shutdown: stopping,
+                observer: Box::new(Unobserved),
+            };
+            runtime().block_on(run_io_thread(thread)).expect("the socket and the certificate are usable");
+        });
+        Self { address, certificate: chain, shared, shutdown, io, registrar, shards, stop: engine.stop }
+    }
+
+    pub fn client_config(&self, reconnects: u32) -> ClientConfig {
+        ClientConfig {
+            server: self.address,
+            server_name: SERVER_NAME.to_owned(),
+            roots: vec![self.certificate.clone()],
+            name: "test".to_owned(),
+            reconnects,
+        }
+    }
+
+    pub async fn client(&self) -> Client {
+        within(Client::connect(self.client_config(0))).await.expect("the server is there")
+    }
+
+    /// Says that the server is to stop, and does not wait for it.
+    pub fn begin_shutdown(&self) {
+        self.shutdown.send_replace(true);
+    }
+
+    /// Stops it as the daemon does: the I/O thread answers what it accepted, then the registrar
+    /// has nobody to serve, then the shards have nothing to do. Every shard's invariants hold.
+    pub async fn stop(self) {
+        self.begin_shutdown();
+        let Self { io, registrar, shards, stop, .. } = self;
+        // Elsewhere: the clients of this runtime must go on meanwhile.
+        let joined = tokio::task::spawn_blocking(move || {
+            io.join().expect("the I/O thread does not panic");
+            registrar.join().expect("the registrar does not panic");
+            stop.stop();
+            for shard in shards {
+                let shard = shard.join().expect("a shard does not panic");
+                shard.check_invariants().expect("the books hold");
+            }
+        });
+        within(joined).await.expect("every thread ended well");
+    }
+}
+
+/// The status with an audit.
+pub async fn audit(client: &Client) -> StatusReply {
+    within(client.status(&StatusRequest { audit: true })).await.expect("the status is answered")
+}
+
+/// The canonical hash of the books, every invariant holding.
+pub async fn books(client: &Client) -> u128 {
+    audit(client).await.books_hash.expect("an audit was asked for")
+}

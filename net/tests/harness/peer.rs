@@ -1,0 +1,180 @@
+//! A peer that says whatever a test wants said: bytes into a stream, frames out of it.
+
+use std::sync::Arc;
+
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{Connection, ConnectionError, Endpoint, RecvStream, SendStream};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wharf_net::codec::{
+    Extension, FLAG_ERROR, FLAG_REPLY, Header, decode_body, decode_frame, encode_body, encode_frame,
+};
+use wharf_net::protocol::{ALPN, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, Reason, Resume};
+
+use super::{SERVER_NAME, TestServer, within};
+
+/// A frame that was received.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Frame {
+    pub header: Header,
+    pub payload: Vec<u8>,
+    /// All of it, as it came.
+    pub bytes: Vec<u8>,
+}
+
+impl Frame {
+    /// Its body, when it is a reply and no fault.
+    #[track_caller]
+    pub fn body<T: DeserializeOwned>(&self) -> T {
+        assert_eq!(self.header.flags, FLAG_REPLY, "{:?}", self.fault());
+        decode_body(&self.payload).expect("the server sends bodies of the protocol").0
+    }
+
+    /// Its fault, when it is one.
+    pub fn fault(&self) -> Option<Fault> {
+        (self.header.flags == FLAG_REPLY | FLAG_ERROR)
+            .then(|| decode_body(&self.payload).expect("a fault is readable").0)
+    }
+
+    /// Its fault, which must have this reason and say something.
+    #[track_caller]
+    pub fn assert_fault(&self, reason: Reason) -> Fault {
+        let fault = self.fault().unwrap_or_else(|| panic!("no fault: {:?}", self.header));
+        assert_eq!(fault.reason.known(), Some(reason), "{fault}");
+        assert!(!fault.message.is_empty());
+        fault
+    }
+}
+
+/// The header of a request.
+pub fn header(kind: Kind, sequence: u64) -> Header {
+    Header { kind: kind.number(), version: 1, sequence, lowest_unacknowledged: 1, ..Header::default() }
+}
+
+/// A frame of any body.
+pub fn frame<T: Serialize>(header: Header, body: &T) -> Vec<u8> {
+    extended(header, &[], body)
+}
+
+/// A frame of any body with extensions.
+pub fn extended<T: Serialize>(header: Header, extensions: &[Extension<'_>], body: &T) -> Vec<u8> {
+    let mut out = Vec::new();
+    encode_frame(header, extensions, &mut out, |out| encode_body(body, out));
+    out
+}
+
+/// A request.
+pub fn request<T: Serialize>(kind: Kind, sequence: u64, body: &T) -> Vec<u8> {
+    frame(header(kind, sequence), body)
+}
+
+/// A hello.
+pub fn hello(resume: Option<Resume>) -> Vec<u8> {
+    let body = Hello { version_min: 1, version_max: 1, client: "raw".to_owned(), resume };
+    frame(header(Kind::Hello, 0), &body)
+}
+
+/// A connection with a stream.
+pub struct Peer {
+    pub connection: Connection,
+    pub send: SendStream,
+    recv: RecvStream,
+    buffer: Vec<u8>,
+    endpoint: Endpoint,
+}
+
+/// An endpoint that trusts the server and speaks `alpn`.
+pub fn endpoint(server: &TestServer, alpn: &[u8]) -> Endpoint {
+    let mut roots = rustls::RootCertStore::empty();
+    roots.add(server.certificate.clone()).expect("the certificate is one");
+    let provider = Arc::new(rustls::crypto::ring::default_provider());
+    let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .expect("the provider has TLS 1.3")
+        .with_root_certificates(roots)
+        .with_no_client_auth();
+    tls.alpn_protocols = vec![alpn.to_vec()];
+    let crypto = QuicClientConfig::try_from(tls).expect("TLS 1.3 has QUIC's initial suite");
+    let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("the loopback has a free port");
+    endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
+    endpoint
+}
+
+/// A connection attempt with `alpn`.
+pub async fn connect(server: &TestServer, alpn: &[u8]) -> Result<(Endpoint, Connection), ConnectionError> {
+    let endpoint = endpoint(server, alpn);
+    let connecting = endpoint.connect(server.address, SERVER_NAME).expect("the address is one");
+    let connection = within(connecting).await?;
+    Ok((endpoint, connection))
+}
+
+impl Peer {
+    /// A connection on which nothing was said yet.
+    pub async fn connect(server: &TestServer) -> Self {
+        let (endpoint, connection) = connect(server, ALPN).await.expect("the handshake succeeds");
+        let (send, recv) = within(connection.open_bi()).await.expect("one stream is allowed");
+        Self { connection, send, recv, buffer: Vec::new(), endpoint }
+    }
+
+    /// A connection with an open session.
+    pub async fn open(server: &TestServer) -> (Self, HelloReply) {
+        Self::resume(server, None).await
+    }
+
+    /// A connection with an open session, resumed if one is named.
+    pub async fn resume(server: &TestServer, resume: Option<Resume>) -> (Self, HelloReply) {
+        let mut peer = Self::connect(server).await;
+        peer.send(&hello(resume)).await;
+        let reply = peer.frame().await.body();
+        (peer, reply)
+    }
+
+    /// Sends bytes.
+    pub async fn send(&mut self, bytes: &[u8]) {
+        within(self.send.write_all(bytes)).await.expect("the server reads");
+    }
+
+    /// Sends a request and gives the reply to it.
+    pub async fn call<T: Serialize>(&mut self, kind: Kind, sequence: u64, body: &T) -> Frame {
+        self.send(&request(kind, sequence, body)).await;
+        let reply = self.frame().await;
+        assert_eq!(reply.header.sequence, sequence);
+        reply
+    }
+
+    /// The next frame, which must come.
+    pub async fn frame(&mut self) -> Frame {
+        self.next().await.expect("the server did not end the stream")
+    }
+
+    /// The next frame; `None` when the server ended the stream or the connection.
+    pub async fn next(&mut self) -> Option<Frame> {
+        loop {
+            if let Some(frame) = decode_frame(&self.buffer, FRAME_BYTES_MAX).expect("the server sends frames")
+            {
+                let taken = frame.bytes;
+                let (header, payload) = (frame.header, frame.payload.to_vec());
+                let bytes = self.buffer.drain(..taken).collect();
+                return Some(Frame { header, payload, bytes });
+            }
+            let chunk = within(self.recv.read_chunk(usize::MAX, true)).await.ok()??;
+            self.buffer.extend_from_slice(&chunk.bytes);
+        }
+    }
+
+    /// Waits until the server ends the stream; the code with which it closed the connection.
+    pub async fn closed(mut self) -> u64 {
+        let more = self.next().await;
+        assert_eq!(more, None, "the server goes on");
+        match within(self.connection.closed()).await {
+            ConnectionError::ApplicationClosed(close) => close.error_code.into_inner(),
+            other => panic!("the server closes a connection by a code: {other}"),
+        }
+    }
+
+    /// Leaves without a word; returns when nothing of the connection is left here.
+    pub async fn leave(self) {
+        self.connection.close(0u32.into(), b"");
+        within(self.endpoint.wait_idle()).await;
+    }
+}

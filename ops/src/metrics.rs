@@ -1,14 +1,16 @@
 //! Metrics: recorded by each thread for itself, merged when they are read.
 //!
 //! Latencies stand in HDR histograms, one per thread and stage; a scrape merges them and shows
-//! their quantiles. Sums and counters of the books come from the shards' status.
+//! their quantiles. A thread's histogram is behind a lock that only a scrape contends for, and
+//! that holds it for the exchange of a pointer: neither waits for the other, and what an idle
+//! thread recorded last is seen. (hdrhistogram's own recorders make a scrape wait for the next
+//! record of every thread.) Sums and counters of the books come from the shards' status.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use hdrhistogram::Histogram;
-use hdrhistogram::sync::{Recorder, SyncHistogram};
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text::encode};
 use prometheus_client::metrics::counter::ConstCounter;
 use prometheus_client::metrics::gauge::ConstGauge;
@@ -47,31 +49,59 @@ impl Stage {
     }
 }
 
-type Shared = Mutex<SyncHistogram<u64>>;
+fn histogram() -> Histogram<u64> {
+    Histogram::new_with_bounds(1, NANOS_MAX, 3).expect("the bounds are those of a histogram")
+}
 
-fn histogram() -> SyncHistogram<u64> {
-    let histogram = Histogram::new_with_bounds(1, NANOS_MAX, 3).expect("the bounds are those of a histogram");
-    SyncHistogram::from(histogram)
+/// The latencies of one stage on one thread.
+struct Latencies {
+    /// What was recorded since the last scrape. A box, so that it is exchanged and not copied.
+    recent: Mutex<Box<Histogram<u64>>>,
+    /// All before, with an empty histogram to exchange for `recent`; for scrapes only.
+    before: Mutex<(Histogram<u64>, Box<Histogram<u64>>)>,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Latencies {
+    fn new() -> Arc<Self> {
+        let before = Mutex::new((histogram(), Box::new(histogram())));
+        Arc::new(Self { recent: Mutex::new(Box::new(histogram())), before })
+    }
+
+    fn record(&self, nanos: impl IntoIterator<Item = u64>) {
+        let mut recent = lock(&self.recent);
+        for nanos in nanos {
+            recent.saturating_record(nanos);
+        }
+    }
+
+    /// Adds everything since the start to `sum`.
+    fn add_to(&self, sum: &mut Histogram<u64>) {
+        let (before, spare) = &mut *lock(&self.before);
+        std::mem::swap(&mut *lock(&self.recent), spare);
+        before.add(&**spare).expect("equal bounds");
+        spare.reset();
+        sum.add(&*before).expect("equal bounds");
+    }
 }
 
 /// All histograms and counters of one service.
 pub struct Metrics {
-    ring_wait: Vec<Shared>,
-    step: Vec<Shared>,
-    request: Vec<Shared>,
+    ring_wait: Vec<Arc<Latencies>>,
+    step: Vec<Arc<Latencies>>,
+    request: Vec<Arc<Latencies>>,
     replies: Mutex<Vec<(Kind, u16, Arc<std::sync::atomic::AtomicU64>)>>,
     shared: Arc<ServerShared>,
-}
-
-fn recorder(shared: &Shared) -> Recorder<u64> {
-    shared.lock().unwrap_or_else(PoisonError::into_inner).recorder()
 }
 
 impl Metrics {
     /// Metrics of a service with so many threads.
     #[must_use]
     pub fn new(shards: u16, io_threads: u16, shared: Arc<ServerShared>) -> Self {
-        let histograms = |count: u16| (0..count).map(|_| Mutex::new(histogram())).collect();
+        let histograms = |count: u16| (0..count).map(|_| Latencies::new()).collect();
         Self {
             ring_wait: histograms(shards),
             step: histograms(shards),
@@ -85,8 +115,8 @@ impl Metrics {
     #[must_use]
     pub fn shard_observer(&self, shard: ShardId) -> ShardObserver {
         ShardObserver {
-            ring_wait: recorder(&self.ring_wait[shard.index()]),
-            step: recorder(&self.step[shard.index()]),
+            ring_wait: Arc::clone(&self.ring_wait[shard.index()]),
+            step: Arc::clone(&self.step[shard.index()]),
             drained: Time::default(),
         }
     }
@@ -94,7 +124,11 @@ impl Metrics {
     /// What records for an I/O thread.
     #[must_use]
     pub fn io_observer(self: &Arc<Self>, thread: usize) -> ReplyObserver {
-        ReplyObserver { metrics: Arc::clone(self), request: recorder(&self.request[thread]), counters: Vec::new() }
+        ReplyObserver {
+            metrics: Arc::clone(self),
+            request: Arc::clone(&self.request[thread]),
+            counters: Vec::new(),
+        }
     }
 
     fn merged(&self, stage: Stage) -> Histogram<u64> {
@@ -103,20 +137,15 @@ impl Metrics {
             Stage::Step => &self.step,
             Stage::Request => &self.request,
         };
-        let mut merged = Histogram::new_with_bounds(1, NANOS_MAX, 3).expect("the bounds are those of a histogram");
-        for histogram in histograms {
-            let mut histogram = histogram.lock().unwrap_or_else(PoisonError::into_inner);
-            // An idle thread holds nothing back: it has no recording under way.
-            histogram.refresh_timeout(std::time::Duration::from_millis(100));
-            merged.add(&**histogram).expect("equal bounds");
-        }
+        let mut merged = histogram();
+        histograms.iter().for_each(|latencies| latencies.add_to(&mut merged));
         merged
     }
 
     /// The counter of replies of this kind and reason; one per thread that asks.
     fn reply_counter(&self, kind: Kind, reason: ReasonCode) -> Arc<std::sync::atomic::AtomicU64> {
         let counter = Arc::default();
-        let mut replies = self.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut replies = lock(&self.replies);
         replies.push((kind, reason.0, Arc::clone(&counter)));
         counter
     }
@@ -141,21 +170,19 @@ impl Metrics {
 
 /// Records for a shard's thread.
 pub struct ShardObserver {
-    ring_wait: Recorder<u64>,
-    step: Recorder<u64>,
+    ring_wait: Arc<Latencies>,
+    step: Arc<Latencies>,
     drained: Time,
 }
 
 impl Observer for ShardObserver {
     fn handle_batch(&mut self, batch: &BatchRecord<'_>) {
         self.drained = batch.now;
-        for &enqueued in batch.enqueued {
-            self.ring_wait.saturating_record(batch.now.nanos_since(enqueued));
-        }
+        self.ring_wait.record(batch.enqueued.iter().map(|&enqueued| batch.now.nanos_since(enqueued)));
     }
 
     fn handle_stepped(&mut self, _outcomes: &[Outcome], finished: Time) {
-        self.step.saturating_record(finished.nanos_since(self.drained));
+        self.step.record([finished.nanos_since(self.drained)]);
     }
 
     fn wants_times(&self) -> bool {
@@ -166,13 +193,13 @@ impl Observer for ShardObserver {
 /// Records for an I/O thread.
 pub struct ReplyObserver {
     metrics: Arc<Metrics>,
-    request: Recorder<u64>,
+    request: Arc<Latencies>,
     counters: Vec<(Kind, ReasonCode, Arc<std::sync::atomic::AtomicU64>)>,
 }
 
 impl IoObserver for ReplyObserver {
     fn handle_reply(&mut self, kind: Kind, reason: ReasonCode, nanos: u64) {
-        self.request.saturating_record(nanos);
+        self.request.record([nanos]);
         let known = self.counters.iter().position(|&(k, r, _)| (k, r) == (kind, reason));
         let at = known.unwrap_or_else(|| {
             self.counters.push((kind, reason, self.metrics.reply_counter(kind, reason)));
@@ -212,13 +239,14 @@ impl Snapshot {
         let (mut latencies, mut observations) = (Vec::new(), Vec::new());
         for stage in Stage::ALL {
             let merged = metrics.merged(stage);
-            let label = |quantile: &str| vec![("stage", stage.name().to_owned()), ("quantile", quantile.to_owned())];
+            let label =
+                |quantile: &str| vec![("stage", stage.name().to_owned()), ("quantile", quantile.to_owned())];
             for (quantile, name) in [(0.5, "0.5"), (0.99, "0.99"), (0.999, "0.999"), (1.0, "1")] {
                 latencies.push((label(name), merged.value_at_quantile(quantile) as f64 / 1e9));
             }
             observations.push((vec![("stage", stage.name().to_owned())], merged.len()));
         }
-        let replies = metrics.replies.lock().unwrap_or_else(PoisonError::into_inner);
+        let replies = lock(&metrics.replies);
         let mut by_label = std::collections::BTreeMap::<_, u64>::new();
         for (kind, reason, counter) in replies.iter() {
             *by_label.entry((kind.name(), ReasonCode(*reason).to_string())).or_default() += load(counter);
@@ -237,11 +265,23 @@ impl Snapshot {
             ],
             counters: vec![
                 ("placed", "Placements granted", shard_samples(status, |shard| shard.placed)),
-                ("refused", "Placements refused, per shard that refused", shard_samples(status, |shard| shard.refused)),
+                (
+                    "refused",
+                    "Placements refused, per shard that refused",
+                    shard_samples(status, |shard| shard.refused),
+                ),
                 ("released", "Allocations released", shard_samples(status, |shard| shard.released)),
                 ("spilled", "Placements that went on to another shard", plain(load(&counters.spilled))),
-                ("connections_opened", "Connections since the start", plain(load(&counters.connections_total))),
-                ("frames_refused", "Frames refused for a fault of the peer", plain(load(&counters.frames_refused))),
+                (
+                    "connections_opened",
+                    "Connections since the start",
+                    plain(load(&counters.connections_total)),
+                ),
+                (
+                    "frames_refused",
+                    "Frames refused for a fault of the peer",
+                    plain(load(&counters.frames_refused)),
+                ),
                 ("replies", "Replies by kind and reason", replies),
                 ("latency_observations", "Observations per stage", observations),
             ],
@@ -262,7 +302,11 @@ fn node_samples(status: &StatusReply) -> Vec<Sample<f64>> {
         (vec![("shard", shard.to_string()), ("state", state.to_owned())], f64::from(count))
     };
     let shards = status.shards.iter();
-    shards.flat_map(|s| [sample(s.shard, "ready", s.nodes_ready), sample(s.shard, "draining", s.nodes_draining)]).collect()
+    shards
+        .flat_map(|s| {
+            [sample(s.shard, "ready", s.nodes_ready), sample(s.shard, "draining", s.nodes_draining)]
+        })
+        .collect()
 }
 
 fn resource_samples(status: &StatusReply) -> Vec<Sample<f64>> {
@@ -285,6 +329,11 @@ fn encode_samples<T: Copy, M: EncodeMetric>(
     samples: &[Sample<T>],
     metric: impl Fn(T) -> M,
 ) -> fmt::Result {
+    if let [(labels, value)] = samples
+        && labels.is_empty()
+    {
+        return metric(*value).encode(encoder);
+    }
     for (labels, value) in samples {
         metric(*value).encode(encoder.encode_family(&LabelPairs(labels))?)?;
     }
@@ -297,7 +346,10 @@ struct LabelPairs<'a>(&'a [(&'static str, String)]);
 impl EncodeLabelSet for LabelPairs<'_> {
     fn encode(&self, encoder: &mut prometheus_client::encoding::LabelSetEncoder<'_>) -> fmt::Result {
         for (name, value) in self.0 {
-            prometheus_client::encoding::EncodeLabel::encode(&(*name, value.as_str()), encoder.encode_label())?;
+            prometheus_client::encoding::EncodeLabel::encode(
+                &(*name, value.as_str()),
+                encoder.encode_label(),
+            )?;
         }
         Ok(())
     }
@@ -317,5 +369,27 @@ impl prometheus_client::collector::Collector for Snapshot {
         let help = "Latency per stage, quantiles since the start";
         let family = encoder.encode_descriptor("latency", help, Some(&Unit::Seconds), MetricType::Gauge)?;
         encode_samples(family, &self.latencies, ConstGauge::new)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_scrape_sees_what_an_idle_thread_recorded_last_and_forgets_nothing() {
+        let latencies = Latencies::new();
+        let merged = |latencies: &Latencies| {
+            let mut sum = histogram();
+            latencies.add_to(&mut sum);
+            (sum.len(), sum.max())
+        };
+        latencies.record([10, 20]);
+        assert_eq!(merged(&latencies), (2, 20));
+        assert_eq!(merged(&latencies), (2, 20));
+        latencies.record([30]);
+        assert_eq!(merged(&latencies), (3, 30));
+        latencies.record([u64::MAX]);
+        assert_eq!(merged(&latencies).0, 4);
     }
 }

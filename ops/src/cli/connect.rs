@@ -3,14 +3,19 @@
 use std::future::Future;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::path::PathBuf;
+use std::time::Duration;
 
 use anyhow::Context;
 use clap::Args;
-use wharf_net::client::{Client, ClientConfig};
+use tokio::time::timeout;
+use wharf_net::client::{Client, ClientConfig, ClientError};
 
 use super::Ended;
 use crate::config::default_data_dir;
 use crate::daemon::{DEVELOPMENT_CERTIFICATE, read_certificates};
+
+/// How long a command waits for one address to answer: QUIC itself would go on for half a minute.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
 /// Wrong usage that clap cannot see.
 #[derive(Debug, thiserror::Error)]
@@ -41,22 +46,41 @@ impl ConnectArgs {
     /// # Errors
     /// When the address, the trust or the connection is wrong.
     pub async fn connect(&self) -> anyhow::Result<Client> {
-        let server = resolve(&self.server)?;
+        let addresses = resolve(&self.server)?;
         let host = self.server.rsplit_once(':').map_or(self.server.as_str(), |(host, _)| host);
-        let server_name = self.server_name.clone().unwrap_or_else(|| host.trim_matches(['[', ']']).to_owned());
+        let server_name =
+            self.server_name.clone().unwrap_or_else(|| host.trim_matches(['[', ']']).to_owned());
         let ca = self.ca.clone().unwrap_or_else(|| default_data_dir().join(DEVELOPMENT_CERTIFICATE));
-        let roots = read_certificates(&ca)
-            .context("no certificate to trust: give --ca FILE (the server's data directory holds dev-cert.pem)")?;
+        let roots = read_certificates(&ca).context(
+            "no certificate to trust: give --ca FILE (the server's data directory holds dev-cert.pem)",
+        )?;
         let name = concat!("wharf ", env!("CARGO_PKG_VERSION")).to_owned();
-        Ok(Client::connect(ClientConfig { server, server_name, roots, name, reconnects: 1 }).await?)
+        // A name may have several addresses (`localhost` often has two) and the service one of them.
+        let mut failed = None;
+        for server in addresses {
+            let (server_name, roots, name) = (server_name.clone(), roots.clone(), name.clone());
+            let config = ClientConfig { server, server_name, roots, name, reconnects: 1 };
+            match timeout(CONNECT_PATIENCE, Client::connect(config)).await {
+                Ok(Ok(client)) => return Ok(client),
+                Ok(Err(error)) => failed = Some(error),
+                Err(_) => {
+                    let message =
+                        "nothing answers there: is the server running, and is the address right?".to_owned();
+                    failed = Some(ClientError::Connect { server, message });
+                }
+            }
+        }
+        Err(failed.map_or_else(
+            || Usage(format!("--server {}: the name has no address", self.server)).into(),
+            Into::into,
+        ))
     }
 }
 
-fn resolve(server: &str) -> anyhow::Result<SocketAddr> {
-    let mut addresses = server
-        .to_socket_addrs()
-        .map_err(|error| Usage(format!("--server {server}: {error}; give HOST:PORT, such as 127.0.0.1:7411")))?;
-    addresses.next().ok_or_else(|| Usage(format!("--server {server}: the name has no address")).into())
+fn resolve(server: &str) -> Result<Vec<SocketAddr>, Usage> {
+    let addresses = server.to_socket_addrs();
+    let wrong = |error| Usage(format!("--server {server}: {error}; give HOST:PORT, such as 127.0.0.1:7411"));
+    addresses.map(Iterator::collect).map_err(wrong)
 }
 
 /// Runs a command on a runtime of its own.

@@ -1,7 +1,7 @@
 //! The commands of `wharf`.
 //!
-//! Exit status: 0 done; 1 the service refused or found a fault; 2 wrong usage; 3 no connection,
-//! or the service could not start or go on.
+//! Exit status: 0 done; 1 the service refused or found a fault; 2 wrong usage or settings; 3 no
+//! connection, or the service could not start or go on.
 
 mod connect;
 mod node;
@@ -15,11 +15,20 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub use connect::ConnectArgs;
+use wharf_net::client::ClientError;
+
+use crate::config::ConfigError;
 
 /// A placement service: control planes ask it where work should run, it answers in microseconds
 /// and keeps the books.
 #[derive(Debug, Parser)]
-#[command(name = "wharf", version, propagate_version = true)]
+#[command(
+    name = "wharf",
+    version,
+    propagate_version = true,
+    after_help = "Exit status: 0 done; 1 refused, or a fault found; 2 wrong usage or settings; 3 no connection, \
+                  or the service could not start or go on."
+)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -63,9 +72,29 @@ pub fn run() -> ExitCode {
         Ok(Ended::Done) => ExitCode::SUCCESS,
         Ok(Ended::Refused) => ExitCode::from(1),
         Err(error) => {
-            eprintln!("wharf: {error:#}");
-            let usage = error.downcast_ref::<connect::Usage>().is_some();
-            ExitCode::from(if usage { 2 } else { 3 })
+            eprintln!("wharf: {}", message(&error));
+            ExitCode::from(status_of(&error))
         }
+    }
+}
+
+/// What is wrong, with its causes; a cause that the text before repeats already is left out.
+fn message(error: &anyhow::Error) -> String {
+    let mut text = error.to_string();
+    for cause in error.chain().skip(1).map(ToString::to_string) {
+        if !text.contains(&cause) {
+            text = format!("{text}: {cause}");
+        }
+    }
+    text
+}
+
+fn status_of(error: &anyhow::Error) -> u8 {
+    if error.is::<connect::Usage>() || error.is::<ConfigError>() {
+        2
+    } else if matches!(error.downcast_ref(), Some(ClientError::Fault(_))) {
+        1
+    } else {
+        3
     }
 }

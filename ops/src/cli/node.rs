@@ -1,6 +1,7 @@
 //! `wharf node …`.
 
 use clap::{Args, Subcommand};
+use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::resource::Amount;
 use wharf_net::client::Client;
 use wharf_net::protocol::{
@@ -90,7 +91,8 @@ pub(super) fn memory(text: &str) -> Result<Amount, String> {
         .zip([1, 1024, 1024 * 1024])
         .find_map(|(unit, mib)| text.strip_suffix(unit).map(|number| (number.trim(), mib)))
         .unwrap_or((text, 1));
-    let amount: Amount = number.parse().map_err(|error: wharf_core::resource::AmountError| error.to_string())?;
+    let amount: Amount =
+        number.parse().map_err(|error: wharf_core::resource::AmountError| error.to_string())?;
     let units = amount.units().checked_mul(mib).ok_or_else(|| format!("{text} is out of range"))?;
     Amount::try_from_units(units).map_err(|error| error.to_string())
 }
@@ -147,19 +149,29 @@ pub(super) async fn run(command: NodeCommand) -> anyhow::Result<Ended> {
         }
         NodeCommand::List(args) => list(&args.connect).await,
         NodeCommand::Drain(args) => {
-            let names = args.names.iter().cloned().map(Name).collect();
             let client = args.connect.connect().await?;
-            let reply = client.drain_nodes(&DrainRequest { names, undo: args.undo }).await?;
+            let mut reply = NodesReply::default();
+            for names in args.names.chunks(NODES_PER_MESSAGE_MAX) {
+                let request = DrainRequest { names: wire_names(names), undo: args.undo };
+                reply.replies.extend(client.drain_nodes(&request).await?.replies);
+            }
             let done = if args.undo { "takes work again" } else { "takes no new work" };
             finish(client, &args.connect, done, &args.names, &reply).await
         }
         NodeCommand::Remove(args) => {
-            let names = args.names.iter().cloned().map(Name).collect();
             let client = args.connect.connect().await?;
-            let reply = client.remove_nodes(&RemoveRequest { names, force: args.force }).await?;
+            let mut reply = NodesReply::default();
+            for names in args.names.chunks(NODES_PER_MESSAGE_MAX) {
+                let request = RemoveRequest { names: wire_names(names), force: args.force };
+                reply.replies.extend(client.remove_nodes(&request).await?.replies);
+            }
             finish(client, &args.connect, "removed", &args.names, &reply).await
         }
     }
+}
+
+fn wire_names(names: &[String]) -> Vec<Name> {
+    names.iter().cloned().map(Name).collect()
 }
 
 async fn finish(
@@ -170,17 +182,21 @@ async fn finish(
     reply: &NodesReply,
 ) -> anyhow::Result<Ended> {
     client.close().await;
-    let views: Vec<_> = names.iter().zip(&reply.replies).map(|(name, r)| print::NodeReplyView::new(name, r)).collect();
+    let views: Vec<_> =
+        names.iter().zip(&reply.replies).map(|(name, r)| print::NodeReplyView::new(name, r)).collect();
     if connect.json {
         print::json(&views)?;
     } else {
         for (name, reply) in names.iter().zip(&reply.replies) {
             match &reply.fault {
-                Some(fault) => println!("{name}: {fault}"),
+                Some(fault) => print::say(format_args!("{name}: {fault}")),
                 None if reply.allocations_ended > 0 => {
-                    println!("{name}: {done}, {} allocations ended with it", reply.allocations_ended);
+                    print::say(format_args!(
+                        "{name}: {done}, {} allocations ended with it",
+                        reply.allocations_ended
+                    ));
                 }
-                None => println!("{name}: {done}"),
+                None => print::say(format_args!("{name}: {done}")),
             }
         }
     }
@@ -193,11 +209,10 @@ async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
     let mut nodes = Vec::new();
     let mut after = 0;
     loop {
-        let page = client.list_nodes(&ListRequest { after, limit: PAGE }).await?.nodes;
-        let full = page.len() == usize::from(PAGE);
-        after = page.last().map_or(after, |node| node.ordinal);
-        nodes.extend(page);
-        if !full {
+        let page = client.list_nodes(&ListRequest { after, limit: PAGE }).await?;
+        after = page.nodes.last().map_or(after, |node| node.ordinal);
+        nodes.extend(page.nodes);
+        if !page.more {
             break;
         }
     }
@@ -210,7 +225,8 @@ async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
     let rows: Vec<Vec<String>> = views
         .iter()
         .map(|node| {
-            let labels: Vec<String> = node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
+            let labels: Vec<String> =
+                node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
             vec![
                 node.name.clone(),
                 node.state.to_owned(),

@@ -70,7 +70,9 @@ fn selector(text: &str) -> Result<SelectorTerm, Usage> {
         term(text, OPERATOR_EXISTS, "")
     };
     if term.key.is_empty() || (text.contains('=') && term.values.is_empty()) {
-        return Err(Usage(format!("--select {text}: give KEY=VALUE, KEY=ONE|OTHER, KEY!=VALUE, KEY or !KEY")));
+        return Err(Usage(format!(
+            "--select {text}: give KEY=VALUE, KEY=ONE|OTHER, KEY!=VALUE, KEY or !KEY"
+        )));
     }
     Ok(term)
 }
@@ -109,8 +111,8 @@ pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {
             all_done &= reply.reason.is_done();
             match &reply.fault {
                 _ if args.connect.json => views.push(print::ReleaseView::new(id, reply)),
-                Some(fault) => println!("{id}: {fault}"),
-                None => println!("{id}: released"),
+                Some(fault) => print::say(format_args!("{id}: {fault}")),
+                None => print::say(format_args!("{id}: released")),
             }
         }
     }

@@ -1,12 +1,27 @@
 //! What commands print: text for people, JSON for programs. In JSON amounts are decimal texts in
 //! the resource's unit, exact, and reasons are their stable names.
 
+use std::fmt;
+use std::io::Write;
+
 use serde::Serialize;
 use wharf_core::ids::AllocationId;
 use wharf_core::resource::Amount;
 use wharf_net::protocol::{
     Fault, NODE_READY, NodeReply, NodeStatus, PlaceReply, RefusalBody, ReleaseReply, StatusReply,
 };
+
+/// Prints one line. A reader that has seen enough (`wharf node list | head`) is no failure: then
+/// the process ends, as there is nobody to print for.
+pub(super) fn say(line: fmt::Arguments<'_>) {
+    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+        let seen_enough = error.kind() == std::io::ErrorKind::BrokenPipe;
+        if !seen_enough {
+            eprintln!("wharf: cannot write to standard output: {error}");
+        }
+        std::process::exit(if seen_enough { 0 } else { 3 });
+    }
+}
 
 /// An amount from the wire, as text.
 pub(super) fn units(units: i64) -> String {
@@ -22,7 +37,7 @@ pub(super) fn sum(units: i128) -> String {
 
 /// Prints one JSON object.
 pub(super) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
-    println!("{}", serde_json::to_string_pretty(value)?);
+    say(format_args!("{}", serde_json::to_string_pretty(value)?));
     Ok(())
 }
 
@@ -35,8 +50,9 @@ pub(super) fn table(heading: &[&str], rows: &[Vec<String>]) {
         }
     }
     let line = |cells: &[String]| {
-        let padded: Vec<String> = cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
-        println!("{}", padded.join("  ").trim_end());
+        let padded: Vec<String> =
+            cells.iter().zip(&widths).map(|(cell, &width)| format!("{cell:width$}")).collect();
+        say(format_args!("{}", padded.join("  ").trim_end()));
     };
     line(&heading.iter().map(|&cell| cell.to_owned()).collect::<Vec<_>>());
     rows.iter().for_each(|row| line(row));
@@ -107,17 +123,17 @@ impl From<&PlaceReply> for PlaceView {
 pub(super) fn place(reply: &PlaceReply) {
     if let Some(placed) = &reply.placed {
         let id = AllocationId::from(placed.allocation);
-        print!("placed on {} as {id}", placed.node_name);
-        if !placed.gpus.is_empty() {
-            let gpus: Vec<String> = placed.gpus.iter().map(u8::to_string).collect();
-            print!(", {} of GPU {}", units(i64::from(placed.gpu_part)), gpus.join(", "));
-        }
-        println!();
+        let gpus: Vec<String> = placed.gpus.iter().map(u8::to_string).collect();
+        let gpus = match placed.gpus.len() {
+            0 => String::new(),
+            _ => format!(", {} of GPU {}", units(i64::from(placed.gpu_part)), gpus.join(", ")),
+        };
+        say(format_args!("placed on {} as {id}{gpus}", placed.node_name));
     } else if let Some(refusal) = &reply.refusal {
-        println!("not placed: {}", reply.reason);
-        println!("{}", refusal_text(refusal));
+        say(format_args!("not placed: {}", reply.reason));
+        say(format_args!("{}", refusal_text(refusal)));
     } else if let Some(fault) = &reply.fault {
-        println!("not placed: {fault}");
+        say(format_args!("not placed: {fault}"));
     }
 }
 
@@ -283,31 +299,37 @@ impl From<&StatusReply> for StatusView {
 /// The status, for people.
 pub(super) fn status(status: &StatusReply) {
     let view = StatusView::from(status);
-    println!("{}, store {}, incarnation {}", view.software, view.store, view.incarnation);
-    println!(
-        "up {} s, {} MiB resident, {} connections",
-        view.uptime_seconds,
-        view.resident_bytes >> 20,
-        view.connections
-    );
-    println!();
+    say(format_args!("{}, store {}, incarnation {}", view.software, view.store, view.incarnation));
+    let resident_mib = view.resident_bytes >> 20;
+    say(format_args!(
+        "up {} s, {resident_mib} MiB resident, {} connections",
+        view.uptime_seconds, view.connections
+    ));
+    say(format_args!(""));
     let rows: Vec<_> = view
         .resources
         .iter()
         .map(|r| [&r.name, &r.total, &r.allocated, &r.available, &r.shortfall].map(Clone::clone).to_vec())
         .collect();
     table(&["RESOURCE", "TOTAL", "ALLOCATED", "AVAILABLE", "SHORTFALL"], &rows);
-    println!();
+    say(format_args!(""));
     let rows: Vec<_> = view
         .shards
         .iter()
         .map(|s| {
-            let numbers = [u64::from(s.nodes_ready), u64::from(s.nodes_draining), s.allocations, s.placed, s.refused, s.released];
+            let numbers = [
+                u64::from(s.nodes_ready),
+                u64::from(s.nodes_draining),
+                s.allocations,
+                s.placed,
+                s.refused,
+                s.released,
+            ];
             std::iter::once(s.shard.to_string()).chain(numbers.iter().map(u64::to_string)).collect()
         })
         .collect();
     table(&["SHARD", "READY", "DRAINING", "ALLOCATIONS", "PLACED", "REFUSED", "RELEASED"], &rows);
     if let Some(hash) = &view.books_hash {
-        println!("\naudit: every invariant holds; books {hash}");
+        say(format_args!("\naudit: every invariant holds; books {hash}"));
     }
 }

@@ -1,7 +1,6 @@
 //! `wharf serve`: the daemon, its metrics and its signals.
 
 use std::io::IsTerminal;
-use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -17,8 +16,8 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-use super::Ended;
-use crate::config::{Config, Overrides};
+use super::{Ended, print};
+use crate::config::{Config, ConfigError, Overrides};
 use crate::daemon::Daemon;
 use crate::metrics::Metrics;
 use wharf_net::server::RegistrarHandle;
@@ -83,8 +82,11 @@ impl ServeArgs {
 
 type LogFilter = reload::Handle<EnvFilter, Registry>;
 
-fn filter(text: &str) -> anyhow::Result<EnvFilter> {
-    EnvFilter::try_new(text).with_context(|| format!("setting `log`: `{text}` is no filter: give one such as info"))
+fn filter(text: &str) -> Result<EnvFilter, ConfigError> {
+    EnvFilter::try_new(text).map_err(|error| ConfigError::Value {
+        key: "log",
+        message: format!("`{text}` is no filter ({error}): give one such as info or wharf_net=debug"),
+    })
 }
 
 fn start_logging(config: &Config, format: LogFormat) -> anyhow::Result<LogFilter> {
@@ -133,12 +135,21 @@ async fn serve(args: ServeArgs, config: Config, log: LogFilter) -> anyhow::Resul
         None => None,
     };
     let mut daemon = Daemon::start(config)?;
-    let metrics = listener.map(|listener| tokio::spawn(serve_metrics(listener, &daemon)));
-    println!("serving on {}", daemon.address());
+    let metrics = match listener {
+        Some(listener) => {
+            let address = listener.local_addr().context("the metrics' socket has no address")?;
+            print::say(format_args!("metrics on {address}"));
+            Some(tokio::spawn(serve_metrics(listener, &daemon)))
+        }
+        None => None,
+    };
+    // Last: who reads this may connect.
+    print::say(format_args!("serving on {}", daemon.address()));
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
             _ = interrupt.recv() => break,
+            () = daemon.failed() => break,
             _ = hangup.recv() => reload_settings(&mut daemon, &args, &log),
         }
     }
@@ -161,19 +172,15 @@ fn reload_settings(daemon: &mut Daemon, args: &ServeArgs, log: &LogFilter) {
     })();
     match reloaded {
         Ok(()) => info!("settings reloaded"),
-        Err(error) => warn!(error = format!("{error:#}"), "settings not reloaded: the old ones stay"),
+        Err(error) => warn!(error = super::message(&error), "settings not reloaded: the old ones stay"),
     }
 }
 
 fn serve_metrics(listener: TcpListener, daemon: &Daemon) -> impl Future<Output = ()> + use<> {
     let (metrics, registrar) = (Arc::clone(daemon.metrics()), daemon.registrar().clone());
-    let address: Option<SocketAddr> = listener.local_addr().ok();
     async move {
         let scrape = move || scrape(Arc::clone(&metrics), registrar.clone());
         let routes = Router::new().route("/metrics", get(scrape)).route("/healthz", get(async || "ok\n"));
-        if let Some(address) = address {
-            info!(%address, "metrics at /metrics");
-        }
         if let Err(error) = axum::serve(listener, routes).await {
             warn!(%error, "metrics are not served any more");
         }

@@ -57,8 +57,16 @@ pub struct Reloadable {
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
     /// A source cannot be read, or has a key or value that is none.
-    #[error("the configuration cannot be read: {0}")]
+    #[error(transparent)]
     Read(#[from] ::config::ConfigError),
+    /// The file has a key or value that is none.
+    #[error("{path}: {message}", path = path.display())]
+    File {
+        /// The file.
+        path: PathBuf,
+        /// What is wrong and where.
+        message: String,
+    },
     /// An environment variable names no setting.
     #[error("the environment variable {name} names no setting: known are {known}")]
     Environment {
@@ -66,6 +74,12 @@ pub enum ConfigError {
         name: String,
         /// All settings.
         known: String,
+    },
+    /// The value of an environment variable is no text.
+    #[error("the environment variable {name} is not UTF-8: give it as text")]
+    NotText {
+        /// The variable.
+        name: String,
     },
     /// A value is out of range.
     #[error("setting `{key}`: {message}")]
@@ -87,7 +101,7 @@ impl Config {
     /// # Errors
     /// What is wrong, where, and the remedy.
     pub fn load(overrides: &Overrides) -> Result<Self, ConfigError> {
-        Self::check(raw::read(overrides, std::env::vars())?)
+        Self::check(raw::read(overrides, std::env::vars_os())?)
     }
 
     /// The embedded defaults, with a data directory of the caller's.
@@ -105,10 +119,14 @@ impl Config {
     /// # Errors
     /// The first setting that is wrong.
     pub fn check(raw: Raw) -> Result<Self, ConfigError> {
-        let cores = u16::try_from(std::thread::available_parallelism().map_or(1, usize::from)).unwrap_or(u16::MAX);
+        let cores =
+            u16::try_from(std::thread::available_parallelism().map_or(1, usize::from)).unwrap_or(u16::MAX);
         let partitions = raw.partitions;
         if !(1..=PARTITIONS_MAX).contains(&partitions) {
-            return Err(value("partitions", format!("{partitions} is out of range: give 1 to {PARTITIONS_MAX}")));
+            return Err(value(
+                "partitions",
+                format!("{partitions} is out of range: give 1 to {PARTITIONS_MAX}"),
+            ));
         }
         let io_threads = raw.io_threads.unwrap_or_else(|| (cores / 8).max(1));
         let io_max = PORTS_MAX as u16 - 1;
@@ -118,7 +136,9 @@ impl Config {
         let shards_max = partitions.min(SHARDS_MAX);
         let shards = raw.shards.unwrap_or_else(|| cores.saturating_sub(io_threads).clamp(1, shards_max));
         if !(1..=shards_max).contains(&shards) {
-            let message = format!("{shards} is out of range: give 1 to {shards_max} (a shard serves at least one partition)");
+            let message = format!(
+                "{shards} is out of range: give 1 to {shards_max} (a shard serves at least one partition)"
+            );
             return Err(value("shards", message));
         }
         if !(1..=PORT_IN_FLIGHT_MAX as u32).contains(&raw.in_flight_max) {
@@ -131,7 +151,9 @@ impl Config {
         let tls = match (raw.tls_certificate, raw.tls_key) {
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
-            (Some(_), None) => return Err(value("tls_key", "it is missing beside tls_certificate: give both or neither")),
+            (Some(_), None) => {
+                return Err(value("tls_key", "it is missing beside tls_certificate: give both or neither"));
+            }
             (None, Some(_)) => {
                 return Err(value("tls_certificate", "it is missing beside tls_key: give both or neither"));
             }
@@ -217,7 +239,8 @@ mod tests {
 
     #[test]
     fn values_out_of_range_are_named() {
-        let cases: [(fn(&mut Raw), &str); 11] = [
+        type Change = fn(&mut Raw);
+        let cases: [(Change, &str); 11] = [
             (|raw| raw.shards = Some(0), "`shards`"),
             (|raw| raw.shards = Some(257), "`shards`"),
             (|raw| raw.io_threads = Some(0), "`io_threads`"),

@@ -1,8 +1,9 @@
 //! Settings as they are written, and where they are read from.
 
-use std::path::PathBuf;
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
 
-use ::config::{Config as Layers, Environment, File, FileFormat, Map};
+use ::config::{Config as Layers, Environment, File, FileFormat, FileSourceString, Map};
 use serde::{Deserialize, Serialize};
 
 use super::ConfigError;
@@ -94,41 +95,78 @@ pub struct Overrides {
 
 /// Settings by their environment names, less the `WHARF_` before them.
 const KEYS: [&str; 17] = [
-    "listen", "metrics_listen", "data_dir", "shards", "io_threads", "pin", "partitions", "topology_label", "seed",
-    "policy", "in_flight_max", "log", "tls_certificate", "tls_key", "granularity.cpu", "granularity.memory",
+    "listen",
+    "metrics_listen",
+    "data_dir",
+    "shards",
+    "io_threads",
+    "pin",
+    "partitions",
+    "topology_label",
+    "seed",
+    "policy",
+    "in_flight_max",
+    "log",
+    "tls_certificate",
+    "tls_key",
+    "granularity.cpu",
+    "granularity.memory",
     "granularity.gpu_part",
 ];
 /// Variables of the commands that connect to a service; they are no settings of one.
-const CLIENT_VARIABLES: [&str; 5] = ["WHARF_SERVER", "WHARF_SERVER_NAME", "WHARF_CA", "WHARF_JSON", "WHARF_CONFIG"];
+const CLIENT_VARIABLES: [&str; 5] =
+    ["WHARF_SERVER", "WHARF_SERVER_NAME", "WHARF_CA", "WHARF_JSON", "WHARF_CONFIG"];
 
 pub(super) fn read(
     overrides: &Overrides,
-    variables: impl Iterator<Item = (String, String)>,
+    variables: impl Iterator<Item = (OsString, OsString)>,
 ) -> Result<Raw, ConfigError> {
     let mut layers = Layers::builder().add_source(Layers::try_from(&Raw::default())?);
     if let Some(file) = &overrides.file {
-        layers = layers.add_source(File::from(file.as_path()).format(FileFormat::Toml));
+        layers = layers.add_source(checked_file(file)?);
     }
-    layers = layers.add_source(Environment::default().separator("__").try_parsing(true).source(Some(environment(variables)?)));
+    layers = layers.add_source(Environment::default().separator("__").source(Some(environment(variables)?)));
     for (key, value) in &overrides.settings {
         layers = layers.set_override(*key, value.as_str())?;
     }
     Ok(layers.build()?.try_deserialize()?)
 }
 
-fn environment(variables: impl Iterator<Item = (String, String)>) -> Result<Map<String, String>, ConfigError> {
+/// The file as a layer, having been read by itself: only here is known where something stands.
+fn checked_file(path: &Path) -> Result<File<FileSourceString, FileFormat>, ConfigError> {
+    let wrong = |message: String| ConfigError::File { path: path.to_owned(), message };
+    let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
+    let file = File::from_str(&text, FileFormat::Toml);
+    let layers = Layers::builder().add_source(Layers::try_from(&Raw::default())?).add_source(file.clone());
+    match layers.build().and_then(Layers::try_deserialize::<Raw>) {
+        Ok(_) => Ok(file),
+        // The layers do not know lines; the reader of the format does.
+        Err(error) => {
+            Err(wrong(toml::from_str::<Raw>(&text).map_or_else(|at| at.to_string(), |_| error.to_string())))
+        }
+    }
+}
+
+fn environment(
+    variables: impl Iterator<Item = (OsString, OsString)>,
+) -> Result<Map<String, String>, ConfigError> {
     let mut settings = Map::new();
     for (name, value) in variables {
+        // A name that is no text is none of ours, whatever its value.
+        let Ok(name) = name.into_string() else { continue };
         let Some(rest) = name.strip_prefix("WHARF_") else { continue };
         if CLIENT_VARIABLES.contains(&name.as_str()) {
             continue;
         }
         let key = rest.to_ascii_lowercase();
         if !KEYS.contains(&key.replace("__", ".").as_str()) {
-            let known: Vec<String> =
-                KEYS.iter().map(|key| format!("WHARF_{}", key.replace('.', "__").to_ascii_uppercase())).collect();
+            let known: Vec<String> = KEYS
+                .iter()
+                .map(|key| format!("WHARF_{}", key.replace('.', "__").to_ascii_uppercase()))
+                .collect();
             return Err(ConfigError::Environment { name, known: known.join(", ") });
         }
+        let Ok(value) = value.into_string() else { return Err(ConfigError::NotText { name }) };
         settings.insert(key, value);
     }
     Ok(settings)
@@ -140,8 +178,8 @@ mod tests {
 
     use super::*;
 
-    fn variables(pairs: &[(&str, &str)]) -> Vec<(String, String)> {
-        pairs.iter().map(|&(k, v)| (k.to_owned(), v.to_owned())).collect()
+    fn variables(pairs: &[(&str, &str)]) -> Vec<(OsString, OsString)> {
+        pairs.iter().map(|&(k, v)| (k.into(), v.into())).collect()
     }
 
     fn file(text: &str) -> tempfile::NamedTempFile {
@@ -153,16 +191,50 @@ mod tests {
     #[test]
     fn later_layers_stand_above_earlier_ones() {
         let toml = file("shards = 3\nseed = 7\npolicy = \"random\"\n[granularity]\ncpu = \"2\"\n");
-        let overrides = Overrides { file: Some(toml.path().into()), settings: vec![("policy", "first-fit".into())] };
-        let environment = variables(&[("WHARF_SEED", "8"), ("WHARF_GRANULARITY__MEMORY", "1024"), ("HOME", "/"), ("WHARF_CA", "x")]);
+        let overrides =
+            Overrides { file: Some(toml.path().into()), settings: vec![("policy", "first-fit".into())] };
+        let environment = variables(&[
+            ("WHARF_SEED", "8"),
+            ("WHARF_GRANULARITY__MEMORY", "1024"),
+            ("HOME", "/"),
+            ("WHARF_CA", "x"),
+        ]);
         let raw = read(&overrides, environment.into_iter()).unwrap();
         assert_eq!((raw.shards, raw.seed, raw.policy.as_str()), (Some(3), 8, "first-fit"));
         assert_eq!((raw.granularity.cpu.as_str(), raw.granularity.memory.as_str()), ("2", "1024"));
     }
 
     #[test]
+    fn the_environment_is_read_exactly() {
+        let pairs = [
+            ("WHARF_SEED", "18446744073709551615"),
+            ("WHARF_DATA_DIR", "007"),
+            ("WHARF_PIN", "false"),
+            ("WHARF_METRICS_LISTEN", ""),
+        ];
+        let raw = read(&Overrides::default(), variables(&pairs).into_iter()).unwrap();
+        assert_eq!((raw.seed, raw.data_dir, raw.pin), (u64::MAX, Some("007".into()), false));
+        assert_eq!(raw.metrics_listen, "");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn variables_that_are_no_text_are_named_if_they_are_ours() {
+        use std::os::unix::ffi::OsStringExt;
+        let broken = || OsString::from_vec(vec![b'/', 0xff]);
+        let read = |name: &str| read(&Overrides::default(), std::iter::once((name.into(), broken())));
+        assert!(read("OTHER").is_ok());
+        assert!(read("WHARF_LOG").unwrap_err().to_string().contains("WHARF_LOG"));
+    }
+
+    #[test]
     fn unknown_keys_and_wrong_types_are_refused_by_name() {
-        for (text, named) in [("shard = 3", "shard"), ("shards = \"many\"", "shards"), ("[granularity]\ngpu = \"1\"", "gpu"), ("shards = ", "")] {
+        for (text, named) in [
+            ("shard = 3", "shard"),
+            ("shards = \"many\"", "shards"),
+            ("[granularity]\ngpu = \"1\"", "gpu"),
+            ("shards = ", ""),
+        ] {
             let toml = file(text);
             let overrides = Overrides { file: Some(toml.path().into()), settings: Vec::new() };
             let error = read(&overrides, std::iter::empty()).unwrap_err().to_string();

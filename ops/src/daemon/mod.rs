@@ -8,6 +8,7 @@ mod certificate;
 pub use certificate::{CertificateError, DEVELOPMENT_CERTIFICATE, read_certificates};
 mod clock;
 pub use clock::ServiceClock;
+mod consistency;
 mod record;
 mod storage;
 pub use storage::{StorageError, Store};
@@ -18,16 +19,17 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 
 use rustls::pki_types::CertificateDer;
-use tokio::sync::watch;
-use tracing::{info, warn};
-use wharf_core::executor::{Clock, StopSignal};
+use tokio::sync::{Notify, watch};
+use tracing::{error, info, warn};
+use wharf_core::executor::{Clock, ShardRunner, StopSignal};
 use wharf_core::ids::Incarnation;
 use wharf_core::registrar::Registrar;
+use wharf_core::router::Port;
 use wharf_core::shard::Shard;
 use wharf_core::store::{Engine, EngineConfig, EngineError, StoreState};
 use wharf_net::server::{
-    IoError, IoThread, RegistrarHandle, RegistrarReply, RegistrarRequest, RegistrarTask, ServerShared, Settings,
-    port_owner, run_io_thread, run_registrar,
+    IoError, IoThread, RegistrarHandle, RegistrarReply, RegistrarRequest, RegistrarTask, ServerShared,
+    Settings, port_owner, run_io_thread, run_registrar,
 };
 use wharf_net::tls::{ServerCertificate, TlsError};
 
@@ -86,6 +88,7 @@ pub struct Daemon {
     metrics: Arc<Metrics>,
     registrar: RegistrarHandle,
     shutdown: watch::Sender<bool>,
+    failed: Arc<Notify>,
     stop: StopSignal,
     io_threads: Vec<JoinHandle<Result<(), IoError>>>,
     registrar_thread: JoinHandle<Registrar>,
@@ -97,22 +100,19 @@ impl Daemon {
     /// Starts a service.
     ///
     /// # Errors
-    /// When the data directory, the certificate or the address cannot be used.
+    /// When the data directory, the certificate or the address cannot be used; the state of the
+    /// last run stays good then.
     pub fn start(config: Config) -> Result<Self, DaemonError> {
         let (store, state) = Store::open(&config.data_dir, config.partitions)?;
         let (chain, key) = certificate::load_or_create(&config.data_dir, config.reloadable.tls.as_ref())?;
         let certificate = ServerCertificate::new(chain.clone(), key)?;
         let sockets = bind(config.listen, config.io_threads)?;
-        let address = sockets[0].local_addr().map_err(|error| DaemonError::Bind { address: config.listen, error })?;
+        let address =
+            sockets[0].local_addr().map_err(|error| DaemonError::Bind { address: config.listen, error })?;
         let (wakes, wakers): (Vec<_>, Vec<_>) = (0..=config.io_threads).map(|_| port_owner()).unzip();
-        let engine_config = EngineConfig {
-            shards: config.shards,
-            seed: config.seed,
-            geometry: config.geometry.clone(),
-            topology_label: config.topology_label.clone(),
-        };
         let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
-        let engine = Engine::open(state, &engine_config, wakers)?;
+        let engine = Engine::open(state, &engine_config(&config), wakers)?;
+        store.begin(engine.incarnation)?;
         let clock = ServiceClock::starting_at(engine.now);
         let shared = ServerShared::new(
             store.id(),
@@ -122,22 +122,10 @@ impl Daemon {
             settings(&config.reloadable),
         );
         let metrics = Arc::new(Metrics::new(config.shards, config.io_threads, Arc::clone(&shared)));
-        let pinning = Pinning::plan(config.pin, config.io_threads, config.shards);
-        let mut shard_threads = Vec::new();
-        for runner in engine.runners {
-            let (clock, mut observer) = (clock.clone(), metrics.shard_observer(runner.id()));
-            let core = pinning.core(runner.id());
-            let name = format!("wharf-shard-{}", runner.id().0);
-            shard_threads.push(threads::start(name, move || {
-                threads::pin(core);
-                runner.run(&clock, &mut observer)
-            })?);
-        }
+        let shard_threads = start_shards(&config, engine.runners, &clock, &metrics)?;
+        let mut owners = engine.ports.into_iter().zip(wakes);
         let (registrar, questions) = RegistrarHandle::channel();
-        let mut wakes = wakes.into_iter();
-        let mut ports = engine.ports.into_iter();
-        let mut next_port = || ports.next().zip(wakes.next()).expect("one port per owner");
-        let (port, wake) = next_port();
+        let (port, wake) = owners.next().expect("one port per owner");
         let task = RegistrarTask {
             registrar: engine.registrar,
             port,
@@ -149,17 +137,19 @@ impl Daemon {
             threads::runtime().block_on(run_registrar(task, questions))
         })?;
         let (shutdown, stopping) = watch::channel(false);
+        let failed = Arc::new(Notify::new());
         let mut io_threads = Vec::new();
-        for (number, socket) in sockets.into_iter().enumerate() {
-            let (port, wake) = next_port();
-            let (certificate, shared, registrar, shutdown) =
-                (Arc::clone(&certificate), Arc::clone(&shared), registrar.clone(), stopping.clone());
-            let metrics = Arc::clone(&metrics);
-            io_threads.push(threads::start(format!("wharf-io-{number}"), move || {
-                let observer = Box::new(metrics.io_observer(number));
-                let thread = IoThread { socket, port, wake, certificate, shared, registrar, shutdown, observer };
-                threads::runtime().block_on(run_io_thread(thread))
-            })?);
+        for (number, (socket, (port, wake))) in sockets.into_iter().zip(owners).enumerate() {
+            let thread = IoThreadParts {
+                socket,
+                port,
+                wake,
+                certificate: Arc::clone(&certificate),
+                shared: Arc::clone(&shared),
+                registrar: registrar.clone(),
+                shutdown: stopping.clone(),
+            };
+            io_threads.push(thread.start(number, &metrics, &failed)?);
         }
         info!(%address, shards = config.shards, io_threads = config.io_threads, incarnation = engine.incarnation.0,
             nodes, data_dir = %config.data_dir.display(), "serving");
@@ -173,6 +163,7 @@ impl Daemon {
             metrics,
             registrar,
             shutdown,
+            failed,
             stop: engine.stop,
             io_threads,
             registrar_thread,
@@ -206,12 +197,19 @@ impl Daemon {
         &self.registrar
     }
 
+    /// Waits until an I/O thread cannot serve any more: then [`stop`](Self::stop) says why. For
+    /// ever, if none fails.
+    pub async fn failed(&self) {
+        self.failed.notified().await;
+    }
+
     /// Takes over what can change without a restart, all or nothing; names the rest.
     ///
     /// # Errors
     /// When the new certificate cannot be used; then nothing changes.
     pub fn reload(&mut self, config: Config) -> Result<Vec<&'static str>, DaemonError> {
-        let (chain, key) = certificate::load_or_create(&self.config.data_dir, config.reloadable.tls.as_ref())?;
+        let (chain, key) =
+            certificate::load_or_create(&self.config.data_dir, config.reloadable.tls.as_ref())?;
         self.certificate.set(chain.clone(), key)?;
         self.certificates = chain;
         self.shared.set_settings(settings(&config.reloadable));
@@ -230,8 +228,11 @@ impl Daemon {
     pub async fn stop(self) -> Result<(), DaemonError> {
         // Receivers that are gone have stopped already.
         let _ = self.shutdown.send(true);
+        // An I/O thread that could not serve is no reason to lose the books: they are written first.
+        let mut served = Ok(());
         for (number, thread) in self.io_threads.into_iter().enumerate() {
-            threads::join(format!("wharf-io-{number}"), thread).await??;
+            let ended = threads::join(format!("wharf-io-{number}"), thread).await?;
+            served = served.and(ended);
         }
         let exported = match self.registrar.ask(RegistrarRequest::Stop).await {
             Ok(answer) => answer.await.ok(),
@@ -249,7 +250,70 @@ impl Daemon {
         let state = StoreState::collect(self.incarnation, self.clock.now(), &registrar, shards);
         self.store.checkpoint(&state)?;
         info!(books = %state.books_hash(), "stopped; the state is written");
-        Ok(())
+        Ok(served?)
+    }
+}
+
+/// One thread per shard, pinned where it can be.
+fn start_shards(
+    config: &Config,
+    runners: Vec<ShardRunner>,
+    clock: &ServiceClock,
+    metrics: &Metrics,
+) -> Result<Vec<JoinHandle<Shard>>, DaemonError> {
+    let pinning = Pinning::plan(config.pin, config.io_threads, config.shards);
+    let mut shard_threads = Vec::new();
+    for runner in runners {
+        let (clock, mut observer) = (clock.clone(), metrics.shard_observer(runner.id()));
+        let core = pinning.core(runner.id());
+        let name = format!("wharf-shard-{}", runner.id().0);
+        shard_threads.push(threads::start(name, move || {
+            threads::pin(core);
+            runner.run(&clock, &mut observer)
+        })?);
+    }
+    Ok(shard_threads)
+}
+
+/// What an I/O thread gets from here: its observer is made on the thread itself.
+struct IoThreadParts {
+    socket: UdpSocket,
+    port: Port,
+    wake: Arc<Notify>,
+    certificate: Arc<ServerCertificate>,
+    shared: Arc<ServerShared>,
+    registrar: RegistrarHandle,
+    shutdown: watch::Receiver<bool>,
+}
+
+impl IoThreadParts {
+    fn start(
+        self,
+        number: usize,
+        metrics: &Arc<Metrics>,
+        failed: &Arc<Notify>,
+    ) -> Result<JoinHandle<Result<(), IoError>>, DaemonError> {
+        let (metrics, failed) = (Arc::clone(metrics), Arc::clone(failed));
+        threads::start(format!("wharf-io-{number}"), move || {
+            let Self { socket, port, wake, certificate, shared, registrar, shutdown } = self;
+            let observer = Box::new(metrics.io_observer(number));
+            let thread = IoThread { socket, port, wake, certificate, shared, registrar, shutdown, observer };
+            let ended = threads::runtime().block_on(run_io_thread(thread));
+            if let Err(error) = &ended {
+                error!(thread = number, %error, "this I/O thread cannot serve");
+                failed.notify_one();
+            }
+            ended
+        })
+    }
+}
+
+fn engine_config(config: &Config) -> EngineConfig {
+    EngineConfig {
+        shards: config.shards,
+        seed: config.seed,
+        geometry: config.geometry.clone(),
+        topology_label: config.topology_label.clone(),
     }
 }
 
@@ -262,7 +326,8 @@ fn bind(listen: SocketAddr, count: u16) -> Result<Vec<UdpSocket>, DaemonError> {
     let mut address = listen;
     let mut sockets = Vec::new();
     for _ in 0..count {
-        let socket = bind_one(address, count > 1).map_err(|error| DaemonError::Bind { address: listen, error })?;
+        let socket =
+            bind_one(address, count > 1).map_err(|error| DaemonError::Bind { address: listen, error })?;
         // Where the system chose the port, the others follow the first.
         address = socket.local_addr().map_err(|error| DaemonError::Bind { address: listen, error })?;
         sockets.push(socket);

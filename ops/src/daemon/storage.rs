@@ -8,21 +8,23 @@
 
 use std::path::{Path, PathBuf};
 
-use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition};
+use redb::{Database, ReadableDatabase, ReadableTable, TableDefinition, TableHandle};
 use tracing::warn;
 use wharf_core::ids::{Incarnation, Ordinal};
 use wharf_core::index::PolicyState;
-use wharf_core::registrar::RegistrarState;
+use wharf_core::limits::PARTITIONS_MAX;
 use wharf_core::rng::Rng;
-use wharf_core::store::{PartitionState, StoreState};
+use wharf_core::store::StoreState;
 use wharf_core::time::Time;
 
+use super::consistency::check_state;
 use super::record;
 
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
 const RESOURCES: TableDefinition<'_, u16, &str> = TableDefinition::new("resources");
 const POLICIES: TableDefinition<'_, u16, (u64, u64)> = TableDefinition::new("policies");
+const SEQUENCES: TableDefinition<'_, u16, u64> = TableDefinition::new("sequences");
 const NODES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("nodes");
 const ALLOCATIONS: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("allocations");
 
@@ -72,11 +74,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store of `data_dir`, creating it with `partitions` if there is none, and begins
-    /// a new incarnation. The state is that of the last clean shutdown, taken once.
+    /// Opens the store of `data_dir`, creating it with `partitions` if there is none. The state
+    /// is that of the last clean shutdown; it stays good until [`begin`](Self::begin).
     ///
     /// # Errors
-    /// When the directory or the file cannot be used.
+    /// When the directory or the file cannot be used, or what it holds is damaged.
     pub fn open(data_dir: &Path, partitions: u16) -> Result<(Self, StoreState), StorageError> {
         std::fs::create_dir_all(data_dir)
             .map_err(|error| StorageError::Directory { path: data_dir.to_owned(), error })?;
@@ -86,19 +88,37 @@ impl Store {
             other => StorageError::Database { path: path.clone(), error: Box::new(other.into()) },
         })?;
         let mut store = Self { database, path, id: [0; 16] };
-        let state = match store.begin(partitions) {
-            Ok(state) => state?,
-            Err(error) => return Err(store.failed(error)),
-        };
+        store.create(partitions).map_err(|error| store.failed(error))?;
+        let read = store.read().map_err(|error| store.failed(error))?;
+        let (id, state) = read.map_err(|message| store.damaged(message))?;
+        store.id = id;
         Ok((store, state))
+    }
+
+    /// Begins `incarnation`: from here on the checkpoint counts as taken. To be called once
+    /// nothing else can keep the service from starting, or a start that fails would cost the books.
+    ///
+    /// # Errors
+    /// When it cannot be written.
+    pub fn begin(&self, incarnation: Incarnation) -> Result<(), StorageError> {
+        let write = || -> Result<(), redb::Error> {
+            let transaction = self.database.begin_write()?;
+            {
+                let mut numbers = transaction.open_table(NUMBERS)?;
+                numbers.insert("clean", 0)?;
+                numbers.insert("incarnation", u64::from(incarnation.0))?;
+            }
+            Ok(transaction.commit()?)
+        };
+        write().map_err(|error| self.failed(error))
     }
 
     fn failed(&self, error: redb::Error) -> StorageError {
         StorageError::Database { path: self.path.clone(), error: Box::new(error) }
     }
 
-    fn content(&self, message: impl Into<String>) -> StorageError {
-        StorageError::Content { path: self.path.clone(), message: message.into() }
+    fn damaged(&self, message: String) -> StorageError {
+        StorageError::Content { path: self.path.clone(), message }
     }
 
     /// The store's identity: the same after every restart.
@@ -107,92 +127,64 @@ impl Store {
         self.id
     }
 
-    /// One transaction: reads the state and marks it as taken.
-    fn begin(&mut self, partitions: u16) -> Result<Result<StoreState, StorageError>, redb::Error> {
+    /// Writes what a new store begins with, if there is nothing yet.
+    fn create(&self, partitions: u16) -> Result<(), redb::Error> {
         let transaction = self.database.begin_write()?;
-        let (fresh, state, clean, incarnation);
         {
             let mut numbers = transaction.open_table(NUMBERS)?;
+            if numbers.get("format")?.is_some() {
+                return Ok(());
+            }
+            numbers.insert("format", FORMAT)?;
+            numbers.insert("partitions", u64::from(partitions))?;
+            numbers.insert("clean", 1)?;
             let mut identity = transaction.open_table(IDENTITY)?;
-            fresh = numbers.get("format")?.is_none();
-            if fresh {
-                numbers.insert("format", FORMAT)?;
-                numbers.insert("partitions", u64::from(partitions))?;
-                numbers.insert("clean", 1)?;
-                let id = new_identity();
-                identity.insert("store", id.as_slice())?;
-            }
-            let number = |key: &str| -> Result<u64, redb::Error> { Ok(numbers.get(key)?.map_or(0, |v| v.value())) };
-            if number("format")? != FORMAT {
-                let message = format!("has format {}, and this version reads format {FORMAT}", number("format")?);
-                return Ok(Err(self.content(message)));
-            }
-            clean = number("clean")? == 1;
-            incarnation = number("incarnation")?;
-            if let Some(id) = identity.get("store")? {
-                self.id = id.value().try_into().unwrap_or_default();
-            }
-            numbers.insert("clean", 0)?;
-            numbers.insert("incarnation", incarnation + 1)?;
+            identity.insert("store", new_identity().as_slice())?;
         }
-        transaction.commit()?;
-        state = self.read(clean)?;
-        if !clean {
-            warn!("the last run did not stop cleanly: its books were in memory and are gone; starting with empty ones");
-        }
-        Ok(state.map(|mut state| {
-            state.incarnation = Incarnation(incarnation as u32);
-            if !clean {
-                // Ids of the lost run are not given again: node ids leap to a range of this start.
-                state.registrar.next_node = state.registrar.next_node.max((incarnation + 1) << 40);
-            }
-            state
-        }))
+        Ok(transaction.commit()?)
     }
 
-    /// The state of the last checkpoint; without nodes and allocations if it is not good any more.
-    fn read(&self, clean: bool) -> Result<Result<StoreState, StorageError>, redb::Error> {
+    /// The store's identity and the state of the last checkpoint, without nodes and allocations
+    /// if it is not good any more; or what is damaged.
+    fn read(&self) -> Result<Result<([u8; 16], StoreState), String>, redb::Error> {
         let transaction = self.database.begin_read()?;
         let numbers = transaction.open_table(NUMBERS)?;
-        let number = |key: &str| -> Result<u64, redb::Error> { Ok(numbers.get(key)?.map_or(0, |v| v.value())) };
-        let Some(partitions) = u16::try_from(number("partitions")?).ok().filter(|&p| p > 0) else {
-            return Ok(Err(self.content("says no number of partitions: it is damaged")));
-        };
+        let number =
+            |key: &str| -> Result<u64, redb::Error> { Ok(numbers.get(key)?.map_or(0, |v| v.value())) };
+        let format = number("format")?;
+        if format != FORMAT {
+            return Ok(Err(format!(
+                "has format {format}, and this version reads format {FORMAT}: use the version that wrote it"
+            )));
+        }
+        let id = transaction.open_table(IDENTITY)?.get("store")?.and_then(|id| id.value().try_into().ok());
+        let Some(id) = id else { return Ok(Err(damage("it says no identity"))) };
+        let partitions =
+            u16::try_from(number("partitions")?).ok().filter(|p| (1..=PARTITIONS_MAX).contains(p));
+        let Some(partitions) = partitions else { return Ok(Err(damage("it says no number of partitions"))) };
+        // The next incarnation must be a number too.
+        let incarnation = u32::try_from(number("incarnation")?).ok().filter(|&i| i < u32::MAX);
+        let Some(incarnation) = incarnation else { return Ok(Err(damage("it says no incarnation"))) };
         let mut state = StoreState::create(partitions);
+        state.incarnation = Incarnation(incarnation);
         state.now = Time(number("now")?);
-        state.registrar = RegistrarState { next_node: number("next_node")?.max(1), resources: Vec::new() };
-        let Ok(resources) = transaction.open_table(RESOURCES) else { return Ok(Ok(state)) };
-        for row in resources.iter()? {
-            state.registrar.resources.push(row?.1.value().to_owned());
-        }
-        if !clean {
-            return Ok(Ok(state));
-        }
-        for row in transaction.open_table(POLICIES)?.iter()? {
-            let (next_fit, rng) = row?.1.value();
-            state.policies.push(PolicyState { next_fit: Ordinal(next_fit), rng: Rng::new(rng) });
-        }
-        for row in transaction.open_table(NODES)?.iter()? {
-            let row = row?;
-            match record::decode_node(row.0.value(), row.1.value()) {
-                Ok(node) => match partition(&mut state, node.registration.partition.0) {
-                    Some(partition) => partition.nodes.push(node),
-                    None => return Ok(Err(self.content(format!("node {} has no partition", row.0.value())))),
-                },
-                Err(message) => return Ok(Err(self.content(message))),
+        state.registrar.next_node = number("next_node")?.max(1);
+        if number("clean")? == 1 {
+            // A store that was never stopped has no checkpoint.
+            if transaction.list_tables()?.any(|table| table.name() == NODES.name())
+                && let Err(message) =
+                    read_checkpoint(&transaction, &mut state)?.and_then(|()| check_state(&state))
+            {
+                return Ok(Err(damage(&message)));
             }
+        } else {
+            warn!(
+                "the last run did not stop cleanly: its books were in memory and are gone; starting with empty ones"
+            );
+            // Ids of the lost run are not given again: node ids leap to a range of this start.
+            state.registrar.next_node = state.registrar.next_node.max((u64::from(incarnation) + 1) << 40);
         }
-        for row in transaction.open_table(ALLOCATIONS)?.iter()? {
-            let row = row?;
-            match record::decode_allocation(row.0.value(), row.1.value()) {
-                Ok(allocation) => match partition(&mut state, allocation.id.partition.0) {
-                    Some(partition) => partition.allocations.push(allocation),
-                    None => return Ok(Err(self.content(format!("allocation {} has no partition", allocation.id)))),
-                },
-                Err(message) => return Ok(Err(self.content(message))),
-            }
-        }
-        Ok(Ok(state))
+        Ok(Ok((id, state)))
     }
 
     /// Writes the whole state in one transaction: the next start goes on from it.
@@ -205,17 +197,12 @@ impl Store {
 
     fn write(&self, state: &StoreState) -> Result<(), redb::Error> {
         let transaction = self.database.begin_write()?;
-        for table in ["resources", "policies", "nodes", "allocations"] {
-            let known = transaction.list_tables()?.any(|handle| redb::TableHandle::name(&handle) == table);
-            if known {
-                match table {
-                    "resources" => transaction.delete_table(RESOURCES)?,
-                    "policies" => transaction.delete_table(POLICIES)?,
-                    "nodes" => transaction.delete_table(NODES)?,
-                    _ => transaction.delete_table(ALLOCATIONS)?,
-                };
-            }
-        }
+        // What is not there is not an error.
+        transaction.delete_table(RESOURCES)?;
+        transaction.delete_table(POLICIES)?;
+        transaction.delete_table(SEQUENCES)?;
+        transaction.delete_table(NODES)?;
+        transaction.delete_table(ALLOCATIONS)?;
         {
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert("now", state.now.0)?;
@@ -229,9 +216,11 @@ impl Store {
             for (shard, policy) in (0..).zip(&state.policies) {
                 policies.insert(shard, (policy.next_fit.0, policy.rng.state()))?;
             }
+            let mut sequences = transaction.open_table(SEQUENCES)?;
             let mut nodes = transaction.open_table(NODES)?;
             let mut allocations = transaction.open_table(ALLOCATIONS)?;
             for partition in &state.partitions {
+                sequences.insert(partition.id.0, partition.sequence)?;
                 for node in &partition.nodes {
                     nodes.insert(node.registration.id.0, record::encode_node(node).as_slice())?;
                 }
@@ -246,8 +235,57 @@ impl Store {
     }
 }
 
-fn partition(state: &mut StoreState, id: u16) -> Option<&mut PartitionState> {
-    state.partitions.get_mut(usize::from(id))
+fn damage(what: &str) -> String {
+    format!("is damaged: {what}; restore the file from a copy, or move it away to begin with an empty store")
+}
+
+/// Reads the tables that a clean shutdown wrote; or what is damaged.
+fn read_checkpoint(
+    transaction: &redb::ReadTransaction,
+    state: &mut StoreState,
+) -> Result<Result<(), String>, redb::Error> {
+    for (position, row) in (0..).zip(transaction.open_table(RESOURCES)?.iter()?) {
+        let (id, name) = row?;
+        if id.value() != position {
+            return Ok(Err(format!("resource {position} is missing")));
+        }
+        state.registrar.resources.push(name.value().to_owned());
+    }
+    for row in transaction.open_table(POLICIES)?.iter()? {
+        let (next_fit, rng) = row?.1.value();
+        state.policies.push(PolicyState { next_fit: Ordinal(next_fit), rng: Rng::new(rng) });
+    }
+    let partitions = &mut state.partitions;
+    for row in transaction.open_table(SEQUENCES)?.iter()? {
+        let (id, sequence) = row?;
+        let Some(partition) = partitions.get_mut(usize::from(id.value())) else {
+            return Ok(Err(format!("partition {} is none", id.value())));
+        };
+        partition.sequence = sequence.value();
+    }
+    for row in transaction.open_table(NODES)?.iter()? {
+        let (id, bytes) = row?;
+        let node = match record::decode_node(id.value(), bytes.value()) {
+            Ok(node) => node,
+            Err(message) => return Ok(Err(message)),
+        };
+        let Some(partition) = partitions.get_mut(usize::from(node.registration.partition.0)) else {
+            return Ok(Err(format!("node {} is of a partition that is none", node.registration.id)));
+        };
+        partition.nodes.push(node);
+    }
+    for row in transaction.open_table(ALLOCATIONS)?.iter()? {
+        let (key, bytes) = row?;
+        let allocation = match record::decode_allocation(key.value(), bytes.value()) {
+            Ok(allocation) => allocation,
+            Err(message) => return Ok(Err(message)),
+        };
+        let Some(partition) = partitions.get_mut(usize::from(allocation.id.partition.0)) else {
+            return Ok(Err(format!("allocation {} is of a partition that is none", allocation.id)));
+        };
+        partition.allocations.push(allocation);
+    }
+    Ok(Ok(()))
 }
 
 /// A new identity: random, so that no other store has it.
@@ -257,3 +295,6 @@ fn new_identity() -> [u8; 16] {
     provider.secure_random.fill(&mut id).expect("the operating system gives randomness");
     id
 }
+
+#[cfg(test)]
+mod tests;

@@ -19,7 +19,10 @@ impl Pinning {
         if !pin {
             return Self { cores: Vec::new() };
         }
-        let mut cores = core_affinity::get_core_ids().unwrap_or_default();
+        Self::over(core_affinity::get_core_ids().unwrap_or_default(), io_threads, shards)
+    }
+
+    fn over(mut cores: Vec<CoreId>, io_threads: u16, shards: u16) -> Self {
         if cores.is_empty() {
             warn!("the cores of this machine are not known: shard threads are not pinned");
         } else if cores.len() < usize::from(shards) {
@@ -79,5 +82,42 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
 pub(super) fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
-    line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok()).map_or(0, |kib| kib * 1024)
+    line.and_then(|line| line.trim().strip_suffix(" kB")?.trim().parse::<u64>().ok())
+        .map_or(0, |kib| kib * 1024)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which cores shards get, of so many.
+    fn plan(cores: usize, io_threads: u16, shards: u16) -> Vec<Option<usize>> {
+        let pinning = Pinning::over((0..cores).map(|id| CoreId { id }).collect(), io_threads, shards);
+        (0..shards).map(|shard| pinning.core(ShardId(shard)).map(|core| core.id)).collect()
+    }
+
+    #[test]
+    fn shards_get_the_cores_after_those_of_the_io_threads() {
+        assert_eq!(plan(8, 1, 3), [Some(1), Some(2), Some(3)]);
+        assert_eq!(plan(8, 2, 6), [2, 3, 4, 5, 6, 7].map(Some));
+    }
+
+    #[test]
+    fn where_cores_are_few_io_threads_share_them_and_shards_do_not() {
+        assert_eq!(plan(4, 2, 3), [Some(1), Some(2), Some(3)]);
+        assert_eq!(plan(2, 5, 2), [Some(0), Some(1)]);
+        assert_eq!(plan(2, 1, 3), [None; 3]);
+        assert_eq!(plan(0, 1, 2), [None; 2]);
+    }
+
+    #[test]
+    fn pinning_that_is_turned_off_pins_nothing() {
+        assert_eq!(Pinning::plan(false, 1, 1).core(ShardId(0)), None);
+    }
+
+    #[test]
+    fn a_core_that_is_not_there_is_no_failure() {
+        // The highest that the system call can name.
+        pin(Some(CoreId { id: 1023 }));
+    }
 }

@@ -1,0 +1,123 @@
+//! Checks what was read from disk before the engine gets it.
+//!
+//! The engine asserts that its state does not contradict itself: for it a contradiction is a bug
+//! of ours. In a file it is damage, which has to end in a message that names the row.
+
+use std::collections::BTreeMap;
+
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, ResourceId};
+use wharf_core::limits::{AMOUNT_MAX, GPU_INSTANCES_MAX, NODES_MAX, RESOURCE_KINDS_MAX};
+use wharf_core::node::NodeSpec;
+use wharf_core::registrar::RegistrarState;
+use wharf_core::resource::{Amount, GPU_UNIT};
+use wharf_core::store::{AllocationRecord, NodeRecord, PartitionState, StoreState};
+
+/// What a node's allocations hold, in 1/10 000. The engine never let it exceed these bounds,
+/// also where capacity was taken away under what runs.
+#[derive(Default)]
+struct Held {
+    cpu: i64,
+    memory: i64,
+    gpus: [u16; GPU_INSTANCES_MAX],
+    custom: BTreeMap<ResourceId, i64>,
+}
+
+/// Checks that the engine can be opened over `state`; the first contradiction.
+pub(super) fn check_state(state: &StoreState) -> Result<(), String> {
+    let registrar = &state.registrar;
+    let mut kinds: Vec<_> = registrar.resources.iter().collect();
+    kinds.sort_unstable();
+    if kinds.len() > RESOURCE_KINDS_MAX || kinds.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err("its resource kinds are too many, or one stands twice".to_owned());
+    }
+    let nodes = || state.partitions.iter().flat_map(|partition| &partition.nodes);
+    if nodes().count() > NODES_MAX {
+        return Err(format!("it holds more than {NODES_MAX} nodes"));
+    }
+    let mut names: Vec<_> = nodes().map(|node| &node.registration.spec.name).collect();
+    names.sort_unstable();
+    if let Some(twice) = names.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(format!("two nodes are called `{}`", twice[0]));
+    }
+    let mut ordinals: Vec<_> = nodes().map(|node| node.registration.ordinal).collect();
+    ordinals.sort_unstable();
+    if let Some(twice) = ordinals.windows(2).find(|pair| pair[0] == pair[1]) {
+        return Err(format!("two nodes have place {} in the order of registration", twice[0].0));
+    }
+    state.partitions.iter().try_for_each(|partition| check_partition(partition, registrar, state.incarnation))
+}
+
+fn check_partition(
+    partition: &PartitionState,
+    registrar: &RegistrarState,
+    incarnation: Incarnation,
+) -> Result<(), String> {
+    let mut held: BTreeMap<NodeId, Held> = BTreeMap::new();
+    for node in &partition.nodes {
+        check_node(node, registrar)?;
+        held.insert(node.registration.id, Held::default());
+    }
+    for allocation in &partition.allocations {
+        let AllocationRecord { id, node, .. } = allocation;
+        if id.incarnation > incarnation {
+            return Err(format!("allocation {id} is of a start that never was"));
+        }
+        let held = held
+            .get_mut(node)
+            .ok_or_else(|| format!("allocation {id} is on node {node}, which is not there"))?;
+        take(held, allocation, registrar)?;
+    }
+    Ok(())
+}
+
+fn check_node(node: &NodeRecord, registrar: &RegistrarState) -> Result<(), String> {
+    let (id, ordinal) = (node.registration.id, node.registration.ordinal);
+    let NodeSpec { gpus, custom, .. } = &node.registration.spec;
+    if id.0 >= registrar.next_node || ordinal.0 >= registrar.next_node {
+        return Err(format!("node {id} was never registered"));
+    }
+    if usize::from(*gpus) > GPU_INSTANCES_MAX {
+        return Err(format!("node {id} has {gpus} GPUs, and a node has at most {GPU_INSTANCES_MAX}"));
+    }
+    check_kinds(custom.as_deref().unwrap_or(&[]), registrar)
+        .map_err(|message| format!("node {id}: {message}"))
+}
+
+fn check_kinds(custom: &[(ResourceId, Amount)], registrar: &RegistrarState) -> Result<(), String> {
+    match custom.iter().find(|(kind, _)| usize::from(kind.0) >= registrar.resources.len()) {
+        Some((kind, _)) => Err(format!("resource {} has no name", kind.0)),
+        None => Ok(()),
+    }
+}
+
+/// Adds what `allocation` holds.
+fn take(held: &mut Held, allocation: &AllocationRecord, registrar: &RegistrarState) -> Result<(), String> {
+    let AllocationRecord { id, demand, gpus, .. } = allocation;
+    check_kinds(demand.custom(), registrar).map_err(|message| format!("allocation {id}: {message}"))?;
+    if gpus.part > GPU_UNIT || gpus.units() != demand.gpu.amount().units() {
+        return Err(format!("allocation {id} holds other GPUs than it asked for"));
+    }
+    add(&mut held.cpu, demand.cpu, id)?;
+    add(&mut held.memory, demand.memory, id)?;
+    for &(kind, amount) in demand.custom() {
+        add(held.custom.entry(kind).or_default(), amount, id)?;
+    }
+    for instance in gpus.instances() {
+        let sum = &mut held.gpus[usize::from(instance)];
+        *sum += gpus.part;
+        if *sum > GPU_UNIT {
+            return Err(format!("allocation {id} holds a part of GPU {instance} that others hold"));
+        }
+    }
+    Ok(())
+}
+
+fn add(sum: &mut i64, amount: Amount, id: &AllocationId) -> Result<(), String> {
+    // Neither side is above AMOUNT_MAX, so that the sum is a number.
+    *sum += amount.units();
+    if *sum > AMOUNT_MAX {
+        Err(format!("allocation {id} is on a node that holds more than can be"))
+    } else {
+        Ok(())
+    }
+}

@@ -1,0 +1,304 @@
+//! The store on disk: what is written is read, a checkpoint is good for one start, and damage is
+//! an error that names the row, never a panic in the engine.
+
+use wharf_core::ids::{AllocationId, NodeId, PartitionId, ResourceId};
+use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState};
+use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
+use wharf_core::store::{AllocationRecord, Engine, EngineConfig, NodeRecord};
+
+use super::*;
+
+const PARTITIONS: u16 = 4;
+
+fn node(id: u64, partition: u16, change: impl FnOnce(&mut NodeRecord)) -> NodeRecord {
+    let spec = NodeSpec {
+        name: format!("node-{id}").into(),
+        identity: None,
+        cpu: "64".parse().unwrap(),
+        memory: Amount::whole(1 << 18),
+        gpus: 0,
+        custom: None,
+        labels: Labels::default(),
+    };
+    let registration =
+        NodeRegistration { id: NodeId(id), ordinal: Ordinal(id), partition: PartitionId(partition), spec };
+    let mut node = NodeRecord { registration, state: NodeState::Ready, version: 7 * id };
+    change(&mut node);
+    node
+}
+
+fn allocation(
+    partition: u16,
+    sequence: u64,
+    node: u64,
+    change: impl FnOnce(&mut AllocationRecord),
+) -> AllocationRecord {
+    let id = AllocationId { incarnation: Incarnation(1), partition: PartitionId(partition), sequence };
+    let demand = Demand { cpu: "0.25".parse().unwrap(), ..Demand::default() };
+    let mut allocation = AllocationRecord { id, node: NodeId(node), demand, gpus: GpuAssignment::NONE };
+    change(&mut allocation);
+    allocation
+}
+
+/// A state with everything that can stand in one: custom resources, labels, an identity, a
+/// drained node, whole GPUs and fractions, and more in use than there is (as after an update
+/// that took capacity away).
+fn rich() -> StoreState {
+    let mut state = StoreState::create(PARTITIONS);
+    state.incarnation = Incarnation(1);
+    state.now = Time(123_456_789);
+    state.registrar.next_node = 9;
+    state.registrar.resources = vec!["licence".to_owned(), "rail".to_owned()];
+    let custom = |units: &[(u16, u32)]| {
+        Demand::canonical_custom(
+            units.iter().map(|&(id, whole)| (ResourceId(id), Amount::whole(whole))).collect(),
+        )
+        .unwrap()
+    };
+    let full = node(3, 1, |node| {
+        let spec = &mut node.registration.spec;
+        spec.identity = Some("machine-3".into());
+        spec.gpus = 2;
+        spec.custom = custom(&[(0, 5), (1, 1)]);
+        spec.labels =
+            Labels::new(vec![("gpu-model".into(), "T4".into()), ("zone".into(), "a".into())]).unwrap();
+    });
+    let drained = node(5, 1, |node| node.state = NodeState::Draining);
+    let short = node(8, 3, |node| {
+        node.registration.spec.cpu = "0.1".parse().unwrap();
+        node.registration.spec.gpus = 1;
+    });
+    state.partitions[1].nodes = vec![full, drained];
+    state.partitions[3].nodes = vec![short];
+    let fraction = |mask: u16, part: u16| {
+        move |allocation: &mut AllocationRecord| {
+            allocation.demand.gpu = GpuRequest::Fraction(part);
+            allocation.gpus = GpuAssignment { mask, part };
+        }
+    };
+    state.partitions[1].allocations = vec![
+        allocation(1, 1, 3, fraction(0b01, 2500)),
+        allocation(1, 2, 3, fraction(0b01, 7500)),
+        allocation(1, 3, 3, |allocation| {
+            allocation.demand.gpu = GpuRequest::Whole(1);
+            allocation.gpus = GpuAssignment { mask: 0b10, part: 10_000 };
+            allocation.demand.custom = custom(&[(0, 5)]);
+        }),
+        allocation(1, 1 << 40, 5, |_| ()),
+    ];
+    // Node 8 has one GPU now; what runs on its second stays there.
+    state.partitions[3].allocations =
+        vec![allocation(3, 1, 8, |_| ()), allocation(3, 2, 8, fraction(0b10, 1))];
+    state.partitions[1].sequence = 1 << 40;
+    state.partitions[3].sequence = 2;
+    state.policies = vec![
+        PolicyState { next_fit: Ordinal(3), rng: Rng::new(99) },
+        PolicyState { next_fit: Ordinal(0), rng: Rng::new(u64::MAX) },
+    ];
+    state
+}
+
+fn open(directory: &tempfile::TempDir) -> Result<(Store, StoreState), StorageError> {
+    Store::open(directory.path(), PARTITIONS)
+}
+
+/// A directory whose store was stopped with `state`.
+fn stopped_with(state: &StoreState) -> tempfile::TempDir {
+    let directory = tempfile::tempdir().unwrap();
+    let (store, _) = open(&directory).unwrap();
+    store.begin(Incarnation(1)).unwrap();
+    store.checkpoint(state).unwrap();
+    directory
+}
+
+#[test]
+fn what_is_written_is_read() {
+    let directory = stopped_with(&rich());
+    let (store, state) = open(&directory).unwrap();
+    assert_eq!(state, rich());
+    // Again, over what is there already.
+    store.begin(Incarnation(2)).unwrap();
+    let mut less = StoreState { incarnation: Incarnation(2), ..rich() };
+    less.partitions[3].allocations.clear();
+    less.policies.pop();
+    store.checkpoint(&less).unwrap();
+    drop(store);
+    assert_eq!(open(&directory).unwrap().1, less);
+}
+
+#[test]
+fn the_engine_takes_what_was_read() {
+    for shards in [1, 4] {
+        let (_store, state) = open(&stopped_with(&rich())).unwrap();
+        let waker = std::task::Waker::noop().clone();
+        let engine =
+            Engine::open(state, &EngineConfig { shards, ..EngineConfig::default() }, vec![waker]).unwrap();
+        assert_eq!((engine.incarnation, engine.registrar.node_count()), (Incarnation(2), 3));
+    }
+}
+
+#[test]
+fn a_start_that_never_began_costs_nothing_and_one_that_crashed_leaves_empty_books() {
+    let directory = stopped_with(&rich());
+    // It opened the store and then could not serve.
+    drop(open(&directory).unwrap());
+    let (store, state) = open(&directory).unwrap();
+    assert_eq!(state, rich());
+    let id = store.id();
+    store.begin(Incarnation(2)).unwrap();
+    drop(store);
+    // That one crashed.
+    let (store, state) = open(&directory).unwrap();
+    assert_eq!((store.id(), state.incarnation), (id, Incarnation(2)));
+    assert!(state.partitions.iter().all(|p| p.nodes.is_empty() && p.allocations.is_empty()));
+    assert!(state.registrar.next_node > 1 << 40, "{}", state.registrar.next_node);
+    let leapt = state.registrar.next_node;
+    // The next one crashed too, having registered nodes from there on.
+    store.begin(Incarnation(3)).unwrap();
+    drop(store);
+    let (_store, state) = open(&directory).unwrap();
+    assert!(state.registrar.next_node >= leapt + (1 << 40));
+}
+
+#[test]
+fn a_second_service_is_refused() {
+    let directory = tempfile::tempdir().unwrap();
+    let _first = open(&directory).unwrap();
+    let second = open(&directory).map(drop).unwrap_err();
+    assert!(matches!(second, StorageError::InUse { .. }), "{second}");
+}
+
+#[test]
+fn a_file_that_is_no_store_is_an_error() {
+    let directory = tempfile::tempdir().unwrap();
+    std::fs::write(directory.path().join(FILE), b"not a database").unwrap();
+    let error = open(&directory).map(drop).unwrap_err();
+    assert!(error.to_string().contains(FILE), "{error}");
+}
+
+/// Contradictions that the engine would assert against: each is told by name instead.
+#[test]
+fn states_that_contradict_themselves_are_told_by_name() {
+    type Damage = fn(&mut StoreState);
+    let cases: [(Damage, &str); 14] = [
+        (|s| s.registrar.next_node = 8, "node n8 was never registered"),
+        (|s| s.registrar.resources.truncate(1), "resource 1 has no name"),
+        (|s| s.registrar.resources[1] = "licence".to_owned(), "resource kinds"),
+        (
+            |s| s.partitions[1].nodes[1].registration.spec.name = "node-3".into(),
+            "two nodes are called `node-3`",
+        ),
+        (|s| s.partitions[1].nodes[1].registration.ordinal = Ordinal(3), "two nodes have place 3"),
+        (|s| s.partitions[3].nodes[0].registration.spec.gpus = 17, "node n8 has 17 GPUs"),
+        (
+            |s| s.partitions[3].nodes[0].registration.partition = PartitionId(2),
+            "on node n8, which is not there",
+        ),
+        (|s| s.partitions[3].nodes[0].registration.partition = PartitionId(4), "of a partition that is none"),
+        (|s| s.partitions[3].allocations[0].node = NodeId(4), "allocation a1-3-1 is on node n4"),
+        (
+            |s| s.partitions[3].allocations[0].id.partition = PartitionId(9),
+            "allocation a1-9-1 is of a partition",
+        ),
+        (
+            |s| s.partitions[3].allocations[0].id.incarnation = Incarnation(6),
+            "a6-3-1 is of a start that never was",
+        ),
+        (|s| s.partitions[1].allocations[2].gpus.mask = 0b11, "a1-1-3 holds other GPUs than it asked for"),
+        (|s| s.partitions[1].allocations[1].gpus.mask = 0b10, "GPU 1 that others hold"),
+        (
+            |s| {
+                let max = Amount::try_from_units(wharf_core::limits::AMOUNT_MAX).unwrap();
+                s.partitions[3].allocations[0].demand.cpu = max;
+            },
+            "holds more than can be",
+        ),
+    ];
+    for (damage, named) in cases {
+        let mut state = rich();
+        damage(&mut state);
+        let error = open(&stopped_with(&state)).map(drop).unwrap_err();
+        assert!(matches!(error, StorageError::Content { .. }), "{error:?}");
+        let message = error.to_string();
+        assert!(
+            message.contains(named) && message.contains("restore the file"),
+            "expected {named}: {message}"
+        );
+    }
+}
+
+/// Overwrites one row of a stopped store.
+fn overwrite(change: impl FnOnce(&redb::WriteTransaction)) -> StorageError {
+    let directory = stopped_with(&rich());
+    let database = Database::open(directory.path().join(FILE)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    change(&transaction);
+    transaction.commit().unwrap();
+    drop(database);
+    let first = open(&directory).map(drop).unwrap_err();
+    // Nothing was taken: the next start finds the same damage and does not begin with empty books.
+    let second = open(&directory).map(drop).unwrap_err();
+    assert_eq!(first.to_string(), second.to_string());
+    first
+}
+
+#[test]
+fn damaged_rows_are_told_by_name() {
+    let node = |bytes: Vec<u8>| {
+        overwrite(|t| drop(t.open_table(NODES).unwrap().insert(3, bytes.as_slice()).unwrap()))
+    };
+    let good = record::encode_node(&rich().partitions[1].nodes[0]);
+    // Every row that was cut short, and rows of noise.
+    for bytes in
+        [Vec::new(), vec![0xff; 64], good[..good.len() / 2].to_vec(), good[..good.len() - 1].to_vec()]
+    {
+        let error = node(bytes.clone());
+        assert!(matches!(error, StorageError::Content { .. }), "{bytes:?}: {error:?}");
+        assert!(error.to_string().contains("node 3"), "{error}");
+    }
+    let key = (1, 1, 2);
+    let error = overwrite(|t| drop(t.open_table(ALLOCATIONS).unwrap().insert(key, [1].as_slice()).unwrap()));
+    assert!(error.to_string().contains("allocation a1-1-2"), "{error}");
+    let error = overwrite(|t| drop(t.open_table(RESOURCES).unwrap().remove(0).unwrap()));
+    assert!(error.to_string().contains("resource 0 is missing"), "{error}");
+    let error = overwrite(|t| drop(t.open_table(SEQUENCES).unwrap().insert(PARTITIONS, 1).unwrap()));
+    assert!(error.to_string().contains("partition 4 is none"), "{error}");
+}
+
+#[test]
+fn damaged_numbers_are_told_by_name() {
+    let cases = [
+        ("format", 2, "has format 2"),
+        ("partitions", 0, "partitions"),
+        ("partitions", 70_000, "partitions"),
+        ("incarnation", u64::MAX, "incarnation"),
+    ];
+    for (key, number, named) in cases {
+        let error = overwrite(|t| drop(t.open_table(NUMBERS).unwrap().insert(key, number).unwrap()));
+        assert!(matches!(error, StorageError::Content { .. }), "{error:?}");
+        assert!(error.to_string().contains(named), "{error}");
+    }
+    let short = [1u8; 3].as_slice();
+    let error = overwrite(|t| drop(t.open_table(IDENTITY).unwrap().insert("store", short).unwrap()));
+    assert!(error.to_string().contains("identity"), "{error}");
+}
+
+/// Every single damaged bit of a row is either seen or gives a state that the engine can open.
+#[test]
+fn no_damaged_bit_of_a_row_panics() {
+    let row = record::encode_node(&rich().partitions[1].nodes[0]);
+    for bit in 0..row.len() * 8 {
+        let mut damaged = row.clone();
+        damaged[bit / 8] ^= 1 << (bit % 8);
+        let Ok(node) = record::decode_node(3, &damaged) else { continue };
+        let mut state = rich();
+        state.partitions[1].nodes[0] = node;
+        if state.partitions[1].nodes[0].registration.partition != PartitionId(1)
+            || check_state(&state).is_err()
+        {
+            continue;
+        }
+        let waker = std::task::Waker::noop().clone();
+        Engine::open(state, &EngineConfig::default(), vec![waker]).unwrap();
+    }
+}

@@ -1,0 +1,15 @@
+//! The real binary, end to end: every command in both of its forms, its exit statuses and its
+//! words for what goes wrong; signals, restarts, reloads, metrics and certificates of the daemon.
+
+mod harness;
+
+#[path = "binary/commands.rs"]
+mod commands;
+#[path = "binary/faults.rs"]
+mod faults;
+#[path = "binary/metrics.rs"]
+mod metrics;
+#[path = "binary/reload.rs"]
+mod reload;
+#[path = "binary/restarts.rs"]
+mod restarts;

@@ -1,0 +1,314 @@
+//! Runs the real `wharf` binary: as a daemon with its own directory, and as a command.
+//!
+//! Nothing here sleeps. The daemon says on standard output where it serves, its log is read line
+//! by line, and the end of its standard output is the end of the process: every wait is for one
+//! of these, with a generous limit, so that a failure is a failure and not a hang.
+
+#![allow(unreachable_pub, reason = "its items are for the modules of one test binary")]
+
+use std::future::Future;
+use std::io::{BufRead, BufReader, Read, Write};
+use std::net::{SocketAddr, TcpStream};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
+use std::sync::{Arc, Condvar, Mutex};
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+use tempfile::TempDir;
+use wharf_net::client::{Client, ClientConfig};
+use wharf_ops::daemon::read_certificates;
+
+/// Far above what anything here takes, also on a machine that does much else.
+pub const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A directory for one test: data, configuration and certificates.
+pub struct Site {
+    directory: TempDir,
+}
+
+impl Site {
+    pub fn new() -> Self {
+        Self { directory: tempfile::tempdir().expect("a temporary directory") }
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.directory.path().join(name)
+    }
+
+    /// Writes a file and answers its path as an argument.
+    pub fn write(&self, name: &str, text: &str) -> String {
+        std::fs::write(self.path(name), text).expect("the directory can be written");
+        text_of(&self.path(name))
+    }
+
+    pub fn data_dir(&self) -> String {
+        text_of(&self.path("data"))
+    }
+
+    pub fn development_certificate(&self) -> String {
+        text_of(&self.path("data").join("dev-cert.pem"))
+    }
+
+    /// The binary, in an environment without settings and with a home of its own.
+    pub fn wharf(&self, arguments: &[&str]) -> Command {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_wharf"));
+        for (name, _) in std::env::vars_os() {
+            if name.to_string_lossy().starts_with("WHARF_") {
+                command.env_remove(name);
+            }
+        }
+        command.env("HOME", self.directory.path()).env_remove("XDG_DATA_HOME");
+        command.args(arguments).stdin(Stdio::null());
+        command
+    }
+
+    /// Runs a command to its end.
+    pub fn run(&self, arguments: &[&str]) -> Ended {
+        Ended::of(&mut self.wharf(arguments))
+    }
+
+    /// `wharf serve` on a port that the system chooses, with its store in this site; flags of
+    /// `more` stand in place of these.
+    fn serve_command(&self, more: &[&str]) -> Command {
+        let data_dir = self.data_dir();
+        let mut command = self.wharf(&["serve"]);
+        for (flag, value) in
+            [("--listen", "127.0.0.1:0"), ("--metrics-listen", ""), ("--data-dir", &data_dir)]
+        {
+            if !more.contains(&flag) {
+                command.args([flag, value]);
+            }
+        }
+        command.args(more);
+        command
+    }
+
+    /// A daemon that serves.
+    #[track_caller]
+    pub fn serve(&self, more: &[&str]) -> Service {
+        Service::start(self.serve_command(more), self.development_certificate())
+    }
+
+    /// A daemon that does not come to serve.
+    #[track_caller]
+    pub fn serve_in_vain(&self, more: &[&str]) -> Ended {
+        Ended::of(&mut self.serve_command(more))
+    }
+}
+
+fn text_of(path: &Path) -> String {
+    path.to_str().expect("temporary paths are text").to_owned()
+}
+
+/// A command that ended.
+#[derive(Debug)]
+pub struct Ended {
+    pub code: Option<i32>,
+    pub out: String,
+    pub err: String,
+}
+
+impl Ended {
+    pub fn of(command: &mut Command) -> Self {
+        let Output { status, stdout, stderr } = command.output().expect("the binary runs");
+        let text = |bytes| String::from_utf8(bytes).expect("output is text");
+        Self { code: status.code(), out: text(stdout), err: text(stderr) }
+    }
+
+    /// With this exit status; all of its output is text for people.
+    #[track_caller]
+    pub fn with(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        assert!(!self.err.contains("panicked"), "{self:#?}");
+        self
+    }
+
+    /// Its output says all of this.
+    #[track_caller]
+    pub fn says(self, texts: &[&str]) -> Self {
+        for text in texts {
+            assert!(self.out.contains(text) || self.err.contains(text), "expected `{text}` in {self:#?}");
+        }
+        self
+    }
+
+    #[track_caller]
+    pub fn json(&self) -> Value {
+        serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
+    }
+}
+
+/// Lines of a log as they come.
+#[derive(Default)]
+struct Log {
+    lines: Mutex<Vec<String>>,
+    more: Condvar,
+}
+
+/// A daemon that serves.
+pub struct Service {
+    child: Child,
+    out: Receiver<String>,
+    log: Arc<Log>,
+    pub address: SocketAddr,
+    pub metrics: Option<SocketAddr>,
+    certificate: String,
+    site: Site,
+}
+
+impl Service {
+    #[track_caller]
+    fn start(mut command: Command, certificate: String) -> Self {
+        let mut child =
+            command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
+        let (stdout, stderr) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+        let (sender, out) = sync_channel(1024);
+        std::thread::spawn(move || {
+            BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|l| sender.send(l))
+        });
+        let log = Arc::new(Log::default());
+        let written = Arc::clone(&log);
+        std::thread::spawn(move || {
+            for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                written.lines.lock().expect("no panic").push(line);
+                written.more.notify_all();
+            }
+        });
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 0));
+        let mut service =
+            Self { child, out, log, address: nowhere, metrics: None, certificate, site: Site::new() };
+        loop {
+            let line = service.out.recv_timeout(PATIENCE);
+            let line =
+                line.unwrap_or_else(|error| panic!("it does not serve ({error}): {:#?}", service.log()));
+            if let Some(address) = line.strip_prefix("metrics on ") {
+                service.metrics = Some(address.parse().expect("an address"));
+            } else if let Some(address) = line.strip_prefix("serving on ") {
+                service.address = address.parse().expect("an address");
+                return service;
+            }
+        }
+    }
+
+    pub fn log(&self) -> Vec<String> {
+        self.log.lines.lock().expect("no panic").clone()
+    }
+
+    /// Waits until the log has `count` lines with `text`; the last of them.
+    #[track_caller]
+    pub fn wait_for_log(&self, text: &str, count: usize) -> String {
+        let (mut lines, deadline) = (self.log.lines.lock().expect("no panic"), Instant::now() + PATIENCE);
+        loop {
+            let found: Vec<_> = lines.iter().filter(|line| line.contains(text)).collect();
+            if found.len() >= count {
+                return found[count - 1].clone();
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            assert!(!left.is_zero(), "the log does not say `{text}` {count} times: {lines:#?}");
+            lines = self.log.more.wait_timeout(lines, left).expect("no panic").0;
+        }
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        let kill = format!("kill -{name} {}", self.child.id());
+        assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+    }
+
+    /// Waits for the end of the process, without which there is no answer.
+    #[track_caller]
+    pub fn wait(&mut self) -> ExitStatus {
+        loop {
+            match self.out.recv_timeout(PATIENCE) {
+                Ok(_) => {}
+                Err(RecvTimeoutError::Disconnected) => return self.child.wait().expect("a child"),
+                Err(RecvTimeoutError::Timeout) => panic!("it does not end: {:#?}", self.log()),
+            }
+        }
+    }
+
+    /// A clean end.
+    #[track_caller]
+    pub fn stop(mut self) {
+        self.signal("TERM");
+        assert_eq!(self.wait().code(), Some(0), "{:#?}", self.log());
+    }
+
+    /// As a power failure would end it.
+    #[track_caller]
+    pub fn kill(mut self) {
+        self.child.kill().expect("it runs");
+        assert!(!self.wait().success());
+    }
+
+    /// Runs a command against it.
+    pub fn run(&self, arguments: &[&str]) -> Ended {
+        self.run_trusting(&self.certificate, arguments)
+    }
+
+    pub fn run_trusting(&self, ca: &str, arguments: &[&str]) -> Ended {
+        let address = self.address.to_string();
+        let mut all = arguments.to_vec();
+        all.extend(["--server", &address, "--ca", ca]);
+        self.site.run(&all)
+    }
+
+    /// What a command prints with `--json`, having succeeded.
+    #[track_caller]
+    pub fn json(&self, arguments: &[&str]) -> Value {
+        let mut all = arguments.to_vec();
+        all.push("--json");
+        self.run(&all).with(0).json()
+    }
+
+    /// A client in the test's process.
+    pub async fn client(&self) -> Client {
+        self.client_trusting(&self.certificate).await
+    }
+
+    pub async fn client_trusting(&self, ca: &str) -> Client {
+        within(Client::connect(self.client_config(ca))).await.expect("the service is there")
+    }
+
+    pub fn client_config(&self, ca: &str) -> ClientConfig {
+        ClientConfig {
+            server: self.address,
+            server_name: "localhost".to_owned(),
+            roots: read_certificates(Path::new(ca)).expect("it was written"),
+            name: "test".to_owned(),
+            reconnects: 0,
+        }
+    }
+
+    /// A page over HTTP: its status line and body.
+    pub fn http(&self, path: &str) -> (String, String) {
+        let mut stream =
+            TcpStream::connect(self.metrics.expect("metrics are on")).expect("metrics are served");
+        stream.set_read_timeout(Some(PATIENCE)).expect("not zero");
+        write!(stream, "GET {path} HTTP/1.1\r\nHost: test\r\nConnection: close\r\n\r\n").expect("it listens");
+        let mut text = String::new();
+        stream.read_to_string(&mut text).expect("it answers");
+        let (head, body) = text.split_once("\r\n\r\n").expect("an HTTP answer");
+        (head.to_owned(), body.to_owned())
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        // Only where a test failed, or does not care: an ended process cannot be killed again.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+/// A runtime for a client; between two calls of `block_on` the connection stands still.
+pub fn runtime() -> tokio::runtime::Runtime {
+    tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
+}
+
+/// The outcome of `future`, which must come.
+pub async fn within<F: Future>(future: F) -> F::Output {
+    tokio::time::timeout(PATIENCE, future).await.expect("nothing came of what was awaited")
+}

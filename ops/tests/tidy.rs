@@ -1,0 +1,349 @@
+//! The habits of this code base that a machine can check, over the whole workspace: prose about
+//! them would rot, a failing test does not. Each failure names file, line and remedy.
+//!
+//! The checks read text, not syntax: a word in a comment counts where that is the wish (left-over
+//! notes), and comments are cut off where it is not (`HashMap` in `core`).
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The workspace's crates in their one line: each may use those before it and none after it.
+const CRATES: [(&str, &str); 5] = [
+    ("core", "wharf-core"),
+    ("net", "wharf-net"),
+    ("ops", "wharf-ops"),
+    ("bench-harness", "wharf-bench"),
+    ("fuzz", "wharf-fuzz"),
+];
+
+/// Longest file, in lines.
+const LINES_MAX: usize = 600;
+/// Longest file of those that are known to be too long.
+const LINES_HARD_MAX: usize = 900;
+/// Files above [`LINES_MAX`] with the length that they may have: this list only shrinks.
+const TOO_LONG: [(&str, usize); 0] = [];
+
+/// Lines above an ordering in which its partner or reason stands.
+const ORDERING_COMMENT_LINES: usize = 8;
+
+/// A file below the root.
+struct Source {
+    /// With `/` between its parts.
+    path: String,
+    text: String,
+}
+
+impl Source {
+    fn lines(&self) -> impl Iterator<Item = (usize, &str)> {
+        (1..).zip(self.text.lines())
+    }
+
+    /// The lines without what follows `//`.
+    fn code(&self) -> impl Iterator<Item = (usize, &str)> {
+        self.lines().map(|(number, line)| (number, line.split("//").next().unwrap_or_default()))
+    }
+}
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("ops stands in the workspace").to_owned()
+}
+
+/// Every Rust file of the workspace's crates, in order of path.
+fn sources() -> Vec<Source> {
+    let mut sources = Vec::new();
+    for (directory, _) in CRATES {
+        collect(&root().join(directory), directory, &mut sources);
+    }
+    assert!(sources.len() > 50, "the workspace's sources are not where they were: {} files", sources.len());
+    sources.sort_by(|a, b| a.path.cmp(&b.path));
+    sources
+}
+
+fn collect(directory: &Path, path: &str, sources: &mut Vec<Source>) {
+    for entry in fs::read_dir(directory).unwrap_or_else(|error| panic!("{path}: {error}")) {
+        let entry = entry.expect("a directory entry");
+        let name = entry.file_name().into_string().expect("names are text");
+        let path = format!("{path}/{name}");
+        // What tools leave behind is no source.
+        if entry.path().is_dir() && !["target", "corpus", "artifacts"].contains(&name.as_str()) {
+            collect(&entry.path(), &path, sources);
+        } else if name.ends_with(".rs") {
+            let text = fs::read_to_string(entry.path()).unwrap_or_else(|error| panic!("{path}: {error}"));
+            sources.push(Source { path, text });
+        }
+    }
+}
+
+/// Fails with every fault on a line of its own.
+#[track_caller]
+fn none(faults: &[String]) {
+    assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
+}
+
+#[test]
+fn every_file_opens_with_what_it_is() {
+    let mut faults = Vec::new();
+    for source in sources() {
+        // A fuzz target has to begin with what makes it one.
+        let first = source.text.lines().find(|line| !line.starts_with("#![") && !line.is_empty());
+        if !first.is_some_and(|line| line.starts_with("//!")) {
+            faults.push(format!("{}:1: open the file with `//!`: what it is, and why so", source.path));
+        }
+    }
+    none(&faults);
+}
+
+#[test]
+fn files_are_short() {
+    let mut faults = Vec::new();
+    let mut known: BTreeMap<_, _> = TOO_LONG.into_iter().collect();
+    for source in sources() {
+        let lines = source.text.lines().count();
+        let limit = known.remove(source.path.as_str());
+        match limit {
+            Some(limit) if lines <= LINES_MAX => {
+                faults.push(format!(
+                    "{}: is short now: take it out of TOO_LONG (it stands there with {limit})",
+                    source.path
+                ));
+            }
+            Some(limit) if lines < limit => {
+                faults.push(format!(
+                    "{}: has {lines} lines: write {lines} in place of {limit} in TOO_LONG",
+                    source.path
+                ));
+            }
+            _ if lines > limit.unwrap_or(LINES_MAX).min(LINES_HARD_MAX) => {
+                faults.push(format!(
+                    "{}:{LINES_MAX}: has {lines} lines: split it by what its parts do",
+                    source.path
+                ));
+            }
+            _ => {}
+        }
+    }
+    faults.extend(known.keys().map(|path| format!("{path}: is gone: take it out of TOO_LONG")));
+    none(&faults);
+}
+
+#[test]
+fn nothing_is_left_over() {
+    // Put together, so that this file does not name what it bans.
+    let banned = [
+        (["TO", "DO"].concat(), "do it, or write an issue"),
+        (["FIX", "ME"].concat(), "mend it, or write an issue"),
+        (["dbg", "!("].concat(), "take it out"),
+        (["to", "do!("].concat(), "write it"),
+        (["unimplemen", "ted!("].concat(), "write it"),
+    ];
+    let mut faults = Vec::new();
+    for source in sources() {
+        for (number, line) in source.lines() {
+            for (word, remedy) in banned.iter().filter(|(word, _)| line.contains(word.as_str())) {
+                faults.push(format!("{}:{number}: `{word}`: {remedy}", source.path));
+            }
+        }
+    }
+    none(&faults);
+}
+
+#[test]
+fn unsafe_code_stays_in_the_rings() {
+    // Put together, so that this file does not name what it bans.
+    let (keyword, mut faults) = (["un", "safe"].concat(), Vec::new());
+    for source in sources() {
+        if source.path.starts_with("core/src/ring/") {
+            continue;
+        }
+        for (number, code) in source.code() {
+            let words = code.split(|c: char| !c.is_alphanumeric() && c != '_');
+            if words.into_iter().any(|word| word == keyword) {
+                faults.push(format!(
+                    "{}:{number}: `{keyword}` stands below core/src/ring/ only: build on what is there without it",
+                    source.path
+                ));
+            }
+        }
+    }
+    for (directory, package) in CRATES.into_iter().skip(1) {
+        let path = format!("{directory}/src/lib.rs");
+        let text = fs::read_to_string(root().join(&path)).unwrap_or_default();
+        if !text.contains(&format!("#![forbid({keyword}_code)]")) {
+            faults.push(format!("{path}:1: {package} needs none: say `#![forbid({keyword}_code)]`"));
+        }
+    }
+    none(&faults);
+}
+
+#[test]
+fn every_memory_ordering_is_explained() {
+    let orderings =
+        ["Relaxed", "Acquire", "Release", "AcqRel", "SeqCst"].map(|name| format!("Ordering::{name}"));
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|source| source.path.starts_with("core/src/")) {
+        let lines: Vec<_> = source.text.lines().collect();
+        for (number, code) in source.code() {
+            if !orderings.iter().any(|ordering| code.contains(ordering.as_str())) {
+                continue;
+            }
+            let near = &lines[number.saturating_sub(1 + ORDERING_COMMENT_LINES)..number];
+            let explained = |line: &&str| {
+                let comment = line.split_once("//").map_or("", |(_, comment)| comment).to_lowercase();
+                ["pairs with", "relaxed", "acquire", "release", "seqcst", "acqrel"]
+                    .iter()
+                    .any(|word| comment.contains(word))
+            };
+            if !near.iter().any(explained) {
+                faults.push(format!(
+                    "{}:{number}: say above it what this ordering pairs with, and where (`Acquire: pairs with …`), \
+                     or why it needs no partner",
+                    source.path
+                ));
+            }
+        }
+    }
+    none(&faults);
+}
+
+#[test]
+fn the_wire_format_has_one_door() {
+    let mut faults = Vec::new();
+    // Put together, so that this file does not go through it.
+    let name = ["bin", "code"].concat();
+    for source in sources().iter().filter(|source| source.path != "net/src/codec/body.rs") {
+        for (number, code) in source.code() {
+            if code.contains(&format!("{name}::")) || code.contains(&format!("use {name}")) {
+                faults.push(format!(
+                    "{}:{number}: `{name}` is used in net/src/codec/body.rs only: use `encode_body` and `decode_body`",
+                    source.path
+                ));
+            }
+        }
+    }
+    for (directory, _) in CRATES.iter().filter(|(directory, _)| *directory != "net") {
+        if dependencies(directory).contains(&name) {
+            faults.push(format!(
+                "{directory}/Cargo.toml: `{name}` is a dependency of net only: go through its codec"
+            ));
+        }
+    }
+    none(&faults);
+}
+
+/// The names of everything that a crate depends on, of whatever kind and for whatever target.
+fn dependencies(directory: &str) -> BTreeSet<String> {
+    let path = root().join(directory).join("Cargo.toml");
+    let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{directory}/Cargo.toml: {error}"));
+    let manifest: toml::Table =
+        text.parse().unwrap_or_else(|error| panic!("{directory}/Cargo.toml: {error}"));
+    let mut names = BTreeSet::new();
+    let mut add = |table: &toml::Table| {
+        for kind in ["dependencies", "dev-dependencies", "build-dependencies"] {
+            let found = table.get(kind).and_then(toml::Value::as_table);
+            for (name, value) in found.into_iter().flatten() {
+                // Under another name it is the same package.
+                let package = value.get("package").and_then(toml::Value::as_str);
+                names.insert(package.unwrap_or(name).to_owned());
+            }
+        }
+    };
+    add(&manifest);
+    let targets = manifest.get("target").and_then(toml::Value::as_table);
+    targets.into_iter().flatten().filter_map(|(_, target)| target.as_table()).for_each(add);
+    names
+}
+
+#[test]
+fn dependencies_point_one_way() {
+    let mut faults = Vec::new();
+    for (place, (directory, package)) in CRATES.into_iter().enumerate() {
+        let used = dependencies(directory);
+        for (_, later) in CRATES.into_iter().skip(place) {
+            if used.contains(later) {
+                faults.push(format!(
+                    "{directory}/Cargo.toml: {package} may not depend on {later}: the line is core <- net <- ops <- \
+                     bench-harness <- fuzz; move what both need to the earlier of them"
+                ));
+            }
+        }
+    }
+    // The engine knows no runtime, no wire, no file format, no randomness of the system.
+    let banned = ["tokio", "quinn", "rustls", "serde", "serde_json", "redb", "rand", "getrandom", "tracing"];
+    let used = dependencies("core");
+    for name in banned.into_iter().filter(|name| used.contains(*name)) {
+        faults.push(format!(
+            "core/Cargo.toml: core may not depend on `{name}`: I/O, formats and clocks stand at the edge"
+        ));
+    }
+    none(&faults);
+}
+
+#[test]
+fn the_engine_has_no_clock_and_no_random_order() {
+    let banned = [
+        ("HashMap", "its order differs from run to run: use `FixedMap` or `BTreeMap`"),
+        ("HashSet", "its order differs from run to run: use `FixedMap` or `BTreeSet`"),
+        ("Instant", "time comes in as an argument: take a `Time`"),
+        ("SystemTime", "time comes in as an argument: take a `Time`"),
+        ("RandomState", "the seed comes in as an argument: use `Rng`"),
+        ("thread::sleep", "wait for an event, not for time"),
+        ("std::fs", "files stand at the edge, in ops"),
+        ("std::net", "sockets stand at the edge, in net"),
+    ];
+    let mut faults = Vec::new();
+    // map.rs is where the map of fixed order is made of the other.
+    let engine = |source: &&Source| source.path.starts_with("core/src/") && source.path != "core/src/map.rs";
+    for source in sources().iter().filter(engine) {
+        for (number, code) in source.code() {
+            for (word, remedy) in banned {
+                let whole = |at: usize| {
+                    let around = |c: Option<char>| c.is_some_and(|c| c.is_alphanumeric() || c == '_');
+                    !around(code[..at].chars().next_back()) && !around(code[at + word.len()..].chars().next())
+                };
+                if code.match_indices(word).any(|(at, _)| whole(at)) {
+                    faults.push(format!("{}:{number}: `{word}` in the engine: {remedy}", source.path));
+                }
+            }
+        }
+    }
+    none(&faults);
+}
+
+/// Whether `quoted`, a text in backticks, is meant as the path of a file of the workspace.
+fn is_path(quoted: &str) -> bool {
+    let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
+    quoted.contains('/') && quoted.ends_with(".rs") && quoted.chars().all(plain)
+}
+
+#[test]
+fn what_the_architecture_page_names_is_there() {
+    // The page comes with the first release of the workspace.
+    let Ok(page) = fs::read_to_string(root().join("ARCHITECTURE.md")) else { return };
+    let sources = sources();
+    let mut faults = Vec::new();
+    for (number, line) in (1..).zip(page.lines()) {
+        let quoted: Vec<_> = line.split('`').skip(1).step_by(2).collect();
+        for path in quoted.iter().filter(|quoted| is_path(quoted)) {
+            if !sources.iter().any(|source| source.path == **path) {
+                faults.push(format!(
+                    "ARCHITECTURE.md:{number}: there is no file `{path}`: name the one that took its place"
+                ));
+            }
+        }
+        // A test or function by its file: `path/to/file.rs::name`.
+        for (path, name) in quoted.iter().filter_map(|quoted| quoted.split_once(".rs::")) {
+            let path = format!("{path}.rs");
+            let found = sources.iter().find(|source| source.path == path);
+            if !found.is_some_and(|source| source.text.contains(&format!("fn {name}("))) {
+                faults.push(format!("ARCHITECTURE.md:{number}: there is no `{name}` in `{path}`: name the test that took its place"));
+            }
+        }
+    }
+    if page.lines().count() >= 500 {
+        faults.push(
+            "ARCHITECTURE.md:500: has 500 lines or more: say less, or say it beside the code".to_owned(),
+        );
+    }
+    none(&faults);
+}

@@ -42,7 +42,13 @@ fn replay_and_verify(files: &Files, options: &ReplayOptions, refusals: Refusals)
 
 fn every_policy_on_every_number_of_shards(files: &Files) {
     for policy in Policy::ALL {
-        let options = |shards, baseline| ReplayOptions { policy, shards, seed: 7, baseline, ..ReplayOptions::default() };
+        let options = |shards, baseline| ReplayOptions {
+            policy,
+            shards,
+            seed: 7,
+            baseline,
+            ..ReplayOptions::default()
+        };
         // One connection, one shard: the scan must place pod for pod the same, or the replay fails.
         let (replay, _) = replay_and_verify(files, &options(1, true), Refusals::AtTheirMoment);
         let identical = (policy != Policy::Random).then_some(true);
@@ -63,7 +69,8 @@ fn the_default_pods_are_placed_soundly() {
 fn the_constrained_pods_are_placed_soundly() {
     let Some(files) = files(CONSTRAINED) else { return };
     every_policy_on_every_number_of_shards(&files);
-    let options = ReplayOptions { policy: Policy::BestFit, in_flight: 1, shards: 8, ..ReplayOptions::default() };
+    let options =
+        ReplayOptions { policy: Policy::BestFit, in_flight: 1, shards: 8, ..ReplayOptions::default() };
     let (_, verified) = replay_and_verify(&files, &options, Refusals::AtTheirMoment);
     assert!(verified.constrained_placed > 1000, "{verified:?}");
 }

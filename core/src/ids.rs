@@ -45,16 +45,17 @@ pub struct Incarnation(pub u32);
 
 /// One granted placement.
 ///
-/// Unique for ever: `sequence` counts within (`incarnation`, `partition`). The partition stands
-/// in the id, so that a release finds its shard without a directory, whatever the number of
-/// shards was when the allocation was granted.
+/// Unique for ever: `sequence` counts within the partition, and a start that lost the end of the
+/// count has an `incarnation` of its own. The partition stands in the id, so that a release finds
+/// its shard without a directory, whatever the number of shards was when the allocation was
+/// granted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllocationId {
     /// The start of the service that granted it.
     pub incarnation: Incarnation,
     /// The partition of its node.
     pub partition: PartitionId,
-    /// Counted from 1 within incarnation and partition.
+    /// Counted from 1 within the partition.
     pub sequence: u64,
 }
 

@@ -52,7 +52,8 @@ pub struct AllocationRecord {
 pub struct PartitionState {
     /// Which.
     pub id: PartitionId,
-    /// The last allocation sequence granted in this incarnation.
+    /// The last allocation sequence granted. Goes on over restarts, although the incarnation in
+    /// the ids would keep them apart: the books of a clean restart are then the same.
     pub sequence: u64,
     /// In order of id.
     pub nodes: Vec<NodeRecord>,
@@ -283,9 +284,7 @@ fn open_shards(
     seeds: &mut Rng,
 ) -> Vec<Shard> {
     let mut owned: Vec<Vec<PartitionState>> = (0..config.shards).map(|_| Vec::new()).collect();
-    for mut partition in partitions {
-        // Ids of this start begin anew under its incarnation.
-        partition.sequence = 0;
+    for partition in partitions {
         let shard = table.shard(partition.id).expect("the table covers the store's partitions");
         owned[shard.index()].push(partition);
     }

@@ -7,7 +7,7 @@
 use wharf_core::ids::Ordinal;
 use wharf_core::index::tree::Direction;
 use wharf_core::index::{
-    Candidates, Dimension, DistBuckets, Geometry, PolicyState, ResourceVector, Slot, Visits,
+    Candidates, Dimension, DistBuckets, Geometry, Marks, PolicyState, ResourceVector, Slot, Visits,
 };
 use wharf_core::request::Policy;
 use wharf_core::resource::Amount;
@@ -50,7 +50,7 @@ fn index(theta: Theta) -> DistBuckets {
     .expect("two different dimensions");
     let mut index = DistBuckets::new(geometry);
     for (slot, (_, vcores, gib)) in (0..).zip(NODES) {
-        index.insert(slot, Ordinal(u64::from(slot) + 1), &vector(vcores, gib));
+        index.insert(slot, Ordinal(u64::from(slot) + 1), &vector(vcores, gib), Marks::NONE);
     }
     index
 }

@@ -133,6 +133,25 @@ fn a_request_that_always_comes_too_late_is_refused_in_the_end() {
     assert_eq!(asked, usize::from(SHARDS) * (usize::from(REFUSAL_RETRIES_MAX) + 1));
 }
 
+/// With one shard a refusal is final at once: asked again, the request would overtake what came
+/// after it.
+#[test]
+fn a_single_shard_is_asked_once() {
+    let mut engine = open(StoreState::create(1), 1, 2);
+    add_node(&mut engine, node_spec("n", 4, 0));
+    let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(4))) else {
+        panic!("an empty node takes what it has");
+    };
+    let clock = ManualClock::new(engine.now);
+    engine.ports[0].submit(1, PortRequest::Place(cores(2)), engine.now).expect("room");
+    let (reply, asked) = follow(&mut engine, &clock, |engine, _, _| {
+        interfere(engine, &clock, PortRequest::Release(placement.allocation));
+    });
+    assert!(matches!(reply, PortReply::Refused(Verdict::NoFitNow, _)), "{reply:?}");
+    assert_eq!(asked, 1);
+    check_all(&engine);
+}
+
 fn list(engine: &mut Engine) -> Vec<NodeView> {
     let command = Command::ListNodes { after: Ordinal(0), limit: u16::MAX };
     let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(command)) else {

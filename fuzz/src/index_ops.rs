@@ -152,6 +152,11 @@ fn mark(number: usize) -> Mark {
     Mark::new(MARKS[number % MARKS.len()])
 }
 
+fn is_marked(known: &[Known], slot: Slot, number: u8) -> bool {
+    let number = usize::from(number) % MARKS.len();
+    known.iter().any(|known| known.slot == slot && known.marks >> number & 1 == 1)
+}
+
 fn marks(bits: u8) -> Marks {
     let held = (0..MARKS.len()).filter(|number| bits >> number & 1 == 1);
     held.fold(Marks::NONE, |marks, number| marks.with(mark(number), true))
@@ -306,11 +311,12 @@ impl Pair {
         };
         walk.sort_unstable();
         walk.dedup();
+        let known = &self.known;
         let member = |slot: Slot| match named {
             Named::All => true,
             Named::Bits(bits) => bits >> (slot % 8) & 1 == 1,
             Named::Walk(_) => walk.contains(&slot),
-            Named::Marked(number) => self.is_marked(slot, number),
+            Named::Marked(number) => is_marked(known, slot, number),
         };
         let candidates = match named {
             Named::Walk(_) => Candidates::Walk(&walk),
@@ -336,11 +342,6 @@ impl Pair {
             return Err(format!("the cursor stands at {:?}, expected {}", self.state, self.oracle.cursor()));
         }
         Ok(())
-    }
-
-    fn is_marked(&self, slot: Slot, number: u8) -> bool {
-        let number = usize::from(number) % MARKS.len();
-        self.known.iter().any(|known| known.slot == slot && known.marks >> number & 1 == 1)
     }
 
     fn leaves(&self, direction: Direction, asked: Values, bits: u8) -> Result<(), String> {

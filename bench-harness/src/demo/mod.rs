@@ -7,8 +7,8 @@ pub use churn::{Churn, ChurnReport, churn};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use wharf_net::client::ClientConfig;
 use wharf_net::client::Client;
+use wharf_net::client::ClientConfig;
 use wharf_ops::config::Config;
 use wharf_ops::daemon::{Daemon, DaemonError};
 
@@ -87,7 +87,8 @@ pub fn run(options: DemoOptions, progress: &mut dyn Progress) -> Result<Demo, De
 }
 
 fn drive(daemon: &Daemon, options: DemoOptions, progress: &mut dyn Progress) -> Result<Demo, DemoError> {
-    let cluster = SyntheticCluster { nodes: options.nodes, pods: 10_000, seed: options.seed, gpu_spec_percent: 10 };
+    let cluster =
+        SyntheticCluster { nodes: options.nodes, pods: 10_000, seed: options.seed, gpu_spec_percent: 10 };
     let trace = cluster.generate().parse().map_err(ReplayError::from)?;
     let config = ClientConfig {
         server: daemon.address(),
@@ -120,23 +121,42 @@ impl fmt::Display for Demo {
         let share = |allocated: i128, capacity: i128| {
             if capacity > 0 { allocated as f64 * 100.0 / capacity as f64 } else { 0.0 }
         };
-        writeln!(f, "a service of {} shard(s) over QUIC on loopback, {} requests under way", self.shards, options.in_flight)?;
-        writeln!(f, "nodes        {:>12} registered in {:.3} s", books.nodes, self.registration.as_secs_f64())?;
+        writeln!(
+            f,
+            "a service of {} shard(s) over QUIC on loopback, {} requests under way",
+            self.shards, options.in_flight
+        )?;
+        writeln!(
+            f,
+            "nodes        {:>12} registered in {:.3} s",
+            books.nodes,
+            self.registration.as_secs_f64()
+        )?;
         writeln!(
             f,
             "requests     {:>12} ({} placed, {} refused, {} released)",
             churn.placed + churn.refused + churn.released,
-            churn.placed, churn.refused, churn.released
+            churn.placed,
+            churn.refused,
+            churn.released
         )?;
         let requests = churn.placed + churn.refused + churn.released;
-        writeln!(f, "rate         {:>12.0} requests/s over {:.3} s", rate(requests, churn.elapsed), churn.elapsed.as_secs_f64())?;
+        writeln!(
+            f,
+            "rate         {:>12.0} requests/s over {:.3} s",
+            rate(requests, churn.elapsed),
+            churn.elapsed.as_secs_f64()
+        )?;
         for (what, histogram) in [("place", &churn.place_latency), ("release", &churn.release_latency)] {
             let LatencyNs { p50, p99, p999, max } = LatencyNs::of(histogram);
             let micros = |nanos: u64| nanos as f64 / 1000.0;
             writeln!(
                 f,
                 "{what:<12} {:>12.1} µs p50, {:.1} p99, {:.1} p99.9, {:.1} max",
-                micros(p50), micros(p99), micros(p999), micros(max)
+                micros(p50),
+                micros(p99),
+                micros(p999),
+                micros(max)
             )?;
         }
         for (what, book) in [("GPUs", books.gpu), ("cores", books.cpu), ("memory", books.memory)] {

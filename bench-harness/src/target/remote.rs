@@ -19,8 +19,8 @@ use wharf_net::codec::decode_body;
 use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
     EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodeBody, NodesRequest, OPERATOR_EXISTS, OPERATOR_IN,
-    OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, Pair, PlaceReply, PlaceRequest, Reason, ReleaseReply, ReleaseRequest,
-    SelectorTerm, StatusReply, StatusRequest,
+    OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, Pair, PlaceReply, PlaceRequest, Reason, ReleaseReply,
+    ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
 };
 
 use super::{Answer, BookSum, Books, Granted, Order, Reply, Target, TargetError};
@@ -78,7 +78,8 @@ impl RemoteTarget {
             taken: Vec::new(),
         };
         let status = target.status(false)?;
-        let nodes: u64 = status.shards.iter().map(|s| u64::from(s.nodes_ready) + u64::from(s.nodes_draining)).sum();
+        let nodes: u64 =
+            status.shards.iter().map(|s| u64::from(s.nodes_ready) + u64::from(s.nodes_draining)).sum();
         if nodes > 0 {
             return Err(TargetError::Rejected(format!(
                 "the server already holds {nodes} nodes: replay against an empty one (a new --data-dir)"
@@ -135,14 +136,19 @@ impl RemoteTarget {
             let node = self.nodes.get(&placed.node).copied().ok_or_else(|| {
                 TargetError::Rejected(format!("a placement on node n{}, which is not ours", placed.node))
             })?;
-            let mask = placed.gpus.iter().fold(0, |mask, &instance| mask | 1u16.checked_shl(instance.into()).unwrap_or(0));
+            let mask = placed
+                .gpus
+                .iter()
+                .fold(0, |mask, &instance| mask | 1u16.checked_shl(instance.into()).unwrap_or(0));
             let gpus = GpuAssignment { mask, part: placed.gpu_part };
             return Ok(Answer::Placed(Granted { node, allocation: placed.allocation.into(), gpus }));
         }
         match reply.reason.known() {
             Some(Reason::NoFitNow) => Ok(Answer::Refused(Verdict::NoFitNow)),
             Some(Reason::Infeasible) => Ok(Answer::Refused(Verdict::Infeasible)),
-            _ => Err(TargetError::Rejected(reply.fault.map_or_else(|| reply.reason.to_string(), |f| f.to_string()))),
+            _ => Err(TargetError::Rejected(
+                reply.fault.map_or_else(|| reply.reason.to_string(), |f| f.to_string()),
+            )),
         }
     }
 }
@@ -229,7 +235,9 @@ impl Target for RemoteTarget {
             for (tag, held) in held.drain(..) {
                 match held {
                     Held::Place(request) => client.submit(Kind::Place, &request, completions, tag).await?,
-                    Held::Release(request) => client.submit(Kind::Release, &request, completions, tag).await?,
+                    Held::Release(request) => {
+                        client.submit(Kind::Release, &request, completions, tag).await?
+                    }
                 }
             }
             completions.take(taken).await;

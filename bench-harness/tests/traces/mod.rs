@@ -37,7 +37,12 @@ pub(crate) fn sample_files() -> Files {
 
 /// Writes the placements of a replay to a file, re-reads the file and checks it with code that
 /// shares nothing with engine, reader or driver.
-pub(crate) fn verify_written(files: &Files, replay: &Replay, options: &ReplayOptions, refusals: Refusals) -> Verified {
+pub(crate) fn verify_written(
+    files: &Files,
+    replay: &Replay,
+    options: &ReplayOptions,
+    refusals: Refusals,
+) -> Verified {
     let file = tempfile::NamedTempFile::new().unwrap();
     write_placements(&files.trace, &replay.decisions, &file).unwrap();
     let placements = fs::read_to_string(file.path()).unwrap();

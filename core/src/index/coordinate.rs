@@ -26,11 +26,23 @@ impl Coordinate {
     #[inline]
     #[must_use]
     pub fn reaches(&self, lower: &Self) -> bool {
-        let mut reaches = true;
+        // What is lacking, in any dimension: without a branch, so that it is a few wide
+        // instructions.
+        let mut lacking = 0;
         for d in 0..DIMENSIONS_MAX {
-            reaches &= self.0[d] >= lower.0[d];
+            lacking |= lower.0[d].saturating_sub(self.0[d]);
         }
-        reaches
+        lacking == 0
+    }
+
+    /// This coordinate where it is above `other`, zero elsewhere.
+    #[inline]
+    #[must_use]
+    pub(crate) fn where_above(mut self, other: &Self) -> Self {
+        for d in 0..DIMENSIONS_MAX {
+            self.0[d] = if self.0[d] > other.0[d] { self.0[d] } else { 0 };
+        }
+        self
     }
 
     /// The larger of both in each dimension.
@@ -43,16 +55,14 @@ impl Coordinate {
         self
     }
 
-    /// Whether `part` stands at this maximum in any dimension, so that the maximum may sink
-    /// when `part` goes.
+    /// This maximum where `part` stands at it, zero elsewhere: what may sink when `part` goes.
     #[inline]
     #[must_use]
-    pub(crate) fn may_rest_on(&self, part: &Self) -> bool {
-        let mut rests = false;
+    pub(crate) fn where_equal(mut self, part: &Self) -> Self {
         for d in 0..DIMENSIONS_MAX {
-            rests |= self.0[d] == part.0[d] && part.0[d] > 0;
+            self.0[d] = if self.0[d] == part.0[d] { self.0[d] } else { 0 };
         }
-        rests
+        self
     }
 
     /// As two numbers, for a summary that is published in atomics.
@@ -124,6 +134,8 @@ impl ResourceVector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     dimensions: Vec<(Dimension, i64)>,
+    /// `floor((2^64 - 1) / θ)` of each.
+    reciprocals: Vec<u64>,
 }
 
 /// Dimensions that no index can be built over.
@@ -164,7 +176,8 @@ impl Geometry {
                 return Err(GeometryError::Twice(dimension));
             }
         }
-        Ok(Self { dimensions })
+        let reciprocals = dimensions.iter().map(|&(_, theta)| u64::MAX / theta as u64).collect();
+        Ok(Self { dimensions, reciprocals })
     }
 
     /// How many dimensions are indexed.
@@ -185,28 +198,40 @@ impl Geometry {
     #[must_use]
     pub fn coordinate(&self, vector: &ResourceVector) -> Coordinate {
         let mut coordinate = Coordinate::default();
-        for (c, &(dimension, theta)) in coordinate.0.iter_mut().zip(&self.dimensions) {
+        let scales = self.dimensions.iter().zip(&self.reciprocals);
+        for (c, (&(dimension, theta), &reciprocal)) in coordinate.0.iter_mut().zip(scales) {
             let value = vector.value(dimension);
             debug_assert!(value >= 0, "amounts are not negative");
-            let steps = value / theta + i64::from(value % theta != 0);
-            *c = u16::try_from(steps).unwrap_or(u16::MAX);
+            let steps = ceil_div(value as u64, theta as u64, reciprocal);
+            *c = steps.min(u64::from(u16::MAX)) as u16;
         }
         coordinate
     }
+}
+
+/// `ceil(value / divisor)`, where `reciprocal` is `floor((2^64 - 1) / divisor)`: a division takes
+/// longer than the rest of a coordinate.
+#[inline]
+fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> u64 {
+    debug_assert!(value < 1 << 63 && reciprocal == u64::MAX / divisor);
+    // `reciprocal > 2^64 / divisor - 2`, so that the product is short by less than
+    // `2 * value / 2^64`: the quotient is right or one too small.
+    let quotient = ((u128::from(value) * u128::from(reciprocal)) >> 64) as u64;
+    let rest = value - quotient * divisor;
+    quotient + u64::from(rest > 0) + u64::from(rest > divisor)
 }
 
 impl Default for Geometry {
     /// cpu by the core, memory by 4 GiB, whole GPUs one by one, parts of a GPU by twentieths.
     fn default() -> Self {
         let four_gib = Amount::whole(4096).units();
-        Self {
-            dimensions: vec![
-                (Dimension::Cpu, Amount::SCALE),
-                (Dimension::Memory, four_gib),
-                (Dimension::WholeGpus, 1),
-                (Dimension::LargestGpuPart, 500),
-            ],
-        }
+        Self::new(vec![
+            (Dimension::Cpu, Amount::SCALE),
+            (Dimension::Memory, four_gib),
+            (Dimension::WholeGpus, 1),
+            (Dimension::LargestGpuPart, 500),
+        ])
+        .expect("four different dimensions, positive steps")
     }
 }
 
@@ -237,6 +262,18 @@ mod tests {
                 cpu: Amount::try_from_units(units.min(1 << 53)).unwrap(), ..ResourceVector::default()
             });
             prop_assert!(at(asked + more).reaches(&at(asked)));
+        }
+
+        #[test]
+        fn a_reciprocal_divides_as_division_does(
+            value in 0u64..1 << 54, divisor in 1u64..=1 << 53, near in 0u64..1000,
+        ) {
+            // Multiples of small divisors too, where one step more or less shows.
+            for (value, divisor) in [(value, divisor), (value, near + 1), (divisor * near, divisor)] {
+                let value = value % (1 << 60);
+                let quotient = ceil_div(value, divisor, u64::MAX / divisor);
+                prop_assert_eq!(quotient, value.div_ceil(divisor));
+            }
         }
 
         #[test]

@@ -18,6 +18,8 @@
 mod coordinate;
 pub use coordinate::{Coordinate, Dimension, Geometry, GeometryError, ResourceVector};
 mod elements;
+mod marks;
+pub use marks::{Mark, Marks};
 pub mod ordinal;
 pub mod tree;
 
@@ -29,7 +31,7 @@ use crate::planted::{PlantedBug, is_planted};
 use crate::request::Policy;
 use crate::rng::Rng;
 use ordinal::OrdinalTree;
-use tree::{BucketTree, Direction};
+use tree::{BucketTree, Direction, Standing, Wanted};
 
 /// A node's place in its shard's node table.
 pub type Slot = u32;
@@ -39,6 +41,13 @@ pub type Slot = u32;
 struct Entry {
     ordinal: Ordinal,
     coordinate: Coordinate,
+    marks: Marks,
+}
+
+impl Entry {
+    fn standing(&self, slot: Slot) -> Standing {
+        Standing { slot, ordinal: self.ordinal, marks: self.marks }
+    }
 }
 
 /// What one search cost.
@@ -55,6 +64,9 @@ pub struct Visits {
 pub enum Candidates<'a> {
     /// Whatever `accept` accepts.
     All,
+    /// Only nodes with this mark, which are too many to be walked: buckets without any are
+    /// skipped.
+    Marked(Mark),
     /// Only these slots, few enough to be walked one by one.
     Walk(&'a [Slot]),
 }
@@ -122,26 +134,37 @@ impl DistBuckets {
         self.tree.highest()
     }
 
+    /// The marks of `slot`, if it stands in the index.
+    #[must_use]
+    pub fn marks(&self, slot: Slot) -> Option<Marks> {
+        self.entry(slot).map(|entry| entry.marks)
+    }
+
     fn entry(&self, slot: Slot) -> Option<&Entry> {
         self.entries.get(slot as usize)?.as_ref()
+    }
+
+    fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
+        let entry = self.entries.get_mut(slot as usize).and_then(Option::as_mut);
+        entry.unwrap_or_else(|| panic!("slot {slot} does not stand in the index"))
     }
 
     /// Puts a node in.
     ///
     /// # Panics
     /// When `slot` already stands in the index.
-    pub fn insert(&mut self, slot: Slot, ordinal: Ordinal, available: &ResourceVector) {
+    pub fn insert(&mut self, slot: Slot, ordinal: Ordinal, available: &ResourceVector, marks: Marks) {
         let coordinate = self.geometry.coordinate(available);
         if self.entries.len() <= slot as usize {
             self.entries.resize(slot as usize + 1, None);
         }
         let place = &mut self.entries[slot as usize];
         assert!(place.is_none(), "slot {slot} stands in the index already");
-        *place = Some(Entry { ordinal, coordinate });
+        *place = Some(Entry { ordinal, coordinate, marks });
         self.len += 1;
-        self.tree.insert(slot, ordinal, &coordinate);
+        self.tree.insert(Standing { slot, ordinal, marks }, &coordinate);
         if let Some(ordinals) = &mut self.ordinals
-            && !ordinals.insert(slot, ordinal, &coordinate)
+            && !ordinals.insert(slot, ordinal, &coordinate, marks)
         {
             self.ordinals = None;
         }
@@ -152,10 +175,10 @@ impl DistBuckets {
     /// # Panics
     /// When `slot` does not stand in the index.
     pub fn remove(&mut self, slot: Slot) {
-        let entry = self.entries.get_mut(slot as usize).and_then(Option::take);
-        let entry = entry.unwrap_or_else(|| panic!("slot {slot} does not stand in the index"));
+        let entry = *self.entry_mut(slot);
+        self.entries[slot as usize] = None;
         self.len -= 1;
-        self.tree.remove(slot, entry.ordinal, &entry.coordinate);
+        self.tree.remove(entry.standing(slot), &entry.coordinate);
         if let Some(ordinals) = &mut self.ordinals {
             ordinals.remove(slot);
         }
@@ -167,17 +190,45 @@ impl DistBuckets {
     /// When `slot` does not stand in the index.
     pub fn update(&mut self, slot: Slot, available: &ResourceVector) {
         let coordinate = self.geometry.coordinate(available);
-        let entry = self.entries.get_mut(slot as usize).and_then(Option::as_mut);
-        let entry = entry.unwrap_or_else(|| panic!("slot {slot} does not stand in the index"));
+        let entry = self.entry_mut(slot);
         if entry.coordinate == coordinate {
             return;
         }
         let from = std::mem::replace(&mut entry.coordinate, coordinate);
-        let ordinal = entry.ordinal;
-        self.tree.remove(slot, ordinal, &from);
-        self.tree.insert(slot, ordinal, &coordinate);
+        let node = entry.standing(slot);
+        self.tree.update(node, &from, &coordinate);
         if let Some(ordinals) = &mut self.ordinals {
             ordinals.update(slot, &coordinate);
+        }
+    }
+
+    /// Exchanges the marks of a node.
+    ///
+    /// # Panics
+    /// When `slot` does not stand in the index.
+    pub fn mark(&mut self, slot: Slot, marks: Marks) {
+        let entry = self.entry_mut(slot);
+        if entry.marks == marks {
+            return;
+        }
+        entry.marks = marks;
+        let entry = *entry;
+        self.tree.mark(entry.standing(slot), &entry.coordinate);
+        if let Some(ordinals) = &mut self.ordinals {
+            ordinals.mark(slot, marks);
+        }
+    }
+
+    /// Gives `mark` to the nodes that `member` names, and takes it from all others: O(nodes).
+    pub fn assign(&mut self, mark: Mark, member: impl Fn(Slot) -> bool) {
+        for (slot, entry) in (0..).zip(&mut self.entries) {
+            if let Some(entry) = entry {
+                entry.marks = entry.marks.with(mark, member(slot));
+            }
+        }
+        self.tree.assign(mark, &member);
+        if let Some(ordinals) = &mut self.ordinals {
+            ordinals.assign(mark, &member);
         }
     }
 
@@ -195,31 +246,26 @@ impl DistBuckets {
         visits: &mut Visits,
         mut accept: impl FnMut(Slot) -> bool,
     ) -> Option<Slot> {
-        let lower = self.geometry.coordinate(asked);
         let mut accept = |slot: Slot, visits: &mut Visits| {
             visits.nodes += 1;
             accept(slot)
         };
-        if let Candidates::Walk(slots) = candidates {
-            return self.select_walking(policy, slots, state, visits, accept);
-        }
+        let marks = match candidates {
+            Candidates::Walk(slots) => return self.select_walking(policy, slots, state, visits, accept),
+            Candidates::Marked(mark) => Marks::only(mark),
+            Candidates::All => Marks::NONE,
+        };
+        let wanted = Wanted { lower: self.geometry.coordinate(asked), marks };
         match policy {
-            Policy::LeastFit | Policy::BestFit => {
-                let direction =
-                    if policy == Policy::LeastFit { Direction::Greatest } else { Direction::Smallest };
-                self.tree.visit_leaves(direction, &lower, visits, |elements, visits| {
-                    elements
-                        .first(|slot| accept(slot, visits))
-                        .map_or(ControlFlow::Continue(()), ControlFlow::Break)
-                })
-            }
-            Policy::FirstFit => self.ordinals().first_from(Ordinal(0), &lower, visits, accept),
+            Policy::LeastFit => self.first_leaf(Direction::Greatest, &wanted, visits, accept),
+            Policy::BestFit => self.first_leaf(Direction::Smallest, &wanted, visits, accept),
+            Policy::FirstFit => self.ordinals().first_from(Ordinal(0), &wanted, visits, accept),
             Policy::NextFit => {
                 let start = Ordinal(state.next_fit.0 + u64::from(is_planted(PlantedBug::NextFitOneLate)));
                 let ordinals = self.ordinals();
                 let found = ordinals
-                    .first_from(start, &lower, visits, &mut accept)
-                    .or_else(|| ordinals.first_from(Ordinal(0), &lower, visits, &mut accept));
+                    .first_from(start, &wanted, visits, &mut accept)
+                    .or_else(|| ordinals.first_from(Ordinal(0), &wanted, visits, &mut accept));
                 self.stopped_at(found, state)
             }
             Policy::Random => {
@@ -234,10 +280,44 @@ impl DistBuckets {
                         return Some(slot);
                     }
                 }
-                let fitting = ordinals.all(&lower, visits, accept);
+                let fitting = ordinals.all(&wanted, visits, accept);
                 draw(&fitting, &mut state.rng)
             }
         }
+    }
+
+    /// Whether any node is accepted: the largest are looked at first.
+    pub fn any(
+        &self,
+        asked: &ResourceVector,
+        candidates: Candidates<'_>,
+        visits: &mut Visits,
+        mut accept: impl FnMut(Slot) -> bool,
+    ) -> bool {
+        let marks = match candidates {
+            Candidates::Walk(slots) => {
+                return slots.iter().any(|&slot| self.entry(slot).is_some() && accept(slot));
+            }
+            Candidates::Marked(mark) => Marks::only(mark),
+            Candidates::All => Marks::NONE,
+        };
+        let wanted = Wanted { lower: self.geometry.coordinate(asked), marks };
+        self.first_leaf(Direction::Greatest, &wanted, visits, |slot, _| accept(slot)).is_some()
+    }
+
+    /// The first accepted node of the first leaf that holds one.
+    fn first_leaf(
+        &self,
+        direction: Direction,
+        wanted: &Wanted,
+        visits: &mut Visits,
+        mut accept: impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        self.tree.visit_leaves(direction, wanted, visits, |elements, visits| {
+            elements
+                .first(wanted.marks, |slot| accept(slot, visits))
+                .map_or(ControlFlow::Continue(()), ControlFlow::Break)
+        })
     }
 
     /// As [`select`](Self::select), over few named slots.
@@ -281,9 +361,9 @@ impl DistBuckets {
     fn ordinals(&mut self) -> &OrdinalTree {
         let entries = &self.entries;
         self.ordinals.get_or_insert_with(|| {
-            let mut sorted: Vec<(Ordinal, Slot, Coordinate)> = (0..)
+            let mut sorted: Vec<(Ordinal, Slot, Coordinate, Marks)> = (0..)
                 .zip(entries)
-                .filter_map(|(slot, entry)| entry.map(|e| (e.ordinal, slot, e.coordinate)))
+                .filter_map(|(slot, entry)| entry.map(|e| (e.ordinal, slot, e.coordinate, e.marks)))
                 .collect();
             sorted.sort_unstable_by_key(|&(ordinal, ..)| ordinal);
             OrdinalTree::build(&sorted)
@@ -298,11 +378,11 @@ impl DistBuckets {
         asked: &ResourceVector,
         mut member: impl FnMut(Slot) -> bool,
     ) -> Vec<Coordinate> {
-        let lower = self.geometry.coordinate(asked);
+        let wanted = Wanted { lower: self.geometry.coordinate(asked), marks: Marks::NONE };
         let mut leaves = Vec::new();
         let _: Option<()> =
-            self.tree.visit_leaves(direction, &lower, &mut Visits::default(), |elements, _| {
-                if let Some(slot) = elements.first(&mut member) {
+            self.tree.visit_leaves(direction, &wanted, &mut Visits::default(), |elements, _| {
+                if let Some(slot) = elements.first(Marks::NONE, &mut member) {
                     leaves.extend(self.coordinate(slot));
                 }
                 ControlFlow::Continue(())
@@ -319,8 +399,8 @@ impl DistBuckets {
         for (slot, entry) in (0..).zip(&self.entries) {
             let Some(entry) = entry else { continue };
             held += 1;
-            if !self.tree.holds(slot, entry.ordinal, &entry.coordinate) {
-                return Err(format!("slot {slot} is not in the bucket of {:?}", entry.coordinate));
+            if !self.tree.holds(entry.standing(slot), &entry.coordinate) {
+                return Err(format!("slot {slot} is not as marked in the bucket of {:?}", entry.coordinate));
             }
         }
         if held != self.len {
@@ -328,7 +408,7 @@ impl DistBuckets {
         }
         self.tree.check(held)?;
         self.ordinals.as_ref().map_or(Ok(()), |ordinals| {
-            ordinals.check(held, |slot| self.entry(slot).map(|e| (e.ordinal, e.coordinate)))
+            ordinals.check(held, |slot| self.entry(slot).map(|e| (e.ordinal, e.coordinate, e.marks)))
         })
     }
 }

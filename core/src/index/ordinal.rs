@@ -1,30 +1,52 @@
-//! The ordinal tree: all nodes in order of registration, with the highest coordinates and the
-//! number of nodes below each vertex.
+//! The ordinal tree: all nodes in order of registration, with the highest coordinates, the marks
+//! and the number of nodes below each vertex.
 //!
 //! It answers "the first node from here on that could fit" and "the n-th node" in
 //! O(log nodes). Ordinals only grow, so a new node goes to the end; a node that returns in the
 //! middle (undrained) makes the owner build the tree anew, which is rare and O(nodes).
+//!
+//! A vertex's maxima come from different nodes, so many are entered in vain where the cluster is
+//! nearly full. That is why the lowest level is a plain array of coordinates: a run of it costs
+//! no more than the scan that the tree replaces.
 
-use super::{Coordinate, Slot, Visits};
+use super::tree::Wanted;
+use super::{Coordinate, Mark, Marks, Slot, Visits};
 use crate::ids::Ordinal;
 
+/// Of positions per vertex of the lowest level, and of vertices per vertex of the next.
 const FANOUT: usize = 16;
 const VACANT: Slot = Slot::MAX;
 
+/// What stands below.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Vertex {
     highest: Coordinate,
+    marks: Marks,
     nodes: u32,
 }
 
+impl Vertex {
+    fn with(self, other: &Self) -> Self {
+        Self {
+            highest: self.highest.highest(&other.highest),
+            marks: self.marks.or(other.marks),
+            nodes: self.nodes + other.nodes,
+        }
+    }
+}
+
 /// All nodes of an index in order of registration.
+///
+/// Position by position: `ordinals` ascend, and a position keeps its ordinal when its node leaves
+/// (`slots` is then vacant, its coordinate and marks zero).
 pub struct OrdinalTree {
-    /// Level 0 has a vertex per position; level `l + 1` one per 16 vertices of level `l`, up to
+    coordinates: Vec<Coordinate>,
+    marks: Vec<Marks>,
+    slots: Vec<Slot>,
+    ordinals: Vec<Ordinal>,
+    /// `levels[0]` has a vertex per 16 positions, `levels[l + 1]` one per 16 of `levels[l]`, up to
     /// a single root.
     levels: Vec<Vec<Vertex>>,
-    /// Ascending; a position keeps its ordinal when its node leaves.
-    ordinals: Vec<Ordinal>,
-    slots: Vec<Slot>,
     /// Where each slot stands.
     positions: Vec<u32>,
 }
@@ -32,26 +54,48 @@ pub struct OrdinalTree {
 impl OrdinalTree {
     /// A tree of `sorted` nodes, in ascending order of ordinal.
     #[must_use]
-    pub fn build(sorted: &[(Ordinal, Slot, Coordinate)]) -> Self {
+    pub fn build(sorted: &[(Ordinal, Slot, Coordinate, Marks)]) -> Self {
         debug_assert!(sorted.is_sorted_by(|a, b| a.0 < b.0));
         let mut tree = Self {
-            levels: vec![Vec::with_capacity(sorted.len())],
-            ordinals: Vec::with_capacity(sorted.len()),
-            slots: Vec::with_capacity(sorted.len()),
+            coordinates: sorted.iter().map(|&(_, _, coordinate, _)| coordinate).collect(),
+            marks: sorted.iter().map(|&(.., marks)| marks).collect(),
+            slots: sorted.iter().map(|&(_, slot, ..)| slot).collect(),
+            ordinals: sorted.iter().map(|&(ordinal, ..)| ordinal).collect(),
+            levels: Vec::new(),
             positions: Vec::new(),
         };
-        for (position, &(ordinal, slot, highest)) in sorted.iter().enumerate() {
-            tree.levels[0].push(Vertex { highest, nodes: 1 });
-            tree.ordinals.push(ordinal);
-            tree.slots.push(slot);
+        for (position, &(_, slot, ..)) in sorted.iter().enumerate() {
             tree.set_position(slot, position);
         }
-        while tree.levels.last().is_some_and(|level| level.len() > 1) {
-            let below = &tree.levels[tree.levels.len() - 1];
-            let level = below.chunks(FANOUT).map(sum).collect();
-            tree.levels.push(level);
-        }
+        tree.sum_all();
         tree
+    }
+
+    /// Builds every level anew over the positions.
+    fn sum_all(&mut self) {
+        self.levels.clear();
+        let blocks = self.coordinates.len().div_ceil(FANOUT);
+        self.levels.push((0..blocks).map(|block| self.sum_of_block(block)).collect());
+        while let Some(below) = self.levels.last()
+            && below.len() > 1
+        {
+            let level = below.chunks(FANOUT).map(sum).collect();
+            self.levels.push(level);
+        }
+    }
+
+    fn block(&self, block: usize) -> std::ops::Range<usize> {
+        block * FANOUT..self.coordinates.len().min((block + 1) * FANOUT)
+    }
+
+    fn sum_of_block(&self, block: usize) -> Vertex {
+        let mut sum = Vertex::default();
+        for position in self.block(block) {
+            sum.highest = sum.highest.highest(&self.coordinates[position]);
+            sum.marks = sum.marks.or(self.marks[position]);
+            sum.nodes += u32::from(self.slots[position] != VACANT);
+        }
+        sum
     }
 
     fn set_position(&mut self, slot: Slot, position: usize) {
@@ -64,7 +108,7 @@ impl OrdinalTree {
     /// How many nodes it holds.
     #[must_use]
     pub fn len(&self) -> usize {
-        self.root().map_or(0, |(level, _)| self.levels[level][0].nodes as usize)
+        self.levels.last().and_then(|level| level.first()).map_or(0, |root| root.nodes as usize)
     }
 
     /// Whether it holds no node.
@@ -73,14 +117,9 @@ impl OrdinalTree {
         self.len() == 0
     }
 
-    fn root(&self) -> Option<(usize, usize)> {
-        let level = self.levels.len() - 1;
-        (!self.levels[level].is_empty()).then_some((level, 0))
-    }
-
     /// Puts a node in; `false` when its place is in the middle, and the tree must be built anew.
     #[must_use]
-    pub fn insert(&mut self, slot: Slot, ordinal: Ordinal, at: &Coordinate) -> bool {
+    pub fn insert(&mut self, slot: Slot, ordinal: Ordinal, at: &Coordinate, marks: Marks) -> bool {
         let position = match self.ordinals.last() {
             Some(&last) if ordinal <= last => match self.ordinals.binary_search(&ordinal) {
                 Ok(position) => position,
@@ -91,36 +130,39 @@ impl OrdinalTree {
                 if self.ordinals.len() >= 2 * FANOUT && self.len() * 2 < self.ordinals.len() {
                     return false;
                 }
-                self.ordinals.push(ordinal);
-                self.slots.push(VACANT);
-                self.grow()
+                self.grow(ordinal)
             }
         };
         self.slots[position] = slot;
+        self.coordinates[position] = *at;
+        self.marks[position] = marks;
         self.set_position(slot, position);
-        self.set(position, Vertex { highest: *at, nodes: 1 });
+        self.settle(position);
         true
     }
 
     /// One more position at the end, and whatever vertices above it that takes.
-    fn grow(&mut self) -> usize {
-        let mut at = self.levels[0].len();
-        let position = at;
+    fn grow(&mut self, ordinal: Ordinal) -> usize {
+        let position = self.coordinates.len();
+        self.ordinals.push(ordinal);
+        self.slots.push(VACANT);
+        self.coordinates.push(Coordinate::default());
+        self.marks.push(Marks::NONE);
+        let mut at = position / FANOUT;
         let mut level = 0;
-        loop {
-            if at == self.levels[level].len() {
-                self.levels[level].push(Vertex::default());
-            }
+        while at == self.levels[level].len() {
+            self.levels[level].push(Vertex::default());
             if level + 1 == self.levels.len() {
-                if self.levels[level].len() == 1 {
-                    return position;
+                if at == 0 {
+                    break;
                 }
-                let above = sum(&self.levels[level][..self.levels[level].len() - 1]);
+                let above = sum(&self.levels[level]);
                 self.levels.push(vec![above]);
             }
             at /= FANOUT;
             level += 1;
         }
+        position
     }
 
     /// Takes a node out; its position stays, vacant.
@@ -128,50 +170,123 @@ impl OrdinalTree {
         let position = self.positions[slot as usize] as usize;
         self.positions[slot as usize] = u32::MAX;
         self.slots[position] = VACANT;
-        self.set(position, Vertex::default());
+        self.coordinates[position] = Coordinate::default();
+        self.marks[position] = Marks::NONE;
+        self.settle(position);
     }
 
     /// Gives a node its new coordinate.
     pub fn update(&mut self, slot: Slot, at: &Coordinate) {
-        self.set(self.positions[slot as usize] as usize, Vertex { highest: *at, nodes: 1 });
+        let position = self.positions[slot as usize] as usize;
+        self.coordinates[position] = *at;
+        self.settle(position);
     }
 
-    fn set(&mut self, position: usize, vertex: Vertex) {
-        self.levels[0][position] = vertex;
-        let mut at = position;
-        for level in 1..self.levels.len() {
-            let below = &self.levels[level - 1];
-            at /= FANOUT;
-            let now = sum(&below[at * FANOUT..below.len().min((at + 1) * FANOUT)]);
+    /// Gives a node its new marks.
+    pub fn mark(&mut self, slot: Slot, marks: Marks) {
+        let position = self.positions[slot as usize] as usize;
+        self.marks[position] = marks;
+        self.settle(position);
+    }
+
+    /// Gives `mark` to the nodes that `member` names, and takes it from all others.
+    pub fn assign(&mut self, mark: Mark, member: &impl Fn(Slot) -> bool) {
+        for (marks, &slot) in self.marks.iter_mut().zip(&self.slots) {
+            *marks = marks.with(mark, slot != VACANT && member(slot));
+        }
+        self.sum_all();
+    }
+
+    /// Brings the vertices above `position` up to date.
+    fn settle(&mut self, position: usize) {
+        let mut at = position / FANOUT;
+        let mut now = self.sum_of_block(at);
+        for level in 0..self.levels.len() {
             if self.levels[level][at] == now {
                 return;
             }
             self.levels[level][at] = now;
+            at /= FANOUT;
+            let below = &self.levels[level];
+            now = sum(&below[at * FANOUT..below.len().min((at + 1) * FANOUT)]);
         }
     }
 
-    /// The first node from `start` on, in order of registration, that reaches `lower` and that
-    /// `accept` accepts.
+    /// The first node from `start` on, in order of registration, that stands at least at
+    /// `wanted` and that `accept` accepts.
     pub fn first_from(
         &self,
         start: Ordinal,
-        lower: &Coordinate,
+        wanted: &Wanted,
         visits: &mut Visits,
         mut accept: impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
-        let start = self.ordinals.partition_point(|&ordinal| ordinal < start);
-        self.walk(start, lower, visits, &mut accept)
+        let start = if start.0 == 0 { 0 } else { self.ordinals.partition_point(|&o| o < start) };
+        let mut block = start / FANOUT;
+        while let Some(next) = self.next_block(block, wanted, visits) {
+            let range = self.block(next);
+            let first = range.start.max(start);
+            // One run over contiguous coordinates; what else there is to a position is looked at
+            // where its coordinate suffices, which few do.
+            for (position, coordinate) in (first..).zip(&self.coordinates[first..range.end]) {
+                if coordinate.reaches(&wanted.lower)
+                    && self.marks[position].hold(wanted.marks)
+                    && self.slots[position] != VACANT
+                    && accept(self.slots[position], visits)
+                {
+                    return Some(self.slots[position]);
+                }
+            }
+            block = next + 1;
+        }
+        None
     }
 
-    /// All nodes that reach `lower` and that `accept` accepts, in order of registration.
+    /// The first block from `block` on whose sums suffice: up while nothing on a level does, down
+    /// where something may.
+    fn next_block(&self, block: usize, wanted: &Wanted, visits: &mut Visits) -> Option<usize> {
+        let (mut level, mut at) = self.above(0, block);
+        loop {
+            let vertices = &self.levels[level];
+            let end = vertices.len().min((at / FANOUT + 1) * FANOUT);
+            let found = vertices.get(at..end)?.iter().position(|vertex| {
+                vertex.highest.reaches(&wanted.lower) && vertex.marks.hold(wanted.marks) && vertex.nodes > 0
+            });
+            match found {
+                Some(skipped) => {
+                    visits.vertices += 1;
+                    at += skipped;
+                    if level == 0 {
+                        return Some(at);
+                    }
+                    level -= 1;
+                    at *= FANOUT;
+                }
+                None if level + 1 == self.levels.len() => return None,
+                None => (level, at) = self.above(level + 1, at / FANOUT + 1),
+            }
+        }
+    }
+
+    /// The highest vertex that begins where vertex `at` of `level` does: it may exclude more.
+    fn above(&self, mut level: usize, mut at: usize) -> (usize, usize) {
+        while at.is_multiple_of(FANOUT) && level + 1 < self.levels.len() {
+            level += 1;
+            at /= FANOUT;
+        }
+        (level, at)
+    }
+
+    /// All nodes that stand at least at `wanted` and that `accept` accepts, in order of
+    /// registration.
     pub fn all(
         &self,
-        lower: &Coordinate,
+        wanted: &Wanted,
         visits: &mut Visits,
         mut accept: impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Vec<Slot> {
         let mut all = Vec::new();
-        let none = self.walk(0, lower, visits, &mut |slot, visits: &mut Visits| {
+        let none = self.first_from(Ordinal(0), wanted, visits, |slot, visits: &mut Visits| {
             if accept(slot, visits) {
                 all.push(slot);
             }
@@ -181,59 +296,24 @@ impl OrdinalTree {
         all
     }
 
-    fn walk(
-        &self,
-        start: usize,
-        lower: &Coordinate,
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Option<Slot> {
-        let (level, at) = self.root()?;
-        self.walk_below(level, at, start, lower, visits, accept)
-    }
-
-    fn walk_below(
-        &self,
-        level: usize,
-        at: usize,
-        start: usize,
-        lower: &Coordinate,
-        visits: &mut Visits,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Option<Slot> {
-        let vertex = &self.levels[level][at];
-        if vertex.nodes == 0 || !vertex.highest.reaches(lower) {
-            return None;
-        }
-        visits.vertices += 1;
-        if level == 0 {
-            let slot = self.slots[at];
-            return (at >= start && accept(slot, visits)).then_some(slot);
-        }
-        // Positions below child `c` of level `level - 1` end before `(c + 1) * span`.
-        let span = FANOUT.pow(u32::try_from(level - 1).expect("a handful of levels"));
-        let end = self.levels[level - 1].len().min((at + 1) * FANOUT);
-        let first = (at * FANOUT).max(start / span);
-        (first..end).find_map(|child| self.walk_below(level - 1, child, start, lower, visits, accept))
-    }
-
     /// The `n`-th node in order of registration, counted from 0.
     ///
     /// # Panics
     /// When there are no more than `n` nodes.
     #[must_use]
     pub fn nth(&self, n: u64) -> Slot {
-        let mut n = u32::try_from(n).expect("fewer nodes than u32 can count");
-        let (level, mut at) = self.root().expect("a node to count to");
-        for level in (0..level).rev() {
-            at *= FANOUT;
-            while self.levels[level][at].nodes <= n {
-                n -= self.levels[level][at].nodes;
+        assert!((n as usize) < self.len(), "there is no node {n}");
+        let mut n = n as u32;
+        let mut at = 0;
+        for level in self.levels.iter().rev() {
+            while level[at].nodes <= n {
+                n -= level[at].nodes;
                 at += 1;
             }
+            at *= FANOUT;
         }
-        assert!(self.levels[0][at].nodes > n, "there is no such node");
-        self.slots[at]
+        let held = self.slots[at..].iter().filter(|&&slot| slot != VACANT);
+        *held.into_iter().nth(n as usize).expect("the block counts its nodes")
     }
 
     /// Checks every vertex against those below it, and the positions against `entry`.
@@ -243,10 +323,14 @@ impl OrdinalTree {
     pub fn check(
         &self,
         nodes: usize,
-        entry: impl Fn(Slot) -> Option<(Ordinal, Coordinate)>,
+        entry: impl Fn(Slot) -> Option<(Ordinal, Coordinate, Marks)>,
     ) -> Result<(), String> {
         if self.len() != nodes {
             return Err(format!("the ordinal tree holds {} nodes, {nodes} expected", self.len()));
+        }
+        let blocks = (0..self.levels[0].len()).map(|block| self.sum_of_block(block));
+        if !blocks.eq(self.levels[0].iter().copied()) {
+            return Err("the lowest level of the ordinal tree is stale".to_owned());
         }
         for (level, pair) in self.levels.windows(2).enumerate() {
             if !pair[0].chunks(FANOUT).map(sum).eq(pair[1].iter().copied()) {
@@ -254,12 +338,12 @@ impl OrdinalTree {
             }
         }
         for (position, &slot) in self.slots.iter().enumerate() {
-            let vertex = self.levels[0][position];
+            let (coordinate, marks) = (self.coordinates[position], self.marks[position]);
             if slot == VACANT {
-                if vertex.nodes != 0 {
-                    return Err(format!("vacant position {position} counts a node"));
+                if (coordinate, marks) != (Coordinate::default(), Marks::NONE) {
+                    return Err(format!("vacant position {position} stands somewhere"));
                 }
-            } else if entry(slot) != Some((self.ordinals[position], vertex.highest)) {
+            } else if entry(slot) != Some((self.ordinals[position], coordinate, marks)) {
                 return Err(format!("slot {slot} stands elsewhere than the ordinal tree says"));
             }
         }
@@ -268,8 +352,5 @@ impl OrdinalTree {
 }
 
 fn sum(below: &[Vertex]) -> Vertex {
-    below.iter().fold(Vertex::default(), |sum, vertex| Vertex {
-        highest: sum.highest.highest(&vertex.highest),
-        nodes: sum.nodes + vertex.nodes,
-    })
+    below.iter().fold(Vertex::default(), |sum, vertex| sum.with(vertex))
 }

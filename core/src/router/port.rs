@@ -414,9 +414,13 @@ impl Port {
     }
 
     /// When every shard has refused: forgets the refusals of those that grew since.
+    ///
+    /// A single shard's refusal was true at one instant by itself; asking again would only let
+    /// the request overtake those that came after it.
     fn forget_stale(&mut self, placing: &mut Placing) {
         let table = self.table.load();
-        if placing.refusals.len() < usize::from(table.shard_count()) || placing.retries == 0 {
+        let shards = usize::from(table.shard_count());
+        if shards == 1 || placing.refusals.len() < shards || placing.retries == 0 {
             return;
         }
         placing.retries -= 1;

@@ -7,10 +7,11 @@ use std::collections::BTreeMap;
 
 use super::command::{Audit, ResourceKind, ResourceSum};
 use super::sums::shortfall_of;
-use super::table::{ColdNode, HotNode};
+use super::table::{ColdNode, HotNode, Room};
 use super::{Shard, Slot};
 use crate::hash::{StateHash, StateHasher};
 use crate::ids::ResourceId;
+use crate::index::Marks;
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::node::NodeState;
 use crate::resource::{Amount, GPU_UNIT};
@@ -45,9 +46,9 @@ impl Shard {
                 ));
             }
             allocations += u64::from(held.count);
-            check_node(hot, cold, &held)?;
+            check_node(self.nodes.room(slot), hot, cold, &held)?;
             self.check_index(slot, hot)?;
-            ready += u32::from(hot.state == NodeState::Ready);
+            ready += u32::from(self.nodes.state(slot) == NodeState::Ready);
             add_to_sums(&mut sums, cold, &held);
             for (kind, amount) in shortfall_of(&self.nodes, slot) {
                 sums.entry(kind).or_default().shortfall += amount;
@@ -108,7 +109,8 @@ impl Shard {
 
     fn check_index(&self, slot: Slot, hot: &HotNode) -> Result<(), String> {
         let available = self.nodes.available(slot);
-        let expected = (hot.state == NodeState::Ready).then(|| self.index.geometry().coordinate(&available));
+        let expected = (self.nodes.state(slot) == NodeState::Ready)
+            .then(|| self.index.geometry().coordinate(&available));
         if self.index.coordinate(slot) != expected {
             return Err(format!(
                 "node {} stands at {:?} in the index, expected {expected:?}",
@@ -119,6 +121,14 @@ impl Shard {
         let capacity = self.capacities.geometry().coordinate(&self.nodes.capacity(slot));
         if self.capacities.coordinate(slot) != Some(capacity) {
             return Err(format!("node {} stands elsewhere than its capacity", hot.id));
+        }
+        for (mark, set) in self.selectors.marks_given() {
+            for index in [&self.index, &self.capacities] {
+                let marks = index.marks(slot);
+                if marks.is_some_and(|marks| marks.hold(Marks::only(mark)) != set.contains(slot)) {
+                    return Err(format!("node {}: mark {} is wrong", hot.id, mark.number()));
+                }
+            }
         }
         Ok(())
     }
@@ -143,10 +153,13 @@ impl Shard {
     }
 }
 
-fn check_node(hot: &HotNode, cold: &ColdNode, held: &Held) -> Result<(), String> {
+fn check_node(room: &Room, hot: &HotNode, cold: &ColdNode, held: &Held) -> Result<(), String> {
     let spec = &cold.registration.spec;
-    check_book(hot, "cpu", spec.cpu, hot.cpu, cold.cpu_shortfall, held.cpu)?;
-    check_book(hot, "memory", spec.memory, hot.memory, cold.memory_shortfall, held.memory)?;
+    check_book(hot, "cpu", spec.cpu, room.cpu, cold.cpu_shortfall, held.cpu)?;
+    check_book(hot, "memory", spec.memory, room.memory, cold.memory_shortfall, held.memory)?;
+    if (room.whole_gpus, room.largest_gpu_part) != (hot.gpus.whole_free(), hot.gpus.largest_free()) {
+        return Err(format!("node {}: the GPU books and what is kept of them differ", hot.id));
+    }
     for instance in 0..GPU_INSTANCES_MAX as u8 {
         let at = usize::from(instance);
         let amount = |units: u32| Amount::try_from_units(i64::from(units)).unwrap_or_default();

@@ -1,95 +1,200 @@
 //! Why a request was refused: an honest count, at a bounded cost.
+//!
+//! The counts go over contiguous records of 24 bytes into one tally per check; what is seldom
+//! asked (custom resources) is all that looks beyond them. The map is built once, at the end.
 
-use super::refusal::{Check, Refusal};
-use super::table::{ColdNode, HotNode};
-use super::{Shard, Slot};
-use crate::index::{Candidates, PolicyState, ResourceVector, Visits};
+use super::Shard;
+use super::refusal::{Check, Refusal, Shortage};
+use super::selectors::SetId;
+use super::table::Room;
+use crate::index::{Candidates, ResourceVector, Visits};
 use crate::limits::EXPLAIN_NODES_MAX;
 use crate::node::NodeState;
-use crate::request::{Explain, PlacementRequest, Policy};
-use crate::resource::{Amount, GPU_UNIT, GpuRequest};
-use crate::rng::Rng;
+use crate::request::{Explain, PlacementRequest};
+use crate::resource::{Amount, GpuRequest};
+
+/// One check, counted without a branch: it runs over every node.
+struct Tally {
+    asked: i64,
+    nodes: u64,
+    /// The largest of "available less asked" as an unsigned number. What is short is negative and
+    /// so above everything that is not, and the least short of them is the largest.
+    best: u64,
+}
+
+impl Tally {
+    fn of(asked: i64) -> Self {
+        Self { asked, nodes: 0, best: 0 }
+    }
+
+    /// Wrapping throughout: amounts are at most 2^53, and checks would cost as much as the count.
+    #[inline]
+    fn count(&mut self, available: i64) {
+        let over = available.wrapping_sub(self.asked) as u64;
+        self.nodes = self.nodes.wrapping_add(over >> 63);
+        self.best = self.best.max(over);
+    }
+
+    fn report(&self, check: Check, unit: i64, refusal: &mut Refusal) {
+        if self.nodes > 0 {
+            let least = -(self.best as i64);
+            assert!(least > 0, "a node was counted that is not short of {check:?}");
+            let least = Amount::try_from_units(least * unit).expect("a shortage is below what was asked");
+            refusal.checks.insert(check, Shortage { nodes: self.nodes, least });
+        }
+    }
+}
+
+/// The checks of resources that every node has.
+struct Tallies {
+    cpu: Tally,
+    memory: Tally,
+    gpu: Tally,
+    /// Whether whole GPUs are asked; otherwise it is a part of one, or nothing.
+    whole: bool,
+}
+
+impl Tallies {
+    fn of(request: &PlacementRequest) -> Self {
+        let demand = &request.demand;
+        let (gpu, whole) = match demand.gpu {
+            GpuRequest::None => (0, false),
+            GpuRequest::Fraction(part) => (i64::from(part), false),
+            GpuRequest::Whole(count) => (i64::from(count), true),
+        };
+        Self {
+            cpu: Tally::of(demand.cpu.units()),
+            memory: Tally::of(demand.memory.units()),
+            gpu: Tally::of(gpu),
+            whole,
+        }
+    }
+
+    #[inline]
+    fn count(&mut self, room: &Room) {
+        self.cpu.count(room.cpu.units());
+        self.memory.count(room.memory.units());
+        self.gpu.count(i64::from(if self.whole { room.whole_gpus } else { room.largest_gpu_part }));
+    }
+
+    fn report(&self, refusal: &mut Refusal) {
+        self.cpu.report(Check::Cpu, 1, refusal);
+        self.memory.report(Check::Memory, 1, refusal);
+        let (check, unit) = if self.whole { (Check::WholeGpus, Amount::SCALE) } else { (Check::GpuPart, 1) };
+        self.gpu.report(check, unit, refusal);
+    }
+}
 
 impl Shard {
     /// Counts, over the nodes of this shard, which checks the request fails; and whether any
     /// node could hold it if nothing else ran there, which is exact however few are counted.
-    pub(super) fn explain(&mut self, request: &PlacementRequest) -> Refusal {
+    ///
+    /// `set` is the candidate set of the request's selector.
+    pub(super) fn explain(&self, request: &PlacementRequest, set: Option<SetId>) -> Refusal {
         let mut refusal = Refusal {
             growth: self.growth,
             nodes: self.nodes.len() as u64,
-            feasible: self.feasible(request),
+            feasible: self.feasible(request, set),
             ..Refusal::default()
         };
         let examined_max = match request.explain {
-            Explain::Bounded => EXPLAIN_NODES_MAX,
-            Explain::Full => usize::MAX,
+            Explain::Bounded => EXPLAIN_NODES_MAX as u64,
+            Explain::Full => u64::MAX,
         };
-        let set = request.selector.as_ref().map(|selector| self.selectors.set(selector, &self.nodes));
-        for (slot, hot, cold) in self.nodes.iter().take(examined_max) {
-            refusal.examined += 1;
-            if request.candidates.as_ref().is_some_and(|ids| ids.binary_search(&hot.id).is_err()) {
-                refusal.count(Check::Candidates, Amount::ZERO);
-            } else if set.is_some_and(|set| !set.contains(slot)) {
-                refusal.count(Check::Selector, Amount::ZERO);
-            } else if hot.state == NodeState::Draining {
-                refusal.count(Check::NotReady, Amount::ZERO);
-            } else {
-                count_shortages(&mut refusal, request, hot, cold);
-            }
+        if request.candidates.is_none() && set.is_none() && request.demand.custom.is_none() {
+            self.count_all(request, examined_max, &mut refusal);
+        } else {
+            self.count_named(request, set, examined_max, &mut refusal);
         }
         refusal
     }
 
+    /// Counts over the first nodes that there are.
+    fn count_all(&self, request: &PlacementRequest, examined_max: u64, refusal: &mut Refusal) {
+        let (mut tallies, mut ready, mut draining) = (Tallies::of(request), 0u64, 0u64);
+        for room in self.nodes.rooms() {
+            if ready + draining == examined_max {
+                break;
+            }
+            match room.state {
+                Some(NodeState::Ready) => {
+                    tallies.count(room);
+                    ready += 1;
+                }
+                Some(NodeState::Draining) => draining += 1,
+                None => {}
+            }
+        }
+        refusal.examined = ready + draining;
+        tallies.report(refusal);
+        report_plain(Check::NotReady, draining, refusal);
+    }
+
+    /// As [`count_all`](Self::count_all), for requests that name nodes or custom resources.
+    fn count_named(
+        &self,
+        request: &PlacementRequest,
+        set: Option<SetId>,
+        examined_max: u64,
+        refusal: &mut Refusal,
+    ) {
+        let set = set.map(|set| self.selectors.at(set));
+        let mut named = self.named(request);
+        if let Some(named) = &mut named {
+            named.sort_unstable();
+        }
+        let custom = request.demand.custom();
+        let (mut tallies, mut draining) = (Tallies::of(request), 0);
+        let (mut not_candidate, mut not_selected) = (0, 0);
+        let mut of_custom: Vec<Tally> = custom.iter().map(|&(_, amount)| Tally::of(amount.units())).collect();
+        for (slot, room) in (0..).zip(self.nodes.rooms()) {
+            let Some(state) = room.state else { continue };
+            if refusal.examined == examined_max {
+                break;
+            }
+            refusal.examined += 1;
+            if named.as_ref().is_some_and(|named| named.binary_search(&slot).is_err()) {
+                not_candidate += 1;
+            } else if set.is_some_and(|set| !set.contains(slot)) {
+                not_selected += 1;
+            } else if state == NodeState::Draining {
+                draining += 1;
+            } else {
+                tallies.count(room);
+                for (tally, &(id, _)) in of_custom.iter_mut().zip(custom) {
+                    tally.count(self.nodes.custom_available(slot, id).units());
+                }
+            }
+        }
+        report_plain(Check::Candidates, not_candidate, refusal);
+        report_plain(Check::Selector, not_selected, refusal);
+        report_plain(Check::NotReady, draining, refusal);
+        tallies.report(refusal);
+        for (tally, &(id, _)) in of_custom.iter().zip(custom) {
+            tally.report(Check::Custom(id), 1, refusal);
+        }
+    }
+
     /// Whether some registered node has the capacity and the labels.
-    fn feasible(&mut self, request: &PlacementRequest) -> bool {
+    fn feasible(&self, request: &PlacementRequest, set: Option<SetId>) -> bool {
         let asked = ResourceVector::asked(&request.demand);
-        let set = request.selector.as_ref().map(|selector| self.selectors.set(selector, &self.nodes));
+        let set = set.map(|set| self.selectors.at(set));
         let nodes = &self.nodes;
-        let named: Option<Vec<Slot>> =
-            request.candidates.as_ref().map(|ids| ids.iter().filter_map(|&id| nodes.slot(id)).collect());
-        let candidates = match (&named, set.and_then(|set| set.few())) {
+        let named = self.named(request);
+        let candidates = match (&named, set) {
             (Some(named), _) => Candidates::Walk(named),
-            (None, Some(few)) => Candidates::Walk(few),
+            (None, Some(set)) => set.candidates(),
             (None, None) => Candidates::All,
         };
-        // LeastFit: the largest nodes first. It neither reads nor moves the policies' state.
-        let mut unused = PolicyState { next_fit: crate::ids::Ordinal(0), rng: Rng::new(0) };
-        self.capacities
-            .select(Policy::LeastFit, &asked, candidates, &mut unused, &mut Visits::default(), |slot| {
-                nodes.could_fit(slot, &request.demand) && set.is_none_or(|set| set.contains(slot))
-            })
-            .is_some()
+        self.capacities.any(&asked, candidates, &mut Visits::default(), |slot| {
+            set.is_none_or(|set| set.contains(slot)) && nodes.could_fit(slot, &request.demand)
+        })
     }
 }
 
-/// Counts one node under every resource of which it has too little.
-fn count_shortages(refusal: &mut Refusal, request: &PlacementRequest, hot: &HotNode, cold: &ColdNode) {
-    let demand = &request.demand;
-    let mut count = |check, asked: Amount, available: Amount| {
-        let short = asked.saturating_minus(available);
-        if !short.is_zero() {
-            refusal.count(check, short);
-        }
-    };
-    count(Check::Cpu, demand.cpu, hot.cpu);
-    count(Check::Memory, demand.memory, hot.memory);
-    match demand.gpu {
-        GpuRequest::None => {}
-        GpuRequest::Fraction(part) => {
-            count(Check::GpuPart, gpu_units(part), gpu_units(hot.gpus.largest_free()));
-        }
-        GpuRequest::Whole(whole) => {
-            let devices = |n: u16| Amount::whole(u32::from(n));
-            count(Check::WholeGpus, devices(u16::from(whole)), devices(hot.gpus.whole_free()));
-        }
+/// Reports a check that is no resource.
+fn report_plain(check: Check, nodes: u64, refusal: &mut Refusal) {
+    if nodes > 0 {
+        refusal.checks.insert(check, Shortage { nodes, least: Amount::ZERO });
     }
-    for &(id, amount) in demand.custom() {
-        let book = cold.custom.binary_search_by_key(&id, |book| book.id);
-        count(Check::Custom(id), amount, book.map_or(Amount::ZERO, |at| cold.custom[at].available));
-    }
-}
-
-fn gpu_units(part: u16) -> Amount {
-    debug_assert!(part <= GPU_UNIT);
-    Amount::try_from_units(i64::from(part)).unwrap_or_default()
 }

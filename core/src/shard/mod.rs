@@ -15,20 +15,22 @@ mod ledger;
 mod refusal;
 pub use refusal::{Check, Refusal, Shortage};
 mod selectors;
+mod sequences;
 mod state;
 mod sums;
 mod table;
 
-use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
 use crate::index::{Candidates, DistBuckets, Geometry, PolicyState, ResourceVector, Slot, Visits};
-use crate::node::{NodeRegistration, NodeSpec, NodeState};
+use crate::node::{NodeRegistration, NodeSpec, NodeState, Selector};
 use crate::request::PlacementRequest;
 use crate::rng::Rng;
 use crate::time::Time;
 use ledger::Ledger;
-use selectors::SelectorSets;
+use selectors::{SelectorSets, SetId};
+use sequences::Sequences;
 use sums::Sums;
 use table::NodeTable;
 
@@ -71,8 +73,7 @@ pub struct Shard {
     ledger: Ledger,
     selectors: SelectorSets,
     policy_state: PolicyState,
-    /// The last allocation sequence granted, per owned partition.
-    sequences: BTreeMap<PartitionId, u64>,
+    sequences: Sequences,
     sums: Sums,
     growth: u64,
     visits: Visits,
@@ -92,7 +93,7 @@ impl Shard {
             ledger: Ledger::default(),
             selectors: SelectorSets::default(),
             policy_state: PolicyState { next_fit: Ordinal(0), rng: Rng::new(config.seed) },
-            sequences: config.partitions.into_iter().map(|partition| (partition, 0)).collect(),
+            sequences: Sequences::new(config.partitions),
             sums: Sums::default(),
             growth: 0,
             visits: Visits::default(),
@@ -127,16 +128,16 @@ impl Shard {
     }
 
     fn handle_place(&mut self, request: &PlacementRequest) -> Outcome {
-        let Some(slot) = self.find(request) else {
+        let set = request.selector.as_ref().map(|selector| self.keep_selector(selector));
+        let Some(slot) = self.find(request, set) else {
             self.sums.refused += 1;
-            return Outcome::Refused(Box::new(self.explain(request)));
+            return Outcome::Refused(Box::new(self.explain(request, set)));
         };
         let gpus = self.nodes.take(slot, &request.demand);
         let hot = self.nodes.hot(slot);
         let (node, partition) = (hot.id, hot.partition);
-        let sequence = self.sequences.get_mut(&partition).expect("the shard owns its nodes' partitions");
-        *sequence += 1;
-        let id = AllocationId { incarnation: self.incarnation, partition, sequence: *sequence };
+        let sequence = self.sequences.next(partition);
+        let id = AllocationId { incarnation: self.incarnation, partition, sequence };
         self.index.update(slot, &self.nodes.available(slot));
         self.sums.allocate(&request.demand);
         self.sums.placed += 1;
@@ -144,19 +145,40 @@ impl Shard {
         Outcome::Placed(Placement { node, allocation: id, gpus })
     }
 
-    /// The node that the request's policy chooses among those that fit now.
-    fn find(&mut self, request: &PlacementRequest) -> Option<Slot> {
+    /// The candidate set of `selector`. A set that is marked from now on is made known to the
+    /// indexes.
+    fn keep_selector(&mut self, selector: &Arc<Selector>) -> SetId {
+        let (id, marked) = self.selectors.keep(selector, &self.nodes);
+        if let Some(mark) = marked {
+            let set = self.selectors.at(id);
+            self.index.assign(mark, |slot| set.contains(slot));
+            self.capacities.assign(mark, |slot| set.contains(slot));
+        }
+        id
+    }
+
+    /// The slots of the named candidates that are registered here.
+    fn named(&self, request: &PlacementRequest) -> Option<Vec<Slot>> {
+        let ids = request.candidates.as_ref()?;
+        Some(ids.iter().filter_map(|&id| self.nodes.slot(id)).collect())
+    }
+
+    /// The node that the request's policy chooses among those that fit now; `set` is the
+    /// candidate set of its selector.
+    fn find(&mut self, request: &PlacementRequest, set: Option<SetId>) -> Option<Slot> {
         let asked = ResourceVector::asked(&request.demand);
-        let set = request.selector.as_ref().map(|selector| self.selectors.set(selector, &self.nodes));
-        let nodes = &self.nodes;
-        let named: Option<Vec<Slot>> =
-            request.candidates.as_ref().map(|ids| ids.iter().filter_map(|&id| nodes.slot(id)).collect());
-        let candidates = match (&named, set.and_then(|set| set.few())) {
-            (Some(named), Some(few)) if few.len() < named.len() => Candidates::Walk(few),
-            (Some(named), _) => Candidates::Walk(named),
-            (None, Some(few)) => Candidates::Walk(few),
+        let named = self.named(request);
+        let (nodes, set) = (&self.nodes, set.map(|set| self.selectors.at(set)));
+        let candidates = match (&named, set) {
+            (Some(named), Some(set)) => match set.few() {
+                Some(few) if few.len() < named.len() => Candidates::Walk(few),
+                _ => Candidates::Walk(named),
+            },
+            (Some(named), None) => Candidates::Walk(named),
+            (None, Some(set)) => set.candidates(),
             (None, None) => Candidates::All,
         };
+        let demand = &request.demand;
         self.index.select(
             request.policy,
             &asked,
@@ -164,7 +186,7 @@ impl Shard {
             &mut self.policy_state,
             &mut self.visits,
             |slot| {
-                nodes.fits(slot, &request.demand)
+                nodes.fits(slot, demand)
                     && set.is_none_or(|set| set.contains(slot))
                     && request
                         .candidates
@@ -187,7 +209,7 @@ impl Shard {
     /// A node has more available than before: the index follows, and refusals may be stale.
     fn available_grew(&mut self, slot: Slot) {
         self.growth += 1;
-        if self.nodes.hot(slot).state == NodeState::Ready {
+        if self.nodes.state(slot) == NodeState::Ready {
             self.index.update(slot, &self.nodes.available(slot));
         }
     }
@@ -200,7 +222,7 @@ impl Shard {
 
     fn add_node(&mut self, registration: NodeRegistration) -> Slot {
         assert!(
-            self.sequences.contains_key(&registration.partition),
+            self.sequences.owns(registration.partition),
             "node {} of partition {} came to shard {}, which does not own it",
             registration.id,
             registration.partition.0,
@@ -209,8 +231,9 @@ impl Shard {
         let ordinal = registration.ordinal;
         let slot = self.nodes.insert(registration);
         self.selectors.node_labelled(slot, &self.nodes.cold(slot).registration.spec.labels);
-        self.index.insert(slot, ordinal, &self.nodes.available(slot));
-        self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot));
+        let marks = self.selectors.marks_of(slot);
+        self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
+        self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot), marks);
         self.sums.node_added(&self.nodes.cold(slot).registration.spec);
         self.growth += 1;
         slot
@@ -226,22 +249,27 @@ impl Shard {
         self.nodes.respecify(slot, spec);
         self.sums.node_returns(&self.nodes, slot);
         self.selectors.node_labelled(slot, &self.nodes.cold(slot).registration.spec.labels);
+        let marks = self.selectors.marks_of(slot);
         self.capacities.update(slot, &self.nodes.capacity(slot));
+        self.capacities.mark(slot, marks);
+        if self.nodes.state(slot) == NodeState::Ready {
+            self.index.mark(slot, marks);
+        }
         self.available_grew(slot);
         Ok(Outcome::NodeUpdated(node))
     }
 
     fn handle_set_state(&mut self, node: NodeId, state: NodeState) -> Result<Outcome, Rejection> {
         let slot = self.slot(node)?;
-        let hot = self.nodes.hot_mut(slot);
-        if hot.state != state {
-            hot.state = state;
-            hot.version += 1;
-            let ordinal = hot.ordinal;
+        if self.nodes.state(slot) != state {
+            self.nodes.set_state(slot, state);
+            self.nodes.hot_mut(slot).version += 1;
+            let ordinal = self.nodes.ordinal(slot);
             self.sums.state_set(state);
             match state {
                 NodeState::Ready => {
-                    self.index.insert(slot, ordinal, &self.nodes.available(slot));
+                    let marks = self.selectors.marks_of(slot);
+                    self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
                     self.growth += 1;
                 }
                 NodeState::Draining => self.index.remove(slot),
@@ -265,12 +293,12 @@ impl Shard {
         for id in ended {
             self.handle_release(id)?;
         }
-        if self.nodes.hot(slot).state == NodeState::Ready {
+        if self.nodes.state(slot) == NodeState::Ready {
             self.index.remove(slot);
         }
         self.capacities.remove(slot);
         self.selectors.node_removed(slot);
-        let state = self.nodes.hot(slot).state;
+        let state = self.nodes.state(slot);
         let cold = self.nodes.remove(slot);
         self.sums.node_removed(&cold.registration.spec, state);
         Ok(Outcome::NodeRemoved { node, allocations_ended: allocations })
@@ -278,7 +306,8 @@ impl Shard {
 
     fn list_nodes(&self, after: Ordinal, limit: u16) -> Vec<NodeView> {
         let mut page: Vec<(Ordinal, Slot)> =
-            self.nodes.iter().map(|(slot, hot, _)| (hot.ordinal, slot)).filter(|&(o, _)| o > after).collect();
+            self.nodes.iter().map(|(slot, _, cold)| (cold.registration.ordinal, slot)).collect();
+        page.retain(|&(ordinal, _)| ordinal > after);
         let limit = usize::from(limit).min(page.len());
         if limit > 0 && limit < page.len() {
             page.select_nth_unstable(limit - 1);
@@ -289,13 +318,13 @@ impl Shard {
     }
 
     fn view(&self, slot: Slot) -> NodeView {
-        let hot = self.nodes.hot(slot);
+        let (room, hot) = (self.nodes.room(slot), self.nodes.hot(slot));
         NodeView {
             registration: self.nodes.cold(slot).registration.clone(),
-            state: hot.state,
+            state: self.nodes.state(slot),
             version: hot.version,
-            cpu_available: hot.cpu,
-            memory_available: hot.memory,
+            cpu_available: room.cpu,
+            memory_available: room.memory,
             gpus_available: hot.gpus,
             allocations: hot.allocations,
         }

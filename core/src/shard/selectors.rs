@@ -1,9 +1,13 @@
 //! Candidate sets of selectors: kept and brought up to date, not recomputed per request.
+//!
+//! A set too large to be walked gets a [mark](crate::index::Marks) while there is one, by which a
+//! search skips the buckets that hold none of its members. A mark only prunes: which node is
+//! chosen does not depend on who has one, so who has one may depend on what was asked before.
 
 use std::sync::Arc;
 
 use super::table::NodeTable;
-use crate::index::Slot;
+use crate::index::{Candidates, Mark, Marks, Slot};
 use crate::limits::{CANDIDATE_WALK_MAX, SELECTORS_KEPT_MAX};
 use crate::map::FixedMap;
 use crate::node::{Labels, Selector};
@@ -12,6 +16,10 @@ use crate::node::{Labels, Selector};
 /// coming and going does not collect them anew each time.
 const FEW_KEPT_MAX: usize = 2 * CANDIDATE_WALK_MAX;
 
+/// Requests with a selector that must pass before a mark goes from a set that was not used since
+/// to another: giving a mark is O(nodes), and more selectors than marks may take turns.
+const MARK_IDLE_USES: u64 = 4096;
+
 /// The nodes whose labels satisfy one selector.
 pub(super) struct CandidateSet {
     selector: Arc<Selector>,
@@ -19,8 +27,13 @@ pub(super) struct CandidateSet {
     len: usize,
     /// The members: always while they are few enough to be walked, never above `FEW_KEPT_MAX`.
     few: Option<Vec<Slot>>,
+    mark: Option<Mark>,
     used: u64,
 }
+
+/// Which of the kept sets.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct SetId(usize);
 
 impl CandidateSet {
     #[inline]
@@ -33,6 +46,19 @@ impl CandidateSet {
     /// twin does that lived through more.
     pub(super) fn few(&self) -> Option<&[Slot]> {
         self.few.as_deref().filter(|few| few.len() <= CANDIDATE_WALK_MAX)
+    }
+
+    /// How a search finds the members fastest.
+    pub(super) fn candidates(&self) -> Candidates<'_> {
+        match (self.few(), self.mark) {
+            (Some(few), _) => Candidates::Walk(few),
+            (None, Some(mark)) => Candidates::Marked(mark),
+            (None, None) => Candidates::All,
+        }
+    }
+
+    fn wants_mark(&self) -> bool {
+        self.mark.is_none() && self.len > CANDIDATE_WALK_MAX
     }
 
     fn set(&mut self, slot: Slot, member: bool) {
@@ -62,63 +88,117 @@ impl CandidateSet {
     }
 }
 
-/// The sets that a shard keeps, by the selector's hash; the one not used for longest gives way.
-#[derive(Default)]
+/// The sets that a shard keeps, found by the selector's hash; the one not used for longest gives
+/// way.
 pub(super) struct SelectorSets {
-    sets: FixedMap<u64, CandidateSet>,
+    sets: Vec<CandidateSet>,
+    by_hash: FixedMap<u64, SetId>,
+    /// The set that has each mark.
+    marked: [Option<SetId>; Mark::COUNT as usize],
     uses: u64,
 }
 
+impl Default for SelectorSets {
+    fn default() -> Self {
+        let marked = [None; Mark::COUNT as usize];
+        Self { sets: Vec::new(), by_hash: FixedMap::default(), marked, uses: 0 }
+    }
+}
+
 impl SelectorSets {
-    /// The candidate set of `selector`, made now if it is not kept.
-    pub(super) fn set(&mut self, selector: &Arc<Selector>, nodes: &NodeTable) -> &CandidateSet {
+    /// The candidate set of `selector`, made now if it is not kept; and the mark that it got just
+    /// now, which the indexes have to learn.
+    pub(super) fn keep(&mut self, selector: &Arc<Selector>, nodes: &NodeTable) -> (SetId, Option<Mark>) {
         self.uses += 1;
-        let uses = self.uses;
-        let kept = self.sets.get(&selector.hash()).is_some_and(|set| set.selector == *selector);
-        if !kept {
-            self.make_room();
-            let mut set = CandidateSet {
-                selector: Arc::clone(selector),
-                bits: Vec::new(),
-                len: 0,
-                few: Some(Vec::new()),
-                used: uses,
-            };
-            for (slot, _, cold) in nodes.iter() {
-                set.set(slot, selector.holds(&cold.registration.spec.labels));
-            }
-            self.sets.insert(selector.hash(), set);
-        }
-        let set = self.sets.get_mut(&selector.hash()).expect("kept or just made");
-        set.used = uses;
-        set
+        let known = self.by_hash.get(&selector.hash()).copied();
+        let id = match known {
+            Some(id) if self.sets[id.0].selector == *selector => id,
+            _ => self.make(selector, known, nodes),
+        };
+        self.sets[id.0].used = self.uses;
+        let mark = if self.sets[id.0].wants_mark() { self.give_mark(id) } else { None };
+        (id, mark)
     }
 
-    fn make_room(&mut self) {
-        if self.sets.len() >= SELECTORS_KEPT_MAX
-            && let Some(oldest) = self.sets.iter().map(|(&hash, set)| (set.used, hash)).min()
-        {
-            self.sets.remove(&oldest.1);
+    pub(super) fn at(&self, id: SetId) -> &CandidateSet {
+        &self.sets[id.0]
+    }
+
+    /// Makes the set of `selector`, in the place of the one of the same hash if there is one.
+    fn make(&mut self, selector: &Arc<Selector>, same_hash: Option<SetId>, nodes: &NodeTable) -> SetId {
+        let mut set = CandidateSet {
+            selector: Arc::clone(selector),
+            bits: Vec::new(),
+            len: 0,
+            few: Some(Vec::new()),
+            mark: None,
+            used: self.uses,
+        };
+        for (slot, _, cold) in nodes.iter() {
+            set.set(slot, selector.holds(&cold.registration.spec.labels));
         }
+        let place = same_hash.or_else(|| {
+            let full = self.sets.len() >= SELECTORS_KEPT_MAX;
+            full.then(|| (0..self.sets.len()).min_by_key(|&at| self.sets[at].used).map(SetId))?
+        });
+        let id = place.unwrap_or(SetId(self.sets.len()));
+        if let Some(old) = self.sets.get_mut(id.0) {
+            self.by_hash.remove(&old.selector.hash());
+            if let Some(mark) = old.mark {
+                self.marked[usize::from(mark.number())] = None;
+            }
+            *old = set;
+        } else {
+            self.sets.push(set);
+        }
+        self.by_hash.insert(selector.hash(), id);
+        id
+    }
+
+    /// Gives the set a mark: one that nobody has, else one whose set was not used for long.
+    fn give_mark(&mut self, id: SetId) -> Option<Mark> {
+        let last_used = |owner: &Option<SetId>| owner.map_or(0, |owner| self.sets[owner.0].used);
+        let (number, owner) = (0..).zip(&self.marked).min_by_key(|(_, owner)| last_used(owner))?;
+        if owner.is_some() && last_used(owner) + MARK_IDLE_USES > self.uses {
+            return None;
+        }
+        let mark = Mark::new(number);
+        if let Some(owner) = *owner {
+            self.sets[owner.0].mark = None;
+        }
+        self.marked[usize::from(number)] = Some(id);
+        self.sets[id.0].mark = Some(mark);
+        Some(mark)
+    }
+
+    /// The marks that a node must have.
+    pub(super) fn marks_of(&self, slot: Slot) -> Marks {
+        let held = self.sets.iter().filter(|set| set.contains(slot)).filter_map(|set| set.mark);
+        held.fold(Marks::NONE, |marks, mark| marks.with(mark, true))
+    }
+
+    /// The marks that some set has: others may stand in the indexes and mean nothing.
+    pub(super) fn marks_given(&self) -> impl Iterator<Item = (Mark, &CandidateSet)> {
+        self.sets.iter().filter_map(|set| Some((set.mark?, set)))
     }
 
     /// A node joined, or has new labels.
     pub(super) fn node_labelled(&mut self, slot: Slot, labels: &Labels) {
-        for set in self.sets.values_mut() {
+        for set in &mut self.sets {
             set.set(slot, set.selector.holds(labels));
         }
     }
 
     /// A node left.
     pub(super) fn node_removed(&mut self, slot: Slot) {
-        for set in self.sets.values_mut() {
+        for set in &mut self.sets {
             set.set(slot, false);
         }
     }
 
     /// Checks every kept set against the labels.
     pub(super) fn check(&self, nodes: &NodeTable) -> Result<(), String> {
-        for set in self.sets.values() {
+        for set in &self.sets {
             let mut members = 0;
             for (slot, hot, cold) in nodes.iter() {
                 let member = set.selector.holds(&cold.registration.spec.labels);

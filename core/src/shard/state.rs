@@ -8,15 +8,19 @@ use crate::store::{AllocationRecord, NodeRecord, PartitionState, ShardState};
 impl Shard {
     /// The durable state of all partitions, canonical: the same state gives the same value.
     pub(super) fn export(&self) -> ShardState {
-        let mut partitions: Vec<PartitionState> =
-            self.sequences.keys().map(|&id| PartitionState::empty(id)).collect();
+        let mut partitions: Vec<PartitionState> = self
+            .sequences
+            .iter()
+            .map(|(id, sequence)| PartitionState { sequence, ..PartitionState::empty(id) })
+            .collect();
         let at = |id: PartitionId, partitions: &[PartitionState]| {
             partitions.binary_search_by_key(&id, |p| p.id).expect("the shard owns its nodes' partitions")
         };
         for (slot, hot, cold) in self.nodes.iter() {
             let partition = at(hot.partition, &partitions);
             let partition = &mut partitions[partition];
-            let (registration, state, version) = (cold.registration.clone(), hot.state, hot.version);
+            let (registration, state, version) =
+                (cold.registration.clone(), self.nodes.state(slot), hot.version);
             partition.nodes.push(NodeRecord { registration, state, version });
             partition.allocations.extend(self.ledger.of_node(slot, &self.nodes).map(|allocation| {
                 let (id, gpus) = (allocation.id, allocation.gpus);
@@ -24,7 +28,6 @@ impl Shard {
             }));
         }
         for partition in &mut partitions {
-            partition.sequence = self.sequences[&partition.id];
             partition.nodes.sort_unstable_by_key(|node| node.registration.id);
             partition.allocations.sort_unstable_by_key(|allocation| allocation.id);
         }
@@ -42,10 +45,7 @@ impl Shard {
         let mut nodes = Vec::new();
         let mut allocations = Vec::new();
         for partition in partitions {
-            let sequence = self.sequences.get_mut(&partition.id);
-            let sequence = sequence
-                .unwrap_or_else(|| panic!("partition {} is not shard {}'s", partition.id.0, self.id.0));
-            *sequence = partition.sequence;
+            self.sequences.resume(partition.id, partition.sequence);
             nodes.extend(partition.nodes);
             allocations.extend(partition.allocations);
         }
@@ -66,7 +66,7 @@ impl Shard {
         for (node, state, version) in states {
             let slot = self.nodes.slot(node).expect("just added");
             if state == NodeState::Draining {
-                self.nodes.hot_mut(slot).state = state;
+                self.nodes.set_state(slot, state);
                 self.index.remove(slot);
                 self.sums.state_set(state);
             }

@@ -93,36 +93,30 @@ fn read_body(bytes: &[u8]) -> Result<(), String> {
 fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String> {
     survives::<Fault>(header, payload)?;
     match kind {
-        Kind::Hello => survives::<Hello>(header, payload).and(survives::<HelloReply>(header, payload)),
-        Kind::Place => survives::<PlaceRequest>(header, payload).and(survives::<PlaceReply>(header, payload)),
-        Kind::PlaceBatch => {
-            survives::<PlaceBatch>(header, payload).and(survives::<PlaceBatchReply>(header, payload))
-        }
-        Kind::Release => {
-            survives::<ReleaseRequest>(header, payload).and(survives::<ReleaseReply>(header, payload))
-        }
-        Kind::ReleaseBatch => {
-            survives::<ReleaseBatch>(header, payload).and(survives::<ReleaseBatchReply>(header, payload))
-        }
-        Kind::AddNodes | Kind::UpdateNodes => {
-            survives::<NodesRequest>(header, payload).and(survives::<NodesReply>(header, payload))
-        }
-        Kind::DrainNodes => survives::<DrainRequest>(header, payload),
-        Kind::RemoveNodes => survives::<RemoveRequest>(header, payload),
-        Kind::ListNodes => {
-            survives::<ListRequest>(header, payload).and(survives::<ListReply>(header, payload))
-        }
-        Kind::Status => {
-            survives::<StatusRequest>(header, payload).and(survives::<StatusReply>(header, payload))
-        }
+        Kind::Hello => both::<Hello, HelloReply>(header, payload),
+        Kind::Place => both::<PlaceRequest, PlaceReply>(header, payload),
+        Kind::PlaceBatch => both::<PlaceBatch, PlaceBatchReply>(header, payload),
+        Kind::Release => both::<ReleaseRequest, ReleaseReply>(header, payload),
+        Kind::ReleaseBatch => both::<ReleaseBatch, ReleaseBatchReply>(header, payload),
+        Kind::AddNodes | Kind::UpdateNodes => both::<NodesRequest, NodesReply>(header, payload),
+        Kind::DrainNodes => both::<DrainRequest, NodesReply>(header, payload),
+        Kind::RemoveNodes => both::<RemoveRequest, NodesReply>(header, payload),
+        Kind::ListNodes => both::<ListRequest, ListReply>(header, payload),
+        Kind::Status => both::<StatusRequest, StatusReply>(header, payload),
     }
 }
 
+/// A message that can be written, read and compared.
+trait Message: Serialize + DeserializeOwned + PartialEq + Debug {}
+impl<T: Serialize + DeserializeOwned + PartialEq + Debug> Message for T {}
+
+fn both<Q: Message, R: Message>(header: Header, payload: &[u8]) -> Result<(), String> {
+    survives::<Q>(header, payload)?;
+    survives::<R>(header, payload)
+}
+
 /// What is read must be read again after it was written.
-fn survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(
-    header: Header,
-    payload: &[u8],
-) -> Result<(), String> {
+fn survives<T: Message>(header: Header, payload: &[u8]) -> Result<(), String> {
     let Ok((message, taken)) = decode_body::<T>(payload) else { return Ok(()) };
     compare_extensions(&header, &payload[taken..])?;
     let mut written = Vec::new();

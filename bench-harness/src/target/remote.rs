@@ -7,7 +7,6 @@ use std::future::Future;
 use std::sync::Arc;
 
 use tokio::runtime::Runtime;
-use wharf_core::ids::AllocationId;
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::map::FixedMap;
 use wharf_core::node::{NodeSpec, Operator};
@@ -32,7 +31,7 @@ pub struct RemoteTarget {
     client: Option<Client>,
     completions: Arc<Completions>,
     /// Orders since the last wait, encoded at the next.
-    held: Vec<(u64, Held)>,
+    held: Vec<(u64, Order)>,
     /// Orders under way, by tag: what kind of reply to expect.
     under_way: FixedMap<u64, Kind>,
     nodes: FixedMap<u64, usize>,
@@ -42,11 +41,6 @@ pub struct RemoteTarget {
 }
 
 const CONNECTED: &str = "the client is there until the target is dropped";
-
-enum Held {
-    Place(PlaceRequest),
-    Release(ReleaseRequest),
-}
 
 fn unreachable(error: ClientError) -> TargetError {
     TargetError::Unreachable(Box::new(error))
@@ -211,16 +205,12 @@ impl Target for RemoteTarget {
     }
 
     fn submit(&mut self, tag: u64, order: Order) -> Result<(), TargetError> {
-        let held = match order {
-            Order::Place(request) => Held::Place(place_request(&request)),
-            Order::Release(allocation) => Held::Release(release_request(allocation)),
-        };
         if self.under_way.len() >= self.in_flight_max() {
             return Err(TargetError::NoRoom);
         }
-        let kind = if matches!(held, Held::Place(_)) { Kind::Place } else { Kind::Release };
+        let kind = if matches!(order, Order::Place(_)) { Kind::Place } else { Kind::Release };
         self.under_way.insert(tag, kind);
-        self.held.push((tag, held));
+        self.held.push((tag, order));
         Ok(())
     }
 
@@ -232,11 +222,14 @@ impl Target for RemoteTarget {
         let completions = &self.completions;
         let (held, taken) = (&mut self.held, &mut self.taken);
         let sent = self.runtime.block_on(async {
-            for (tag, held) in held.drain(..) {
-                match held {
-                    Held::Place(request) => client.submit(Kind::Place, &request, completions, tag).await?,
-                    Held::Release(request) => {
-                        client.submit(Kind::Release, &request, completions, tag).await?
+            for (tag, order) in held.drain(..) {
+                match order {
+                    Order::Place(request) => {
+                        client.submit(Kind::Place, &place_request(&request), completions, tag).await?;
+                    }
+                    Order::Release(allocation) => {
+                        let request = ReleaseRequest { allocation: allocation.into() };
+                        client.submit(Kind::Release, &request, completions, tag).await?;
                     }
                 }
             }
@@ -286,8 +279,4 @@ impl Drop for RemoteTarget {
             self.runtime.block_on(client.close());
         }
     }
-}
-
-fn release_request(allocation: AllocationId) -> ReleaseRequest {
-    ReleaseRequest { allocation: allocation.into() }
 }

@@ -7,8 +7,8 @@
 //! `accept` that checks a node exactly.
 //!
 //! Two structures hold the same nodes:
-//! - the [tree](tree) in attribute order, for LeastFit and BestFit;
-//! - the [ordinal tree](ordinal) in order of registration, for FirstFit, NextFit and Random,
+//! - the [tree] in attribute order, for LeastFit and BestFit;
+//! - the [ordinal tree](mod@ordinal) in order of registration, for FirstFit, NextFit and Random,
 //!   built when the first of these policies is asked for.
 //!
 //! Source: the DistBuckets patent text; its worked figures are golden tests

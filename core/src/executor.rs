@@ -48,6 +48,8 @@ pub trait Observer: Send {
     fn handle_batch(&mut self, _batch: &BatchRecord<'_>) {}
     /// After it was, and its outcomes were handed out.
     fn handle_stepped(&mut self, _outcomes: &[Outcome], _finished: Time) {}
+    /// Before the thread goes to sleep because nothing is to be done.
+    fn handle_sleep(&mut self) {}
     /// Whether the times are wanted: reading the clock again costs something.
     fn wants_times(&self) -> bool {
         false
@@ -213,17 +215,18 @@ impl ShardRunner {
                 std::hint::spin_loop();
             } else {
                 idle_looks = 0;
-                self.sleep();
+                self.sleep(observer);
             }
         }
     }
 
-    fn sleep(&mut self) {
+    fn sleep(&mut self, observer: &mut impl Observer) {
         let (links, stop) = (&mut self.links, &self.stop);
         if self
             .bell
             .sleep_if(|| !stop.is_stopped() && links.iter_mut().all(|link| link.submissions.is_empty()))
         {
+            observer.handle_sleep();
             std::thread::park();
         }
     }

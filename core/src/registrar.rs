@@ -40,6 +40,18 @@ pub enum RegistrarError {
         /// The label.
         label: Arc<str>,
     },
+    /// Another machine came under a registered name.
+    #[error(
+        "node `{name}` is registered with identity `{known}`, not `{given}`: a new machine is a new node; remove the old one and add it"
+    )]
+    IdentityFixed {
+        /// The node.
+        name: Arc<str>,
+        /// The identity that it was registered with.
+        known: Arc<str>,
+        /// The other one.
+        given: Arc<str>,
+    },
     /// No more nodes.
     #[error("this service holds {NODES_MAX} nodes, which is all it can: remove some first")]
     Full,
@@ -50,6 +62,7 @@ struct Entry {
     name: Arc<str>,
     partition: PartitionId,
     topology: Option<Arc<str>>,
+    identity: Option<Arc<str>>,
 }
 
 /// What a port may know of the global records without asking: published as a whole.
@@ -63,6 +76,9 @@ pub struct Catalog {
     /// How many nodes are registered.
     pub node_count: u64,
 }
+
+/// Label texts that are kept without a sweep.
+const TEXTS_UNSWEPT: usize = 1024;
 
 type Chunk = Vec<Option<(Arc<str>, PartitionId)>>;
 const CHUNK: u64 = 256;
@@ -113,7 +129,10 @@ pub struct Registrar {
     nodes: FixedMap<NodeId, Entry>,
     resources: ResourceRegistry,
     catalog: Catalog,
+    /// Label texts, shared between nodes.
     texts: FixedMap<Arc<str>, ()>,
+    /// How many were left when they were last swept.
+    texts_swept: usize,
 }
 
 impl Registrar {
@@ -129,6 +148,7 @@ impl Registrar {
             resources: ResourceRegistry::default(),
             catalog: Catalog::default(),
             texts: FixedMap::default(),
+            texts_swept: 0,
         }
     }
 
@@ -218,6 +238,11 @@ impl Registrar {
     }
 
     fn intern(&mut self, mut spec: NodeSpec) -> NodeSpec {
+        // Texts that no node bears any more go when the map has doubled: each costs O(1) in all.
+        if self.texts.len() > 2 * self.texts_swept + TEXTS_UNSWEPT {
+            self.texts.retain(|text, ()| Arc::strong_count(text) > 1);
+            self.texts_swept = self.texts.len();
+        }
         let texts = &mut self.texts;
         spec.labels = spec.labels.shared(|text| {
             if let Some((known, ())) = texts.get_key_value(text) {
@@ -231,7 +256,9 @@ impl Registrar {
 
     fn enter(&mut self, node: &NodeRegistration) {
         let topology = node.spec.labels.get(&self.topology_label).map(Arc::from);
-        let entry = Entry { name: Arc::clone(&node.spec.name), partition: node.partition, topology };
+        let identity = node.spec.identity.clone();
+        let entry =
+            Entry { name: Arc::clone(&node.spec.name), partition: node.partition, topology, identity };
         self.catalog.set(node.id, Some((Arc::clone(&node.spec.name), node.partition)));
         let before = self.by_name.insert(Arc::clone(&node.spec.name), node.id);
         assert!(before.is_none(), "two nodes are called `{}`", node.spec.name);
@@ -241,12 +268,26 @@ impl Registrar {
     /// Checks an update of the node that `spec` names, and interns it.
     ///
     /// # Errors
-    /// When no node has that name, or the topology label would change.
-    pub fn update(&mut self, spec: NodeSpec) -> Result<(NodeId, PartitionId, NodeSpec), RegistrarError> {
+    /// When no node has that name, or its topology label or its identity would change. An
+    /// identity that is not given stays.
+    pub fn update(&mut self, mut spec: NodeSpec) -> Result<(NodeId, PartitionId, NodeSpec), RegistrarError> {
         let (id, partition) = self.resolve(&spec.name)?;
-        if self.nodes[&id].topology.as_deref() != spec.labels.get(&self.topology_label) {
+        let known = &self.nodes[&id];
+        match (&known.identity, &spec.identity) {
+            (Some(known), Some(given)) if known != given => {
+                let (name, known, given) = (spec.name, Arc::clone(known), Arc::clone(given));
+                return Err(RegistrarError::IdentityFixed { name, known, given });
+            }
+            (Some(known), None) => spec.identity = Some(Arc::clone(known)),
+            _ => {}
+        }
+        if known.topology.as_deref() != spec.labels.get(&self.topology_label) {
             let label = Arc::clone(&self.topology_label);
             return Err(RegistrarError::TopologyFixed { name: spec.name, label });
+        }
+        let identity = spec.identity.clone();
+        if let Some(entry) = self.nodes.get_mut(&id) {
+            entry.identity = identity;
         }
         Ok((id, partition, self.intern(spec)))
     }
@@ -305,6 +346,29 @@ mod tests {
         let moved = registrar.update(spec("n1", &[("rack", "r8")]));
         assert!(matches!(moved, Err(RegistrarError::TopologyFixed { .. })));
         assert!(registrar.update(spec("n1", &[("rack", "r7"), ("zone", "a")])).is_ok());
+    }
+
+    #[test]
+    fn another_machine_under_the_same_name_is_no_update() {
+        let mut registrar = Registrar::new(16, "rack");
+        let identified =
+            |identity: Option<&str>| NodeSpec { identity: identity.map(Into::into), ..spec("n", &[]) };
+        let id = registrar.register(identified(None)).unwrap().id;
+        assert_eq!(registrar.update(identified(Some("a"))).unwrap().0, id);
+        assert_eq!(registrar.update(identified(None)).unwrap().2.identity.as_deref(), Some("a"));
+        let other = registrar.update(identified(Some("b")));
+        assert!(matches!(other, Err(RegistrarError::IdentityFixed { .. })), "{other:?}");
+    }
+
+    #[test]
+    fn texts_that_no_node_bears_are_not_kept() {
+        let mut registrar = Registrar::new(16, "rack");
+        let mut id = registrar.register(spec("n", &[("job", "0")])).unwrap().id;
+        for round in 1..10_000 {
+            registrar.forget(id);
+            id = registrar.register(spec("n", &[("job", &round.to_string())])).unwrap().id;
+        }
+        assert!(registrar.texts.len() < 2 * TEXTS_UNSWEPT, "{} texts", registrar.texts.len());
     }
 
     #[test]

@@ -11,7 +11,7 @@ use wharf_core::ids::{AllocationId, Ordinal};
 use wharf_core::limits::REFUSAL_RETRIES_MAX;
 use wharf_core::node::NodeState;
 use wharf_core::request::{Explain, PlacementRequest, Policy};
-use wharf_core::resource::GpuRequest;
+use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest, Verdict};
 use wharf_core::shard::{Command, NodeView, Outcome};
 use wharf_core::store::{Engine, StoreState};
@@ -115,19 +115,37 @@ fn a_refusal_counts_every_shard_once() {
     }
 }
 
-#[test]
-fn a_request_that_always_comes_too_late_is_refused_in_the_end() {
+/// A request that somebody else always outruns: after each refusal capacity comes back at that
+/// shard and `rival` takes it. The reply, and how often a shard was asked.
+fn outrun(request: PlacementRequest, rival: &PlacementRequest) -> (PortReply, usize) {
     let (mut engine, mut allocations) = full_engine();
     let clock = ManualClock::new(engine.now);
-    engine.ports[0].submit(1, PortRequest::Place(cores(2)), engine.now).expect("room");
-    let (reply, asked) = follow(&mut engine, &clock, |engine, shard, _| {
-        // Somebody leaves right after the refusal, and somebody else is quicker.
+    engine.ports[0].submit(1, PortRequest::Place(request), engine.now).expect("room");
+    follow(&mut engine, &clock, |engine, shard, _| {
         interfere(engine, &clock, PortRequest::Release(allocations[shard]));
-        match interfere(engine, &clock, PortRequest::Place(cores(4))) {
+        match interfere(engine, &clock, PortRequest::Place(rival.clone())) {
             PortReply::Placed(placement) => allocations[shard] = placement.allocation,
             other => panic!("the one free node takes it: {other:?}"),
         }
-    });
+    })
+}
+
+#[test]
+fn capacity_that_came_and_went_has_no_shard_asked_again() {
+    // The shards grew, and by what they publish they are full again: the refusals are true now.
+    let (reply, asked) = outrun(cores(2), &cores(4));
+    assert!(matches!(reply, PortReply::Refused(Verdict::NoFitNow, _)), "{reply:?}");
+    assert_eq!(asked, usize::from(SHARDS));
+}
+
+#[test]
+fn a_request_that_always_comes_too_late_is_refused_in_the_end() {
+    // 1.2 cores stay free: too little, but in the bucket of the 1.5 that are asked for.
+    let milli = |milli| {
+        let demand = Demand { cpu: Amount::from_milli(milli), ..Demand::default() };
+        PlacementRequest::new(demand, Policy::BestFit)
+    };
+    let (reply, asked) = outrun(milli(1500), &milli(2800));
     let PortReply::Refused(Verdict::NoFitNow, refusal) = reply else { panic!("{reply:?}") };
     assert_eq!(refusal.nodes, u64::from(SHARDS), "each shard counts once, by its latest refusal");
     assert_eq!(asked, usize::from(SHARDS) * (usize::from(REFUSAL_RETRIES_MAX) + 1));

@@ -41,6 +41,11 @@ fn compare_openb(pods: &str) {
     let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/openb");
     let (nodes, pods) = (data.join("openb_node_list_all_node.csv"), data.join(pods));
     if !nodes.exists() || !pods.exists() {
+        assert!(
+            std::env::var_os("WHARF_REQUIRE_TRACE").is_none(),
+            "no openb trace at {}, and WHARF_REQUIRE_TRACE asks for it",
+            data.display()
+        );
         println!("skipped: no openb trace at {}", data.display());
         return;
     }

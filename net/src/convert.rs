@@ -411,6 +411,7 @@ pub fn registrar_fault(error: &RegistrarError) -> Fault {
         RegistrarError::NodeExists { .. } => (Reason::NodeExists, "name"),
         RegistrarError::UnknownNode(_) => (Reason::UnknownNode, "name"),
         RegistrarError::TopologyFixed { .. } => (Reason::InvalidField, "labels"),
+        RegistrarError::IdentityFixed { .. } => (Reason::InvalidField, "identity"),
         RegistrarError::Full => (Reason::LimitExceeded, "nodes"),
     };
     Fault::of_field(reason, field, error.to_string())

@@ -12,12 +12,12 @@ use std::collections::{BTreeMap, VecDeque};
 
 use wharf_core::ids::{Incarnation, SessionId};
 
-use crate::protocol::{SessionToken, UNACKNOWLEDGED_MAX};
+use crate::protocol::{DETACHED_KEPT_BYTES_MAX, SESSION_KEPT_BYTES_MAX, SessionToken, UNACKNOWLEDGED_MAX};
 
 /// One sequence of a session.
 #[derive(Debug)]
 enum Entry {
-    /// Skipped so far.
+    /// Skipped so far, or answered and not kept.
     Vacant,
     /// Under way.
     InFlight,
@@ -36,7 +36,7 @@ pub enum Admission<'a> {
     Answered(&'a [u8]),
     /// It was acknowledged: its outcome is forgotten, and it is not done again.
     Stale,
-    /// Too far ahead.
+    /// Too far ahead, or too much is kept: to be acknowledged first.
     OutOfWindow,
 }
 
@@ -50,13 +50,15 @@ pub struct Session {
     /// From `base` on.
     entries: VecDeque<Entry>,
     in_flight: usize,
+    /// Bytes of the outcomes in `entries`.
+    kept_bytes: usize,
 }
 
 impl Session {
     /// A new session, its first sequence being 1.
     #[must_use]
     pub fn new(id: SessionId, token: SessionToken) -> Self {
-        Self { id, token, base: 1, entries: VecDeque::new(), in_flight: 0 }
+        Self { id, token, base: 1, entries: VecDeque::new(), in_flight: 0, kept_bytes: 0 }
     }
 
     /// Which.
@@ -83,7 +85,10 @@ impl Session {
         while self.base < lowest_unacknowledged {
             match self.entries.front() {
                 Some(Entry::InFlight) => return,
-                Some(_) => {
+                Some(entry) => {
+                    if let Entry::Answered(reply) = entry {
+                        self.kept_bytes -= reply.len();
+                    }
                     self.entries.pop_front();
                     self.base += 1;
                 }
@@ -99,6 +104,12 @@ impl Session {
             return Admission::OutOfWindow;
         }
         let offset = offset as usize;
+        // The lowest unacknowledged request is always done: what is kept above it cannot be
+        // acknowledged before.
+        let full = offset > 0 && self.kept_bytes >= SESSION_KEPT_BYTES_MAX;
+        if full && matches!(self.entries.get(offset), None | Some(Entry::Vacant)) {
+            return Admission::OutOfWindow;
+        }
         while self.entries.len() <= offset {
             self.entries.push_back(Entry::Vacant);
         }
@@ -119,9 +130,23 @@ impl Session {
     /// # Panics
     /// When that sequence is not under way: an outcome without its request.
     pub fn answer(&mut self, sequence: u64, reply: &[u8]) {
+        self.leave(sequence, Entry::Answered(reply.into()));
+        self.kept_bytes += reply.len();
+    }
+
+    /// Ends a request under way without keeping its outcome: repeated, it is done again. For
+    /// requests that only look.
+    ///
+    /// # Panics
+    /// As [`answer`](Self::answer).
+    pub fn answer_unkept(&mut self, sequence: u64) {
+        self.leave(sequence, Entry::Vacant);
+    }
+
+    fn leave(&mut self, sequence: u64, after: Entry) {
         let entry = sequence.checked_sub(self.base).and_then(|offset| self.entries.get_mut(offset as usize));
         match entry {
-            Some(entry @ Entry::InFlight) => *entry = Entry::Answered(reply.into()),
+            Some(entry @ Entry::InFlight) => *entry = after,
             other => panic!("sequence {sequence} of session {} is {other:?}, not under way", self.id),
         }
         self.in_flight -= 1;
@@ -136,6 +161,8 @@ pub struct DetachedSessions {
     sessions: BTreeMap<SessionId, Session>,
     /// In the order in which they were detached.
     order: VecDeque<SessionId>,
+    /// Bytes of the outcomes that they keep.
+    kept_bytes: usize,
 }
 
 /// Sessions that are kept for their clients to come back.
@@ -145,7 +172,7 @@ impl DetachedSessions {
     /// None yet.
     #[must_use]
     pub fn new(incarnation: Incarnation) -> Self {
-        Self { incarnation, opened: 0, sessions: BTreeMap::new(), order: VecDeque::new() }
+        Self { incarnation, opened: 0, sessions: BTreeMap::new(), order: VecDeque::new(), kept_bytes: 0 }
     }
 
     /// A new session.
@@ -154,19 +181,26 @@ impl DetachedSessions {
         Session::new(SessionId { incarnation: self.incarnation, number: self.opened }, token)
     }
 
-    /// Keeps a session whose connection is gone.
+    /// Keeps a session whose connection is gone; the oldest go where it would be too many, or
+    /// their outcomes too long.
     ///
     /// # Panics
     /// When it has requests under way: their outcomes would be lost.
     pub fn detach(&mut self, session: Session) {
         assert!(session.in_flight == 0, "session {} is detached with requests under way", session.id);
-        if self.order.len() == DETACHED_SESSIONS_MAX
-            && let Some(oldest) = self.order.pop_front()
-        {
-            self.sessions.remove(&oldest);
-        }
+        self.kept_bytes += session.kept_bytes;
         self.order.push_back(session.id);
         self.sessions.insert(session.id, session);
+        while self.order.len() > DETACHED_SESSIONS_MAX || self.kept_bytes > DETACHED_KEPT_BYTES_MAX {
+            let Some(oldest) = self.order.pop_front() else { return };
+            self.take(oldest);
+        }
+    }
+
+    fn take(&mut self, id: SessionId) -> Option<Session> {
+        let session = self.sessions.remove(&id)?;
+        self.kept_bytes -= session.kept_bytes;
+        Some(session)
     }
 
     /// Takes a session up again, if it is kept and the token is its own.
@@ -175,7 +209,7 @@ impl DetachedSessions {
             return None;
         }
         self.order.retain(|&kept| kept != id);
-        self.sessions.remove(&id)
+        self.take(id)
     }
 }
 
@@ -237,6 +271,60 @@ mod tests {
             detached.detach(other);
         }
         assert!(detached.resume(id, &[1; 16]).is_none());
+    }
+
+    #[test]
+    fn what_only_looks_is_not_kept_and_done_again() {
+        let mut session = session();
+        assert_eq!(session.admit(1), Admission::New);
+        assert_eq!(session.admit(1), Admission::UnderWay);
+        session.answer_unkept(1);
+        assert_eq!((session.in_flight(), session.kept_bytes), (0, 0));
+        assert_eq!(session.admit(1), Admission::New);
+        session.answer_unkept(1);
+        session.acknowledge(2);
+        assert_eq!(session.admit(1), Admission::Stale);
+    }
+
+    #[test]
+    fn kept_bytes_are_bounded_until_the_client_acknowledges() {
+        let mut session = session();
+        let reply = vec![0; SESSION_KEPT_BYTES_MAX / 2];
+        for sequence in 2..=4 {
+            assert_eq!(session.admit(sequence), Admission::New);
+        }
+        session.answer(2, &reply);
+        session.answer(3, &reply);
+        // What is under way or answered stays so; what is new must wait.
+        assert_eq!(session.admit(4), Admission::UnderWay);
+        assert_eq!(session.admit(2), Admission::Answered(&reply));
+        assert_eq!(session.admit(5), Admission::OutOfWindow);
+        // The lowest is done: without it, nothing could be acknowledged.
+        assert_eq!(session.admit(1), Admission::New);
+        session.answer(1, b"one");
+        assert_eq!(session.admit(5), Admission::OutOfWindow);
+        session.acknowledge(3);
+        assert_eq!(session.admit(5), Admission::New);
+    }
+
+    #[test]
+    fn detached_sessions_are_pushed_out_by_the_bytes_that_they_keep() {
+        let mut detached = DetachedSessions::new(Incarnation(1));
+        let mut full = || {
+            let mut session = detached.open([1; 16]);
+            assert_eq!(session.admit(1), Admission::New);
+            session.answer(1, &vec![0; SESSION_KEPT_BYTES_MAX]);
+            let id = session.id();
+            detached.detach(session);
+            id
+        };
+        let fit = DETACHED_KEPT_BYTES_MAX / SESSION_KEPT_BYTES_MAX;
+        let ids: Vec<SessionId> = (0..=fit).map(|_| full()).collect();
+        assert!(detached.resume(ids[0], &[1; 16]).is_none(), "the oldest went");
+        for &id in &ids[1..] {
+            assert!(detached.resume(id, &[1; 16]).is_some());
+        }
+        assert_eq!(detached.kept_bytes, 0);
     }
 
     #[test]

@@ -2,6 +2,8 @@
 
 use clap::Args;
 
+use wharf_ops::cli::say;
+
 use super::replay::progress;
 use crate::demo::{DemoOptions, run};
 
@@ -30,7 +32,7 @@ impl DemoArgs {
         let mut bar = progress(requests, "requests");
         let demo = run(DemoOptions { nodes, requests, in_flight, seed, shards }, bar.as_mut())?;
         drop(bar);
-        println!("{demo}");
+        say(format_args!("{demo}"));
         Ok(())
     }
 }

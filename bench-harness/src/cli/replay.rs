@@ -1,14 +1,14 @@
 //! `wharf-bench replay`.
 
-use std::fs::File;
 use std::io::{IsTerminal as _, stderr};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
+use tempfile::NamedTempFile;
 use wharf_core::request::Policy;
-use wharf_ops::cli::ConnectArgs;
+use wharf_ops::cli::{ConnectArgs, say};
 
 use crate::replay::{
     IN_FLIGHT_DEFAULT, Progress, ReplayOptions, Silent, replay_in_process, replay_on, write_placements,
@@ -74,9 +74,11 @@ pub(super) struct ReplayArgs {
 impl ReplayArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let trace = self.trace()?;
-        // Made before the replay, so that an output that cannot be written costs no replay.
+        // Made before the replay, so that an output that cannot be written costs no replay; and
+        // beside its place, so that what stands there is lost only to a whole new one.
         let output = self.placements.as_ref().map(|path| {
-            let file = File::create(path);
+            let beside = path.parent().filter(|parent| !parent.as_os_str().is_empty());
+            let file = NamedTempFile::new_in(beside.unwrap_or_else(|| Path::new(".")));
             file.with_context(|| format!("{}: give a file that can be written", path.display()))
         });
         let output = output.transpose()?;
@@ -98,12 +100,14 @@ impl ReplayArgs {
         };
         drop(progress);
         if let Some(output) = output {
-            write_placements(&trace, &replay.decisions, output).context("the placements file")?;
+            write_placements(&trace, &replay.decisions, output.as_file()).context("the placements file")?;
+            let path = self.placements.as_deref().expect("there is an output because there is a path");
+            output.persist(path).with_context(|| format!("{}: cannot be written", path.display()))?;
         }
         if self.json {
-            println!("{}", serde_json::to_string(&replay.report)?);
+            say(format_args!("{}", serde_json::to_string(&replay.report)?));
         } else {
-            println!("{}", replay.report);
+            say(format_args!("{}", replay.report));
         }
         Ok(())
     }

@@ -52,10 +52,10 @@ impl VerifyArgs {
         let (nodes, pods, placements) = (read(&self.nodes)?, read(&self.pods)?, read(&self.placements)?);
         let found = verify(&nodes, &pods, &placements, options)
             .with_context(|| format!("{} is not sound", self.placements.display()))?;
-        println!(
+        say(format_args!(
             "sound: {} of {} pods placed, {} of {} constrained ones, {} on several GPUs",
             found.placed, found.pods, found.constrained_placed, found.constrained, found.multi_gpu_placed
-        );
+        ));
         Ok(())
     }
 }

@@ -424,9 +424,12 @@ impl Port {
             return;
         }
         placing.retries -= 1;
-        let asked = &mut placing.asked;
+        let (asked, lower) = (&mut placing.asked, &placing.lower);
         placing.refusals.retain(|(shard, refusal)| {
-            let stands = table.summary(*shard).growth() == refusal.growth;
+            // It grew, and still cannot hold the request by what it publishes now: the refusal
+            // is true now as well.
+            let facts = table.summary(*shard).read();
+            let stands = facts.growth == refusal.growth || !facts.highest.reaches(lower);
             if !stands {
                 asked.remove(*shard);
             }

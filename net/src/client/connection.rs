@@ -14,13 +14,14 @@ use super::ClientError;
 use super::error::{connect_message, with_causes};
 use super::pending::{Completions, Destination, PendingCalls, RawReply};
 use crate::codec::{
-    FLAG_ERROR, FrameRef, Header, decode_body, decode_frame, encode_body, encode_frame, try_encode_frame,
+    FLAG_ERROR, FrameRef, Header, acknowledge_in_frame, decode_body, decode_frame, encode_body, encode_frame,
+    try_encode_frame,
 };
 use crate::protocol::{
     ALPN, DrainRequest, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, ListReply, ListRequest, NodesReply,
-    NodesRequest, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, ReleaseBatch, ReleaseBatchReply,
-    ReleaseReply, ReleaseRequest, RemoveRequest, Resume, StatusReply, StatusRequest, VERSION_MAX,
-    VERSION_MIN, WireAllocation,
+    NodesRequest, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, Reason, ReleaseBatch,
+    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, Resume, StatusReply, StatusRequest,
+    VERSION_MAX, VERSION_MIN, WireAllocation,
 };
 use crate::tls::client_crypto;
 
@@ -29,6 +30,9 @@ use crate::tls::client_crypto;
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 /// How long a client waits between two attempts to make a lost connection again.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
+
+/// How long a client that is closed waits for the server to end the session.
+const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
 
 /// How to connect.
 #[derive(Clone, Debug)]
@@ -172,10 +176,8 @@ impl Client {
     ) -> Result<(), ClientError> {
         let shared = &*self.shared;
         let ended = |state: &State| state.ended.clone().map_or(Ok(()), Err);
-        match shared.in_flight.acquire().await {
-            Ok(permit) => permit.forget(),
-            Err(_) => return ended(&shared.state()),
-        }
+        // Given back on its own when this future is dropped before its call is entered.
+        let Ok(permit) = shared.in_flight.acquire().await else { return ended(&shared.state()) };
         loop {
             let left = shared.left.notified();
             {
@@ -193,11 +195,12 @@ impl Client {
                     if let Err(error) =
                         try_encode_frame(header, &[], &mut frame, |out| encode_body(request, out))
                     {
-                        shared.in_flight.add_permits(1);
                         return Err(ClientError::TooLong(error));
                     }
                     state.out.extend_from_slice(&frame);
                     state.calls.enter(destination, frame.into_boxed_slice());
+                    // The reply gives it back.
+                    permit.forget();
                     break;
                 }
             }
@@ -315,6 +318,9 @@ impl Shared {
                 // A fault of the connection as a whole.
                 return Err(ClientError::Fault(fault));
             }
+            if fault.reason == Reason::SequenceOutOfWindow.into() && self.send_again(frame.header.sequence) {
+                return Ok(());
+            }
             Err(ClientError::Fault(fault))
         } else {
             Ok(frame.payload.to_vec())
@@ -327,6 +333,22 @@ impl Shared {
             call.destination.deliver(reply);
         }
         Ok(())
+    }
+}
+
+impl Shared {
+    /// Sends a request again that the server did not do, since it keeps too much that was not
+    /// acknowledged when the request was sent: now it says what is. False when it is not under way.
+    fn send_again(&self, sequence: u64) -> bool {
+        let mut guard = self.state();
+        let State { calls, out, .. } = &mut *guard;
+        let lowest = calls.lowest_unacknowledged();
+        let Some(frame) = calls.frame_mut(sequence) else { return false };
+        acknowledge_in_frame(frame, lowest);
+        out.extend_from_slice(frame);
+        drop(guard);
+        self.written.notify_one();
+        true
     }
 }
 
@@ -389,11 +411,14 @@ async fn keep_going(shared: Arc<Shared>, endpoint: Endpoint, link: Link) {
     let resume = Resume { session: shared.hello.session, token: shared.hello.token };
     loop {
         let error = serve(&shared, &mut link).await;
-        link.connection.close(VarInt::from_u32(0), b"done");
         let dropped = shared.state().ended.clone();
         if let Some(ended) = dropped {
-            return shared.end(&ended);
+            shared.end(&ended);
+            // A clean end lets the server forget the session at once.
+            let _ = tokio::time::timeout(FAREWELL_PATIENCE, say_farewell(&mut link)).await;
+            return link.connection.close(VarInt::from_u32(0), b"done");
         }
+        link.connection.close(VarInt::from_u32(0), b"done");
         if !matches!(error, ClientError::ConnectionLost(_)) {
             return shared.end(&error);
         }
@@ -408,6 +433,13 @@ async fn keep_going(shared: Arc<Shared>, endpoint: Endpoint, link: Link) {
             state.out.extend_from_slice(frame);
         }
         shared.written.notify_one();
+    }
+}
+
+/// Ends the stream and waits until the server ends its own: then it has done all that was asked.
+async fn say_farewell(link: &mut Link) {
+    if link.send.finish().is_ok() {
+        while let Ok(Some(_)) = link.recv.read_chunk(usize::MAX, true).await {}
     }
 }
 

@@ -102,6 +102,12 @@ impl PendingCalls {
         self.calls.push_back(Some(Call { destination, frame }));
     }
 
+    /// The frame of a call under way.
+    pub(super) fn frame_mut(&mut self, sequence: u64) -> Option<&mut [u8]> {
+        let offset = usize::try_from(sequence.checked_sub(self.base)?).ok()?;
+        Some(&mut self.calls.get_mut(offset)?.as_mut()?.frame)
+    }
+
     /// The frames of all calls under way, in order.
     pub(super) fn frames(&self) -> impl Iterator<Item = &[u8]> {
         self.calls.iter().flatten().map(|call| &*call.frame)

@@ -89,6 +89,14 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the caller checked the length")
 }
 
+/// Writes what is acknowledged by now into a frame that was encoded earlier.
+///
+/// # Panics
+/// When `frame` is shorter than a header.
+pub(crate) fn acknowledge_in_frame(frame: &mut [u8], lowest_unacknowledged: u64) {
+    frame[16..HEADER_BYTES].copy_from_slice(&lowest_unacknowledged.to_le_bytes());
+}
+
 /// The frame at the front of `bytes`, or `None` when it is not all there yet.
 ///
 /// # Errors

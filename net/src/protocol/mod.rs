@@ -37,4 +37,13 @@ pub const IN_FLIGHT_DEFAULT: u32 = 1024;
 /// that acknowledges nothing is refused beyond.
 pub const UNACKNOWLEDGED_MAX: u32 = 8192;
 
+/// Bytes of outcomes that a session keeps: beyond, its client must acknowledge before anything
+/// but its lowest unacknowledged request is done.
+pub const SESSION_KEPT_BYTES_MAX: usize = 4 << 20;
+/// Bytes of outcomes that all sessions without a connection keep together.
+pub const DETACHED_KEPT_BYTES_MAX: usize = 64 << 20;
+
 const _: () = assert!(IN_FLIGHT_DEFAULT < UNACKNOWLEDGED_MAX);
+// The longest reply fits a session, and the fullest session fits what is kept of all.
+const _: () = assert!(FRAME_BYTES_MAX as usize <= SESSION_KEPT_BYTES_MAX);
+const _: () = assert!(SESSION_KEPT_BYTES_MAX <= DETACHED_KEPT_BYTES_MAX);

@@ -8,15 +8,16 @@ use quinn::{Connection, Incoming, RecvStream, SendStream, VarInt};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
+use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_core::router::PortRequest;
 use wharf_core::time::Time;
 
-use super::ServerShared;
 use super::io_thread::Io;
 use super::operation::{Operation, Parts, batch_reply};
 use super::registrar_task::{RegistrarReply, RegistrarRequest};
+use super::{HELLO_PATIENCE, LAST_BYTES_PATIENCE, ServerShared};
 use crate::codec::{
     FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
     encode_frame, split_extensions, try_encode_frame,
@@ -49,7 +50,8 @@ pub(super) struct ConnectionState {
 }
 
 impl ConnectionState {
-    /// Answers `sequence` with `body`, and keeps the answer until it is acknowledged.
+    /// Answers `sequence` with `body`, and keeps the answer until it is acknowledged, unless the
+    /// request only looked.
     pub(super) fn reply<T: Serialize>(&self, kind: Kind, sequence: u64, body: &T) {
         self.reply_flagged(kind.number(), 0, sequence, body);
     }
@@ -69,7 +71,13 @@ impl ConnectionState {
             let header = Header { flags: header.flags | FLAG_ERROR, ..header };
             encode_frame(header, &[], &mut out, |out| encode_body(&fault, out));
         }
-        self.session.borrow_mut().answer(sequence, &out[start..]);
+        let mut session = self.session.borrow_mut();
+        if matches!(Kind::from_number(kind), Some(Kind::ListNodes | Kind::Status)) {
+            session.answer_unkept(sequence);
+        } else {
+            session.answer(sequence, &out[start..]);
+        }
+        drop(session);
         self.unwritten.set(self.unwritten.get() + 1);
         self.written.notify_one();
     }
@@ -184,15 +192,23 @@ fn fault_frame(kind: u16, sequence: u64, fault: &Fault) -> Vec<u8> {
 
 async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Result<(), Fault> {
     let mut shutdown = io.shutdown.clone();
+    let deadline = Instant::now() + HELLO_PATIENCE;
+    let late = || {
+        let seconds = HELLO_PATIENCE.as_secs();
+        let message = format!("no hello came within {seconds} s: connect again and say hello (kind 1) first");
+        Fault::new(Reason::HelloExpected, message)
+    };
     let stream = tokio::select! {
-        stream = connection.accept_bi() => stream,
+        stream = timeout_at(deadline, connection.accept_bi()) => stream.map_err(|_| late())?,
         _ = shutdown.wait_for(|&stop| stop) => return Ok(()),
     };
     // A peer that leaves before it opens its stream has asked nothing.
     let Ok((mut send, recv)) = stream else { return Ok(()) };
     let mut reader = FrameReader { recv, buffer: Vec::new(), taken: 0, ended: false };
     let opened = tokio::select! {
-        opened = open_session(io, connection, &mut reader) => opened,
+        opened = timeout_at(deadline, open_session(io, connection, &mut reader)) => {
+            opened.unwrap_or_else(|_| Err(late()))
+        }
         _ = shutdown.wait_for(|&stop| stop) => {
             Err(Fault::new(Reason::ShuttingDown, "the service is shutting down: connect again later"))
         }
@@ -206,6 +222,18 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Result<(), Faul
             return Err(fault);
         }
     };
+    serve_session(io, connection, session, &hello, reader, send).await
+}
+
+/// Serves an open session until its connection ends.
+async fn serve_session(
+    io: &Rc<Io>,
+    connection: &Connection,
+    session: Session,
+    hello: &HelloReply,
+    mut reader: FrameReader,
+    mut send: SendStream,
+) -> Result<(), Fault> {
     info!(session = %session.id(), peer = %connection.remote_address(), resumed = hello.resumed, "session opened");
     let state = Rc::new(ConnectionState {
         session: RefCell::new(session),
@@ -220,9 +248,9 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Result<(), Faul
     let header =
         Header { kind: Kind::Hello.number(), flags: FLAG_REPLY, version: BODY_VERSION, ..Header::default() };
     let mut frame = Vec::new();
-    encode_frame(header, &[], &mut frame, |out| encode_body(&hello, out));
+    encode_frame(header, &[], &mut frame, |out| encode_body(hello, out));
     state.say(&frame);
-    let served = {
+    let (served, taken) = {
         let reading = async {
             let read = read_frames(io, &state, &mut reader).await;
             if let Err(fault) = &read {
@@ -232,23 +260,37 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Result<(), Faul
             state.written.notify_one();
             read
         };
-        let (read, ()) = tokio::join!(reading, write_replies(&state, &mut send));
-        read
+        tokio::join!(reading, write_replies(&state, &mut send))
     };
     // Replies that are still under way when the peer is gone are kept for its next connection.
     while state.session.borrow().in_flight() > 0 {
         state.written.notified().await;
     }
     let session = Session::new(state.session.borrow().id(), [0; 16]);
-    io.shared.sessions.detach(state.session.replace(session));
+    let session = state.session.replace(session);
+    if reader.ended && served.is_ok() && taken {
+        // The peer said that it is done, and has every reply: nobody will come back.
+        io.shared.sessions.close(&session);
+    } else {
+        io.shared.sessions.detach(session);
+    }
     served
 }
 
-/// Writes the last bytes and waits until the peer has them, or is gone.
+/// Writes the last bytes and waits until the peer has them, is gone, or does not take them.
 async fn end_stream(send: &mut SendStream, last: &[u8]) {
-    if send.write_all(last).await.is_ok() && send.finish().is_ok() {
-        let _ = send.stopped().await;
-    }
+    let ending = async {
+        if send.write_all(last).await.is_ok() {
+            finish(send).await;
+        }
+    };
+    // A peer need not grant the room for them either.
+    let _ = timeout(LAST_BYTES_PATIENCE, ending).await;
+}
+
+/// Ends a stream; whether the peer took all of it, for which it is given some time.
+async fn finish(send: &mut SendStream) -> bool {
+    send.finish().is_ok() && matches!(timeout(LAST_BYTES_PATIENCE, send.stopped()).await, Ok(Ok(None)))
 }
 
 async fn open_session(
@@ -387,7 +429,7 @@ async fn handle_frame(io: &Rc<Io>, state: &Rc<ConnectionState>, frame: &FrameRef
             Admission::OutOfWindow => {
                 drop(session);
                 let message = format!(
-                    "sequence {} is too far ahead of what is acknowledged: acknowledge replies first",
+                    "sequence {} is too far ahead of what is acknowledged, or the replies kept since are too long: acknowledge replies, then ask again",
                     header.sequence
                 );
                 return refuse(&Fault::new(Reason::SequenceOutOfWindow, message));
@@ -397,6 +439,9 @@ async fn handle_frame(io: &Rc<Io>, state: &Rc<ConnectionState>, frame: &FrameRef
     if let Err(fault) = handle_request(io, state, frame, now).await {
         ServerShared::count(&io.shared.counters.frames_refused);
         state.reply_fault(header.kind, header.sequence, &fault);
+        if let Some(kind) = Kind::from_number(header.kind) {
+            io.observe(kind, fault.reason, io.shared.now().nanos_since(now));
+        }
     }
 }
 
@@ -446,13 +491,20 @@ async fn handle_request(
     let (io, state) = (Rc::clone(io), Rc::clone(state));
     tokio::task::spawn_local(async move {
         let gone = || Fault::new(Reason::Unavailable, "the registrar is gone: the service is shutting down");
+        let mut reason = ReasonCode::default();
         match answer.await {
-            Ok(RegistrarReply::Nodes(reply)) => state.reply(kind, sequence, &reply),
+            Ok(RegistrarReply::Nodes(reply)) => {
+                state.reply(kind, sequence, &reply);
+                io.observe_parts(kind, reply.replies.iter().map(|reply| reply.reason));
+            }
             Ok(RegistrarReply::List(reply)) => state.reply(kind, sequence, &reply),
             Ok(RegistrarReply::Status(reply)) => state.reply(kind, sequence, &*reply),
-            Ok(RegistrarReply::Exported(_)) | Err(_) => state.reply_fault(kind.number(), sequence, &gone()),
+            Ok(RegistrarReply::Exported(_)) | Err(_) => {
+                reason = Reason::Unavailable.into();
+                state.reply_fault(kind.number(), sequence, &gone());
+            }
         }
-        io.observe(kind, ReasonCode::default(), io.shared.now().nanos_since(now));
+        io.observe(kind, reason, io.shared.now().nanos_since(now));
     });
     Ok(())
 }
@@ -522,7 +574,10 @@ async fn handle_place_batch(
         }
     }
     if valid.is_empty() {
-        return state.reply(Kind::PlaceBatch, sequence, &batch_reply(replies));
+        let reply = batch_reply(replies);
+        state.reply(Kind::PlaceBatch, sequence, &reply);
+        io.observe(Kind::PlaceBatch, ReasonCode::default(), 0);
+        return io.observe_parts(Kind::PlaceBatch, reply.replies.iter().map(|reply| reply.reason));
     }
     take_room(io, valid.len()).await;
     let operation = enter(io, state, sequence, Parts::PlaceBatch { replies, left: valid.len() }, now);
@@ -539,7 +594,8 @@ async fn handle_release_batch(
     now: Time,
 ) {
     if batch.requests.is_empty() {
-        return state.reply(Kind::ReleaseBatch, sequence, &ReleaseBatchReply::default());
+        state.reply(Kind::ReleaseBatch, sequence, &ReleaseBatchReply::default());
+        return io.observe(Kind::ReleaseBatch, ReasonCode::default(), 0);
     }
     let left = batch.requests.len();
     take_room(io, left).await;
@@ -550,8 +606,9 @@ async fn handle_release_batch(
     }
 }
 
-/// Writes replies, many at once, until the reader is done and everything is answered.
-async fn write_replies(state: &ConnectionState, send: &mut SendStream) {
+/// Writes replies, many at once, until the reader is done and everything is answered; whether
+/// the peer took all of it.
+async fn write_replies(state: &ConnectionState, send: &mut SendStream) -> bool {
     loop {
         let out = std::mem::take(&mut *state.out.borrow_mut());
         if !out.is_empty() {
@@ -563,15 +620,12 @@ async fn write_replies(state: &ConnectionState, send: &mut SendStream) {
             state.broken.set(failed);
             state.room.notify_one();
             if failed {
-                return;
+                return false;
             }
             continue;
         }
         if state.is_done() {
-            if send.finish().is_ok() {
-                let _ = send.stopped().await;
-            }
-            return;
+            return finish(send).await;
         }
         state.written.notified().await;
     }

@@ -1,6 +1,6 @@
 //! One I/O thread: accepts connections, submits their requests at its port, hands replies back.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::net::UdpSocket;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -67,6 +67,8 @@ pub(super) struct Io {
     pub(super) shutdown: watch::Receiver<bool>,
     observer: RefCell<Box<dyn IoObserver>>,
     wake: Arc<Notify>,
+    /// What of the port's spilled placements is counted.
+    spilled: Cell<u64>,
     /// Reused from poll to poll.
     replies: RefCell<Vec<(Tag, PortReply)>>,
 }
@@ -96,6 +98,7 @@ pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
         shutdown: thread.shutdown,
         observer: RefCell::new(thread.observer),
         wake: thread.wake,
+        spilled: Cell::new(0),
         replies: RefCell::new(Vec::new()),
     });
     LocalSet::new().run_until(accept(io, endpoint)).await;
@@ -127,9 +130,17 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
             biased;
             _ = shutdown.wait_for(|&stop| stop) => break,
             incoming = endpoint.accept() => match incoming {
-                Some(incoming) => {
-                    connections.spawn_local(serve_connection(Rc::clone(io), incoming));
-                }
+                Some(incoming) => match Arc::clone(&io.shared.connection_room).try_acquire_owned() {
+                    Ok(room) => {
+                        let io = Rc::clone(io);
+                        connections.spawn_local(async move {
+                            serve_connection(io, incoming).await;
+                            drop(room);
+                        });
+                    }
+                    // Refused without state: who floods the server costs it a packet each.
+                    Err(_) => incoming.refuse(),
+                },
                 None => break,
             },
             Some(ended) = connections.join_next() => resume_panic(ended),
@@ -191,7 +202,13 @@ impl Io {
             let taken = port.poll(now, |tag, reply| replies.push((tag, reply)));
             // What spilled went to other shards' rings.
             port.flush();
-            self.shared.counters.spilled.store(port.spilled(), Ordering::Relaxed);
+            // The counter is every thread's: each adds what is new of its own port.
+            let spilled = port.spilled();
+            let before = self.spilled.replace(spilled);
+            if spilled > before {
+                // Relaxed: a statistic, nothing rests on it.
+                self.shared.counters.spilled.fetch_add(spilled - before, Ordering::Relaxed);
+            }
             taken
         };
         for (tag, reply) in replies.drain(..) {
@@ -216,6 +233,11 @@ impl Io {
         drop(operations);
         self.finish(&connection, kind, sequence, &complete);
         self.observe(kind, complete.reason(), now.nanos_since(started));
+        match &complete {
+            Complete::Place(_) | Complete::Release(_) => {}
+            Complete::PlaceBatch(batch) => self.observe_parts(kind, batch.replies.iter().map(|r| r.reason)),
+            Complete::ReleaseBatch(batch) => self.observe_parts(kind, batch.replies.iter().map(|r| r.reason)),
+        }
     }
 
     fn finish(&self, connection: &ConnectionState, kind: Kind, sequence: u64, complete: &Complete) {
@@ -224,6 +246,13 @@ impl Io {
             Complete::Release(reply) => connection.reply(kind, sequence, reply),
             Complete::PlaceBatch(reply) => connection.reply(kind, sequence, reply),
             Complete::ReleaseBatch(reply) => connection.reply(kind, sequence, reply),
+        }
+    }
+
+    pub(super) fn observe_parts(&self, kind: Kind, reasons: impl Iterator<Item = ReasonCode>) {
+        let mut observer = self.observer.borrow_mut();
+        for reason in reasons {
+            observer.handle_part(kind, reason);
         }
     }
 

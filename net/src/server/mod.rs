@@ -18,9 +18,10 @@ mod sessions;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, Semaphore};
 use wharf_core::executor::Clock;
 use wharf_core::ids::Incarnation;
 use wharf_core::limits::{NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX};
@@ -33,6 +34,13 @@ use crate::protocol::{
     FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, Kind, Limits, ReasonCode, ServerIdentity, UNACKNOWLEDGED_MAX,
 };
 use sessions::Sessions;
+
+/// How long a peer may take from its handshake to its whole hello.
+const HELLO_PATIENCE: Duration = Duration::from_secs(10);
+/// How long a peer may take to take the last bytes of a stream that the server ended.
+const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(5);
+/// Connections of a server at a time, those in their handshake included.
+const CONNECTIONS_MAX: usize = 4096;
 
 /// What can change while the server runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -51,8 +59,13 @@ impl Default for Settings {
 
 /// Watches the replies of one I/O thread, on that thread.
 pub trait IoObserver {
-    /// A request was answered, so many nanoseconds after it was read.
+    /// A request was answered, so many nanoseconds after it was read. A reply with several
+    /// parts is `done` as a whole; what became of each is told by
+    /// [`handle_part`](Self::handle_part).
     fn handle_reply(&mut self, kind: Kind, reason: ReasonCode, nanos: u64);
+
+    /// One part of a batch or of a node command was answered.
+    fn handle_part(&mut self, _kind: Kind, _reason: ReasonCode) {}
 }
 
 /// Watches nothing.
@@ -85,6 +98,8 @@ pub struct ServerShared {
     resident_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
     settings: ArcSwap<Settings>,
     sessions: Sessions,
+    /// Connections that may still come.
+    connection_room: Arc<Semaphore>,
     /// For metrics.
     pub counters: Counters,
 }
@@ -108,6 +123,7 @@ impl ServerShared {
             resident_bytes,
             settings: ArcSwap::from_pointee(settings),
             sessions: Sessions::new(incarnation),
+            connection_room: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             counters: Counters::default(),
         })
     }

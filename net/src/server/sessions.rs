@@ -75,6 +75,12 @@ impl Sessions {
         }
     }
 
+    /// Forgets a session whose client ended it and has everything.
+    pub(super) fn close(&self, session: &Session) {
+        self.lock().attached.remove(&session.id());
+        self.left.notify_waiters();
+    }
+
     /// Keeps a session whose connection is gone.
     pub(super) fn detach(&self, session: Session) {
         let mut inner = self.lock();

@@ -15,6 +15,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub use connect::ConnectArgs;
+pub use print::say;
 use wharf_net::client::ClientError;
 
 use crate::config::ConfigError;

@@ -91,8 +91,9 @@ pub(super) fn memory(text: &str) -> Result<Amount, String> {
         .zip([1, 1024, 1024 * 1024])
         .find_map(|(unit, mib)| text.strip_suffix(unit).map(|number| (number.trim(), mib)))
         .unwrap_or((text, 1));
-    let amount: Amount =
-        number.parse().map_err(|error: wharf_core::resource::AmountError| error.to_string())?;
+    let amount: Amount = number.parse().map_err(|error: wharf_core::resource::AmountError| {
+        format!("{error}, with MiB, GiB, TiB or no unit for MiB")
+    })?;
     let units = amount.units().checked_mul(mib).ok_or_else(|| format!("{text} is out of range"))?;
     Amount::try_from_units(units).map_err(|error| error.to_string())
 }
@@ -229,6 +230,7 @@ async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
                 node.labels.iter().map(|(key, value)| format!("{key}={value}")).collect();
             vec![
                 node.name.clone(),
+                format!("n{}", node.id),
                 node.state.to_owned(),
                 format!("{}/{}", node.cpu_available, node.cpu),
                 format!("{}/{}", node.memory_available, node.memory),
@@ -238,7 +240,10 @@ async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
             ]
         })
         .collect();
-    print::table(&["NAME", "STATE", "CPU FREE", "MEMORY FREE", "GPUS FREE", "ALLOCATIONS", "LABELS"], &rows);
+    print::table(
+        &["NAME", "ID", "STATE", "CPU FREE", "MEMORY FREE", "GPUS FREE", "ALLOCATIONS", "LABELS"],
+        &rows,
+    );
     Ok(Ended::Done)
 }
 

@@ -36,7 +36,7 @@ pub(super) struct PlaceArgs {
     #[arg(long = "select", value_name = "TERM")]
     selectors: Vec<String>,
     /// Only these nodes, by id; may be given several times.
-    #[arg(long = "candidate", value_name = "ID")]
+    #[arg(long = "candidate", value_name = "ID", value_parser = node_id)]
     candidates: Vec<u64>,
     /// Count the reasons of a refusal over all nodes, however many.
     #[arg(long)]
@@ -52,6 +52,14 @@ pub(super) struct ReleaseArgs {
     allocations: Vec<AllocationId>,
     #[command(flatten)]
     connect: ConnectArgs,
+}
+
+/// A node id as `wharf node list` prints it, with or without its `n`.
+fn node_id(text: &str) -> Result<u64, String> {
+    let number = text.strip_prefix('n').unwrap_or(text);
+    number
+        .parse()
+        .map_err(|_| format!("`{text}` is no node id: give one such as n7, as `wharf node list` prints it"))
 }
 
 fn selector(text: &str) -> Result<SelectorTerm, Usage> {

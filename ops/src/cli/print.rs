@@ -13,7 +13,7 @@ use wharf_net::protocol::{
 
 /// Prints one line. A reader that has seen enough (`wharf node list | head`) is no failure: then
 /// the process ends, as there is nobody to print for.
-pub(super) fn say(line: fmt::Arguments<'_>) {
+pub fn say(line: fmt::Arguments<'_>) {
     if let Err(error) = writeln!(std::io::stdout(), "{line}") {
         let seen_enough = error.kind() == std::io::ErrorKind::BrokenPipe;
         if !seen_enough {
@@ -192,6 +192,7 @@ impl NodeReplyView {
 #[derive(Serialize)]
 pub(super) struct NodeView {
     pub(super) name: String,
+    pub(super) identity: String,
     pub(super) id: u64,
     pub(super) state: &'static str,
     pub(super) partition: u16,
@@ -212,6 +213,7 @@ impl From<&NodeStatus> for NodeView {
         let body = &node.body;
         Self {
             name: body.name.clone(),
+            identity: body.identity.clone(),
             id: node.id,
             state: if node.state == NODE_READY { "ready" } else { "draining" },
             partition: node.partition,

@@ -1,6 +1,6 @@
 //! `wharf serve`: the daemon, its metrics and its signals.
 
-use std::io::IsTerminal;
+use std::io::{IsTerminal, Write};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::util::SubscriberInitExt;
 use tracing_subscriber::{EnvFilter, Registry, reload};
 
-use super::{Ended, print};
+use super::Ended;
 use crate::config::{Config, ConfigError, Overrides};
 use crate::daemon::Daemon;
 use crate::metrics::Metrics;
@@ -138,13 +138,13 @@ async fn serve(args: ServeArgs, config: Config, log: LogFilter) -> anyhow::Resul
     let metrics = match listener {
         Some(listener) => {
             let address = listener.local_addr().context("the metrics' socket has no address")?;
-            print::say(format_args!("metrics on {address}"));
+            greet(format_args!("metrics on {address}"));
             Some(tokio::spawn(serve_metrics(listener, &daemon)))
         }
         None => None,
     };
     // Last: who reads this may connect.
-    print::say(format_args!("serving on {}", daemon.address()));
+    greet(format_args!("serving on {}", daemon.address()));
     loop {
         tokio::select! {
             _ = terminate.recv() => break,
@@ -160,6 +160,14 @@ async fn serve(args: ServeArgs, config: Config, log: LogFilter) -> anyhow::Resul
     }
     daemon.stop().await?;
     Ok(Ended::Done)
+}
+
+/// Tells whoever started the service. That nobody reads it is no reason to stop serving: the
+/// books of the last run are this process's by now.
+fn greet(line: std::fmt::Arguments<'_>) {
+    if let Err(error) = writeln!(std::io::stdout(), "{line}") {
+        warn!(%error, "standard output cannot be written: {line}");
+    }
 }
 
 /// Takes over what can change; with anything wrong, nothing changes.

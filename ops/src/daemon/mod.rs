@@ -15,7 +15,7 @@ pub use storage::{StorageError, Store};
 mod threads;
 
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, mpsc};
 use std::thread::JoinHandle;
 
 use rustls::pki_types::CertificateDer;
@@ -112,7 +112,6 @@ impl Daemon {
         let (wakes, wakers): (Vec<_>, Vec<_>) = (0..=config.io_threads).map(|_| port_owner()).unzip();
         let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
         let engine = Engine::open(state, &engine_config(&config), wakers)?;
-        store.begin(engine.incarnation)?;
         let clock = ServiceClock::starting_at(engine.now);
         let shared = ServerShared::new(
             store.id(),
@@ -122,6 +121,8 @@ impl Daemon {
             settings(&config.reloadable),
         );
         let metrics = Arc::new(Metrics::new(config.shards, config.io_threads, Arc::clone(&shared)));
+        // Nothing of the last run is taken before every thread stands: a start that fails leaves it good.
+        let unstarted = StopOnFailure(Some(engine.stop.clone()));
         let shard_threads = start_shards(&config, engine.runners, &clock, &metrics)?;
         let mut owners = engine.ports.into_iter().zip(wakes);
         let (registrar, questions) = RegistrarHandle::channel();
@@ -138,7 +139,7 @@ impl Daemon {
         })?;
         let (shutdown, stopping) = watch::channel(false);
         let failed = Arc::new(Notify::new());
-        let mut io_threads = Vec::new();
+        let (mut io_threads, mut gates) = (Vec::new(), Vec::new());
         for (number, (socket, (port, wake))) in sockets.into_iter().zip(owners).enumerate() {
             let thread = IoThreadParts {
                 socket,
@@ -149,7 +150,18 @@ impl Daemon {
                 registrar: registrar.clone(),
                 shutdown: stopping.clone(),
             };
-            io_threads.push(thread.start(number, &metrics, &failed)?);
+            let (gate, opened) = mpsc::sync_channel(1);
+            gates.push(gate);
+            io_threads.push(thread.start(number, &metrics, &failed, opened)?);
+        }
+        store.begin(engine.incarnation)?;
+        unstarted.started();
+        for gate in gates {
+            // A thread that is gone already has said why.
+            let _ = gate.send(());
+        }
+        if !address.ip().is_loopback() {
+            warn!(%address, "serving beyond this machine: clients are not authenticated yet, and a certificate of your own (tls_certificate, tls_key) is needed");
         }
         info!(%address, shards = config.shards, io_threads = config.io_threads, incarnation = engine.incarnation.0,
             nodes, data_dir = %config.data_dir.display(), "serving");
@@ -254,6 +266,23 @@ impl Daemon {
     }
 }
 
+/// Stops the shards again when a start fails after some of them run.
+struct StopOnFailure(Option<StopSignal>);
+
+impl StopOnFailure {
+    fn started(mut self) {
+        self.0 = None;
+    }
+}
+
+impl Drop for StopOnFailure {
+    fn drop(&mut self) {
+        if let Some(stop) = &self.0 {
+            stop.stop();
+        }
+    }
+}
+
 /// One thread per shard, pinned where it can be.
 fn start_shards(
     config: &Config,
@@ -292,9 +321,14 @@ impl IoThreadParts {
         number: usize,
         metrics: &Arc<Metrics>,
         failed: &Arc<Notify>,
+        opened: mpsc::Receiver<()>,
     ) -> Result<JoinHandle<Result<(), IoError>>, DaemonError> {
         let (metrics, failed) = (Arc::clone(metrics), Arc::clone(failed));
         threads::start(format!("wharf-io-{number}"), move || {
+            // Closed without a word when the start failed: then there is nothing to serve.
+            if opened.recv().is_err() {
+                return Ok(());
+            }
             let Self { socket, port, wake, certificate, shared, registrar, shutdown } = self;
             let observer = Box::new(metrics.io_observer(number));
             let thread = IoThread { socket, port, wake, certificate, shared, registrar, shutdown, observer };
@@ -323,6 +357,10 @@ fn settings(reloadable: &Reloadable) -> Settings {
 
 /// One socket per I/O thread, all on one address.
 fn bind(listen: SocketAddr, count: u16) -> Result<Vec<UdpSocket>, DaemonError> {
+    if count > 1 {
+        // Sockets that share an address also share it with another service: that is found here.
+        drop(bind_one(listen, false).map_err(|error| DaemonError::Bind { address: listen, error })?);
+    }
     let mut address = listen;
     let mut sockets = Vec::new();
     for _ in 0..count {

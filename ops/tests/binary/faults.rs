@@ -102,6 +102,14 @@ fn a_service_that_cannot_start_says_why() {
     let elsewhere = Site::new();
     let address = service.address.to_string();
     elsewhere.serve_in_vain(&["--listen", &address]).with(3).says(&[&address, "another service", "`listen`"]);
+    // Several I/O threads share an address with each other, and with nobody else.
+    let several = Site::new();
+    let shared = several.serve(&["--io-threads", "2"]);
+    let address = shared.address.to_string();
+    for threads in ["1", "2"] {
+        let arguments = ["--io-threads", threads, "--listen", &address];
+        elsewhere.serve_in_vain(&arguments).with(3).says(&[&address, "another service"]);
+    }
     let busy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let busy = busy.local_addr().unwrap().to_string();
     elsewhere.serve_in_vain(&["--metrics-listen", &busy]).with(3);

@@ -189,3 +189,29 @@ fn an_interrupt_is_a_clean_stop_too() {
     let service = site.serve(&["--shards", "1"]);
     assert_eq!(service.json(&["node", "list"])[0]["name"], "a");
 }
+
+/// Nobody reads the greeting, or it cannot be written: the service goes on, and the books with it.
+#[test]
+fn a_greeting_that_nobody_reads_costs_nothing() {
+    let site = Site::new();
+    let service = site.serve(&[]);
+    service.run(&["node", "add", "kept", "--cpu", "4", "--memory", "1024"]).with(0);
+    service.stop();
+    let full =
+        std::fs::OpenOptions::new().write(true).open("/dev/full").expect("a device that is always full");
+    let mut command = site.wharf(&["serve", "--listen", "127.0.0.1:0", "--metrics-listen", ""]);
+    command.arg("--data-dir").arg(site.data_dir()).stdout(full).stderr(std::process::Stdio::piped());
+    let mut child = command.spawn().expect("the binary starts");
+    let log = std::io::BufReader::new(child.stderr.take().expect("its log is piped"));
+    let mut lines = std::io::BufRead::lines(log).map_while(Result::ok);
+    assert!(lines.any(|line| line.contains("standard output cannot be written")), "it says so in the log");
+    let id = child.id().to_string();
+    let killed = std::process::Command::new("kill").args(["-TERM", &id]).status().expect("kill is there");
+    assert!(killed.success());
+    assert!(lines.any(|line| line.contains("stopped; the state is written")));
+    assert!(child.wait().expect("it ends").success());
+    let service = site.serve(&[]);
+    let nodes = service.json(&["node", "list"]);
+    assert_eq!(nodes[0]["name"], "kept", "{nodes}");
+    service.stop();
+}

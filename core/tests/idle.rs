@@ -23,11 +23,11 @@ struct Told(SyncSender<&'static str>);
 
 impl Observer for Told {
     fn handle_sleep(&mut self) {
-        self.0.send("sleep").unwrap();
+        self.0.send("sleep").expect("the test listens");
     }
 
     fn handle_batch(&mut self, _batch: &BatchRecord<'_>) {
-        self.0.send("batch").unwrap();
+        self.0.send("batch").expect("the test listens");
     }
 }
 
@@ -42,7 +42,7 @@ fn an_idle_shard_sleeps_until_its_bell_is_rung() {
     let mut engine =
         Engine::open(StoreState::default(), &EngineConfig::default(), vec![Arc::clone(&waker).into()])
             .unwrap();
-    let runner = engine.runners.pop().unwrap();
+    let runner = engine.runners.pop().expect("one shard");
     let (tell, told) = sync_channel(1024);
     std::thread::scope(|scope| {
         scope.spawn(move || runner.run(&Still, &mut Told(tell)));
@@ -50,7 +50,7 @@ fn an_idle_shard_sleeps_until_its_bell_is_rung() {
         for _ in 0..3 {
             // A wake-up that was left over may make it look once more before it sleeps again.
             assert_eq!(next(&told), "sleep");
-            port.submit(0, PortRequest::Every(Command::Status { audit: false }), Time(0)).unwrap();
+            port.submit(0, PortRequest::Every(Command::Status { audit: false }), Time(0)).expect("room");
             port.flush();
             while next(&told) != "batch" {}
             let mut replies = 0;

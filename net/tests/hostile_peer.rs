@@ -456,3 +456,18 @@ async fn peers_that_say_nothing_or_leave_early_are_forgotten() {
     let _half = Peer::connect(&server).await;
     assert_unharmed(server, client, before).await;
 }
+
+/// Connections that say no hello, or half of one, are not kept: they would cost nothing to hold.
+#[tokio::test]
+async fn who_says_no_hello_in_time_is_sent_away() {
+    let (server, client, before) = served().await;
+    let (_endpoint, silent) = connect(&server, ALPN).await.expect("the handshake succeeds");
+    let mut half = Peer::connect(&server).await;
+    half.send(&hello(None)[..10]).await;
+    half.frame().await.assert_fault(Reason::HelloExpected);
+    assert_eq!(half.closed().await, u64::from(Reason::HelloExpected.number()));
+    let closed = within(silent.closed()).await;
+    let quinn::ConnectionError::ApplicationClosed(close) = closed else { panic!("{closed}") };
+    assert_eq!(close.error_code.into_inner(), u64::from(Reason::HelloExpected.number()));
+    assert_unharmed(server, client, before).await;
+}

@@ -5,15 +5,18 @@ mod harness;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use harness::{TestServer, add, ask, audit, books, granted, named, node, only, pair, place, units, within};
+use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_net::client::{Client, ClientError, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::protocol::{
     DrainRequest, Kind, ListReply, ListRequest, NODE_DRAINING, NODE_READY, Name, NodeStatus, NodesRequest,
-    POLICY_BEST_FIT, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReleaseBatch, ReleaseReply,
-    ReleaseRequest, RemoveRequest, StatusReply, StatusRequest, WireAllocation,
+    POLICY_BEST_FIT, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, Reason, ReleaseBatch,
+    ReleaseReply, ReleaseRequest, RemoveRequest, StatusReply, StatusRequest, WireAllocation,
 };
+use wharf_net::server::Settings;
 
 fn drain(name: &str, undo: bool) -> DrainRequest {
     DrainRequest { names: vec![Name(name.to_owned())], undo }
@@ -371,5 +374,52 @@ async fn thousands_of_requests_are_matched_with_their_replies() {
     }
     within(sender).await.unwrap();
     assert_eq!(audit(&client).await.shards.iter().map(|shard| shard.allocations).sum::<u64>(), REQUESTS);
+    server.stop().await;
+}
+
+/// A call that is given up while it waits does not take its place in flight with it.
+#[tokio::test]
+async fn calls_that_are_given_up_leave_room_for_others() {
+    let settings = Settings { in_flight_max: 1, ..Settings::default() };
+    let server = TestServer::start_with(1, settings);
+    let client = server.client().await;
+    add(&client, vec![node("a", 10, 10, 0)]).await;
+    for _ in 0..5 {
+        let request = ask(1, 1, 0);
+        let waiting: Vec<_> =
+            (0..3).map(|_| tokio::time::timeout(Duration::ZERO, client.place(&request))).collect();
+        for call in waiting {
+            let _ = call.await;
+        }
+    }
+    within(client.place(&ask(1, 1, 0))).await.expect("there is room");
+    within(client.close()).await;
+    server.stop().await;
+}
+
+/// Batches whose replies outgrow what a session keeps, all sent before any is acknowledged: the
+/// server refuses those beyond, and the client sends them again.
+#[tokio::test]
+async fn replies_beyond_what_a_session_keeps_are_asked_for_again() {
+    const BATCHES: u64 = 300;
+    let server = TestServer::start(2);
+    let client = server.client().await;
+    add(&client, vec![node("a", 1, 1, 0)]).await;
+    // Refusals: they hold nothing, and their replies are long.
+    let batch = PlaceBatch { requests: vec![ask(2, 2, 0); PLACEMENTS_PER_MESSAGE_MAX] };
+    let queue = Arc::new(Completions::default());
+    for tag in 0..BATCHES {
+        within(client.submit(Kind::PlaceBatch, &batch, &queue, tag)).await.expect("it is sent");
+    }
+    let (mut answered, mut completions) = (0, Vec::new());
+    while answered < BATCHES {
+        within(queue.take(&mut completions)).await;
+        for completion in completions.drain(..) {
+            let (reply, _) = decode_body::<PlaceBatchReply>(&completion.reply.expect("it is done")).unwrap();
+            assert_eq!(reply.replies.len(), PLACEMENTS_PER_MESSAGE_MAX);
+            answered += 1;
+        }
+    }
+    within(client.close()).await;
     server.stop().await;
 }

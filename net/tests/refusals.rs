@@ -413,31 +413,35 @@ async fn texts_and_lists_beyond_their_limits_are_no_bodies() {
     add(&client, vec![node("a", 4, 4, 0)]).await;
     let before = books(&client).await;
     let long = || "x".repeat(254);
-    let placements: [(&str, PlaceRequest); 5] = [
-        ("254 bytes", PlaceRequest { tenant: long(), ..ask(1, 1, 0) }),
-        ("254 bytes", PlaceRequest { custom: vec![named(&long(), 1)], ..ask(1, 1, 0) }),
-        ("33 elements", PlaceRequest { custom: vec![named("x", 1); 33], ..ask(1, 1, 0) }),
-        ("33 elements", PlaceRequest { selectors: vec![term("x", 3, &[]); 33], ..ask(1, 1, 0) }),
-        ("1025 elements", PlaceRequest { candidates: vec![1; 1025], ..ask(1, 1, 0) }),
+    let placements: [(&str, &str, PlaceRequest); 5] = [
+        ("tenant", "254 bytes", PlaceRequest { tenant: long(), ..ask(1, 1, 0) }),
+        ("name", "254 bytes", PlaceRequest { custom: vec![named(&long(), 1)], ..ask(1, 1, 0) }),
+        ("custom", "33 elements", PlaceRequest { custom: vec![named("x", 1); 33], ..ask(1, 1, 0) }),
+        ("selectors", "33 elements", PlaceRequest { selectors: vec![term("x", 3, &[]); 33], ..ask(1, 1, 0) }),
+        ("candidates", "1025 elements", PlaceRequest { candidates: vec![1; 1025], ..ask(1, 1, 0) }),
     ];
-    for (expected, request) in placements {
+    for (field, expected, request) in placements {
         let fault = refused(within(client.place(&request)).await, Reason::MalformedBody);
-        assert!(fault.message.contains(expected), "{fault}");
+        assert!(fault.message.contains(expected) && fault.message.contains("send at most"), "{fault}");
+        assert!(!fault.message.contains("OtherString"), "{fault}");
+        assert_eq!(fault.field, field, "{fault}");
         assert_unmoved(&client, before, expected).await;
     }
-    let nodes: [(&str, NodeBody); 5] = [
-        ("254 bytes", node(&long(), 1, 1, 0)),
-        ("254 bytes", NodeBody { identity: long(), ..node("b", 1, 1, 0) }),
-        ("254 bytes", NodeBody { labels: vec![pair("k", &long())], ..node("b", 1, 1, 0) }),
-        ("33 elements", NodeBody { custom: vec![named("x", 1); 33], ..node("b", 1, 1, 0) }),
-        ("65 elements", NodeBody { labels: vec![pair("k", "v"); 65], ..node("b", 1, 1, 0) }),
+    let nodes: [(&str, &str, NodeBody); 5] = [
+        ("name", "254 bytes", node(&long(), 1, 1, 0)),
+        ("identity", "254 bytes", NodeBody { identity: long(), ..node("b", 1, 1, 0) }),
+        ("value", "254 bytes", NodeBody { labels: vec![pair("k", &long())], ..node("b", 1, 1, 0) }),
+        ("custom", "33 elements", NodeBody { custom: vec![named("x", 1); 33], ..node("b", 1, 1, 0) }),
+        ("labels", "65 elements", NodeBody { labels: vec![pair("k", "v"); 65], ..node("b", 1, 1, 0) }),
     ];
-    for (expected, node) in nodes {
+    for (field, expected, node) in nodes {
         let fault = refused(
             within(client.add_nodes(&NodesRequest { nodes: vec![node] })).await,
             Reason::MalformedBody,
         );
-        assert!(fault.message.contains(expected), "{fault}");
+        assert!(fault.message.contains(expected) && fault.message.contains("send at most"), "{fault}");
+        assert!(!fault.message.contains("OtherString"), "{fault}");
+        assert_eq!(fault.field, field, "{fault}");
         assert_unmoved(&client, before, expected).await;
     }
     server.stop().await;

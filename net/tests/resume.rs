@@ -178,3 +178,35 @@ async fn a_client_that_must_not_reconnect_says_that_the_outcome_is_unknown() {
     thief.leave().await;
     server.stop().await;
 }
+
+/// A peer that ends its stream and takes every reply is done with its session: it is forgotten
+/// at once, whether the peer is our client or another. One that is lost may come back.
+#[tokio::test]
+async fn a_session_that_was_ended_cleanly_is_forgotten() {
+    let server = TestServer::start(1);
+    let client = server.client().await;
+    let of_client = resume_of(client.hello());
+    add(&client, vec![node("a", 10, 10, 0)]).await;
+    within(client.close()).await;
+    let (mut peer, opened) = Peer::open(&server).await;
+    granted(peer.call(Kind::Place, 1, &ask(1, 1, 0)).await.body());
+    peer.send.finish().expect("the stream is open");
+    assert_eq!(peer.closed().await, 0);
+    for ended in [of_client, resume_of(&opened)] {
+        let mut peer = Peer::connect(&server).await;
+        peer.send(&hello(Some(ended))).await;
+        peer.frame().await.assert_fault(Reason::UnknownSession);
+    }
+    server.stop().await;
+}
+
+/// What only looks is done again when it is repeated: its outcome is not kept.
+#[tokio::test]
+async fn a_repeated_status_is_looked_up_again() {
+    let server = TestServer::start(1);
+    let (mut peer, _) = Peer::open(&server).await;
+    let first: StatusReply = peer.call(Kind::Status, 1, &StatusRequest::default()).await.body();
+    let again: StatusReply = peer.call(Kind::Status, 1, &StatusRequest::default()).await.body();
+    assert!(again.now > first.now, "the first outcome was said again");
+    server.stop().await;
+}

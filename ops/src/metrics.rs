@@ -197,9 +197,8 @@ pub struct ReplyObserver {
     counters: Vec<(Kind, ReasonCode, Arc<std::sync::atomic::AtomicU64>)>,
 }
 
-impl IoObserver for ReplyObserver {
-    fn handle_reply(&mut self, kind: Kind, reason: ReasonCode, nanos: u64) {
-        self.request.record([nanos]);
+impl ReplyObserver {
+    fn count(&mut self, kind: Kind, reason: ReasonCode) {
         let known = self.counters.iter().position(|&(k, r, _)| (k, r) == (kind, reason));
         let at = known.unwrap_or_else(|| {
             self.counters.push((kind, reason, self.metrics.reply_counter(kind, reason)));
@@ -207,6 +206,29 @@ impl IoObserver for ReplyObserver {
         });
         // Relaxed: a statistic, nothing rests on it.
         self.counters[at].2.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+impl IoObserver for ReplyObserver {
+    fn handle_reply(&mut self, kind: Kind, reason: ReasonCode, nanos: u64) {
+        self.request.record([nanos]);
+        // A reply of several parts is counted by its parts, each under its own reason.
+        let has_parts = matches!(
+            kind,
+            Kind::PlaceBatch
+                | Kind::ReleaseBatch
+                | Kind::AddNodes
+                | Kind::UpdateNodes
+                | Kind::DrainNodes
+                | Kind::RemoveNodes
+        );
+        if !(has_parts && reason.is_done()) {
+            self.count(kind, reason);
+        }
+    }
+
+    fn handle_part(&mut self, kind: Kind, reason: ReasonCode) {
+        self.count(kind, reason);
     }
 }
 
@@ -282,7 +304,7 @@ impl Snapshot {
                     "Frames refused for a fault of the peer",
                     plain(load(&counters.frames_refused)),
                 ),
-                ("replies", "Replies by kind and reason", replies),
+                ("replies", "Replies by kind and reason; of a batch, its parts", replies),
                 ("latency_observations", "Observations per stage", observations),
             ],
             latencies,

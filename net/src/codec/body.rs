@@ -1,15 +1,42 @@
 //! Bodies, by `bincode` 2 (little-endian, variable-length integers). The only module that
 //! knows it.
 
+use bincode::error::DecodeError;
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
 use crate::protocol::FRAME_BYTES_MAX;
+use crate::protocol::bounded::split_error;
 
 /// A body that is not what its kind and version say.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the body cannot be read: {0}")]
-pub struct BodyError(pub String);
+#[error("the body cannot be read: {message}")]
+pub struct BodyError {
+    /// The field that is wrong, or empty where it is not known.
+    pub field: String,
+    /// What is wrong and, where there is one, the remedy.
+    pub message: String,
+}
+
+impl From<DecodeError> for BodyError {
+    fn from(error: DecodeError) -> Self {
+        // The format's own errors are written for those who know its source.
+        let message = match error {
+            DecodeError::OtherString(text) => {
+                let (field, message) = split_error(&text);
+                return Self { field: field.to_owned(), message: message.to_owned() };
+            }
+            DecodeError::UnexpectedEnd { .. } => "it ends before its last field".to_owned(),
+            DecodeError::LimitExceeded => {
+                format!("it claims more than {CLAIM_BYTES_MAX} bytes: send less per message")
+            }
+            DecodeError::Utf8 { inner } => format!("a text is not UTF-8: {inner}"),
+            DecodeError::InvalidBooleanValue(value) => format!("{value} is no truth value: send 0 or 1"),
+            _ => "its bytes are not those of its kind and version".to_owned(),
+        };
+        Self { field: String::new(), message }
+    }
+}
 
 /// Bytes that a body may claim while it is read, so that a short frame cannot ask for much
 /// memory. The format counts a number at its full width, however few bytes it takes: a frame of
@@ -34,7 +61,7 @@ pub fn encode_body<T: Serialize>(body: &T, out: &mut Vec<u8>) {
 /// # Errors
 /// When `bytes` does not begin with such a body within its limits.
 pub fn decode_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), BodyError> {
-    bincode::serde::decode_from_slice(bytes, format()).map_err(|error| BodyError(error.to_string()))
+    bincode::serde::decode_from_slice(bytes, format()).map_err(BodyError::from)
 }
 
 #[cfg(test)]

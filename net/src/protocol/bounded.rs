@@ -1,5 +1,9 @@
 //! Bounds on what a body may hold, enforced while it is read: a list that claims to be longer
 //! is refused before anything is allocated for it.
+//!
+//! A format without names of fields tells an error by its text alone, so each bounded field has
+//! a type of its own in [`field`] that carries its name, and [`split_error`] takes the name off
+//! the text again.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -7,9 +11,73 @@ use std::marker::PhantomData;
 use serde::de::{Deserialize, Deserializer, Error, SeqAccess, Visitor};
 use wharf_core::limits::NAME_BYTES_MAX;
 
-struct Bounded<T>(usize, PhantomData<T>);
+/// The name of a bounded field.
+pub(super) trait Field {
+    const NAME: &'static str;
+}
 
-impl<'de, T: Deserialize<'de>> Visitor<'de> for Bounded<T> {
+macro_rules! fields {
+    ($($field:ident = $name:literal;)*) => {
+        /// The bounded fields, by the names that the structs give them.
+        pub(super) mod field {
+            $(
+                pub(in crate::protocol) struct $field;
+
+                impl super::Field for $field {
+                    const NAME: &'static str = $name;
+                }
+            )*
+        }
+    };
+}
+
+fields! {
+    Candidates = "candidates";
+    Checks = "checks";
+    Client = "client";
+    Custom = "custom";
+    Field = "field";
+    Gpus = "gpus";
+    GpusAvailable = "gpus_available";
+    Identity = "identity";
+    Key = "key";
+    Labels = "labels";
+    Message = "message";
+    Name = "name";
+    Names = "names";
+    NodeName = "node_name";
+    Nodes = "nodes";
+    Preferred = "preferred";
+    Queue = "queue";
+    Replies = "replies";
+    Requests = "requests";
+    Resource = "resource";
+    Resources = "resources";
+    Selectors = "selectors";
+    Shards = "shards";
+    Software = "software";
+    Taints = "taints";
+    Tenant = "tenant";
+    Tolerations = "tolerations";
+    Value = "value";
+    Values = "values";
+}
+
+/// Stands between a field's name and what is wrong with it: no name holds it.
+const FIELD_END: char = '\u{1f}';
+
+fn error<F: Field, E: Error>(message: fmt::Arguments<'_>) -> E {
+    E::custom(format_args!("{}{FIELD_END}{message}", F::NAME))
+}
+
+/// The name of the field, if there is one, and what is wrong with it.
+pub(crate) fn split_error(text: &str) -> (&str, &str) {
+    text.split_once(FIELD_END).unwrap_or(("", text))
+}
+
+struct Bounded<T, F>(usize, PhantomData<(T, F)>);
+
+impl<'de, T: Deserialize<'de>, F: Field> Visitor<'de> for Bounded<T, F> {
     type Value = Vec<T>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -18,8 +86,9 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Bounded<T> {
 
     fn visit_seq<A: SeqAccess<'de>>(self, mut seq: A) -> Result<Vec<T>, A::Error> {
         let claimed = seq.size_hint().unwrap_or(0);
-        let too_long =
-            |count: usize| A::Error::custom(format!("a list of {count} elements: send at most {}", self.0));
+        let too_long = |count: usize| {
+            error::<F, A::Error>(format_args!("a list of {count} elements: send at most {}", self.0))
+        };
         if claimed > self.0 {
             return Err(too_long(claimed));
         }
@@ -35,17 +104,18 @@ impl<'de, T: Deserialize<'de>> Visitor<'de> for Bounded<T> {
 }
 
 /// A list of at most `MAX` elements.
-pub(super) fn list<'de, D, T, const MAX: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
+pub(super) fn list<'de, D, T, F, const MAX: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
     T: Deserialize<'de>,
+    F: Field,
 {
-    deserializer.deserialize_seq(Bounded(MAX, PhantomData))
+    deserializer.deserialize_seq(Bounded(MAX, PhantomData::<(T, F)>))
 }
 
-struct Text(usize);
+struct Text<F>(usize, PhantomData<F>);
 
-impl Visitor<'_> for Text {
+impl<F: Field> Visitor<'_> for Text<F> {
     type Value = String;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,18 +126,19 @@ impl Visitor<'_> for Text {
         if text.len() <= self.0 {
             return Ok(text.to_owned());
         }
-        // The format does not know the names of fields: the text's beginning says which it is.
+        // Of many elements with this field, the text's beginning says which it is.
         let beginning: String = text.chars().take(24).collect();
-        Err(E::custom(format!("the text {beginning:?}… has {} bytes: send at most {}", text.len(), self.0)))
+        let bytes = text.len();
+        Err(error::<F, E>(format_args!("the text {beginning:?}… has {bytes} bytes: send at most {}", self.0)))
     }
 }
 
 /// A name: at most [`NAME_BYTES_MAX`] bytes.
-pub(super) fn name<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    deserializer.deserialize_str(Text(NAME_BYTES_MAX))
+pub(super) fn name<'de, D: Deserializer<'de>, F: Field>(deserializer: D) -> Result<String, D::Error> {
+    deserializer.deserialize_str(Text(NAME_BYTES_MAX, PhantomData::<F>))
 }
 
 /// A message for people: at most 4 KiB.
-pub(super) fn prose<'de, D: Deserializer<'de>>(deserializer: D) -> Result<String, D::Error> {
-    deserializer.deserialize_str(Text(4096))
+pub(super) fn prose<'de, D: Deserializer<'de>, F: Field>(deserializer: D) -> Result<String, D::Error> {
+    deserializer.deserialize_str(Text(4096, PhantomData::<F>))
 }

@@ -3,14 +3,14 @@
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId};
 
-use super::bounded;
+use super::bounded::{self, field};
 use super::{Reason, ReasonCode};
 
 /// An amount by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedAmount {
     /// The resource kind.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Name>")]
     pub name: String,
     /// In 1/10 000 of its unit.
     pub amount: i64,
@@ -20,10 +20,10 @@ pub struct NamedAmount {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pair {
     /// The key.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Key>")]
     pub key: String,
     /// The value.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Value>")]
     pub value: String,
 }
 
@@ -95,7 +95,7 @@ pub struct Hello {
     /// The newest.
     pub version_max: u8,
     /// Who it is, for logs.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Client>")]
     pub client: String,
     /// The session to go on with, after a lost connection.
     pub resume: Option<Resume>,
@@ -124,7 +124,7 @@ pub struct ServerIdentity {
     /// This start of the store.
     pub incarnation: u32,
     /// Name and version of the software.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Software>")]
     pub software: String,
 }
 
@@ -151,10 +151,10 @@ pub struct Fault {
     /// The stable number.
     pub reason: ReasonCode,
     /// The field that is wrong (`gpu`, `labels[2].key`), or empty.
-    #[serde(deserialize_with = "bounded::prose")]
+    #[serde(deserialize_with = "bounded::prose::<_, field::Field>")]
     pub field: String,
     /// What is wrong and the remedy, for people.
-    #[serde(deserialize_with = "bounded::prose")]
+    #[serde(deserialize_with = "bounded::prose::<_, field::Message>")]
     pub message: String,
 }
 

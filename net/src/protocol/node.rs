@@ -3,12 +3,12 @@
 use serde::{Deserialize, Serialize};
 use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NODES_PER_MESSAGE_MAX};
 
-use super::bounded;
+use super::bounded::{self, field};
 use super::{Fault, NamedAmount, Pair, ReasonCode};
 
 /// A name in a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct Name(#[serde(deserialize_with = "bounded::name")] pub String);
+pub struct Name(#[serde(deserialize_with = "bounded::name::<_, field::Names>")] pub String);
 
 /// The node takes new work.
 pub const NODE_READY: u8 = 1;
@@ -19,10 +19,10 @@ pub const NODE_DRAINING: u8 = 2;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taint {
     /// Its key.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Key>")]
     pub key: String,
     /// Its value.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Value>")]
     pub value: String,
     /// Its effect.
     pub effect: u8,
@@ -32,10 +32,10 @@ pub struct Taint {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeBody {
     /// The key under which clients know it.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Name>")]
     pub name: String,
     /// The machine behind the name, or empty.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Identity>")]
     pub identity: String,
     /// Cores, in 1/10 000.
     pub cpu: i64,
@@ -44,13 +44,13 @@ pub struct NodeBody {
     /// GPU devices.
     pub gpus: u32,
     /// Custom resources.
-    #[serde(deserialize_with = "bounded::list::<_, _, CUSTOM_RESOURCES_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
     pub custom: Vec<NamedAmount>,
     /// Labels; the GPU model stands under `gpu-model`.
-    #[serde(deserialize_with = "bounded::list::<_, _, LABELS_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Labels, LABELS_MAX>")]
     pub labels: Vec<Pair>,
     /// Taints (not served yet: must be empty).
-    #[serde(deserialize_with = "bounded::list::<_, _, LABELS_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Taints, LABELS_MAX>")]
     pub taints: Vec<Taint>,
 }
 
@@ -58,7 +58,7 @@ pub struct NodeBody {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodesRequest {
     /// The nodes.
-    #[serde(deserialize_with = "bounded::list::<_, _, NODES_PER_MESSAGE_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Nodes, NODES_PER_MESSAGE_MAX>")]
     pub nodes: Vec<NodeBody>,
 }
 
@@ -66,7 +66,7 @@ pub struct NodesRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainRequest {
     /// By name.
-    #[serde(deserialize_with = "bounded::list::<_, _, NODES_PER_MESSAGE_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Names, NODES_PER_MESSAGE_MAX>")]
     pub names: Vec<Name>,
     /// Take work again.
     pub undo: bool,
@@ -76,7 +76,7 @@ pub struct DrainRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoveRequest {
     /// By name.
-    #[serde(deserialize_with = "bounded::list::<_, _, NODES_PER_MESSAGE_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Names, NODES_PER_MESSAGE_MAX>")]
     pub names: Vec<Name>,
     /// End their allocations too; otherwise a node in use stays.
     pub force: bool,
@@ -99,7 +99,7 @@ pub struct NodeReply {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodesReply {
     /// One per node.
-    #[serde(deserialize_with = "bounded::list::<_, _, NODES_PER_MESSAGE_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Replies, NODES_PER_MESSAGE_MAX>")]
     pub replies: Vec<NodeReply>,
 }
 
@@ -132,7 +132,7 @@ pub struct NodeStatus {
     /// Free MiB, in 1/10 000.
     pub memory_available: i64,
     /// The free part of each GPU, in 1/10 000.
-    #[serde(deserialize_with = "bounded::list::<_, _, GPU_INSTANCES_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::GpusAvailable, GPU_INSTANCES_MAX>")]
     pub gpus_available: Vec<u16>,
     /// Live allocations.
     pub allocations: u32,
@@ -142,7 +142,7 @@ pub struct NodeStatus {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListReply {
     /// In order of registration.
-    #[serde(deserialize_with = "bounded::list::<_, _, NODES_PER_MESSAGE_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Nodes, NODES_PER_MESSAGE_MAX>")]
     pub nodes: Vec<NodeStatus>,
     /// There may be more: ask again, after the last ordinal of this page.
     pub more: bool,

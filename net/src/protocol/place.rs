@@ -5,7 +5,7 @@ use wharf_core::limits::{
     CANDIDATES_MAX, CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, PLACEMENTS_PER_MESSAGE_MAX, SELECTOR_TERMS_MAX,
 };
 
-use super::bounded;
+use super::bounded::{self, field};
 use super::{Fault, NamedAmount, ReasonCode, WireAllocation};
 
 /// The server's configured policy.
@@ -44,12 +44,12 @@ pub const EXPLAIN_FULL: u8 = 1;
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct SelectorTerm {
     /// The label's key.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Key>")]
     pub key: String,
     /// `OPERATOR_*`.
     pub operator: u8,
     /// What it compares with.
-    #[serde(deserialize_with = "bounded::list::<_, _, SELECTOR_TERMS_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Values, SELECTOR_TERMS_MAX>")]
     pub values: Vec<super::Name>,
 }
 
@@ -66,12 +66,12 @@ pub struct PreferredTerm {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Toleration {
     /// The taint's key.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Key>")]
     pub key: String,
     /// `OPERATOR_*`.
     pub operator: u8,
     /// The taint's value.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Value>")]
     pub value: String,
     /// Which effect: 0 any.
     pub effect: u8,
@@ -88,31 +88,31 @@ pub struct PlaceRequest {
     /// GPU devices, in 1/10 000: less than one, or whole.
     pub gpu: i64,
     /// Custom resources.
-    #[serde(deserialize_with = "bounded::list::<_, _, CUSTOM_RESOURCES_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
     pub custom: Vec<NamedAmount>,
     /// `POLICY_*`.
     pub policy: u8,
     /// Which attribute order: 0 the configured one; others not served yet.
     pub attribute_order: u8,
     /// Who asks (not served yet).
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Tenant>")]
     pub tenant: String,
     /// Out of which queue (not served yet).
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Queue>")]
     pub queue: String,
     /// Against whom it prevails (not served yet).
     pub priority: i32,
     /// Conditions that must hold.
-    #[serde(deserialize_with = "bounded::list::<_, _, SELECTOR_TERMS_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Selectors, SELECTOR_TERMS_MAX>")]
     pub selectors: Vec<SelectorTerm>,
     /// Conditions that should (not served yet).
-    #[serde(deserialize_with = "bounded::list::<_, _, SELECTOR_TERMS_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Preferred, SELECTOR_TERMS_MAX>")]
     pub preferred: Vec<PreferredTerm>,
     /// Only these node ids, if any are named.
-    #[serde(deserialize_with = "bounded::list::<_, _, CANDIDATES_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Candidates, CANDIDATES_MAX>")]
     pub candidates: Vec<u64>,
     /// Taints that it bears (not served yet).
-    #[serde(deserialize_with = "bounded::list::<_, _, SELECTOR_TERMS_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Tolerations, SELECTOR_TERMS_MAX>")]
     pub tolerations: Vec<Toleration>,
     /// `MODE_*`.
     pub mode: u8,
@@ -163,12 +163,12 @@ pub struct PlacedBody {
     /// The node's id.
     pub node: u64,
     /// The node's name.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
     pub node_name: String,
     /// What to release later.
     pub allocation: WireAllocation,
     /// GPU instances, ascending.
-    #[serde(deserialize_with = "bounded::list::<_, _, GPU_INSTANCES_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
     pub gpus: Vec<u8>,
     /// How much of each instance, in 1/10 000.
     pub gpu_part: u16,
@@ -180,7 +180,7 @@ pub struct FailedCheck {
     /// `not_a_candidate`, `selector_mismatch`, `not_ready` or `insufficient`.
     pub reason: ReasonCode,
     /// The resource that is short (`cpu`, `memory`, `gpu`, `gpu_part` or a custom name), or empty.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Resource>")]
     pub resource: String,
     /// Nodes that failed it.
     pub nodes: u64,
@@ -196,7 +196,7 @@ pub struct RefusalBody {
     /// Nodes that the counts are over.
     pub examined: u64,
     /// A node that lacks several resources counts under each.
-    #[serde(deserialize_with = "bounded::list::<_, _, 64>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Checks, 64>")]
     pub checks: Vec<FailedCheck>,
 }
 
@@ -218,7 +218,7 @@ pub struct PlaceReply {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceBatch {
     /// Decided in this order, each on its own.
-    #[serde(deserialize_with = "bounded::list::<_, _, PLACEMENTS_PER_MESSAGE_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Requests, PLACEMENTS_PER_MESSAGE_MAX>")]
     pub requests: Vec<PlaceRequest>,
 }
 
@@ -226,7 +226,7 @@ pub struct PlaceBatch {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceBatchReply {
     /// One per request.
-    #[serde(deserialize_with = "bounded::list::<_, _, PLACEMENTS_PER_MESSAGE_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Replies, PLACEMENTS_PER_MESSAGE_MAX>")]
     pub replies: Vec<PlaceReply>,
 }
 
@@ -250,7 +250,7 @@ pub struct ReleaseReply {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleaseBatch {
     /// Done in this order, each on its own.
-    #[serde(deserialize_with = "bounded::list::<_, _, PLACEMENTS_PER_MESSAGE_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Requests, PLACEMENTS_PER_MESSAGE_MAX>")]
     pub requests: Vec<ReleaseRequest>,
 }
 
@@ -258,6 +258,6 @@ pub struct ReleaseBatch {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleaseBatchReply {
     /// One per request.
-    #[serde(deserialize_with = "bounded::list::<_, _, PLACEMENTS_PER_MESSAGE_MAX>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Replies, PLACEMENTS_PER_MESSAGE_MAX>")]
     pub replies: Vec<ReleaseReply>,
 }

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use wharf_core::limits::{RESOURCE_KINDS_MAX, SHARDS_MAX};
 
 use super::ServerIdentity;
-use super::bounded;
+use super::bounded::{self, field};
 
 /// Asks for the status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -17,7 +17,7 @@ pub struct StatusRequest {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceStatus {
     /// `cpu`, `memory`, `gpu`, or a custom name.
-    #[serde(deserialize_with = "bounded::name")]
+    #[serde(deserialize_with = "bounded::name::<_, field::Name>")]
     pub name: String,
     /// Capacity.
     pub total: i128,
@@ -62,10 +62,10 @@ pub struct StatusReply {
     /// Open connections.
     pub connections: u64,
     /// Per shard.
-    #[serde(deserialize_with = "bounded::list::<_, _, { SHARDS_MAX as usize }>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Shards, { SHARDS_MAX as usize }>")]
     pub shards: Vec<ShardStatusBody>,
     /// Per resource, over all shards.
-    #[serde(deserialize_with = "bounded::list::<_, _, { RESOURCE_KINDS_MAX + 3 }>")]
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Resources, { RESOURCE_KINDS_MAX + 3 }>")]
     pub resources: Vec<ResourceStatus>,
     /// The canonical hash of the books, when an audit was asked for: every invariant held.
     pub books_hash: Option<u128>,

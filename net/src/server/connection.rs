@@ -4,9 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use quinn::{Connection, Incoming, RecvStream, SendStream, VarInt};
+use quinn::{Connection, Incoming, SendStream, VarInt};
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
@@ -16,21 +15,16 @@ use wharf_core::time::Time;
 
 use super::io_thread::Io;
 use super::operation::{Operation, Parts, batch_reply};
+use super::reader::{BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body};
 use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::{HELLO_PATIENCE, LAST_BYTES_PATIENCE, ServerShared};
-use crate::codec::{
-    FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
-    encode_frame, split_extensions, try_encode_frame,
-};
+use crate::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame};
 use crate::convert::placement_request;
 use crate::protocol::{
-    FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, PlaceBatch, PlaceReply, PlaceRequest, Reason,
-    ReasonCode, ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest, VERSION_MAX, VERSION_MIN,
+    Fault, Hello, HelloReply, Kind, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch,
+    ReleaseBatchReply, ReleaseReply, ReleaseRequest, VERSION_MAX, VERSION_MIN,
 };
 use crate::session::{Admission, Session};
-
-/// The version of every body of protocol version 1.
-const BODY_VERSION: u8 = 1;
 
 /// What the tasks of one connection share.
 pub(super) struct ConnectionState {
@@ -126,70 +120,6 @@ pub(super) async fn serve_connection(io: Rc<Io>, incoming: Incoming) {
     debug!(%peer, "connection ended");
 }
 
-/// Reads frames out of a stream.
-struct FrameReader {
-    recv: RecvStream,
-    buffer: Vec<u8>,
-    /// Bytes of `buffer` that were taken.
-    taken: usize,
-    /// The peer ended the stream (it was not lost).
-    ended: bool,
-}
-
-impl FrameReader {
-    /// Waits for more bytes; false at the end of the stream, whatever ended it.
-    async fn fill(&mut self) -> bool {
-        self.buffer.drain(..self.taken);
-        self.taken = 0;
-        match self.recv.read_chunk(usize::MAX, true).await {
-            Ok(Some(chunk)) => {
-                self.buffer.extend_from_slice(&chunk.bytes);
-                true
-            }
-            Ok(None) => {
-                self.ended = true;
-                false
-            }
-            Err(_) => false,
-        }
-    }
-
-    /// When there is nothing more to come: a frame that was begun and not finished.
-    fn check_end(&self) -> Result<(), Fault> {
-        let left = self.buffer.len() - self.taken;
-        if !self.ended || left == 0 {
-            return Ok(());
-        }
-        let message = format!("the stream ended inside a frame, after {left} bytes of it: send whole frames");
-        Err(Fault::new(Reason::MalformedFrame, message))
-    }
-
-    /// The next whole frame that is there.
-    fn next(&mut self) -> Result<Option<FrameRef<'_>>, FrameError> {
-        let frame = decode_frame(&self.buffer[self.taken..], FRAME_BYTES_MAX)?;
-        if let Some(frame) = &frame {
-            self.taken += frame.bytes;
-        }
-        Ok(frame)
-    }
-}
-
-fn frame_fault(error: FrameError) -> Fault {
-    let reason = match error {
-        FrameError::TooLong { .. } => Reason::FrameTooLong,
-        FrameError::TooShort { .. } | FrameError::Flags { .. } => Reason::MalformedFrame,
-    };
-    Fault::new(reason, format!("{error}; the connection is closed, since what follows cannot be told apart"))
-}
-
-fn fault_frame(kind: u16, sequence: u64, fault: &Fault) -> Vec<u8> {
-    let flags = FLAG_REPLY | FLAG_ERROR;
-    let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
-    let mut frame = Vec::new();
-    encode_frame(header, &[], &mut frame, |out| encode_body(fault, out));
-    frame
-}
-
 async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Result<(), Fault> {
     let mut shutdown = io.shutdown.clone();
     let deadline = Instant::now() + HELLO_PATIENCE;
@@ -204,7 +134,7 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Result<(), Faul
     };
     // A peer that leaves before it opens its stream has asked nothing.
     let Ok((mut send, recv)) = stream else { return Ok(()) };
-    let mut reader = FrameReader { recv, buffer: Vec::new(), taken: 0, ended: false };
+    let mut reader = FrameReader::new(recv);
     let opened = tokio::select! {
         opened = timeout_at(deadline, open_session(io, connection, &mut reader)) => {
             opened.unwrap_or_else(|_| Err(late()))
@@ -341,31 +271,6 @@ async fn open_session(
         resumed: hello.resume.is_some(),
     };
     Ok(Some((session, reply)))
-}
-
-/// Reads the body of a frame: version, body, extensions.
-fn read_body<T: DeserializeOwned>(frame: &FrameRef<'_>) -> Result<T, Fault> {
-    let header = &frame.header;
-    if header.version != BODY_VERSION {
-        let message =
-            format!("body version {} of kind {} is unknown: send version 1", header.version, header.kind);
-        return Err(Fault::new(Reason::UnknownVersion, message));
-    }
-    let malformed = |message: String| Fault::new(Reason::MalformedBody, message);
-    let (body, taken) = decode_body(frame.payload).map_err(|error| malformed(error.to_string()))?;
-    let extensions = split_extensions(header, &frame.payload[taken..]).map_err(malformed)?;
-    match extensions.iter().find(|extension| extension.is_critical()) {
-        None => Ok(body),
-        Some(critical) => {
-            let message =
-                format!("extension {:#06x} is critical and not known here: leave it out", critical.tag);
-            Err(Fault::of_field(
-                Reason::UnknownExtension,
-                format!("extension {:#06x}", critical.tag),
-                message,
-            ))
-        }
-    }
 }
 
 /// Reads frames until the peer ends the stream, the server stops, or a frame is no frame.

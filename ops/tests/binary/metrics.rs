@@ -60,6 +60,8 @@ fn metrics_follow_the_traffic() {
     let placed = service.json(&["place", "--cpu", "1.5"]);
     service.run(&["place", "--cpu", "0.5"]).with(0);
     service.run(&["release", placed["allocation"].as_str().unwrap()]).with(0);
+    // A release that fails is counted as what it is, also inside a batch.
+    service.run(&["release", placed["allocation"].as_str().unwrap()]).with(1);
     service.run(&["place", "--cpu", "5"]).with(1);
 
     let after = scrape(&service);
@@ -76,6 +78,8 @@ fn metrics_follow_the_traffic() {
     assert!(sum(&after, "wharf_refused_total") >= 1.0 && sum(&after, "wharf_resident_bytes") > 1e6);
     for (sample, value) in [
         ("wharf_replies_total{kind=\"place\",reason=\"done\"}", 2.0),
+        ("wharf_replies_total{kind=\"release_batch\",reason=\"done\"}", 1.0),
+        ("wharf_replies_total{kind=\"release_batch\",reason=\"unknown_allocation\"}", 1.0),
         ("wharf_replies_total{kind=\"place\",reason=\"infeasible\"}", 1.0),
         ("wharf_resource{resource=\"cpu\",book=\"allocated\"}", 0.5),
         ("wharf_resource{resource=\"cpu\",book=\"total\"}", 4.0),

@@ -1,0 +1,109 @@
+//! Frames out of a stream, and what is said of those that cannot be read.
+
+use quinn::RecvStream;
+use serde::de::DeserializeOwned;
+
+use crate::codec::{
+    FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
+    encode_frame, split_extensions,
+};
+use crate::protocol::{FRAME_BYTES_MAX, Fault, Reason};
+
+/// The version of every body of protocol version 1.
+pub(super) const BODY_VERSION: u8 = 1;
+
+/// Reads frames out of a stream.
+pub(super) struct FrameReader {
+    recv: RecvStream,
+    buffer: Vec<u8>,
+    /// Bytes of `buffer` that were taken.
+    taken: usize,
+    /// The peer ended the stream (it was not lost).
+    pub(super) ended: bool,
+}
+
+impl FrameReader {
+    pub(super) fn new(recv: RecvStream) -> Self {
+        Self { recv, buffer: Vec::new(), taken: 0, ended: false }
+    }
+
+    /// Waits for more bytes; false at the end of the stream, whatever ended it.
+    pub(super) async fn fill(&mut self) -> bool {
+        self.buffer.drain(..self.taken);
+        self.taken = 0;
+        match self.recv.read_chunk(usize::MAX, true).await {
+            Ok(Some(chunk)) => {
+                self.buffer.extend_from_slice(&chunk.bytes);
+                true
+            }
+            Ok(None) => {
+                self.ended = true;
+                false
+            }
+            Err(_) => false,
+        }
+    }
+
+    /// When there is nothing more to come: a frame that was begun and not finished.
+    pub(super) fn check_end(&self) -> Result<(), Fault> {
+        let left = self.buffer.len() - self.taken;
+        if !self.ended || left == 0 {
+            return Ok(());
+        }
+        let message = format!("the stream ended inside a frame, after {left} bytes of it: send whole frames");
+        Err(Fault::new(Reason::MalformedFrame, message))
+    }
+
+    /// The next whole frame that is there.
+    pub(super) fn next(&mut self) -> Result<Option<FrameRef<'_>>, FrameError> {
+        let frame = decode_frame(&self.buffer[self.taken..], FRAME_BYTES_MAX)?;
+        if let Some(frame) = &frame {
+            self.taken += frame.bytes;
+        }
+        Ok(frame)
+    }
+}
+
+pub(super) fn frame_fault(error: FrameError) -> Fault {
+    let reason = match error {
+        FrameError::TooLong { .. } => Reason::FrameTooLong,
+        FrameError::TooShort { .. } | FrameError::Flags { .. } => Reason::MalformedFrame,
+    };
+    Fault::new(reason, format!("{error}; the connection is closed, since what follows cannot be told apart"))
+}
+
+pub(super) fn fault_frame(kind: u16, sequence: u64, fault: &Fault) -> Vec<u8> {
+    let flags = FLAG_REPLY | FLAG_ERROR;
+    let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
+    let mut frame = Vec::new();
+    encode_frame(header, &[], &mut frame, |out| encode_body(fault, out));
+    frame
+}
+
+/// Reads the body of a frame: version, body, extensions.
+pub(super) fn read_body<T: DeserializeOwned>(frame: &FrameRef<'_>) -> Result<T, Fault> {
+    let header = &frame.header;
+    if header.version != BODY_VERSION {
+        let message =
+            format!("body version {} of kind {} is unknown: send version 1", header.version, header.kind);
+        return Err(Fault::new(Reason::UnknownVersion, message));
+    }
+    let malformed = |message: String| Fault::new(Reason::MalformedBody, message);
+    let (body, taken) = decode_body::<T>(frame.payload).map_err(|error| {
+        let message = error.to_string();
+        Fault::of_field(Reason::MalformedBody, error.field, message)
+    })?;
+    let extensions = split_extensions(header, &frame.payload[taken..]).map_err(malformed)?;
+    match extensions.iter().find(|extension| extension.is_critical()) {
+        None => Ok(body),
+        Some(critical) => {
+            let message =
+                format!("extension {:#06x} is critical and not known here: leave it out", critical.tag);
+            Err(Fault::of_field(
+                Reason::UnknownExtension,
+                format!("extension {:#06x}", critical.tag),
+                message,
+            ))
+        }
+    }
+}

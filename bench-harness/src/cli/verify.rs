@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
 
+use wharf_ops::cli::say;
+
 use crate::verify::{Refusals, VerifyOptions, verify};
 
 #[derive(Debug, Args)]

@@ -70,7 +70,7 @@ fn metrics_follow_the_traffic() {
         ("wharf_released_total", 1.0),
         ("wharf_nodes", 1.0),
         ("wharf_allocations", 1.0),
-        ("wharf_connections_opened_total", 5.0),
+        ("wharf_connections_opened_total", 6.0),
         ("wharf_frames_refused_total", 0.0),
     ] {
         assert_eq!(sum(&after, name), value, "{name}");

@@ -96,7 +96,7 @@ impl Sums {
         }
     }
 
-    /// Takes a node's capacity and shortfall out, before its capacity changes.
+    /// Takes a node's capacity out, before it changes; its shortfall follows when it returns.
     pub(super) fn node_leaves(&mut self, nodes: &NodeTable, slot: Slot) {
         self.capacity(&nodes.cold(slot).registration.spec, -1);
     }

@@ -149,7 +149,7 @@ pub struct ShardRunner {
 impl ShardRunner {
     pub(crate) fn new(
         id: ShardId,
-        shard: Shard,
+        mut shard: Shard,
         links: Vec<ShardLink>,
         summary: Arc<ShardSummary>,
         bell: Arc<Doorbell>,

@@ -11,6 +11,8 @@ pub const PORTS_MAX: usize = 64;
 
 /// Most indexed resource dimensions.
 pub const DIMENSIONS_MAX: usize = 8;
+/// Most attribute orders, each a tree of its own.
+pub const ATTRIBUTE_ORDERS_MAX: usize = 16;
 /// Most GPU instances of one node. A mask of a node's GPUs is a `u16`.
 pub const GPU_INSTANCES_MAX: usize = 16;
 /// Most custom resource kinds of one node, and of one request.

@@ -1,6 +1,7 @@
 //! Coordinates: where a vector of resources stands in the bucket tree.
 
-use crate::limits::DIMENSIONS_MAX;
+use super::page::ROOM;
+use crate::limits::{ATTRIBUTE_ORDERS_MAX, DIMENSIONS_MAX};
 use crate::resource::{Amount, Demand, GpuBooks, GpuRequest};
 
 /// One indexed dimension of the resource space.
@@ -22,6 +23,10 @@ pub enum Dimension {
 pub struct Coordinate(pub [u16; DIMENSIONS_MAX]);
 
 impl Coordinate {
+    /// The largest coordinate of a dimension: fifteen bits, because the tree packs them with a
+    /// guard bit each.
+    pub const HIGHEST: u16 = (1 << 15) - 1;
+
     /// Whether every dimension is at least `lower`'s: whether it lies in the fittable area.
     #[inline]
     #[must_use]
@@ -35,32 +40,12 @@ impl Coordinate {
         lacking == 0
     }
 
-    /// This coordinate where it is above `other`, zero elsewhere.
-    #[inline]
-    #[must_use]
-    pub(crate) fn where_above(mut self, other: &Self) -> Self {
-        for d in 0..DIMENSIONS_MAX {
-            self.0[d] = if self.0[d] > other.0[d] { self.0[d] } else { 0 };
-        }
-        self
-    }
-
     /// The larger of both in each dimension.
     #[inline]
     #[must_use]
     pub fn highest(mut self, other: &Self) -> Self {
         for d in 0..DIMENSIONS_MAX {
             self.0[d] = self.0[d].max(other.0[d]);
-        }
-        self
-    }
-
-    /// This maximum where `part` stands at it, zero elsewhere: what may sink when `part` goes.
-    #[inline]
-    #[must_use]
-    pub(crate) fn where_equal(mut self, part: &Self) -> Self {
-        for d in 0..DIMENSIONS_MAX {
-            self.0[d] = if self.0[d] == part.0[d] { self.0[d] } else { 0 };
         }
         self
     }
@@ -136,7 +121,15 @@ pub struct Geometry {
     dimensions: Vec<(Dimension, i64)>,
     /// `floor((2^64 - 1) / θ)` of each.
     reciprocals: Vec<u64>,
+    orders: Vec<AttributeOrder>,
+    room: usize,
 }
+
+/// Which dimension comes first, second and so on when coordinates are compared: places in the
+/// list of dimensions. Beyond the last dimension each place stands for itself.
+pub(super) type AttributeOrder = [u8; DIMENSIONS_MAX];
+
+const IN_ORDER: AttributeOrder = [0, 1, 2, 3, 4, 5, 6, 7];
 
 /// Dimensions that no index can be built over.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -147,6 +140,12 @@ pub enum GeometryError {
     /// One of them twice.
     #[error("dimension {0:?} is given twice: give each once")]
     Twice(Dimension),
+    /// An attribute order that does not name each dimension once.
+    #[error("attribute order {0:?} does not name each indexed dimension once: give {1:?} in any order")]
+    Order(Vec<Dimension>, Vec<Dimension>),
+    /// More attribute orders than are kept.
+    #[error("{0} attribute orders: give at most {ATTRIBUTE_ORDERS_MAX}")]
+    Orders(usize),
     /// A granularity that does not divide the space.
     #[error(
         "granularity {theta} of dimension {dimension:?} is not positive: give at least 1 unit of 1/10000"
@@ -177,7 +176,70 @@ impl Geometry {
             }
         }
         let reciprocals = dimensions.iter().map(|&(_, theta)| u64::MAX / theta as u64).collect();
-        Ok(Self { dimensions, reciprocals })
+        Ok(Self { dimensions, reciprocals, orders: vec![IN_ORDER], room: ROOM })
+    }
+
+    /// The same with more attribute orders, which requests may choose by their number, from 1 on.
+    /// Order 0 is that of the dimensions themselves.
+    ///
+    /// # Errors
+    /// When there are too many, or one does not name each dimension once.
+    pub fn with_orders(mut self, orders: &[Vec<Dimension>]) -> Result<Self, GeometryError> {
+        if orders.len() >= ATTRIBUTE_ORDERS_MAX {
+            return Err(GeometryError::Orders(orders.len() + 1));
+        }
+        let known: Vec<Dimension> = self.dimensions.iter().map(|&(dimension, _)| dimension).collect();
+        for order in orders {
+            let mut places = IN_ORDER;
+            let each_once = order.len() == known.len()
+                && known.iter().all(|dimension| order.iter().filter(|&d| d == dimension).count() == 1);
+            if !each_once {
+                return Err(GeometryError::Order(order.clone(), known));
+            }
+            for (place, dimension) in places.iter_mut().zip(order) {
+                let at = known.iter().position(|d| d == dimension).expect("each is named once");
+                *place = at as u8;
+            }
+            self.orders.push(places);
+        }
+        Ok(self)
+    }
+
+    /// The same with trees that are cut at `room` entries, `4..=64`, instead of as late as they
+    /// can: for tests, in which few nodes then make deep trees. No answer depends on it.
+    #[must_use]
+    pub fn with_room(mut self, room: usize) -> Self {
+        self.room = room;
+        self
+    }
+
+    pub(super) fn room(&self) -> usize {
+        self.room
+    }
+
+    /// The attribute orders: at least one.
+    pub(super) fn orders(&self) -> &[AttributeOrder] {
+        &self.orders
+    }
+
+    /// How many attribute orders a request may choose from.
+    #[must_use]
+    pub fn order_count(&self) -> usize {
+        self.orders.len()
+    }
+
+    /// The dimension that attribute order `order` compares first.
+    ///
+    /// # Panics
+    /// When there is no such order.
+    #[must_use]
+    pub fn leading(&self, order: usize) -> Dimension {
+        self.dimensions[usize::from(self.orders[order][0])].0
+    }
+
+    /// `coordinate` as attribute order `order` compares it.
+    pub(super) fn ordered(&self, order: usize, coordinate: &Coordinate) -> Coordinate {
+        Coordinate(self.orders[order].map(|place| coordinate.0[usize::from(place)]))
     }
 
     /// How many dimensions are indexed.
@@ -192,7 +254,7 @@ impl Geometry {
         &self.dimensions
     }
 
-    /// `ceil(value / θ)` per dimension. Beyond 65,535 coordinates are equal, which keeps them
+    /// `ceil(value / θ)` per dimension. Beyond 32,767 coordinates are equal, which keeps them
     /// monotone: a larger value never has a smaller coordinate.
     #[inline]
     #[must_use]
@@ -203,7 +265,7 @@ impl Geometry {
             let value = vector.value(dimension);
             debug_assert!(value >= 0, "amounts are not negative");
             let steps = ceil_div(value as u64, theta as u64, reciprocal);
-            *c = steps.min(u64::from(u16::MAX)) as u16;
+            *c = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
         }
         coordinate
     }

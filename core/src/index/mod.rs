@@ -6,8 +6,8 @@
 //! fits. It may offer one that does not (a coordinate is coarse), so whoever searches passes an
 //! `accept` that checks a node exactly.
 //!
-//! Two structures hold the same nodes:
-//! - the [tree] in attribute order, for LeastFit and BestFit;
+//! Two kinds of structure hold the same nodes:
+//! - a [tree] per attribute order, for LeastFit and BestFit;
 //! - the [ordinal tree](mod@ordinal) in order of registration, for FirstFit, NextFit and Random,
 //!   built when the first of these policies is asked for.
 //!
@@ -17,38 +17,29 @@
 
 mod coordinate;
 pub use coordinate::{Coordinate, Dimension, Geometry, GeometryError, ResourceVector};
-mod elements;
+mod key;
 mod marks;
 pub use marks::{Mark, Marks};
+mod order;
 pub mod ordinal;
+mod page;
+mod ranks;
 pub mod tree;
-
-use std::ops::ControlFlow;
+mod tree_check;
+mod tree_shape;
 
 use crate::ids::Ordinal;
 use crate::limits::RANDOM_DRAWS_MAX;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Policy;
 use crate::rng::Rng;
+use order::OrderTree;
 use ordinal::OrdinalTree;
-use tree::{BucketTree, Direction, Standing, Wanted};
+use ranks::Ranks;
+use tree::{Direction, Wanted};
 
 /// A node's place in its shard's node table.
 pub type Slot = u32;
-
-/// A node that stands in the index.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
-    ordinal: Ordinal,
-    coordinate: Coordinate,
-    marks: Marks,
-}
-
-impl Entry {
-    fn standing(&self, slot: Slot) -> Standing {
-        Standing { slot, ordinal: self.ordinal, marks: self.marks }
-    }
-}
 
 /// What one search cost.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -83,10 +74,11 @@ pub struct PolicyState {
 /// The index of one shard.
 pub struct DistBuckets {
     geometry: Geometry,
-    tree: BucketTree,
+    /// One tree per attribute order; all but the first are built when they are first asked for.
+    trees: Vec<Option<OrderTree>>,
+    ranks: Ranks,
     /// Built at the first search that needs it, dropped when a node returns out of order.
     ordinals: Option<OrdinalTree>,
-    entries: Vec<Option<Entry>>,
     len: usize,
 }
 
@@ -94,8 +86,9 @@ impl DistBuckets {
     /// An empty index over `geometry`.
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
-        let tree = BucketTree::new(geometry.dimension_count());
-        Self { geometry, tree, ordinals: None, entries: Vec::new(), len: 0 }
+        let mut trees: Vec<_> = geometry.orders().iter().map(|_| None).collect();
+        trees[0] = Some(OrderTree::new(&geometry, 0));
+        Self { geometry, trees, ranks: Ranks::default(), ordinals: None, len: 0 }
     }
 
     /// How values become coordinates.
@@ -116,37 +109,53 @@ impl DistBuckets {
         self.len == 0
     }
 
-    /// Non-empty buckets, the root included.
+    /// Non-empty buckets of the first attribute order, the root included: O(leaves).
     #[must_use]
     pub fn bucket_count(&self) -> usize {
-        self.tree.bucket_count()
+        self.first_tree().bucket_count(self.geometry.dimension_count())
     }
 
     /// The coordinate that `slot` stands at, if it stands in the index.
     #[must_use]
     pub fn coordinate(&self, slot: Slot) -> Option<Coordinate> {
-        self.entry(slot).map(|entry| entry.coordinate)
+        self.first_tree().coordinate(slot)
     }
 
-    /// The largest coordinate of any node per dimension: no request above it can be placed here.
+    /// At least the largest coordinate of any node per dimension: no request above it can be
+    /// placed here. What is known to be too much on the highest level is put right first.
     #[must_use]
-    pub fn highest(&self) -> Coordinate {
-        self.tree.highest()
+    pub fn highest(&mut self) -> Coordinate {
+        self.trees[0].as_mut().expect("the first tree is built with the index").highest()
     }
 
     /// The marks of `slot`, if it stands in the index.
     #[must_use]
     pub fn marks(&self, slot: Slot) -> Option<Marks> {
-        self.entry(slot).map(|entry| entry.marks)
+        self.coordinate(slot)?;
+        Some(self.first_tree().marks(self.ranks.of(slot)))
     }
 
-    fn entry(&self, slot: Slot) -> Option<&Entry> {
-        self.entries.get(slot as usize)?.as_ref()
+    /// Bytes that its structures hold.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let trees: usize = self.trees.iter().flatten().map(OrderTree::bytes).sum();
+        trees + self.ranks.bytes() + self.ordinals.as_ref().map_or(0, OrdinalTree::bytes)
     }
 
-    fn entry_mut(&mut self, slot: Slot) -> &mut Entry {
-        let entry = self.entries.get_mut(slot as usize).and_then(Option::as_mut);
-        entry.unwrap_or_else(|| panic!("slot {slot} does not stand in the index"))
+    #[inline]
+    fn first_tree(&self) -> &OrderTree {
+        self.trees[0].as_ref().expect("the first tree is built with the index")
+    }
+
+    /// What the index knows of a node: ordinal, coordinate, marks.
+    fn entry(&self, slot: Slot) -> Option<(Ordinal, Coordinate, Marks)> {
+        let coordinate = self.coordinate(slot)?;
+        Some((self.ranks.ordinal(slot), coordinate, self.first_tree().marks(self.ranks.of(slot))))
+    }
+
+    /// Nodes that stand in the index, in order of slot.
+    fn entries(&self) -> impl Iterator<Item = (Slot, (Ordinal, Coordinate, Marks))> {
+        (0..self.first_tree().slots()).filter_map(|slot| Some((slot, self.entry(slot)?)))
     }
 
     /// Puts a node in.
@@ -155,18 +164,32 @@ impl DistBuckets {
     /// When `slot` already stands in the index.
     pub fn insert(&mut self, slot: Slot, ordinal: Ordinal, available: &ResourceVector, marks: Marks) {
         let coordinate = self.geometry.coordinate(available);
-        if self.entries.len() <= slot as usize {
-            self.entries.resize(slot as usize + 1, None);
+        let many_left = self.ranks.len() > 2 * self.len + 1024;
+        let rank = if many_left { None } else { self.ranks.give(slot, ordinal) };
+        if rank.is_none() {
+            self.rank_anew(slot, ordinal);
         }
-        let place = &mut self.entries[slot as usize];
-        assert!(place.is_none(), "slot {slot} stands in the index already");
-        *place = Some(Entry { ordinal, coordinate, marks });
         self.len += 1;
-        self.tree.insert(Standing { slot, ordinal, marks }, &coordinate);
+        for tree in self.trees.iter_mut().flatten() {
+            tree.insert(slot, &self.ranks, &coordinate, marks);
+        }
         if let Some(ordinals) = &mut self.ordinals
             && !ordinals.insert(slot, ordinal, &coordinate, marks)
         {
             self.ordinals = None;
+        }
+    }
+
+    /// Gives ranks anew to all nodes and `slot`, which is about to be put in and has no place after
+    /// all others: O(nodes), when a node returns out of order or most ranks are of nodes that left.
+    fn rank_anew(&mut self, slot: Slot, ordinal: Ordinal) {
+        let entries: Vec<_> = self.entries().collect();
+        let standing = entries.iter().map(|&(slot, (ordinal, ..))| (ordinal, slot));
+        self.ranks.anew(standing.chain([(ordinal, slot)]).collect());
+        for (order, tree) in self.trees.iter_mut().enumerate() {
+            if tree.is_some() {
+                *tree = Some(OrderTree::build(&self.geometry, order, &entries, &self.ranks));
+            }
         }
     }
 
@@ -175,10 +198,10 @@ impl DistBuckets {
     /// # Panics
     /// When `slot` does not stand in the index.
     pub fn remove(&mut self, slot: Slot) {
-        let entry = *self.entry_mut(slot);
-        self.entries[slot as usize] = None;
         self.len -= 1;
-        self.tree.remove(entry.standing(slot), &entry.coordinate);
+        for tree in self.trees.iter_mut().flatten() {
+            tree.remove(slot, &self.ranks);
+        }
         if let Some(ordinals) = &mut self.ordinals {
             ordinals.remove(slot);
         }
@@ -188,15 +211,18 @@ impl DistBuckets {
     ///
     /// # Panics
     /// When `slot` does not stand in the index.
+    #[inline]
     pub fn update(&mut self, slot: Slot, available: &ResourceVector) {
         let coordinate = self.geometry.coordinate(available);
-        let entry = self.entry_mut(slot);
-        if entry.coordinate == coordinate {
+        let [Some(first), others @ ..] = &mut self.trees[..] else {
+            panic!("the first tree is built with the index");
+        };
+        if !first.update(slot, &self.ranks, &coordinate) {
             return;
         }
-        let from = std::mem::replace(&mut entry.coordinate, coordinate);
-        let node = entry.standing(slot);
-        self.tree.update(node, &from, &coordinate);
+        for tree in others.iter_mut().flatten() {
+            tree.update(slot, &self.ranks, &coordinate);
+        }
         if let Some(ordinals) = &mut self.ordinals {
             ordinals.update(slot, &coordinate);
         }
@@ -207,13 +233,14 @@ impl DistBuckets {
     /// # Panics
     /// When `slot` does not stand in the index.
     pub fn mark(&mut self, slot: Slot, marks: Marks) {
-        let entry = self.entry_mut(slot);
-        if entry.marks == marks {
+        let known = self.marks(slot).unwrap_or_else(|| panic!("slot {slot} does not stand in the index"));
+        if known == marks {
             return;
         }
-        entry.marks = marks;
-        let entry = *entry;
-        self.tree.mark(entry.standing(slot), &entry.coordinate);
+        let rank = self.ranks.of(slot);
+        for tree in self.trees.iter_mut().flatten() {
+            tree.mark(slot, rank, marks);
+        }
         if let Some(ordinals) = &mut self.ordinals {
             ordinals.mark(slot, marks);
         }
@@ -221,12 +248,9 @@ impl DistBuckets {
 
     /// Gives `mark` to the nodes that `member` names, and takes it from all others: O(nodes).
     pub fn assign(&mut self, mark: Mark, member: impl Fn(Slot) -> bool) {
-        for (slot, entry) in (0..).zip(&mut self.entries) {
-            if let Some(entry) = entry {
-                entry.marks = entry.marks.with(mark, member(slot));
-            }
+        for tree in self.trees.iter_mut().flatten() {
+            tree.assign(&self.ranks, mark, &member);
         }
-        self.tree.assign(mark, &member);
         if let Some(ordinals) = &mut self.ordinals {
             ordinals.assign(mark, &member);
         }
@@ -244,6 +268,25 @@ impl DistBuckets {
         candidates: Candidates<'_>,
         state: &mut PolicyState,
         visits: &mut Visits,
+        accept: impl FnMut(Slot) -> bool,
+    ) -> Option<Slot> {
+        self.select_in_order(0, policy, asked, candidates, state, visits, accept)
+    }
+
+    /// As [`select`](Self::select), where LeastFit and BestFit compare coordinates in attribute
+    /// order number `order` of the geometry.
+    ///
+    /// # Panics
+    /// When the geometry has no such order.
+    #[expect(clippy::too_many_arguments, reason = "what a search is given, each of another kind")]
+    pub fn select_in_order(
+        &mut self,
+        order: usize,
+        policy: Policy,
+        asked: &ResourceVector,
+        candidates: Candidates<'_>,
+        state: &mut PolicyState,
+        visits: &mut Visits,
         mut accept: impl FnMut(Slot) -> bool,
     ) -> Option<Slot> {
         let mut accept = |slot: Slot, visits: &mut Visits| {
@@ -251,14 +294,16 @@ impl DistBuckets {
             accept(slot)
         };
         let marks = match candidates {
-            Candidates::Walk(slots) => return self.select_walking(policy, slots, state, visits, accept),
+            Candidates::Walk(slots) => {
+                return self.select_walking(order, policy, slots, state, visits, accept);
+            }
             Candidates::Marked(mark) => Marks::only(mark),
             Candidates::All => Marks::NONE,
         };
         let wanted = Wanted { lower: self.geometry.coordinate(asked), marks };
         match policy {
-            Policy::LeastFit => self.first_leaf(Direction::Greatest, &wanted, visits, accept),
-            Policy::BestFit => self.first_leaf(Direction::Smallest, &wanted, visits, accept),
+            Policy::LeastFit => self.first(order, Direction::Greatest, &wanted, visits, &mut accept),
+            Policy::BestFit => self.first(order, Direction::Smallest, &wanted, visits, &mut accept),
             Policy::FirstFit => self.ordinals().first_from(Ordinal(0), &wanted, visits, accept),
             Policy::NextFit => {
                 let start = Ordinal(state.next_fit.0 + u64::from(is_planted(PlantedBug::NextFitOneLate)));
@@ -288,7 +333,7 @@ impl DistBuckets {
 
     /// Whether any node is accepted: the largest are looked at first.
     pub fn any(
-        &self,
+        &mut self,
         asked: &ResourceVector,
         candidates: Candidates<'_>,
         visits: &mut Visits,
@@ -296,120 +341,118 @@ impl DistBuckets {
     ) -> bool {
         let marks = match candidates {
             Candidates::Walk(slots) => {
-                return slots.iter().any(|&slot| self.entry(slot).is_some() && accept(slot));
+                return slots.iter().any(|&slot| self.coordinate(slot).is_some() && accept(slot));
             }
             Candidates::Marked(mark) => Marks::only(mark),
             Candidates::All => Marks::NONE,
         };
         let wanted = Wanted { lower: self.geometry.coordinate(asked), marks };
-        self.first_leaf(Direction::Greatest, &wanted, visits, |slot, _| accept(slot)).is_some()
+        self.first(0, Direction::Greatest, &wanted, visits, &mut |slot, _| accept(slot)).is_some()
     }
 
     /// The first accepted node of the first leaf that holds one.
-    fn first_leaf(
-        &self,
+    #[inline]
+    fn first(
+        &mut self,
+        order: usize,
         direction: Direction,
         wanted: &Wanted,
         visits: &mut Visits,
-        mut accept: impl FnMut(Slot, &mut Visits) -> bool,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
-        self.tree.visit_leaves(direction, wanted, visits, |elements, visits| {
-            elements
-                .first(wanted.marks, |slot| accept(slot, visits))
-                .map_or(ControlFlow::Continue(()), ControlFlow::Break)
-        })
+        if self.trees[order].is_none() {
+            let entries: Vec<_> = self.entries().collect();
+            self.trees[order] = Some(OrderTree::build(&self.geometry, order, &entries, &self.ranks));
+        }
+        let tree = self.trees[order].as_mut().expect("built above");
+        tree.first(direction, wanted, &self.ranks, visits, accept)
     }
 
-    /// As [`select`](Self::select), over few named slots.
+    /// As [`select_in_order`](Self::select_in_order), over few named slots.
     fn select_walking(
         &self,
+        order: usize,
         policy: Policy,
         slots: &[Slot],
         state: &mut PolicyState,
         visits: &mut Visits,
         mut accept: impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
-        let mut fitting: Vec<(Entry, Slot)> = slots
+        let mut fitting: Vec<(Ordinal, Coordinate, Slot)> = slots
             .iter()
-            .filter_map(|&slot| Some((*self.entry(slot)?, slot)))
-            .filter(|&(_, slot)| accept(slot, visits))
+            .filter_map(|&slot| Some((self.ranks.ordinal_if(slot)?, self.coordinate(slot)?, slot)))
+            .filter(|&(.., slot)| accept(slot, visits))
             .collect();
-        fitting.sort_unstable_by_key(|(entry, _)| entry.ordinal);
-        let by_coordinate = |(entry, _): &&(Entry, Slot)| entry.coordinate;
+        fitting.sort_unstable_by_key(|&(ordinal, ..)| ordinal);
+        let by_coordinate =
+            |(_, coordinate, _): &&(Ordinal, Coordinate, Slot)| self.geometry.ordered(order, coordinate);
         let found = match policy {
             // Of equal elements `max_by_key` returns the last and `min_by_key` the first.
             Policy::LeastFit => fitting.iter().rev().max_by_key(by_coordinate),
             Policy::BestFit => fitting.iter().min_by_key(by_coordinate),
             Policy::FirstFit => fitting.first(),
             Policy::NextFit => {
-                fitting.iter().find(|(entry, _)| entry.ordinal >= state.next_fit).or_else(|| fitting.first())
+                fitting.iter().find(|(ordinal, ..)| *ordinal >= state.next_fit).or_else(|| fitting.first())
             }
             Policy::Random if fitting.is_empty() => None,
             Policy::Random => fitting.get(state.rng.below(fitting.len() as u64) as usize),
         };
-        let found = found.map(|&(_, slot)| slot);
+        let found = found.map(|&(.., slot)| slot);
         if policy == Policy::NextFit { self.stopped_at(found, state) } else { found }
     }
 
     fn stopped_at(&self, found: Option<Slot>, state: &mut PolicyState) -> Option<Slot> {
-        if let Some(entry) = found.and_then(|slot| self.entry(slot)) {
-            state.next_fit = entry.ordinal;
+        if let Some(slot) = found {
+            state.next_fit = self.ranks.ordinal(slot);
         }
         found
     }
 
     fn ordinals(&mut self) -> &OrdinalTree {
-        let entries = &self.entries;
-        self.ordinals.get_or_insert_with(|| {
-            let mut sorted: Vec<(Ordinal, Slot, Coordinate, Marks)> = (0..)
-                .zip(entries)
-                .filter_map(|(slot, entry)| entry.map(|e| (e.ordinal, slot, e.coordinate, e.marks)))
-                .collect();
+        if self.ordinals.is_none() {
+            let mut sorted: Vec<(Ordinal, Slot, Coordinate, Marks)> =
+                self.entries().map(|(slot, (ordinal, at, marks))| (ordinal, slot, at, marks)).collect();
             sorted.sort_unstable_by_key(|&(ordinal, ..)| ordinal);
-            OrdinalTree::build(&sorted)
-        })
+            self.ordinals = Some(OrdinalTree::build(&sorted));
+        }
+        self.ordinals.as_ref().expect("built above")
     }
 
     /// The leaves that a search in this direction yields, for tests and explanations: those in
-    /// the fittable area of `asked` that hold a node which `member` names.
+    /// the fittable area of `asked` that hold a node which `member` names. O(leaves).
     pub fn leaves(
         &self,
         direction: Direction,
         asked: &ResourceVector,
         mut member: impl FnMut(Slot) -> bool,
     ) -> Vec<Coordinate> {
-        let wanted = Wanted { lower: self.geometry.coordinate(asked), marks: Marks::NONE };
-        let mut leaves = Vec::new();
-        let _: Option<()> =
-            self.tree.visit_leaves(direction, &wanted, &mut Visits::default(), |elements, _| {
-                if let Some(slot) = elements.first(Marks::NONE, &mut member) {
-                    leaves.extend(self.coordinate(slot));
-                }
-                ControlFlow::Continue(())
-            });
-        leaves
+        let lower = self.geometry.coordinate(asked);
+        let leaves = self.first_tree().leaves(direction, &self.ranks);
+        let yielded = leaves
+            .into_iter()
+            .filter(|(at, slots)| at.reaches(&lower) && slots.iter().any(|&slot| member(slot)));
+        yielded.map(|(at, _)| at).collect()
     }
 
-    /// Checks that both trees hold exactly the entries, each in the bucket of its coordinate.
+    /// Checks that all trees hold exactly the same nodes, each in the bucket of its coordinate.
     ///
     /// # Errors
     /// What disagrees.
     pub fn check(&self) -> Result<(), String> {
-        let mut held = 0usize;
-        for (slot, entry) in (0..).zip(&self.entries) {
-            let Some(entry) = entry else { continue };
-            held += 1;
-            if !self.tree.holds(entry.standing(slot), &entry.coordinate) {
-                return Err(format!("slot {slot} is not as marked in the bucket of {:?}", entry.coordinate));
+        for (order, tree) in self.trees.iter().enumerate() {
+            let Some(tree) = tree else { continue };
+            tree.check(&self.ranks, self.len)?;
+            for (slot, (_, coordinate, marks)) in self.entries() {
+                let rank = self.ranks.of(slot);
+                if tree.coordinate(slot) != Some(self.geometry.ordered(order, &coordinate))
+                    || tree.marks(rank) != marks
+                    || self.ranks.slot(rank) != slot
+                {
+                    return Err(format!("slot {slot} stands elsewhere in attribute order {order}"));
+                }
             }
         }
-        if held != self.len {
-            return Err(format!("{held} entries, {} counted", self.len));
-        }
-        self.tree.check(held)?;
-        self.ordinals.as_ref().map_or(Ok(()), |ordinals| {
-            ordinals.check(held, |slot| self.entry(slot).map(|e| (e.ordinal, e.coordinate, e.marks)))
-        })
+        self.ordinals.as_ref().map_or(Ok(()), |ordinals| ordinals.check(self.len, |slot| self.entry(slot)))
     }
 }
 

@@ -316,6 +316,17 @@ impl OrdinalTree {
         *held.into_iter().nth(n as usize).expect("the block counts its nodes")
     }
 
+    /// Bytes that its structures hold.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        let levels: usize = self.levels.iter().map(Vec::capacity).sum();
+        self.coordinates.capacity() * size_of::<Coordinate>()
+            + self.marks.capacity() * size_of::<Marks>()
+            + (self.slots.capacity() + self.positions.capacity()) * size_of::<Slot>()
+            + self.ordinals.capacity() * size_of::<Ordinal>()
+            + levels * size_of::<Vertex>()
+    }
+
     /// Checks every vertex against those below it, and the positions against `entry`.
     ///
     /// # Errors

@@ -1,24 +1,22 @@
-//! The tree of buckets: one level per dimension, only non-empty buckets, children in order of
-//! their coordinate.
+//! The tree of buckets: the nodes in order of coordinate, then of registration, in runs and pages
+//! that carry the highest coordinates and the marks below.
 //!
-//! Each child entry carries the highest coordinates below it in every dimension and the marks of
-//! the nodes below, so that a search skips a subtree that has nothing in some later dimension, or
-//! no candidate, without entering it: a plain lexicographic walk would visit every cpu bucket for
-//! a request that asks for GPUs.
+//! The patent's tree has a vertex per bucket of every level. Here the buckets are where the keys
+//! say they are: a leaf is a stretch of nodes with one key, a bucket of an inner level a stretch of
+//! leaves. What is balanced is the number of nodes, so an update costs the same whether all nodes
+//! are equal or all different, and whatever the granularity. A search skips whole pages that have
+//! nothing in some later dimension: a plain lexicographic walk would enter every cpu bucket for a
+//! request that asks for GPUs.
+//!
+//! The maxima and marks that a page says of a child are *at least* what is below it. They are
+//! raised when a node comes and left when one goes; a search that entered a child in vain puts them
+//! right, so that each departure costs at most one such visit per level.
 
-use std::ops::ControlFlow;
-
-use super::elements::Element;
+use super::key::Key;
+use super::page::{Link, NO_PAGE, Page, PageId, ROOM, Run};
+use super::ranks::{Rank, Ranks};
 use super::{Coordinate, Mark, Marks, Slot, Visits};
-use crate::ids::Ordinal;
-use crate::limits::DIMENSIONS_MAX;
 use crate::planted::{PlantedBug, is_planted};
-
-pub use super::elements::Elements;
-
-/// An inner bucket by its place in `inner`, or on the last level a leaf by its place in `leaves`.
-type VertexId = u32;
-const ROOT: VertexId = 0;
 
 /// Which leaves come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,391 +36,360 @@ pub struct Wanted {
     pub marks: Marks,
 }
 
-/// A node as the tree knows it.
-#[derive(Clone, Copy, Debug)]
-pub struct Standing {
-    /// Its slot.
-    pub slot: Slot,
-    /// Its place among the nodes of a leaf.
-    pub ordinal: Ordinal,
-    /// Its marks.
-    pub marks: Marks,
+/// What a search looks for, and what it has cost so far.
+pub(super) struct Search<'a, K> {
+    pub(super) direction: Direction,
+    pub(super) lower: K,
+    /// No further than this key.
+    upper: K,
+    /// Searched in vain already: a leaf that begins in an earlier run.
+    done: K,
+    pub(super) marks: Marks,
+    pub(super) ranks: &'a Ranks,
+    pub(super) visits: &'a mut Visits,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Child {
-    /// The maximum below, per dimension.
-    highest: Coordinate,
-    /// The marks below.
-    marks: Marks,
-    vertex: VertexId,
-    /// The coordinate in the parent's dimension.
-    step: u16,
-}
-
-const _: () = assert!(size_of::<Child>() == 32, "two children share a cache line");
-
-impl Child {
-    #[inline]
-    fn may_hold(&self, wanted: &Wanted) -> bool {
-        self.highest.reaches(&wanted.lower) && self.marks.hold(wanted.marks)
+impl<'a, K: Key> Search<'a, K> {
+    pub(super) fn new(
+        direction: Direction,
+        lower: K,
+        marks: Marks,
+        ranks: &'a Ranks,
+        visits: &'a mut Visits,
+    ) -> Self {
+        Self { direction, lower, upper: K::ABOVE_ALL, done: K::ABOVE_ALL, marks, ranks, visits }
     }
 }
 
-/// The way from the root to a leaf: the vertex of each level and the place of its child in it.
-type Path = [(VertexId, usize); DIMENSIONS_MAX];
+/// Where a node stands.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place<K> {
+    pub(super) key: K,
+    pub(super) run: PageId,
+}
 
 /// The tree over one attribute order.
-pub struct BucketTree {
-    levels: usize,
-    inner: Vec<Vec<Child>>,
-    leaves: Vec<Elements>,
-    /// Buckets that are linked nowhere; they keep their memory for the next one.
-    free_inner: Vec<VertexId>,
-    free_leaves: Vec<VertexId>,
+pub(super) struct BucketTree<K> {
+    /// Entries of a run and children of a page: all that there is room for, but in tests.
+    pub(super) room: usize,
+    pub(super) runs: Vec<Run<K>>,
+    pub(super) free_runs: Vec<PageId>,
+    pub(super) pages: Vec<Page<K>>,
+    pub(super) free_pages: Vec<PageId>,
+    pub(super) root: PageId,
+    pub(super) places: Vec<Place<K>>,
+    /// By rank; empty while nobody has any.
+    pub(super) marks: Vec<Marks>,
 }
 
-impl BucketTree {
-    /// An empty tree of `levels` dimensions.
-    #[must_use]
-    pub fn new(levels: usize) -> Self {
-        let (inner, leaves) = (vec![Vec::new()], Vec::new());
-        Self { levels, inner, leaves, free_inner: Vec::new(), free_leaves: Vec::new() }
+impl<K: Key> BucketTree<K> {
+    /// An empty tree whose runs and pages are cut at `room`.
+    pub(super) fn new(room: usize) -> Self {
+        assert!((4..=ROOM).contains(&room), "a tree with room for {room}: give 4 to {ROOM}");
+        Self {
+            room,
+            runs: Vec::new(),
+            free_runs: Vec::new(),
+            pages: vec![Page::new(Link { parent: NO_PAGE, at: 0 }, true)],
+            free_pages: Vec::new(),
+            root: 0,
+            places: Vec::new(),
+            marks: Vec::new(),
+        }
     }
 
-    /// Non-empty buckets, the root included.
-    #[must_use]
-    pub fn bucket_count(&self) -> usize {
-        self.inner.len() + self.leaves.len() - self.free_inner.len() - self.free_leaves.len()
+    /// The key of a node, if it stands in the tree.
+    #[inline]
+    pub(super) fn key(&self, slot: Slot) -> Option<K> {
+        self.places.get(slot as usize).filter(|place| place.run != NO_PAGE).map(|place| place.key)
     }
 
-    /// The maximum over all nodes, per dimension.
-    #[must_use]
-    pub fn highest(&self) -> Coordinate {
-        self.children(ROOT).iter().fold(Coordinate::default(), |all, child| all.highest(&child.highest))
+    pub(super) fn marks(&self, rank: Rank) -> Marks {
+        self.marks.get(rank as usize).copied().unwrap_or(Marks::NONE)
+    }
+
+    /// Per dimension at least the largest coordinate of any node.
+    pub(super) fn highest(&mut self) -> Coordinate {
+        let mut stale = self.page(self.root).stale;
+        while stale != 0 {
+            self.settle(self.root, stale.trailing_zeros() as usize, false);
+            stale &= stale - 1;
+        }
+        self.page(self.root).sum().0.coordinate()
     }
 
     #[inline]
-    fn children(&self, vertex: VertexId) -> &[Child] {
-        &self.inner[vertex as usize]
+    pub(super) fn page(&self, id: PageId) -> &Page<K> {
+        &self.pages[id as usize]
     }
 
-    /// An empty bucket for the level below `level`.
-    fn allocate(&mut self, level: usize) -> VertexId {
-        let number = |len: usize| VertexId::try_from(len).expect("fewer buckets than u32 can count");
-        if level + 1 == self.levels {
-            self.free_leaves.pop().unwrap_or_else(|| {
-                self.leaves.push(Elements::new());
-                number(self.leaves.len() - 1)
-            })
-        } else {
-            self.free_inner.pop().unwrap_or_else(|| {
-                self.inner.push(Vec::new());
-                number(self.inner.len() - 1)
-            })
-        }
+    #[inline]
+    pub(super) fn page_mut(&mut self, id: PageId) -> &mut Page<K> {
+        &mut self.pages[id as usize]
     }
 
-    /// Puts a node into the leaf of `at`.
-    pub fn insert(&mut self, node: Standing, at: &Coordinate) {
-        self.insert_below(ROOT, 0, node, at);
-    }
-
-    fn insert_below(&mut self, vertex: VertexId, level: usize, node: Standing, at: &Coordinate) {
-        let mut vertex = vertex;
-        for level in level..self.levels {
-            let step = at.0[level];
-            let children = &mut self.inner[vertex as usize];
-            let position = children.partition_point(|child| child.step < step);
-            vertex = match children.get_mut(position) {
-                Some(child) if child.step == step => {
-                    if !is_planted(PlantedBug::IndexStaleMaximum) {
-                        child.highest = child.highest.highest(at);
-                    }
-                    child.marks = child.marks.or(node.marks);
-                    child.vertex
-                }
-                _ => {
-                    let below = self.allocate(level);
-                    let child = Child { highest: *at, marks: node.marks, vertex: below, step };
-                    self.inner[vertex as usize].insert(position, child);
-                    below
-                }
-            };
-        }
-        let Standing { slot, ordinal, marks } = node;
-        self.leaves[vertex as usize].insert(Element { ordinal, marks, slot });
-    }
-
-    /// The way to the leaf of `at`, and the leaf.
-    fn path(&self, at: &Coordinate) -> Option<(Path, VertexId)> {
-        let mut path = [(ROOT, 0); DIMENSIONS_MAX];
-        let mut vertex = ROOT;
-        for (place, step) in path.iter_mut().zip(at.0).take(self.levels) {
-            let children = self.children(vertex);
-            let position = children.partition_point(|child| child.step < step);
-            let child = children.get(position).filter(|child| child.step == step)?;
-            *place = (vertex, position);
-            vertex = child.vertex;
-        }
-        Some((path, vertex))
-    }
-
-    /// Takes a node out of the leaf of `at`; buckets that become empty go.
+    /// Puts a node in.
     ///
     /// # Panics
-    /// When it is not there.
-    pub fn remove(&mut self, node: Standing, at: &Coordinate) {
-        let Some((path, leaf)) = self.path(at) else {
-            panic!("slot {}: no bucket for {at:?}", node.slot);
-        };
-        self.remove_until(0, &path, leaf, node, at);
+    /// When it stands in the tree already.
+    pub(super) fn insert(&mut self, slot: Slot, ranks: &Ranks, key: K, marks: Marks) {
+        if self.places.len() <= slot as usize {
+            self.places.resize(slot as usize + 1, Place { key: K::default(), run: NO_PAGE });
+        }
+        assert!(self.places[slot as usize].run == NO_PAGE, "slot {slot} stands in the index already");
+        self.set_marks(ranks.of(slot), marks);
+        self.stand(slot, ranks, key, marks);
     }
 
-    /// Takes a node out of `leaf` and follows up in the vertices of `path` from level `top` on.
-    fn remove_until(&mut self, top: usize, path: &Path, leaf: VertexId, node: Standing, at: &Coordinate) {
-        let elements = &mut self.leaves[leaf as usize];
-        assert!(elements.remove(node.ordinal), "slot {} is not in the leaf of {at:?}", node.slot);
-        let mut level = self.levels;
-        let mut emptied = elements.is_empty();
-        while emptied && level > top {
-            level -= 1;
-            let (vertex, position) = path[level];
-            let children = &mut self.inner[vertex as usize];
-            let gone = children.remove(position);
-            emptied = children.is_empty() && vertex != ROOT;
-            let free = if level + 1 == self.levels { &mut self.free_leaves } else { &mut self.free_inner };
-            free.push(gone.vertex);
-        }
-        // In a leaf all nodes have one coordinate: only marks can sink there.
-        let mut sinks = if level == self.levels { node.marks != Marks::NONE } else { true };
-        while sinks && level > top {
-            level -= 1;
-            sinks = self.settle(path[level], level, at, node.marks);
-        }
-    }
-
-    /// Brings what the child at `place` carries up to date, after a node at `at` with `marks` went
-    /// from below it; whether that changed.
-    fn settle(&mut self, place: (VertexId, usize), level: usize, at: &Coordinate, marks: Marks) -> bool {
-        let (vertex, position) = place;
-        let known = self.inner[vertex as usize][position];
-        let mut now = known;
-        if marks != Marks::NONE {
-            let held = self.marks_below(&known, level, marks);
-            now.marks = known.marks.without(marks).or(held);
-        }
-        // All nodes below share the coordinates down to this level: those cannot sink.
-        let mut beyond = *at;
-        beyond.0[..=level].fill(0);
-        now.highest = self.highest_below(&known, level, &known.highest.where_equal(&beyond));
-        self.inner[vertex as usize][position] = now;
-        now.highest != known.highest || now.marks != known.marks
-    }
-
-    /// Which of `asked` the nodes below `child`, of a vertex on `level`, have together.
-    fn marks_below(&self, child: &Child, level: usize, asked: Marks) -> Marks {
-        if level + 1 == self.levels {
-            return self.leaves[child.vertex as usize].marks_among(asked);
-        }
-        let below = self.children(child.vertex).iter().map(|below| below.marks);
-        Marks::among(below, asked)
-    }
-
-    /// The maximum below `child`, of a vertex on `level`, where only the dimensions that `at_risk`
-    /// names may be lower than what the child carries: the sum stops when it finds those held
-    /// up, and begins where the next dimension is largest.
-    fn highest_below(&self, child: &Child, level: usize, at_risk: &Coordinate) -> Coordinate {
-        if level + 1 == self.levels || *at_risk == Coordinate::default() {
-            return child.highest;
-        }
-        let mut highest = Coordinate::default();
-        for below in self.children(child.vertex).iter().rev() {
-            highest = highest.highest(&below.highest);
-            if highest.reaches(at_risk) {
-                return child.highest;
-            }
-        }
-        highest
-    }
-
-    /// Moves a node from the leaf of `from` to that of `to`. Buckets that hold both are not left:
-    /// most moves change the later dimensions only, or little in the first.
-    ///
-    /// # Panics
-    /// When it is not there.
-    pub fn update(&mut self, node: Standing, from: &Coordinate, to: &Coordinate) {
-        let shared = (0..self.levels).take_while(|&level| from.0[level] == to.0[level]).count();
-        assert!(shared < self.levels, "slot {} moves to where it stands", node.slot);
-        let Some((path, leaf)) = self.path(from) else {
-            panic!("slot {}: no bucket for {from:?}", node.slot);
-        };
-        self.remove_until(shared, &path, leaf, node, from);
-        self.insert_below(path[shared].0, shared, node, to);
-        // Above, the marks are what they were, and a maximum sinks only where `from` held it up
-        // and `to` does not.
-        let lost = from.where_above(to);
-        for level in (0..shared).rev() {
-            let (vertex, position) = path[level];
-            let known = self.inner[vertex as usize][position];
-            let mut now = known;
-            if !is_planted(PlantedBug::IndexStaleMaximum) {
-                now.highest = known.highest.highest(to);
-            }
-            now.highest = self.highest_below(&now, level, &known.highest.where_equal(&lost));
-            if now.highest == known.highest {
+    fn set_marks(&mut self, rank: Rank, marks: Marks) {
+        if self.marks.len() <= rank as usize {
+            if marks == Marks::NONE {
                 return;
             }
-            self.inner[vertex as usize][position] = now;
+            self.marks.resize(rank as usize + 1, Marks::NONE);
         }
+        self.marks[rank as usize] = marks;
+    }
+
+    #[inline]
+    fn stand(&mut self, slot: Slot, ranks: &Ranks, key: K, marks: Marks) {
+        let rank = ranks.of(slot);
+        let mut id = self.root;
+        let run = loop {
+            let page = &mut self.pages[id as usize];
+            if page.len() == 0 {
+                break self.first_run((key, rank), marks);
+            }
+            let at = page.child_for(key, rank);
+            if at == 0 {
+                page.begin_at(key, rank);
+            }
+            if !is_planted(PlantedBug::IndexStaleMaximum) {
+                page.highs[at] = page.highs[at].highest(key);
+            }
+            page.marks[at] = page.marks[at].or(marks);
+            let child = page.children[at];
+            if page.over_runs {
+                break child;
+            }
+            id = child;
+        };
+        if self.runs[run as usize].nodes.len() >= self.room {
+            self.cut_run(run, ranks);
+            // One half is left, and what was raised on the way is right for either.
+            return self.stand(slot, ranks, key, marks);
+        }
+        let record = &mut self.runs[run as usize];
+        let at = record.nodes.place(key, rank);
+        record.insert(at, key, rank);
+        self.places[slot as usize] = Place { key, run };
+    }
+
+    /// Takes a node out.
+    ///
+    /// # Panics
+    /// When it does not stand in the tree.
+    pub(super) fn remove(&mut self, slot: Slot, ranks: &Ranks) {
+        self.leave(slot, ranks);
+        self.places[slot as usize].run = NO_PAGE;
+        self.set_marks(ranks.of(slot), Marks::NONE);
+    }
+
+    #[inline]
+    fn leave(&mut self, slot: Slot, ranks: &Ranks) {
+        let Place { key, run } = self.places[slot as usize];
+        assert!(run != NO_PAGE, "slot {slot} does not stand in the index");
+        let rank = ranks.of(slot);
+        let record = &mut self.runs[run as usize];
+        let at = record.nodes.place(key, rank);
+        assert!(
+            at < record.nodes.len() && (record.nodes.keys[at], record.nodes.ranks[at]) == (key, rank),
+            "slot {slot} is not where it is said to stand"
+        );
+        record.remove(at);
+        let (len, link) = (record.nodes.len(), record.link);
+        let page = &mut self.pages[link.parent as usize];
+        let place = usize::from(link.at);
+        if page.highs[place].touches(key) {
+            page.stale |= 1 << place;
+        }
+        page.stale_marks |= u64::from(page.marks[place] != Marks::NONE) << place;
+        if len * 4 < self.room {
+            self.shrunk(run, ranks);
+        }
+    }
+
+    /// Moves a node to `key`.
+    #[inline]
+    pub(super) fn update(&mut self, slot: Slot, ranks: &Ranks, key: K) {
+        self.leave(slot, ranks);
+        let marks = if self.marks.is_empty() { Marks::NONE } else { self.marks(ranks.of(slot)) };
+        self.stand(slot, ranks, key, marks);
     }
 
     /// Exchanges the marks of a node.
-    ///
-    /// # Panics
-    /// When it is not there.
-    pub fn mark(&mut self, node: Standing, at: &Coordinate) {
-        let Some((path, leaf)) = self.path(at) else {
-            panic!("slot {}: no bucket for {at:?}", node.slot);
-        };
-        let found = self.leaves[leaf as usize].mark(node.ordinal, node.marks);
-        assert!(found, "slot {} is not in the leaf of {at:?}", node.slot);
-        for level in (0..self.levels).rev() {
-            let (vertex, position) = path[level];
-            let marks = self.marks_below(&self.inner[vertex as usize][position], level, Marks::ALL);
-            self.inner[vertex as usize][position].marks = marks;
+    pub(super) fn mark(&mut self, slot: Slot, rank: Rank, marks: Marks) {
+        self.set_marks(rank, marks);
+        let mut link = self.runs[self.places[slot as usize].run as usize].link;
+        while link.parent != NO_PAGE {
+            let page = self.page_mut(link.parent);
+            page.marks[usize::from(link.at)] = page.marks[usize::from(link.at)].or(marks);
+            page.stale_marks |= 1 << link.at;
+            link = page.link;
         }
     }
 
     /// Gives `mark` to the nodes that `member` names, and takes it from all others.
-    pub fn assign(&mut self, mark: Mark, member: &impl Fn(Slot) -> bool) {
-        for elements in &mut self.leaves {
-            elements.assign(mark, member);
-        }
-        self.assign_below(ROOT, 0, mark);
-    }
-
-    /// Brings one mark of the child entries below up to date; whether any node below has it.
-    fn assign_below(&mut self, vertex: VertexId, level: usize, mark: Mark) -> bool {
-        let mut any = false;
-        for position in 0..self.children(vertex).len() {
-            let below = self.children(vertex)[position].vertex;
-            let held = if level + 1 == self.levels {
-                self.leaves[below as usize].marks_among(Marks::only(mark)) != Marks::NONE
-            } else {
-                self.assign_below(below, level + 1, mark)
-            };
-            let child = &mut self.inner[vertex as usize][position];
-            child.marks = child.marks.with(mark, held);
-            any |= held;
-        }
-        any
-    }
-
-    /// Visits the leaves of the fittable area of `wanted` in order, until `visit` breaks.
-    ///
-    /// "Fittable" is by coordinate; whether a leaf holds a node that fits exactly is `visit`'s
-    /// to find out.
-    pub fn visit_leaves<R>(
-        &self,
-        direction: Direction,
-        wanted: &Wanted,
-        visits: &mut Visits,
-        mut visit: impl FnMut(&Elements, &mut Visits) -> ControlFlow<R>,
-    ) -> Option<R> {
-        // Per level, the children that are still to be looked at.
-        let mut left: [&[Child]; DIMENSIONS_MAX] = [&[]; DIMENSIONS_MAX];
-        let mut level = 0;
-        visits.vertices += 1;
-        left[0] = self.fittable(ROOT, wanted.lower.0[0]);
-        loop {
-            let children = left[level];
-            let next = match direction {
-                Direction::Smallest => children.iter().position(|child| child.may_hold(wanted)),
-                Direction::Greatest => children.iter().rposition(|child| child.may_hold(wanted)),
-            };
-            let Some(at) = next else {
-                if level == 0 {
-                    return None;
-                }
-                level -= 1;
-                continue;
-            };
-            left[level] = match direction {
-                Direction::Smallest => &children[at + 1..],
-                Direction::Greatest => &children[..at],
-            };
-            visits.vertices += 1;
-            let vertex = children[at].vertex;
-            if level + 1 < self.levels {
-                level += 1;
-                left[level] = self.fittable(vertex, wanted.lower.0[level]);
-            } else if let ControlFlow::Break(found) = visit(&self.leaves[vertex as usize], visits) {
-                return Some(found);
+    pub(super) fn assign(&mut self, ranks: &Ranks, mark: Mark, member: &impl Fn(Slot) -> bool) {
+        for slot in 0..self.places.len() as Slot {
+            if self.places[slot as usize].run != NO_PAGE {
+                let rank = ranks.of(slot);
+                self.mark(slot, rank, self.marks(rank).with(mark, member(slot)));
             }
+        }
+    }
+
+    /// The first accepted node of the first leaf that holds one.
+    #[inline]
+    pub(super) fn first(
+        &mut self,
+        search: &mut Search<'_, K>,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        self.first_below(self.root, search, accept)
+    }
+
+    fn first_below(
+        &mut self,
+        id: PageId,
+        search: &mut Search<'_, K>,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        search.visits.vertices += 1;
+        let page = &self.pages[id as usize];
+        // No entry before the one of the request's own coordinate reaches it.
+        let (mut from, mut to) = (page.firsts.below(search.lower).saturating_sub(1), page.len());
+        while from < to {
+            let at = match search.direction {
+                Direction::Smallest => from,
+                Direction::Greatest => to - 1,
+            } & (ROOM - 1);
+            match search.direction {
+                Direction::Smallest => from += 1,
+                Direction::Greatest => to -= 1,
+            }
+            let page = &self.pages[id as usize];
+            if !page.highs[at].reaches(search.lower) || !page.marks[at].hold(search.marks) {
+                continue;
+            }
+            let child = page.children[at];
+            let found = if page.over_runs {
+                self.first_in_run(child, search, accept)
+            } else {
+                self.first_below(child, search, accept)
+            };
+            if found.is_some() {
+                return found;
+            }
+            self.settle(id, at, search.marks != Marks::NONE);
+            if self.page(id).firsts.keys[at] > search.upper {
+                return None;
+            }
+        }
+        None
+    }
+
+    #[inline]
+    fn first_in_run(
+        &mut self,
+        run: PageId,
+        search: &mut Search<'_, K>,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        search.visits.vertices += 1;
+        match search.direction {
+            Direction::Smallest => self.smallest_in_run(run, search, accept),
+            Direction::Greatest => self.greatest_in_run(run, search, accept),
         }
     }
 
     #[inline]
-    fn fittable(&self, vertex: VertexId, lower: u16) -> &[Child] {
-        let children = self.children(vertex);
-        &children[children.partition_point(|child| child.step < lower)..]
-    }
-
-    /// Whether the node stands in the leaf of `at`, with its marks.
-    #[must_use]
-    pub fn holds(&self, node: Standing, at: &Coordinate) -> bool {
-        self.path(at).is_some_and(|(_, leaf)| {
-            let leaf = &self.leaves[leaf as usize];
-            !leaf.is_empty() && leaf.find(node.ordinal) == Some((node.slot, node.marks))
-        })
-    }
-
-    /// Checks the structure: order, maxima, marks, no empty bucket, and the number of nodes.
-    ///
-    /// # Errors
-    /// What is wrong.
-    pub fn check(&self, nodes: usize) -> Result<(), String> {
-        let (held, buckets) = self.check_below(ROOT, 0)?;
-        if held != nodes || buckets != self.bucket_count() {
-            return Err(format!(
-                "the tree holds {held} nodes in {buckets} buckets, {nodes} in {} expected",
-                self.bucket_count()
-            ));
-        }
-        Ok(())
-    }
-
-    fn check_below(&self, vertex: VertexId, level: usize) -> Result<(usize, usize), String> {
-        if level == self.levels {
-            let elements = &self.leaves[vertex as usize];
-            elements.check()?;
-            return if elements.is_empty() {
-                Err(format!("leaf {vertex} is empty"))
-            } else {
-                Ok((elements.len(), 1))
-            };
-        }
-        let children = self.children(vertex);
-        if !children.is_sorted_by(|a, b| a.step < b.step) {
-            return Err(format!("children of vertex {vertex} are out of order"));
-        }
-        let (mut held, mut buckets) = (0, 1);
-        for &child in children {
-            let (below, under) = self.check_below(child.vertex, level + 1)?;
-            held += below;
-            buckets += under;
-            // From a bound that nothing reaches: the sum goes over all that is below.
-            let bound = Coordinate([u16::MAX; DIMENSIONS_MAX]);
-            let highest = self.highest_below(&child, level, &bound);
-            let sum = (highest, self.marks_below(&child, level, Marks::ALL));
-            if sum != (child.highest, child.marks) {
-                return Err(format!("what is kept of vertex {} on level {level} is stale", child.vertex));
+    fn smallest_in_run(
+        &self,
+        run: PageId,
+        search: &mut Search<'_, K>,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        let nodes = &self.runs[run as usize].nodes;
+        for at in nodes.below(search.lower)..nodes.len() {
+            let key = nodes.keys[at & (ROOM - 1)];
+            if key > search.upper {
+                return None;
+            }
+            if key.reaches(search.lower)
+                && let Some(slot) = self.accepted(nodes.ranks[at & (ROOM - 1)], search, accept)
+            {
+                return Some(slot);
             }
         }
-        if held == 0 && vertex != ROOT {
-            return Err(format!("bucket {vertex} is empty"));
+        None
+    }
+
+    #[inline]
+    fn greatest_in_run(
+        &mut self,
+        run: PageId,
+        search: &mut Search<'_, K>,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        let mut to = self.runs[run as usize].nodes.len();
+        while to > 0 {
+            let nodes = &self.runs[run as usize].nodes;
+            let key = nodes.keys[(to - 1) & (ROOM - 1)];
+            if key < search.lower {
+                return None;
+            }
+            if !key.reaches(search.lower) {
+                to -= 1;
+                continue;
+            }
+            // The leaf of this key, from its first node on.
+            let leaf = nodes.below(key);
+            if leaf > 0 {
+                for at in leaf..to {
+                    let found = self.accepted(nodes.ranks[at & (ROOM - 1)], search, accept);
+                    if found.is_some() {
+                        return found;
+                    }
+                }
+            } else if search.done != key {
+                // It may begin in an earlier run, and the node registered first comes first.
+                let mut leaf = Search {
+                    upper: key,
+                    ..Search::new(Direction::Smallest, key, search.marks, search.ranks, search.visits)
+                };
+                let found = self.first_below(self.root, &mut leaf, accept);
+                if found.is_some() {
+                    return found;
+                }
+                search.done = key;
+            }
+            to = leaf;
         }
-        Ok((held, buckets))
+        None
+    }
+
+    #[inline]
+    fn accepted(
+        &self,
+        rank: Rank,
+        search: &mut Search<'_, K>,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        if search.marks != Marks::NONE && !self.marks(rank).hold(search.marks) {
+            return None;
+        }
+        let slot = search.ranks.slot(rank);
+        accept(slot, search.visits).then_some(slot)
     }
 }

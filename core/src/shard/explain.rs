@@ -90,7 +90,7 @@ impl Shard {
     /// node could hold it if nothing else ran there, which is exact however few are counted.
     ///
     /// `set` is the candidate set of the request's selector.
-    pub(super) fn explain(&self, request: &PlacementRequest, set: Option<SetId>) -> Refusal {
+    pub(super) fn explain(&mut self, request: &PlacementRequest, set: Option<SetId>) -> Refusal {
         let mut refusal = Refusal {
             growth: self.growth,
             nodes: self.nodes.len() as u64,
@@ -176,7 +176,7 @@ impl Shard {
     }
 
     /// Whether some registered node has the capacity and the labels.
-    fn feasible(&self, request: &PlacementRequest, set: Option<SetId>) -> bool {
+    fn feasible(&mut self, request: &PlacementRequest, set: Option<SetId>) -> bool {
         let asked = ResourceVector::asked(&request.demand);
         let set = set.map(|set| self.selectors.at(set));
         let nodes = &self.nodes;

@@ -350,7 +350,7 @@ impl Shard {
 
     /// What the router may know without asking.
     #[must_use]
-    pub fn facts(&self) -> ShardFacts {
+    pub fn facts(&mut self) -> ShardFacts {
         ShardFacts { growth: self.growth, highest: self.index.highest(), load: self.sums.load() }
     }
 

@@ -1,0 +1,120 @@
+//! Coordinates packed into one integer, sixteen bits per dimension: what the bucket tree compares.
+//!
+//! Each field holds fifteen bits and a guard bit above them, which is zero in a key. Comparing two
+//! keys as integers is comparing the coordinates lexicographically; "at least in every dimension"
+//! and "the larger in every dimension" are a handful of instructions without a branch, because a
+//! guard bit stops what a field lacks from borrowing from the next.
+
+use std::fmt::Debug;
+
+use super::Coordinate;
+use crate::limits::DIMENSIONS_MAX;
+
+/// A packed coordinate.
+pub(super) trait Key: Copy + Ord + Default + Debug {
+    /// How many dimensions it has room for.
+    const FIELDS: usize;
+
+    /// No coordinate's key, and greater than all.
+    const ABOVE_ALL: Self;
+
+    fn pack(coordinate: &Coordinate) -> Self;
+
+    fn coordinate(self) -> Coordinate;
+
+    /// Whether every field is at least `lower`'s.
+    fn reaches(self, lower: Self) -> bool;
+
+    /// The larger of both in each field.
+    fn highest(self, other: Self) -> Self;
+
+    /// Whether any field is equal to `other`'s.
+    fn touches(self, other: Self) -> bool;
+}
+
+macro_rules! key {
+    ($word:ty, $fields:literal, $guards:literal) => {
+        impl Key for $word {
+            const FIELDS: usize = $fields;
+            const ABOVE_ALL: Self = <$word>::MAX;
+
+            #[inline]
+            fn pack(coordinate: &Coordinate) -> Self {
+                let mut key: $word = 0;
+                for field in &coordinate.0[..$fields] {
+                    debug_assert!(*field <= Coordinate::HIGHEST, "a coordinate leaves the guard bit free");
+                    key = key << 16 | <$word>::from(*field);
+                }
+                key
+            }
+
+            #[inline]
+            fn coordinate(self) -> Coordinate {
+                let mut coordinate = Coordinate::default();
+                for (d, field) in coordinate.0[..$fields].iter_mut().enumerate() {
+                    *field = (self >> (16 * ($fields - 1 - d))) as u16;
+                }
+                coordinate
+            }
+
+            #[inline]
+            fn reaches(self, lower: Self) -> bool {
+                (self | $guards).wrapping_sub(lower) & $guards == $guards
+            }
+
+            #[inline]
+            fn highest(self, other: Self) -> Self {
+                let at_least = (self | $guards).wrapping_sub(other) & $guards;
+                let mine = at_least.wrapping_sub(at_least >> 15);
+                self & mine | other & !mine
+            }
+
+            #[inline]
+            fn touches(self, other: Self) -> bool {
+                // A field of the difference loses its guard bit to one less when it is zero.
+                ((self ^ other) | $guards).wrapping_sub($guards >> 15) & $guards != $guards
+            }
+        }
+    };
+}
+
+key!(u64, 4, 0x8000_8000_8000_8000);
+key!(u128, 8, 0x8000_8000_8000_8000_8000_8000_8000_8000);
+
+const _: () = assert!(<u128 as Key>::FIELDS == DIMENSIONS_MAX, "the wide key has room for every dimension");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn coordinates() -> impl Strategy<Value = Coordinate> {
+        let field = prop_oneof![0..=Coordinate::HIGHEST, Just(0), Just(Coordinate::HIGHEST), 0..4u16];
+        proptest::array::uniform8(field).prop_map(Coordinate)
+    }
+
+    fn narrow(mut coordinate: Coordinate) -> Coordinate {
+        coordinate.0[4..].fill(0);
+        coordinate
+    }
+
+    fn agree<K: Key>(a: Coordinate, b: Coordinate) -> Result<(), TestCaseError> {
+        let (x, y) = (K::pack(&a), K::pack(&b));
+        prop_assert_eq!(x.coordinate(), a);
+        prop_assert_eq!(x.cmp(&y), a.cmp(&b));
+        prop_assert_eq!(x.reaches(y), a.reaches(&b));
+        prop_assert_eq!(x.highest(y).coordinate(), a.highest(&b));
+        prop_assert_eq!(x.touches(y), (0..K::FIELDS).any(|d| a.0[d] == b.0[d]));
+        prop_assert!(x < K::ABOVE_ALL);
+        Ok(())
+    }
+
+    proptest! {
+        #[test]
+        fn keys_compare_as_coordinates_do(a in coordinates(), b in coordinates()) {
+            agree::<u128>(a, b)?;
+            agree::<u64>(narrow(a), narrow(b))?;
+            agree::<u64>(narrow(a), narrow(a))?;
+        }
+    }
+}

@@ -1,0 +1,152 @@
+//! One attribute order's tree: a bucket tree over keys as wide as the dimensions need.
+
+use super::coordinate::Geometry;
+use super::key::Key;
+use super::ranks::{Rank, Ranks};
+use super::tree::{BucketTree, Direction, Search, Wanted};
+use super::{Coordinate, Mark, Marks, Slot, Visits};
+use crate::ids::Ordinal;
+use crate::limits::DIMENSIONS_MAX;
+
+/// The bucket tree of one attribute order.
+pub(super) struct OrderTree {
+    /// Place by place the dimension compared there; `None` when that is their own order.
+    order: Option<[u8; DIMENSIONS_MAX]>,
+    tree: Width,
+}
+
+enum Width {
+    /// Up to four dimensions.
+    Narrow(BucketTree<u64>),
+    Wide(BucketTree<u128>),
+}
+
+macro_rules! each {
+    ($width:expr, $tree:ident => $result:expr) => {
+        match $width {
+            Width::Narrow($tree) => $result,
+            Width::Wide($tree) => $result,
+        }
+    };
+}
+
+impl OrderTree {
+    pub(super) fn new(geometry: &Geometry, order: usize) -> Self {
+        let room = geometry.room();
+        let narrow = geometry.dimension_count() <= <u64 as Key>::FIELDS;
+        let tree =
+            if narrow { Width::Narrow(BucketTree::new(room)) } else { Width::Wide(BucketTree::new(room)) };
+        Self { order: (order > 0).then(|| geometry.orders()[order]), tree }
+    }
+
+    /// The tree of `entries`, whose ranks are given.
+    pub(super) fn build(
+        geometry: &Geometry,
+        order: usize,
+        entries: &[(Slot, (Ordinal, Coordinate, Marks))],
+        ranks: &Ranks,
+    ) -> Self {
+        let mut tree = Self::new(geometry, order);
+        for (slot, (_, coordinate, marks)) in entries {
+            tree.insert(*slot, ranks, coordinate, *marks);
+        }
+        tree
+    }
+
+    #[inline]
+    fn key<K: Key>(order: Option<&[u8; DIMENSIONS_MAX]>, coordinate: &Coordinate) -> K {
+        match order {
+            None => K::pack(coordinate),
+            Some(places) => K::pack(&Coordinate(places.map(|place| coordinate.0[usize::from(place)]))),
+        }
+    }
+
+    pub(super) fn insert(&mut self, slot: Slot, ranks: &Ranks, coordinate: &Coordinate, marks: Marks) {
+        let order = self.order.as_ref();
+        each!(&mut self.tree, tree => tree.insert(slot, ranks, Self::key(order, coordinate), marks));
+    }
+
+    pub(super) fn remove(&mut self, slot: Slot, ranks: &Ranks) {
+        each!(&mut self.tree, tree => tree.remove(slot, ranks));
+    }
+
+    /// Moves a node; whether that was needed.
+    #[inline]
+    pub(super) fn update(&mut self, slot: Slot, ranks: &Ranks, coordinate: &Coordinate) -> bool {
+        let order = self.order.as_ref();
+        each!(&mut self.tree, tree => {
+            let key = Self::key(order, coordinate);
+            let known = tree.key(slot);
+            assert!(known.is_some(), "slot {slot} does not stand in the index");
+            let moves = known != Some(key);
+            if moves {
+                tree.update(slot, ranks, key);
+            }
+            moves
+        })
+    }
+
+    pub(super) fn mark(&mut self, slot: Slot, rank: Rank, marks: Marks) {
+        each!(&mut self.tree, tree => tree.mark(slot, rank, marks));
+    }
+
+    pub(super) fn assign(&mut self, ranks: &Ranks, mark: Mark, member: &impl Fn(Slot) -> bool) {
+        each!(&mut self.tree, tree => tree.assign(ranks, mark, member));
+    }
+
+    /// The first accepted node of the first leaf that holds one.
+    #[inline]
+    pub(super) fn first(
+        &mut self,
+        direction: Direction,
+        wanted: &Wanted,
+        ranks: &Ranks,
+        visits: &mut Visits,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        let order = self.order.as_ref();
+        each!(&mut self.tree, tree => {
+            let lower = Self::key(order, &wanted.lower);
+            tree.first(&mut Search::new(direction, lower, wanted.marks, ranks, visits), accept)
+        })
+    }
+
+    /// Where a node stands, as this order compares it.
+    #[inline]
+    pub(super) fn coordinate(&self, slot: Slot) -> Option<Coordinate> {
+        each!(&self.tree, tree => tree.key(slot).map(Key::coordinate))
+    }
+
+    pub(super) fn marks(&self, rank: Rank) -> Marks {
+        each!(&self.tree, tree => tree.marks(rank))
+    }
+
+    /// One more than the highest slot that ever stood here.
+    pub(super) fn slots(&self) -> Slot {
+        each!(&self.tree, tree => tree.places.len() as Slot)
+    }
+
+    pub(super) fn highest(&mut self) -> Coordinate {
+        each!(&mut self.tree, tree => tree.highest())
+    }
+
+    pub(super) fn bucket_count(&self, levels: usize) -> usize {
+        each!(&self.tree, tree => tree.bucket_count(levels))
+    }
+
+    pub(super) fn leaves(&self, direction: Direction, ranks: &Ranks) -> Vec<(Coordinate, Vec<Slot>)> {
+        each!(&self.tree, tree => tree
+            .leaves(direction)
+            .into_iter()
+            .map(|(key, nodes)| (key.coordinate(), nodes.iter().map(|&rank| ranks.slot(rank)).collect()))
+            .collect())
+    }
+
+    pub(super) fn bytes(&self) -> usize {
+        each!(&self.tree, tree => tree.bytes())
+    }
+
+    pub(super) fn check(&self, ranks: &Ranks, nodes: usize) -> Result<(), String> {
+        each!(&self.tree, tree => tree.check(ranks, nodes))
+    }
+}

@@ -4,7 +4,7 @@ use super::page::ROOM;
 use crate::limits::{ATTRIBUTE_ORDERS_MAX, DIMENSIONS_MAX};
 use crate::resource::{Amount, Demand, GpuBooks, GpuRequest};
 
-/// One indexed dimension of the resource space.
+/// One indexed dimension of the resource space: its number is its place in a vector of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
     /// Cores, in 1/10 000.
@@ -104,25 +104,25 @@ impl ResourceVector {
         };
         Self { cpu: demand.cpu, memory: demand.memory, whole_gpus, largest_gpu_part }
     }
-
-    fn value(&self, dimension: Dimension) -> i64 {
-        match dimension {
-            Dimension::Cpu => self.cpu.units(),
-            Dimension::Memory => self.memory.units(),
-            Dimension::WholeGpus => i64::from(self.whole_gpus),
-            Dimension::LargestGpuPart => i64::from(self.largest_gpu_part),
-        }
-    }
 }
 
 /// The indexed dimensions in attribute order, each with its granularity θ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     dimensions: Vec<(Dimension, i64)>,
-    /// `floor((2^64 - 1) / θ)` of each.
-    reciprocals: Vec<u64>,
+    /// The same as a coordinate is computed with.
+    scales: [Scale; DIMENSIONS_MAX],
     orders: Vec<AttributeOrder>,
     room: usize,
+}
+
+/// How the values of one dimension become coordinates.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+struct Scale {
+    dimension: Dimension,
+    theta: u64,
+    /// `floor((2^64 - 1) / θ)`.
+    reciprocal: u64,
 }
 
 /// Which dimension comes first, second and so on when coordinates are compared: places in the
@@ -175,8 +175,12 @@ impl Geometry {
                 return Err(GeometryError::Twice(dimension));
             }
         }
-        let reciprocals = dimensions.iter().map(|&(_, theta)| u64::MAX / theta as u64).collect();
-        Ok(Self { dimensions, reciprocals, orders: vec![IN_ORDER], room: ROOM })
+        let mut scales =
+            [Scale { dimension: Dimension::Cpu, theta: 1, reciprocal: u64::MAX }; DIMENSIONS_MAX];
+        for (scale, &(dimension, theta)) in scales.iter_mut().zip(&dimensions) {
+            *scale = Scale { dimension, theta: theta as u64, reciprocal: u64::MAX / theta as u64 };
+        }
+        Ok(Self { dimensions, scales, orders: vec![IN_ORDER], room: ROOM })
     }
 
     /// The same with more attribute orders, which requests may choose by their number, from 1 on.
@@ -259,12 +263,17 @@ impl Geometry {
     #[inline]
     #[must_use]
     pub fn coordinate(&self, vector: &ResourceVector) -> Coordinate {
+        let values = [
+            vector.cpu.units() as u64,
+            vector.memory.units() as u64,
+            u64::from(vector.whole_gpus),
+            u64::from(vector.largest_gpu_part),
+        ];
+        debug_assert!(vector.cpu.units() >= 0 && vector.memory.units() >= 0, "amounts are not negative");
         let mut coordinate = Coordinate::default();
-        let scales = self.dimensions.iter().zip(&self.reciprocals);
-        for (c, (&(dimension, theta), &reciprocal)) in coordinate.0.iter_mut().zip(scales) {
-            let value = vector.value(dimension);
-            debug_assert!(value >= 0, "amounts are not negative");
-            let steps = ceil_div(value as u64, theta as u64, reciprocal);
+        let scales = self.scales.iter().take(self.dimensions.len());
+        for (c, scale) in coordinate.0.iter_mut().zip(scales) {
+            let steps = ceil_div(values[scale.dimension as usize], scale.theta, scale.reciprocal);
             *c = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
         }
         coordinate
@@ -279,8 +288,9 @@ fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> u64 {
     // `reciprocal > 2^64 / divisor - 2`, so that the product is short by less than
     // `2 * value / 2^64`: the quotient is right or one too small.
     let quotient = ((u128::from(value) * u128::from(reciprocal)) >> 64) as u64;
-    let rest = value - quotient * divisor;
-    quotient + u64::from(rest > 0) + u64::from(rest > divisor)
+    // Neither can wrap: the quotient is at most `value / divisor`.
+    let rest = value.wrapping_sub(quotient.wrapping_mul(divisor));
+    quotient.wrapping_add(u64::from(rest > 0)).wrapping_add(u64::from(rest > divisor))
 }
 
 impl Default for Geometry {

@@ -66,6 +66,7 @@ impl<'a, K: Key> Search<'a, K> {
 pub(super) struct Place<K> {
     pub(super) key: K,
     pub(super) run: PageId,
+    pub(super) rank: Rank,
 }
 
 /// The tree over one attribute order.
@@ -134,11 +135,11 @@ impl<K: Key> BucketTree<K> {
     /// When it stands in the tree already.
     pub(super) fn insert(&mut self, slot: Slot, ranks: &Ranks, key: K, marks: Marks) {
         if self.places.len() <= slot as usize {
-            self.places.resize(slot as usize + 1, Place { key: K::default(), run: NO_PAGE });
+            self.places.resize(slot as usize + 1, Place { key: K::default(), run: NO_PAGE, rank: 0 });
         }
         assert!(self.places[slot as usize].run == NO_PAGE, "slot {slot} stands in the index already");
         self.set_marks(ranks.of(slot), marks);
-        self.stand(slot, ranks, key, marks);
+        self.stand(slot, ranks.of(slot), ranks, key, marks);
     }
 
     fn set_marks(&mut self, rank: Rank, marks: Marks) {
@@ -152,8 +153,7 @@ impl<K: Key> BucketTree<K> {
     }
 
     #[inline]
-    fn stand(&mut self, slot: Slot, ranks: &Ranks, key: K, marks: Marks) {
-        let rank = ranks.of(slot);
+    fn stand(&mut self, slot: Slot, rank: Rank, ranks: &Ranks, key: K, marks: Marks) {
         let mut id = self.root;
         let run = loop {
             let page = &mut self.pages[id as usize];
@@ -164,10 +164,12 @@ impl<K: Key> BucketTree<K> {
             if at == 0 {
                 page.begin_at(key, rank);
             }
-            if !is_planted(PlantedBug::IndexStaleMaximum) {
+            if !page.highs[at].reaches(key) && !is_planted(PlantedBug::IndexStaleMaximum) {
                 page.highs[at] = page.highs[at].highest(key);
             }
-            page.marks[at] = page.marks[at].or(marks);
+            if !page.marks[at].hold(marks) {
+                page.marks[at] = page.marks[at].or(marks);
+            }
             let child = page.children[at];
             if page.over_runs {
                 break child;
@@ -177,12 +179,12 @@ impl<K: Key> BucketTree<K> {
         if self.runs[run as usize].nodes.len() >= self.room {
             self.cut_run(run, ranks);
             // One half is left, and what was raised on the way is right for either.
-            return self.stand(slot, ranks, key, marks);
+            return self.stand(slot, rank, ranks, key, marks);
         }
         let record = &mut self.runs[run as usize];
         let at = record.nodes.place(key, rank);
         record.insert(at, key, rank);
-        self.places[slot as usize] = Place { key, run };
+        self.places[slot as usize] = Place { key, run, rank };
     }
 
     /// Takes a node out.
@@ -196,10 +198,9 @@ impl<K: Key> BucketTree<K> {
     }
 
     #[inline]
-    fn leave(&mut self, slot: Slot, ranks: &Ranks) {
-        let Place { key, run } = self.places[slot as usize];
+    fn leave(&mut self, slot: Slot, ranks: &Ranks) -> Rank {
+        let Place { key, run, rank } = self.places[slot as usize];
         assert!(run != NO_PAGE, "slot {slot} does not stand in the index");
-        let rank = ranks.of(slot);
         let record = &mut self.runs[run as usize];
         let at = record.nodes.place(key, rank);
         assert!(
@@ -217,14 +218,14 @@ impl<K: Key> BucketTree<K> {
         if len * 4 < self.room {
             self.shrunk(run, ranks);
         }
+        rank
     }
 
     /// Moves a node to `key`.
     #[inline]
     pub(super) fn update(&mut self, slot: Slot, ranks: &Ranks, key: K) {
-        self.leave(slot, ranks);
-        let marks = if self.marks.is_empty() { Marks::NONE } else { self.marks(ranks.of(slot)) };
-        self.stand(slot, ranks, key, marks);
+        let rank = self.leave(slot, ranks);
+        self.stand(slot, rank, ranks, key, self.marks(rank));
     }
 
     /// Exchanges the marks of a node.
@@ -269,20 +270,13 @@ impl<K: Key> BucketTree<K> {
         let page = &self.pages[id as usize];
         // No entry before the one of the request's own coordinate reaches it.
         let (mut from, mut to) = (page.firsts.below(search.lower).saturating_sub(1), page.len());
-        while from < to {
-            let at = match search.direction {
-                Direction::Smallest => from,
-                Direction::Greatest => to - 1,
-            } & (ROOM - 1);
-            match search.direction {
-                Direction::Smallest => from += 1,
-                Direction::Greatest => to -= 1,
-            }
+        loop {
             let page = &self.pages[id as usize];
-            if !page.highs[at].reaches(search.lower) || !page.marks[at].hold(search.marks) {
-                continue;
-            }
-            let child = page.children[at];
+            let at = match search.direction {
+                Direction::Smallest => page.next_child(from, to, search.lower, search.marks)?,
+                Direction::Greatest => page.last_child(from, to, search.lower, search.marks)?,
+            };
+            let child = page.children[at & (ROOM - 1)];
             let found = if page.over_runs {
                 self.first_in_run(child, search, accept)
             } else {
@@ -292,11 +286,14 @@ impl<K: Key> BucketTree<K> {
                 return found;
             }
             self.settle(id, at, search.marks != Marks::NONE);
+            match search.direction {
+                Direction::Smallest => from = at + 1,
+                Direction::Greatest => to = at,
+            }
             if self.page(id).firsts.keys[at] > search.upper {
                 return None;
             }
         }
-        None
     }
 
     #[inline]
@@ -321,16 +318,16 @@ impl<K: Key> BucketTree<K> {
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
         let nodes = &self.runs[run as usize].nodes;
-        for at in nodes.below(search.lower)..nodes.len() {
-            let key = nodes.keys[at & (ROOM - 1)];
-            if key > search.upper {
+        let mut from = nodes.below(search.lower);
+        while let Some(at) = nodes.next_reaching(from, search.lower) {
+            if nodes.keys[at] > search.upper {
                 return None;
             }
-            if key.reaches(search.lower)
-                && let Some(slot) = self.accepted(nodes.ranks[at & (ROOM - 1)], search, accept)
-            {
-                return Some(slot);
+            let found = self.accepted(nodes.ranks[at], search, accept);
+            if found.is_some() {
+                return found;
             }
+            from = at + 1;
         }
         None
     }
@@ -343,21 +340,15 @@ impl<K: Key> BucketTree<K> {
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
         let mut to = self.runs[run as usize].nodes.len();
-        while to > 0 {
+        loop {
             let nodes = &self.runs[run as usize].nodes;
-            let key = nodes.keys[(to - 1) & (ROOM - 1)];
-            if key < search.lower {
-                return None;
-            }
-            if !key.reaches(search.lower) {
-                to -= 1;
-                continue;
-            }
+            let last = nodes.last_reaching(to, search.lower)?;
+            let key = nodes.keys[last];
             // The leaf of this key, from its first node on.
             let leaf = nodes.below(key);
             if leaf > 0 {
-                for at in leaf..to {
-                    let found = self.accepted(nodes.ranks[at & (ROOM - 1)], search, accept);
+                for at in leaf..=last {
+                    let found = self.accepted(nodes.ranks[at], search, accept);
                     if found.is_some() {
                         return found;
                     }
@@ -376,7 +367,6 @@ impl<K: Key> BucketTree<K> {
             }
             to = leaf;
         }
-        None
     }
 
     #[inline]

@@ -49,14 +49,20 @@ impl GpuRequest {
     }
 
     /// The devices asked for, in 1/10 000 of a device.
+    #[inline]
     #[must_use]
-    pub fn amount(self) -> Amount {
-        let units = match self {
+    pub fn units(self) -> i64 {
+        match self {
             Self::None => 0,
             Self::Fraction(part) => i64::from(part),
             Self::Whole(count) => i64::from(count) * i64::from(GPU_UNIT),
-        };
-        Amount::try_from_units(units)
+        }
+    }
+
+    /// The devices asked for, as an amount.
+    #[must_use]
+    pub fn amount(self) -> Amount {
+        Amount::try_from_units(self.units())
             .unwrap_or_else(|e: AmountError| unreachable!("a GPU request is in range: {e}"))
     }
 }
@@ -76,7 +82,12 @@ impl GpuAssignment {
 
     /// The instance indexes, ascending.
     pub fn instances(self) -> impl Iterator<Item = u8> {
-        (0..GPU_INSTANCES_MAX as u8).filter(move |i| self.mask & (1 << i) != 0)
+        let mut left = self.mask;
+        std::iter::from_fn(move || {
+            let instance = (left != 0).then(|| left.trailing_zeros() as u8);
+            left &= left.wrapping_sub(1);
+            instance
+        })
     }
 
     /// The sum over its instances, in 1/10 000 of a device.
@@ -124,13 +135,20 @@ impl GpuBooks {
     /// How many devices are wholly free: an indexed dimension.
     #[must_use]
     pub fn whole_free(&self) -> u16 {
-        self.free.iter().map(|&f| u16::from(f == GPU_UNIT)).sum()
+        self.whole_mask().count_ones() as u16
     }
 
     /// The largest free part of one device: an indexed dimension.
     #[must_use]
     pub fn largest_free(&self) -> u16 {
-        self.free.iter().copied().fold(0, u16::max)
+        // As signed numbers, which every processor compares eight at a time.
+        self.free.iter().map(|&free| free as i16).fold(0, i16::max) as u16
+    }
+
+    /// The wholly free devices: bit `i` stands for instance `i`.
+    fn whole_mask(&self) -> u16 {
+        let bits = (0..).zip(&self.free).map(|(instance, &free)| u16::from(free == GPU_UNIT) << instance);
+        bits.fold(0, |mask, bit| mask | bit)
     }
 
     /// The free parts of all devices together.
@@ -147,22 +165,20 @@ impl GpuBooks {
         match request {
             GpuRequest::None => Some(GpuAssignment::NONE),
             GpuRequest::Fraction(part) => {
-                let (instance, _) = self
-                    .free
-                    .iter()
-                    .enumerate()
-                    .filter(|&(_, &free)| free >= part)
-                    .min_by_key(|&(instance, &free)| (free, instance))?;
+                // Without a branch per instance: which suffice is hard to predict.
+                let suffices = |&free: &u16| if free >= part { free as i16 } else { i16::MAX };
+                let least = self.free.iter().map(suffices).fold(i16::MAX, i16::min);
+                let instance = self.free.iter().position(|&free| free as i16 == least)?;
                 Some(GpuAssignment { mask: 1 << instance, part })
             }
             GpuRequest::Whole(count) => {
-                let mut mask = 0u16;
-                for (instance, &free) in self.free.iter().enumerate() {
-                    if mask.count_ones() < u32::from(count) && free == GPU_UNIT {
-                        mask |= 1 << instance;
-                    }
+                let whole = self.whole_mask();
+                if whole.count_ones() < u32::from(count) {
+                    return None;
                 }
-                (mask.count_ones() == u32::from(count)).then_some(GpuAssignment { mask, part: GPU_UNIT })
+                // The lowest `count` bits: what is left when they are struck out one by one.
+                let others = (0..count).fold(whole, |left, _| left & left.wrapping_sub(1));
+                Some(GpuAssignment { mask: whole ^ others, part: GPU_UNIT })
             }
         }
     }

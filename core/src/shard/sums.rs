@@ -44,20 +44,23 @@ impl Sums {
         }
     }
 
+    #[inline]
     pub(super) fn allocate(&mut self, demand: &Demand) {
-        self.allocated(demand, 1);
-    }
-
-    pub(super) fn release(&mut self, demand: &Demand) {
-        self.allocated(demand, -1);
-    }
-
-    fn allocated(&mut self, demand: &Demand, sign: i128) {
-        self.cpu.allocated += sign * units(demand.cpu);
-        self.memory.allocated += sign * units(demand.memory);
-        self.gpu.allocated += sign * units(demand.gpu.amount());
+        self.cpu.allocated += units(demand.cpu);
+        self.memory.allocated += units(demand.memory);
+        self.gpu.allocated += i128::from(demand.gpu.units());
         for &(id, amount) in demand.custom() {
-            self.sum_mut(ResourceKind::Custom(id)).allocated += sign * units(amount);
+            self.sum_mut(ResourceKind::Custom(id)).allocated += units(amount);
+        }
+    }
+
+    #[inline]
+    pub(super) fn release(&mut self, demand: &Demand) {
+        self.cpu.allocated -= units(demand.cpu);
+        self.memory.allocated -= units(demand.memory);
+        self.gpu.allocated -= i128::from(demand.gpu.units());
+        for &(id, amount) in demand.custom() {
+            self.sum_mut(ResourceKind::Custom(id)).allocated -= units(amount);
         }
     }
 

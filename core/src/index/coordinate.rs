@@ -1,8 +1,8 @@
 //! Coordinates: where a vector of resources stands in the bucket tree.
 
-use super::page::ROOM;
+use super::sorted::ROOM;
 use crate::limits::{ATTRIBUTE_ORDERS_MAX, DIMENSIONS_MAX};
-use crate::resource::{Amount, Demand, GpuBooks, GpuRequest};
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuBooks, GpuRequest};
 
 /// One indexed dimension of the resource space: its number is its place in a vector of values.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -125,6 +125,36 @@ struct Scale {
     reciprocal: u64,
 }
 
+/// How a later dimension's coordinates fall into four steps, in order: what the tree is cut into
+/// strata by. Any monotone function would do; these are meant to tell apart what requests ask for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Steps {
+    /// By powers of two: none, one, two to three, more.
+    Counts,
+    /// By quarters of the largest.
+    Quarters(u16),
+    /// By powers of eight: below 2, 8, 32, more.
+    Amounts,
+    /// There is no such dimension.
+    None,
+}
+
+impl Steps {
+    pub(super) const COUNT: usize = 4;
+
+    #[inline]
+    pub(super) fn step(self, coordinate: u16) -> usize {
+        let bits = 16 - coordinate.leading_zeros();
+        let step = match self {
+            Self::Counts => bits,
+            Self::Quarters(largest) => u32::from(coordinate) * 4 / u32::from(largest),
+            Self::Amounts => bits / 2,
+            Self::None => 0,
+        };
+        (step as usize).min(Self::COUNT - 1)
+    }
+}
+
 /// Which dimension comes first, second and so on when coordinates are compared: places in the
 /// list of dimensions. Beyond the last dimension each place stands for itself.
 pub(super) type AttributeOrder = [u8; DIMENSIONS_MAX];
@@ -209,8 +239,8 @@ impl Geometry {
         Ok(self)
     }
 
-    /// The same with trees that are cut at `room` entries, `4..=64`, instead of as late as they
-    /// can: for tests, in which few nodes then make deep trees. No answer depends on it.
+    /// The same with runs that are cut at `room` entries, `4..=64`, instead of as late as they can:
+    /// for tests, in which few nodes then make many runs. No answer depends on it.
     #[must_use]
     pub fn with_room(mut self, room: usize) -> Self {
         self.room = room;
@@ -239,6 +269,21 @@ impl Geometry {
     #[must_use]
     pub fn leading(&self, order: usize) -> Dimension {
         self.dimensions[usize::from(self.orders[order][0])].0
+    }
+
+    /// How the third and the fourth dimension of attribute order `order` choose a stratum.
+    pub(super) fn steps(&self, order: usize) -> [Steps; 2] {
+        [2, 3].map(|place| {
+            let at = usize::from(self.orders[order][place]);
+            self.dimensions.get(at).map_or(Steps::None, |&(dimension, _)| match dimension {
+                Dimension::WholeGpus => Steps::Counts,
+                Dimension::LargestGpuPart => {
+                    let whole = ResourceVector { largest_gpu_part: GPU_UNIT, ..ResourceVector::default() };
+                    Steps::Quarters(self.coordinate(&whole).0[at].max(1))
+                }
+                Dimension::Cpu | Dimension::Memory => Steps::Amounts,
+            })
+        })
     }
 
     /// `coordinate` as attribute order `order` compares it.

@@ -15,6 +15,9 @@ pub(super) trait Key: Copy + Ord + Default + Debug {
     /// How many dimensions it has room for.
     const FIELDS: usize;
 
+    /// The key of the coordinate that is zero in every dimension.
+    const ZERO: Self;
+
     /// No coordinate's key, and greater than all.
     const ABOVE_ALL: Self;
 
@@ -28,6 +31,12 @@ pub(super) trait Key: Copy + Ord + Default + Debug {
     /// The larger of both in each field.
     fn highest(self, other: Self) -> Self;
 
+    /// The first and the second field.
+    fn leading(self) -> (u16, u16);
+
+    /// The third and the fourth field.
+    fn later(self) -> (u16, u16);
+
     /// Whether any field is equal to `other`'s.
     fn touches(self, other: Self) -> bool;
 }
@@ -36,6 +45,7 @@ macro_rules! key {
     ($word:ty, $fields:literal, $guards:literal) => {
         impl Key for $word {
             const FIELDS: usize = $fields;
+            const ZERO: Self = 0;
             const ABOVE_ALL: Self = <$word>::MAX;
 
             #[inline]
@@ -67,6 +77,16 @@ macro_rules! key {
                 let at_least = (self | $guards).wrapping_sub(other) & $guards;
                 let mine = at_least.wrapping_sub(at_least >> 15);
                 self & mine | other & !mine
+            }
+
+            #[inline]
+            fn leading(self) -> (u16, u16) {
+                ((self >> (<$word>::BITS - 16)) as u16, (self >> (<$word>::BITS - 32)) as u16)
+            }
+
+            #[inline]
+            fn later(self) -> (u16, u16) {
+                ((self >> (<$word>::BITS - 48)) as u16, (self >> (<$word>::BITS - 64)) as u16)
             }
 
             #[inline]
@@ -106,6 +126,7 @@ mod tests {
         prop_assert_eq!(x.highest(y).coordinate(), a.highest(&b));
         prop_assert_eq!(x.touches(y), (0..K::FIELDS).any(|d| a.0[d] == b.0[d]));
         prop_assert!(x < K::ABOVE_ALL);
+        prop_assert_eq!((x.leading(), x.later()), ((a.0[0], a.0[1]), (a.0[2], a.0[3])));
         Ok(())
     }
 

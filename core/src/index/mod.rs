@@ -17,16 +17,18 @@
 
 mod coordinate;
 pub use coordinate::{Coordinate, Dimension, Geometry, GeometryError, ResourceVector};
+mod grid;
 mod key;
+mod level;
 mod marks;
 pub use marks::{Mark, Marks};
 mod order;
 pub mod ordinal;
-mod page;
 mod ranks;
+mod sorted;
+mod stratum;
 pub mod tree;
 mod tree_check;
-mod tree_shape;
 
 use crate::ids::Ordinal;
 use crate::limits::RANDOM_DRAWS_MAX;
@@ -169,9 +171,10 @@ impl DistBuckets {
         if rank.is_none() {
             self.rank_anew(slot, ordinal);
         }
+        let rank = self.ranks.of(slot);
         self.len += 1;
         for tree in self.trees.iter_mut().flatten() {
-            tree.insert(slot, &self.ranks, &coordinate, marks);
+            tree.insert(slot, rank, &coordinate, marks);
         }
         if let Some(ordinals) = &mut self.ordinals
             && !ordinals.insert(slot, ordinal, &coordinate, marks)
@@ -200,7 +203,7 @@ impl DistBuckets {
     pub fn remove(&mut self, slot: Slot) {
         self.len -= 1;
         for tree in self.trees.iter_mut().flatten() {
-            tree.remove(slot, &self.ranks);
+            tree.remove(slot);
         }
         if let Some(ordinals) = &mut self.ordinals {
             ordinals.remove(slot);
@@ -217,11 +220,11 @@ impl DistBuckets {
         let [Some(first), others @ ..] = &mut self.trees[..] else {
             panic!("the first tree is built with the index");
         };
-        if !first.update(slot, &self.ranks, &coordinate) {
+        if !first.update(slot, &coordinate) {
             return;
         }
         for tree in others.iter_mut().flatten() {
-            tree.update(slot, &self.ranks, &coordinate);
+            tree.update(slot, &coordinate);
         }
         if let Some(ordinals) = &mut self.ordinals {
             ordinals.update(slot, &coordinate);
@@ -249,7 +252,7 @@ impl DistBuckets {
     /// Gives `mark` to the nodes that `member` names, and takes it from all others: O(nodes).
     pub fn assign(&mut self, mark: Mark, member: impl Fn(Slot) -> bool) {
         for tree in self.trees.iter_mut().flatten() {
-            tree.assign(&self.ranks, mark, &member);
+            tree.assign(mark, &member);
         }
         if let Some(ordinals) = &mut self.ordinals {
             ordinals.assign(mark, &member);

@@ -3,7 +3,7 @@
 use super::coordinate::Geometry;
 use super::key::Key;
 use super::ranks::{Rank, Ranks};
-use super::tree::{BucketTree, Direction, Search, Wanted};
+use super::tree::{BucketTree, Direction, Wanted};
 use super::{Coordinate, Mark, Marks, Slot, Visits};
 use crate::ids::Ordinal;
 use crate::limits::DIMENSIONS_MAX;
@@ -34,8 +34,12 @@ impl OrderTree {
     pub(super) fn new(geometry: &Geometry, order: usize) -> Self {
         let room = geometry.room();
         let narrow = geometry.dimension_count() <= <u64 as Key>::FIELDS;
-        let tree =
-            if narrow { Width::Narrow(BucketTree::new(room)) } else { Width::Wide(BucketTree::new(room)) };
+        let steps = geometry.steps(order);
+        let tree = if narrow {
+            Width::Narrow(BucketTree::new(room, steps))
+        } else {
+            Width::Wide(BucketTree::new(room, steps))
+        };
         Self { order: (order > 0).then(|| geometry.orders()[order]), tree }
     }
 
@@ -48,7 +52,7 @@ impl OrderTree {
     ) -> Self {
         let mut tree = Self::new(geometry, order);
         for (slot, (_, coordinate, marks)) in entries {
-            tree.insert(*slot, ranks, coordinate, *marks);
+            tree.insert(*slot, ranks.of(*slot), coordinate, *marks);
         }
         tree
     }
@@ -61,18 +65,18 @@ impl OrderTree {
         }
     }
 
-    pub(super) fn insert(&mut self, slot: Slot, ranks: &Ranks, coordinate: &Coordinate, marks: Marks) {
+    pub(super) fn insert(&mut self, slot: Slot, rank: Rank, coordinate: &Coordinate, marks: Marks) {
         let order = self.order.as_ref();
-        each!(&mut self.tree, tree => tree.insert(slot, ranks, Self::key(order, coordinate), marks));
+        each!(&mut self.tree, tree => tree.insert(slot, rank, Self::key(order, coordinate), marks));
     }
 
-    pub(super) fn remove(&mut self, slot: Slot, ranks: &Ranks) {
-        each!(&mut self.tree, tree => tree.remove(slot, ranks));
+    pub(super) fn remove(&mut self, slot: Slot) {
+        each!(&mut self.tree, tree => tree.remove(slot));
     }
 
     /// Moves a node; whether that was needed.
     #[inline]
-    pub(super) fn update(&mut self, slot: Slot, ranks: &Ranks, coordinate: &Coordinate) -> bool {
+    pub(super) fn update(&mut self, slot: Slot, coordinate: &Coordinate) -> bool {
         let order = self.order.as_ref();
         each!(&mut self.tree, tree => {
             let key = Self::key(order, coordinate);
@@ -80,7 +84,7 @@ impl OrderTree {
             assert!(known.is_some(), "slot {slot} does not stand in the index");
             let moves = known != Some(key);
             if moves {
-                tree.update(slot, ranks, key);
+                tree.update(slot, key);
             }
             moves
         })
@@ -90,8 +94,8 @@ impl OrderTree {
         each!(&mut self.tree, tree => tree.mark(slot, rank, marks));
     }
 
-    pub(super) fn assign(&mut self, ranks: &Ranks, mark: Mark, member: &impl Fn(Slot) -> bool) {
-        each!(&mut self.tree, tree => tree.assign(ranks, mark, member));
+    pub(super) fn assign(&mut self, mark: Mark, member: &impl Fn(Slot) -> bool) {
+        each!(&mut self.tree, tree => tree.assign(mark, member));
     }
 
     /// The first accepted node of the first leaf that holds one.
@@ -107,7 +111,7 @@ impl OrderTree {
         let order = self.order.as_ref();
         each!(&mut self.tree, tree => {
             let lower = Self::key(order, &wanted.lower);
-            tree.first(&mut Search::new(direction, lower, wanted.marks, ranks, visits), accept)
+            tree.first(direction, (lower, wanted.marks), ranks, visits, accept)
         })
     }
 

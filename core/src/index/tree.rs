@@ -1,22 +1,20 @@
-//! The tree of buckets: the nodes in order of coordinate, then of registration, in runs and pages
-//! that carry the highest coordinates and the marks below.
+//! The tree of buckets: the nodes in order of coordinate, then of registration.
 //!
 //! The patent's tree has a vertex per bucket of every level. Here the buckets are where the keys
 //! say they are: a leaf is a stretch of nodes with one key, a bucket of an inner level a stretch of
-//! leaves. What is balanced is the number of nodes, so an update costs the same whether all nodes
-//! are equal or all different, and whatever the granularity. A search skips whole pages that have
-//! nothing in some later dimension: a plain lexicographic walk would enter every cpu bucket for a
-//! request that asks for GPUs.
+//! leaves.
 //!
-//! The maxima and marks that a page says of a child are *at least* what is below it. They are
-//! raised when a node comes and left when one goes; a search that entered a child in vain puts them
-//! right, so that each departure costs at most one such visit per level.
+//! Nodes that fail only in a later dimension are what a lexicographic walk stumbles over: the
+//! smallest cpu first, and no GPU there. So the nodes are cut into *strata* by the third and the
+//! fourth coordinate, four steps of each: a search looks only into strata that can serve the
+//! request, where what is left to find is the first node by two dimensions, and takes the best of
+//! what these offer. See [`stratum`](super::stratum).
 
+use super::coordinate::Steps;
 use super::key::Key;
-use super::page::{Link, NO_PAGE, Page, PageId, ROOM, Run};
 use super::ranks::{Rank, Ranks};
+use super::stratum::{Search, Stratum};
 use super::{Coordinate, Mark, Marks, Slot, Visits};
-use crate::planted::{PlantedBug, is_planted};
 
 /// Which leaves come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,110 +34,90 @@ pub struct Wanted {
     pub marks: Marks,
 }
 
-/// What a search looks for, and what it has cost so far.
-pub(super) struct Search<'a, K> {
-    pub(super) direction: Direction,
-    pub(super) lower: K,
-    /// No further than this key.
-    upper: K,
-    /// Searched in vain already: a leaf that begins in an earlier run.
-    done: K,
-    pub(super) marks: Marks,
-    pub(super) ranks: &'a Ranks,
-    pub(super) visits: &'a mut Visits,
-}
-
-impl<'a, K: Key> Search<'a, K> {
-    pub(super) fn new(
-        direction: Direction,
-        lower: K,
-        marks: Marks,
-        ranks: &'a Ranks,
-        visits: &'a mut Visits,
-    ) -> Self {
-        Self { direction, lower, upper: K::ABOVE_ALL, done: K::ABOVE_ALL, marks, ranks, visits }
-    }
-}
-
 /// Where a node stands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<K> {
     pub(super) key: K,
-    pub(super) run: PageId,
-    pub(super) rank: Rank,
+    /// None: it does not stand in the tree.
+    pub(super) rank: Option<std::num::NonZeroU32>,
+}
+
+impl<K: Key> Place<K> {
+    const NOWHERE: Self = Self { key: K::ZERO, rank: None };
+
+    fn at(key: K, rank: Rank) -> Self {
+        let rank = std::num::NonZeroU32::new(rank.wrapping_add(1));
+        assert!(rank.is_some(), "fewer nodes than u32 can count");
+        Self { key, rank }
+    }
+
+    #[inline]
+    pub(super) fn rank(&self) -> Option<Rank> {
+        self.rank.map(|rank| rank.get() - 1)
+    }
 }
 
 /// The tree over one attribute order.
 pub(super) struct BucketTree<K> {
-    /// Entries of a run and children of a page: all that there is room for, but in tests.
-    pub(super) room: usize,
-    pub(super) runs: Vec<Run<K>>,
-    pub(super) free_runs: Vec<PageId>,
-    pub(super) pages: Vec<Page<K>>,
-    pub(super) free_pages: Vec<PageId>,
-    pub(super) root: PageId,
+    /// How the third and the fourth coordinate choose the stratum.
+    steps: [Steps; 2],
+    pub(super) strata: Vec<Stratum<K>>,
     pub(super) places: Vec<Place<K>>,
     /// By rank; empty while nobody has any.
     pub(super) marks: Vec<Marks>,
 }
 
+/// Strata per step of the third coordinate: the steps of the fourth.
+const STEPS: usize = Steps::COUNT;
+
 impl<K: Key> BucketTree<K> {
-    /// An empty tree whose runs and pages are cut at `room`.
-    pub(super) fn new(room: usize) -> Self {
-        assert!((4..=ROOM).contains(&room), "a tree with room for {room}: give 4 to {ROOM}");
-        Self {
-            room,
-            runs: Vec::new(),
-            free_runs: Vec::new(),
-            pages: vec![Page::new(Link { parent: NO_PAGE, at: 0 }, true)],
-            free_pages: Vec::new(),
-            root: 0,
-            places: Vec::new(),
-            marks: Vec::new(),
-        }
+    /// An empty tree whose runs are cut at `room`.
+    pub(super) fn new(room: usize, steps: [Steps; 2]) -> Self {
+        let strata = (0..STEPS * STEPS).map(|_| Stratum::new(room)).collect();
+        Self { steps, strata, places: Vec::new(), marks: Vec::new() }
+    }
+
+    /// The steps of a key in the third and the fourth dimension.
+    #[inline]
+    fn steps_of(&self, key: K) -> [usize; 2] {
+        let (third, fourth) = key.later();
+        [self.steps[0].step(third), self.steps[1].step(fourth)]
+    }
+
+    #[inline]
+    fn stratum(&self, key: K) -> usize {
+        let [third, fourth] = self.steps_of(key);
+        third * STEPS + fourth
     }
 
     /// The key of a node, if it stands in the tree.
     #[inline]
     pub(super) fn key(&self, slot: Slot) -> Option<K> {
-        self.places.get(slot as usize).filter(|place| place.run != NO_PAGE).map(|place| place.key)
+        self.places.get(slot as usize).filter(|place| place.rank.is_some()).map(|place| place.key)
     }
 
+    #[inline]
     pub(super) fn marks(&self, rank: Rank) -> Marks {
         self.marks.get(rank as usize).copied().unwrap_or(Marks::NONE)
     }
 
     /// Per dimension at least the largest coordinate of any node.
     pub(super) fn highest(&mut self) -> Coordinate {
-        let mut stale = self.page(self.root).stale;
-        while stale != 0 {
-            self.settle(self.root, stale.trailing_zeros() as usize, false);
-            stale &= stale - 1;
-        }
-        self.page(self.root).sum().0.coordinate()
-    }
-
-    #[inline]
-    pub(super) fn page(&self, id: PageId) -> &Page<K> {
-        &self.pages[id as usize]
-    }
-
-    #[inline]
-    pub(super) fn page_mut(&mut self, id: PageId) -> &mut Page<K> {
-        &mut self.pages[id as usize]
+        let live = self.strata.iter_mut().filter(|stratum| !stratum.is_empty());
+        live.fold(K::ZERO, |high, stratum| high.highest(stratum.sum().0)).coordinate()
     }
 
     /// Puts a node in.
     ///
     /// # Panics
     /// When it stands in the tree already.
-    pub(super) fn insert(&mut self, slot: Slot, ranks: &Ranks, key: K, marks: Marks) {
+    pub(super) fn insert(&mut self, slot: Slot, rank: Rank, key: K, marks: Marks) {
         if self.places.len() <= slot as usize {
-            self.places.resize(slot as usize + 1, Place { key: K::default(), run: NO_PAGE, rank: 0 });
+            self.places.resize(slot as usize + 1, Place::NOWHERE);
         }
-        assert!(self.places[slot as usize].run == NO_PAGE, "slot {slot} stands in the index already");
-        self.set_marks(ranks.of(slot), marks);
-        self.stand(slot, ranks.of(slot), ranks, key, marks);
+        assert!(self.places[slot as usize].rank.is_none(), "slot {slot} stands in the index already");
+        self.set_marks(rank, marks);
+        self.stand(slot, rank, key, marks);
     }
 
     fn set_marks(&mut self, rank: Rank, marks: Marks) {
@@ -153,98 +131,50 @@ impl<K: Key> BucketTree<K> {
     }
 
     #[inline]
-    fn stand(&mut self, slot: Slot, rank: Rank, ranks: &Ranks, key: K, marks: Marks) {
-        let mut id = self.root;
-        let run = loop {
-            let page = &mut self.pages[id as usize];
-            if page.len() == 0 {
-                break self.first_run((key, rank), marks);
-            }
-            let at = page.child_for(key, rank);
-            if at == 0 {
-                page.begin_at(key, rank);
-            }
-            if !page.highs[at].reaches(key) && !is_planted(PlantedBug::IndexStaleMaximum) {
-                page.highs[at] = page.highs[at].highest(key);
-            }
-            if !page.marks[at].hold(marks) {
-                page.marks[at] = page.marks[at].or(marks);
-            }
-            let child = page.children[at];
-            if page.over_runs {
-                break child;
-            }
-            id = child;
-        };
-        if self.runs[run as usize].nodes.len() >= self.room {
-            self.cut_run(run, ranks);
-            // One half is left, and what was raised on the way is right for either.
-            return self.stand(slot, rank, ranks, key, marks);
-        }
-        let record = &mut self.runs[run as usize];
-        let at = record.nodes.place(key, rank);
-        record.insert(at, key, rank);
-        self.places[slot as usize] = Place { key, run, rank };
+    fn stand(&mut self, slot: Slot, rank: Rank, key: K, marks: Marks) {
+        let stratum = self.stratum(key);
+        self.strata[stratum].insert(key, rank, marks, &self.marks);
+        self.places[slot as usize] = Place::at(key, rank);
     }
 
     /// Takes a node out.
     ///
     /// # Panics
     /// When it does not stand in the tree.
-    pub(super) fn remove(&mut self, slot: Slot, ranks: &Ranks) {
-        self.leave(slot, ranks);
-        self.places[slot as usize].run = NO_PAGE;
-        self.set_marks(ranks.of(slot), Marks::NONE);
+    pub(super) fn remove(&mut self, slot: Slot) {
+        let rank = self.leave(slot);
+        self.places[slot as usize] = Place::NOWHERE;
+        self.set_marks(rank, Marks::NONE);
     }
 
     #[inline]
-    fn leave(&mut self, slot: Slot, ranks: &Ranks) -> Rank {
-        let Place { key, run, rank } = self.places[slot as usize];
-        assert!(run != NO_PAGE, "slot {slot} does not stand in the index");
-        let record = &mut self.runs[run as usize];
-        let at = record.nodes.place(key, rank);
-        assert!(
-            at < record.nodes.len() && (record.nodes.keys[at], record.nodes.ranks[at]) == (key, rank),
-            "slot {slot} is not where it is said to stand"
-        );
-        record.remove(at);
-        let (len, link) = (record.nodes.len(), record.link);
-        let page = &mut self.pages[link.parent as usize];
-        let place = usize::from(link.at);
-        if page.highs[place].touches(key) {
-            page.stale |= 1 << place;
-        }
-        page.stale_marks |= u64::from(page.marks[place] != Marks::NONE) << place;
-        if len * 4 < self.room {
-            self.shrunk(run, ranks);
-        }
+    fn leave(&mut self, slot: Slot) -> Rank {
+        let place = self.places[slot as usize];
+        let Some(rank) = place.rank() else { panic!("slot {slot} does not stand in the index") };
+        let stratum = self.stratum(place.key);
+        assert!(self.strata[stratum].remove(place.key, rank), "slot {slot} is not where it is said to stand");
         rank
     }
 
     /// Moves a node to `key`.
     #[inline]
-    pub(super) fn update(&mut self, slot: Slot, ranks: &Ranks, key: K) {
-        let rank = self.leave(slot, ranks);
-        self.stand(slot, rank, ranks, key, self.marks(rank));
+    pub(super) fn update(&mut self, slot: Slot, key: K) {
+        let rank = self.leave(slot);
+        self.stand(slot, rank, key, self.marks(rank));
     }
 
     /// Exchanges the marks of a node.
     pub(super) fn mark(&mut self, slot: Slot, rank: Rank, marks: Marks) {
         self.set_marks(rank, marks);
-        let mut link = self.runs[self.places[slot as usize].run as usize].link;
-        while link.parent != NO_PAGE {
-            let page = self.page_mut(link.parent);
-            page.marks[usize::from(link.at)] = page.marks[usize::from(link.at)].or(marks);
-            page.stale_marks |= 1 << link.at;
-            link = page.link;
-        }
+        let key = self.places[slot as usize].key;
+        let stratum = self.stratum(key);
+        self.strata[stratum].mark(key, rank, marks);
     }
 
     /// Gives `mark` to the nodes that `member` names, and takes it from all others.
-    pub(super) fn assign(&mut self, ranks: &Ranks, mark: Mark, member: &impl Fn(Slot) -> bool) {
+    pub(super) fn assign(&mut self, mark: Mark, member: &impl Fn(Slot) -> bool) {
         for slot in 0..self.places.len() as Slot {
-            if self.places[slot as usize].run != NO_PAGE {
-                let rank = ranks.of(slot);
+            if let Some(rank) = self.places[slot as usize].rank() {
                 self.mark(slot, rank, self.marks(rank).with(mark, member(slot)));
             }
         }
@@ -254,132 +184,33 @@ impl<K: Key> BucketTree<K> {
     #[inline]
     pub(super) fn first(
         &mut self,
-        search: &mut Search<'_, K>,
+        direction: Direction,
+        (lower, wanted): (K, Marks),
+        ranks: &Ranks,
+        visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
-        self.first_below(self.root, search, accept)
-    }
-
-    fn first_below(
-        &mut self,
-        id: PageId,
-        search: &mut Search<'_, K>,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Option<Slot> {
-        search.visits.vertices += 1;
-        let page = &self.pages[id as usize];
-        // No entry before the one of the request's own coordinate reaches it.
-        let (mut from, mut to) = (page.firsts.below(search.lower).saturating_sub(1), page.len());
-        loop {
-            let page = &self.pages[id as usize];
-            let at = match search.direction {
-                Direction::Smallest => page.next_child(from, to, search.lower, search.marks)?,
-                Direction::Greatest => page.last_child(from, to, search.lower, search.marks)?,
-            };
-            let child = page.children[at & (ROOM - 1)];
-            let found = if page.over_runs {
-                self.first_in_run(child, search, accept)
-            } else {
-                self.first_below(child, search, accept)
-            };
-            if found.is_some() {
-                return found;
-            }
-            self.settle(id, at, search.marks != Marks::NONE);
-            match search.direction {
-                Direction::Smallest => from = at + 1,
-                Direction::Greatest => to = at,
-            }
-            if self.page(id).firsts.keys[at] > search.upper {
-                return None;
+        let [third, fourth] = self.steps_of(lower);
+        let marks = &self.marks;
+        let mut search = Search { direction, lower, wanted, ranks, marks, best: None, visits };
+        for step in third..STEPS {
+            for stratum in &mut self.strata[step * STEPS + fourth..(step + 1) * STEPS] {
+                stratum.search(&mut search, accept);
             }
         }
+        search.best.map(|best| best.slot)
     }
 
-    #[inline]
-    fn first_in_run(
-        &mut self,
-        run: PageId,
-        search: &mut Search<'_, K>,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Option<Slot> {
-        search.visits.vertices += 1;
-        match search.direction {
-            Direction::Smallest => self.smallest_in_run(run, search, accept),
-            Direction::Greatest => self.greatest_in_run(run, search, accept),
-        }
+    /// Bytes that its structures hold.
+    pub(super) fn bytes(&self) -> usize {
+        self.strata.iter().map(Stratum::bytes).sum::<usize>()
+            + self.strata.capacity() * size_of::<Stratum<K>>()
+            + self.places.capacity() * size_of::<Place<K>>()
+            + self.marks.capacity() * size_of::<Marks>()
     }
 
-    #[inline]
-    fn smallest_in_run(
-        &self,
-        run: PageId,
-        search: &mut Search<'_, K>,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Option<Slot> {
-        let nodes = &self.runs[run as usize].nodes;
-        let mut from = nodes.below(search.lower);
-        while let Some(at) = nodes.next_reaching(from, search.lower) {
-            if nodes.keys[at] > search.upper {
-                return None;
-            }
-            let found = self.accepted(nodes.ranks[at], search, accept);
-            if found.is_some() {
-                return found;
-            }
-            from = at + 1;
-        }
-        None
-    }
-
-    #[inline]
-    fn greatest_in_run(
-        &mut self,
-        run: PageId,
-        search: &mut Search<'_, K>,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Option<Slot> {
-        let mut to = self.runs[run as usize].nodes.len();
-        loop {
-            let nodes = &self.runs[run as usize].nodes;
-            let last = nodes.last_reaching(to, search.lower)?;
-            let key = nodes.keys[last];
-            // The leaf of this key, from its first node on.
-            let leaf = nodes.below(key);
-            if leaf > 0 {
-                for at in leaf..=last {
-                    let found = self.accepted(nodes.ranks[at], search, accept);
-                    if found.is_some() {
-                        return found;
-                    }
-                }
-            } else if search.done != key {
-                // It may begin in an earlier run, and the node registered first comes first.
-                let mut leaf = Search {
-                    upper: key,
-                    ..Search::new(Direction::Smallest, key, search.marks, search.ranks, search.visits)
-                };
-                let found = self.first_below(self.root, &mut leaf, accept);
-                if found.is_some() {
-                    return found;
-                }
-                search.done = key;
-            }
-            to = leaf;
-        }
-    }
-
-    #[inline]
-    fn accepted(
-        &self,
-        rank: Rank,
-        search: &mut Search<'_, K>,
-        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Option<Slot> {
-        if search.marks != Marks::NONE && !self.marks(rank).hold(search.marks) {
-            return None;
-        }
-        let slot = search.ranks.slot(rank);
-        accept(slot, search.visits).then_some(slot)
+    /// Whether a node stands where its key says.
+    pub(super) fn stands(&self, key: K, rank: Rank) -> bool {
+        self.strata[self.stratum(key)].holds(key, rank)
     }
 }

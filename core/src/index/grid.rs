@@ -1,0 +1,101 @@
+//! Cells: which stretch of keys a node stands in, told from the first two coordinates alone.
+
+use super::key::Key;
+
+/// Cells that there are at least, as a power of two.
+const BITS_MIN: u32 = 6;
+
+/// A partition of the keys into stretches, in order: by the first coordinate, and within one value
+/// of it by the second as finely as the number of cells allows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Grid {
+    row_shift: u32,
+    row_bits: u32,
+    column_shift: u32,
+    column_bits: u32,
+    /// Nodes up to which it is fine enough.
+    nodes: usize,
+}
+
+/// How many bits it takes to write `value`.
+fn bits(value: u16) -> u32 {
+    16 - value.leading_zeros()
+}
+
+impl Grid {
+    /// A grid for `nodes` nodes, up to these first two coordinates: about as many cells as nodes,
+    /// fewer where the coordinates do not tell so many apart.
+    pub(super) fn over(highest: (u16, u16), nodes: usize) -> Self {
+        let budget = nodes.next_power_of_two().trailing_zeros().max(BITS_MIN);
+        let (rows, columns) = (bits(highest.0), bits(highest.1));
+        let row_bits = rows.min(budget);
+        // Rows of several values of the first coordinate cannot be cut by the second: the order is
+        // by the first.
+        let column_bits = columns.min(budget - row_bits);
+        Self {
+            row_shift: rows - row_bits,
+            row_bits,
+            column_shift: if column_bits == 0 { 16 } else { columns - column_bits },
+            column_bits,
+            nodes: 1 << budget,
+        }
+    }
+
+    pub(super) fn cells(&self) -> usize {
+        1 << (self.row_bits + self.column_bits)
+    }
+
+    /// Whether `nodes` are more than it was laid out for.
+    pub(super) fn is_coarse_for(&self, nodes: usize) -> bool {
+        nodes > self.nodes
+    }
+
+    /// Whether `key` lies in a cell.
+    #[inline]
+    pub(super) fn covers<K: Key>(&self, key: K) -> bool {
+        let (row, column) = key.leading();
+        let row_above = u32::from(row) >> self.row_shift >> self.row_bits;
+        let column_above = u32::from(column) >> self.column_shift >> self.column_bits;
+        row_above | column_above == 0
+    }
+
+    /// The cell of a key that it covers.
+    #[inline]
+    pub(super) fn cell<K: Key>(&self, key: K) -> usize {
+        let (row, column) = key.leading();
+        ((u32::from(row) >> self.row_shift << self.column_bits) | u32::from(column) >> self.column_shift)
+            as usize
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::index::Coordinate;
+    use proptest::prelude::*;
+
+    fn key(row: u16, column: u16) -> u64 {
+        Key::pack(&Coordinate([row, column, 0, 0, 0, 0, 0, 0]))
+    }
+
+    proptest! {
+        #[test]
+        fn cells_are_stretches_in_order(
+            highest in (0..=Coordinate::HIGHEST, 0..=Coordinate::HIGHEST),
+            nodes in 0usize..2_000_000,
+            points in proptest::collection::vec((0..=Coordinate::HIGHEST, 0..=Coordinate::HIGHEST), 2..20),
+        ) {
+            let grid = Grid::over(highest, nodes);
+            prop_assert!(grid.covers(key(highest.0, highest.1)));
+            prop_assert!(grid.cells() <= 1 << BITS_MIN || grid.cells() < 2 * nodes);
+            let mut keys: Vec<u64> = points
+                .iter()
+                .map(|&(row, column)| key(row.min(highest.0), column.min(highest.1)))
+                .collect();
+            keys.sort_unstable();
+            let cells: Vec<usize> = keys.iter().map(|&key| grid.cell(key)).collect();
+            prop_assert!(cells.is_sorted());
+            prop_assert!(cells.iter().all(|&cell| cell < grid.cells()));
+        }
+    }
+}

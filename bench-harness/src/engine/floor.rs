@@ -1,22 +1,86 @@
 //! The floor: what placing and releasing cost when nothing but two dimensions is kept.
 //!
-//! A table of cells over (cpu, memory) coordinates, in each an intrusive list of the nodes that
-//! stand there, and bitmaps of the non-empty cells on two levels: rows, and cells of a row. No
-//! constraints, no GPUs, no allocation records, no hashing. Amounts are whole steps, so the first
-//! node of a cell that suffices fits, and nothing is checked twice.
+//! A cell per (cpu, memory) coordinate, in each an intrusive doubly linked list of the nodes that
+//! stand there, newest first; per cpu coordinate a bitmap of its non-empty cells, and one of the
+//! cpu coordinates, each on two levels. No constraints, no GPUs, no allocation records, no hashing.
+//! Amounts are whole steps, so the first node of a cell that suffices fits, and nothing is checked
+//! twice.
 //!
 //! An engine that keeps everything is measured by how many times this it costs. So this has to be
 //! well made: links are `u32`, coordinates `u16`, a node takes twelve bytes, a search looks at
 //! words of bitmaps and touches one node.
 
-/// Steps of the cpu dimension: rows.
-const ROWS: usize = 192;
-/// Steps of the memory dimension: cells of a row.
-const COLUMNS: usize = 256;
-const ROW_WORDS: usize = ROWS / 64;
-const COLUMN_WORDS: usize = COLUMNS / 64;
+/// Coordinates per dimension: what two levels of bitmaps name.
+const WIDTH: usize = 64 * 64;
 /// No node: the end of a list.
 const NONE: u32 = u32::MAX;
+
+/// A set of numbers below [`WIDTH`], with the non-empty words of it in a word above: the next
+/// member in either direction is found by looking at two words at most on each level.
+#[derive(Clone, Debug)]
+struct Bits {
+    above: u64,
+    words: [u64; 64],
+}
+
+impl Bits {
+    const EMPTY: Self = Self { above: 0, words: [0; 64] };
+
+    #[inline]
+    fn insert(&mut self, number: usize) {
+        self.words[number / 64] |= 1 << (number % 64);
+        self.above |= 1 << (number / 64);
+    }
+
+    #[inline]
+    fn remove(&mut self, number: usize) {
+        let word = &mut self.words[number / 64];
+        *word &= !(1 << (number % 64));
+        if *word == 0 {
+            self.above &= !(1 << (number / 64));
+        }
+    }
+
+    fn contains(&self, number: usize) -> bool {
+        self.words[number / 64] >> (number % 64) & 1 == 1
+    }
+
+    fn is_empty(&self) -> bool {
+        self.above == 0
+    }
+
+    /// The smallest member from `start` on.
+    #[inline]
+    fn lowest_from(&self, start: usize) -> Option<usize> {
+        let at = start / 64;
+        let word = *self.words.get(at)? & (u64::MAX << (start % 64));
+        if word != 0 {
+            return Some(at * 64 + word.trailing_zeros() as usize);
+        }
+        // Shifted in two steps: `at` may be the last word.
+        let rest = self.above & (u64::MAX << at << 1);
+        (rest != 0).then(|| {
+            let at = rest.trailing_zeros() as usize;
+            at * 64 + self.words[at].trailing_zeros() as usize
+        })
+    }
+
+    /// The largest member below `end`.
+    #[inline]
+    fn highest_below(&self, end: usize) -> Option<usize> {
+        let last = end.checked_sub(1)?;
+        let at = last / 64;
+        let word = self.words[at] & (u64::MAX >> (63 - last % 64));
+        if word != 0 {
+            return Some(at * 64 + 63 - word.leading_zeros() as usize);
+        }
+        let rest = self.above & ((1 << at) - 1);
+        (rest != 0).then(|| {
+            let at = 63 - rest.leading_zeros() as usize;
+            at * 64 + 63 - self.words[at].leading_zeros() as usize
+        })
+    }
+}
 
 /// An amount of both dimensions, in whole steps: at most [`Steps::MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -28,12 +92,8 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// The largest amounts that the table has cells for.
-    pub const MAX: Self = Self { cpu: ROWS as u16 - 1, memory: COLUMNS as u16 - 1 };
-
-    fn cell(self) -> usize {
-        usize::from(self.cpu) * COLUMNS + usize::from(self.memory)
-    }
+    /// The largest amounts that there are cells for.
+    pub const MAX: Self = Self { cpu: WIDTH as u16 - 1, memory: WIDTH as u16 - 1 };
 }
 
 /// Which cell is taken first.
@@ -58,46 +118,13 @@ const _: () = assert!(size_of::<Node>() == 12, "five nodes in a cache line");
 #[derive(Debug)]
 pub struct Floor {
     nodes: Vec<Node>,
-    /// The first node of each cell.
+    /// The first node of each cell, row by row: no more rows and columns than amounts reach.
     heads: Vec<u32>,
-    /// The non-empty cells of each row.
-    columns: Vec<[u64; COLUMN_WORDS]>,
-    /// The rows that have a non-empty cell.
-    rows: [u64; ROW_WORDS],
-}
-
-/// The lowest bit of `words` from `start` on.
-#[inline]
-fn lowest_from<const N: usize>(words: &[u64; N], start: usize) -> Option<usize> {
-    let first = start / 64;
-    let mut word = words.get(first)? & (u64::MAX << (start % 64));
-    let mut at = first;
-    loop {
-        if word != 0 {
-            return Some(at * 64 + word.trailing_zeros() as usize);
-        }
-        at += 1;
-        word = *words.get(at)?;
-    }
-}
-
-/// The highest bit of `words` below `end`.
-#[inline]
-fn highest_below<const N: usize>(words: &[u64; N], end: usize) -> Option<usize> {
-    let mut at = N;
-    while at > 0 {
-        at -= 1;
-        let keep = match end.saturating_sub(at * 64) {
-            0 => continue,
-            1..64 => (1 << (end - at * 64)) - 1,
-            _ => u64::MAX,
-        };
-        let word = words[at] & keep;
-        if word != 0 {
-            return Some(at * 64 + 63 - word.leading_zeros() as usize);
-        }
-    }
-    None
+    width: usize,
+    /// Which cells of each cpu coordinate are not empty.
+    columns: Vec<Bits>,
+    /// The cpu coordinates that have a cell that is not empty.
+    rows: Bits,
 }
 
 impl Floor {
@@ -108,11 +135,14 @@ impl Floor {
     #[must_use]
     pub fn new(capacities: &[Steps]) -> Self {
         let vacant = Node { next: NONE, previous: NONE, free: Steps::default() };
+        let most = |of: fn(&Steps) -> u16| capacities.iter().map(of).max().unwrap_or(0);
+        let (rows, width) = (usize::from(most(|c| c.cpu)) + 1, usize::from(most(|c| c.memory)) + 1);
         let mut floor = Self {
             nodes: vec![vacant; capacities.len()],
-            heads: vec![NONE; ROWS * COLUMNS],
-            columns: vec![[0; COLUMN_WORDS]; ROWS],
-            rows: [0; ROW_WORDS],
+            heads: vec![NONE; rows * width],
+            width,
+            columns: vec![Bits::EMPTY; rows],
+            rows: Bits::EMPTY,
         };
         for (node, &free) in (0..).zip(capacities) {
             floor.nodes[node as usize].free = free;
@@ -123,13 +153,12 @@ impl Floor {
 
     #[inline]
     fn link(&mut self, node: u32, at: Steps) {
-        let cell = at.cell();
-        let head = std::mem::replace(&mut self.heads[cell], node);
+        let (row, column) = (usize::from(at.cpu), usize::from(at.memory));
+        let head = std::mem::replace(&mut self.heads[row * self.width + column], node);
         self.nodes[node as usize] = Node { next: head, previous: NONE, free: at };
         if head == NONE {
-            let (row, column) = (usize::from(at.cpu), usize::from(at.memory));
-            self.columns[row][column / 64] |= 1 << (column % 64);
-            self.rows[row / 64] |= 1 << (row % 64);
+            self.columns[row].insert(column);
+            self.rows.insert(row);
         } else {
             self.nodes[head as usize].previous = node;
         }
@@ -145,12 +174,12 @@ impl Floor {
             self.nodes[previous as usize].next = next;
             return free;
         }
-        self.heads[free.cell()] = next;
+        let (row, column) = (usize::from(free.cpu), usize::from(free.memory));
+        self.heads[row * self.width + column] = next;
         if next == NONE {
-            let (row, column) = (usize::from(free.cpu), usize::from(free.memory));
-            self.columns[row][column / 64] &= !(1 << (column % 64));
-            if self.columns[row] == [0; COLUMN_WORDS] {
-                self.rows[row / 64] &= !(1 << (row % 64));
+            self.columns[row].remove(column);
+            if self.columns[row].is_empty() {
+                self.rows.remove(row);
             }
         }
         free
@@ -159,33 +188,33 @@ impl Floor {
     /// Places: the node, if one fits.
     #[inline]
     pub fn place(&mut self, order: Order, asked: Steps) -> Option<u32> {
-        let cell = match order {
+        let (row, column) = match order {
             Order::Smallest => self.smallest(asked)?,
             Order::Greatest => self.greatest(asked)?,
         };
-        let node = self.heads[cell];
+        let node = self.heads[row * self.width + column];
         let free = self.unlink(node);
         self.link(node, Steps { cpu: free.cpu - asked.cpu, memory: free.memory - asked.memory });
         Some(node)
     }
 
-    fn smallest(&self, asked: Steps) -> Option<usize> {
-        let mut row = lowest_from(&self.rows, usize::from(asked.cpu))?;
+    fn smallest(&self, asked: Steps) -> Option<(usize, usize)> {
+        let mut row = self.rows.lowest_from(usize::from(asked.cpu))?;
         loop {
-            if let Some(column) = lowest_from(&self.columns[row], usize::from(asked.memory)) {
-                return Some(row * COLUMNS + column);
+            if let Some(column) = self.columns[row].lowest_from(usize::from(asked.memory)) {
+                return Some((row, column));
             }
-            row = lowest_from(&self.rows, row + 1)?;
+            row = self.rows.lowest_from(row + 1)?;
         }
     }
 
-    fn greatest(&self, asked: Steps) -> Option<usize> {
-        let mut end = ROWS;
+    fn greatest(&self, asked: Steps) -> Option<(usize, usize)> {
+        let mut end = WIDTH;
         loop {
-            let row = highest_below(&self.rows, end).filter(|&row| row >= usize::from(asked.cpu))?;
-            let column = highest_below(&self.columns[row], COLUMNS);
+            let row = self.rows.highest_below(end).filter(|&row| row >= usize::from(asked.cpu))?;
+            let column = self.columns[row].highest_below(WIDTH);
             if let Some(column) = column.filter(|&column| column >= usize::from(asked.memory)) {
-                return Some(row * COLUMNS + column);
+                return Some((row, column));
             }
             end = row;
         }
@@ -219,30 +248,15 @@ impl Floor {
             *free = (cpu, memory);
         }
         let mut seen = 0;
-        for (cell, &head) in self.heads.iter().enumerate() {
-            let (row, column) = (cell / COLUMNS, cell % COLUMNS);
-            let marked = self.columns[row][column / 64] >> (column % 64) & 1 == 1;
-            if marked != (head != NONE) {
-                return Err(format!("the bitmap of row {row} is wrong at {column}"));
-            }
-            let (mut at, mut previous) = (head, NONE);
-            while at != NONE {
-                let node = self.nodes[at as usize];
-                let stands = (usize::from(node.free.cpu), usize::from(node.free.memory));
-                let books = free[at as usize];
-                if stands != (row, column) || node.previous != previous {
-                    return Err(format!("node {at} is linked wrongly"));
-                }
-                if (u32::from(node.free.cpu), u32::from(node.free.memory)) != books {
-                    return Err(format!("node {at} has {:?} free, its books say {books:?}", node.free));
-                }
-                seen += 1;
-                (previous, at) = (at, node.next);
-            }
-        }
-        for (row, columns) in self.columns.iter().enumerate() {
-            if (*columns != [0; COLUMN_WORDS]) != (self.rows[row / 64] >> (row % 64) & 1 == 1) {
+        for (row, (columns, heads)) in self.columns.iter().zip(self.heads.chunks(self.width)).enumerate() {
+            if self.rows.contains(row) == columns.is_empty() {
                 return Err(format!("the bitmap of rows is wrong at {row}"));
+            }
+            for (column, &head) in heads.iter().enumerate() {
+                if columns.contains(column) != (head != NONE) {
+                    return Err(format!("the bitmap of row {row} is wrong at {column}"));
+                }
+                seen += self.check_cell(row, column, head, &free)?;
             }
         }
         if seen == self.nodes.len() {
@@ -250,6 +264,27 @@ impl Floor {
         } else {
             Err(format!("{seen} of {} nodes are linked", self.nodes.len()))
         }
+    }
+
+    /// Checks the list of one cell; how many nodes it has.
+    fn check_cell(&self, row: usize, column: usize, head: u32, free: &[(u32, u32)]) -> Result<usize, String> {
+        let (mut at, mut previous, mut seen) = (head, NONE, 0);
+        while at != NONE {
+            let node = self.nodes[at as usize];
+            if (usize::from(node.free.cpu), usize::from(node.free.memory)) != (row, column) {
+                return Err(format!("node {at} with {:?} free stands at ({row}, {column})", node.free));
+            }
+            if node.previous != previous {
+                return Err(format!("node {at} is linked wrongly"));
+            }
+            let books = free[at as usize];
+            if (u32::from(node.free.cpu), u32::from(node.free.memory)) != books {
+                return Err(format!("node {at} has {:?} free, its books say {books:?}", node.free));
+            }
+            seen += 1;
+            (previous, at) = (at, node.next);
+        }
+        Ok(seen)
     }
 }
 
@@ -267,15 +302,16 @@ mod tests {
 
     #[test]
     fn bits_are_found_in_both_directions() {
-        let words = [1 << 5, 0, 1 << 63 | 1];
-        assert_eq!(lowest_from(&words, 0), Some(5));
-        assert_eq!(lowest_from(&words, 6), Some(128));
-        assert_eq!(lowest_from(&words, 129), Some(191));
-        assert_eq!(lowest_from(&words, 192), None);
-        assert_eq!(highest_below(&words, 192), Some(191));
-        assert_eq!(highest_below(&words, 191), Some(128));
-        assert_eq!(highest_below(&words, 128), Some(5));
-        assert_eq!(highest_below(&words, 5), None);
+        let mut bits = Bits::EMPTY;
+        let members = [5, 128, 191, 4095];
+        members.iter().for_each(|&member| bits.insert(member));
+        for at in 0..=WIDTH {
+            let above = members.iter().copied().find(|&member| member >= at);
+            let below = members.iter().rev().copied().find(|&member| member < at);
+            assert_eq!((bits.lowest_from(at), bits.highest_below(at)), (above, below), "{at}");
+        }
+        members.iter().for_each(|&member| bits.remove(member));
+        assert!(bits.is_empty() && bits.lowest_from(0).is_none() && bits.highest_below(WIDTH).is_none());
     }
 
     /// The choice and the books, against a search over all nodes.

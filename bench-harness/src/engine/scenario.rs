@@ -152,10 +152,23 @@ impl Scenario {
         }
     }
 
+    /// Fills by LeastFit whatever is measured: where a packing policy filled, most nodes are full,
+    /// and most requests that name few nodes would be refused.
+    fn spread(&mut self) {
+        let spreading = |request: &PlacementRequest| {
+            let mut request = request.clone();
+            request.policy = Policy::LeastFit;
+            request
+        };
+        let mut copies: Vec<_> = self.requests.iter().map(spreading).collect();
+        self.filling = self.requests.len()..self.requests.len() + copies.len();
+        self.requests.append(&mut copies);
+    }
+
     /// Adds a copy of the requests with constraints, to be measured in the place of the plain ones.
     fn constrained(&mut self, mut constrain: impl FnMut(&mut PlacementRequest)) {
         let plain = self.requests.len();
-        let mut copies = self.requests.clone();
+        let mut copies = self.requests[self.measured.clone()].to_vec();
         copies.iter_mut().for_each(&mut constrain);
         self.requests.append(&mut copies);
         self.measured = plain..self.requests.len();
@@ -196,6 +209,11 @@ fn full(nodes: u32, policy: Policy, shapes: &Shapes, rng: &mut Rng) -> Scenario 
     scenario
 }
 
+/// Whether this is one of the few nodes that fit, at least one of any number of nodes.
+fn is_fitting(node: u32, nodes: u32) -> bool {
+    node % FITTING == (FITTING / 2).min(nodes - 1)
+}
+
 fn random_size(rng: &mut Rng) -> (Amount, Amount) {
     (Amount::whole(between(rng, 8, 128)), Amount::whole(1024 * between(rng, 32, 768)))
 }
@@ -219,7 +237,7 @@ fn last(nodes: u32, policy: Policy, free: u32, asked: (u32, u32), rng: &mut Rng)
     let fitting = nodes.div_ceil(FITTING);
     let mut scenario = Scenario::new(specs, demands, policy, Fill::Count(2 * fitting as usize));
     let pinned = demand(Amount::ZERO, Amount::ZERO, part(100 - free));
-    let failing = (0..nodes).filter(|node| node % FITTING != FITTING / 2 % nodes.max(1));
+    let failing = (0..nodes).filter(|node| !is_fitting(*node, nodes));
     scenario.held =
         failing.flat_map(|node| std::iter::repeat_n((node, pinned.clone()), usize::from(GPUS))).collect();
     scenario
@@ -230,7 +248,7 @@ fn anticorrelated(nodes: u32, policy: Policy, rng: &mut Rng) -> Scenario {
     let mut maker = NodeMaker::new();
     let specs = (0..nodes)
         .map(|node| {
-            let (eighths, cores, gib) = if node % FITTING == FITTING / 2 % nodes.max(1) {
+            let (eighths, cores, gib) = if is_fitting(node, nodes) {
                 (8, 128, 768)
             } else {
                 let eighths = between(rng, 0, 8);
@@ -299,7 +317,7 @@ fn all_different(nodes: u32, policy: Policy, rng: &mut Rng) -> Scenario {
     let demands = (0..POOL)
         .map(|_| {
             let gpu = match rng.below(10) {
-                0..4 => GpuRequest::Fraction(u16::try_from(between(rng, 1, 9_999)).expect("a part")),
+                0..4 => GpuRequest::Fraction(u16::try_from(between(rng, 1, 5_000)).expect("a part")),
                 4..8 => GpuRequest::Whole(1),
                 _ => GpuRequest::None,
             };
@@ -322,6 +340,7 @@ fn candidates(nodes: u32, policy: Policy, shapes: &Shapes, count: usize, rng: &m
     };
     let (any, with_gpus) = (sets(&of(&scenario.nodes, false)), sets(&of(&scenario.nodes, true)));
     let mut at = 0;
+    scenario.spread();
     scenario.constrained(|request| {
         request.selector = None;
         let sets = if request.demand.gpu == GpuRequest::None { &any } else { &with_gpus };
@@ -343,6 +362,7 @@ fn draw_set(ids: &[NodeId], count: usize, rng: &mut Rng) -> Arc<[NodeId]> {
 /// More nodes than a request may name: a selector gives the set.
 fn half(nodes: u32, policy: Policy, shapes: &Shapes, rng: &mut Rng) -> Scenario {
     let mut scenario = openb(nodes, policy, shapes, 850, rng);
+    scenario.spread();
     let halves = ["a", "b"].map(|half| only(HALF_LABEL, half.to_owned()));
     scenario.constrained(|request| {
         request.selector = Some(Arc::clone(&halves[rng.below(2) as usize]));

@@ -7,7 +7,7 @@ use clap::Args;
 use wharf_core::request::Policy;
 use wharf_ops::cli::say;
 
-use crate::engine::report::Heading;
+use crate::engine::report::{Heading, Row};
 use crate::engine::rows::Selection;
 use crate::engine::shapes::Shapes;
 use crate::engine::{Budget, measure_all};
@@ -36,6 +36,9 @@ pub(super) struct EngineArgs {
     /// it lies in ../shared/data/openb; else a synthetic list like it].
     #[arg(long, value_name = "FILE")]
     shapes: Option<PathBuf>,
+    /// Print what each structure takes for every row, not for the largest alone.
+    #[arg(long, conflicts_with = "json")]
+    memory: bool,
     /// Print a JSON array of rows instead of a table.
     #[arg(long)]
     json: bool,
@@ -43,7 +46,7 @@ pub(super) struct EngineArgs {
 
 impl EngineArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let Self { rows, nodes, policy, seconds, ops, seed, shapes, json } = self;
+        let Self { rows, nodes, policy, seconds, ops, seed, shapes, memory, json } = self;
         let plan = Selection { rows, nodes, policy }.plan()?;
         let shapes = Shapes::load(shapes.as_deref(), seed)?;
         let limit = Duration::try_from_secs_f64(seconds)
@@ -59,6 +62,13 @@ impl EngineArgs {
         say(format_args!("request shapes: {} ({} pods)", shapes.source, shapes.demands.len()));
         say(format_args!("{Heading}"));
         let rows = measure_all(&plan, &shapes, budget, seed, |row| say(format_args!("{row}")));
+        let largest = rows.iter().map(Row::nodes).max();
+        let first = rows.iter().position(|row| Some(row.nodes()) == largest);
+        for (at, row) in rows.iter().enumerate() {
+            if memory || Some(at) == first {
+                say(format_args!("{}", row.memory()));
+            }
+        }
         let met = rows.iter().filter(|row| row.is_met()).count();
         say(format_args!("{met} of {} rows meet their targets", rows.len()));
         Ok(())

@@ -20,6 +20,8 @@ use super::scenario::{Fill, Scenario};
 
 /// Ops of one batch: 64 commands, what a shard takes from one ring before it turns to the next.
 pub const BATCH_OPS: usize = 32;
+/// How far the utilisation may wander above what is wanted, in 1/10 000.
+pub(super) const SLACK: u64 = 50;
 /// Requests refused one after the other before filling is given up.
 const FILL_REFUSALS_MAX: u32 = 2_000;
 
@@ -66,6 +68,8 @@ pub struct EngineDriver<'a> {
     outcomes: Vec<Outcome>,
     /// The requests of the batch under way: those of its places, in order.
     drawn: Vec<u32>,
+    /// The node that the measured policy chose last: NextFit goes on from there.
+    last: u32,
     /// Measured ops, and those whose request was refused.
     ops: u64,
     refused: u64,
@@ -106,6 +110,7 @@ impl<'a> EngineDriver<'a> {
             commands: Vec::new(),
             outcomes,
             drawn: Vec::new(),
+            last: 0,
             ops: 0,
             refused: 0,
             utilisation: (0, 0),
@@ -127,6 +132,7 @@ impl<'a> EngineDriver<'a> {
             assert!(matches!(outcome, Some(Outcome::Placed(_))), "node {node} cannot hold {demand:?}");
             let taken = amounts(demand);
             (0..3).for_each(|d| self.allocated[d] += taken[d]);
+            self.last = *node;
         }
     }
 
@@ -134,6 +140,12 @@ impl<'a> EngineDriver<'a> {
     #[must_use]
     pub fn live(&self) -> &VecDeque<Live> {
         &self.live
+    }
+
+    /// The node that the measured policy chose last.
+    #[must_use]
+    pub fn last_placed(&self) -> u32 {
+        self.last
     }
 
     /// The shard.
@@ -191,12 +203,30 @@ impl<'a> EngineDriver<'a> {
             Outcome::Refused(_) => return false,
             other => panic!("a place was answered by {other:?}"),
         };
-        let taken = amounts(&self.scenario.requests[request as usize].demand);
+        let asked = &self.scenario.requests[request as usize];
+        let taken = amounts(&asked.demand);
         (0..3).for_each(|d| self.allocated[d] += taken[d]);
         let node = u32::try_from(placement.node.0 - 1).expect("ids count from one");
+        if asked.policy == self.scenario.requests[self.scenario.measured.start].policy {
+            self.last = node;
+        }
         let (allocation, gpus) = (placement.allocation, placement.gpus);
         self.live.push_back(Live { allocation, node, request, gpus });
         true
+    }
+
+    /// Releases what is more than the scenario wants: requests are drawn, so their sum wanders.
+    fn ease(&mut self) {
+        let Fill::Utilisation(per_mille) = self.scenario.fill else { return };
+        while self.utilisation() >= u64::from(per_mille) * 10 + SLACK
+            && let Some(oldest) = self.live.pop_front()
+        {
+            let held = amounts(&self.scenario.requests[oldest.request as usize].demand);
+            (0..3).for_each(|d| self.allocated[d] -= held[d]);
+            self.shard.step([Command::Release(oldest.allocation)], Time(0), &mut self.outcomes);
+            let outcome = self.outcomes.pop();
+            assert!(matches!(outcome, Some(Outcome::Released(_))), "a release was answered by {outcome:?}");
+        }
     }
 
     /// Fills up to where the scenario wants it, as far as that can be reached.
@@ -269,6 +299,7 @@ impl<'a> EngineDriver<'a> {
     fn settle(&mut self) {
         self.utilisation.0 += u128::from(self.utilisation());
         self.utilisation.1 += 1;
+        self.ease();
         self.top_up();
         assert!(!self.live.is_empty(), "the cluster is too small for this row: give more --nodes");
     }
@@ -301,8 +332,8 @@ impl<'a> EngineDriver<'a> {
         }
     }
 
-    /// The next op, one command after the other: what it released and the request with its
-    /// outcome (nothing: refused). For comparing decisions.
+    /// The next op: what it released, and the request with what it was given (nothing: refused).
+    /// For comparing decisions.
     pub fn decide(&mut self) -> (Live, u32, Option<Live>) {
         let oldest = *self.live.front().expect("something is live");
         self.prepare(1);

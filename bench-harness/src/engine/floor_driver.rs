@@ -9,6 +9,7 @@ use wharf_core::request::Policy;
 use wharf_core::resource::Amount;
 use wharf_core::rng::Rng;
 
+use super::driver::SLACK;
 use super::floor::{Floor, Order, Steps};
 use super::scenario::Scenario;
 
@@ -61,9 +62,8 @@ impl FloorDriver {
         let capacities: Vec<Steps> =
             scenario.nodes.iter().map(|node| steps(node.cpu, node.memory, |a, unit| a / unit)).collect();
         let asked = scenario.requests[scenario.filling.clone()].iter().map(|request| &request.demand);
-        let requests = asked
-            .map(|demand| steps(demand.cpu, demand.memory, |a, unit| (a + unit - 1) / unit))
-            .collect();
+        let requests =
+            asked.map(|demand| steps(demand.cpu, demand.memory, |a, unit| (a + unit - 1) / unit)).collect();
         let mut capacity = [0; 2];
         capacities.iter().for_each(|&steps| add(&mut capacity, steps));
         let mut driver = Self {
@@ -132,6 +132,12 @@ impl FloorDriver {
         }
         let elapsed = started.elapsed();
         self.live.range(kept..).for_each(|&(_, steps)| add(&mut self.allocated, steps));
+        while self.utilisation() >= UTILISATION * 100 + SLACK
+            && let Some((node, held)) = self.live.pop_front()
+        {
+            self.floor.release(node, held);
+            subtract(&mut self.allocated, held);
+        }
         self.top_up();
         (ops, elapsed)
     }

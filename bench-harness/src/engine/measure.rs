@@ -130,9 +130,8 @@ fn measure(planned: &Planned, shapes: &Shapes, budget: Budget, seed: u64, with_s
     let mut singles = passes.singles(&mut engine);
     let mut floor_singles = floor.run_singly(singles.nanos.len());
     let (ops, refused) = engine.ops();
-    let scan_ns_per_op = (with_scan && is_scanned(policy)).then(|| {
-        passes.scan(&mut ScanDriver::new(&scenario, engine.live(), seed))
-    });
+    let scan_ns_per_op = (with_scan && is_scanned(policy))
+        .then(|| passes.scan(&mut ScanDriver::new(&scenario, &engine, seed)));
     Row::new(
         planned,
         Measured {
@@ -149,6 +148,7 @@ fn measure(planned: &Planned, shapes: &Shapes, budget: Budget, seed: u64, with_s
             live: engine.live().len() + scenario.held.len(),
             candidates: scenario.candidates,
             shapes: shapes.source,
+            memory: engine.shard().memory(),
         },
     )
 }

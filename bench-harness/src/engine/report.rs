@@ -3,6 +3,7 @@
 use std::fmt;
 
 use serde::Serialize;
+use wharf_core::memory::{Per, StructureBytes};
 
 use super::rows::{Planned, Target, fallback};
 
@@ -35,6 +36,21 @@ pub struct Measured {
     pub candidates: usize,
     /// Where the shapes are from.
     pub shapes: &'static str,
+    /// What the shard's structures take.
+    pub memory: Vec<StructureBytes>,
+}
+
+/// What one structure takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Structure {
+    /// What it is.
+    pub name: &'static str,
+    /// What it grows with: `node`, `allocation`, or neither (`shard`).
+    pub per: &'static str,
+    /// In all.
+    pub bytes: u64,
+    /// For each node or allocation.
+    pub each: f64,
 }
 
 /// One target and how the row stands to it.
@@ -77,6 +93,7 @@ pub struct Row {
     shapes: &'static str,
     fallback: &'static str,
     targets: Vec<Held>,
+    memory: Vec<Structure>,
 }
 
 fn rounded(value: f64) -> f64 {
@@ -88,6 +105,20 @@ impl Row {
     #[must_use]
     pub fn new(planned: &Planned, measured: Measured) -> Self {
         let Measured { ns_per_op, floor_ns_per_op, scan_ns_per_op, .. } = measured;
+        let structure = |structure: &StructureBytes| {
+            let (per, count) = match structure.per {
+                Per::Node => ("node", planned.nodes as usize),
+                Per::Allocation => ("allocation", measured.live),
+                Per::Shard => ("shard", 1),
+            };
+            let each = rounded(structure.bytes as f64 / count.max(1) as f64);
+            Structure { name: structure.name, per, bytes: structure.bytes, each }
+        };
+        let memory: Vec<Structure> = measured.memory.iter().map(structure).collect();
+        let each = |per: &str| {
+            let of_kind = memory.iter().filter(|structure| structure.per == per);
+            Some(rounded(of_kind.map(|structure| structure.each).sum()))
+        };
         Self {
             name: planned.row.name,
             policy: planned.policy.name(),
@@ -102,8 +133,8 @@ impl Row {
             floor_p99_ns: measured.floor_p99_ns,
             visited_max: measured.visited_max,
             visited_mean: rounded(measured.visited_mean),
-            bytes_per_node: None,
-            bytes_per_allocation: None,
+            bytes_per_node: each("node"),
+            bytes_per_allocation: each("allocation"),
             utilisation_percent: measured.utilisation_percent,
             refused_percent: rounded(measured.refused_percent),
             live_allocations: measured.live,
@@ -111,6 +142,7 @@ impl Row {
             shapes: measured.shapes,
             fallback: fallback(planned.policy),
             targets: Vec::new(),
+            memory,
         }
     }
 
@@ -155,6 +187,18 @@ impl Row {
         if let Some(bytes) = self.bytes_per_allocation {
             self.at_most("bytes per allocation", 128.0, bytes);
         }
+    }
+
+    /// Nodes of its cluster.
+    #[must_use]
+    pub fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
+    /// What each structure takes.
+    #[must_use]
+    pub fn memory(&self) -> MemoryTable<'_> {
+        MemoryTable(self)
     }
 
     /// Whether every target is met.
@@ -226,5 +270,23 @@ impl fmt::Display for Row {
             figure(self.bytes_per_allocation),
             if self.is_met() { "met".to_owned() } else { format!("missed: {}", self.missed()) }
         )
+    }
+}
+
+/// The memory of a row as a table.
+pub struct MemoryTable<'a>(&'a Row);
+
+impl fmt::Display for MemoryTable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Row { nodes, live_allocations, policy, name, .. } = self.0;
+        write!(f, "memory of {name}, {policy}, {nodes} nodes, {live_allocations} allocations:")?;
+        for Structure { name, per, bytes, each } in &self.0.memory {
+            write!(f, "\n  {name:<32} {bytes:>14} bytes  {each:>10.1} per {per}")?;
+        }
+        let of = [("node", self.0.bytes_per_node), ("allocation", self.0.bytes_per_allocation)];
+        for (per, bytes) in of {
+            write!(f, "\n  {:<32} {:>14}        {:>10} per {per}", "in all", "", figure(bytes))?;
+        }
+        Ok(())
     }
 }

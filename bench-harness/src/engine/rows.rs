@@ -105,7 +105,8 @@ impl Selection {
             anyhow::bail!("`{unknown}` is not a row: give one of {}", names.join(", "));
         }
         let alone = !self.nodes.is_empty() || self.policy.is_some();
-        let policy_row = if self.policy.is_some_and(|policy| policy.name() == "fgd") { "fgd" } else { "steady" };
+        let policy_row =
+            if self.policy.is_some_and(|policy| policy.name() == "fgd") { "fgd" } else { "steady" };
         let selected = |row: &&RowSpec| match &self.rows[..] {
             [] if alone => row.name == policy_row,
             [] => true,
@@ -127,8 +128,12 @@ impl Selection {
 #[must_use]
 pub fn fallback(policy: Policy) -> &'static str {
     match policy.name() {
-        "least-fit" | "best-fit" => "the walk goes on, leaf by leaf, past buckets whose maxima exclude the request",
-        "first-fit" | "next-fit" => "the ordinal tree's runs of 16 nodes are scanned where their maxima suffice",
+        "least-fit" | "best-fit" => {
+            "the walk goes on, leaf by leaf, past buckets whose maxima exclude the request"
+        }
+        "first-fit" | "next-fit" => {
+            "the ordinal tree's runs of 16 nodes are scanned where their maxima suffice"
+        }
         "random" => "after 32 draws the fitting nodes are listed, and one of them is drawn",
         _ => "the policy's own",
     }

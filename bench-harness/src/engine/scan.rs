@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use wharf_core::resource::{Demand, GpuAssignment};
 use wharf_core::rng::Rng;
 
-use super::driver::Live;
+use super::driver::{EngineDriver, Live};
 use super::scenario::Scenario;
 use crate::target::LinearScan;
 
@@ -27,18 +27,22 @@ pub struct ScanDriver<'a> {
 }
 
 impl<'a> ScanDriver<'a> {
-    /// The scenario's nodes with what is held on them for good, and with `live`.
+    /// The scenario's nodes with what is held on them for good, and with what `engine` has live.
     #[must_use]
-    pub fn new(scenario: &'a Scenario, live: &VecDeque<Live>, seed: u64) -> Self {
+    pub fn new(scenario: &'a Scenario, engine: &EngineDriver<'_>, seed: u64) -> Self {
+        let live = engine.live();
         let mut scan = LinearScan::new(&scenario.nodes, seed);
         for (node, demand) in &scenario.held {
             scan.hold(*node as usize, demand);
         }
-        let live: VecDeque<Held> =
-            live.iter().map(|live| Held { node: live.node, request: live.request, gpus: live.gpus }).collect();
+        let live: VecDeque<Held> = live
+            .iter()
+            .map(|live| Held { node: live.node, request: live.request, gpus: live.gpus })
+            .collect();
         for held in &live {
             scan.take(held.node as usize, demand_of(scenario, held.request), held.gpus);
         }
+        scan.go_on_from(engine.last_placed() as usize);
         Self { scenario, scan, rng: Rng::new(seed ^ 0x5CA7), live }
     }
 
@@ -72,17 +76,16 @@ impl<'a> ScanDriver<'a> {
         self.live.push_back(held);
     }
 
-    /// Releases and places as told; the node and GPUs chosen. For comparing decisions.
-    pub fn decide(&mut self, released: &Live, request: u32) -> Option<(u32, GpuAssignment)> {
+    /// Releases what the engine released. For comparing decisions, as is [`place`](Self::place).
+    pub fn release(&mut self, released: &Live) {
         let demand = demand_of(self.scenario, released.request);
         self.scan.release(released.node as usize, demand, released.gpus);
-        let placed = self.scan.place(&self.scenario.requests[request as usize])?;
-        Some((u32::try_from(placed.0).expect("nodes are counted by u32"), placed.1))
     }
 
-    /// Takes what the engine placed beside the measured ops.
-    pub fn follow(&mut self, placed: &Live) {
-        self.scan.take(placed.node as usize, demand_of(self.scenario, placed.request), placed.gpus);
+    /// Places a request: the node and its GPU instances.
+    pub fn place(&mut self, request: u32) -> Option<(u32, GpuAssignment)> {
+        let (node, gpus) = self.scan.place(&self.scenario.requests[request as usize])?;
+        Some((u32::try_from(node).expect("nodes are counted by u32"), gpus))
     }
 }
 

@@ -152,6 +152,11 @@ impl LinearScan {
         self.take(node, demand, gpus);
     }
 
+    /// The next NextFit scan starts at this node.
+    pub fn go_on_from(&mut self, node: usize) {
+        self.next_fit = node;
+    }
+
     /// Gives back what a placement took.
     pub fn release(&mut self, node: usize, demand: &Demand, gpus: GpuAssignment) {
         self.records[node].cpu += demand.cpu.units();

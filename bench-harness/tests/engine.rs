@@ -133,7 +133,7 @@ fn clusters_are_as_full_as_rows_say() {
         let mean = engine.utilisation_mean();
         assert!((low - 200..=high).contains(&mean), "{kind:?}, {policy}: {mean} in the mean");
         // And the shard's own books say the same.
-        let load = engine.shard().facts().load;
+        let load = engine.facts().load;
         let shares = load.map(|(capacity, allocated)| allocated * 10_000 / capacity.max(1));
         let most = shares.into_iter().max().expect("three resources");
         assert_eq!(most, i128::from(engine.utilisation()), "{kind:?}, {policy}");

@@ -13,7 +13,7 @@ use wharf_core::node::NodeRegistration;
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{Demand, GpuAssignment};
 use wharf_core::rng::Rng;
-use wharf_core::shard::{Command, Outcome, Shard, ShardConfig};
+use wharf_core::shard::{Command, Outcome, Shard, ShardConfig, ShardFacts};
 use wharf_core::time::Time;
 
 use super::scenario::{Fill, Scenario};
@@ -152,6 +152,11 @@ impl<'a> EngineDriver<'a> {
     #[must_use]
     pub fn shard(&self) -> &Shard {
         &self.shard
+    }
+
+    /// What the router may know of the shard.
+    pub fn facts(&mut self) -> ShardFacts {
+        self.shard.facts()
     }
 
     /// Measured ops, and how many of their requests were refused.

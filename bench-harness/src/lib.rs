@@ -8,12 +8,14 @@
 //! | [`target`] | what a replay drives: the engine in process, a server over QUIC, the linear scan |
 //! | [`replay`] | the driver, its report, the placements file |
 //! | [`demo`] | a whole service on loopback under churn: what a newcomer runs first |
+//! | [`engine`] | one step of a shard beside a floor and a linear scan: speed, visits, memory |
 //! | [`verify`] | an independent check of a placements file |
 //! | [`cli`] | the commands of `wharf-bench` |
 #![forbid(unsafe_code)]
 
 pub mod cli;
 pub mod demo;
+pub mod engine;
 pub mod replay;
 pub mod target;
 pub mod trace;

@@ -7,6 +7,7 @@
 //! | module | what stands there |
 //! |---|---|
 //! | [`ids`], [`time`], [`rng`], [`hash`], [`limits`] | what everything rests on |
+//! | [`memory`] | what structures take, in bytes |
 //! | [`resource`], [`node`], [`request`] | the model: amounts, GPUs, labels, demands |
 //! | [`index`] | DistBuckets: which node a policy chooses |
 //! | [`shard`] | the state machine `step(batch, now) -> outcomes` and its books |
@@ -25,6 +26,7 @@ pub mod ids;
 pub mod index;
 pub mod limits;
 pub mod map;
+pub mod memory;
 pub mod node;
 pub mod planted;
 pub mod registrar;

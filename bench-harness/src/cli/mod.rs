@@ -1,6 +1,7 @@
 //! The command line of `wharf-bench`.
 
 mod demo;
+mod engine;
 mod generate;
 mod replay;
 mod verify;
@@ -21,6 +22,8 @@ enum Command {
     Demo(demo::DemoArgs),
     /// Feed a cluster trace to an engine and report rate, latency, utilisation and books.
     Replay(replay::ReplayArgs),
+    /// Measure one step of a shard beside a floor and a linear scan: speed, visits, memory.
+    Engine(engine::EngineArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
     Generate(generate::GenerateArgs),
     /// Check a placements file against its trace, with code that shares nothing with the engine.
@@ -36,6 +39,7 @@ impl Cli {
         match self.command {
             Command::Demo(args) => args.run(),
             Command::Replay(args) => args.run(),
+            Command::Engine(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Verify(args) => args.run(),
         }

@@ -10,6 +10,7 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use wharf_core::ids::NodeId;
 use wharf_core::index::{Geometry, ResourceVector};
 use wharf_core::node::{Labels, NodeSpec, Selector};
 use wharf_core::request::{PlacementRequest, Policy};
@@ -125,13 +126,35 @@ impl LinearScan {
             whole_gpus,
             classes: request.selector.as_ref().map(|selector| self.classes_of(selector)),
         };
-        let node = self.find(request.policy, &asked)?;
+        let node = match &request.candidates {
+            Some(named) => self.find_among(named, request.policy, &asked)?,
+            None => self.find(request.policy, &asked)?,
+        };
         let gpus = self.gpus[node].choose(demand.gpu).expect("the node was checked to fit");
-        self.gpus[node].take(gpus);
-        self.records[node].cpu -= asked.cpu;
-        self.records[node].memory -= asked.memory;
-        self.refresh(node);
+        self.take(node, demand, gpus);
         Some((node, gpus))
+    }
+
+    /// Takes what was placed elsewhere: on this node, these GPU instances.
+    pub fn take(&mut self, node: usize, demand: &Demand, gpus: GpuAssignment) {
+        self.gpus[node].take(gpus);
+        self.records[node].cpu -= demand.cpu.units();
+        self.records[node].memory -= demand.memory.units();
+        self.refresh(node);
+    }
+
+    /// Takes `demand` from this node, of the GPU instances that the books choose.
+    ///
+    /// # Panics
+    /// When the node has no GPUs for it.
+    pub fn hold(&mut self, node: usize, demand: &Demand) {
+        let gpus = self.gpus[node].choose(demand.gpu).expect("a node with GPUs enough");
+        self.take(node, demand, gpus);
+    }
+
+    /// The next NextFit scan starts at this node.
+    pub fn go_on_from(&mut self, node: usize) {
+        self.next_fit = node;
     }
 
     /// Gives back what a placement took.
@@ -165,6 +188,30 @@ impl LinearScan {
                 self.fitting.extend(fitting.map(|(node, _): (u32, _)| node));
                 let count = self.fitting.len() as u64;
                 (count > 0).then(|| self.fitting[self.rng.below(count) as usize] as usize)
+            }
+        }
+    }
+
+    /// As [`find`](Self::find) over named nodes alone: the node of index `i` has the id `i + 1`.
+    fn find_among(&mut self, named: &[NodeId], policy: Policy, asked: &Asked) -> Option<usize> {
+        let nodes = named.iter().map(|id| id.0 as usize - 1);
+        let mut fitting = nodes.filter(|&node| asked.fits(&self.records[node]));
+        let rank = |&node: &usize| self.records[node].rank;
+        match policy {
+            Policy::FirstFit => fitting.next(),
+            Policy::BestFit => fitting.min_by_key(rank),
+            // Of equals the last would be taken: from behind it is the first.
+            Policy::LeastFit => fitting.rev().max_by_key(rank),
+            Policy::NextFit => {
+                let start = self.next_fit;
+                let first = fitting.next()?;
+                let ahead = if first >= start { Some(first) } else { fitting.find(|&node| node >= start) };
+                self.next_fit = ahead.unwrap_or(first);
+                Some(self.next_fit)
+            }
+            Policy::Random => {
+                let count = fitting.clone().count() as u64;
+                (count > 0).then(|| fitting.nth(self.rng.below(count) as usize))?
             }
         }
     }

@@ -5,6 +5,7 @@ use hashbrown::HashTable;
 use super::table::{NO_ALLOCATION, NodeTable};
 use crate::ids::AllocationId;
 use crate::index::Slot;
+use crate::memory;
 use crate::resource::{Demand, GpuAssignment};
 
 /// Records of one page: pages are never moved or copied, so there is never room for twice the
@@ -149,13 +150,12 @@ impl Ledger {
         })
     }
 
-    /// Bytes that its structures hold.
-    pub(super) fn bytes(&self) -> usize {
+    /// What each structure takes.
+    pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
         let records: usize = self.pages.iter().map(Vec::capacity).sum();
-        records * size_of::<Option<Allocation>>()
-            + self.pages.capacity() * size_of::<Vec<Option<Allocation>>>()
-            + self.free.capacity() * size_of::<u32>()
-            + self.by_id.allocation_size()
+        let records = (records * size_of::<Option<Allocation>>()) as u64;
+        add("allocation records", records + memory::of_vec(&self.pages) + memory::of_vec(&self.free));
+        add("allocations by id", self.by_id.allocation_size() as u64);
     }
 
     /// Checks that table and records name each other.

@@ -12,6 +12,7 @@ pub use command::{
 };
 mod explain;
 mod ledger;
+mod memory;
 mod refusal;
 pub use refusal::{Check, Refusal, Shortage};
 mod selectors;

@@ -10,6 +10,7 @@ use super::table::NodeTable;
 use crate::index::{Candidates, Mark, Marks, Slot};
 use crate::limits::{CANDIDATE_WALK_MAX, SELECTORS_KEPT_MAX};
 use crate::map::FixedMap;
+use crate::memory;
 use crate::node::{Labels, Selector};
 
 /// Members are kept as a list up to twice the size at which they are walked, so that one node
@@ -194,6 +195,13 @@ impl SelectorSets {
         for set in &mut self.sets {
             set.set(slot, false);
         }
+    }
+
+    /// What the kept sets take.
+    pub(super) fn memory(&self) -> u64 {
+        let of_set =
+            |set: &CandidateSet| memory::of_vec(&set.bits) + set.few.as_ref().map_or(0, memory::of_vec);
+        memory::of_vec(&self.sets) + memory::of_map(&self.by_hash) + self.sets.iter().map(of_set).sum::<u64>()
     }
 
     /// Checks every kept set against the labels.

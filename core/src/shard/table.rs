@@ -6,6 +6,7 @@ use crate::ids::{NodeId, Ordinal, PartitionId, ResourceId};
 use crate::index::{ResourceVector, Slot};
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::map::FixedMap;
+use crate::memory;
 use crate::node::{NodeRegistration, NodeState};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
 
@@ -185,6 +186,21 @@ impl NodeTable {
 
     pub(super) fn len(&self) -> usize {
         self.by_id.len()
+    }
+
+    /// What each structure takes.
+    pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
+        add("rooms", memory::of_vec(&self.rooms));
+        add("hot records", memory::of_vec(&self.hot));
+        let custom = self.cold.iter().flatten().map(|cold| memory::of_vec(&cold.custom));
+        add("cold records", memory::of_vec(&self.cold) + custom.sum::<u64>());
+        let texts = self.cold.iter().flatten().map(|cold| {
+            let spec = &cold.registration.spec;
+            // A shared slice has two counters before it; a label is two pointers with lengths.
+            16 + spec.name.len() + 16 + 32 * spec.labels.len()
+        });
+        add("names and lists of labels", texts.sum::<usize>() as u64);
+        add("nodes by id", memory::of_map(&self.by_id) + memory::of_vec(&self.free));
     }
 
     /// Registered nodes, in order of slot.

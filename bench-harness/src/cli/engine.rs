@@ -1,0 +1,76 @@
+//! `wharf-bench engine`.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use wharf_core::request::Policy;
+use wharf_ops::cli::say;
+
+use crate::engine::report::{Heading, Row};
+use crate::engine::rows::Selection;
+use crate::engine::shapes::Shapes;
+use crate::engine::{Budget, measure_all};
+
+#[derive(Debug, Args)]
+pub(super) struct EngineArgs {
+    /// Rows by name, separated by commas [default: all].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    rows: Vec<String>,
+    /// Numbers of nodes, in the place of each row's own; without --rows: of `steady` alone.
+    #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
+    nodes: Vec<u32>,
+    /// The policy, in the place of each row's own; without --rows: of `steady` alone.
+    #[arg(long)]
+    policy: Option<Policy>,
+    /// About how long the engine is measured in each row.
+    #[arg(long, value_name = "S", default_value_t = 0.5, conflicts_with = "ops")]
+    seconds: f64,
+    /// Ops of each pass instead: the same numbers then give the same requests.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    ops: Option<u32>,
+    /// Of nodes, requests and the random policy.
+    #[arg(long, default_value_t = 0)]
+    seed: u64,
+    /// Pod list in openb's columns to draw request shapes from [default: that of the trace, where
+    /// it lies in ../shared/data/openb; else a synthetic list like it].
+    #[arg(long, value_name = "FILE")]
+    shapes: Option<PathBuf>,
+    /// Print what each structure takes for every row, not for the largest alone.
+    #[arg(long, conflicts_with = "json")]
+    memory: bool,
+    /// Print a JSON array of rows instead of a table.
+    #[arg(long)]
+    json: bool,
+}
+
+impl EngineArgs {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let Self { rows, nodes, policy, seconds, ops, seed, shapes, memory, json } = self;
+        let plan = Selection { rows, nodes, policy }.plan()?;
+        let shapes = Shapes::load(shapes.as_deref(), seed)?;
+        let limit = Duration::try_from_secs_f64(seconds)
+            .ok()
+            .filter(|limit| !limit.is_zero())
+            .ok_or_else(|| anyhow::anyhow!("--seconds {seconds}: give a positive number of seconds"))?;
+        let budget = ops.map_or(Budget::Time(limit), |ops| Budget::Ops(ops as usize));
+        if json {
+            let rows = measure_all(&plan, &shapes, budget, seed, |_| {});
+            say(format_args!("{}", serde_json::to_string_pretty(&rows)?));
+            return Ok(());
+        }
+        say(format_args!("request shapes: {} ({} pods)", shapes.source, shapes.demands.len()));
+        say(format_args!("{Heading}"));
+        let rows = measure_all(&plan, &shapes, budget, seed, |row| say(format_args!("{row}")));
+        let largest = rows.iter().map(Row::nodes).max();
+        let first = rows.iter().position(|row| Some(row.nodes()) == largest);
+        for (at, row) in rows.iter().enumerate() {
+            if memory || Some(at) == first {
+                say(format_args!("{}", row.memory()));
+            }
+        }
+        let met = rows.iter().filter(|row| row.is_met()).count();
+        say(format_args!("{met} of {} rows meet their targets", rows.len()));
+        Ok(())
+    }
+}

@@ -1,0 +1,185 @@
+//! The passes over one row, and their order.
+
+use std::collections::HashMap;
+use std::time::{Duration, Instant};
+
+use wharf_core::request::Policy;
+
+use super::driver::{EngineDriver, Singles};
+use super::floor_driver::FloorDriver;
+use super::report::{Measured, Row};
+use super::rows::{Planned, ROWS, Target};
+use super::scan::ScanDriver;
+use super::scenario::Kind;
+use super::shapes::Shapes;
+
+/// How long a row is measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Budget {
+    /// About this long in each of engine and floor, a part of it for single ops and scan.
+    Time(Duration),
+    /// This many ops in each pass.
+    Ops(usize),
+}
+
+/// Segments at least, so that their median is one.
+const SEGMENTS_MIN: usize = 5;
+/// How long a segment of the engine takes, about.
+const SEGMENT: Duration = Duration::from_millis(20);
+/// Ops of a segment at most.
+const SEGMENT_OPS_MAX: usize = 32_768;
+/// Single ops that are timed at most.
+const SINGLES_MAX: usize = 100_000;
+
+/// Where the time of one row goes.
+struct Passes {
+    budget: Budget,
+    segment: usize,
+}
+
+impl Passes {
+    /// Lets the engine come to its steady state, and finds the length of a segment.
+    fn warm_up(budget: Budget, engine: &mut EngineDriver<'_>) -> Self {
+        let segment = match budget {
+            Budget::Ops(ops) => ops.div_ceil(SEGMENTS_MIN),
+            Budget::Time(_) => {
+                let (mut ops, mut elapsed) = (0, Duration::ZERO);
+                while elapsed < SEGMENT && ops < SEGMENT_OPS_MAX {
+                    let (done, took) = engine.run(256);
+                    (ops, elapsed) = (ops + done, elapsed + took);
+                }
+                let each = elapsed.as_nanos() / ops as u128 + 1;
+                ((SEGMENT.as_nanos() / each) as usize).clamp(64, SEGMENT_OPS_MAX)
+            }
+        };
+        Self { budget, segment }
+    }
+
+    /// Engine and floor in turns: the median nanoseconds per op of each.
+    fn in_turns(&self, engine: &mut EngineDriver<'_>, floor: &mut FloorDriver) -> (f64, f64) {
+        let (mut of_engine, mut of_floor) = (Vec::new(), Vec::new());
+        let mut spent = Duration::ZERO;
+        let floor_segment = match self.budget {
+            Budget::Ops(_) => self.segment,
+            Budget::Time(_) => SEGMENT_OPS_MAX,
+        };
+        loop {
+            let (ops, took) = floor.run(floor_segment);
+            of_floor.push(took.as_nanos() as f64 / ops as f64);
+            let (ops, took) = engine.run(self.segment);
+            of_engine.push(took.as_nanos() as f64 / ops as f64);
+            spent += took;
+            let enough = match self.budget {
+                Budget::Ops(_) => true,
+                Budget::Time(limit) => spent >= limit,
+            };
+            if enough && of_engine.len() >= SEGMENTS_MIN {
+                return (median(&mut of_engine), median(&mut of_floor));
+            }
+        }
+    }
+
+    fn singles(&self, engine: &mut EngineDriver<'_>) -> Singles {
+        let mut singles = Singles::default();
+        match self.budget {
+            Budget::Ops(ops) => engine.run_singly(ops, &mut singles),
+            Budget::Time(limit) => {
+                let started = Instant::now();
+                while started.elapsed() < limit && singles.nanos.len() < SINGLES_MAX {
+                    engine.run_singly(64, &mut singles);
+                }
+            }
+        }
+        singles
+    }
+
+    fn scan(&self, scan: &mut ScanDriver<'_>) -> f64 {
+        let (ops, elapsed) = match self.budget {
+            Budget::Ops(ops) => scan.run(ops, Duration::MAX),
+            Budget::Time(limit) => scan.run(usize::MAX, limit / 2),
+        };
+        elapsed.as_nanos() as f64 / ops as f64
+    }
+}
+
+fn median(values: &mut [f64]) -> f64 {
+    values.sort_unstable_by(f64::total_cmp);
+    values[values.len() / 2]
+}
+
+/// The value below which `per_mille` thousandths of the values lie.
+fn quantile(values: &mut [u32], per_mille: usize) -> u32 {
+    values.sort_unstable();
+    values[(values.len() * per_mille / 1000).min(values.len() - 1)]
+}
+
+/// Whether there is a scan of this policy to compare with.
+fn is_scanned(policy: Policy) -> bool {
+    policy.name() != "fgd"
+}
+
+fn measure(planned: &Planned, shapes: &Shapes, budget: Budget, seed: u64, with_scan: bool) -> Row {
+    let Planned { row, nodes, policy } = *planned;
+    let scenario = row.kind.scenario(nodes, policy, shapes, seed);
+    let steady = (row.kind != Kind::Steady).then(|| Kind::Steady.scenario(nodes, policy, shapes, seed));
+    let mut floor = FloorDriver::new(steady.as_ref().unwrap_or(&scenario), policy, seed);
+    drop(steady);
+    let mut engine = EngineDriver::new(&scenario, seed);
+    let passes = Passes::warm_up(budget, &mut engine);
+    let (ns_per_op, floor_ns_per_op) = passes.in_turns(&mut engine, &mut floor);
+    let mut singles = passes.singles(&mut engine);
+    let mut floor_singles = floor.run_singly(singles.nanos.len());
+    let (ops, refused) = engine.ops();
+    let scan_ns_per_op = (with_scan && is_scanned(policy))
+        .then(|| passes.scan(&mut ScanDriver::new(&scenario, &engine, seed)));
+    Row::new(
+        planned,
+        Measured {
+            ns_per_op,
+            floor_ns_per_op,
+            scan_ns_per_op,
+            p50_ns: quantile(&mut singles.nanos, 500),
+            p99_ns: quantile(&mut singles.nanos, 990),
+            floor_p99_ns: quantile(&mut floor_singles, 990),
+            visited_max: singles.visited_max,
+            visited_mean: singles.visited as f64 / singles.nanos.len() as f64,
+            utilisation_percent: engine.utilisation_mean() as f64 / 100.0,
+            refused_percent: refused as f64 * 100.0 / ops as f64,
+            live: engine.live().len() + scenario.held.len(),
+            candidates: scenario.candidates,
+            shapes: shapes.source,
+            memory: engine.shard().memory(),
+        },
+    )
+}
+
+/// Measures `plan`, handing over each row as it is done.
+pub fn measure_all(
+    plan: &[Planned],
+    shapes: &Shapes,
+    budget: Budget,
+    seed: u64,
+    mut done: impl FnMut(&Row),
+) -> Vec<Row> {
+    let mut rows: Vec<Row> = Vec::new();
+    // What rows are compared with, by nodes and policy: `steady` of the same run.
+    let mut references: HashMap<(u32, &'static str), Row> = HashMap::new();
+    for planned in plan {
+        let mut row = measure(planned, shapes, budget, seed, true);
+        if planned.row.target == Target::Steady {
+            references.insert((planned.nodes, planned.policy.name()), row.clone());
+            row.hold_against(planned, &row.clone());
+        } else {
+            // FirstFit, NextFit and Random have no steady row: theirs is that of BestFit.
+            let spreads = planned.policy == Policy::LeastFit;
+            let policy = if spreads { Policy::LeastFit } else { Policy::BestFit };
+            let reference = references.entry((planned.nodes, policy.name())).or_insert_with(|| {
+                measure(&Planned { row: ROWS[0], policy, ..*planned }, shapes, budget, seed, false)
+            });
+            row.hold_against(planned, reference);
+        }
+        done(&row);
+        rows.push(row);
+    }
+    rows
+}

@@ -1,0 +1,292 @@
+//! The figures of a row, the targets they are held against, and how both are printed.
+
+use std::fmt;
+
+use serde::Serialize;
+use wharf_core::memory::{Per, StructureBytes};
+
+use super::rows::{Planned, Target, fallback};
+
+/// What was measured.
+#[derive(Clone, Debug)]
+pub struct Measured {
+    /// Nanoseconds of one place plus one release, in batches.
+    pub ns_per_op: f64,
+    /// The same of the floor.
+    pub floor_ns_per_op: f64,
+    /// The same of the scan, where there is one.
+    pub scan_ns_per_op: Option<f64>,
+    /// The median of single ops.
+    pub p50_ns: u32,
+    /// Ninety-nine in a hundred single ops were faster.
+    pub p99_ns: u32,
+    /// The same of the floor.
+    pub floor_p99_ns: u32,
+    /// Vertices and nodes visited by one request at most.
+    pub visited_max: u64,
+    /// And in the mean.
+    pub visited_mean: f64,
+    /// What of the scarcest resource was allocated.
+    pub utilisation_percent: f64,
+    /// Requests that were refused.
+    pub refused_percent: f64,
+    /// Live allocations.
+    pub live: usize,
+    /// Nodes of a candidate set.
+    pub candidates: usize,
+    /// Where the shapes are from.
+    pub shapes: &'static str,
+    /// What the shard's structures take.
+    pub memory: Vec<StructureBytes>,
+}
+
+/// What one structure takes.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Structure {
+    /// What it is.
+    pub name: &'static str,
+    /// What it grows with: `node`, `allocation`, or neither (`shard`).
+    pub per: &'static str,
+    /// In all.
+    pub bytes: u64,
+    /// For each node or allocation.
+    pub each: f64,
+}
+
+/// One target and how the row stands to it.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Held {
+    /// What is compared.
+    pub what: &'static str,
+    /// What it should be at most, or where `at_least` at least.
+    pub limit: f64,
+    /// Which way round.
+    pub at_least: bool,
+    /// What it is.
+    pub value: f64,
+    /// Whether that is enough.
+    pub met: bool,
+}
+
+/// One row of the report: the fields of the JSON.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Row {
+    name: &'static str,
+    policy: &'static str,
+    nodes: u32,
+    ns_per_op: f64,
+    floor_ns_per_op: f64,
+    ratio_to_floor: f64,
+    scan_ns_per_op: Option<f64>,
+    ratio_to_scan: Option<f64>,
+    p50_ns: u32,
+    p99_ns: u32,
+    floor_p99_ns: u32,
+    visited_max: u64,
+    visited_mean: f64,
+    bytes_per_node: Option<f64>,
+    bytes_per_allocation: Option<f64>,
+    utilisation_percent: f64,
+    refused_percent: f64,
+    live_allocations: usize,
+    candidates: usize,
+    shapes: &'static str,
+    fallback: &'static str,
+    targets: Vec<Held>,
+    memory: Vec<Structure>,
+}
+
+fn rounded(value: f64) -> f64 {
+    (value * 100.0).round() / 100.0
+}
+
+impl Row {
+    /// The row of what was measured, held against nothing yet.
+    #[must_use]
+    pub fn new(planned: &Planned, measured: Measured) -> Self {
+        let Measured { ns_per_op, floor_ns_per_op, scan_ns_per_op, .. } = measured;
+        let structure = |structure: &StructureBytes| {
+            let (per, count) = match structure.per {
+                Per::Node => ("node", planned.nodes as usize),
+                Per::Allocation => ("allocation", measured.live),
+                Per::Shard => ("shard", 1),
+            };
+            let each = rounded(structure.bytes as f64 / count.max(1) as f64);
+            Structure { name: structure.name, per, bytes: structure.bytes, each }
+        };
+        let memory: Vec<Structure> = measured.memory.iter().map(structure).collect();
+        let each = |per: &str| {
+            let of_kind = memory.iter().filter(|structure| structure.per == per);
+            Some(rounded(of_kind.map(|structure| structure.each).sum()))
+        };
+        Self {
+            name: planned.row.name,
+            policy: planned.policy.name(),
+            nodes: planned.nodes,
+            ns_per_op: rounded(ns_per_op),
+            floor_ns_per_op: rounded(floor_ns_per_op),
+            ratio_to_floor: rounded(ns_per_op / floor_ns_per_op),
+            scan_ns_per_op: scan_ns_per_op.map(rounded),
+            ratio_to_scan: scan_ns_per_op.map(|scan| rounded(scan / ns_per_op)),
+            p50_ns: measured.p50_ns,
+            p99_ns: measured.p99_ns,
+            floor_p99_ns: measured.floor_p99_ns,
+            visited_max: measured.visited_max,
+            visited_mean: rounded(measured.visited_mean),
+            bytes_per_node: each("node"),
+            bytes_per_allocation: each("allocation"),
+            utilisation_percent: measured.utilisation_percent,
+            refused_percent: rounded(measured.refused_percent),
+            live_allocations: measured.live,
+            candidates: measured.candidates,
+            shapes: measured.shapes,
+            fallback: fallback(planned.policy),
+            targets: Vec::new(),
+            memory,
+        }
+    }
+
+    fn at_most(&mut self, what: &'static str, limit: f64, value: f64) {
+        self.targets.push(Held { what, limit: rounded(limit), at_least: false, value, met: value <= limit });
+    }
+
+    fn at_least(&mut self, what: &'static str, limit: f64, value: f64) {
+        self.targets.push(Held { what, limit, at_least: true, value, met: value >= limit });
+    }
+
+    /// Holds the row against its targets; `steady` is what it is compared with.
+    pub fn hold_against(&mut self, planned: &Planned, steady: &Self) {
+        match planned.row.target {
+            Target::Steady => {
+                self.at_most("times the floor", 4.0, self.ratio_to_floor);
+                if self.nodes == 10_000 {
+                    self.at_most("ns", 600.0, self.ns_per_op);
+                }
+                let times = [(10_000, 50.0), (100_000, 500.0)];
+                let limit = times.into_iter().find(|&(nodes, _)| nodes == self.nodes);
+                if let (Some((_, limit)), Some(ratio)) = (limit, self.ratio_to_scan) {
+                    self.at_least("times as fast as the scan", limit, ratio);
+                }
+            }
+            Target::Unkind => {
+                let limit = 10.0 * f64::from(steady.p99_ns);
+                self.at_most("ns of p99, ten times that of steady", limit, f64::from(self.p99_ns));
+            }
+            Target::Candidates => {
+                // Of a search over all nodes one in nodes / set finds a candidate.
+                let set = self.candidates as f64;
+                let search = steady.visited_mean * f64::from(self.nodes) / set.max(1.0);
+                let limit = 4.0 * set.min(search) + 16.0;
+                self.at_most("visits, by the smaller of set and search", limit, self.visited_mean);
+            }
+            Target::Fragmentation => self.at_most("ns", 20_000.0, self.ns_per_op),
+        }
+        if let Some(bytes) = self.bytes_per_node {
+            self.at_most("bytes per node", 1024.0, bytes);
+        }
+        if let Some(bytes) = self.bytes_per_allocation {
+            self.at_most("bytes per allocation", 128.0, bytes);
+        }
+    }
+
+    /// Nodes of its cluster.
+    #[must_use]
+    pub fn nodes(&self) -> u32 {
+        self.nodes
+    }
+
+    /// What each structure takes.
+    #[must_use]
+    pub fn memory(&self) -> MemoryTable<'_> {
+        MemoryTable(self)
+    }
+
+    /// Whether every target is met.
+    #[must_use]
+    pub fn is_met(&self) -> bool {
+        self.targets.iter().all(|held| held.met)
+    }
+
+    /// The targets that are missed, in words; nothing where all are met.
+    #[must_use]
+    pub fn missed(&self) -> String {
+        let missed = self.targets.iter().filter(|held| !held.met).map(|held| {
+            let bound = if held.at_least { "at least" } else { "at most" };
+            format!("{} {}, {bound} {}", held.value, held.what, held.limit)
+        });
+        missed.collect::<Vec<_>>().join("; ")
+    }
+}
+
+/// The heading of the table.
+pub struct Heading;
+
+impl fmt::Display for Heading {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:<26} {:>9} {:>10} {:>9} {:>8} {:>7} {:>11} {:>8} {:>8} {:>8} {:>6} {:>6} {:>6} {:>6}  target",
+            "row",
+            "nodes",
+            "policy",
+            "ns/op",
+            "floor",
+            "x floor",
+            "scan",
+            "x scan",
+            "p99 ns",
+            "visits",
+            "used %",
+            "ref. %",
+            "B/node",
+            "B/all."
+        )
+    }
+}
+
+/// A figure, or a dash where there is none.
+fn figure(value: Option<f64>) -> String {
+    value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"))
+}
+
+impl fmt::Display for Row {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(
+            f,
+            "{:<26} {:>9} {:>10} {:>9.0} {:>8.0} {:>7.2} {:>11} {:>8} {:>8} {:>8} {:>6.1} {:>6.1} {:>6} {:>6}  {}",
+            self.name,
+            self.nodes,
+            self.policy,
+            self.ns_per_op,
+            self.floor_ns_per_op,
+            self.ratio_to_floor,
+            figure(self.scan_ns_per_op),
+            figure(self.ratio_to_scan),
+            self.p99_ns,
+            self.visited_max,
+            self.utilisation_percent,
+            self.refused_percent,
+            figure(self.bytes_per_node),
+            figure(self.bytes_per_allocation),
+            if self.is_met() { "met".to_owned() } else { format!("missed: {}", self.missed()) }
+        )
+    }
+}
+
+/// The memory of a row as a table.
+pub struct MemoryTable<'a>(&'a Row);
+
+impl fmt::Display for MemoryTable<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Row { nodes, live_allocations, policy, name, .. } = self.0;
+        write!(f, "memory of {name}, {policy}, {nodes} nodes, {live_allocations} allocations:")?;
+        for Structure { name, per, bytes, each } in &self.0.memory {
+            write!(f, "\n  {name:<32} {bytes:>14} bytes  {each:>10.1} per {per}")?;
+        }
+        let of = [("node", self.0.bytes_per_node), ("allocation", self.0.bytes_per_allocation)];
+        for (per, bytes) in of {
+            write!(f, "\n  {:<32} {:>14}        {:>10} per {per}", "in all", "", figure(bytes))?;
+        }
+        Ok(())
+    }
+}

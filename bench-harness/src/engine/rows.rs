@@ -1,0 +1,167 @@
+//! The rows of `wharf-bench engine`, as data.
+
+use wharf_core::request::Policy;
+
+use super::scenario::Kind;
+
+/// A row and what it is measured at unless the command line says otherwise.
+#[derive(Clone, Copy, Debug)]
+pub struct RowSpec {
+    /// As `--rows` and the report name it.
+    pub name: &'static str,
+    /// What it puts before the engine.
+    pub kind: Kind,
+    /// Policies by name: one that the engine does not have yet is left out.
+    pub policies: &'static [&'static str],
+    /// Numbers of nodes.
+    pub nodes: &'static [u32],
+    /// What its figures are held against.
+    pub target: Target,
+}
+
+/// What the figures of a row are held against.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Target {
+    /// The floor, the scan, and at 10,000 nodes 600 ns.
+    Steady,
+    /// Ten times the p99 of `steady`.
+    Unkind,
+    /// Visits within the smaller of candidate set and search.
+    Candidates,
+    /// 20 µs.
+    Fragmentation,
+}
+
+const STEADY: [&str; 2] = ["least-fit", "best-fit"];
+const ALL: [&str; 5] = ["least-fit", "best-fit", "first-fit", "next-fit", "random"];
+
+const fn unkind(name: &'static str, kind: Kind) -> RowSpec {
+    RowSpec { name, kind, policies: &ALL, nodes: &[10_000], target: Target::Unkind }
+}
+
+const fn candidates(name: &'static str, kind: Kind) -> RowSpec {
+    RowSpec { name, kind, policies: &STEADY, nodes: &[10_000], target: Target::Candidates }
+}
+
+/// All rows, in the order of the report.
+pub const ROWS: [RowSpec; 13] = [
+    RowSpec {
+        name: "steady",
+        kind: Kind::Steady,
+        policies: &STEADY,
+        nodes: &[1_000, 10_000, 100_000, 1_000_000],
+        target: Target::Steady,
+    },
+    unkind("adversarial-last", Kind::Last),
+    unkind("adversarial-last-by-less", Kind::LastByLess),
+    unkind("adversarial-anticorrelated", Kind::Anticorrelated),
+    unkind("adversarial-fractions", Kind::Fractions),
+    unkind("full-99.5", Kind::Full),
+    unkind("all-equal", Kind::AllEqual),
+    unkind("all-different", Kind::AllDifferent),
+    candidates("candidates-1", Kind::Candidates(1)),
+    candidates("candidates-10", Kind::Candidates(10)),
+    candidates("candidates-1000", Kind::Candidates(1000)),
+    candidates("candidates-half", Kind::CandidatesHalf),
+    RowSpec {
+        name: "fgd",
+        kind: Kind::Steady,
+        policies: &["fgd"],
+        nodes: &[1_213, 10_000],
+        target: Target::Fragmentation,
+    },
+];
+
+/// One measurement.
+#[derive(Clone, Copy, Debug)]
+pub struct Planned {
+    /// Its row.
+    pub row: RowSpec,
+    /// Nodes of the cluster.
+    pub nodes: u32,
+    /// Which of the fitting nodes a request gets.
+    pub policy: Policy,
+}
+
+/// What the command line selects.
+#[derive(Clone, Debug, Default)]
+pub struct Selection {
+    /// Rows by name; none: all, or where `nodes` or `policy` is given the one that shows the policy.
+    pub rows: Vec<String>,
+    /// Numbers of nodes, in the place of each row's own.
+    pub nodes: Vec<u32>,
+    /// The policy, in the place of each row's own.
+    pub policy: Option<Policy>,
+}
+
+impl Selection {
+    /// The measurements, in the order of [`ROWS`].
+    ///
+    /// # Errors
+    /// A name that no row has.
+    pub fn plan(&self) -> anyhow::Result<Vec<Planned>> {
+        let names = ROWS.map(|row| row.name);
+        if let Some(unknown) = self.rows.iter().find(|name| !names.contains(&name.as_str())) {
+            anyhow::bail!("`{unknown}` is not a row: give one of {}", names.join(", "));
+        }
+        let alone = !self.nodes.is_empty() || self.policy.is_some();
+        let policy_row =
+            if self.policy.is_some_and(|policy| policy.name() == "fgd") { "fgd" } else { "steady" };
+        let selected = |row: &&RowSpec| match &self.rows[..] {
+            [] if alone => row.name == policy_row,
+            [] => true,
+            given => given.iter().any(|name| name == row.name),
+        };
+        let mut plan = Vec::new();
+        for row in ROWS.iter().filter(selected) {
+            let own = row.policies.iter().filter_map(|name| name.parse().ok());
+            let policies: Vec<Policy> = self.policy.map_or_else(|| own.collect(), |policy| vec![policy]);
+            let nodes = if self.nodes.is_empty() { row.nodes } else { &self.nodes };
+            let pairs = nodes.iter().flat_map(|&nodes| policies.iter().map(move |&policy| (nodes, policy)));
+            plan.extend(pairs.map(|(nodes, policy)| Planned { row: *row, nodes, policy }));
+        }
+        Ok(plan)
+    }
+}
+
+/// What a search does when its first way finds nothing soon.
+#[must_use]
+pub fn fallback(policy: Policy) -> &'static str {
+    match policy.name() {
+        "least-fit" | "best-fit" => {
+            "the walk goes on, leaf by leaf, past buckets whose maxima exclude the request"
+        }
+        "first-fit" | "next-fit" => {
+            "the ordinal tree's runs of 16 nodes are scanned where their maxima suffice"
+        }
+        "random" => "after 32 draws the fitting nodes are listed, and one of them is drawn",
+        _ => "the policy's own",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn named(selection: &Selection) -> Vec<(&'static str, u32, &'static str)> {
+        let plan = selection.plan().unwrap();
+        plan.iter().map(|planned| (planned.row.name, planned.nodes, planned.policy.name())).collect()
+    }
+
+    #[test]
+    fn nodes_and_policy_select_one_row() {
+        let policy = Some(Policy::BestFit);
+        let selection = Selection { nodes: vec![500], policy, ..Selection::default() };
+        assert_eq!(named(&selection), [("steady", 500, "best-fit")]);
+        let all = named(&Selection::default());
+        assert!(ROWS.iter().all(|row| row.name == "fgd" || all.iter().any(|&(name, ..)| name == row.name)));
+        assert_eq!(all.iter().filter(|&&(name, ..)| name == "steady").count(), 8);
+    }
+
+    #[test]
+    fn an_unknown_row_is_refused_with_the_names_there_are() {
+        let selection = Selection { rows: vec!["stedy".to_owned()], ..Selection::default() };
+        let error = selection.plan().unwrap_err().to_string();
+        assert!(error.contains("`stedy`") && error.contains("candidates-half"), "{error}");
+    }
+}

@@ -10,11 +10,14 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::index::{Geometry, ResourceVector};
-use wharf_core::node::{Labels, NodeSpec, Selector};
+use wharf_core::node::{GPU_MODEL_LABEL, Labels, NodeSpec, Selector};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuBooks, GpuRequest};
 use wharf_core::rng::Rng;
+
+use super::fragmentation::{FragmentationScan, NodeState, Price};
 
 /// What one check reads.
 #[derive(Clone, Copy)]
@@ -48,6 +51,7 @@ pub struct LinearScan {
     rng: Rng,
     /// The fitting nodes of a Random scan: kept to be reused.
     fitting: Vec<u32>,
+    fragmentation: FragmentationScan,
 }
 
 /// What a scan looks for.
@@ -83,6 +87,7 @@ impl LinearScan {
             next_fit: 0,
             rng: Rng::new(seed),
             fitting: Vec::new(),
+            fragmentation: FragmentationScan::default(),
         };
         assert!(scan.geometry.dimension_count() <= 4, "four coordinates fit one integer");
         let mut known: HashMap<Labels, u32> = HashMap::new();
@@ -98,6 +103,11 @@ impl LinearScan {
             scan.refresh(scan.records.len() - 1);
         }
         scan
+    }
+
+    /// Gives the typical requests of the fragmentation-aware policies; learnt if none are given.
+    pub fn set_typical_shapes(&mut self, typical: &TypicalShapes) {
+        self.fragmentation.give(typical);
     }
 
     /// Brings what is derived from a node's books up to date with them.
@@ -125,8 +135,12 @@ impl LinearScan {
             whole_gpus,
             classes: request.selector.as_ref().map(|selector| self.classes_of(selector)),
         };
-        let node = self.find(request.policy, &asked)?;
-        let gpus = self.gpus[node].choose(demand.gpu).expect("the node was checked to fit");
+        let (node, gpus) = if request.policy.is_fragmentation_aware() {
+            self.find_least_fragmented(request, &asked)?
+        } else {
+            let node = self.find(request.policy, &asked)?;
+            (node, self.gpus[node].choose(demand.gpu).expect("the node was checked to fit"))
+        };
         self.gpus[node].take(gpus);
         self.records[node].cpu -= asked.cpu;
         self.records[node].memory -= asked.memory;
@@ -157,7 +171,9 @@ impl LinearScan {
                 Some(found)
             }
             // Only a better rank replaces: ties stay with the node registered first.
-            Policy::BestFit => self.best(asked, |rank, best| rank < best),
+            Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
+                self.best(asked, |rank, best| rank < best)
+            }
             Policy::LeastFit => self.best(asked, |rank, best| rank > best),
             Policy::Random => {
                 self.fitting.clear();
@@ -167,6 +183,27 @@ impl LinearScan {
                 (count > 0).then(|| self.fitting[self.rng.below(count) as usize] as usize)
             }
         }
+    }
+
+    fn find_least_fragmented(
+        &mut self,
+        request: &PlacementRequest,
+        asked: &Asked,
+    ) -> Option<(usize, GpuAssignment)> {
+        self.fragmentation.handle_arrival(request);
+        let mut best: Option<(Price, usize)> = None;
+        for (node, record) in self.records.iter().enumerate() {
+            if !asked.fits(record) {
+                continue;
+            }
+            let model = self.classes[record.class as usize].get(GPU_MODEL_LABEL);
+            let state = NodeState { cpu: record.cpu, gpus: &self.gpus[node], model };
+            let price = self.fragmentation.price(request, &state);
+            if best.as_ref().is_none_or(|(least, _)| price.cost < least.cost) {
+                best = Some((price, node));
+            }
+        }
+        best.map(|(price, node)| (node, price.gpus))
     }
 
     fn best(&self, asked: &Asked, better: impl Fn(u64, u64) -> bool) -> Option<usize> {

@@ -44,6 +44,8 @@ pub struct LinearScan {
     gpus: Vec<GpuBooks>,
     /// The labels of each class.
     classes: Vec<Labels>,
+    /// The GPU model of each class.
+    models: Vec<Option<Arc<str>>>,
     /// Which classes a selector accepts, by the selector's hash; the selector itself settles it.
     accepted: HashMap<u64, Vec<Accepted>>,
     /// Where the last NextFit scan stopped.
@@ -83,6 +85,7 @@ impl LinearScan {
             records: Vec::with_capacity(nodes.len()),
             gpus: Vec::with_capacity(nodes.len()),
             classes: Vec::new(),
+            models: Vec::new(),
             accepted: HashMap::new(),
             next_fit: 0,
             rng: Rng::new(seed),
@@ -94,6 +97,7 @@ impl LinearScan {
         for node in nodes {
             let class = *known.entry(node.labels.clone()).or_insert_with(|| {
                 scan.classes.push(node.labels.clone());
+                scan.models.push(node.labels.get(GPU_MODEL_LABEL).map(Arc::from));
                 u32::try_from(scan.classes.len() - 1).expect("fewer classes than nodes")
             });
             let (cpu, memory) = (node.cpu.units(), node.memory.units());
@@ -196,7 +200,7 @@ impl LinearScan {
             if !asked.fits(record) {
                 continue;
             }
-            let model = self.classes[record.class as usize].get(GPU_MODEL_LABEL);
+            let model = self.models[record.class as usize].as_ref();
             let state = NodeState { cpu: record.cpu, gpus: &self.gpus[node], model };
             let price = self.fragmentation.price(request, &state);
             if best.as_ref().is_none_or(|(least, _)| price.cost < least.cost) {

@@ -1,11 +1,15 @@
 //! The fragmentation-aware policies by their definition: what the scan and the oracle compute.
 //!
 //! It shares with the engine the typical shapes, and nothing of how nodes are measured: every
-//! typical shape is tried on every node, before and after, and the score of the paper's simulator
-//! is computed as the simulator does, in floating point.
+//! typical shape is tried on every node, before and after (once per state of a node: a trace
+//! would take hours otherwise), and the score of the paper's simulator is computed as the
+//! simulator does, in floating point.
+
+use std::sync::Arc;
 
 use wharf_core::fragmentation::{Learner, TypicalShape, TypicalShapes};
 use wharf_core::limits::GPU_INSTANCES_MAX;
+use wharf_core::map::FixedMap;
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
 
@@ -19,7 +23,7 @@ pub struct NodeState<'a> {
     /// Free parts of its devices.
     pub gpus: &'a GpuBooks,
     /// Their model.
-    pub model: Option<&'a str>,
+    pub model: Option<&'a Arc<str>>,
 }
 
 /// What a placement costs, and the devices it takes there.
@@ -37,7 +41,12 @@ pub struct FragmentationScan {
     given: bool,
     learner: Learner,
     typical: TypicalShapes,
+    /// F by what it is a function of, until other requests are typical.
+    known: FixedMap<(i128, [u16; GPU_INSTANCES_MAX], Option<Arc<str>>), i128>,
 }
+
+/// Remembered values of F.
+const KNOWN_MAX: usize = 1 << 20;
 
 fn idle(gpus: &GpuBooks) -> i128 {
     i128::from(gpus.total_free())
@@ -76,6 +85,7 @@ impl FragmentationScan {
     /// Gives the typical requests.
     pub fn give(&mut self, typical: &TypicalShapes) {
         (self.given, self.typical) = (true, typical.clone());
+        self.known.clear();
     }
 
     /// Counts a request, unless the typical ones are given.
@@ -84,6 +94,7 @@ impl FragmentationScan {
             && let Some(typical) = self.learner.handle_arrival(request)
         {
             self.typical = typical.clone();
+            self.known.clear();
         }
     }
 
@@ -92,9 +103,15 @@ impl FragmentationScan {
     }
 
     /// F of a node, times the sum of all counts.
-    fn fragmentation(&self, cpu: i128, gpus: &GpuBooks, model: Option<&str>) -> i128 {
+    fn fragmentation(&mut self, cpu: i128, gpus: &GpuBooks, model: Option<&Arc<str>>) -> i128 {
+        if self.known.len() >= KNOWN_MAX {
+            self.known.clear();
+        }
+        let free = std::array::from_fn(|instance| gpus.free(instance as u8));
         let shapes = self.typical.shapes().iter();
-        shapes.map(|t| i128::from(t.count) * unusable(t, cpu, gpus, model)).sum()
+        *self.known.entry((cpu, free, model.cloned())).or_insert_with(|| {
+            shapes.map(|t| i128::from(t.count) * unusable(t, cpu, gpus, model.map(AsRef::as_ref))).sum()
+        })
     }
 
     /// Idle GPU beyond what the cpu would serve at the typical requests' cores per device.
@@ -114,7 +131,7 @@ impl FragmentationScan {
 
     /// What a request that fits costs on a node where it costs least; of equal devices the lowest.
     #[must_use]
-    pub fn price(&self, request: &PlacementRequest, node: &NodeState<'_>) -> Price {
+    pub fn price(&mut self, request: &PlacementRequest, node: &NodeState<'_>) -> Price {
         let choices: Vec<GpuAssignment> = match request.demand.gpu {
             GpuRequest::Fraction(part) => (0..GPU_INSTANCES_MAX as u8)
                 .filter(|&instance| node.gpus.free(instance) >= part)
@@ -126,7 +143,8 @@ impl FragmentationScan {
         let cpu = i128::from(node.cpu);
         let left = cpu - i128::from(request.demand.cpu.units());
         let before = self.fragmentation(cpu, node.gpus, node.model);
-        let priced = choices.into_iter().map(|gpus| {
+        let mut best: Option<Price> = None;
+        for gpus in choices {
             let mut after = *node.gpus;
             after.take(gpus);
             let fall = before - self.fragmentation(left, &after, node.model);
@@ -136,11 +154,11 @@ impl FragmentationScan {
             } else {
                 -self.score(fall)
             };
-            Price { cost, gpus }
-        });
-        priced
-            .reduce(|best, next| if next.cost < best.cost { next } else { best })
-            .expect("it was found to fit")
+            if best.is_none_or(|best| cost < best.cost) {
+                best = Some(Price { cost, gpus });
+            }
+        }
+        best.expect("it was found to fit")
     }
 
     /// 100 / (1 + e^-x), rounded down, x being how much F falls, in devices.

@@ -127,8 +127,9 @@ pub(super) struct Measure {
     single: Box<[i64]>,
     /// By model class, cpu class and devices wholly free: those of the shapes of several.
     several: Box<[i64]>,
-    /// What a unit of cpu serves at the typical shapes' ratio, in units of GPU by 2^32.
-    served_per_cpu: u64,
+    /// What a unit of cpu serves at the typical shapes' ratio, in units of GPU by 2^32; none: they
+    /// want no cpu.
+    served_per_cpu: Option<u64>,
     /// By score 1 to 99: the least fall of F, times `total`, in 1/10 000 of a device.
     steps: [i64; 99],
 }
@@ -291,7 +292,8 @@ impl Measure {
     /// shapes, in 1/10 000 of a device.
     #[inline]
     pub(super) fn stranded(&self, cpu: Amount, idle: i64) -> i64 {
-        let served = u128::from(cpu.units().unsigned_abs()) * u128::from(self.served_per_cpu) >> SERVED_SHIFT;
+        let Some(served_per_cpu) = self.served_per_cpu else { return 0 };
+        let served = u128::from(cpu.units().unsigned_abs()) * u128::from(served_per_cpu) >> SERVED_SHIFT;
         (idle - i64::try_from(served).unwrap_or(i64::MAX)).max(0)
     }
 
@@ -336,8 +338,8 @@ impl Measure {
     }
 }
 
-/// By the sums over the typical shapes that want a GPU; without any, cpu is no matter.
-fn served_per_cpu(typical: &TypicalShapes) -> u64 {
+/// By the sums over the typical shapes that want a GPU.
+fn served_per_cpu(typical: &TypicalShapes) -> Option<u64> {
     let (mut cpu, mut gpu) = (0u128, 0u128);
     for TypicalShape { shape, count } in typical.shapes() {
         let devices = shape.gpu.amount().units();
@@ -346,9 +348,8 @@ fn served_per_cpu(typical: &TypicalShapes) -> u64 {
             gpu += u128::from(*count) * u128::from(devices.unsigned_abs());
         }
     }
-    (gpu << SERVED_SHIFT)
-        .checked_div(cpu)
-        .map_or(u64::MAX, |served| u64::try_from(served).unwrap_or(u64::MAX))
+    // Saturated, a unit of cpu serves more than any node has.
+    Some(u64::try_from((gpu << SERVED_SHIFT).checked_div(cpu)?).unwrap_or(u64::MAX))
 }
 
 /// The part of a device that a shape of one device takes.

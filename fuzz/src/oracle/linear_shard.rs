@@ -2,7 +2,6 @@
 
 use std::collections::BTreeMap;
 
-use wharf_bench::target::{FragmentationScan, Price};
 use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId};
 use wharf_core::index::{Dimension, Geometry};
@@ -15,6 +14,7 @@ use wharf_core::shard::{
 };
 use wharf_core::store::ShardState;
 
+use super::fragmentation::{FragmentationScan, Price};
 use super::linear_node::{DEVICE, Lack, LinearNode, custom_total};
 use super::{Choice, Fitting, choose, coordinate};
 
@@ -133,7 +133,7 @@ impl LinearShard {
         self.fragmentation.handle_arrival(request);
         let mut best: Option<(Price, usize)> = None;
         for Fitting { node: at, .. } in fitting {
-            let price = self.nodes[at].price(&self.fragmentation, request);
+            let price = self.nodes[at].price(&mut self.fragmentation, request);
             if best.is_none_or(|(least, _)| price.cost < least.cost) {
                 best = Some((price, at));
             }

@@ -293,7 +293,7 @@ impl Measure {
     #[inline]
     pub(super) fn stranded(&self, cpu: Amount, idle: i64) -> i64 {
         let Some(served_per_cpu) = self.served_per_cpu else { return 0 };
-        let served = u128::from(cpu.units().unsigned_abs()) * u128::from(served_per_cpu) >> SERVED_SHIFT;
+        let served = (u128::from(cpu.units().unsigned_abs()) * u128::from(served_per_cpu)) >> SERVED_SHIFT;
         (idle - i64::try_from(served).unwrap_or(i64::MAX)).max(0)
     }
 
@@ -368,4 +368,89 @@ fn step(score: usize, total: i64) -> i64 {
     let scaled = i128::from(femto) * i128::from(total) * i128::from(GPU_UNIT);
     let units = scaled.div_euclid(FEMTO) + i128::from(scaled.rem_euclid(FEMTO) > 0);
     i64::try_from(units).expect("5 devices times the counts of 128 shapes")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::fragmentation::RequestShape;
+
+    fn measure(shapes: &[(u32, GpuRequest, u32)]) -> Measure {
+        let counted = shapes
+            .iter()
+            .map(|&(cpu, gpu, count)| (RequestShape { cpu: Amount::whole(cpu), gpu, models: None }, count));
+        Measure::new(&TypicalShapes::covering(counted.collect()))
+    }
+
+    fn books(free: &[u16]) -> GpuBooks {
+        let mut books = GpuBooks::default();
+        (0..).zip(free).for_each(|(instance, &part)| books.set_free(instance, part));
+        books
+    }
+
+    /// By hand, as in the paper's section 3: what each typical request could use of the node.
+    #[test]
+    fn usable_is_what_each_typical_request_could_use() {
+        let measure = measure(&[
+            (4, GpuRequest::Fraction(5000), 5),
+            (8, GpuRequest::Whole(1), 3),
+            (8, GpuRequest::Whole(2), 2),
+            (1, GpuRequest::None, 4),
+        ]);
+        let gpus = GpuState::new(&books(&[10_000, 6_000, 4_000, 10_000]), 0);
+        let usable = |cpu| measure.usable(&gpus, measure.cpu_class(Amount::whole(cpu)));
+        assert_eq!(usable(3), 0, "no request for a GPU can run");
+        assert_eq!(usable(4), 5 * 26_000, "halves run on three of the devices");
+        assert_eq!(usable(8), 5 * 26_000 + 3 * 20_000 + 2 * 20_000);
+        // The device with 6000 left gives least away.
+        let class = measure.cpu_class(Amount::whole(8));
+        assert_eq!(measure.usable_after(&gpus, class, GpuRequest::Fraction(6000)), 5 * 20_000 + 5 * 20_000);
+        // One whole: the two-device request no longer runs.
+        assert_eq!(measure.usable_after(&gpus, class, GpuRequest::Whole(1)), 5 * 16_000 + 3 * 10_000);
+        assert_eq!(measure.fall(GpuRequest::Whole(1), usable(8), 110_000), 10_000 * 14 - 120_000);
+    }
+
+    #[test]
+    fn a_part_goes_where_most_stays_usable() {
+        let measure = measure(&[(1, GpuRequest::Fraction(5000), 9), (1, GpuRequest::Fraction(2000), 1)]);
+        let books = books(&[7_000, 10_000, 3_000]);
+        let gpus = GpuState::new(&books, 0);
+        let class = measure.cpu_class(Amount::whole(2));
+        let before = measure.usable(&gpus, class);
+        let chosen = |part| {
+            let request = GpuRequest::Fraction(part);
+            measure
+                .instances(&books, &gpus, before, class, request, Weighing::Stranding)
+                .map(|gpus| gpus.mask)
+        };
+        assert_eq!(chosen(2000), Some(0b100), "3000 serves no half anyway");
+        assert_eq!(chosen(5000), Some(0b010), "best fit would leave 2000 of the first, which serve none");
+        assert_eq!(chosen(10_001), None);
+    }
+
+    #[test]
+    fn scores_are_the_simulators() {
+        let measure = measure(&[(1, GpuRequest::Whole(1), 1)]);
+        let device = i64::from(GPU_UNIT);
+        // 100 / (1 + e^-x) for x of -9, -1, -0.0001, 0, 0.0001, 1, 5 and 9 devices.
+        let falls = [-9 * device, -device, -1, 0, 1, device, 5 * device, 9 * device];
+        assert_eq!(falls.map(|fall| measure.score(fall)), [0, 26, 49, 50, 50, 73, 99, 99]);
+        for score in 0..=99 {
+            let least = measure.least_fall(-score);
+            assert!(
+                i64::from(measure.score(least)) == score
+                    && (score == 0 || i64::from(measure.score(least - 1)) < score)
+            );
+        }
+    }
+
+    #[test]
+    fn idle_gpus_beyond_the_cpu_are_stranded() {
+        let measure = measure(&[(12, GpuRequest::Whole(1), 1), (4, GpuRequest::Whole(2), 2)]);
+        // 20 cores for 5 devices: four cores serve one.
+        assert_eq!(measure.stranded(Amount::whole(8), 80_000), 60_000);
+        assert_eq!(measure.stranded(Amount::whole(8), 10_000), 0);
+        let no_cpu = self::measure(&[(0, GpuRequest::Whole(1), 1)]);
+        assert_eq!(no_cpu.stranded(Amount::ZERO, 10_000), 0);
+    }
 }

@@ -117,7 +117,8 @@ impl Learner {
             }
         }
         let full = self.arrivals.is_multiple_of(LEARN_INTERVAL_MAX);
-        if !full && !(self.arrivals < LEARN_INTERVAL_MAX && self.arrivals.is_power_of_two()) {
+        let early = self.arrivals < LEARN_INTERVAL_MAX && self.arrivals.is_power_of_two();
+        if !full && !early {
             return None;
         }
         let counted = self.counts.iter().map(|(shape, &count)| (shape.clone(), count)).collect();

@@ -14,7 +14,7 @@ use crate::resource::GpuAssignment;
 
 impl Nodes for NodeTable {
     fn room(&self, slot: Slot) -> Option<NodeRoom<'_>> {
-        let room = NodeTable::room(self, slot);
+        let room = Self::room(self, slot);
         (room.state == Some(NodeState::Ready)).then(|| NodeRoom {
             cpu: room.cpu,
             memory: room.memory,

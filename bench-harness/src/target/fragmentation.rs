@@ -42,8 +42,11 @@ pub struct FragmentationScan {
     learner: Learner,
     typical: TypicalShapes,
     /// F by what it is a function of, until other requests are typical.
-    known: FixedMap<(i128, [u16; GPU_INSTANCES_MAX], Option<Arc<str>>), i128>,
+    known: FixedMap<State, i128>,
 }
+
+/// Free cpu, free parts of the devices, model.
+type State = (i128, [u16; GPU_INSTANCES_MAX], Option<Arc<str>>);
 
 /// Remembered values of F.
 const KNOWN_MAX: usize = 1 << 20;

@@ -10,6 +10,7 @@
 //! | [`memory`] | what structures take, in bytes |
 //! | [`resource`], [`node`], [`request`] | the model: amounts, GPUs, labels, demands |
 //! | [`index`] | DistBuckets: which node a policy chooses |
+//! | [`fragmentation`] | FGD: which node and GPU leave the least that typical requests cannot use |
 //! | [`shard`] | the state machine `step(batch, now) -> outcomes` and its books |
 //! | [`registrar`] | global records: names, ids, ordinals, resource kinds |
 //! | [`ring`] | bounded lock-free rings between ports and shards |
@@ -21,6 +22,7 @@
 #![warn(missing_docs, clippy::float_arithmetic)]
 
 pub mod executor;
+pub mod fragmentation;
 pub mod hash;
 pub mod ids;
 pub mod index;

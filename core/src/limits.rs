@@ -53,6 +53,24 @@ pub const EXPLAIN_NODES_MAX: usize = 4096;
 pub const RANDOM_DRAWS_MAX: usize = 32;
 /// Times that a refusal is tried again because capacity came back while the shards were asked.
 pub const REFUSAL_RETRIES_MAX: u8 = 4;
+/// Most typical request shapes that fragmentation is measured against.
+pub const TYPICAL_SHAPES_MAX: usize = 128;
+/// Most GPU models that typical shapes name.
+pub const TYPICAL_MODELS_MAX: usize = 32;
+/// The typical shapes are the most frequent ones that make up so much of all requests.
+pub const TYPICAL_COVER_PERCENT: u64 = 95;
+/// Request shapes that are counted while typical ones are learnt.
+pub const LEARNT_SHAPES_MAX: usize = 1024;
+/// Arrivals after which typical shapes are learnt anew; before that many, at each power of two.
+pub const LEARN_INTERVAL_MAX: u64 = 1 << 16;
+/// Request shapes for which a shard keeps a short list of the least fragmented placements.
+pub const SHORT_LISTS_MAX: usize = 512;
+/// Nodes of a short list when it is made; it may grow to four times as many.
+pub const SHORT_LIST_NODES: usize = 64;
+/// Remembered results of the fragmentation measure: a table of 16 bytes each.
+pub const MEASURES_KEPT: usize = 1 << 15;
+/// Distinct GPU states of nodes that a shard numbers, at the least; twice the nodes if that is more.
+pub const GPU_STATES_KEPT: usize = 1 << 12;
 /// Nodes of one page of a node list, and of one registration batch.
 pub const NODES_PER_MESSAGE_MAX: usize = 1024;
 /// Requests of one batched placement or release.
@@ -63,5 +81,7 @@ const _: () = assert!(PLACEMENTS_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
 const _: () = assert!(NODES_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
 const _: () = assert!(RING_SLOTS.is_power_of_two());
 const _: () = assert!(GPU_INSTANCES_MAX <= 16, "a GPU mask is a u16");
+const _: () = assert!(MEASURES_KEPT.is_power_of_two());
+const _: () = assert!(TYPICAL_SHAPES_MAX < u8::MAX as usize, "classes are u8");
 const _: () = assert!(RING_QUANTUM <= BATCH_MAX);
 const _: () = assert!(PARTITIONS_DEFAULT <= PARTITIONS_MAX);

@@ -10,6 +10,7 @@ use std::task::Waker;
 use arc_swap::ArcSwap;
 
 use crate::executor::{ShardLink, ShardRunner, StopSignal};
+use crate::fragmentation::TypicalShapes;
 use crate::hash::{StateHash, StateHasher};
 use crate::ids::{AllocationId, Incarnation, NodeId, PartitionId, ShardId};
 use crate::index::{Geometry, PolicyState};
@@ -173,6 +174,8 @@ pub struct EngineConfig {
     pub geometry: Geometry,
     /// The label that keeps nodes together in a partition.
     pub topology_label: String,
+    /// Typical request shapes of the fragmentation-aware policies; learnt by each shard if none.
+    pub typical_shapes: Option<Arc<TypicalShapes>>,
 }
 
 impl Default for EngineConfig {
@@ -182,6 +185,7 @@ impl Default for EngineConfig {
             seed: 0,
             geometry: Geometry::default(),
             topology_label: TOPOLOGY_LABEL_DEFAULT.to_owned(),
+            typical_shapes: None,
         }
     }
 }
@@ -298,6 +302,9 @@ fn open_shards(
             geometry: config.geometry.clone(),
             seed: seeds.next_u64(),
         });
+        if let Some(typical) = &config.typical_shapes {
+            shard.set_typical_shapes(Arc::clone(typical));
+        }
         shard.adopt(owned);
         if resumed {
             shard.resume_policies(policies[id.index()].clone());

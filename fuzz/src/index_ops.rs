@@ -123,6 +123,8 @@ pub(crate) enum PolicyName {
     FirstFit,
     NextFit,
     Random,
+    Fgd,
+    LeastStranded,
 }
 
 impl From<PolicyName> for Policy {
@@ -133,6 +135,8 @@ impl From<PolicyName> for Policy {
             PolicyName::FirstFit => Self::FirstFit,
             PolicyName::NextFit => Self::NextFit,
             PolicyName::Random => Self::Random,
+            PolicyName::Fgd => Self::Fgd,
+            PolicyName::LeastStranded => Self::LeastStranded,
         }
     }
 }

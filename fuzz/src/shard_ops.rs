@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
+use wharf_core::fragmentation::{RequestShape, TypicalShapes};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId, ShardId};
 use wharf_core::index::{Dimension, Geometry};
 use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Term};
@@ -161,14 +162,42 @@ fn geometry(fine: bool) -> Geometry {
     .expect("four different dimensions")
 }
 
-fn fresh_shard(geometry: Geometry) -> Shard {
-    Shard::new(ShardConfig {
+/// Typical requests that are given; for most numbers they are learnt.
+fn typical(number: u8) -> Option<Arc<TypicalShapes>> {
+    let shape = |cpu, gpu, models: &[&str]| {
+        let models = (!models.is_empty()).then(|| models.iter().map(|&model| model.into()).collect());
+        RequestShape { cpu: Amount::whole(cpu), gpu, models }
+    };
+    let counted = match number % 8 {
+        0 => vec![
+            (shape(1, GpuRequest::Fraction(3000), &[]), 50),
+            (shape(2, GpuRequest::Whole(1), &[]), 30),
+            (shape(3, GpuRequest::Whole(2), &["T4"]), 9),
+            (shape(2, GpuRequest::None, &[]), 10),
+        ],
+        1 => vec![
+            (shape(4, GpuRequest::Fraction(5000), &["P100", "T4"]), 3),
+            (shape(0, GpuRequest::Whole(4), &[]), 3),
+            (shape(1, GpuRequest::Fraction(7000), &["P100"]), 3),
+        ],
+        2 => vec![(shape(1, GpuRequest::None, &[]), 1)],
+        _ => return None,
+    };
+    Some(Arc::new(TypicalShapes::covering(counted)))
+}
+
+fn fresh_shard(geometry: Geometry, typical: Option<&Arc<TypicalShapes>>) -> Shard {
+    let mut shard = Shard::new(ShardConfig {
         shard: ShardId(0),
         incarnation: INCARNATION,
         partitions: (0..PARTITIONS).map(PartitionId).collect(),
         geometry,
         seed: 7,
-    })
+    });
+    if let Some(typical) = typical {
+        shard.set_typical_shapes(Arc::clone(typical));
+    }
+    shard
 }
 
 /// Shard and oracle side by side.
@@ -191,13 +220,20 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
     let Ok(fine) = bool::arbitrary(&mut bytes) else {
         return Ok(());
     };
+    let Ok(number) = u8::arbitrary(&mut bytes) else {
+        return Ok(());
+    };
+    let typical = typical(number);
     let mut pair = Pair {
-        shard: fresh_shard(geometry(fine)),
+        shard: fresh_shard(geometry(fine), typical.as_ref()),
         oracle: LinearShard::new(&geometry(fine), INCARNATION),
         last_node: 0,
         commands: Vec::new(),
         outcomes: Vec::new(),
     };
+    if let Some(typical) = &typical {
+        pair.oracle.set_typical_shapes(typical);
+    }
     for number in 0..OPERATIONS_MAX {
         if bytes.is_empty() {
             break;
@@ -208,7 +244,7 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
         pair.apply(operation)
             .map_err(|difference| format!("operation {number}, {operation:?}: {difference}"))?;
     }
-    let mut again = fresh_shard(geometry(fine));
+    let mut again = fresh_shard(geometry(fine), typical.as_ref());
     let mut outcomes = Vec::new();
     again.step(pair.commands, Time(1), &mut outcomes);
     if again.state_hash() != pair.shard.state_hash()

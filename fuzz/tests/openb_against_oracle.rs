@@ -16,7 +16,7 @@ use wharf_core::shard::{Command, Outcome};
 use wharf_fuzz::oracle::LinearShard;
 
 fn compare(trace: &Trace) {
-    for policy in [Policy::LeastFit, Policy::BestFit, Policy::FirstFit, Policy::NextFit] {
+    for policy in Policy::ALL.into_iter().filter(|&policy| policy != Policy::Random) {
         let options = ReplayOptions { policy, ..ReplayOptions::default() };
         let replay = replay_in_process(trace, &options, &mut Silent).unwrap();
         let mut oracle = LinearShard::new(&Geometry::default(), Incarnation(1));

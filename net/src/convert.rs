@@ -17,8 +17,9 @@ use wharf_core::shard::{Check, NodeView, Placement, Refusal, Rejection, Resource
 use crate::protocol::{
     EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, NODE_DRAINING, NODE_READY, NamedAmount,
     NodeBody, NodeStatus, OPERATOR_EXISTS, OPERATOR_IN, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN,
-    POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FIRST_FIT, POLICY_LEAST_FIT, POLICY_NEXT_FIT, POLICY_RANDOM,
-    Pair, PlaceReply, PlaceRequest, PlacedBody, Reason, RefusalBody, SelectorTerm,
+    POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_LEAST_FIT, POLICY_LEAST_STRANDED,
+    POLICY_NEXT_FIT, POLICY_RANDOM, Pair, PlaceReply, PlaceRequest, PlacedBody, Reason, RefusalBody,
+    SelectorTerm,
 };
 
 fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
@@ -59,6 +60,8 @@ pub fn policy_number(policy: Policy) -> u8 {
         Policy::FirstFit => POLICY_FIRST_FIT,
         Policy::NextFit => POLICY_NEXT_FIT,
         Policy::Random => POLICY_RANDOM,
+        Policy::Fgd => POLICY_FGD,
+        Policy::LeastStranded => POLICY_LEAST_STRANDED,
     }
 }
 
@@ -67,7 +70,7 @@ fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
         return Ok(default);
     }
     Policy::ALL.into_iter().find(|&policy| policy_number(policy) == number).ok_or_else(|| {
-        invalid("policy", format!("{number} is no policy: give 0 (the server's) to {POLICY_RANDOM}"))
+        invalid("policy", format!("{number} is no policy: give 0 (the server's), {POLICY_LEAST_FIT} to {POLICY_FGD}, or {POLICY_LEAST_STRANDED}"))
     })
 }
 

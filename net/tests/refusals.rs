@@ -227,7 +227,7 @@ fn bad_placements() -> Vec<(&'static str, Change<PlaceRequest>)> {
         ("custom[0].name", |r| r.custom = raw("gpu", 1)),
         ("custom[0].name", |r| r.custom = raw("gpu_part", 1)),
         ("custom", |r| r.custom = vec![named("fpga", 1), named("fpga", 0)]),
-        ("policy", |r| r.policy = 6),
+        ("policy", |r| r.policy = 200),
         ("policy", |r| r.policy = u8::MAX),
         ("explain", |r| r.explain = 2),
         ("selectors[0].key", |r| r.selectors = vec![term("", 3, &[])]),

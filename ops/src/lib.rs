@@ -12,3 +12,4 @@ pub mod cli;
 pub mod config;
 pub mod daemon;
 pub mod metrics;
+pub mod typical_pods;

@@ -2,6 +2,7 @@
 
 use std::io::{IsTerminal as _, stderr};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use anyhow::Context as _;
 use clap::{Args, ValueEnum};
@@ -9,6 +10,7 @@ use indicatif::{ProgressBar, ProgressDrawTarget, ProgressStyle};
 use tempfile::NamedTempFile;
 use wharf_core::request::Policy;
 use wharf_ops::cli::{ConnectArgs, say};
+use wharf_ops::typical_pods;
 
 use crate::replay::{
     IN_FLIGHT_DEFAULT, Progress, ReplayOptions, Silent, replay_in_process, replay_on, write_placements,
@@ -34,7 +36,8 @@ pub(super) struct ReplayArgs {
     /// The pods of the trace.
     #[arg(long, value_name = "FILE", requires = "nodes")]
     pods: Option<PathBuf>,
-    /// Which of the fitting nodes a pod gets: least-fit, best-fit, first-fit, next-fit or random.
+    /// Which of the fitting nodes a pod gets: least-fit, best-fit, first-fit, next-fit, random,
+    /// fgd or least-stranded.
     #[arg(long, default_value_t = Policy::default())]
     policy: Policy,
     /// Shards of the engine in process, each on a thread of its own; a server has its own.
@@ -66,6 +69,13 @@ pub(super) struct ReplayArgs {
     /// Replay creation and deletion times as virtual time; otherwise pods arrive in file order and stay.
     #[arg(long)]
     with_departures: bool,
+    /// Typical pods of the policies fgd and least-stranded: a pod list, or shapes with a column
+    /// `count`. Learnt from what arrives if not given; a server has its own.
+    #[arg(long, value_name = "FILE", conflicts_with = "connect")]
+    typical_pods: Option<PathBuf>,
+    /// Report the allocation when so much GPU had arrived, in percent of the cluster's.
+    #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', conflicts_with = "with_departures")]
+    report_at: Vec<u32>,
     /// Also time a plain scan over all nodes; on one shard its placements must be the same.
     #[arg(long)]
     baseline: bool,
@@ -89,6 +99,8 @@ impl ReplayArgs {
             in_flight: self.in_flight,
             departures: self.with_departures,
             baseline: self.baseline,
+            typical_shapes: self.typical_pods.as_deref().map(typical_pods::read).transpose()?.map(Arc::new),
+            report_at: self.report_at.clone(),
         };
         let mut progress = progress(trace.pods.len() as u64, "pods");
         let replay = match self.connect_args() {

@@ -2,10 +2,9 @@
 
 use std::time::{Duration, Instant};
 
-use wharf_core::request::Policy;
 use wharf_core::resource::GpuAssignment;
 
-use super::{Decision, Driven, Event};
+use super::{Decision, Driven, Event, ReplayOptions};
 use crate::target::LinearScan;
 use crate::trace::Trace;
 
@@ -21,9 +20,13 @@ pub struct BaselineRun {
 impl BaselineRun {
     /// Replays `events` over a fresh cluster.
     #[must_use]
-    pub fn replay(trace: &Trace, events: &[Event], policy: Policy, seed: u64) -> Self {
+    pub fn replay(trace: &Trace, events: &[Event], options: &ReplayOptions) -> Self {
+        let policy = options.policy;
         let specs: Vec<_> = trace.nodes.iter().map(crate::trace::TraceNode::spec).collect();
-        let mut scan = LinearScan::new(&specs, seed);
+        let mut scan = LinearScan::new(&specs, options.seed);
+        if let Some(typical) = &options.typical_shapes {
+            scan.set_typical_shapes(typical);
+        }
         let mut placements = vec![None; trace.pods.len()];
         let started = Instant::now();
         for event in events {

@@ -8,6 +8,8 @@ mod error;
 pub use error::ReplayError;
 mod events;
 pub use events::{Event, Happening, events};
+mod load;
+pub use load::{LoadPoint, allocation_at};
 mod placements;
 pub use placements::write_placements;
 mod report;

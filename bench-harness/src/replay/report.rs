@@ -16,7 +16,7 @@ use std::time::Duration;
 use serde::Serialize;
 use wharf_core::router::Verdict;
 
-use super::{BaselineRun, Decision, Driven, ReplayOptions};
+use super::{BaselineRun, Decision, Driven, LoadPoint, ReplayOptions, allocation_at};
 use crate::target::{BookSum, Books};
 
 /// Units of 1/10 000 in a thousandth.
@@ -72,6 +72,8 @@ pub struct Report {
     pub memory_allocated_mib: u64,
     /// Of the replay itself.
     pub seconds: f64,
+    /// Allocation at the arrived loads that were asked for.
+    pub loads: Vec<LoadPoint>,
     /// Of registering the nodes, before it.
     pub registration_seconds: f64,
     /// Decisions: pods / seconds.
@@ -187,6 +189,7 @@ impl Report {
             memory_capacity_mib: mib(books.memory.capacity),
             memory_allocated_mib: mib(books.memory.allocated),
             seconds: driven.elapsed.as_secs_f64(),
+            loads: allocation_at(findings.trace, &driven.decisions, &options.report_at),
             registration_seconds: findings.registration.as_secs_f64(),
             placements_per_second: rate(pods, driven.elapsed),
             latency_ns: LatencyNs::of(&driven.latency),
@@ -269,6 +272,14 @@ impl fmt::Display for Report {
             write!(f, "\nconstrained  {:>12} of {} placed", self.constrained_placed, self.constrained)?;
         }
         self.write_utilisation(f)?;
+        for load in &self.loads {
+            let percent = load.gpu_allocated_percent;
+            write!(f, "\nat {:>3} %     {percent:>12.2} % of GPUs allocated", load.arrived_percent)?;
+            match load.pods {
+                Some(pods) => write!(f, ", {pods} pods arrived")?,
+                None => write!(f, " at the end: the trace brings less than that load")?,
+            }
+        }
         write!(f, "\nrate         {:>12.0} /s over {:.3} s", self.placements_per_second, self.seconds)?;
         let LatencyNs { p50, p99, p999, max } = self.latency_ns;
         write!(

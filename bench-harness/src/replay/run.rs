@@ -1,8 +1,10 @@
 //! One replay from beginning to end: registers the nodes, drives the events, checks the books
 //! against the promises, compares with the linear scan, reports.
 
+use std::sync::Arc;
 use std::time::Instant;
 
+use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::request::Policy;
 use wharf_core::resource::{GPU_UNIT, GpuAssignment};
 
@@ -28,6 +30,10 @@ pub struct ReplayOptions {
     pub departures: bool,
     /// Whether the linear scan is timed, and compared where it must be identical.
     pub baseline: bool,
+    /// Typical requests of the fragmentation-aware policies, in process; learnt if none.
+    pub typical_shapes: Option<Arc<TypicalShapes>>,
+    /// Arrived loads, in percent of the cluster's GPUs, at which the allocation is reported.
+    pub report_at: Vec<u32>,
 }
 
 /// Orders under way unless asked otherwise: enough to keep a shard busy, and few enough that
@@ -43,6 +49,8 @@ impl Default for ReplayOptions {
             in_flight: IN_FLIGHT_DEFAULT,
             departures: false,
             baseline: false,
+            typical_shapes: None,
+            report_at: Vec::new(),
         }
     }
 }
@@ -67,7 +75,8 @@ pub fn replay_in_process(
     progress: &mut dyn Progress,
 ) -> Result<Replay, ReplayError> {
     let clock = if options.departures { ReplayClock::virtual_time() } else { ReplayClock::real() };
-    let config = EngineTargetConfig { shards: options.shards, seed: options.seed, clock };
+    let typical_shapes = options.typical_shapes.clone();
+    let config = EngineTargetConfig { shards: options.shards, seed: options.seed, clock, typical_shapes };
     replay_on(&mut EngineTarget::open(&config)?, trace, options, progress)
 }
 
@@ -89,8 +98,7 @@ pub fn replay_on<T: Target>(
     let driven = drive(target, trace, &events, options.policy, options.in_flight, progress)?;
     let books = target.audit()?;
     check_books(trace, &driven.promised, &books)?;
-    let baseline =
-        options.baseline.then(|| BaselineRun::replay(trace, &events, options.policy, options.seed));
+    let baseline = options.baseline.then(|| BaselineRun::replay(trace, &events, options));
     let identical = match &baseline {
         Some(run) if target.shards() == 1 && options.policy != Policy::Random => {
             check_baseline(trace, options.policy, run, &driven)?;

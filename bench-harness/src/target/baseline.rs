@@ -10,12 +10,15 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
+use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::ids::NodeId;
 use wharf_core::index::{Geometry, ResourceVector};
-use wharf_core::node::{Labels, NodeSpec, Selector};
+use wharf_core::node::{GPU_MODEL_LABEL, Labels, NodeSpec, Selector};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuBooks, GpuRequest};
 use wharf_core::rng::Rng;
+
+use super::fragmentation::{FragmentationScan, NodeState, Price};
 
 /// What one check reads.
 #[derive(Clone, Copy)]
@@ -42,6 +45,8 @@ pub struct LinearScan {
     gpus: Vec<GpuBooks>,
     /// The labels of each class.
     classes: Vec<Labels>,
+    /// The GPU model of each class.
+    models: Vec<Option<Arc<str>>>,
     /// Which classes a selector accepts, by the selector's hash; the selector itself settles it.
     accepted: HashMap<u64, Vec<Accepted>>,
     /// Where the last NextFit scan stopped.
@@ -49,6 +54,7 @@ pub struct LinearScan {
     rng: Rng,
     /// The fitting nodes of a Random scan: kept to be reused.
     fitting: Vec<u32>,
+    fragmentation: FragmentationScan,
 }
 
 /// What a scan looks for.
@@ -80,16 +86,19 @@ impl LinearScan {
             records: Vec::with_capacity(nodes.len()),
             gpus: Vec::with_capacity(nodes.len()),
             classes: Vec::new(),
+            models: Vec::new(),
             accepted: HashMap::new(),
             next_fit: 0,
             rng: Rng::new(seed),
             fitting: Vec::new(),
+            fragmentation: FragmentationScan::default(),
         };
         assert!(scan.geometry.dimension_count() <= 4, "four coordinates fit one integer");
         let mut known: HashMap<Labels, u32> = HashMap::new();
         for node in nodes {
             let class = *known.entry(node.labels.clone()).or_insert_with(|| {
                 scan.classes.push(node.labels.clone());
+                scan.models.push(node.labels.get(GPU_MODEL_LABEL).map(Arc::from));
                 u32::try_from(scan.classes.len() - 1).expect("fewer classes than nodes")
             });
             let (cpu, memory) = (node.cpu.units(), node.memory.units());
@@ -99,6 +108,11 @@ impl LinearScan {
             scan.refresh(scan.records.len() - 1);
         }
         scan
+    }
+
+    /// Gives the typical requests of the fragmentation-aware policies; learnt if none are given.
+    pub fn set_typical_shapes(&mut self, typical: &TypicalShapes) {
+        self.fragmentation.give(typical);
     }
 
     /// Brings what is derived from a node's books up to date with them.
@@ -126,11 +140,15 @@ impl LinearScan {
             whole_gpus,
             classes: request.selector.as_ref().map(|selector| self.classes_of(selector)),
         };
-        let node = match &request.candidates {
-            Some(named) => self.find_among(named, request.policy, &asked)?,
-            None => self.find(request.policy, &asked)?,
+        let (node, gpus) = if request.policy.is_fragmentation_aware() {
+            self.find_least_fragmented(request, &asked)?
+        } else {
+            let node = match &request.candidates {
+                Some(named) => self.find_among(named, request.policy, &asked)?,
+                None => self.find(request.policy, &asked)?,
+            };
+            (node, self.gpus[node].choose(demand.gpu).expect("the node was checked to fit"))
         };
-        let gpus = self.gpus[node].choose(demand.gpu).expect("the node was checked to fit");
         self.take(node, demand, gpus);
         Some((node, gpus))
     }
@@ -180,7 +198,9 @@ impl LinearScan {
                 Some(found)
             }
             // Only a better rank replaces: ties stay with the node registered first.
-            Policy::BestFit => self.best(asked, |rank, best| rank < best),
+            Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
+                self.best(asked, |rank, best| rank < best)
+            }
             Policy::LeastFit => self.best(asked, |rank, best| rank > best),
             Policy::Random => {
                 self.fitting.clear();
@@ -213,7 +233,29 @@ impl LinearScan {
                 let count = fitting.clone().count() as u64;
                 (count > 0).then(|| fitting.nth(self.rng.below(count) as usize))?
             }
+            Policy::Fgd | Policy::LeastStranded => unreachable!("found by what they strand"),
         }
+    }
+
+    fn find_least_fragmented(
+        &mut self,
+        request: &PlacementRequest,
+        asked: &Asked,
+    ) -> Option<(usize, GpuAssignment)> {
+        self.fragmentation.handle_arrival(request);
+        let mut best: Option<(Price, usize)> = None;
+        for (node, record) in self.records.iter().enumerate() {
+            if !asked.fits(record) {
+                continue;
+            }
+            let model = self.models[record.class as usize].as_ref();
+            let state = NodeState { cpu: record.cpu, gpus: &self.gpus[node], model };
+            let price = self.fragmentation.price(request, &state);
+            if best.as_ref().is_none_or(|(least, _)| price.cost < least.cost) {
+                best = Some((price, node));
+            }
+        }
+        best.map(|(price, node)| (node, price.gpus))
     }
 
     fn best(&self, asked: &Asked, better: impl Fn(u64, u64) -> bool) -> Option<usize> {

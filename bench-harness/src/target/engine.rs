@@ -13,6 +13,7 @@ use std::thread::JoinHandle;
 use std::time::Duration;
 
 use wharf_core::executor::{Clock, ShardRunner, ThreadWaker, Unobserved};
+use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::ids::NodeId;
 use wharf_core::limits::{NODES_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX};
 use wharf_core::map::FixedMap;
@@ -39,6 +40,8 @@ pub struct EngineTargetConfig {
     pub seed: u64,
     /// Where `now` comes from.
     pub clock: ReplayClock,
+    /// Typical requests of the fragmentation-aware policies; learnt from what arrives if none.
+    pub typical_shapes: Option<Arc<TypicalShapes>>,
 }
 
 /// The registrar's port and the driver's, in the order of the wakers given to the engine.
@@ -69,8 +72,13 @@ impl EngineTarget {
         let waker = Arc::new(ThreadWaker::default());
         waker.set_current();
         let owners = vec![Waker::from(Arc::clone(&waker)), Waker::from(waker)];
-        let engine_config =
-            EngineConfig { shards: config.shards, seed: config.seed, ..EngineConfig::default() };
+        let typical_shapes = config.typical_shapes.clone();
+        let engine_config = EngineConfig {
+            shards: config.shards,
+            seed: config.seed,
+            typical_shapes,
+            ..EngineConfig::default()
+        };
         let mut engine = Engine::open(StoreState::default(), &engine_config, owners)?;
         let runners = std::mem::take(&mut engine.runners);
         let mut target = Self {

@@ -13,6 +13,8 @@ mod clock;
 pub use clock::ReplayClock;
 mod engine;
 pub use engine::{EngineTarget, EngineTargetConfig};
+mod fragmentation;
+pub use fragmentation::{FragmentationScan, NodeState, Price};
 mod remote;
 pub use remote::RemoteTarget;
 

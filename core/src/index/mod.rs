@@ -306,7 +306,10 @@ impl DistBuckets {
         let wanted = Wanted { lower: self.geometry.coordinate(asked), marks };
         match policy {
             Policy::LeastFit => self.first(order, Direction::Greatest, &wanted, visits, &mut accept),
-            Policy::BestFit => self.first(order, Direction::Smallest, &wanted, visits, &mut accept),
+            // By itself the index does not know of typical requests: nearest to them is to pack.
+            Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
+                self.first(order, Direction::Smallest, &wanted, visits, &mut accept)
+            }
             Policy::FirstFit => self.ordinals().first_from(Ordinal(0), &wanted, visits, accept),
             Policy::NextFit => {
                 let start = Ordinal(state.next_fit.0 + u64::from(is_planted(PlantedBug::NextFitOneLate)));
@@ -392,7 +395,7 @@ impl DistBuckets {
         let found = match policy {
             // Of equal elements `max_by_key` returns the last and `min_by_key` the first.
             Policy::LeastFit => fitting.iter().rev().max_by_key(by_coordinate),
-            Policy::BestFit => fitting.iter().min_by_key(by_coordinate),
+            Policy::BestFit | Policy::Fgd | Policy::LeastStranded => fitting.iter().min_by_key(by_coordinate),
             Policy::FirstFit => fitting.first(),
             Policy::NextFit => {
                 fitting.iter().find(|(ordinal, ..)| *ordinal >= state.next_fit).or_else(|| fitting.first())

@@ -17,11 +17,36 @@ pub enum Policy {
     NextFit,
     /// Any, with equal probability.
     Random,
+    /// The node and the GPU whose fragmentation grows least, by the typical requests (FGD; see
+    /// [`fragmentation`](crate::fragmentation)).
+    Fgd,
+    /// As FGD, but GPUs that a node's cpu no longer suffices for count as lost too, and growth is
+    /// compared exactly.
+    LeastStranded,
 }
 
 impl Policy {
+    /// The patent's.
+    pub const PATENT: [Self; 5] =
+        [Self::LeastFit, Self::BestFit, Self::FirstFit, Self::NextFit, Self::Random];
+
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::LeastFit, Self::BestFit, Self::FirstFit, Self::NextFit, Self::Random];
+    pub const ALL: [Self; 7] = [
+        Self::LeastFit,
+        Self::BestFit,
+        Self::FirstFit,
+        Self::NextFit,
+        Self::Random,
+        Self::Fgd,
+        Self::LeastStranded,
+    ];
+
+    /// Whether the choice rests on typical request shapes.
+    #[inline]
+    #[must_use]
+    pub const fn is_fragmentation_aware(self) -> bool {
+        matches!(self, Self::Fgd | Self::LeastStranded)
+    }
 
     /// Its name, as configuration and command lines spell it.
     #[must_use]
@@ -32,6 +57,8 @@ impl Policy {
             Self::FirstFit => "first-fit",
             Self::NextFit => "next-fit",
             Self::Random => "random",
+            Self::Fgd => "fgd",
+            Self::LeastStranded => "least-stranded",
         }
     }
 }
@@ -44,7 +71,9 @@ impl fmt::Display for Policy {
 
 /// Text that names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a policy: give one of least-fit, best-fit, first-fit, next-fit, random")]
+#[error(
+    "`{0}` is not a policy: give one of least-fit, best-fit, first-fit, next-fit, random, fgd, least-stranded"
+)]
 pub struct ParsePolicyError(pub String);
 
 impl FromStr for Policy {

@@ -11,6 +11,7 @@ pub use command::{
     Audit, Command, NodeView, Outcome, Placement, Rejection, ResourceKind, ResourceSum, ShardStatus,
 };
 mod explain;
+mod fragmented;
 mod ledger;
 mod memory;
 mod refusal;
@@ -23,6 +24,7 @@ mod table;
 
 use std::sync::Arc;
 
+use crate::fragmentation::Fragmentation;
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
 use crate::index::{Candidates, DistBuckets, Geometry, PolicyState, ResourceVector, Slot, Visits};
 use crate::node::{NodeRegistration, NodeSpec, NodeState, Selector};
@@ -78,6 +80,7 @@ pub struct Shard {
     sums: Sums,
     growth: u64,
     visits: Visits,
+    fragmentation: Fragmentation,
 }
 
 impl Shard {
@@ -98,6 +101,7 @@ impl Shard {
             sums: Sums::default(),
             growth: 0,
             visits: Visits::default(),
+            fragmentation: Fragmentation::default(),
         }
     }
 
@@ -130,11 +134,16 @@ impl Shard {
 
     fn handle_place(&mut self, request: &PlacementRequest) -> Outcome {
         let set = request.selector.as_ref().map(|selector| self.keep_selector(selector));
-        let Some(slot) = self.find(request, set) else {
+        let taken = if request.policy.is_fragmentation_aware() {
+            self.take_least_fragmented(request, set)
+        } else {
+            self.find(request, set).map(|slot| (slot, self.nodes.take(slot, &request.demand)))
+        };
+        let Some((slot, gpus)) = taken else {
             self.sums.refused += 1;
             return Outcome::Refused(Box::new(self.explain(request, set)));
         };
-        let gpus = self.nodes.take(slot, &request.demand);
+        self.fragmentation.touch(slot);
         let hot = self.nodes.hot(slot);
         let (node, partition) = (hot.id, hot.partition);
         let sequence = self.sequences.next(partition);
@@ -210,6 +219,7 @@ impl Shard {
     /// A node has more available than before: the index follows, and refusals may be stale.
     fn available_grew(&mut self, slot: Slot) {
         self.growth += 1;
+        self.fragmentation.touch(slot);
         if self.nodes.state(slot) == NodeState::Ready {
             self.index.update(slot, &self.nodes.available(slot));
         }
@@ -231,6 +241,7 @@ impl Shard {
         );
         let ordinal = registration.ordinal;
         let slot = self.nodes.insert(registration);
+        self.fragmentation.touch_identity(slot);
         self.selectors.node_labelled(slot, &self.nodes.cold(slot).registration.spec.labels);
         let marks = self.selectors.marks_of(slot);
         self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
@@ -248,6 +259,7 @@ impl Shard {
         let slot = self.slot(node)?;
         self.sums.node_leaves(&self.nodes, slot);
         self.nodes.respecify(slot, spec);
+        self.fragmentation.touch_identity(slot);
         self.sums.node_returns(&self.nodes, slot);
         self.selectors.node_labelled(slot, &self.nodes.cold(slot).registration.spec.labels);
         let marks = self.selectors.marks_of(slot);
@@ -264,6 +276,7 @@ impl Shard {
         let slot = self.slot(node)?;
         if self.nodes.state(slot) != state {
             self.nodes.set_state(slot, state);
+            self.fragmentation.touch(slot);
             self.nodes.hot_mut(slot).version += 1;
             let ordinal = self.nodes.ordinal(slot);
             self.sums.state_set(state);
@@ -301,6 +314,7 @@ impl Shard {
         self.selectors.node_removed(slot);
         let state = self.nodes.state(slot);
         let cold = self.nodes.remove(slot);
+        self.fragmentation.touch_identity(slot);
         self.sums.node_removed(&cold.registration.spec, state);
         Ok(Outcome::NodeRemoved { node, allocations_ended: allocations })
     }

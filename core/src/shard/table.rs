@@ -258,10 +258,17 @@ impl NodeTable {
 
     /// Takes `demand` from a node that fits it; the GPU instances taken.
     pub(super) fn take(&mut self, slot: Slot, demand: &Demand) -> GpuAssignment {
+        let gpus = self.hot[slot as usize].gpus.choose(demand.gpu).expect("the node was checked to fit");
+        self.take_chosen(slot, demand, gpus);
+        gpus
+    }
+
+    /// As [`take`](Self::take), with GPU instances that a policy chose.
+    #[inline]
+    pub(super) fn take_chosen(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) {
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
         room.cpu = room.cpu.minus(demand.cpu);
         room.memory = room.memory.minus(demand.memory);
-        let gpus = hot.gpus.choose(demand.gpu).expect("the node was checked to fit");
         if gpus.mask != 0 {
             hot.gpus.take(gpus);
             room.follow(&hot.gpus);
@@ -271,7 +278,6 @@ impl NodeTable {
             let book = self.custom_book(slot, id);
             book.available = book.available.minus(amount);
         }
-        gpus
     }
 
     fn custom_book(&mut self, slot: Slot, id: ResourceId) -> &mut CustomBook {

@@ -53,7 +53,7 @@ pub fn choose<T: Clone>(policy: Policy, fitting: &[Fitting<T>], cursor: &mut u64
                 }
             }
         }
-        Policy::BestFit => {
+        Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
             for candidate in fitting {
                 if candidate.coordinate < chosen.coordinate {
                     chosen = candidate;

@@ -6,7 +6,10 @@ use std::collections::BTreeMap;
 use wharf_core::ids::ResourceId;
 use wharf_core::index::ResourceVector;
 use wharf_core::node::{NodeRegistration, NodeSpec, Operator, Selector};
-use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
+use wharf_core::request::PlacementRequest;
+use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuBooks, GpuRequest};
+
+use super::fragmentation::{FragmentationScan, NodeState, Price};
 
 /// GPU instances of the largest node.
 pub(super) const INSTANCES: usize = 16;
@@ -166,6 +169,17 @@ impl LinearNode {
                 GpuAssignment { mask, part: DEVICE as u16 }
             }
         }
+    }
+
+    /// What a fragmentation-aware policy pays for a request that fits here.
+    pub(super) fn price(&self, scan: &mut FragmentationScan, request: &PlacementRequest) -> Price {
+        let mut gpus = GpuBooks::default();
+        for instance in 0..INSTANCES {
+            gpus.set_free(instance as u8, self.gpu_free(instance) as u16);
+        }
+        let labels = &self.registration.spec.labels;
+        let model = labels.iter().find(|(key, _)| *key == "gpu-model").map(|(_, value)| value.into());
+        scan.price(request, &NodeState { cpu: self.cpu_free(), gpus: &gpus, model: model.as_ref() })
     }
 
     /// An allocation begins (`sign` 1) or ends (-1).

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 
+use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId};
 use wharf_core::index::{Dimension, Geometry};
 use wharf_core::node::{NodeSpec, NodeState};
@@ -13,6 +14,7 @@ use wharf_core::shard::{
 };
 use wharf_core::store::ShardState;
 
+use super::fragmentation::{FragmentationScan, Price};
 use super::linear_node::{DEVICE, Lack, LinearNode, custom_total};
 use super::{Choice, Fitting, choose, coordinate};
 
@@ -24,7 +26,6 @@ struct Held {
 }
 
 /// What a [`Shard`](wharf_core::shard::Shard) must answer.
-#[derive(Clone, Debug)]
 pub struct LinearShard {
     dimensions: Vec<(Dimension, i64)>,
     incarnation: Incarnation,
@@ -40,6 +41,7 @@ pub struct LinearShard {
     /// The growth counter of the last refusal, while nothing happened since that could help.
     settled_growth: Option<u64>,
     last_growth: u64,
+    fragmentation: FragmentationScan,
 }
 
 fn differs<T: std::fmt::Debug, U: std::fmt::Debug>(got: T, expected: U) -> Result<(), String> {
@@ -62,7 +64,13 @@ impl LinearShard {
             released: 0,
             settled_growth: None,
             last_growth: 0,
+            fragmentation: FragmentationScan::default(),
         }
+    }
+
+    /// Gives the typical requests of the fragmentation-aware policies; learnt if none are given.
+    pub fn set_typical_shapes(&mut self, typical: &TypicalShapes) {
+        self.fragmentation.give(typical);
     }
 
     /// The live allocations, in order of id.
@@ -98,6 +106,9 @@ impl LinearShard {
                 node: at,
             })
             .collect();
+        if request.policy.is_fragmentation_aware() {
+            return self.place_least_fragmented(request, fitting);
+        }
         let at = match choose(request.policy, &fitting, &mut self.cursor) {
             Choice::Nothing => {
                 self.refused += 1;
@@ -109,8 +120,33 @@ impl LinearShard {
                 *named.unwrap_or(&places[0])
             }
         };
+        let gpus = self.nodes[at].instances_for(request.demand.gpu);
+        Some(self.take(request, at, gpus))
+    }
+
+    /// Prices every device of every fitting node, and takes the cheapest; of equals the first.
+    fn place_least_fragmented(
+        &mut self,
+        request: &PlacementRequest,
+        fitting: Vec<Fitting<usize>>,
+    ) -> Option<Placement> {
+        self.fragmentation.handle_arrival(request);
+        let mut best: Option<(Price, usize)> = None;
+        for Fitting { node: at, .. } in fitting {
+            let price = self.nodes[at].price(&mut self.fragmentation, request);
+            if best.is_none_or(|(least, _)| price.cost < least.cost) {
+                best = Some((price, at));
+            }
+        }
+        let Some((price, at)) = best else {
+            self.refused += 1;
+            return None;
+        };
+        Some(self.take(request, at, price.gpus))
+    }
+
+    fn take(&mut self, request: &PlacementRequest, at: usize, gpus: GpuAssignment) -> Placement {
         let node = &mut self.nodes[at];
-        let gpus = node.instances_for(request.demand.gpu);
         node.change_use(&request.demand, gpus, 1);
         let (id, partition) = (node.registration.id, node.registration.partition);
         let sequence = self.sequences.entry(partition).or_insert(0);
@@ -118,7 +154,7 @@ impl LinearShard {
         let allocation = AllocationId { incarnation: self.incarnation, partition, sequence: *sequence };
         self.allocations.insert(allocation, Held { node: id, demand: request.demand.clone(), gpus });
         self.placed += 1;
-        Some(Placement { node: id, allocation, gpus })
+        Placement { node: id, allocation, gpus }
     }
 
     /// Carries out `command` and compares with what the shard answered.

@@ -20,6 +20,10 @@ pub const POLICY_FIRST_FIT: u8 = 3;
 pub const POLICY_NEXT_FIT: u8 = 4;
 /// See [`Policy::Random`](wharf_core::request::Policy::Random).
 pub const POLICY_RANDOM: u8 = 5;
+/// See [`Policy::Fgd`](wharf_core::request::Policy::Fgd).
+pub const POLICY_FGD: u8 = 6;
+/// See [`Policy::LeastStranded`](wharf_core::request::Policy::LeastStranded).
+pub const POLICY_LEAST_STRANDED: u8 = 16;
 
 /// The label has one of the values.
 pub const OPERATOR_IN: u8 = 1;

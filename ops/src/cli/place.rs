@@ -27,7 +27,8 @@ pub(super) struct PlaceArgs {
     /// A custom resource, NAME=AMOUNT; may be given several times.
     #[arg(long = "resource", value_name = "NAME=AMOUNT")]
     resources: Vec<String>,
-    /// Which of the fitting nodes: least-fit, best-fit, first-fit, next-fit or random; the
+    /// Which of the fitting nodes: least-fit, best-fit, first-fit, next-fit, random,
+    /// fgd or least-stranded; the
     /// server's if not given.
     #[arg(long)]
     policy: Option<Policy>,

@@ -6,12 +6,16 @@ mod raw;
 pub use raw::{GranularityRaw, Overrides, Raw};
 
 use std::net::SocketAddr;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
+use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::index::{Dimension, Geometry};
 use wharf_core::limits::{PARTITIONS_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, SHARDS_MAX};
 use wharf_core::request::Policy;
 use wharf_core::resource::Amount;
+
+use crate::typical_pods;
 
 /// Checked settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +40,8 @@ pub struct Config {
     pub seed: u64,
     /// Dimensions and granularity of the index.
     pub geometry: Geometry,
+    /// Typical requests of the fragmentation-aware policies; learnt from what arrives if none.
+    pub typical_shapes: Option<Arc<TypicalShapes>>,
     /// What can change while the service runs.
     pub reloadable: Reloadable,
 }
@@ -173,6 +179,7 @@ impl Config {
             topology_label: raw.topology_label,
             seed: raw.seed,
             geometry: geometry(&raw.granularity)?,
+            typical_shapes: raw.typical_pods.as_deref().map(typical_shapes).transpose()?,
             reloadable: Reloadable { policy, in_flight_max: raw.in_flight_max, log: raw.log, tls },
         })
     }
@@ -191,6 +198,7 @@ impl Config {
             ("topology_label", self.topology_label != other.topology_label),
             ("seed", self.seed != other.seed),
             ("granularity", self.geometry != other.geometry),
+            ("typical_pods", self.typical_shapes != other.typical_shapes),
         ];
         differences.into_iter().filter(|&(_, differs)| differs).map(|(name, _)| name).collect()
     }
@@ -209,6 +217,10 @@ fn geometry(raw: &GranularityRaw) -> Result<Geometry, ConfigError> {
         (Dimension::LargestGpuPart, amount("granularity.gpu_part", &raw.gpu_part)?.units()),
     ];
     Geometry::new(dimensions).map_err(|error| value("granularity", error.to_string()))
+}
+
+fn typical_shapes(path: &Path) -> Result<Arc<TypicalShapes>, ConfigError> {
+    typical_pods::read(path).map(Arc::new).map_err(|error| value("typical_pods", error.to_string()))
 }
 
 /// Where the store and the development certificate stand when nothing else is said.
@@ -240,7 +252,7 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 11] = [
+        let cases: [(Change, &str); 12] = [
             (|raw| raw.shards = Some(0), "`shards`"),
             (|raw| raw.shards = Some(257), "`shards`"),
             (|raw| raw.io_threads = Some(0), "`io_threads`"),
@@ -252,6 +264,7 @@ mod tests {
             (|raw| raw.granularity.memory = "-1".into(), "`granularity.memory`"),
             (|raw| raw.tls_key = Some("key.pem".into()), "`tls_certificate`"),
             (|raw| raw.topology_label = String::new(), "`topology_label`"),
+            (|raw| raw.typical_pods = Some("no/such.csv".into()), "`typical_pods`: no/such.csv"),
         ];
         for (change, named) in cases {
             let error = check(change).unwrap_err();

@@ -34,6 +34,8 @@ pub struct Raw {
     pub policy: String,
     /// Unanswered requests of one connection.
     pub in_flight_max: u32,
+    /// Typical requests of the fragmentation-aware policies; learnt from what arrives if none.
+    pub typical_pods: Option<PathBuf>,
     /// What is logged.
     pub log: String,
     /// PEM file of the certificate chain.
@@ -70,6 +72,7 @@ impl Default for Raw {
             seed: 0,
             policy: wharf_core::request::Policy::default().name().to_owned(),
             in_flight_max: wharf_net::protocol::IN_FLIGHT_DEFAULT,
+            typical_pods: None,
             log: "info".to_owned(),
             tls_certificate: None,
             tls_key: None,
@@ -94,7 +97,7 @@ pub struct Overrides {
 }
 
 /// Settings by their environment names, less the `WHARF_` before them.
-const KEYS: [&str; 17] = [
+const KEYS: [&str; 18] = [
     "listen",
     "metrics_listen",
     "data_dir",
@@ -106,6 +109,7 @@ const KEYS: [&str; 17] = [
     "seed",
     "policy",
     "in_flight_max",
+    "typical_pods",
     "log",
     "tls_certificate",
     "tls_key",

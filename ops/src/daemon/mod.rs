@@ -348,6 +348,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         seed: config.seed,
         geometry: config.geometry.clone(),
         topology_label: config.topology_label.clone(),
+        typical_shapes: config.typical_shapes.clone(),
     }
 }
 

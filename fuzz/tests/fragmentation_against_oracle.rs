@@ -1,0 +1,187 @@
+//! The fragmentation-aware policies on clusters large enough that short lists end below their
+//! bound, run empty, are cut, and give way to others: every placement is the linear scan's, device
+//! included, and few nodes are looked at for it.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
+
+use std::sync::Arc;
+
+use wharf_core::fragmentation::{RequestShape, TypicalShapes};
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+use wharf_core::index::Geometry;
+use wharf_core::limits::SHORT_LISTS_MAX;
+use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Term};
+use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::resource::{Amount, Demand, GpuRequest};
+use wharf_core::rng::Rng;
+use wharf_core::shard::{Command, Outcome, Shard, ShardConfig};
+use wharf_core::time::Time;
+use wharf_fuzz::oracle::LinearShard;
+
+const MODELS: [&str; 3] = ["T4", "P100", "G2"];
+
+struct Pair {
+    shard: Shard,
+    oracle: LinearShard,
+    live: Vec<AllocationId>,
+    placed: u64,
+}
+
+impl Pair {
+    fn new(typical: Option<TypicalShapes>) -> Self {
+        let geometry = Geometry::default();
+        let mut oracle = LinearShard::new(&geometry, Incarnation(1));
+        let mut shard = Shard::new(ShardConfig {
+            shard: ShardId(0),
+            incarnation: Incarnation(1),
+            partitions: vec![PartitionId(0)],
+            geometry,
+            seed: 0,
+        });
+        if let Some(typical) = typical {
+            oracle.set_typical_shapes(&typical);
+            shard.set_typical_shapes(Arc::new(typical));
+        }
+        Self { shard, oracle, live: Vec::new(), placed: 0 }
+    }
+
+    fn step(&mut self, command: Command) {
+        let mut outcomes = Vec::new();
+        self.shard.step([command.clone()], Time(0), &mut outcomes);
+        self.oracle
+            .compare(&command, &outcomes[0])
+            .unwrap_or_else(|difference| panic!("{command:?}: {difference}"));
+        if let Outcome::Placed(placement) = &outcomes[0] {
+            self.live.push(placement.allocation);
+            self.placed += 1;
+        }
+    }
+
+    fn release(&mut self, rng: &mut Rng) {
+        if !self.live.is_empty() {
+            let at = rng.below(self.live.len() as u64) as usize;
+            let id = self.live.swap_remove(at);
+            self.step(Command::Release(id));
+        }
+    }
+}
+
+fn spec(rng: &mut Rng, number: u64) -> NodeSpec {
+    let model = MODELS.get(rng.below(4) as usize).map(|&model| ("gpu-model".into(), model.into()));
+    NodeSpec {
+        name: format!("n{number}").into(),
+        identity: None,
+        cpu: Amount::whole([16, 32, 64, 96][rng.below(4) as usize]),
+        memory: Amount::whole(1 << 17),
+        gpus: [0, 2, 4, 8, 8, 16][rng.below(6) as usize],
+        custom: None,
+        labels: Labels::new(model.into_iter().collect()).unwrap(),
+    }
+}
+
+fn gpu(rng: &mut Rng) -> GpuRequest {
+    match rng.below(8) {
+        0 => GpuRequest::None,
+        1..=4 => GpuRequest::Fraction(rng.below(9) as u16 * 1000 + 1000),
+        5 | 6 => GpuRequest::Whole(1),
+        _ => GpuRequest::Whole(1 << rng.below(4)),
+    }
+}
+
+fn request(rng: &mut Rng, shapes: &[Demand]) -> PlacementRequest {
+    // Most requests are of few shapes, as in a trace.
+    let of = if rng.below(4) > 0 { shapes.len().min(12) } else { shapes.len() };
+    let demand = shapes[rng.below(of as u64) as usize].clone();
+    let policy = match rng.below(9) {
+        0..4 => Policy::Fgd,
+        4..8 => Policy::LeastStranded,
+        _ => Policy::BestFit,
+    };
+    let mut request = PlacementRequest::new(demand, policy);
+    if rng.below(5) == 0 {
+        let models = &MODELS[..rng.below(3) as usize + 1];
+        let values = models.iter().map(|&model| model.to_owned()).collect();
+        let term = Term { key: "gpu-model".to_owned(), operator: Operator::In, values };
+        request.selector = Some(Arc::new(Selector::new(vec![term])));
+    }
+    request
+}
+
+fn shapes(rng: &mut Rng, count: usize) -> Vec<Demand> {
+    let mut shape = || Demand {
+        cpu: Amount::whole(rng.below(12) as u32),
+        memory: Amount::whole(rng.below(1 << 13) as u32),
+        gpu: gpu(rng),
+        custom: None,
+    };
+    (0..count).map(|_| shape()).collect()
+}
+
+fn churn(seed: u64, nodes: u64, shape_count: usize, given: bool, operations: u64) -> Pair {
+    let mut rng = Rng::new(seed);
+    let shapes = shapes(&mut rng, shape_count);
+    let typical = given.then(|| {
+        let typical = |demand: &Demand| RequestShape {
+            cpu: demand.cpu,
+            gpu: demand.gpu,
+            models: (rng.below(4) == 0).then(|| [Arc::from("T4")].into()),
+        };
+        let counts = [90, 50, 50, 20, 10, 5, 3, 2, 1, 1, 1, 1];
+        TypicalShapes::covering(shapes.iter().map(typical).zip(counts).collect())
+    });
+    let mut rng = Rng::new(seed + 1);
+    let mut pair = Pair::new(typical);
+    let add = |pair: &mut Pair, number: u64, rng: &mut Rng| {
+        let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+        let spec = spec(rng, number);
+        pair.step(Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec })));
+    };
+    for number in 1..=nodes {
+        add(&mut pair, number, &mut rng);
+    }
+    let mut last = nodes;
+    for operation in 0..operations {
+        // Fills the cluster in the first half, then keeps it about as full.
+        let release = if operation < operations / 2 { 8 } else { 50 };
+        if rng.below(100) < release {
+            pair.release(&mut rng);
+            continue;
+        }
+        let node = NodeId(rng.below(last) + 1);
+        match rng.below(200) {
+            0 => pair.step(Command::UpdateNode(node, Box::new(spec(&mut rng, node.0)))),
+            1 => pair.step(Command::SetState(node, NodeState::Draining)),
+            2 | 3 => pair.step(Command::SetState(node, NodeState::Ready)),
+            4 => pair.step(Command::RemoveNode { node, force: false }),
+            5 => {
+                last += 1;
+                add(&mut pair, last, &mut rng);
+            }
+            _ => pair.step(Command::Place(request(&mut rng, &shapes))),
+        }
+    }
+    pair.shard.check_invariants().unwrap();
+    pair
+}
+
+#[test]
+fn given_shapes_are_placed_as_the_scan_places_them() {
+    let pair = churn(1, 400, 60, true, 6000);
+    assert!(pair.placed > 2000, "{} placed", pair.placed);
+}
+
+#[test]
+fn learnt_shapes_are_placed_as_the_scan_places_them() {
+    let pair = churn(2, 400, 60, false, 6000);
+    assert!(pair.placed > 2000, "{} placed", pair.placed);
+}
+
+#[test]
+fn more_shapes_than_are_kept_are_placed_as_the_scan_places_them() {
+    churn(3, 120, 3 * SHORT_LISTS_MAX, true, 5000);
+}
+
+#[test]
+fn one_shape_that_fills_the_cluster_is_placed_as_the_scan_places_it() {
+    churn(4, 300, 1, true, 4000);
+    churn(5, 300, 2, false, 4000);
+}

@@ -1,0 +1,172 @@
+//! Typical requests of the fragmentation-aware policies, out of a file.
+//!
+//! A CSV with a header; columns in any order, further ones are ignored: `cpu_milli`, `num_gpu`,
+//! `gpu_milli`; optional `gpu_spec` (GPU models, `|` between them; any if empty) and `count` (one
+//! if absent). So a pod list of the openb trace is such a file, each pod counting once, and a
+//! table of shapes with counts is one too.
+
+use std::collections::HashMap;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use csv::{ReaderBuilder, StringRecord, Trim};
+use wharf_core::fragmentation::{RequestShape, TypicalShapes};
+use wharf_core::limits::GPU_INSTANCES_MAX;
+use wharf_core::resource::{Amount, GpuRequest};
+
+/// A file that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum TypicalPodsError {
+    /// It cannot be read, or is no CSV.
+    #[error("{}: cannot be read: {source}", path.display())]
+    Read {
+        /// The file.
+        path: PathBuf,
+        /// Why.
+        source: csv::Error,
+    },
+    /// It lacks a column.
+    #[error("{}: no column `{column}`: give cpu_milli, num_gpu and gpu_milli", path.display())]
+    NoColumn {
+        /// The file.
+        path: PathBuf,
+        /// The column.
+        column: &'static str,
+    },
+    /// A cell is wrong.
+    #[error("{}, line {line}, {column}: `{found}` {remedy}", path.display())]
+    Cell {
+        /// The file.
+        path: PathBuf,
+        /// The line.
+        line: u64,
+        /// The column.
+        column: &'static str,
+        /// What stands there.
+        found: String,
+        /// What should.
+        remedy: &'static str,
+    },
+    /// It has no rows.
+    #[error("{}: no rows: give at least one pod, or leave the setting out", path.display())]
+    Empty {
+        /// The file.
+        path: PathBuf,
+    },
+}
+
+/// Reads a file.
+///
+/// # Errors
+/// What is wrong, where, and the remedy.
+pub fn read(path: &Path) -> Result<TypicalShapes, TypicalPodsError> {
+    let unreadable = |source| TypicalPodsError::Read { path: path.to_owned(), source };
+    let mut reader =
+        ReaderBuilder::new().flexible(true).trim(Trim::All).from_path(path).map_err(unreadable)?;
+    let header = reader.headers().map_err(unreadable)?.clone();
+    let mut counts: HashMap<RequestShape, u32> = HashMap::new();
+    for record in reader.records() {
+        let record = record.map_err(unreadable)?;
+        let (shape, count) = Row { path, header: &header, record: &record }.shape()?;
+        let sum = counts.entry(shape).or_insert(0);
+        *sum = sum.saturating_add(count);
+    }
+    if counts.is_empty() {
+        return Err(TypicalPodsError::Empty { path: path.to_owned() });
+    }
+    Ok(TypicalShapes::covering(counts.into_iter().collect()))
+}
+
+struct Row<'a> {
+    path: &'a Path,
+    header: &'a StringRecord,
+    record: &'a StringRecord,
+}
+
+impl Row<'_> {
+    fn text(&self, column: &'static str) -> Option<&str> {
+        self.record.get(self.header.iter().position(|name| name == column)?)
+    }
+
+    fn wrong(&self, column: &'static str, remedy: &'static str) -> TypicalPodsError {
+        let line = self.record.position().map_or(0, csv::Position::line);
+        let found = self.text(column).unwrap_or_default().to_owned();
+        TypicalPodsError::Cell { path: self.path.to_owned(), line, column, found, remedy }
+    }
+
+    fn number(&self, column: &'static str, most: u32, remedy: &'static str) -> Result<u32, TypicalPodsError> {
+        if !self.header.iter().any(|name| name == column) {
+            return Err(TypicalPodsError::NoColumn { path: self.path.to_owned(), column });
+        }
+        let number = self.text(column).and_then(|text| text.parse().ok()).filter(|&number| number <= most);
+        number.ok_or_else(|| self.wrong(column, remedy))
+    }
+
+    fn shape(&self) -> Result<(RequestShape, u32), TypicalPodsError> {
+        let cpu = self.number("cpu_milli", u32::MAX, "is no count of thousandths of a core")?;
+        let devices =
+            self.number("num_gpu", GPU_INSTANCES_MAX as u32, "is no number of GPUs: give 0 to 16")?;
+        let milli = self.number("gpu_milli", 1000, "is no part of one GPU: give 0 to 1000 thousandths")?;
+        let gpu = match (devices, milli) {
+            (0, _) => GpuRequest::None,
+            (1, 0) => return Err(self.wrong("gpu_milli", "is nothing of one GPU: give 1 to 1000")),
+            (1, 1..1000) => GpuRequest::Fraction(milli as u16 * 10),
+            _ => GpuRequest::Whole(devices as u8),
+        };
+        let count = match self.text("count") {
+            None => 1,
+            Some(_) => self.number("count", u32::MAX, "is no count")?,
+        };
+        let models = self.text("gpu_spec").filter(|text| !text.is_empty()).map(|text| {
+            let mut models: Vec<Arc<str>> = text.split('|').map(|model| model.trim().into()).collect();
+            models.sort_unstable();
+            models.dedup();
+            models.into()
+        });
+        Ok((RequestShape { cpu: Amount::from_milli(cpu), gpu, models }, count))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Write as _;
+
+    use super::*;
+
+    fn read_text(text: &str) -> Result<TypicalShapes, String> {
+        let mut file = tempfile::NamedTempFile::new().unwrap();
+        file.write_all(text.as_bytes()).unwrap();
+        read(file.path()).map_err(|error| error.to_string())
+    }
+
+    #[test]
+    fn pods_are_counted_by_shape() {
+        let typical = read_text(
+            "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec\n\
+             a,4000,1,1,500,\nb,8000,1,2,1000,T4|P100\nc,4000,2,1,500,\nd,4000,2,0,0,\n",
+        )
+        .unwrap();
+        let shapes: Vec<_> = typical.shapes().iter().map(|t| (t.shape.gpu, t.count)).collect();
+        let expected = [(GpuRequest::Fraction(5000), 2), (GpuRequest::None, 1), (GpuRequest::Whole(2), 1)];
+        assert_eq!(shapes, expected);
+        assert_eq!(typical.shapes()[2].shape.models.as_deref().unwrap(), ["P100".into(), "T4".into()]);
+        let counted = read_text("count,cpu_milli,num_gpu,gpu_milli\n7,1000,1,1000\n").unwrap();
+        assert_eq!(counted.shapes()[0].count, 7);
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_line_and_column() {
+        for (text, named) in [
+            ("cpu_milli,num_gpu\n1,1\n", "no column `gpu_milli`"),
+            ("cpu_milli,num_gpu,gpu_milli\n", "no rows"),
+            ("cpu_milli,num_gpu,gpu_milli\n1,0,0\nx,1,1\n", "line 3, cpu_milli: `x`"),
+            ("cpu_milli,num_gpu,gpu_milli\n1,17,1\n", "num_gpu: `17`"),
+            ("cpu_milli,num_gpu,gpu_milli\n1,1,0\n", "gpu_milli: `0`"),
+            ("cpu_milli,num_gpu,gpu_milli\n1,1\n", "gpu_milli: ``"),
+            ("cpu_milli,num_gpu,gpu_milli,count\n1,1,5,-1\n", "count: `-1`"),
+        ] {
+            let error = read_text(text).unwrap_err();
+            assert!(error.contains(named), "{error}");
+        }
+    }
+}

@@ -304,7 +304,7 @@ impl Registrar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Labels;
+    use crate::node::{Labels, Taints};
     use crate::resource::Amount;
 
     fn spec(name: &str, labels: &[(&str, &str)]) -> NodeSpec {
@@ -315,6 +315,7 @@ mod tests {
             memory: Amount::whole(1024),
             gpus: 0,
             custom: None,
+            taints: Taints::default(),
             labels: Labels::new(labels.iter().map(|&(k, v)| (k.into(), v.into())).collect()).unwrap(),
         }
     }

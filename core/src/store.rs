@@ -20,7 +20,7 @@ use crate::resource::{Demand, GpuAssignment};
 use crate::ring::{Doorbell, channel};
 use crate::rng::Rng;
 use crate::router::{Port, PortLink, RoutingTable};
-use crate::shard::{Shard, ShardConfig};
+use crate::shard::{HybridSettings, Shard, ShardConfig};
 use crate::time::Time;
 
 /// A node in the durable state.
@@ -173,6 +173,8 @@ pub struct EngineConfig {
     pub geometry: Geometry,
     /// The label that keeps nodes together in a partition.
     pub topology_label: String,
+    /// What the hybrid policy is told.
+    pub hybrid: HybridSettings,
 }
 
 impl Default for EngineConfig {
@@ -182,6 +184,7 @@ impl Default for EngineConfig {
             seed: 0,
             geometry: Geometry::default(),
             topology_label: TOPOLOGY_LABEL_DEFAULT.to_owned(),
+            hybrid: HybridSettings::default(),
         }
     }
 }
@@ -297,6 +300,7 @@ fn open_shards(
             partitions: table.partitions_of(id).collect(),
             geometry: config.geometry.clone(),
             seed: seeds.next_u64(),
+            hybrid: config.hybrid,
         });
         shard.adopt(owned);
         if resumed {

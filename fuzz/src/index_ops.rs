@@ -123,6 +123,7 @@ pub(crate) enum PolicyName {
     FirstFit,
     NextFit,
     Random,
+    Spread,
 }
 
 impl From<PolicyName> for Policy {
@@ -133,6 +134,7 @@ impl From<PolicyName> for Policy {
             PolicyName::FirstFit => Self::FirstFit,
             PolicyName::NextFit => Self::NextFit,
             PolicyName::Random => Self::Random,
+            PolicyName::Spread => Self::Spread,
         }
     }
 }

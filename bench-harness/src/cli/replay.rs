@@ -34,7 +34,8 @@ pub(super) struct ReplayArgs {
     /// The pods of the trace.
     #[arg(long, value_name = "FILE", requires = "nodes")]
     pods: Option<PathBuf>,
-    /// Which of the fitting nodes a pod gets: least-fit, best-fit, first-fit, next-fit or random.
+    /// Which of the fitting nodes a pod gets: least-fit, best-fit, first-fit,
+    /// next-fit, random, hybrid or spread.
     #[arg(long, default_value_t = Policy::default())]
     policy: Policy,
     /// Shards of the engine in process, each on a thread of its own; a server has its own.

@@ -156,6 +156,15 @@ impl LinearScan {
                 self.next_fit = found;
                 Some(found)
             }
+            Policy::Spread => {
+                // As NextFit, from the node after the last one.
+                let start = (self.next_fit + 1).min(self.records.len());
+                let ahead = first_from(&self.records[start..]).map(|at| start + at);
+                let found = ahead.or_else(|| first_from(&self.records[..start]))?;
+                self.next_fit = found;
+                Some(found)
+            }
+            Policy::Hybrid => unreachable!("a replay has no linear scan of it and says so"),
             // Only a better rank replaces: ties stay with the node registered first.
             Policy::BestFit => self.best(asked, |rank, best| rank < best),
             Policy::LeastFit => self.best(asked, |rank, best| rank > best),

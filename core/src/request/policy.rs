@@ -17,11 +17,29 @@ pub enum Policy {
     NextFit,
     /// Any, with equal probability.
     Random,
+    /// Ray's default: nodes by utilisation, where less than a threshold counts as none, and one
+    /// drawn from the first of them.
+    Hybrid,
+    /// Ray's spread, round robin: as NextFit, but from the node after the one where the previous
+    /// search stopped.
+    Spread,
 }
 
 impl Policy {
+    /// The patent's: those that a linear scan without utilisations can follow.
+    pub const PATENT: [Self; 5] =
+        [Self::LeastFit, Self::BestFit, Self::FirstFit, Self::NextFit, Self::Random];
+
     /// All of them.
-    pub const ALL: [Self; 5] = [Self::LeastFit, Self::BestFit, Self::FirstFit, Self::NextFit, Self::Random];
+    pub const ALL: [Self; 7] = [
+        Self::LeastFit,
+        Self::BestFit,
+        Self::FirstFit,
+        Self::NextFit,
+        Self::Random,
+        Self::Hybrid,
+        Self::Spread,
+    ];
 
     /// Its name, as configuration and command lines spell it.
     #[must_use]
@@ -32,6 +50,8 @@ impl Policy {
             Self::FirstFit => "first-fit",
             Self::NextFit => "next-fit",
             Self::Random => "random",
+            Self::Hybrid => "hybrid",
+            Self::Spread => "spread",
         }
     }
 }
@@ -44,7 +64,9 @@ impl fmt::Display for Policy {
 
 /// Text that names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("`{0}` is not a policy: give one of least-fit, best-fit, first-fit, next-fit, random")]
+#[error(
+    "`{0}` is not a policy: give one of least-fit, best-fit, first-fit, next-fit, random, hybrid, spread"
+)]
 pub struct ParsePolicyError(pub String);
 
 impl FromStr for Policy {

@@ -11,7 +11,11 @@ pub use command::{
     Audit, Command, NodeView, Outcome, Placement, Rejection, ResourceKind, ResourceSum, ShardStatus,
 };
 mod explain;
+mod hybrid;
+pub use hybrid::{HybridSettings, WHOLE as HYBRID_WHOLE};
 mod ledger;
+mod ranked;
+mod rankings;
 mod refusal;
 pub use refusal::{Check, Refusal, Shortage};
 mod selectors;
@@ -23,12 +27,15 @@ mod table;
 use std::sync::Arc;
 
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
-use crate::index::{Candidates, DistBuckets, Geometry, PolicyState, ResourceVector, Slot, Visits};
+use crate::index::{Candidates, DistBuckets, Geometry, Marks, PolicyState, ResourceVector, Slot, Visits};
 use crate::node::{NodeRegistration, NodeSpec, NodeState, Selector};
 use crate::request::PlacementRequest;
 use crate::rng::Rng;
 use crate::time::Time;
+use hybrid::HybridOrder;
 use ledger::Ledger;
+use ranked::Scope;
+use rankings::Rankings;
 use selectors::{SelectorSets, SetId};
 use sequences::Sequences;
 use sums::Sums;
@@ -47,6 +54,8 @@ pub struct ShardConfig {
     pub geometry: Geometry,
     /// Seed of the Random policy.
     pub seed: u64,
+    /// What the hybrid policy is told.
+    pub hybrid: HybridSettings,
 }
 
 /// What the router may know of a shard without asking it.
@@ -72,6 +81,10 @@ pub struct Shard {
     capacities: DistBuckets,
     ledger: Ledger,
     selectors: SelectorSets,
+    rankings: Rankings,
+    /// Built when the policy is first asked for.
+    hybrid: Option<HybridOrder>,
+    hybrid_settings: HybridSettings,
     policy_state: PolicyState,
     sequences: Sequences,
     sums: Sums,
@@ -92,6 +105,9 @@ impl Shard {
             capacities: DistBuckets::new(config.geometry),
             ledger: Ledger::default(),
             selectors: SelectorSets::default(),
+            rankings: Rankings::default(),
+            hybrid: None,
+            hybrid_settings: config.hybrid,
             policy_state: PolicyState { next_fit: Ordinal(0), rng: Rng::new(config.seed) },
             sequences: Sequences::new(config.partitions),
             sums: Sums::default(),
@@ -128,10 +144,14 @@ impl Shard {
     }
 
     fn handle_place(&mut self, request: &PlacementRequest) -> Outcome {
-        let set = request.selector.as_ref().map(|selector| self.keep_selector(selector));
-        let Some(slot) = self.find(request, set) else {
+        let scope = self.scope(request);
+        let (found, alternative) = match scope {
+            Scope::Plain(set) => (self.find(request, set), 0),
+            Scope::Ranked(id) => self.find_ranked(request, id),
+        };
+        let Some(slot) = found else {
             self.sums.refused += 1;
-            return Outcome::Refused(Box::new(self.explain(request, set)));
+            return Outcome::Refused(Box::new(self.explain(request, scope)));
         };
         let gpus = self.nodes.take(slot, &request.demand);
         let hot = self.nodes.hot(slot);
@@ -139,10 +159,11 @@ impl Shard {
         let sequence = self.sequences.next(partition);
         let id = AllocationId { incarnation: self.incarnation, partition, sequence };
         self.index.update(slot, &self.nodes.available(slot));
+        self.follow_hybrid(slot);
         self.sums.allocate(&request.demand);
         self.sums.placed += 1;
         self.ledger.insert(id, slot, request.demand.clone(), gpus, &mut self.nodes);
-        Outcome::Placed(Placement { node, allocation: id, gpus })
+        Outcome::Placed(Placement { node, allocation: id, gpus, alternative })
     }
 
     /// The candidate set of `selector`. A set that is marked from now on is made known to the
@@ -211,7 +232,13 @@ impl Shard {
         self.growth += 1;
         if self.nodes.state(slot) == NodeState::Ready {
             self.index.update(slot, &self.nodes.available(slot));
+            self.follow_hybrid(slot);
         }
+    }
+
+    /// The marks that a node must have.
+    fn marks_of(&self, slot: Slot) -> Marks {
+        self.rankings.marks_of(slot, self.selectors.marks_of(slot))
     }
 
     fn handle_add_node(&mut self, registration: NodeRegistration) -> Outcome {
@@ -230,11 +257,14 @@ impl Shard {
         );
         let ordinal = registration.ordinal;
         let slot = self.nodes.insert(registration);
-        self.selectors.node_labelled(slot, &self.nodes.cold(slot).registration.spec.labels);
-        let marks = self.selectors.marks_of(slot);
+        let spec = &self.nodes.cold(slot).registration.spec;
+        self.selectors.node_labelled(slot, &spec.labels);
+        self.rankings.node_joined(slot, spec);
+        let marks = self.marks_of(slot);
         self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
         self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot), marks);
         self.sums.node_added(&self.nodes.cold(slot).registration.spec);
+        self.follow_hybrid(slot);
         self.growth += 1;
         slot
     }
@@ -246,10 +276,13 @@ impl Shard {
     fn handle_update_node(&mut self, node: NodeId, spec: NodeSpec) -> Result<Outcome, Rejection> {
         let slot = self.slot(node)?;
         self.sums.node_leaves(&self.nodes, slot);
+        let was_tainted = !self.nodes.cold(slot).registration.spec.taints.is_empty();
         self.nodes.respecify(slot, spec);
         self.sums.node_returns(&self.nodes, slot);
-        self.selectors.node_labelled(slot, &self.nodes.cold(slot).registration.spec.labels);
-        let marks = self.selectors.marks_of(slot);
+        let spec = &self.nodes.cold(slot).registration.spec;
+        self.selectors.node_labelled(slot, &spec.labels);
+        self.rankings.node_changed(slot, was_tainted, spec);
+        let marks = self.marks_of(slot);
         self.capacities.update(slot, &self.nodes.capacity(slot));
         self.capacities.mark(slot, marks);
         if self.nodes.state(slot) == NodeState::Ready {
@@ -268,12 +301,13 @@ impl Shard {
             self.sums.state_set(state);
             match state {
                 NodeState::Ready => {
-                    let marks = self.selectors.marks_of(slot);
+                    let marks = self.marks_of(slot);
                     self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
                     self.growth += 1;
                 }
                 NodeState::Draining => self.index.remove(slot),
             }
+            self.follow_hybrid(slot);
         }
         Ok(Outcome::StateSet(node, state))
     }
@@ -298,6 +332,8 @@ impl Shard {
         }
         self.capacities.remove(slot);
         self.selectors.node_removed(slot);
+        self.rankings.node_removed(slot, &self.nodes.cold(slot).registration.spec);
+        self.leave_hybrid(slot);
         let state = self.nodes.state(slot);
         let cold = self.nodes.remove(slot);
         self.sums.node_removed(&cold.registration.spec, state);

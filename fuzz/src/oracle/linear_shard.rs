@@ -5,15 +5,17 @@ use std::collections::BTreeMap;
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId};
 use wharf_core::index::{Dimension, Geometry};
 use wharf_core::node::{NodeSpec, NodeState};
-use wharf_core::request::PlacementRequest;
+use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuAssignment};
+use wharf_core::rng::Rng;
 use wharf_core::shard::{
-    Check, Command, NodeView, Outcome, Placement, Refusal, Rejection, ResourceKind, ResourceSum, ShardStatus,
-    Shortage,
+    Check, Command, HybridSettings, NodeView, Outcome, Placement, Refusal, Rejection, ResourceKind,
+    ResourceSum, ShardStatus, Shortage,
 };
 use wharf_core::store::ShardState;
 
 use super::linear_node::{DEVICE, Lack, LinearNode, custom_total};
+use super::linear_preferences::{choose_by_class, first_preferred, hybrid, selected, tainted};
 use super::{Choice, Fitting, choose, coordinate};
 
 #[derive(Clone, Debug)]
@@ -40,6 +42,9 @@ pub struct LinearShard {
     /// The growth counter of the last refusal, while nothing happened since that could help.
     settled_growth: Option<u64>,
     last_growth: u64,
+    hybrid: HybridSettings,
+    /// The shard's random state before the next placement, where the caller knows it.
+    rng: Option<Rng>,
 }
 
 fn differs<T: std::fmt::Debug, U: std::fmt::Debug>(got: T, expected: U) -> Result<(), String> {
@@ -62,7 +67,14 @@ impl LinearShard {
             released: 0,
             settled_growth: None,
             last_growth: 0,
+            hybrid: HybridSettings::default(),
+            rng: None,
         }
+    }
+
+    /// Tells the random state of the shard before the next placement.
+    pub fn set_rng(&mut self, rng: Rng) {
+        self.rng = Some(rng);
     }
 
     /// The live allocations, in order of id.
@@ -98,7 +110,21 @@ impl LinearShard {
                 node: at,
             })
             .collect();
-        let at = match choose(request.policy, &fitting, &mut self.cursor) {
+        let (nodes, cursor) = (&self.nodes, &mut self.cursor);
+        let (settings, rng) = (self.hybrid, &mut self.rng);
+        let is_hybrid = request.policy == Policy::Hybrid;
+        let preferred = |class: &[Fitting<usize>]| {
+            if is_hybrid { None } else { first_preferred(request, nodes, class).map(Choice::Only) }
+        };
+        let decided = choose_by_class(request, nodes, &fitting, preferred, |class| {
+            if is_hybrid {
+                hybrid(request, nodes, class, settings, rng.as_mut())
+            } else {
+                choose(request.policy, class, cursor)
+            }
+        });
+        let (choice, alternative) = decided.unwrap_or((Choice::Nothing, 0));
+        let at = match choice {
             Choice::Nothing => {
                 self.refused += 1;
                 return None;
@@ -118,7 +144,7 @@ impl LinearShard {
         let allocation = AllocationId { incarnation: self.incarnation, partition, sequence: *sequence };
         self.allocations.insert(allocation, Held { node: id, demand: request.demand.clone(), gpus });
         self.placed += 1;
-        Some(Placement { node: id, allocation, gpus })
+        Some(Placement { node: id, allocation, gpus, alternative })
     }
 
     /// Carries out `command` and compares with what the shard answered.
@@ -221,9 +247,16 @@ impl LinearShard {
         for node in &self.nodes {
             refusal.feasible |= named(request, node) && node.could_hold(&request.demand);
             if request.candidates.as_ref().is_some_and(|ids| !ids.contains(&node.registration.id)) {
-                count_lack(&mut refusal.checks, Check::Candidates, 0);
-            } else if request.selector.as_ref().is_some_and(|selector| !node.satisfies(selector)) {
+                let affinity = request.preferences.as_ref().is_some_and(|p| p.affinity);
+                let check = match request.candidates.as_deref() {
+                    Some([node]) if affinity => Check::Affinity(*node),
+                    _ => Check::Candidates,
+                };
+                count_lack(&mut refusal.checks, check, 0);
+            } else if !selected(request, node) {
                 count_lack(&mut refusal.checks, Check::Selector, 0);
+            } else if tainted(request, node) {
+                count_lack(&mut refusal.checks, Check::Taint, 0);
             } else if node.draining {
                 count_lack(&mut refusal.checks, Check::NotReady, 0);
             } else {
@@ -409,7 +442,8 @@ impl LinearShard {
 
 fn named(request: &PlacementRequest, node: &LinearNode) -> bool {
     request.candidates.as_ref().is_none_or(|ids| ids.contains(&node.registration.id))
-        && request.selector.as_ref().is_none_or(|selector| node.satisfies(selector))
+        && selected(request, node)
+        && !tainted(request, node)
 }
 
 fn count_lack(checks: &mut BTreeMap<Check, Shortage>, check: Check, short: i64) {

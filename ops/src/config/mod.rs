@@ -3,7 +3,7 @@
 //! what was checked.
 
 mod raw;
-pub use raw::{GranularityRaw, Overrides, Raw};
+pub use raw::{GranularityRaw, HybridRaw, Overrides, Raw};
 
 use std::net::SocketAddr;
 use std::path::PathBuf;
@@ -12,6 +12,7 @@ use wharf_core::index::{Dimension, Geometry};
 use wharf_core::limits::{PARTITIONS_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, SHARDS_MAX};
 use wharf_core::request::Policy;
 use wharf_core::resource::Amount;
+use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 
 /// Checked settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -36,6 +37,8 @@ pub struct Config {
     pub seed: u64,
     /// Dimensions and granularity of the index.
     pub geometry: Geometry,
+    /// What the hybrid policy is told.
+    pub hybrid: HybridSettings,
     /// What can change while the service runs.
     pub reloadable: Reloadable,
 }
@@ -45,6 +48,8 @@ pub struct Config {
 pub struct Reloadable {
     /// The policy of requests that name none.
     pub policy: Policy,
+    /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
+    pub avoid_gpu_nodes: bool,
     /// Unanswered requests of one connection.
     pub in_flight_max: u32,
     /// What is logged, as `tracing` filters are written.
@@ -173,7 +178,14 @@ impl Config {
             topology_label: raw.topology_label,
             seed: raw.seed,
             geometry: geometry(&raw.granularity)?,
-            reloadable: Reloadable { policy, in_flight_max: raw.in_flight_max, log: raw.log, tls },
+            hybrid: hybrid(&raw.hybrid)?,
+            reloadable: Reloadable {
+                policy,
+                avoid_gpu_nodes: raw.avoid_gpu_nodes,
+                in_flight_max: raw.in_flight_max,
+                log: raw.log,
+                tls,
+            },
         })
     }
 
@@ -191,6 +203,7 @@ impl Config {
             ("topology_label", self.topology_label != other.topology_label),
             ("seed", self.seed != other.seed),
             ("granularity", self.geometry != other.geometry),
+            ("hybrid", self.hybrid != other.hybrid),
         ];
         differences.into_iter().filter(|&(_, differs)| differs).map(|(name, _)| name).collect()
     }
@@ -209,6 +222,18 @@ fn geometry(raw: &GranularityRaw) -> Result<Geometry, ConfigError> {
         (Dimension::LargestGpuPart, amount("granularity.gpu_part", &raw.gpu_part)?.units()),
     ];
     Geometry::new(dimensions).map_err(|error| value("granularity", error.to_string()))
+}
+
+fn hybrid(raw: &HybridRaw) -> Result<HybridSettings, ConfigError> {
+    let part = |key, text: &str| {
+        let part = text.parse::<Amount>().map_err(|error| value(key, error.to_string()))?.units();
+        u16::try_from(part)
+            .ok()
+            .filter(|&part| part <= HYBRID_WHOLE)
+            .ok_or_else(|| value(key, format!("{text} is out of range: give 0 to 1, such as 0.5")))
+    };
+    let threshold = part("hybrid.threshold", &raw.threshold)?;
+    Ok(HybridSettings { threshold, top_k: part("hybrid.top_k", &raw.top_k)? })
 }
 
 /// Where the store and the development certificate stand when nothing else is said.
@@ -240,7 +265,7 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 11] = [
+        let cases: [(Change, &str); 13] = [
             (|raw| raw.shards = Some(0), "`shards`"),
             (|raw| raw.shards = Some(257), "`shards`"),
             (|raw| raw.io_threads = Some(0), "`io_threads`"),
@@ -248,6 +273,8 @@ mod tests {
             (|raw| raw.in_flight_max = 0, "`in_flight_max`"),
             (|raw| raw.listen = "nowhere".into(), "`listen`"),
             (|raw| raw.policy = "worst-fit".into(), "`policy`"),
+            (|raw| raw.hybrid.threshold = "1.1".into(), "`hybrid.threshold`"),
+            (|raw| raw.hybrid.top_k = "-1".into(), "`hybrid.top_k`"),
             (|raw| raw.granularity.cpu = "0".into(), "`granularity`"),
             (|raw| raw.granularity.memory = "-1".into(), "`granularity.memory`"),
             (|raw| raw.tls_key = Some("key.pem".into()), "`tls_certificate`"),

@@ -148,7 +148,7 @@ pub fn placement_request(
     let mut candidates = candidates(wire.candidates).map_err(faulty)?;
     let old = preferences::OfVersion1 { preferred: wire.preferred, tolerations: wire.tolerations };
     let preferences =
-        preferences::preferences(old, preferences, &mut candidates, defaults.avoid_gpu, catalog)
+        preferences::preferences(old, preferences, &mut candidates, defaults.avoid_gpu, gpu, catalog)
             .map_err(faulty)?;
     Ok(PlacementRequest { demand, policy, selector, candidates, explain, preferences })
 }

@@ -52,6 +52,16 @@ impl Taints {
         Ok(Self((!taints.is_empty()).then(|| taints.into())))
     }
 
+    /// The same taints with every text exchanged for what `share` answers.
+    #[must_use]
+    pub fn shared(&self, mut share: impl FnMut(&Arc<str>) -> Arc<str>) -> Self {
+        let taints = self.0.as_ref().map(|taints| {
+            let taint = |t: &Taint| Taint { key: share(&t.key), value: share(&t.value), effect: t.effect };
+            taints.iter().map(taint).collect()
+        });
+        Self(taints)
+    }
+
     /// All of them, in order of key and effect.
     #[must_use]
     pub fn as_slice(&self) -> &[Taint] {

@@ -1,6 +1,6 @@
 //! Selectors, preferences, taints and tolerations, between the wire and the engine.
 
-use std::sync::Arc;
+use std::sync::{Arc, LazyLock};
 
 use wharf_core::ids::NodeId;
 use wharf_core::limits::{PREFERENCE_WEIGHT_MAX, PREFERRED_NODES_MAX, PREFERRED_SELECTORS_MAX, TAINTS_MAX};
@@ -9,6 +9,7 @@ use wharf_core::node::{
 };
 use wharf_core::registrar::Catalog;
 use wharf_core::request::{Preferences, RankRules};
+use wharf_core::resource::GpuRequest;
 
 use super::{check_name, invalid};
 use crate::protocol::{
@@ -153,6 +154,10 @@ fn weight(field: String, weight: i32) -> Result<u8, Fault> {
     })
 }
 
+/// What every request prefers where the server is configured to leave GPU nodes alone.
+static AVOID_GPU: LazyLock<Arc<Preferences>> =
+    LazyLock::new(|| Arc::new(Preferences { avoid_gpu: true, ..Preferences::default() }));
+
 /// What of a request of version 1 belongs to its preferences.
 pub(super) struct OfVersion1 {
     pub(super) preferred: Vec<PreferredTerm>,
@@ -197,6 +202,7 @@ pub(super) fn preferences(
     mut wire: PlacePreferences,
     candidates: &mut Option<Arc<[NodeId]>>,
     avoid_gpu_default: bool,
+    gpu: GpuRequest,
     catalog: &Catalog,
 ) -> Result<Option<Arc<Preferences>>, Fault> {
     let avoid_gpu = match wire.avoid_gpu {
@@ -205,6 +211,7 @@ pub(super) fn preferences(
         AVOID_GPU_NO => false,
         other => return Err(invalid("avoid_gpu", format!("{other} is none: give 0 (the server's), 1 or 2"))),
     };
+    let avoid_gpu = avoid_gpu && gpu == GpuRequest::None;
     if wire.preferred_nodes.len() > PREFERRED_NODES_MAX {
         let message = format!("{} nodes: give at most {PREFERRED_NODES_MAX}", wire.preferred_nodes.len());
         return Err(invalid("preferred_nodes", message));
@@ -222,8 +229,8 @@ pub(super) fn preferences(
         *candidates = Some([node].into());
     }
     let rules = rules(old, &mut wire)?;
-    if rules.is_none() && wire.preferred_nodes.is_empty() && !avoid_gpu && !affinity {
-        return Ok(None);
+    if rules.is_none() && wire.preferred_nodes.is_empty() && !affinity {
+        return Ok(avoid_gpu.then(|| Arc::clone(&AVOID_GPU)));
     }
     let nodes = wire.preferred_nodes.into_iter().map(NodeId).collect();
     Ok(Some(Arc::new(Preferences { rules, nodes, avoid_gpu, affinity })))

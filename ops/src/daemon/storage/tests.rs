@@ -272,7 +272,7 @@ fn damaged_rows_are_told_by_name() {
 #[test]
 fn damaged_numbers_are_told_by_name() {
     let cases = [
-        ("format", 2, "has format 2"),
+        ("format", 3, "has format 3"),
         ("partitions", 0, "partitions"),
         ("partitions", 70_000, "partitions"),
         ("incarnation", u64::MAX, "incarnation"),

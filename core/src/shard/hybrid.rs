@@ -45,7 +45,8 @@ impl HybridSettings {
         let used = |(available, total): (Amount, Amount)| {
             let (available, total) = (available.units() as u64, total.units() as u64);
             // At most 2^53 times 10 000: it fits, and the quotient is at most 10 000.
-            if total == 0 { 0 } else { ((total - available) * u64::from(WHOLE) / total) as u16 }
+            // None: a resource that is not there is not used.
+            ((total - available) * u64::from(WHOLE)).checked_div(total).unwrap_or(0) as u16
         };
         let score = used(books[0]).max(used(books[1]));
         if score < self.threshold { 0 } else { score }
@@ -191,7 +192,7 @@ mod tests {
             let draws = 1000 * expected.len() as i64;
             for _ in 0..draws {
                 let mut visits = Visits::default();
-                let even = |slot: Slot| slot % 2 == 0;
+                let even = |slot: Slot| slot.is_multiple_of(2);
                 let found = order.choose(candidates, None, 8, &mut rng, &mut visits, even);
                 counts[found.unwrap() as usize] += 1;
                 assert!(visits.nodes <= 16, "{visits:?}");

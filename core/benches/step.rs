@@ -12,7 +12,7 @@ use std::time::Instant;
 
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
 use wharf_core::index::Geometry;
-use wharf_core::node::{Labels, NodeRegistration, NodeSpec, Operator, Selector, Term};
+use wharf_core::node::{Labels, NodeRegistration, NodeSpec, Operator, Selector, Taints, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GPU_UNIT, GpuRequest};
 use wharf_core::rng::Rng;
@@ -43,6 +43,7 @@ fn node(number: u64, rng: &mut Rng) -> NodeRegistration {
             gpus,
             custom: None,
             labels: Labels::new(labels).expect("one key"),
+            taints: Taints::default(),
         },
     }
 }
@@ -134,6 +135,7 @@ fn main() {
         partitions: (0..PARTITIONS).map(PartitionId).collect(),
         geometry: Geometry::default(),
         seed: 7,
+        hybrid: wharf_core::shard::HybridSettings::default(),
     });
     let mut outcomes = Vec::new();
     let joining: Vec<_> = (1..=nodes).map(|n| Command::AddNode(Box::new(node(n, &mut rng)))).collect();

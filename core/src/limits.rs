@@ -28,6 +28,18 @@ pub const NAME_BYTES_MAX: usize = 253;
 pub const LABELS_MAX: usize = 64;
 /// Most terms of one selector, and most values of one term.
 pub const SELECTOR_TERMS_MAX: usize = 32;
+/// Most preferred selectors of one request.
+pub const PREFERRED_SELECTORS_MAX: usize = 8;
+/// Greatest weight of a preferred selector; the least is 1.
+pub const PREFERENCE_WEIGHT_MAX: u8 = 100;
+/// Most fallback selectors of one request.
+pub const FALLBACK_SELECTORS_MAX: usize = 8;
+/// Most preferred nodes of one request.
+pub const PREFERRED_NODES_MAX: usize = 64;
+/// Most tolerations of one request.
+pub const TOLERATIONS_MAX: usize = 32;
+/// Most taints of one node.
+pub const TAINTS_MAX: usize = 32;
 /// Most named candidate nodes of one request.
 pub const CANDIDATES_MAX: usize = 1024;
 /// Most nodes a service holds.
@@ -47,6 +59,8 @@ pub const RING_QUANTUM: usize = 64;
 pub const CANDIDATE_WALK_MAX: usize = 256;
 /// Selectors whose candidate sets a shard keeps.
 pub const SELECTORS_KEPT_MAX: usize = 256;
+/// Sets of preferences whose ranks a shard keeps.
+pub const RANKINGS_KEPT_MAX: usize = 64;
 /// Nodes that one refusal examines for its counts unless it asks for all.
 pub const EXPLAIN_NODES_MAX: usize = 4096;
 /// Random draws before `Random` enumerates the fitting nodes instead.

@@ -129,7 +129,7 @@ pub struct Registrar {
     nodes: FixedMap<NodeId, Entry>,
     resources: ResourceRegistry,
     catalog: Catalog,
-    /// Label texts, shared between nodes.
+    /// Texts of labels and taints, shared between nodes.
     texts: FixedMap<Arc<str>, ()>,
     /// How many were left when they were last swept.
     texts_swept: usize,
@@ -244,13 +244,15 @@ impl Registrar {
             self.texts_swept = self.texts.len();
         }
         let texts = &mut self.texts;
-        spec.labels = spec.labels.shared(|text| {
+        let mut share = |text: &Arc<str>| {
             if let Some((known, ())) = texts.get_key_value(text) {
                 return Arc::clone(known);
             }
             texts.insert(Arc::clone(text), ());
             Arc::clone(text)
-        });
+        };
+        spec.labels = spec.labels.shared(&mut share);
+        spec.taints = spec.taints.shared(&mut share);
         spec
     }
 
@@ -304,7 +306,7 @@ impl Registrar {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::Labels;
+    use crate::node::{Labels, Taints};
     use crate::resource::Amount;
 
     fn spec(name: &str, labels: &[(&str, &str)]) -> NodeSpec {
@@ -315,6 +317,7 @@ mod tests {
             memory: Amount::whole(1024),
             gpus: 0,
             custom: None,
+            taints: Taints::default(),
             labels: Labels::new(labels.iter().map(|&(k, v)| (k.into(), v.into())).collect()).unwrap(),
         }
     }

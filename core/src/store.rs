@@ -21,7 +21,7 @@ use crate::resource::{Demand, GpuAssignment};
 use crate::ring::{Doorbell, channel};
 use crate::rng::Rng;
 use crate::router::{Port, PortLink, RoutingTable};
-use crate::shard::{Shard, ShardConfig};
+use crate::shard::{HybridSettings, Shard, ShardConfig};
 use crate::time::Time;
 
 /// A node in the durable state.
@@ -176,6 +176,8 @@ pub struct EngineConfig {
     pub topology_label: String,
     /// Typical request shapes of the fragmentation-aware policies; learnt by each shard if none.
     pub typical_shapes: Option<Arc<TypicalShapes>>,
+    /// What the hybrid policy is told.
+    pub hybrid: HybridSettings,
 }
 
 impl Default for EngineConfig {
@@ -186,6 +188,7 @@ impl Default for EngineConfig {
             geometry: Geometry::default(),
             topology_label: TOPOLOGY_LABEL_DEFAULT.to_owned(),
             typical_shapes: None,
+            hybrid: HybridSettings::default(),
         }
     }
 }
@@ -301,6 +304,7 @@ fn open_shards(
             partitions: table.partitions_of(id).collect(),
             geometry: config.geometry.clone(),
             seed: seeds.next_u64(),
+            hybrid: config.hybrid,
         });
         if let Some(typical) = &config.typical_shapes {
             shard.set_typical_shapes(Arc::clone(typical));

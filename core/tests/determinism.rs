@@ -12,7 +12,7 @@ use wharf_core::index::Geometry;
 use wharf_core::limits::{BATCH_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, RING_QUANTUM};
 use wharf_core::rng::Rng;
 use wharf_core::router::PortRequest;
-use wharf_core::shard::{Command, Outcome, Shard, ShardConfig};
+use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
 use wharf_core::store::StoreState;
 use wharf_core::time::Time;
 
@@ -25,6 +25,7 @@ fn fresh_shard() -> Shard {
         partitions: (0..PARTITIONS).map(PartitionId).collect(),
         geometry: Geometry::default(),
         seed: 11,
+        hybrid: HybridSettings::default(),
     })
 }
 

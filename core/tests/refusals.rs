@@ -9,7 +9,7 @@ use by_hand::{ManualClock, Workload, add_node, ask, check_all, cores, node_spec,
 use wharf_core::executor::Unobserved;
 use wharf_core::ids::{AllocationId, Ordinal};
 use wharf_core::limits::REFUSAL_RETRIES_MAX;
-use wharf_core::node::NodeState;
+use wharf_core::node::{NodeState, TaintEffect};
 use wharf_core::request::{Explain, PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest, Verdict};
@@ -191,7 +191,11 @@ fn could_take(node: &NodeView, demand: &wharf_core::resource::Demand) -> bool {
             (0..16).filter(|&instance| free(instance) == 10_000).count() >= usize::from(count)
         }
     };
+    // No request here tolerates anything.
+    let taints = node.registration.spec.taints.as_slice();
+    let tainted = taints.iter().any(|taint| taint.effect == TaintEffect::NoSchedule);
     node.state == NodeState::Ready
+        && !tainted
         && gpus
         && node.cpu_available >= demand.cpu
         && node.memory_available >= demand.memory

@@ -14,8 +14,9 @@ use wharf_net::codec::{
 };
 use wharf_net::protocol::{
     DrainRequest, EXTENSIONS_MAX, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, ListReply, ListRequest,
-    NodesReply, NodesRequest, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, StatusReply, StatusRequest,
+    NodesReply, NodesRequest, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceReply,
+    PlaceReplyV2, PlaceRequest, PlaceRequestV2, ReleaseBatch, ReleaseBatchReply, ReleaseReply,
+    ReleaseRequest, RemoveRequest, StatusReply, StatusRequest,
 };
 
 /// Runs the codec over arbitrary bytes.
@@ -94,8 +95,14 @@ fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String
     survives::<Fault>(header, payload)?;
     match kind {
         Kind::Hello => both::<Hello, HelloReply>(header, payload),
-        Kind::Place => both::<PlaceRequest, PlaceReply>(header, payload),
-        Kind::PlaceBatch => both::<PlaceBatch, PlaceBatchReply>(header, payload),
+        Kind::Place => {
+            both::<PlaceRequestV2, PlaceReplyV2>(header, payload)?;
+            both::<PlaceRequest, PlaceReply>(header, payload)
+        }
+        Kind::PlaceBatch => {
+            both::<PlaceBatchV2, PlaceBatchReplyV2>(header, payload)?;
+            both::<PlaceBatch, PlaceBatchReply>(header, payload)
+        }
         Kind::Release => both::<ReleaseRequest, ReleaseReply>(header, payload),
         Kind::ReleaseBatch => both::<ReleaseBatch, ReleaseBatchReply>(header, payload),
         Kind::AddNodes | Kind::UpdateNodes => both::<NodesRequest, NodesReply>(header, payload),

@@ -125,6 +125,7 @@ pub(crate) enum PolicyName {
     Random,
     Fgd,
     LeastStranded,
+    Spread,
 }
 
 impl From<PolicyName> for Policy {
@@ -137,6 +138,7 @@ impl From<PolicyName> for Policy {
             PolicyName::Random => Self::Random,
             PolicyName::Fgd => Self::Fgd,
             PolicyName::LeastStranded => Self::LeastStranded,
+            PolicyName::Spread => Self::Spread,
         }
     }
 }

@@ -6,13 +6,15 @@ use arbitrary::{Arbitrary, Unstructured};
 use wharf_core::fragmentation::{RequestShape, TypicalShapes};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId, ShardId};
 use wharf_core::index::{Dimension, Geometry};
-use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Term};
-use wharf_core::request::{Explain, PlacementRequest};
+use wharf_core::node::{
+    Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Taint, TaintEffect, Taints, Term,
+};
+use wharf_core::node::{Toleration, TolerationOperator};
+use wharf_core::request::{Explain, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest};
-use wharf_core::shard::{Command, Outcome, Shard, ShardConfig};
+use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
 use wharf_core::time::Time;
 
-use crate::index_ops::PolicyName;
 use crate::oracle::LinearShard;
 
 const OPERATIONS_MAX: usize = 256;
@@ -42,6 +44,8 @@ struct Machine {
     gpus: u8,
     zone: u8,
     model: u8,
+    /// One in two machines has none.
+    taints: u8,
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -55,12 +59,23 @@ enum Gpus {
 struct Request {
     amounts: Amounts,
     gpus: Gpus,
-    policy: PolicyName,
+    policy: u8,
     selector: u8,
     candidates: Option<[u8; 3]>,
+    wishes: Option<Wishes>,
     full: bool,
     /// Asks for less, so that most requests find a place.
     modest: bool,
+}
+
+/// What a request would rather have.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Wishes {
+    fallbacks: [u8; 2],
+    preferred: [(u8, u8); 3],
+    tolerations: [u8; 2],
+    nodes: [u8; 3],
+    flags: u8,
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -89,6 +104,10 @@ impl Machine {
         if let Some(&model) = MODELS.get(usize::from(self.model % 3)) {
             labels.push(("gpu-model".into(), model.into()));
         }
+        let levels = [None, Some("2"), Some("10"), Some("-3"), Some("many")];
+        if let Some(level) = levels[usize::from(self.zone / 3 % 5)] {
+            labels.push(("level".into(), level.into()));
+        }
         NodeSpec {
             name: format!("n{name}").into(),
             identity: None,
@@ -97,7 +116,56 @@ impl Machine {
             // One machine in sixteen has every instance there can be.
             gpus: if self.gpus >= 240 { 16 } else { self.gpus % 5 },
             custom: self.amounts.custom(3),
-            labels: Labels::new(labels).expect("two different keys"),
+            labels: Labels::new(labels).expect("different keys"),
+            taints: taints(self.taints),
+        }
+    }
+}
+
+fn taints(number: u8) -> Taints {
+    use TaintEffect::{NoExecute, NoSchedule, PreferNoSchedule};
+    let taint = |key: &str, value: &str, effect| Taint { key: key.into(), value: value.into(), effect };
+    let all = [
+        taint("team", "a", NoSchedule),
+        taint("team", "b", PreferNoSchedule),
+        taint("gone", "", NoExecute),
+        taint("spot", "a", PreferNoSchedule),
+    ];
+    let chosen = match number % 16 {
+        bit @ 8..12 => vec![all[usize::from(bit - 8)].clone()],
+        12 => all[..2].to_vec(),
+        13 => all[1..].to_vec(),
+        _ => Vec::new(),
+    };
+    Taints::new(chosen).expect("keys differ by effect")
+}
+
+fn toleration(number: u8) -> Option<Toleration> {
+    use TolerationOperator::{Equal, Exists};
+    let (key, operator, value, effect) = match number % 8 {
+        0 => ("team", Equal, "a", None),
+        1 => ("team", Exists, "", Some(TaintEffect::PreferNoSchedule)),
+        2 => ("", Exists, "", None),
+        3 => ("gone", Exists, "", Some(TaintEffect::NoExecute)),
+        4 => ("", Exists, "", Some(TaintEffect::NoSchedule)),
+        _ => return None,
+    };
+    Some(Toleration { key: key.to_owned(), operator, value: value.to_owned(), effect })
+}
+
+impl Wishes {
+    fn preferences(self, node: impl Fn(u8) -> NodeId, affinity: bool) -> Preferences {
+        let fallbacks = self.fallbacks.into_iter().filter_map(selector).collect();
+        let preferred = self.preferred.into_iter();
+        let preferred = preferred.filter_map(|(weight, s)| Some((weight % 3 + 1, selector(s)?))).collect();
+        let tolerations = self.tolerations.into_iter().filter_map(toleration).collect();
+        let rules = RankRules::new(fallbacks, preferred, tolerations).expect("within their bounds");
+        let nodes = if self.flags & 2 == 0 { Vec::new() } else { self.nodes.map(node).to_vec() };
+        Preferences {
+            rules: (self.flags & 1 == 0).then(|| Arc::new(rules)),
+            nodes: nodes.into(),
+            avoid_gpu: self.flags & 4 == 0,
+            affinity,
         }
     }
 }
@@ -115,6 +183,8 @@ fn selector(number: u8) -> Option<Arc<Selector>> {
         2 => vec![term("gpu-model", Operator::In, &MODELS)],
         3 => vec![term("gpu-model", Operator::Exists, &[]), term("zone", Operator::NotExists, &[])],
         4 => vec![term("zone", Operator::In, &["nowhere"])],
+        5 => vec![term("level", Operator::Greater, &["2"])],
+        6 => vec![term("level", Operator::Less, &["10"]), term("zone", Operator::Exists, &[])],
         _ => return None,
     };
     Some(Arc::new(Selector::new(terms)))
@@ -133,19 +203,22 @@ impl Request {
             },
             custom: self.amounts.custom(u8::from(!self.modest) * 2),
         };
-        let candidates = self.candidates.map(|picks| {
-            // One beyond the last: an id that no node has.
-            let mut ids: Vec<NodeId> =
-                picks.iter().map(|&pick| NodeId(u64::from(pick) % (last_node + 2))).collect();
+        // One beyond the last: an id that no node has.
+        let node = |pick: u8| NodeId(u64::from(pick) % (last_node + 2));
+        let candidates: Option<Arc<[NodeId]>> = self.candidates.map(|picks| {
+            let mut ids: Vec<NodeId> = picks.iter().map(|&pick| node(pick)).collect();
             ids.sort_unstable();
             ids.dedup();
             ids.into()
         });
+        let affinity = candidates.as_ref().is_some_and(|ids| ids.len() == 1);
+        let preferences = self.wishes.map(|wishes| Arc::new(wishes.preferences(node, affinity)));
         PlacementRequest {
             demand,
-            policy: self.policy.into(),
+            policy: Policy::ALL[usize::from(self.policy) % Policy::ALL.len()],
             selector: selector(self.selector),
             candidates,
+            preferences,
             explain: if self.full { Explain::Full } else { Explain::Bounded },
         }
     }
@@ -193,6 +266,7 @@ fn fresh_shard(geometry: Geometry, typical: Option<&Arc<TypicalShapes>>) -> Shar
         partitions: (0..PARTITIONS).map(PartitionId).collect(),
         geometry,
         seed: 7,
+        hybrid: HybridSettings::default(),
     });
     if let Some(typical) = typical {
         shard.set_typical_shapes(Arc::clone(typical));
@@ -310,6 +384,13 @@ impl Pair {
     fn step(&mut self, command: Command) -> Result<(), String> {
         let mut outcomes = Vec::new();
         let now = Time(self.commands.len() as u64);
+        if matches!(&command, Command::Place(request) if request.policy == Policy::Hybrid) {
+            // Looking moves nothing: the draw must be the one that follows from this state.
+            self.shard.step([Command::Export], now, &mut outcomes);
+            if let Some(Outcome::Exported(state)) = outcomes.pop() {
+                self.oracle.set_rng(state.policy.rng);
+            }
+        }
         self.shard.step([command.clone()], now, &mut outcomes);
         let [outcome] = &outcomes[..] else {
             return Err(format!("one command, {} outcomes", outcomes.len()));

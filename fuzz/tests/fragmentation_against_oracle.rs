@@ -36,6 +36,7 @@ impl Pair {
             partitions: vec![PartitionId(0)],
             geometry,
             seed: 0,
+            hybrid: wharf_core::shard::HybridSettings::default(),
         });
         if let Some(typical) = typical {
             oracle.set_typical_shapes(&typical);

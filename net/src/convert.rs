@@ -1,13 +1,16 @@
 //! Between wire types and the engine's. The engine's types are not serialisable: whatever
 //! enters passes through here, is checked once, and is named when it is wrong.
 
+mod preferences;
+pub use preferences::{effect_number, effect_of};
+
 use std::sync::Arc;
 
 use wharf_core::ids::NodeId;
 use wharf_core::limits::{
     CANDIDATES_MAX, CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX,
 };
-use wharf_core::node::{Labels, NodeSpec, NodeState, Operator, Selector, Term};
+use wharf_core::node::{Labels, NodeSpec, NodeState};
 use wharf_core::registrar::{Catalog, RegistrarError};
 use wharf_core::request::{Explain, PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest, RegistryFull, ResourceRegistry};
@@ -16,10 +19,9 @@ use wharf_core::shard::{Check, NodeView, Placement, Refusal, Rejection, Resource
 
 use crate::protocol::{
     EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, NODE_DRAINING, NODE_READY, NamedAmount,
-    NodeBody, NodeStatus, OPERATOR_EXISTS, OPERATOR_IN, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN,
-    POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_LEAST_FIT, POLICY_LEAST_STRANDED,
-    POLICY_NEXT_FIT, POLICY_RANDOM, Pair, PlaceReply, PlaceRequest, PlacedBody, Reason, RefusalBody,
-    SelectorTerm,
+    NodeBody, NodeStatus, POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID,
+    POLICY_LEAST_FIT, POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply,
+    PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlacedBody, Reason, RefusalBody,
 };
 
 fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
@@ -62,6 +64,8 @@ pub fn policy_number(policy: Policy) -> u8 {
         Policy::Random => POLICY_RANDOM,
         Policy::Fgd => POLICY_FGD,
         Policy::LeastStranded => POLICY_LEAST_STRANDED,
+        Policy::Hybrid => POLICY_HYBRID,
+        Policy::Spread => POLICY_SPREAD,
     }
 }
 
@@ -70,7 +74,9 @@ fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
         return Ok(default);
     }
     Policy::ALL.into_iter().find(|&policy| policy_number(policy) == number).ok_or_else(|| {
-        invalid("policy", format!("{number} is no policy: give 0 (the server's), {POLICY_LEAST_FIT} to {POLICY_FGD}, or {POLICY_LEAST_STRANDED}"))
+        let known: Vec<String> = Policy::ALL.iter().map(|&known| policy_number(known).to_string()).collect();
+        let known = known.join(", ");
+        invalid("policy", format!("{number} is no policy: give 0 (the server's) or one of {known}"))
     })
 }
 
@@ -81,8 +87,6 @@ fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
         ("tenant", wire.tenant.is_empty()),
         ("queue", wire.queue.is_empty()),
         ("priority", wire.priority == 0),
-        ("preferred", wire.preferred.is_empty()),
-        ("tolerations", wire.tolerations.is_empty()),
         ("mode", wire.mode == MODE_NOW),
         ("deadline", wire.deadline == 0),
         ("lease", wire.lease == 0),
@@ -100,15 +104,25 @@ fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
     }
 }
 
+/// What a request gets where it asks for nothing else.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlacementDefaults {
+    /// Its policy.
+    pub policy: Policy,
+    /// Whether work that asks for no GPU goes on nodes without GPUs first.
+    pub avoid_gpu: bool,
+}
+
 /// The engine's form of a placement request, or the reply that it gets at once.
 ///
 /// # Errors
 /// A reply with a fault, or with `infeasible` when it asks for a resource that no node ever had.
 pub fn placement_request(
-    wire: PlaceRequest,
+    wire: impl Into<PlaceRequestV2>,
     catalog: &Catalog,
-    default_policy: Policy,
+    defaults: PlacementDefaults,
 ) -> Result<PlacementRequest, Box<PlaceReply>> {
+    let PlaceRequestV2 { request: wire, preferences } = wire.into();
     let faulty = |fault: Fault| Box::new(fault_reply(fault));
     check_served(&wire).map_err(faulty)?;
     let gpu = amount("gpu", wire.gpu)
@@ -130,15 +144,15 @@ pub fn placement_request(
     let selector = if wire.selectors.is_empty() {
         None
     } else {
-        Some(Arc::new(selector(wire.selectors).map_err(faulty)?))
+        Some(Arc::new(preferences::selector("selectors", wire.selectors).map_err(faulty)?))
     };
-    Ok(PlacementRequest {
-        demand,
-        policy: policy(wire.policy, default_policy).map_err(faulty)?,
-        selector,
-        candidates: candidates(wire.candidates).map_err(faulty)?,
-        explain,
-    })
+    let policy = policy(wire.policy, defaults.policy).map_err(faulty)?;
+    let mut candidates = candidates(wire.candidates).map_err(faulty)?;
+    let old = preferences::OfVersion1 { preferred: wire.preferred, tolerations: wire.tolerations };
+    let preferences =
+        preferences::preferences(old, preferences, &mut candidates, defaults.avoid_gpu, gpu, catalog)
+            .map_err(faulty)?;
+    Ok(PlacementRequest { demand, policy, selector, candidates, explain, preferences })
 }
 
 /// Checks the name of a custom resource: not one of those that have a field.
@@ -187,28 +201,6 @@ fn unknown_resource(name: String, asked: Amount, catalog: &Catalog) -> PlaceRepl
     }
 }
 
-fn selector(wire: Vec<SelectorTerm>) -> Result<Selector, Fault> {
-    let mut terms = Vec::with_capacity(wire.len());
-    for (i, term) in wire.into_iter().enumerate() {
-        let field = |part: &str| format!("selectors[{i}].{part}");
-        check_name(&field("key"), &term.key)?;
-        let (operator, wants_values) = match term.operator {
-            OPERATOR_IN => (Operator::In, true),
-            OPERATOR_NOT_IN => (Operator::NotIn, true),
-            OPERATOR_EXISTS => (Operator::Exists, false),
-            OPERATOR_NOT_EXISTS => (Operator::NotExists, false),
-            other => return Err(invalid(field("operator"), format!("{other} is no operator: give 1 to 4"))),
-        };
-        if wants_values == term.values.is_empty() {
-            let remedy = if wants_values { "give at least one" } else { "this operator takes none" };
-            return Err(invalid(field("values"), format!("{} values: {remedy}", term.values.len())));
-        }
-        let values = term.values.into_iter().map(|value| value.0).collect();
-        terms.push(Term { key: term.key, operator, values });
-    }
-    Ok(Selector::new(terms))
-}
-
 fn candidates(wire: Vec<u64>) -> Result<Option<Arc<[NodeId]>>, Fault> {
     if wire.is_empty() {
         return Ok(None);
@@ -233,9 +225,9 @@ pub fn fault_reply(fault: Fault) -> PlaceReply {
 
 /// The reply to a placement that was granted.
 #[must_use]
-pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReply {
+pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReplyV2 {
     let node_name = catalog.node_name(placement.node).map(|name| name.to_string()).unwrap_or_default();
-    PlaceReply {
+    let reply = PlaceReply {
         reason: Reason::Done.into(),
         placed: Some(PlacedBody {
             node: placement.node.0,
@@ -245,7 +237,8 @@ pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReply {
             gpu_part: placement.gpus.part,
         }),
         ..PlaceReply::default()
-    }
+    };
+    PlaceReplyV2 { reply, alternative: placement.alternative }
 }
 
 /// The reply to a placement that no shard could do.
@@ -267,7 +260,9 @@ pub fn refused_reply(verdict: Verdict, refusal: &Refusal, catalog: &Catalog) -> 
 fn failed_check(check: Check, shortage: Shortage, catalog: &Catalog) -> FailedCheck {
     let (reason, resource) = match check {
         Check::Candidates => (Reason::NotACandidate, ""),
+        Check::Affinity(node) => (Reason::NodeAffinity, catalog.node_name(node).map_or("", AsRef::as_ref)),
         Check::Selector => (Reason::SelectorMismatch, ""),
+        Check::Taint => (Reason::UntoleratedTaint, ""),
         Check::NotReady => (Reason::NotReady, ""),
         Check::Cpu => (Reason::Insufficient, "cpu"),
         Check::Memory => (Reason::Insufficient, "memory"),
@@ -289,21 +284,15 @@ fn failed_check(check: Check, shortage: Shortage, catalog: &Catalog) -> FailedCh
 /// The fault, naming the field; the registry then has learnt nothing.
 pub fn node_spec(wire: NodeBody, resources: &mut ResourceRegistry) -> Result<NodeSpec, Fault> {
     check_name("name", &wire.name)?;
-    if !wire.taints.is_empty() {
-        return Err(Fault::of_field(
-            Reason::NotSupportedYet,
-            "taints",
-            "this service does not serve `taints` yet: leave them out",
-        ));
-    }
     let gpus = u8::try_from(wire.gpus).ok().filter(|&gpus| usize::from(gpus) <= GPU_INSTANCES_MAX);
     let gpus =
         gpus.ok_or_else(|| invalid("gpus", format!("{} GPUs: give at most {GPU_INSTANCES_MAX}", wire.gpus)))?;
     let (cpu, memory) = (amount("cpu", wire.cpu)?, amount("memory", wire.memory)?);
     let labels = labels(wire.labels)?;
+    let taints = preferences::taints(wire.taints)?;
     let custom = node_custom(wire.custom, resources)?;
     let identity = (!wire.identity.is_empty()).then(|| wire.identity.into());
-    Ok(NodeSpec { name: wire.name.into(), identity, cpu, memory, gpus, custom, labels })
+    Ok(NodeSpec { name: wire.name.into(), identity, cpu, memory, gpus, custom, labels, taints })
 }
 
 fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
@@ -366,7 +355,7 @@ pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus 
         gpus: u32::from(spec.gpus),
         custom: custom.collect(),
         labels: spec.labels.iter().map(|(k, v)| Pair { key: k.to_owned(), value: v.to_owned() }).collect(),
-        taints: Vec::new(),
+        taints: preferences::wire_taints(&spec.taints),
     };
     NodeStatus {
         id: registration.id.0,

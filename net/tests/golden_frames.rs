@@ -11,14 +11,9 @@ use wharf_net::codec::{
 use wharf_net::protocol::*;
 
 /// A frame, field by field: header, then body.
-fn encode<T: Serialize>(kind: Kind, flags: u8, body: &T) -> String {
-    let header = Header {
-        kind: kind.number(),
-        flags,
-        version: 1,
-        sequence: 0x0102_0304,
-        lowest_unacknowledged: 0x0A0B,
-    };
+fn encode<T: Serialize>(kind: Kind, version: u8, flags: u8, body: &T) -> String {
+    let header =
+        Header { kind: kind.number(), flags, version, sequence: 0x0102_0304, lowest_unacknowledged: 0x0A0B };
     let mut out = Vec::new();
     encode_frame(header, &[], &mut out, |out| encode_body(body, out));
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -39,7 +34,19 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
     body: &T,
     expected: &str,
 ) {
-    assert_eq!(encode(kind, flags, body), expected);
+    check_version(kind, 1, flags, body, expected);
+}
+
+/// As [`check`], of a body of another version than 1.
+#[track_caller]
+fn check_version<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
+    kind: Kind,
+    version: u8,
+    flags: u8,
+    body: &T,
+    expected: &str,
+) {
+    assert_eq!(encode(kind, version, flags, body), expected);
     let bytes = bytes_of(expected);
     let frame = decode_frame(&bytes, FRAME_BYTES_MAX).expect("a frame").expect("all of it");
     assert_eq!((frame.header.kind, frame.header.flags, frame.bytes), (kind.number(), flags, bytes.len()));
@@ -243,6 +250,62 @@ fn place_batch_is_written_as_it_always_was() {
     );
 }
 
+/// Version 2 is version 1, and then what is new.
+#[test]
+fn placements_of_version_2_are_written_as_they_always_were() {
+    let preferences = PlacePreferences {
+        fallbacks: vec![
+            FallbackSelector { terms: vec![term("f", OPERATOR_LESS, "7")] },
+            FallbackSelector::default(),
+        ],
+        preferred_selectors: vec![PreferredSelector {
+            weight: 20,
+            terms: vec![term("s", OPERATOR_EQUAL, "u")],
+        }],
+        preferred_nodes: vec![21, 300],
+        node: 22,
+        avoid_gpu: AVOID_GPU_NO,
+    };
+    let request = PlaceRequestV2 { request: PlaceRequest::default(), preferences };
+    check_version(
+        Kind::Place,
+        2,
+        0,
+        &request,
+        "410000000200000204030201000000000b0a000000000000 \
+         00000000000000000000000000000000000001000201016606010137000128010173070101750215fb2c0116\
+         02",
+    );
+    let reply = PlaceReplyV2 { reply: placed(), alternative: 2 };
+    check_version(
+        Kind::Place,
+        2,
+        FLAG_REPLY,
+        &reply,
+        "2b0000000200020204030201000000000b0a000000000000 \
+         000105016e03fbff00fc70110100020003fbc409000002",
+    );
+    let batch = PlaceBatchV2 { requests: vec![request, PlaceRequestV2::default()] };
+    check_version(
+        Kind::PlaceBatch,
+        2,
+        0,
+        &batch,
+        "5b0000000300000204030201000000000b0a000000000000 \
+         0200000000000000000000000000000000000001000201016606010137000128010173070101750215fb2c01\
+         160200000000000000000000000000000000000001000000000000",
+    );
+    let batch = PlaceBatchReplyV2 { replies: vec![reply, faulty().into()] };
+    check_version(
+        Kind::PlaceBatch,
+        2,
+        FLAG_REPLY,
+        &batch,
+        "390000000300020204030201000000000b0a000000000000 \
+         02000105016e03fbff00fc70110100020003fbc409000002640000016403637075026e6f00",
+    );
+}
+
 #[test]
 fn release_is_written_as_it_always_was() {
     let request = ReleaseRequest { allocation: allocation() };
@@ -428,7 +491,12 @@ fn numbers_never_change_their_meaning() {
     let policies =
         [POLICY_DEFAULT, POLICY_LEAST_FIT, POLICY_BEST_FIT, POLICY_FIRST_FIT, POLICY_NEXT_FIT, POLICY_RANDOM];
     assert_eq!(policies, [0, 1, 2, 3, 4, 5]);
+    assert_eq!([POLICY_HYBRID, POLICY_SPREAD], [7, 8]);
     assert_eq!([OPERATOR_IN, OPERATOR_NOT_IN, OPERATOR_EXISTS, OPERATOR_NOT_EXISTS], [1, 2, 3, 4]);
+    assert_eq!([OPERATOR_GREATER, OPERATOR_LESS, OPERATOR_EQUAL, OPERATOR_NOT_EQUAL], [5, 6, 7, 8]);
+    assert_eq!([EFFECT_ANY, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE, EFFECT_NO_EXECUTE], [0, 1, 2, 3]);
+    assert_eq!([AVOID_GPU_DEFAULT, AVOID_GPU_YES, AVOID_GPU_NO], [0, 1, 2]);
+    assert_eq!(PLACE_VERSION_PREFERENCES, 2);
     assert_eq!([NODE_READY, NODE_DRAINING], [1, 2]);
     assert_eq!([MODE_NOW, MODE_WAIT_UNTIL], [0, 1]);
     assert_eq!([EXPLAIN_BOUNDED, EXPLAIN_FULL], [0, 1]);
@@ -460,6 +528,8 @@ fn reasons_never_change_their_meaning() {
         (151, "selector_mismatch"),
         (152, "not_ready"),
         (153, "insufficient"),
+        (154, "untolerated_taint"),
+        (155, "node_affinity"),
         (200, "malformed_frame"),
         (201, "frame_too_long"),
         (202, "hello_expected"),

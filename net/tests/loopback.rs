@@ -12,9 +12,11 @@ use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_net::client::{Client, ClientError, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::protocol::{
-    DrainRequest, Kind, ListReply, ListRequest, NODE_DRAINING, NODE_READY, Name, NodeStatus, NodesRequest,
-    POLICY_BEST_FIT, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, Reason, ReleaseBatch,
-    ReleaseReply, ReleaseRequest, RemoveRequest, StatusReply, StatusRequest, WireAllocation,
+    AVOID_GPU_YES, DrainRequest, EFFECT_NO_SCHEDULE, FallbackSelector, Kind, ListReply, ListRequest,
+    NODE_DRAINING, NODE_READY, Name, NodeBody, NodeStatus, NodesRequest, OPERATOR_EQUAL, POLICY_BEST_FIT,
+    POLICY_SPREAD, PlaceBatch, PlaceBatchReply, PlaceBatchV2, PlaceReply, PlaceRequest, PlaceRequestV2,
+    PreferredTerm, Reason, ReleaseBatch, ReleaseReply, ReleaseRequest, RemoveRequest, SelectorTerm,
+    StatusReply, StatusRequest, Taint, Toleration, WireAllocation,
 };
 use wharf_net::server::Settings;
 
@@ -421,5 +423,77 @@ async fn replies_beyond_what_a_session_keeps_are_asked_for_again() {
         }
     }
     within(client.close()).await;
+    server.stop().await;
+}
+
+/// What it would rather have, as a client of version 2 asks for it and one of version 1 can.
+#[tokio::test]
+async fn preferences_decide_between_nodes_that_fit() {
+    let server = TestServer::start(2);
+    let client = server.client().await;
+    let zoned = |name: &str, gpus: u32, zone: &str, taints: Vec<Taint>| NodeBody {
+        labels: vec![pair("zone", zone)],
+        taints,
+        ..node(name, 8, 8, gpus)
+    };
+    let taint = |effect: u8| vec![Taint { key: "team".to_owned(), value: "ml".to_owned(), effect }];
+    let ids = add(
+        &client,
+        vec![
+            zoned("gpu", 4, "a", Vec::new()),
+            zoned("kept", 0, "a", taint(EFFECT_NO_SCHEDULE)),
+            zoned("b", 0, "b", Vec::new()),
+        ],
+    )
+    .await;
+    let zone = |zone: &str| SelectorTerm {
+        key: "zone".to_owned(),
+        operator: OPERATOR_EQUAL,
+        values: vec![Name(zone.to_owned())],
+    };
+    let answer = async |request: PlaceRequestV2| {
+        let reply = within(client.place_v2(&request)).await.expect("answered");
+        (reply.reply.placed.map(|placed| placed.node), reply.alternative, reply.reply.refusal)
+    };
+    // Nobody tolerates the taint, and no zone is called c.
+    let mut request = PlaceRequestV2::from(PlaceRequest { selectors: vec![zone("c")], ..ask(1, 1, 0) });
+    request.preferences.fallbacks =
+        vec![FallbackSelector { terms: vec![zone("d")] }, FallbackSelector { terms: vec![zone("b")] }];
+    assert_eq!(answer(request).await, (Some(ids[2]), 2, None));
+    let tolerates = Toleration {
+        key: "team".to_owned(),
+        operator: OPERATOR_EQUAL,
+        value: "ml".to_owned(),
+        effect: EFFECT_NO_SCHEDULE,
+    };
+    let mut request = PlaceRequestV2::from(ask(1, 1, 0));
+    request.request.selectors = vec![zone("a")];
+    request.request.tolerations = vec![tolerates];
+    request.preferences.avoid_gpu = AVOID_GPU_YES;
+    assert_eq!(answer(request).await.0, Some(ids[1]));
+    let mut request = PlaceRequestV2::from(ask(1, 1, 0));
+    request.preferences.preferred_nodes = vec![ids[1], ids[0]];
+    assert_eq!(answer(request).await.0, Some(ids[0]), "the first of them is tainted");
+    let mut request = PlaceRequestV2::from(ask(100, 1, 0));
+    request.preferences.node = ids[2];
+    let checks = answer(request).await.2.expect("too many cores").checks;
+    let checks: Vec<_> = checks.iter().map(|c| (c.reason.known(), c.resource.as_str(), c.nodes)).collect();
+    assert_eq!(checks, [(Some(Reason::NodeAffinity), "b", 2), (Some(Reason::Insufficient), "cpu", 1)]);
+    // In version 1: a preferred term, and a refusal that counts the taint.
+    let preferred = PlaceRequest {
+        preferred: vec![PreferredTerm { weight: 7, term: zone("a") }],
+        policy: POLICY_SPREAD,
+        ..ask(1, 1, 0)
+    };
+    assert_eq!(place(&client, &preferred).await.node, ids[0]);
+    let kept = PlaceRequest { candidates: vec![ids[1]], ..ask(1, 1, 0) };
+    let refusal = within(client.place(&kept)).await.unwrap().refusal.expect("it is tainted");
+    let counted =
+        |reason: Reason| refusal.checks.iter().find(|c| c.reason.known() == Some(reason)).map(|c| c.nodes);
+    assert_eq!((counted(Reason::UntoleratedTaint), counted(Reason::NotACandidate)), (Some(1), Some(2)));
+    let batch = PlaceBatchV2 { requests: vec![ask(1, 1, 1).into(), ask(9, 1, 0).into()] };
+    let replies = within(client.place_batch_v2(&batch)).await.expect("answered").replies;
+    assert_eq!(replies[0].reply.placed.as_ref().map(|placed| placed.node), Some(ids[0]));
+    assert_eq!(replies[1].reply.reason.known(), Some(Reason::Infeasible));
     server.stop().await;
 }

@@ -7,9 +7,9 @@ mod harness;
 use harness::{TestServer, add, ask, audit, books, named, node, only, pair, place, units, within};
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
-    DrainRequest, EXPLAIN_FULL, FailedCheck, Fault, MODE_WAIT_UNTIL, Name, NamedAmount, NodeBody,
-    NodesRequest, PlaceBatch, PlaceReply, PlaceRequest, PreferredTerm, Reason, RemoveRequest, SelectorTerm,
-    Taint, Toleration, WireAllocation,
+    DrainRequest, EXPLAIN_FULL, FailedCheck, FallbackSelector, Fault, MODE_WAIT_UNTIL, Name, NamedAmount,
+    NodeBody, NodesRequest, PlaceBatch, PlacePreferences, PlaceReply, PlaceRequest, PlaceRequestV2,
+    PreferredSelector, PreferredTerm, Reason, RemoveRequest, SelectorTerm, Taint, Toleration, WireAllocation,
 };
 
 type Change<T> = fn(&mut T);
@@ -168,13 +168,11 @@ async fn what_no_node_could_ever_hold_is_infeasible() {
 
 #[tokio::test]
 async fn every_reserved_field_is_refused_by_name() {
-    let reserved: [(&str, Change<PlaceRequest>); 12] = [
+    let reserved: [(&str, Change<PlaceRequest>); 10] = [
         ("attribute_order", |r| r.attribute_order = 1),
         ("tenant", |r| r.tenant = "t".to_owned()),
         ("queue", |r| r.queue = "q".to_owned()),
         ("priority", |r| r.priority = -1),
-        ("preferred", |r| r.preferred = vec![PreferredTerm::default()]),
-        ("tolerations", |r| r.tolerations = vec![Toleration::default()]),
         ("mode", |r| r.mode = MODE_WAIT_UNTIL),
         ("deadline", |r| r.deadline = 1),
         ("lease", |r| r.lease = 1),
@@ -194,15 +192,61 @@ async fn every_reserved_field_is_refused_by_name() {
     }
     let zero = PlaceRequest { count: 0, ..ask(1, 1, 0) };
     assert_place_fault(&client, &zero, Reason::NotSupportedYet, "count").await;
-    let tainted = NodeBody { taints: vec![Taint::default()], ..node("tainted", 1, 1, 0) };
-    let reply = within(client.add_nodes(&NodesRequest { nodes: vec![tainted] })).await.unwrap();
-    assert_eq!(only(&reply), (Reason::NotSupportedYet, "taints"));
-    assert_unmoved(&client, before, "taints").await;
     server.stop().await;
 }
 
 /// 2^53 units and one more.
 const ABSURD: i64 = (1 << 53) + 1;
+
+fn preferred(weight: i32) -> PreferredTerm {
+    PreferredTerm { weight, term: term("zone", 3, &[]) }
+}
+
+fn toleration(key: &str, operator: u8, value: &str, effect: u8) -> Toleration {
+    Toleration { key: key.to_owned(), operator, value: value.to_owned(), effect }
+}
+
+fn bad_preferences() -> Vec<(&'static str, Change<PlacePreferences>)> {
+    vec![
+        ("fallbacks[1].terms[0].key", |p| {
+            p.fallbacks =
+                vec![FallbackSelector::default(), FallbackSelector { terms: vec![term("", 3, &[])] }];
+        }),
+        ("preferred_selectors[0].weight", |p| {
+            p.preferred_selectors = vec![PreferredSelector { weight: -1, terms: vec![term("k", 3, &[])] }];
+        }),
+        ("preferred_selectors[0].terms", |p| {
+            p.preferred_selectors = vec![PreferredSelector { weight: 1, terms: Vec::new() }];
+        }),
+        ("avoid_gpu", |p| p.avoid_gpu = 3),
+    ]
+}
+
+#[tokio::test]
+async fn every_wrong_preference_is_named() {
+    let server = TestServer::start(1);
+    let client = server.client().await;
+    let ids = add(&client, vec![node("a", 4, 4, 0)]).await;
+    let before = books(&client).await;
+    let fault = async |request: PlaceRequestV2| {
+        let reply = within(client.place_v2(&request)).await.expect("a refusal is a reply").reply;
+        let fault = reply.fault.expect("a fault says what is wrong");
+        (fault.reason.known().expect("a reason of this version"), fault.field)
+    };
+    for (field, change) in bad_preferences() {
+        let mut request = PlaceRequestV2::from(ask(1, 1, 0));
+        change(&mut request.preferences);
+        assert_eq!(fault(request).await, (Reason::InvalidField, field.to_owned()));
+    }
+    let mut request = PlaceRequestV2::from(ask(1, 1, 0));
+    request.preferences.node = 777;
+    assert_eq!(fault(request.clone()).await, (Reason::UnknownNode, "node".to_owned()));
+    request.preferences.node = ids[0];
+    request.request.candidates = ids;
+    assert_eq!(fault(request).await, (Reason::InvalidField, "node".to_owned()));
+    assert_unmoved(&client, before, "preferences").await;
+    server.stop().await;
+}
 
 fn bad_placements() -> Vec<(&'static str, Change<PlaceRequest>)> {
     fn raw(name: &str, amount: i64) -> Vec<NamedAmount> {
@@ -232,7 +276,23 @@ fn bad_placements() -> Vec<(&'static str, Change<PlaceRequest>)> {
         ("explain", |r| r.explain = 2),
         ("selectors[0].key", |r| r.selectors = vec![term("", 3, &[])]),
         ("selectors[0].operator", |r| r.selectors = vec![term("zone", 0, &["a"])]),
-        ("selectors[0].operator", |r| r.selectors = vec![term("zone", 5, &["a"])]),
+        ("selectors[0].operator", |r| r.selectors = vec![term("zone", 9, &["a"])]),
+        ("selectors[0].values", |r| r.selectors = vec![term("zone", 5, &[])]),
+        ("selectors[0].values", |r| r.selectors = vec![term("zone", 7, &["a", "b"])]),
+        ("selectors[1].values[0]", |r| {
+            r.selectors = vec![term("zone", 5, &["-9223372036854775808"]), term("zone", 6, &["many"])];
+        }),
+        ("selectors[0].values[0]", |r| r.selectors = vec![term("zone", 5, &["9223372036854775808"])]),
+        ("preferred[1].weight", |r| r.preferred = vec![preferred(1), preferred(0)]),
+        ("preferred[0].weight", |r| r.preferred = vec![preferred(101)]),
+        ("preferred[0].key", |r| r.preferred = vec![PreferredTerm { weight: 1, term: term("", 3, &[]) }]),
+        ("preferred", |r| r.preferred = vec![preferred(1); 9]),
+        ("tolerations[0].operator", |r| r.tolerations = vec![toleration("k", 1, "v", 0)]),
+        ("tolerations[0].effect", |r| r.tolerations = vec![toleration("k", 3, "", 4)]),
+        ("tolerations[0].value", |r| r.tolerations = vec![toleration("k", 3, "v", 0)]),
+        ("tolerations[1].key", |r| {
+            r.tolerations = vec![toleration("", 3, "", 0), toleration("", 7, "v", 0)];
+        }),
         ("selectors[1].values", |r| r.selectors = vec![term("zone", 3, &[]), term("zone", 1, &[])]),
         ("selectors[0].values", |r| r.selectors = vec![term("zone", 2, &[])]),
         ("selectors[0].values", |r| r.selectors = vec![term("zone", 3, &["a"])]),
@@ -268,6 +328,10 @@ async fn every_wrong_field_of_a_placement_is_named() {
     server.stop().await;
 }
 
+fn taint(key: &str, effect: u8) -> Taint {
+    Taint { key: key.to_owned(), value: String::new(), effect }
+}
+
 fn bad_nodes() -> Vec<(&'static str, Change<NodeBody>)> {
     vec![
         ("name", |n| n.name = String::new()),
@@ -282,6 +346,10 @@ fn bad_nodes() -> Vec<(&'static str, Change<NodeBody>)> {
         ("custom[0].name", |n| n.custom = vec![named("", 1)]),
         ("custom[0].name", |n| n.custom = vec![named("gpu", 1)]),
         ("custom", |n| n.custom = vec![named("new", 1), named("new", 2)]),
+        ("taints[0].key", |n| n.taints = vec![taint("", 1)]),
+        ("taints[1].effect", |n| n.taints = vec![taint("k", 3), taint("k", 0)]),
+        ("taints[0].effect", |n| n.taints = vec![taint("k", 4)]),
+        ("taints", |n| n.taints = vec![taint("k", 2), taint("k", 2)]),
         ("labels[0].key", |n| n.labels = vec![pair("", "x")]),
         ("labels", |n| n.labels = vec![pair("k", "1"), pair("k", "2")]),
         // All that is wrong is found before the registry learns a name.

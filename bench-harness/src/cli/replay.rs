@@ -37,7 +37,7 @@ pub(super) struct ReplayArgs {
     #[arg(long, value_name = "FILE", requires = "nodes")]
     pods: Option<PathBuf>,
     /// Which of the fitting nodes a pod gets: least-fit, best-fit, first-fit, next-fit, random,
-    /// fgd or least-stranded.
+    /// fgd, hybrid, spread or least-stranded.
     #[arg(long, default_value_t = Policy::default())]
     policy: Policy,
     /// Shards of the engine in process, each on a thread of its own; a server has its own.

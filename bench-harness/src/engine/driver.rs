@@ -87,6 +87,7 @@ impl<'a> EngineDriver<'a> {
             partitions: (0..PARTITIONS_DEFAULT).map(PartitionId).collect(),
             geometry: Geometry::default(),
             seed,
+            hybrid: wharf_core::shard::HybridSettings::default(),
         });
         let mut outcomes = Vec::new();
         let mut capacity = Amounts::default();

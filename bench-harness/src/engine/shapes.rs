@@ -166,6 +166,7 @@ impl NodeMaker {
             gpus,
             custom: None,
             labels: Labels::new(labels).expect("three different keys"),
+            taints: wharf_core::node::Taints::default(),
         }
     }
 }

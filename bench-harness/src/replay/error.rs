@@ -38,6 +38,9 @@ pub enum ReplayError {
         /// By the target.
         counted: i128,
     },
+    /// There is no scan of that policy.
+    #[error("--baseline has no linear scan of `{0}`: leave it out, or give another policy")]
+    NoBaseline(Policy),
     /// Engine and scan must agree and do not.
     #[error(
         "pod `{pod}` was placed {engine} by the engine and {scan} by the linear scan: on one shard `{policy}` must place pod for pod the same"

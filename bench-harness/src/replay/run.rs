@@ -90,6 +90,9 @@ pub fn replay_on<T: Target>(
     options: &ReplayOptions,
     progress: &mut dyn Progress,
 ) -> Result<Replay, ReplayError> {
+    if options.baseline && options.policy == Policy::Hybrid {
+        return Err(ReplayError::NoBaseline(options.policy));
+    }
     let events = events(trace, options.departures)?;
     let specs: Vec<_> = trace.nodes.iter().map(TraceNode::spec).collect();
     let registering = Instant::now();

@@ -197,6 +197,15 @@ impl LinearScan {
                 self.next_fit = found;
                 Some(found)
             }
+            Policy::Spread => {
+                // As NextFit, from the node after the last one.
+                let start = (self.next_fit + 1).min(self.records.len());
+                let ahead = first_from(&self.records[start..]).map(|at| start + at);
+                let found = ahead.or_else(|| first_from(&self.records[..start]))?;
+                self.next_fit = found;
+                Some(found)
+            }
+            Policy::Hybrid => unreachable!("a replay has no linear scan of it and says so"),
             // Only a better rank replaces: ties stay with the node registered first.
             Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
                 self.best(asked, |rank, best| rank < best)
@@ -222,8 +231,9 @@ impl LinearScan {
             Policy::BestFit => fitting.min_by_key(rank),
             // Of equals the last would be taken: from behind it is the first.
             Policy::LeastFit => fitting.rev().max_by_key(rank),
-            Policy::NextFit => {
-                let start = self.next_fit;
+            Policy::NextFit | Policy::Spread => {
+                // Spread goes on from the node after the last one.
+                let start = self.next_fit + usize::from(policy == Policy::Spread);
                 let first = fitting.next()?;
                 let ahead = if first >= start { Some(first) } else { fitting.find(|&node| node >= start) };
                 self.next_fit = ahead.unwrap_or(first);
@@ -234,6 +244,7 @@ impl LinearScan {
                 (count > 0).then(|| fitting.nth(self.rng.below(count) as usize))?
             }
             Policy::Fgd | Policy::LeastStranded => unreachable!("found by what they strand"),
+            Policy::Hybrid => unreachable!("there is no linear scan of it"),
         }
     }
 

@@ -17,9 +17,9 @@ use wharf_net::client::{Client, ClientError, Completion, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
-    EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodeBody, NodesRequest, OPERATOR_EXISTS, OPERATOR_IN,
-    OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, Pair, PlaceReply, PlaceRequest, Reason, ReleaseReply,
-    ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
+    EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodeBody, NodesRequest, OPERATOR_EXISTS, OPERATOR_GREATER,
+    OPERATOR_IN, OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, Pair, PlaceReply, PlaceRequest, Reason,
+    ReleaseReply, ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
 };
 
 use super::{Answer, BookSum, Books, Granted, Order, Reply, Target, TargetError};
@@ -170,6 +170,8 @@ fn place_request(request: &PlacementRequest) -> PlaceRequest {
             Operator::NotIn => OPERATOR_NOT_IN,
             Operator::Exists => OPERATOR_EXISTS,
             Operator::NotExists => OPERATOR_NOT_EXISTS,
+            Operator::Greater => OPERATOR_GREATER,
+            Operator::Less => OPERATOR_LESS,
         },
         values: term.values.iter().cloned().map(Name).collect(),
     });

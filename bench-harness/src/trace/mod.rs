@@ -9,7 +9,7 @@ pub mod openb;
 
 use std::sync::Arc;
 
-use wharf_core::node::{GPU_MODEL_LABEL, Labels, NodeSpec, Operator, Selector, Term};
+use wharf_core::node::{GPU_MODEL_LABEL, Labels, NodeSpec, Operator, Selector, Taints, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
 
@@ -41,6 +41,7 @@ impl TraceNode {
             gpus: self.gpus,
             custom: None,
             labels: Labels::new(model.collect()).expect("one label is not given twice"),
+            taints: Taints::default(),
         }
     }
 }

@@ -67,7 +67,7 @@ pub enum Candidates<'a> {
 /// The state that a policy carries from one search to the next: part of the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyState {
-    /// Where the last NextFit search stopped.
+    /// Where the last NextFit or Spread search stopped.
     pub next_fit: Ordinal,
     /// The draws of Random.
     pub rng: Rng,
@@ -262,8 +262,11 @@ impl DistBuckets {
     /// The node that `policy` chooses among those that `accept` accepts, if any does.
     ///
     /// LeastFit and BestFit order by coordinate, then by ordinal; FirstFit and NextFit by
-    /// ordinal; Random draws uniformly. `accept` must refuse what lacks any of `asked`, and is
+    /// ordinal, Spread too; Random draws uniformly. `accept` must refuse what lacks any of `asked`, and is
     /// called only for nodes whose coordinate suffices (or that `candidates` names).
+    ///
+    /// # Panics
+    /// With the hybrid policy, whose order a shard keeps beside the index.
     pub fn select(
         &mut self,
         policy: Policy,
@@ -319,6 +322,15 @@ impl DistBuckets {
                     .or_else(|| ordinals.first_from(Ordinal(0), &wanted, visits, &mut accept));
                 self.stopped_at(found, state)
             }
+            Policy::Spread => {
+                let start = Ordinal(state.next_fit.0 + 1);
+                let ordinals = self.ordinals();
+                let found = ordinals
+                    .first_from(start, &wanted, visits, &mut accept)
+                    .or_else(|| ordinals.first_from(Ordinal(0), &wanted, visits, &mut accept));
+                self.stopped_at(found, state)
+            }
+            Policy::Hybrid => unreachable!("the hybrid policy has an order of its own"),
             Policy::Random => {
                 let ordinals = self.ordinals();
                 if ordinals.is_empty() {
@@ -400,11 +412,15 @@ impl DistBuckets {
             Policy::NextFit => {
                 fitting.iter().find(|(ordinal, ..)| *ordinal >= state.next_fit).or_else(|| fitting.first())
             }
+            Policy::Spread => {
+                fitting.iter().find(|(ordinal, ..)| *ordinal > state.next_fit).or_else(|| fitting.first())
+            }
+            Policy::Hybrid => unreachable!("the hybrid policy has an order of its own"),
             Policy::Random if fitting.is_empty() => None,
             Policy::Random => fitting.get(state.rng.below(fitting.len() as u64) as usize),
         };
         let found = found.map(|&(.., slot)| slot);
-        if policy == Policy::NextFit { self.stopped_at(found, state) } else { found }
+        if matches!(policy, Policy::NextFit | Policy::Spread) { self.stopped_at(found, state) } else { found }
     }
 
     fn stopped_at(&self, found: Option<Slot>, state: &mut PolicyState) -> Option<Slot> {

@@ -6,3 +6,5 @@ mod selector;
 pub use selector::{Operator, Selector, Term};
 mod spec;
 pub use spec::{NodeRegistration, NodeSpec, NodeState};
+mod taint;
+pub use taint::{Taint, TaintEffect, TaintTwice, Taints, Toleration, TolerationOperator};

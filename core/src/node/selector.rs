@@ -1,7 +1,8 @@
 //! Selectors: terms over labels that a node must satisfy, all of them.
 //!
-//! The operators are those of Kubernetes and Ray; a node without the key satisfies the
-//! negations only, as there.
+//! The operators are those of Kubernetes, Nomad and Ray; a node without the key satisfies the
+//! negations only, as there. `Greater` and `Less` compare integers (i64): a label that is none
+//! satisfies neither.
 
 use super::Labels;
 use crate::hash::stable_hash;
@@ -17,6 +18,10 @@ pub enum Operator {
     Exists,
     /// The label is absent.
     NotExists,
+    /// The label is an integer above the value.
+    Greater,
+    /// The label is an integer below the value.
+    Less,
 }
 
 /// One condition on one label.
@@ -26,7 +31,8 @@ pub struct Term {
     pub key: String,
     /// The comparison.
     pub operator: Operator,
-    /// What it compares with; empty for `Exists` and `NotExists`.
+    /// What it compares with: empty for `Exists` and `NotExists`, one integer for `Greater` and
+    /// `Less`.
     pub values: Vec<String>,
 }
 
@@ -38,7 +44,15 @@ impl Term {
             Operator::NotIn => value.is_none_or(|value| self.values.iter().all(|v| v != value)),
             Operator::Exists => value.is_some(),
             Operator::NotExists => value.is_none(),
+            Operator::Greater => self.compares(value, |label, operand| label > operand),
+            Operator::Less => self.compares(value, |label, operand| label < operand),
         }
+    }
+
+    fn compares(&self, label: Option<&str>, holds: fn(i64, i64) -> bool) -> bool {
+        let number = |text: &str| text.parse::<i64>().ok();
+        let operand = self.values.first().and_then(|value| number(value));
+        label.and_then(number).zip(operand).is_some_and(|(label, operand)| holds(label, operand))
     }
 }
 
@@ -119,6 +133,25 @@ mod tests {
         ];
         for (term, expected) in cases {
             assert_eq!(Selector::new(vec![term.clone()]).holds(&labels), expected, "{term:?}");
+        }
+    }
+
+    #[test]
+    fn integers_compare_and_what_is_none_satisfies_nothing() {
+        let label = |text: &str| Labels::new(vec![("cores".into(), text.into())]).unwrap();
+        for (label, greater, less) in [
+            (label("8"), false, false),
+            (label("9"), true, false),
+            (label("-9"), false, true),
+            (label("7"), false, true),
+            (label("9223372036854775807"), true, false),
+            (label("9223372036854775808"), false, false),
+            (label("many"), false, false),
+            (label(""), false, false),
+            (Labels::default(), false, false),
+        ] {
+            let holds = |operator| Selector::new(vec![term("cores", operator, &["8"])]).holds(&label);
+            assert_eq!((holds(Operator::Greater), holds(Operator::Less)), (greater, less), "{label:?}");
         }
     }
 

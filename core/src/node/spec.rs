@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use super::Labels;
+use super::{Labels, Taints};
 use crate::ids::{NodeId, Ordinal, PartitionId};
 use crate::resource::{Amount, CustomAmounts};
 
-/// Capacity and labels of a node.
+/// Capacity, labels and taints of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSpec {
     /// The key under which clients know it; unique among registered nodes.
@@ -23,6 +23,8 @@ pub struct NodeSpec {
     pub custom: Option<CustomAmounts>,
     /// Labels.
     pub labels: Labels,
+    /// Taints.
+    pub taints: Taints,
 }
 
 /// A node as the registrar hands it to its shard.

@@ -1,5 +1,7 @@
 //! What a placement request asks, after the edge has checked it.
 
+mod preferences;
+pub use preferences::{Preferences, Rank, RankRules, RankRulesError};
 mod policy;
 pub use policy::{ParsePolicyError, Policy};
 
@@ -35,12 +37,39 @@ pub struct PlacementRequest {
     pub candidates: Option<Arc<[NodeId]>>,
     /// How much a refusal should explain.
     pub explain: Explain,
+    /// What it would rather have; none for most.
+    pub preferences: Option<Arc<Preferences>>,
 }
 
 impl PlacementRequest {
     /// A request without constraints.
     #[must_use]
     pub fn new(demand: Demand, policy: Policy) -> Self {
-        Self { demand, policy, selector: None, candidates: None, explain: Explain::default() }
+        let (selector, candidates, preferences) = (None, None, None);
+        Self { demand, policy, selector, candidates, explain: Explain::default(), preferences }
+    }
+
+    /// The selectors that stand in for its own, in order.
+    #[must_use]
+    pub fn fallbacks(&self) -> &[Arc<Selector>] {
+        let rules = self.preferences.as_ref().and_then(|preferences| preferences.rules.as_ref());
+        rules.map_or(&[], |rules| rules.fallbacks())
+    }
+
+    /// The same with one selector alone: its own for 0, the first fallback for 1, and so on.
+    ///
+    /// # Panics
+    /// When it has no such fallback.
+    #[must_use]
+    pub fn with_alternative(&self, number: u8) -> Self {
+        let mut alone = self.clone();
+        if number > 0 {
+            alone.selector = Some(Arc::clone(&self.fallbacks()[usize::from(number) - 1]));
+        }
+        if let Some(preferences) = &self.preferences {
+            let rules = preferences.rules.as_ref().map(|rules| Arc::new(rules.without_fallbacks()));
+            alone.preferences = Some(Arc::new(Preferences { rules, ..(**preferences).clone() }));
+        }
+        alone
     }
 }

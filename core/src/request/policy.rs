@@ -20,24 +20,32 @@ pub enum Policy {
     /// The node and the GPU whose fragmentation grows least, by the typical requests (FGD; see
     /// [`fragmentation`](crate::fragmentation)).
     Fgd,
+    /// Ray's default: nodes by utilisation, where less than a threshold counts as none, and one
+    /// drawn from the first of them.
+    Hybrid,
+    /// Ray's spread, round robin: as NextFit, but from the node after the one where the previous
+    /// search stopped.
+    Spread,
     /// As FGD, but GPUs that a node's cpu no longer suffices for count as lost too, and growth is
     /// compared exactly.
     LeastStranded,
 }
 
 impl Policy {
-    /// The patent's.
+    /// The patent's: those that a linear scan can follow by fit and order alone.
     pub const PATENT: [Self; 5] =
         [Self::LeastFit, Self::BestFit, Self::FirstFit, Self::NextFit, Self::Random];
 
     /// All of them.
-    pub const ALL: [Self; 7] = [
+    pub const ALL: [Self; 9] = [
         Self::LeastFit,
         Self::BestFit,
         Self::FirstFit,
         Self::NextFit,
         Self::Random,
         Self::Fgd,
+        Self::Hybrid,
+        Self::Spread,
         Self::LeastStranded,
     ];
 
@@ -59,6 +67,8 @@ impl Policy {
             Self::Random => "random",
             Self::Fgd => "fgd",
             Self::LeastStranded => "least-stranded",
+            Self::Hybrid => "hybrid",
+            Self::Spread => "spread",
         }
     }
 }
@@ -72,7 +82,7 @@ impl fmt::Display for Policy {
 /// Text that names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "`{0}` is not a policy: give one of least-fit, best-fit, first-fit, next-fit, random, fgd, least-stranded"
+    "`{0}` is not a policy: give one of least-fit, best-fit, first-fit, next-fit, random, fgd, hybrid, spread, least-stranded"
 )]
 pub struct ParsePolicyError(pub String);
 

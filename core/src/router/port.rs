@@ -118,6 +118,39 @@ struct Placing {
     /// Sweeps that may still be repeated because capacity came back.
     retries: u8,
     at: ShardId,
+    sweep: Option<Box<FallbackSweep>>,
+}
+
+/// A request with fallback selectors at several shards: every shard is asked with one selector
+/// before any is asked with the next. The last sweep asks with all of them at once, so that a
+/// refusal was true of all at one instant.
+struct FallbackSweep {
+    whole: PlacementRequest,
+    /// The selector of this sweep, by its number.
+    alternative: u8,
+}
+
+impl FallbackSweep {
+    fn is_last(&self) -> bool {
+        usize::from(self.alternative) == self.whole.fallbacks().len()
+    }
+
+    fn request(&self) -> PlacementRequest {
+        if self.is_last() { self.whole.clone() } else { self.whole.with_alternative(self.alternative) }
+    }
+}
+
+impl Placing {
+    /// Begins the sweep with the next fallback selector, if there is one.
+    fn next_sweep(&mut self) -> bool {
+        let Some(sweep) = self.sweep.as_mut().filter(|sweep| !sweep.is_last()) else { return false };
+        sweep.alternative += 1;
+        self.request = sweep.request();
+        self.asked = ShardSet::default();
+        self.refusals.clear();
+        self.retries = REFUSAL_RETRIES_MAX;
+        true
+    }
 }
 
 enum Pending {
@@ -255,7 +288,13 @@ impl Port {
         self.send(shard, token, command, now);
     }
 
-    fn submit_place(&mut self, tag: Tag, request: PlacementRequest, now: Time) {
+    fn submit_place(&mut self, tag: Tag, mut request: PlacementRequest, now: Time) {
+        let mut sweep = None;
+        if self.links.len() > 1 && !request.fallbacks().is_empty() {
+            let first = FallbackSweep { whole: request, alternative: 0 };
+            request = first.request();
+            sweep = Some(Box::new(first));
+        }
         let lower = self.geometry.coordinate(&ResourceVector::asked(&request.demand));
         let mut placing = Placing {
             request,
@@ -264,6 +303,7 @@ impl Port {
             refusals: Vec::new(),
             retries: REFUSAL_RETRIES_MAX,
             at: ShardId(0),
+            sweep,
         };
         let shard = self.choose(&placing).expect("no shard was asked yet");
         placing.asked.insert(shard);
@@ -282,7 +322,8 @@ impl Port {
         self.touched[shard.index()] = true;
     }
 
-    /// The next shard to ask: of the named candidates' shards the first, else the less loaded of
+    /// The next shard to ask: of the named candidates' shards the first, else that of the first
+    /// preferred node that is registered, else the less loaded of
     /// two drawn among those whose summary does not exclude the request, else any that was not
     /// asked. An excluded shard is asked last, for the sake of exact counts.
     fn choose(&mut self, placing: &Placing) -> Option<ShardId> {
@@ -298,6 +339,13 @@ impl Port {
             });
             if home.is_some() {
                 return home;
+            }
+        }
+        if let Some(preferences) = &placing.request.preferences {
+            let catalog = self.catalog.load();
+            let home = preferences.nodes.iter().find_map(|&id| table.shard(catalog.node_partition(id)?));
+            if let Some(home) = home.filter(|&shard| !placing.asked.contains(shard)) {
+                return Some(home);
             }
         }
         let open = |shard: ShardId| {
@@ -389,9 +437,12 @@ impl Port {
         now: Time,
     ) -> Option<(Tag, PortReply)> {
         let refusal = match outcome {
-            Outcome::Placed(placement) => {
+            Outcome::Placed(mut placement) => {
                 self.pending.remove(token);
-                self.placings.remove(key);
+                let placing = self.placings.remove(key);
+                if let Some(sweep) = placing.sweep.filter(|sweep| !sweep.is_last()) {
+                    placement.alternative = sweep.alternative;
+                }
                 return Some((tag, PortReply::Placed(placement)));
             }
             Outcome::Refused(refusal) => *refusal,
@@ -400,7 +451,11 @@ impl Port {
         let mut placing = self.placings.remove(key);
         placing.refusals.push((placing.at, refusal));
         self.forget_stale(&mut placing);
-        let Some(shard) = self.choose(&placing) else {
+        let mut next = self.choose(&placing);
+        if next.is_none() && placing.next_sweep() {
+            next = self.choose(&placing);
+        }
+        let Some(shard) = next else {
             self.pending.remove(token);
             return Some((tag, conclude(&placing.refusals)));
         };

@@ -81,7 +81,8 @@ impl Shard {
         }
         self.index.check()?;
         self.capacities.check()?;
-        self.selectors.check(&self.nodes)
+        self.selectors.check(&self.nodes)?;
+        self.rankings.check(&self.nodes)
     }
 
     fn held(&self, slot: Slot) -> Held {
@@ -130,7 +131,15 @@ impl Shard {
                 }
             }
         }
-        Ok(())
+        for (mark, ranking, rank) in self.rankings.marks_given() {
+            for index in [&self.index, &self.capacities] {
+                let marks = index.marks(slot);
+                if marks.is_some_and(|marks| marks.hold(Marks::only(mark)) != (ranking.rank(slot) == rank)) {
+                    return Err(format!("node {}: mark {} of a rank is wrong", hot.id, mark.number()));
+                }
+            }
+        }
+        self.check_hybrid(slot)
     }
 
     /// The canonical hashes.
@@ -251,6 +260,12 @@ pub fn partition_hash(partition: &PartitionState) -> StateHash {
         for (key, value) in spec.labels.iter() {
             hasher.text(key);
             hasher.text(value);
+        }
+        hasher.number(spec.taints.as_slice().len() as u64);
+        for taint in spec.taints.as_slice() {
+            hasher.text(&taint.key);
+            hasher.text(&taint.value);
+            hasher.number(taint.effect as u64 + 1);
         }
         hasher.number(match node.state {
             NodeState::Ready => 1,

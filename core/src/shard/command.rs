@@ -103,6 +103,8 @@ pub struct Placement {
     pub allocation: AllocationId,
     /// The GPU instances, and how much of each.
     pub gpus: GpuAssignment,
+    /// Which selector holds: 0 the request's own, 1 the first fallback, and so on.
+    pub alternative: u8,
 }
 
 /// A node as it stands.

@@ -3,14 +3,16 @@
 //! The counts go over contiguous records of 24 bytes into one tally per check; what is seldom
 //! asked (custom resources) is all that looks beyond them. The map is built once, at the end.
 
-use super::Shard;
+use super::ranked::Scope;
+use super::rankings::Rankings;
 use super::refusal::{Check, Refusal, Shortage};
-use super::selectors::SetId;
+use super::selectors::SelectorSets;
 use super::table::Room;
+use super::{Shard, Slot};
 use crate::index::{Candidates, ResourceVector, Visits};
 use crate::limits::EXPLAIN_NODES_MAX;
 use crate::node::NodeState;
-use crate::request::{Explain, PlacementRequest};
+use crate::request::{Explain, PlacementRequest, Rank};
 use crate::resource::{Amount, GpuRequest};
 
 /// One check, counted without a branch: it runs over every node.
@@ -89,22 +91,23 @@ impl Shard {
     /// Counts, over the nodes of this shard, which checks the request fails; and whether any
     /// node could hold it if nothing else ran there, which is exact however few are counted.
     ///
-    /// `set` is the candidate set of the request's selector.
-    pub(super) fn explain(&mut self, request: &PlacementRequest, set: Option<SetId>) -> Refusal {
+    /// `scope` is what is kept for requests such as this one.
+    pub(super) fn explain(&mut self, request: &PlacementRequest, scope: Scope) -> Refusal {
         let mut refusal = Refusal {
             growth: self.growth,
             nodes: self.nodes.len() as u64,
-            feasible: self.feasible(request, set),
+            feasible: self.feasible(request, scope),
             ..Refusal::default()
         };
         let examined_max = match request.explain {
             Explain::Bounded => EXPLAIN_NODES_MAX as u64,
             Explain::Full => u64::MAX,
         };
-        if request.candidates.is_none() && set.is_none() && request.demand.custom.is_none() {
+        let plain = matches!(scope, Scope::Plain(None));
+        if request.candidates.is_none() && plain && request.demand.custom.is_none() {
             self.count_all(request, examined_max, &mut refusal);
         } else {
-            self.count_named(request, set, examined_max, &mut refusal);
+            self.count_named(request, scope, examined_max, &mut refusal);
         }
         refusal
     }
@@ -134,18 +137,17 @@ impl Shard {
     fn count_named(
         &self,
         request: &PlacementRequest,
-        set: Option<SetId>,
+        scope: Scope,
         examined_max: u64,
         refusal: &mut Refusal,
     ) {
-        let set = set.map(|set| self.selectors.at(set));
         let mut named = self.named(request);
         if let Some(named) = &mut named {
             named.sort_unstable();
         }
         let custom = request.demand.custom();
         let (mut tallies, mut draining) = (Tallies::of(request), 0);
-        let (mut not_candidate, mut not_selected) = (0, 0);
+        let (mut not_candidate, mut not_selected, mut tainted) = (0, 0, 0);
         let mut of_custom: Vec<Tally> = custom.iter().map(|&(_, amount)| Tally::of(amount.units())).collect();
         for (slot, room) in (0..).zip(self.nodes.rooms()) {
             let Some(state) = room.state else { continue };
@@ -155,8 +157,13 @@ impl Shard {
             refusal.examined += 1;
             if named.as_ref().is_some_and(|named| named.binary_search(&slot).is_err()) {
                 not_candidate += 1;
-            } else if set.is_some_and(|set| !set.contains(slot)) {
+                continue;
+            }
+            let excluded = excluded(&self.selectors, &self.rankings, scope, slot);
+            if excluded == Some(Check::Selector) {
                 not_selected += 1;
+            } else if excluded.is_some() {
+                tainted += 1;
             } else if state == NodeState::Draining {
                 draining += 1;
             } else {
@@ -166,8 +173,9 @@ impl Shard {
                 }
             }
         }
-        report_plain(Check::Candidates, not_candidate, refusal);
+        report_plain(candidate_check(request), not_candidate, refusal);
         report_plain(Check::Selector, not_selected, refusal);
+        report_plain(Check::Taint, tainted, refusal);
         report_plain(Check::NotReady, draining, refusal);
         tallies.report(refusal);
         for (tally, &(id, _)) in of_custom.iter().zip(custom) {
@@ -175,20 +183,45 @@ impl Shard {
         }
     }
 
-    /// Whether some registered node has the capacity and the labels.
-    fn feasible(&mut self, request: &PlacementRequest, set: Option<SetId>) -> bool {
+    /// Whether some registered node has the capacity, the labels and no taint against it.
+    fn feasible(&mut self, request: &PlacementRequest, scope: Scope) -> bool {
         let asked = ResourceVector::asked(&request.demand);
-        let set = set.map(|set| self.selectors.at(set));
-        let nodes = &self.nodes;
         let named = self.named(request);
-        let candidates = match (&named, set) {
-            (Some(named), _) => Candidates::Walk(named),
-            (None, Some(set)) => set.candidates(),
-            (None, None) => Candidates::All,
+        let (nodes, selectors, rankings) = (&self.nodes, &self.selectors, &self.rankings);
+        let mut any = |candidates: Candidates<'_>| {
+            self.capacities.any(&asked, candidates, &mut Visits::default(), |slot| {
+                excluded(selectors, rankings, scope, slot).is_none() && nodes.could_fit(slot, &request.demand)
+            })
         };
-        self.capacities.any(&asked, candidates, &mut Visits::default(), |slot| {
-            set.is_none_or(|set| set.contains(slot)) && nodes.could_fit(slot, &request.demand)
-        })
+        match (&named, scope) {
+            (Some(named), _) => any(Candidates::Walk(named)),
+            (None, Scope::Plain(Some(set))) => any(selectors.at(set).candidates()),
+            (None, Scope::Plain(None)) => any(Candidates::All),
+            (None, Scope::Ranked(id)) => rankings.at(id).tiers().iter().any(|tier| any(tier.candidates())),
+        }
+    }
+}
+
+/// The check by which labels or taints exclude a node.
+#[inline]
+fn excluded(selectors: &SelectorSets, rankings: &Rankings, scope: Scope, slot: Slot) -> Option<Check> {
+    match scope {
+        Scope::Plain(None) => None,
+        Scope::Plain(Some(set)) => (!selectors.at(set).contains(slot)).then_some(Check::Selector),
+        Scope::Ranked(id) => match rankings.at(id).rank(slot) {
+            Rank::NOT_SELECTED => Some(Check::Selector),
+            Rank::TAINTED => Some(Check::Taint),
+            _ => None,
+        },
+    }
+}
+
+/// The check under which nodes count that are no candidates.
+fn candidate_check(request: &PlacementRequest) -> Check {
+    let affinity = request.preferences.as_ref().is_some_and(|preferences| preferences.affinity);
+    match request.candidates.as_deref() {
+        Some(&[node]) if affinity => Check::Affinity(node),
+        _ => Check::Candidates,
     }
 }
 

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 
 use super::Shard;
+use super::rankings::RankingId;
 use super::selectors::SetId;
 use super::table::NodeTable;
 use crate::fragmentation::{Among, NodeRoom, Nodes, TypicalShapes};
@@ -58,5 +59,22 @@ impl Shard {
         let (slot, gpus) = self.fragmentation.find(request, among, nodes, accept, &mut self.visits)?;
         self.nodes.take_chosen(slot, &request.demand, gpus);
         Some((slot, gpus))
+    }
+
+    /// As [`take_least_fragmented`](Self::take_least_fragmented), among the nodes that the request
+    /// wants most; and which of its selectors holds. These are rated anew for each request: what it
+    /// would rather have is no part of what the short lists are kept for.
+    pub(super) fn take_least_fragmented_ranked(
+        &mut self,
+        request: &PlacementRequest,
+        id: RankingId,
+    ) -> Option<(Slot, GpuAssignment, u8)> {
+        let wanted = self.wanted_most(request, id);
+        let nodes = &self.nodes;
+        let among = Among::Few(&wanted);
+        let found = self.fragmentation.find(request, among, nodes, |_| true, &mut self.visits);
+        let (slot, gpus) = found?;
+        self.nodes.take_chosen(slot, &request.demand, gpus);
+        Some((slot, gpus, self.rankings.at(id).rank(slot).alternative()))
     }
 }

@@ -44,6 +44,7 @@ mod tests {
             partitions: vec![PartitionId(0)],
             geometry: Geometry::default(),
             seed: 0,
+            hybrid: crate::shard::HybridSettings::default(),
         });
         // Powers of two: vectors that double have no room to spare.
         let (nodes, allocations) = (1024, 4096);
@@ -57,6 +58,7 @@ mod tests {
                 gpus: 8,
                 custom: None,
                 labels: Labels::new(vec![("zone".into(), format!("zone-{}", id % 8).into())]).unwrap(),
+                taints: crate::node::Taints::default(),
             };
             let (id, ordinal) = (NodeId(id), Ordinal(id));
             let node = NodeRegistration { id, ordinal, partition: PartitionId(0), spec };

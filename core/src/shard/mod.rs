@@ -12,8 +12,12 @@ pub use command::{
 };
 mod explain;
 mod fragmented;
+mod hybrid;
+pub use hybrid::{HybridSettings, WHOLE as HYBRID_WHOLE};
 mod ledger;
 mod memory;
+mod ranked;
+mod rankings;
 mod refusal;
 pub use refusal::{Check, Refusal, Shortage};
 mod selectors;
@@ -26,12 +30,15 @@ use std::sync::Arc;
 
 use crate::fragmentation::Fragmentation;
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
-use crate::index::{Candidates, DistBuckets, Geometry, PolicyState, ResourceVector, Slot, Visits};
+use crate::index::{Candidates, DistBuckets, Geometry, Marks, PolicyState, ResourceVector, Slot, Visits};
 use crate::node::{NodeRegistration, NodeSpec, NodeState, Selector};
 use crate::request::PlacementRequest;
 use crate::rng::Rng;
 use crate::time::Time;
+use hybrid::HybridOrder;
 use ledger::Ledger;
+use ranked::Scope;
+use rankings::Rankings;
 use selectors::{SelectorSets, SetId};
 use sequences::Sequences;
 use sums::Sums;
@@ -50,6 +57,8 @@ pub struct ShardConfig {
     pub geometry: Geometry,
     /// Seed of the Random policy.
     pub seed: u64,
+    /// What the hybrid policy is told.
+    pub hybrid: HybridSettings,
 }
 
 /// What the router may know of a shard without asking it.
@@ -75,6 +84,10 @@ pub struct Shard {
     capacities: DistBuckets,
     ledger: Ledger,
     selectors: SelectorSets,
+    rankings: Rankings,
+    /// Built when the policy is first asked for.
+    hybrid: Option<HybridOrder>,
+    hybrid_settings: HybridSettings,
     policy_state: PolicyState,
     sequences: Sequences,
     sums: Sums,
@@ -96,6 +109,9 @@ impl Shard {
             capacities: DistBuckets::new(config.geometry),
             ledger: Ledger::default(),
             selectors: SelectorSets::default(),
+            rankings: Rankings::default(),
+            hybrid: None,
+            hybrid_settings: config.hybrid,
             policy_state: PolicyState { next_fit: Ordinal(0), rng: Rng::new(config.seed) },
             sequences: Sequences::new(config.partitions),
             sums: Sums::default(),
@@ -133,15 +149,25 @@ impl Shard {
     }
 
     fn handle_place(&mut self, request: &PlacementRequest) -> Outcome {
-        let set = request.selector.as_ref().map(|selector| self.keep_selector(selector));
-        let taken = if request.policy.is_fragmentation_aware() {
-            self.take_least_fragmented(request, set)
-        } else {
-            self.find(request, set).map(|slot| (slot, self.nodes.take(slot, &request.demand)))
+        let scope = self.scope(request);
+        let taken = match scope {
+            Scope::Plain(set) if request.policy.is_fragmentation_aware() => {
+                self.take_least_fragmented(request, set).map(|(slot, gpus)| (slot, gpus, 0))
+            }
+            Scope::Ranked(id) if request.policy.is_fragmentation_aware() => {
+                self.take_least_fragmented_ranked(request, id)
+            }
+            Scope::Plain(set) => {
+                self.find(request, set).map(|slot| (slot, self.nodes.take(slot, &request.demand), 0))
+            }
+            Scope::Ranked(id) => {
+                let (found, alternative) = self.find_ranked(request, id);
+                found.map(|slot| (slot, self.nodes.take(slot, &request.demand), alternative))
+            }
         };
-        let Some((slot, gpus)) = taken else {
+        let Some((slot, gpus, alternative)) = taken else {
             self.sums.refused += 1;
-            return Outcome::Refused(Box::new(self.explain(request, set)));
+            return Outcome::Refused(Box::new(self.explain(request, scope)));
         };
         self.fragmentation.touch(slot);
         let hot = self.nodes.hot(slot);
@@ -149,10 +175,11 @@ impl Shard {
         let sequence = self.sequences.next(partition);
         let id = AllocationId { incarnation: self.incarnation, partition, sequence };
         self.index.update(slot, &self.nodes.available(slot));
+        self.follow_hybrid(slot);
         self.sums.allocate(&request.demand);
         self.sums.placed += 1;
         self.ledger.insert(id, slot, request.demand.clone(), gpus, &mut self.nodes);
-        Outcome::Placed(Placement { node, allocation: id, gpus })
+        Outcome::Placed(Placement { node, allocation: id, gpus, alternative })
     }
 
     /// The candidate set of `selector`. A set that is marked from now on is made known to the
@@ -222,7 +249,13 @@ impl Shard {
         self.fragmentation.touch(slot);
         if self.nodes.state(slot) == NodeState::Ready {
             self.index.update(slot, &self.nodes.available(slot));
+            self.follow_hybrid(slot);
         }
+    }
+
+    /// The marks that a node must have.
+    fn marks_of(&self, slot: Slot) -> Marks {
+        self.rankings.marks_of(slot, self.selectors.marks_of(slot))
     }
 
     fn handle_add_node(&mut self, registration: NodeRegistration) -> Outcome {
@@ -242,11 +275,14 @@ impl Shard {
         let ordinal = registration.ordinal;
         let slot = self.nodes.insert(registration);
         self.fragmentation.touch_identity(slot);
-        self.selectors.node_labelled(slot, &self.nodes.cold(slot).registration.spec.labels);
-        let marks = self.selectors.marks_of(slot);
+        let spec = &self.nodes.cold(slot).registration.spec;
+        self.selectors.node_labelled(slot, &spec.labels);
+        self.rankings.node_joined(slot, spec);
+        let marks = self.marks_of(slot);
         self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
         self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot), marks);
         self.sums.node_added(&self.nodes.cold(slot).registration.spec);
+        self.follow_hybrid(slot);
         self.growth += 1;
         slot
     }
@@ -258,11 +294,14 @@ impl Shard {
     fn handle_update_node(&mut self, node: NodeId, spec: NodeSpec) -> Result<Outcome, Rejection> {
         let slot = self.slot(node)?;
         self.sums.node_leaves(&self.nodes, slot);
+        let was_tainted = !self.nodes.cold(slot).registration.spec.taints.is_empty();
         self.nodes.respecify(slot, spec);
         self.fragmentation.touch_identity(slot);
         self.sums.node_returns(&self.nodes, slot);
-        self.selectors.node_labelled(slot, &self.nodes.cold(slot).registration.spec.labels);
-        let marks = self.selectors.marks_of(slot);
+        let spec = &self.nodes.cold(slot).registration.spec;
+        self.selectors.node_labelled(slot, &spec.labels);
+        self.rankings.node_changed(slot, was_tainted, spec);
+        let marks = self.marks_of(slot);
         self.capacities.update(slot, &self.nodes.capacity(slot));
         self.capacities.mark(slot, marks);
         if self.nodes.state(slot) == NodeState::Ready {
@@ -282,12 +321,13 @@ impl Shard {
             self.sums.state_set(state);
             match state {
                 NodeState::Ready => {
-                    let marks = self.selectors.marks_of(slot);
+                    let marks = self.marks_of(slot);
                     self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
                     self.growth += 1;
                 }
                 NodeState::Draining => self.index.remove(slot),
             }
+            self.follow_hybrid(slot);
         }
         Ok(Outcome::StateSet(node, state))
     }
@@ -312,6 +352,8 @@ impl Shard {
         }
         self.capacities.remove(slot);
         self.selectors.node_removed(slot);
+        self.rankings.node_removed(slot, &self.nodes.cold(slot).registration.spec);
+        self.leave_hybrid(slot);
         let state = self.nodes.state(slot);
         let cold = self.nodes.remove(slot);
         self.fragmentation.touch_identity(slot);

@@ -2,17 +2,21 @@
 
 use std::collections::BTreeMap;
 
-use crate::ids::ResourceId;
+use crate::ids::{NodeId, ResourceId};
 use crate::resource::Amount;
 
-/// A check that a node failed. Nodes that fail one of the first three are counted there alone;
+/// A check that a node failed. Nodes that fail one of the first five are counted there alone;
 /// others are counted under every resource of which they have too little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
     /// The request names its candidates and the node is none of them.
     Candidates,
-    /// The node's labels do not satisfy the selector.
+    /// The request is for one node, and this is another.
+    Affinity(NodeId),
+    /// The node's labels satisfy neither the selector nor a fallback.
     Selector,
+    /// The node has a taint that the request does not tolerate.
+    Taint,
     /// The node takes no new work.
     NotReady,
     /// Too little cpu.

@@ -15,11 +15,14 @@ use crate::node::{Labels, Selector};
 
 /// Members are kept as a list up to twice the size at which they are walked, so that one node
 /// coming and going does not collect them anew each time.
-const FEW_KEPT_MAX: usize = 2 * CANDIDATE_WALK_MAX;
+pub(super) const FEW_KEPT_MAX: usize = 2 * CANDIDATE_WALK_MAX;
 
 /// Requests with a selector that must pass before a mark goes from a set that was not used since
 /// to another: giving a mark is O(nodes), and more selectors than marks may take turns.
-const MARK_IDLE_USES: u64 = 4096;
+pub(super) const MARK_IDLE_USES: u64 = 4096;
+
+/// The marks that rankings give out; the others are for selectors.
+pub(super) const MARKS_OF_RANKINGS: std::ops::Range<u8> = Mark::COUNT - 16..Mark::COUNT;
 
 /// The nodes whose labels satisfy one selector.
 pub(super) struct CandidateSet {
@@ -95,13 +98,13 @@ pub(super) struct SelectorSets {
     sets: Vec<CandidateSet>,
     by_hash: FixedMap<u64, SetId>,
     /// The set that has each mark.
-    marked: [Option<SetId>; Mark::COUNT as usize],
+    marked: [Option<SetId>; MARKS_OF_RANKINGS.start as usize],
     uses: u64,
 }
 
 impl Default for SelectorSets {
     fn default() -> Self {
-        let marked = [None; Mark::COUNT as usize];
+        let marked = [None; MARKS_OF_RANKINGS.start as usize];
         Self { sets: Vec::new(), by_hash: FixedMap::default(), marked, uses: 0 }
     }
 }

@@ -62,12 +62,14 @@ impl Shard {
             self.sums.shortfall_changed(&self.nodes, slot);
             self.ledger.insert(record.id, slot, record.demand, record.gpus, &mut self.nodes);
             self.index.update(slot, &self.nodes.available(slot));
+            self.follow_hybrid(slot);
         }
         for (node, state, version) in states {
             let slot = self.nodes.slot(node).expect("just added");
             if state == NodeState::Draining {
                 self.nodes.set_state(slot, state);
                 self.index.remove(slot);
+                self.follow_hybrid(slot);
                 self.sums.state_set(state);
             }
             self.nodes.hot_mut(slot).version = version;

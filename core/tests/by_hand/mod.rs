@@ -7,8 +7,10 @@ use std::task::Waker;
 
 use wharf_core::executor::{BatchRecord, Clock, Observer, Unobserved};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId};
-use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Term};
-use wharf_core::request::{Explain, PlacementRequest, Policy};
+use wharf_core::node::{
+    Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Taint, TaintEffect, Taints, Term,
+};
+use wharf_core::request::{Explain, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
 use wharf_core::router::{PortReply, PortRequest, Tag};
@@ -140,6 +142,7 @@ pub(crate) fn node_spec(name: &str, cpu: u32, gpus: u8) -> NodeSpec {
         gpus,
         custom: None,
         labels: Labels::default(),
+        taints: Taints::default(),
     }
 }
 
@@ -169,6 +172,11 @@ impl Workload {
         spec.gpus = self.below(5) as u8;
         let zone = ["a", "b"][self.below(2) as usize];
         spec.labels = Labels::new(vec![("zone".into(), zone.into())]).expect("one key");
+        let effects = [TaintEffect::NoSchedule, TaintEffect::PreferNoSchedule];
+        if let Some(&effect) = effects.get(self.below(12) as usize) {
+            let taint = Taint { key: "team".into(), value: "a".into(), effect };
+            spec.taints = Taints::new(vec![taint]).expect("one taint");
+        }
         spec
     }
 
@@ -184,13 +192,24 @@ impl Workload {
             gpu,
             custom: None,
         };
-        let mut request = PlacementRequest::new(demand, Policy::ALL[self.below(5) as usize]);
+        let policy = Policy::ALL[self.below(Policy::ALL.len() as u32) as usize];
+        let mut request = PlacementRequest::new(demand, policy);
         if self.below(4) == 0 {
             let term = Term { key: "zone".to_owned(), operator: Operator::In, values: vec!["a".to_owned()] };
             request.selector = Some(std::sync::Arc::new(Selector::new(vec![term])));
         }
         if self.below(8) == 0 {
             request.explain = Explain::Full;
+        }
+        if self.below(4) == 0 {
+            let term = Term { key: "zone".to_owned(), operator: Operator::In, values: vec!["b".to_owned()] };
+            let other = std::sync::Arc::new(Selector::new(vec![term]));
+            let rules = RankRules::new(vec![other.clone()], vec![(3, other)], Vec::new()).expect("few");
+            request.preferences = Some(std::sync::Arc::new(Preferences {
+                rules: Some(std::sync::Arc::new(rules)),
+                avoid_gpu: self.below(2) == 0,
+                ..Preferences::default()
+            }));
         }
         request
     }

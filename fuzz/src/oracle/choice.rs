@@ -38,7 +38,7 @@ impl<T: PartialEq> Choice<T> {
 }
 
 /// What `policy` answers over `fitting`, which is in order of registration; `cursor` is the
-/// ordinal of NextFit's last choice and moves with it.
+/// ordinal of the last choice of NextFit or Spread and moves with them.
 pub fn choose<T: Clone>(policy: Policy, fitting: &[Fitting<T>], cursor: &mut u64) -> Choice<T> {
     let Some(first) = fitting.first() else {
         return Choice::Nothing;
@@ -70,6 +70,16 @@ pub fn choose<T: Clone>(policy: Policy, fitting: &[Fitting<T>], cursor: &mut u64
             }
             *cursor = chosen.ordinal;
         }
+        Policy::Spread => {
+            for candidate in fitting {
+                if candidate.ordinal > *cursor {
+                    chosen = candidate;
+                    break;
+                }
+            }
+            *cursor = chosen.ordinal;
+        }
+        Policy::Hybrid => unreachable!("the hybrid policy goes by utilisation, which stands elsewhere"),
         Policy::Random => return Choice::AnyOf(fitting.iter().map(|f| f.node.clone()).collect()),
     }
     Choice::Only(chosen.node.clone())

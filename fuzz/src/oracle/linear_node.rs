@@ -235,7 +235,31 @@ impl LinearNode {
                 Operator::NotIn => !named,
                 Operator::Exists => value.is_some(),
                 Operator::NotExists => value.is_none(),
+                Operator::Greater | Operator::Less => {
+                    let pair = value.and_then(|value| Some((integer(&value)?, integer(&term.values[0])?)));
+                    pair.is_some_and(|(value, operand)| match term.operator {
+                        Operator::Greater => value > operand,
+                        _ => value < operand,
+                    })
+                }
             }
         })
     }
+}
+
+/// An integer of 64 bits, read digit by digit.
+fn integer(text: &str) -> Option<i128> {
+    let (sign, digits) = match text.strip_prefix('-') {
+        Some(digits) => (-1, digits),
+        None => (1, text.strip_prefix('+').unwrap_or(text)),
+    };
+    if digits.is_empty() || digits.len() > 30 {
+        return None;
+    }
+    let mut value: i128 = 0;
+    for digit in digits.chars() {
+        value = value * 10 + i128::from(digit.to_digit(10)?);
+    }
+    let value = sign * value;
+    (i128::from(i64::MIN)..=i128::from(i64::MAX)).contains(&value).then_some(value)
 }

@@ -6,16 +6,18 @@ use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId};
 use wharf_core::index::{Dimension, Geometry};
 use wharf_core::node::{NodeSpec, NodeState};
-use wharf_core::request::PlacementRequest;
+use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuAssignment};
+use wharf_core::rng::Rng;
 use wharf_core::shard::{
-    Check, Command, NodeView, Outcome, Placement, Refusal, Rejection, ResourceKind, ResourceSum, ShardStatus,
-    Shortage,
+    Check, Command, HybridSettings, NodeView, Outcome, Placement, Refusal, Rejection, ResourceKind,
+    ResourceSum, ShardStatus, Shortage,
 };
 use wharf_core::store::ShardState;
 
 use super::fragmentation::{FragmentationScan, Price};
 use super::linear_node::{DEVICE, Lack, LinearNode, custom_total};
+use super::linear_preferences::{choose_by_class, first_preferred, hybrid, selected, tainted};
 use super::{Choice, Fitting, choose, coordinate};
 
 #[derive(Clone, Debug)]
@@ -42,6 +44,9 @@ pub struct LinearShard {
     settled_growth: Option<u64>,
     last_growth: u64,
     fragmentation: FragmentationScan,
+    hybrid: HybridSettings,
+    /// The shard's random state before the next placement, where the caller knows it.
+    rng: Option<Rng>,
 }
 
 fn differs<T: std::fmt::Debug, U: std::fmt::Debug>(got: T, expected: U) -> Result<(), String> {
@@ -65,12 +70,19 @@ impl LinearShard {
             settled_growth: None,
             last_growth: 0,
             fragmentation: FragmentationScan::default(),
+            hybrid: HybridSettings::default(),
+            rng: None,
         }
     }
 
     /// Gives the typical requests of the fragmentation-aware policies; learnt if none are given.
     pub fn set_typical_shapes(&mut self, typical: &TypicalShapes) {
         self.fragmentation.give(typical);
+    }
+
+    /// Tells the random state of the shard before the next placement.
+    pub fn set_rng(&mut self, rng: Rng) {
+        self.rng = Some(rng);
     }
 
     /// The live allocations, in order of id.
@@ -106,10 +118,27 @@ impl LinearShard {
                 node: at,
             })
             .collect();
-        if request.policy.is_fragmentation_aware() {
-            return self.place_least_fragmented(request, fitting);
+        let aware = request.policy.is_fragmentation_aware();
+        if aware {
+            self.fragmentation.handle_arrival(request);
         }
-        let at = match choose(request.policy, &fitting, &mut self.cursor) {
+        let (nodes, cursor, fragmentation) = (&self.nodes, &mut self.cursor, &mut self.fragmentation);
+        let (settings, rng) = (self.hybrid, &mut self.rng);
+        let is_hybrid = request.policy == Policy::Hybrid;
+        let preferred = |class: &[Fitting<usize>]| {
+            if is_hybrid { None } else { first_preferred(request, nodes, class).map(Choice::Only) }
+        };
+        let decided = choose_by_class(request, nodes, &fitting, preferred, |class| {
+            if is_hybrid {
+                hybrid(request, nodes, class, settings, rng.as_mut())
+            } else if aware {
+                cheapest(request, nodes, class, fragmentation)
+            } else {
+                choose(request.policy, class, cursor)
+            }
+        });
+        let (choice, alternative) = decided.unwrap_or((Choice::Nothing, 0));
+        let at = match choice {
             Choice::Nothing => {
                 self.refused += 1;
                 return None;
@@ -120,32 +149,21 @@ impl LinearShard {
                 *named.unwrap_or(&places[0])
             }
         };
-        let gpus = self.nodes[at].instances_for(request.demand.gpu);
-        Some(self.take(request, at, gpus))
+        let gpus = if aware {
+            self.nodes[at].price(&mut self.fragmentation, request).gpus
+        } else {
+            self.nodes[at].instances_for(request.demand.gpu)
+        };
+        Some(self.take(request, at, gpus, alternative))
     }
 
-    /// Prices every device of every fitting node, and takes the cheapest; of equals the first.
-    fn place_least_fragmented(
+    fn take(
         &mut self,
         request: &PlacementRequest,
-        fitting: Vec<Fitting<usize>>,
-    ) -> Option<Placement> {
-        self.fragmentation.handle_arrival(request);
-        let mut best: Option<(Price, usize)> = None;
-        for Fitting { node: at, .. } in fitting {
-            let price = self.nodes[at].price(&mut self.fragmentation, request);
-            if best.is_none_or(|(least, _)| price.cost < least.cost) {
-                best = Some((price, at));
-            }
-        }
-        let Some((price, at)) = best else {
-            self.refused += 1;
-            return None;
-        };
-        Some(self.take(request, at, price.gpus))
-    }
-
-    fn take(&mut self, request: &PlacementRequest, at: usize, gpus: GpuAssignment) -> Placement {
+        at: usize,
+        gpus: GpuAssignment,
+        alternative: u8,
+    ) -> Placement {
         let node = &mut self.nodes[at];
         node.change_use(&request.demand, gpus, 1);
         let (id, partition) = (node.registration.id, node.registration.partition);
@@ -154,7 +172,7 @@ impl LinearShard {
         let allocation = AllocationId { incarnation: self.incarnation, partition, sequence: *sequence };
         self.allocations.insert(allocation, Held { node: id, demand: request.demand.clone(), gpus });
         self.placed += 1;
-        Placement { node: id, allocation, gpus }
+        Placement { node: id, allocation, gpus, alternative }
     }
 
     /// Carries out `command` and compares with what the shard answered.
@@ -257,9 +275,16 @@ impl LinearShard {
         for node in &self.nodes {
             refusal.feasible |= named(request, node) && node.could_hold(&request.demand);
             if request.candidates.as_ref().is_some_and(|ids| !ids.contains(&node.registration.id)) {
-                count_lack(&mut refusal.checks, Check::Candidates, 0);
-            } else if request.selector.as_ref().is_some_and(|selector| !node.satisfies(selector)) {
+                let affinity = request.preferences.as_ref().is_some_and(|p| p.affinity);
+                let check = match request.candidates.as_deref() {
+                    Some([node]) if affinity => Check::Affinity(*node),
+                    _ => Check::Candidates,
+                };
+                count_lack(&mut refusal.checks, check, 0);
+            } else if !selected(request, node) {
                 count_lack(&mut refusal.checks, Check::Selector, 0);
+            } else if tainted(request, node) {
+                count_lack(&mut refusal.checks, Check::Taint, 0);
             } else if node.draining {
                 count_lack(&mut refusal.checks, Check::NotReady, 0);
             } else {
@@ -445,7 +470,8 @@ impl LinearShard {
 
 fn named(request: &PlacementRequest, node: &LinearNode) -> bool {
     request.candidates.as_ref().is_none_or(|ids| ids.contains(&node.registration.id))
-        && request.selector.as_ref().is_none_or(|selector| node.satisfies(selector))
+        && selected(request, node)
+        && !tainted(request, node)
 }
 
 fn count_lack(checks: &mut BTreeMap<Check, Shortage>, check: Check, short: i64) {
@@ -474,4 +500,21 @@ fn same_node(node: &LinearNode, view: &NodeView) -> bool {
         && view.cpu_available.units() == node.cpu_free()
         && view.memory_available.units() == node.memory_free()
         && gpus
+}
+
+/// Prices every device of every node of a class; the cheapest node, of equals the first.
+fn cheapest(
+    request: &PlacementRequest,
+    nodes: &[LinearNode],
+    class: &[Fitting<usize>],
+    fragmentation: &mut FragmentationScan,
+) -> Choice<usize> {
+    let mut best: Option<(Price, usize)> = None;
+    for &Fitting { node: at, .. } in class {
+        let price = nodes[at].price(fragmentation, request);
+        if best.is_none_or(|(least, _)| price.cost < least.cost) {
+            best = Some((price, at));
+        }
+    }
+    best.map_or(Choice::Nothing, |(_, at)| Choice::Only(at))
 }

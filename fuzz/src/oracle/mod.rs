@@ -16,6 +16,7 @@ pub mod fragmentation;
 mod linear_index;
 pub use linear_index::LinearIndex;
 mod linear_node;
+mod linear_preferences;
 mod linear_shard;
 pub use linear_shard::LinearShard;
 mod reference_walk;

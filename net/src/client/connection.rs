@@ -19,9 +19,10 @@ use crate::codec::{
 };
 use crate::protocol::{
     ALPN, DrainRequest, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, ListReply, ListRequest, NodesReply,
-    NodesRequest, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, Reason, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, Resume, StatusReply, StatusRequest,
-    VERSION_MAX, VERSION_MIN, WireAllocation,
+    NodesRequest, PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2,
+    PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, Reason, ReleaseBatch, ReleaseBatchReply,
+    ReleaseReply, ReleaseRequest, RemoveRequest, Resume, StatusReply, StatusRequest, VERSION_MAX,
+    VERSION_MIN, WireAllocation,
 };
 use crate::tls::client_crypto;
 
@@ -146,8 +147,17 @@ impl Client {
         kind: Kind,
         request: &Q,
     ) -> Result<R, ClientError> {
+        self.call_version(kind, 1, request).await
+    }
+
+    async fn call_version<Q: Serialize, R: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        version: u8,
+        request: &Q,
+    ) -> Result<R, ClientError> {
         let (sender, receiver) = oneshot::channel();
-        self.enter(kind, request, Destination::Future(sender)).await?;
+        self.enter(kind, version, request, Destination::Future(sender)).await?;
         let raw =
             receiver.await.map_err(|_| ClientError::ConnectionLost("the client was closed".into()))??;
         Ok(decode_body(&raw)?.0)
@@ -165,12 +175,13 @@ impl Client {
         queue: &Arc<Completions>,
         tag: u64,
     ) -> Result<(), ClientError> {
-        self.enter(kind, request, Destination::Queue(Arc::clone(queue), tag)).await
+        self.enter(kind, 1, request, Destination::Queue(Arc::clone(queue), tag)).await
     }
 
     async fn enter<Q: Serialize>(
         &self,
         kind: Kind,
+        version: u8,
         request: &Q,
         destination: Destination,
     ) -> Result<(), ClientError> {
@@ -186,7 +197,7 @@ impl Client {
                 if state.calls.window() < shared.hello.limits.unacknowledged_max as usize {
                     let header = Header {
                         kind: kind.number(),
-                        version: 1,
+                        version,
                         sequence: state.calls.next_sequence(),
                         lowest_unacknowledged: state.calls.lowest_unacknowledged(),
                         ..Header::default()
@@ -217,6 +228,22 @@ impl Client {
     /// As [`call`](Self::call); what is wrong with the placement itself stands in the reply.
     pub async fn place(&self, request: &PlaceRequest) -> Result<PlaceReply, ClientError> {
         self.call(Kind::Place, request).await
+    }
+
+    /// One placement with preferences (body version 2).
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); what is wrong with the placement itself stands in the reply.
+    pub async fn place_v2(&self, request: &PlaceRequestV2) -> Result<PlaceReplyV2, ClientError> {
+        self.call_version(Kind::Place, PLACE_VERSION_PREFERENCES, request).await
+    }
+
+    /// Several placements with preferences (body version 2), each decided on its own.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn place_batch_v2(&self, batch: &PlaceBatchV2) -> Result<PlaceBatchReplyV2, ClientError> {
+        self.call_version(Kind::PlaceBatch, PLACE_VERSION_PREFERENCES, batch).await
     }
 
     /// Several placements, each decided on its own.

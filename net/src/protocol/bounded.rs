@@ -36,6 +36,7 @@ fields! {
     Checks = "checks";
     Client = "client";
     Custom = "custom";
+    Fallbacks = "fallbacks";
     Field = "field";
     Gpus = "gpus";
     GpusAvailable = "gpus_available";
@@ -48,6 +49,8 @@ fields! {
     NodeName = "node_name";
     Nodes = "nodes";
     Preferred = "preferred";
+    PreferredNodes = "preferred_nodes";
+    PreferredSelectors = "preferred_selectors";
     Queue = "queue";
     Replies = "replies";
     Requests = "requests";

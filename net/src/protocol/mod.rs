@@ -12,6 +12,8 @@ mod node;
 pub use node::*;
 mod place;
 pub use place::*;
+mod preference;
+pub use preference::*;
 mod reason;
 pub use reason::{Reason, ReasonCode};
 mod status;

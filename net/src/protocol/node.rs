@@ -15,7 +15,7 @@ pub const NODE_READY: u8 = 1;
 /// The node takes no new work.
 pub const NODE_DRAINING: u8 = 2;
 
-/// Keeps work away from a node (not served yet).
+/// Keeps work away from a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taint {
     /// Its key.
@@ -24,7 +24,7 @@ pub struct Taint {
     /// Its value.
     #[serde(deserialize_with = "bounded::name::<_, field::Value>")]
     pub value: String,
-    /// Its effect.
+    /// `EFFECT_*`, but not any.
     pub effect: u8,
 }
 
@@ -49,7 +49,7 @@ pub struct NodeBody {
     /// Labels; the GPU model stands under `gpu-model`.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Labels, LABELS_MAX>")]
     pub labels: Vec<Pair>,
-    /// Taints (not served yet: must be empty).
+    /// Taints, each key at most once per effect.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Taints, LABELS_MAX>")]
     pub taints: Vec<Taint>,
 }

@@ -22,6 +22,10 @@ pub const POLICY_NEXT_FIT: u8 = 4;
 pub const POLICY_RANDOM: u8 = 5;
 /// See [`Policy::Fgd`](wharf_core::request::Policy::Fgd).
 pub const POLICY_FGD: u8 = 6;
+/// See [`Policy::Hybrid`](wharf_core::request::Policy::Hybrid).
+pub const POLICY_HYBRID: u8 = 7;
+/// See [`Policy::Spread`](wharf_core::request::Policy::Spread).
+pub const POLICY_SPREAD: u8 = 8;
 /// See [`Policy::LeastStranded`](wharf_core::request::Policy::LeastStranded).
 pub const POLICY_LEAST_STRANDED: u8 = 16;
 
@@ -33,6 +37,14 @@ pub const OPERATOR_NOT_IN: u8 = 2;
 pub const OPERATOR_EXISTS: u8 = 3;
 /// The label is absent.
 pub const OPERATOR_NOT_EXISTS: u8 = 4;
+/// The label is an integer above the one value, which is an integer too (64 bits).
+pub const OPERATOR_GREATER: u8 = 5;
+/// The label is an integer below the one value.
+pub const OPERATOR_LESS: u8 = 6;
+/// The label has the one value: `OPERATOR_IN` with one. Of a toleration: the taint has the value.
+pub const OPERATOR_EQUAL: u8 = 7;
+/// The label is absent or has another value: `OPERATOR_NOT_IN` with one.
+pub const OPERATOR_NOT_EQUAL: u8 = 8;
 
 /// Answer now: `no_fit_now` and `infeasible` are final.
 pub const MODE_NOW: u8 = 0;
@@ -57,27 +69,27 @@ pub struct SelectorTerm {
     pub values: Vec<super::Name>,
 }
 
-/// A condition that adds to a node's rank (not served yet).
+/// A condition that should hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreferredTerm {
-    /// How much.
+    /// What it counts: 1 to 100. Nodes with the greatest sum come first.
     pub weight: i32,
     /// The condition.
     pub term: SelectorTerm,
 }
 
-/// A taint that the request bears (not served yet).
+/// A taint that the request bears.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Toleration {
-    /// The taint's key.
+    /// The taint's key; empty with `OPERATOR_EXISTS` for every taint.
     #[serde(deserialize_with = "bounded::name::<_, field::Key>")]
     pub key: String,
-    /// `OPERATOR_*`.
+    /// `OPERATOR_EXISTS` or `OPERATOR_EQUAL`.
     pub operator: u8,
     /// The taint's value.
     #[serde(deserialize_with = "bounded::name::<_, field::Value>")]
     pub value: String,
-    /// Which effect: 0 any.
+    /// `EFFECT_*`.
     pub effect: u8,
 }
 
@@ -109,13 +121,13 @@ pub struct PlaceRequest {
     /// Conditions that must hold.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Selectors, SELECTOR_TERMS_MAX>")]
     pub selectors: Vec<SelectorTerm>,
-    /// Conditions that should (not served yet).
+    /// Conditions that should, at most 8.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Preferred, SELECTOR_TERMS_MAX>")]
     pub preferred: Vec<PreferredTerm>,
     /// Only these node ids, if any are named.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Candidates, CANDIDATES_MAX>")]
     pub candidates: Vec<u64>,
-    /// Taints that it bears (not served yet).
+    /// Taints that it bears.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Tolerations, SELECTOR_TERMS_MAX>")]
     pub tolerations: Vec<Toleration>,
     /// `MODE_*`.
@@ -181,9 +193,11 @@ pub struct PlacedBody {
 /// How many nodes failed one check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedCheck {
-    /// `not_a_candidate`, `selector_mismatch`, `not_ready` or `insufficient`.
+    /// `not_a_candidate`, `node_affinity`, `selector_mismatch`, `untolerated_taint`, `not_ready` or
+    /// `insufficient`.
     pub reason: ReasonCode,
-    /// The resource that is short (`cpu`, `memory`, `gpu`, `gpu_part` or a custom name), or empty.
+    /// The resource that is short (`cpu`, `memory`, `gpu`, `gpu_part` or a custom name), the
+    /// node that the request is for (`node_affinity`), or empty.
     #[serde(deserialize_with = "bounded::name::<_, field::Resource>")]
     pub resource: String,
     /// Nodes that failed it.

@@ -70,6 +70,10 @@ reasons! {
     NotReady = 152, "not_ready";
     /// A check that a node failed: too little of a resource.
     Insufficient = 153, "insufficient";
+    /// A check that a node failed: it has a taint that the request does not tolerate.
+    UntoleratedTaint = 154, "untolerated_taint";
+    /// A check that a node failed: the request is for one node, and this is another.
+    NodeAffinity = 155, "node_affinity";
 
     /// The frame is not a frame.
     MalformedFrame = 200, "malformed_frame";

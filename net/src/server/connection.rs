@@ -14,15 +14,16 @@ use wharf_core::router::PortRequest;
 use wharf_core::time::Time;
 
 use super::io_thread::Io;
-use super::operation::{Operation, Parts, batch_reply};
-use super::reader::{BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body};
+use super::operation::{Complete, Operation, Parts};
+use super::reader::{BODY_VERSION, FrameReader, fault_frame, frame_fault, read_any_version, read_body};
 use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::{HELLO_PATIENCE, LAST_BYTES_PATIENCE, ServerShared};
 use crate::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame};
 use crate::convert::placement_request;
 use crate::protocol::{
-    Fault, Hello, HelloReply, Kind, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, VERSION_MAX, VERSION_MIN,
+    Fault, Hello, HelloReply, Kind, PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchV2, PlaceReplyV2,
+    PlaceRequest, PlaceRequestV2, Reason, ReasonCode, ReleaseBatch, ReleaseBatchReply, ReleaseReply,
+    ReleaseRequest, VERSION_MAX, VERSION_MIN,
 };
 use crate::session::{Admission, Session};
 
@@ -47,22 +48,26 @@ impl ConnectionState {
     /// Answers `sequence` with `body`, and keeps the answer until it is acknowledged, unless the
     /// request only looked.
     pub(super) fn reply<T: Serialize>(&self, kind: Kind, sequence: u64, body: &T) {
-        self.reply_flagged(kind.number(), 0, sequence, body);
+        self.reply_flagged(kind.number(), BODY_VERSION, 0, sequence, body);
+    }
+
+    /// As [`reply`](Self::reply), with a body of another version than 1.
+    pub(super) fn reply_version<T: Serialize>(&self, kind: Kind, version: u8, sequence: u64, body: &T) {
+        self.reply_flagged(kind.number(), version, 0, sequence, body);
     }
 
     fn reply_fault(&self, kind: u16, sequence: u64, fault: &Fault) {
-        self.reply_flagged(kind, FLAG_ERROR, sequence, fault);
+        self.reply_flagged(kind, BODY_VERSION, FLAG_ERROR, sequence, fault);
     }
 
-    fn reply_flagged<T: Serialize>(&self, kind: u16, flags: u8, sequence: u64, body: &T) {
+    fn reply_flagged<T: Serialize>(&self, kind: u16, version: u8, flags: u8, sequence: u64, body: &T) {
         let mut out = self.out.borrow_mut();
         let start = out.len();
-        let header =
-            Header { kind, flags: flags | FLAG_REPLY, version: BODY_VERSION, sequence, ..Header::default() };
+        let header = Header { kind, flags: flags | FLAG_REPLY, version, sequence, ..Header::default() };
         if let Err(error) = try_encode_frame(header, &[], &mut out, |out| encode_body(body, out)) {
             // Lists and batches are cut to fit; whatever else is too long is no reason to stop.
             let fault = Fault::new(Reason::LimitExceeded, format!("the reply does not fit: {error}"));
-            let header = Header { flags: header.flags | FLAG_ERROR, ..header };
+            let header = Header { flags: header.flags | FLAG_ERROR, version: BODY_VERSION, ..header };
             encode_frame(header, &[], &mut out, |out| encode_body(&fault, out));
         }
         let mut session = self.session.borrow_mut();
@@ -363,8 +368,12 @@ async fn handle_request(
     })?;
     let to_registrar = match kind {
         Kind::Place => {
-            let request: PlaceRequest = read_body(frame)?;
-            handle_place(io, state, sequence, request, now).await;
+            let version = frame.header.version;
+            let request = match version {
+                PLACE_VERSION_PREFERENCES => read_any_version(frame)?,
+                _ => read_body::<PlaceRequest>(frame)?.into(),
+            };
+            handle_place(io, state, (sequence, version), request, now).await;
             return Ok(());
         }
         Kind::Release => {
@@ -375,8 +384,12 @@ async fn handle_request(
             return Ok(());
         }
         Kind::PlaceBatch => {
-            let batch: PlaceBatch = read_body(frame)?;
-            handle_place_batch(io, state, sequence, batch, now).await;
+            let version = frame.header.version;
+            let requests = match version {
+                PLACE_VERSION_PREFERENCES => read_any_version::<PlaceBatchV2>(frame)?.requests,
+                _ => read_body::<PlaceBatch>(frame)?.requests.into_iter().map(Into::into).collect(),
+            };
+            handle_place_batch(io, state, (sequence, version), requests, now).await;
             return Ok(());
         }
         Kind::ReleaseBatch => {
@@ -432,24 +445,24 @@ async fn take_room(io: &Io, parts: usize) {
 async fn handle_place(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
-    sequence: u64,
-    request: PlaceRequest,
+    (sequence, version): (u64, u8),
+    request: PlaceRequestV2,
     now: Time,
 ) {
-    let default_policy = io.shared.settings.load().default_policy;
+    let defaults = io.shared.settings.load().placement_defaults();
     let request = {
         let mut port = io.port.borrow_mut();
-        placement_request(request, port.catalog(), default_policy)
+        placement_request(request, port.catalog(), defaults)
     };
     match request {
         Ok(request) => {
             take_room(io, 1).await;
-            let operation = enter(io, state, sequence, Parts::Place, now);
+            let operation = enter(io, state, sequence, Parts::Place(version), now);
             io.submit(operation, 0, PortRequest::Place(request), now);
         }
         Err(reply) => {
-            state.reply(Kind::Place, sequence, &*reply);
             io.observe(Kind::Place, reply.reason, 0);
+            Complete::place(version, (*reply).into()).answer(state, Kind::Place, sequence);
         }
     }
 }
@@ -457,35 +470,36 @@ async fn handle_place(
 async fn handle_place_batch(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
-    sequence: u64,
-    batch: PlaceBatch,
+    (sequence, version): (u64, u8),
+    requests: Vec<PlaceRequestV2>,
     now: Time,
 ) {
-    debug_assert!(batch.requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
-    let default_policy = io.shared.settings.load().default_policy;
-    let mut replies = Vec::with_capacity(batch.requests.len());
-    let mut valid = Vec::with_capacity(batch.requests.len());
+    debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
+    let defaults = io.shared.settings.load().placement_defaults();
+    let mut replies = Vec::with_capacity(requests.len());
+    let mut valid = Vec::with_capacity(requests.len());
     {
         let mut port = io.port.borrow_mut();
         let catalog = port.catalog();
-        for (part, request) in batch.requests.into_iter().enumerate() {
-            match placement_request(request, catalog, default_policy) {
+        for (part, request) in requests.into_iter().enumerate() {
+            match placement_request(request, catalog, defaults) {
                 Ok(request) => {
                     valid.push((part, request));
-                    replies.push(PlaceReply::default());
+                    replies.push(PlaceReplyV2::default());
                 }
-                Err(reply) => replies.push(*reply),
+                Err(reply) => replies.push((*reply).into()),
             }
         }
     }
     if valid.is_empty() {
-        let reply = batch_reply(replies);
-        state.reply(Kind::PlaceBatch, sequence, &reply);
+        let complete = Complete::place_batch(version, replies);
+        complete.answer(state, Kind::PlaceBatch, sequence);
         io.observe(Kind::PlaceBatch, ReasonCode::default(), 0);
-        return io.observe_parts(Kind::PlaceBatch, reply.replies.iter().map(|reply| reply.reason));
+        return io.observe_parts(Kind::PlaceBatch, complete.part_reasons().into_iter());
     }
     take_room(io, valid.len()).await;
-    let operation = enter(io, state, sequence, Parts::PlaceBatch { replies, left: valid.len() }, now);
+    let operation =
+        enter(io, state, sequence, Parts::PlaceBatch { version, replies, left: valid.len() }, now);
     for (part, request) in valid {
         io.submit(operation, part, PortRequest::Place(request), now);
     }

@@ -16,8 +16,8 @@ use wharf_core::limits::PORT_IN_FLIGHT_MAX;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::time::Time;
 
-use super::connection::{ConnectionState, serve_connection};
-use super::operation::{Complete, Operation, split_tag, tag};
+use super::connection::serve_connection;
+use super::operation::{Operation, split_tag, tag};
 use super::{IoObserver, RegistrarHandle, ServerShared};
 use crate::protocol::{Kind, ReasonCode};
 use crate::tls::{ServerCertificate, TlsError, server_crypto};
@@ -231,22 +231,9 @@ impl Io {
         let kind = operation.kind();
         let Operation { connection, sequence, started, .. } = operations.remove(key);
         drop(operations);
-        self.finish(&connection, kind, sequence, &complete);
+        complete.answer(&connection, kind, sequence);
         self.observe(kind, complete.reason(), now.nanos_since(started));
-        match &complete {
-            Complete::Place(_) | Complete::Release(_) => {}
-            Complete::PlaceBatch(batch) => self.observe_parts(kind, batch.replies.iter().map(|r| r.reason)),
-            Complete::ReleaseBatch(batch) => self.observe_parts(kind, batch.replies.iter().map(|r| r.reason)),
-        }
-    }
-
-    fn finish(&self, connection: &ConnectionState, kind: Kind, sequence: u64, complete: &Complete) {
-        match complete {
-            Complete::Place(reply) => connection.reply(kind, sequence, reply),
-            Complete::Release(reply) => connection.reply(kind, sequence, reply),
-            Complete::PlaceBatch(reply) => connection.reply(kind, sequence, reply),
-            Complete::ReleaseBatch(reply) => connection.reply(kind, sequence, reply),
-        }
+        self.observe_parts(kind, complete.part_reasons().into_iter());
     }
 
     pub(super) fn observe_parts(&self, kind: Kind, reasons: impl Iterator<Item = ReasonCode>) {
@@ -258,15 +245,5 @@ impl Io {
 
     pub(super) fn observe(&self, kind: Kind, reason: ReasonCode, nanos: u64) {
         self.observer.borrow_mut().handle_reply(kind, reason, nanos);
-    }
-}
-
-impl Complete {
-    fn reason(&self) -> ReasonCode {
-        match self {
-            Self::Place(reply) => reply.reason,
-            Self::Release(reply) => reply.reason,
-            Self::PlaceBatch(_) | Self::ReleaseBatch(_) => ReasonCode::default(),
-        }
     }
 }

@@ -31,6 +31,7 @@ use wharf_core::request::Policy;
 use wharf_core::router::Port;
 use wharf_core::time::Time;
 
+use crate::convert::PlacementDefaults;
 use crate::protocol::{
     FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, Kind, Limits, ReasonCode, ServerIdentity, UNACKNOWLEDGED_MAX,
 };
@@ -50,11 +51,20 @@ pub struct Settings {
     pub default_policy: Policy,
     /// Unanswered requests of one connection, for connections opened from now on.
     pub in_flight_max: u32,
+    /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
+    pub avoid_gpu_nodes: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { default_policy: Policy::default(), in_flight_max: IN_FLIGHT_DEFAULT }
+        Self { default_policy: Policy::default(), in_flight_max: IN_FLIGHT_DEFAULT, avoid_gpu_nodes: false }
+    }
+}
+
+impl Settings {
+    /// What a placement gets where it asks for nothing else.
+    fn placement_defaults(&self) -> PlacementDefaults {
+        PlacementDefaults { policy: self.default_policy, avoid_gpu: self.avoid_gpu_nodes }
     }
 }
 

@@ -10,7 +10,8 @@ use wharf_core::time::Time;
 use super::connection::ConnectionState;
 use crate::convert::{placed_reply, refused_reply, rejection_fault};
 use crate::protocol::{
-    FRAME_BYTES_MAX, Kind, PlaceBatchReply, PlaceReply, Reason, ReleaseBatchReply, ReleaseReply,
+    FRAME_BYTES_MAX, Kind, PLACE_VERSION_PREFERENCES, PlaceBatchReply, PlaceBatchReplyV2, PlaceReply,
+    PlaceReplyV2, Reason, ReasonCode, ReleaseBatchReply, ReleaseReply,
 };
 
 /// A request whose parts are in the engine.
@@ -23,17 +24,27 @@ pub(super) struct Operation {
 
 /// What the reply will be made of.
 pub(super) enum Parts {
-    Place,
+    /// With the version of its body.
+    Place(u8),
     Release,
-    PlaceBatch { replies: Vec<PlaceReply>, left: usize },
-    ReleaseBatch { replies: Vec<ReleaseReply>, left: usize },
+    PlaceBatch {
+        version: u8,
+        replies: Vec<PlaceReplyV2>,
+        left: usize,
+    },
+    ReleaseBatch {
+        replies: Vec<ReleaseReply>,
+        left: usize,
+    },
 }
 
 /// The reply of an operation that is complete.
 pub(super) enum Complete {
     Place(PlaceReply),
+    PlaceV2(PlaceReplyV2),
     Release(ReleaseReply),
     PlaceBatch(PlaceBatchReply),
+    PlaceBatchV2(PlaceBatchReplyV2),
     ReleaseBatch(ReleaseBatchReply),
 }
 
@@ -53,7 +64,7 @@ pub(super) fn split_tag(tag: Tag) -> (usize, usize) {
 impl Operation {
     pub(super) fn kind(&self) -> Kind {
         match self.parts {
-            Parts::Place => Kind::Place,
+            Parts::Place(_) => Kind::Place,
             Parts::Release => Kind::Release,
             Parts::PlaceBatch { .. } => Kind::PlaceBatch,
             Parts::ReleaseBatch { .. } => Kind::ReleaseBatch,
@@ -68,12 +79,12 @@ impl Operation {
         catalog: &Catalog,
     ) -> Option<Complete> {
         match &mut self.parts {
-            Parts::Place => Some(Complete::Place(place_reply(reply, catalog))),
+            Parts::Place(version) => Some(Complete::place(*version, place_reply(reply, catalog))),
             Parts::Release => Some(Complete::Release(release_reply(reply))),
-            Parts::PlaceBatch { replies, left } => {
+            Parts::PlaceBatch { version, replies, left } => {
                 replies[part] = place_reply(reply, catalog);
                 *left -= 1;
-                (*left == 0).then(|| Complete::PlaceBatch(batch_reply(std::mem::take(replies))))
+                (*left == 0).then(|| Complete::place_batch(*version, std::mem::take(replies)))
             }
             Parts::ReleaseBatch { replies, left } => {
                 replies[part] = release_reply(reply);
@@ -88,27 +99,75 @@ impl Operation {
 /// Bytes of the checks that one batch's refusals may have: what else it holds fits beside them.
 const BATCH_CHECK_BYTES_MAX: usize = FRAME_BYTES_MAX as usize / 2;
 
-/// The reply to a batch. Where the counts of its refusals would not fit a frame, it goes
-/// without: `examined` is then 0.
-pub(super) fn batch_reply(mut replies: Vec<PlaceReply>) -> PlaceBatchReply {
+/// Takes the counts off the refusals of a batch whose reply would not fit a frame with them:
+/// `examined` is then 0.
+fn cut_to_fit(replies: &mut [PlaceReplyV2]) {
     // The longest that numbers of a check can be, beside its resource's name.
     const NUMBERS: usize = 3 + 3 + 9 + 9;
-    let refusals = || replies.iter().filter_map(|reply| reply.refusal.as_ref());
+    let refusals = || replies.iter().filter_map(|reply| reply.reply.refusal.as_ref());
     let bytes: usize =
         refusals().flat_map(|refusal| &refusal.checks).map(|check| check.resource.len() + NUMBERS).sum();
     if bytes > BATCH_CHECK_BYTES_MAX {
-        for refusal in replies.iter_mut().filter_map(|reply| reply.refusal.as_mut()) {
+        for refusal in replies.iter_mut().filter_map(|reply| reply.reply.refusal.as_mut()) {
             refusal.examined = 0;
             refusal.checks.clear();
         }
     }
-    PlaceBatchReply { replies }
 }
 
-fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
+impl Complete {
+    /// The reply to a placement of a body of `version`.
+    pub(super) fn place(version: u8, reply: PlaceReplyV2) -> Self {
+        if version == PLACE_VERSION_PREFERENCES { Self::PlaceV2(reply) } else { Self::Place(reply.reply) }
+    }
+
+    /// The reply to a batch of a body of `version`.
+    pub(super) fn place_batch(version: u8, mut replies: Vec<PlaceReplyV2>) -> Self {
+        cut_to_fit(&mut replies);
+        if version == PLACE_VERSION_PREFERENCES {
+            return Self::PlaceBatchV2(PlaceBatchReplyV2 { replies });
+        }
+        Self::PlaceBatch(PlaceBatchReply { replies: replies.into_iter().map(|reply| reply.reply).collect() })
+    }
+
+    /// Why, of the reply as a whole.
+    pub(super) fn reason(&self) -> ReasonCode {
+        match self {
+            Self::Place(reply) => reply.reason,
+            Self::PlaceV2(reply) => reply.reply.reason,
+            Self::Release(reply) => reply.reason,
+            Self::PlaceBatch(_) | Self::PlaceBatchV2(_) | Self::ReleaseBatch(_) => ReasonCode::default(),
+        }
+    }
+
+    /// Why, of each part of a batch.
+    pub(super) fn part_reasons(&self) -> Vec<ReasonCode> {
+        match self {
+            Self::Place(_) | Self::PlaceV2(_) | Self::Release(_) => Vec::new(),
+            Self::PlaceBatch(batch) => batch.replies.iter().map(|reply| reply.reason).collect(),
+            Self::PlaceBatchV2(batch) => batch.replies.iter().map(|reply| reply.reply.reason).collect(),
+            Self::ReleaseBatch(batch) => batch.replies.iter().map(|reply| reply.reason).collect(),
+        }
+    }
+
+    /// Answers `sequence` of `connection`.
+    pub(super) fn answer(&self, connection: &ConnectionState, kind: Kind, sequence: u64) {
+        const V2: u8 = PLACE_VERSION_PREFERENCES;
+        match self {
+            Self::Place(reply) => connection.reply(kind, sequence, reply),
+            Self::PlaceV2(reply) => connection.reply_version(kind, V2, sequence, reply),
+            Self::Release(reply) => connection.reply(kind, sequence, reply),
+            Self::PlaceBatch(reply) => connection.reply(kind, sequence, reply),
+            Self::PlaceBatchV2(reply) => connection.reply_version(kind, V2, sequence, reply),
+            Self::ReleaseBatch(reply) => connection.reply(kind, sequence, reply),
+        }
+    }
+}
+
+fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReplyV2 {
     match reply {
         PortReply::Placed(placement) => placed_reply(&placement, catalog),
-        PortReply::Refused(verdict, refusal) => refused_reply(verdict, &refusal, catalog),
+        PortReply::Refused(verdict, refusal) => refused_reply(verdict, &refusal, catalog).into(),
         other => unreachable!("a placement is placed or refused, not {other:?}"),
     }
 }

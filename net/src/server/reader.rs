@@ -7,9 +7,9 @@ use crate::codec::{
     FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
     encode_frame, split_extensions,
 };
-use crate::protocol::{FRAME_BYTES_MAX, Fault, Reason};
+use crate::protocol::{FRAME_BYTES_MAX, Fault, Kind, PLACE_VERSION_PREFERENCES, Reason};
 
-/// The version of every body of protocol version 1.
+/// The version of every body of protocol version 1, but of what later versions of one kind have.
 pub(super) const BODY_VERSION: u8 = 1;
 
 /// Reads frames out of a stream.
@@ -84,10 +84,23 @@ pub(super) fn fault_frame(kind: u16, sequence: u64, fault: &Fault) -> Vec<u8> {
 pub(super) fn read_body<T: DeserializeOwned>(frame: &FrameRef<'_>) -> Result<T, Fault> {
     let header = &frame.header;
     if header.version != BODY_VERSION {
-        let message =
-            format!("body version {} of kind {} is unknown: send version 1", header.version, header.kind);
+        let newest = match Kind::from_number(header.kind) {
+            Some(Kind::Place | Kind::PlaceBatch) => PLACE_VERSION_PREFERENCES,
+            _ => BODY_VERSION,
+        };
+        let remedy = if newest == BODY_VERSION { "1".to_owned() } else { format!("1 to {newest}") };
+        let message = format!(
+            "body version {} of kind {} is unknown: send version {remedy}",
+            header.version, header.kind
+        );
         return Err(Fault::new(Reason::UnknownVersion, message));
     }
+    read_any_version(frame)
+}
+
+/// As [`read_body`], of a frame whose version was looked at.
+pub(super) fn read_any_version<T: DeserializeOwned>(frame: &FrameRef<'_>) -> Result<T, Fault> {
+    let header = &frame.header;
     let malformed = |message: String| Fault::new(Reason::MalformedBody, message);
     let (body, taken) = decode_body::<T>(frame.payload).map_err(|error| {
         let message = error.to_string();

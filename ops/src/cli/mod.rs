@@ -9,6 +9,7 @@ mod place;
 mod print;
 mod serve;
 mod status;
+mod terms;
 
 use std::process::ExitCode;
 

@@ -9,13 +9,13 @@ use wharf_net::protocol::{
 };
 
 use super::connect::{ConnectArgs, Usage};
-use super::{Ended, print};
+use super::{Ended, print, terms};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum NodeCommand {
     /// Register a node.
     Add(SpecArgs),
-    /// Give a registered node new capacity and labels.
+    /// Give a registered node new capacity, labels and taints.
     Update(SpecArgs),
     /// List the nodes, in order of registration.
     List(ListArgs),
@@ -44,6 +44,10 @@ pub(super) struct SpecArgs {
     /// A label, KEY=VALUE; may be given several times.
     #[arg(long = "label", value_name = "KEY=VALUE")]
     labels: Vec<String>,
+    /// A taint, KEY=VALUE:EFFECT or KEY:EFFECT, with the effect NoSchedule, PreferNoSchedule or
+    /// NoExecute; may be given several times.
+    #[arg(long = "taint", value_name = "KEY=VALUE:EFFECT")]
+    taints: Vec<String>,
     /// A custom resource, NAME=AMOUNT; may be given several times.
     #[arg(long = "resource", value_name = "NAME=AMOUNT")]
     resources: Vec<String>,
@@ -130,7 +134,7 @@ fn body(args: &SpecArgs) -> Result<NodeBody, Usage> {
         gpus: args.gpus,
         custom: named_amounts("--resource", &args.resources)?,
         labels,
-        taints: Vec::new(),
+        taints: args.taints.iter().map(|text| terms::taint(text)).collect::<Result<_, _>>()?,
     })
 }
 

@@ -6,12 +6,12 @@ use wharf_core::request::Policy;
 use wharf_core::resource::Amount;
 use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
-    EXPLAIN_BOUNDED, EXPLAIN_FULL, Name, OPERATOR_EXISTS, OPERATOR_IN, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN,
-    POLICY_DEFAULT, PlaceRequest, ReleaseBatch, ReleaseRequest, SelectorTerm,
+    AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, POLICY_DEFAULT,
+    PlacePreferences, PlaceReplyV2, PlaceRequest, PlaceRequestV2, ReleaseBatch, ReleaseRequest,
 };
 
-use super::connect::{ConnectArgs, Usage};
-use super::{Ended, node, print};
+use super::connect::ConnectArgs;
+use super::{Ended, node, print, terms};
 
 #[derive(Debug, Args)]
 pub(super) struct PlaceArgs {
@@ -27,18 +27,41 @@ pub(super) struct PlaceArgs {
     /// A custom resource, NAME=AMOUNT; may be given several times.
     #[arg(long = "resource", value_name = "NAME=AMOUNT")]
     resources: Vec<String>,
-    /// Which of the fitting nodes: least-fit, best-fit, first-fit, next-fit, random,
-    /// fgd or least-stranded; the
-    /// server's if not given.
+    /// Which of the fitting nodes: least-fit, best-fit, first-fit, next-fit, random, fgd, hybrid,
+    /// spread or least-stranded; the server's if not given.
     #[arg(long)]
     policy: Option<Policy>,
-    /// A condition on labels: KEY=VALUE, KEY=ONE|OTHER, KEY!=VALUE, KEY (is there) or !KEY (is
-    /// not there); may be given several times, and all must hold.
+    /// A condition on labels: KEY=VALUE, KEY=ONE|OTHER, KEY!=VALUE, `KEY in (ONE,OTHER)`,
+    /// `KEY notin (…)`, `KEY>NUMBER`, `KEY<NUMBER`, KEY (is there) or !KEY (is not there); may be
+    /// given several times, and all must hold.
     #[arg(long = "select", value_name = "TERM")]
     selectors: Vec<String>,
     /// Only these nodes, by id; may be given several times.
     #[arg(long = "candidate", value_name = "ID", value_parser = node_id)]
     candidates: Vec<u64>,
+    /// Conditions that stand in for --select where no node fits, with `;` between them; may be
+    /// given several times, tried in order.
+    #[arg(long = "fallback", value_name = "TERM;TERM")]
+    fallbacks: Vec<String>,
+    /// Conditions that should hold, with `;` between them, and their weight of 1 to 100; may be
+    /// given several times. Nodes with the greatest sum of weights come first.
+    #[arg(long = "prefer", value_name = "TERM;TERM:WEIGHT")]
+    preferred: Vec<String>,
+    /// A node that is tried before the policy decides, by id; may be given several times, tried
+    /// in order.
+    #[arg(long = "prefer-node", value_name = "ID", value_parser = node_id)]
+    preferred_nodes: Vec<u64>,
+    /// This node or none, by id.
+    #[arg(long, value_name = "ID", value_parser = node_id, conflicts_with = "candidates")]
+    node: Option<u64>,
+    /// A taint to tolerate: KEY, KEY=VALUE or `*`, and if given an effect after a colon; may be
+    /// given several times.
+    #[arg(long = "tolerate", value_name = "KEY=VALUE:EFFECT")]
+    tolerations: Vec<String>,
+    /// Nodes without GPUs first, if no GPU is asked (`=false`: all alike); as the server is
+    /// configured if not given.
+    #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
+    avoid_gpu: Option<bool>,
     /// Count the reasons of a refusal over all nodes, however many.
     #[arg(long)]
     explain_all: bool,
@@ -63,29 +86,6 @@ fn node_id(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("`{text}` is no node id: give one such as n7, as `wharf node list` prints it"))
 }
 
-fn selector(text: &str) -> Result<SelectorTerm, Usage> {
-    let term = |key: &str, operator, values: &str| SelectorTerm {
-        key: key.to_owned(),
-        operator,
-        values: values.split('|').filter(|v| !v.is_empty()).map(|v| Name(v.to_owned())).collect(),
-    };
-    let term = if let Some((key, values)) = text.split_once("!=") {
-        term(key, OPERATOR_NOT_IN, values)
-    } else if let Some((key, values)) = text.split_once('=') {
-        term(key, OPERATOR_IN, values)
-    } else if let Some(key) = text.strip_prefix('!') {
-        term(key, OPERATOR_NOT_EXISTS, "")
-    } else {
-        term(text, OPERATOR_EXISTS, "")
-    };
-    if term.key.is_empty() || (text.contains('=') && term.values.is_empty()) {
-        return Err(Usage(format!(
-            "--select {text}: give KEY=VALUE, KEY=ONE|OTHER, KEY!=VALUE, KEY or !KEY"
-        )));
-    }
-    Ok(term)
-}
-
 pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
     let request = PlaceRequest {
         cpu: args.cpu.units(),
@@ -93,20 +93,45 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
         gpu: args.gpu.units(),
         custom: node::named_amounts("--resource", &args.resources)?,
         policy: args.policy.map_or(POLICY_DEFAULT, policy_number),
-        selectors: args.selectors.iter().map(|text| selector(text)).collect::<Result<_, _>>()?,
+        selectors: args
+            .selectors
+            .iter()
+            .map(|text| terms::term("--select", text))
+            .collect::<Result<_, _>>()?,
+        tolerations: args.tolerations.iter().map(|text| terms::toleration(text)).collect::<Result<_, _>>()?,
         candidates: args.candidates,
         explain: if args.explain_all { EXPLAIN_FULL } else { EXPLAIN_BOUNDED },
         ..PlaceRequest::default()
     };
+    let preferences = PlacePreferences {
+        fallbacks: args.fallbacks.iter().map(|text| terms::fallback(text)).collect::<Result<_, _>>()?,
+        preferred_selectors: args
+            .preferred
+            .iter()
+            .map(|text| terms::preferred(text))
+            .collect::<Result<_, _>>()?,
+        preferred_nodes: args.preferred_nodes,
+        node: args.node.unwrap_or(0),
+        avoid_gpu: match args.avoid_gpu {
+            None => AVOID_GPU_DEFAULT,
+            Some(true) => AVOID_GPU_YES,
+            Some(false) => AVOID_GPU_NO,
+        },
+    };
     let client = args.connect.connect().await?;
-    let reply = client.place(&request).await?;
+    // A server of an earlier version reads a request that says nothing new.
+    let reply: PlaceReplyV2 = if preferences == PlacePreferences::default() {
+        client.place(&request).await?.into()
+    } else {
+        client.place_v2(&PlaceRequestV2 { request, preferences }).await?
+    };
     client.close().await;
     if args.connect.json {
         print::json(&print::PlaceView::from(&reply))?;
     } else {
         print::place(&reply);
     }
-    Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+    Ok(if reply.reply.reason.is_done() { Ended::Done } else { Ended::Refused })
 }
 
 pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {
@@ -130,21 +155,4 @@ pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {
         print::json(&views)?;
     }
     Ok(if all_done { Ended::Done } else { Ended::Refused })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn selectors_are_read_in_every_spelling() {
-        let read = |text: &str| selector(text).map(|t| (t.key, t.operator, t.values.len())).ok();
-        assert_eq!(read("gpu-model=T4|P100"), Some(("gpu-model".into(), OPERATOR_IN, 2)));
-        assert_eq!(read("zone!=a"), Some(("zone".into(), OPERATOR_NOT_IN, 1)));
-        assert_eq!(read("ssd"), Some(("ssd".into(), OPERATOR_EXISTS, 0)));
-        assert_eq!(read("!ssd"), Some(("ssd".into(), OPERATOR_NOT_EXISTS, 0)));
-        for broken in ["", "=a", "zone=", "zone!=", "!", "=", "zone=|"] {
-            assert_eq!(read(broken), None, "{broken}");
-        }
-    }
 }

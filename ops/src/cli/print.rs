@@ -8,8 +8,11 @@ use serde::Serialize;
 use wharf_core::ids::AllocationId;
 use wharf_core::resource::Amount;
 use wharf_net::protocol::{
-    Fault, NODE_READY, NodeReply, NodeStatus, PlaceReply, RefusalBody, ReleaseReply, StatusReply,
+    Fault, NODE_READY, NodeReply, NodeStatus, PlaceReplyV2, Reason, RefusalBody, ReleaseReply, StatusReply,
+    Taint,
 };
+
+use super::terms::effect_name;
 
 /// Prints one line. A reader that has seen enough (`wharf node list | head`) is no failure: then
 /// the process ends, as there is nobody to print for.
@@ -86,6 +89,8 @@ pub(super) struct PlaceView {
     node: Option<String>,
     node_id: Option<u64>,
     allocation: Option<String>,
+    /// Which selector holds: 0 the request's own, 1 the first fallback.
+    alternative: Option<u8>,
     gpus: Vec<u8>,
     gpu_part: Option<String>,
     nodes: Option<u64>,
@@ -94,8 +99,8 @@ pub(super) struct PlaceView {
     fault: Option<FaultView>,
 }
 
-impl From<&PlaceReply> for PlaceView {
-    fn from(reply: &PlaceReply) -> Self {
+impl From<&PlaceReplyV2> for PlaceView {
+    fn from(PlaceReplyV2 { reply, alternative }: &PlaceReplyV2) -> Self {
         let placed = reply.placed.as_ref();
         let refusal = reply.refusal.as_ref();
         let checks = refusal.map_or(&[][..], |refusal| &refusal.checks).iter().map(|check| CheckView {
@@ -109,6 +114,7 @@ impl From<&PlaceReply> for PlaceView {
             node: placed.map(|placed| placed.node_name.clone()),
             node_id: placed.map(|placed| placed.node),
             allocation: placed.map(|placed| AllocationId::from(placed.allocation).to_string()),
+            alternative: placed.map(|_| *alternative),
             gpus: placed.map(|placed| placed.gpus.clone()).unwrap_or_default(),
             gpu_part: placed.filter(|p| !p.gpus.is_empty()).map(|p| units(i64::from(p.gpu_part))),
             nodes: refusal.map(|refusal| refusal.nodes),
@@ -120,7 +126,7 @@ impl From<&PlaceReply> for PlaceView {
 }
 
 /// A placement's reply, for people.
-pub(super) fn place(reply: &PlaceReply) {
+pub(super) fn place(PlaceReplyV2 { reply, alternative }: &PlaceReplyV2) {
     if let Some(placed) = &reply.placed {
         let id = AllocationId::from(placed.allocation);
         let gpus: Vec<String> = placed.gpus.iter().map(u8::to_string).collect();
@@ -128,7 +134,8 @@ pub(super) fn place(reply: &PlaceReply) {
             0 => String::new(),
             _ => format!(", {} of GPU {}", units(i64::from(placed.gpu_part)), gpus.join(", ")),
         };
-        say(format_args!("placed on {} as {id}{gpus}", placed.node_name));
+        let fallback = if *alternative == 0 { String::new() } else { format!(", by fallback {alternative}") };
+        say(format_args!("placed on {} as {id}{gpus}{fallback}", placed.node_name));
     } else if let Some(refusal) = &reply.refusal {
         say(format_args!("not placed: {}", reply.reason));
         say(format_args!("{}", refusal_text(refusal)));
@@ -146,6 +153,8 @@ fn refusal_text(refusal: &RefusalBody) -> String {
     let lines = refusal.checks.iter().map(|check| {
         let what = if check.resource.is_empty() {
             check.reason.to_string()
+        } else if check.reason.known() == Some(Reason::NodeAffinity) {
+            format!("{}: not {}", check.reason, check.resource)
         } else {
             format!("{} {}, the best by {}", check.reason, check.resource, units(check.least_short))
         };
@@ -189,6 +198,11 @@ impl NodeReplyView {
     }
 }
 
+fn taint(taint: &Taint) -> String {
+    let value = if taint.value.is_empty() { String::new() } else { format!("={}", taint.value) };
+    format!("{}{value}:{}", taint.key, effect_name(taint.effect))
+}
+
 #[derive(Serialize)]
 pub(super) struct NodeView {
     pub(super) name: String,
@@ -204,6 +218,8 @@ pub(super) struct NodeView {
     pub(super) gpus_available: Vec<String>,
     pub(super) custom: std::collections::BTreeMap<String, String>,
     pub(super) labels: std::collections::BTreeMap<String, String>,
+    /// `KEY=VALUE:EFFECT`.
+    pub(super) taints: Vec<String>,
     pub(super) allocations: u32,
     pub(super) version: u64,
 }
@@ -225,6 +241,7 @@ impl From<&NodeStatus> for NodeView {
             gpus_available: node.gpus_available.iter().map(|&part| units(i64::from(part))).collect(),
             custom: body.custom.iter().map(|named| (named.name.clone(), units(named.amount))).collect(),
             labels: body.labels.iter().map(|pair| (pair.key.clone(), pair.value.clone())).collect(),
+            taints: body.taints.iter().map(taint).collect(),
             allocations: node.allocations,
             version: node.version,
         }

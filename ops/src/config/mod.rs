@@ -3,7 +3,7 @@
 //! what was checked.
 
 mod raw;
-pub use raw::{GranularityRaw, Overrides, Raw};
+pub use raw::{GranularityRaw, HybridRaw, Overrides, Raw};
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
@@ -14,6 +14,7 @@ use wharf_core::index::{Dimension, Geometry};
 use wharf_core::limits::{PARTITIONS_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, SHARDS_MAX};
 use wharf_core::request::Policy;
 use wharf_core::resource::Amount;
+use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 
 use crate::typical_pods;
 
@@ -42,6 +43,8 @@ pub struct Config {
     pub geometry: Geometry,
     /// Typical requests of the fragmentation-aware policies; learnt from what arrives if none.
     pub typical_shapes: Option<Arc<TypicalShapes>>,
+    /// What the hybrid policy is told.
+    pub hybrid: HybridSettings,
     /// What can change while the service runs.
     pub reloadable: Reloadable,
 }
@@ -51,6 +54,8 @@ pub struct Config {
 pub struct Reloadable {
     /// The policy of requests that name none.
     pub policy: Policy,
+    /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
+    pub avoid_gpu_nodes: bool,
     /// Unanswered requests of one connection.
     pub in_flight_max: u32,
     /// What is logged, as `tracing` filters are written.
@@ -180,7 +185,14 @@ impl Config {
             seed: raw.seed,
             geometry: geometry(&raw.granularity)?,
             typical_shapes: raw.typical_pods.as_deref().map(typical_shapes).transpose()?,
-            reloadable: Reloadable { policy, in_flight_max: raw.in_flight_max, log: raw.log, tls },
+            hybrid: hybrid(&raw.hybrid)?,
+            reloadable: Reloadable {
+                policy,
+                avoid_gpu_nodes: raw.avoid_gpu_nodes,
+                in_flight_max: raw.in_flight_max,
+                log: raw.log,
+                tls,
+            },
         })
     }
 
@@ -199,6 +211,7 @@ impl Config {
             ("seed", self.seed != other.seed),
             ("granularity", self.geometry != other.geometry),
             ("typical_pods", self.typical_shapes != other.typical_shapes),
+            ("hybrid", self.hybrid != other.hybrid),
         ];
         differences.into_iter().filter(|&(_, differs)| differs).map(|(name, _)| name).collect()
     }
@@ -221,6 +234,18 @@ fn geometry(raw: &GranularityRaw) -> Result<Geometry, ConfigError> {
 
 fn typical_shapes(path: &Path) -> Result<Arc<TypicalShapes>, ConfigError> {
     typical_pods::read(path).map(Arc::new).map_err(|error| value("typical_pods", error.to_string()))
+}
+
+fn hybrid(raw: &HybridRaw) -> Result<HybridSettings, ConfigError> {
+    let part = |key, text: &str| {
+        let part = text.parse::<Amount>().map_err(|error| value(key, error.to_string()))?.units();
+        u16::try_from(part)
+            .ok()
+            .filter(|&part| part <= HYBRID_WHOLE)
+            .ok_or_else(|| value(key, format!("{text} is out of range: give 0 to 1, such as 0.5")))
+    };
+    let threshold = part("hybrid.threshold", &raw.threshold)?;
+    Ok(HybridSettings { threshold, top_k: part("hybrid.top_k", &raw.top_k)? })
 }
 
 /// Where the store and the development certificate stand when nothing else is said.
@@ -252,7 +277,7 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 12] = [
+        let cases: [(Change, &str); 14] = [
             (|raw| raw.shards = Some(0), "`shards`"),
             (|raw| raw.shards = Some(257), "`shards`"),
             (|raw| raw.io_threads = Some(0), "`io_threads`"),
@@ -260,6 +285,8 @@ mod tests {
             (|raw| raw.in_flight_max = 0, "`in_flight_max`"),
             (|raw| raw.listen = "nowhere".into(), "`listen`"),
             (|raw| raw.policy = "worst-fit".into(), "`policy`"),
+            (|raw| raw.hybrid.threshold = "1.1".into(), "`hybrid.threshold`"),
+            (|raw| raw.hybrid.top_k = "-1".into(), "`hybrid.top_k`"),
             (|raw| raw.granularity.cpu = "0".into(), "`granularity`"),
             (|raw| raw.granularity.memory = "-1".into(), "`granularity.memory`"),
             (|raw| raw.tls_key = Some("key.pem".into()), "`tls_certificate`"),

@@ -42,8 +42,28 @@ pub struct Raw {
     pub tls_certificate: Option<PathBuf>,
     /// PEM file of the key.
     pub tls_key: Option<PathBuf>,
+    /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
+    pub avoid_gpu_nodes: bool,
+    /// The hybrid policy.
+    pub hybrid: HybridRaw,
     /// Granularity of the index.
     pub granularity: GranularityRaw,
+}
+
+/// What the hybrid policy is told, as parts of a whole.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct HybridRaw {
+    /// Utilisation below which a node counts as unused.
+    pub threshold: String,
+    /// Of all nodes, the part from whose best one is drawn.
+    pub top_k: String,
+}
+
+impl Default for HybridRaw {
+    fn default() -> Self {
+        Self { threshold: "0.5".to_owned(), top_k: "0.2".to_owned() }
+    }
 }
 
 /// θ per dimension, in the dimension's unit.
@@ -76,6 +96,8 @@ impl Default for Raw {
             log: "info".to_owned(),
             tls_certificate: None,
             tls_key: None,
+            avoid_gpu_nodes: false,
+            hybrid: HybridRaw::default(),
             granularity: GranularityRaw::default(),
         }
     }
@@ -97,7 +119,7 @@ pub struct Overrides {
 }
 
 /// Settings by their environment names, less the `WHARF_` before them.
-const KEYS: [&str; 18] = [
+const KEYS: [&str; 21] = [
     "listen",
     "metrics_listen",
     "data_dir",
@@ -113,6 +135,9 @@ const KEYS: [&str; 18] = [
     "log",
     "tls_certificate",
     "tls_key",
+    "avoid_gpu_nodes",
+    "hybrid.threshold",
+    "hybrid.top_k",
     "granularity.cpu",
     "granularity.memory",
     "granularity.gpu_part",

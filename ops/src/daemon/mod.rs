@@ -349,11 +349,16 @@ fn engine_config(config: &Config) -> EngineConfig {
         geometry: config.geometry.clone(),
         topology_label: config.topology_label.clone(),
         typical_shapes: config.typical_shapes.clone(),
+        hybrid: config.hybrid,
     }
 }
 
 fn settings(reloadable: &Reloadable) -> Settings {
-    Settings { default_policy: reloadable.policy, in_flight_max: reloadable.in_flight_max }
+    Settings {
+        default_policy: reloadable.policy,
+        in_flight_max: reloadable.in_flight_max,
+        avoid_gpu_nodes: reloadable.avoid_gpu_nodes,
+    }
 }
 
 /// One socket per I/O thread, all on one address.

@@ -3,10 +3,11 @@
 
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId};
-use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState};
+use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taint, Taints};
 use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuAssignment, GpuRequest};
 use wharf_core::store::{AllocationRecord, NodeRecord};
 use wharf_net::codec::{decode_body, encode_body};
+use wharf_net::convert::{effect_number, effect_of};
 
 #[derive(Serialize, Deserialize)]
 struct NodeRow {
@@ -19,6 +20,8 @@ struct NodeRow {
     gpus: u8,
     custom: Vec<(u16, i64)>,
     labels: Vec<(String, String)>,
+    /// Key, value, and the effect by its number on the wire.
+    taints: Vec<(String, String, u8)>,
     draining: bool,
     version: u64,
 }
@@ -44,6 +47,19 @@ fn custom(row: Vec<(u16, i64)>) -> Result<Option<CustomAmounts>, String> {
     Demand::canonical_custom(amounts?).map_err(|id| format!("resource {} stands twice", id.0))
 }
 
+fn taint_row(taint: &Taint) -> (String, String, u8) {
+    (taint.key.to_string(), taint.value.to_string(), effect_number(taint.effect))
+}
+
+fn taints(rows: Vec<(String, String, u8)>) -> Result<Taints, String> {
+    let taint = |(key, value, effect): (String, String, u8)| {
+        let effect = effect_of(effect).ok_or_else(|| format!("{effect} is no effect of a taint"))?;
+        Ok(Taint { key: key.into(), value: value.into(), effect })
+    };
+    let taints: Result<Vec<_>, String> = rows.into_iter().map(taint).collect();
+    Taints::new(taints?).map_err(|error| error.to_string())
+}
+
 fn amount(units: i64) -> Result<Amount, String> {
     Amount::try_from_units(units).map_err(|error| error.to_string())
 }
@@ -60,6 +76,7 @@ pub(super) fn encode_node(node: &NodeRecord) -> Vec<u8> {
         gpus: spec.gpus,
         custom: custom_row(spec.custom.as_deref().unwrap_or(&[])),
         labels: spec.labels.iter().map(|(key, value)| (key.to_owned(), value.to_owned())).collect(),
+        taints: spec.taints.as_slice().iter().map(taint_row).collect(),
         draining: node.state == NodeState::Draining,
         version: node.version,
     };
@@ -84,6 +101,7 @@ pub(super) fn decode_node(id: u64, bytes: &[u8]) -> Result<NodeRecord, String> {
         gpus: row.gpus,
         custom: custom(row.custom).map_err(damaged)?,
         labels: Labels::new(labels).map_err(|error| damaged(error.to_string()))?,
+        taints: taints(row.taints).map_err(damaged)?,
     };
     let (ordinal, partition) = (Ordinal(row.ordinal), PartitionId(row.partition));
     Ok(NodeRecord {

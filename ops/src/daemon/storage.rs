@@ -29,7 +29,7 @@ const NODES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("nodes");
 const ALLOCATIONS: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("allocations");
 
 const FILE: &str = "store.redb";
-const FORMAT: u64 = 1;
+const FORMAT: u64 = 2;
 
 /// A store that cannot be used.
 #[derive(Debug, thiserror::Error)]

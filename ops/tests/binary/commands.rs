@@ -300,3 +300,40 @@ fn help_names_every_command_and_the_exit_statuses() {
         site.run(&[command, &["--help"]].concat()).with(0).says(flags);
     }
 }
+
+#[test]
+fn preferences_are_asked_for_on_the_command_line() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "1"]);
+    let sized = |more: &[&'static str]| [&["--cpu", "8", "--memory", "1GiB"][..], more].concat();
+    add(&service, "gpu", &sized(&["--gpus", "2", "--label", "zone=a", "--label", "disk=900"]));
+    add(&service, "kept", &sized(&["--label", "zone=a", "--taint", "team=ml:NoSchedule"]));
+    add(&service, "plain", &sized(&["--label", "zone=b", "--label", "disk=100"]));
+    assert_eq!(node(&service, "kept")["taints"], json!(["team=ml:NoSchedule"]));
+    let place = |arguments: &[&str]| service.json(&[&["place", "--cpu", "1"][..], arguments].concat());
+    let chosen = |arguments: &[&str]| place(arguments)["node"].as_str().expect("placed").to_owned();
+    assert_eq!(chosen(&["--prefer", "zone in (b):10", "--prefer", "disk>500:3"]), "plain");
+    assert_eq!(chosen(&["--prefer", "zone in (b):2", "--prefer", "disk>500:3"]), "gpu");
+    assert_eq!(chosen(&["--avoid-gpu"]), "plain");
+    assert_eq!(chosen(&["--avoid-gpu", "--tolerate", "team=ml", "--select", "zone=in(a,c)"]), "kept");
+    let id = format!("n{}", node(&service, "plain")["id"]);
+    assert_eq!(chosen(&["--prefer-node", &id]), "plain");
+    assert_eq!(chosen(&["--node", &id, "--policy", "hybrid"]), "plain");
+    let by_fallback = place(&["--select", "zone=z", "--fallback", "disk<50", "--fallback", "zone!=a"]);
+    assert_eq!((&by_fallback["node"], &by_fallback["alternative"]), (&json!("plain"), &json!(2)));
+    service.run(&["place", "--cpu", "9", "--node", &id]).with(1).says(&["node_affinity: not plain"]);
+    service
+        .run(&["place", "--cpu", "1", "--select", "zone=a", "--gpu", "3"])
+        .with(1)
+        .says(&["untolerated_taint"]);
+    for (arguments, said) in [
+        (["--prefer", "zone=b:200"], "preferred_selectors[0].weight"),
+        (["--node", "n777"], "not registered"),
+    ] {
+        service.run(&[&["place", "--cpu", "1"][..], &arguments].concat()).with(1).says(&[said]);
+    }
+    for arguments in [["--tolerate", "team:Never"], ["--prefer", ":3"], ["--select", "cores>many"]] {
+        service.run(&[&["place", "--cpu", "1"][..], &arguments].concat()).with(2);
+    }
+    service.run(&["node", "add", "x", "--cpu", "1", "--memory", "1", "--taint", "team"]).with(2);
+}

@@ -2,7 +2,7 @@
 //! an error that names the row, never a panic in the engine.
 
 use wharf_core::ids::{AllocationId, NodeId, PartitionId, ResourceId};
-use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState};
+use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taint, TaintEffect, Taints};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
 use wharf_core::store::{AllocationRecord, Engine, EngineConfig, NodeRecord};
 
@@ -19,6 +19,7 @@ fn node(id: u64, partition: u16, change: impl FnOnce(&mut NodeRecord)) -> NodeRe
         gpus: 0,
         custom: None,
         labels: Labels::default(),
+        taints: Taints::default(),
     };
     let registration =
         NodeRegistration { id: NodeId(id), ordinal: Ordinal(id), partition: PartitionId(partition), spec };
@@ -60,6 +61,9 @@ fn rich() -> StoreState {
         spec.identity = Some("machine-3".into());
         spec.gpus = 2;
         spec.custom = custom(&[(0, 5), (1, 1)]);
+        let taint = |effect| Taint { key: "team".into(), value: "ml".into(), effect };
+        let effects = [TaintEffect::NoSchedule, TaintEffect::PreferNoSchedule, TaintEffect::NoExecute];
+        spec.taints = Taints::new(effects.map(taint).to_vec()).unwrap();
         spec.labels =
             Labels::new(vec![("gpu-model".into(), "T4".into()), ("zone".into(), "a".into())]).unwrap();
     });
@@ -268,7 +272,7 @@ fn damaged_rows_are_told_by_name() {
 #[test]
 fn damaged_numbers_are_told_by_name() {
     let cases = [
-        ("format", 2, "has format 2"),
+        ("format", 3, "has format 3"),
         ("partitions", 0, "partitions"),
         ("partitions", 70_000, "partitions"),
         ("incarnation", u64::MAX, "incarnation"),

@@ -1,0 +1,281 @@
+//! What a request would rather have: fallback selectors, preferred selectors with weights,
+//! preferred nodes, tolerations, and to leave GPU nodes alone.
+//!
+//! All of it but the preferred nodes is a function of a node's labels, taints and GPUs, so it is
+//! one number per node, its [`Rank`]: of the fitting nodes those of the smallest rank are
+//! considered first, and within a rank the policy decides. In order of weight:
+//! 1. the selector, then each fallback selector in its place (Ray's fallback strategy);
+//! 2. nodes without an untolerated `PreferNoSchedule` taint before those with one;
+//! 3. nodes without GPUs before those with some, if GPU nodes are to be left alone;
+//! 4. the preferred nodes, in the order given (not part of the rank);
+//! 5. the greatest sum of weights of preferred selectors that hold.
+
+use std::sync::Arc;
+
+use crate::hash::stable_hash;
+use crate::ids::NodeId;
+use crate::limits::{FALLBACK_SELECTORS_MAX, PREFERENCE_WEIGHT_MAX, PREFERRED_SELECTORS_MAX};
+use crate::node::{NodeSpec, Selector, TaintEffect, Toleration, TolerationOperator};
+
+/// What makes the ranks of a request, beside its selector. Shared, with its hash: a shard finds
+/// the ranks it keeps without hashing a string.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RankRules {
+    fallbacks: Vec<Arc<Selector>>,
+    preferred: Vec<(u8, Arc<Selector>)>,
+    tolerations: Vec<Toleration>,
+    hash: u64,
+}
+
+/// Rules that cannot be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum RankRulesError {
+    /// Too many fallback selectors.
+    #[error("{0} fallback selectors: give at most {FALLBACK_SELECTORS_MAX}")]
+    Fallbacks(usize),
+    /// Too many preferred selectors.
+    #[error("{0} preferred selectors: give at most {PREFERRED_SELECTORS_MAX}")]
+    Preferred(usize),
+    /// A weight out of range.
+    #[error("weight {0} is out of range: give 1 to {PREFERENCE_WEIGHT_MAX}")]
+    Weight(u8),
+}
+
+fn hash_of(
+    fallbacks: &[Arc<Selector>],
+    preferred: &[(u8, Arc<Selector>)],
+    tolerations: &[Toleration],
+) -> u64 {
+    let mut bytes = Vec::new();
+    bytes.push(fallbacks.len() as u8);
+    for selector in fallbacks {
+        bytes.extend_from_slice(&selector.hash().to_le_bytes());
+    }
+    bytes.push(preferred.len() as u8);
+    for (weight, selector) in preferred {
+        bytes.push(*weight);
+        bytes.extend_from_slice(&selector.hash().to_le_bytes());
+    }
+    for toleration in tolerations {
+        bytes.push(toleration.operator as u8);
+        bytes.push(toleration.effect.map_or(u8::MAX, |effect| effect as u8));
+        for text in [&toleration.key, &toleration.value] {
+            bytes.extend_from_slice(&(text.len() as u64).to_le_bytes());
+            bytes.extend_from_slice(text.as_bytes());
+        }
+    }
+    stable_hash(&bytes)
+}
+
+impl RankRules {
+    /// Rules, brought into a canonical order where order means nothing.
+    ///
+    /// # Errors
+    /// When there are too many of a kind, or a weight is not in `1..=100`.
+    pub fn new(
+        fallbacks: Vec<Arc<Selector>>,
+        mut preferred: Vec<(u8, Arc<Selector>)>,
+        mut tolerations: Vec<Toleration>,
+    ) -> Result<Self, RankRulesError> {
+        if fallbacks.len() > FALLBACK_SELECTORS_MAX {
+            return Err(RankRulesError::Fallbacks(fallbacks.len()));
+        }
+        if preferred.len() > PREFERRED_SELECTORS_MAX {
+            return Err(RankRulesError::Preferred(preferred.len()));
+        }
+        if let Some(&(weight, _)) = preferred.iter().find(|(w, _)| !(1..=PREFERENCE_WEIGHT_MAX).contains(w)) {
+            return Err(RankRulesError::Weight(weight));
+        }
+        preferred.sort_by_key(|(weight, selector)| (selector.hash(), *weight));
+        for toleration in &mut tolerations {
+            if toleration.operator == TolerationOperator::Exists {
+                toleration.value.clear();
+            }
+        }
+        tolerations.sort_unstable();
+        tolerations.dedup();
+        let hash = hash_of(&fallbacks, &preferred, &tolerations);
+        Ok(Self { fallbacks, preferred, tolerations, hash })
+    }
+
+    /// Equal for equal rules.
+    #[must_use]
+    pub fn hash(&self) -> u64 {
+        self.hash
+    }
+
+    /// The selectors that stand in for the request's own, in order.
+    #[must_use]
+    pub fn fallbacks(&self) -> &[Arc<Selector>] {
+        &self.fallbacks
+    }
+
+    /// The preferred selectors with their weights.
+    #[must_use]
+    pub fn preferred(&self) -> &[(u8, Arc<Selector>)] {
+        &self.preferred
+    }
+
+    /// The taints that the request bears.
+    #[must_use]
+    pub fn tolerations(&self) -> &[Toleration] {
+        &self.tolerations
+    }
+
+    /// The same without fallback selectors.
+    #[must_use]
+    pub fn without_fallbacks(&self) -> Self {
+        let (preferred, tolerations) = (self.preferred.clone(), self.tolerations.clone());
+        let hash = hash_of(&[], &preferred, &tolerations);
+        Self { fallbacks: Vec::new(), preferred, tolerations, hash }
+    }
+}
+
+/// What a request would rather have.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Preferences {
+    /// What makes the ranks; none: no fallback, no preferred selector, no toleration.
+    pub rules: Option<Arc<RankRules>>,
+    /// Nodes that are tried before the policy decides, in this order.
+    pub nodes: Arc<[NodeId]>,
+    /// Nodes without GPUs first; only where the demand asks for no GPU.
+    pub avoid_gpu: bool,
+    /// The one candidate of the request is a node affinity: a refusal names it.
+    pub affinity: bool,
+}
+
+/// A node's place in the order of what a request would rather have; the smallest comes first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Rank(u16);
+
+const SUM_BITS: u32 = 10;
+const SUM_MAX: u16 = PREFERRED_SELECTORS_MAX as u16 * PREFERENCE_WEIGHT_MAX as u16;
+const _: () = assert!(SUM_MAX < 1 << SUM_BITS);
+const _: () = assert!(
+    FALLBACK_SELECTORS_MAX < 15,
+    "alternatives, flags and sum fit a rank beside the two that exclude"
+);
+
+impl Rank {
+    /// An untolerated `NoSchedule` or `NoExecute` taint keeps the request away.
+    pub const TAINTED: Self = Self(u16::MAX - 1);
+    /// Neither the selector nor a fallback holds.
+    pub const NOT_SELECTED: Self = Self(u16::MAX);
+
+    /// Whether the node may be chosen at all.
+    #[must_use]
+    pub fn is_eligible(self) -> bool {
+        self < Self::TAINTED
+    }
+
+    /// All of the rank that comes before the preferred nodes: selector, taints, GPUs.
+    #[must_use]
+    pub fn group(self) -> u16 {
+        self.0 >> SUM_BITS
+    }
+
+    /// Which selector holds: 0 the request's own, 1 the first fallback, and so on.
+    #[must_use]
+    pub fn alternative(self) -> u8 {
+        (self.0 >> (SUM_BITS + 2)) as u8
+    }
+
+    /// The rank of a node. Without rules nothing is tolerated and nothing preferred.
+    #[must_use]
+    pub fn of(
+        selector: Option<&Selector>,
+        rules: Option<&RankRules>,
+        avoid_gpu: bool,
+        spec: &NodeSpec,
+    ) -> Self {
+        let holds = |selector: &Selector| selector.holds(&spec.labels);
+        let fallbacks = rules.map_or(&[][..], RankRules::fallbacks);
+        let own = selector.is_none_or(holds);
+        let alternative = if own {
+            Some(0)
+        } else {
+            fallbacks.iter().position(|selector| holds(selector)).map(|at| at + 1)
+        };
+        let Some(alternative) = alternative else {
+            return Self::NOT_SELECTED;
+        };
+        let tolerations = rules.map_or(&[][..], RankRules::tolerations);
+        let mut shunned = false;
+        for taint in spec.taints.as_slice() {
+            if tolerations.iter().any(|toleration| toleration.bears(taint)) {
+                continue;
+            }
+            match taint.effect {
+                TaintEffect::NoSchedule | TaintEffect::NoExecute => return Self::TAINTED,
+                TaintEffect::PreferNoSchedule => shunned = true,
+            }
+        }
+        let preferred = rules.map_or(&[][..], RankRules::preferred);
+        let sum: u16 =
+            preferred.iter().filter(|(_, selector)| holds(selector)).map(|&(w, _)| u16::from(w)).sum();
+        let group =
+            (alternative as u16) << 2 | u16::from(shunned) << 1 | u16::from(avoid_gpu && spec.gpus > 0);
+        Self(group << SUM_BITS | (SUM_MAX - sum))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::{Labels, Operator, Taint, Taints, Term};
+    use crate::resource::Amount;
+
+    fn zone(value: &str) -> Arc<Selector> {
+        let values = vec![value.to_owned()];
+        Arc::new(Selector::new(vec![Term { key: "zone".into(), operator: Operator::In, values }]))
+    }
+
+    fn node(zone: &str, effect: Option<TaintEffect>, gpus: u8) -> NodeSpec {
+        let taints = effect.map(|effect| Taint { key: "t".into(), value: "".into(), effect });
+        NodeSpec {
+            name: "n".into(),
+            identity: None,
+            cpu: Amount::ZERO,
+            memory: Amount::ZERO,
+            gpus,
+            custom: None,
+            labels: Labels::new(vec![("zone".into(), zone.into())]).unwrap(),
+            taints: Taints::new(taints.into_iter().collect()).unwrap(),
+        }
+    }
+
+    #[test]
+    fn ranks_follow_the_order_of_what_weighs_more() {
+        let rules =
+            RankRules::new(vec![zone("b"), zone("c")], vec![(5, zone("a")), (3, zone("c"))], vec![]).unwrap();
+        let shun = Some(TaintEffect::PreferNoSchedule);
+        let rank = |spec: &NodeSpec| Rank::of(Some(&zone("a")), Some(&rules), true, spec);
+        let ordered = [
+            node("a", None, 0),
+            node("a", None, 1),
+            node("a", shun, 0),
+            node("b", None, 0),
+            node("c", None, 0),
+        ];
+        let ranks: Vec<Rank> = ordered.iter().map(rank).collect();
+        assert!(ranks.is_sorted_by(|a, b| a < b), "{ranks:?}");
+        assert_eq!(ranks.iter().map(|rank| rank.alternative()).collect::<Vec<_>>(), [0, 0, 0, 1, 2]);
+        assert_eq!(rank(&node("d", None, 0)), Rank::NOT_SELECTED);
+        assert_eq!(rank(&node("a", Some(TaintEffect::NoExecute), 0)), Rank::TAINTED);
+        let lighter = Rank::of(None, Some(&rules), false, &node("c", None, 0));
+        let heavier = Rank::of(None, Some(&rules), false, &node("a", None, 7));
+        assert!(heavier < lighter && heavier.group() == lighter.group());
+    }
+
+    #[test]
+    fn rules_beyond_their_bounds_are_refused() {
+        let many = |count: usize| (0..count).map(|_| (1, zone("a"))).collect::<Vec<_>>();
+        assert_eq!(RankRules::new(vec![], many(9), vec![]), Err(RankRulesError::Preferred(9)));
+        assert_eq!(RankRules::new(vec![], vec![(0, zone("a"))], vec![]), Err(RankRulesError::Weight(0)));
+        assert_eq!(RankRules::new(vec![], vec![(101, zone("a"))], vec![]), Err(RankRulesError::Weight(101)));
+        assert_eq!(RankRules::new(vec![zone("a"); 9], vec![], vec![]), Err(RankRulesError::Fallbacks(9)));
+        let heaviest =
+            RankRules::new(vec![], many(8).into_iter().map(|(_, s)| (100, s)).collect(), vec![]).unwrap();
+        assert!(Rank::of(None, Some(&heaviest), false, &node("a", None, 0)).is_eligible());
+    }
+}

@@ -1,0 +1,237 @@
+//! Selectors, preferences, taints and tolerations, between the wire and the engine.
+
+use std::sync::{Arc, LazyLock};
+
+use wharf_core::ids::NodeId;
+use wharf_core::limits::{PREFERENCE_WEIGHT_MAX, PREFERRED_NODES_MAX, PREFERRED_SELECTORS_MAX, TAINTS_MAX};
+use wharf_core::node::{
+    Operator, Selector, Taint, TaintEffect, Taints, Term, Toleration, TolerationOperator,
+};
+use wharf_core::registrar::Catalog;
+use wharf_core::request::{Preferences, RankRules};
+use wharf_core::resource::GpuRequest;
+
+use super::{check_name, invalid};
+use crate::protocol::{
+    self, AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EFFECT_ANY, EFFECT_NO_EXECUTE, EFFECT_NO_SCHEDULE,
+    EFFECT_PREFER_NO_SCHEDULE, Fault, OPERATOR_EQUAL, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN,
+    OPERATOR_LESS, OPERATOR_NOT_EQUAL, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlacePreferences, PreferredTerm,
+    Reason, SelectorTerm,
+};
+
+/// How many values an operator takes.
+enum Values {
+    None,
+    One,
+    Some,
+}
+
+fn operator(number: u8) -> Option<(Operator, Values)> {
+    Some(match number {
+        OPERATOR_IN => (Operator::In, Values::Some),
+        OPERATOR_NOT_IN => (Operator::NotIn, Values::Some),
+        OPERATOR_EXISTS => (Operator::Exists, Values::None),
+        OPERATOR_NOT_EXISTS => (Operator::NotExists, Values::None),
+        OPERATOR_GREATER => (Operator::Greater, Values::One),
+        OPERATOR_LESS => (Operator::Less, Values::One),
+        OPERATOR_EQUAL => (Operator::In, Values::One),
+        OPERATOR_NOT_EQUAL => (Operator::NotIn, Values::One),
+        _ => return None,
+    })
+}
+
+/// A term of the list that `list` names; a fault names `list[at]`.
+fn term(list: &str, at: usize, wire: SelectorTerm) -> Result<Term, Fault> {
+    let field = |part: &str| format!("{list}[{at}].{part}");
+    check_name(&field("key"), &wire.key)?;
+    let Some((operator, wanted)) = operator(wire.operator) else {
+        let message = format!("{} is no operator: give 1 to {OPERATOR_NOT_EQUAL}", wire.operator);
+        return Err(invalid(field("operator"), message));
+    };
+    let (right, remedy) = match wanted {
+        Values::None => (wire.values.is_empty(), "this operator takes none"),
+        Values::One => (wire.values.len() == 1, "this operator takes one"),
+        Values::Some => (!wire.values.is_empty(), "give at least one"),
+    };
+    if !right {
+        return Err(invalid(field("values"), format!("{} values: {remedy}", wire.values.len())));
+    }
+    let values: Vec<String> = wire.values.into_iter().map(|value| value.0).collect();
+    if matches!(operator, Operator::Greater | Operator::Less) && values[0].parse::<i64>().is_err() {
+        let message = "the value is no integer of 64 bits: greater and less compare integers";
+        return Err(invalid(field("values[0]"), message));
+    }
+    Ok(Term { key: wire.key, operator, values })
+}
+
+/// The selector of the list that `list` names.
+pub(super) fn selector(list: &str, wire: Vec<SelectorTerm>) -> Result<Selector, Fault> {
+    let terms = wire.into_iter().enumerate().map(|(at, wire)| term(list, at, wire));
+    Ok(Selector::new(terms.collect::<Result<_, _>>()?))
+}
+
+/// The effect of a taint by its number.
+#[must_use]
+pub fn effect_of(number: u8) -> Option<TaintEffect> {
+    match number {
+        EFFECT_NO_SCHEDULE => Some(TaintEffect::NoSchedule),
+        EFFECT_PREFER_NO_SCHEDULE => Some(TaintEffect::PreferNoSchedule),
+        EFFECT_NO_EXECUTE => Some(TaintEffect::NoExecute),
+        _ => None,
+    }
+}
+
+/// The number of a taint's effect.
+#[must_use]
+pub fn effect_number(effect: TaintEffect) -> u8 {
+    match effect {
+        TaintEffect::NoSchedule => EFFECT_NO_SCHEDULE,
+        TaintEffect::PreferNoSchedule => EFFECT_PREFER_NO_SCHEDULE,
+        TaintEffect::NoExecute => EFFECT_NO_EXECUTE,
+    }
+}
+
+/// The taints of a node.
+pub(super) fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
+    if wire.len() > TAINTS_MAX {
+        return Err(invalid("taints", format!("{} taints: give at most {TAINTS_MAX}", wire.len())));
+    }
+    let mut taints = Vec::with_capacity(wire.len());
+    for (i, taint) in wire.into_iter().enumerate() {
+        check_name(&format!("taints[{i}].key"), &taint.key)?;
+        let effect = effect_of(taint.effect).ok_or_else(|| {
+            let message = format!(
+                "{} is no effect: give 1 (NoSchedule), 2 (PreferNoSchedule) or 3 (NoExecute)",
+                taint.effect
+            );
+            invalid(format!("taints[{i}].effect"), message)
+        })?;
+        taints.push(Taint { key: taint.key.into(), value: taint.value.into(), effect });
+    }
+    Taints::new(taints).map_err(|error| invalid("taints", error.to_string()))
+}
+
+/// The taints of a node, for the wire.
+pub(super) fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
+    let wire = |taint: &Taint| {
+        let (key, value) = (taint.key.to_string(), taint.value.to_string());
+        protocol::Taint { key, value, effect: effect_number(taint.effect) }
+    };
+    taints.as_slice().iter().map(wire).collect()
+}
+
+fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault> {
+    let field = |part: &str| format!("tolerations[{at}].{part}");
+    let operator = match wire.operator {
+        OPERATOR_EXISTS => TolerationOperator::Exists,
+        OPERATOR_EQUAL => TolerationOperator::Equal,
+        other => {
+            let message = format!(
+                "{other} is no operator of a toleration: give {OPERATOR_EXISTS} (exists) or {OPERATOR_EQUAL} (equal)"
+            );
+            return Err(invalid(field("operator"), message));
+        }
+    };
+    if operator == TolerationOperator::Exists && !wire.value.is_empty() {
+        return Err(invalid(field("value"), "exists takes no value: leave it out, or give equal"));
+    }
+    if wire.key.is_empty() && operator == TolerationOperator::Equal {
+        return Err(invalid(field("key"), "the key is empty: give one, or exists for every taint"));
+    }
+    if !wire.key.is_empty() {
+        check_name(&field("key"), &wire.key)?;
+    }
+    let effect = if wire.effect == EFFECT_ANY { None } else { effect_of(wire.effect) };
+    if wire.effect != EFFECT_ANY && effect.is_none() {
+        return Err(invalid(field("effect"), format!("{} is no effect: give 0 (any) to 3", wire.effect)));
+    }
+    Ok(Toleration { key: wire.key, operator, value: wire.value, effect })
+}
+
+fn weight(field: String, weight: i32) -> Result<u8, Fault> {
+    u8::try_from(weight).ok().filter(|weight| (1..=PREFERENCE_WEIGHT_MAX).contains(weight)).ok_or_else(|| {
+        invalid(field, format!("weight {weight} is out of range: give 1 to {PREFERENCE_WEIGHT_MAX}"))
+    })
+}
+
+/// What every request prefers where the server is configured to leave GPU nodes alone.
+static AVOID_GPU: LazyLock<Arc<Preferences>> =
+    LazyLock::new(|| Arc::new(Preferences { avoid_gpu: true, ..Preferences::default() }));
+
+/// What of a request of version 1 belongs to its preferences.
+pub(super) struct OfVersion1 {
+    pub(super) preferred: Vec<PreferredTerm>,
+    pub(super) tolerations: Vec<protocol::Toleration>,
+}
+
+fn rules(old: OfVersion1, wire: &mut PlacePreferences) -> Result<Option<Arc<RankRules>>, Fault> {
+    let count = old.preferred.len() + wire.preferred_selectors.len();
+    if count > PREFERRED_SELECTORS_MAX {
+        let message = format!("{count} preferred selectors: give at most {PREFERRED_SELECTORS_MAX}");
+        return Err(invalid("preferred", message));
+    }
+    if count == 0 && old.tolerations.is_empty() && wire.fallbacks.is_empty() {
+        return Ok(None);
+    }
+    let mut preferred = Vec::with_capacity(count);
+    for (i, wire) in old.preferred.into_iter().enumerate() {
+        let weight = weight(format!("preferred[{i}].weight"), wire.weight)?;
+        preferred.push((weight, Arc::new(Selector::new(vec![term("preferred", i, wire.term)?]))));
+    }
+    for (i, wire) in std::mem::take(&mut wire.preferred_selectors).into_iter().enumerate() {
+        let list = format!("preferred_selectors[{i}]");
+        let weight = weight(format!("{list}.weight"), wire.weight)?;
+        if wire.terms.is_empty() {
+            return Err(invalid(format!("{list}.terms"), "no term: give at least one"));
+        }
+        preferred.push((weight, Arc::new(selector(&format!("{list}.terms"), wire.terms)?)));
+    }
+    let mut fallbacks = Vec::with_capacity(wire.fallbacks.len());
+    for (i, fallback) in std::mem::take(&mut wire.fallbacks).into_iter().enumerate() {
+        fallbacks.push(Arc::new(selector(&format!("fallbacks[{i}].terms"), fallback.terms)?));
+    }
+    let tolerations = old.tolerations.into_iter().enumerate().map(|(i, wire)| toleration(i, wire));
+    let rules = RankRules::new(fallbacks, preferred, tolerations.collect::<Result<_, _>>()?);
+    rules.map(|rules| Some(Arc::new(rules))).map_err(|error| invalid("preferences", error.to_string()))
+}
+
+/// What a request would rather have; `candidates` becomes the one node that it is for, if it is
+/// for one.
+pub(super) fn preferences(
+    old: OfVersion1,
+    mut wire: PlacePreferences,
+    candidates: &mut Option<Arc<[NodeId]>>,
+    avoid_gpu_default: bool,
+    gpu: GpuRequest,
+    catalog: &Catalog,
+) -> Result<Option<Arc<Preferences>>, Fault> {
+    let avoid_gpu = match wire.avoid_gpu {
+        AVOID_GPU_DEFAULT => avoid_gpu_default,
+        AVOID_GPU_YES => true,
+        AVOID_GPU_NO => false,
+        other => return Err(invalid("avoid_gpu", format!("{other} is none: give 0 (the server's), 1 or 2"))),
+    };
+    let avoid_gpu = avoid_gpu && gpu == GpuRequest::None;
+    if wire.preferred_nodes.len() > PREFERRED_NODES_MAX {
+        let message = format!("{} nodes: give at most {PREFERRED_NODES_MAX}", wire.preferred_nodes.len());
+        return Err(invalid("preferred_nodes", message));
+    }
+    let affinity = wire.node != 0;
+    if affinity {
+        let node = NodeId(wire.node);
+        if candidates.is_some() {
+            return Err(invalid("node", "candidates are given too: give either"));
+        }
+        if catalog.node_partition(node).is_none() {
+            let message = format!("node {node} is not registered: list the nodes to see which are");
+            return Err(Fault::of_field(Reason::UnknownNode, "node", message));
+        }
+        *candidates = Some([node].into());
+    }
+    let rules = rules(old, &mut wire)?;
+    if rules.is_none() && wire.preferred_nodes.is_empty() && !affinity {
+        return Ok(avoid_gpu.then(|| Arc::clone(&AVOID_GPU)));
+    }
+    let nodes = wire.preferred_nodes.into_iter().map(NodeId).collect();
+    Ok(Some(Arc::new(Preferences { rules, nodes, avoid_gpu, affinity })))
+}

@@ -1,0 +1,217 @@
+//! Terms over labels, taints and tolerations as they are written on a command line: in our
+//! spelling, and in those of Kubernetes and Ray where they mean the same.
+
+use wharf_net::protocol::{
+    EFFECT_ANY, EFFECT_NO_EXECUTE, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE, FallbackSelector, Name,
+    OPERATOR_EQUAL, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN, OPERATOR_LESS, OPERATOR_NOT_EXISTS,
+    OPERATOR_NOT_IN, PreferredSelector, SelectorTerm, Taint, Toleration,
+};
+
+use super::connect::Usage;
+
+const SPELLINGS: &str = "give KEY=VALUE, KEY=ONE|OTHER, KEY!=VALUE, KEY in (ONE,OTHER), KEY notin (ONE,OTHER), \
+                         KEY>NUMBER, KEY<NUMBER, KEY or !KEY";
+
+fn values(text: &str, between: char) -> Vec<Name> {
+    text.split(between).map(str::trim).filter(|v| !v.is_empty()).map(|v| Name(v.to_owned())).collect()
+}
+
+/// The values between parentheses.
+fn listed(text: &str) -> Option<Vec<Name>> {
+    Some(values(text.trim().strip_prefix('(')?.strip_suffix(')')?, ','))
+}
+
+/// What stands after `KEY=`: alternatives, or one of Ray's `in(…)`, `!in(…)` and `!VALUE`.
+fn equated(text: &str) -> (u8, Vec<Name>) {
+    if let Some(list) = text.strip_prefix("!in").and_then(listed) {
+        (OPERATOR_NOT_IN, list)
+    } else if let Some(list) = text.strip_prefix("in").and_then(listed) {
+        (OPERATOR_IN, list)
+    } else if let Some(value) = text.strip_prefix('!') {
+        (OPERATOR_NOT_IN, values(value, '|'))
+    } else {
+        (OPERATOR_IN, values(text, '|'))
+    }
+}
+
+/// One term; `flag` is what a complaint names.
+pub(super) fn term(flag: &str, text: &str) -> Result<SelectorTerm, Usage> {
+    let trimmed = text.trim();
+    let set = |word: &str| {
+        let (key, list) = trimmed.split_once(word)?;
+        Some((key, listed(list)?))
+    };
+    let (key, operator, values) = if let Some((key, list)) = set(" notin ") {
+        (key, OPERATOR_NOT_IN, list)
+    } else if let Some((key, list)) = set(" in ") {
+        (key, OPERATOR_IN, list)
+    } else if let Some((key, text)) = trimmed.split_once("!=") {
+        (key, OPERATOR_NOT_IN, values(text, '|'))
+    } else if let Some((key, text)) = trimmed.split_once('=') {
+        let (operator, values) = equated(text.strip_prefix('=').unwrap_or(text).trim());
+        (key, operator, values)
+    } else if let Some((key, number)) = trimmed.split_once('>') {
+        (key, OPERATOR_GREATER, values(number, '|'))
+    } else if let Some((key, number)) = trimmed.split_once('<') {
+        (key, OPERATOR_LESS, values(number, '|'))
+    } else if let Some(key) = trimmed.strip_prefix('!') {
+        (key, OPERATOR_NOT_EXISTS, Vec::new())
+    } else {
+        (trimmed, OPERATOR_EXISTS, Vec::new())
+    };
+    let key = key.trim();
+    let wants_values = !matches!(operator, OPERATOR_EXISTS | OPERATOR_NOT_EXISTS);
+    let compares = matches!(operator, OPERATOR_GREATER | OPERATOR_LESS);
+    let is_integer = |value: &Name| value.0.parse::<i64>().is_ok();
+    if key.is_empty()
+        || key.contains(char::is_whitespace)
+        || wants_values == values.is_empty()
+        || (compares && !(values.len() == 1 && is_integer(&values[0])))
+    {
+        return Err(Usage(format!("{flag} {text}: {SPELLINGS}")));
+    }
+    Ok(SelectorTerm { key: key.to_owned(), operator, values })
+}
+
+/// Terms with `;` between them.
+fn terms(flag: &str, text: &str) -> Result<Vec<SelectorTerm>, Usage> {
+    text.split(';').filter(|part| !part.trim().is_empty()).map(|part| term(flag, part)).collect()
+}
+
+/// `TERM;TERM`, or nothing for every node.
+pub(super) fn fallback(text: &str) -> Result<FallbackSelector, Usage> {
+    Ok(FallbackSelector { terms: terms("--fallback", text)? })
+}
+
+/// `TERM;TERM:WEIGHT`; the weight is 1 where no number follows the last colon.
+pub(super) fn preferred(text: &str) -> Result<PreferredSelector, Usage> {
+    let weighted =
+        text.rsplit_once(':').and_then(|(terms, weight)| Some((terms, weight.trim().parse().ok()?)));
+    let (text, weight) = weighted.unwrap_or((text, 1));
+    let terms = terms("--prefer", text)?;
+    if terms.is_empty() {
+        return Err(Usage(format!("--prefer {text}: give TERM:WEIGHT; {SPELLINGS}")));
+    }
+    Ok(PreferredSelector { weight, terms })
+}
+
+fn effect(text: &str) -> Option<u8> {
+    match text {
+        "NoSchedule" => Some(EFFECT_NO_SCHEDULE),
+        "PreferNoSchedule" => Some(EFFECT_PREFER_NO_SCHEDULE),
+        "NoExecute" => Some(EFFECT_NO_EXECUTE),
+        _ => None,
+    }
+}
+
+/// The effect of a taint by its number, as [`taint`] reads it.
+pub(super) fn effect_name(number: u8) -> &'static str {
+    ["any", "NoSchedule", "PreferNoSchedule", "NoExecute"]
+        .get(usize::from(number))
+        .copied()
+        .unwrap_or("unknown")
+}
+
+/// `KEY=VALUE:EFFECT` or `KEY:EFFECT`.
+pub(super) fn taint(text: &str) -> Result<Taint, Usage> {
+    let read = || {
+        let (taint, effect_text) = text.rsplit_once(':')?;
+        let (key, value) = taint.split_once('=').unwrap_or((taint, ""));
+        let effect = effect(effect_text)?;
+        (!key.is_empty()).then(|| Taint { key: key.to_owned(), value: value.to_owned(), effect })
+    };
+    read().ok_or_else(|| {
+        let remedy = "give KEY=VALUE:EFFECT or KEY:EFFECT, with NoSchedule, PreferNoSchedule or NoExecute";
+        Usage(format!("--taint {text}: {remedy}"))
+    })
+}
+
+/// `KEY=VALUE:EFFECT`, `KEY=VALUE`, `KEY:EFFECT` or `KEY`; `*` for every key.
+pub(super) fn toleration(text: &str) -> Result<Toleration, Usage> {
+    let (taint, effect) = match text.rsplit_once(':') {
+        Some((taint, name)) => (taint, effect(name)),
+        None => (text, Some(EFFECT_ANY)),
+    };
+    let (key, operator, value) = match taint.split_once('=') {
+        Some((key, value)) => (key, OPERATOR_EQUAL, value),
+        None => (taint, OPERATOR_EXISTS, ""),
+    };
+    let all = key == "*" && operator == OPERATOR_EXISTS;
+    let Some(effect) = effect.filter(|_| !key.is_empty() && (all || key != "*")) else {
+        let remedy =
+            "give KEY, KEY=VALUE or `*`, and after a colon NoSchedule, PreferNoSchedule or NoExecute";
+        return Err(Usage(format!("--tolerate {text}: {remedy}")));
+    };
+    let key = if all { "" } else { key };
+    Ok(Toleration { key: key.to_owned(), operator, value: value.to_owned(), effect })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn terms_are_read_in_every_spelling() {
+        let read = |text: &str| {
+            let values =
+                |t: &SelectorTerm| t.values.iter().map(|v| v.0.as_str()).collect::<Vec<_>>().join(" ");
+            term("--select", text).map(|t| format!("{} {} [{}]", t.key, t.operator, values(&t))).ok()
+        };
+        for (text, expected) in [
+            ("gpu-model=T4|P100", "gpu-model 1 [T4 P100]"),
+            ("gpu-model in (T4, P100)", "gpu-model 1 [T4 P100]"),
+            ("gpu-model=in(T4,P100)", "gpu-model 1 [T4 P100]"),
+            ("zone==a", "zone 1 [a]"),
+            ("zone!=a", "zone 2 [a]"),
+            ("zone=!a", "zone 2 [a]"),
+            ("zone notin (a,b)", "zone 2 [a b]"),
+            ("zone=!in(a,b)", "zone 2 [a b]"),
+            ("zone=inner", "zone 1 [inner]"),
+            ("cores>8", "cores 5 [8]"),
+            ("cores < -8", "cores 6 [-8]"),
+            ("ssd", "ssd 3 []"),
+            ("!ssd", "ssd 4 []"),
+        ] {
+            assert_eq!(read(text).as_deref(), Some(expected), "{text}");
+        }
+        for broken in [
+            "",
+            "=a",
+            "zone=",
+            "zone!=",
+            "!",
+            "=",
+            "zone=|",
+            "a b",
+            "cores>",
+            "cores>many",
+            "cores>1|2",
+            "k in ()",
+        ] {
+            assert_eq!(read(broken), None, "{broken}");
+        }
+    }
+
+    #[test]
+    fn preferences_taints_and_tolerations_are_read() {
+        let weighted = preferred("zone in (a,b);ssd:10").map(|p| (p.weight, p.terms.len())).ok();
+        assert_eq!(weighted, Some((10, 2)));
+        assert_eq!(preferred("ssd").map(|p| p.weight).ok(), Some(1));
+        assert!(preferred(":10").is_err());
+        assert_eq!(fallback("").map(|f| f.terms.len()).ok(), Some(0));
+        assert!(fallback("a b;c").is_err());
+        let read = |text: &str| taint(text).map(|t| (t.key, t.value, t.effect)).ok();
+        assert_eq!(read("team=ml:NoSchedule"), Some(("team".into(), "ml".into(), 1)));
+        assert_eq!(read("spot:PreferNoSchedule"), Some(("spot".into(), String::new(), 2)));
+        for broken in ["team", "team=ml", "team:Never", ":NoExecute", ""] {
+            assert_eq!(read(broken), None, "{broken}");
+        }
+        let read = |text: &str| toleration(text).map(|t| (t.key, t.operator, t.value, t.effect)).ok();
+        assert_eq!(read("team=ml"), Some(("team".into(), OPERATOR_EQUAL, "ml".into(), 0)));
+        assert_eq!(read("*"), Some((String::new(), OPERATOR_EXISTS, String::new(), 0)));
+        assert_eq!(read("*:NoExecute"), Some((String::new(), OPERATOR_EXISTS, String::new(), 3)));
+        for broken in ["", "team:Never", "*=a", ":NoSchedule"] {
+            assert_eq!(read(broken), None, "{broken}");
+        }
+    }
+}

@@ -44,6 +44,7 @@ fn node(number: u64, rng: &mut Rng) -> NodeRegistration {
             custom: None,
             labels: Labels::new(labels).expect("one key"),
         },
+        agent: None,
     }
 }
 

@@ -11,7 +11,9 @@ pub use command::{
     Audit, Command, NodeView, Outcome, Placement, Rejection, ResourceKind, ResourceSum, ShardStatus,
 };
 mod explain;
+mod health;
 mod ledger;
+mod life;
 mod refusal;
 pub use refusal::{Check, Refusal, Shortage};
 mod selectors;
@@ -118,7 +120,9 @@ impl Shard {
             Command::Release(id) => self.handle_release(id),
             Command::AddNode(registration) => return self.handle_add_node(*registration),
             Command::UpdateNode(node, spec) => self.handle_update_node(node, *spec),
-            Command::SetState(node, state) => self.handle_set_state(node, state),
+            Command::Life(node, event) => self.handle_life(node, event),
+            Command::Report(node, report) => self.handle_report(node, *report),
+            Command::SetHealth(node, unhealthy) => self.handle_set_health(node, unhealthy),
             Command::RemoveNode { node, force } => self.handle_remove_node(node, force),
             Command::ListNodes { after, limit } => return Outcome::Nodes(self.list_nodes(after, limit)),
             Command::Status { audit } => return Outcome::Status(Box::new(self.status(audit))),
@@ -200,7 +204,7 @@ impl Shard {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
         self.sums.release(&allocation.demand);
         self.nodes.give(allocation.node, &allocation.demand, allocation.gpus);
-        self.sums.shortfall_changed(&self.nodes, allocation.node);
+        self.sums.exceptions_changed(&self.nodes, allocation.node);
         self.sums.released += 1;
         self.available_grew(allocation.node);
         Ok(Outcome::Released(id))
@@ -232,10 +236,13 @@ impl Shard {
         let slot = self.nodes.insert(registration);
         self.selectors.node_labelled(slot, &self.nodes.cold(slot).registration.spec.labels);
         let marks = self.selectors.marks_of(slot);
-        self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
+        let state = self.nodes.state(slot);
+        if state == NodeState::Ready {
+            self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
+            self.growth += 1;
+        }
         self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot), marks);
-        self.sums.node_added(&self.nodes.cold(slot).registration.spec);
-        self.growth += 1;
+        self.sums.node_added(&self.nodes.cold(slot).registration.spec, state);
         slot
     }
 
@@ -259,25 +266,6 @@ impl Shard {
         Ok(Outcome::NodeUpdated(node))
     }
 
-    fn handle_set_state(&mut self, node: NodeId, state: NodeState) -> Result<Outcome, Rejection> {
-        let slot = self.slot(node)?;
-        if self.nodes.state(slot) != state {
-            self.nodes.set_state(slot, state);
-            self.nodes.hot_mut(slot).version += 1;
-            let ordinal = self.nodes.ordinal(slot);
-            self.sums.state_set(state);
-            match state {
-                NodeState::Ready => {
-                    let marks = self.selectors.marks_of(slot);
-                    self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
-                    self.growth += 1;
-                }
-                NodeState::Draining => self.index.remove(slot),
-            }
-        }
-        Ok(Outcome::StateSet(node, state))
-    }
-
     fn handle_remove_node(&mut self, node: NodeId, force: bool) -> Result<Outcome, Rejection> {
         let slot = self.slot(node)?;
         let allocations = self.nodes.hot(slot).allocations;
@@ -296,6 +284,8 @@ impl Shard {
         if self.nodes.state(slot) == NodeState::Ready {
             self.index.remove(slot);
         }
+        self.nodes.set_health(slot, Vec::new());
+        self.sums.exceptions_changed(&self.nodes, slot);
         self.capacities.remove(slot);
         self.selectors.node_removed(slot);
         let state = self.nodes.state(slot);
@@ -326,6 +316,7 @@ impl Shard {
             cpu_available: room.cpu,
             memory_available: room.memory,
             gpus_available: hot.gpus,
+            unhealthy: self.nodes.unhealthy(slot).to_vec(),
             allocations: hot.allocations,
         }
     }
@@ -339,6 +330,8 @@ impl Shard {
             shard: self.id,
             nodes_ready: self.sums.nodes_ready,
             nodes_draining: self.sums.nodes_draining,
+            nodes_joining: self.sums.nodes_joining,
+            nodes_lost: self.sums.nodes_lost,
             allocations: self.ledger.len() as u64,
             placed: self.sums.placed,
             refused: self.sums.refused,

@@ -18,10 +18,11 @@ use crate::codec::{
     try_encode_frame,
 };
 use crate::protocol::{
-    ALPN, DrainRequest, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, ListReply, ListRequest, NodesReply,
-    NodesRequest, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, Reason, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, Resume, StatusReply, StatusRequest,
-    VERSION_MAX, VERSION_MIN, WireAllocation,
+    ALPN, DETAILS_VERSION, DrainRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply, HeartbeatRequest, Hello,
+    HelloReply, Kind, ListDetailsReply, ListReply, ListRequest, NodesReply, NodesRequest, PlaceBatch,
+    PlaceBatchReply, PlaceReply, PlaceRequest, Reason, ReleaseBatch, ReleaseBatchReply, ReleaseReply,
+    ReleaseRequest, RemoveRequest, ReportReply, ReportRequest, Resume, StatusDetailsReply, StatusReply,
+    StatusRequest, VERSION_MAX, VERSION_MIN, WireAllocation,
 };
 use crate::tls::client_crypto;
 
@@ -146,8 +147,18 @@ impl Client {
         kind: Kind,
         request: &Q,
     ) -> Result<R, ClientError> {
+        self.call_version(kind, 1, request).await
+    }
+
+    /// As [`call`](Self::call), for a reply in another version of its body.
+    async fn call_version<Q: Serialize, R: DeserializeOwned>(
+        &self,
+        kind: Kind,
+        version: u8,
+        request: &Q,
+    ) -> Result<R, ClientError> {
         let (sender, receiver) = oneshot::channel();
-        self.enter(kind, request, Destination::Future(sender)).await?;
+        self.enter(kind, version, request, Destination::Future(sender)).await?;
         let raw =
             receiver.await.map_err(|_| ClientError::ConnectionLost("the client was closed".into()))??;
         Ok(decode_body(&raw)?.0)
@@ -165,12 +176,13 @@ impl Client {
         queue: &Arc<Completions>,
         tag: u64,
     ) -> Result<(), ClientError> {
-        self.enter(kind, request, Destination::Queue(Arc::clone(queue), tag)).await
+        self.enter(kind, 1, request, Destination::Queue(Arc::clone(queue), tag)).await
     }
 
     async fn enter<Q: Serialize>(
         &self,
         kind: Kind,
+        version: u8,
         request: &Q,
         destination: Destination,
     ) -> Result<(), ClientError> {
@@ -186,7 +198,7 @@ impl Client {
                 if state.calls.window() < shared.hello.limits.unacknowledged_max as usize {
                     let header = Header {
                         kind: kind.number(),
-                        version: 1,
+                        version,
                         sequence: state.calls.next_sequence(),
                         lowest_unacknowledged: state.calls.lowest_unacknowledged(),
                         ..Header::default()
@@ -273,6 +285,38 @@ impl Client {
     /// As [`call`](Self::call).
     pub async fn remove_nodes(&self, request: &RemoveRequest) -> Result<NodesReply, ClientError> {
         self.call(Kind::RemoveNodes, request).await
+    }
+
+    /// A page of nodes with their life, health and topology.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn list_node_details(&self, request: &ListRequest) -> Result<ListDetailsReply, ClientError> {
+        self.call_version(Kind::ListNodes, DETAILS_VERSION, request).await
+    }
+
+    /// The status with node life and health.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn status_details(&self, request: &StatusRequest) -> Result<StatusDetailsReply, ClientError> {
+        self.call_version(Kind::Status, DETAILS_VERSION, request).await
+    }
+
+    /// What a node's agent found.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); what is wrong with the report itself stands in the reply.
+    pub async fn report(&self, request: &ReportRequest) -> Result<ReportReply, ClientError> {
+        self.call(Kind::Report, request).await
+    }
+
+    /// A node's agent lives.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn heartbeat(&self, request: &HeartbeatRequest) -> Result<HeartbeatReply, ClientError> {
+        self.call(Kind::Heartbeat, request).await
     }
 
     /// One page of nodes.

@@ -32,10 +32,12 @@ macro_rules! fields {
 }
 
 fields! {
+    Boot = "boot";
     Candidates = "candidates";
     Checks = "checks";
     Client = "client";
     Custom = "custom";
+    Fault = "fault";
     Field = "field";
     Gpus = "gpus";
     GpusAvailable = "gpus_available";
@@ -43,12 +45,14 @@ fields! {
     Key = "key";
     Labels = "labels";
     Message = "message";
+    Model = "model";
     Name = "name";
     Names = "names";
     NodeName = "node_name";
     Nodes = "nodes";
     Preferred = "preferred";
     Queue = "queue";
+    Reason = "reason";
     Replies = "replies";
     Requests = "requests";
     Resource = "resource";
@@ -59,6 +63,8 @@ fields! {
     Taints = "taints";
     Tenant = "tenant";
     Tolerations = "tolerations";
+    Unhealthy = "unhealthy";
+    Uuid = "uuid";
     Value = "value";
     Values = "values";
 }

@@ -15,14 +15,15 @@ use wharf_core::time::Time;
 
 use super::io_thread::Io;
 use super::operation::{Operation, Parts, batch_reply};
-use super::reader::{BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body};
+use super::reader::{BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body, read_body_up_to};
 use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::{HELLO_PATIENCE, LAST_BYTES_PATIENCE, ServerShared};
 use crate::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame};
 use crate::convert::placement_request;
 use crate::protocol::{
-    Fault, Hello, HelloReply, Kind, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, VERSION_MAX, VERSION_MIN,
+    DETAILS_VERSION, Fault, Hello, HelloReply, Kind, ListDetailsReply, ListReply, PlaceBatch, PlaceReply,
+    PlaceRequest, Reason, ReasonCode, ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest,
+    VERSION_MAX, VERSION_MIN,
 };
 use crate::session::{Admission, Session};
 
@@ -47,22 +48,26 @@ impl ConnectionState {
     /// Answers `sequence` with `body`, and keeps the answer until it is acknowledged, unless the
     /// request only looked.
     pub(super) fn reply<T: Serialize>(&self, kind: Kind, sequence: u64, body: &T) {
-        self.reply_flagged(kind.number(), 0, sequence, body);
+        self.reply_flagged(kind.number(), 0, BODY_VERSION, sequence, body);
+    }
+
+    /// As [`reply`](Self::reply), in a later version of the kind's body.
+    fn reply_version<T: Serialize>(&self, kind: Kind, version: u8, sequence: u64, body: &T) {
+        self.reply_flagged(kind.number(), 0, version, sequence, body);
     }
 
     fn reply_fault(&self, kind: u16, sequence: u64, fault: &Fault) {
-        self.reply_flagged(kind, FLAG_ERROR, sequence, fault);
+        self.reply_flagged(kind, FLAG_ERROR, BODY_VERSION, sequence, fault);
     }
 
-    fn reply_flagged<T: Serialize>(&self, kind: u16, flags: u8, sequence: u64, body: &T) {
+    fn reply_flagged<T: Serialize>(&self, kind: u16, flags: u8, version: u8, sequence: u64, body: &T) {
         let mut out = self.out.borrow_mut();
         let start = out.len();
-        let header =
-            Header { kind, flags: flags | FLAG_REPLY, version: BODY_VERSION, sequence, ..Header::default() };
+        let header = Header { kind, flags: flags | FLAG_REPLY, version, sequence, ..Header::default() };
         if let Err(error) = try_encode_frame(header, &[], &mut out, |out| encode_body(body, out)) {
             // Lists and batches are cut to fit; whatever else is too long is no reason to stop.
             let fault = Fault::new(Reason::LimitExceeded, format!("the reply does not fit: {error}"));
-            let header = Header { flags: header.flags | FLAG_ERROR, ..header };
+            let header = Header { flags: header.flags | FLAG_ERROR, version: BODY_VERSION, ..header };
             encode_frame(header, &[], &mut out, |out| encode_body(&fault, out));
         }
         let mut session = self.session.borrow_mut();
@@ -389,9 +394,12 @@ async fn handle_request(
         Kind::UpdateNodes => RegistrarRequest::Update(read_body(frame)?),
         Kind::DrainNodes => RegistrarRequest::Drain(read_body(frame)?),
         Kind::RemoveNodes => RegistrarRequest::Remove(read_body(frame)?),
-        Kind::ListNodes => RegistrarRequest::List(read_body(frame)?),
-        Kind::Status => RegistrarRequest::Status(read_body(frame)?),
+        Kind::ListNodes => RegistrarRequest::List(read_body_up_to(frame, DETAILS_VERSION)?),
+        Kind::Status => RegistrarRequest::Status(read_body_up_to(frame, DETAILS_VERSION)?),
+        Kind::Report => RegistrarRequest::Report(Box::new(read_body(frame)?)),
+        Kind::Heartbeat => RegistrarRequest::Heartbeat(read_body(frame)?),
     };
+    let version = frame.header.version;
     let answer = io.registrar.ask(to_registrar).await?;
     let (io, state) = (Rc::clone(io), Rc::clone(state));
     tokio::task::spawn_local(async move {
@@ -402,8 +410,24 @@ async fn handle_request(
                 state.reply(kind, sequence, &reply);
                 io.observe_parts(kind, reply.replies.iter().map(|reply| reply.reason));
             }
-            Ok(RegistrarReply::List(reply)) => state.reply(kind, sequence, &reply),
-            Ok(RegistrarReply::Status(reply)) => state.reply(kind, sequence, &*reply),
+            Ok(RegistrarReply::List(reply)) if version == BODY_VERSION => {
+                let ListDetailsReply { nodes, more } = reply;
+                let nodes = nodes.into_iter().map(|node| node.status).collect();
+                state.reply(kind, sequence, &ListReply { nodes, more });
+            }
+            Ok(RegistrarReply::List(reply)) => state.reply_version(kind, version, sequence, &reply),
+            Ok(RegistrarReply::Status(reply)) if version == BODY_VERSION => {
+                state.reply(kind, sequence, &reply.status);
+            }
+            Ok(RegistrarReply::Status(reply)) => state.reply_version(kind, version, sequence, &*reply),
+            Ok(RegistrarReply::Report(reply)) => {
+                reason = reply.reason;
+                state.reply(kind, sequence, &reply);
+            }
+            Ok(RegistrarReply::Heartbeat(reply)) => {
+                reason = reply.reason;
+                state.reply(kind, sequence, &reply);
+            }
             Ok(RegistrarReply::Exported(_)) | Err(_) => {
                 reason = Reason::Unavailable.into();
                 state.reply_fault(kind.number(), sequence, &gone());

@@ -82,10 +82,17 @@ pub(super) fn fault_frame(kind: u16, sequence: u64, fault: &Fault) -> Vec<u8> {
 
 /// Reads the body of a frame: version, body, extensions.
 pub(super) fn read_body<T: DeserializeOwned>(frame: &FrameRef<'_>) -> Result<T, Fault> {
+    read_body_up_to(frame, BODY_VERSION)
+}
+
+/// As [`read_body`], of a request whose reply has several versions: the request's own says which
+/// is wanted, up to `newest`; its body is the same in all.
+pub(super) fn read_body_up_to<T: DeserializeOwned>(frame: &FrameRef<'_>, newest: u8) -> Result<T, Fault> {
     let header = &frame.header;
-    if header.version != BODY_VERSION {
+    if !(BODY_VERSION..=newest).contains(&header.version) {
+        let to = if newest == BODY_VERSION { String::new() } else { format!(" to {newest}") };
         let message =
-            format!("body version {} of kind {} is unknown: send version 1", header.version, header.kind);
+            format!("body version {} of kind {} is unknown: send version 1{to}", header.version, header.kind);
         return Err(Fault::new(Reason::UnknownVersion, message));
     }
     let malformed = |message: String| Fault::new(Reason::MalformedBody, message);

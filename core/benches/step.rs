@@ -45,6 +45,7 @@ fn node(number: u64, rng: &mut Rng) -> NodeRegistration {
             labels: Labels::new(labels).expect("one key"),
             taints: Taints::default(),
         },
+        agent: None,
     }
 }
 

@@ -45,6 +45,13 @@ pub const CANDIDATES_MAX: usize = 1024;
 /// Most nodes a service holds.
 pub const NODES_MAX: usize = 4_000_000;
 
+/// Removed nodes whose machine gets its old id again when it comes back.
+pub const REMOVED_NODES_KEPT_MAX: usize = 4096;
+/// How long a node's agent may be silent before the node is lost, in ns, unless configured.
+pub const NODE_LOST_AFTER_DEFAULT: u64 = 30_000_000_000;
+/// Beats that an agent may miss before its node is lost.
+pub const BEATS_MISSED_MAX: u64 = 3;
+
 /// Slots of a ring between a port and a shard, each way.
 pub const RING_SLOTS: usize = 4096;
 /// Requests that one port may have in the engine at once: an answer always finds room in its

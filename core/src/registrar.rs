@@ -4,14 +4,20 @@
 //! It has one owner, like a shard, and is the only port that sends node commands, so those
 //! arrive at a shard in the order in which they were decided. It is off the hot path.
 
+mod heartbeat;
+pub use heartbeat::{Heard, Heartbeats};
+mod removed;
+pub use removed::RemovedNode;
+
 use std::sync::Arc;
 
 use crate::hash::stable_hash;
 use crate::ids::{NodeId, Ordinal, PartitionId};
 use crate::limits::NODES_MAX;
 use crate::map::FixedMap;
-use crate::node::{NodeRegistration, NodeSpec};
+use crate::node::{AgentFacts, NodeRegistration, NodeSpec};
 use crate::resource::ResourceRegistry;
+use removed::RemovedNodes;
 
 /// The label that keeps nodes of one rack in one partition, unless configured otherwise.
 pub const TOPOLOGY_LABEL_DEFAULT: &str = "rack";
@@ -52,6 +58,16 @@ pub enum RegistrarError {
         /// The other one.
         given: Arc<str>,
     },
+    /// Two machines that both live claim one name.
+    #[error(
+        "node `{name}` ({id}) is kept by the agent of another machine, which is alive: give this machine a name of its own, or stop the other agent and wait until its node is lost"
+    )]
+    NameInUse {
+        /// The name.
+        name: Arc<str>,
+        /// The node.
+        id: NodeId,
+    },
     /// No more nodes.
     #[error("this service holds {NODES_MAX} nodes, which is all it can: remove some first")]
     Full,
@@ -63,6 +79,23 @@ struct Entry {
     partition: PartitionId,
     topology: Option<Arc<str>>,
     identity: Option<Arc<str>>,
+    ordinal: Ordinal,
+}
+
+/// What an agent's report makes of a node.
+#[derive(Clone, Debug)]
+pub enum Reported {
+    /// The node is registered, and this is what is new of it.
+    Known(NodeId, PartitionId, NodeSpec),
+    /// It is new, or back.
+    New(NodeRegistration),
+    /// Another machine stands behind the name: the old node goes with its allocations.
+    Replaced {
+        /// The node that goes.
+        old: (NodeId, PartitionId),
+        /// The node that comes.
+        new: NodeRegistration,
+    },
 }
 
 /// What a port may know of the global records without asking: published as a whole.
@@ -118,6 +151,8 @@ pub struct RegistrarState {
     pub next_node: u64,
     /// Resource kinds in the order of their ids.
     pub resources: Vec<String>,
+    /// Machines that get their old id again when they come back, longest gone first.
+    pub removed: Vec<RemovedNode>,
 }
 
 /// The owner of the global records.
@@ -129,6 +164,8 @@ pub struct Registrar {
     nodes: FixedMap<NodeId, Entry>,
     resources: ResourceRegistry,
     catalog: Catalog,
+    removed: RemovedNodes,
+    heartbeats: Heartbeats,
     /// Texts of labels and taints, shared between nodes.
     texts: FixedMap<Arc<str>, ()>,
     /// How many were left when they were last swept.
@@ -147,6 +184,8 @@ impl Registrar {
             nodes: FixedMap::default(),
             resources: ResourceRegistry::default(),
             catalog: Catalog::default(),
+            removed: RemovedNodes::default(),
+            heartbeats: Heartbeats::default(),
             texts: FixedMap::default(),
             texts_swept: 0,
         }
@@ -170,6 +209,10 @@ impl Registrar {
             assert!(node.id.0 < state.next_node, "node {} was never registered", node.id);
             registrar.enter(node);
         }
+        for node in &state.removed {
+            assert!(node.id.0 < state.next_node, "removed node {} was never registered", node.id);
+            registrar.removed.keep(node.clone());
+        }
         registrar.next_node = state.next_node;
         registrar
     }
@@ -178,7 +221,12 @@ impl Registrar {
     #[must_use]
     pub fn state(&self) -> RegistrarState {
         let resources = self.resources.names().map(str::to_owned).collect();
-        RegistrarState { next_node: self.next_node, resources }
+        RegistrarState { next_node: self.next_node, resources, removed: self.removed.iter().collect() }
+    }
+
+    /// Which agents were heard of in time.
+    pub fn heartbeats(&mut self) -> &mut Heartbeats {
+        &mut self.heartbeats
     }
 
     /// The resource kinds, to learn new ones.
@@ -211,8 +259,21 @@ impl Registrar {
         Ok((*id, self.nodes[id].partition))
     }
 
-    /// Registers a node: a new id, the next ordinal, its partition by topology label first
-    /// (a rack stays together), then by its name.
+    /// The partition of a registered node.
+    #[must_use]
+    pub fn partition(&self, id: NodeId) -> Option<PartitionId> {
+        self.nodes.get(&id).map(|entry| entry.partition)
+    }
+
+    /// The name of a registered node.
+    #[must_use]
+    pub fn name(&self, id: NodeId) -> Option<&str> {
+        self.nodes.get(&id).map(|entry| entry.name.as_ref())
+    }
+
+    /// Registers a node: a new id and the next ordinal, or those that the same machine had under
+    /// the same name before it was removed; its partition by topology label first (a rack stays
+    /// together), then by its name.
     ///
     /// # Errors
     /// When the name is taken, or no more nodes fit.
@@ -220,16 +281,60 @@ impl Registrar {
         if let Some(&id) = self.by_name.get(&spec.name) {
             return Err(RegistrarError::NodeExists { name: spec.name, id });
         }
-        if self.nodes.len() >= NODES_MAX {
-            return Err(RegistrarError::Full);
-        }
-        let (id, ordinal) = (NodeId(self.next_node), Ordinal(self.next_node));
-        self.next_node += 1;
+        self.check_room()?;
+        Ok(self.enter_new(spec, None))
+    }
+
+    fn check_room(&self) -> Result<(), RegistrarError> {
+        if self.nodes.len() >= NODES_MAX { Err(RegistrarError::Full) } else { Ok(()) }
+    }
+
+    fn enter_new(&mut self, spec: NodeSpec, agent: Option<Arc<AgentFacts>>) -> NodeRegistration {
+        let before = spec.identity.as_ref().and_then(|identity| self.removed.take(&spec.name, identity));
+        let (id, ordinal) = before.unwrap_or_else(|| {
+            self.next_node += 1;
+            (NodeId(self.next_node - 1), Ordinal(self.next_node - 1))
+        });
         let partition = self.partition_of(&spec);
-        let spec = self.intern(spec);
-        let registration = NodeRegistration { id, ordinal, partition, spec };
+        let registration = NodeRegistration { id, ordinal, partition, spec: self.intern(spec), agent };
         self.enter(&registration);
-        Ok(registration)
+        registration
+    }
+
+    /// Whether [`report`](Self::report) would take `spec`.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_report(&self, spec: &NodeSpec) -> Result<(), RegistrarError> {
+        let Ok((id, _)) = self.resolve(&spec.name) else { return self.check_room() };
+        let known = &self.nodes[&id];
+        if known.identity.is_none() || known.identity == spec.identity {
+            return self.check_topology(known, spec);
+        }
+        if self.heartbeats.is_alive(id) {
+            return Err(RegistrarError::NameInUse { name: Arc::clone(&spec.name), id });
+        }
+        self.check_room()
+    }
+
+    /// Takes an agent's report of its machine, which has an identity.
+    ///
+    /// # Errors
+    /// When the label that decides the partition would change, another machine of that name
+    /// lives, or no more nodes fit.
+    pub fn report(&mut self, spec: NodeSpec) -> Result<Reported, RegistrarError> {
+        let agent = || Some(Arc::new(AgentFacts::default()));
+        self.check_report(&spec)?;
+        let Ok((id, partition)) = self.resolve(&spec.name) else {
+            return Ok(Reported::New(self.enter_new(spec, agent())));
+        };
+        let known = &self.nodes[&id].identity;
+        if known.is_none() || *known == spec.identity {
+            return self.update(spec).map(|(id, partition, spec)| Reported::Known(id, partition, spec));
+        }
+        // The name is the new node's from here on; the old one is known by its id until it is gone.
+        self.by_name.remove(&spec.name);
+        Ok(Reported::Replaced { old: (id, partition), new: self.enter_new(spec, agent()) })
     }
 
     fn partition_of(&self, spec: &NodeSpec) -> PartitionId {
@@ -259,8 +364,13 @@ impl Registrar {
     fn enter(&mut self, node: &NodeRegistration) {
         let topology = node.spec.labels.get(&self.topology_label).map(Arc::from);
         let identity = node.spec.identity.clone();
-        let entry =
-            Entry { name: Arc::clone(&node.spec.name), partition: node.partition, topology, identity };
+        let entry = Entry {
+            name: Arc::clone(&node.spec.name),
+            partition: node.partition,
+            topology,
+            identity,
+            ordinal: node.ordinal,
+        };
         self.catalog.set(node.id, Some((Arc::clone(&node.spec.name), node.partition)));
         let before = self.by_name.insert(Arc::clone(&node.spec.name), node.id);
         assert!(before.is_none(), "two nodes are called `{}`", node.spec.name);
@@ -283,10 +393,7 @@ impl Registrar {
             (Some(known), None) => spec.identity = Some(Arc::clone(known)),
             _ => {}
         }
-        if known.topology.as_deref() != spec.labels.get(&self.topology_label) {
-            let label = Arc::clone(&self.topology_label);
-            return Err(RegistrarError::TopologyFixed { name: spec.name, label });
-        }
+        self.check_topology(known, &spec)?;
         let identity = spec.identity.clone();
         if let Some(entry) = self.nodes.get_mut(&id) {
             entry.identity = identity;
@@ -294,11 +401,25 @@ impl Registrar {
         Ok((id, partition, self.intern(spec)))
     }
 
-    /// A node is gone from its shard: its name is free again, its id never is.
+    fn check_topology(&self, known: &Entry, spec: &NodeSpec) -> Result<(), RegistrarError> {
+        if known.topology.as_deref() == spec.labels.get(&self.topology_label) {
+            return Ok(());
+        }
+        let (name, label) = (Arc::clone(&spec.name), Arc::clone(&self.topology_label));
+        Err(RegistrarError::TopologyFixed { name, label })
+    }
+
+    /// A node is gone from its shard: its name is free again. Its id is not, but for the machine
+    /// that had it.
     pub fn forget(&mut self, id: NodeId) {
-        if let Some(entry) = self.nodes.remove(&id) {
-            self.by_name.remove(&entry.name);
-            self.catalog.set(id, None);
+        let Some(Entry { name, identity, ordinal, .. }) = self.nodes.remove(&id) else { return };
+        if self.by_name.get(&name) == Some(&id) {
+            self.by_name.remove(&name);
+        }
+        self.catalog.set(id, None);
+        self.heartbeats.forget(id);
+        if let Some(identity) = identity {
+            self.removed.keep(RemovedNode { name, identity, id, ordinal });
         }
     }
 }
@@ -308,6 +429,7 @@ mod tests {
     use super::*;
     use crate::node::{Labels, Taints};
     use crate::resource::Amount;
+    use crate::time::Time;
 
     fn spec(name: &str, labels: &[(&str, &str)]) -> NodeSpec {
         NodeSpec {
@@ -361,6 +483,44 @@ mod tests {
         assert_eq!(registrar.update(identified(None)).unwrap().2.identity.as_deref(), Some("a"));
         let other = registrar.update(identified(Some("b")));
         assert!(matches!(other, Err(RegistrarError::IdentityFixed { .. })), "{other:?}");
+    }
+
+    #[test]
+    fn a_removed_machine_that_comes_back_is_the_same_node_and_another_is_not() {
+        let mut registrar = Registrar::new(16, "rack");
+        let of = |identity: &str| NodeSpec { identity: Some(identity.into()), ..spec("n", &[]) };
+        let first = registrar.register(of("a")).unwrap();
+        registrar.forget(first.id);
+        let mut registrar = Registrar::restore(16, "rack", &registrar.state(), std::iter::empty());
+        let other = registrar.register(of("b")).unwrap();
+        assert!(other.id > first.id && other.ordinal > first.ordinal);
+        registrar.forget(other.id);
+        let back = registrar.register(of("a")).unwrap();
+        assert_eq!((back.id, back.ordinal), (first.id, first.ordinal));
+        registrar.forget(back.id);
+        assert!(registrar.register(spec("n", &[])).unwrap().id > other.id, "without an identity it is new");
+    }
+
+    #[test]
+    fn a_report_finds_its_node_or_takes_the_place_of_a_machine_that_is_gone() {
+        let mut registrar = Registrar::new(16, "rack");
+        let of = |identity: &str| NodeSpec { identity: Some(identity.into()), ..spec("n", &[]) };
+        let by_hand = registrar.register(spec("n", &[])).unwrap().id;
+        assert!(matches!(registrar.report(of("a")), Ok(Reported::Known(id, ..)) if id == by_hand));
+        registrar.heartbeats().reported(by_hand, 1, Time(0));
+        assert!(matches!(registrar.report(of("a")), Ok(Reported::Known(id, ..)) if id == by_hand));
+        let refused = registrar.report(of("b")).unwrap_err();
+        assert!(matches!(refused, RegistrarError::NameInUse { id, .. } if id == by_hand), "{refused}");
+        let lost_after = registrar.heartbeats().lost_after();
+        assert_eq!(registrar.heartbeats().take_lost(Time(lost_after), 9), [by_hand]);
+        let Ok(Reported::Replaced { old, new }) = registrar.report(of("b")) else { panic!("no new machine") };
+        assert!(old.0 == by_hand && new.id > by_hand && new.agent.is_some());
+        assert_eq!(registrar.resolve("n").unwrap().0, new.id);
+        // The old one keeps its name until its shard has let it go.
+        assert_eq!(registrar.catalog().node_name(by_hand).map(AsRef::as_ref), Some("n"));
+        registrar.forget(by_hand);
+        assert_eq!(registrar.resolve("n").unwrap().0, new.id);
+        assert_eq!(registrar.catalog().node_name(by_hand), None);
     }
 
     #[test]

@@ -15,7 +15,7 @@ use crate::hash::{StateHash, StateHasher};
 use crate::ids::{AllocationId, Incarnation, NodeId, PartitionId, ShardId};
 use crate::index::{Geometry, PolicyState};
 use crate::limits::{PARTITIONS_DEFAULT, PARTITIONS_MAX, PORTS_MAX, RING_SLOTS, SHARDS_MAX};
-use crate::node::{NodeRegistration, NodeState};
+use crate::node::{NodeRegistration, NodeState, Unhealthy};
 use crate::registrar::{Catalog, Registrar, RegistrarState, TOPOLOGY_LABEL_DEFAULT};
 use crate::resource::{Demand, GpuAssignment};
 use crate::ring::{Doorbell, channel};
@@ -33,6 +33,8 @@ pub struct NodeRecord {
     pub state: NodeState,
     /// Counts its changes.
     pub version: u64,
+    /// GPU instances that offer nothing to new work.
+    pub unhealthy: Unhealthy,
 }
 
 /// An allocation in the durable state.
@@ -108,7 +110,7 @@ impl StoreState {
         Self {
             incarnation: Incarnation(0),
             now: Time::default(),
-            registrar: RegistrarState { next_node: 1, resources: Vec::new() },
+            registrar: RegistrarState { next_node: 1, resources: Vec::new(), removed: Vec::new() },
             partitions: (0..partition_count).map(|p| PartitionState::empty(PartitionId(p))).collect(),
             policies: Vec::new(),
         }
@@ -150,6 +152,13 @@ pub fn books_hash(registrar: &RegistrarState, partitions: impl IntoIterator<Item
     hasher.number(registrar.resources.len() as u64);
     for name in &registrar.resources {
         hasher.text(name);
+    }
+    hasher.number(registrar.removed.len() as u64);
+    for node in &registrar.removed {
+        hasher.text(&node.name);
+        hasher.text(&node.identity);
+        hasher.number(node.id.0);
+        hasher.number(node.ordinal.0);
     }
     for partition in partitions {
         hasher.state(partition);
@@ -250,6 +259,11 @@ impl Engine {
             &state.registrar,
             state.partitions.iter().flat_map(|p| p.nodes.iter().map(|n| &n.registration)),
         );
+        // Who keeps a node gets a fresh period: the clock stood still, and so did the agents' word.
+        for node in state.partitions.iter().flat_map(|p| &p.nodes).filter(|n| n.registration.agent.is_some())
+        {
+            registrar.heartbeats().expect(node.registration.id, state.now);
+        }
         let table = RoutingTable::even(partitions, config.shards);
         let catalog = Arc::new(ArcSwap::from_pointee(registrar.catalog()));
         let stop = StopSignal::default();

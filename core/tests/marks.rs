@@ -8,7 +8,7 @@ use std::sync::Arc;
 use by_hand::{add_node, ask, check_all, cores, export, node_spec, open};
 use wharf_core::index::Mark;
 use wharf_core::limits::CANDIDATE_WALK_MAX;
-use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Term};
+use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::rng::Rng;
 use wharf_core::router::{PortReply, PortRequest};
@@ -62,8 +62,8 @@ fn marks_change_no_answer() {
                     node.spec = spec(node.id.0 - 1, rng.below(3));
                     Command::UpdateNode(node.id, Box::new(node.spec.clone()))
                 }
-                1 => Command::SetState(node.id, NodeState::Draining),
-                _ => Command::SetState(node.id, NodeState::Ready),
+                1 => Command::Life(node.id, LifeEvent::Drain),
+                _ => Command::Life(node.id, LifeEvent::Undrain),
             };
             ask(&mut engine, PortRequest::Partition(node.partition, command));
         }

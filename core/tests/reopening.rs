@@ -8,7 +8,7 @@ use std::sync::Arc;
 use by_hand::{Workload, add_node, ask, check_all, export, open, settle};
 use wharf_core::hash::StateHash;
 use wharf_core::ids::{AllocationId, PartitionId};
-use wharf_core::node::{Labels, NodeState, Operator, Selector, Term};
+use wharf_core::node::{Labels, LifeEvent, Operator, Selector, Term};
 use wharf_core::request::Policy;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
@@ -34,15 +34,17 @@ fn used_store() -> StoreState {
     let replies = settle(&mut engine);
     let placed = replies.iter().filter(|(_, reply)| matches!(reply, PortReply::Placed(_))).count();
     assert!(placed > 100, "{placed} placed");
-    // Draining, and shrunk below what is in use.
+    // Draining, shrunk below what is in use, lost, and with an unhealthy GPU.
     for (i, node) in nodes.iter().enumerate() {
         let command = match i % 6 {
-            0 => Command::SetState(node.id, NodeState::Draining),
+            0 => Command::Life(node.id, LifeEvent::Drain),
             1 => {
                 let mut spec = node.spec.clone();
                 (spec.cpu, spec.gpus) = (by_hand::cores(1).demand.cpu, 0);
                 Command::UpdateNode(node.id, Box::new(spec))
             }
+            2 => Command::Life(node.id, LifeEvent::Lose),
+            3 => Command::SetHealth(node.id, vec![(0, "Xid 79".into())]),
             _ => continue,
         };
         ask(&mut engine, PortRequest::Partition(node.partition, command));

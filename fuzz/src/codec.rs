@@ -13,10 +13,11 @@ use wharf_net::codec::{
     encode_frame, split_extensions,
 };
 use wharf_net::protocol::{
-    DrainRequest, EXTENSIONS_MAX, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, ListReply, ListRequest,
-    NodesReply, NodesRequest, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceReply,
-    PlaceReplyV2, PlaceRequest, PlaceRequestV2, ReleaseBatch, ReleaseBatchReply, ReleaseReply,
-    ReleaseRequest, RemoveRequest, StatusReply, StatusRequest,
+    DETAILS_VERSION, DrainRequest, EXTENSIONS_MAX, FRAME_BYTES_MAX, Fault, HeartbeatReply, HeartbeatRequest,
+    Hello, HelloReply, Kind, ListDetailsReply, ListReply, ListRequest, NodesReply, NodesRequest, PlaceBatch,
+    PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2,
+    ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, ReportReply, ReportRequest,
+    StatusDetailsReply, StatusReply, StatusRequest,
 };
 
 /// Runs the codec over arbitrary bytes.
@@ -108,8 +109,16 @@ fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String
         Kind::AddNodes | Kind::UpdateNodes => both::<NodesRequest, NodesReply>(header, payload),
         Kind::DrainNodes => both::<DrainRequest, NodesReply>(header, payload),
         Kind::RemoveNodes => both::<RemoveRequest, NodesReply>(header, payload),
+        Kind::ListNodes if header.version >= DETAILS_VERSION => {
+            both::<ListRequest, ListDetailsReply>(header, payload)
+        }
         Kind::ListNodes => both::<ListRequest, ListReply>(header, payload),
+        Kind::Status if header.version >= DETAILS_VERSION => {
+            both::<StatusRequest, StatusDetailsReply>(header, payload)
+        }
         Kind::Status => both::<StatusRequest, StatusReply>(header, payload),
+        Kind::Report => both::<ReportRequest, ReportReply>(header, payload),
+        Kind::Heartbeat => both::<HeartbeatRequest, HeartbeatReply>(header, payload),
     }
 }
 

@@ -7,7 +7,8 @@ use wharf_core::fragmentation::{RequestShape, TypicalShapes};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId, ShardId};
 use wharf_core::index::{Dimension, Geometry};
 use wharf_core::node::{
-    Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Taint, TaintEffect, Taints, Term,
+    AgentFacts, AgentReport, GpuDevice, Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector,
+    Taint, TaintEffect, Taints, Term,
 };
 use wharf_core::node::{Toleration, TolerationOperator};
 use wharf_core::request::{Explain, PlacementRequest, Policy, Preferences, RankRules};
@@ -81,11 +82,14 @@ struct Wishes {
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Operation {
     Add(Machine),
+    AddWithAgent(Machine),
     Place(Request),
     PlaceMany(Request, u8),
     Release(u8),
     Update(u8, Machine),
-    SetState(u8, bool),
+    Life(u8, u8),
+    Report(u8, Machine, u16),
+    SetHealth(u8, u16),
     Remove(u8, bool),
     List(u8, u8),
     Status,
@@ -94,8 +98,21 @@ enum Operation {
 
 const ZONES: [&str; 2] = ["a", "b"];
 const MODELS: [&str; 2] = ["T4", "P100"];
+const LIFE: [LifeEvent; 5] =
+    [LifeEvent::Report, LifeEvent::Beat, LifeEvent::Lose, LifeEvent::Drain, LifeEvent::Undrain];
 
 impl Machine {
+    /// What an agent finds: devices that are called alike on every machine, in one order.
+    fn report(self, name: u64, faults: u16) -> AgentReport {
+        let spec = self.spec(name);
+        let device = |i: u8| {
+            let (uuid, model) = (format!("g{i}").into(), "T4".into());
+            let device = GpuDevice { uuid, model, memory_mib: 1024, numa: None, links: 0 };
+            (device, (faults & (1 << i) != 0).then(|| "Xid 79".into()))
+        };
+        AgentReport { boot: "1".into(), gpus: (0..spec.gpus).map(device).collect(), spec }
+    }
+
     fn spec(self, name: u64) -> NodeSpec {
         let mut labels: Vec<(Arc<str>, Arc<str>)> = Vec::new();
         if let Some(&zone) = ZONES.get(usize::from(self.zone % 3)) {
@@ -334,15 +351,8 @@ impl Pair {
         // An id in 0..=last + 1: the first and the last were never registered.
         let node = |pick: u8| NodeId(u64::from(pick) % (self.last_node + 2));
         let command = match operation {
-            Operation::Add(machine) => {
-                self.last_node += 1;
-                Command::AddNode(Box::new(NodeRegistration {
-                    id: NodeId(self.last_node),
-                    ordinal: Ordinal(self.last_node),
-                    partition: PartitionId((self.last_node % u64::from(PARTITIONS)) as u16),
-                    spec: machine.spec(self.last_node),
-                }))
-            }
+            Operation::Add(machine) => self.add(machine, None),
+            Operation::AddWithAgent(machine) => self.add(machine, Some(Arc::default())),
             Operation::Place(request) => Command::Place(request.request(self.last_node)),
             Operation::PlaceMany(request, count) => {
                 let request = request.request(self.last_node);
@@ -356,9 +366,14 @@ impl Pair {
                 let node = node(pick);
                 Command::UpdateNode(node, Box::new(machine.spec(node.0)))
             }
-            Operation::SetState(pick, draining) => {
-                let state = if draining { NodeState::Draining } else { NodeState::Ready };
-                Command::SetState(node(pick), state)
+            Operation::Life(pick, event) => Command::Life(node(pick), LIFE[usize::from(event) % LIFE.len()]),
+            Operation::Report(pick, machine, faults) => {
+                let node = node(pick);
+                Command::Report(node, Box::new(machine.report(node.0, faults)))
+            }
+            Operation::SetHealth(pick, mask) => {
+                let bits = (0..16u8).filter(|bit| mask & (1 << bit) != 0);
+                Command::SetHealth(node(pick), bits.map(|bit| (bit, format!("bit {bit}").into())).collect())
             }
             Operation::Remove(pick, force) => Command::RemoveNode { node: node(pick), force },
             Operation::List(after, limit) => Command::ListNodes {
@@ -369,6 +384,17 @@ impl Pair {
             Operation::Export => Command::Export,
         };
         self.step(command)
+    }
+
+    fn add(&mut self, machine: Machine, agent: Option<Arc<AgentFacts>>) -> Command {
+        self.last_node += 1;
+        Command::AddNode(Box::new(NodeRegistration {
+            id: NodeId(self.last_node),
+            ordinal: Ordinal(self.last_node),
+            partition: PartitionId((self.last_node % u64::from(PARTITIONS)) as u16),
+            spec: machine.spec(self.last_node),
+            agent,
+        }))
     }
 
     /// A live allocation, or one time in sixteen an id that names none.

@@ -76,6 +76,7 @@ fn spec(rng: &mut Rng, number: u64) -> NodeSpec {
         gpus: [0, 2, 4, 8, 8, 16][rng.below(6) as usize],
         custom: None,
         labels: Labels::new(model.into_iter().collect()).unwrap(),
+        taints: wharf_core::node::Taints::default(),
     }
 }
 

@@ -22,7 +22,7 @@ fn compare(trace: &Trace) {
         let mut oracle = LinearShard::new(&Geometry::default(), Incarnation(1));
         for (number, node) in (1..).zip(&trace.nodes) {
             let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
-            let registration = NodeRegistration { id, ordinal, partition, spec: node.spec() };
+            let registration = NodeRegistration { id, ordinal, partition, spec: node.spec(), agent: None };
             oracle.compare(&Command::AddNode(Box::new(registration)), &Outcome::NodeAdded(id)).unwrap();
         }
         for (pod, decision) in trace.pods.iter().zip(&replay.decisions) {

@@ -8,7 +8,7 @@ use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, S
 use wharf_core::index::Geometry;
 use wharf_core::limits::CANDIDATE_WALK_MAX;
 use wharf_core::node::{
-    Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Taint, TaintEffect, Taints, Term,
+    Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term,
     Toleration, TolerationOperator,
 };
 use wharf_core::request::{PlacementRequest, Policy, Preferences, RankRules};
@@ -120,6 +120,7 @@ fn preferences_over_many_nodes_are_the_oracles() {
             id,
             ordinal,
             partition: PartitionId(0),
+            agent: None,
             spec,
         })));
     }
@@ -140,8 +141,8 @@ fn preferences_over_many_nodes_are_the_oracles() {
         let node = NodeId(rng.below(NODES) + 1);
         match rng.below(16) {
             0 => drop(pair.step(Command::UpdateNode(node, Box::new(spec(node.0, &mut rng))))),
-            1 => drop(pair.step(Command::SetState(node, NodeState::Draining))),
-            2 => drop(pair.step(Command::SetState(node, NodeState::Ready))),
+            1 => drop(pair.step(Command::Life(node, LifeEvent::Drain))),
+            2 => drop(pair.step(Command::Life(node, LifeEvent::Undrain))),
             3 => drop(pair.step(Command::RemoveNode { node, force: true })),
             4..8 if !live.is_empty() => {
                 let at = rng.below(live.len() as u64) as usize;

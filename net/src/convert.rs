@@ -1,6 +1,8 @@
 //! Between wire types and the engine's. The engine's types are not serialisable: whatever
 //! enters passes through here, is checked once, and is named when it is wrong.
 
+mod agent;
+pub use agent::{agent_report, node_details};
 mod preferences;
 pub use preferences::{effect_number, effect_of};
 
@@ -18,10 +20,11 @@ use wharf_core::router::Verdict;
 use wharf_core::shard::{Check, NodeView, Placement, Refusal, Rejection, ResourceKind, Shortage};
 
 use crate::protocol::{
-    EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, NODE_DRAINING, NODE_READY, NamedAmount,
-    NodeBody, NodeStatus, POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID,
-    POLICY_LEAST_FIT, POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply,
-    PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlacedBody, Reason, RefusalBody,
+    EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, NODE_DRAINING, NODE_JOINING, NODE_LOST,
+    NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, NodeStatus, POLICY_BEST_FIT, POLICY_DEFAULT,
+    POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID, POLICY_LEAST_FIT, POLICY_LEAST_STRANDED, POLICY_NEXT_FIT,
+    POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlacedBody,
+    Reason, RefusalBody,
 };
 
 fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
@@ -364,6 +367,9 @@ pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus 
         state: match view.state {
             NodeState::Ready => NODE_READY,
             NodeState::Draining => NODE_DRAINING,
+            NodeState::Joining => NODE_JOINING,
+            NodeState::Lost { draining: false } => NODE_LOST,
+            NodeState::Lost { draining: true } => NODE_LOST_DRAINING,
         },
         version: view.version,
         body,
@@ -392,6 +398,7 @@ pub fn rejection_fault(rejection: &Rejection) -> Fault {
         Rejection::UnknownNode(_) => (Reason::UnknownNode, "name"),
         Rejection::UnknownAllocation(_) => (Reason::UnknownAllocation, "allocation"),
         Rejection::NodeInUse { .. } => (Reason::NodeInUse, "name"),
+        Rejection::IllegalChange { .. } => (Reason::IllegalChange, "name"),
     };
     Fault::of_field(reason, field, rejection.to_string())
 }
@@ -404,6 +411,7 @@ pub fn registrar_fault(error: &RegistrarError) -> Fault {
         RegistrarError::UnknownNode(_) => (Reason::UnknownNode, "name"),
         RegistrarError::TopologyFixed { .. } => (Reason::InvalidField, "labels"),
         RegistrarError::IdentityFixed { .. } => (Reason::InvalidField, "identity"),
+        RegistrarError::NameInUse { .. } => (Reason::NodeExists, "name"),
         RegistrarError::Full => (Reason::LimitExceeded, "nodes"),
     };
     Fault::of_field(reason, field, error.to_string())

@@ -459,6 +459,68 @@ fn status_is_written_as_it_always_was() {
 }
 
 #[test]
+fn agents_are_written_as_they_always_were() {
+    let gpu = GpuBody {
+        uuid: "u".to_owned(),
+        model: "T4".to_owned(),
+        memory_mib: 3,
+        numa: Some(1),
+        links: 2,
+        fault: "f".to_owned(),
+    };
+    let report = ReportRequest { node: node(), boot: "b".to_owned(), version: 4, gpus: vec![gpu.clone()] };
+    check(
+        Kind::Report,
+        0,
+        &report,
+        "3c0000000c00000104030201000000000b0a000000000000 \
+         016e01690204030104667067610801016b0176010161016205016204010175025434030101020166",
+    );
+    let reply = ReportReply {
+        node: 1,
+        interval_ms: 2,
+        lost_after_ms: 3,
+        replaced: 4,
+        allocations_ended: 5,
+        ..ReportReply::default()
+    };
+    check(
+        Kind::Report,
+        FLAG_REPLY,
+        &reply,
+        "1b0000000c00020104030201000000000b0a000000000000 00010203040500",
+    );
+    let beat = HeartbeatRequest { node: 1, version: 2 };
+    check(Kind::Heartbeat, 0, &beat, "160000000d00000104030201000000000b0a000000000000 0102");
+    let reply = HeartbeatReply { report_again: true, interval_ms: 9, ..HeartbeatReply::default() };
+    check(Kind::Heartbeat, FLAG_REPLY, &reply, "170000000d00020104030201000000000b0a000000000000 000109");
+    let unhealthy = UnhealthyBody { instance: 1, reason: "r".to_owned() };
+    let agent = AgentBody { boot: "b".to_owned(), gpus: vec![gpu] };
+    let details =
+        NodeDetails { status: NodeStatus::default(), unhealthy: vec![unhealthy], agent: Some(agent) };
+    // Body version 2 in its header; the bodies are what is pinned here.
+    check(
+        Kind::ListNodes,
+        FLAG_REPLY,
+        &ListDetailsReply { nodes: vec![details], more: false },
+        "3a0000000a00020104030201000000000b0a000000000000 \
+         0100000000000000000000000000000000000101017201016201017502543403010102016600",
+    );
+    let status = StatusDetailsReply {
+        status: StatusReply::default(),
+        life: vec![ShardLife { joining: 1, lost: 2 }],
+        unhealthy: vec![3],
+    };
+    check(
+        Kind::Status,
+        FLAG_REPLY,
+        &status,
+        "320000000b00020104030201000000000b0a000000000000 \
+         000000000000000000000000000000000000000000000000000101020106",
+    );
+}
+
+#[test]
 fn a_fault_is_written_as_it_always_was() {
     check(
         Kind::Place,
@@ -483,10 +545,12 @@ fn numbers_never_change_their_meaning() {
         (9, "remove_nodes"),
         (10, "list_nodes"),
         (11, "status"),
+        (12, "report"),
+        (13, "heartbeat"),
     ];
     assert_eq!(kinds, expected);
     assert!(Kind::ALL.iter().all(|&kind| Kind::from_number(kind.number()) == Some(kind)));
-    assert_eq!((Kind::from_number(0), Kind::from_number(12)), (None, None));
+    assert_eq!((Kind::from_number(0), Kind::from_number(14)), (None, None));
     assert_eq!([FLAG_EXTENSIONS, FLAG_REPLY, FLAG_ERROR], [1, 2, 4]);
     let policies =
         [POLICY_DEFAULT, POLICY_LEAST_FIT, POLICY_BEST_FIT, POLICY_FIRST_FIT, POLICY_NEXT_FIT, POLICY_RANDOM];
@@ -524,6 +588,7 @@ fn reasons_never_change_their_meaning() {
         (110, "unknown_extension"),
         (111, "stale_sequence"),
         (112, "sequence_out_of_window"),
+        (118, "illegal_change"),
         (150, "not_a_candidate"),
         (151, "selector_mismatch"),
         (152, "not_ready"),

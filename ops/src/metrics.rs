@@ -20,7 +20,7 @@ use wharf_core::ids::ShardId;
 use wharf_core::resource::Amount;
 use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
-use wharf_net::protocol::{Kind, ReasonCode, StatusReply, StatusRequest};
+use wharf_net::protocol::{Kind, ReasonCode, StatusDetailsReply, StatusReply, StatusRequest};
 use wharf_net::server::{IoObserver, RegistrarHandle, RegistrarReply, RegistrarRequest, ServerShared};
 
 /// Latencies above a minute are recorded as a minute.
@@ -254,7 +254,8 @@ impl fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    fn new(metrics: &Metrics, status: &StatusReply) -> Self {
+    fn new(metrics: &Metrics, details: &StatusDetailsReply) -> Self {
+        let status = &details.status;
         // Relaxed: statistics, nothing rests on them.
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &metrics.shared.counters;
@@ -279,9 +280,9 @@ impl Snapshot {
             .collect();
         Self {
             gauges: vec![
-                ("nodes", "Registered nodes", node_samples(status)),
+                ("nodes", "Registered nodes", node_samples(details)),
                 ("allocations", "Live allocations", shard_samples(status, |shard| shard.allocations as f64)),
-                ("resource", "The books per resource, in its unit", resource_samples(status)),
+                ("resource", "The books per resource, in its unit", resource_samples(details)),
                 ("connections", "Open connections", plain(load(&counters.connections) as f64)),
                 ("resident_bytes", "Resident memory of the process", plain(status.resident_bytes as f64)),
             ],
@@ -319,28 +320,36 @@ fn shard_samples<T>(
     status.shards.iter().map(|shard| (vec![("shard", shard.shard.to_string())], value(shard))).collect()
 }
 
-fn node_samples(status: &StatusReply) -> Vec<Sample<f64>> {
+fn node_samples(details: &StatusDetailsReply) -> Vec<Sample<f64>> {
     let sample = |shard: u16, state: &str, count: u32| {
         (vec![("shard", shard.to_string()), ("state", state.to_owned())], f64::from(count))
     };
-    let shards = status.shards.iter();
+    let shards = details.status.shards.iter().zip(&details.life);
     shards
-        .flat_map(|s| {
-            [sample(s.shard, "ready", s.nodes_ready), sample(s.shard, "draining", s.nodes_draining)]
+        .flat_map(|(s, life)| {
+            let draining = s.nodes_draining.saturating_sub(life.joining + life.lost);
+            [
+                sample(s.shard, "ready", s.nodes_ready),
+                sample(s.shard, "draining", draining),
+                sample(s.shard, "joining", life.joining),
+                sample(s.shard, "lost", life.lost),
+            ]
         })
         .collect()
 }
 
-fn resource_samples(status: &StatusReply) -> Vec<Sample<f64>> {
+fn resource_samples(details: &StatusDetailsReply) -> Vec<Sample<f64>> {
     let units = |amount: i128| amount as f64 / Amount::SCALE as f64;
     let sample = |name: &str, book: &str, amount: i128| {
         (vec![("resource", name.to_owned()), ("book", book.to_owned())], units(amount))
     };
-    let books = status.resources.iter().flat_map(|resource| {
+    let resources = details.status.resources.iter().zip(&details.unhealthy);
+    let books = resources.flat_map(|(resource, &unhealthy)| {
         [
             sample(&resource.name, "total", resource.total),
             sample(&resource.name, "allocated", resource.allocated),
             sample(&resource.name, "shortfall", resource.shortfall),
+            sample(&resource.name, "unhealthy", unhealthy),
         ]
     });
     books.collect()

@@ -3,6 +3,8 @@
 
 mod harness;
 
+#[path = "binary/agent.rs"]
+mod agent;
 #[path = "binary/commands.rs"]
 mod commands;
 #[path = "binary/faults.rs"]

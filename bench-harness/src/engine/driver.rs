@@ -94,7 +94,7 @@ impl<'a> EngineDriver<'a> {
         for (number, spec) in (1u64..).zip(&scenario.nodes) {
             let partition = PartitionId((number % u64::from(PARTITIONS_DEFAULT)) as u16);
             let (id, ordinal) = (NodeId(number), Ordinal(number));
-            let registration = NodeRegistration { id, ordinal, partition, spec: spec.clone() };
+            let registration = NodeRegistration { id, ordinal, partition, agent: None, spec: spec.clone() };
             shard.step([Command::AddNode(Box::new(registration))], Time(0), &mut outcomes);
             outcomes.clear();
             let gpus = i128::from(spec.gpus) * i128::from(wharf_core::resource::GPU_UNIT);

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use super::{Labels, Taints};
+use super::{AgentFacts, Labels, Taints};
 use crate::ids::{NodeId, Ordinal, PartitionId};
 use crate::resource::{Amount, CustomAmounts};
 
@@ -38,13 +38,6 @@ pub struct NodeRegistration {
     pub partition: PartitionId,
     /// Capacity and labels.
     pub spec: NodeSpec,
-}
-
-/// Whether a node takes new work.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum NodeState {
-    /// It does.
-    Ready,
-    /// It does not, but keeps what it has.
-    Draining,
+    /// What its agent said last; none where it has no agent, and then it is never lost.
+    pub agent: Option<Arc<AgentFacts>>,
 }

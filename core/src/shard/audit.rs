@@ -13,7 +13,7 @@ use crate::hash::{StateHash, StateHasher};
 use crate::ids::ResourceId;
 use crate::index::Marks;
 use crate::limits::GPU_INSTANCES_MAX;
-use crate::node::NodeState;
+use crate::node::{AgentFacts, NodeState};
 use crate::resource::{Amount, GPU_UNIT};
 use crate::store::PartitionState;
 
@@ -36,7 +36,8 @@ impl Shard {
     /// The first one that is broken.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut sums: BTreeMap<ResourceKind, ResourceSum> = BTreeMap::new();
-        let (mut allocations, mut ready) = (0u64, 0u32);
+        let mut allocations = 0u64;
+        let mut states: BTreeMap<u8, u32> = BTreeMap::new();
         for (slot, hot, cold) in self.nodes.iter() {
             let held = self.held(slot);
             if held.count != hot.allocations {
@@ -48,8 +49,9 @@ impl Shard {
             allocations += u64::from(held.count);
             check_node(self.nodes.room(slot), hot, cold, &held)?;
             self.check_index(slot, hot)?;
-            ready += u32::from(self.nodes.state(slot) == NodeState::Ready);
+            *states.entry(self.nodes.state(slot).number()).or_default() += 1;
             add_to_sums(&mut sums, cold, &held);
+            sums.entry(ResourceKind::Gpu).or_default().unhealthy += cold.hidden_total();
             for (kind, amount) in shortfall_of(&self.nodes, slot) {
                 sums.entry(kind).or_default().shortfall += amount;
             }
@@ -61,13 +63,16 @@ impl Shard {
                 self.ledger.len()
             ));
         }
-        if (ready, self.nodes.len() as u32)
-            != (self.sums.nodes_ready, self.sums.nodes_ready + self.sums.nodes_draining)
-        {
+        let in_state = |state: NodeState| states.get(&state.number()).copied().unwrap_or(0);
+        let lost =
+            in_state(NodeState::Lost { draining: false }) + in_state(NodeState::Lost { draining: true });
+        let [ready, draining, joining] =
+            [NodeState::Ready, NodeState::Draining, NodeState::Joining].map(in_state);
+        let summed = &self.sums;
+        let summed = [summed.nodes_ready, summed.nodes_draining, summed.nodes_joining, summed.nodes_lost];
+        if [ready, draining, joining, lost] != summed {
             return Err(format!(
-                "{ready} of {} nodes are ready, the sums say {}",
-                self.nodes.len(),
-                self.sums.nodes_ready
+                "{ready} nodes are ready, {draining} draining, {joining} joining, {lost} lost; the sums say {summed:?}"
             ));
         }
         for (kind, counted) in self.sums.resources() {
@@ -173,10 +178,12 @@ fn check_node(room: &Room, hot: &HotNode, cold: &ColdNode, held: &Held) -> Resul
         let at = usize::from(instance);
         let amount = |units: u32| Amount::try_from_units(i64::from(units)).unwrap_or_default();
         let total = if instance < spec.gpus { u32::from(GPU_UNIT) } else { 0 };
-        let (available, short) = (u32::from(hot.gpus.free(instance)), u32::from(cold.gpu_shortfall[at]));
+        let available = u32::from(hot.gpus.free(instance)) + u32::from(cold.hidden(instance));
+        let short = u32::from(cold.gpu_shortfall[at]);
         let name = format!("gpu instance {instance}");
         check_book(hot, &name, amount(total), amount(available), amount(short), amount(held.gpus[at]))?;
     }
+    super::health::check(hot, cold)?;
     let mut unseen = held.custom.clone();
     for book in &cold.custom {
         let used = unseen.remove(&book.id).unwrap_or_default();
@@ -267,10 +274,13 @@ pub fn partition_hash(partition: &PartitionState) -> StateHash {
             hasher.text(&taint.value);
             hasher.number(taint.effect as u64 + 1);
         }
-        hasher.number(match node.state {
-            NodeState::Ready => 1,
-            NodeState::Draining => 2,
-        });
+        hasher.number(u64::from(node.state.number()));
+        hash_agent(&mut hasher, node.registration.agent.as_deref());
+        hasher.number(node.unhealthy.len() as u64);
+        for (instance, reason) in &node.unhealthy {
+            hasher.number(u64::from(*instance));
+            hasher.text(reason);
+        }
         hasher.number(node.version);
     }
     hasher.number(partition.allocations.len() as u64);
@@ -286,6 +296,20 @@ pub fn partition_hash(partition: &PartitionState) -> StateHash {
         hasher.number(u64::from(allocation.gpus.part));
     }
     hasher.finish()
+}
+
+fn hash_agent(hasher: &mut StateHasher, agent: Option<&AgentFacts>) {
+    let Some(agent) = agent else { return hasher.number(0) };
+    hasher.number(1);
+    hasher.text(&agent.boot);
+    hasher.number(agent.gpus.len() as u64);
+    for gpu in &agent.gpus {
+        hasher.text(&gpu.uuid);
+        hasher.text(&gpu.model);
+        hasher.number(gpu.memory_mib);
+        hasher.number(gpu.numa.map_or(0, |numa| u64::from(numa) + 1));
+        hasher.number(u64::from(gpu.links));
+    }
 }
 
 fn hash_custom(hasher: &mut StateHasher, custom: &[(ResourceId, Amount)]) {

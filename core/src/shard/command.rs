@@ -2,7 +2,7 @@
 
 use crate::hash::StateHash;
 use crate::ids::{AllocationId, NodeId, Ordinal, PartitionId, ResourceId, ShardId};
-use crate::node::{NodeRegistration, NodeSpec, NodeState};
+use crate::node::{AgentReport, IllegalChange, LifeEvent, NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::request::PlacementRequest;
 use crate::resource::{Amount, GpuAssignment, GpuBooks};
 use crate::shard::Refusal;
@@ -14,12 +14,16 @@ pub enum Command {
     Place(PlacementRequest),
     /// End an allocation.
     Release(AllocationId),
-    /// A node joins, ready.
+    /// A node is registered: ready, or joining where an agent keeps it.
     AddNode(Box<NodeRegistration>),
     /// New capacity and labels; also below what is in use, which is then a shortfall.
     UpdateNode(NodeId, Box<NodeSpec>),
-    /// Take no new work, or take it again.
-    SetState(NodeId, NodeState),
+    /// Something happens to a node: it is drained, heard of, lost.
+    Life(NodeId, LifeEvent),
+    /// What the node's agent found.
+    Report(NodeId, Box<AgentReport>),
+    /// Which GPU instances offer nothing to new work from now on, ascending; all others are healthy.
+    SetHealth(NodeId, Unhealthy),
     /// The node goes.
     RemoveNode {
         /// Which.
@@ -56,8 +60,10 @@ pub enum Outcome {
     NodeAdded(NodeId),
     /// Updated.
     NodeUpdated(NodeId),
-    /// State set.
+    /// The state that the node has now.
     StateSet(NodeId, NodeState),
+    /// Health set.
+    HealthSet(NodeId),
     /// Gone.
     NodeRemoved {
         /// Which.
@@ -92,6 +98,14 @@ pub enum Rejection {
         /// How many.
         allocations: u32,
     },
+    /// A node in that state cannot follow the event.
+    #[error("node {node} {illegal}")]
+    IllegalChange {
+        /// Which.
+        node: NodeId,
+        /// What cannot follow.
+        illegal: IllegalChange,
+    },
 }
 
 /// A granted placement.
@@ -120,8 +134,10 @@ pub struct NodeView {
     pub cpu_available: Amount,
     /// Free MiB.
     pub memory_available: Amount,
-    /// The free part of each GPU instance.
+    /// The free part of each GPU instance; nothing of an unhealthy one.
     pub gpus_available: GpuBooks,
+    /// Which instances are unhealthy, and why.
+    pub unhealthy: Unhealthy,
     /// Live allocations.
     pub allocations: u32,
 }
@@ -140,7 +156,7 @@ pub enum ResourceKind {
 }
 
 /// The books of one resource over all nodes, in 1/10 000 units:
-/// `available + allocated = total + shortfall`.
+/// `available + allocated + unhealthy = total + shortfall`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceSum {
     /// Capacity.
@@ -149,13 +165,15 @@ pub struct ResourceSum {
     pub allocated: i128,
     /// In use beyond capacity, where capacity was taken away below use.
     pub shortfall: i128,
+    /// Free, and hidden because it is unhealthy.
+    pub unhealthy: i128,
 }
 
 impl ResourceSum {
-    /// What is neither allocated nor missing.
+    /// What is neither allocated nor missing nor hidden.
     #[must_use]
     pub fn available(&self) -> i128 {
-        self.total + self.shortfall - self.allocated
+        self.total + self.shortfall - self.allocated - self.unhealthy
     }
 }
 
@@ -166,8 +184,12 @@ pub struct ShardStatus {
     pub shard: ShardId,
     /// Nodes that take new work.
     pub nodes_ready: u32,
-    /// Nodes that do not.
+    /// Nodes that do not, because their operator said so.
     pub nodes_draining: u32,
+    /// Nodes whose agent has not joined them yet.
+    pub nodes_joining: u32,
+    /// Nodes whose agent is not heard of any more.
+    pub nodes_lost: u32,
     /// Live allocations.
     pub allocations: u64,
     /// Requests placed since the start.

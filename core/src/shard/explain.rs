@@ -114,9 +114,9 @@ impl Shard {
 
     /// Counts over the first nodes that there are.
     fn count_all(&self, request: &PlacementRequest, examined_max: u64, refusal: &mut Refusal) {
-        let (mut tallies, mut ready, mut draining) = (Tallies::of(request), 0u64, 0u64);
+        let (mut tallies, mut ready, mut not_ready) = (Tallies::of(request), 0u64, 0u64);
         for room in self.nodes.rooms() {
-            if ready + draining == examined_max {
+            if ready + not_ready == examined_max {
                 break;
             }
             match room.state {
@@ -124,13 +124,13 @@ impl Shard {
                     tallies.count(room);
                     ready += 1;
                 }
-                Some(NodeState::Draining) => draining += 1,
+                Some(_) => not_ready += 1,
                 None => {}
             }
         }
-        refusal.examined = ready + draining;
+        refusal.examined = ready + not_ready;
         tallies.report(refusal);
-        report_plain(Check::NotReady, draining, refusal);
+        report_plain(Check::NotReady, not_ready, refusal);
     }
 
     /// As [`count_all`](Self::count_all), for requests that name nodes or custom resources.
@@ -146,7 +146,7 @@ impl Shard {
             named.sort_unstable();
         }
         let custom = request.demand.custom();
-        let (mut tallies, mut draining) = (Tallies::of(request), 0);
+        let (mut tallies, mut not_ready) = (Tallies::of(request), 0);
         let (mut not_candidate, mut not_selected, mut tainted) = (0, 0, 0);
         let mut of_custom: Vec<Tally> = custom.iter().map(|&(_, amount)| Tally::of(amount.units())).collect();
         for (slot, room) in (0..).zip(self.nodes.rooms()) {
@@ -164,8 +164,8 @@ impl Shard {
                 not_selected += 1;
             } else if excluded.is_some() {
                 tainted += 1;
-            } else if state == NodeState::Draining {
-                draining += 1;
+            } else if state != NodeState::Ready {
+                not_ready += 1;
             } else {
                 tallies.count(room);
                 for (tally, &(id, _)) in of_custom.iter_mut().zip(custom) {
@@ -176,7 +176,7 @@ impl Shard {
         report_plain(candidate_check(request), not_candidate, refusal);
         report_plain(Check::Selector, not_selected, refusal);
         report_plain(Check::Taint, tainted, refusal);
-        report_plain(Check::NotReady, draining, refusal);
+        report_plain(Check::NotReady, not_ready, refusal);
         tallies.report(refusal);
         for (tally, &(id, _)) in of_custom.iter().zip(custom) {
             tally.report(Check::Custom(id), 1, refusal);

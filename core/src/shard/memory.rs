@@ -61,7 +61,7 @@ mod tests {
                 taints: crate::node::Taints::default(),
             };
             let (id, ordinal) = (NodeId(id), Ordinal(id));
-            let node = NodeRegistration { id, ordinal, partition: PartitionId(0), spec };
+            let node = NodeRegistration { id, ordinal, partition: PartitionId(0), agent: None, spec };
             shard.step([Command::AddNode(Box::new(node))], Time(0), &mut outcomes);
         }
         let before = sum(&shard, Per::Allocation);

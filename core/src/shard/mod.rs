@@ -12,9 +12,11 @@ pub use command::{
 };
 mod explain;
 mod fragmented;
+mod health;
 mod hybrid;
 pub use hybrid::{HybridSettings, WHOLE as HYBRID_WHOLE};
 mod ledger;
+mod life;
 mod memory;
 mod ranked;
 mod rankings;
@@ -139,7 +141,9 @@ impl Shard {
             Command::Release(id) => self.handle_release(id),
             Command::AddNode(registration) => return self.handle_add_node(*registration),
             Command::UpdateNode(node, spec) => self.handle_update_node(node, *spec),
-            Command::SetState(node, state) => self.handle_set_state(node, state),
+            Command::Life(node, event) => self.handle_life(node, event),
+            Command::Report(node, report) => self.handle_report(node, *report),
+            Command::SetHealth(node, unhealthy) => self.handle_set_health(node, unhealthy),
             Command::RemoveNode { node, force } => self.handle_remove_node(node, force),
             Command::ListNodes { after, limit } => return Outcome::Nodes(self.list_nodes(after, limit)),
             Command::Status { audit } => return Outcome::Status(Box::new(self.status(audit))),
@@ -237,7 +241,7 @@ impl Shard {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
         self.sums.release(&allocation.demand);
         self.nodes.give(allocation.node, &allocation.demand, allocation.gpus);
-        self.sums.shortfall_changed(&self.nodes, allocation.node);
+        self.sums.exceptions_changed(&self.nodes, allocation.node);
         self.sums.released += 1;
         self.available_grew(allocation.node);
         Ok(Outcome::Released(id))
@@ -279,11 +283,14 @@ impl Shard {
         self.selectors.node_labelled(slot, &spec.labels);
         self.rankings.node_joined(slot, spec);
         let marks = self.marks_of(slot);
-        self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
+        let state = self.nodes.state(slot);
+        if state == NodeState::Ready {
+            self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
+            self.growth += 1;
+        }
         self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot), marks);
-        self.sums.node_added(&self.nodes.cold(slot).registration.spec);
+        self.sums.node_added(&self.nodes.cold(slot).registration.spec, state);
         self.follow_hybrid(slot);
-        self.growth += 1;
         slot
     }
 
@@ -311,27 +318,6 @@ impl Shard {
         Ok(Outcome::NodeUpdated(node))
     }
 
-    fn handle_set_state(&mut self, node: NodeId, state: NodeState) -> Result<Outcome, Rejection> {
-        let slot = self.slot(node)?;
-        if self.nodes.state(slot) != state {
-            self.nodes.set_state(slot, state);
-            self.fragmentation.touch(slot);
-            self.nodes.hot_mut(slot).version += 1;
-            let ordinal = self.nodes.ordinal(slot);
-            self.sums.state_set(state);
-            match state {
-                NodeState::Ready => {
-                    let marks = self.marks_of(slot);
-                    self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
-                    self.growth += 1;
-                }
-                NodeState::Draining => self.index.remove(slot),
-            }
-            self.follow_hybrid(slot);
-        }
-        Ok(Outcome::StateSet(node, state))
-    }
-
     fn handle_remove_node(&mut self, node: NodeId, force: bool) -> Result<Outcome, Rejection> {
         let slot = self.slot(node)?;
         let allocations = self.nodes.hot(slot).allocations;
@@ -350,6 +336,8 @@ impl Shard {
         if self.nodes.state(slot) == NodeState::Ready {
             self.index.remove(slot);
         }
+        self.nodes.set_health(slot, Vec::new());
+        self.sums.exceptions_changed(&self.nodes, slot);
         self.capacities.remove(slot);
         self.selectors.node_removed(slot);
         self.rankings.node_removed(slot, &self.nodes.cold(slot).registration.spec);
@@ -383,6 +371,7 @@ impl Shard {
             cpu_available: room.cpu,
             memory_available: room.memory,
             gpus_available: hot.gpus,
+            unhealthy: self.nodes.unhealthy(slot).to_vec(),
             allocations: hot.allocations,
         }
     }
@@ -396,6 +385,8 @@ impl Shard {
             shard: self.id,
             nodes_ready: self.sums.nodes_ready,
             nodes_draining: self.sums.nodes_draining,
+            nodes_joining: self.sums.nodes_joining,
+            nodes_lost: self.sums.nodes_lost,
             allocations: self.ledger.len() as u64,
             placed: self.sums.placed,
             refused: self.sums.refused,

@@ -1,8 +1,9 @@
 //! A shard's durable state, out and in. What can be computed (availability, shortfalls, sums,
 //! both trees) is not stored but rebuilt, so it cannot disagree with what is.
 
-use super::{NodeState, Shard};
+use super::Shard;
 use crate::ids::PartitionId;
+use crate::node::NodeState;
 use crate::store::{AllocationRecord, NodeRecord, PartitionState, ShardState};
 
 impl Shard {
@@ -21,7 +22,8 @@ impl Shard {
             let partition = &mut partitions[partition];
             let (registration, state, version) =
                 (cold.registration.clone(), self.nodes.state(slot), hot.version);
-            partition.nodes.push(NodeRecord { registration, state, version });
+            let unhealthy = self.nodes.unhealthy(slot).to_vec();
+            partition.nodes.push(NodeRecord { registration, state, version, unhealthy });
             partition.allocations.extend(self.ledger.of_node(slot, &self.nodes).map(|allocation| {
                 let (id, gpus) = (allocation.id, allocation.gpus);
                 AllocationRecord { id, node: hot.id, demand: allocation.demand.clone(), gpus }
@@ -51,26 +53,33 @@ impl Shard {
         }
         nodes.sort_unstable_by_key(|node| node.registration.ordinal);
         allocations.sort_unstable_by_key(|allocation| allocation.id);
-        let states: Vec<_> = nodes.iter().map(|n| (n.registration.id, n.state, n.version)).collect();
+        let mut states = Vec::new();
         for node in nodes {
+            states.push((node.registration.id, node.state, node.version, node.unhealthy));
             self.add_node(node.registration);
         }
         for record in allocations {
             let slot = self.nodes.slot(record.node).expect("an allocation's node is in its partition");
             self.nodes.take_held(slot, &record.demand, record.gpus);
             self.sums.allocate(&record.demand);
-            self.sums.shortfall_changed(&self.nodes, slot);
+            self.sums.exceptions_changed(&self.nodes, slot);
             self.ledger.insert(record.id, slot, record.demand, record.gpus, &mut self.nodes);
-            self.index.update(slot, &self.nodes.available(slot));
+            if self.nodes.state(slot) == NodeState::Ready {
+                self.index.update(slot, &self.nodes.available(slot));
+            }
             self.follow_hybrid(slot);
         }
-        for (node, state, version) in states {
+        for (node, state, version, unhealthy) in states {
             let slot = self.nodes.slot(node).expect("just added");
-            if state == NodeState::Draining {
-                self.nodes.set_state(slot, state);
-                self.index.remove(slot);
-                self.follow_hybrid(slot);
-                self.sums.state_set(state);
+            if !unhealthy.is_empty() {
+                self.nodes.set_health(slot, unhealthy);
+                self.sums.exceptions_changed(&self.nodes, slot);
+            }
+            let before = self.nodes.state(slot);
+            if before == state && state == NodeState::Ready {
+                self.index.update(slot, &self.nodes.available(slot));
+            } else if before != state {
+                self.change_state(slot, before, state);
             }
             self.nodes.hot_mut(slot).version = version;
         }

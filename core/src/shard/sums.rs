@@ -12,6 +12,8 @@ use crate::resource::{Amount, Demand, GPU_UNIT};
 pub(super) struct Sums {
     pub(super) nodes_ready: u32,
     pub(super) nodes_draining: u32,
+    pub(super) nodes_joining: u32,
+    pub(super) nodes_lost: u32,
     pub(super) placed: u64,
     pub(super) refused: u64,
     pub(super) released: u64,
@@ -22,6 +24,8 @@ pub(super) struct Sums {
     custom: Vec<ResourceSum>,
     /// Nodes with a shortfall, and what they contribute: kept apart, because it is rare.
     shortfalls: std::collections::BTreeMap<Slot, Vec<(ResourceKind, i128)>>,
+    /// Nodes with unhealthy GPU instances, and what is hidden there.
+    hidden: std::collections::BTreeMap<Slot, i128>,
 }
 
 fn units(amount: Amount) -> i128 {
@@ -73,30 +77,28 @@ impl Sums {
         }
     }
 
-    pub(super) fn node_added(&mut self, spec: &NodeSpec) {
+    fn nodes_in(&mut self, state: NodeState) -> &mut u32 {
+        match state {
+            NodeState::Ready => &mut self.nodes_ready,
+            NodeState::Draining => &mut self.nodes_draining,
+            NodeState::Joining => &mut self.nodes_joining,
+            NodeState::Lost { .. } => &mut self.nodes_lost,
+        }
+    }
+
+    pub(super) fn node_added(&mut self, spec: &NodeSpec, state: NodeState) {
         self.capacity(spec, 1);
-        self.nodes_ready += 1;
+        *self.nodes_in(state) += 1;
     }
 
     pub(super) fn node_removed(&mut self, spec: &NodeSpec, state: NodeState) {
         self.capacity(spec, -1);
-        match state {
-            NodeState::Ready => self.nodes_ready -= 1,
-            NodeState::Draining => self.nodes_draining -= 1,
-        }
+        *self.nodes_in(state) -= 1;
     }
 
-    pub(super) fn state_set(&mut self, state: NodeState) {
-        match state {
-            NodeState::Ready => {
-                self.nodes_ready += 1;
-                self.nodes_draining -= 1;
-            }
-            NodeState::Draining => {
-                self.nodes_ready -= 1;
-                self.nodes_draining += 1;
-            }
-        }
+    pub(super) fn state_changed(&mut self, before: NodeState, after: NodeState) {
+        *self.nodes_in(before) -= 1;
+        *self.nodes_in(after) += 1;
     }
 
     /// Takes a node's capacity out, before it changes; its shortfall follows when it returns.
@@ -107,11 +109,20 @@ impl Sums {
     /// Puts a node's new capacity and shortfall in.
     pub(super) fn node_returns(&mut self, nodes: &NodeTable, slot: Slot) {
         self.capacity(&nodes.cold(slot).registration.spec, 1);
-        self.shortfall_changed(nodes, slot);
+        self.exceptions_changed(nodes, slot);
     }
 
-    /// Brings the sums up to date with the shortfall of one node.
-    pub(super) fn shortfall_changed(&mut self, nodes: &NodeTable, slot: Slot) {
+    /// Brings the sums up to date with the shortfall of one node, and with what is hidden there.
+    pub(super) fn exceptions_changed(&mut self, nodes: &NodeTable, slot: Slot) {
+        let unhealthy = nodes.hot(slot).has_unhealthy;
+        if unhealthy || !self.hidden.is_empty() {
+            self.gpu.unhealthy -= self.hidden.remove(&slot).unwrap_or(0);
+            if unhealthy {
+                let hidden = nodes.cold(slot).hidden_total();
+                self.gpu.unhealthy += hidden;
+                self.hidden.insert(slot, hidden);
+            }
+        }
         let short = nodes.hot(slot).has_shortfall;
         if !short && (self.shortfalls.is_empty() || !self.shortfalls.contains_key(&slot)) {
             return;

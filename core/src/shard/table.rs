@@ -2,12 +2,15 @@
 //! stands in a contiguous array of 24 bytes per node, what a placement writes besides in one cache
 //! line; names, labels and capacities stand apart.
 
+use std::sync::Arc;
+
+use super::health::{UnhealthyBook, forget_absent, hide, reveal};
 use crate::ids::{NodeId, Ordinal, PartitionId, ResourceId};
 use crate::index::{ResourceVector, Slot};
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::map::FixedMap;
 use crate::memory;
-use crate::node::{NodeRegistration, NodeState};
+use crate::node::{AgentFacts, NodeRegistration, NodeState};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
 
 /// No allocation: the end of a node's list.
@@ -64,6 +67,8 @@ pub(super) struct HotNode {
     pub(super) has_custom: bool,
     /// Whether anything is in use beyond capacity, so that releases pay that back first.
     pub(super) has_shortfall: bool,
+    /// Whether some GPU instance is unhealthy, so that what is free there is hidden.
+    pub(super) has_unhealthy: bool,
 }
 
 const _: () = assert!(size_of::<HotNode>() == 64, "the hot record is one cache line");
@@ -84,6 +89,8 @@ pub(super) struct ColdNode {
     pub(super) cpu_shortfall: Amount,
     pub(super) memory_shortfall: Amount,
     pub(super) gpu_shortfall: [u16; GPU_INSTANCES_MAX],
+    /// None: every GPU instance is healthy.
+    pub(super) unhealthy: Option<Box<UnhealthyBook>>,
     /// Sorted by id.
     pub(super) custom: Vec<CustomBook>,
 }
@@ -110,6 +117,7 @@ impl NodeTable {
             partition: registration.partition,
             has_custom: false,
             has_shortfall: false,
+            has_unhealthy: false,
         };
         let id = registration.id;
         let cold = ColdNode {
@@ -117,6 +125,7 @@ impl NodeTable {
             cpu_shortfall: Amount::ZERO,
             memory_shortfall: Amount::ZERO,
             gpu_shortfall: [0; GPU_INSTANCES_MAX],
+            unhealthy: None,
             custom: Vec::new(),
         };
         let slot = if let Some(slot) = self.free.pop() {
@@ -178,6 +187,26 @@ impl NodeTable {
 
     pub(super) fn hot_mut(&mut self, slot: Slot) -> &mut HotNode {
         &mut self.hot[slot as usize]
+    }
+
+    pub(super) fn hot_and_cold_mut(&mut self, slot: Slot) -> (&mut HotNode, &mut ColdNode) {
+        let cold = self.cold[slot as usize].as_mut().expect("a registered node");
+        (&mut self.hot[slot as usize], cold)
+    }
+
+    /// Brings what is kept of the GPU books up to date with them.
+    pub(super) fn follow_gpus(&mut self, slot: Slot) {
+        self.rooms[slot as usize].follow(&self.hot[slot as usize].gpus);
+    }
+
+    /// Exchanges what the node's agent said of the machine.
+    pub(super) fn set_agent(&mut self, slot: Slot, facts: AgentFacts) {
+        let (hot, cold) = self.hot_and_cold_mut(slot);
+        let known = &mut cold.registration.agent;
+        if known.as_deref() != Some(&facts) {
+            *known = Some(Arc::new(facts));
+            hot.version += 1;
+        }
     }
 
     pub(super) fn cold(&self, slot: Slot) -> &ColdNode {
@@ -318,6 +347,9 @@ impl NodeTable {
             *short -= paid;
             hot.gpus.set_free(instance, hot.gpus.free(instance) + (gpus.part - paid));
         }
+        if hot.has_unhealthy {
+            hide(hot, cold);
+        }
         if gpus.mask != 0 {
             room.follow(&hot.gpus);
         }
@@ -330,7 +362,9 @@ impl NodeTable {
     pub(super) fn respecify(&mut self, slot: Slot, spec: crate::node::NodeSpec) {
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
+        reveal(hot, cold);
         let before = std::mem::replace(&mut cold.registration.spec, spec);
+        forget_absent(hot, cold);
         let spec = &cold.registration.spec;
         (room.cpu, cold.cpu_shortfall) = rebalance(before.cpu, room.cpu, cold.cpu_shortfall, spec.cpu);
         (room.memory, cold.memory_shortfall) =
@@ -342,7 +376,9 @@ impl NodeTable {
             hot.gpus.set_free(instance, unit(spec.gpus).saturating_sub(used));
             *short = used.saturating_sub(unit(spec.gpus));
         }
+        hide(hot, cold);
         room.follow(&hot.gpus);
+        let spec = &cold.registration.spec;
         let mut custom: Vec<CustomBook> = cold
             .custom
             .iter()
@@ -377,7 +413,9 @@ impl NodeTable {
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         let spec = &cold.registration.spec;
         hot.gpus = GpuBooks::with_devices(spec.gpus);
-        *room = Room { cpu: spec.cpu, memory: spec.memory, state: Some(NodeState::Ready), ..Room::VACANT };
+        let has_agent = cold.registration.agent.is_some();
+        let state = if has_agent { NodeState::Joining } else { NodeState::Ready };
+        *room = Room { cpu: spec.cpu, memory: spec.memory, state: Some(state), ..Room::VACANT };
         room.follow(&hot.gpus);
         let custom = spec.custom.as_deref().unwrap_or(&[]);
         cold.custom = custom
@@ -391,6 +429,7 @@ impl NodeTable {
     pub(super) fn take_held(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) {
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
+        reveal(hot, cold);
         let over = |available: &mut Amount, shortfall: &mut Amount, amount: Amount| {
             let covered = amount.min(*available);
             *available = available.minus(covered);
@@ -403,6 +442,7 @@ impl NodeTable {
             hot.gpus.set_free(instance, hot.gpus.free(instance) - covered);
             cold.gpu_shortfall[usize::from(instance)] += gpus.part - covered;
         }
+        hide(hot, cold);
         room.follow(&hot.gpus);
         for &(id, amount) in demand.custom() {
             let at = match cold.custom.binary_search_by_key(&id, |book| book.id) {

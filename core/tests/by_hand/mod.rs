@@ -8,7 +8,7 @@ use std::task::Waker;
 use wharf_core::executor::{BatchRecord, Clock, Observer, Unobserved};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId};
 use wharf_core::node::{
-    Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Taint, TaintEffect, Taints, Term,
+    Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term,
 };
 use wharf_core::request::{Explain, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
@@ -226,7 +226,7 @@ impl Workload {
     /// A command for a shard that owns all partitions.
     pub(crate) fn command(&mut self) -> Command {
         let node = NodeId(u64::from(self.below(40)) + 1);
-        match self.below(32) {
+        match self.below(35) {
             0..4 => {
                 self.nodes += 1;
                 let id = self.nodes;
@@ -235,15 +235,19 @@ impl Workload {
                     ordinal: Ordinal(id),
                     partition: PartitionId((id % u64::from(self.partitions)) as u16),
                     spec: self.spec(&format!("n{id}")),
+                    agent: None,
                 }))
             }
             4..20 => Command::Place(self.request()),
             20..26 => Command::Release(self.allocation(60)),
             26 => Command::UpdateNode(node, Box::new(self.spec(&format!("n{}", node.0)))),
-            27 => Command::SetState(node, NodeState::Draining),
-            28 => Command::SetState(node, NodeState::Ready),
+            27 => Command::Life(node, LifeEvent::Drain),
+            28 => Command::Life(node, LifeEvent::Undrain),
             29 => Command::RemoveNode { node, force: self.below(4) == 0 },
             30 => Command::ListNodes { after: Ordinal(node.0), limit: 3 },
+            31 => Command::Life(node, LifeEvent::Lose),
+            32 => Command::Life(node, LifeEvent::Beat),
+            33 => Command::SetHealth(node, vec![(0, "Xid 79".into())]),
             _ => Command::Status { audit: false },
         }
     }

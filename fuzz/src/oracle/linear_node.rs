@@ -2,14 +2,15 @@
 //! available is the difference, and nothing where more is in use than there is.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use wharf_core::ids::ResourceId;
 use wharf_core::index::ResourceVector;
-use wharf_core::node::{NodeRegistration, NodeSpec, Operator, Selector};
+use wharf_core::node::{LifeEvent, NodeRegistration, NodeSpec, NodeState, Operator, Selector};
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuBooks, GpuRequest};
 
-use super::fragmentation::{FragmentationScan, NodeState, Price};
+use super::fragmentation::{FragmentationScan, NodeState as PricedState, Price};
 
 /// GPU instances of the largest node.
 pub(super) const INSTANCES: usize = 16;
@@ -19,7 +20,12 @@ pub(super) const DEVICE: i64 = 10_000;
 #[derive(Clone, Debug)]
 pub(super) struct LinearNode {
     pub(super) registration: NodeRegistration,
-    pub(super) draining: bool,
+    /// Whether its operator wants no new work there.
+    pub(super) drained: bool,
+    /// Where its agent is, or ready for one that has none.
+    pub(super) presence: Presence,
+    /// Why an instance offers nothing, per unhealthy one.
+    pub(super) unhealthy: BTreeMap<u8, Arc<str>>,
     pub(super) allocations: u32,
     /// Counts its changes, as the list of nodes shows them.
     pub(super) version: u64,
@@ -27,6 +33,14 @@ pub(super) struct LinearNode {
     memory_used: i64,
     gpu_used: [i64; INSTANCES],
     custom_used: BTreeMap<ResourceId, i64>,
+}
+
+/// Where a node's agent is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    Joining,
+    Here,
+    Lost,
 }
 
 /// What a node has too little of, and by how much.
@@ -51,9 +65,12 @@ pub(super) fn custom_total(spec: &NodeSpec, id: ResourceId) -> i64 {
 
 impl LinearNode {
     pub(super) fn new(registration: NodeRegistration) -> Self {
+        let has_agent = registration.agent.is_some();
         Self {
             registration,
-            draining: false,
+            drained: false,
+            presence: if has_agent { Presence::Joining } else { Presence::Here },
+            unhealthy: BTreeMap::new(),
             allocations: 0,
             version: 0,
             cpu_used: 0,
@@ -76,7 +93,64 @@ impl LinearNode {
     }
 
     pub(super) fn gpu_free(&self, instance: usize) -> i64 {
+        if self.unhealthy.contains_key(&(instance as u8)) { 0 } else { self.gpu_left(instance) }
+    }
+
+    fn gpu_left(&self, instance: usize) -> i64 {
         (self.gpu_total(instance) - self.gpu_used[instance]).max(0)
+    }
+
+    /// What is left of unhealthy instances.
+    pub(super) fn gpu_hidden(&self) -> i64 {
+        self.unhealthy.keys().map(|&instance| self.gpu_left(usize::from(instance))).sum()
+    }
+
+    pub(super) fn state(&self) -> NodeState {
+        match (self.presence, self.drained) {
+            (Presence::Joining, _) => NodeState::Joining,
+            (Presence::Lost, draining) => NodeState::Lost { draining },
+            (Presence::Here, true) => NodeState::Draining,
+            (Presence::Here, false) => NodeState::Ready,
+        }
+    }
+
+    /// Follows an event; false where it cannot be.
+    pub(super) fn live(&mut self, event: LifeEvent) -> bool {
+        let before = self.state();
+        match event {
+            LifeEvent::Beat => self.presence = Presence::Here,
+            LifeEvent::Report if self.presence == Presence::Lost => self.presence = Presence::Here,
+            LifeEvent::Report => {}
+            LifeEvent::Lose => self.presence = Presence::Lost,
+            LifeEvent::Drain => {
+                self.drained = true;
+                if self.presence == Presence::Joining {
+                    self.presence = Presence::Here;
+                }
+            }
+            LifeEvent::Undrain if self.drained || self.presence == Presence::Here => self.drained = false,
+            LifeEvent::Undrain => return false,
+        }
+        self.version += u64::from(self.state() != before);
+        true
+    }
+
+    /// New capacity and labels.
+    pub(super) fn update(&mut self, spec: NodeSpec) {
+        self.unhealthy.retain(|&instance, _| instance < spec.gpus);
+        self.registration.spec = spec;
+        self.version += 1;
+    }
+
+    /// Other unhealthy instances; whether any was healed.
+    pub(super) fn set_health(&mut self, unhealthy: &[(u8, Arc<str>)]) -> bool {
+        let gpus = self.registration.spec.gpus;
+        let now: BTreeMap<u8, Arc<str>> =
+            unhealthy.iter().filter(|(instance, _)| *instance < gpus).cloned().collect();
+        let healed = self.unhealthy.keys().any(|instance| !now.contains_key(instance));
+        self.version += u64::from(now != self.unhealthy);
+        self.unhealthy = now;
+        healed
     }
 
     fn custom_free(&self, id: ResourceId) -> i64 {
@@ -135,8 +209,7 @@ impl LinearNode {
 
     /// Whether the node could hold `demand` if nothing ran there.
     pub(super) fn could_hold(&self, demand: &Demand) -> bool {
-        let mut empty = Self::new(self.registration.clone());
-        empty.draining = false;
+        let empty = Self::new(self.registration.clone());
         empty.lacks(demand).is_empty()
     }
 
@@ -179,7 +252,7 @@ impl LinearNode {
         }
         let labels = &self.registration.spec.labels;
         let model = labels.iter().find(|(key, _)| *key == "gpu-model").map(|(_, value)| value.into());
-        scan.price(request, &NodeState { cpu: self.cpu_free(), gpus: &gpus, model: model.as_ref() })
+        scan.price(request, &PricedState { cpu: self.cpu_free(), gpus: &gpus, model: model.as_ref() })
     }
 
     /// An allocation begins (`sign` 1) or ends (-1).

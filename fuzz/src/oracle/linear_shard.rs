@@ -1,11 +1,12 @@
 //! A shard as a plain list of nodes: follows the same commands and says what each must answer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId};
 use wharf_core::index::{Dimension, Geometry};
-use wharf_core::node::{NodeSpec, NodeState};
+use wharf_core::node::{AgentReport, DEVICE_GONE, LifeEvent, NodeSpec, NodeState};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuAssignment};
 use wharf_core::rng::Rng;
@@ -67,7 +68,7 @@ impl LinearShard {
             placed: 0,
             refused: 0,
             released: 0,
-            settled_growth: None,
+            settled_growth: Some(0),
             last_growth: 0,
             fragmentation: FragmentationScan::default(),
             hybrid: HybridSettings::default(),
@@ -101,7 +102,9 @@ impl LinearShard {
         (0..self.nodes.len())
             .filter(|&at| {
                 let node = &self.nodes[at];
-                named(request, node) && !node.draining && node.lacks(&request.demand).is_empty()
+                named(request, node)
+                    && node.state() == NodeState::Ready
+                    && node.lacks(&request.demand).is_empty()
             })
             .collect()
     }
@@ -192,7 +195,9 @@ impl LinearShard {
             Command::AddNode(registration) => {
                 self.nodes.push(LinearNode::new((**registration).clone()));
                 self.nodes.sort_by_key(|node| node.registration.ordinal);
-                self.settled_growth = None;
+                if registration.agent.is_none() {
+                    self.settled_growth = None;
+                }
                 match outcome {
                     Outcome::NodeAdded(id) if *id == registration.id => Ok(()),
                     other => differs(other, registration.id),
@@ -207,9 +212,14 @@ impl LinearShard {
                     matches!(outcome, Outcome::NodeUpdated(n) if n == id),
                 )
             }
-            Command::SetState(id, state) => {
-                let known = self.set_state(*id, *state);
-                let done = matches!(outcome, Outcome::StateSet(n, s) if n == id && s == state);
+            Command::Life(id, event) => self.compare_life(*id, *event, outcome),
+            Command::Report(id, report) => {
+                self.report(*id, report);
+                self.compare_life(*id, LifeEvent::Report, outcome)
+            }
+            Command::SetHealth(id, unhealthy) => {
+                let known = self.set_health(*id, unhealthy);
+                let done = matches!(outcome, Outcome::HealthSet(n) if n == id);
                 compare_node_outcome(*id, known, outcome, done)
             }
             Command::RemoveNode { node, force } => self.compare_remove(*node, *force, outcome),
@@ -285,7 +295,7 @@ impl LinearShard {
                 count_lack(&mut refusal.checks, Check::Selector, 0);
             } else if tainted(request, node) {
                 count_lack(&mut refusal.checks, Check::Taint, 0);
-            } else if node.draining {
+            } else if node.state() != NodeState::Ready {
                 count_lack(&mut refusal.checks, Check::NotReady, 0);
             } else {
                 for lack in node.lacks(&request.demand) {
@@ -322,25 +332,70 @@ impl LinearShard {
         let Some(node) = self.node_mut(id) else {
             return false;
         };
-        node.registration.spec = spec.clone();
-        node.version += 1;
+        node.update(spec.clone());
         self.settled_growth = None;
         true
     }
 
-    fn set_state(&mut self, id: NodeId, state: NodeState) -> bool {
+    fn set_health(&mut self, id: NodeId, unhealthy: &[(u8, Arc<str>)]) -> bool {
         let Some(node) = self.node_mut(id) else {
             return false;
         };
-        let draining = state == NodeState::Draining;
-        if node.draining != draining {
-            node.draining = draining;
-            node.version += 1;
-            if !draining {
-                self.settled_growth = None;
-            }
+        if node.set_health(unhealthy) {
+            self.settled_growth = None;
         }
         true
+    }
+
+    /// Reports of the operations name their devices in the same order and boot each time: devices
+    /// that are missing are the last ones, and stay as unhealthy instances.
+    fn report(&mut self, id: NodeId, report: &AgentReport) {
+        let Some(node) = self.node_mut(id) else {
+            return;
+        };
+        let mut facts = node.registration.agent.as_deref().cloned().unwrap_or_default();
+        facts.boot = Arc::clone(&report.boot);
+        let mut unhealthy: Vec<(u8, Arc<str>)> = Vec::new();
+        for (instance, (device, fault)) in (0u8..).zip(&report.gpus) {
+            if usize::from(instance) == facts.gpus.len() {
+                facts.gpus.push(device.clone());
+            }
+            unhealthy.extend(fault.iter().map(|fault| (instance, Arc::clone(fault))));
+        }
+        unhealthy.extend((report.gpus.len()..facts.gpus.len()).map(|i| (i as u8, DEVICE_GONE.into())));
+        let spec = NodeSpec { gpus: facts.gpus.len() as u8, ..report.spec.clone() };
+        let updated = node.registration.spec != spec;
+        if updated {
+            node.update(spec);
+        }
+        let facts = Some(Arc::new(facts));
+        node.version += u64::from(node.registration.agent != facts);
+        node.registration.agent = facts;
+        if updated {
+            self.settled_growth = None;
+        }
+        self.set_health(id, &unhealthy);
+    }
+
+    fn compare_life(&mut self, id: NodeId, event: LifeEvent, outcome: &Outcome) -> Result<(), String> {
+        let Some(node) = self.node_mut(id) else {
+            return compare_node_outcome(id, false, outcome, false);
+        };
+        let before = node.state();
+        let legal = node.live(event);
+        let after = node.state();
+        if before != after && after == NodeState::Ready {
+            self.settled_growth = None;
+        }
+        match outcome {
+            Outcome::StateSet(node, state) if legal && (*node, *state) == (id, after) => Ok(()),
+            Outcome::Rejected(Rejection::IllegalChange { node, illegal })
+                if !legal && *node == id && (illegal.state, illegal.event) == (before, event) =>
+            {
+                Ok(())
+            }
+            other => differs(other, format!("{id} {after:?} after {before:?}, legal: {legal}")),
+        }
     }
 
     fn compare_remove(&mut self, id: NodeId, force: bool, outcome: &Outcome) -> Result<(), String> {
@@ -371,18 +426,24 @@ impl LinearShard {
     }
 
     fn compare_status(&self, status: &ShardStatus) -> Result<(), String> {
-        let draining = self.nodes.iter().filter(|node| node.draining).count();
+        let in_state =
+            |names: &[NodeState]| self.nodes.iter().filter(|node| names.contains(&node.state())).count();
+        let lost = [NodeState::Lost { draining: false }, NodeState::Lost { draining: true }];
         let counts = (
             status.nodes_ready as usize,
             status.nodes_draining as usize,
+            status.nodes_joining as usize,
+            status.nodes_lost as usize,
             status.allocations as usize,
             status.placed,
             status.refused,
             status.released,
         );
         let expected = (
-            self.nodes.len() - draining,
-            draining,
+            in_state(&[NodeState::Ready]),
+            in_state(&[NodeState::Draining]),
+            in_state(&[NodeState::Joining]),
+            in_state(&lost),
             self.allocations.len(),
             self.placed,
             self.refused,
@@ -415,12 +476,14 @@ impl LinearShard {
             sum.allocated += i128::from(allocated);
             sum.shortfall += i128::from(shortfall);
         };
+        let mut hidden = 0;
         for node in &self.nodes {
             let spec = &node.registration.spec;
             let (used, beyond) = (node.used(), node.beyond());
             add(ResourceKind::Cpu, spec.cpu.units(), used[0], beyond[0]);
             add(ResourceKind::Memory, spec.memory.units(), used[1], beyond[1]);
             add(ResourceKind::Gpu, i64::from(spec.gpus) * DEVICE, used[2], beyond[2]);
+            hidden += i128::from(node.gpu_hidden());
             for &(id, total) in spec.custom.as_deref().unwrap_or(&[]) {
                 add(ResourceKind::Custom(id), total.units(), 0, 0);
             }
@@ -429,6 +492,7 @@ impl LinearShard {
                 add(ResourceKind::Custom(id), 0, used, beyond);
             }
         }
+        sums.entry(ResourceKind::Gpu).or_default().unhealthy = hidden;
         sums
     }
 
@@ -447,9 +511,9 @@ impl LinearShard {
             }
             for record in &partition.nodes {
                 let node = self.nodes.iter().find(|node| node.registration == record.registration);
-                let state = if record.state == NodeState::Draining { Some(true) } else { Some(false) };
-                if node.map(|node| node.draining) != state
-                    || node.map(|node| node.version) != Some(record.version)
+                let unhealthy = record.unhealthy.iter().cloned().collect();
+                if node.map(|node| (node.state(), node.version, &node.unhealthy))
+                    != Some((record.state, record.version, &unhealthy))
                 {
                     return differs(record, node);
                 }
@@ -495,7 +559,8 @@ fn compare_node_outcome(id: NodeId, known: bool, outcome: &Outcome, done: bool) 
 fn same_node(node: &LinearNode, view: &NodeView) -> bool {
     let gpus = (0..16u8).all(|i| i64::from(view.gpus_available.free(i)) == node.gpu_free(usize::from(i)));
     view.registration == node.registration
-        && (view.state == NodeState::Draining) == node.draining
+        && view.state == node.state()
+        && view.unhealthy.iter().cloned().eq(node.unhealthy.clone())
         && (view.version, view.allocations) == (node.version, node.allocations)
         && view.cpu_available.units() == node.cpu_free()
         && view.memory_available.units() == node.memory_free()

@@ -18,11 +18,12 @@ use crate::codec::{
     try_encode_frame,
 };
 use crate::protocol::{
-    ALPN, DrainRequest, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, ListReply, ListRequest, NodesReply,
-    NodesRequest, PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2,
-    PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, Reason, ReleaseBatch, ReleaseBatchReply,
-    ReleaseReply, ReleaseRequest, RemoveRequest, Resume, StatusReply, StatusRequest, VERSION_MAX,
-    VERSION_MIN, WireAllocation,
+    ALPN, DETAILS_VERSION, DrainRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply, HeartbeatRequest, Hello,
+    HelloReply, Kind, ListDetailsReply, ListReply, ListRequest, NodesReply, NodesRequest,
+    PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceReply,
+    PlaceReplyV2, PlaceRequest, PlaceRequestV2, Reason, ReleaseBatch, ReleaseBatchReply, ReleaseReply,
+    ReleaseRequest, RemoveRequest, ReportReply, ReportRequest, Resume, StatusDetailsReply, StatusReply,
+    StatusRequest, VERSION_MAX, VERSION_MIN, WireAllocation,
 };
 use crate::tls::client_crypto;
 
@@ -150,6 +151,7 @@ impl Client {
         self.call_version(kind, 1, request).await
     }
 
+    /// As [`call`](Self::call), for a reply in another version of its body.
     async fn call_version<Q: Serialize, R: DeserializeOwned>(
         &self,
         kind: Kind,
@@ -300,6 +302,38 @@ impl Client {
     /// As [`call`](Self::call).
     pub async fn remove_nodes(&self, request: &RemoveRequest) -> Result<NodesReply, ClientError> {
         self.call(Kind::RemoveNodes, request).await
+    }
+
+    /// A page of nodes with their life, health and topology.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn list_node_details(&self, request: &ListRequest) -> Result<ListDetailsReply, ClientError> {
+        self.call_version(Kind::ListNodes, DETAILS_VERSION, request).await
+    }
+
+    /// The status with node life and health.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn status_details(&self, request: &StatusRequest) -> Result<StatusDetailsReply, ClientError> {
+        self.call_version(Kind::Status, DETAILS_VERSION, request).await
+    }
+
+    /// What a node's agent found.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); what is wrong with the report itself stands in the reply.
+    pub async fn report(&self, request: &ReportRequest) -> Result<ReportReply, ClientError> {
+        self.call(Kind::Report, request).await
+    }
+
+    /// A node's agent lives.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn heartbeat(&self, request: &HeartbeatRequest) -> Result<HeartbeatReply, ClientError> {
+        self.call(Kind::Heartbeat, request).await
     }
 
     /// One page of nodes.

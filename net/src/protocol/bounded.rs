@@ -32,11 +32,13 @@ macro_rules! fields {
 }
 
 fields! {
+    Boot = "boot";
     Candidates = "candidates";
     Checks = "checks";
     Client = "client";
     Custom = "custom";
     Fallbacks = "fallbacks";
+    Fault = "fault";
     Field = "field";
     Gpus = "gpus";
     GpusAvailable = "gpus_available";
@@ -44,6 +46,7 @@ fields! {
     Key = "key";
     Labels = "labels";
     Message = "message";
+    Model = "model";
     Name = "name";
     Names = "names";
     NodeName = "node_name";
@@ -52,6 +55,7 @@ fields! {
     PreferredNodes = "preferred_nodes";
     PreferredSelectors = "preferred_selectors";
     Queue = "queue";
+    Reason = "reason";
     Replies = "replies";
     Requests = "requests";
     Resource = "resource";
@@ -62,6 +66,8 @@ fields! {
     Taints = "taints";
     Tenant = "tenant";
     Tolerations = "tolerations";
+    Unhealthy = "unhealthy";
+    Uuid = "uuid";
     Value = "value";
     Values = "values";
 }

@@ -26,11 +26,15 @@ pub enum Kind {
     ListNodes = 10,
     /// Sums, counters, and an audit on demand.
     Status = 11,
+    /// What a node's agent found: registers its node, or brings it up to date.
+    Report = 12,
+    /// A node's agent lives.
+    Heartbeat = 13,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 13] = [
         Self::Hello,
         Self::Place,
         Self::PlaceBatch,
@@ -42,6 +46,8 @@ impl Kind {
         Self::RemoveNodes,
         Self::ListNodes,
         Self::Status,
+        Self::Report,
+        Self::Heartbeat,
     ];
 
     /// Its number on the wire.
@@ -71,6 +77,8 @@ impl Kind {
             Self::RemoveNodes => "remove_nodes",
             Self::ListNodes => "list_nodes",
             Self::Status => "status",
+            Self::Report => "report",
+            Self::Heartbeat => "heartbeat",
         }
     }
 }

@@ -4,6 +4,8 @@
 //! them, so every number that selects a meaning is written out and never changes it. A new
 //! field needs a new body version; old versions stay readable.
 
+mod agent;
+pub use agent::*;
 mod kind;
 pub use kind::Kind;
 mod message;
@@ -26,6 +28,8 @@ pub const ALPN: &[u8] = b"wharf/1";
 pub const VERSION_MIN: u8 = 1;
 /// The newest protocol version that this code speaks.
 pub const VERSION_MAX: u8 = 1;
+/// The body version of `ListNodes` and `Status` that has node life, health and topology.
+pub const DETAILS_VERSION: u8 = 2;
 /// The UDP port when none is given.
 pub const PORT_DEFAULT: u16 = 7411;
 

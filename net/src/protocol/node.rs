@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NODES_PER_MESSAGE_MAX};
 
 use super::bounded::{self, field};
-use super::{Fault, NamedAmount, Pair, ReasonCode};
+use super::{Fault, GpuBody, NamedAmount, Pair, ReasonCode};
 
 /// A name in a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -14,6 +14,13 @@ pub struct Name(#[serde(deserialize_with = "bounded::name::<_, field::Names>")] 
 pub const NODE_READY: u8 = 1;
 /// The node takes no new work.
 pub const NODE_DRAINING: u8 = 2;
+
+/// Registered by an agent that has not beaten yet: takes no new work.
+pub const NODE_JOINING: u8 = 3;
+/// Its agent is silent: takes no new work until it is back.
+pub const NODE_LOST: u8 = 4;
+/// As [`NODE_LOST`], and it takes none when it is back either.
+pub const NODE_LOST_DRAINING: u8 = 5;
 
 /// Keeps work away from a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -144,6 +151,49 @@ pub struct ListReply {
     /// In order of registration.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Nodes, NODES_PER_MESSAGE_MAX>")]
     pub nodes: Vec<NodeStatus>,
+    /// There may be more: ask again, after the last ordinal of this page.
+    pub more: bool,
+}
+
+/// A GPU instance that offers nothing to new work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnhealthyBody {
+    /// Its number.
+    pub instance: u8,
+    /// Why.
+    #[serde(deserialize_with = "bounded::prose::<_, field::Reason>")]
+    pub reason: String,
+}
+
+/// What a node's agent said last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentBody {
+    /// Which start of the machine.
+    #[serde(deserialize_with = "bounded::name::<_, field::Boot>")]
+    pub boot: String,
+    /// The GPU devices, by instance.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
+    pub gpus: Vec<GpuBody>,
+}
+
+/// A node as it stands, with its health and what its agent said.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeDetails {
+    /// As body version 1 has it.
+    pub status: NodeStatus,
+    /// Unhealthy GPU instances, ascending. Their free part is not in `gpus_available`.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Unhealthy, GPU_INSTANCES_MAX>")]
+    pub unhealthy: Vec<UnhealthyBody>,
+    /// None where no agent keeps the node.
+    pub agent: Option<AgentBody>,
+}
+
+/// A page of nodes, body version 2.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ListDetailsReply {
+    /// In order of registration.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Nodes, NODES_PER_MESSAGE_MAX>")]
+    pub nodes: Vec<NodeDetails>,
     /// There may be more: ask again, after the last ordinal of this page.
     pub more: bool,
 }

@@ -62,6 +62,8 @@ reasons! {
     StaleSequence = 111, "stale_sequence";
     /// The sequence is further ahead than a session may be.
     SequenceOutOfWindow = 112, "sequence_out_of_window";
+    /// The node is in a state that cannot follow what was asked.
+    IllegalChange = 118, "illegal_change";
     /// A check that a node failed: it is not among the named candidates.
     NotACandidate = 150, "not_a_candidate";
     /// A check that a node failed: its labels do not satisfy the selector.

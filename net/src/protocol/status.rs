@@ -34,7 +34,7 @@ pub struct ShardStatusBody {
     pub shard: u16,
     /// Nodes that take new work.
     pub nodes_ready: u32,
-    /// Nodes that do not.
+    /// Nodes that do not, whatever the reason.
     pub nodes_draining: u32,
     /// Live allocations.
     pub allocations: u64,
@@ -69,4 +69,26 @@ pub struct StatusReply {
     pub resources: Vec<ResourceStatus>,
     /// The canonical hash of the books, when an audit was asked for: every invariant held.
     pub books_hash: Option<u128>,
+}
+
+/// Why nodes of one shard take no new work; the rest of them is draining.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ShardLife {
+    /// Registered by an agent that has not beaten yet.
+    pub joining: u32,
+    /// Their agent is silent.
+    pub lost: u32,
+}
+
+/// The whole service, body version 2.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct StatusDetailsReply {
+    /// As body version 1 has it.
+    pub status: StatusReply,
+    /// Per shard of `status`.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Shards, { SHARDS_MAX as usize }>")]
+    pub life: Vec<ShardLife>,
+    /// Per resource of `status`: what is free and hidden because it is unhealthy, in 1/10 000.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Unhealthy, { RESOURCE_KINDS_MAX + 3 }>")]
+    pub unhealthy: Vec<i128>,
 }

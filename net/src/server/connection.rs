@@ -15,15 +15,17 @@ use wharf_core::time::Time;
 
 use super::io_thread::Io;
 use super::operation::{Complete, Operation, Parts};
-use super::reader::{BODY_VERSION, FrameReader, fault_frame, frame_fault, read_any_version, read_body};
+use super::reader::{
+    BODY_VERSION, FrameReader, fault_frame, frame_fault, read_any_version, read_body, read_body_up_to,
+};
 use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::{HELLO_PATIENCE, LAST_BYTES_PATIENCE, ServerShared};
 use crate::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame};
 use crate::convert::placement_request;
 use crate::protocol::{
-    Fault, Hello, HelloReply, Kind, PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchV2, PlaceReplyV2,
-    PlaceRequest, PlaceRequestV2, Reason, ReasonCode, ReleaseBatch, ReleaseBatchReply, ReleaseReply,
-    ReleaseRequest, VERSION_MAX, VERSION_MIN,
+    DETAILS_VERSION, Fault, Hello, HelloReply, Kind, ListDetailsReply, ListReply, PLACE_VERSION_PREFERENCES,
+    PlaceBatch, PlaceBatchV2, PlaceReplyV2, PlaceRequest, PlaceRequestV2, Reason, ReasonCode, ReleaseBatch,
+    ReleaseBatchReply, ReleaseReply, ReleaseRequest, VERSION_MAX, VERSION_MIN,
 };
 use crate::session::{Admission, Session};
 
@@ -371,7 +373,7 @@ async fn handle_request(
             let version = frame.header.version;
             let request = match version {
                 PLACE_VERSION_PREFERENCES => read_any_version(frame)?,
-                _ => read_body::<PlaceRequest>(frame)?.into(),
+                _ => read_body_up_to::<PlaceRequest>(frame, PLACE_VERSION_PREFERENCES)?.into(),
             };
             handle_place(io, state, (sequence, version), request, now).await;
             return Ok(());
@@ -387,7 +389,10 @@ async fn handle_request(
             let version = frame.header.version;
             let requests = match version {
                 PLACE_VERSION_PREFERENCES => read_any_version::<PlaceBatchV2>(frame)?.requests,
-                _ => read_body::<PlaceBatch>(frame)?.requests.into_iter().map(Into::into).collect(),
+                _ => {
+                    let batch: PlaceBatch = read_body_up_to(frame, PLACE_VERSION_PREFERENCES)?;
+                    batch.requests.into_iter().map(Into::into).collect()
+                }
             };
             handle_place_batch(io, state, (sequence, version), requests, now).await;
             return Ok(());
@@ -402,9 +407,12 @@ async fn handle_request(
         Kind::UpdateNodes => RegistrarRequest::Update(read_body(frame)?),
         Kind::DrainNodes => RegistrarRequest::Drain(read_body(frame)?),
         Kind::RemoveNodes => RegistrarRequest::Remove(read_body(frame)?),
-        Kind::ListNodes => RegistrarRequest::List(read_body(frame)?),
-        Kind::Status => RegistrarRequest::Status(read_body(frame)?),
+        Kind::ListNodes => RegistrarRequest::List(read_body_up_to(frame, DETAILS_VERSION)?),
+        Kind::Status => RegistrarRequest::Status(read_body_up_to(frame, DETAILS_VERSION)?),
+        Kind::Report => RegistrarRequest::Report(Box::new(read_body(frame)?)),
+        Kind::Heartbeat => RegistrarRequest::Heartbeat(read_body(frame)?),
     };
+    let version = frame.header.version;
     let answer = io.registrar.ask(to_registrar).await?;
     let (io, state) = (Rc::clone(io), Rc::clone(state));
     tokio::task::spawn_local(async move {
@@ -415,8 +423,24 @@ async fn handle_request(
                 state.reply(kind, sequence, &reply);
                 io.observe_parts(kind, reply.replies.iter().map(|reply| reply.reason));
             }
-            Ok(RegistrarReply::List(reply)) => state.reply(kind, sequence, &reply),
-            Ok(RegistrarReply::Status(reply)) => state.reply(kind, sequence, &*reply),
+            Ok(RegistrarReply::List(reply)) if version == BODY_VERSION => {
+                let ListDetailsReply { nodes, more } = reply;
+                let nodes = nodes.into_iter().map(|node| node.status).collect();
+                state.reply(kind, sequence, &ListReply { nodes, more });
+            }
+            Ok(RegistrarReply::List(reply)) => state.reply_version(kind, version, sequence, &reply),
+            Ok(RegistrarReply::Status(reply)) if version == BODY_VERSION => {
+                state.reply(kind, sequence, &reply.status);
+            }
+            Ok(RegistrarReply::Status(reply)) => state.reply_version(kind, version, sequence, &*reply),
+            Ok(RegistrarReply::Report(reply)) => {
+                reason = reply.reason;
+                state.reply(kind, sequence, &reply);
+            }
+            Ok(RegistrarReply::Heartbeat(reply)) => {
+                reason = reply.reason;
+                state.reply(kind, sequence, &reply);
+            }
             Ok(RegistrarReply::Exported(_)) | Err(_) => {
                 reason = Reason::Unavailable.into();
                 state.reply_fault(kind.number(), sequence, &gone());

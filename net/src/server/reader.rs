@@ -7,7 +7,7 @@ use crate::codec::{
     FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
     encode_frame, split_extensions,
 };
-use crate::protocol::{FRAME_BYTES_MAX, Fault, Kind, PLACE_VERSION_PREFERENCES, Reason};
+use crate::protocol::{FRAME_BYTES_MAX, Fault, Reason};
 
 /// The version of every body of protocol version 1, but of what later versions of one kind have.
 pub(super) const BODY_VERSION: u8 = 1;
@@ -82,17 +82,17 @@ pub(super) fn fault_frame(kind: u16, sequence: u64, fault: &Fault) -> Vec<u8> {
 
 /// Reads the body of a frame: version, body, extensions.
 pub(super) fn read_body<T: DeserializeOwned>(frame: &FrameRef<'_>) -> Result<T, Fault> {
+    read_body_up_to(frame, BODY_VERSION)
+}
+
+/// As [`read_body`], of a request whose reply has several versions: the request's own says which
+/// is wanted, up to `newest`; its body is the same in all.
+pub(super) fn read_body_up_to<T: DeserializeOwned>(frame: &FrameRef<'_>, newest: u8) -> Result<T, Fault> {
     let header = &frame.header;
-    if header.version != BODY_VERSION {
-        let newest = match Kind::from_number(header.kind) {
-            Some(Kind::Place | Kind::PlaceBatch) => PLACE_VERSION_PREFERENCES,
-            _ => BODY_VERSION,
-        };
-        let remedy = if newest == BODY_VERSION { "1".to_owned() } else { format!("1 to {newest}") };
-        let message = format!(
-            "body version {} of kind {} is unknown: send version {remedy}",
-            header.version, header.kind
-        );
+    if !(BODY_VERSION..=newest).contains(&header.version) {
+        let to = if newest == BODY_VERSION { String::new() } else { format!(" to {newest}") };
+        let message =
+            format!("body version {} of kind {} is unknown: send version 1{to}", header.version, header.kind);
         return Err(Fault::new(Reason::UnknownVersion, message));
     }
     read_any_version(frame)

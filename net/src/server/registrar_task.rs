@@ -1,5 +1,7 @@
 //! The registrar's task: the one owner of the global records serves node commands and status.
 
+mod agents;
+
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -8,7 +10,7 @@ use slab::Slab;
 use tokio::sync::{Notify, mpsc, oneshot};
 use wharf_core::ids::{NodeId, Ordinal, PartitionId};
 use wharf_core::limits::{NODES_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX, SHARDS_MAX};
-use wharf_core::node::NodeState;
+use wharf_core::node::LifeEvent;
 use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::router::{Port, PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome, ResourceSum, ShardStatus};
@@ -17,10 +19,11 @@ use wharf_core::store::{ShardState, books_hash};
 use super::ServerShared;
 use super::operation::{split_tag, tag};
 use crate::codec::encode_body;
-use crate::convert::{node_spec, node_status, registrar_fault, rejection_fault, resource_name};
+use crate::convert::{node_details, node_spec, registrar_fault, rejection_fault, resource_name};
 use crate::protocol::{
-    DrainRequest, FRAME_BYTES_MAX, Fault, ListReply, ListRequest, NodeBody, NodeReply, NodesReply,
-    NodesRequest, Reason, RemoveRequest, ResourceStatus, ShardStatusBody, StatusReply, StatusRequest,
+    DrainRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply, HeartbeatRequest, ListDetailsReply, ListRequest,
+    NodeBody, NodeReply, NodesReply, NodesRequest, Reason, RemoveRequest, ReportReply, ReportRequest,
+    ResourceStatus, ShardLife, ShardStatusBody, StatusDetailsReply, StatusReply, StatusRequest,
 };
 
 /// Bytes of the nodes of one page: with the frame's header and the list's length they fit a frame.
@@ -43,6 +46,10 @@ pub enum RegistrarRequest {
     List(ListRequest),
     /// Sums and counters.
     Status(StatusRequest),
+    /// What an agent found.
+    Report(Box<ReportRequest>),
+    /// An agent lives.
+    Heartbeat(HeartbeatRequest),
     /// The durable state of every shard; then the task ends.
     Stop,
 }
@@ -53,9 +60,13 @@ pub enum RegistrarReply {
     /// To the first four.
     Nodes(NodesReply),
     /// To `List`.
-    List(ListReply),
+    List(ListDetailsReply),
     /// To `Status`.
-    Status(Box<StatusReply>),
+    Status(Box<StatusDetailsReply>),
+    /// To `Report`.
+    Report(ReportReply),
+    /// To `Heartbeat`.
+    Heartbeat(HeartbeatReply),
     /// To `Stop`, in order of shard.
     Exported(Vec<ShardState>),
 }
@@ -106,7 +117,8 @@ pub struct RegistrarTask {
 
 /// A request whose commands are under way.
 struct Job {
-    reply: oneshot::Sender<RegistrarReply>,
+    /// None where nobody asked.
+    reply: Option<oneshot::Sender<RegistrarReply>>,
     left: usize,
     kind: JobKind,
 }
@@ -115,6 +127,10 @@ enum JobKind {
     Nodes(Vec<NodeReply>),
     List(u16),
     Status(StatusRequest),
+    Report(ReportReply),
+    Heartbeat(HeartbeatReply),
+    /// Nodes whose agents fell silent.
+    Lost,
     Stop,
 }
 
@@ -143,9 +159,11 @@ pub async fn run_registrar(task: RegistrarTask, questions: RegistrarQuestions) -
             continue;
         }
         let has_room = desk.task.port.pending() + room <= PORT_IN_FLIGHT_MAX;
+        let patience = desk.patience().filter(|_| has_room);
         let wake = Arc::clone(&desk.task.wake);
         tokio::select! {
             () = wake.notified() => {}
+            () = tokio::time::sleep(patience.unwrap_or_default()), if patience.is_some() => desk.lose_silent(),
             question = questions.recv(), if has_room => match question {
                 Some((request, reply)) => desk.handle(request, reply),
                 None => return desk.task.registrar,
@@ -173,8 +191,8 @@ impl Desk {
                 self.start_nodes(planned, reply);
             }
             RegistrarRequest::Drain(request) => {
-                let state = if request.undo { NodeState::Ready } else { NodeState::Draining };
-                let plan = |name: &str| self.plan_named(name, |node| Command::SetState(node, state));
+                let event = if request.undo { LifeEvent::Undrain } else { LifeEvent::Drain };
+                let plan = |name: &str| self.plan_named(name, |node| Command::Life(node, event));
                 let planned = request.names.iter().map(|name| plan(&name.0)).collect();
                 self.start_nodes(planned, reply);
             }
@@ -192,6 +210,8 @@ impl Desk {
             RegistrarRequest::Status(request) => {
                 self.start_every(JobKind::Status(request), Command::Status { audit: request.audit }, reply);
             }
+            RegistrarRequest::Report(request) => self.handle_report(*request, reply),
+            RegistrarRequest::Heartbeat(request) => self.handle_heartbeat(request, reply),
             RegistrarRequest::Stop => self.start_every(JobKind::Stop, Command::Export, reply),
         }
     }
@@ -233,7 +253,7 @@ impl Desk {
         let now = self.task.shared.now();
         let left = planned.iter().filter(|planned| planned.is_ok()).count();
         let replies = vec![NodeReply::default(); planned.len()];
-        let key = self.jobs.insert(Job { reply, left, kind: JobKind::Nodes(replies) });
+        let key = self.jobs.insert(Job { reply: Some(reply), left, kind: JobKind::Nodes(replies) });
         for (part, planned) in planned.into_iter().enumerate() {
             let answered = match planned {
                 Ok((partition, command, node)) => {
@@ -255,7 +275,7 @@ impl Desk {
     }
 
     fn start_every(&mut self, kind: JobKind, command: Command, reply: oneshot::Sender<RegistrarReply>) {
-        let key = self.jobs.insert(Job { reply, left: 1, kind });
+        let key = self.jobs.insert(Job { reply: Some(reply), left: 1, kind });
         let at_once = self.task.port.submit(tag(key, 0), PortRequest::Every(command), self.task.shared.now());
         assert!(matches!(at_once, Ok(None)), "room was looked for before");
         self.task.port.flush();
@@ -296,7 +316,7 @@ impl Desk {
     /// Enters what a shard answered about one node; whether the node is gone.
     fn handle_node_outcome(&mut self, key: usize, part: usize, outcome: Outcome) -> bool {
         let JobKind::Nodes(replies) = &mut self.jobs[key].kind else {
-            unreachable!("only node commands go to one shard");
+            return self.handle_agent_outcome(key, outcome);
         };
         match outcome {
             Outcome::NodeAdded(_) | Outcome::NodeUpdated(_) | Outcome::StateSet(..) => false,
@@ -319,6 +339,9 @@ impl Desk {
             JobKind::Nodes(replies) => RegistrarReply::Nodes(NodesReply { replies }),
             JobKind::List(limit) => RegistrarReply::List(self.list(limit, outcomes)),
             JobKind::Status(request) => RegistrarReply::Status(Box::new(self.status(request, outcomes))),
+            JobKind::Report(reply) => RegistrarReply::Report(reply),
+            JobKind::Heartbeat(reply) => RegistrarReply::Heartbeat(reply),
+            JobKind::Lost => return,
             JobKind::Stop => {
                 self.stopped = true;
                 let states = outcomes.into_iter().map(|outcome| match outcome {
@@ -329,10 +352,10 @@ impl Desk {
             }
         };
         // Who stopped waiting does not want it.
-        let _ = job.reply.send(reply);
+        let _ = job.reply.map(|waiting| waiting.send(reply));
     }
 
-    fn list(&mut self, limit: u16, outcomes: Vec<Outcome>) -> ListReply {
+    fn list(&mut self, limit: u16, outcomes: Vec<Outcome>) -> ListDetailsReply {
         let mut views: Vec<_> = outcomes
             .into_iter()
             .flat_map(|outcome| match outcome {
@@ -346,7 +369,7 @@ impl Desk {
         // Encoded here only to learn their length: a page ends where its frame would be full.
         let mut page = Vec::new();
         for view in views.iter().take(usize::from(limit)) {
-            let node = node_status(view, resources);
+            let node = node_details(view, resources);
             encode_body(&node, &mut page);
             if page.len() > LIST_BYTES_MAX {
                 break;
@@ -354,10 +377,10 @@ impl Desk {
             nodes.push(node);
         }
         // A shard that gave as many as it was asked for may have more.
-        ListReply { more: nodes.len() < views.len() || views.len() >= usize::from(limit), nodes }
+        ListDetailsReply { more: nodes.len() < views.len() || views.len() >= usize::from(limit), nodes }
     }
 
-    fn status(&mut self, request: StatusRequest, outcomes: Vec<Outcome>) -> StatusReply {
+    fn status(&mut self, request: StatusRequest, outcomes: Vec<Outcome>) -> StatusDetailsReply {
         let statuses: Vec<ShardStatus> = outcomes
             .into_iter()
             .map(|outcome| match outcome {
@@ -373,13 +396,17 @@ impl Desk {
                 total.total += sum.total;
                 total.allocated += sum.allocated;
                 total.shortfall += sum.shortfall;
+                total.unhealthy += sum.unhealthy;
             }
             partitions.extend(status.audit.iter().flat_map(|audit| audit.partitions.iter().copied()));
         }
         let state = self.task.registrar.state();
         let shared = &self.task.shared;
         let registry = self.task.registrar.resources_mut();
-        StatusReply {
+        let unhealthy = resources.values().map(|sum| sum.unhealthy).collect();
+        let life = statuses.iter().map(|s| ShardLife { joining: s.nodes_joining, lost: s.nodes_lost });
+        let life = life.collect();
+        let status = StatusReply {
             server: shared.identity(),
             now: shared.now().0,
             uptime: shared.now().nanos_since(shared.started),
@@ -397,7 +424,8 @@ impl Desk {
                 })
                 .collect(),
             books_hash: request.audit.then(|| books_hash(&state, partitions.into_values()).0),
-        }
+        };
+        StatusDetailsReply { status, life, unhealthy }
     }
 }
 
@@ -405,7 +433,7 @@ fn shard_status(status: &ShardStatus) -> ShardStatusBody {
     ShardStatusBody {
         shard: status.shard.0,
         nodes_ready: status.nodes_ready,
-        nodes_draining: status.nodes_draining,
+        nodes_draining: status.nodes_draining + status.nodes_joining + status.nodes_lost,
         allocations: status.allocations,
         placed: status.placed,
         refused: status.refused,

@@ -3,6 +3,7 @@
 //! Exit status: 0 done; 1 the service refused or found a fault; 2 wrong usage or settings; 3 no
 //! connection, or the service could not start or go on.
 
+mod agent;
 mod connect;
 mod node;
 mod place;
@@ -43,6 +44,8 @@ enum Command {
     /// Add, update, list, drain and remove nodes.
     #[command(subcommand)]
     Node(node::NodeCommand),
+    /// Report this machine to a service as a node, and keep it alive there.
+    Agent(Box<agent::AgentArgs>),
     /// Ask where something should run, and allocate it there.
     Place(place::PlaceArgs),
     /// End allocations.
@@ -66,6 +69,7 @@ pub fn run() -> ExitCode {
     let ended = match cli.command {
         Command::Serve(args) => serve::run(args),
         Command::Node(command) => connect::block_on(node::run(command)),
+        Command::Agent(args) => connect::block_on(agent::run(*args)),
         Command::Place(args) => connect::block_on(place::place(args)),
         Command::Release(args) => connect::block_on(place::release(args)),
         Command::Status(args) => connect::block_on(status::run(args)),

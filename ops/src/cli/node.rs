@@ -103,7 +103,7 @@ pub(super) fn memory(text: &str) -> Result<Amount, String> {
 }
 
 /// `KEY=VALUE` in two.
-fn pair<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), Usage> {
+pub(super) fn pair<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), Usage> {
     text.split_once('=').ok_or_else(|| Usage(format!("{flag} {text}: give KEY=VALUE")))
 }
 
@@ -214,8 +214,8 @@ async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
     let mut nodes = Vec::new();
     let mut after = 0;
     loop {
-        let page = client.list_nodes(&ListRequest { after, limit: PAGE }).await?;
-        after = page.nodes.last().map_or(after, |node| node.ordinal);
+        let page = client.list_node_details(&ListRequest { after, limit: PAGE }).await?;
+        after = page.nodes.last().map_or(after, |node| node.status.ordinal);
         nodes.extend(page.nodes);
         if !page.more {
             break;
@@ -235,7 +235,11 @@ async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
             vec![
                 node.name.clone(),
                 format!("n{}", node.id),
-                node.state.to_owned(),
+                if node.draining && node.state != "draining" {
+                    format!("{}, draining", node.state)
+                } else {
+                    node.state.to_owned()
+                },
                 format!("{}/{}", node.cpu_available, node.cpu),
                 format!("{}/{}", node.memory_available, node.memory),
                 if node.gpus == 0 { "-".to_owned() } else { node.gpus_available.join(" ") },
@@ -248,6 +252,12 @@ async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
         &["NAME", "ID", "STATE", "CPU FREE", "MEMORY FREE", "GPUS FREE", "ALLOCATIONS", "LABELS"],
         &rows,
     );
+    for node in &views {
+        for unhealthy in &node.unhealthy {
+            let (instance, reason) = (unhealthy.instance, &unhealthy.reason);
+            print::say(format_args!("{}: GPU {instance} is unhealthy: {reason}", node.name));
+        }
+    }
     Ok(Ended::Done)
 }
 

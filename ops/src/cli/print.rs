@@ -8,8 +8,9 @@ use serde::Serialize;
 use wharf_core::ids::AllocationId;
 use wharf_core::resource::Amount;
 use wharf_net::protocol::{
-    Fault, NODE_READY, NodeReply, NodeStatus, PlaceReplyV2, Reason, RefusalBody, ReleaseReply, StatusReply,
-    Taint,
+    AgentBody, Fault, GpuBody, NODE_DRAINING, NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY,
+    NodeDetails, NodeReply, PlaceReplyV2, Reason, RefusalBody, ReleaseReply, ResourceStatus, ShardLife,
+    ShardStatusBody, StatusDetailsReply, Taint, UnhealthyBody,
 };
 
 use super::terms::effect_name;
@@ -203,12 +204,75 @@ fn taint(taint: &Taint) -> String {
     format!("{}{value}:{}", taint.key, effect_name(taint.effect))
 }
 
+/// A GPU instance that offers nothing to new work.
+#[derive(Serialize)]
+pub(super) struct UnhealthyView {
+    pub(super) instance: u8,
+    pub(super) reason: String,
+}
+
+impl From<&UnhealthyBody> for UnhealthyView {
+    fn from(body: &UnhealthyBody) -> Self {
+        Self { instance: body.instance, reason: body.reason.clone() }
+    }
+}
+
+/// A GPU as its node's agent reported it.
+#[derive(Serialize)]
+pub(super) struct GpuView {
+    pub(super) instance: usize,
+    pub(super) uuid: String,
+    pub(super) model: String,
+    pub(super) memory_mib: u64,
+    pub(super) numa: Option<u16>,
+    /// Instances that it is linked to.
+    pub(super) links: Vec<u8>,
+}
+
+impl GpuView {
+    pub(super) fn new(instance: usize, gpu: &GpuBody) -> Self {
+        Self {
+            instance,
+            uuid: gpu.uuid.clone(),
+            model: gpu.model.clone(),
+            memory_mib: gpu.memory_mib,
+            numa: gpu.numa,
+            links: (0..16).filter(|i| gpu.links & (1 << i) != 0).collect(),
+        }
+    }
+}
+
+/// What a node's agent said last.
+#[derive(Serialize)]
+pub(super) struct AgentView {
+    pub(super) boot: String,
+    pub(super) gpus: Vec<GpuView>,
+}
+
+impl From<&AgentBody> for AgentView {
+    fn from(agent: &AgentBody) -> Self {
+        let gpus = agent.gpus.iter().enumerate().map(|(instance, gpu)| GpuView::new(instance, gpu));
+        Self { boot: agent.boot.clone(), gpus: gpus.collect() }
+    }
+}
+
+fn state_name(state: u8) -> &'static str {
+    match state {
+        NODE_READY => "ready",
+        NODE_DRAINING => "draining",
+        NODE_JOINING => "joining",
+        NODE_LOST | NODE_LOST_DRAINING => "lost",
+        _ => "unknown",
+    }
+}
+
 #[derive(Serialize)]
 pub(super) struct NodeView {
     pub(super) name: String,
     pub(super) identity: String,
     pub(super) id: u64,
     pub(super) state: &'static str,
+    pub(super) draining: bool,
     pub(super) partition: u16,
     pub(super) cpu: String,
     pub(super) cpu_available: String,
@@ -216,22 +280,26 @@ pub(super) struct NodeView {
     pub(super) memory_available: String,
     pub(super) gpus: u32,
     pub(super) gpus_available: Vec<String>,
+    pub(super) unhealthy: Vec<UnhealthyView>,
     pub(super) custom: std::collections::BTreeMap<String, String>,
     pub(super) labels: std::collections::BTreeMap<String, String>,
     /// `KEY=VALUE:EFFECT`.
     pub(super) taints: Vec<String>,
     pub(super) allocations: u32,
     pub(super) version: u64,
+    pub(super) agent: Option<AgentView>,
 }
 
-impl From<&NodeStatus> for NodeView {
-    fn from(node: &NodeStatus) -> Self {
+impl From<&NodeDetails> for NodeView {
+    fn from(details: &NodeDetails) -> Self {
+        let node = &details.status;
         let body = &node.body;
         Self {
             name: body.name.clone(),
             identity: body.identity.clone(),
             id: node.id,
-            state: if node.state == NODE_READY { "ready" } else { "draining" },
+            state: state_name(node.state),
+            draining: matches!(node.state, NODE_DRAINING | NODE_LOST_DRAINING),
             partition: node.partition,
             cpu: units(body.cpu),
             cpu_available: units(node.cpu_available),
@@ -244,6 +312,8 @@ impl From<&NodeStatus> for NodeView {
             taints: body.taints.iter().map(taint).collect(),
             allocations: node.allocations,
             version: node.version,
+            unhealthy: details.unhealthy.iter().map(UnhealthyView::from).collect(),
+            agent: details.agent.as_ref().map(AgentView::from),
         }
     }
 }
@@ -255,6 +325,7 @@ struct ResourceView {
     allocated: String,
     available: String,
     shortfall: String,
+    unhealthy: String,
 }
 
 #[derive(Serialize)]
@@ -262,6 +333,8 @@ struct ShardView {
     shard: u16,
     nodes_ready: u32,
     nodes_draining: u32,
+    nodes_joining: u32,
+    nodes_lost: u32,
     allocations: u64,
     placed: u64,
     refused: u64,
@@ -282,19 +355,23 @@ pub(super) struct StatusView {
     books_hash: Option<String>,
 }
 
-impl From<&StatusReply> for StatusView {
-    fn from(status: &StatusReply) -> Self {
-        let resource = |r: &wharf_net::protocol::ResourceStatus| ResourceView {
+impl From<&StatusDetailsReply> for StatusView {
+    fn from(details: &StatusDetailsReply) -> Self {
+        let status = &details.status;
+        let resource = |(r, &unhealthy): (&ResourceStatus, &i128)| ResourceView {
             name: r.name.clone(),
             total: sum(r.total),
             allocated: sum(r.allocated),
-            available: sum(r.total + r.shortfall - r.allocated),
+            available: sum(r.total + r.shortfall - r.allocated - unhealthy),
             shortfall: sum(r.shortfall),
+            unhealthy: sum(unhealthy),
         };
-        let shard = |s: &wharf_net::protocol::ShardStatusBody| ShardView {
+        let shard = |(s, life): (&ShardStatusBody, &ShardLife)| ShardView {
             shard: s.shard,
             nodes_ready: s.nodes_ready,
-            nodes_draining: s.nodes_draining,
+            nodes_draining: s.nodes_draining.saturating_sub(life.joining + life.lost),
+            nodes_joining: life.joining,
+            nodes_lost: life.lost,
             allocations: s.allocations,
             placed: s.placed,
             refused: s.refused,
@@ -308,16 +385,16 @@ impl From<&StatusReply> for StatusView {
             uptime_seconds: status.uptime / 1_000_000_000,
             resident_bytes: status.resident_bytes,
             connections: status.connections,
-            resources: status.resources.iter().map(resource).collect(),
-            shards: status.shards.iter().map(shard).collect(),
+            resources: status.resources.iter().zip(&details.unhealthy).map(resource).collect(),
+            shards: status.shards.iter().zip(&details.life).map(shard).collect(),
             books_hash: status.books_hash.map(|hash| format!("{hash:032x}")),
         }
     }
 }
 
 /// The status, for people.
-pub(super) fn status(status: &StatusReply) {
-    let view = StatusView::from(status);
+pub(super) fn status(details: &StatusDetailsReply) {
+    let view = StatusView::from(details);
     say(format_args!("{}, store {}, incarnation {}", view.software, view.store, view.incarnation));
     let resident_mib = view.resident_bytes >> 20;
     say(format_args!(
@@ -328,9 +405,12 @@ pub(super) fn status(status: &StatusReply) {
     let rows: Vec<_> = view
         .resources
         .iter()
-        .map(|r| [&r.name, &r.total, &r.allocated, &r.available, &r.shortfall].map(Clone::clone).to_vec())
+        .map(|r| {
+            let cells = [&r.name, &r.total, &r.allocated, &r.available, &r.unhealthy, &r.shortfall];
+            cells.map(Clone::clone).to_vec()
+        })
         .collect();
-    table(&["RESOURCE", "TOTAL", "ALLOCATED", "AVAILABLE", "SHORTFALL"], &rows);
+    table(&["RESOURCE", "TOTAL", "ALLOCATED", "AVAILABLE", "UNHEALTHY", "SHORTFALL"], &rows);
     say(format_args!(""));
     let rows: Vec<_> = view
         .shards
@@ -339,6 +419,8 @@ pub(super) fn status(status: &StatusReply) {
             let numbers = [
                 u64::from(s.nodes_ready),
                 u64::from(s.nodes_draining),
+                u64::from(s.nodes_joining),
+                u64::from(s.nodes_lost),
                 s.allocations,
                 s.placed,
                 s.refused,
@@ -347,7 +429,10 @@ pub(super) fn status(status: &StatusReply) {
             std::iter::once(s.shard.to_string()).chain(numbers.iter().map(u64::to_string)).collect()
         })
         .collect();
-    table(&["SHARD", "READY", "DRAINING", "ALLOCATIONS", "PLACED", "REFUSED", "RELEASED"], &rows);
+    table(
+        &["SHARD", "READY", "DRAINING", "JOINING", "LOST", "ALLOCATIONS", "PLACED", "REFUSED", "RELEASED"],
+        &rows,
+    );
     if let Some(hash) = &view.books_hash {
         say(format_args!("\naudit: every invariant holds; books {hash}"));
     }

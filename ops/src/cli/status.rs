@@ -17,7 +17,7 @@ pub(super) struct StatusArgs {
 
 pub(super) async fn run(args: StatusArgs) -> anyhow::Result<Ended> {
     let client = args.connect.connect().await?;
-    let status = client.status(&StatusRequest { audit: args.audit }).await?;
+    let status = client.status_details(&StatusRequest { audit: args.audit }).await?;
     client.close().await;
     if args.connect.json {
         print::json(&print::StatusView::from(&status))?;

@@ -39,6 +39,8 @@ pub struct Config {
     pub topology_label: String,
     /// Seed of routing and of the Random policy.
     pub seed: u64,
+    /// How long a node's agent may be silent before the node is lost, in ns.
+    pub node_lost_after: u64,
     /// Dimensions and granularity of the index.
     pub geometry: Geometry,
     /// Typical requests of the fragmentation-aware policies; learnt from what arrives if none.
@@ -183,6 +185,7 @@ impl Config {
             partitions,
             topology_label: raw.topology_label,
             seed: raw.seed,
+            node_lost_after: lost_after(&raw.node_lost_after)?,
             geometry: geometry(&raw.granularity)?,
             typical_shapes: raw.typical_pods.as_deref().map(typical_shapes).transpose()?,
             hybrid: hybrid(&raw.hybrid)?,
@@ -209,6 +212,7 @@ impl Config {
             ("partitions", self.partitions != other.partitions),
             ("topology_label", self.topology_label != other.topology_label),
             ("seed", self.seed != other.seed),
+            ("node_lost_after", self.node_lost_after != other.node_lost_after),
             ("granularity", self.geometry != other.geometry),
             ("typical_pods", self.typical_shapes != other.typical_shapes),
             ("hybrid", self.hybrid != other.hybrid),
@@ -219,6 +223,17 @@ impl Config {
 
 fn address(key: &'static str, text: &str) -> Result<SocketAddr, ConfigError> {
     text.parse().map_err(|_| value(key, format!("`{text}` is no address: give one such as 127.0.0.1:7411")))
+}
+
+/// Seconds, with at most four decimals, as ns.
+fn lost_after(text: &str) -> Result<u64, ConfigError> {
+    const KEY: &str = "node_lost_after";
+    const NANOS: u64 = 1_000_000_000 / Amount::SCALE as u64;
+    let seconds: Amount = text.parse().map_err(|error| value(KEY, format!("{error}, in seconds")))?;
+    if !(Amount::from_milli(100)..=Amount::whole(86_400)).contains(&seconds) {
+        return Err(value(KEY, format!("{seconds} s is out of range: give 0.1 to 86400 seconds")));
+    }
+    Ok(seconds.units() as u64 * NANOS)
 }
 
 fn geometry(raw: &GranularityRaw) -> Result<Geometry, ConfigError> {
@@ -272,12 +287,15 @@ mod tests {
         assert!(config.listen.ip().is_loopback());
         assert!(config.shards >= 1 && config.io_threads >= 1);
         assert_eq!(config.geometry, Geometry::default());
+        assert_eq!(config.node_lost_after, wharf_core::limits::NODE_LOST_AFTER_DEFAULT);
     }
 
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 14] = [
+        let cases: [(Change, &str); 16] = [
+            (|raw| raw.node_lost_after = "0.05".into(), "`node_lost_after`"),
+            (|raw| raw.node_lost_after = "soon".into(), "`node_lost_after`"),
             (|raw| raw.shards = Some(0), "`shards`"),
             (|raw| raw.shards = Some(257), "`shards`"),
             (|raw| raw.io_threads = Some(0), "`io_threads`"),

@@ -30,6 +30,8 @@ pub struct Raw {
     pub topology_label: String,
     /// Seed of routing and of the Random policy.
     pub seed: u64,
+    /// Seconds that a node's agent may be silent before the node is lost.
+    pub node_lost_after: String,
     /// The policy of requests that name none.
     pub policy: String,
     /// Unanswered requests of one connection.
@@ -90,6 +92,7 @@ impl Default for Raw {
             partitions: wharf_core::limits::PARTITIONS_DEFAULT,
             topology_label: wharf_core::registrar::TOPOLOGY_LABEL_DEFAULT.to_owned(),
             seed: 0,
+            node_lost_after: "30".to_owned(),
             policy: wharf_core::request::Policy::default().name().to_owned(),
             in_flight_max: wharf_net::protocol::IN_FLIGHT_DEFAULT,
             typical_pods: None,
@@ -119,7 +122,7 @@ pub struct Overrides {
 }
 
 /// Settings by their environment names, less the `WHARF_` before them.
-const KEYS: [&str; 21] = [
+const KEYS: [&str; 22] = [
     "listen",
     "metrics_listen",
     "data_dir",
@@ -129,6 +132,7 @@ const KEYS: [&str; 21] = [
     "partitions",
     "topology_label",
     "seed",
+    "node_lost_after",
     "policy",
     "in_flight_max",
     "typical_pods",

@@ -6,7 +6,9 @@
 use std::collections::BTreeMap;
 
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, ResourceId};
-use wharf_core::limits::{AMOUNT_MAX, GPU_INSTANCES_MAX, NODES_MAX, RESOURCE_KINDS_MAX};
+use wharf_core::limits::{
+    AMOUNT_MAX, GPU_INSTANCES_MAX, NODES_MAX, REMOVED_NODES_KEPT_MAX, RESOURCE_KINDS_MAX,
+};
 use wharf_core::node::NodeSpec;
 use wharf_core::registrar::RegistrarState;
 use wharf_core::resource::{Amount, GPU_UNIT};
@@ -43,6 +45,18 @@ pub(super) fn check_state(state: &StoreState) -> Result<(), String> {
     ordinals.sort_unstable();
     if let Some(twice) = ordinals.windows(2).find(|pair| pair[0] == pair[1]) {
         return Err(format!("two nodes have place {} in the order of registration", twice[0].0));
+    }
+    let mut ids: Vec<_> = nodes().map(|node| node.registration.id).collect();
+    ids.extend(registrar.removed.iter().map(|node| node.id));
+    ids.sort_unstable();
+    if ids.windows(2).any(|pair| pair[0] == pair[1]) {
+        return Err("a removed node has the id of another".to_owned());
+    }
+    if let Some(never) = registrar.removed.iter().find(|n| n.id.0.max(n.ordinal.0) >= registrar.next_node) {
+        return Err(format!("removed node {} was never registered", never.id));
+    }
+    if registrar.removed.len() > REMOVED_NODES_KEPT_MAX {
+        return Err(format!("it keeps more than {REMOVED_NODES_KEPT_MAX} removed nodes"));
     }
     state.partitions.iter().try_for_each(|partition| check_partition(partition, registrar, state.incarnation))
 }

@@ -9,6 +9,7 @@ pub use certificate::{CertificateError, DEVELOPMENT_CERTIFICATE, read_certificat
 mod clock;
 pub use clock::ServiceClock;
 mod consistency;
+mod life_record;
 mod record;
 mod storage;
 pub use storage::{StorageError, Store};
@@ -111,7 +112,8 @@ impl Daemon {
             sockets[0].local_addr().map_err(|error| DaemonError::Bind { address: config.listen, error })?;
         let (wakes, wakers): (Vec<_>, Vec<_>) = (0..=config.io_threads).map(|_| port_owner()).unzip();
         let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
-        let engine = Engine::open(state, &engine_config(&config), wakers)?;
+        let mut engine = Engine::open(state, &engine_config(&config), wakers)?;
+        engine.registrar.heartbeats().set_lost_after(config.node_lost_after, engine.now);
         let clock = ServiceClock::starting_at(engine.now);
         let shared = ServerShared::new(
             store.id(),

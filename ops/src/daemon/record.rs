@@ -105,9 +105,10 @@ pub(super) fn decode_node(id: u64, bytes: &[u8]) -> Result<NodeRecord, String> {
     };
     let (ordinal, partition) = (Ordinal(row.ordinal), PartitionId(row.partition));
     Ok(NodeRecord {
-        registration: NodeRegistration { id: NodeId(id), ordinal, partition, spec },
+        registration: NodeRegistration { id: NodeId(id), ordinal, partition, spec, agent: None },
         state: if row.draining { NodeState::Draining } else { NodeState::Ready },
         version: row.version,
+        unhealthy: Vec::new(),
     })
 }
 

@@ -18,7 +18,7 @@ use wharf_core::store::StoreState;
 use wharf_core::time::Time;
 
 use super::consistency::check_state;
-use super::record;
+use super::{life_record, record};
 
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
@@ -26,6 +26,10 @@ const RESOURCES: TableDefinition<'_, u16, &str> = TableDefinition::new("resource
 const POLICIES: TableDefinition<'_, u16, (u64, u64)> = TableDefinition::new("policies");
 const SEQUENCES: TableDefinition<'_, u16, u64> = TableDefinition::new("sequences");
 const NODES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("nodes");
+/// Nodes that are more than ready or draining.
+const LIFE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("life");
+/// Machines that get their old id again.
+const REMOVED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("removed");
 const ALLOCATIONS: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("allocations");
 
 const FILE: &str = "store.redb";
@@ -202,6 +206,8 @@ impl Store {
         transaction.delete_table(POLICIES)?;
         transaction.delete_table(SEQUENCES)?;
         transaction.delete_table(NODES)?;
+        transaction.delete_table(LIFE)?;
+        transaction.delete_table(REMOVED)?;
         transaction.delete_table(ALLOCATIONS)?;
         {
             let mut numbers = transaction.open_table(NUMBERS)?;
@@ -218,11 +224,19 @@ impl Store {
             }
             let mut sequences = transaction.open_table(SEQUENCES)?;
             let mut nodes = transaction.open_table(NODES)?;
+            let mut life = transaction.open_table(LIFE)?;
+            let mut removed = transaction.open_table(REMOVED)?;
+            for (at, node) in (0..).zip(&state.registrar.removed) {
+                removed.insert(at, life_record::encode_removed(node).as_slice())?;
+            }
             let mut allocations = transaction.open_table(ALLOCATIONS)?;
             for partition in &state.partitions {
                 sequences.insert(partition.id.0, partition.sequence)?;
                 for node in &partition.nodes {
                     nodes.insert(node.registration.id.0, record::encode_node(node).as_slice())?;
+                    if let Some(row) = life_record::encode_life(node) {
+                        life.insert(node.registration.id.0, row.as_slice())?;
+                    }
                 }
                 for allocation in &partition.allocations {
                     let key = record::allocation_key(allocation);
@@ -263,12 +277,31 @@ fn read_checkpoint(
         };
         partition.sequence = sequence.value();
     }
+    // A store that was written before them has no such tables.
+    let there = |name: &str| -> Result<bool, redb::Error> {
+        Ok(transaction.list_tables()?.any(|table| table.name() == name))
+    };
+    let life = if there(LIFE.name())? { Some(transaction.open_table(LIFE)?) } else { None };
+    if there(REMOVED.name())? {
+        for row in transaction.open_table(REMOVED)?.iter()? {
+            let (at, bytes) = row?;
+            match life_record::decode_removed(at.value(), bytes.value()) {
+                Ok(node) => state.registrar.removed.push(node),
+                Err(message) => return Ok(Err(message)),
+            }
+        }
+    }
     for row in transaction.open_table(NODES)?.iter()? {
         let (id, bytes) = row?;
-        let node = match record::decode_node(id.value(), bytes.value()) {
+        let mut node = match record::decode_node(id.value(), bytes.value()) {
             Ok(node) => node,
             Err(message) => return Ok(Err(message)),
         };
+        if let Some(row) = life.as_ref().map(|life| life.get(id.value())).transpose()?.flatten()
+            && let Err(message) = life_record::decode_life(&mut node, row.value())
+        {
+            return Ok(Err(message));
+        }
         let Some(partition) = partitions.get_mut(usize::from(node.registration.partition.0)) else {
             return Ok(Err(format!("node {} is of a partition that is none", node.registration.id)));
         };

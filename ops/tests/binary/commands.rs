@@ -230,7 +230,7 @@ fn allocations_are_released_and_the_status_balances() {
     };
     assert_eq!(
         resource(&status, "cpu"),
-        json!({"name": "cpu", "total": "64", "allocated": "4.5", "available": "59.5", "shortfall": "0"})
+        json!({"name": "cpu", "total": "64", "allocated": "4.5", "available": "59.5", "shortfall": "0", "unhealthy": "0"})
     );
     assert_eq!(resource(&status, "gpu")["available"], "2.5");
     assert_eq!(resource(&status, "licence")["allocated"], "1.5");

@@ -2,7 +2,10 @@
 //! an error that names the row, never a panic in the engine.
 
 use wharf_core::ids::{AllocationId, NodeId, PartitionId, ResourceId};
-use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taint, TaintEffect, Taints};
+use wharf_core::node::{
+    AgentFacts, GpuDevice, Labels, NodeRegistration, NodeSpec, NodeState, Taint, TaintEffect, Taints,
+};
+use wharf_core::registrar::RemovedNode;
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
 use wharf_core::store::{AllocationRecord, Engine, EngineConfig, NodeRecord};
 
@@ -21,9 +24,15 @@ fn node(id: u64, partition: u16, change: impl FnOnce(&mut NodeRecord)) -> NodeRe
         labels: Labels::default(),
         taints: Taints::default(),
     };
-    let registration =
-        NodeRegistration { id: NodeId(id), ordinal: Ordinal(id), partition: PartitionId(partition), spec };
-    let mut node = NodeRecord { registration, state: NodeState::Ready, version: 7 * id };
+    let registration = NodeRegistration {
+        id: NodeId(id),
+        ordinal: Ordinal(id),
+        partition: PartitionId(partition),
+        spec,
+        agent: None,
+    };
+    let mut node =
+        NodeRecord { registration, state: NodeState::Ready, version: 7 * id, unhealthy: Vec::new() };
     change(&mut node);
     node
 }
@@ -49,6 +58,14 @@ fn rich() -> StoreState {
     state.incarnation = Incarnation(1);
     state.now = Time(123_456_789);
     state.registrar.next_node = 9;
+    state.registrar.removed = [4u64, 1]
+        .map(|id| RemovedNode {
+            name: format!("gone-{id}").into(),
+            identity: "machine".into(),
+            id: NodeId(id),
+            ordinal: Ordinal(id),
+        })
+        .to_vec();
     state.registrar.resources = vec!["licence".to_owned(), "rail".to_owned()];
     let custom = |units: &[(u16, u32)]| {
         Demand::canonical_custom(
@@ -68,11 +85,25 @@ fn rich() -> StoreState {
             Labels::new(vec![("gpu-model".into(), "T4".into()), ("zone".into(), "a".into())]).unwrap();
     });
     let drained = node(5, 1, |node| node.state = NodeState::Draining);
+    let lost = node(6, 1, |node| {
+        node.state = NodeState::Lost { draining: true };
+        node.registration.spec.gpus = 2;
+        let gpu = |uuid: &str, numa| GpuDevice {
+            uuid: uuid.into(),
+            model: "T4".into(),
+            memory_mib: 16_384,
+            numa,
+            links: 0b10,
+        };
+        let facts = AgentFacts { boot: "boot".into(), gpus: vec![gpu("a", None), gpu("b", Some(1))] };
+        node.registration.agent = Some(facts.into());
+        node.unhealthy = vec![(1, "Xid 79".into())];
+    });
     let short = node(8, 3, |node| {
         node.registration.spec.cpu = "0.1".parse().unwrap();
         node.registration.spec.gpus = 1;
     });
-    state.partitions[1].nodes = vec![full, drained];
+    state.partitions[1].nodes = vec![full, drained, lost];
     state.partitions[3].nodes = vec![short];
     let fraction = |mask: u16, part: u16| {
         move |allocation: &mut AllocationRecord| {
@@ -137,7 +168,7 @@ fn the_engine_takes_what_was_read() {
         let waker = std::task::Waker::noop().clone();
         let engine =
             Engine::open(state, &EngineConfig { shards, ..EngineConfig::default() }, vec![waker]).unwrap();
-        assert_eq!((engine.incarnation, engine.registrar.node_count()), (Incarnation(2), 3));
+        assert_eq!((engine.incarnation, engine.registrar.node_count()), (Incarnation(2), 4));
     }
 }
 
@@ -184,7 +215,7 @@ fn a_file_that_is_no_store_is_an_error() {
 #[test]
 fn states_that_contradict_themselves_are_told_by_name() {
     type Damage = fn(&mut StoreState);
-    let cases: [(Damage, &str); 14] = [
+    let cases: [(Damage, &str); 17] = [
         (|s| s.registrar.next_node = 8, "node n8 was never registered"),
         (|s| s.registrar.resources.truncate(1), "resource 1 has no name"),
         (|s| s.registrar.resources[1] = "licence".to_owned(), "resource kinds"),
@@ -194,6 +225,9 @@ fn states_that_contradict_themselves_are_told_by_name() {
         ),
         (|s| s.partitions[1].nodes[1].registration.ordinal = Ordinal(3), "two nodes have place 3"),
         (|s| s.partitions[3].nodes[0].registration.spec.gpus = 17, "node n8 has 17 GPUs"),
+        (|s| s.partitions[1].nodes[2].unhealthy[0].0 = 2, "the life row of node n6"),
+        (|s| s.registrar.removed[0].id = NodeId(3), "has the id of another"),
+        (|s| s.registrar.removed[0].ordinal = Ordinal(9), "removed node n4 was never registered"),
         (
             |s| s.partitions[3].nodes[0].registration.partition = PartitionId(2),
             "on node n8, which is not there",

@@ -1,0 +1,193 @@
+//! The life of a node: which state follows which event, in one table.
+//!
+//! Two things decide whether a node takes work: what its operator wants (draining) and what its
+//! agent shows (joined, lost). A node that is lost remembers whether it was draining, so that it
+//! comes back as it was, and an operator may go on deciding while it is away. Nodes without an
+//! agent are ready or draining only.
+
+use std::fmt;
+
+/// Where a node stands in its life. Only a ready one takes new work; all keep what they have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum NodeState {
+    /// Registered by its agent, which has not yet shown that it knows its node id.
+    Joining,
+    /// Takes new work.
+    Ready,
+    /// Takes no new work, because its operator said so.
+    Draining,
+    /// Its agent has not been heard of for too long. Its allocations stay in the books until the
+    /// node comes back or is removed.
+    Lost {
+        /// Whether it is to be draining when it comes back; ready otherwise.
+        draining: bool,
+    },
+}
+
+/// What happens to a node.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum LifeEvent {
+    /// Its agent reported what the node has.
+    Report,
+    /// Its agent beat: it knows the node's id.
+    Beat,
+    /// Its agent was not heard of in time.
+    Lose,
+    /// Its operator wants no new work there.
+    Drain,
+    /// Its operator lets it take work again.
+    Undrain,
+}
+
+/// An event that a node in that state cannot follow.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct IllegalChange {
+    /// Where the node stands.
+    pub state: NodeState,
+    /// What was asked.
+    pub event: LifeEvent,
+}
+
+impl NodeState {
+    /// Every state.
+    pub const ALL: [Self; 5] = [
+        Self::Joining,
+        Self::Ready,
+        Self::Draining,
+        Self::Lost { draining: false },
+        Self::Lost { draining: true },
+    ];
+
+    /// The state after `event`; the whole table.
+    ///
+    /// # Errors
+    /// When a node in this state cannot follow the event.
+    pub fn after(self, event: LifeEvent) -> Result<Self, IllegalChange> {
+        use LifeEvent::{Beat, Drain, Lose, Report, Undrain};
+        Ok(match (self, event) {
+            (Self::Joining, Report) => Self::Joining,
+            (Self::Joining, Beat) | (Self::Ready | Self::Lost { draining: false }, Report | Beat) => {
+                Self::Ready
+            }
+            (Self::Draining | Self::Lost { draining: true }, Report | Beat) => Self::Draining,
+
+            (Self::Joining | Self::Ready, Lose) => Self::Lost { draining: false },
+            (Self::Draining, Lose) => Self::Lost { draining: true },
+            (Self::Lost { draining }, Lose) => Self::Lost { draining },
+
+            (Self::Joining | Self::Ready | Self::Draining, Drain) => Self::Draining,
+            (Self::Lost { .. }, Drain) => Self::Lost { draining: true },
+
+            (Self::Ready | Self::Draining, Undrain) => Self::Ready,
+            (Self::Lost { draining: true }, Undrain) => Self::Lost { draining: false },
+            // Nothing there was drained, and no operator can vouch for an agent.
+            (Self::Joining | Self::Lost { draining: false }, Undrain) => {
+                return Err(IllegalChange { state: self, event });
+            }
+        })
+    }
+
+    /// Its number in hashes and on disk.
+    #[must_use]
+    pub const fn number(self) -> u8 {
+        match self {
+            Self::Ready => 1,
+            Self::Draining => 2,
+            Self::Joining => 3,
+            Self::Lost { draining: false } => 4,
+            Self::Lost { draining: true } => 5,
+        }
+    }
+
+    /// The state of a number.
+    #[must_use]
+    pub fn from_number(number: u8) -> Option<Self> {
+        Self::ALL.into_iter().find(|state| state.number() == number)
+    }
+
+    /// Its name, as commands print it.
+    #[must_use]
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Joining => "joining",
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+            Self::Lost { draining: false } => "lost",
+            Self::Lost { draining: true } => "lost, draining",
+        }
+    }
+}
+
+impl fmt::Display for IllegalChange {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let remedy = match self.state {
+            NodeState::Joining => "it takes work once its agent has joined it",
+            _ => "it takes work again when its agent is back",
+        };
+        write!(f, "is {}, and nothing drained it: {remedy}", self.state.name())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const EVENTS: [LifeEvent; 5] =
+        [LifeEvent::Report, LifeEvent::Beat, LifeEvent::Lose, LifeEvent::Drain, LifeEvent::Undrain];
+
+    /// Over all pairs, told by what each event means and not by the table.
+    #[test]
+    fn every_state_follows_every_event_as_its_meaning_says() {
+        for state in NodeState::ALL {
+            let draining = matches!(state, NodeState::Draining | NodeState::Lost { draining: true });
+            let lost = matches!(state, NodeState::Lost { .. });
+            for event in EVENTS {
+                let after = state.after(event);
+                match event {
+                    LifeEvent::Report | LifeEvent::Beat => {
+                        let joined = state != NodeState::Joining || event == LifeEvent::Beat;
+                        let expected = match (joined, draining) {
+                            (false, _) => NodeState::Joining,
+                            (true, false) => NodeState::Ready,
+                            (true, true) => NodeState::Draining,
+                        };
+                        assert_eq!(after, Ok(expected), "{state:?} {event:?}");
+                    }
+                    LifeEvent::Lose => assert_eq!(after, Ok(NodeState::Lost { draining }), "{state:?}"),
+                    LifeEvent::Drain => {
+                        let expected =
+                            if lost { NodeState::Lost { draining: true } } else { NodeState::Draining };
+                        assert_eq!(after, Ok(expected), "{state:?}");
+                    }
+                    LifeEvent::Undrain if state == NodeState::Joining || (lost && !draining) => {
+                        let refused = after.unwrap_err();
+                        assert_eq!(refused, IllegalChange { state, event });
+                        assert!(refused.to_string().contains("agent"), "{refused}");
+                    }
+                    LifeEvent::Undrain => {
+                        let expected =
+                            if lost { NodeState::Lost { draining: false } } else { NodeState::Ready };
+                        assert_eq!(after, Ok(expected), "{state:?}");
+                    }
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_lost_node_comes_back_as_it_was_and_draining_survives() {
+        for before in [NodeState::Ready, NodeState::Draining] {
+            let lost = before.after(LifeEvent::Lose).unwrap();
+            assert_eq!(lost.after(LifeEvent::Report), Ok(before));
+            assert_eq!(lost.after(LifeEvent::Beat), Ok(before));
+        }
+    }
+
+    #[test]
+    fn numbers_name_states() {
+        for state in NodeState::ALL {
+            assert_eq!(NodeState::from_number(state.number()), Some(state));
+        }
+        assert_eq!((NodeState::from_number(0), NodeState::from_number(6)), (None, None));
+    }
+}

@@ -1,0 +1,218 @@
+//! Which nodes' agents were heard of in time, on the engine's logical clock.
+//!
+//! Nothing here is durable: after a start every agent has a fresh grace period, and is asked to
+//! report again. Nodes without an agent are not known here, and so are never lost.
+
+use std::collections::BTreeSet;
+
+use crate::ids::NodeId;
+use crate::limits::{BEATS_MISSED_MAX, NODE_LOST_AFTER_DEFAULT};
+use crate::map::FixedMap;
+use crate::time::Time;
+
+/// What is known of one agent.
+#[derive(Clone, Copy, Debug)]
+struct Pulse {
+    /// When it is lost unless it is heard of before; none once it is lost.
+    deadline: Option<Time>,
+    /// Whether its shard was told that it lives, since that was last in doubt.
+    told: bool,
+    /// The version of its last report to this start of the service.
+    version: Option<u64>,
+}
+
+/// What a beat means.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Heard {
+    /// The agent must report: the service does not know what it reported last.
+    pub report_again: bool,
+    /// The shard must be told that the node lives.
+    pub tell: bool,
+}
+
+/// The agents of all nodes.
+pub struct Heartbeats {
+    /// How long an agent may be silent, in ns.
+    lost_after: u64,
+    pulses: FixedMap<NodeId, Pulse>,
+    deadlines: BTreeSet<(Time, NodeId)>,
+}
+
+impl Default for Heartbeats {
+    fn default() -> Self {
+        Self { lost_after: NODE_LOST_AFTER_DEFAULT, pulses: FixedMap::default(), deadlines: BTreeSet::new() }
+    }
+}
+
+impl Heartbeats {
+    /// Sets how long an agent may be silent, in ns; agents known already have that from now on.
+    pub fn set_lost_after(&mut self, nanos: u64, now: Time) {
+        self.lost_after = nanos.max(1);
+        self.grant_all(now);
+    }
+
+    /// How long an agent may be silent, in ns.
+    #[must_use]
+    pub fn lost_after(&self) -> u64 {
+        self.lost_after
+    }
+
+    /// How often agents are to beat, in ns.
+    #[must_use]
+    pub fn interval(&self) -> u64 {
+        self.lost_after / BEATS_MISSED_MAX
+    }
+
+    fn set(&mut self, node: NodeId, pulse: Pulse) {
+        let before = self.pulses.insert(node, pulse);
+        if let Some(deadline) = before.and_then(|before| before.deadline) {
+            self.deadlines.remove(&(deadline, node));
+        }
+        self.deadlines.extend(pulse.deadline.map(|deadline| (deadline, node)));
+    }
+
+    fn deadline(&self, now: Time) -> Option<Time> {
+        Some(Time(now.0.saturating_add(self.lost_after)))
+    }
+
+    /// A node of the store has an agent, of which this start has not heard.
+    pub fn expect(&mut self, node: NodeId, now: Time) {
+        let deadline = self.deadline(now);
+        self.set(node, Pulse { deadline, told: false, version: None });
+    }
+
+    /// An agent reported; its shard is told with the report, but for a node that joins the first
+    /// beat is news too.
+    pub fn reported(&mut self, node: NodeId, version: u64, now: Time) {
+        let deadline = self.deadline(now);
+        self.set(node, Pulse { deadline, told: false, version: Some(version) });
+    }
+
+    /// An agent beat for a node; none if no agent reported for it.
+    pub fn beat(&mut self, node: NodeId, version: u64, now: Time) -> Option<Heard> {
+        let known = *self.pulses.get(&node)?;
+        let deadline = self.deadline(now);
+        self.set(node, Pulse { deadline, told: true, version: known.version });
+        Some(Heard { report_again: known.version != Some(version), tell: !known.told })
+    }
+
+    /// Whether an agent keeps the node, and it is not too late for it to be heard of.
+    #[must_use]
+    pub fn is_alive(&self, node: NodeId) -> bool {
+        self.pulses.get(&node).is_some_and(|pulse| pulse.deadline.is_some())
+    }
+
+    /// When the next agent is lost unless it is heard of.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.deadlines.first().map(|&(deadline, _)| deadline)
+    }
+
+    /// At most `most` nodes whose agents were silent for too long: they are lost.
+    ///
+    /// Whoever asks late by another whole period was away itself (a stopped process, a stalled
+    /// machine): what agents said meanwhile is not read yet, so all get a fresh period instead.
+    pub fn take_lost(&mut self, now: Time, most: usize) -> Vec<NodeId> {
+        let Some(first) = self.next_deadline() else { return Vec::new() };
+        if now.nanos_since(first) >= self.lost_after {
+            self.grant_all(now);
+            return Vec::new();
+        }
+        let lost: Vec<NodeId> = self
+            .deadlines
+            .iter()
+            .take_while(|&&(deadline, _)| deadline <= now)
+            .take(most)
+            .map(|&(_, node)| node)
+            .collect();
+        for &node in &lost {
+            let version = self.pulses.get(&node).and_then(|pulse| pulse.version);
+            self.set(node, Pulse { deadline: None, told: false, version });
+        }
+        lost
+    }
+
+    /// A fresh period for every agent that is not lost.
+    fn grant_all(&mut self, now: Time) {
+        let deadline = self.deadline(now);
+        let alive: Vec<NodeId> =
+            std::mem::take(&mut self.deadlines).into_iter().map(|(_, node)| node).collect();
+        for node in alive {
+            if let Some(pulse) = self.pulses.get_mut(&node) {
+                pulse.deadline = deadline;
+            }
+            self.deadlines.extend(deadline.map(|deadline| (deadline, node)));
+        }
+    }
+
+    /// The node is gone.
+    pub fn forget(&mut self, node: NodeId) {
+        if let Some(deadline) = self.pulses.remove(&node).and_then(|pulse| pulse.deadline) {
+            self.deadlines.remove(&(deadline, node));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const A: NodeId = NodeId(1);
+    const B: NodeId = NodeId(2);
+
+    fn heartbeats(lost_after: u64) -> Heartbeats {
+        let mut heartbeats = Heartbeats::default();
+        heartbeats.set_lost_after(lost_after, Time(0));
+        heartbeats
+    }
+
+    #[test]
+    fn whoever_is_silent_for_too_long_is_lost_once() {
+        let mut beats = heartbeats(30);
+        beats.reported(A, 1, Time(0));
+        beats.reported(B, 1, Time(5));
+        assert_eq!((beats.interval(), beats.next_deadline()), (10, Some(Time(30))));
+        assert_eq!(beats.beat(A, 1, Time(20)), Some(Heard { report_again: false, tell: true }));
+        assert_eq!(beats.beat(A, 1, Time(21)), Some(Heard { report_again: false, tell: false }));
+        assert_eq!(beats.take_lost(Time(34), 9), []);
+        assert_eq!(beats.take_lost(Time(35), 9), [B]);
+        assert_eq!(beats.take_lost(Time(36), 9), []);
+        assert!(beats.is_alive(A) && !beats.is_alive(B));
+        assert_eq!(beats.beat(B, 1, Time(40)), Some(Heard { report_again: false, tell: true }));
+        assert!(beats.is_alive(B));
+        beats.forget(A);
+        beats.forget(B);
+        assert_eq!((beats.next_deadline(), beats.beat(A, 1, Time(41))), (None, None));
+    }
+
+    #[test]
+    fn another_version_means_another_report() {
+        let mut beats = heartbeats(30);
+        beats.reported(A, 7, Time(0));
+        assert!(beats.beat(A, 8, Time(1)).unwrap().report_again);
+        beats.reported(A, 8, Time(2));
+        assert!(!beats.beat(A, 8, Time(3)).unwrap().report_again);
+    }
+
+    #[test]
+    fn after_a_start_there_is_a_fresh_period_and_a_report_is_wanted() {
+        let mut beats = heartbeats(30);
+        beats.expect(A, Time(100));
+        assert!(beats.is_alive(A), "it has time to come back");
+        assert_eq!(beats.take_lost(Time(129), 9), []);
+        assert_eq!(beats.beat(A, 1, Time(129)), Some(Heard { report_again: true, tell: true }));
+        assert_eq!(beats.take_lost(Time(158), 9), []);
+        assert_eq!(beats.take_lost(Time(159), 9), [A]);
+    }
+
+    #[test]
+    fn a_service_that_was_away_loses_nobody_for_it() {
+        let mut beats = heartbeats(30);
+        beats.reported(A, 1, Time(0));
+        beats.reported(B, 1, Time(20));
+        assert_eq!(beats.take_lost(Time(60), 9), []);
+        assert_eq!(beats.take_lost(Time(89), 9), []);
+        assert_eq!(beats.take_lost(Time(90), 1), [A]);
+        assert_eq!(beats.take_lost(Time(90), 1), [B]);
+    }
+}

@@ -1,0 +1,115 @@
+//! Unhealthy GPU instances in the books: their free part is hidden, so that they offer nothing
+//! to new work, while what runs on them stays allocated.
+//!
+//! The free part moves out of the GPU books and back as a whole; searching, choosing and taking
+//! know nothing of health. Per instance, `available + hidden + allocated = total + shortfall`.
+
+use super::table::{ColdNode, HotNode, NodeTable};
+use crate::index::Slot;
+use crate::limits::GPU_INSTANCES_MAX;
+use crate::node::Unhealthy;
+
+/// The unhealthy instances of one node: seldom there.
+#[derive(Clone, Debug)]
+pub(super) struct UnhealthyBook {
+    /// Bit `i` stands for instance `i`.
+    mask: u16,
+    /// The free part of each, in 1/10 000.
+    hidden: [u16; GPU_INSTANCES_MAX],
+    /// Why, ascending.
+    reasons: Unhealthy,
+}
+
+/// Moves what is free on unhealthy instances out of sight.
+pub(super) fn hide(hot: &mut HotNode, cold: &mut ColdNode) {
+    let Some(book) = &mut cold.unhealthy else { return };
+    for (instance, hidden) in (0u8..).zip(&mut book.hidden) {
+        if book.mask & (1 << instance) != 0 {
+            *hidden += hot.gpus.free(instance);
+            hot.gpus.set_free(instance, 0);
+        }
+    }
+}
+
+/// Moves it back, so that the books can be changed as if all were healthy; to be hidden again.
+pub(super) fn reveal(hot: &mut HotNode, cold: &mut ColdNode) {
+    let Some(book) = &mut cold.unhealthy else { return };
+    for (instance, hidden) in (0u8..).zip(&mut book.hidden) {
+        hot.gpus.set_free(instance, hot.gpus.free(instance) + std::mem::take(hidden));
+    }
+}
+
+/// Leaves out instances that the node does not have (any more), between [`reveal`] and [`hide`].
+pub(super) fn forget_absent(hot: &mut HotNode, cold: &mut ColdNode) {
+    let Some(mut book) = cold.unhealthy.take() else { return };
+    book.reasons.retain(|&(instance, _)| instance < cold.registration.spec.gpus);
+    book.mask = mask(&book.reasons);
+    hot.has_unhealthy = book.mask != 0;
+    cold.unhealthy = hot.has_unhealthy.then_some(book);
+}
+
+fn mask(unhealthy: &Unhealthy) -> u16 {
+    unhealthy.iter().fold(0, |mask, &(instance, _)| mask | 1 << instance)
+}
+
+impl NodeTable {
+    /// Exchanges the unhealthy instances of a node; whether any of them was healed. Instances
+    /// that the node does not have are left out.
+    pub(super) fn set_health(&mut self, slot: Slot, mut unhealthy: Unhealthy) -> bool {
+        let gpus = self.cold(slot).registration.spec.gpus;
+        unhealthy.retain(|&(instance, _)| instance < gpus);
+        assert!(unhealthy.is_sorted_by_key(|&(instance, _)| instance), "unhealthy instances are ascending");
+        if unhealthy.as_slice() == self.unhealthy(slot) {
+            return false;
+        }
+        let (hot, cold) = self.hot_and_cold_mut(slot);
+        reveal(hot, cold);
+        let (before, after) = (cold.unhealthy.as_ref().map_or(0, |book| book.mask), mask(&unhealthy));
+        let book = UnhealthyBook { mask: after, hidden: [0; GPU_INSTANCES_MAX], reasons: unhealthy };
+        cold.unhealthy = (after != 0).then(|| Box::new(book));
+        hot.has_unhealthy = after != 0;
+        hide(hot, cold);
+        hot.version += 1;
+        self.follow_gpus(slot);
+        before & !after != 0
+    }
+
+    /// The unhealthy instances of a node, ascending, with the reason.
+    pub(super) fn unhealthy(&self, slot: Slot) -> &[(u8, std::sync::Arc<str>)] {
+        self.cold(slot).unhealthy.as_ref().map_or(&[], |book| &book.reasons)
+    }
+}
+
+impl ColdNode {
+    /// What is hidden of one instance, in 1/10 000.
+    pub(super) fn hidden(&self, instance: u8) -> u16 {
+        self.unhealthy.as_ref().map_or(0, |book| book.hidden[usize::from(instance)])
+    }
+
+    /// What is hidden of all instances, in 1/10 000.
+    pub(super) fn hidden_total(&self) -> i128 {
+        (0..GPU_INSTANCES_MAX as u8).map(|instance| i128::from(self.hidden(instance))).sum()
+    }
+}
+
+/// Checks that nothing is offered by an unhealthy instance and nothing hidden on a healthy one.
+pub(super) fn check(hot: &HotNode, cold: &ColdNode) -> Result<(), String> {
+    if hot.has_unhealthy != cold.unhealthy.is_some() {
+        return Err(format!("node {}: hot and cold parts disagree about health", hot.id));
+    }
+    let Some(book) = &cold.unhealthy else { return Ok(()) };
+    if book.mask == 0 || book.mask != mask(&book.reasons) {
+        return Err(format!("node {}: unhealthy instances {:#x} without their reasons", hot.id, book.mask));
+    }
+    for instance in 0..GPU_INSTANCES_MAX as u8 {
+        let unhealthy = book.mask & (1 << instance) != 0;
+        let (free, hidden) = (hot.gpus.free(instance), cold.hidden(instance));
+        if (unhealthy && free != 0) || (!unhealthy && hidden != 0) {
+            return Err(format!(
+                "node {}, gpu instance {instance}: {free} free and {hidden} hidden, unhealthy: {unhealthy}",
+                hot.id
+            ));
+        }
+    }
+    Ok(())
+}

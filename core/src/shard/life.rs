@@ -1,0 +1,73 @@
+//! Node life in a shard: reports of agents, health, and the states that follow events.
+
+use super::{Outcome, Rejection, Shard};
+use crate::ids::NodeId;
+use crate::index::Slot;
+use crate::node::{AgentReport, LifeEvent, NodeState, Unhealthy, align_devices};
+
+impl Shard {
+    /// What an agent found: capacity, labels and health at once. A lost node is back with it.
+    pub(super) fn handle_report(&mut self, node: NodeId, report: AgentReport) -> Result<Outcome, Rejection> {
+        let slot = self.slot(node)?;
+        let AgentReport { mut spec, boot, gpus } = report;
+        let known = self.nodes.cold(slot).registration.agent.clone().unwrap_or_default();
+        let (facts, unhealthy) = align_devices(&known, &boot, gpus);
+        // Taints are the operator's: an agent neither sets nor takes them.
+        spec.taints = self.nodes.cold(slot).registration.spec.taints.clone();
+        spec.gpus = u8::try_from(facts.gpus.len()).expect("no more instances than a node can have");
+        // A report that says nothing new changes nothing: neither version nor growth.
+        if self.nodes.cold(slot).registration.spec != spec {
+            self.handle_update_node(node, spec)?;
+        }
+        self.nodes.set_agent(slot, facts);
+        self.set_health(slot, unhealthy);
+        self.handle_life(node, LifeEvent::Report)
+    }
+
+    pub(super) fn handle_set_health(
+        &mut self,
+        node: NodeId,
+        unhealthy: Unhealthy,
+    ) -> Result<Outcome, Rejection> {
+        let slot = self.slot(node)?;
+        self.set_health(slot, unhealthy);
+        Ok(Outcome::HealthSet(node))
+    }
+
+    fn set_health(&mut self, slot: Slot, unhealthy: Unhealthy) {
+        let healed = self.nodes.set_health(slot, unhealthy);
+        self.sums.exceptions_changed(&self.nodes, slot);
+        if healed {
+            self.available_grew(slot);
+        } else if self.nodes.state(slot) == NodeState::Ready {
+            self.fragmentation.touch(slot);
+            self.index.update(slot, &self.nodes.available(slot));
+        }
+    }
+
+    pub(super) fn handle_life(&mut self, node: NodeId, event: LifeEvent) -> Result<Outcome, Rejection> {
+        let slot = self.slot(node)?;
+        let before = self.nodes.state(slot);
+        let after = before.after(event).map_err(|illegal| Rejection::IllegalChange { node, illegal })?;
+        if before != after {
+            self.change_state(slot, before, after);
+            self.nodes.hot_mut(slot).version += 1;
+        }
+        Ok(Outcome::StateSet(node, after))
+    }
+
+    /// The index holds ready nodes only.
+    pub(super) fn change_state(&mut self, slot: Slot, before: NodeState, after: NodeState) {
+        self.nodes.set_state(slot, after);
+        self.sums.state_changed(before, after);
+        if after == NodeState::Ready {
+            let (ordinal, marks) = (self.nodes.ordinal(slot), self.marks_of(slot));
+            self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
+            self.growth += 1;
+        } else if before == NodeState::Ready {
+            self.index.remove(slot);
+        }
+        self.fragmentation.touch(slot);
+        self.follow_hybrid(slot);
+    }
+}

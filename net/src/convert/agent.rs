@@ -1,0 +1,75 @@
+//! Reports of node agents, checked, and what is shown of them.
+
+use std::sync::Arc;
+
+use wharf_core::node::{AgentReport, GpuDevice};
+use wharf_core::resource::ResourceRegistry;
+use wharf_core::shard::NodeView;
+
+use super::{check_name, invalid, node_spec, node_status};
+use crate::protocol::{AgentBody, Fault, GpuBody, NodeDetails, ReportRequest, UnhealthyBody};
+
+/// Longest reason of an unhealthy instance, in bytes: it is kept per instance and listed.
+const FAULT_BYTES_MAX: usize = 512;
+
+/// The engine's form of a report; `resources` learns the names of its custom resources.
+///
+/// # Errors
+/// The fault, naming the field; the registry then has learnt nothing.
+pub fn agent_report(wire: ReportRequest, resources: &mut ResourceRegistry) -> Result<AgentReport, Fault> {
+    let ReportRequest { node, boot, gpus, .. } = wire;
+    check_name("node.identity", &node.identity)?;
+    if !boot.is_empty() {
+        check_name("boot", &boot)?;
+    }
+    if node.gpus as usize != gpus.len() {
+        let message = format!("{} devices for {} GPUs: give one per GPU", gpus.len(), node.gpus);
+        return Err(invalid("gpus", message));
+    }
+    let count = gpus.len();
+    let mut devices: Vec<(GpuDevice, Option<Arc<str>>)> = Vec::with_capacity(count);
+    for (i, gpu) in gpus.into_iter().enumerate() {
+        let GpuBody { uuid, model, memory_mib, numa, links, fault } = gpu;
+        check_name(&format!("gpus[{i}].uuid"), &uuid)?;
+        if devices.iter().any(|(known, _)| *known.uuid == uuid) {
+            return Err(invalid(format!("gpus[{i}].uuid"), "another device has it: give each device once"));
+        }
+        if links >> count != 0 {
+            let message = format!("{links:#x} links to devices that are not in the list: it has {count}");
+            return Err(invalid(format!("gpus[{i}].links"), message));
+        }
+        if fault.len() > FAULT_BYTES_MAX || fault.chars().any(char::is_control) {
+            let message = format!("give at most {FAULT_BYTES_MAX} bytes without control characters");
+            return Err(invalid(format!("gpus[{i}].fault"), message));
+        }
+        let device = GpuDevice { uuid: uuid.into(), model: model.into(), memory_mib, numa, links };
+        devices.push((device, (!fault.is_empty()).then(|| fault.into())));
+    }
+    let spec = node_spec(node, resources)?;
+    Ok(AgentReport { spec, boot: boot.into(), gpus: devices })
+}
+
+/// A node as it stands, with what its agent said.
+#[must_use]
+pub fn node_details(view: &NodeView, resources: &ResourceRegistry) -> NodeDetails {
+    let unhealthy = view.unhealthy.iter();
+    let unhealthy =
+        unhealthy.map(|(instance, reason)| UnhealthyBody { instance: *instance, reason: reason.to_string() });
+    let agent = view.registration.agent.as_ref().map(|facts| AgentBody {
+        boot: facts.boot.to_string(),
+        gpus: facts
+            .gpus
+            .iter()
+            .map(|gpu| GpuBody {
+                uuid: gpu.uuid.to_string(),
+                model: gpu.model.to_string(),
+                memory_mib: gpu.memory_mib,
+                numa: gpu.numa,
+                links: gpu.links,
+                // Said once, above.
+                fault: String::new(),
+            })
+            .collect(),
+    });
+    NodeDetails { status: node_status(view, resources), unhealthy: unhealthy.collect(), agent }
+}

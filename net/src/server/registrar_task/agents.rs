@@ -1,0 +1,185 @@
+//! Node agents at the registrar: reports, beats, and nodes whose agents fall silent.
+
+use std::time::Duration;
+
+use tokio::sync::oneshot;
+use tracing::{info, warn};
+use wharf_core::ids::{NodeId, PartitionId};
+use wharf_core::limits::NODES_PER_MESSAGE_MAX;
+use wharf_core::node::{AgentReport, LifeEvent, NodeState};
+use wharf_core::registrar::Reported;
+use wharf_core::router::PortRequest;
+use wharf_core::shard::{Command, Outcome};
+
+use super::{Desk, Job, JobKind, RegistrarReply};
+use crate::convert::{agent_report, registrar_fault, rejection_fault};
+use crate::protocol::{Fault, HeartbeatReply, HeartbeatRequest, Reason, ReportReply, ReportRequest};
+use crate::server::operation::tag;
+
+fn millis(nanos: u64) -> u32 {
+    u32::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u32::MAX)
+}
+
+/// What a report comes to: the node, and commands in their order.
+struct Plan {
+    node: NodeId,
+    replaced: Option<NodeId>,
+    commands: Vec<(PartitionId, Command)>,
+}
+
+impl Desk {
+    pub(super) fn handle_report(&mut self, request: ReportRequest, reply: oneshot::Sender<RegistrarReply>) {
+        let version = request.version;
+        let plan = match self.plan_report(request) {
+            Ok(plan) => plan,
+            Err(fault) => {
+                let refused =
+                    ReportReply { reason: fault.reason, fault: Some(fault), ..ReportReply::default() };
+                let _ = reply.send(RegistrarReply::Report(refused));
+                return;
+            }
+        };
+        // Published before any shard can place on a new node: a reply that names it finds its name.
+        self.publish();
+        let now = self.task.shared.now();
+        let heartbeats = self.task.registrar.heartbeats();
+        heartbeats.reported(plan.node, version, now);
+        let answer = ReportReply {
+            node: plan.node.0,
+            interval_ms: millis(heartbeats.interval()),
+            lost_after_ms: millis(heartbeats.lost_after()),
+            replaced: plan.replaced.map_or(0, |node| node.0),
+            ..ReportReply::default()
+        };
+        self.start(JobKind::Report(answer), Some(reply), plan.commands);
+    }
+
+    fn plan_report(&mut self, mut request: ReportRequest) -> Result<Plan, Fault> {
+        let registrar = &mut self.task.registrar;
+        // First without its custom resources, whatever can be refused: a refused report must not
+        // teach the registry anything.
+        let custom = std::mem::take(&mut request.node.custom);
+        let bare = agent_report(request.clone(), registrar.resources_mut())?;
+        registrar.check_report(&bare.spec).map_err(|error| registrar_fault(&error))?;
+        request.node.custom = custom;
+        let report = agent_report(request, registrar.resources_mut())?;
+        let reported = registrar.report(report.spec.clone()).map_err(|error| registrar_fault(&error))?;
+        let filed = |node, spec| Command::Report(node, Box::new(AgentReport { spec, ..report.clone() }));
+        Ok(match reported {
+            Reported::Known(node, partition, spec) => {
+                Plan { node, replaced: None, commands: vec![(partition, filed(node, spec))] }
+            }
+            Reported::New(new) => {
+                let (node, partition, filed) = (new.id, new.partition, filed(new.id, new.spec.clone()));
+                let commands = vec![(partition, Command::AddNode(Box::new(new))), (partition, filed)];
+                Plan { node, replaced: None, commands }
+            }
+            Reported::Replaced { old: (old, old_partition), new } => {
+                let (node, partition, filed) = (new.id, new.partition, filed(new.id, new.spec.clone()));
+                let commands = vec![
+                    (old_partition, Command::RemoveNode { node: old, force: true }),
+                    (partition, Command::AddNode(Box::new(new))),
+                    (partition, filed),
+                ];
+                Plan { node, replaced: Some(old), commands }
+            }
+        })
+    }
+
+    pub(super) fn handle_heartbeat(
+        &mut self,
+        request: HeartbeatRequest,
+        reply: oneshot::Sender<RegistrarReply>,
+    ) {
+        let (node, now) = (NodeId(request.node), self.task.shared.now());
+        let heartbeats = self.task.registrar.heartbeats();
+        let heard = heartbeats.beat(node, request.version, now);
+        let answer = HeartbeatReply {
+            reason: if heard.is_some() { Reason::Done } else { Reason::UnknownNode }.into(),
+            report_again: heard.is_none_or(|heard| heard.report_again),
+            interval_ms: millis(heartbeats.interval()),
+        };
+        let partition = self.task.registrar.partition(node);
+        match (heard.is_some_and(|heard| heard.tell), partition) {
+            (true, Some(partition)) => {
+                let command = Command::Life(node, LifeEvent::Beat);
+                self.start(JobKind::Heartbeat(answer), Some(reply), vec![(partition, command)]);
+            }
+            _ => {
+                let _ = reply.send(RegistrarReply::Heartbeat(answer));
+            }
+        }
+    }
+
+    /// Nodes whose agents were silent for too long are lost.
+    pub(super) fn lose_silent(&mut self) {
+        let now = self.task.shared.now();
+        let registrar = &mut self.task.registrar;
+        let lost = registrar.heartbeats().take_lost(now, NODES_PER_MESSAGE_MAX);
+        if lost.is_empty() {
+            return;
+        }
+        let located = lost.into_iter().filter_map(|node| Some((registrar.partition(node)?, node)));
+        let commands = located.map(|(partition, node)| (partition, Command::Life(node, LifeEvent::Lose)));
+        let commands = commands.collect();
+        self.start(JobKind::Lost, None, commands);
+    }
+
+    /// How long until an agent's silence is too long.
+    pub(super) fn patience(&mut self) -> Option<Duration> {
+        let deadline = self.task.registrar.heartbeats().next_deadline()?;
+        Some(Duration::from_nanos(deadline.nanos_since(self.task.shared.now())))
+    }
+
+    /// Sends one part per command, in order.
+    fn start(
+        &mut self,
+        kind: JobKind,
+        reply: Option<oneshot::Sender<RegistrarReply>>,
+        commands: Vec<(PartitionId, Command)>,
+    ) {
+        let now = self.task.shared.now();
+        let key = self.jobs.insert(Job { reply, left: commands.len(), kind });
+        for (part, (partition, command)) in commands.into_iter().enumerate() {
+            let request = PortRequest::Partition(partition, command);
+            let at_once = self.task.port.submit(tag(key, part), request, now);
+            assert!(matches!(at_once, Ok(None)), "room was looked for before");
+        }
+        self.task.port.flush();
+    }
+
+    /// Enters what a shard answered to a part of a report, a beat or a loss; whether a node is gone.
+    pub(super) fn handle_agent_outcome(&mut self, key: usize, outcome: Outcome) -> bool {
+        let name = |desk: &Self, node| desk.task.registrar.name(node).unwrap_or_default().to_owned();
+        match (&mut self.jobs[key].kind, outcome) {
+            (JobKind::Report(reply), Outcome::NodeRemoved { node, allocations_ended }) => {
+                reply.allocations_ended = allocations_ended;
+                let new = reply.node;
+                let name = name(self, node);
+                warn!(%node, %name, new, allocations_ended, "another machine has this node's name now: the old node is gone, its allocations ended");
+                self.task.registrar.forget(node);
+                return true;
+            }
+            (JobKind::Lost, Outcome::StateSet(node, NodeState::Lost { .. })) => {
+                let seconds = self.task.registrar.heartbeats().lost_after() / 1_000_000_000;
+                let name = name(self, node);
+                warn!(%node, %name, seconds, "this node is lost: its agent was silent for too long");
+            }
+            (JobKind::Report(_) | JobKind::Heartbeat(_), Outcome::StateSet(node, state)) => {
+                info!(%node, name = %name(self, node), state = state.name(), "heard of this node's agent");
+            }
+            // Removed while this was under way: the next beat is told so.
+            (JobKind::Report(reply), Outcome::Rejected(rejection)) if reply.replaced == 0 => {
+                let fault = rejection_fault(&rejection);
+                (reply.reason, reply.fault) = (fault.reason, Some(fault));
+            }
+            (JobKind::Heartbeat(reply), Outcome::Rejected(_)) => {
+                reply.reason = Reason::UnknownNode.into();
+                reply.report_again = true;
+            }
+            (_, Outcome::NodeAdded(_) | Outcome::Rejected(_)) => {}
+            (_, other) => unreachable!("no outcome of an agent's command: {other:?}"),
+        }
+        false
+    }
+}

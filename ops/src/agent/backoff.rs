@@ -1,0 +1,57 @@
+//! Pauses between attempts: growing, bounded, and drawn, so that a thousand agents do not come
+//! back to a restarted service in one instant.
+
+use std::hash::{BuildHasher, RandomState};
+use std::time::Duration;
+
+const FIRST: Duration = Duration::from_millis(100);
+const LONGEST: Duration = Duration::from_secs(10);
+
+/// The pauses of one agent.
+#[derive(Debug)]
+pub struct Backoff {
+    upper: Duration,
+    random: RandomState,
+    drawn: u64,
+}
+
+impl Default for Backoff {
+    fn default() -> Self {
+        Self { upper: FIRST, random: RandomState::new(), drawn: 0 }
+    }
+}
+
+impl Backoff {
+    /// The next pause: between half of its bound and all of it; the bound doubles, up to 10 s.
+    pub fn draw(&mut self) -> Duration {
+        let half = self.upper / 2;
+        self.upper = (self.upper * 2).min(LONGEST);
+        self.drawn += 1;
+        // The hasher is seeded by the operating system: enough to spread agents.
+        half + half.mul_f64((self.random.hash_one(self.drawn) >> 11) as f64 / (1u64 << 53) as f64)
+    }
+
+    /// It went well: the next pause is a short one.
+    pub fn reset(&mut self) {
+        self.upper = FIRST;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pauses_grow_within_their_bound_and_begin_anew() {
+        let mut backoff = Backoff::default();
+        let mut upper = FIRST;
+        for _ in 0..20 {
+            let pause = backoff.draw();
+            assert!(upper / 2 <= pause && pause <= upper, "{pause:?} of {upper:?}");
+            upper = (upper * 2).min(LONGEST);
+        }
+        assert_eq!(upper, LONGEST);
+        backoff.reset();
+        assert!(backoff.draw() <= FIRST);
+    }
+}

@@ -1,0 +1,220 @@
+//! The node agent: reports what a machine has to a service, and keeps beating so that the service
+//! knows that it lives.
+//!
+//! Accelerators are read on a thread of their own: a driver that hangs must not stop the beats of
+//! a machine that is otherwise well. What they come to is watched, so a change is reported at
+//! once. Which instance number a device has is the service's to say: it knows devices by UUID and
+//! keeps their numbers over restarts of either side, whatever order the driver lists them in.
+
+mod backoff;
+pub use backoff::Backoff;
+mod fake;
+pub use fake::Fake;
+mod inventory;
+pub use inventory::{Accelerators, Gpu, Inventory};
+mod machine;
+pub use machine::Machine;
+mod nvml;
+pub use nvml::NvmlInventory;
+mod report;
+pub use report::{Shape, report};
+
+use std::future::Future;
+use std::time::Duration;
+
+use tokio::sync::watch;
+use tokio::time::{Instant, sleep_until, timeout};
+use wharf_net::client::{Client, ClientError};
+use wharf_net::protocol::{
+    DrainRequest, Fault, HeartbeatRequest, Name, ReasonCode, ReportReply, ReportRequest,
+};
+
+/// How long one question may take before its connection counts as gone.
+const CALL_PATIENCE: Duration = Duration::from_secs(10);
+/// How often accelerators are read, unless the beats are more frequent.
+const READ_INTERVAL: Duration = Duration::from_secs(1);
+
+/// What the agent says of itself while it runs.
+pub trait Journal {
+    /// It connected and the service took its report.
+    fn reported(&mut self, request: &ReportRequest, reply: &ReportReply);
+    /// Something went wrong; it goes on after a while.
+    fn failed(&mut self, error: &anyhow::Error, pause: Duration);
+}
+
+/// Why a session with the service ended.
+enum Left {
+    /// The agent was told to stop.
+    Told,
+    /// To be tried again.
+    Failed(anyhow::Error),
+}
+
+/// The agent of one machine.
+pub struct Agent<J> {
+    /// What it reports besides accelerators.
+    pub shape: Shape,
+    /// The latest accelerators.
+    pub accelerators: watch::Receiver<Accelerators>,
+    /// How often it beats, unless the service wants it otherwise.
+    pub interval: Option<Duration>,
+    /// Whether its node is drained when it ends.
+    pub drain_on_exit: bool,
+    /// What it tells.
+    pub journal: J,
+    /// Counts its reports.
+    pub version: u64,
+}
+
+/// Reads accelerators on a thread of its own for as long as anybody watches; `failed` hears why
+/// they cannot be read. The first reading is awaited.
+///
+/// # Errors
+/// When the first reading fails, or there is no thread to be had.
+pub fn watch_accelerators(
+    mut inventory: Box<dyn Inventory>,
+    interval: Option<Duration>,
+    mut failed: impl FnMut(&anyhow::Error) + Send + 'static,
+) -> anyhow::Result<watch::Receiver<Accelerators>> {
+    let (sender, receiver) = watch::channel(inventory.read()?);
+    let pause = interval.unwrap_or(READ_INTERVAL).min(READ_INTERVAL);
+    std::thread::Builder::new().name("wharf-inventory".to_owned()).spawn(move || {
+        let mut told = String::new();
+        while !sender.is_closed() {
+            std::thread::sleep(pause);
+            match inventory.read() {
+                Ok(found) => {
+                    told.clear();
+                    sender.send_if_modified(|known| {
+                        let changed = *known != found;
+                        *known = found;
+                        changed
+                    });
+                }
+                // Once per fault, not once per reading.
+                Err(error) if error.to_string() == told => {}
+                Err(error) => {
+                    told = error.to_string();
+                    failed(&error);
+                }
+            }
+        }
+    })?;
+    Ok(receiver)
+}
+
+async fn within<T>(call: impl Future<Output = Result<T, ClientError>>) -> anyhow::Result<T> {
+    match timeout(CALL_PATIENCE, call).await {
+        Ok(answer) => Ok(answer?),
+        Err(_) => anyhow::bail!("the service did not answer within {} s", CALL_PATIENCE.as_secs()),
+    }
+}
+
+fn refused(reason: ReasonCode, fault: Option<Fault>) -> anyhow::Error {
+    fault.map_or_else(
+        || anyhow::anyhow!("the service answered {reason}"),
+        |fault| ClientError::Fault(fault).into(),
+    )
+}
+
+impl<J: Journal> Agent<J> {
+    /// Reports once over `client`, and beats once, so that the node joins.
+    ///
+    /// # Errors
+    /// When the service refuses the report, or is gone.
+    pub async fn report_once(&mut self, client: &Client) -> anyhow::Result<ReportReply> {
+        self.version += 1;
+        let request = report(&self.shape, &self.accelerators.borrow_and_update(), self.version);
+        let reply = within(client.report(&request)).await?;
+        if !reply.reason.is_done() {
+            return Err(refused(reply.reason, reply.fault));
+        }
+        self.journal.reported(&request, &reply);
+        let beat = HeartbeatRequest { node: reply.node, version: self.version };
+        within(client.heartbeat(&beat)).await?;
+        Ok(reply)
+    }
+
+    /// Runs until `stop` is done: connects by `connect`, reports, beats, and begins again with a
+    /// growing pause when anything is in the way.
+    pub async fn run<C: Future<Output = anyhow::Result<Client>>>(
+        mut self,
+        mut connect: impl FnMut() -> C,
+        stop: impl Future<Output = ()>,
+    ) {
+        tokio::pin!(stop);
+        let mut backoff = Backoff::default();
+        loop {
+            let connected = tokio::select! {
+                () = &mut stop => return,
+                connected = connect() => connected,
+            };
+            let left = match connected {
+                Ok(client) => {
+                    let left = self.serve(&client, &mut stop, &mut backoff).await;
+                    if matches!(left, Left::Told) {
+                        self.leave(client).await;
+                    }
+                    left
+                }
+                Err(error) => Left::Failed(error),
+            };
+            let Left::Failed(error) = left else { return };
+            let pause = backoff.draw();
+            self.journal.failed(&error, pause);
+            tokio::select! {
+                () = &mut stop => return,
+                () = tokio::time::sleep(pause) => {}
+            }
+        }
+    }
+
+    /// One connection: reports, then beats until something ends it.
+    async fn serve(
+        &mut self,
+        client: &Client,
+        stop: &mut (impl Future<Output = ()> + Unpin),
+        backoff: &mut Backoff,
+    ) -> Left {
+        let mut reply = match self.report_once(client).await {
+            Ok(reply) => reply,
+            Err(error) => return Left::Failed(error),
+        };
+        backoff.reset();
+        loop {
+            let wanted = Duration::from_millis(u64::from(reply.interval_ms.max(1)));
+            let next = Instant::now() + self.interval.map_or(wanted, |own| own.min(wanted));
+            let changed = tokio::select! {
+                () = &mut *stop => return Left::Told,
+                changed = self.accelerators.changed() => changed.is_ok(),
+                () = sleep_until(next) => false,
+            };
+            let again = if changed {
+                true
+            } else {
+                let beat = HeartbeatRequest { node: reply.node, version: self.version };
+                match within(client.heartbeat(&beat)).await {
+                    Ok(beaten) => beaten.report_again,
+                    Err(error) => return Left::Failed(error),
+                }
+            };
+            if again {
+                reply = match self.report_once(client).await {
+                    Ok(reply) => reply,
+                    Err(error) => return Left::Failed(error),
+                };
+            }
+        }
+    }
+
+    /// The last words: the node stays, drained if that was asked for.
+    async fn leave(&mut self, client: Client) {
+        if self.drain_on_exit {
+            let names = vec![Name(self.shape.name.clone())];
+            if let Err(error) = within(client.drain_nodes(&DrainRequest { names, undo: false })).await {
+                self.journal.failed(&error, Duration::ZERO);
+            }
+        }
+        client.close().await;
+    }
+}

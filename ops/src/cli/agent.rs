@@ -1,0 +1,248 @@
+//! `wharf agent`.
+
+use std::collections::BTreeMap;
+use std::io::Write;
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::Args;
+use serde::Serialize;
+use tokio::signal::unix::{SignalKind, signal};
+use wharf_core::limits::GPU_INSTANCES_MAX;
+use wharf_core::resource::Amount;
+use wharf_net::protocol::{ReportReply, ReportRequest};
+
+use super::Ended;
+use super::connect::{ConnectArgs, Usage};
+use super::node::{memory, pair};
+use super::print::{self, units};
+use crate::agent::{
+    Accelerators, Agent, Fake, Gpu, Inventory, Journal, Machine, NvmlInventory, Shape, watch_accelerators,
+};
+
+#[derive(Debug, Args)]
+pub(super) struct AgentArgs {
+    /// The node's name [default: the machine's host name].
+    #[arg(long)]
+    name: Option<String>,
+    /// The machine behind the name [default: its machine id].
+    #[arg(long)]
+    identity: Option<String>,
+    /// A label, KEY=VALUE; may be given several times.
+    #[arg(long = "label", value_name = "KEY=VALUE")]
+    labels: Vec<String>,
+    /// Cores to report [default: those that this process may use].
+    #[arg(long)]
+    cpu: Option<Amount>,
+    /// Memory to report [default: the machine's, or its control group's].
+    #[arg(long, value_parser = memory)]
+    memory: Option<Amount>,
+    /// Cores that the system keeps for itself.
+    #[arg(long, default_value = "0")]
+    reserve_cpu: Amount,
+    /// Memory that the system keeps for itself.
+    #[arg(long, value_parser = memory, default_value = "0")]
+    reserve_memory: Amount,
+    /// Milliseconds between beats, where that is less than the service wants.
+    #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
+    interval: Option<u64>,
+    /// JSON file of accelerators in place of those of the machine: for tests and trials.
+    #[arg(long, value_name = "FILE")]
+    fake_inventory: Option<PathBuf>,
+    /// Report once, print what was reported, and end.
+    #[arg(long)]
+    once: bool,
+    /// Print what would be reported, without a service, and end.
+    #[arg(long, conflicts_with = "once")]
+    print: bool,
+    /// Let the node take no new work when the agent is told to end.
+    #[arg(long)]
+    drain_on_exit: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Serialize)]
+struct GpuView<'a> {
+    #[serde(flatten)]
+    gpu: &'a Gpu,
+}
+
+/// What is reported.
+#[derive(Serialize)]
+struct ReportView<'a> {
+    name: &'a str,
+    identity: &'a str,
+    boot: &'a str,
+    node: Option<u64>,
+    cpu: String,
+    memory: String,
+    gpus: u32,
+    custom: BTreeMap<&'a str, String>,
+    labels: BTreeMap<&'a str, &'a str>,
+    source: &'a str,
+    devices: Vec<GpuView<'a>>,
+}
+
+impl<'a> ReportView<'a> {
+    fn new(request: &'a ReportRequest, found: &'a Accelerators, reply: Option<&ReportReply>) -> Self {
+        let node = &request.node;
+        Self {
+            name: &node.name,
+            identity: &node.identity,
+            boot: &request.boot,
+            node: reply.map(|reply| reply.node),
+            cpu: units(node.cpu),
+            memory: units(node.memory),
+            gpus: node.gpus,
+            custom: node.custom.iter().map(|named| (named.name.as_str(), units(named.amount))).collect(),
+            labels: node.labels.iter().map(|pair| (pair.key.as_str(), pair.value.as_str())).collect(),
+            source: &found.source,
+            devices: found.gpus.iter().map(|gpu| GpuView { gpu }).collect(),
+        }
+    }
+
+    fn say(&self) {
+        let id = self.node.map(|id| format!(", registered as n{id}")).unwrap_or_default();
+        print::say(format_args!("{} (machine {}){id}", self.name, self.identity));
+        print::say(format_args!(
+            "  {} cores, {} MiB, {} GPUs: {}",
+            self.cpu, self.memory, self.gpus, self.source
+        ));
+        for (name, amount) in &self.custom {
+            print::say(format_args!("  {amount} {name}"));
+        }
+        for (key, value) in &self.labels {
+            print::say(format_args!("  label {key}={value}"));
+        }
+        for GpuView { gpu } in &self.devices {
+            let numa = gpu.numa.map(|numa| format!(", NUMA node {numa}")).unwrap_or_default();
+            let mig = gpu.mig.as_ref().map(|mig| format!(", MIG: {}", mig.join(" "))).unwrap_or_default();
+            let links = if gpu.links.is_empty() {
+                String::new()
+            } else {
+                format!(", linked to {}", gpu.links.join(" "))
+            };
+            let fault = gpu.fault.as_ref().map(|fault| format!(", unhealthy: {fault}")).unwrap_or_default();
+            print::say(format_args!(
+                "  {} {}, {} MiB{numa}{mig}{links}{fault}",
+                gpu.uuid, gpu.model, gpu.memory_mib
+            ));
+        }
+    }
+}
+
+/// Tells on standard error; that nobody reads it is no reason to stop.
+fn note(text: &str) {
+    let _ = writeln!(std::io::stderr(), "wharf agent: {text}");
+}
+
+/// Says what changes, once.
+struct Notes;
+
+impl Journal for Notes {
+    fn reported(&mut self, request: &ReportRequest, reply: &ReportReply) {
+        let faults = request.gpus.iter().filter(|gpu| !gpu.fault.is_empty());
+        let faults: Vec<String> = faults.map(|gpu| format!(", {}: {}", gpu.uuid, gpu.fault)).collect();
+        note(&format!("reported {} as n{}{}", request.node.name, reply.node, faults.concat()));
+        if reply.replaced != 0 {
+            note(&format!(
+                "n{} of another machine had this name: it is gone, and {} allocations with it",
+                reply.replaced, reply.allocations_ended
+            ));
+        }
+    }
+
+    fn failed(&mut self, error: &anyhow::Error, pause: Duration) {
+        note(&format!("{}; trying again in {} ms", super::message(error), pause.as_millis()));
+    }
+}
+
+fn shape(args: &AgentArgs) -> Result<Shape, Usage> {
+    let machine = Machine::read();
+    let mut labels = BTreeMap::new();
+    for text in &args.labels {
+        let (key, value) = pair("--label", text)?;
+        if labels.insert(key.to_owned(), value.to_owned()).is_some() {
+            return Err(Usage(format!("--label {text}: give each key once")));
+        }
+    }
+    let given = |given: &Option<String>, found: String, flag: &str, what: &str| match given {
+        Some(given) => Ok(given.clone()),
+        None if found.is_empty() => Err(Usage(format!("this machine has no {what}: give {flag}"))),
+        None => Ok(found),
+    };
+    let less = |all: Amount, kept: Amount, flag: &str| {
+        let left = (kept <= all).then(|| all.minus(kept));
+        left.ok_or_else(|| Usage(format!("{flag} {kept}: the machine has only {all}: keep less")))
+    };
+    let memory_mib = u32::try_from(machine.memory_mib).unwrap_or(u32::MAX);
+    let (cpu, memory) = (
+        args.cpu.unwrap_or_else(|| Amount::whole(machine.cpus)),
+        args.memory.unwrap_or_else(|| Amount::whole(memory_mib)),
+    );
+    Ok(Shape {
+        name: given(&args.name, machine.host, "--name", "host name")?,
+        identity: given(&args.identity, machine.identity, "--identity", "machine id (/etc/machine-id)")?,
+        boot: machine.boot,
+        cpu: less(cpu, args.reserve_cpu, "--reserve-cpu")?,
+        memory: less(memory, args.reserve_memory, "--reserve-memory")?,
+        numa_nodes: machine.numa_nodes,
+        labels,
+    })
+}
+
+pub(super) async fn run(args: AgentArgs) -> anyhow::Result<Ended> {
+    // First: a signal that comes while it starts is not lost.
+    let mut terminate = signal(SignalKind::terminate())?;
+    let mut interrupt = signal(SignalKind::interrupt())?;
+    let shape = shape(&args)?;
+    let mut inventory: Box<dyn Inventory> = match &args.fake_inventory {
+        Some(path) => Box::new(Fake { path: path.clone() }),
+        None => Box::<NvmlInventory>::default(),
+    };
+    if args.print {
+        let found = inventory.read()?;
+        let request = crate::agent::report(&shape, &found, 0);
+        return show(&args.connect, &ReportView::new(&request, &found, None));
+    }
+    let interval = args.interval.map(Duration::from_millis);
+    let failed = |error: &anyhow::Error| note(&format!("accelerators: {}", super::message(error)));
+    let accelerators = watch_accelerators(inventory, interval, failed)?;
+    let found = accelerators.borrow().clone();
+    if found.whole().count() > GPU_INSTANCES_MAX {
+        note(&format!("more than {GPU_INSTANCES_MAX} GPUs: only the first {GPU_INSTANCES_MAX} are reported"));
+    }
+    let mut agent = Agent {
+        shape,
+        accelerators,
+        interval,
+        drain_on_exit: args.drain_on_exit,
+        journal: Notes,
+        version: 0,
+    };
+    if args.once {
+        let client = args.connect.connect().await?;
+        let reply = agent.report_once(&client).await?;
+        client.close().await;
+        let request = crate::agent::report(&agent.shape, &found, agent.version);
+        return show(&args.connect, &ReportView::new(&request, &found, Some(&reply)));
+    }
+    let told = async move {
+        tokio::select! {
+            _ = terminate.recv() => {}
+            _ = interrupt.recv() => {}
+        }
+    };
+    agent.run(|| args.connect.connect(), told).await;
+    Ok(Ended::Done)
+}
+
+fn show(connect: &ConnectArgs, view: &ReportView<'_>) -> anyhow::Result<Ended> {
+    if connect.json {
+        print::json(view)?;
+    } else {
+        view.say();
+    }
+    Ok(Ended::Done)
+}

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use by_hand::{add_node, ask, check_all, cores, node_spec, open};
 use wharf_core::ids::NodeId;
-use wharf_core::node::{Labels, NodeState, Operator, Selector, Taint, TaintEffect, Taints, Term};
+use wharf_core::node::{Labels, LifeEvent, Operator, Selector, Taint, TaintEffect, Taints, Term};
 use wharf_core::request::{PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest};
@@ -95,7 +95,7 @@ fn a_request_of_nothing_goes_by_policy_and_not_on_draining_nodes() {
     let nodes: Vec<_> =
         (0..4).map(|n| add_node(&mut engine, node_spec(&format!("n{n}"), 2 + n, 0))).collect();
     let nothing = |policy| PlacementRequest::new(Demand::default(), policy);
-    let drain = Command::SetState(nodes[0].id, NodeState::Draining);
+    let drain = Command::Life(nodes[0].id, LifeEvent::Drain);
     ask(&mut engine, PortRequest::Partition(nodes[0].partition, drain));
     // Full nodes still take it.
     let full = Demand { cpu: Amount::whole(3), memory: Amount::whole(3 * 4096), ..Demand::default() };

@@ -9,7 +9,7 @@ use wharf_core::fragmentation::{RequestShape, TypicalShapes};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
 use wharf_core::index::Geometry;
 use wharf_core::limits::SHORT_LISTS_MAX;
-use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Term};
+use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
@@ -135,7 +135,7 @@ fn churn(seed: u64, nodes: u64, shape_count: usize, given: bool, operations: u64
     let add = |pair: &mut Pair, number: u64, rng: &mut Rng| {
         let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
         let spec = spec(rng, number);
-        pair.step(Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec })));
+        pair.step(Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, agent: None, spec })));
     };
     for number in 1..=nodes {
         add(&mut pair, number, &mut rng);
@@ -151,8 +151,8 @@ fn churn(seed: u64, nodes: u64, shape_count: usize, given: bool, operations: u64
         let node = NodeId(rng.below(last) + 1);
         match rng.below(200) {
             0 => pair.step(Command::UpdateNode(node, Box::new(spec(&mut rng, node.0)))),
-            1 => pair.step(Command::SetState(node, NodeState::Draining)),
-            2 | 3 => pair.step(Command::SetState(node, NodeState::Ready)),
+            1 => pair.step(Command::Life(node, LifeEvent::Drain)),
+            2 | 3 => pair.step(Command::Life(node, LifeEvent::Undrain)),
             4 => pair.step(Command::RemoveNode { node, force: false }),
             5 => {
                 last += 1;

@@ -118,6 +118,8 @@ pub struct RegistrarState {
     pub next_node: u64,
     /// Resource kinds in the order of their ids.
     pub resources: Vec<String>,
+    /// Which of them are unit-instance kinds, by place, ascending.
+    pub unit_instances: Vec<u16>,
 }
 
 /// The owner of the global records.
@@ -164,8 +166,9 @@ impl Registrar {
         nodes: impl Iterator<Item = &'a NodeRegistration>,
     ) -> Self {
         let mut registrar = Self::new(partition_count, topology_label);
-        registrar.resources = ResourceRegistry::with_names(state.resources.iter().map(String::as_str))
-            .expect("a store holds no more kinds than it could learn");
+        registrar.resources =
+            ResourceRegistry::with_names(state.resources.iter().map(String::as_str), &state.unit_instances)
+                .expect("a store holds no more kinds than it could learn");
         for node in nodes {
             assert!(node.id.0 < state.next_node, "node {} was never registered", node.id);
             registrar.enter(node);
@@ -178,7 +181,8 @@ impl Registrar {
     #[must_use]
     pub fn state(&self) -> RegistrarState {
         let resources = self.resources.names().map(str::to_owned).collect();
-        RegistrarState { next_node: self.next_node, resources }
+        let unit_instances = self.resources.unit_instances();
+        RegistrarState { next_node: self.next_node, resources, unit_instances }
     }
 
     /// The resource kinds, to learn new ones.

@@ -4,6 +4,7 @@
 //! is rebuilt from it. A store has a fixed number of partitions; how many shards serve them is
 //! decided at each start.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -11,14 +12,15 @@ use arc_swap::ArcSwap;
 
 use crate::executor::{ShardLink, ShardRunner, StopSignal};
 use crate::hash::{StateHash, StateHasher};
-use crate::ids::{AllocationId, Incarnation, NodeId, PartitionId, ShardId};
+use crate::ids::{AllocationId, Incarnation, NodeId, PartitionId, ResourceId, ShardId};
 use crate::index::{Geometry, PolicyState};
 use crate::limits::{PARTITIONS_DEFAULT, PARTITIONS_MAX, PORTS_MAX, RING_SLOTS, SHARDS_MAX};
 use crate::node::{NodeRegistration, NodeState};
 use crate::registrar::{Catalog, Registrar, RegistrarState, TOPOLOGY_LABEL_DEFAULT};
-use crate::resource::{Demand, GpuAssignment};
+use crate::resource::{Demand, GpuAssignment, NatureFixed, UnitAssignments};
 use crate::ring::{Doorbell, channel};
 use crate::rng::Rng;
+use crate::router::wait::WokenBox;
 use crate::router::{Port, PortLink, RoutingTable};
 use crate::shard::{Shard, ShardConfig};
 use crate::time::Time;
@@ -45,6 +47,10 @@ pub struct AllocationRecord {
     pub demand: Demand,
     /// Which GPU instances.
     pub gpus: GpuAssignment,
+    /// Which units of its unit-instance kinds, if it has any.
+    pub units: Option<Arc<UnitAssignments>>,
+    /// The name that whoever made it elsewhere gave it, if it was adopted under one.
+    pub external_id: Option<Arc<str>>,
 }
 
 /// One partition in the durable state.
@@ -107,7 +113,7 @@ impl StoreState {
         Self {
             incarnation: Incarnation(0),
             now: Time::default(),
-            registrar: RegistrarState { next_node: 1, resources: Vec::new() },
+            registrar: RegistrarState { next_node: 1, resources: Vec::new(), unit_instances: Vec::new() },
             partitions: (0..partition_count).map(|p| PartitionState::empty(PartitionId(p))).collect(),
             policies: Vec::new(),
         }
@@ -150,6 +156,10 @@ pub fn books_hash(registrar: &RegistrarState, partitions: impl IntoIterator<Item
     for name in &registrar.resources {
         hasher.text(name);
     }
+    hasher.number(registrar.unit_instances.len() as u64);
+    for &kind in &registrar.unit_instances {
+        hasher.number(u64::from(kind));
+    }
     for partition in partitions {
         hasher.state(partition);
     }
@@ -173,6 +183,8 @@ pub struct EngineConfig {
     pub geometry: Geometry,
     /// The label that keeps nodes together in a partition.
     pub topology_label: String,
+    /// Names of unit-instance resource kinds; one that ends in `*` stands for all that begin so.
+    pub unit_instances: Vec<String>,
 }
 
 impl Default for EngineConfig {
@@ -182,12 +194,13 @@ impl Default for EngineConfig {
             seed: 0,
             geometry: Geometry::default(),
             topology_label: TOPOLOGY_LABEL_DEFAULT.to_owned(),
+            unit_instances: Vec::new(),
         }
     }
 }
 
 /// An engine that cannot be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// More shards than partitions, or none.
     #[error("{shards} shards over {partitions} partitions: give 1 to {}", partitions.min(&SHARDS_MAX))]
@@ -200,6 +213,9 @@ pub enum EngineError {
     /// More ports than a shard can listen to, or none.
     #[error("{0} ports: give 1 to {PORTS_MAX}")]
     Ports(usize),
+    /// A resource kind would change its nature while nodes have it.
+    #[error(transparent)]
+    Nature(#[from] NatureFixed),
 }
 
 /// The parts of a started engine. The caller runs each runner on a thread and gives each port
@@ -243,6 +259,8 @@ impl Engine {
             &state.registrar,
             state.partitions.iter().flat_map(|p| p.nodes.iter().map(|n| &n.registration)),
         );
+        let in_use = kinds_in_use(&state.partitions);
+        registrar.resources_mut().declare(&config.unit_instances, |id| in_use.contains(&id))?;
         let table = RoutingTable::even(partitions, config.shards);
         let catalog = Arc::new(ArcSwap::from_pointee(registrar.catalog()));
         let stop = StopSignal::default();
@@ -257,8 +275,10 @@ impl Engine {
             for (port, bell) in bells.iter().enumerate() {
                 let (submissions, from_port) = channel(RING_SLOTS);
                 let (to_port, answers) = channel(RING_SLOTS);
-                links.push(ShardLink { submissions: from_port, answers: to_port, bell: Arc::clone(bell) });
-                port_links[port].push(PortLink { submissions, answers, bell: Arc::clone(&shard_bell) });
+                let (woken, bell) = (Arc::new(WokenBox::default()), Arc::clone(bell));
+                let (for_port, shard_bell) = (Arc::clone(&woken), Arc::clone(&shard_bell));
+                links.push(ShardLink { submissions: from_port, answers: to_port, bell, woken });
+                port_links[port].push(PortLink { submissions, answers, bell: shard_bell, woken: for_port });
             }
             let summary = Arc::clone(table.summary(id));
             runners.push(ShardRunner::new(id, shard, links, summary, shard_bell, waker, stop.clone()));
@@ -267,12 +287,21 @@ impl Engine {
         let ports = bells
             .into_iter()
             .zip(port_links)
-            .map(|(bell, links)| {
-                Port::new(links, &table, &catalog, config.geometry.clone(), seeds.next_u64(), bell)
+            .zip(0..)
+            .map(|((bell, links), number)| {
+                Port::new(links, &table, &catalog, config.geometry.clone(), seeds.next_u64(), bell, number)
             })
             .collect();
         Ok(Self { incarnation, now: state.now, runners, ports, registrar, catalog, table, stop })
     }
+}
+
+/// The custom kinds that nodes have or allocations hold.
+fn kinds_in_use(partitions: &[PartitionState]) -> BTreeSet<ResourceId> {
+    let of_nodes = partitions.iter().flat_map(|p| &p.nodes);
+    let of_nodes = of_nodes.flat_map(|n| n.registration.spec.custom.as_deref().unwrap_or(&[]));
+    let of_allocations = partitions.iter().flat_map(|p| &p.allocations).flat_map(|a| a.demand.custom());
+    of_nodes.chain(of_allocations).map(|&(id, _)| id).collect()
 }
 
 fn open_shards(

@@ -13,9 +13,10 @@ use wharf_net::codec::{
     encode_frame, split_extensions,
 };
 use wharf_net::protocol::{
-    DrainRequest, EXTENSIONS_MAX, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, ListReply, ListRequest,
-    NodesReply, NodesRequest, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, StatusReply, StatusRequest,
+    AdoptRequest, CancelReply, CancelRequest, DrainRequest, EXTENSIONS_MAX, FRAME_BYTES_MAX, Fault, Hello,
+    HelloReply, Kind, ListReply, ListRequest, NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest,
+    PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, ReleaseBatch, ReleaseBatchReply, ReleaseReply,
+    ReleaseRequest, RemoveRequest, SetResourcesRequest, StatusReply, StatusRequest,
 };
 
 /// Runs the codec over arbitrary bytes.
@@ -103,6 +104,10 @@ fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String
         Kind::RemoveNodes => both::<RemoveRequest, NodesReply>(header, payload),
         Kind::ListNodes => both::<ListRequest, ListReply>(header, payload),
         Kind::Status => both::<StatusRequest, StatusReply>(header, payload),
+        Kind::Adopt => both::<AdoptRequest, PlaceReply>(header, payload),
+        Kind::SetResources => both::<SetResourcesRequest, NodesReply>(header, payload),
+        Kind::CancelWait => both::<CancelRequest, CancelReply>(header, payload),
+        Kind::NodeBooks => both::<NodeBooksRequest, NodeBooksReply>(header, payload),
     }
 }
 

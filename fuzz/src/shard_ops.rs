@@ -1,5 +1,6 @@
 //! Commands for a [`Shard`], made from bytes and answered by shard and oracle alike.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
@@ -8,7 +9,7 @@ use wharf_core::index::{Dimension, Geometry};
 use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Term};
 use wharf_core::request::{Explain, PlacementRequest};
 use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest};
-use wharf_core::shard::{Command, Outcome, Shard, ShardConfig};
+use wharf_core::shard::{Adoption, Command, Outcome, Park, ResourceKind, Shard, ShardConfig, WaitToken};
 use wharf_core::time::Time;
 
 use crate::index_ops::PolicyName;
@@ -24,14 +25,33 @@ struct Amounts {
     cpu: u8,
     memory: u8,
     custom: [u8; 2],
+    /// Of a unit-instance kind.
+    units: u8,
+}
+
+/// The unit-instance kind of these runs.
+fn units_kind() -> ResourceId {
+    ResourceId::new(2, true)
+}
+
+/// A part of a unit, or a whole number of units.
+fn some_units(pick: u8) -> Amount {
+    match pick % 8 {
+        0 => Amount::from_milli(400),
+        1 => Amount::from_milli(600),
+        2 => Amount::whole(1),
+        3 => Amount::whole(2),
+        _ => Amount::ZERO,
+    }
 }
 
 impl Amounts {
-    fn custom(self, most: u8) -> Option<CustomAmounts> {
+    fn custom(self, most: u8, units: Amount) -> Option<CustomAmounts> {
         let amounts = [0u16, 1].map(|kind| {
             (ResourceId(kind), Amount::whole(u32::from(self.custom[usize::from(kind)] % (most + 1))))
         });
-        Demand::canonical_custom(amounts.to_vec()).expect("two different kinds")
+        let amounts = amounts.into_iter().chain([(units_kind(), units)]).collect();
+        Demand::canonical_custom(amounts).expect("three different kinds")
     }
 }
 
@@ -74,6 +94,21 @@ enum Operation {
     List(u8, u8),
     Status,
     Export,
+    Adopt(u8, Request, Named),
+    SetResource(u8, u8, u8),
+    Books(u8),
+    Park(Request, u8),
+    Unpark(u8),
+    Retry(u8),
+    Settle,
+}
+
+/// Which instances an adoption names.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Named {
+    gpus: Option<u8>,
+    units: Option<u8>,
+    external_id: Option<u8>,
 }
 
 const ZONES: [&str; 2] = ["a", "b"];
@@ -95,7 +130,7 @@ impl Machine {
             memory: Amount::whole(u32::from(self.amounts.memory % 9)),
             // One machine in sixteen has every instance there can be.
             gpus: if self.gpus >= 240 { 16 } else { self.gpus % 5 },
-            custom: self.amounts.custom(3),
+            custom: self.amounts.custom(3, Amount::whole(u32::from(self.amounts.units % 4))),
             labels: Labels::new(labels).expect("two different keys"),
         }
     }
@@ -130,7 +165,7 @@ impl Request {
                 Gpus::Fraction(tenths) => GpuRequest::Fraction(u16::from(tenths % 9 + 1) * 1000),
                 Gpus::Whole(count) => GpuRequest::Whole(count % (most / 2) + 1),
             },
-            custom: self.amounts.custom(u8::from(!self.modest) * 2),
+            custom: self.amounts.custom(u8::from(!self.modest) * 2, some_units(self.amounts.units)),
         };
         let candidates = self.candidates.map(|picks| {
             // One beyond the last: an id that no node has.
@@ -176,6 +211,9 @@ struct Pair {
     shard: Shard,
     oracle: LinearShard,
     last_node: u64,
+    last_wait: u64,
+    /// Wake-ups that were not answered yet.
+    woken: VecDeque<WaitToken>,
     /// Every command so far, to be repeated in one batch.
     commands: Vec<Command>,
     outcomes: Vec<Outcome>,
@@ -195,6 +233,8 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
         shard: fresh_shard(geometry(fine)),
         oracle: LinearShard::new(&geometry(fine), INCARNATION),
         last_node: 0,
+        last_wait: 0,
+        woken: VecDeque::new(),
         commands: Vec::new(),
         outcomes: Vec::new(),
     };
@@ -208,6 +248,7 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
         pair.apply(operation)
             .map_err(|difference| format!("operation {number}, {operation:?}: {difference}"))?;
     }
+    pair.settle().map_err(|difference| format!("at the end: {difference}"))?;
     let mut again = fresh_shard(geometry(fine));
     let mut outcomes = Vec::new();
     again.step(pair.commands, Time(1), &mut outcomes);
@@ -257,8 +298,70 @@ impl Pair {
             },
             Operation::Status => Command::Status { audit: true },
             Operation::Export => Command::Export,
+            Operation::Adopt(pick, request, named) => {
+                let demand = request.request(self.last_node).demand;
+                Command::Adopt(Box::new(Adoption {
+                    node: node(pick),
+                    demand,
+                    gpus: named.gpus.map(|mask| u16::from(mask % 16)),
+                    units: named.units.map(|mask| (units_kind(), u64::from(mask % 8))).into_iter().collect(),
+                    external_id: named.external_id.map(|name| format!("pod-{}", name % 4).into()),
+                }))
+            }
+            Operation::SetResource(pick, kind, amount) => {
+                let kind = match kind % 5 {
+                    0 => ResourceKind::Cpu,
+                    1 => ResourceKind::Memory,
+                    2 => ResourceKind::Gpu,
+                    3 => ResourceKind::Custom(ResourceId(0)),
+                    _ => ResourceKind::Custom(units_kind()),
+                };
+                Command::SetResources(node(pick), [(kind, Amount::whole(u32::from(amount % 5)))].into())
+            }
+            Operation::Books(pick) => Command::NodeBooks(node(pick)),
+            Operation::Park(request, priority) => {
+                self.last_wait += 1;
+                Command::Park(Box::new(Park {
+                    token: WaitToken { port: u16::from(priority) % 3, number: self.last_wait },
+                    request: request.request(self.last_node),
+                    priority: i32::from(priority % 4),
+                    since: Time(self.last_wait / 2),
+                    home: true,
+                }))
+            }
+            Operation::Unpark(pick) => Command::Unpark(self.waiting(pick)),
+            Operation::Retry(pick) => Command::Retry(self.waiting(pick)),
+            Operation::Settle => return self.settle(),
         };
         self.step(command)
+    }
+
+    /// A waiting request, or one time in sixteen one that does not wait.
+    fn waiting(&self, pick: u8) -> WaitToken {
+        let waiting = self.oracle.waiting();
+        if waiting.is_empty() || pick.is_multiple_of(16) {
+            return WaitToken { port: 9, number: u64::from(pick) };
+        }
+        waiting[usize::from(pick) % waiting.len()]
+    }
+
+    /// Answers every wake-up as a port does; then nothing that fits waits.
+    fn settle(&mut self) -> Result<(), String> {
+        // Each retry places something or moves on to the next in turn.
+        let bound = 1000 + 100 * self.oracle.waiting().len();
+        for _ in 0..bound {
+            self.woken.extend(self.shard.drain_woken());
+            let Some(token) = self.woken.pop_front() else {
+                return match self.oracle.waits_in_vain() {
+                    Some(token) => Err(format!("{token:?} waits although a node could take it")),
+                    None => Ok(()),
+                };
+            };
+            if self.oracle.waiting().contains(&token) {
+                self.step(Command::Retry(token))?;
+            }
+        }
+        Err("wake-ups do not come to an end".to_owned())
     }
 
     /// A live allocation, or one time in sixteen an id that names none.

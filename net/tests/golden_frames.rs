@@ -109,6 +109,7 @@ fn placed() -> PlaceReply {
         allocation: allocation(),
         gpus: vec![0, 3],
         gpu_part: 2500,
+        units: Vec::new(),
     };
     PlaceReply { reason: Reason::Done.into(), placed: Some(placed), ..PlaceReply::default() }
 }
@@ -376,6 +377,7 @@ fn status_is_written_as_it_always_was() {
     };
     let resource = ResourceStatus { name: "cpu".to_owned(), total: 1 << 70, allocated: 8, shortfall: 9 };
     let body = StatusReply {
+        waiting: Waiting::default(),
         server: server(),
         now: 10,
         uptime: 11,

@@ -4,21 +4,29 @@
 //! cut into batches (`core/tests/determinism.rs`). The thread that runs a shard is a thin loop
 //! around [`Shard::step`], in [`executor`](crate::executor).
 
+mod adoption;
 mod audit;
 pub use audit::partition_hash;
+mod books;
+pub use books::{Book, InstanceBook, NodeBooks};
 mod command;
 pub use command::{
-    Audit, Command, NodeView, Outcome, Placement, Rejection, ResourceKind, ResourceSum, ShardStatus,
+    Adoption, Audit, Command, NodeView, Outcome, Park, Placement, Rejection, ResourceKind, ResourceSum,
+    ShardStatus, WaitToken,
 };
+mod custom;
 mod explain;
 mod ledger;
 mod refusal;
 pub use refusal::{Check, Refusal, Shortage};
 mod selectors;
 mod sequences;
+mod shapes;
 mod state;
 mod sums;
 mod table;
+mod waiting;
+pub use waiting::WaitingShape;
 
 use std::sync::Arc;
 
@@ -28,11 +36,13 @@ use crate::node::{NodeRegistration, NodeSpec, NodeState, Selector};
 use crate::request::PlacementRequest;
 use crate::rng::Rng;
 use crate::time::Time;
+use adoption::ExternalIds;
 use ledger::Ledger;
 use selectors::{SelectorSets, SetId};
 use sequences::Sequences;
 use sums::Sums;
 use table::NodeTable;
+use waiting::Waiting;
 
 /// What a shard is made with.
 #[derive(Clone, Debug)]
@@ -71,10 +81,12 @@ pub struct Shard {
     /// Every registered node at its capacity: answers whether any node could ever hold a request.
     capacities: DistBuckets,
     ledger: Ledger,
+    adopted: ExternalIds,
     selectors: SelectorSets,
     policy_state: PolicyState,
     sequences: Sequences,
     sums: Sums,
+    waiting: Waiting,
     growth: u64,
     visits: Visits,
 }
@@ -91,10 +103,12 @@ impl Shard {
             index: DistBuckets::new(config.geometry.clone()),
             capacities: DistBuckets::new(config.geometry),
             ledger: Ledger::default(),
+            adopted: ExternalIds::default(),
             selectors: SelectorSets::default(),
             policy_state: PolicyState { next_fit: Ordinal(0), rng: Rng::new(config.seed) },
             sequences: Sequences::new(config.partitions),
             sums: Sums::default(),
+            waiting: Waiting::default(),
             growth: 0,
             visits: Visits::default(),
         }
@@ -122,6 +136,12 @@ impl Shard {
             Command::RemoveNode { node, force } => self.handle_remove_node(node, force),
             Command::ListNodes { after, limit } => return Outcome::Nodes(self.list_nodes(after, limit)),
             Command::Status { audit } => return Outcome::Status(Box::new(self.status(audit))),
+            Command::Adopt(adoption) => self.handle_adopt(*adoption),
+            Command::SetResources(node, totals) => self.handle_set_resources(node, &totals),
+            Command::NodeBooks(node) => self.node_books(node).map(|books| Outcome::Books(Box::new(books))),
+            Command::Park(park) => return self.handle_park(*park),
+            Command::Retry(token) => self.handle_retry(token),
+            Command::Unpark(token) => self.handle_unpark(token),
             Command::Export => return Outcome::Exported(Box::new(self.export())),
         };
         done.unwrap_or_else(Outcome::Rejected)
@@ -133,7 +153,7 @@ impl Shard {
             self.sums.refused += 1;
             return Outcome::Refused(Box::new(self.explain(request, set)));
         };
-        let gpus = self.nodes.take(slot, &request.demand);
+        let (gpus, units) = self.nodes.take(slot, &request.demand);
         let hot = self.nodes.hot(slot);
         let (node, partition) = (hot.id, hot.partition);
         let sequence = self.sequences.next(partition);
@@ -141,8 +161,8 @@ impl Shard {
         self.index.update(slot, &self.nodes.available(slot));
         self.sums.allocate(&request.demand);
         self.sums.placed += 1;
-        self.ledger.insert(id, slot, request.demand.clone(), gpus, &mut self.nodes);
-        Outcome::Placed(Placement { node, allocation: id, gpus })
+        self.ledger.insert(id, slot, request.demand.clone(), gpus, units.clone(), &mut self.nodes);
+        Outcome::Placed(Placement { node, allocation: id, gpus, units })
     }
 
     /// The candidate set of `selector`. A set that is marked from now on is made known to the
@@ -198,8 +218,9 @@ impl Shard {
 
     fn handle_release(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
+        self.adopted.forget(id);
         self.sums.release(&allocation.demand);
-        self.nodes.give(allocation.node, &allocation.demand, allocation.gpus);
+        self.nodes.give(allocation.node, &allocation.demand, allocation.gpus, allocation.units.as_ref());
         self.sums.shortfall_changed(&self.nodes, allocation.node);
         self.sums.released += 1;
         self.available_grew(allocation.node);
@@ -212,6 +233,7 @@ impl Shard {
         if self.nodes.state(slot) == NodeState::Ready {
             self.index.update(slot, &self.nodes.available(slot));
         }
+        self.wake_for(slot, None);
     }
 
     fn handle_add_node(&mut self, registration: NodeRegistration) -> Outcome {
@@ -236,6 +258,7 @@ impl Shard {
         self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot), marks);
         self.sums.node_added(&self.nodes.cold(slot).registration.spec);
         self.growth += 1;
+        self.wake_for(slot, None);
         slot
     }
 
@@ -271,6 +294,7 @@ impl Shard {
                     let marks = self.selectors.marks_of(slot);
                     self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
                     self.growth += 1;
+                    self.wake_for(slot, None);
                 }
                 NodeState::Draining => self.index.remove(slot),
             }
@@ -344,6 +368,7 @@ impl Shard {
             refused: self.sums.refused,
             released: self.sums.released,
             resources: self.sums.resources(),
+            waiting: self.waiting_shapes(),
             audit,
         }
     }

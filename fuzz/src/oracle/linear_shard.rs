@@ -1,39 +1,45 @@
 //! A shard as a plain list of nodes: follows the same commands and says what each must answer.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId};
 use wharf_core::index::{Dimension, Geometry};
 use wharf_core::node::{NodeSpec, NodeState};
 use wharf_core::request::PlacementRequest;
-use wharf_core::resource::{Amount, Demand, GpuAssignment};
+use wharf_core::resource::{Amount, Demand, GpuAssignment, UnitAssignments};
 use wharf_core::shard::{
     Check, Command, NodeView, Outcome, Placement, Refusal, Rejection, ResourceKind, ResourceSum, ShardStatus,
-    Shortage,
+    Shortage, WaitToken,
 };
 use wharf_core::store::ShardState;
 
-use super::linear_node::{DEVICE, Lack, LinearNode, custom_total};
+use super::linear_books::with_totals;
+use super::linear_node::{DEVICE, Lack, LinearNode};
 use super::{Choice, Fitting, choose, coordinate};
 
 #[derive(Clone, Debug)]
-struct Held {
-    node: NodeId,
-    demand: Demand,
-    gpus: GpuAssignment,
+pub(super) struct Held {
+    pub(super) node: NodeId,
+    pub(super) demand: Demand,
+    pub(super) gpus: GpuAssignment,
+    pub(super) units: Option<Arc<UnitAssignments>>,
+    pub(super) external_id: Option<Arc<str>>,
 }
 
 /// What a [`Shard`](wharf_core::shard::Shard) must answer.
 #[derive(Clone, Debug)]
 pub struct LinearShard {
     dimensions: Vec<(Dimension, i64)>,
-    incarnation: Incarnation,
+    pub(super) incarnation: Incarnation,
     /// In order of registration.
-    nodes: Vec<LinearNode>,
-    allocations: BTreeMap<AllocationId, Held>,
-    sequences: BTreeMap<PartitionId, u64>,
+    pub(super) nodes: Vec<LinearNode>,
+    pub(super) allocations: BTreeMap<AllocationId, Held>,
+    pub(super) sequences: BTreeMap<PartitionId, u64>,
     /// The ordinal of NextFit's last choice.
     cursor: u64,
+    /// What waits.
+    parked: BTreeMap<WaitToken, PlacementRequest>,
     placed: u64,
     refused: u64,
     released: u64,
@@ -42,7 +48,7 @@ pub struct LinearShard {
     last_growth: u64,
 }
 
-fn differs<T: std::fmt::Debug, U: std::fmt::Debug>(got: T, expected: U) -> Result<(), String> {
+pub(super) fn differs<T: std::fmt::Debug, U: std::fmt::Debug>(got: T, expected: U) -> Result<(), String> {
     Err(format!("answered {got:?}, expected {expected:?}"))
 }
 
@@ -57,6 +63,7 @@ impl LinearShard {
             allocations: BTreeMap::new(),
             sequences: BTreeMap::new(),
             cursor: 0,
+            parked: BTreeMap::new(),
             placed: 0,
             refused: 0,
             released: 0,
@@ -69,6 +76,19 @@ impl LinearShard {
     #[must_use]
     pub fn live(&self) -> Vec<AllocationId> {
         self.allocations.keys().copied().collect()
+    }
+
+    /// What waits although a node could take it now.
+    #[must_use]
+    pub fn waits_in_vain(&self) -> Option<WaitToken> {
+        let mut parked = self.parked.iter();
+        parked.find(|(_, request)| !self.fitting_places(request).is_empty()).map(|(&token, _)| token)
+    }
+
+    /// What waits.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<WaitToken> {
+        self.parked.keys().copied().collect()
     }
 
     /// The nodes that can take `request` now.
@@ -111,14 +131,17 @@ impl LinearShard {
         };
         let node = &mut self.nodes[at];
         let gpus = node.instances_for(request.demand.gpu);
-        node.change_use(&request.demand, gpus, 1);
+        let units = node.all_units_for(&request.demand);
+        node.change_use(&request.demand, gpus, units.as_ref(), 1);
         let (id, partition) = (node.registration.id, node.registration.partition);
         let sequence = self.sequences.entry(partition).or_insert(0);
         *sequence += 1;
         let allocation = AllocationId { incarnation: self.incarnation, partition, sequence: *sequence };
-        self.allocations.insert(allocation, Held { node: id, demand: request.demand.clone(), gpus });
+        let (demand, external_id) = (request.demand.clone(), None);
+        self.allocations
+            .insert(allocation, Held { node: id, demand, gpus, units: units.clone(), external_id });
         self.placed += 1;
-        Some(Placement { node: id, allocation, gpus })
+        Some(Placement { node: id, allocation, gpus, units })
     }
 
     /// Carries out `command` and compares with what the shard answered.
@@ -177,6 +200,40 @@ impl LinearShard {
                 Outcome::Status(status) => self.compare_status(status),
                 other => differs(other, "a status"),
             },
+            Command::Adopt(adoption) => self.compare_adopt(adoption, outcome),
+            Command::SetResources(id, totals) => {
+                let spec = self.nodes.iter().find(|node| node.registration.id == *id);
+                let known = spec.map(|node| node.registration.spec.clone());
+                let known = known.is_some_and(|spec| self.update(*id, &with_totals(spec, totals)));
+                let done = matches!(outcome, Outcome::NodeUpdated(n) if n == id);
+                compare_node_outcome(*id, known, outcome, done)
+            }
+            Command::Park(park) => {
+                let outcome = match outcome {
+                    Outcome::Parked(refusal) => {
+                        self.parked.insert(park.token, park.request.clone());
+                        &Outcome::Refused(refusal.clone())
+                    }
+                    Outcome::Refused(_) => return differs(outcome, "parked"),
+                    other => other,
+                };
+                self.compare_place(&park.request, outcome)
+            }
+            Command::Retry(token) => match self.parked.get(token).cloned() {
+                Some(request) => {
+                    if matches!(outcome, Outcome::Placed(_)) {
+                        self.parked.remove(token);
+                    }
+                    self.compare_place(&request, outcome)
+                }
+                None => compare_not_parked(outcome),
+            },
+            Command::Unpark(token) => match (self.parked.remove(token), outcome) {
+                (Some(_), Outcome::Unparked) => Ok(()),
+                (Some(request), other) => differs(other, request),
+                (None, other) => compare_not_parked(other),
+            },
+            Command::NodeBooks(id) => self.compare_books(*id, outcome),
             Command::Export => match outcome {
                 Outcome::Exported(state) => self.compare_export(state),
                 other => differs(other, "the durable state"),
@@ -234,6 +291,7 @@ impl LinearShard {
                         Lack::WholeGpus(short) => (Check::WholeGpus, short),
                         Lack::GpuPart(short) => (Check::GpuPart, short),
                         Lack::Custom(id, short) => (Check::Custom(id), short),
+                        Lack::Pieces(id, short) => (Check::Fragmented(id), short),
                     };
                     count_lack(&mut refusal.checks, check, short);
                 }
@@ -251,7 +309,7 @@ impl LinearShard {
             return false;
         };
         let node = self.node_mut(held.node).expect("allocations end with their node");
-        node.change_use(&held.demand, held.gpus, -1);
+        node.change_use(&held.demand, held.gpus, held.units.as_ref(), -1);
         self.released += 1;
         self.settled_growth = None;
         true
@@ -330,6 +388,10 @@ impl LinearShard {
         if counts != expected {
             return differs(counts, expected);
         }
+        let waiting: u64 = status.waiting.iter().map(|shape| shape.homes).sum();
+        if waiting != self.parked.len() as u64 {
+            return differs(&status.waiting, &self.parked);
+        }
         let sums = self.sums();
         for &(kind, sum) in &status.resources {
             let expected = sums.get(&kind).copied().unwrap_or_default();
@@ -364,7 +426,7 @@ impl LinearShard {
                 add(ResourceKind::Custom(id), total.units(), 0, 0);
             }
             for (id, used) in node.custom_used() {
-                let beyond = (used - custom_total(spec, id)).max(0);
+                let beyond = node.custom_beyond(id);
                 add(ResourceKind::Custom(id), 0, used, beyond);
             }
         }
@@ -397,6 +459,7 @@ impl LinearShard {
                 let held = allocations.remove(&record.id);
                 let same = held.as_ref().is_some_and(|held| {
                     (held.node, &held.demand, held.gpus) == (record.node, &record.demand, record.gpus)
+                        && (&held.units, &held.external_id) == (&record.units, &record.external_id)
                 });
                 if !same || record.id.partition != partition.id {
                     return differs(record, held);
@@ -404,6 +467,13 @@ impl LinearShard {
             }
         }
         if allocations.is_empty() { Ok(()) } else { differs("no more allocations", allocations) }
+    }
+}
+
+fn compare_not_parked(outcome: &Outcome) -> Result<(), String> {
+    match outcome {
+        Outcome::Rejected(Rejection::NotParked) => Ok(()),
+        other => differs(other, "not parked"),
     }
 }
 

@@ -11,6 +11,7 @@ mod coordinate;
 pub use coordinate::coordinate;
 mod linear_index;
 pub use linear_index::LinearIndex;
+mod linear_books;
 mod linear_node;
 mod linear_shard;
 pub use linear_shard::LinearShard;

@@ -18,10 +18,11 @@ use crate::codec::{
     try_encode_frame,
 };
 use crate::protocol::{
-    ALPN, DrainRequest, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, ListReply, ListRequest, NodesReply,
+    ALPN, AdoptRequest, CancelReply, CancelRequest, DrainRequest, FRAME_BYTES_MAX, Fault, Hello, HelloReply,
+    Kind, ListReply, ListRequest, MODE_WAIT_UNTIL, NodeBooksReply, NodeBooksRequest, NodesReply,
     NodesRequest, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, Reason, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, Resume, StatusReply, StatusRequest,
-    VERSION_MAX, VERSION_MIN, WireAllocation,
+    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, Resume, SetResourcesRequest, StatusReply,
+    StatusRequest, VERSION_MAX, VERSION_MIN, WireAllocation, read_units, read_waiting,
 };
 use crate::tls::client_crypto;
 
@@ -146,11 +147,16 @@ impl Client {
         kind: Kind,
         request: &Q,
     ) -> Result<R, ClientError> {
+        Ok(decode_body(&self.call_raw(kind, request).await?)?.0)
+    }
+
+    /// As [`call`](Self::call): the reply's body and what follows it.
+    async fn call_raw<Q: Serialize>(&self, kind: Kind, request: &Q) -> RawReply {
         let (sender, receiver) = oneshot::channel();
         self.enter(kind, request, Destination::Future(sender)).await?;
         let raw =
             receiver.await.map_err(|_| ClientError::ConnectionLost("the client was closed".into()))??;
-        Ok(decode_body(&raw)?.0)
+        Ok(raw)
     }
 
     /// Sends a request; its reply goes to `queue` under `tag`. Waits only while as many requests
@@ -165,7 +171,7 @@ impl Client {
         queue: &Arc<Completions>,
         tag: u64,
     ) -> Result<(), ClientError> {
-        self.enter(kind, request, Destination::Queue(Arc::clone(queue), tag)).await
+        self.enter(kind, request, Destination::Queue(Arc::clone(queue), tag)).await.map(|_| ())
     }
 
     async fn enter<Q: Serialize>(
@@ -173,12 +179,21 @@ impl Client {
         kind: Kind,
         request: &Q,
         destination: Destination,
-    ) -> Result<(), ClientError> {
+    ) -> Result<u64, ClientError> {
         let shared = &*self.shared;
         let ended = |state: &State| state.ended.clone().map_or(Ok(()), Err);
         // Given back on its own when this future is dropped before its call is entered.
-        let Ok(permit) = shared.in_flight.acquire().await else { return ended(&shared.state()) };
-        loop {
+        let permit = match destination {
+            Destination::Waiting(_) => None,
+            _ => match shared.in_flight.acquire().await {
+                Ok(permit) => Some(permit),
+                Err(_) => {
+                    ended(&shared.state())?;
+                    return Err(ClientError::ConnectionLost("the client was closed".into()));
+                }
+            },
+        };
+        let sequence = loop {
             let left = shared.left.notified();
             {
                 let mut state = shared.state();
@@ -200,15 +215,15 @@ impl Client {
                     state.out.extend_from_slice(&frame);
                     state.calls.enter(destination, frame.into_boxed_slice());
                     // The reply gives it back.
-                    permit.forget();
-                    break;
+                    permit.into_iter().for_each(|permit| permit.forget());
+                    break header.sequence;
                 }
             }
             // One old request is unanswered while thousands after it were: wait for it.
             left.await;
-        }
+        };
         shared.written.notify_one();
-        Ok(())
+        Ok(sequence)
     }
 
     /// One placement.
@@ -216,7 +231,70 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call); what is wrong with the placement itself stands in the reply.
     pub async fn place(&self, request: &PlaceRequest) -> Result<PlaceReply, ClientError> {
-        self.call(Kind::Place, request).await
+        if request.mode == MODE_WAIT_UNTIL {
+            return self.place_waiting(request).await?.1.await;
+        }
+        self.call_placed(Kind::Place, request).await
+    }
+
+    /// One placement that waits: its sequence, by which it can be cancelled, and its reply. It
+    /// takes no room of the requests that are answered at once.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub async fn place_waiting(
+        &self,
+        request: &PlaceRequest,
+    ) -> Result<(u64, impl Future<Output = Result<PlaceReply, ClientError>> + use<>), ClientError> {
+        let (sender, receiver) = oneshot::channel();
+        let sequence = self.enter(Kind::Place, request, Destination::Waiting(sender)).await?;
+        let reply = async move {
+            let closed = |_| ClientError::ConnectionLost("the client was closed".into());
+            let raw = receiver.await.map_err(closed)??;
+            let (mut reply, taken) = decode_body::<PlaceReply>(&raw)?;
+            read_units(&raw[taken..], std::slice::from_mut(&mut reply));
+            Ok(reply)
+        };
+        Ok((sequence, reply))
+    }
+
+    /// Ends the wait of a placement; whether it waited still. Its own reply says what became of it.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn cancel_wait(&self, sequence: u64) -> Result<CancelReply, ClientError> {
+        self.call(Kind::CancelWait, &CancelRequest { sequence }).await
+    }
+
+    async fn call_placed<Q: Serialize>(&self, kind: Kind, request: &Q) -> Result<PlaceReply, ClientError> {
+        let raw = self.call_raw(kind, request).await?;
+        let (mut reply, taken) = decode_body::<PlaceReply>(&raw)?;
+        read_units(&raw[taken..], std::slice::from_mut(&mut reply));
+        Ok(reply)
+    }
+
+    /// Records an allocation that was made elsewhere.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); what is wrong with the adoption itself stands in the reply.
+    pub async fn adopt(&self, request: &AdoptRequest) -> Result<PlaceReply, ClientError> {
+        self.call_placed(Kind::Adopt, request).await
+    }
+
+    /// Exchanges the capacity of some resources of a node.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn set_resources(&self, request: &SetResourcesRequest) -> Result<NodesReply, ClientError> {
+        self.call(Kind::SetResources, request).await
+    }
+
+    /// The books of a node.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn node_books(&self, request: &NodeBooksRequest) -> Result<NodeBooksReply, ClientError> {
+        self.call(Kind::NodeBooks, request).await
     }
 
     /// Several placements, each decided on its own.
@@ -224,7 +302,10 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call).
     pub async fn place_batch(&self, batch: &PlaceBatch) -> Result<PlaceBatchReply, ClientError> {
-        self.call(Kind::PlaceBatch, batch).await
+        let raw = self.call_raw(Kind::PlaceBatch, batch).await?;
+        let (mut reply, taken) = decode_body::<PlaceBatchReply>(&raw)?;
+        read_units(&raw[taken..], &mut reply.replies);
+        Ok(reply)
     }
 
     /// Ends an allocation.
@@ -288,7 +369,10 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call).
     pub async fn status(&self, request: &StatusRequest) -> Result<StatusReply, ClientError> {
-        self.call(Kind::Status, request).await
+        let raw = self.call_raw(Kind::Status, request).await?;
+        let (mut reply, taken) = decode_body::<StatusReply>(&raw)?;
+        read_waiting(&raw[taken..], &mut reply);
+        Ok(reply)
     }
 }
 
@@ -328,7 +412,9 @@ impl Shared {
         let call = self.state().calls.leave(frame.header.sequence);
         // A reply that is said twice (after a resumption) is taken once.
         if let Some(call) = call {
-            self.in_flight.add_permits(1);
+            if !matches!(call.destination, Destination::Waiting(_)) {
+                self.in_flight.add_permits(1);
+            }
             self.left.notify_waiters();
             call.destination.deliver(reply);
         }

@@ -36,10 +36,12 @@ fields! {
     Checks = "checks";
     Client = "client";
     Custom = "custom";
+    ExternalId = "external_id";
     Field = "field";
     Gpus = "gpus";
     GpusAvailable = "gpus_available";
     Identity = "identity";
+    Instances = "instances";
     Key = "key";
     Labels = "labels";
     Message = "message";
@@ -59,6 +61,7 @@ fields! {
     Taints = "taints";
     Tenant = "tenant";
     Tolerations = "tolerations";
+    Units = "units";
     Value = "value";
     Values = "values";
 }

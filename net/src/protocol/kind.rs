@@ -26,11 +26,19 @@ pub enum Kind {
     ListNodes = 10,
     /// Sums, counters, and an audit on demand.
     Status = 11,
+    /// Records an allocation that was made elsewhere.
+    Adopt = 16,
+    /// New capacity of single resources of a node.
+    SetResources = 17,
+    /// The books of a node.
+    NodeBooks = 18,
+    /// A placement does not wait any more.
+    CancelWait = 19,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 11] = [
+    pub const ALL: [Self; 15] = [
         Self::Hello,
         Self::Place,
         Self::PlaceBatch,
@@ -42,6 +50,10 @@ impl Kind {
         Self::RemoveNodes,
         Self::ListNodes,
         Self::Status,
+        Self::Adopt,
+        Self::SetResources,
+        Self::NodeBooks,
+        Self::CancelWait,
     ];
 
     /// Its number on the wire.
@@ -71,6 +83,10 @@ impl Kind {
             Self::RemoveNodes => "remove_nodes",
             Self::ListNodes => "list_nodes",
             Self::Status => "status",
+            Self::Adopt => "adopt",
+            Self::SetResources => "set_resources",
+            Self::NodeBooks => "node_books",
+            Self::CancelWait => "cancel_wait",
         }
     }
 }

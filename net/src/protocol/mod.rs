@@ -4,6 +4,8 @@
 //! them, so every number that selects a meaning is written out and never changes it. A new
 //! field needs a new body version; old versions stay readable.
 
+mod books;
+pub use books::*;
 mod kind;
 pub use kind::Kind;
 mod message;

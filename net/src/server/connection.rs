@@ -1,6 +1,7 @@
 //! One connection: hello, then frames in, replies out, until either side ends it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -10,19 +11,23 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
-use wharf_core::router::PortRequest;
+use wharf_core::router::{PortRequest, WaitEnd};
 use wharf_core::time::Time;
 
 use super::io_thread::Io;
 use super::operation::{Operation, Parts, batch_reply};
 use super::reader::{BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body};
 use super::registrar_task::{RegistrarReply, RegistrarRequest};
+use super::wait;
 use super::{HELLO_PATIENCE, LAST_BYTES_PATIENCE, ServerShared};
-use crate::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame};
-use crate::convert::placement_request;
+use crate::codec::{
+    Extension, FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame,
+};
+use crate::convert::{fault_reply, placement_request};
 use crate::protocol::{
-    Fault, Hello, HelloReply, Kind, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, VERSION_MAX, VERSION_MIN,
+    CancelReply, CancelRequest, EXTENSION_UNITS, EXTENSION_WAITING, Fault, Hello, HelloReply, Kind,
+    MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch,
+    ReleaseBatchReply, ReleaseReply, ReleaseRequest, VERSION_MAX, VERSION_MIN, units_extension,
 };
 use crate::session::{Admission, Session};
 
@@ -41,6 +46,10 @@ pub(super) struct ConnectionState {
     ending: Cell<bool>,
     /// The peer takes no replies any more.
     broken: Cell<bool>,
+    /// Placements that wait, by sequence: their operations.
+    pub(super) waits: RefCell<BTreeMap<u64, usize>>,
+    /// The peer is gone without having said so, and may come back.
+    lost: Cell<bool>,
 }
 
 impl ConnectionState {
@@ -50,23 +59,53 @@ impl ConnectionState {
         self.reply_flagged(kind.number(), 0, sequence, body);
     }
 
+    /// As [`reply`](Self::reply), for a reply whose placements may name units.
+    pub(super) fn reply_placed<T: Serialize>(
+        &self,
+        kind: Kind,
+        sequence: u64,
+        body: &T,
+        places: &[PlaceReply],
+    ) {
+        let mut units = Vec::new();
+        units_extension(places, &mut units);
+        let extension = [Extension { tag: EXTENSION_UNITS, bytes: &units }];
+        self.reply_whole(kind.number(), 0, sequence, if units.is_empty() { &[] } else { &extension }, body);
+    }
+
     fn reply_fault(&self, kind: u16, sequence: u64, fault: &Fault) {
         self.reply_flagged(kind, FLAG_ERROR, sequence, fault);
     }
 
     fn reply_flagged<T: Serialize>(&self, kind: u16, flags: u8, sequence: u64, body: &T) {
+        self.reply_whole(kind, flags, sequence, &[], body);
+    }
+
+    fn reply_whole<T: Serialize>(
+        &self,
+        kind: u16,
+        flags: u8,
+        sequence: u64,
+        extensions: &[Extension<'_>],
+        body: &T,
+    ) {
         let mut out = self.out.borrow_mut();
         let start = out.len();
         let header =
             Header { kind, flags: flags | FLAG_REPLY, version: BODY_VERSION, sequence, ..Header::default() };
-        if let Err(error) = try_encode_frame(header, &[], &mut out, |out| encode_body(body, out)) {
+        // What can be ignored goes first where the frame would be too long.
+        let mut encoded = try_encode_frame(header, extensions, &mut out, |out| encode_body(body, out));
+        if encoded.is_err() && !extensions.is_empty() {
+            encoded = try_encode_frame(header, &[], &mut out, |out| encode_body(body, out));
+        }
+        if let Err(error) = encoded {
             // Lists and batches are cut to fit; whatever else is too long is no reason to stop.
             let fault = Fault::new(Reason::LimitExceeded, format!("the reply does not fit: {error}"));
             let header = Header { flags: header.flags | FLAG_ERROR, ..header };
             encode_frame(header, &[], &mut out, |out| encode_body(&fault, out));
         }
         let mut session = self.session.borrow_mut();
-        if matches!(Kind::from_number(kind), Some(Kind::ListNodes | Kind::Status)) {
+        if matches!(Kind::from_number(kind), Some(Kind::ListNodes | Kind::Status | Kind::NodeBooks)) {
             session.answer_unkept(sequence);
         } else {
             session.answer(sequence, &out[start..]);
@@ -83,8 +122,21 @@ impl ConnectionState {
         self.written.notify_one();
     }
 
+    /// A placement does not wait any more; whether nothing is to be said of it. A peer that comes
+    /// back sends it again, and it then waits anew.
+    pub(super) fn ends_wait(&self, sequence: u64, reason: ReasonCode) -> bool {
+        self.waits.borrow_mut().remove(&sequence);
+        let forgotten = self.lost.get() && reason == Reason::Cancelled.into();
+        if forgotten {
+            self.session.borrow_mut().answer_unkept(sequence);
+            self.written.notify_one();
+        }
+        forgotten
+    }
+
     fn is_busy(&self) -> bool {
-        let unanswered = self.session.borrow().in_flight() + self.unwritten.get() as usize;
+        let in_flight = self.session.borrow().in_flight() - self.waits.borrow().len();
+        let unanswered = in_flight + self.unwritten.get() as usize;
         !self.broken.get() && unanswered >= self.in_flight_max as usize
     }
 
@@ -174,6 +226,8 @@ async fn serve_session(
         in_flight_max: hello.limits.in_flight_max,
         ending: Cell::new(false),
         broken: Cell::new(false),
+        waits: RefCell::new(BTreeMap::new()),
+        lost: Cell::new(false),
     });
     let header =
         Header { kind: Kind::Hello.number(), flags: FLAG_REPLY, version: BODY_VERSION, ..Header::default() };
@@ -186,6 +240,10 @@ async fn serve_session(
             if let Err(fault) = &read {
                 state.say(&fault_frame(0, 0, fault));
             }
+            let stopping = *io.shutdown.borrow();
+            state.lost.set(!reader.ended && !stopping);
+            let why = if stopping { WaitEnd::Stopped } else { WaitEnd::Cancelled };
+            wait::end_all(io, &state, why, io.shared.now());
             state.ending.set(true);
             state.written.notify_one();
             read
@@ -362,6 +420,13 @@ async fn handle_request(
         Fault::new(Reason::UnknownKind, format!("message kind {} is unknown to version 1", frame.header.kind))
     })?;
     let to_registrar = match kind {
+        Kind::CancelWait => {
+            let request: CancelRequest = read_body(frame)?;
+            let waited = wait::cancel(io, state, request.sequence, now);
+            state.reply(kind, sequence, &CancelReply { waited });
+            io.observe(kind, ReasonCode::default(), 0);
+            return Ok(());
+        }
         Kind::Place => {
             let request: PlaceRequest = read_body(frame)?;
             handle_place(io, state, sequence, request, now).await;
@@ -391,6 +456,9 @@ async fn handle_request(
         Kind::RemoveNodes => RegistrarRequest::Remove(read_body(frame)?),
         Kind::ListNodes => RegistrarRequest::List(read_body(frame)?),
         Kind::Status => RegistrarRequest::Status(read_body(frame)?),
+        Kind::Adopt => RegistrarRequest::Adopt(read_body(frame)?),
+        Kind::SetResources => RegistrarRequest::SetResources(read_body(frame)?),
+        Kind::NodeBooks => RegistrarRequest::Books(read_body(frame)?),
     };
     let answer = io.registrar.ask(to_registrar).await?;
     let (io, state) = (Rc::clone(io), Rc::clone(state));
@@ -403,7 +471,21 @@ async fn handle_request(
                 io.observe_parts(kind, reply.replies.iter().map(|reply| reply.reason));
             }
             Ok(RegistrarReply::List(reply)) => state.reply(kind, sequence, &reply),
-            Ok(RegistrarReply::Status(reply)) => state.reply(kind, sequence, &*reply),
+            Ok(RegistrarReply::Status(reply)) => {
+                let mut waiting = Vec::new();
+                encode_body(&reply.waiting, &mut waiting);
+                let extension = Extension { tag: EXTENSION_WAITING, bytes: &waiting };
+                state.reply_whole(kind.number(), 0, sequence, &[extension], &*reply);
+            }
+            Ok(RegistrarReply::Books(reply)) => state.reply(kind, sequence, &*reply),
+            Ok(RegistrarReply::Adopted(reply)) => {
+                reason = reply.reason;
+                state.reply_placed(kind, sequence, &*reply, std::slice::from_ref(&*reply));
+            }
+            Ok(RegistrarReply::Fault(fault)) => {
+                reason = fault.reason;
+                state.reply_fault(kind.number(), sequence, &fault);
+            }
             Ok(RegistrarReply::Exported(_)) | Err(_) => {
                 reason = Reason::Unavailable.into();
                 state.reply_fault(kind.number(), sequence, &gone());
@@ -437,11 +519,17 @@ async fn handle_place(
     now: Time,
 ) {
     let default_policy = io.shared.settings.load().default_policy;
+    let waits = (request.mode == MODE_WAIT_UNTIL)
+        .then_some(wait::Waits { priority: request.priority, deadline: request.deadline });
     let request = {
         let mut port = io.port.borrow_mut();
         placement_request(request, port.catalog(), default_policy)
     };
     match request {
+        Ok(request) if waits.is_some() => {
+            let waits = waits.expect("looked at just now");
+            wait::begin(io, state, sequence, request, waits, now);
+        }
         Ok(request) => {
             take_room(io, 1).await;
             let operation = enter(io, state, sequence, Parts::Place, now);
@@ -469,6 +557,11 @@ async fn handle_place_batch(
         let mut port = io.port.borrow_mut();
         let catalog = port.catalog();
         for (part, request) in batch.requests.into_iter().enumerate() {
+            if request.mode == MODE_WAIT_UNTIL {
+                let message = "requests of a batch do not wait: give it a request of its own";
+                replies.push(fault_reply(Fault::of_field(Reason::InvalidField, "mode", message)));
+                continue;
+            }
             match placement_request(request, catalog, default_policy) {
                 Ok(request) => {
                     valid.push((part, request));

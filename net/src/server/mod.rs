@@ -15,6 +15,7 @@ pub use registrar_task::{
 mod operation;
 mod reader;
 mod sessions;
+mod wait;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

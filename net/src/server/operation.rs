@@ -8,6 +8,7 @@ use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
 
 use super::connection::ConnectionState;
+use super::wait::wait_reply;
 use crate::convert::{placed_reply, refused_reply, rejection_fault};
 use crate::protocol::{
     FRAME_BYTES_MAX, Kind, PlaceBatchReply, PlaceReply, Reason, ReleaseBatchReply, ReleaseReply,
@@ -24,9 +25,17 @@ pub(super) struct Operation {
 /// What the reply will be made of.
 pub(super) enum Parts {
     Place,
+    /// A placement that waits: it took no room of those that do not.
+    Wait,
     Release,
-    PlaceBatch { replies: Vec<PlaceReply>, left: usize },
-    ReleaseBatch { replies: Vec<ReleaseReply>, left: usize },
+    PlaceBatch {
+        replies: Vec<PlaceReply>,
+        left: usize,
+    },
+    ReleaseBatch {
+        replies: Vec<ReleaseReply>,
+        left: usize,
+    },
 }
 
 /// The reply of an operation that is complete.
@@ -53,7 +62,7 @@ pub(super) fn split_tag(tag: Tag) -> (usize, usize) {
 impl Operation {
     pub(super) fn kind(&self) -> Kind {
         match self.parts {
-            Parts::Place => Kind::Place,
+            Parts::Place | Parts::Wait => Kind::Place,
             Parts::Release => Kind::Release,
             Parts::PlaceBatch { .. } => Kind::PlaceBatch,
             Parts::ReleaseBatch { .. } => Kind::ReleaseBatch,
@@ -69,6 +78,7 @@ impl Operation {
     ) -> Option<Complete> {
         match &mut self.parts {
             Parts::Place => Some(Complete::Place(place_reply(reply, catalog))),
+            Parts::Wait => Some(Complete::Place(wait_reply(reply, catalog))),
             Parts::Release => Some(Complete::Release(release_reply(reply))),
             Parts::PlaceBatch { replies, left } => {
                 replies[part] = place_reply(reply, catalog);
@@ -105,7 +115,7 @@ pub(super) fn batch_reply(mut replies: Vec<PlaceReply>) -> PlaceBatchReply {
     PlaceBatchReply { replies }
 }
 
-fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
+pub(super) fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
     match reply {
         PortReply::Placed(placement) => placed_reply(&placement, catalog),
         PortReply::Refused(verdict, refusal) => refused_reply(verdict, &refusal, catalog),

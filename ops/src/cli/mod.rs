@@ -3,6 +3,7 @@
 //! Exit status: 0 done; 1 the service refused or found a fault; 2 wrong usage or settings; 3 no
 //! connection, or the service could not start or go on.
 
+mod adopt;
 mod connect;
 mod node;
 mod place;
@@ -39,13 +40,15 @@ struct Cli {
 enum Command {
     /// Serve placements; works with no configuration.
     Serve(serve::ServeArgs),
-    /// Add, update, list, drain and remove nodes.
+    /// Add, update, list, show, drain and remove nodes.
     #[command(subcommand)]
     Node(node::NodeCommand),
     /// Ask where something should run, and allocate it there.
     Place(place::PlaceArgs),
     /// End allocations.
     Release(place::ReleaseArgs),
+    /// Record an allocation that was made elsewhere, also above what the node has.
+    Adopt(adopt::AdoptArgs),
     /// Show the books, per resource and shard.
     Status(status::StatusArgs),
 }
@@ -67,6 +70,7 @@ pub fn run() -> ExitCode {
         Command::Node(command) => connect::block_on(node::run(command)),
         Command::Place(args) => connect::block_on(place::place(args)),
         Command::Release(args) => connect::block_on(place::release(args)),
+        Command::Adopt(args) => connect::block_on(adopt::adopt(args)),
         Command::Status(args) => connect::block_on(status::run(args)),
     };
     match ended {

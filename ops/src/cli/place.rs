@@ -1,13 +1,17 @@
 //! `wharf place` and `wharf release`.
 
+use std::time::Duration;
+
 use clap::Args;
 use wharf_core::ids::AllocationId;
 use wharf_core::request::Policy;
 use wharf_core::resource::Amount;
+use wharf_net::client::Client;
 use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
-    EXPLAIN_BOUNDED, EXPLAIN_FULL, Name, OPERATOR_EXISTS, OPERATOR_IN, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN,
-    POLICY_DEFAULT, PlaceRequest, ReleaseBatch, ReleaseRequest, SelectorTerm,
+    EXPLAIN_BOUNDED, EXPLAIN_FULL, MODE_WAIT_UNTIL, Name, OPERATOR_EXISTS, OPERATOR_IN, OPERATOR_NOT_EXISTS,
+    OPERATOR_NOT_IN, POLICY_DEFAULT, PlaceReply, PlaceRequest, ReleaseBatch, ReleaseRequest, SelectorTerm,
+    StatusRequest,
 };
 
 use super::connect::{ConnectArgs, Usage};
@@ -38,6 +42,12 @@ pub(super) struct PlaceArgs {
     /// Only these nodes, by id; may be given several times.
     #[arg(long = "candidate", value_name = "ID", value_parser = node_id)]
     candidates: Vec<u64>,
+    /// Wait for capacity, at most so long, such as 30s, 5m or 1h; interrupted, it is taken back.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    wait: Option<Duration>,
+    /// Of waiting requests, those of higher priority go first.
+    #[arg(long, default_value_t = 0, requires = "wait", allow_hyphen_values = true)]
+    priority: i32,
     /// Count the reasons of a refusal over all nodes, however many.
     #[arg(long)]
     explain_all: bool,
@@ -60,6 +70,43 @@ fn node_id(text: &str) -> Result<u64, String> {
     number
         .parse()
         .map_err(|_| format!("`{text}` is no node id: give one such as n7, as `wharf node list` prints it"))
+}
+
+/// A time such as 500ms, 30s, 5m or 1h.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no time: give one such as 500ms, 30s, 5m or 1h");
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let number: u64 = text[..at].parse().map_err(|_| wrong())?;
+    let millis = match &text[at..] {
+        "ms" => Some(number),
+        "s" => number.checked_mul(1000),
+        "m" => number.checked_mul(60_000),
+        "h" => number.checked_mul(3_600_000),
+        _ => None,
+    };
+    millis.map(Duration::from_millis).ok_or_else(wrong)
+}
+
+/// Waits for the reply; interrupted, takes the request back, which is then answered so.
+async fn wait_for(
+    client: &Client,
+    mut request: PlaceRequest,
+    patience: Duration,
+) -> anyhow::Result<PlaceReply> {
+    // Deadlines are in service time, which the service tells.
+    let now = client.status(&StatusRequest { audit: false }).await?.now;
+    request.mode = MODE_WAIT_UNTIL;
+    request.deadline = now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)).max(1);
+    let (sequence, reply) = client.place_waiting(&request).await?;
+    tokio::pin!(reply);
+    tokio::select! {
+        reply = &mut reply => Ok(reply?),
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted?;
+            client.cancel_wait(sequence).await?;
+            Ok(reply.await?)
+        }
+    }
 }
 
 fn selector(text: &str) -> Result<SelectorTerm, Usage> {
@@ -94,16 +141,20 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
         policy: args.policy.map_or(POLICY_DEFAULT, policy_number),
         selectors: args.selectors.iter().map(|text| selector(text)).collect::<Result<_, _>>()?,
         candidates: args.candidates,
+        priority: args.priority,
         explain: if args.explain_all { EXPLAIN_FULL } else { EXPLAIN_BOUNDED },
         ..PlaceRequest::default()
     };
     let client = args.connect.connect().await?;
-    let reply = client.place(&request).await?;
+    let reply = match args.wait {
+        Some(patience) => wait_for(&client, request, patience).await?,
+        None => client.place(&request).await?,
+    };
     client.close().await;
     if args.connect.json {
         print::json(&print::PlaceView::from(&reply))?;
     } else {
-        print::place(&reply);
+        print::place("placed", &reply);
     }
     Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
 }
@@ -134,6 +185,16 @@ pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn times_have_a_unit() {
+        for (text, millis) in [("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("1h", 3_600_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)));
+        }
+        for broken in ["", "30", "s", "-1s", "1d", "99999999999999999999s", "18446744073709551615h"] {
+            assert!(duration(broken).is_err(), "{broken}");
+        }
+    }
 
     #[test]
     fn selectors_are_read_in_every_spelling() {

@@ -36,6 +36,8 @@ pub struct Config {
     pub seed: u64,
     /// Dimensions and granularity of the index.
     pub geometry: Geometry,
+    /// Names of unit-instance resource kinds.
+    pub unit_instances: Vec<String>,
     /// What can change while the service runs.
     pub reloadable: Reloadable,
 }
@@ -173,6 +175,7 @@ impl Config {
             topology_label: raw.topology_label,
             seed: raw.seed,
             geometry: geometry(&raw.granularity)?,
+            unit_instances: unit_instances(raw.unit_instance_resources)?,
             reloadable: Reloadable { policy, in_flight_max: raw.in_flight_max, log: raw.log, tls },
         })
     }
@@ -191,6 +194,7 @@ impl Config {
             ("topology_label", self.topology_label != other.topology_label),
             ("seed", self.seed != other.seed),
             ("granularity", self.geometry != other.geometry),
+            ("unit_instance_resources", self.unit_instances != other.unit_instances),
         ];
         differences.into_iter().filter(|&(_, differs)| differs).map(|(name, _)| name).collect()
     }
@@ -198,6 +202,14 @@ impl Config {
 
 fn address(key: &'static str, text: &str) -> Result<SocketAddr, ConfigError> {
     text.parse().map_err(|_| value(key, format!("`{text}` is no address: give one such as 127.0.0.1:7411")))
+}
+
+fn unit_instances(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    for name in &names {
+        wharf_net::convert::check_custom_name("unit_instance_resources", name)
+            .map_err(|fault| value("unit_instance_resources", format!("`{name}`: {}", fault.message)))?;
+    }
+    Ok(names)
 }
 
 fn geometry(raw: &GranularityRaw) -> Result<Geometry, ConfigError> {
@@ -240,7 +252,8 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 11] = [
+        let cases: [(Change, &str); 12] = [
+            (|raw| raw.unit_instance_resources = vec!["gpu".into()], "`unit_instance_resources`"),
             (|raw| raw.shards = Some(0), "`shards`"),
             (|raw| raw.shards = Some(257), "`shards`"),
             (|raw| raw.io_threads = Some(0), "`io_threads`"),

@@ -57,7 +57,7 @@ pub enum DaemonError {
         /// Why not.
         error: std::io::Error,
     },
-    /// The numbers of shards or ports are out of range.
+    /// The numbers of shards or ports are out of range, or a resource kind would change its nature.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// A thread cannot be started.
@@ -348,6 +348,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         seed: config.seed,
         geometry: config.geometry.clone(),
         topology_label: config.topology_label.clone(),
+        unit_instances: config.unit_instances.clone(),
     }
 }
 

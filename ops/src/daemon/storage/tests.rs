@@ -35,7 +35,9 @@ fn allocation(
 ) -> AllocationRecord {
     let id = AllocationId { incarnation: Incarnation(1), partition: PartitionId(partition), sequence };
     let demand = Demand { cpu: "0.25".parse().unwrap(), ..Demand::default() };
-    let mut allocation = AllocationRecord { id, node: NodeId(node), demand, gpus: GpuAssignment::NONE };
+    let gpus = GpuAssignment::NONE;
+    let mut allocation =
+        AllocationRecord { id, node: NodeId(node), demand, gpus, units: None, external_id: None };
     change(&mut allocation);
     allocation
 }

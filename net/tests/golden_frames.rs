@@ -422,6 +422,10 @@ fn numbers_never_change_their_meaning() {
         (9, "remove_nodes"),
         (10, "list_nodes"),
         (11, "status"),
+        (16, "adopt"),
+        (17, "set_resources"),
+        (18, "node_books"),
+        (19, "cancel_wait"),
     ];
     assert_eq!(kinds, expected);
     assert!(Kind::ALL.iter().all(|&kind| Kind::from_number(kind.number()) == Some(kind)));
@@ -445,6 +449,7 @@ fn reasons_never_change_their_meaning() {
         (0, "done"),
         (1, "no_fit_now"),
         (2, "infeasible"),
+        (3, "cancelled"),
         (100, "invalid_field"),
         (101, "not_supported_yet"),
         (102, "node_exists"),
@@ -462,6 +467,7 @@ fn reasons_never_change_their_meaning() {
         (151, "selector_mismatch"),
         (152, "not_ready"),
         (153, "insufficient"),
+        (158, "fragmented"),
         (200, "malformed_frame"),
         (201, "frame_too_long"),
         (202, "hello_expected"),

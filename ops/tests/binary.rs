@@ -3,6 +3,8 @@
 
 mod harness;
 
+#[path = "binary/books.rs"]
+mod books;
 #[path = "binary/commands.rs"]
 mod commands;
 #[path = "binary/faults.rs"]

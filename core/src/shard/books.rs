@@ -79,7 +79,7 @@ impl Shard {
     }
 
     /// The books of one node; what is allocated is summed from the ledger.
-    pub(super) fn node_books(&self, node: NodeId) -> Result<NodeBooks, Rejection> {
+    pub(super) fn node_books(&mut self, node: NodeId) -> Result<NodeBooks, Rejection> {
         let slot = self.slot(node)?;
         let mut books = self.books_at(slot);
         let mut load = |kind, amount: Amount| {
@@ -87,11 +87,11 @@ impl Shard {
                 book.load = book.load.saturating_add(amount.units());
             }
         };
-        for request in self.waiting_at(slot) {
-            load(ResourceKind::Cpu, request.demand.cpu);
-            load(ResourceKind::Memory, request.demand.memory);
-            load(ResourceKind::Gpu, request.demand.gpu.amount());
-            for &(id, amount) in request.demand.custom() {
+        for demand in self.waiting_at(slot) {
+            load(ResourceKind::Cpu, demand.cpu);
+            load(ResourceKind::Memory, demand.memory);
+            load(ResourceKind::Gpu, demand.gpu.amount());
+            for &(id, amount) in demand.custom() {
                 load(ResourceKind::Custom(id), amount);
             }
         }

@@ -354,7 +354,7 @@ impl Shard {
         }
     }
 
-    fn status(&self, audit: bool) -> ShardStatus {
+    fn status(&mut self, audit: bool) -> ShardStatus {
         let audit = audit.then(|| {
             self.check_invariants().unwrap_or_else(|broken| panic!("shard {}: {broken}", self.id.0));
             self.audit()

@@ -18,13 +18,14 @@ use slab::Slab;
 
 use super::command::{Outcome, Park, Rejection, WaitToken};
 use super::shapes::{Asked, ShapeTree, asked};
+use super::table::NodeTable;
 use super::{NodeState, Shard};
 use crate::ids::NodeId;
-use crate::index::{Candidates, ResourceVector, Slot, Visits};
+use crate::index::{Candidates, DistBuckets, ResourceVector, Slot, Visits};
 use crate::limits::WOKEN_PER_EVENT_MAX;
 use crate::map::FixedMap;
 use crate::request::{Explain, PlacementRequest, Policy};
-use crate::resource::{Amount, GpuBooks};
+use crate::resource::{Amount, Demand, GpuBooks};
 use crate::shard::custom::CustomBook;
 use crate::time::Time;
 
@@ -182,6 +183,27 @@ impl Left {
     }
 }
 
+/// Whether the request lets the node be chosen at all, whatever is available there.
+fn names(nodes: &NodeTable, slot: Slot, request: &PlacementRequest) -> bool {
+    let spec = &nodes.cold(slot).registration.spec;
+    request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&nodes.hot(slot).id).is_ok())
+        && request.selector.as_ref().is_none_or(|selector| selector.holds(&spec.labels))
+}
+
+/// A node that could hold the request if nothing else ran there.
+fn home_of(nodes: &NodeTable, capacities: &mut DistBuckets, request: &PlacementRequest) -> Option<Slot> {
+    let vector = ResourceVector::asked(&request.demand);
+    let mut home = None;
+    capacities.any(&vector, Candidates::All, &mut Visits::default(), |slot| {
+        let found = nodes.could_fit(slot, &request.demand) && names(nodes, slot, request);
+        if found {
+            home = Some(slot);
+        }
+        found
+    });
+    home
+}
+
 impl Shard {
     /// Places, or parks where nothing fits.
     pub(super) fn handle_park(&mut self, park: Park) -> Outcome {
@@ -277,14 +299,7 @@ impl Shard {
     /// Whether the node could take `request` now: exactly what a placement that names this node
     /// alone would find, or a copy could be woken in vain again and again.
     fn admits(&self, slot: Slot, request: &PlacementRequest) -> bool {
-        self.nodes.fits(slot, &request.demand) && self.names(slot, request)
-    }
-
-    /// Whether the request lets the node be chosen at all, whatever is available there.
-    fn names(&self, slot: Slot, request: &PlacementRequest) -> bool {
-        let spec = &self.nodes.cold(slot).registration.spec;
-        request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&self.nodes.hot(slot).id).is_ok())
-            && request.selector.as_ref().is_none_or(|selector| selector.holds(&spec.labels))
+        self.nodes.fits(slot, &request.demand) && names(&self.nodes, slot, request)
     }
 
     /// The copies woken since the last call, in order.
@@ -299,45 +314,34 @@ impl Shard {
     }
 
     /// Per shape, what waits here.
-    pub(super) fn waiting_shapes(&self) -> Vec<WaitingShape> {
+    pub(super) fn waiting_shapes(&mut self) -> Vec<WaitingShape> {
         let mut homes: BTreeMap<usize, u64> = BTreeMap::new();
         for copy in self.waiting.copies.values().filter(|copy| copy.home) {
             *homes.entry(copy.shape).or_default() += 1;
         }
+        let Self { waiting, nodes, capacities, .. } = self;
         let shape = |(at, shape): (usize, &Shape)| WaitingShape {
             hash: shape.hash,
             homes: homes.get(&at).copied().unwrap_or(0),
-            feasible: self.home_of(&shape.request).is_some(),
+            feasible: home_of(nodes, capacities, &shape.request).is_some(),
         };
-        self.waiting.shapes.iter().map(shape).collect()
+        waiting.shapes.iter().map(shape).collect()
     }
 
-    /// A node of this shard that could hold the request if nothing else ran there.
-    fn home_of(&self, request: &PlacementRequest) -> Option<Slot> {
-        let vector = ResourceVector::asked(&request.demand);
-        let mut home = None;
-        self.capacities.any(&vector, Candidates::All, &mut Visits::default(), |slot| {
-            let found = self.nodes.could_fit(slot, &request.demand) && self.names(slot, request);
-            if found {
-                home = Some(slot);
-            }
-            found
-        });
-        home
-    }
-
-    /// What the requests ask together that are counted here and whose home is the node in `slot`.
-    pub(super) fn waiting_at(&self, slot: Slot) -> Vec<&PlacementRequest> {
+    /// What the requests ask that are counted here and whose home is the node in `slot`.
+    pub(super) fn waiting_at(&mut self, slot: Slot) -> Vec<Demand> {
+        let Self { waiting, nodes, capacities, .. } = self;
         let mut home_here: FixedMap<usize, bool> = FixedMap::default();
-        let mut requests = Vec::new();
-        for copy in self.waiting.copies.values().filter(|copy| copy.home) {
-            let here =
-                home_here.entry(copy.shape).or_insert_with(|| self.home_of(&copy.request) == Some(slot));
+        let mut demands = Vec::new();
+        for copy in waiting.copies.values().filter(|copy| copy.home) {
+            let here = home_here
+                .entry(copy.shape)
+                .or_insert_with(|| home_of(nodes, capacities, &copy.request) == Some(slot));
             if *here {
-                requests.push(&copy.request);
+                demands.push(copy.request.demand.clone());
             }
         }
-        requests
+        demands
     }
 
     /// Checks that nothing waits in vain, and that the shapes are those of the copies.

@@ -10,12 +10,12 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
-use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_core::router::{PortRequest, WaitEnd};
 use wharf_core::time::Time;
 
 use super::io_thread::Io;
-use super::operation::{Operation, Parts, batch_reply};
+use super::operation::Parts;
+use super::placing::{enter, handle_place, handle_place_batch, handle_release_batch, take_room};
 use super::reader::{BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body};
 use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
@@ -23,11 +23,10 @@ use super::{HELLO_PATIENCE, LAST_BYTES_PATIENCE, ServerShared};
 use crate::codec::{
     Extension, FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame,
 };
-use crate::convert::{fault_reply, placement_request};
 use crate::protocol::{
     CancelReply, CancelRequest, EXTENSION_UNITS, EXTENSION_WAITING, Fault, Hello, HelloReply, Kind,
-    MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, VERSION_MAX, VERSION_MIN, units_extension,
+    PlaceBatch, PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch, ReleaseRequest, VERSION_MAX,
+    VERSION_MIN, Waiting, units_extension,
 };
 use crate::session::{Admission, Session};
 
@@ -474,8 +473,10 @@ async fn handle_request(
             Ok(RegistrarReply::Status(reply)) => {
                 let mut waiting = Vec::new();
                 encode_body(&reply.waiting, &mut waiting);
-                let extension = Extension { tag: EXTENSION_WAITING, bytes: &waiting };
-                state.reply_whole(kind.number(), 0, sequence, &[extension], &*reply);
+                let extension = [Extension { tag: EXTENSION_WAITING, bytes: &waiting }];
+                let nothing = reply.waiting == Waiting::default();
+                let extensions = if nothing { &[][..] } else { &extension };
+                state.reply_whole(kind.number(), 0, sequence, extensions, &*reply);
             }
             Ok(RegistrarReply::Books(reply)) => state.reply(kind, sequence, &*reply),
             Ok(RegistrarReply::Adopted(reply)) => {
@@ -494,114 +495,6 @@ async fn handle_request(
         io.observe(kind, reason, io.shared.now().nanos_since(now));
     });
     Ok(())
-}
-
-fn enter(io: &Io, state: &Rc<ConnectionState>, sequence: u64, parts: Parts, started: Time) -> usize {
-    io.enter(Operation { connection: Rc::clone(state), sequence, started, parts })
-}
-
-/// Waits until `parts` requests can enter the port, in order of arrival.
-async fn take_room(io: &Io, parts: usize) {
-    let parts = u32::try_from(parts).expect("a batch is bounded");
-    if let Ok(room) = io.room.try_acquire_many(parts) {
-        return room.forget();
-    }
-    // What was submitted so far must be on its way before anybody waits for it.
-    io.port.borrow_mut().flush();
-    io.room.acquire_many(parts).await.expect("the room is never closed").forget();
-}
-
-async fn handle_place(
-    io: &Rc<Io>,
-    state: &Rc<ConnectionState>,
-    sequence: u64,
-    request: PlaceRequest,
-    now: Time,
-) {
-    let default_policy = io.shared.settings.load().default_policy;
-    let waits = (request.mode == MODE_WAIT_UNTIL)
-        .then_some(wait::Waits { priority: request.priority, deadline: request.deadline });
-    let request = {
-        let mut port = io.port.borrow_mut();
-        placement_request(request, port.catalog(), default_policy)
-    };
-    match request {
-        Ok(request) if waits.is_some() => {
-            let waits = waits.expect("looked at just now");
-            wait::begin(io, state, sequence, request, waits, now);
-        }
-        Ok(request) => {
-            take_room(io, 1).await;
-            let operation = enter(io, state, sequence, Parts::Place, now);
-            io.submit(operation, 0, PortRequest::Place(request), now);
-        }
-        Err(reply) => {
-            state.reply(Kind::Place, sequence, &*reply);
-            io.observe(Kind::Place, reply.reason, 0);
-        }
-    }
-}
-
-async fn handle_place_batch(
-    io: &Rc<Io>,
-    state: &Rc<ConnectionState>,
-    sequence: u64,
-    batch: PlaceBatch,
-    now: Time,
-) {
-    debug_assert!(batch.requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
-    let default_policy = io.shared.settings.load().default_policy;
-    let mut replies = Vec::with_capacity(batch.requests.len());
-    let mut valid = Vec::with_capacity(batch.requests.len());
-    {
-        let mut port = io.port.borrow_mut();
-        let catalog = port.catalog();
-        for (part, request) in batch.requests.into_iter().enumerate() {
-            if request.mode == MODE_WAIT_UNTIL {
-                let message = "requests of a batch do not wait: give it a request of its own";
-                replies.push(fault_reply(Fault::of_field(Reason::InvalidField, "mode", message)));
-                continue;
-            }
-            match placement_request(request, catalog, default_policy) {
-                Ok(request) => {
-                    valid.push((part, request));
-                    replies.push(PlaceReply::default());
-                }
-                Err(reply) => replies.push(*reply),
-            }
-        }
-    }
-    if valid.is_empty() {
-        let reply = batch_reply(replies);
-        state.reply(Kind::PlaceBatch, sequence, &reply);
-        io.observe(Kind::PlaceBatch, ReasonCode::default(), 0);
-        return io.observe_parts(Kind::PlaceBatch, reply.replies.iter().map(|reply| reply.reason));
-    }
-    take_room(io, valid.len()).await;
-    let operation = enter(io, state, sequence, Parts::PlaceBatch { replies, left: valid.len() }, now);
-    for (part, request) in valid {
-        io.submit(operation, part, PortRequest::Place(request), now);
-    }
-}
-
-async fn handle_release_batch(
-    io: &Rc<Io>,
-    state: &Rc<ConnectionState>,
-    sequence: u64,
-    batch: ReleaseBatch,
-    now: Time,
-) {
-    if batch.requests.is_empty() {
-        state.reply(Kind::ReleaseBatch, sequence, &ReleaseBatchReply::default());
-        return io.observe(Kind::ReleaseBatch, ReasonCode::default(), 0);
-    }
-    let left = batch.requests.len();
-    take_room(io, left).await;
-    let replies = vec![ReleaseReply::default(); left];
-    let operation = enter(io, state, sequence, Parts::ReleaseBatch { replies, left }, now);
-    for (part, request) in batch.requests.into_iter().enumerate() {
-        io.submit(operation, part, PortRequest::Release(request.allocation.into()), now);
-    }
 }
 
 /// Writes replies, many at once, until the reader is done and everything is answered; whether

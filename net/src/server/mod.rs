@@ -13,6 +13,7 @@ pub use registrar_task::{
     RegistrarHandle, RegistrarQuestions, RegistrarReply, RegistrarRequest, RegistrarTask, run_registrar,
 };
 mod operation;
+mod placing;
 mod reader;
 mod sessions;
 mod wait;

@@ -95,7 +95,8 @@ impl Ledger {
         let next = hot.first_allocation;
         hot.first_allocation = at;
         hot.allocations += 1;
-        *self.place_mut(at) = Some(Allocation { id, demand, gpus, units, node, next, previous: NO_ALLOCATION });
+        *self.place_mut(at) =
+            Some(Allocation { id, demand, gpus, units, node, next, previous: NO_ALLOCATION });
         if next != NO_ALLOCATION {
             self.record_mut(next).previous = at;
         }

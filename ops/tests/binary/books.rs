@@ -57,7 +57,14 @@ fn a_placement_waits_until_a_release_or_its_deadline() {
     service.run(&["place", "--cpu", "1", "--wait", "1ms"]).with(1).says(&["no_fit_now", "insufficient cpu"]);
     service.run(&["place", "--cpu", "1", "--wait", "soon"]).with(2).says(&["30s"]);
     std::thread::scope(|scope| {
-        let waiting = scope.spawn(|| service.json(&["place", "--cpu", "3", "--wait", "1h"]));
+        let certificate = site.development_certificate();
+        let server = service.client_config(&certificate).server.to_string();
+        let site = &site;
+        let waiting = scope.spawn(move || {
+            let place =
+                ["place", "--cpu", "3", "--wait", "1h", "--json", "--server", &server, "--ca", &certificate];
+            site.run(&place).with(0).json()
+        });
         while service.json(&["status"])["waiting"] != json!(1) {
             std::thread::yield_now();
         }

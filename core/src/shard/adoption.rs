@@ -5,7 +5,6 @@
 use std::sync::Arc;
 
 use super::command::{Adoption, Outcome, Placement, Rejection, ResourceKind};
-use super::custom::CustomBook;
 use super::{NodeState, Shard};
 use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::index::Slot;
@@ -156,7 +155,7 @@ impl Shard {
         Ok((!units.is_empty()).then(|| Arc::new(units)))
     }
 
-    /// Whether the node's shortfalls stay within what is counted.
+    /// Whether what is in use on the node stays within what is counted.
     fn can_take_held(
         &self,
         slot: Slot,
@@ -165,14 +164,17 @@ impl Shard {
         units: Option<&Arc<UnitAssignments>>,
     ) -> bool {
         let cold = self.nodes.cold(slot);
-        let fits = |short: Amount, amount: Amount| short.units() + amount.units() <= AMOUNT_MAX;
-        let custom = |id: ResourceId| {
-            let at = cold.custom.binary_search_by_key(&id, |book: &CustomBook| book.id);
-            at.map_or(Amount::ZERO, |at| cold.custom[at].shortfall)
+        let (room, spec) = (self.nodes.room(slot), &cold.registration.spec);
+        let fits = |total: Amount, available: Amount, short: Amount, amount: Amount| {
+            total.units() - available.units() + short.units() + amount.units() <= AMOUNT_MAX
         };
-        fits(cold.cpu_shortfall, demand.cpu)
-            && fits(cold.memory_shortfall, demand.memory)
-            && demand.custom().iter().all(|&(id, amount)| fits(custom(id), amount))
+        let custom = |id: ResourceId, amount| {
+            let book = self.nodes.book(slot, id);
+            book.is_none_or(|book| fits(book.total, book.available, book.shortfall, amount))
+        };
+        fits(spec.cpu, room.cpu, cold.cpu_shortfall, demand.cpu)
+            && fits(spec.memory, room.memory, cold.memory_shortfall, demand.memory)
+            && demand.custom().iter().all(|&(id, amount)| custom(id, amount))
             && gpus.instances().all(|i| cold.gpu_shortfall[usize::from(i)] < SHORTFALL_MAX)
             && units.is_none_or(|units| {
                 units.iter().all(|&(id, assignment)| {

@@ -185,7 +185,7 @@ fn check_node(room: &Room, hot: &HotNode, cold: &ColdNode, held: &Held) -> Resul
         let at = usize::from(instance);
         let amount = |units: u32| Amount::try_from_units(i64::from(units)).unwrap_or_default();
         let total = if instance < spec.gpus { u32::from(GPU_UNIT) } else { 0 };
-        let (available, short) = (u32::from(hot.gpus.free(instance)), u32::from(cold.gpu_shortfall[at]));
+        let (available, short) = (u32::from(hot.gpus.free(instance)), cold.gpu_shortfall[at]);
         let name = format!("gpu instance {instance}");
         check_book(hot, &name, amount(total), amount(available), amount(short), amount(held.gpus[at]))?;
     }

@@ -28,7 +28,7 @@ fn fits(asked: &Asked, available: &Asked) -> bool {
 struct Level {
     /// The least asked below, per dimension.
     least: Asked,
-    children: BTreeMap<i64, Level>,
+    children: BTreeMap<i64, Self>,
     shapes: Vec<usize>,
 }
 
@@ -121,7 +121,7 @@ mod tests {
             let asked = draw();
             tree.insert(&asked, all.len());
             all.push(asked);
-            if all.len() % 3 == 0 {
+            if all.len().is_multiple_of(3) {
                 let gone = all.len() / 2;
                 if all[gone][0] >= 0 {
                     tree.remove(&all[gone].clone(), gone);

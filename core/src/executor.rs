@@ -20,6 +20,7 @@ use crate::sync::{AtomicBool, Ordering};
 use crate::time::Time;
 
 use crate::router::port::{Answer, Submission};
+use crate::router::wait::WokenBox;
 
 /// Where `now` comes from. Never goes back.
 pub trait Clock: Send {
@@ -65,6 +66,7 @@ pub struct ShardLink {
     pub(crate) submissions: Consumer<Submission>,
     pub(crate) answers: Producer<Answer>,
     pub(crate) bell: Arc<Doorbell>,
+    pub(crate) woken: Arc<WokenBox>,
 }
 
 /// Wakes a thread once it has said which one it is.
@@ -297,6 +299,10 @@ impl ShardRunner {
         let mut outcomes = self.outcomes.drain(..);
         let mut tokens = self.tokens.iter();
         let mut rung = 0u64;
+        for token in self.shard.drain_woken() {
+            self.links[usize::from(token.port)].woken.put(token.number);
+            rung |= 1 << token.port;
+        }
         for &(port, count) in &self.order {
             let link = &mut self.links[usize::from(port)];
             for (outcome, &token) in outcomes.by_ref().zip(tokens.by_ref()).take(usize::from(count)) {

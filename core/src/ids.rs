@@ -108,8 +108,37 @@ impl fmt::Display for SessionId {
 }
 
 /// A custom resource kind in the [registry](crate::resource::ResourceRegistry): never reassigned.
+///
+/// The highest bit says that the kind is *unit-instance*, so that whoever has an id knows without
+/// looking it up; the rest is the kind's place in the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceId(pub u16);
+
+impl ResourceId {
+    const UNIT_INSTANCE: u16 = 0x8000;
+
+    /// The id of the kind at `index` of the registry.
+    ///
+    /// # Panics
+    /// When `index` is more than a registry holds.
+    #[must_use]
+    pub fn new(index: u16, unit_instance: bool) -> Self {
+        assert!(index < Self::UNIT_INSTANCE, "resource kind {index} is beyond any registry");
+        Self(if unit_instance { index | Self::UNIT_INSTANCE } else { index })
+    }
+
+    /// Its place in the registry.
+    #[must_use]
+    pub fn index(self) -> usize {
+        usize::from(self.0 & !Self::UNIT_INSTANCE)
+    }
+
+    /// Whether each unit of it has an id and its own free part.
+    #[must_use]
+    pub fn is_unit_instance(self) -> bool {
+        self.0 & Self::UNIT_INSTANCE != 0
+    }
+}
 
 #[cfg(test)]
 mod tests {

@@ -15,6 +15,8 @@ pub const DIMENSIONS_MAX: usize = 8;
 pub const ATTRIBUTE_ORDERS_MAX: usize = 16;
 /// Most GPU instances of one node. A mask of a node's GPUs is a `u16`.
 pub const GPU_INSTANCES_MAX: usize = 16;
+/// Most units of one unit-instance kind on one node. A mask of them is a `u64`.
+pub const UNIT_INSTANCES_MAX: usize = 64;
 /// Most custom resource kinds of one node, and of one request.
 pub const CUSTOM_RESOURCES_MAX: usize = 32;
 /// Most custom resource kinds that a store learns.
@@ -56,7 +58,15 @@ pub const BEATS_MISSED_MAX: u64 = 3;
 pub const RING_SLOTS: usize = 4096;
 /// Requests that one port may have in the engine at once: an answer always finds room in its
 /// ring, so a shard never waits for an I/O thread.
-pub const PORT_IN_FLIGHT_MAX: usize = 4096;
+pub const PORT_IN_FLIGHT_MAX: usize = 3584;
+/// Commands about waiting requests that one port may have in the engine besides.
+pub const WAIT_IN_FLIGHT_MAX: usize = 512;
+/// Requests that may wait at one port; a shard holds a copy of those of all its ports.
+pub const PORT_WAITING_MAX: usize = 16_384;
+/// Requests that may wait at one connection.
+pub const CONNECTION_WAITING_MAX: usize = 4096;
+/// Waiting requests that one event at a node wakes; the rest is woken as these are answered.
+pub const WOKEN_PER_EVENT_MAX: usize = 256;
 /// Requests of one batch.
 pub const BATCH_MAX: usize = 1024;
 /// Requests that a shard takes from one ring before it turns to the next: no ring starves another.
@@ -97,7 +107,8 @@ pub const NODES_PER_MESSAGE_MAX: usize = 1024;
 /// Requests of one batched placement or release.
 pub const PLACEMENTS_PER_MESSAGE_MAX: usize = 1024;
 
-const _: () = assert!(PORT_IN_FLIGHT_MAX <= RING_SLOTS);
+const _: () = assert!(PORT_IN_FLIGHT_MAX + WAIT_IN_FLIGHT_MAX <= RING_SLOTS);
+const _: () = assert!(CONNECTION_WAITING_MAX <= PORT_WAITING_MAX);
 const _: () = assert!(PLACEMENTS_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
 const _: () = assert!(NODES_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
 const _: () = assert!(RING_SLOTS.is_power_of_two());

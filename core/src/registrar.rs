@@ -153,6 +153,8 @@ pub struct RegistrarState {
     pub resources: Vec<String>,
     /// Machines that get their old id again when they come back, longest gone first.
     pub removed: Vec<RemovedNode>,
+    /// Which of them are unit-instance kinds, by place, ascending.
+    pub unit_instances: Vec<u16>,
 }
 
 /// The owner of the global records.
@@ -203,8 +205,9 @@ impl Registrar {
         nodes: impl Iterator<Item = &'a NodeRegistration>,
     ) -> Self {
         let mut registrar = Self::new(partition_count, topology_label);
-        registrar.resources = ResourceRegistry::with_names(state.resources.iter().map(String::as_str))
-            .expect("a store holds no more kinds than it could learn");
+        registrar.resources =
+            ResourceRegistry::with_names(state.resources.iter().map(String::as_str), &state.unit_instances)
+                .expect("a store holds no more kinds than it could learn");
         for node in nodes {
             assert!(node.id.0 < state.next_node, "node {} was never registered", node.id);
             registrar.enter(node);
@@ -221,7 +224,9 @@ impl Registrar {
     #[must_use]
     pub fn state(&self) -> RegistrarState {
         let resources = self.resources.names().map(str::to_owned).collect();
-        RegistrarState { next_node: self.next_node, resources, removed: self.removed.iter().collect() }
+        let unit_instances = self.resources.unit_instances();
+        let removed = self.removed.iter().collect();
+        RegistrarState { next_node: self.next_node, resources, removed, unit_instances }
     }
 
     /// Which agents were heard of in time.

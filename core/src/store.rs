@@ -4,6 +4,7 @@
 //! is rebuilt from it. A store has a fixed number of partitions; how many shards serve them is
 //! decided at each start.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -12,14 +13,15 @@ use arc_swap::ArcSwap;
 use crate::executor::{ShardLink, ShardRunner, StopSignal};
 use crate::fragmentation::TypicalShapes;
 use crate::hash::{StateHash, StateHasher};
-use crate::ids::{AllocationId, Incarnation, NodeId, PartitionId, ShardId};
+use crate::ids::{AllocationId, Incarnation, NodeId, PartitionId, ResourceId, ShardId};
 use crate::index::{Geometry, PolicyState};
 use crate::limits::{PARTITIONS_DEFAULT, PARTITIONS_MAX, PORTS_MAX, RING_SLOTS, SHARDS_MAX};
 use crate::node::{NodeRegistration, NodeState, Unhealthy};
 use crate::registrar::{Catalog, Registrar, RegistrarState, TOPOLOGY_LABEL_DEFAULT};
-use crate::resource::{Demand, GpuAssignment};
+use crate::resource::{Demand, GpuAssignment, NatureFixed, UnitAssignments};
 use crate::ring::{Doorbell, channel};
 use crate::rng::Rng;
+use crate::router::wait::WokenBox;
 use crate::router::{Port, PortLink, RoutingTable};
 use crate::shard::{HybridSettings, Shard, ShardConfig};
 use crate::time::Time;
@@ -48,6 +50,10 @@ pub struct AllocationRecord {
     pub demand: Demand,
     /// Which GPU instances.
     pub gpus: GpuAssignment,
+    /// Which units of its unit-instance kinds, if it has any.
+    pub units: Option<Arc<UnitAssignments>>,
+    /// The name that whoever made it elsewhere gave it, if it was adopted under one.
+    pub external_id: Option<Arc<str>>,
 }
 
 /// One partition in the durable state.
@@ -110,7 +116,12 @@ impl StoreState {
         Self {
             incarnation: Incarnation(0),
             now: Time::default(),
-            registrar: RegistrarState { next_node: 1, resources: Vec::new(), removed: Vec::new() },
+            registrar: RegistrarState {
+                next_node: 1,
+                resources: Vec::new(),
+                removed: Vec::new(),
+                unit_instances: Vec::new(),
+            },
             partitions: (0..partition_count).map(|p| PartitionState::empty(PartitionId(p))).collect(),
             policies: Vec::new(),
         }
@@ -160,6 +171,10 @@ pub fn books_hash(registrar: &RegistrarState, partitions: impl IntoIterator<Item
         hasher.number(node.id.0);
         hasher.number(node.ordinal.0);
     }
+    hasher.number(registrar.unit_instances.len() as u64);
+    for &kind in &registrar.unit_instances {
+        hasher.number(u64::from(kind));
+    }
     for partition in partitions {
         hasher.state(partition);
     }
@@ -187,6 +202,8 @@ pub struct EngineConfig {
     pub typical_shapes: Option<Arc<TypicalShapes>>,
     /// What the hybrid policy is told.
     pub hybrid: HybridSettings,
+    /// Names of unit-instance resource kinds; one that ends in `*` stands for all that begin so.
+    pub unit_instances: Vec<String>,
 }
 
 impl Default for EngineConfig {
@@ -198,12 +215,13 @@ impl Default for EngineConfig {
             topology_label: TOPOLOGY_LABEL_DEFAULT.to_owned(),
             typical_shapes: None,
             hybrid: HybridSettings::default(),
+            unit_instances: Vec::new(),
         }
     }
 }
 
 /// An engine that cannot be.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
     /// More shards than partitions, or none.
     #[error("{shards} shards over {partitions} partitions: give 1 to {}", partitions.min(&SHARDS_MAX))]
@@ -216,6 +234,9 @@ pub enum EngineError {
     /// More ports than a shard can listen to, or none.
     #[error("{0} ports: give 1 to {PORTS_MAX}")]
     Ports(usize),
+    /// A resource kind would change its nature while nodes have it.
+    #[error(transparent)]
+    Nature(#[from] NatureFixed),
 }
 
 /// The parts of a started engine. The caller runs each runner on a thread and gives each port
@@ -259,6 +280,8 @@ impl Engine {
             &state.registrar,
             state.partitions.iter().flat_map(|p| p.nodes.iter().map(|n| &n.registration)),
         );
+        let in_use = kinds_in_use(&state.partitions);
+        registrar.resources_mut().declare(&config.unit_instances, |id| in_use.contains(&id))?;
         // Who keeps a node gets a fresh period: the clock stood still, and so did the agents' word.
         for node in state.partitions.iter().flat_map(|p| &p.nodes).filter(|n| n.registration.agent.is_some())
         {
@@ -278,8 +301,10 @@ impl Engine {
             for (port, bell) in bells.iter().enumerate() {
                 let (submissions, from_port) = channel(RING_SLOTS);
                 let (to_port, answers) = channel(RING_SLOTS);
-                links.push(ShardLink { submissions: from_port, answers: to_port, bell: Arc::clone(bell) });
-                port_links[port].push(PortLink { submissions, answers, bell: Arc::clone(&shard_bell) });
+                let (woken, bell) = (Arc::new(WokenBox::default()), Arc::clone(bell));
+                let (for_port, shard_bell) = (Arc::clone(&woken), Arc::clone(&shard_bell));
+                links.push(ShardLink { submissions: from_port, answers: to_port, bell, woken });
+                port_links[port].push(PortLink { submissions, answers, bell: shard_bell, woken: for_port });
             }
             let summary = Arc::clone(table.summary(id));
             runners.push(ShardRunner::new(id, shard, links, summary, shard_bell, waker, stop.clone()));
@@ -288,12 +313,21 @@ impl Engine {
         let ports = bells
             .into_iter()
             .zip(port_links)
-            .map(|(bell, links)| {
-                Port::new(links, &table, &catalog, config.geometry.clone(), seeds.next_u64(), bell)
+            .zip(0..)
+            .map(|((bell, links), number)| {
+                Port::new(links, &table, &catalog, config.geometry.clone(), seeds.next_u64(), bell, number)
             })
             .collect();
         Ok(Self { incarnation, now: state.now, runners, ports, registrar, catalog, table, stop })
     }
+}
+
+/// The custom kinds that nodes have or allocations hold.
+fn kinds_in_use(partitions: &[PartitionState]) -> BTreeSet<ResourceId> {
+    let of_nodes = partitions.iter().flat_map(|p| &p.nodes);
+    let of_nodes = of_nodes.flat_map(|n| n.registration.spec.custom.as_deref().unwrap_or(&[]));
+    let of_allocations = partitions.iter().flat_map(|p| &p.allocations).flat_map(|a| a.demand.custom());
+    of_nodes.chain(of_allocations).map(|&(id, _)| id).collect()
 }
 
 fn open_shards(

@@ -13,11 +13,12 @@ use wharf_net::codec::{
     encode_frame, split_extensions,
 };
 use wharf_net::protocol::{
-    DETAILS_VERSION, DrainRequest, EXTENSIONS_MAX, FRAME_BYTES_MAX, Fault, HeartbeatReply, HeartbeatRequest,
-    Hello, HelloReply, Kind, ListDetailsReply, ListReply, ListRequest, NodesReply, NodesRequest, PlaceBatch,
-    PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2,
-    ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, ReportReply, ReportRequest,
-    StatusDetailsReply, StatusReply, StatusRequest,
+    AdoptRequest, CancelReply, CancelRequest, DETAILS_VERSION, DrainRequest, EXTENSIONS_MAX, FRAME_BYTES_MAX,
+    Fault, HeartbeatReply, HeartbeatRequest, Hello, HelloReply, Kind, ListDetailsReply, ListReply,
+    ListRequest, NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest, PlaceBatch, PlaceBatchReply,
+    PlaceBatchReplyV2, PlaceBatchV2, PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, ReleaseBatch,
+    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, ReportReply, ReportRequest,
+    SetResourcesRequest, StatusDetailsReply, StatusReply, StatusRequest,
 };
 
 /// Runs the codec over arbitrary bytes.
@@ -119,6 +120,10 @@ fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String
         Kind::Status => both::<StatusRequest, StatusReply>(header, payload),
         Kind::Report => both::<ReportRequest, ReportReply>(header, payload),
         Kind::Heartbeat => both::<HeartbeatRequest, HeartbeatReply>(header, payload),
+        Kind::Adopt => both::<AdoptRequest, PlaceReply>(header, payload),
+        Kind::SetResources => both::<SetResourcesRequest, NodesReply>(header, payload),
+        Kind::CancelWait => both::<CancelRequest, CancelReply>(header, payload),
+        Kind::NodeBooks => both::<NodeBooksRequest, NodeBooksReply>(header, payload),
     }
 }
 

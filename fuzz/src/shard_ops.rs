@@ -1,5 +1,6 @@
 //! Commands for a [`Shard`], made from bytes and answered by shard and oracle alike.
 
+use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
@@ -13,7 +14,9 @@ use wharf_core::node::{
 use wharf_core::node::{Toleration, TolerationOperator};
 use wharf_core::request::{Explain, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest};
-use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
+use wharf_core::shard::{
+    Adoption, Command, HybridSettings, Outcome, Park, ResourceKind, Shard, ShardConfig, WaitToken,
+};
 use wharf_core::time::Time;
 
 use crate::oracle::LinearShard;
@@ -28,14 +31,43 @@ struct Amounts {
     cpu: u8,
     memory: u8,
     custom: [u8; 2],
+    /// Of a unit-instance kind.
+    units: u8,
+}
+
+/// The unit-instance kind of these runs.
+fn units_kind() -> ResourceId {
+    ResourceId::new(2, true)
+}
+
+/// A part of a unit, or a whole number of units.
+fn some_units(pick: u8) -> Amount {
+    match pick % 8 {
+        0 => Amount::from_milli(400),
+        1 => Amount::from_milli(600),
+        2 => Amount::whole(1),
+        3 => Amount::whole(2),
+        _ => Amount::ZERO,
+    }
+}
+
+fn resource(pick: u8) -> ResourceKind {
+    match pick % 5 {
+        0 => ResourceKind::Cpu,
+        1 => ResourceKind::Memory,
+        2 => ResourceKind::Gpu,
+        3 => ResourceKind::Custom(ResourceId(0)),
+        _ => ResourceKind::Custom(units_kind()),
+    }
 }
 
 impl Amounts {
-    fn custom(self, most: u8) -> Option<CustomAmounts> {
+    fn custom(self, most: u8, units: Amount) -> Option<CustomAmounts> {
         let amounts = [0u16, 1].map(|kind| {
             (ResourceId(kind), Amount::whole(u32::from(self.custom[usize::from(kind)] % (most + 1))))
         });
-        Demand::canonical_custom(amounts.to_vec()).expect("two different kinds")
+        let amounts = amounts.into_iter().chain([(units_kind(), units)]).collect();
+        Demand::canonical_custom(amounts).expect("three different kinds")
     }
 }
 
@@ -94,6 +126,21 @@ enum Operation {
     List(u8, u8),
     Status,
     Export,
+    Adopt(u8, Request, Named),
+    SetResource(u8, u8, u8),
+    Books(u8),
+    Park(Request, u8),
+    Unpark(u8),
+    Retry(u8),
+    Settle,
+}
+
+/// Which instances an adoption names.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Named {
+    gpus: Option<u8>,
+    units: Option<u8>,
+    external_id: Option<u8>,
 }
 
 const ZONES: [&str; 2] = ["a", "b"];
@@ -132,7 +179,7 @@ impl Machine {
             memory: Amount::whole(u32::from(self.amounts.memory % 9)),
             // One machine in sixteen has every instance there can be.
             gpus: if self.gpus >= 240 { 16 } else { self.gpus % 5 },
-            custom: self.amounts.custom(3),
+            custom: self.amounts.custom(3, Amount::whole(u32::from(self.amounts.units % 4))),
             labels: Labels::new(labels).expect("different keys"),
             taints: taints(self.taints),
         }
@@ -218,7 +265,7 @@ impl Request {
                 Gpus::Fraction(tenths) => GpuRequest::Fraction(u16::from(tenths % 9 + 1) * 1000),
                 Gpus::Whole(count) => GpuRequest::Whole(count % (most / 2) + 1),
             },
-            custom: self.amounts.custom(u8::from(!self.modest) * 2),
+            custom: self.amounts.custom(u8::from(!self.modest) * 2, some_units(self.amounts.units)),
         };
         // One beyond the last: an id that no node has.
         let node = |pick: u8| NodeId(u64::from(pick) % (last_node + 2));
@@ -296,6 +343,9 @@ struct Pair {
     shard: Shard,
     oracle: LinearShard,
     last_node: u64,
+    last_wait: u64,
+    /// Wake-ups that were not answered yet.
+    woken: VecDeque<WaitToken>,
     /// Every command so far, to be repeated in one batch.
     commands: Vec<Command>,
     outcomes: Vec<Outcome>,
@@ -319,6 +369,8 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
         shard: fresh_shard(geometry(fine), typical.as_ref()),
         oracle: LinearShard::new(&geometry(fine), INCARNATION),
         last_node: 0,
+        last_wait: 0,
+        woken: VecDeque::new(),
         commands: Vec::new(),
         outcomes: Vec::new(),
     };
@@ -335,6 +387,7 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
         pair.apply(operation)
             .map_err(|difference| format!("operation {number}, {operation:?}: {difference}"))?;
     }
+    pair.settle().map_err(|difference| format!("at the end: {difference}"))?;
     let mut again = fresh_shard(geometry(fine), typical.as_ref());
     let mut outcomes = Vec::new();
     again.step(pair.commands, Time(1), &mut outcomes);
@@ -382,8 +435,37 @@ impl Pair {
             },
             Operation::Status => Command::Status { audit: true },
             Operation::Export => Command::Export,
+            Operation::Adopt(pick, request, named) => self.adopt(node(pick), request, named),
+            Operation::SetResource(pick, kind, amount) => {
+                let total = Amount::whole(u32::from(amount % 5));
+                Command::SetResources(node(pick), [(resource(kind), total)].into())
+            }
+            Operation::Books(pick) => Command::NodeBooks(node(pick)),
+            Operation::Park(request, priority) => {
+                self.last_wait += 1;
+                Command::Park(Box::new(Park {
+                    token: WaitToken { port: u16::from(priority) % 3, number: self.last_wait },
+                    request: request.request(self.last_node),
+                    priority: i32::from(priority % 4),
+                    since: Time(self.last_wait / 2),
+                    home: true,
+                }))
+            }
+            Operation::Unpark(pick) => Command::Unpark(self.waiting(pick)),
+            Operation::Retry(pick) => Command::Retry(self.waiting(pick)),
+            Operation::Settle => return self.settle(),
         };
         self.step(command)
+    }
+
+    fn adopt(&self, node: NodeId, request: Request, named: Named) -> Command {
+        Command::Adopt(Box::new(Adoption {
+            node,
+            demand: request.request(self.last_node).demand,
+            gpus: named.gpus.map(|mask| u16::from(mask % 16)),
+            units: named.units.map(|mask| (units_kind(), u64::from(mask % 8))).into_iter().collect(),
+            external_id: named.external_id.map(|name| format!("pod-{}", name % 4).into()),
+        }))
     }
 
     fn add(&mut self, machine: Machine, agent: Option<Arc<AgentFacts>>) -> Command {
@@ -395,6 +477,34 @@ impl Pair {
             spec: machine.spec(self.last_node),
             agent,
         }))
+    }
+
+    /// A waiting request, or one time in sixteen one that does not wait.
+    fn waiting(&self, pick: u8) -> WaitToken {
+        let waiting = self.oracle.waiting();
+        if waiting.is_empty() || pick.is_multiple_of(16) {
+            return WaitToken { port: 9, number: u64::from(pick) };
+        }
+        waiting[usize::from(pick) % waiting.len()]
+    }
+
+    /// Answers every wake-up as a port does; then nothing that fits waits.
+    fn settle(&mut self) -> Result<(), String> {
+        // Each retry places something or moves on to the next in turn.
+        let bound = 1000 + 100 * self.oracle.waiting().len();
+        for _ in 0..bound {
+            self.woken.extend(self.shard.drain_woken());
+            let Some(token) = self.woken.pop_front() else {
+                return match self.oracle.waits_in_vain() {
+                    Some(token) => Err(format!("{token:?} waits although a node could take it")),
+                    None => Ok(()),
+                };
+            };
+            if self.oracle.waiting().contains(&token) {
+                self.step(Command::Retry(token))?;
+            }
+        }
+        Err("wake-ups do not come to an end".to_owned())
     }
 
     /// A live allocation, or one time in sixteen an id that names none.
@@ -410,7 +520,13 @@ impl Pair {
     fn step(&mut self, command: Command) -> Result<(), String> {
         let mut outcomes = Vec::new();
         let now = Time(self.commands.len() as u64);
-        if matches!(&command, Command::Place(request) if request.policy == Policy::Hybrid) {
+        let draws = match &command {
+            Command::Place(request) => request.policy == Policy::Hybrid,
+            Command::Park(park) => park.request.policy == Policy::Hybrid,
+            Command::Retry(_) => true,
+            _ => false,
+        };
+        if draws {
             // Looking moves nothing: the draw must be the one that follows from this state.
             self.shard.step([Command::Export], now, &mut outcomes);
             if let Some(Outcome::Exported(state)) = outcomes.pop() {

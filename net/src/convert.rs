@@ -15,23 +15,30 @@ use wharf_core::limits::{
 use wharf_core::node::{Labels, NodeSpec, NodeState};
 use wharf_core::registrar::{Catalog, RegistrarError};
 use wharf_core::request::{Explain, PlacementRequest, Policy};
-use wharf_core::resource::{Amount, Demand, GpuRequest, RegistryFull, ResourceRegistry};
+use wharf_core::resource::{
+    Amount, Demand, GpuRequest, RegistryFull, ResourceRegistry, check_unit_request, check_unit_total,
+};
+
 use wharf_core::router::Verdict;
 use wharf_core::shard::{Check, NodeView, Placement, Refusal, Rejection, ResourceKind, Shortage};
 
+use crate::convert_books::named_units;
+pub use crate::convert_books::{
+    adoption, books_reply, named_rejection_fault, refused_adoption, resource_totals,
+};
 use crate::protocol::{
-    EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, NODE_DRAINING, NODE_JOINING, NODE_LOST,
-    NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, NodeStatus, POLICY_BEST_FIT, POLICY_DEFAULT,
-    POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID, POLICY_LEAST_FIT, POLICY_LEAST_STRANDED, POLICY_NEXT_FIT,
-    POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlacedBody,
-    Reason, RefusalBody,
+    EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NODE_DRAINING,
+    NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, NodeStatus,
+    POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID, POLICY_LEAST_FIT,
+    POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply, PlaceReplyV2,
+    PlaceRequest, PlaceRequestV2, PlacedBody, Reason, RefusalBody,
 };
 
-fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
+pub(crate) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
     Fault::of_field(Reason::InvalidField, field, message)
 }
 
-fn amount(field: &str, units: i64) -> Result<Amount, Fault> {
+pub(crate) fn amount(field: &str, units: i64) -> Result<Amount, Fault> {
     Amount::try_from_units(units).map_err(|error| invalid(field, error.to_string()))
 }
 
@@ -85,13 +92,14 @@ fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
 
 /// Fields that version 1 has and this service does not serve yet must have their default.
 fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
+    let waits = wire.mode == MODE_WAIT_UNTIL;
     let fields = [
         ("attribute_order", wire.attribute_order == 0),
         ("tenant", wire.tenant.is_empty()),
         ("queue", wire.queue.is_empty()),
-        ("priority", wire.priority == 0),
-        ("mode", wire.mode == MODE_NOW),
-        ("deadline", wire.deadline == 0),
+        ("priority", wire.priority == 0 || waits),
+        ("mode", wire.mode == MODE_NOW || waits),
+        ("deadline", wire.deadline == 0 || waits),
         ("lease", wire.lease == 0),
         ("group", wire.group.is_none()),
         ("expected_version", wire.expected_version == 0),
@@ -159,7 +167,10 @@ pub fn placement_request(
 }
 
 /// Checks the name of a custom resource: not one of those that have a field.
-fn check_custom_name(field: &str, name: &str) -> Result<(), Fault> {
+///
+/// # Errors
+/// The fault, naming `field`.
+pub fn check_custom_name(field: &str, name: &str) -> Result<(), Fault> {
     check_name(field, name)?;
     if ["cpu", "memory", "gpu", "gpu_part"].contains(&name) {
         return Err(invalid(field, format!("`{name}` is a resource of its own: give it in its field")));
@@ -167,7 +178,7 @@ fn check_custom_name(field: &str, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-fn custom_demand(
+pub(crate) fn custom_demand(
     wire: Vec<NamedAmount>,
     catalog: &Catalog,
 ) -> Result<Option<wharf_core::resource::CustomAmounts>, Box<PlaceReply>> {
@@ -177,7 +188,13 @@ fn custom_demand(
         let asked = amount(&format!("custom[{i}].amount"), units).map_err(faulty)?;
         check_custom_name(&format!("custom[{i}].name"), &name).map_err(faulty)?;
         match catalog.resources.id(&name) {
-            Some(id) => amounts.push((id, asked)),
+            Some(id) => {
+                if id.is_unit_instance() {
+                    check_unit_request(asked)
+                        .map_err(|message| faulty(invalid(format!("custom[{i}].amount"), message)))?;
+                }
+                amounts.push((id, asked));
+            }
             None if asked.is_zero() => {}
             None => return Err(Box::new(unknown_resource(name, asked, catalog))),
         }
@@ -238,6 +255,10 @@ pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReplyV2 {
             allocation: placement.allocation.into(),
             gpus: placement.gpus.instances().collect(),
             gpu_part: placement.gpus.part,
+            units: placement
+                .units
+                .as_ref()
+                .map_or_else(Vec::new, |units| named_units(units, &catalog.resources)),
         }),
         ..PlaceReply::default()
     };
@@ -272,6 +293,7 @@ fn failed_check(check: Check, shortage: Shortage, catalog: &Catalog) -> FailedCh
         Check::WholeGpus => (Reason::Insufficient, "gpu"),
         Check::GpuPart => (Reason::Insufficient, "gpu_part"),
         Check::Custom(id) => (Reason::Insufficient, catalog.resources.name(id).unwrap_or_default()),
+        Check::Fragmented(id) => (Reason::Fragmented, catalog.resources.name(id).unwrap_or_default()),
     };
     FailedCheck {
         reason: reason.into(),
@@ -320,7 +342,10 @@ fn node_custom(
     // First all checks, then the learning: a refused node leaves no trace in the registry.
     for (i, named) in wire.iter().enumerate() {
         check_custom_name(&format!("custom[{i}].name"), &named.name)?;
-        amount(&format!("custom[{i}].amount"), named.amount)?;
+        let total = amount(&format!("custom[{i}].amount"), named.amount)?;
+        if resources.id_to_be(&named.name).is_unit_instance() {
+            check_unit_total(total).map_err(|message| invalid(format!("custom[{i}].amount"), message))?;
+        }
         if wire[..i].iter().any(|other| other.name == named.name) {
             return Err(invalid(
                 "custom",
@@ -399,6 +424,11 @@ pub fn rejection_fault(rejection: &Rejection) -> Fault {
         Rejection::UnknownAllocation(_) => (Reason::UnknownAllocation, "allocation"),
         Rejection::NodeInUse { .. } => (Reason::NodeInUse, "name"),
         Rejection::IllegalChange { .. } => (Reason::IllegalChange, "name"),
+        Rejection::InstanceCount { .. } | Rejection::NoSuchInstance { .. } => (Reason::InvalidField, "gpus"),
+        Rejection::ExternalIdTaken { .. } => (Reason::InvalidField, "external_id"),
+        Rejection::ShortfallTooLarge(_) => (Reason::LimitExceeded, "node"),
+        Rejection::TooManyResources(_) => (Reason::LimitExceeded, "resources"),
+        Rejection::NotParked => (Reason::InvalidField, "sequence"),
     };
     Fault::of_field(reason, field, rejection.to_string())
 }

@@ -17,6 +17,7 @@
 pub mod client;
 pub mod codec;
 pub mod convert;
+mod convert_books;
 pub mod protocol;
 pub mod server;
 pub mod session;

@@ -125,6 +125,7 @@ fn place_reply() -> impl Strategy<Value = PlaceReply> {
             allocation,
             gpus,
             gpu_part,
+            units: Vec::new(),
         },
     );
     let check = (any::<u16>(), name(), any::<u64>(), any::<i64>()).prop_map(
@@ -224,6 +225,7 @@ fn status_reply() -> impl Strategy<Value = StatusReply> {
     let lists = (prop::collection::vec(shard, 0..4), prop::collection::vec(resource, 0..4));
     (hello_reply(), any::<[u64; 4]>(), lists, any::<Option<u128>>()).prop_map(
         |(hello, [now, uptime, resident_bytes, connections], (shards, resources), books_hash)| StatusReply {
+            waiting: Default::default(),
             server: hello.server,
             now,
             uptime,

@@ -7,9 +7,9 @@ mod harness;
 use harness::{TestServer, add, ask, audit, books, named, node, only, pair, place, units, within};
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
-    DrainRequest, EXPLAIN_FULL, FailedCheck, FallbackSelector, Fault, MODE_WAIT_UNTIL, Name, NamedAmount,
-    NodeBody, NodesRequest, PlaceBatch, PlacePreferences, PlaceReply, PlaceRequest, PlaceRequestV2,
-    PreferredSelector, PreferredTerm, Reason, RemoveRequest, SelectorTerm, Taint, Toleration, WireAllocation,
+    DrainRequest, EXPLAIN_FULL, FailedCheck, FallbackSelector, Fault, Name, NamedAmount, NodeBody,
+    NodesRequest, PlaceBatch, PlacePreferences, PlaceReply, PlaceRequest, PlaceRequestV2, PreferredSelector,
+    PreferredTerm, Reason, RemoveRequest, SelectorTerm, Taint, Toleration, WireAllocation,
 };
 
 type Change<T> = fn(&mut T);
@@ -168,12 +168,11 @@ async fn what_no_node_could_ever_hold_is_infeasible() {
 
 #[tokio::test]
 async fn every_reserved_field_is_refused_by_name() {
-    let reserved: [(&str, Change<PlaceRequest>); 10] = [
+    let reserved: [(&str, Change<PlaceRequest>); 9] = [
         ("attribute_order", |r| r.attribute_order = 1),
         ("tenant", |r| r.tenant = "t".to_owned()),
         ("queue", |r| r.queue = "q".to_owned()),
         ("priority", |r| r.priority = -1),
-        ("mode", |r| r.mode = MODE_WAIT_UNTIL),
         ("deadline", |r| r.deadline = 1),
         ("lease", |r| r.lease = 1),
         ("group", |r| r.group = Some(0)),

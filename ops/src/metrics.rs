@@ -221,6 +221,7 @@ impl IoObserver for ReplyObserver {
                 | Kind::UpdateNodes
                 | Kind::DrainNodes
                 | Kind::RemoveNodes
+                | Kind::SetResources
         );
         if !(has_parts && reason.is_done()) {
             self.count(kind, reason);

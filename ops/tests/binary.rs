@@ -5,6 +5,8 @@ mod harness;
 
 #[path = "binary/agent.rs"]
 mod agent;
+#[path = "binary/books.rs"]
+mod books;
 #[path = "binary/commands.rs"]
 mod commands;
 #[path = "binary/faults.rs"]

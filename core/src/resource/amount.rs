@@ -63,6 +63,11 @@ impl Amount {
         Self(milli as i64 * (Self::SCALE / 1000))
     }
 
+    /// The sum of parts of units, each in 1/10 000: of at most 64 units of one node.
+    pub(crate) fn from_parts(parts: impl Iterator<Item = u32>) -> Self {
+        Self(parts.map(i64::from).sum())
+    }
+
     /// The count of 1/10 000 units.
     #[must_use]
     pub const fn units(self) -> i64 {

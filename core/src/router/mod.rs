@@ -2,6 +2,8 @@
 
 pub(crate) mod port;
 pub use port::{NoRoom, Port, PortLink, PortReply, PortRequest, Tag, Verdict};
+pub(crate) mod wait;
+pub use wait::{WaitEnd, WaitRequest};
 mod summary;
 pub use summary::{Facts, ShardSummary};
 mod table;

@@ -17,6 +17,7 @@ use arc_swap::{ArcSwap, Cache};
 use slab::Slab;
 
 use super::RoutingTable;
+use super::wait::{WaitEnd, WaitRequest, Waits, WokenBox};
 use crate::ids::{AllocationId, PartitionId, ShardId};
 use crate::index::{Coordinate, Geometry, ResourceVector};
 use crate::limits::{PORT_IN_FLIGHT_MAX, REFUSAL_RETRIES_MAX, SHARDS_MAX};
@@ -49,6 +50,7 @@ pub struct PortLink {
     pub(crate) submissions: Producer<Submission>,
     pub(crate) answers: Consumer<Answer>,
     pub(crate) bell: Arc<Doorbell>,
+    pub(crate) woken: Arc<WokenBox>,
 }
 
 /// What can be asked at a port.
@@ -56,6 +58,8 @@ pub struct PortLink {
 pub enum PortRequest {
     /// Place, at whichever shard can.
     Place(PlacementRequest),
+    /// Place; where nothing fits, wait for it.
+    Wait(Box<WaitRequest>),
     /// Release, at the shard that the id names.
     Release(AllocationId),
     /// A command for the shard that serves a partition.
@@ -80,6 +84,8 @@ pub enum PortReply {
     Placed(Placement),
     /// Every shard refused, and these are the counts over all of them.
     Refused(Verdict, Box<Refusal>),
+    /// It waited in vain; the latest refusals of the shards that were asked.
+    WaitEnded(WaitEnd, Verdict, Box<Refusal>),
     /// The outcome of one shard.
     One(Outcome),
     /// The outcomes of every shard, in order of shard.
@@ -93,14 +99,14 @@ pub struct NoRoom;
 
 /// A set of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct ShardSet([u64; SHARDS_MAX as usize / 64]);
+pub(super) struct ShardSet([u64; SHARDS_MAX as usize / 64]);
 
 impl ShardSet {
     fn contains(&self, shard: ShardId) -> bool {
         self.0[shard.index() / 64] >> (shard.index() % 64) & 1 == 1
     }
 
-    fn insert(&mut self, shard: ShardId) {
+    pub(super) fn insert(&mut self, shard: ShardId) {
         self.0[shard.index() / 64] |= 1 << (shard.index() % 64);
     }
 
@@ -109,21 +115,23 @@ impl ShardSet {
     }
 }
 
-struct Placing {
-    request: PlacementRequest,
+pub(super) struct Placing {
+    pub(super) request: PlacementRequest,
     lower: Coordinate,
-    asked: ShardSet,
+    pub(super) asked: ShardSet,
     /// The refusals so far, the latest of each shard.
-    refusals: Vec<(ShardId, Refusal)>,
+    pub(super) refusals: Vec<(ShardId, Refusal)>,
     /// Sweeps that may still be repeated because capacity came back.
     retries: u8,
-    at: ShardId,
+    pub(super) at: ShardId,
     sweep: Option<Box<FallbackSweep>>,
 }
 
 /// A request with fallback selectors at several shards: every shard is asked with one selector
 /// before any is asked with the next. The last sweep asks with all of them at once, so that a
 /// refusal was true of all at one instant.
+///
+/// A request that waits knows no sweeps: each shard is asked with all its selectors at once.
 struct FallbackSweep {
     whole: PlacementRequest,
     /// The selector of this sweep, by its number.
@@ -141,6 +149,12 @@ impl FallbackSweep {
 }
 
 impl Placing {
+    pub(super) fn new(request: PlacementRequest, lower: Coordinate) -> Self {
+        let (asked, refusals) = (ShardSet::default(), Vec::new());
+        let (retries, at) = (REFUSAL_RETRIES_MAX, ShardId(0));
+        Self { request, lower, asked, refusals, retries, at, sweep: None }
+    }
+
     /// Begins the sweep with the next fallback selector, if there is one.
     fn next_sweep(&mut self) -> bool {
         let Some(sweep) = self.sweep.as_mut().filter(|sweep| !sweep.is_last()) else { return false };
@@ -153,7 +167,11 @@ impl Placing {
     }
 }
 
-enum Pending {
+pub(super) enum Pending {
+    /// Of the waiting request of this number.
+    Wait(u64),
+    /// Nobody waits for the answer.
+    Ignored,
     /// By its key in the slab of placings, which keeps this enum small and allocates nothing.
     Place(Tag, usize),
     One(Tag),
@@ -178,6 +196,7 @@ pub struct Port {
     rng: Rng,
     bell: Arc<Doorbell>,
     placings: Slab<Placing>,
+    pub(super) waits: Waits,
     spilled: u64,
 }
 
@@ -193,8 +212,10 @@ impl Port {
         geometry: Geometry,
         seed: u64,
         bell: Arc<Doorbell>,
+        number: u16,
     ) -> Self {
         Self {
+            waits: Waits::new(number),
             touched: vec![false; links.len()],
             links,
             table: Cache::new(Arc::clone(table)),
@@ -238,9 +259,24 @@ impl Port {
         self.spilled
     }
 
+    pub(super) fn pending_mut(&mut self) -> &mut Slab<Pending> {
+        &mut self.pending
+    }
+
+    pub(super) fn geometry(&self) -> &Geometry {
+        &self.geometry
+    }
+
+    pub(super) fn woken_box(&self, shard: usize) -> &WokenBox {
+        &self.links[shard].woken
+    }
+
     /// Whether `request` can be submitted now.
     #[must_use]
     pub fn has_room(&self, request: &PortRequest) -> bool {
+        if matches!(request, PortRequest::Wait(_)) {
+            return self.can_wait();
+        }
         let submissions = if matches!(request, PortRequest::Every(_)) { self.links.len() } else { 1 };
         self.in_flight + submissions <= PORT_IN_FLIGHT_MAX
     }
@@ -259,6 +295,7 @@ impl Port {
         }
         match request {
             PortRequest::Place(request) => self.submit_place(tag, request, now),
+            PortRequest::Wait(wait) => self.submit_wait(tag, *wait, now),
             PortRequest::Release(id) => {
                 let Some(shard) = self.table.load().shard(id.partition) else {
                     return Ok(Some(PortReply::One(Outcome::Rejected(Rejection::UnknownAllocation(id)))));
@@ -296,15 +333,7 @@ impl Port {
             sweep = Some(Box::new(first));
         }
         let lower = self.geometry.coordinate(&ResourceVector::asked(&request.demand));
-        let mut placing = Placing {
-            request,
-            lower,
-            asked: ShardSet::default(),
-            refusals: Vec::new(),
-            retries: REFUSAL_RETRIES_MAX,
-            at: ShardId(0),
-            sweep,
-        };
+        let mut placing = Placing { sweep, ..Placing::new(request, lower) };
         let shard = self.choose(&placing).expect("no shard was asked yet");
         placing.asked.insert(shard);
         placing.at = shard;
@@ -315,8 +344,13 @@ impl Port {
     }
 
     fn send(&mut self, shard: ShardId, token: usize, command: Command, now: Time) {
-        let token = u32::try_from(token).expect("PORT_IN_FLIGHT_MAX fits u32");
         self.in_flight += 1;
+        self.send_besides(shard, token, command, now);
+    }
+
+    /// Sends what does not count among the requests under way.
+    pub(super) fn send_besides(&mut self, shard: ShardId, token: usize, command: Command, now: Time) {
+        let token = u32::try_from(token).expect("PORT_IN_FLIGHT_MAX fits u32");
         let pushed = self.links[shard.index()].submissions.push(Submission { token, enqueued: now, command });
         assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
         self.touched[shard.index()] = true;
@@ -326,7 +360,7 @@ impl Port {
     /// preferred node that is registered, else the less loaded of
     /// two drawn among those whose summary does not exclude the request, else any that was not
     /// asked. An excluded shard is asked last, for the sake of exact counts.
-    fn choose(&mut self, placing: &Placing) -> Option<ShardId> {
+    pub(super) fn choose(&mut self, placing: &Placing) -> Option<ShardId> {
         let table = self.table.load();
         if table.shard_count() == 1 {
             return (!placing.asked.contains(ShardId(0))).then_some(ShardId(0));
@@ -390,24 +424,36 @@ impl Port {
             // Answers of requests that spill to a shard already polled wait for the next poll.
             while let Some(answer) = self.links[shard].answers.pop() {
                 taken += 1;
-                self.in_flight -= 1;
                 if let Some((tag, done)) = self.handle_answer(shard, answer, now) {
                     reply(tag, done);
                 }
             }
         }
+        if self.waits.len() > 0 || !self.nothing_woken() {
+            self.poll_woken(&mut reply);
+        }
+        self.send_queued(now);
         taken
     }
 
     /// Whether no answer is there now.
     pub fn is_idle(&mut self) -> bool {
-        self.links.iter_mut().all(|link| link.answers.is_empty())
+        self.links.iter_mut().all(|link| link.answers.is_empty()) && self.nothing_woken()
     }
 
     fn handle_answer(&mut self, shard: usize, answer: Answer, now: Time) -> Option<(Tag, PortReply)> {
         let token = answer.token as usize;
         let pending = self.pending.get_mut(token).expect("an answer belongs to a pending request");
+        if let Pending::Wait(_) | Pending::Ignored = pending {
+            self.wait_answered();
+            return match self.pending.remove(token) {
+                Pending::Wait(number) => self.handle_wait_answer(number, answer.outcome),
+                _ => None,
+            };
+        }
+        self.in_flight -= 1;
         match pending {
+            Pending::Wait(_) | Pending::Ignored => unreachable!("answered above"),
             &mut Pending::Place(tag, key) => self.handle_place_answer(token, tag, key, answer.outcome, now),
             &mut Pending::One(tag) => {
                 self.pending.remove(token);
@@ -495,12 +541,18 @@ impl Port {
 
 /// The answer to a placement that every shard refused.
 fn conclude(refusals: &[(ShardId, Refusal)]) -> PortReply {
+    let (verdict, refusal) = merged(refusals);
+    PortReply::Refused(verdict, refusal)
+}
+
+/// The refusals of several shards as one.
+pub(super) fn merged(refusals: &[(ShardId, Refusal)]) -> (Verdict, Box<Refusal>) {
     let mut merged = Refusal::default();
     for (_, refusal) in refusals {
         merged.merge(refusal);
     }
     let verdict = if merged.feasible { Verdict::NoFitNow } else { Verdict::Infeasible };
-    PortReply::Refused(verdict, Box::new(merged))
+    (verdict, Box::new(merged))
 }
 
 /// The resource whose load decides between two shards: GPUs where they are asked, else cpu or memory.

@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use super::command::{Audit, ResourceKind, ResourceSum};
+use super::custom::{CustomBook, units_of};
 use super::sums::shortfall_of;
 use super::table::{ColdNode, HotNode, Room};
 use super::{Shard, Slot};
@@ -14,15 +15,17 @@ use crate::ids::ResourceId;
 use crate::index::Marks;
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::node::{AgentFacts, NodeState};
-use crate::resource::{Amount, GPU_UNIT};
+use crate::resource::{Amount, GPU_UNIT, UnitBooks};
 use crate::store::PartitionState;
 
 /// What a node's allocations hold, summed anew.
-struct Held {
-    cpu: Amount,
-    memory: Amount,
-    gpus: [u32; GPU_INSTANCES_MAX],
-    custom: BTreeMap<ResourceId, Amount>,
+pub(super) struct Held {
+    pub(super) cpu: Amount,
+    pub(super) memory: Amount,
+    pub(super) gpus: [u32; GPU_INSTANCES_MAX],
+    pub(super) custom: BTreeMap<ResourceId, Amount>,
+    /// Per unit of a unit-instance kind.
+    pub(super) units: BTreeMap<(ResourceId, u8), u32>,
     count: u32,
 }
 
@@ -48,6 +51,10 @@ impl Shard {
             }
             allocations += u64::from(held.count);
             check_node(self.nodes.room(slot), hot, cold, &held)?;
+            let books = self.books_at(slot);
+            if let Some((kind, book)) = books.resources.iter().find(|(_, book)| !book.balances()) {
+                return Err(format!("node {}, {kind}: {book:?} does not balance", hot.id));
+            }
             self.check_index(slot, hot)?;
             *states.entry(self.nodes.state(slot).number()).or_default() += 1;
             add_to_sums(&mut sums, cold, &held);
@@ -57,6 +64,7 @@ impl Shard {
             }
         }
         self.ledger.check()?;
+        self.adopted.check(|id| self.is_live(id))?;
         if allocations != self.ledger.len() as u64 {
             return Err(format!(
                 "nodes list {allocations} allocations, the ledger holds {}",
@@ -84,18 +92,20 @@ impl Shard {
         if let Some((kind, truth)) = sums.into_iter().find(|(_, truth)| *truth != ResourceSum::default()) {
             return Err(format!("the sums do not know {kind:?}: {truth:?}"));
         }
+        self.check_waiting()?;
         self.index.check()?;
         self.capacities.check()?;
         self.selectors.check(&self.nodes)?;
         self.rankings.check(&self.nodes)
     }
 
-    fn held(&self, slot: Slot) -> Held {
+    pub(super) fn held(&self, slot: Slot) -> Held {
         let mut held = Held {
             cpu: Amount::ZERO,
             memory: Amount::ZERO,
             gpus: [0; GPU_INSTANCES_MAX],
             custom: BTreeMap::new(),
+            units: BTreeMap::new(),
             count: 0,
         };
         for allocation in self.ledger.of_node(slot, &self.nodes) {
@@ -108,6 +118,17 @@ impl Shard {
             for &(id, amount) in allocation.demand.custom() {
                 let sum = held.custom.entry(id).or_default();
                 *sum = sum.plus(amount);
+                if id.is_unit_instance() {
+                    let units = units_of(allocation.units.as_ref(), id);
+                    assert!(
+                        units.units() == amount.units(),
+                        "allocation {} holds other units",
+                        allocation.id
+                    );
+                    for unit in units.instances() {
+                        *held.units.entry((id, unit)).or_default() += u32::from(units.part);
+                    }
+                }
             }
         }
         held
@@ -179,7 +200,7 @@ fn check_node(room: &Room, hot: &HotNode, cold: &ColdNode, held: &Held) -> Resul
         let amount = |units: u32| Amount::try_from_units(i64::from(units)).unwrap_or_default();
         let total = if instance < spec.gpus { u32::from(GPU_UNIT) } else { 0 };
         let available = u32::from(hot.gpus.free(instance)) + u32::from(cold.hidden(instance));
-        let short = u32::from(cold.gpu_shortfall[at]);
+        let short = cold.gpu_shortfall[at];
         let name = format!("gpu instance {instance}");
         check_book(hot, &name, amount(total), amount(available), amount(short), amount(held.gpus[at]))?;
     }
@@ -187,6 +208,10 @@ fn check_node(room: &Room, hot: &HotNode, cold: &ColdNode, held: &Held) -> Resul
     let mut unseen = held.custom.clone();
     for book in &cold.custom {
         let used = unseen.remove(&book.id).unwrap_or_default();
+        if let Some(units) = &book.units {
+            check_units(hot, book, units, used, held)?;
+            continue;
+        }
         check_book(
             hot,
             &format!("resource {}", book.id.0),
@@ -198,6 +223,30 @@ fn check_node(room: &Room, hot: &HotNode, cold: &ColdNode, held: &Held) -> Resul
     }
     if let Some(id) = unseen.keys().next() {
         return Err(format!("node {} has no book of resource {}, which its allocations hold", hot.id, id.0));
+    }
+    Ok(())
+}
+
+/// The books of every unit, and that the sums are theirs.
+fn check_units(
+    hot: &HotNode,
+    book: &CustomBook,
+    units: &UnitBooks,
+    used: Amount,
+    held: &Held,
+) -> Result<(), String> {
+    let part = |part: u32| Amount::from_parts(std::iter::once(part));
+    let mut seen = Amount::ZERO;
+    for (id, free, short) in units.iter() {
+        let total = if id < units.count() { u32::from(GPU_UNIT) } else { 0 };
+        let allocated = part(held.units.get(&(book.id, id)).copied().unwrap_or(0));
+        let name = format!("resource {} unit {id}", book.id.index());
+        check_book(hot, &name, part(total), part(u32::from(free)), part(short), allocated)?;
+        seen = seen.plus(allocated);
+    }
+    let sums = (Amount::whole(u32::from(units.count())), units.free(), units.short(), seen);
+    if sums != (book.total, book.available, book.shortfall, used) {
+        return Err(format!("node {}: the sums of {book:?} are not those of its units", hot.id));
     }
     Ok(())
 }
@@ -294,6 +343,14 @@ pub fn partition_hash(partition: &PartitionState) -> StateHash {
         hash_custom(&mut hasher, allocation.demand.custom());
         hasher.number(u64::from(allocation.gpus.mask));
         hasher.number(u64::from(allocation.gpus.part));
+        let units = allocation.units.as_ref().map_or(&[][..], |units| units.as_slice());
+        hasher.number(units.len() as u64);
+        for &(id, assignment) in units {
+            hasher.number(u64::from(id.0));
+            hasher.number(assignment.mask);
+            hasher.number(u64::from(assignment.part));
+        }
+        hasher.text(allocation.external_id.as_deref().unwrap_or(""));
     }
     hasher.finish()
 }

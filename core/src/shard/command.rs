@@ -1,11 +1,15 @@
 //! What goes into a shard and what comes out. Outcome `i` of a step answers command `i`.
 
+use std::sync::Arc;
+
 use crate::hash::StateHash;
 use crate::ids::{AllocationId, NodeId, Ordinal, PartitionId, ResourceId, ShardId};
+use crate::limits::CUSTOM_RESOURCES_MAX;
 use crate::node::{AgentReport, IllegalChange, LifeEvent, NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::request::PlacementRequest;
-use crate::resource::{Amount, GpuAssignment, GpuBooks};
-use crate::shard::Refusal;
+use crate::resource::{Amount, Demand, GpuAssignment, GpuBooks, UnitAssignments};
+use crate::shard::{NodeBooks, Refusal, WaitingShape};
+use crate::time::Time;
 
 /// One input of a shard.
 #[derive(Clone, Debug)]
@@ -43,6 +47,19 @@ pub enum Command {
         /// Also check every invariant and compute the canonical hashes: O(state).
         audit: bool,
     },
+    /// Record an allocation that was made elsewhere.
+    Adopt(Box<Adoption>),
+    /// New capacity of single resources of a node, all or none; zero takes a resource away. GPUs
+    /// and unit-instance kinds are whole, and no more than a node can have.
+    SetResources(NodeId, Box<[(ResourceKind, Amount)]>),
+    /// The books of one node.
+    NodeBooks(NodeId),
+    /// Place; where nothing fits, wait for it.
+    Park(Box<Park>),
+    /// Try a waiting request again, which was woken.
+    Retry(WaitToken),
+    /// A request does not wait any more.
+    Unpark(WaitToken),
     /// The durable state of all partitions, as at this place in the order of commands.
     Export,
 }
@@ -75,6 +92,14 @@ pub enum Outcome {
     Nodes(Vec<NodeView>),
     /// Sums and counters.
     Status(Box<ShardStatus>),
+    /// Recorded.
+    Adopted(Placement),
+    /// The books of one node.
+    Books(Box<NodeBooks>),
+    /// Nothing fitted: it waits, and would have been refused so.
+    Parked(Box<Refusal>),
+    /// It does not wait any more.
+    Unparked,
     /// The durable state.
     Exported(Box<crate::store::ShardState>),
     /// Not done, and nothing moved.
@@ -106,10 +131,95 @@ pub enum Rejection {
         /// What cannot follow.
         illegal: IllegalChange,
     },
+    /// An adoption names other instances than its demand takes.
+    #[error("{given} instances of {kind} are named, and {asked} are taken: name as many, or none")]
+    InstanceCount {
+        /// Of which resource.
+        kind: ResourceKind,
+        /// Named.
+        given: u32,
+        /// Taken.
+        asked: u32,
+    },
+    /// An adoption names an instance that the node does not have.
+    #[error(
+        "node {node} has {count} instances of {kind}, and not number {instance}: name lower ones, or none"
+    )]
+    NoSuchInstance {
+        /// Which node.
+        node: NodeId,
+        /// Of which resource.
+        kind: ResourceKind,
+        /// The instance.
+        instance: u8,
+        /// How many there are.
+        count: u8,
+    },
+    /// The node has another allocation of that name.
+    #[error(
+        "node {node} has allocation {allocation} of that external id, with another demand: release it first, or give another id"
+    )]
+    ExternalIdTaken {
+        /// The node.
+        node: NodeId,
+        /// The allocation.
+        allocation: AllocationId,
+    },
+    /// More in use beyond capacity than is counted.
+    #[error(
+        "node {0} would have more in use beyond its capacity than can be counted: release something first"
+    )]
+    ShortfallTooLarge(NodeId),
+    /// More custom kinds than a node can have.
+    #[error("node {0} would have more than {CUSTOM_RESOURCES_MAX} custom resources: set one of them to 0")]
+    TooManyResources(NodeId),
+    /// No such request waits here.
+    #[error("no such request waits here")]
+    NotParked,
+}
+
+/// A waiting request: its port, and the number that the port gave it and gives to no other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct WaitToken {
+    /// Where it waits for its answer.
+    pub port: u16,
+    /// Counted by the port.
+    pub number: u64,
+}
+
+/// A request that waits where nothing fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Park {
+    /// Its name.
+    pub token: WaitToken,
+    /// What it asks.
+    pub request: PlacementRequest,
+    /// Those of higher priority are woken first.
+    pub priority: i32,
+    /// Of equal priority, those that wait longer.
+    pub since: Time,
+    /// Whether it is counted at this shard: a copy stands at each.
+    pub home: bool,
+}
+
+/// An allocation that was made elsewhere.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Adoption {
+    /// The node that holds it.
+    pub node: NodeId,
+    /// What it holds.
+    pub demand: Demand,
+    /// The GPU instances, as a mask; chosen if none are named.
+    pub gpus: Option<u16>,
+    /// Units of unit-instance kinds, as masks; chosen for kinds that are not named.
+    pub units: Vec<(ResourceId, u64)>,
+    /// The name that whoever made it gave it: adopted again on this node under this name, with
+    /// the same demand, it is answered and not recorded again.
+    pub external_id: Option<Arc<str>>,
 }
 
 /// A granted placement.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
     /// The node.
     pub node: NodeId,
@@ -119,6 +229,8 @@ pub struct Placement {
     pub gpus: GpuAssignment,
     /// Which selector holds: 0 the request's own, 1 the first fallback, and so on.
     pub alternative: u8,
+    /// The units of unit-instance kinds: few requests ask for any.
+    pub units: Option<Arc<UnitAssignments>>,
 }
 
 /// A node as it stands.
@@ -153,6 +265,17 @@ pub enum ResourceKind {
     Gpu,
     /// A custom kind.
     Custom(ResourceId),
+}
+
+impl std::fmt::Display for ResourceKind {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            Self::Cpu => f.write_str("cpu"),
+            Self::Memory => f.write_str("memory"),
+            Self::Gpu => f.write_str("gpu"),
+            Self::Custom(id) => write!(f, "resource {}", id.index()),
+        }
+    }
 }
 
 /// The books of one resource over all nodes, in 1/10 000 units:
@@ -200,6 +323,8 @@ pub struct ShardStatus {
     pub released: u64,
     /// The books per resource.
     pub resources: Vec<(ResourceKind, ResourceSum)>,
+    /// What waits here, per shape.
+    pub waiting: Vec<WaitingShape>,
     /// The result of the audit, when one was asked for.
     pub audit: Option<Audit>,
 }

@@ -148,7 +148,9 @@ impl Shard {
         let custom = request.demand.custom();
         let (mut tallies, mut not_ready) = (Tallies::of(request), 0);
         let (mut not_candidate, mut not_selected, mut tainted) = (0, 0, 0);
-        let mut of_custom: Vec<Tally> = custom.iter().map(|&(_, amount)| Tally::of(amount.units())).collect();
+        let tally = |&(_, amount): &(_, Amount)| Tally::of(amount.units());
+        let mut of_custom: Vec<Tally> = custom.iter().map(tally).collect();
+        let mut fragmented: Vec<Tally> = custom.iter().map(tally).collect();
         for (slot, room) in (0..).zip(self.nodes.rooms()) {
             let Some(state) = room.state else { continue };
             if refusal.examined == examined_max {
@@ -168,8 +170,12 @@ impl Shard {
                 not_ready += 1;
             } else {
                 tallies.count(room);
-                for (tally, &(id, _)) in of_custom.iter_mut().zip(custom) {
-                    tally.count(self.nodes.custom_available(slot, id).units());
+                for (at, &(id, amount)) in custom.iter().enumerate() {
+                    let room = self.nodes.custom_room(slot, id, amount);
+                    let sum_would_do = room < amount
+                        && self.nodes.book(slot, id).is_some_and(|book| book.available >= amount);
+                    let tallies = if sum_would_do { &mut fragmented } else { &mut of_custom };
+                    tallies[at].count(room.units());
                 }
             }
         }
@@ -180,6 +186,9 @@ impl Shard {
         tallies.report(refusal);
         for (tally, &(id, _)) in of_custom.iter().zip(custom) {
             tally.report(Check::Custom(id), 1, refusal);
+        }
+        for (tally, &(id, _)) in fragmented.iter().zip(custom) {
+            tally.report(Check::Fragmented(id), 1, refusal);
         }
     }
 

@@ -5,13 +5,12 @@ use std::sync::Arc;
 use super::Shard;
 use super::rankings::RankingId;
 use super::selectors::SetId;
-use super::table::NodeTable;
+use super::table::{NodeTable, Taken};
 use crate::fragmentation::{Among, NodeRoom, Nodes, TypicalShapes};
 use crate::ids::Ordinal;
 use crate::index::Slot;
 use crate::node::{GPU_MODEL_LABEL, NodeState};
 use crate::request::PlacementRequest;
-use crate::resource::GpuAssignment;
 
 impl Nodes for NodeTable {
     fn room(&self, slot: Slot) -> Option<NodeRoom<'_>> {
@@ -45,7 +44,7 @@ impl Shard {
         &mut self,
         request: &PlacementRequest,
         set: Option<SetId>,
-    ) -> Option<(Slot, GpuAssignment)> {
+    ) -> Option<(Slot, Taken)> {
         let named = self.named(request);
         let (nodes, set) = (&self.nodes, set.map(|set| self.selectors.at(set)));
         let among = match (&named, set.and_then(|set| set.few())) {
@@ -57,8 +56,7 @@ impl Shard {
         let accept =
             |slot| set.is_none_or(|set| set.contains(slot)) && (!custom || nodes.fits(slot, &request.demand));
         let (slot, gpus) = self.fragmentation.find(request, among, nodes, accept, &mut self.visits)?;
-        self.nodes.take_chosen(slot, &request.demand, gpus);
-        Some((slot, gpus))
+        Some((slot, self.nodes.take_chosen(slot, &request.demand, gpus)))
     }
 
     /// As [`take_least_fragmented`](Self::take_least_fragmented), among the nodes that the request
@@ -68,13 +66,13 @@ impl Shard {
         &mut self,
         request: &PlacementRequest,
         id: RankingId,
-    ) -> Option<(Slot, GpuAssignment, u8)> {
+    ) -> Option<(Slot, Taken, u8)> {
         let wanted = self.wanted_most(request, id);
         let nodes = &self.nodes;
         let among = Among::Few(&wanted);
         let found = self.fragmentation.find(request, among, nodes, |_| true, &mut self.visits);
         let (slot, gpus) = found?;
-        self.nodes.take_chosen(slot, &request.demand, gpus);
-        Some((slot, gpus, self.rankings.at(id).rank(slot).alternative()))
+        let taken = self.nodes.take_chosen(slot, &request.demand, gpus);
+        Some((slot, taken, self.rankings.at(id).rank(slot).alternative()))
     }
 }

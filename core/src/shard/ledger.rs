@@ -1,12 +1,14 @@
 //! The allocations of a shard: one record each, found by id, linked per node.
 
+use std::sync::Arc;
+
 use hashbrown::HashTable;
 
 use super::table::{NO_ALLOCATION, NodeTable};
 use crate::ids::AllocationId;
 use crate::index::Slot;
 use crate::memory;
-use crate::resource::{Demand, GpuAssignment};
+use crate::resource::{Demand, GpuAssignment, UnitAssignments};
 
 /// Records of one page: pages are never moved or copied, so there is never room for twice the
 /// allocations that live.
@@ -18,6 +20,8 @@ pub(super) struct Allocation {
     pub(super) id: AllocationId,
     pub(super) demand: Demand,
     pub(super) gpus: GpuAssignment,
+    /// The units of its unit-instance kinds: few have any.
+    pub(super) units: Option<Arc<UnitAssignments>>,
     pub(super) node: Slot,
     next: u32,
     previous: u32,
@@ -70,6 +74,11 @@ impl Ledger {
         self.record(at).is_some_and(|record| record.id == id)
     }
 
+    /// The live allocation of `id`.
+    pub(super) fn get(&self, id: AllocationId) -> Option<&Allocation> {
+        self.record(*self.by_id.find(hash(id), |&at| self.is(at, id))?)
+    }
+
     /// Records an allocation that its node's books already hold.
     pub(super) fn insert(
         &mut self,
@@ -77,6 +86,7 @@ impl Ledger {
         node: Slot,
         demand: Demand,
         gpus: GpuAssignment,
+        units: Option<Arc<UnitAssignments>>,
         nodes: &mut NodeTable,
     ) {
         let key = hash(id);
@@ -86,7 +96,8 @@ impl Ledger {
         let next = hot.first_allocation;
         hot.first_allocation = at;
         hot.allocations += 1;
-        *self.place_mut(at) = Some(Allocation { id, demand, gpus, node, next, previous: NO_ALLOCATION });
+        *self.place_mut(at) =
+            Some(Allocation { id, demand, gpus, units, node, next, previous: NO_ALLOCATION });
         if next != NO_ALLOCATION {
             self.record_mut(next).previous = at;
         }

@@ -12,7 +12,8 @@ impl Shard {
         let AgentReport { mut spec, boot, gpus } = report;
         let known = self.nodes.cold(slot).registration.agent.clone().unwrap_or_default();
         let (facts, unhealthy) = align_devices(&known, &boot, gpus);
-        // Taints are the operator's: an agent neither sets nor takes them.
+        // Taints are the operator's: an agent neither sets nor takes them. Capacity is the agent's:
+        // what an operator set of single resources holds until the next report.
         spec.taints = self.nodes.cold(slot).registration.spec.taints.clone();
         spec.gpus = u8::try_from(facts.gpus.len()).expect("no more instances than a node can have");
         // A report that says nothing new changes nothing: neither version nor growth.
@@ -69,5 +70,6 @@ impl Shard {
         }
         self.fragmentation.touch(slot);
         self.follow_hybrid(slot);
+        self.wake_for(slot, None);
     }
 }

@@ -4,12 +4,17 @@
 //! cut into batches (`core/tests/determinism.rs`). The thread that runs a shard is a thin loop
 //! around [`Shard::step`], in [`executor`](crate::executor).
 
+mod adoption;
 mod audit;
 pub use audit::partition_hash;
+mod books;
+pub use books::{Book, InstanceBook, NodeBooks};
 mod command;
 pub use command::{
-    Audit, Command, NodeView, Outcome, Placement, Rejection, ResourceKind, ResourceSum, ShardStatus,
+    Adoption, Audit, Command, NodeView, Outcome, Park, Placement, Rejection, ResourceKind, ResourceSum,
+    ShardStatus, WaitToken,
 };
+mod custom;
 mod explain;
 mod fragmented;
 mod health;
@@ -24,9 +29,12 @@ mod refusal;
 pub use refusal::{Check, Refusal, Shortage};
 mod selectors;
 mod sequences;
+mod shapes;
 mod state;
 mod sums;
 mod table;
+mod waiting;
+pub use waiting::WaitingShape;
 
 use std::sync::Arc;
 
@@ -37,6 +45,7 @@ use crate::node::{NodeRegistration, NodeSpec, NodeState, Selector};
 use crate::request::PlacementRequest;
 use crate::rng::Rng;
 use crate::time::Time;
+use adoption::ExternalIds;
 use hybrid::HybridOrder;
 use ledger::Ledger;
 use ranked::Scope;
@@ -45,6 +54,7 @@ use selectors::{SelectorSets, SetId};
 use sequences::Sequences;
 use sums::Sums;
 use table::NodeTable;
+use waiting::Waiting;
 
 /// What a shard is made with.
 #[derive(Clone, Debug)]
@@ -85,6 +95,7 @@ pub struct Shard {
     /// Every registered node at its capacity: answers whether any node could ever hold a request.
     capacities: DistBuckets,
     ledger: Ledger,
+    adopted: ExternalIds,
     selectors: SelectorSets,
     rankings: Rankings,
     /// Built when the policy is first asked for.
@@ -93,6 +104,7 @@ pub struct Shard {
     policy_state: PolicyState,
     sequences: Sequences,
     sums: Sums,
+    waiting: Waiting,
     growth: u64,
     visits: Visits,
     fragmentation: Fragmentation,
@@ -110,6 +122,7 @@ impl Shard {
             index: DistBuckets::new(config.geometry.clone()),
             capacities: DistBuckets::new(config.geometry),
             ledger: Ledger::default(),
+            adopted: ExternalIds::default(),
             selectors: SelectorSets::default(),
             rankings: Rankings::default(),
             hybrid: None,
@@ -117,6 +130,7 @@ impl Shard {
             policy_state: PolicyState { next_fit: Ordinal(0), rng: Rng::new(config.seed) },
             sequences: Sequences::new(config.partitions),
             sums: Sums::default(),
+            waiting: Waiting::default(),
             growth: 0,
             visits: Visits::default(),
             fragmentation: Fragmentation::default(),
@@ -147,6 +161,12 @@ impl Shard {
             Command::RemoveNode { node, force } => self.handle_remove_node(node, force),
             Command::ListNodes { after, limit } => return Outcome::Nodes(self.list_nodes(after, limit)),
             Command::Status { audit } => return Outcome::Status(Box::new(self.status(audit))),
+            Command::Adopt(adoption) => self.handle_adopt(*adoption),
+            Command::SetResources(node, totals) => self.handle_set_resources(node, &totals),
+            Command::NodeBooks(node) => self.node_books(node).map(|books| Outcome::Books(Box::new(books))),
+            Command::Park(park) => return self.handle_park(*park),
+            Command::Retry(token) => self.handle_retry(token),
+            Command::Unpark(token) => self.handle_unpark(token),
             Command::Export => return Outcome::Exported(Box::new(self.export())),
         };
         done.unwrap_or_else(Outcome::Rejected)
@@ -156,7 +176,7 @@ impl Shard {
         let scope = self.scope(request);
         let taken = match scope {
             Scope::Plain(set) if request.policy.is_fragmentation_aware() => {
-                self.take_least_fragmented(request, set).map(|(slot, gpus)| (slot, gpus, 0))
+                self.take_least_fragmented(request, set).map(|(slot, taken)| (slot, taken, 0))
             }
             Scope::Ranked(id) if request.policy.is_fragmentation_aware() => {
                 self.take_least_fragmented_ranked(request, id)
@@ -169,7 +189,7 @@ impl Shard {
                 found.map(|slot| (slot, self.nodes.take(slot, &request.demand), alternative))
             }
         };
-        let Some((slot, gpus, alternative)) = taken else {
+        let Some((slot, (gpus, units), alternative)) = taken else {
             self.sums.refused += 1;
             return Outcome::Refused(Box::new(self.explain(request, scope)));
         };
@@ -182,8 +202,8 @@ impl Shard {
         self.follow_hybrid(slot);
         self.sums.allocate(&request.demand);
         self.sums.placed += 1;
-        self.ledger.insert(id, slot, request.demand.clone(), gpus, &mut self.nodes);
-        Outcome::Placed(Placement { node, allocation: id, gpus, alternative })
+        self.ledger.insert(id, slot, request.demand.clone(), gpus, units.clone(), &mut self.nodes);
+        Outcome::Placed(Placement { node, allocation: id, gpus, alternative, units })
     }
 
     /// The candidate set of `selector`. A set that is marked from now on is made known to the
@@ -239,8 +259,9 @@ impl Shard {
 
     fn handle_release(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
+        self.adopted.forget(id);
         self.sums.release(&allocation.demand);
-        self.nodes.give(allocation.node, &allocation.demand, allocation.gpus);
+        self.nodes.give(allocation.node, &allocation.demand, allocation.gpus, allocation.units.as_ref());
         self.sums.exceptions_changed(&self.nodes, allocation.node);
         self.sums.released += 1;
         self.available_grew(allocation.node);
@@ -255,6 +276,7 @@ impl Shard {
             self.index.update(slot, &self.nodes.available(slot));
             self.follow_hybrid(slot);
         }
+        self.wake_for(slot, None);
     }
 
     /// The marks that a node must have.
@@ -291,6 +313,7 @@ impl Shard {
         self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot), marks);
         self.sums.node_added(&self.nodes.cold(slot).registration.spec, state);
         self.follow_hybrid(slot);
+        self.wake_for(slot, None);
         slot
     }
 
@@ -376,7 +399,7 @@ impl Shard {
         }
     }
 
-    fn status(&self, audit: bool) -> ShardStatus {
+    fn status(&mut self, audit: bool) -> ShardStatus {
         let audit = audit.then(|| {
             self.check_invariants().unwrap_or_else(|broken| panic!("shard {}: {broken}", self.id.0));
             self.audit()
@@ -392,6 +415,7 @@ impl Shard {
             refused: self.sums.refused,
             released: self.sums.released,
             resources: self.sums.resources(),
+            waiting: self.waiting_shapes(),
             audit,
         }
     }

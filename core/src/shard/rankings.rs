@@ -50,6 +50,11 @@ impl RankKey {
     }
 }
 
+/// The rank of one node for one request, without any kept ranking.
+pub(super) fn rank_of(request: &PlacementRequest, spec: &NodeSpec) -> Rank {
+    RankKey::of(request).rank(spec)
+}
+
 /// The nodes of one rank.
 pub(super) struct Tier {
     pub(super) rank: Rank,

@@ -29,6 +29,8 @@ pub enum Check {
     GpuPart,
     /// Too little of a custom resource.
     Custom(ResourceId),
+    /// Enough of a unit-instance kind in sum, but not in one unit, or not in whole units.
+    Fragmented(ResourceId),
 }
 
 /// How many nodes failed a check, and how short the best of them was.

@@ -25,8 +25,16 @@ impl Shard {
             let unhealthy = self.nodes.unhealthy(slot).to_vec();
             partition.nodes.push(NodeRecord { registration, state, version, unhealthy });
             partition.allocations.extend(self.ledger.of_node(slot, &self.nodes).map(|allocation| {
-                let (id, gpus) = (allocation.id, allocation.gpus);
-                AllocationRecord { id, node: hot.id, demand: allocation.demand.clone(), gpus }
+                let (id, gpus, units) = (allocation.id, allocation.gpus, allocation.units.clone());
+                let external_id = self.adopted.external_id(id);
+                AllocationRecord {
+                    id,
+                    node: hot.id,
+                    demand: allocation.demand.clone(),
+                    gpus,
+                    units,
+                    external_id,
+                }
             }));
         }
         for partition in &mut partitions {
@@ -60,10 +68,13 @@ impl Shard {
         }
         for record in allocations {
             let slot = self.nodes.slot(record.node).expect("an allocation's node is in its partition");
-            self.nodes.take_held(slot, &record.demand, record.gpus);
+            self.nodes.take_held(slot, &record.demand, record.gpus, record.units.as_ref());
             self.sums.allocate(&record.demand);
             self.sums.exceptions_changed(&self.nodes, slot);
-            self.ledger.insert(record.id, slot, record.demand, record.gpus, &mut self.nodes);
+            if let Some(external_id) = record.external_id {
+                self.adopted.enter(record.node, external_id, record.id);
+            }
+            self.ledger.insert(record.id, slot, record.demand, record.gpus, record.units, &mut self.nodes);
             if self.nodes.state(slot) == NodeState::Ready {
                 self.index.update(slot, &self.nodes.available(slot));
             }

@@ -1,7 +1,8 @@
 //! Running sums of a shard's books, so that status and summaries never scan the nodes.
 
 use super::command::{ResourceKind, ResourceSum};
-use super::table::{CustomBook, NodeTable};
+use super::custom::CustomBook;
+use super::table::NodeTable;
 use crate::ids::ResourceId;
 use crate::index::Slot;
 use crate::node::{NodeSpec, NodeState};
@@ -20,8 +21,8 @@ pub(super) struct Sums {
     cpu: ResourceSum,
     memory: ResourceSum,
     gpu: ResourceSum,
-    /// By resource id.
-    custom: Vec<ResourceSum>,
+    /// By place in the registry.
+    custom: Vec<(ResourceId, ResourceSum)>,
     /// Nodes with a shortfall, and what they contribute: kept apart, because it is rare.
     shortfalls: std::collections::BTreeMap<Slot, Vec<(ResourceKind, i128)>>,
     /// Nodes with unhealthy GPU instances, and what is hidden there.
@@ -38,12 +39,13 @@ impl Sums {
             ResourceKind::Cpu => &mut self.cpu,
             ResourceKind::Memory => &mut self.memory,
             ResourceKind::Gpu => &mut self.gpu,
-            ResourceKind::Custom(ResourceId(id)) => {
-                let at = usize::from(id);
+            ResourceKind::Custom(id) => {
+                let at = id.index();
                 if self.custom.len() <= at {
-                    self.custom.resize(at + 1, ResourceSum::default());
+                    self.custom.resize(at + 1, (id, ResourceSum::default()));
                 }
-                &mut self.custom[at]
+                self.custom[at].0 = id;
+                &mut self.custom[at].1
             }
         }
     }
@@ -146,11 +148,8 @@ impl Sums {
             (ResourceKind::Memory, self.memory),
             (ResourceKind::Gpu, self.gpu),
         ];
-        let custom = (0u16..).zip(&self.custom).filter(|(_, sum)| **sum != ResourceSum::default());
-        known
-            .into_iter()
-            .chain(custom.map(|(id, &sum)| (ResourceKind::Custom(ResourceId(id)), sum)))
-            .collect()
+        let custom = self.custom.iter().filter(|(_, sum)| *sum != ResourceSum::default());
+        known.into_iter().chain(custom.map(|&(id, sum)| (ResourceKind::Custom(id), sum))).collect()
     }
 
     /// Capacity and allocations of cpu, memory and GPUs.

@@ -4,6 +4,7 @@
 
 use std::sync::Arc;
 
+use super::custom::{CustomBook, book_or_new, take_over};
 use super::health::{UnhealthyBook, forget_absent, hide, reveal};
 use crate::ids::{NodeId, Ordinal, PartitionId, ResourceId};
 use crate::index::{ResourceVector, Slot};
@@ -11,7 +12,10 @@ use crate::limits::GPU_INSTANCES_MAX;
 use crate::map::FixedMap;
 use crate::memory;
 use crate::node::{AgentFacts, NodeRegistration, NodeState};
-use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest, UnitAssignments};
+
+/// What a placement takes beside amounts: GPU instances, and units of unit-instance kinds.
+pub(super) type Taken = (GpuAssignment, Option<Arc<UnitAssignments>>);
 
 /// No allocation: the end of a node's list.
 pub(super) const NO_ALLOCATION: u32 = u32::MAX;
@@ -73,22 +77,13 @@ pub(super) struct HotNode {
 
 const _: () = assert!(size_of::<HotNode>() == 64, "the hot record is one cache line");
 
-/// The books of one custom resource on one node.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct CustomBook {
-    pub(super) id: ResourceId,
-    pub(super) total: Amount,
-    pub(super) available: Amount,
-    pub(super) shortfall: Amount,
-}
-
 /// What placements seldom touch.
 #[derive(Clone, Debug)]
 pub(super) struct ColdNode {
     pub(super) registration: NodeRegistration,
     pub(super) cpu_shortfall: Amount,
     pub(super) memory_shortfall: Amount,
-    pub(super) gpu_shortfall: [u16; GPU_INSTANCES_MAX],
+    pub(super) gpu_shortfall: [u32; GPU_INSTANCES_MAX],
     /// None: every GPU instance is healthy.
     pub(super) unhealthy: Option<Box<UnhealthyBook>>,
     /// Sorted by id.
@@ -256,15 +251,21 @@ impl NodeTable {
     #[inline]
     pub(super) fn fits(&self, slot: Slot, demand: &Demand) -> bool {
         self.room(slot).covers(demand)
-            && demand.custom().iter().all(|&(id, amount)| amount <= self.custom_available(slot, id))
+            && demand.custom().iter().all(|&(id, amount)| amount <= self.custom_room(slot, id, amount))
     }
 
-    pub(super) fn custom_available(&self, slot: Slot, id: ResourceId) -> Amount {
+    /// What a request for `amount` of a custom kind compares with.
+    pub(super) fn custom_room(&self, slot: Slot, id: ResourceId, amount: Amount) -> Amount {
+        self.book(slot, id).map_or(Amount::ZERO, |book| book.room_for(amount))
+    }
+
+    /// The book of a custom kind, where the node has one.
+    pub(super) fn book(&self, slot: Slot, id: ResourceId) -> Option<&CustomBook> {
         if !self.hot(slot).has_custom {
-            return Amount::ZERO;
+            return None;
         }
         let custom = &self.cold(slot).custom;
-        custom.binary_search_by_key(&id, |book| book.id).map_or(Amount::ZERO, |at| custom[at].available)
+        custom.binary_search_by_key(&id, |book| book.id).ok().map(|at| &custom[at])
     }
 
     /// Whether the node could hold `demand` if nothing ran there.
@@ -285,16 +286,15 @@ impl NodeTable {
             && demand.custom().iter().all(|&(id, amount)| amount <= custom_total(id))
     }
 
-    /// Takes `demand` from a node that fits it; the GPU instances taken.
-    pub(super) fn take(&mut self, slot: Slot, demand: &Demand) -> GpuAssignment {
+    /// Takes `demand` from a node that fits it; the GPU instances and the units taken.
+    pub(super) fn take(&mut self, slot: Slot, demand: &Demand) -> Taken {
         let gpus = self.hot[slot as usize].gpus.choose(demand.gpu).expect("the node was checked to fit");
-        self.take_chosen(slot, demand, gpus);
-        gpus
+        self.take_chosen(slot, demand, gpus)
     }
 
     /// As [`take`](Self::take), with GPU instances that a policy chose.
     #[inline]
-    pub(super) fn take_chosen(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) {
+    pub(super) fn take_chosen(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) -> Taken {
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
         room.cpu = room.cpu.minus(demand.cpu);
         room.memory = room.memory.minus(demand.memory);
@@ -303,10 +303,11 @@ impl NodeTable {
             room.follow(&hot.gpus);
         }
         hot.version += 1;
+        let mut units = UnitAssignments::new();
         for &(id, amount) in demand.custom() {
-            let book = self.custom_book(slot, id);
-            book.available = book.available.minus(amount);
+            units.extend(self.custom_book(slot, id).take(amount).map(|taken| (id, taken)));
         }
+        (gpus, (!units.is_empty()).then(|| Arc::new(units)))
     }
 
     fn custom_book(&mut self, slot: Slot, id: ResourceId) -> &mut CustomBook {
@@ -316,13 +317,15 @@ impl NodeTable {
     }
 
     /// Gives back what an allocation held. What is in use beyond capacity is paid back first.
-    pub(super) fn give(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) {
+    pub(super) fn give(
+        &mut self,
+        slot: Slot,
+        demand: &Demand,
+        gpus: GpuAssignment,
+        units: Option<&Arc<UnitAssignments>>,
+    ) {
         for &(id, amount) in demand.custom() {
-            let book = self.custom_book(slot, id);
-            let paid = amount.min(book.shortfall);
-            book.shortfall = book.shortfall.minus(paid);
-            book.available = book.available.plus(amount.minus(paid));
-            assert!(book.available <= book.total, "more of a custom resource free than there is");
+            self.custom_book(slot, id).give(amount, units);
         }
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
@@ -343,9 +346,9 @@ impl NodeTable {
         );
         for instance in gpus.instances() {
             let short = &mut cold.gpu_shortfall[usize::from(instance)];
-            let paid = gpus.part.min(*short);
+            let paid = u32::from(gpus.part).min(*short);
             *short -= paid;
-            hot.gpus.set_free(instance, hot.gpus.free(instance) + (gpus.part - paid));
+            hot.gpus.set_free(instance, hot.gpus.free(instance) + (gpus.part - paid as u16));
         }
         if hot.has_unhealthy {
             hide(hot, cold);
@@ -370,38 +373,16 @@ impl NodeTable {
         (room.memory, cold.memory_shortfall) =
             rebalance(before.memory, room.memory, cold.memory_shortfall, spec.memory);
         for instance in 0..GPU_INSTANCES_MAX as u8 {
-            let unit = |count: u8| if instance < count { GPU_UNIT } else { 0 };
+            let unit = |count: u8| if instance < count { u32::from(GPU_UNIT) } else { 0 };
             let short = &mut cold.gpu_shortfall[usize::from(instance)];
-            let used = unit(before.gpus) + *short - hot.gpus.free(instance);
-            hot.gpus.set_free(instance, unit(spec.gpus).saturating_sub(used));
+            let used = unit(before.gpus) + *short - u32::from(hot.gpus.free(instance));
+            hot.gpus.set_free(instance, unit(spec.gpus).saturating_sub(used) as u16);
             *short = used.saturating_sub(unit(spec.gpus));
         }
         hide(hot, cold);
         room.follow(&hot.gpus);
         let spec = &cold.registration.spec;
-        let mut custom: Vec<CustomBook> = cold
-            .custom
-            .iter()
-            .map(|book| {
-                let (available, shortfall) =
-                    rebalance(book.total, book.available, book.shortfall, Amount::ZERO);
-                CustomBook { id: book.id, total: Amount::ZERO, available, shortfall }
-            })
-            .collect();
-        for &(id, total) in spec.custom.as_deref().unwrap_or(&[]) {
-            let fresh = CustomBook { id, total, available: total, shortfall: Amount::ZERO };
-            match custom.binary_search_by_key(&id, |book| book.id) {
-                Ok(at) => {
-                    let used = custom[at].shortfall;
-                    custom[at].total = total;
-                    custom[at].available = total.saturating_minus(used);
-                    custom[at].shortfall = used.saturating_minus(total);
-                }
-                Err(at) => custom.insert(at, fresh),
-            }
-        }
-        custom.retain(|book| !book.total.is_zero() || !book.shortfall.is_zero());
-        cold.custom = custom;
+        super::custom::respecify(&mut cold.custom, spec.custom.as_deref().unwrap_or(&[]));
         hot.has_custom = !cold.custom.is_empty();
         hot.has_shortfall = has_shortfall(cold);
         hot.version += 1;
@@ -418,43 +399,32 @@ impl NodeTable {
         *room = Room { cpu: spec.cpu, memory: spec.memory, state: Some(state), ..Room::VACANT };
         room.follow(&hot.gpus);
         let custom = spec.custom.as_deref().unwrap_or(&[]);
-        cold.custom = custom
-            .iter()
-            .map(|&(id, total)| CustomBook { id, total, available: total, shortfall: Amount::ZERO })
-            .collect();
+        cold.custom = custom.iter().map(|&(id, total)| CustomBook::new(id, total)).collect();
         hot.has_custom = !cold.custom.is_empty();
     }
 
     /// Takes what an allocation of the past holds, also beyond capacity.
-    pub(super) fn take_held(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) {
+    pub(super) fn take_held(
+        &mut self,
+        slot: Slot,
+        demand: &Demand,
+        gpus: GpuAssignment,
+        units: Option<&Arc<UnitAssignments>>,
+    ) {
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         reveal(hot, cold);
-        let over = |available: &mut Amount, shortfall: &mut Amount, amount: Amount| {
-            let covered = amount.min(*available);
-            *available = available.minus(covered);
-            *shortfall = shortfall.plus(amount.minus(covered));
-        };
-        over(&mut room.cpu, &mut cold.cpu_shortfall, demand.cpu);
-        over(&mut room.memory, &mut cold.memory_shortfall, demand.memory);
+        take_over(&mut room.cpu, &mut cold.cpu_shortfall, demand.cpu);
+        take_over(&mut room.memory, &mut cold.memory_shortfall, demand.memory);
         for instance in gpus.instances() {
             let covered = gpus.part.min(hot.gpus.free(instance));
             hot.gpus.set_free(instance, hot.gpus.free(instance) - covered);
-            cold.gpu_shortfall[usize::from(instance)] += gpus.part - covered;
+            cold.gpu_shortfall[usize::from(instance)] += u32::from(gpus.part - covered);
         }
         hide(hot, cold);
         room.follow(&hot.gpus);
         for &(id, amount) in demand.custom() {
-            let at = match cold.custom.binary_search_by_key(&id, |book| book.id) {
-                Ok(at) => at,
-                Err(at) => {
-                    let (total, available, shortfall) = (Amount::ZERO, Amount::ZERO, Amount::ZERO);
-                    cold.custom.insert(at, CustomBook { id, total, available, shortfall });
-                    at
-                }
-            };
-            let book = &mut cold.custom[at];
-            over(&mut book.available, &mut book.shortfall, amount);
+            book_or_new(&mut cold.custom, id).take_held(amount, units);
         }
         hot.has_custom = !cold.custom.is_empty();
         hot.has_shortfall = has_shortfall(cold);

@@ -8,7 +8,9 @@ use wharf_core::ids::ResourceId;
 use wharf_core::index::ResourceVector;
 use wharf_core::node::{LifeEvent, NodeRegistration, NodeSpec, NodeState, Operator, Selector};
 use wharf_core::request::PlacementRequest;
-use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuBooks, GpuRequest};
+use wharf_core::resource::{
+    Amount, Demand, GpuAssignment, GpuBooks, GpuRequest, UnitAssignment, UnitAssignments,
+};
 
 use super::fragmentation::{FragmentationScan, NodeState as PricedState, Price};
 
@@ -33,6 +35,8 @@ pub(super) struct LinearNode {
     memory_used: i64,
     gpu_used: [i64; INSTANCES],
     custom_used: BTreeMap<ResourceId, i64>,
+    /// Per unit of a unit-instance kind.
+    unit_used: BTreeMap<(ResourceId, u32), i64>,
 }
 
 /// Where a node's agent is.
@@ -51,7 +55,12 @@ pub(super) enum Lack {
     WholeGpus(i64),
     GpuPart(i64),
     Custom(ResourceId, i64),
+    /// There is enough, but in pieces.
+    Pieces(ResourceId, i64),
 }
+
+/// Units that a node can have at most.
+const UNITS: u32 = 64;
 
 pub(super) fn custom_total(spec: &NodeSpec, id: ResourceId) -> i64 {
     let mut total = 0;
@@ -77,6 +86,7 @@ impl LinearNode {
             memory_used: 0,
             gpu_used: [0; INSTANCES],
             custom_used: BTreeMap::new(),
+            unit_used: BTreeMap::new(),
         }
     }
 
@@ -199,6 +209,10 @@ impl LinearNode {
             }
         }
         for &(id, amount) in demand.custom() {
+            if id.is_unit_instance() {
+                lacks.extend(self.lacks_units(id, amount.units()));
+                continue;
+            }
             let free = self.custom_free(id);
             if amount.units() > free {
                 lacks.push(Lack::Custom(id, amount.units() - free));
@@ -255,8 +269,107 @@ impl LinearNode {
         scan.price(request, &PricedState { cpu: self.cpu_free(), gpus: &gpus, model: model.as_ref() })
     }
 
+    fn unit_total(&self, id: ResourceId, unit: u32) -> i64 {
+        if i64::from(unit) * DEVICE < custom_total(&self.registration.spec, id) { DEVICE } else { 0 }
+    }
+
+    fn unit_free(&self, id: ResourceId, unit: u32) -> i64 {
+        let used = self.unit_used.get(&(id, unit)).copied().unwrap_or(0);
+        (self.unit_total(id, unit) - used).max(0)
+    }
+
+    fn lacks_units(&self, id: ResourceId, asked: i64) -> Option<Lack> {
+        let free: Vec<i64> = (0..UNITS).map(|unit| self.unit_free(id, unit)).collect();
+        let room = if asked < DEVICE {
+            free.iter().copied().max().unwrap_or(0)
+        } else {
+            DEVICE * free.iter().filter(|&&part| part == DEVICE).count() as i64
+        };
+        let in_sum: i64 = free.iter().sum();
+        if room >= asked {
+            None
+        } else if in_sum >= asked {
+            Some(Lack::Pieces(id, asked - room))
+        } else {
+            Some(Lack::Custom(id, asked - room))
+        }
+    }
+
+    /// The units that `asked` of a unit-instance kind takes, if they are free.
+    fn units_for(&self, id: ResourceId, asked: i64) -> Option<UnitAssignment> {
+        if asked < DEVICE {
+            let fitting = (0..UNITS).filter(|&unit| self.unit_free(id, unit) >= asked);
+            let unit = fitting.min_by_key(|&unit| self.unit_free(id, unit))?;
+            return Some(UnitAssignment { mask: 1 << unit, part: asked as u16 });
+        }
+        let whole: Vec<u32> = (0..UNITS).filter(|&unit| self.unit_free(id, unit) == DEVICE).collect();
+        let taken = whole.get(..(asked / DEVICE) as usize)?;
+        Some(UnitAssignment { mask: taken.iter().map(|unit| 1u64 << unit).sum(), part: DEVICE as u16 })
+    }
+
+    /// The units that `demand` takes, as a placement names them.
+    pub(super) fn all_units_for(&self, demand: &Demand) -> Option<Arc<UnitAssignments>> {
+        let kinds = demand.custom().iter().filter(|(id, _)| id.is_unit_instance());
+        let units: UnitAssignments = kinds
+            .map(|&(id, amount)| (id, self.units_for(id, amount.units()).expect("the node was found to fit")))
+            .collect();
+        if units.is_empty() { None } else { Some(Arc::new(units)) }
+    }
+
+    /// Whether an adoption without named instances may have been given these: as a placement
+    /// would, where it fits, and otherwise none that overcommit more than others would.
+    pub(super) fn may_adopt(
+        &self,
+        demand: &Demand,
+        gpus: GpuAssignment,
+        units: Option<&Arc<UnitAssignments>>,
+    ) -> bool {
+        let of_gpus = |lack: &Lack| matches!(lack, Lack::WholeGpus(_) | Lack::GpuPart(_));
+        let (count, part) = match demand.gpu {
+            GpuRequest::None => (0, 0),
+            GpuRequest::Fraction(part) => (1, i64::from(part)),
+            GpuRequest::Whole(count) => (u32::from(count), DEVICE),
+        };
+        let gpus_right = if self.lacks(demand).iter().any(of_gpus) {
+            let free = |i: u32| if i < INSTANCES as u32 { self.gpu_free(i as usize) } else { 0 };
+            gpus.mask.count_ones() == count
+                && i64::from(gpus.part) == part
+                && overcommits(u64::from(gpus.mask), part, free) == least(count, part, free)
+        } else {
+            gpus == self.instances_for(demand.gpu)
+        };
+        let mut given = units.map_or(&[][..], |units| units.as_slice()).iter();
+        gpus_right
+            && demand.custom().iter().filter(|(id, _)| id.is_unit_instance()).all(|&(id, amount)| {
+                let Some(&(kind, units)) = given.next() else { return false };
+                let free = |unit: u32| self.unit_free(id, unit);
+                let (count, part) = if amount.units() < DEVICE {
+                    (1, amount.units())
+                } else {
+                    ((amount.units() / DEVICE) as u32, DEVICE)
+                };
+                let right = match self.units_for(id, amount.units()) {
+                    Some(expected) => units == expected,
+                    None => overcommits(units.mask, part, free) == least(count, part, free),
+                };
+                kind == id && units.mask.count_ones() == count && i64::from(units.part) == part && right
+            })
+            && given.next().is_none()
+    }
+
     /// An allocation begins (`sign` 1) or ends (-1).
-    pub(super) fn change_use(&mut self, demand: &Demand, gpus: GpuAssignment, sign: i64) {
+    pub(super) fn change_use(
+        &mut self,
+        demand: &Demand,
+        gpus: GpuAssignment,
+        units: Option<&Arc<UnitAssignments>>,
+        sign: i64,
+    ) {
+        for &(id, assignment) in units.map_or(&[][..], |units| units.as_slice()) {
+            for unit in (0..UNITS).filter(|unit| assignment.mask >> unit & 1 == 1) {
+                *self.unit_used.entry((id, unit)).or_insert(0) += sign * i64::from(assignment.part);
+            }
+        }
         self.cpu_used += sign * demand.cpu.units();
         self.memory_used += sign * demand.memory.units();
         for instance in 0..INSTANCES {
@@ -290,6 +403,16 @@ impl LinearNode {
     /// What is in use of every custom kind that was ever used.
     pub(super) fn custom_used(&self) -> impl Iterator<Item = (ResourceId, i64)> {
         self.custom_used.iter().map(|(&id, &used)| (id, used))
+    }
+
+    /// What is in use of a custom kind beyond its capacity.
+    pub(super) fn custom_beyond(&self, id: ResourceId) -> i64 {
+        if id.is_unit_instance() {
+            let of_kind = self.unit_used.iter().filter(|((kind, _), _)| *kind == id);
+            return of_kind.map(|(&(_, unit), &used)| (used - self.unit_total(id, unit)).max(0)).sum();
+        }
+        let used = self.custom_used.get(&id).copied().unwrap_or(0);
+        (used - custom_total(&self.registration.spec, id)).max(0)
     }
 
     /// Whether the labels satisfy every term.
@@ -335,4 +458,16 @@ fn integer(text: &str) -> Option<i128> {
     }
     let value = sign * value;
     (i128::from(i64::MIN)..=i128::from(i64::MAX)).contains(&value).then_some(value)
+}
+
+/// What taking `part` of each named instance adds to the shortfalls.
+fn overcommits(mask: u64, part: i64, free: impl Fn(u32) -> i64) -> i64 {
+    (0..UNITS).filter(|unit| mask >> unit & 1 == 1).map(|unit| (part - free(unit)).max(0)).sum()
+}
+
+/// The least that `part` of each of `count` instances can overcommit.
+fn least(count: u32, part: i64, free: impl Fn(u32) -> i64) -> i64 {
+    let mut short: Vec<i64> = (0..UNITS).map(|unit| (part - free(unit)).max(0)).collect();
+    short.sort_unstable();
+    short.iter().take(count as usize).sum()
 }

@@ -6,41 +6,43 @@ use std::sync::Arc;
 use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId};
 use wharf_core::index::{Dimension, Geometry};
-use wharf_core::node::{AgentReport, DEVICE_GONE, LifeEvent, NodeSpec, NodeState};
+use wharf_core::node::{AgentReport, DEVICE_GONE, LifeEvent, NodeRegistration, NodeSpec, NodeState};
 use wharf_core::request::{PlacementRequest, Policy};
-use wharf_core::resource::{Amount, Demand, GpuAssignment};
+use wharf_core::resource::{Amount, Demand, GpuAssignment, UnitAssignments};
 use wharf_core::rng::Rng;
 use wharf_core::shard::{
-    Check, Command, HybridSettings, NodeView, Outcome, Placement, Refusal, Rejection, ResourceKind,
-    ResourceSum, ShardStatus, Shortage,
+    Check, Command, HybridSettings, Outcome, Placement, Refusal, Rejection, Shortage, WaitToken,
 };
-use wharf_core::store::ShardState;
 
 use super::fragmentation::{FragmentationScan, Price};
-use super::linear_node::{DEVICE, Lack, LinearNode, custom_total};
+use super::linear_node::{Lack, LinearNode};
 use super::linear_preferences::{choose_by_class, first_preferred, hybrid, selected, tainted};
 use super::{Choice, Fitting, choose, coordinate};
 
 #[derive(Clone, Debug)]
-struct Held {
-    node: NodeId,
-    demand: Demand,
-    gpus: GpuAssignment,
+pub(super) struct Held {
+    pub(super) node: NodeId,
+    pub(super) demand: Demand,
+    pub(super) gpus: GpuAssignment,
+    pub(super) units: Option<Arc<UnitAssignments>>,
+    pub(super) external_id: Option<Arc<str>>,
 }
 
 /// What a [`Shard`](wharf_core::shard::Shard) must answer.
 pub struct LinearShard {
     dimensions: Vec<(Dimension, i64)>,
-    incarnation: Incarnation,
+    pub(super) incarnation: Incarnation,
     /// In order of registration.
-    nodes: Vec<LinearNode>,
-    allocations: BTreeMap<AllocationId, Held>,
-    sequences: BTreeMap<PartitionId, u64>,
+    pub(super) nodes: Vec<LinearNode>,
+    pub(super) allocations: BTreeMap<AllocationId, Held>,
+    pub(super) sequences: BTreeMap<PartitionId, u64>,
     /// The ordinal of NextFit's last choice.
-    cursor: u64,
-    placed: u64,
-    refused: u64,
-    released: u64,
+    pub(super) cursor: u64,
+    /// What waits.
+    pub(super) parked: BTreeMap<WaitToken, PlacementRequest>,
+    pub(super) placed: u64,
+    pub(super) refused: u64,
+    pub(super) released: u64,
     /// The growth counter of the last refusal, while nothing happened since that could help.
     settled_growth: Option<u64>,
     last_growth: u64,
@@ -50,7 +52,7 @@ pub struct LinearShard {
     rng: Option<Rng>,
 }
 
-fn differs<T: std::fmt::Debug, U: std::fmt::Debug>(got: T, expected: U) -> Result<(), String> {
+pub(super) fn differs<T: std::fmt::Debug, U: std::fmt::Debug>(got: T, expected: U) -> Result<(), String> {
     Err(format!("answered {got:?}, expected {expected:?}"))
 }
 
@@ -65,6 +67,7 @@ impl LinearShard {
             allocations: BTreeMap::new(),
             sequences: BTreeMap::new(),
             cursor: 0,
+            parked: BTreeMap::new(),
             placed: 0,
             refused: 0,
             released: 0,
@@ -90,6 +93,19 @@ impl LinearShard {
     #[must_use]
     pub fn live(&self) -> Vec<AllocationId> {
         self.allocations.keys().copied().collect()
+    }
+
+    /// What waits although a node could take it now.
+    #[must_use]
+    pub fn waits_in_vain(&self) -> Option<WaitToken> {
+        let mut parked = self.parked.iter();
+        parked.find(|(_, request)| !self.fitting_places(request).is_empty()).map(|(&token, _)| token)
+    }
+
+    /// What waits.
+    #[must_use]
+    pub fn waiting(&self) -> Vec<WaitToken> {
+        self.parked.keys().copied().collect()
     }
 
     /// The nodes that can take `request` now.
@@ -168,14 +184,17 @@ impl LinearShard {
         alternative: u8,
     ) -> Placement {
         let node = &mut self.nodes[at];
-        node.change_use(&request.demand, gpus, 1);
+        let units = node.all_units_for(&request.demand);
+        node.change_use(&request.demand, gpus, units.as_ref(), 1);
         let (id, partition) = (node.registration.id, node.registration.partition);
         let sequence = self.sequences.entry(partition).or_insert(0);
         *sequence += 1;
         let allocation = AllocationId { incarnation: self.incarnation, partition, sequence: *sequence };
-        self.allocations.insert(allocation, Held { node: id, demand: request.demand.clone(), gpus });
+        let (demand, external_id) = (request.demand.clone(), None);
+        self.allocations
+            .insert(allocation, Held { node: id, demand, gpus, units: units.clone(), external_id });
         self.placed += 1;
-        Placement { node: id, allocation, gpus, alternative }
+        Placement { node: id, allocation, gpus, alternative, units }
     }
 
     /// Carries out `command` and compares with what the shard answered.
@@ -185,24 +204,8 @@ impl LinearShard {
     pub fn compare(&mut self, command: &Command, outcome: &Outcome) -> Result<(), String> {
         match command {
             Command::Place(request) => self.compare_place(request, outcome),
-            Command::Release(id) => match (self.release(*id), outcome) {
-                (true, Outcome::Released(answered)) if answered == id => Ok(()),
-                (false, Outcome::Rejected(Rejection::UnknownAllocation(answered))) if answered == id => {
-                    Ok(())
-                }
-                (live, other) => differs(other, format!("{id}, live: {live}")),
-            },
-            Command::AddNode(registration) => {
-                self.nodes.push(LinearNode::new((**registration).clone()));
-                self.nodes.sort_by_key(|node| node.registration.ordinal);
-                if registration.agent.is_none() {
-                    self.settled_growth = None;
-                }
-                match outcome {
-                    Outcome::NodeAdded(id) if *id == registration.id => Ok(()),
-                    other => differs(other, registration.id),
-                }
-            }
+            Command::Release(id) => self.compare_release(*id, outcome),
+            Command::AddNode(registration) => self.compare_add(registration, outcome),
             Command::UpdateNode(id, spec) => {
                 let known = self.update(*id, spec);
                 compare_node_outcome(
@@ -223,24 +226,17 @@ impl LinearShard {
                 compare_node_outcome(*id, known, outcome, done)
             }
             Command::RemoveNode { node, force } => self.compare_remove(*node, *force, outcome),
-            Command::ListNodes { after, limit } => {
-                let Outcome::Nodes(page) = outcome else {
-                    return differs(outcome, "a page of nodes");
-                };
-                let listed: Vec<&LinearNode> = self
-                    .nodes
-                    .iter()
-                    .filter(|node| node.registration.ordinal > *after)
-                    .take(usize::from(*limit))
-                    .collect();
-                let same =
-                    listed.len() == page.len() && listed.iter().zip(page).all(|(n, v)| same_node(n, v));
-                if same { Ok(()) } else { differs(page, listed) }
-            }
+            Command::ListNodes { after, limit } => self.compare_list(*after, *limit, outcome),
             Command::Status { .. } => match outcome {
                 Outcome::Status(status) => self.compare_status(status),
                 other => differs(other, "a status"),
             },
+            Command::Adopt(adoption) => self.compare_adopt(adoption, outcome),
+            Command::SetResources(id, totals) => self.compare_set_resources(*id, totals, outcome),
+            Command::Park(park) => self.compare_park(park, outcome),
+            Command::Retry(token) => self.compare_retry(*token, outcome),
+            Command::Unpark(token) => self.compare_unpark(*token, outcome),
+            Command::NodeBooks(id) => self.compare_books(*id, outcome),
             Command::Export => match outcome {
                 Outcome::Exported(state) => self.compare_export(state),
                 other => differs(other, "the durable state"),
@@ -248,7 +244,31 @@ impl LinearShard {
         }
     }
 
-    fn compare_place(&mut self, request: &PlacementRequest, outcome: &Outcome) -> Result<(), String> {
+    fn compare_release(&mut self, id: AllocationId, outcome: &Outcome) -> Result<(), String> {
+        match (self.release(id), outcome) {
+            (true, Outcome::Released(answered)) if *answered == id => Ok(()),
+            (false, Outcome::Rejected(Rejection::UnknownAllocation(answered))) if *answered == id => Ok(()),
+            (live, other) => differs(other, format!("{id}, live: {live}")),
+        }
+    }
+
+    fn compare_add(&mut self, registration: &NodeRegistration, outcome: &Outcome) -> Result<(), String> {
+        self.nodes.push(LinearNode::new(registration.clone()));
+        self.nodes.sort_by_key(|node| node.registration.ordinal);
+        if registration.agent.is_none() {
+            self.settled_growth = None;
+        }
+        match outcome {
+            Outcome::NodeAdded(id) if *id == registration.id => Ok(()),
+            other => differs(other, registration.id),
+        }
+    }
+
+    pub(super) fn compare_place(
+        &mut self,
+        request: &PlacementRequest,
+        outcome: &Outcome,
+    ) -> Result<(), String> {
         // What a refusal must say is computed before anything moves.
         let expected_refusal = self.refusal(request);
         let answer = if let Outcome::Placed(placement) = outcome { Some(placement.node) } else { None };
@@ -305,6 +325,7 @@ impl LinearShard {
                         Lack::WholeGpus(short) => (Check::WholeGpus, short),
                         Lack::GpuPart(short) => (Check::GpuPart, short),
                         Lack::Custom(id, short) => (Check::Custom(id), short),
+                        Lack::Pieces(id, short) => (Check::Fragmented(id), short),
                     };
                     count_lack(&mut refusal.checks, check, short);
                 }
@@ -322,13 +343,13 @@ impl LinearShard {
             return false;
         };
         let node = self.node_mut(held.node).expect("allocations end with their node");
-        node.change_use(&held.demand, held.gpus, -1);
+        node.change_use(&held.demand, held.gpus, held.units.as_ref(), -1);
         self.released += 1;
         self.settled_growth = None;
         true
     }
 
-    fn update(&mut self, id: NodeId, spec: &NodeSpec) -> bool {
+    pub(super) fn update(&mut self, id: NodeId, spec: &NodeSpec) -> bool {
         let Some(node) = self.node_mut(id) else {
             return false;
         };
@@ -363,7 +384,9 @@ impl LinearShard {
             unhealthy.extend(fault.iter().map(|fault| (instance, Arc::clone(fault))));
         }
         unhealthy.extend((report.gpus.len()..facts.gpus.len()).map(|i| (i as u8, DEVICE_GONE.into())));
-        let spec = NodeSpec { gpus: facts.gpus.len() as u8, ..report.spec.clone() };
+        // Taints are the operator's.
+        let taints = node.registration.spec.taints.clone();
+        let spec = NodeSpec { gpus: facts.gpus.len() as u8, taints, ..report.spec.clone() };
         let updated = node.registration.spec != spec;
         if updated {
             node.update(spec);
@@ -424,112 +447,6 @@ impl LinearShard {
             other => differs(other, format!("{id} removed with {allocations} allocations")),
         }
     }
-
-    fn compare_status(&self, status: &ShardStatus) -> Result<(), String> {
-        let in_state =
-            |names: &[NodeState]| self.nodes.iter().filter(|node| names.contains(&node.state())).count();
-        let lost = [NodeState::Lost { draining: false }, NodeState::Lost { draining: true }];
-        let counts = (
-            status.nodes_ready as usize,
-            status.nodes_draining as usize,
-            status.nodes_joining as usize,
-            status.nodes_lost as usize,
-            status.allocations as usize,
-            status.placed,
-            status.refused,
-            status.released,
-        );
-        let expected = (
-            in_state(&[NodeState::Ready]),
-            in_state(&[NodeState::Draining]),
-            in_state(&[NodeState::Joining]),
-            in_state(&lost),
-            self.allocations.len(),
-            self.placed,
-            self.refused,
-            self.released,
-        );
-        if counts != expected {
-            return differs(counts, expected);
-        }
-        let sums = self.sums();
-        for &(kind, sum) in &status.resources {
-            let expected = sums.get(&kind).copied().unwrap_or_default();
-            if sum != expected {
-                return differs((kind, sum), expected);
-            }
-        }
-        let listed = |kind: &ResourceKind| status.resources.iter().any(|(listed, _)| listed == kind);
-        match sums.iter().find(|(kind, sum)| **sum != ResourceSum::default() && !listed(kind)) {
-            Some(missing) => Err(format!("the status does not list {missing:?}")),
-            None => Ok(()),
-        }
-    }
-
-    /// The books per resource over all nodes.
-    #[must_use]
-    pub fn sums(&self) -> BTreeMap<ResourceKind, ResourceSum> {
-        let mut sums: BTreeMap<ResourceKind, ResourceSum> = BTreeMap::new();
-        let mut add = |kind, total: i64, allocated: i64, shortfall: i64| {
-            let sum = sums.entry(kind).or_default();
-            sum.total += i128::from(total);
-            sum.allocated += i128::from(allocated);
-            sum.shortfall += i128::from(shortfall);
-        };
-        let mut hidden = 0;
-        for node in &self.nodes {
-            let spec = &node.registration.spec;
-            let (used, beyond) = (node.used(), node.beyond());
-            add(ResourceKind::Cpu, spec.cpu.units(), used[0], beyond[0]);
-            add(ResourceKind::Memory, spec.memory.units(), used[1], beyond[1]);
-            add(ResourceKind::Gpu, i64::from(spec.gpus) * DEVICE, used[2], beyond[2]);
-            hidden += i128::from(node.gpu_hidden());
-            for &(id, total) in spec.custom.as_deref().unwrap_or(&[]) {
-                add(ResourceKind::Custom(id), total.units(), 0, 0);
-            }
-            for (id, used) in node.custom_used() {
-                let beyond = (used - custom_total(spec, id)).max(0);
-                add(ResourceKind::Custom(id), 0, used, beyond);
-            }
-        }
-        sums.entry(ResourceKind::Gpu).or_default().unhealthy = hidden;
-        sums
-    }
-
-    fn compare_export(&self, state: &ShardState) -> Result<(), String> {
-        if state.policy.next_fit.0 != self.cursor {
-            return differs(state.policy.next_fit, self.cursor);
-        }
-        let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
-        if nodes != self.nodes.len() {
-            return differs(nodes, self.nodes.len());
-        }
-        let mut allocations = self.allocations.clone();
-        for partition in &state.partitions {
-            if partition.sequence != self.sequences.get(&partition.id).copied().unwrap_or(0) {
-                return differs(partition.sequence, &self.sequences);
-            }
-            for record in &partition.nodes {
-                let node = self.nodes.iter().find(|node| node.registration == record.registration);
-                let unhealthy = record.unhealthy.iter().cloned().collect();
-                if node.map(|node| (node.state(), node.version, &node.unhealthy))
-                    != Some((record.state, record.version, &unhealthy))
-                {
-                    return differs(record, node);
-                }
-            }
-            for record in &partition.allocations {
-                let held = allocations.remove(&record.id);
-                let same = held.as_ref().is_some_and(|held| {
-                    (held.node, &held.demand, held.gpus) == (record.node, &record.demand, record.gpus)
-                });
-                if !same || record.id.partition != partition.id {
-                    return differs(record, held);
-                }
-            }
-        }
-        if allocations.is_empty() { Ok(()) } else { differs("no more allocations", allocations) }
-    }
 }
 
 fn named(request: &PlacementRequest, node: &LinearNode) -> bool {
@@ -547,24 +464,18 @@ fn count_lack(checks: &mut BTreeMap<Check, Shortage>, check: Check, short: i64) 
     }
 }
 
-fn compare_node_outcome(id: NodeId, known: bool, outcome: &Outcome, done: bool) -> Result<(), String> {
+pub(super) fn compare_node_outcome(
+    id: NodeId,
+    known: bool,
+    outcome: &Outcome,
+    done: bool,
+) -> Result<(), String> {
     let refused = matches!(outcome, Outcome::Rejected(Rejection::UnknownNode(node)) if *node == id);
     if (known && done) || (!known && refused) {
         Ok(())
     } else {
         differs(outcome, format!("{id}, registered: {known}"))
     }
-}
-
-fn same_node(node: &LinearNode, view: &NodeView) -> bool {
-    let gpus = (0..16u8).all(|i| i64::from(view.gpus_available.free(i)) == node.gpu_free(usize::from(i)));
-    view.registration == node.registration
-        && view.state == node.state()
-        && view.unhealthy.iter().cloned().eq(node.unhealthy.clone())
-        && (view.version, view.allocations) == (node.version, node.allocations)
-        && view.cpu_available.units() == node.cpu_free()
-        && view.memory_available.units() == node.memory_free()
-        && gpus
 }
 
 /// Prices every device of every node of a class; the cheapest node, of equals the first.

@@ -18,12 +18,7 @@ use crate::codec::{
     try_encode_frame,
 };
 use crate::protocol::{
-    ALPN, DETAILS_VERSION, DrainRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply, HeartbeatRequest, Hello,
-    HelloReply, Kind, ListDetailsReply, ListReply, ListRequest, NodesReply, NodesRequest,
-    PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceReply,
-    PlaceReplyV2, PlaceRequest, PlaceRequestV2, Reason, ReleaseBatch, ReleaseBatchReply, ReleaseReply,
-    ReleaseRequest, RemoveRequest, ReportReply, ReportRequest, Resume, StatusDetailsReply, StatusReply,
-    StatusRequest, VERSION_MAX, VERSION_MIN, WireAllocation,
+    ALPN, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, Reason, Resume, VERSION_MAX, VERSION_MIN,
 };
 use crate::tls::client_crypto;
 
@@ -148,21 +143,26 @@ impl Client {
         kind: Kind,
         request: &Q,
     ) -> Result<R, ClientError> {
-        self.call_version(kind, 1, request).await
+        Ok(decode_body(&self.call_raw(kind, 1, request).await?)?.0)
     }
 
     /// As [`call`](Self::call), for a reply in another version of its body.
-    async fn call_version<Q: Serialize, R: DeserializeOwned>(
+    pub(super) async fn call_version<Q: Serialize, R: DeserializeOwned>(
         &self,
         kind: Kind,
         version: u8,
         request: &Q,
     ) -> Result<R, ClientError> {
+        Ok(decode_body(&self.call_raw(kind, version, request).await?)?.0)
+    }
+
+    /// As [`call_version`](Self::call_version): the reply's body and what follows it.
+    pub(super) async fn call_raw<Q: Serialize>(&self, kind: Kind, version: u8, request: &Q) -> RawReply {
         let (sender, receiver) = oneshot::channel();
         self.enter(kind, version, request, Destination::Future(sender)).await?;
         let raw =
             receiver.await.map_err(|_| ClientError::ConnectionLost("the client was closed".into()))??;
-        Ok(decode_body(&raw)?.0)
+        Ok(raw)
     }
 
     /// Sends a request; its reply goes to `queue` under `tag`. Waits only while as many requests
@@ -177,21 +177,30 @@ impl Client {
         queue: &Arc<Completions>,
         tag: u64,
     ) -> Result<(), ClientError> {
-        self.enter(kind, 1, request, Destination::Queue(Arc::clone(queue), tag)).await
+        self.enter(kind, 1, request, Destination::Queue(Arc::clone(queue), tag)).await.map(|_| ())
     }
 
-    async fn enter<Q: Serialize>(
+    pub(super) async fn enter<Q: Serialize>(
         &self,
         kind: Kind,
         version: u8,
         request: &Q,
         destination: Destination,
-    ) -> Result<(), ClientError> {
+    ) -> Result<u64, ClientError> {
         let shared = &*self.shared;
         let ended = |state: &State| state.ended.clone().map_or(Ok(()), Err);
         // Given back on its own when this future is dropped before its call is entered.
-        let Ok(permit) = shared.in_flight.acquire().await else { return ended(&shared.state()) };
-        loop {
+        let permit = match destination {
+            Destination::Waiting(_) => None,
+            _ => match shared.in_flight.acquire().await {
+                Ok(permit) => Some(permit),
+                Err(_) => {
+                    ended(&shared.state())?;
+                    return Err(ClientError::ConnectionLost("the client was closed".into()));
+                }
+            },
+        };
+        let sequence = loop {
             let left = shared.left.notified();
             {
                 let mut state = shared.state();
@@ -213,143 +222,15 @@ impl Client {
                     state.out.extend_from_slice(&frame);
                     state.calls.enter(destination, frame.into_boxed_slice());
                     // The reply gives it back.
-                    permit.forget();
-                    break;
+                    permit.into_iter().for_each(|permit| permit.forget());
+                    break header.sequence;
                 }
             }
             // One old request is unanswered while thousands after it were: wait for it.
             left.await;
-        }
+        };
         shared.written.notify_one();
-        Ok(())
-    }
-
-    /// One placement.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call); what is wrong with the placement itself stands in the reply.
-    pub async fn place(&self, request: &PlaceRequest) -> Result<PlaceReply, ClientError> {
-        self.call(Kind::Place, request).await
-    }
-
-    /// One placement with preferences (body version 2).
-    ///
-    /// # Errors
-    /// As [`call`](Self::call); what is wrong with the placement itself stands in the reply.
-    pub async fn place_v2(&self, request: &PlaceRequestV2) -> Result<PlaceReplyV2, ClientError> {
-        self.call_version(Kind::Place, PLACE_VERSION_PREFERENCES, request).await
-    }
-
-    /// Several placements with preferences (body version 2), each decided on its own.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn place_batch_v2(&self, batch: &PlaceBatchV2) -> Result<PlaceBatchReplyV2, ClientError> {
-        self.call_version(Kind::PlaceBatch, PLACE_VERSION_PREFERENCES, batch).await
-    }
-
-    /// Several placements, each decided on its own.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn place_batch(&self, batch: &PlaceBatch) -> Result<PlaceBatchReply, ClientError> {
-        self.call(Kind::PlaceBatch, batch).await
-    }
-
-    /// Ends an allocation.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn release(&self, allocation: WireAllocation) -> Result<ReleaseReply, ClientError> {
-        self.call(Kind::Release, &ReleaseRequest { allocation }).await
-    }
-
-    /// Ends several allocations.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn release_batch(&self, batch: &ReleaseBatch) -> Result<ReleaseBatchReply, ClientError> {
-        self.call(Kind::ReleaseBatch, batch).await
-    }
-
-    /// Registers nodes.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn add_nodes(&self, request: &NodesRequest) -> Result<NodesReply, ClientError> {
-        self.call(Kind::AddNodes, request).await
-    }
-
-    /// Gives nodes new capacity and labels.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn update_nodes(&self, request: &NodesRequest) -> Result<NodesReply, ClientError> {
-        self.call(Kind::UpdateNodes, request).await
-    }
-
-    /// Drains nodes, or takes that back.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn drain_nodes(&self, request: &DrainRequest) -> Result<NodesReply, ClientError> {
-        self.call(Kind::DrainNodes, request).await
-    }
-
-    /// Removes nodes.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn remove_nodes(&self, request: &RemoveRequest) -> Result<NodesReply, ClientError> {
-        self.call(Kind::RemoveNodes, request).await
-    }
-
-    /// A page of nodes with their life, health and topology.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn list_node_details(&self, request: &ListRequest) -> Result<ListDetailsReply, ClientError> {
-        self.call_version(Kind::ListNodes, DETAILS_VERSION, request).await
-    }
-
-    /// The status with node life and health.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn status_details(&self, request: &StatusRequest) -> Result<StatusDetailsReply, ClientError> {
-        self.call_version(Kind::Status, DETAILS_VERSION, request).await
-    }
-
-    /// What a node's agent found.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call); what is wrong with the report itself stands in the reply.
-    pub async fn report(&self, request: &ReportRequest) -> Result<ReportReply, ClientError> {
-        self.call(Kind::Report, request).await
-    }
-
-    /// A node's agent lives.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn heartbeat(&self, request: &HeartbeatRequest) -> Result<HeartbeatReply, ClientError> {
-        self.call(Kind::Heartbeat, request).await
-    }
-
-    /// One page of nodes.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn list_nodes(&self, request: &ListRequest) -> Result<ListReply, ClientError> {
-        self.call(Kind::ListNodes, request).await
-    }
-
-    /// The status of the service.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call).
-    pub async fn status(&self, request: &StatusRequest) -> Result<StatusReply, ClientError> {
-        self.call(Kind::Status, request).await
+        Ok(sequence)
     }
 }
 
@@ -389,7 +270,9 @@ impl Shared {
         let call = self.state().calls.leave(frame.header.sequence);
         // A reply that is said twice (after a resumption) is taken once.
         if let Some(call) = call {
-            self.in_flight.add_permits(1);
+            if !matches!(call.destination, Destination::Waiting(_)) {
+                self.in_flight.add_permits(1);
+            }
             self.left.notify_waiters();
             call.destination.deliver(reply);
         }

@@ -11,5 +11,6 @@ mod error;
 pub use error::ClientError;
 mod pending;
 pub use pending::{Completion, Completions};
+mod calls;
 mod connection;
 pub use connection::{Client, ClientConfig};

@@ -13,6 +13,8 @@ pub(super) type RawReply = Result<Vec<u8>, ClientError>;
 /// Where a reply goes.
 pub(super) enum Destination {
     Future(oneshot::Sender<RawReply>),
+    /// Of a request that waits, which does not count among those under way.
+    Waiting(oneshot::Sender<RawReply>),
     Queue(Arc<Completions>, u64),
 }
 
@@ -20,7 +22,7 @@ impl Destination {
     pub(super) fn deliver(self, reply: RawReply) {
         match self {
             // A caller that stopped waiting does not want it.
-            Self::Future(sender) => drop(sender.send(reply)),
+            Self::Future(sender) | Self::Waiting(sender) => drop(sender.send(reply)),
             Self::Queue(queue, tag) => queue.push(tag, reply),
         }
     }

@@ -37,12 +37,14 @@ fields! {
     Checks = "checks";
     Client = "client";
     Custom = "custom";
+    ExternalId = "external_id";
     Fallbacks = "fallbacks";
     Fault = "fault";
     Field = "field";
     Gpus = "gpus";
     GpusAvailable = "gpus_available";
     Identity = "identity";
+    Instances = "instances";
     Key = "key";
     Labels = "labels";
     Message = "message";
@@ -67,6 +69,7 @@ fields! {
     Tenant = "tenant";
     Tolerations = "tolerations";
     Unhealthy = "unhealthy";
+    Units = "units";
     Uuid = "uuid";
     Value = "value";
     Values = "values";

@@ -30,11 +30,19 @@ pub enum Kind {
     Report = 12,
     /// A node's agent lives.
     Heartbeat = 13,
+    /// Records an allocation that was made elsewhere.
+    Adopt = 16,
+    /// New capacity of single resources of a node.
+    SetResources = 17,
+    /// The books of a node.
+    NodeBooks = 18,
+    /// A placement does not wait any more.
+    CancelWait = 19,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 17] = [
         Self::Hello,
         Self::Place,
         Self::PlaceBatch,
@@ -48,6 +56,10 @@ impl Kind {
         Self::Status,
         Self::Report,
         Self::Heartbeat,
+        Self::Adopt,
+        Self::SetResources,
+        Self::NodeBooks,
+        Self::CancelWait,
     ];
 
     /// Its number on the wire.
@@ -79,6 +91,10 @@ impl Kind {
             Self::Status => "status",
             Self::Report => "report",
             Self::Heartbeat => "heartbeat",
+            Self::Adopt => "adopt",
+            Self::SetResources => "set_resources",
+            Self::NodeBooks => "node_books",
+            Self::CancelWait => "cancel_wait",
         }
     }
 }

@@ -6,6 +6,8 @@
 
 mod agent;
 pub use agent::*;
+mod books;
+pub use books::*;
 mod kind;
 pub use kind::Kind;
 mod message;

@@ -48,7 +48,7 @@ pub const OPERATOR_NOT_EQUAL: u8 = 8;
 
 /// Answer now: `no_fit_now` and `infeasible` are final.
 pub const MODE_NOW: u8 = 0;
-/// Wait for capacity until the deadline (not served yet).
+/// Wait for capacity until the deadline: refused then, with what a refusal says. Not in batches.
 pub const MODE_WAIT_UNTIL: u8 = 1;
 
 /// Counts of a refusal over a bounded number of nodes.
@@ -116,7 +116,7 @@ pub struct PlaceRequest {
     /// Out of which queue (not served yet).
     #[serde(deserialize_with = "bounded::name::<_, field::Queue>")]
     pub queue: String,
-    /// Against whom it prevails (not served yet).
+    /// Of waiting requests, those of higher priority go first (otherwise not served yet).
     pub priority: i32,
     /// Conditions that must hold.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Selectors, SELECTOR_TERMS_MAX>")]
@@ -132,7 +132,7 @@ pub struct PlaceRequest {
     pub tolerations: Vec<Toleration>,
     /// `MODE_*`.
     pub mode: u8,
-    /// Until when an answer is of use, in ns of service time; 0 for ever (others not served yet).
+    /// Until when it waits, in ns of service time; 0 for ever (others only in a request that waits).
     pub deadline: u64,
     /// How long the allocation lives without renewal, in ns; 0 for ever (others not served yet).
     pub lease: u64,
@@ -188,13 +188,17 @@ pub struct PlacedBody {
     pub gpus: Vec<u8>,
     /// How much of each instance, in 1/10 000.
     pub gpu_part: u16,
+    /// The units of unit-instance kinds. They stand in the extension
+    /// [`EXTENSION_UNITS`](super::EXTENSION_UNITS) of the frame, not in the body.
+    #[serde(skip)]
+    pub units: Vec<super::NamedUnits>,
 }
 
 /// How many nodes failed one check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedCheck {
-    /// `not_a_candidate`, `node_affinity`, `selector_mismatch`, `untolerated_taint`, `not_ready` or
-    /// `insufficient`.
+    /// `not_a_candidate`, `node_affinity`, `selector_mismatch`, `untolerated_taint`, `not_ready`,
+    /// `insufficient` or `fragmented`.
     pub reason: ReasonCode,
     /// The resource that is short (`cpu`, `memory`, `gpu`, `gpu_part` or a custom name), the
     /// node that the request is for (`node_affinity`), or empty.
@@ -218,8 +222,8 @@ pub struct RefusalBody {
     pub checks: Vec<FailedCheck>,
 }
 
-/// The outcome of one placement: with `done` a placement, with `no_fit_now` or `infeasible` a
-/// refusal, else a fault.
+/// The outcome of one placement: with `done` a placement, with `no_fit_now`, `infeasible` or
+/// `cancelled` a refusal, else a fault.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceReply {
     /// Which of the three.
@@ -262,6 +266,20 @@ pub struct ReleaseReply {
     pub reason: ReasonCode,
     /// What is wrong.
     pub fault: Option<Fault>,
+}
+
+/// A placement of this session does not wait any more. Its own reply says what became of it.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelRequest {
+    /// The sequence of the placement.
+    pub sequence: u64,
+}
+
+/// Whether it waited still.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct CancelReply {
+    /// It did: it is refused as `cancelled`, unless it was placed in this moment.
+    pub waited: bool,
 }
 
 /// Several releases.

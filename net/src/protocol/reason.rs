@@ -35,6 +35,8 @@ reasons! {
     NoFitNow = 1, "no_fit_now";
     /// No registered node could hold it even if nothing else ran there.
     Infeasible = 2, "infeasible";
+    /// It waited in vain, and was taken back.
+    Cancelled = 3, "cancelled";
 
     /// A field's value is wrong.
     InvalidField = 100, "invalid_field";
@@ -76,6 +78,9 @@ reasons! {
     UntoleratedTaint = 154, "untolerated_taint";
     /// A check that a node failed: the request is for one node, and this is another.
     NodeAffinity = 155, "node_affinity";
+    /// A check that a node failed: enough of a unit-instance resource in sum, but not in one
+    /// unit, or not in whole units.
+    Fragmented = 158, "fragmented";
 
     /// The frame is not a frame.
     MalformedFrame = 200, "malformed_frame";

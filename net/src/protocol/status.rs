@@ -6,6 +6,18 @@ use wharf_core::limits::{RESOURCE_KINDS_MAX, SHARDS_MAX};
 use super::ServerIdentity;
 use super::bounded::{self, field};
 
+/// Tag of the extension of a status that holds [`Waiting`]. Ignorable.
+pub const EXTENSION_WAITING: u16 = 2;
+
+/// Requests that wait for capacity.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Waiting {
+    /// That some node could hold if nothing else ran there.
+    pub feasible: u64,
+    /// That no registered node could hold: a node that joins or grows may.
+    pub infeasible: u64,
+}
+
 /// Asks for the status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusRequest {
@@ -67,6 +79,9 @@ pub struct StatusReply {
     /// Per resource, over all shards.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Resources, { RESOURCE_KINDS_MAX + 3 }>")]
     pub resources: Vec<ResourceStatus>,
+    /// Requests that wait. They stand in the extension [`EXTENSION_WAITING`] of the frame.
+    #[serde(skip)]
+    pub waiting: Waiting,
     /// The canonical hash of the books, when an audit was asked for: every invariant held.
     pub books_hash: Option<u128>,
 }

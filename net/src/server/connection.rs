@@ -1,6 +1,7 @@
 //! One connection: hello, then frames in, replies out, until either side ends it.
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
@@ -9,23 +10,20 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
-use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
-use wharf_core::router::PortRequest;
+use wharf_core::router::WaitEnd;
 use wharf_core::time::Time;
 
 use super::io_thread::Io;
-use super::operation::{Complete, Operation, Parts};
-use super::reader::{
-    BODY_VERSION, FrameReader, fault_frame, frame_fault, read_any_version, read_body, read_body_up_to,
-};
-use super::registrar_task::{RegistrarReply, RegistrarRequest};
+use super::reader::{BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body};
+use super::requests::handle_request;
+use super::wait;
 use super::{HELLO_PATIENCE, LAST_BYTES_PATIENCE, ServerShared};
-use crate::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame};
-use crate::convert::placement_request;
+use crate::codec::{
+    Extension, FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame,
+};
 use crate::protocol::{
-    DETAILS_VERSION, Fault, Hello, HelloReply, Kind, ListDetailsReply, ListReply, PLACE_VERSION_PREFERENCES,
-    PlaceBatch, PlaceBatchV2, PlaceReplyV2, PlaceRequest, PlaceRequestV2, Reason, ReasonCode, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, VERSION_MAX, VERSION_MIN,
+    EXTENSION_UNITS, Fault, Hello, HelloReply, Kind, PlaceReply, Reason, ReasonCode, VERSION_MAX,
+    VERSION_MIN, units_extension,
 };
 use crate::session::{Admission, Session};
 
@@ -44,6 +42,10 @@ pub(super) struct ConnectionState {
     ending: Cell<bool>,
     /// The peer takes no replies any more.
     broken: Cell<bool>,
+    /// Placements that wait, by sequence: their operations.
+    pub(super) waits: RefCell<BTreeMap<u64, usize>>,
+    /// The peer is gone without having said so, and may come back.
+    lost: Cell<bool>,
 }
 
 impl ConnectionState {
@@ -58,22 +60,61 @@ impl ConnectionState {
         self.reply_flagged(kind.number(), version, 0, sequence, body);
     }
 
-    fn reply_fault(&self, kind: u16, sequence: u64, fault: &Fault) {
+    /// As [`reply_version`](Self::reply_version), for a reply whose placements may name units.
+    pub(super) fn reply_placed<'a, T: Serialize>(
+        &self,
+        kind: Kind,
+        version: u8,
+        sequence: u64,
+        body: &T,
+        places: impl IntoIterator<Item = &'a PlaceReply> + Clone,
+    ) {
+        let mut units = Vec::new();
+        units_extension(places, &mut units);
+        let extension = [Extension { tag: EXTENSION_UNITS, bytes: &units }];
+        let extensions = if units.is_empty() { &[][..] } else { &extension };
+        self.reply_extended(kind, version, sequence, extensions, body);
+    }
+
+    pub(super) fn reply_fault(&self, kind: u16, sequence: u64, fault: &Fault) {
         self.reply_flagged(kind, BODY_VERSION, FLAG_ERROR, sequence, fault);
     }
 
     fn reply_flagged<T: Serialize>(&self, kind: u16, version: u8, flags: u8, sequence: u64, body: &T) {
+        let header = Header { kind, flags: flags | FLAG_REPLY, version, sequence, ..Header::default() };
+        self.reply_whole(header, &[], body);
+    }
+
+    /// As [`reply_version`](Self::reply_version), with extensions that can be ignored.
+    pub(super) fn reply_extended<T: Serialize>(
+        &self,
+        kind: Kind,
+        version: u8,
+        sequence: u64,
+        extensions: &[Extension<'_>],
+        body: &T,
+    ) {
+        let (kind, flags) = (kind.number(), FLAG_REPLY);
+        self.reply_whole(Header { kind, flags, version, sequence, ..Header::default() }, extensions, body);
+    }
+
+    fn reply_whole<T: Serialize>(&self, header: Header, extensions: &[Extension<'_>], body: &T) {
+        let (kind, sequence) = (header.kind, header.sequence);
         let mut out = self.out.borrow_mut();
         let start = out.len();
-        let header = Header { kind, flags: flags | FLAG_REPLY, version, sequence, ..Header::default() };
-        if let Err(error) = try_encode_frame(header, &[], &mut out, |out| encode_body(body, out)) {
+        // What can be ignored goes first where the frame would be too long.
+        let mut encoded = try_encode_frame(header, extensions, &mut out, |out| encode_body(body, out));
+        if encoded.is_err() && !extensions.is_empty() {
+            encoded = try_encode_frame(header, &[], &mut out, |out| encode_body(body, out));
+        }
+        if let Err(error) = encoded {
             // Lists and batches are cut to fit; whatever else is too long is no reason to stop.
             let fault = Fault::new(Reason::LimitExceeded, format!("the reply does not fit: {error}"));
             let header = Header { flags: header.flags | FLAG_ERROR, version: BODY_VERSION, ..header };
             encode_frame(header, &[], &mut out, |out| encode_body(&fault, out));
         }
         let mut session = self.session.borrow_mut();
-        if matches!(Kind::from_number(kind), Some(Kind::ListNodes | Kind::Status)) {
+        if matches!(Kind::from_number(kind), Some(Kind::ListNodes | Kind::Status | Kind::NodeBooks)) {
             session.answer_unkept(sequence);
         } else {
             session.answer(sequence, &out[start..]);
@@ -90,8 +131,21 @@ impl ConnectionState {
         self.written.notify_one();
     }
 
+    /// A placement does not wait any more; whether nothing is to be said of it. A peer that comes
+    /// back sends it again, and it then waits anew.
+    pub(super) fn ends_wait(&self, sequence: u64, reason: ReasonCode) -> bool {
+        self.waits.borrow_mut().remove(&sequence);
+        let forgotten = self.lost.get() && reason == Reason::Cancelled.into();
+        if forgotten {
+            self.session.borrow_mut().answer_unkept(sequence);
+            self.written.notify_one();
+        }
+        forgotten
+    }
+
     fn is_busy(&self) -> bool {
-        let unanswered = self.session.borrow().in_flight() + self.unwritten.get() as usize;
+        let in_flight = self.session.borrow().in_flight() - self.waits.borrow().len();
+        let unanswered = in_flight + self.unwritten.get() as usize;
         !self.broken.get() && unanswered >= self.in_flight_max as usize
     }
 
@@ -181,6 +235,8 @@ async fn serve_session(
         in_flight_max: hello.limits.in_flight_max,
         ending: Cell::new(false),
         broken: Cell::new(false),
+        waits: RefCell::new(BTreeMap::new()),
+        lost: Cell::new(false),
     });
     let header =
         Header { kind: Kind::Hello.number(), flags: FLAG_REPLY, version: BODY_VERSION, ..Header::default() };
@@ -193,6 +249,10 @@ async fn serve_session(
             if let Err(fault) = &read {
                 state.say(&fault_frame(0, 0, fault));
             }
+            let stopping = *io.shutdown.borrow();
+            state.lost.set(!reader.ended && !stopping);
+            let why = if stopping { WaitEnd::Stopped } else { WaitEnd::Cancelled };
+            wait::end_all(io, &state, why, io.shared.now());
             state.ending.set(true);
             state.written.notify_one();
             read
@@ -354,198 +414,6 @@ async fn handle_frame(io: &Rc<Io>, state: &Rc<ConnectionState>, frame: &FrameRef
         if let Some(kind) = Kind::from_number(header.kind) {
             io.observe(kind, fault.reason, io.shared.now().nanos_since(now));
         }
-    }
-}
-
-/// Carries out a new request; a fault is the reply to it.
-async fn handle_request(
-    io: &Rc<Io>,
-    state: &Rc<ConnectionState>,
-    frame: &FrameRef<'_>,
-    now: Time,
-) -> Result<(), Fault> {
-    let sequence = frame.header.sequence;
-    let kind = Kind::from_number(frame.header.kind).ok_or_else(|| {
-        Fault::new(Reason::UnknownKind, format!("message kind {} is unknown to version 1", frame.header.kind))
-    })?;
-    let to_registrar = match kind {
-        Kind::Place => {
-            let version = frame.header.version;
-            let request = match version {
-                PLACE_VERSION_PREFERENCES => read_any_version(frame)?,
-                _ => read_body_up_to::<PlaceRequest>(frame, PLACE_VERSION_PREFERENCES)?.into(),
-            };
-            handle_place(io, state, (sequence, version), request, now).await;
-            return Ok(());
-        }
-        Kind::Release => {
-            let request: ReleaseRequest = read_body(frame)?;
-            take_room(io, 1).await;
-            let operation = enter(io, state, sequence, Parts::Release, now);
-            io.submit(operation, 0, PortRequest::Release(request.allocation.into()), now);
-            return Ok(());
-        }
-        Kind::PlaceBatch => {
-            let version = frame.header.version;
-            let requests = match version {
-                PLACE_VERSION_PREFERENCES => read_any_version::<PlaceBatchV2>(frame)?.requests,
-                _ => {
-                    let batch: PlaceBatch = read_body_up_to(frame, PLACE_VERSION_PREFERENCES)?;
-                    batch.requests.into_iter().map(Into::into).collect()
-                }
-            };
-            handle_place_batch(io, state, (sequence, version), requests, now).await;
-            return Ok(());
-        }
-        Kind::ReleaseBatch => {
-            let batch: ReleaseBatch = read_body(frame)?;
-            handle_release_batch(io, state, sequence, batch, now).await;
-            return Ok(());
-        }
-        Kind::Hello => unreachable!("a second hello was refused before"),
-        Kind::AddNodes => RegistrarRequest::Add(read_body(frame)?),
-        Kind::UpdateNodes => RegistrarRequest::Update(read_body(frame)?),
-        Kind::DrainNodes => RegistrarRequest::Drain(read_body(frame)?),
-        Kind::RemoveNodes => RegistrarRequest::Remove(read_body(frame)?),
-        Kind::ListNodes => RegistrarRequest::List(read_body_up_to(frame, DETAILS_VERSION)?),
-        Kind::Status => RegistrarRequest::Status(read_body_up_to(frame, DETAILS_VERSION)?),
-        Kind::Report => RegistrarRequest::Report(Box::new(read_body(frame)?)),
-        Kind::Heartbeat => RegistrarRequest::Heartbeat(read_body(frame)?),
-    };
-    let version = frame.header.version;
-    let answer = io.registrar.ask(to_registrar).await?;
-    let (io, state) = (Rc::clone(io), Rc::clone(state));
-    tokio::task::spawn_local(async move {
-        let gone = || Fault::new(Reason::Unavailable, "the registrar is gone: the service is shutting down");
-        let mut reason = ReasonCode::default();
-        match answer.await {
-            Ok(RegistrarReply::Nodes(reply)) => {
-                state.reply(kind, sequence, &reply);
-                io.observe_parts(kind, reply.replies.iter().map(|reply| reply.reason));
-            }
-            Ok(RegistrarReply::List(reply)) if version == BODY_VERSION => {
-                let ListDetailsReply { nodes, more } = reply;
-                let nodes = nodes.into_iter().map(|node| node.status).collect();
-                state.reply(kind, sequence, &ListReply { nodes, more });
-            }
-            Ok(RegistrarReply::List(reply)) => state.reply_version(kind, version, sequence, &reply),
-            Ok(RegistrarReply::Status(reply)) if version == BODY_VERSION => {
-                state.reply(kind, sequence, &reply.status);
-            }
-            Ok(RegistrarReply::Status(reply)) => state.reply_version(kind, version, sequence, &*reply),
-            Ok(RegistrarReply::Report(reply)) => {
-                reason = reply.reason;
-                state.reply(kind, sequence, &reply);
-            }
-            Ok(RegistrarReply::Heartbeat(reply)) => {
-                reason = reply.reason;
-                state.reply(kind, sequence, &reply);
-            }
-            Ok(RegistrarReply::Exported(_)) | Err(_) => {
-                reason = Reason::Unavailable.into();
-                state.reply_fault(kind.number(), sequence, &gone());
-            }
-        }
-        io.observe(kind, reason, io.shared.now().nanos_since(now));
-    });
-    Ok(())
-}
-
-fn enter(io: &Io, state: &Rc<ConnectionState>, sequence: u64, parts: Parts, started: Time) -> usize {
-    io.enter(Operation { connection: Rc::clone(state), sequence, started, parts })
-}
-
-/// Waits until `parts` requests can enter the port, in order of arrival.
-async fn take_room(io: &Io, parts: usize) {
-    let parts = u32::try_from(parts).expect("a batch is bounded");
-    if let Ok(room) = io.room.try_acquire_many(parts) {
-        return room.forget();
-    }
-    // What was submitted so far must be on its way before anybody waits for it.
-    io.port.borrow_mut().flush();
-    io.room.acquire_many(parts).await.expect("the room is never closed").forget();
-}
-
-async fn handle_place(
-    io: &Rc<Io>,
-    state: &Rc<ConnectionState>,
-    (sequence, version): (u64, u8),
-    request: PlaceRequestV2,
-    now: Time,
-) {
-    let defaults = io.shared.settings.load().placement_defaults();
-    let request = {
-        let mut port = io.port.borrow_mut();
-        placement_request(request, port.catalog(), defaults)
-    };
-    match request {
-        Ok(request) => {
-            take_room(io, 1).await;
-            let operation = enter(io, state, sequence, Parts::Place(version), now);
-            io.submit(operation, 0, PortRequest::Place(request), now);
-        }
-        Err(reply) => {
-            io.observe(Kind::Place, reply.reason, 0);
-            Complete::place(version, (*reply).into()).answer(state, Kind::Place, sequence);
-        }
-    }
-}
-
-async fn handle_place_batch(
-    io: &Rc<Io>,
-    state: &Rc<ConnectionState>,
-    (sequence, version): (u64, u8),
-    requests: Vec<PlaceRequestV2>,
-    now: Time,
-) {
-    debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
-    let defaults = io.shared.settings.load().placement_defaults();
-    let mut replies = Vec::with_capacity(requests.len());
-    let mut valid = Vec::with_capacity(requests.len());
-    {
-        let mut port = io.port.borrow_mut();
-        let catalog = port.catalog();
-        for (part, request) in requests.into_iter().enumerate() {
-            match placement_request(request, catalog, defaults) {
-                Ok(request) => {
-                    valid.push((part, request));
-                    replies.push(PlaceReplyV2::default());
-                }
-                Err(reply) => replies.push((*reply).into()),
-            }
-        }
-    }
-    if valid.is_empty() {
-        let complete = Complete::place_batch(version, replies);
-        complete.answer(state, Kind::PlaceBatch, sequence);
-        io.observe(Kind::PlaceBatch, ReasonCode::default(), 0);
-        return io.observe_parts(Kind::PlaceBatch, complete.part_reasons().into_iter());
-    }
-    take_room(io, valid.len()).await;
-    let operation =
-        enter(io, state, sequence, Parts::PlaceBatch { version, replies, left: valid.len() }, now);
-    for (part, request) in valid {
-        io.submit(operation, part, PortRequest::Place(request), now);
-    }
-}
-
-async fn handle_release_batch(
-    io: &Rc<Io>,
-    state: &Rc<ConnectionState>,
-    sequence: u64,
-    batch: ReleaseBatch,
-    now: Time,
-) {
-    if batch.requests.is_empty() {
-        state.reply(Kind::ReleaseBatch, sequence, &ReleaseBatchReply::default());
-        return io.observe(Kind::ReleaseBatch, ReasonCode::default(), 0);
-    }
-    let left = batch.requests.len();
-    take_room(io, left).await;
-    let replies = vec![ReleaseReply::default(); left];
-    let operation = enter(io, state, sequence, Parts::ReleaseBatch { replies, left }, now);
-    for (part, request) in batch.requests.into_iter().enumerate() {
-        io.submit(operation, part, PortRequest::Release(request.allocation.into()), now);
     }
 }
 

@@ -17,7 +17,7 @@ use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::time::Time;
 
 use super::connection::serve_connection;
-use super::operation::{Operation, split_tag, tag};
+use super::operation::{Operation, Parts, split_tag, tag};
 use super::{IoObserver, RegistrarHandle, ServerShared};
 use crate::protocol::{Kind, ReasonCode};
 use crate::tls::{ServerCertificate, TlsError, server_crypto};
@@ -165,6 +165,12 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
 async fn answer(io: Rc<Io>) {
     loop {
         if io.poll_port() > 0 {
+            // Also while answers keep coming.
+            let now = io.shared.now();
+            let due = io.port.borrow().next_deadline().is_some_and(|deadline| deadline <= now);
+            if due {
+                io.end_waits(now);
+            }
             // The writers of the connections go first; then look again.
             tokio::task::yield_now().await;
             continue;
@@ -175,7 +181,16 @@ async fn answer(io: Rc<Io>) {
             bell.sleep_if(|| port.is_idle())
         };
         if asleep {
-            io.wake.notified().await;
+            let deadline = io.port.borrow().next_deadline();
+            match deadline {
+                None => io.wake.notified().await,
+                Some(deadline) => {
+                    let left = Duration::from_nanos(deadline.nanos_since(io.shared.now()));
+                    if tokio::time::timeout(left, io.wake.notified()).await.is_err() {
+                        io.end_waits(io.shared.now());
+                    }
+                }
+            }
         }
     }
 }
@@ -219,10 +234,23 @@ impl Io {
         taken
     }
 
-    fn handle_reply(&self, key: usize, part: usize, reply: PortReply, now: Time) {
-        self.room.add_permits(1);
+    /// Answers what waited for long enough.
+    fn end_waits(&self, now: Time) {
+        let mut ended = Vec::new();
+        self.port.borrow_mut().end_waits(now, |tag, reply| ended.push((tag, reply)));
+        for (tag, reply) in ended {
+            let (operation, part) = split_tag(tag);
+            self.handle_reply(operation, part, reply, now);
+        }
+    }
+
+    pub(super) fn handle_reply(&self, key: usize, part: usize, reply: PortReply, now: Time) {
         let mut operations = self.operations.borrow_mut();
         let operation = &mut operations[key];
+        let waited = matches!(operation.parts, Parts::Wait(_));
+        if !waited {
+            self.room.add_permits(1);
+        }
         let complete = {
             let mut port = self.port.borrow_mut();
             operation.handle_part(part, reply, port.catalog())
@@ -231,6 +259,9 @@ impl Io {
         let kind = operation.kind();
         let Operation { connection, sequence, started, .. } = operations.remove(key);
         drop(operations);
+        if waited && connection.ends_wait(sequence, complete.reason()) {
+            return;
+        }
         complete.answer(&connection, kind, sequence);
         self.observe(kind, complete.reason(), now.nanos_since(started));
         self.observe_parts(kind, complete.part_reasons().into_iter());

@@ -13,8 +13,11 @@ pub use registrar_task::{
     RegistrarHandle, RegistrarQuestions, RegistrarReply, RegistrarRequest, RegistrarTask, run_registrar,
 };
 mod operation;
+mod placing;
 mod reader;
+mod requests;
 mod sessions;
+mod wait;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

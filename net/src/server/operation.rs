@@ -8,6 +8,7 @@ use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
 
 use super::connection::ConnectionState;
+use super::wait::wait_reply;
 use crate::convert::{placed_reply, refused_reply, rejection_fault};
 use crate::protocol::{
     FRAME_BYTES_MAX, Kind, PLACE_VERSION_PREFERENCES, PlaceBatchReply, PlaceBatchReplyV2, PlaceReply,
@@ -26,6 +27,8 @@ pub(super) struct Operation {
 pub(super) enum Parts {
     /// With the version of its body.
     Place(u8),
+    /// A placement that waits, with the version of its body: it took no room of those that do not.
+    Wait(u8),
     Release,
     PlaceBatch {
         version: u8,
@@ -64,7 +67,7 @@ pub(super) fn split_tag(tag: Tag) -> (usize, usize) {
 impl Operation {
     pub(super) fn kind(&self) -> Kind {
         match self.parts {
-            Parts::Place(_) => Kind::Place,
+            Parts::Place(_) | Parts::Wait(_) => Kind::Place,
             Parts::Release => Kind::Release,
             Parts::PlaceBatch { .. } => Kind::PlaceBatch,
             Parts::ReleaseBatch { .. } => Kind::ReleaseBatch,
@@ -80,6 +83,7 @@ impl Operation {
     ) -> Option<Complete> {
         match &mut self.parts {
             Parts::Place(version) => Some(Complete::place(*version, place_reply(reply, catalog))),
+            Parts::Wait(version) => Some(Complete::place(*version, wait_reply(reply, catalog))),
             Parts::Release => Some(Complete::Release(release_reply(reply))),
             Parts::PlaceBatch { version, replies, left } => {
                 replies[part] = place_reply(reply, catalog);
@@ -154,17 +158,20 @@ impl Complete {
     pub(super) fn answer(&self, connection: &ConnectionState, kind: Kind, sequence: u64) {
         const V2: u8 = PLACE_VERSION_PREFERENCES;
         match self {
-            Self::Place(reply) => connection.reply(kind, sequence, reply),
-            Self::PlaceV2(reply) => connection.reply_version(kind, V2, sequence, reply),
+            Self::Place(reply) => connection.reply_placed(kind, 1, sequence, reply, [reply]),
+            Self::PlaceV2(reply) => connection.reply_placed(kind, V2, sequence, reply, [&reply.reply]),
             Self::Release(reply) => connection.reply(kind, sequence, reply),
-            Self::PlaceBatch(reply) => connection.reply(kind, sequence, reply),
-            Self::PlaceBatchV2(reply) => connection.reply_version(kind, V2, sequence, reply),
+            Self::PlaceBatch(reply) => connection.reply_placed(kind, 1, sequence, reply, &reply.replies),
+            Self::PlaceBatchV2(reply) => {
+                let places = reply.replies.iter().map(|reply| &reply.reply);
+                connection.reply_placed(kind, V2, sequence, reply, places);
+            }
             Self::ReleaseBatch(reply) => connection.reply(kind, sequence, reply),
         }
     }
 }
 
-fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReplyV2 {
+pub(super) fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReplyV2 {
     match reply {
         PortReply::Placed(placement) => placed_reply(&placement, catalog),
         PortReply::Refused(verdict, refusal) => refused_reply(verdict, &refusal, catalog).into(),

@@ -13,17 +13,21 @@ use wharf_core::limits::{NODES_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX, SHARDS_MAX};
 use wharf_core::node::LifeEvent;
 use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::router::{Port, PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome, ResourceSum, ShardStatus};
+use wharf_core::shard::{Command, Outcome, Rejection, ResourceSum, ShardStatus};
 use wharf_core::store::{ShardState, books_hash};
 
 use super::ServerShared;
 use super::operation::{split_tag, tag};
 use crate::codec::encode_body;
-use crate::convert::{node_details, node_spec, registrar_fault, rejection_fault, resource_name};
+use crate::convert::{
+    adoption, books_reply, named_rejection_fault, node_details, node_spec, placed_reply, refused_adoption,
+    registrar_fault, rejection_fault, resource_name, resource_totals,
+};
 use crate::protocol::{
-    DrainRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply, HeartbeatRequest, ListDetailsReply, ListRequest,
-    NodeBody, NodeReply, NodesReply, NodesRequest, Reason, RemoveRequest, ReportReply, ReportRequest,
-    ResourceStatus, ShardLife, ShardStatusBody, StatusDetailsReply, StatusReply, StatusRequest,
+    AdoptRequest, DrainRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply, HeartbeatRequest, ListDetailsReply,
+    ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest, PlaceReply,
+    Reason, RemoveRequest, ReportReply, ReportRequest, ResourceStatus, SetResourcesRequest, ShardLife,
+    ShardStatusBody, StatusDetailsReply, StatusReply, StatusRequest, Waiting,
 };
 
 /// Bytes of the nodes of one page: with the frame's header and the list's length they fit a frame.
@@ -50,6 +54,12 @@ pub enum RegistrarRequest {
     Report(Box<ReportRequest>),
     /// An agent lives.
     Heartbeat(HeartbeatRequest),
+    /// Record an allocation made elsewhere.
+    Adopt(AdoptRequest),
+    /// New capacity of single resources.
+    SetResources(SetResourcesRequest),
+    /// The books of a node.
+    Books(NodeBooksRequest),
     /// The durable state of every shard; then the task ends.
     Stop,
 }
@@ -57,7 +67,7 @@ pub enum RegistrarRequest {
 /// What it answers.
 #[derive(Debug)]
 pub enum RegistrarReply {
-    /// To the first four.
+    /// To `Add`, `Update`, `Drain`, `Remove` and `SetResources`.
     Nodes(NodesReply),
     /// To `List`.
     List(ListDetailsReply),
@@ -67,6 +77,12 @@ pub enum RegistrarReply {
     Report(ReportReply),
     /// To `Heartbeat`.
     Heartbeat(HeartbeatReply),
+    /// To `Adopt`.
+    Adopted(Box<PlaceReply>),
+    /// To `Books`.
+    Books(Box<NodeBooksReply>),
+    /// To a question about one thing that is not there.
+    Fault(Fault),
     /// To `Stop`, in order of shard.
     Exported(Vec<ShardState>),
 }
@@ -131,6 +147,8 @@ enum JobKind {
     Heartbeat(HeartbeatReply),
     /// Nodes whose agents fell silent.
     Lost,
+    /// Answered by one shard, in a form of its own.
+    One(Option<RegistrarReply>),
     Stop,
 }
 
@@ -212,6 +230,18 @@ impl Desk {
             }
             RegistrarRequest::Report(request) => self.handle_report(*request, reply),
             RegistrarRequest::Heartbeat(request) => self.handle_heartbeat(request, reply),
+            RegistrarRequest::SetResources(request) => {
+                let planned = self.plan_set_resources(&request);
+                self.start_nodes(vec![planned], reply);
+            }
+            RegistrarRequest::Adopt(request) => match self.plan_adopt(request) {
+                Ok((partition, command, _)) => self.start_one(partition, command, reply),
+                Err(fault) => drop(reply.send(RegistrarReply::Adopted(Box::new(refused_adoption(fault))))),
+            },
+            RegistrarRequest::Books(request) => match self.plan_named(&request.node, Command::NodeBooks) {
+                Ok((partition, command, _)) => self.start_one(partition, command, reply),
+                Err(fault) => drop(reply.send(RegistrarReply::Fault(fault))),
+            },
             RegistrarRequest::Stop => self.start_every(JobKind::Stop, Command::Export, reply),
         }
     }
@@ -245,6 +275,53 @@ impl Desk {
     fn plan_named(&self, name: &str, command: impl FnOnce(NodeId) -> Command) -> Planned {
         let (id, partition) = self.task.registrar.resolve(name).map_err(|error| registrar_fault(&error))?;
         Ok((partition, command(id), id))
+    }
+
+    fn plan_set_resources(&mut self, request: &SetResourcesRequest) -> Planned {
+        let totals = resource_totals(&request.resources, self.task.registrar.resources_mut())?;
+        self.plan_named(&request.node, |node| Command::SetResources(node, totals.into()))
+    }
+
+    fn plan_adopt(&mut self, request: AdoptRequest) -> Planned {
+        let registrar = &self.task.registrar;
+        let (node, partition) = registrar
+            .resolve(&request.node)
+            .map_err(|error| Fault { field: "node".to_owned(), ..registrar_fault(&error) })?;
+        let adoption = adoption(request, node, &self.task.catalog.load())?;
+        Ok((partition, Command::Adopt(Box::new(adoption)), node))
+    }
+
+    /// Sends a command whose outcome is the whole reply.
+    fn start_one(
+        &mut self,
+        partition: PartitionId,
+        command: Command,
+        reply: oneshot::Sender<RegistrarReply>,
+    ) {
+        let key = self.jobs.insert(Job { reply: Some(reply), left: 1, kind: JobKind::One(None) });
+        let request = PortRequest::Partition(partition, command);
+        let at_once = self.task.port.submit(tag(key, 0), request, self.task.shared.now());
+        assert!(matches!(at_once, Ok(None)), "room was looked for before");
+        self.task.port.flush();
+    }
+
+    /// The reply that one shard's outcome is.
+    fn one_reply(&mut self, outcome: Outcome) -> RegistrarReply {
+        let catalog = self.task.catalog.load();
+        match outcome {
+            Outcome::Adopted(placement) => {
+                RegistrarReply::Adopted(Box::new(placed_reply(&placement, &catalog).reply))
+            }
+            Outcome::Books(books) => RegistrarReply::Books(Box::new(books_reply(&books, &catalog.resources))),
+            Outcome::Rejected(rejection @ Rejection::UnknownNode(_)) => {
+                RegistrarReply::Fault(rejection_fault(&rejection))
+            }
+            Outcome::Rejected(rejection) => {
+                let fault = named_rejection_fault(&rejection, &catalog.resources);
+                RegistrarReply::Adopted(Box::new(refused_adoption(fault)))
+            }
+            other => unreachable!("no outcome of an adoption or of books: {other:?}"),
+        }
     }
 
     fn start_nodes(&mut self, planned: Vec<Planned>, reply: oneshot::Sender<RegistrarReply>) {
@@ -294,6 +371,10 @@ impl Desk {
             let (key, part) = split_tag(tag);
             let outcomes = match reply {
                 PortReply::Every(outcomes) => outcomes,
+                PortReply::One(outcome) if matches!(self.jobs[key].kind, JobKind::One(_)) => {
+                    self.jobs[key].kind = JobKind::One(Some(self.one_reply(outcome)));
+                    Vec::new()
+                }
                 PortReply::One(outcome) => {
                     forgot |= self.handle_node_outcome(key, part, outcome);
                     Vec::new()
@@ -342,6 +423,7 @@ impl Desk {
             JobKind::Report(reply) => RegistrarReply::Report(reply),
             JobKind::Heartbeat(reply) => RegistrarReply::Heartbeat(reply),
             JobKind::Lost => return,
+            JobKind::One(reply) => reply.expect("its shard answered"),
             JobKind::Stop => {
                 self.stopped = true;
                 let states = outcomes.into_iter().map(|outcome| match outcome {
@@ -423,10 +505,26 @@ impl Desk {
                     shortfall: sum.shortfall,
                 })
                 .collect(),
+            waiting: waiting(&statuses),
             books_hash: request.audit.then(|| books_hash(&state, partitions.into_values()).0),
         };
         StatusDetailsReply { status, life, unhealthy }
     }
+}
+
+/// What waits, over all shards: a shape is feasible where some node of some shard could hold it.
+fn waiting(statuses: &[ShardStatus]) -> Waiting {
+    let mut shapes: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
+    for shape in statuses.iter().flat_map(|status| &status.waiting) {
+        let (homes, feasible) = shapes.entry(shape.hash).or_default();
+        *homes += shape.homes;
+        *feasible |= shape.feasible;
+    }
+    let mut waiting = Waiting::default();
+    for (homes, feasible) in shapes.into_values() {
+        *(if feasible { &mut waiting.feasible } else { &mut waiting.infeasible }) += homes;
+    }
+    waiting
 }
 
 fn shard_status(status: &ShardStatus) -> ShardStatusBody {

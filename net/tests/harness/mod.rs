@@ -91,7 +91,12 @@ impl TestServer {
         let clock = TestClock(Instant::now());
         let (io_wake, io_waker) = port_owner();
         let (registrar_wake, registrar_waker) = port_owner();
-        let config = EngineConfig { shards, seed: 7, ..EngineConfig::default() };
+        let config = EngineConfig {
+            shards,
+            seed: 7,
+            unit_instances: vec!["npu".to_owned()],
+            ..EngineConfig::default()
+        };
         let engine = Engine::open(StoreState::default(), &config, vec![io_waker, registrar_waker])
             .expect("the numbers are in range");
         let mut ports = engine.ports.into_iter();

@@ -3,6 +3,7 @@
 //! Exit status: 0 done; 1 the service refused or found a fault; 2 wrong usage or settings; 3 no
 //! connection, or the service could not start or go on.
 
+mod adopt;
 mod agent;
 mod connect;
 mod node;
@@ -41,7 +42,7 @@ struct Cli {
 enum Command {
     /// Serve placements; works with no configuration.
     Serve(serve::ServeArgs),
-    /// Add, update, list, drain and remove nodes.
+    /// Add, update, list, show, drain and remove nodes.
     #[command(subcommand)]
     Node(node::NodeCommand),
     /// Report this machine to a service as a node, and keep it alive there.
@@ -50,6 +51,8 @@ enum Command {
     Place(place::PlaceArgs),
     /// End allocations.
     Release(place::ReleaseArgs),
+    /// Record an allocation that was made elsewhere, also above what the node has.
+    Adopt(adopt::AdoptArgs),
     /// Show the books, per resource and shard.
     Status(status::StatusArgs),
 }
@@ -72,6 +75,7 @@ pub fn run() -> ExitCode {
         Command::Agent(args) => connect::block_on(agent::run(*args)),
         Command::Place(args) => connect::block_on(place::place(args)),
         Command::Release(args) => connect::block_on(place::release(args)),
+        Command::Adopt(args) => connect::block_on(adopt::adopt(args)),
         Command::Status(args) => connect::block_on(status::run(args)),
     };
     match ended {

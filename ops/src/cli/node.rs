@@ -5,7 +5,8 @@ use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::resource::Amount;
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    DrainRequest, ListRequest, Name, NamedAmount, NodeBody, NodesReply, NodesRequest, Pair, RemoveRequest,
+    DrainRequest, ListRequest, Name, NamedAmount, NodeBody, NodeBooksRequest, NodesReply, NodesRequest, Pair,
+    RemoveRequest, SetResourcesRequest,
 };
 
 use super::connect::{ConnectArgs, Usage};
@@ -19,6 +20,10 @@ pub(super) enum NodeCommand {
     Update(SpecArgs),
     /// List the nodes, in order of registration.
     List(ListArgs),
+    /// Show the books of a node, per resource and instance.
+    Show(ShowArgs),
+    /// Exchange the capacity of single resources of a node, also below what is in use.
+    SetResource(SetResourceArgs),
     /// Keep new work away from nodes; what runs there stays.
     Drain(DrainArgs),
     /// Take nodes out.
@@ -60,6 +65,26 @@ pub(super) struct SpecArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ListArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShowArgs {
+    /// The node's name.
+    name: String,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct SetResourceArgs {
+    /// The node's name.
+    name: String,
+    /// cpu, memory (in MiB, or with a unit), gpu or a custom resource, each with its new total; 0
+    /// takes it away.
+    #[arg(required = true, value_name = "NAME=AMOUNT")]
+    resources: Vec<String>,
     #[command(flatten)]
     connect: ConnectArgs,
 }
@@ -117,6 +142,21 @@ pub(super) fn named_amounts(flag: &str, texts: &[String]) -> Result<Vec<NamedAmo
     texts.iter().map(named).collect()
 }
 
+/// `NAME=AMOUNT` arguments in which memory may have a unit.
+fn totals(texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
+    let mut named = Vec::new();
+    for text in texts {
+        match text.split_once('=') {
+            Some(("memory", amount)) => {
+                let total = memory(amount).map_err(|error| Usage(format!("{text}: {error}")))?;
+                named.push(NamedAmount { name: "memory".to_owned(), amount: total.units() });
+            }
+            _ => named.extend(named_amounts("resource", std::slice::from_ref(text))?),
+        }
+    }
+    Ok(named)
+}
+
 fn body(args: &SpecArgs) -> Result<NodeBody, Usage> {
     let mut labels = Vec::new();
     for text in &args.labels {
@@ -153,6 +193,25 @@ pub(super) async fn run(command: NodeCommand) -> anyhow::Result<Ended> {
             finish(client, &args.connect, "updated", &[args.name], &reply).await
         }
         NodeCommand::List(args) => list(&args.connect).await,
+        NodeCommand::Show(args) => {
+            let client = args.connect.connect().await?;
+            let books = client.node_books(&NodeBooksRequest { node: args.name.clone() }).await?;
+            client.close().await;
+            let view = print::BooksView::new(&args.name, &books);
+            if args.connect.json {
+                print::json(&view)?;
+            } else {
+                view.print();
+            }
+            Ok(Ended::Done)
+        }
+        NodeCommand::SetResource(args) => {
+            let resources = totals(&args.resources)?;
+            let client = args.connect.connect().await?;
+            let request = SetResourcesRequest { node: args.name.clone(), resources };
+            let reply = client.set_resources(&request).await?;
+            finish(client, &args.connect, "updated", &[args.name], &reply).await
+        }
         NodeCommand::Drain(args) => {
             let client = args.connect.connect().await?;
             let mut reply = NodesReply::default();

@@ -1,13 +1,17 @@
 //! `wharf place` and `wharf release`.
 
+use std::time::Duration;
+
 use clap::Args;
 use wharf_core::ids::AllocationId;
 use wharf_core::request::Policy;
 use wharf_core::resource::Amount;
+use wharf_net::client::{Client, ClientError};
 use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
-    AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, POLICY_DEFAULT,
-    PlacePreferences, PlaceReplyV2, PlaceRequest, PlaceRequestV2, ReleaseBatch, ReleaseRequest,
+    AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, MODE_WAIT_UNTIL,
+    POLICY_DEFAULT, PlacePreferences, PlaceReplyV2, PlaceRequest, PlaceRequestV2, ReleaseBatch,
+    ReleaseRequest, StatusRequest,
 };
 
 use super::connect::ConnectArgs;
@@ -62,6 +66,12 @@ pub(super) struct PlaceArgs {
     /// configured if not given.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     avoid_gpu: Option<bool>,
+    /// Wait for capacity, at most so long, such as 30s, 5m or 1h; interrupted, it is taken back.
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    wait: Option<Duration>,
+    /// Of waiting requests, those of higher priority go first.
+    #[arg(long, default_value_t = 0, requires = "wait", allow_hyphen_values = true)]
+    priority: i32,
     /// Count the reasons of a refusal over all nodes, however many.
     #[arg(long)]
     explain_all: bool,
@@ -86,6 +96,56 @@ fn node_id(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("`{text}` is no node id: give one such as n7, as `wharf node list` prints it"))
 }
 
+/// A time such as 500ms, 30s, 5m or 1h.
+fn duration(text: &str) -> Result<Duration, String> {
+    let wrong = || format!("`{text}` is no time: give one such as 500ms, 30s, 5m or 1h");
+    let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
+    let number: u64 = text[..at].parse().map_err(|_| wrong())?;
+    let millis = match &text[at..] {
+        "ms" => Some(number),
+        "s" => number.checked_mul(1000),
+        "m" => number.checked_mul(60_000),
+        "h" => number.checked_mul(3_600_000),
+        _ => None,
+    };
+    millis.map(Duration::from_millis).ok_or_else(wrong)
+}
+
+/// Waits for the reply; interrupted, takes the request back, which is then answered so.
+async fn wait_for(
+    client: &Client,
+    mut whole: PlaceRequestV2,
+    patience: Duration,
+) -> anyhow::Result<PlaceReplyV2> {
+    // Deadlines are in service time, which the service tells.
+    let now = client.status(&StatusRequest { audit: false }).await?.now;
+    let until = now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)).max(1);
+    (whole.request.mode, whole.request.deadline) = (MODE_WAIT_UNTIL, until);
+    // As of one that does not wait: a server of an earlier version reads what says nothing new.
+    if whole.preferences == PlacePreferences::default() {
+        let (sequence, reply) = client.place_waiting(&whole.request).await?;
+        return Ok(unless_interrupted(client, sequence, reply).await?.into());
+    }
+    let (sequence, reply) = client.place_waiting_v2(&whole).await?;
+    unless_interrupted(client, sequence, reply).await
+}
+
+async fn unless_interrupted<R>(
+    client: &Client,
+    sequence: u64,
+    reply: impl Future<Output = Result<R, ClientError>>,
+) -> anyhow::Result<R> {
+    tokio::pin!(reply);
+    tokio::select! {
+        reply = &mut reply => Ok(reply?),
+        interrupted = tokio::signal::ctrl_c() => {
+            interrupted?;
+            client.cancel_wait(sequence).await?;
+            Ok(reply.await?)
+        }
+    }
+}
+
 pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
     let request = PlaceRequest {
         cpu: args.cpu.units(),
@@ -100,6 +160,7 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
             .collect::<Result<_, _>>()?,
         tolerations: args.tolerations.iter().map(|text| terms::toleration(text)).collect::<Result<_, _>>()?,
         candidates: args.candidates,
+        priority: args.priority,
         explain: if args.explain_all { EXPLAIN_FULL } else { EXPLAIN_BOUNDED },
         ..PlaceRequest::default()
     };
@@ -120,7 +181,9 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
     };
     let client = args.connect.connect().await?;
     // A server of an earlier version reads a request that says nothing new.
-    let reply: PlaceReplyV2 = if preferences == PlacePreferences::default() {
+    let reply: PlaceReplyV2 = if let Some(patience) = args.wait {
+        wait_for(&client, PlaceRequestV2 { request, preferences }, patience).await?
+    } else if preferences == PlacePreferences::default() {
         client.place(&request).await?.into()
     } else {
         client.place_v2(&PlaceRequestV2 { request, preferences }).await?
@@ -129,7 +192,7 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
     if args.connect.json {
         print::json(&print::PlaceView::from(&reply))?;
     } else {
-        print::place(&reply);
+        print::place("placed", &reply);
     }
     Ok(if reply.reply.reason.is_done() { Ended::Done } else { Ended::Refused })
 }
@@ -155,4 +218,19 @@ pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {
         print::json(&views)?;
     }
     Ok(if all_done { Ended::Done } else { Ended::Refused })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_have_a_unit() {
+        for (text, millis) in [("500ms", 500), ("30s", 30_000), ("5m", 300_000), ("1h", 3_600_000)] {
+            assert_eq!(duration(text), Ok(Duration::from_millis(millis)));
+        }
+        for broken in ["", "30", "s", "-1s", "1d", "99999999999999999999s", "18446744073709551615h"] {
+            assert!(duration(broken).is_err(), "{broken}");
+        }
+    }
 }

@@ -8,9 +8,10 @@ use serde::Serialize;
 use wharf_core::ids::AllocationId;
 use wharf_core::resource::Amount;
 use wharf_net::protocol::{
-    AgentBody, Fault, GpuBody, NODE_DRAINING, NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY,
-    NodeDetails, NodeReply, PlaceReplyV2, Reason, RefusalBody, ReleaseReply, ResourceStatus, ShardLife,
-    ShardStatusBody, StatusDetailsReply, Taint, UnhealthyBody,
+    AgentBody, BookBody, Fault, GpuBody, InstanceBody, NODE_DRAINING, NODE_JOINING, NODE_LOST,
+    NODE_LOST_DRAINING, NODE_READY, NamedUnits, NodeBooksReply, NodeDetails, NodeReply, PlaceReplyV2, Reason,
+    RefusalBody, ReleaseReply, ResourceStatus, ShardLife, ShardStatusBody, StatusDetailsReply, Taint,
+    UnhealthyBody,
 };
 
 use super::terms::effect_name;
@@ -94,6 +95,7 @@ pub(super) struct PlaceView {
     alternative: Option<u8>,
     gpus: Vec<u8>,
     gpu_part: Option<String>,
+    units: Vec<UnitsView>,
     nodes: Option<u64>,
     examined: Option<u64>,
     checks: Vec<CheckView>,
@@ -118,6 +120,7 @@ impl From<&PlaceReplyV2> for PlaceView {
             alternative: placed.map(|_| *alternative),
             gpus: placed.map(|placed| placed.gpus.clone()).unwrap_or_default(),
             gpu_part: placed.filter(|p| !p.gpus.is_empty()).map(|p| units(i64::from(p.gpu_part))),
+            units: placed.map_or(&[][..], |placed| &placed.units).iter().map(UnitsView::from).collect(),
             nodes: refusal.map(|refusal| refusal.nodes),
             examined: refusal.map(|refusal| refusal.examined),
             checks: checks.collect(),
@@ -126,22 +129,44 @@ impl From<&PlaceReplyV2> for PlaceView {
     }
 }
 
-/// A placement's reply, for people.
-pub(super) fn place(PlaceReplyV2 { reply, alternative }: &PlaceReplyV2) {
+#[derive(Serialize)]
+struct UnitsView {
+    resource: String,
+    instances: Vec<u8>,
+    part: String,
+}
+
+impl From<&NamedUnits> for UnitsView {
+    fn from(named: &NamedUnits) -> Self {
+        let NamedUnits { name, instances, part } = named;
+        Self { resource: name.clone(), instances: instances.clone(), part: units(i64::from(*part)) }
+    }
+}
+
+/// `, 0.5 of GPU 0, 1`.
+fn instances(part: u16, name: &str, ids: &[u8]) -> String {
+    let ids: Vec<String> = ids.iter().map(u8::to_string).collect();
+    if ids.is_empty() {
+        String::new()
+    } else {
+        format!(", {} of {name} {}", units(i64::from(part)), ids.join(", "))
+    }
+}
+
+/// A placement's reply, for people; `done` says what was done.
+pub(super) fn place(done: &str, PlaceReplyV2 { reply, alternative }: &PlaceReplyV2) {
     if let Some(placed) = &reply.placed {
         let id = AllocationId::from(placed.allocation);
-        let gpus: Vec<String> = placed.gpus.iter().map(u8::to_string).collect();
-        let gpus = match placed.gpus.len() {
-            0 => String::new(),
-            _ => format!(", {} of GPU {}", units(i64::from(placed.gpu_part)), gpus.join(", ")),
-        };
+        let gpus = instances(placed.gpu_part, "GPU", &placed.gpus);
+        let of_kinds = placed.units.iter().map(|named| instances(named.part, &named.name, &named.instances));
+        let of_kinds: String = of_kinds.collect();
         let fallback = if *alternative == 0 { String::new() } else { format!(", by fallback {alternative}") };
-        say(format_args!("placed on {} as {id}{gpus}{fallback}", placed.node_name));
+        say(format_args!("{done} on {} as {id}{gpus}{of_kinds}{fallback}", placed.node_name));
     } else if let Some(refusal) = &reply.refusal {
         say(format_args!("not placed: {}", reply.reason));
         say(format_args!("{}", refusal_text(refusal)));
     } else if let Some(fault) = &reply.fault {
-        say(format_args!("not placed: {fault}"));
+        say(format_args!("not {done}: {fault}"));
     }
 }
 
@@ -319,6 +344,110 @@ impl From<&NodeDetails> for NodeView {
 }
 
 #[derive(Serialize)]
+struct BookView {
+    name: String,
+    total: String,
+    available: String,
+    allocated: String,
+    held: String,
+    releasing: String,
+    pipelined: String,
+    reserved: String,
+    unhealthy: String,
+    shortfall: String,
+    load: String,
+}
+
+#[derive(Serialize)]
+struct InstanceView {
+    name: String,
+    instance: u8,
+    available: String,
+    allocated: String,
+    shortfall: String,
+}
+
+/// The books of a node.
+#[derive(Serialize)]
+pub(super) struct BooksView {
+    name: String,
+    id: u64,
+    allocations: u32,
+    resources: Vec<BookView>,
+    instances: Vec<InstanceView>,
+}
+
+impl BooksView {
+    pub(super) fn new(name: &str, reply: &NodeBooksReply) -> Self {
+        let book = |book: &BookBody| BookView {
+            name: book.name.clone(),
+            total: units(book.total),
+            available: units(book.available),
+            allocated: units(book.allocated),
+            held: units(book.held),
+            releasing: units(book.releasing),
+            pipelined: units(book.pipelined),
+            reserved: units(book.reserved),
+            unhealthy: units(book.unhealthy),
+            shortfall: units(book.shortfall),
+            load: units(book.load),
+        };
+        let instance = |instance: &InstanceBody| InstanceView {
+            name: instance.name.clone(),
+            instance: instance.instance,
+            available: units(i64::from(instance.available)),
+            allocated: units(i64::from(instance.allocated)),
+            shortfall: units(i64::from(instance.shortfall)),
+        };
+        Self {
+            name: name.to_owned(),
+            id: reply.node,
+            allocations: reply.allocations,
+            resources: reply.resources.iter().map(book).collect(),
+            instances: reply.instances.iter().map(instance).collect(),
+        }
+    }
+
+    /// For people.
+    pub(super) fn print(self) {
+        say(format_args!("{} (n{}), {} allocations", self.name, self.id, self.allocations));
+        let rows: Vec<Vec<String>> = self
+            .resources
+            .into_iter()
+            .map(|b| {
+                let BookView { name, total, available, allocated, held, .. } = b;
+                let states = [b.releasing, b.pipelined, b.reserved, b.unhealthy, b.shortfall, b.load];
+                [name, total, available, allocated, held].into_iter().chain(states).collect()
+            })
+            .collect();
+        let heads = [
+            "RESOURCE",
+            "TOTAL",
+            "AVAILABLE",
+            "ALLOCATED",
+            "HELD",
+            "RELEASING",
+            "PIPELINED",
+            "RESERVED",
+            "UNHEALTHY",
+            "SHORTFALL",
+            "LOAD",
+        ];
+        table(&heads, &rows);
+        if !self.instances.is_empty() {
+            let rows = self
+                .instances
+                .into_iter()
+                .map(|i| vec![i.name, i.instance.to_string(), i.available, i.allocated, i.shortfall]);
+            table(
+                &["RESOURCE", "INSTANCE", "AVAILABLE", "ALLOCATED", "SHORTFALL"],
+                &rows.collect::<Vec<_>>(),
+            );
+        }
+    }
+}
+
+#[derive(Serialize)]
 struct ResourceView {
     name: String,
     total: String,
@@ -350,6 +479,8 @@ pub(super) struct StatusView {
     uptime_seconds: u64,
     resident_bytes: u64,
     connections: u64,
+    waiting: u64,
+    infeasible: u64,
     resources: Vec<ResourceView>,
     shards: Vec<ShardView>,
     books_hash: Option<String>,
@@ -385,6 +516,8 @@ impl From<&StatusDetailsReply> for StatusView {
             uptime_seconds: status.uptime / 1_000_000_000,
             resident_bytes: status.resident_bytes,
             connections: status.connections,
+            waiting: status.waiting.feasible,
+            infeasible: status.waiting.infeasible,
             resources: status.resources.iter().zip(&details.unhealthy).map(resource).collect(),
             shards: status.shards.iter().zip(&details.life).map(shard).collect(),
             books_hash: status.books_hash.map(|hash| format!("{hash:032x}")),
@@ -398,8 +531,11 @@ pub(super) fn status(details: &StatusDetailsReply) {
     say(format_args!("{}, store {}, incarnation {}", view.software, view.store, view.incarnation));
     let resident_mib = view.resident_bytes >> 20;
     say(format_args!(
-        "up {} s, {resident_mib} MiB resident, {} connections",
-        view.uptime_seconds, view.connections
+        "up {} s, {resident_mib} MiB resident, {} connections, {} requests waiting, {} of them infeasible",
+        view.uptime_seconds,
+        view.connections,
+        view.waiting + view.infeasible,
+        view.infeasible
     ));
     say(format_args!(""));
     let rows: Vec<_> = view

@@ -47,6 +47,8 @@ pub struct Config {
     pub typical_shapes: Option<Arc<TypicalShapes>>,
     /// What the hybrid policy is told.
     pub hybrid: HybridSettings,
+    /// Names of unit-instance resource kinds.
+    pub unit_instances: Vec<String>,
     /// What can change while the service runs.
     pub reloadable: Reloadable,
 }
@@ -189,6 +191,7 @@ impl Config {
             geometry: geometry(&raw.granularity)?,
             typical_shapes: raw.typical_pods.as_deref().map(typical_shapes).transpose()?,
             hybrid: hybrid(&raw.hybrid)?,
+            unit_instances: unit_instances(raw.unit_instance_resources)?,
             reloadable: Reloadable {
                 policy,
                 avoid_gpu_nodes: raw.avoid_gpu_nodes,
@@ -216,6 +219,7 @@ impl Config {
             ("granularity", self.geometry != other.geometry),
             ("typical_pods", self.typical_shapes != other.typical_shapes),
             ("hybrid", self.hybrid != other.hybrid),
+            ("unit_instance_resources", self.unit_instances != other.unit_instances),
         ];
         differences.into_iter().filter(|&(_, differs)| differs).map(|(name, _)| name).collect()
     }
@@ -234,6 +238,14 @@ fn lost_after(text: &str) -> Result<u64, ConfigError> {
         return Err(value(KEY, format!("{seconds} s is out of range: give 0.1 to 86400 seconds")));
     }
     Ok(seconds.units() as u64 * NANOS)
+}
+
+fn unit_instances(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
+    for name in &names {
+        wharf_net::convert::check_custom_name("unit_instance_resources", name)
+            .map_err(|fault| value("unit_instance_resources", format!("`{name}`: {}", fault.message)))?;
+    }
+    Ok(names)
 }
 
 fn geometry(raw: &GranularityRaw) -> Result<Geometry, ConfigError> {
@@ -293,9 +305,10 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 16] = [
+        let cases: [(Change, &str); 17] = [
             (|raw| raw.node_lost_after = "0.05".into(), "`node_lost_after`"),
             (|raw| raw.node_lost_after = "soon".into(), "`node_lost_after`"),
+            (|raw| raw.unit_instance_resources = vec!["gpu".into()], "`unit_instance_resources`"),
             (|raw| raw.shards = Some(0), "`shards`"),
             (|raw| raw.shards = Some(257), "`shards`"),
             (|raw| raw.io_threads = Some(0), "`io_threads`"),

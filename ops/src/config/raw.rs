@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use ::config::{Config as Layers, Environment, File, FileFormat, FileSourceString, Map};
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ConfigError;
 
@@ -44,6 +44,10 @@ pub struct Raw {
     pub tls_certificate: Option<PathBuf>,
     /// PEM file of the key.
     pub tls_key: Option<PathBuf>,
+    /// Resource kinds of which each unit has an id and its own free part; a name that ends in `*`
+    /// stands for all that begin so. In the environment with commas between them.
+    #[serde(deserialize_with = "names")]
+    pub unit_instance_resources: Vec<String>,
     /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
     pub avoid_gpu_nodes: bool,
     /// The hybrid policy.
@@ -66,6 +70,22 @@ impl Default for HybridRaw {
     fn default() -> Self {
         Self { threshold: "0.5".to_owned(), top_k: "0.2".to_owned() }
     }
+}
+
+/// A list of names, or a text with commas between them.
+fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(untagged, expecting = "expected a list of names, or a text with commas between them")]
+    enum Names {
+        List(Vec<String>),
+        Text(String),
+    }
+    Ok(match Names::deserialize(deserializer)? {
+        Names::List(names) => names,
+        Names::Text(text) => {
+            text.split(',').map(|name| name.trim().to_owned()).filter(|name| !name.is_empty()).collect()
+        }
+    })
 }
 
 /// θ per dimension, in the dimension's unit.
@@ -99,6 +119,7 @@ impl Default for Raw {
             log: "info".to_owned(),
             tls_certificate: None,
             tls_key: None,
+            unit_instance_resources: Vec::new(),
             avoid_gpu_nodes: false,
             hybrid: HybridRaw::default(),
             granularity: GranularityRaw::default(),
@@ -122,7 +143,7 @@ pub struct Overrides {
 }
 
 /// Settings by their environment names, less the `WHARF_` before them.
-const KEYS: [&str; 22] = [
+const KEYS: [&str; 23] = [
     "listen",
     "metrics_listen",
     "data_dir",
@@ -139,6 +160,7 @@ const KEYS: [&str; 22] = [
     "log",
     "tls_certificate",
     "tls_key",
+    "unit_instance_resources",
     "avoid_gpu_nodes",
     "hybrid.threshold",
     "hybrid.top_k",
@@ -244,10 +266,12 @@ mod tests {
             ("WHARF_DATA_DIR", "007"),
             ("WHARF_PIN", "false"),
             ("WHARF_METRICS_LISTEN", ""),
+            ("WHARF_UNIT_INSTANCE_RESOURCES", "npu, nvidia.com/mig-*"),
         ];
         let raw = read(&Overrides::default(), variables(&pairs).into_iter()).unwrap();
         assert_eq!((raw.seed, raw.data_dir, raw.pin), (u64::MAX, Some("007".into()), false));
         assert_eq!(raw.metrics_listen, "");
+        assert_eq!(raw.unit_instance_resources, ["npu", "nvidia.com/mig-*"]);
     }
 
     #[cfg(unix)]

@@ -3,7 +3,8 @@
 //! The engine asserts that its state does not contradict itself: for it a contradiction is a bug
 //! of ours. In a file it is damage, which has to end in a message that names the row.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, ResourceId};
 use wharf_core::limits::{
@@ -11,7 +12,7 @@ use wharf_core::limits::{
 };
 use wharf_core::node::NodeSpec;
 use wharf_core::registrar::RegistrarState;
-use wharf_core::resource::{Amount, GPU_UNIT};
+use wharf_core::resource::{Amount, GPU_UNIT, check_unit_total};
 use wharf_core::store::{AllocationRecord, NodeRecord, PartitionState, StoreState};
 
 /// What a node's allocations hold, in 1/10 000. The engine never let it exceed these bounds,
@@ -20,8 +21,9 @@ use wharf_core::store::{AllocationRecord, NodeRecord, PartitionState, StoreState
 struct Held {
     cpu: i64,
     memory: i64,
-    gpus: [u16; GPU_INSTANCES_MAX],
+    gpus: [i64; GPU_INSTANCES_MAX],
     custom: BTreeMap<ResourceId, i64>,
+    names: BTreeSet<Arc<str>>,
 }
 
 /// Checks that the engine can be opened over `state`; the first contradiction.
@@ -93,15 +95,26 @@ fn check_node(node: &NodeRecord, registrar: &RegistrarState) -> Result<(), Strin
     if usize::from(*gpus) > GPU_INSTANCES_MAX {
         return Err(format!("node {id} has {gpus} GPUs, and a node has at most {GPU_INSTANCES_MAX}"));
     }
+    for &(kind, total) in custom.as_deref().unwrap_or(&[]) {
+        if kind.is_unit_instance() {
+            check_unit_total(total).map_err(|message| format!("node {id}: {message}"))?;
+        }
+    }
     check_kinds(custom.as_deref().unwrap_or(&[]), registrar)
         .map_err(|message| format!("node {id}: {message}"))
 }
 
 fn check_kinds(custom: &[(ResourceId, Amount)], registrar: &RegistrarState) -> Result<(), String> {
-    match custom.iter().find(|(kind, _)| usize::from(kind.0) >= registrar.resources.len()) {
-        Some((kind, _)) => Err(format!("resource {} has no name", kind.0)),
-        None => Ok(()),
+    for &(kind, _) in custom {
+        if kind.index() >= registrar.resources.len() {
+            return Err(format!("resource {} has no name", kind.index()));
+        }
+        let unit_instance = registrar.unit_instances.binary_search(&(kind.index() as u16)).is_ok();
+        if unit_instance != kind.is_unit_instance() {
+            return Err(format!("resource {} is said to be of two natures", kind.index()));
+        }
     }
+    Ok(())
 }
 
 /// Adds what `allocation` holds.
@@ -118,12 +131,33 @@ fn take(held: &mut Held, allocation: &AllocationRecord, registrar: &RegistrarSta
     }
     for instance in gpus.instances() {
         let sum = &mut held.gpus[usize::from(instance)];
-        *sum += gpus.part;
-        if *sum > GPU_UNIT {
-            return Err(format!("allocation {id} holds a part of GPU {instance} that others hold"));
+        // Adopted allocations may hold more of a device than there is.
+        *sum += i64::from(gpus.part);
+        if *sum > i64::from(u32::MAX) {
+            return Err(format!(
+                "allocation {id} is on a node that holds more of GPU {instance} than can be"
+            ));
         }
     }
-    Ok(())
+    check_units(allocation)?;
+    match &allocation.external_id {
+        Some(name) if !held.names.insert(Arc::clone(name)) => {
+            Err(format!("allocation {id} has the external id of another on its node"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Checks that an allocation holds the units that it asked for.
+fn check_units(allocation: &AllocationRecord) -> Result<(), String> {
+    let units = allocation.units.as_ref().map_or(&[][..], |units| units.as_slice());
+    let asked = allocation.demand.custom().iter().filter(|(kind, _)| kind.is_unit_instance());
+    let held = units.iter().map(|&(kind, units)| (kind, units.units(), units.part <= GPU_UNIT));
+    if asked.map(|&(kind, amount)| (kind, amount.units(), true)).eq(held) {
+        Ok(())
+    } else {
+        Err(format!("allocation {} holds other units than it asked for", allocation.id))
+    }
 }
 
 fn add(sum: &mut i64, amount: Amount, id: &AllocationId) -> Result<(), String> {

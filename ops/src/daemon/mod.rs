@@ -58,7 +58,7 @@ pub enum DaemonError {
         /// Why not.
         error: std::io::Error,
     },
-    /// The numbers of shards or ports are out of range.
+    /// The numbers of shards or ports are out of range, or a resource kind would change its nature.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// A thread cannot be started.
@@ -352,6 +352,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         topology_label: config.topology_label.clone(),
         typical_shapes: config.typical_shapes.clone(),
         hybrid: config.hybrid,
+        unit_instances: config.unit_instances.clone(),
     }
 }
 

@@ -1,10 +1,14 @@
 //! Rows of a checkpoint: the durable state in a form that can be stored. The engine's own types
 //! are not serialisable, so that a change to them cannot change what lies on disk unnoticed.
 
+use std::sync::Arc;
+
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId};
 use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taint, Taints};
-use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuAssignment, GpuRequest};
+use wharf_core::resource::{
+    Amount, CustomAmounts, Demand, GpuAssignment, GpuRequest, UnitAssignment, UnitAssignments,
+};
 use wharf_core::store::{AllocationRecord, NodeRecord};
 use wharf_net::codec::{decode_body, encode_body};
 use wharf_net::convert::{effect_number, effect_of};
@@ -35,6 +39,14 @@ struct AllocationRow {
     gpu_mask: u16,
     gpu_part: u16,
     custom: Vec<(u16, i64)>,
+}
+
+/// Follows an [`AllocationRow`] where there is something to say.
+#[derive(Default, Serialize, Deserialize)]
+struct AllocationMore {
+    /// Kind, mask and part of each.
+    units: Vec<(u16, u64, u16)>,
+    external_id: Option<String>,
 }
 
 fn custom_row(custom: &[(ResourceId, Amount)]) -> Vec<(u16, i64)> {
@@ -118,7 +130,7 @@ pub(super) fn allocation_key(allocation: &AllocationRecord) -> (u32, u16, u64) {
 
 pub(super) fn encode_allocation(allocation: &AllocationRecord) -> Vec<u8> {
     let demand = &allocation.demand;
-    encode(&AllocationRow {
+    let mut bytes = encode(&AllocationRow {
         node: allocation.node.0,
         cpu: demand.cpu.units(),
         memory: demand.memory.units(),
@@ -126,13 +138,31 @@ pub(super) fn encode_allocation(allocation: &AllocationRecord) -> Vec<u8> {
         gpu_mask: allocation.gpus.mask,
         gpu_part: allocation.gpus.part,
         custom: custom_row(demand.custom()),
-    })
+    });
+    if allocation.units.is_some() || allocation.external_id.is_some() {
+        let units = allocation.units.as_ref().map_or(&[][..], |units| units.as_slice());
+        let more = AllocationMore {
+            units: units.iter().map(|&(id, units)| (id.0, units.mask, units.part)).collect(),
+            external_id: allocation.external_id.as_deref().map(str::to_owned),
+        };
+        encode_body(&more, &mut bytes);
+    }
+    bytes
 }
 
 pub(super) fn decode_allocation(key: (u32, u16, u64), bytes: &[u8]) -> Result<AllocationRecord, String> {
     let id = AllocationId { incarnation: Incarnation(key.0), partition: PartitionId(key.1), sequence: key.2 };
     let damaged = |what: String| format!("the row of allocation {id} is damaged: {what}");
-    let (row, _) = decode_body::<AllocationRow>(bytes).map_err(|error| damaged(error.to_string()))?;
+    let (row, taken) = decode_body::<AllocationRow>(bytes).map_err(|error| damaged(error.to_string()))?;
+    let more = match &bytes[taken..] {
+        [] => AllocationMore::default(),
+        rest => decode_body(rest).map_err(|error| damaged(error.to_string()))?.0,
+    };
+    let units: UnitAssignments = more
+        .units
+        .into_iter()
+        .map(|(id, mask, part)| (ResourceId(id), UnitAssignment { mask, part }))
+        .collect();
     let demand = Demand {
         cpu: amount(row.cpu).map_err(damaged)?,
         memory: amount(row.memory).map_err(damaged)?,
@@ -140,5 +170,7 @@ pub(super) fn decode_allocation(key: (u32, u16, u64), bytes: &[u8]) -> Result<Al
         custom: custom(row.custom).map_err(damaged)?,
     };
     let gpus = GpuAssignment { mask: row.gpu_mask, part: row.gpu_part };
-    Ok(AllocationRecord { id, node: NodeId(row.node), demand, gpus })
+    let units = (!units.is_empty()).then(|| Arc::new(units));
+    let external_id = more.external_id.map(Into::into);
+    Ok(AllocationRecord { id, node: NodeId(row.node), demand, gpus, units, external_id })
 }

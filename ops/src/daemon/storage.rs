@@ -23,6 +23,7 @@ use super::{life_record, record};
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
 const RESOURCES: TableDefinition<'_, u16, &str> = TableDefinition::new("resources");
+const UNIT_INSTANCES: TableDefinition<'_, u16, ()> = TableDefinition::new("unit_instances");
 const POLICIES: TableDefinition<'_, u16, (u64, u64)> = TableDefinition::new("policies");
 const SEQUENCES: TableDefinition<'_, u16, u64> = TableDefinition::new("sequences");
 const NODES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("nodes");
@@ -203,6 +204,7 @@ impl Store {
         let transaction = self.database.begin_write()?;
         // What is not there is not an error.
         transaction.delete_table(RESOURCES)?;
+        transaction.delete_table(UNIT_INSTANCES)?;
         transaction.delete_table(POLICIES)?;
         transaction.delete_table(SEQUENCES)?;
         transaction.delete_table(NODES)?;
@@ -217,6 +219,10 @@ impl Store {
             let mut resources = transaction.open_table(RESOURCES)?;
             for (id, name) in (0..).zip(&state.registrar.resources) {
                 resources.insert(id, name.as_str())?;
+            }
+            let mut unit_instances = transaction.open_table(UNIT_INSTANCES)?;
+            for &kind in &state.registrar.unit_instances {
+                unit_instances.insert(kind, ())?;
             }
             let mut policies = transaction.open_table(POLICIES)?;
             for (shard, policy) in (0..).zip(&state.policies) {
@@ -264,6 +270,12 @@ fn read_checkpoint(
             return Ok(Err(format!("resource {position} is missing")));
         }
         state.registrar.resources.push(name.value().to_owned());
+    }
+    // A checkpoint of an earlier version has no such table.
+    if transaction.list_tables()?.any(|table| table.name() == UNIT_INSTANCES.name()) {
+        for row in transaction.open_table(UNIT_INSTANCES)?.iter()? {
+            state.registrar.unit_instances.push(row?.0.value());
+        }
     }
     for row in transaction.open_table(POLICIES)?.iter()? {
         let (next_fit, rng) = row?.1.value();

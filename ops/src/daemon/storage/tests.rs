@@ -45,7 +45,9 @@ fn allocation(
 ) -> AllocationRecord {
     let id = AllocationId { incarnation: Incarnation(1), partition: PartitionId(partition), sequence };
     let demand = Demand { cpu: "0.25".parse().unwrap(), ..Demand::default() };
-    let mut allocation = AllocationRecord { id, node: NodeId(node), demand, gpus: GpuAssignment::NONE };
+    let gpus = GpuAssignment::NONE;
+    let mut allocation =
+        AllocationRecord { id, node: NodeId(node), demand, gpus, units: None, external_id: None };
     change(&mut allocation);
     allocation
 }
@@ -243,7 +245,14 @@ fn states_that_contradict_themselves_are_told_by_name() {
             "a6-3-1 is of a start that never was",
         ),
         (|s| s.partitions[1].allocations[2].gpus.mask = 0b11, "a1-1-3 holds other GPUs than it asked for"),
-        (|s| s.partitions[1].allocations[1].gpus.mask = 0b10, "GPU 1 that others hold"),
+        (
+            |s| {
+                for allocation in &mut s.partitions[1].allocations[..2] {
+                    (allocation.node, allocation.external_id) = (NodeId(3), Some("pod".into()));
+                }
+            },
+            "a1-1-2 has the external id of another",
+        ),
         (
             |s| {
                 let max = Amount::try_from_units(wharf_core::limits::AMOUNT_MAX).unwrap();

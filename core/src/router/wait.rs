@@ -1,0 +1,330 @@
+//! A port's waiting requests: asked at one shard after the other, parked at each, and tried again
+//! where a shard says that something could help.
+//!
+//! A request with fallback selectors is asked at each shard with all of them at once, without the
+//! sweeps of those that do not wait: the first shard that can place it by any selector does.
+//!
+//! Of one waiting request at most one command is under way that could place it, so that it is
+//! placed once. What wakes it meanwhile is remembered and tried next. Its copies at other shards
+//! are taken away once it is decided.
+
+use std::collections::VecDeque;
+
+use super::port::{Pending, Placing, Port, PortReply, ShardSet, Tag, merged};
+use crate::ids::ShardId;
+use crate::index::ResourceVector;
+use crate::limits::{PORT_WAITING_MAX, WAIT_IN_FLIGHT_MAX};
+use crate::map::FixedMap;
+use crate::request::PlacementRequest;
+use crate::shard::{Command, Outcome, Park, Placement, Refusal, WaitToken};
+use crate::sync::{AtomicBool, Ordering};
+use crate::time::Time;
+
+/// A placement that waits for capacity.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct WaitRequest {
+    /// What it asks.
+    pub request: PlacementRequest,
+    /// Those of higher priority are woken first.
+    pub priority: i32,
+    /// Until when an answer is of use.
+    pub until: Time,
+}
+
+/// Why a request does not wait any more, although nothing fitted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WaitEnd {
+    /// Its deadline passed.
+    Expired,
+    /// It was taken back.
+    Cancelled,
+    /// The service stops.
+    Stopped,
+}
+
+/// Numbers of requests that a shard woke, on their way to their port. A lock, because it is taken
+/// only where something waits: the flag beside it is all that others look at.
+#[derive(Debug, Default)]
+pub(crate) struct WokenBox {
+    numbers: std::sync::Mutex<Vec<u64>>,
+    any: Flag,
+}
+
+#[derive(Debug)]
+struct Flag(AtomicBool);
+
+impl Default for Flag {
+    fn default() -> Self {
+        Self(AtomicBool::new(false))
+    }
+}
+
+impl WokenBox {
+    /// The port's bell must be rung after this.
+    pub(crate) fn put(&self, number: u64) {
+        let mut numbers = self.numbers.lock().expect("no holder of the woken panics");
+        numbers.push(number);
+        // Release pairs with the Acquire in `is_empty`; set while the lock is held, so that
+        // `take` cannot clear what it does not see.
+        self.any.0.store(true, Ordering::Release);
+    }
+
+    fn is_empty(&self) -> bool {
+        // Acquire pairs with the Release in `put`.
+        !self.any.0.load(Ordering::Acquire)
+    }
+
+    fn take(&self) -> Vec<u64> {
+        let mut numbers = self.numbers.lock().expect("no holder of the woken panics");
+        // Release pairs with the Acquire in `is_empty`.
+        self.any.0.store(false, Ordering::Release);
+        std::mem::take(&mut numbers)
+    }
+}
+
+/// One waiting request.
+struct Wait {
+    tag: Tag,
+    priority: i32,
+    since: Time,
+    until: Time,
+    /// The request, the shards asked, and the latest refusal of each.
+    placing: Placing,
+    /// Shards that hold a copy.
+    parked: Vec<ShardId>,
+    /// Shards that said that something could help.
+    woken: Vec<ShardId>,
+    /// Whether a command is under way that could place it.
+    busy: bool,
+    ended: Option<WaitEnd>,
+}
+
+/// The waiting requests of a port.
+#[derive(Default)]
+pub(super) struct Waits {
+    /// Which port: stands in the tokens.
+    port: u16,
+    last: u64,
+    by_number: FixedMap<u64, Wait>,
+    by_tag: FixedMap<Tag, u64>,
+    deadlines: std::collections::BTreeSet<(Time, u64)>,
+    /// Commands that find no room in the rings yet, and the request whose answer each brings.
+    queued: VecDeque<(ShardId, Option<u64>, Command)>,
+    in_flight: usize,
+}
+
+impl Waits {
+    /// Nothing waits at the port of this number yet.
+    pub(super) fn new(port: u16) -> Self {
+        Self { port, ..Self::default() }
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.by_number.len()
+    }
+
+    fn token(&self, number: u64) -> WaitToken {
+        WaitToken { port: self.port, number }
+    }
+}
+
+impl Port {
+    /// How many requests wait at this port.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.waits.len()
+    }
+
+    /// Whether one more request can wait here.
+    #[must_use]
+    pub fn can_wait(&self) -> bool {
+        self.waits.len() < PORT_WAITING_MAX
+    }
+
+    /// The earliest deadline of what waits: [`end_waits`](Self::end_waits) is to be called then.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        self.waits.deadlines.first().map(|&(until, _)| until)
+    }
+
+    pub(super) fn submit_wait(&mut self, tag: Tag, wait: WaitRequest, now: Time) {
+        self.waits.last += 1;
+        let number = self.waits.last;
+        let lower = self.geometry().coordinate(&ResourceVector::asked(&wait.request.demand));
+        let entry = Wait {
+            tag,
+            priority: wait.priority,
+            since: now,
+            until: wait.until,
+            placing: Placing::new(wait.request, lower),
+            parked: Vec::new(),
+            woken: Vec::new(),
+            busy: false,
+            ended: None,
+        };
+        self.waits.deadlines.insert((wait.until, number));
+        let before = self.waits.by_tag.insert(tag, number);
+        assert!(before.is_none(), "tag {tag} waits twice");
+        self.waits.by_number.insert(number, entry);
+        let at_once = self.go_on(number);
+        assert!(at_once.is_none(), "a request that was not asked anywhere is not decided");
+        self.send_queued(now);
+    }
+
+    /// The next step of a request: the answer if it is decided, else a retry where it was woken,
+    /// else the next shard that does not hold it yet, else it waits.
+    fn go_on(&mut self, number: u64) -> Option<(Tag, PortReply)> {
+        let mut wait = self.waits.by_number.remove(&number).expect("a waiting request");
+        debug_assert!(!wait.busy, "one step at a time");
+        let token = self.waits.token(number);
+        if let Some(end) = wait.ended {
+            return Some(self.decided(number, wait, |refusals| {
+                let (verdict, refusal) = merged(refusals);
+                PortReply::WaitEnded(end, verdict, refusal)
+            }));
+        }
+        if let Some(shard) = wait.woken.pop() {
+            wait.placing.at = shard;
+            wait.busy = true;
+            self.waits.queued.push_back((shard, Some(number), Command::Retry(token)));
+        } else if let Some(shard) = self.choose(&wait.placing) {
+            let home = wait.placing.asked == ShardSet::default();
+            wait.placing.at = shard;
+            wait.placing.asked.insert(shard);
+            wait.busy = true;
+            let request = wait.placing.request.clone();
+            let park = Park { token, request, priority: wait.priority, since: wait.since, home };
+            self.waits.queued.push_back((shard, Some(number), Command::Park(Box::new(park))));
+        }
+        self.waits.by_number.insert(number, wait);
+        None
+    }
+
+    /// Takes the copies of a decided request away.
+    fn decided(
+        &mut self,
+        number: u64,
+        wait: Wait,
+        reply: impl FnOnce(&[(ShardId, Refusal)]) -> PortReply,
+    ) -> (Tag, PortReply) {
+        let token = self.waits.token(number);
+        for &shard in &wait.parked {
+            self.waits.queued.push_back((shard, None, Command::Unpark(token)));
+        }
+        self.waits.deadlines.remove(&(wait.until, number));
+        self.waits.by_tag.remove(&wait.tag);
+        (wait.tag, reply(&wait.placing.refusals))
+    }
+
+    /// Sends what finds room in the rings.
+    pub(super) fn send_queued(&mut self, now: Time) {
+        while self.waits.in_flight < WAIT_IN_FLIGHT_MAX
+            && let Some((shard, number, command)) = self.waits.queued.pop_front()
+        {
+            let pending = self.pending_mut().insert(number.map_or(Pending::Ignored, Pending::Wait));
+            self.waits.in_flight += 1;
+            self.send_besides(shard, pending, command, now);
+        }
+    }
+
+    /// One answer about a waiting request came.
+    pub(super) fn wait_answered(&mut self) {
+        self.waits.in_flight -= 1;
+    }
+
+    /// What a shard answered to a request that waits.
+    pub(super) fn handle_wait_answer(&mut self, number: u64, outcome: Outcome) -> Option<(Tag, PortReply)> {
+        let mut wait = self.waits.by_number.remove(&number).expect("an answer is to a waiting request");
+        wait.busy = false;
+        let at = wait.placing.at;
+        let (refusal, parked) = match outcome {
+            Outcome::Placed(placement) => return Some(self.placed(number, wait, placement)),
+            Outcome::Parked(refusal) => (*refusal, true),
+            Outcome::Refused(refusal) => (*refusal, false),
+            other => unreachable!("a waiting request is placed, parked or refused, not {other:?}"),
+        };
+        if parked {
+            wait.parked.push(at);
+        }
+        wait.placing.refusals.retain(|&(shard, _)| shard != at);
+        wait.placing.refusals.push((at, refusal));
+        self.waits.by_number.insert(number, wait);
+        self.go_on(number)
+    }
+
+    fn placed(&mut self, number: u64, mut wait: Wait, placement: Placement) -> (Tag, PortReply) {
+        // Placed there, its copy there is gone already.
+        let at = wait.placing.at;
+        wait.parked.retain(|&shard| shard != at);
+        self.decided(number, wait, |_| PortReply::Placed(placement))
+    }
+
+    /// Takes what shards woke and hands out what is decided by it.
+    pub(super) fn poll_woken(&mut self, reply: &mut impl FnMut(Tag, PortReply)) {
+        for shard in 0..self.shard_count() {
+            let woken = self.woken_box(shard);
+            if woken.is_empty() {
+                continue;
+            }
+            for number in woken.take() {
+                // One that is decided already has its copies on the way out.
+                let Some(wait) = self.waits.by_number.get_mut(&number) else { continue };
+                wait.woken.push(ShardId(shard as u16));
+                if !wait.busy
+                    && let Some((tag, done)) = self.go_on(number)
+                {
+                    reply(tag, done);
+                }
+            }
+        }
+    }
+
+    /// Whether shards woke nothing.
+    pub(super) fn nothing_woken(&self) -> bool {
+        (0..self.shard_count()).all(|shard| self.woken_box(shard).is_empty())
+    }
+
+    /// Ends one waiting request, if it waits still; its answer comes at once or with a later poll,
+    /// and may be that it was placed meanwhile.
+    pub fn end_wait(&mut self, tag: Tag, end: WaitEnd, now: Time) -> Option<(Tag, PortReply)> {
+        let number = *self.waits.by_tag.get(&tag)?;
+        let done = self.end_number(number, end);
+        self.send_queued(now);
+        self.flush();
+        done
+    }
+
+    fn end_number(&mut self, number: u64, end: WaitEnd) -> Option<(Tag, PortReply)> {
+        let wait = self.waits.by_number.get_mut(&number).expect("a tag names a waiting request");
+        wait.ended.get_or_insert(end);
+        let until = wait.until;
+        self.waits.deadlines.remove(&(until, number));
+        if self.waits.by_number[&number].busy { None } else { self.go_on(number) }
+    }
+
+    /// Ends the requests whose deadline has passed.
+    pub fn end_waits(&mut self, now: Time, mut reply: impl FnMut(Tag, PortReply)) {
+        while let Some(&(until, number)) = self.waits.deadlines.first()
+            && until <= now
+        {
+            if let Some((tag, done)) = self.end_number(number, WaitEnd::Expired) {
+                reply(tag, done);
+            }
+        }
+        self.send_queued(now);
+        self.flush();
+    }
+
+    /// Ends all that waits: the service stops.
+    pub fn stop_waits(&mut self, now: Time, mut reply: impl FnMut(Tag, PortReply)) {
+        let mut numbers: Vec<u64> = self.waits.by_number.keys().copied().collect();
+        numbers.sort_unstable();
+        for number in numbers {
+            if let Some((tag, done)) = self.end_number(number, WaitEnd::Stopped) {
+                reply(tag, done);
+            }
+        }
+        self.send_queued(now);
+        self.flush();
+    }
+}

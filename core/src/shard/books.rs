@@ -1,0 +1,180 @@
+//! The books of one node as they are shown, and the update of single resources.
+
+use super::Shard;
+use super::command::{Outcome, Rejection, ResourceKind};
+use crate::ids::{AllocationId, NodeId, ResourceId};
+use crate::index::Slot;
+use crate::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX};
+use crate::resource::{Amount, Demand, GPU_UNIT};
+
+/// The books of one resource on one node, in 1/10 000 units.
+///
+/// `available + allocated + held + reserved + unhealthy = total + shortfall`, and nothing is
+/// releasing that is not allocated ([`balances`](Self::balances)).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Book {
+    /// Capacity.
+    pub total: i64,
+    /// Free for new work.
+    pub available: i64,
+    /// Held by live allocations.
+    pub allocated: i64,
+    /// Held by statements that are not decided (zero: there are none yet).
+    pub held: i64,
+    /// Of what is allocated, what is on its way out (zero: nothing evicts yet).
+    pub releasing: i64,
+    /// Promised out of what is releasing (zero: nothing is promised yet).
+    pub pipelined: i64,
+    /// Set aside for a reservation (zero: there are none yet).
+    pub reserved: i64,
+    /// Free, and not offered because its instance is unhealthy.
+    pub unhealthy: i64,
+    /// In use beyond capacity: paid back by the next releases.
+    pub shortfall: i64,
+    /// Asked for by waiting requests whose home this node is: of the nodes of the shard that they
+    /// were sent to first, one of the largest that could hold them if nothing ran there.
+    pub load: i64,
+}
+
+impl Book {
+    /// Whether the identity of the books holds.
+    #[must_use]
+    pub fn balances(&self) -> bool {
+        let used = self.available + self.allocated + self.held + self.reserved + self.unhealthy;
+        used == self.total + self.shortfall && self.releasing <= self.allocated
+    }
+}
+
+/// One instance of a GPU or of a unit-instance kind, in 1/10 000.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InstanceBook {
+    /// Its id on the node.
+    pub instance: u8,
+    /// Its free part; nothing of an unhealthy one.
+    pub available: u32,
+    /// What allocations hold of it.
+    pub allocated: u32,
+    /// What of that is beyond the whole instance.
+    pub shortfall: u32,
+}
+
+/// The books of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct NodeBooks {
+    /// Which.
+    pub node: NodeId,
+    /// Live allocations.
+    pub allocations: u32,
+    /// Per resource: cpu, memory, GPU, then every custom kind that it has or of which something
+    /// is held.
+    pub resources: Vec<(ResourceKind, Book)>,
+    /// Per kind that has instances, those that the node has or of which something is held.
+    pub instances: Vec<(ResourceKind, Vec<InstanceBook>)>,
+}
+
+impl Shard {
+    /// Whether an allocation is live.
+    pub(super) fn is_live(&self, id: AllocationId) -> bool {
+        self.ledger.get(id).is_some()
+    }
+
+    /// The books of one node; what is allocated is summed from the ledger.
+    pub(super) fn node_books(&mut self, node: NodeId) -> Result<NodeBooks, Rejection> {
+        let slot = self.slot(node)?;
+        let mut books = self.books_at(slot);
+        let mut load = |kind, amount: Amount| {
+            if let Some((_, book)) = books.resources.iter_mut().find(|(known, _)| *known == kind) {
+                book.load = book.load.saturating_add(amount.units());
+            }
+        };
+        for demand in self.waiting_at(slot) {
+            load(ResourceKind::Cpu, demand.cpu);
+            load(ResourceKind::Memory, demand.memory);
+            load(ResourceKind::Gpu, demand.gpu.amount());
+            for &(id, amount) in demand.custom() {
+                load(ResourceKind::Custom(id), amount);
+            }
+        }
+        Ok(books)
+    }
+
+    /// As [`node_books`](Self::node_books), without the load.
+    pub(super) fn books_at(&self, slot: Slot) -> NodeBooks {
+        let (room, hot, cold) = (self.nodes.room(slot), self.nodes.hot(slot), self.nodes.cold(slot));
+        let held = self.held(slot);
+        let spec = &cold.registration.spec;
+        let book = |total: Amount, available: Amount, allocated: i64, shortfall: Amount| Book {
+            total: total.units(),
+            available: available.units(),
+            allocated,
+            shortfall: shortfall.units(),
+            ..Book::default()
+        };
+        let gpu_short = Amount::from_parts(cold.gpu_shortfall.iter().copied());
+        let gpu_free = Amount::from_parts((0..GPU_INSTANCES_MAX as u8).map(|i| u32::from(hot.gpus.free(i))));
+        let gpu_total = Amount::from_parts((0..spec.gpus).map(|_| u32::from(GPU_UNIT)));
+        let unhealthy = i64::try_from(cold.hidden_total()).expect("parts of the instances of a node");
+        let gpu_held = held.gpus.iter().map(|&part| i64::from(part)).sum();
+        let mut resources = vec![
+            (ResourceKind::Cpu, book(spec.cpu, room.cpu, held.cpu.units(), cold.cpu_shortfall)),
+            (
+                ResourceKind::Memory,
+                book(spec.memory, room.memory, held.memory.units(), cold.memory_shortfall),
+            ),
+            (ResourceKind::Gpu, Book { unhealthy, ..book(gpu_total, gpu_free, gpu_held, gpu_short) }),
+        ];
+        let gpus = (0..GPU_INSTANCES_MAX as u8).map(|instance| InstanceBook {
+            instance,
+            available: u32::from(hot.gpus.free(instance)),
+            allocated: held.gpus[usize::from(instance)],
+            shortfall: cold.gpu_shortfall[usize::from(instance)],
+        });
+        let gpus: Vec<_> = gpus.filter(|gpu| gpu.instance < spec.gpus || gpu.allocated > 0).collect();
+        let mut instances = Vec::new();
+        if !gpus.is_empty() {
+            instances.push((ResourceKind::Gpu, gpus));
+        }
+        for custom in &cold.custom {
+            let kind = ResourceKind::Custom(custom.id);
+            let allocated = held.custom.get(&custom.id).copied().unwrap_or_default().units();
+            resources.push((kind, book(custom.total, custom.available, allocated, custom.shortfall)));
+            let Some(units) = &custom.units else { continue };
+            let units = units.iter().map(|(instance, free, shortfall)| InstanceBook {
+                instance,
+                available: u32::from(free),
+                allocated: held.units.get(&(custom.id, instance)).copied().unwrap_or(0),
+                shortfall,
+            });
+            instances.push((kind, units.collect()));
+        }
+        NodeBooks { node: hot.id, allocations: hot.allocations, resources, instances }
+    }
+
+    /// Exchanges the capacity of some resources of a node, all of them or none; an amount of
+    /// zero takes the resource away. What is in use beyond it is a shortfall.
+    pub(super) fn handle_set_resources(
+        &mut self,
+        node: NodeId,
+        totals: &[(ResourceKind, Amount)],
+    ) -> Result<Outcome, Rejection> {
+        let slot = self.slot(node)?;
+        let mut spec = self.nodes.cold(slot).registration.spec.clone();
+        let mut custom: Vec<(ResourceId, Amount)> = spec.custom.as_deref().unwrap_or(&[]).to_vec();
+        for &(kind, total) in totals {
+            match kind {
+                ResourceKind::Cpu => spec.cpu = total,
+                ResourceKind::Memory => spec.memory = total,
+                ResourceKind::Gpu => spec.gpus = (total.units() / i64::from(GPU_UNIT)) as u8,
+                ResourceKind::Custom(id) => {
+                    custom.retain(|&(known, _)| known != id);
+                    custom.push((id, total));
+                }
+            }
+        }
+        spec.custom = Demand::canonical_custom(custom).expect("each kind was put in once");
+        if spec.custom.as_ref().is_some_and(|custom| custom.len() > CUSTOM_RESOURCES_MAX) {
+            return Err(Rejection::TooManyResources(node));
+        }
+        self.handle_update_node(node, spec)
+    }
+}

@@ -1,0 +1,116 @@
+//! The books of custom resources on one node: an amount, or units of their own.
+
+use std::sync::Arc;
+
+use crate::ids::ResourceId;
+use crate::resource::{Amount, UnitAssignment, UnitAssignments, UnitBooks};
+
+/// The books of one custom resource on one node.
+///
+/// Of a unit-instance kind, `available` and `shortfall` are the sums over its units; the units
+/// themselves decide what fits.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CustomBook {
+    pub(super) id: ResourceId,
+    pub(super) total: Amount,
+    pub(super) available: Amount,
+    pub(super) shortfall: Amount,
+    /// Of a unit-instance kind.
+    pub(super) units: Option<Box<UnitBooks>>,
+}
+
+/// Takes from `available` what is there, and counts the rest as shortfall.
+pub(super) fn take_over(available: &mut Amount, shortfall: &mut Amount, amount: Amount) {
+    let covered = amount.min(*available);
+    *available = available.minus(covered);
+    *shortfall = shortfall.plus(amount.minus(covered));
+}
+
+/// What an allocation holds of the kind `id`.
+pub(super) fn units_of(units: Option<&Arc<UnitAssignments>>, id: ResourceId) -> UnitAssignment {
+    let units = units.map_or(&[][..], |units| units.as_slice());
+    let at = units.binary_search_by_key(&id, |&(id, _)| id);
+    units[at.unwrap_or_else(|_| panic!("an allocation of resource {} says no units", id.0))].1
+}
+
+impl CustomBook {
+    /// `total` of `id`, nothing of it in use.
+    pub(super) fn new(id: ResourceId, total: Amount) -> Self {
+        let units = id.is_unit_instance().then(|| Box::new(UnitBooks::with_total(total)));
+        Self { id, total, available: total, shortfall: Amount::ZERO, units }
+    }
+
+    /// What a request for `amount` compares with.
+    pub(super) fn room_for(&self, amount: Amount) -> Amount {
+        self.units.as_ref().map_or(self.available, |units| units.room_for(amount))
+    }
+
+    /// Takes what is there; the units, of a unit-instance kind.
+    pub(super) fn take(&mut self, amount: Amount) -> Option<UnitAssignment> {
+        self.available = self.available.minus(amount);
+        let units = self.units.as_mut()?;
+        let assignment = units.choose(amount).expect("the node was checked to fit");
+        units.take(assignment);
+        Some(assignment)
+    }
+
+    /// Takes what an allocation holds, also beyond capacity.
+    pub(super) fn take_held(&mut self, amount: Amount, held: Option<&Arc<UnitAssignments>>) {
+        if let Some(units) = &mut self.units {
+            units.take_held(units_of(held, self.id));
+            (self.available, self.shortfall) = (units.free(), units.short());
+        } else {
+            take_over(&mut self.available, &mut self.shortfall, amount);
+        }
+    }
+
+    /// Gives back; what is in use beyond capacity is paid back first.
+    pub(super) fn give(&mut self, amount: Amount, held: Option<&Arc<UnitAssignments>>) {
+        if let Some(units) = &mut self.units {
+            units.give(units_of(held, self.id));
+            (self.available, self.shortfall) = (units.free(), units.short());
+        } else {
+            let paid = amount.min(self.shortfall);
+            self.shortfall = self.shortfall.minus(paid);
+            self.available = self.available.plus(amount.minus(paid));
+        }
+        assert!(self.available <= self.total, "more of a custom resource free than there is");
+    }
+
+    /// There is `total` from now on; what is in use stays in use.
+    fn resize(&mut self, total: Amount) {
+        if let Some(units) = &mut self.units {
+            units.resize(total);
+            (self.available, self.shortfall) = (units.free(), units.short());
+        } else {
+            let used = self.total.plus(self.shortfall).minus(self.available);
+            self.available = total.saturating_minus(used);
+            self.shortfall = used.saturating_minus(total);
+        }
+        self.total = total;
+    }
+}
+
+/// The book of `id` among `books`, which are sorted by id; an empty one is put in if there is none.
+pub(super) fn book_or_new(books: &mut Vec<CustomBook>, id: ResourceId) -> &mut CustomBook {
+    let at = books.binary_search_by_key(&id, |book| book.id).unwrap_or_else(|at| {
+        books.insert(at, CustomBook::new(id, Amount::ZERO));
+        at
+    });
+    &mut books[at]
+}
+
+/// Exchanges the capacities; what is in use stays in use, and a book of which nothing is left goes.
+pub(super) fn respecify(books: &mut Vec<CustomBook>, totals: &[(ResourceId, Amount)]) {
+    for book in books.iter_mut() {
+        let total =
+            totals.binary_search_by_key(&book.id, |&(id, _)| id).map_or(Amount::ZERO, |at| totals[at].1);
+        book.resize(total);
+    }
+    for &(id, total) in totals {
+        if let Err(at) = books.binary_search_by_key(&id, |book| book.id) {
+            books.insert(at, CustomBook::new(id, total));
+        }
+    }
+    books.retain(|book| !book.total.is_zero() || !book.shortfall.is_zero());
+}

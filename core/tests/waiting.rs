@@ -1,0 +1,262 @@
+//! Requests that wait: woken by what helps them and only by that, in order, each placed once.
+
+mod by_hand;
+
+use std::collections::BTreeMap;
+
+use by_hand::{Workload, add_node, ask, check_all, cores, node_spec, open, settle};
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+use wharf_core::index::Geometry;
+use wharf_core::limits::PORT_WAITING_MAX;
+use wharf_core::node::{LifeEvent, NodeRegistration};
+use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::resource::{Amount, Demand};
+use wharf_core::router::{PortReply, PortRequest, Tag, Verdict, WaitEnd, WaitRequest};
+use wharf_core::shard::{Command, HybridSettings, Outcome, Park, Shard, ShardConfig, WaitToken};
+use wharf_core::store::{Engine, StoreState};
+use wharf_core::time::Time;
+
+const SHARDS: u16 = 4;
+
+fn submit_wait(engine: &mut Engine, tag: Tag, request: PlacementRequest, priority: i32, until: u64) {
+    let wait = WaitRequest { request, priority, until: Time(until) };
+    let direct = engine.ports[0].submit(tag, PortRequest::Wait(Box::new(wait)), engine.now);
+    assert!(matches!(direct, Ok(None)), "{direct:?}");
+}
+
+/// Waits that nobody's reply ends: after settling, all of these wait.
+fn wait_all(engine: &mut Engine, tags: &[(Tag, i32)], request: &PlacementRequest) {
+    for &(tag, priority) in tags {
+        submit_wait(engine, tag, request.clone(), priority, u64::MAX);
+    }
+    let replies = settle(engine);
+    assert!(replies.is_empty(), "{replies:?}");
+    assert_eq!(engine.ports[0].waiting(), tags.len());
+}
+
+fn place(engine: &mut Engine, request: PlacementRequest) -> AllocationId {
+    match ask(engine, PortRequest::Place(request)) {
+        PortReply::Placed(placement) => placement.allocation,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Releases; what became of whoever waited.
+fn release(engine: &mut Engine, id: AllocationId) -> Vec<(Tag, PortReply)> {
+    let direct = engine.ports[1].submit(99, PortRequest::Release(id), engine.now);
+    assert!(matches!(direct, Ok(None)), "{direct:?}");
+    let mut replies = settle(engine);
+    let released = replies.iter().position(|(tag, _)| *tag == 99).expect("the release is answered");
+    replies.remove(released);
+    replies
+}
+
+fn parked(engine: &mut Engine) -> u64 {
+    let PortReply::Every(outcomes) =
+        ask_at_other(engine, PortRequest::Every(Command::Status { audit: true }))
+    else {
+        panic!("every shard answers")
+    };
+    let homes = outcomes.iter().map(|outcome| match outcome {
+        Outcome::Status(status) => status.waiting.iter().map(|shape| shape.homes).sum::<u64>(),
+        other => panic!("{other:?}"),
+    });
+    homes.sum()
+}
+
+fn ask_at_other(engine: &mut Engine, request: PortRequest) -> PortReply {
+    let direct = engine.ports[1].submit(98, request, engine.now).expect("room for one");
+    assert!(direct.is_none());
+    let mut replies = settle(engine);
+    assert_eq!(replies.len(), 1, "{replies:?}");
+    replies.remove(0).1
+}
+
+/// Four shards, eight nodes of four cores, all in use; the allocations.
+fn full() -> (Engine, Vec<AllocationId>) {
+    let mut engine = open(StoreState::create(16), SHARDS, 2);
+    for i in 0..8 {
+        add_node(&mut engine, node_spec(&format!("n{i}"), 4, 0));
+    }
+    let held = (0..8).map(|_| place(&mut engine, cores(4))).collect();
+    (engine, held)
+}
+
+#[test]
+fn a_release_wakes_one_by_priority_then_age() {
+    let (mut engine, held) = full();
+    wait_all(&mut engine, &[(1, 0), (2, 5), (3, 5), (4, 0)], &cores(4));
+    assert_eq!(parked(&mut engine), 4);
+    for (allocation, expected) in held.iter().zip([2, 3, 1, 4]) {
+        let replies = release(&mut engine, *allocation);
+        assert!(
+            matches!(&replies[..], [(tag, PortReply::Placed(_))] if *tag == expected),
+            "{expected}: {replies:?}"
+        );
+        check_all(&engine);
+    }
+    assert_eq!((engine.ports[0].waiting(), parked(&mut engine)), (0, 0));
+}
+
+#[test]
+fn a_release_wakes_as_many_as_it_can_hold() {
+    let (mut engine, held) = full();
+    wait_all(&mut engine, &[(1, 0), (2, 0), (3, 0)], &cores(2));
+    let replies = release(&mut engine, held[5]);
+    let tags: Vec<Tag> = replies.iter().map(|(tag, _)| *tag).collect();
+    assert_eq!(tags.len(), 2, "{replies:?}");
+    assert!(!tags.contains(&3) && engine.ports[0].waiting() == 1);
+    check_all(&engine);
+}
+
+#[test]
+fn a_request_that_fits_is_placed_at_once_and_one_that_none_could_hold_by_a_new_node() {
+    let (mut engine, _) = full();
+    wait_all(&mut engine, &[(1, 0)], &cores(64));
+    let node = engine.registrar.register(node_spec("large", 64, 0)).expect("a new name");
+    engine.catalog.store(std::sync::Arc::new(engine.registrar.catalog()));
+    let request = PortRequest::Partition(node.partition, Command::AddNode(Box::new(node.clone())));
+    engine.ports[1].submit(5, request, engine.now).expect("room");
+    let placed = settle(&mut engine).into_iter().find(|(tag, _)| *tag == 1).expect("the new node takes it");
+    assert!(matches!(placed.1, PortReply::Placed(placement) if placement.node == node.id));
+    submit_wait(&mut engine, 2, cores(0), 0, u64::MAX);
+    assert!(matches!(&settle(&mut engine)[..], [(2, PortReply::Placed(_))]));
+    check_all(&engine);
+}
+
+#[test]
+fn waits_end_by_deadline_by_being_taken_back_and_by_the_end() {
+    let (mut engine, held) = full();
+    submit_wait(&mut engine, 1, cores(4), 0, 1_000_000);
+    submit_wait(&mut engine, 2, cores(64), 0, u64::MAX);
+    submit_wait(&mut engine, 3, cores(4), 0, u64::MAX);
+    assert!(settle(&mut engine).is_empty());
+    let mut ended = Vec::new();
+    assert_eq!(engine.ports[0].next_deadline(), Some(Time(1_000_000)));
+    engine.ports[0].end_waits(Time(1_000_000), |tag, reply| ended.push((tag, reply)));
+    ended.extend(engine.ports[0].end_wait(2, WaitEnd::Cancelled, Time(1_000_000)));
+    engine.ports[0].stop_waits(Time(1_000_000), |tag, reply| ended.push((tag, reply)));
+    let ends: Vec<_> = ended
+        .iter()
+        .map(|(tag, reply)| match reply {
+            PortReply::WaitEnded(end, verdict, refusal) => (*tag, *end, *verdict, refusal.nodes),
+            other => panic!("{other:?}"),
+        })
+        .collect();
+    let expected = [
+        (1, WaitEnd::Expired, Verdict::NoFitNow, 8),
+        (2, WaitEnd::Cancelled, Verdict::Infeasible, 8),
+        (3, WaitEnd::Stopped, Verdict::NoFitNow, 8),
+    ];
+    assert_eq!(ends, expected);
+    assert!(engine.ports[0].end_wait(2, WaitEnd::Cancelled, Time(1_000_000)).is_none());
+    assert!(settle(&mut engine).is_empty());
+    assert_eq!((parked(&mut engine), engine.ports[0].next_deadline()), (0, None));
+    assert!(release(&mut engine, held[0]).is_empty(), "nobody waits");
+}
+
+/// Requests and releases of every kind, at two ports, with waits among them: nothing that fits
+/// waits once everything is answered, and every request is answered once.
+#[test]
+fn nothing_that_fits_waits() {
+    for seed in 0..6 {
+        let mut engine = open(StoreState::create(16), SHARDS, 2);
+        let mut work = Workload::new(seed, engine.incarnation, 16);
+        for i in 0..12 {
+            let spec = work.spec(&format!("n{i}"));
+            add_node(&mut engine, spec);
+        }
+        let mut live: BTreeMap<Tag, AllocationId> = BTreeMap::new();
+        let (mut waiting, mut placed) = (0usize, 0usize);
+        for tag in 0..400u64 {
+            let priority = (tag % 3) as i32;
+            submit_wait(&mut engine, tag, work.request(), priority, u64::MAX);
+            waiting += 1;
+            if tag % 2 == 0
+                && let Some((&oldest, &id)) = live.iter().next()
+            {
+                live.remove(&oldest);
+                engine.ports[1].submit(u64::MAX, PortRequest::Release(id), engine.now).expect("room");
+            }
+            for (tag, reply) in settle(&mut engine) {
+                if let PortReply::Placed(placement) = reply {
+                    assert!(live.insert(tag, placement.allocation).is_none());
+                    waiting -= 1;
+                    placed += 1;
+                }
+            }
+            check_all(&engine);
+            assert_eq!(engine.ports[0].waiting(), waiting, "seed {seed}");
+        }
+        assert!(placed > 50 && waiting > 50, "{placed} placed, {waiting} wait");
+    }
+}
+
+fn lone_shard(nodes: u64, cpu: u32) -> Shard {
+    let mut shard = Shard::new(ShardConfig {
+        shard: ShardId(0),
+        incarnation: Incarnation(1),
+        partitions: vec![PartitionId(0)],
+        geometry: Geometry::default(),
+        seed: 1,
+        hybrid: HybridSettings::default(),
+    });
+    let add = |id| {
+        let spec = node_spec(&format!("n{id}"), cpu, 0);
+        let (ordinal, partition) = (Ordinal(id), PartitionId(0));
+        Command::AddNode(Box::new(NodeRegistration { id: NodeId(id), ordinal, partition, spec, agent: None }))
+    };
+    shard.step((1..=nodes).map(add), Time(0), &mut Vec::new());
+    shard
+}
+
+/// Ten thousand wait, each for something of its own; a release that helps none of them must not
+/// look at them.
+#[test]
+fn a_release_that_helps_nobody_looks_at_few() {
+    let mut shard = lone_shard(4, 8);
+    let mut outcomes = Vec::new();
+    let fill = (0..32).map(|_| Command::Place(cores(1)));
+    shard.step(fill, Time(1), &mut outcomes);
+    let Outcome::Placed(first) = outcomes.remove(0) else { panic!("the first fits") };
+    let park = |number: u64| {
+        // Much memory beside much cpu, and ever more of it.
+        let demand = Demand {
+            cpu: Amount::from_milli(2000 + number as u32),
+            memory: Amount::whole(1 + number as u32),
+            ..Demand::default()
+        };
+        let token = WaitToken { port: 0, number };
+        let request = PlacementRequest::new(demand, Policy::BestFit);
+        Command::Park(Box::new(Park { token, request, priority: 0, since: Time(number), home: true }))
+    };
+    shard.step((0..10_000).map(park), Time(2), &mut Vec::new());
+    let before = shard.wake_visits();
+    shard.step([Command::Release(first.allocation)], Time(3), &mut Vec::new());
+    let looked = shard.wake_visits() - before;
+    assert!(looked <= 4, "{looked} levels and shapes looked at");
+    assert_eq!(shard.drain_woken().count(), 0);
+    // A node that takes work again, and has none to give.
+    shard.step([Command::Life(NodeId(2), LifeEvent::Drain)], Time(4), &mut Vec::new());
+    shard.step([Command::Life(NodeId(2), LifeEvent::Undrain)], Time(5), &mut Vec::new());
+    assert_eq!(shard.drain_woken().count(), 0);
+    shard.check_invariants().expect("nothing waits in vain");
+}
+
+#[test]
+fn no_more_wait_at_a_port_than_may() {
+    let mut engine = open(StoreState::create(1), 1, 2);
+    add_node(&mut engine, node_spec("n", 1, 0));
+    for tag in 0..PORT_WAITING_MAX as u64 {
+        submit_wait(&mut engine, tag, cores(2), 0, u64::MAX);
+        if tag % 512 == 0 {
+            settle(&mut engine);
+        }
+    }
+    assert!(!engine.ports[0].can_wait());
+    let wait = WaitRequest { request: cores(2), priority: 0, until: Time(u64::MAX) };
+    assert!(engine.ports[0].submit(0, PortRequest::Wait(Box::new(wait)), engine.now).is_err());
+    settle(&mut engine);
+    // Requests that do not wait have room all the same.
+    place(&mut engine, cores(1));
+}

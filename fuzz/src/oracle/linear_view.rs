@@ -1,0 +1,145 @@
+//! The oracle's part for what a shard shows: pages of nodes, sums, the durable state.
+
+use std::collections::BTreeMap;
+
+use wharf_core::ids::Ordinal;
+use wharf_core::node::NodeState;
+use wharf_core::shard::{NodeView, Outcome, ResourceKind, ResourceSum, ShardStatus};
+use wharf_core::store::ShardState;
+
+use super::linear_node::{DEVICE, LinearNode};
+use super::linear_shard::{LinearShard, differs};
+
+impl LinearShard {
+    pub(super) fn compare_list(&self, after: Ordinal, limit: u16, outcome: &Outcome) -> Result<(), String> {
+        let Outcome::Nodes(page) = outcome else {
+            return differs(outcome, "a page of nodes");
+        };
+        let listed = self.nodes.iter().filter(|node| node.registration.ordinal > after);
+        let listed: Vec<&LinearNode> = listed.take(usize::from(limit)).collect();
+        let same = listed.len() == page.len() && listed.iter().zip(page).all(|(n, v)| same_node(n, v));
+        if same { Ok(()) } else { differs(page, listed) }
+    }
+
+    pub(super) fn compare_status(&self, status: &ShardStatus) -> Result<(), String> {
+        let in_state =
+            |names: &[NodeState]| self.nodes.iter().filter(|node| names.contains(&node.state())).count();
+        let lost = [NodeState::Lost { draining: false }, NodeState::Lost { draining: true }];
+        let counts = (
+            status.nodes_ready as usize,
+            status.nodes_draining as usize,
+            status.nodes_joining as usize,
+            status.nodes_lost as usize,
+            status.allocations as usize,
+            status.placed,
+            status.refused,
+            status.released,
+        );
+        let expected = (
+            in_state(&[NodeState::Ready]),
+            in_state(&[NodeState::Draining]),
+            in_state(&[NodeState::Joining]),
+            in_state(&lost),
+            self.allocations.len(),
+            self.placed,
+            self.refused,
+            self.released,
+        );
+        if counts != expected {
+            return differs(counts, expected);
+        }
+        let waiting: u64 = status.waiting.iter().map(|shape| shape.homes).sum();
+        if waiting != self.parked.len() as u64 {
+            return differs(&status.waiting, &self.parked);
+        }
+        let sums = self.sums();
+        for &(kind, sum) in &status.resources {
+            let expected = sums.get(&kind).copied().unwrap_or_default();
+            if sum != expected {
+                return differs((kind, sum), expected);
+            }
+        }
+        let listed = |kind: &ResourceKind| status.resources.iter().any(|(listed, _)| listed == kind);
+        match sums.iter().find(|(kind, sum)| **sum != ResourceSum::default() && !listed(kind)) {
+            Some(missing) => Err(format!("the status does not list {missing:?}")),
+            None => Ok(()),
+        }
+    }
+
+    /// The books per resource over all nodes.
+    #[must_use]
+    pub fn sums(&self) -> BTreeMap<ResourceKind, ResourceSum> {
+        let mut sums: BTreeMap<ResourceKind, ResourceSum> = BTreeMap::new();
+        let mut add = |kind, total: i64, allocated: i64, shortfall: i64| {
+            let sum = sums.entry(kind).or_default();
+            sum.total += i128::from(total);
+            sum.allocated += i128::from(allocated);
+            sum.shortfall += i128::from(shortfall);
+        };
+        let mut hidden = 0;
+        for node in &self.nodes {
+            let spec = &node.registration.spec;
+            let (used, beyond) = (node.used(), node.beyond());
+            add(ResourceKind::Cpu, spec.cpu.units(), used[0], beyond[0]);
+            add(ResourceKind::Memory, spec.memory.units(), used[1], beyond[1]);
+            add(ResourceKind::Gpu, i64::from(spec.gpus) * DEVICE, used[2], beyond[2]);
+            hidden += i128::from(node.gpu_hidden());
+            for &(id, total) in spec.custom.as_deref().unwrap_or(&[]) {
+                add(ResourceKind::Custom(id), total.units(), 0, 0);
+            }
+            for (id, used) in node.custom_used() {
+                let beyond = node.custom_beyond(id);
+                add(ResourceKind::Custom(id), 0, used, beyond);
+            }
+        }
+        sums.entry(ResourceKind::Gpu).or_default().unhealthy = hidden;
+        sums
+    }
+
+    pub(super) fn compare_export(&self, state: &ShardState) -> Result<(), String> {
+        if state.policy.next_fit.0 != self.cursor {
+            return differs(state.policy.next_fit, self.cursor);
+        }
+        let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
+        if nodes != self.nodes.len() {
+            return differs(nodes, self.nodes.len());
+        }
+        let mut allocations = self.allocations.clone();
+        for partition in &state.partitions {
+            if partition.sequence != self.sequences.get(&partition.id).copied().unwrap_or(0) {
+                return differs(partition.sequence, &self.sequences);
+            }
+            for record in &partition.nodes {
+                let node = self.nodes.iter().find(|node| node.registration == record.registration);
+                let unhealthy = record.unhealthy.iter().cloned().collect();
+                if node.map(|node| (node.state(), node.version, &node.unhealthy))
+                    != Some((record.state, record.version, &unhealthy))
+                {
+                    return differs(record, node);
+                }
+            }
+            for record in &partition.allocations {
+                let held = allocations.remove(&record.id);
+                let same = held.as_ref().is_some_and(|held| {
+                    (held.node, &held.demand, held.gpus) == (record.node, &record.demand, record.gpus)
+                        && (&held.units, &held.external_id) == (&record.units, &record.external_id)
+                });
+                if !same || record.id.partition != partition.id {
+                    return differs(record, held);
+                }
+            }
+        }
+        if allocations.is_empty() { Ok(()) } else { differs("no more allocations", allocations) }
+    }
+}
+
+fn same_node(node: &LinearNode, view: &NodeView) -> bool {
+    let gpus = (0..16u8).all(|i| i64::from(view.gpus_available.free(i)) == node.gpu_free(usize::from(i)));
+    view.registration == node.registration
+        && view.state == node.state()
+        && view.unhealthy.iter().cloned().eq(node.unhealthy.clone())
+        && (view.version, view.allocations) == (node.version, node.allocations)
+        && view.cpu_available.units() == node.cpu_free()
+        && view.memory_available.units() == node.memory_free()
+        && gpus
+}

@@ -1,0 +1,41 @@
+//! The oracle's part for requests that wait: what is parked is tried as a placement is.
+
+use wharf_core::shard::{Outcome, Park, Rejection, WaitToken};
+
+use super::linear_shard::{LinearShard, differs};
+
+impl LinearShard {
+    pub(super) fn compare_park(&mut self, park: &Park, outcome: &Outcome) -> Result<(), String> {
+        match outcome {
+            Outcome::Parked(refusal) => {
+                self.parked.insert(park.token, park.request.clone());
+                self.compare_place(&park.request, &Outcome::Refused(refusal.clone()))
+            }
+            Outcome::Refused(_) => differs(outcome, "parked"),
+            other => self.compare_place(&park.request, other),
+        }
+    }
+
+    pub(super) fn compare_retry(&mut self, token: WaitToken, outcome: &Outcome) -> Result<(), String> {
+        let Some(request) = self.parked.get(&token).cloned() else { return compare_not_parked(outcome) };
+        if matches!(outcome, Outcome::Placed(_)) {
+            self.parked.remove(&token);
+        }
+        self.compare_place(&request, outcome)
+    }
+
+    pub(super) fn compare_unpark(&mut self, token: WaitToken, outcome: &Outcome) -> Result<(), String> {
+        match (self.parked.remove(&token), outcome) {
+            (Some(_), Outcome::Unparked) => Ok(()),
+            (Some(request), other) => differs(other, request),
+            (None, other) => compare_not_parked(other),
+        }
+    }
+}
+
+fn compare_not_parked(outcome: &Outcome) -> Result<(), String> {
+    match outcome {
+        Outcome::Rejected(Rejection::NotParked) => Ok(()),
+        other => differs(other, "not parked"),
+    }
+}

@@ -1,0 +1,182 @@
+//! Between wire types and the engine's: adoptions, single resources, books.
+
+use wharf_core::ids::{NodeId, ResourceId};
+use wharf_core::limits::{GPU_INSTANCES_MAX, UNIT_INSTANCES_MAX};
+use wharf_core::registrar::Catalog;
+use wharf_core::resource::{Amount, GpuRequest, ResourceRegistry, UnitAssignments, check_unit_total};
+use wharf_core::shard::{Adoption, NodeBooks, Rejection, ResourceKind};
+
+use crate::convert::{amount, check_name, custom_demand, invalid, rejection_fault, resource_name};
+use crate::protocol::{
+    AdoptRequest, BookBody, Fault, InstanceBody, NamedAmount, NamedUnits, NodeBooksReply, PlaceReply, Reason,
+};
+
+/// The units of a placement, for the wire.
+pub(crate) fn named_units(units: &UnitAssignments, resources: &ResourceRegistry) -> Vec<NamedUnits> {
+    let named = |&(id, assignment): &(ResourceId, wharf_core::resource::UnitAssignment)| NamedUnits {
+        name: resources.name(id).unwrap_or_default().to_owned(),
+        instances: assignment.instances().collect(),
+        part: assignment.part,
+    };
+    units.iter().map(named).collect()
+}
+
+fn mask(field: &str, instances: &[u8], most: usize) -> Result<u64, Fault> {
+    let mut mask = 0u64;
+    for &instance in instances {
+        if usize::from(instance) >= most {
+            return Err(invalid(
+                field,
+                format!("there is no instance {instance}: they count from 0 to {}", most - 1),
+            ));
+        }
+        if mask >> instance & 1 == 1 {
+            return Err(invalid(field, format!("instance {instance} is named twice: name each once")));
+        }
+        mask |= 1 << instance;
+    }
+    Ok(mask)
+}
+
+/// The engine's form of an adoption on `node`.
+///
+/// # Errors
+/// The reply that says what is wrong.
+pub fn adoption(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<Adoption, Fault> {
+    let gpu = GpuRequest::from_amount(amount("gpu", wire.gpu)?).map_err(|message| invalid("gpu", message))?;
+    for (i, named) in wire.custom.iter().enumerate() {
+        known(&format!("custom[{i}].name"), &named.name, &catalog.resources)?;
+    }
+    let refused =
+        |reply: Box<PlaceReply>| reply.fault.expect("every name is known: what is wrong is a field");
+    let custom = custom_demand(wire.custom, catalog).map_err(refused)?;
+    let gpus = mask("gpus", &wire.gpus, GPU_INSTANCES_MAX)?;
+    let mut units = Vec::with_capacity(wire.units.len());
+    for (i, named) in wire.units.iter().enumerate() {
+        let id = known(&format!("units[{i}].name"), &named.name, &catalog.resources)?;
+        let field = format!("units[{i}].instances");
+        if units.iter().any(|&(other, _)| other == id) {
+            return Err(invalid(field, format!("resource `{}` is given twice: give each once", named.name)));
+        }
+        units.push((id, mask(&field, &named.instances, UNIT_INSTANCES_MAX)?));
+    }
+    let external_id = if wire.external_id.is_empty() {
+        None
+    } else {
+        check_name("external_id", &wire.external_id)?;
+        Some(wire.external_id.into())
+    };
+    let demand = wharf_core::resource::Demand {
+        cpu: amount("cpu", wire.cpu)?,
+        memory: amount("memory", wire.memory)?,
+        gpu,
+        custom,
+    };
+    let gpus = (!wire.gpus.is_empty()).then_some(gpus as u16);
+    Ok(Adoption { node, demand, gpus, units, external_id })
+}
+
+/// The id of a custom kind that some node has had.
+fn known(field: &str, name: &str, resources: &ResourceRegistry) -> Result<ResourceId, Fault> {
+    check_name(field, name)?;
+    resources.id(name).ok_or_else(|| {
+        invalid(field, format!("no node has ever had a resource `{name}`: give one that is known, or add it to a node by an update of the whole node"))
+    })
+}
+
+/// New totals of single resources.
+///
+/// # Errors
+/// The fault, naming the field.
+pub fn resource_totals(
+    wire: &[NamedAmount],
+    resources: &ResourceRegistry,
+) -> Result<Vec<(ResourceKind, Amount)>, Fault> {
+    if wire.is_empty() {
+        return Err(invalid("resources", "no resource is named: name at least one"));
+    }
+    let mut totals: Vec<(ResourceKind, Amount)> = Vec::with_capacity(wire.len());
+    for (i, named) in wire.iter().enumerate() {
+        let field = format!("resources[{i}].amount");
+        let total = amount(&field, named.amount)?;
+        let kind = match named.name.as_str() {
+            "cpu" => ResourceKind::Cpu,
+            "memory" => ResourceKind::Memory,
+            "gpu" => {
+                let most = Amount::whole(GPU_INSTANCES_MAX as u32);
+                if check_unit_total(total).is_err() || total > most {
+                    return Err(invalid(field, format!("{total} GPUs: give a whole number, at most {most}")));
+                }
+                ResourceKind::Gpu
+            }
+            name => ResourceKind::Custom(known(&format!("resources[{i}].name"), name, resources)?),
+        };
+        if let ResourceKind::Custom(id) = kind
+            && id.is_unit_instance()
+        {
+            check_unit_total(total).map_err(|message| invalid(field, message))?;
+        }
+        if totals.iter().any(|&(other, _)| other == kind) {
+            return Err(invalid(
+                "resources",
+                format!("resource `{}` is given twice: give each once", named.name),
+            ));
+        }
+        totals.push((kind, total));
+    }
+    Ok(totals)
+}
+
+/// A shard's rejection, with the names of custom kinds.
+#[must_use]
+pub fn named_rejection_fault(rejection: &Rejection, resources: &ResourceRegistry) -> Fault {
+    let mut fault = rejection_fault(rejection);
+    if let Rejection::InstanceCount { kind, .. } | Rejection::NoSuchInstance { kind, .. } = rejection {
+        fault.message =
+            fault.message.replace(&kind.to_string(), &format!("`{}`", resource_name(*kind, resources)));
+        fault.field = if *kind == ResourceKind::Gpu { "gpus" } else { "units" }.to_owned();
+    }
+    fault
+}
+
+/// The books of a node, for the wire.
+#[must_use]
+pub fn books_reply(books: &NodeBooks, resources: &ResourceRegistry) -> NodeBooksReply {
+    let book = |&(kind, book): &(ResourceKind, wharf_core::shard::Book)| BookBody {
+        name: resource_name(kind, resources),
+        total: book.total,
+        available: book.available,
+        allocated: book.allocated,
+        held: book.held,
+        releasing: book.releasing,
+        pipelined: book.pipelined,
+        reserved: book.reserved,
+        unhealthy: book.unhealthy,
+        shortfall: book.shortfall,
+        load: book.load,
+    };
+    let mut instances = Vec::new();
+    for (kind, list) in &books.instances {
+        let name = resource_name(*kind, resources);
+        instances.extend(list.iter().map(|instance| InstanceBody {
+            name: name.clone(),
+            instance: instance.instance,
+            available: instance.available,
+            allocated: instance.allocated,
+            shortfall: instance.shortfall,
+        }));
+    }
+    NodeBooksReply {
+        node: books.node.0,
+        allocations: books.allocations,
+        resources: books.resources.iter().map(book).collect(),
+        instances,
+    }
+}
+
+/// A reply to an adoption that was not done.
+#[must_use]
+pub fn refused_adoption(fault: Fault) -> PlaceReply {
+    debug_assert!(fault.reason != Reason::Done.into());
+    crate::convert::fault_reply(fault)
+}

@@ -1,0 +1,191 @@
+//! Adoption of allocations made elsewhere, single resources of a node, and a node's books.
+
+use serde::{Deserialize, Serialize};
+use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, RESOURCE_KINDS_MAX, UNIT_INSTANCES_MAX};
+
+use super::bounded::{self, field};
+use super::{EXTENSION_WAITING, NamedAmount, PlaceReply, StatusReply};
+use crate::codec::{FLAG_EXTENSIONS, Header, decode_body, encode_body, split_extensions};
+
+/// Tag of the extension of a placement's reply that names the units of unit-instance kinds
+/// ([`PlacedUnits`]). Ignorable: the allocation holds them whether or not a client reads it.
+pub const EXTENSION_UNITS: u16 = 1;
+
+/// Most instances of one node in its books: of every custom kind, and GPUs.
+const INSTANCES_MAX: usize = UNIT_INSTANCES_MAX * CUSTOM_RESOURCES_MAX * 2 + GPU_INSTANCES_MAX;
+
+/// Units of one unit-instance kind.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NamedUnits {
+    /// The kind.
+    #[serde(deserialize_with = "bounded::name::<_, field::Name>")]
+    pub name: String,
+    /// Unit ids, ascending.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Instances, UNIT_INSTANCES_MAX>")]
+    pub instances: Vec<u8>,
+    /// How much of each, in 1/10 000; not read in requests.
+    pub part: u16,
+}
+
+/// The units of one placement of a reply: content of [`EXTENSION_UNITS`], a list of these.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlacedUnits {
+    /// Which placement of a batch; 0 where there is one.
+    pub place: u32,
+    /// Per unit-instance kind that was asked for.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Units, CUSTOM_RESOURCES_MAX>")]
+    pub units: Vec<NamedUnits>,
+}
+
+/// Appends the content of [`EXTENSION_UNITS`] for a reply of these placements to `out`; nothing
+/// where none has units, which is nearly always.
+pub fn units_extension<'a>(places: impl IntoIterator<Item = &'a PlaceReply> + Clone, out: &mut Vec<u8>) {
+    let units = |reply: &PlaceReply| reply.placed.as_ref().is_some_and(|placed| !placed.units.is_empty());
+    if !places.clone().into_iter().any(units) {
+        return;
+    }
+    let placed = (0u32..).zip(places).filter_map(|(place, reply)| {
+        let units = reply.placed.as_ref()?.units.clone();
+        (!units.is_empty()).then_some(PlacedUnits { place, units })
+    });
+    encode_body(&placed.collect::<Vec<_>>(), out);
+}
+
+/// Puts the units that the extensions of a reply name into its placements; `rest` is what follows
+/// the body. Extensions that cannot be read are ignored, as unknown ones are.
+pub fn read_units<'a>(rest: &[u8], places: impl IntoIterator<Item = &'a mut PlaceReply>) {
+    if rest.is_empty() {
+        return;
+    }
+    let header = Header { flags: FLAG_EXTENSIONS, ..Header::default() };
+    let extensions = split_extensions(&header, rest).unwrap_or_default();
+    let mut places: Vec<&mut PlaceReply> = places.into_iter().collect();
+    for extension in extensions.iter().filter(|extension| extension.tag == EXTENSION_UNITS) {
+        let placed = decode_body::<Vec<PlacedUnits>>(extension.bytes).map_or_else(|_| Vec::new(), |(p, _)| p);
+        for PlacedUnits { place, units } in placed {
+            if let Some(placed) = places.get_mut(place as usize).and_then(|reply| reply.placed.as_mut()) {
+                placed.units = units;
+            }
+        }
+    }
+}
+
+/// Puts what the extensions of a status hold into it; `rest` is what follows the body.
+pub fn read_waiting(rest: &[u8], status: &mut StatusReply) {
+    let header = Header { flags: FLAG_EXTENSIONS, ..Header::default() };
+    let extensions =
+        if rest.is_empty() { Vec::new() } else { split_extensions(&header, rest).unwrap_or_default() };
+    let waiting = extensions.iter().find(|extension| extension.tag == EXTENSION_WAITING);
+    if let Some(Ok((waiting, _))) = waiting.map(|extension| decode_body(extension.bytes)) {
+        status.waiting = waiting;
+    }
+}
+
+/// Records an allocation that was made elsewhere, also above capacity. The reply is a
+/// [`PlaceReply`](super::PlaceReply).
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AdoptRequest {
+    /// The node, by name.
+    #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
+    pub node: String,
+    /// Cores, in 1/10 000.
+    pub cpu: i64,
+    /// MiB, in 1/10 000.
+    pub memory: i64,
+    /// GPU devices, in 1/10 000: less than one, or whole.
+    pub gpu: i64,
+    /// Custom resources.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
+    pub custom: Vec<NamedAmount>,
+    /// The GPU instances; chosen by the service if none are named.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
+    pub gpus: Vec<u8>,
+    /// Units of unit-instance kinds; chosen by the service for kinds that are not named.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Units, CUSTOM_RESOURCES_MAX>")]
+    pub units: Vec<NamedUnits>,
+    /// The name that its maker gave it, or empty: adopted again on this node under this name with
+    /// the same demand, it is answered and not recorded again.
+    #[serde(deserialize_with = "bounded::name::<_, field::ExternalId>")]
+    pub external_id: String,
+}
+
+/// Exchanges the capacity of some resources of a node, all or none. The reply is a
+/// [`NodesReply`](super::NodesReply) of one node. The next report of the node's agent overwrites it.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct SetResourcesRequest {
+    /// The node, by name.
+    #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
+    pub node: String,
+    /// `cpu`, `memory`, `gpu` or a custom kind that the service knows, each with its new total; 0
+    /// takes it away. What is in use beyond it is a shortfall.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Resources, { CUSTOM_RESOURCES_MAX + 3 }>")]
+    pub resources: Vec<NamedAmount>,
+}
+
+/// Asks for the books of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeBooksRequest {
+    /// The node, by name.
+    #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
+    pub node: String,
+}
+
+/// The books of one resource of a node, in 1/10 000:
+/// `available + allocated + held + reserved + unhealthy = total + shortfall`.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BookBody {
+    /// `cpu`, `memory`, `gpu` or a custom name.
+    #[serde(deserialize_with = "bounded::name::<_, field::Name>")]
+    pub name: String,
+    /// Capacity.
+    pub total: i64,
+    /// Free for new work.
+    pub available: i64,
+    /// Held by live allocations.
+    pub allocated: i64,
+    /// Held by undecided statements.
+    pub held: i64,
+    /// Of what is allocated, what is on its way out.
+    pub releasing: i64,
+    /// Promised out of what is releasing.
+    pub pipelined: i64,
+    /// Set aside for a reservation.
+    pub reserved: i64,
+    /// There, and not usable.
+    pub unhealthy: i64,
+    /// In use beyond capacity.
+    pub shortfall: i64,
+    /// Asked for by waiting requests whose home the node is.
+    pub load: i64,
+}
+
+/// One instance of a GPU or of a unit-instance kind, in 1/10 000.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct InstanceBody {
+    /// `gpu` or a custom name.
+    #[serde(deserialize_with = "bounded::name::<_, field::Name>")]
+    pub name: String,
+    /// Its id on the node.
+    pub instance: u8,
+    /// Its free part.
+    pub available: u32,
+    /// What allocations hold of it.
+    pub allocated: u32,
+    /// What of that is beyond the whole instance.
+    pub shortfall: u32,
+}
+
+/// The books of a node.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodeBooksReply {
+    /// Its id.
+    pub node: u64,
+    /// Live allocations.
+    pub allocations: u32,
+    /// Per resource.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Resources, { RESOURCE_KINDS_MAX + 3 }>")]
+    pub resources: Vec<BookBody>,
+    /// The instances, per resource that has any.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Instances, INSTANCES_MAX>")]
+    pub instances: Vec<InstanceBody>,
+}

@@ -1,0 +1,131 @@
+//! Placements and releases on their way from a connection to its port.
+
+use std::rc::Rc;
+
+use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
+use wharf_core::router::PortRequest;
+use wharf_core::time::Time;
+
+use super::connection::ConnectionState;
+use super::io_thread::Io;
+use super::operation::{Complete, Operation, Parts};
+use super::wait;
+use crate::convert::{fault_reply, placement_request};
+use crate::protocol::{
+    Fault, Kind, MODE_WAIT_UNTIL, PlaceReplyV2, PlaceRequestV2, Reason, ReasonCode, ReleaseBatch,
+    ReleaseBatchReply, ReleaseReply,
+};
+
+pub(super) fn enter(
+    io: &Io,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    parts: Parts,
+    started: Time,
+) -> usize {
+    io.enter(Operation { connection: Rc::clone(state), sequence, started, parts })
+}
+
+/// Waits until `parts` requests can enter the port, in order of arrival.
+pub(super) async fn take_room(io: &Io, parts: usize) {
+    let parts = u32::try_from(parts).expect("a batch is bounded");
+    if let Ok(room) = io.room.try_acquire_many(parts) {
+        return room.forget();
+    }
+    // What was submitted so far must be on its way before anybody waits for it.
+    io.port.borrow_mut().flush();
+    io.room.acquire_many(parts).await.expect("the room is never closed").forget();
+}
+
+pub(super) async fn handle_place(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    (sequence, version): (u64, u8),
+    request: PlaceRequestV2,
+    now: Time,
+) {
+    let defaults = io.shared.settings.load().placement_defaults();
+    let PlaceRequestV2 { request: asked, .. } = &request;
+    let waits = (asked.mode == MODE_WAIT_UNTIL)
+        .then_some(wait::Waits { priority: asked.priority, deadline: asked.deadline });
+    let request = {
+        let mut port = io.port.borrow_mut();
+        placement_request(request, port.catalog(), defaults)
+    };
+    match (request, waits) {
+        (Ok(request), Some(waits)) => wait::begin(io, state, (sequence, version), request, waits, now),
+        (Ok(request), None) => {
+            take_room(io, 1).await;
+            let operation = enter(io, state, sequence, Parts::Place(version), now);
+            io.submit(operation, 0, PortRequest::Place(request), now);
+        }
+        (Err(reply), _) => {
+            io.observe(Kind::Place, reply.reason, 0);
+            Complete::place(version, (*reply).into()).answer(state, Kind::Place, sequence);
+        }
+    }
+}
+
+pub(super) async fn handle_place_batch(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    (sequence, version): (u64, u8),
+    requests: Vec<PlaceRequestV2>,
+    now: Time,
+) {
+    debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
+    let defaults = io.shared.settings.load().placement_defaults();
+    let mut replies = Vec::with_capacity(requests.len());
+    let mut valid = Vec::with_capacity(requests.len());
+    {
+        let mut port = io.port.borrow_mut();
+        let catalog = port.catalog();
+        for (part, request) in requests.into_iter().enumerate() {
+            if request.request.mode == MODE_WAIT_UNTIL {
+                let message = "requests of a batch do not wait: give it a request of its own";
+                let fault = Fault::of_field(Reason::InvalidField, "mode", message);
+                replies.push(fault_reply(fault).into());
+                continue;
+            }
+            match placement_request(request, catalog, defaults) {
+                Ok(request) => {
+                    valid.push((part, request));
+                    replies.push(PlaceReplyV2::default());
+                }
+                Err(reply) => replies.push((*reply).into()),
+            }
+        }
+    }
+    if valid.is_empty() {
+        let complete = Complete::place_batch(version, replies);
+        complete.answer(state, Kind::PlaceBatch, sequence);
+        io.observe(Kind::PlaceBatch, ReasonCode::default(), 0);
+        return io.observe_parts(Kind::PlaceBatch, complete.part_reasons().into_iter());
+    }
+    take_room(io, valid.len()).await;
+    let operation =
+        enter(io, state, sequence, Parts::PlaceBatch { version, replies, left: valid.len() }, now);
+    for (part, request) in valid {
+        io.submit(operation, part, PortRequest::Place(request), now);
+    }
+}
+
+pub(super) async fn handle_release_batch(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    batch: ReleaseBatch,
+    now: Time,
+) {
+    if batch.requests.is_empty() {
+        state.reply(Kind::ReleaseBatch, sequence, &ReleaseBatchReply::default());
+        return io.observe(Kind::ReleaseBatch, ReasonCode::default(), 0);
+    }
+    let left = batch.requests.len();
+    take_room(io, left).await;
+    let replies = vec![ReleaseReply::default(); left];
+    let operation = enter(io, state, sequence, Parts::ReleaseBatch { replies, left }, now);
+    for (part, request) in batch.requests.into_iter().enumerate() {
+        io.submit(operation, part, PortRequest::Release(request.allocation.into()), now);
+    }
+}

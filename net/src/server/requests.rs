@@ -1,0 +1,171 @@
+//! A new request of a connection: what it asks, of its port or of the registrar, and how the
+//! registrar's answer becomes its reply.
+
+use std::rc::Rc;
+
+use wharf_core::router::PortRequest;
+use wharf_core::time::Time;
+
+use super::connection::ConnectionState;
+use super::io_thread::Io;
+use super::operation::Parts;
+use super::placing::{enter, handle_place, handle_place_batch, handle_release_batch, take_room};
+use super::reader::{BODY_VERSION, read_any_version, read_body, read_body_up_to};
+use super::registrar_task::{RegistrarReply, RegistrarRequest};
+use super::wait;
+use crate::codec::{Extension, FrameRef, encode_body};
+use crate::protocol::{
+    CancelReply, CancelRequest, DETAILS_VERSION, EXTENSION_WAITING, Fault, Kind, ListDetailsReply, ListReply,
+    PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchV2, PlaceRequest, PlaceRequestV2, Reason, ReasonCode,
+    ReleaseBatch, ReleaseRequest, StatusDetailsReply, Waiting,
+};
+
+/// Carries out a new request; a fault is the reply to it.
+pub(super) async fn handle_request(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    frame: &FrameRef<'_>,
+    now: Time,
+) -> Result<(), Fault> {
+    let (sequence, version) = (frame.header.sequence, frame.header.version);
+    let kind = Kind::from_number(frame.header.kind).ok_or_else(|| {
+        Fault::new(Reason::UnknownKind, format!("message kind {} is unknown to version 1", frame.header.kind))
+    })?;
+    match kind {
+        Kind::Hello => unreachable!("a second hello was refused before"),
+        Kind::Place => handle_place(io, state, (sequence, version), read_place(frame)?, now).await,
+        Kind::PlaceBatch => {
+            handle_place_batch(io, state, (sequence, version), read_batch(frame)?, now).await;
+        }
+        Kind::Release => {
+            let request: ReleaseRequest = read_body(frame)?;
+            take_room(io, 1).await;
+            let operation = enter(io, state, sequence, Parts::Release, now);
+            io.submit(operation, 0, PortRequest::Release(request.allocation.into()), now);
+        }
+        Kind::ReleaseBatch => {
+            let batch: ReleaseBatch = read_body(frame)?;
+            handle_release_batch(io, state, sequence, batch, now).await;
+        }
+        Kind::CancelWait => {
+            let request: CancelRequest = read_body(frame)?;
+            let waited = wait::cancel(io, state, request.sequence, now);
+            state.reply(kind, sequence, &CancelReply { waited });
+            io.observe(kind, ReasonCode::default(), 0);
+        }
+        _ => return ask_registrar(io, state, kind, frame, now).await,
+    }
+    Ok(())
+}
+
+fn read_place(frame: &FrameRef<'_>) -> Result<PlaceRequestV2, Fault> {
+    Ok(match frame.header.version {
+        PLACE_VERSION_PREFERENCES => read_any_version(frame)?,
+        _ => read_body_up_to::<PlaceRequest>(frame, PLACE_VERSION_PREFERENCES)?.into(),
+    })
+}
+
+fn read_batch(frame: &FrameRef<'_>) -> Result<Vec<PlaceRequestV2>, Fault> {
+    if frame.header.version == PLACE_VERSION_PREFERENCES {
+        return Ok(read_any_version::<PlaceBatchV2>(frame)?.requests);
+    }
+    let batch: PlaceBatch = read_body_up_to(frame, PLACE_VERSION_PREFERENCES)?;
+    Ok(batch.requests.into_iter().map(Into::into).collect())
+}
+
+/// Puts a request to the registrar; its reply follows when the registrar has answered.
+async fn ask_registrar(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    kind: Kind,
+    frame: &FrameRef<'_>,
+    now: Time,
+) -> Result<(), Fault> {
+    let request = match kind {
+        Kind::AddNodes => RegistrarRequest::Add(read_body(frame)?),
+        Kind::UpdateNodes => RegistrarRequest::Update(read_body(frame)?),
+        Kind::DrainNodes => RegistrarRequest::Drain(read_body(frame)?),
+        Kind::RemoveNodes => RegistrarRequest::Remove(read_body(frame)?),
+        Kind::ListNodes => RegistrarRequest::List(read_body_up_to(frame, DETAILS_VERSION)?),
+        Kind::Status => RegistrarRequest::Status(read_body_up_to(frame, DETAILS_VERSION)?),
+        Kind::Report => RegistrarRequest::Report(Box::new(read_body(frame)?)),
+        Kind::Heartbeat => RegistrarRequest::Heartbeat(read_body(frame)?),
+        Kind::Adopt => RegistrarRequest::Adopt(read_body(frame)?),
+        Kind::SetResources => RegistrarRequest::SetResources(read_body(frame)?),
+        Kind::NodeBooks => RegistrarRequest::Books(read_body(frame)?),
+        Kind::Hello
+        | Kind::Place
+        | Kind::PlaceBatch
+        | Kind::Release
+        | Kind::ReleaseBatch
+        | Kind::CancelWait => unreachable!("{kind:?} goes to the port"),
+    };
+    let (sequence, version) = (frame.header.sequence, frame.header.version);
+    let answer = io.registrar.ask(request).await?;
+    let (io, state) = (Rc::clone(io), Rc::clone(state));
+    tokio::task::spawn_local(async move {
+        let answer = answer.await.unwrap_or_else(|_| {
+            let gone = "the registrar is gone: the service is shutting down";
+            RegistrarReply::Fault(Fault::new(Reason::Unavailable, gone))
+        });
+        let reason = answer_with(&io, &state, kind, (sequence, version), answer);
+        io.observe(kind, reason, io.shared.now().nanos_since(now));
+    });
+    Ok(())
+}
+
+/// Makes the reply of what the registrar answered; its reason.
+fn answer_with(
+    io: &Io,
+    state: &ConnectionState,
+    kind: Kind,
+    (sequence, version): (u64, u8),
+    answer: RegistrarReply,
+) -> ReasonCode {
+    match answer {
+        RegistrarReply::Nodes(reply) => {
+            state.reply(kind, sequence, &reply);
+            io.observe_parts(kind, reply.replies.iter().map(|reply| reply.reason));
+        }
+        RegistrarReply::List(reply) if version == BODY_VERSION => {
+            let ListDetailsReply { nodes, more } = reply;
+            let nodes = nodes.into_iter().map(|node| node.status).collect();
+            state.reply(kind, sequence, &ListReply { nodes, more });
+        }
+        RegistrarReply::List(reply) => state.reply_version(kind, version, sequence, &reply),
+        RegistrarReply::Status(reply) => reply_status(state, version, sequence, &reply),
+        RegistrarReply::Report(reply) => {
+            state.reply(kind, sequence, &reply);
+            return reply.reason;
+        }
+        RegistrarReply::Heartbeat(reply) => {
+            state.reply(kind, sequence, &reply);
+            return reply.reason;
+        }
+        RegistrarReply::Books(reply) => state.reply(kind, sequence, &*reply),
+        RegistrarReply::Adopted(reply) => {
+            state.reply_placed(kind, BODY_VERSION, sequence, &*reply, [&*reply]);
+            return reply.reason;
+        }
+        RegistrarReply::Fault(fault) => {
+            state.reply_fault(kind.number(), sequence, &fault);
+            return fault.reason;
+        }
+        RegistrarReply::Exported(_) => unreachable!("no connection asks for an export"),
+    }
+    ReasonCode::default()
+}
+
+/// What waits stands in an extension, whatever the version of the body.
+fn reply_status(state: &ConnectionState, version: u8, sequence: u64, reply: &StatusDetailsReply) {
+    let status = &reply.status;
+    let mut waiting = Vec::new();
+    encode_body(&status.waiting, &mut waiting);
+    let extension = [Extension { tag: EXTENSION_WAITING, bytes: &waiting }];
+    let extensions = if status.waiting == Waiting::default() { &[][..] } else { &extension };
+    if version == BODY_VERSION {
+        state.reply_extended(Kind::Status, version, sequence, extensions, status);
+    } else {
+        state.reply_extended(Kind::Status, version, sequence, extensions, reply);
+    }
+}

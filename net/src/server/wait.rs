@@ -1,0 +1,97 @@
+//! Placements that wait: how they begin, end early, and are answered.
+
+use std::rc::Rc;
+
+use wharf_core::limits::CONNECTION_WAITING_MAX;
+use wharf_core::registrar::Catalog;
+use wharf_core::request::PlacementRequest;
+use wharf_core::router::{PortReply, PortRequest, WaitEnd, WaitRequest};
+use wharf_core::time::Time;
+
+use super::connection::ConnectionState;
+use super::io_thread::Io;
+use super::operation::{Complete, Operation, Parts, place_reply, tag};
+use crate::convert::{fault_reply, refused_reply};
+use crate::protocol::{Fault, Kind, PlaceReply, PlaceReplyV2, Reason};
+
+/// How a wait ends early.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Waits {
+    /// Those of higher priority go first.
+    pub(super) priority: i32,
+    /// In ns of service time; 0 for ever.
+    pub(super) deadline: u64,
+}
+
+/// Begins to wait. Waiting requests take no room of those that are answered at once: neither of
+/// the connection nor of the port.
+pub(super) fn begin(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    (sequence, version): (u64, u8),
+    request: PlacementRequest,
+    waits: Waits,
+    now: Time,
+) {
+    let full = if state.waits.borrow().len() >= CONNECTION_WAITING_MAX {
+        Some(format!(
+            "{CONNECTION_WAITING_MAX} requests wait at this connection: cancel some, or ask again later"
+        ))
+    } else if io.port.borrow().can_wait() {
+        None
+    } else {
+        Some("as many requests wait at this service as can: ask again later, or without waiting".to_owned())
+    };
+    if let Some(message) = full {
+        let reply = fault_reply(Fault::of_field(Reason::LimitExceeded, "mode", message));
+        io.observe(Kind::Place, reply.reason, 0);
+        return Complete::place(version, reply.into()).answer(state, Kind::Place, sequence);
+    }
+    let until = if waits.deadline == 0 { Time(u64::MAX) } else { Time(waits.deadline) };
+    let parts = Parts::Wait(version);
+    let operation = Operation { connection: Rc::clone(state), sequence, started: now, parts };
+    let key = io.enter(operation);
+    state.waits.borrow_mut().insert(sequence, key);
+    let wait = WaitRequest { request, priority: waits.priority, until };
+    io.submit(key, 0, PortRequest::Wait(Box::new(wait)), now);
+}
+
+/// Ends the wait of one request; whether it waited still.
+pub(super) fn cancel(io: &Io, state: &ConnectionState, sequence: u64, now: Time) -> bool {
+    let key = state.waits.borrow().get(&sequence).copied();
+    if let Some(key) = key {
+        end(io, key, WaitEnd::Cancelled, now);
+    }
+    key.is_some()
+}
+
+/// Ends all waits of a connection that is read no more.
+pub(super) fn end_all(io: &Io, state: &ConnectionState, why: WaitEnd, now: Time) {
+    let keys: Vec<usize> = state.waits.borrow().values().copied().collect();
+    for key in keys {
+        end(io, key, why, now);
+    }
+}
+
+fn end(io: &Io, key: usize, why: WaitEnd, now: Time) {
+    let done = io.port.borrow_mut().end_wait(tag(key, 0), why, now);
+    if let Some((_, reply)) = done {
+        io.handle_reply(key, 0, reply, now);
+    }
+}
+
+/// The reply to a placement that waited.
+pub(super) fn wait_reply(reply: PortReply, catalog: &Catalog) -> PlaceReplyV2 {
+    let ended = match reply {
+        PortReply::WaitEnded(WaitEnd::Expired, verdict, refusal) => refused_reply(verdict, &refusal, catalog),
+        PortReply::WaitEnded(WaitEnd::Cancelled, verdict, refusal) => {
+            PlaceReply { reason: Reason::Cancelled.into(), ..refused_reply(verdict, &refusal, catalog) }
+        }
+        PortReply::WaitEnded(WaitEnd::Stopped, ..) => fault_reply(Fault::new(
+            Reason::ShuttingDown,
+            "the service stops, and what waits does not wait on: ask again once it is back",
+        )),
+        other => return place_reply(other, catalog),
+    };
+    ended.into()
+}

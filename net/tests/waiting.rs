@@ -1,0 +1,177 @@
+//! Placements that wait, over the wire: woken by what helps, ended by deadline, cancellation,
+//! disconnection and the end of the server, and never in the way of other requests.
+
+mod harness;
+
+use harness::{Peer, TestServer, add, ask, audit, granted, node, place, request, within};
+use wharf_core::limits::CONNECTION_WAITING_MAX;
+use wharf_net::client::Client;
+use wharf_net::protocol::{
+    CancelReply, CancelRequest, Kind, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason, Resume,
+    StatusRequest, Waiting,
+};
+
+fn waits(request: PlaceRequest) -> PlaceRequest {
+    PlaceRequest { mode: MODE_WAIT_UNTIL, ..request }
+}
+
+/// Looks until so many wait.
+async fn until_waiting(client: &Client, feasible: u64, infeasible: u64) {
+    let expected = Waiting { feasible, infeasible };
+    within(async {
+        while client.status(&StatusRequest::default()).await.expect("answered").waiting != expected {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_release_wakes_exactly_one() {
+    let server = TestServer::start(4);
+    let client = server.client().await;
+    add(&client, (0..8).map(|i| node(&format!("n{i}"), 4, 4096, 0)).collect()).await;
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(place(&client, &ask(4, 0, 0)).await.allocation);
+    }
+    let low = waits(ask(4, 0, 0));
+    let high = PlaceRequest { priority: 7, ..low.clone() };
+    let (_, first) = within(client.place_waiting(&low)).await.expect("sent");
+    until_waiting(&client, 1, 0).await;
+    let (_, second) = within(client.place_waiting(&high)).await.expect("sent");
+    until_waiting(&client, 2, 0).await;
+    within(client.release(held[3])).await.expect("answered");
+    granted(within(second).await.expect("answered"));
+    until_waiting(&client, 1, 0).await;
+    within(client.release(held[4])).await.expect("answered");
+    granted(within(first).await.expect("answered"));
+    until_waiting(&client, 0, 0).await;
+    assert!(audit(&client).await.books_hash.is_some());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_no_node_could_hold_is_taken_by_a_new_node() {
+    let server = TestServer::start(3);
+    let client = server.client().await;
+    add(&client, vec![node("small", 4, 4096, 0)]).await;
+    let (_, reply) = within(client.place_waiting(&waits(ask(16, 0, 0)))).await.expect("sent");
+    until_waiting(&client, 0, 1).await;
+    add(&client, vec![node("large", 16, 4096, 0)]).await;
+    assert_eq!(granted(within(reply).await.expect("answered")).node_name, "large");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn at_its_deadline_it_is_refused_with_the_reasons() {
+    let server = TestServer::start(3);
+    let client = server.client().await;
+    add(&client, vec![node("n", 4, 4096, 0)]).await;
+    place(&client, &ask(3, 0, 0)).await;
+    let now = within(client.status(&StatusRequest::default())).await.expect("answered").now;
+    let late = PlaceRequest { deadline: now + 1_000_000, ..waits(ask(4, 0, 0)) };
+    let reply = within(client.place(&late)).await.expect("answered");
+    assert_eq!(reply.reason, Reason::NoFitNow.into(), "{reply:?}");
+    let refusal = reply.refusal.expect("it says why");
+    assert_eq!(
+        (refusal.nodes, refusal.checks[0].resource.as_str(), refusal.checks[0].least_short),
+        (1, "cpu", 30_000)
+    );
+    // A deadline of the past asks once.
+    granted(
+        within(client.place(&PlaceRequest { deadline: 1, ..waits(ask(1, 0, 0)) })).await.expect("answered"),
+    );
+    let reply =
+        within(client.place(&PlaceRequest { deadline: 1, ..waits(ask(5, 0, 0)) })).await.expect("answered");
+    assert_eq!(reply.reason, Reason::Infeasible.into());
+    until_waiting(&client, 0, 0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn it_is_cancelled_by_its_sequence() {
+    let server = TestServer::start(3);
+    let client = server.client().await;
+    add(&client, vec![node("n", 4, 4096, 0)]).await;
+    place(&client, &ask(4, 0, 0)).await;
+    let (sequence, reply) = within(client.place_waiting(&waits(ask(1, 0, 0)))).await.expect("sent");
+    until_waiting(&client, 1, 0).await;
+    assert!(within(client.cancel_wait(sequence)).await.expect("answered").waited);
+    assert_eq!(within(reply).await.expect("answered").reason, Reason::Cancelled.into());
+    assert_eq!(within(client.cancel_wait(sequence)).await.expect("answered"), CancelReply { waited: false });
+    until_waiting(&client, 0, 0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_ends_its_waits_and_a_resumed_one_begins_them_anew() {
+    let server = TestServer::start(3);
+    let client = server.client().await;
+    add(&client, vec![node("n", 4, 4096, 0)]).await;
+    let held = place(&client, &ask(4, 0, 0)).await.allocation;
+    let (mut peer, opened) = Peer::open(&server).await;
+    peer.send(&request(Kind::Place, 1, &waits(ask(2, 0, 0)))).await;
+    until_waiting(&client, 1, 0).await;
+    peer.leave().await;
+    until_waiting(&client, 0, 0).await;
+    let resume = Resume { session: opened.session, token: opened.token };
+    let (mut peer, _) = Peer::resume(&server, Some(resume)).await;
+    peer.send(&request(Kind::Place, 1, &waits(ask(2, 0, 0)))).await;
+    until_waiting(&client, 1, 0).await;
+    within(client.release(held)).await.expect("answered");
+    granted(peer.frame().await.body::<PlaceReply>());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_stops_says_so_to_who_waits() {
+    let server = TestServer::start(2);
+    let client = server.client().await;
+    add(&client, vec![node("n", 1, 4096, 0)]).await;
+    let (_, reply) = within(client.place_waiting(&waits(ask(2, 0, 0)))).await.expect("sent");
+    until_waiting(&client, 0, 1).await;
+    let stopped = tokio::spawn(server.stop());
+    let reply = within(reply).await.expect("answered");
+    assert_eq!(reply.reason, Reason::ShuttingDown.into(), "{reply:?}");
+    assert!(!reply.fault.expect("it says why").message.is_empty());
+    within(stopped).await.expect("it stopped well");
+}
+
+/// More than a connection may have unanswered otherwise, and up to the bound.
+#[tokio::test]
+async fn waiting_requests_are_in_nobodys_way_and_bounded() {
+    let server = TestServer::start(2);
+    let client = server.client().await;
+    add(&client, vec![node("n", 8, 4096, 0)]).await;
+    let mut replies = Vec::new();
+    for _ in 0..CONNECTION_WAITING_MAX {
+        replies.push(within(client.place_waiting(&waits(ask(16, 0, 0)))).await.expect("sent").1);
+    }
+    until_waiting(&client, 0, CONNECTION_WAITING_MAX as u64).await;
+    let full = within(client.place(&waits(ask(16, 0, 0)))).await.expect("answered");
+    let fault = full.fault.expect("no more may wait");
+    assert_eq!((fault.reason, fault.field.as_str()), (Reason::LimitExceeded.into(), "mode"));
+    for _ in 0..100 {
+        let held = place(&client, &ask(1, 0, 0)).await.allocation;
+        within(client.release(held)).await.expect("answered");
+    }
+    add(&client, vec![node("large", 16, 4096, 0)]).await;
+    granted(within(replies.remove(0)).await.expect("the oldest is placed"));
+    until_waiting(&client, CONNECTION_WAITING_MAX as u64 - 1, 0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn requests_of_a_batch_do_not_wait() {
+    let server = TestServer::start(1);
+    let client = server.client().await;
+    let batch = PlaceBatch { requests: vec![waits(ask(1, 0, 0)), ask(1, 0, 0)] };
+    let replies = within(client.place_batch(&batch)).await.expect("answered").replies;
+    assert_eq!(replies[0].fault.as_ref().expect("refused").field, "mode");
+    assert_eq!(replies[1].reason, Reason::Infeasible.into());
+    let (mut peer, _) = Peer::open(&server).await;
+    let cancel = peer.call(Kind::CancelWait, 1, &CancelRequest { sequence: 77 }).await;
+    assert_eq!(cancel.body::<CancelReply>(), CancelReply { waited: false });
+    server.stop().await;
+}

@@ -1,0 +1,81 @@
+//! `wharf adopt`.
+
+use clap::Args;
+use wharf_core::resource::Amount;
+use wharf_net::protocol::{AdoptRequest, NamedUnits, PlaceReplyV2};
+
+use super::connect::{ConnectArgs, Usage};
+use super::{Ended, node, print};
+
+#[derive(Debug, Args)]
+pub(super) struct AdoptArgs {
+    /// The node that holds it, by name.
+    node: String,
+    /// Cores, such as 2 or 0.25.
+    #[arg(long, default_value = "0", allow_hyphen_values = true)]
+    cpu: Amount,
+    /// Memory in MiB, or with a unit: 512, 16GiB.
+    #[arg(long, value_parser = node::memory, default_value = "0", allow_hyphen_values = true)]
+    memory: Amount,
+    /// GPUs: whole ones, or a part of one such as 0.5.
+    #[arg(long, default_value = "0", allow_hyphen_values = true)]
+    gpu: Amount,
+    /// A custom resource, NAME=AMOUNT; may be given several times.
+    #[arg(long = "resource", value_name = "NAME=AMOUNT")]
+    resources: Vec<String>,
+    /// The GPU instances that it holds, such as 0,3; chosen if not given.
+    #[arg(long = "gpu-instances", value_delimiter = ',')]
+    gpus: Vec<u8>,
+    /// The units that it holds of a unit-instance resource, NAME=ID,ID; chosen if not given.
+    #[arg(long = "units", value_name = "NAME=IDS")]
+    units: Vec<String>,
+    /// The name that its maker gave it: adopted again under it, it is not recorded again.
+    #[arg(long, default_value = "")]
+    external_id: String,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+fn units(text: &str) -> Result<NamedUnits, Usage> {
+    let wrong = || Usage(format!("--units {text}: give NAME=ID,ID, such as npu=0,2"));
+    let (name, ids) = text.split_once('=').ok_or_else(wrong)?;
+    let instances =
+        ids.split(',').map(|id| id.trim().parse()).collect::<Result<_, _>>().map_err(|_| wrong())?;
+    Ok(NamedUnits { name: name.to_owned(), instances, part: 0 })
+}
+
+pub(super) async fn adopt(args: AdoptArgs) -> anyhow::Result<Ended> {
+    let request = AdoptRequest {
+        node: args.node,
+        cpu: args.cpu.units(),
+        memory: args.memory.units(),
+        gpu: args.gpu.units(),
+        custom: node::named_amounts("--resource", &args.resources)?,
+        gpus: args.gpus,
+        units: args.units.iter().map(|text| units(text)).collect::<Result<_, _>>()?,
+        external_id: args.external_id,
+    };
+    let client = args.connect.connect().await?;
+    let reply: PlaceReplyV2 = client.adopt(&request).await?.into();
+    client.close().await;
+    if args.connect.json {
+        print::json(&print::PlaceView::from(&reply))?;
+    } else {
+        print::place("adopted", &reply);
+    }
+    Ok(if reply.reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn units_are_read_by_name_and_id() {
+        let read = units("npu=0,2").unwrap();
+        assert_eq!((read.name.as_str(), &read.instances[..]), ("npu", &[0, 2][..]));
+        for broken in ["npu", "npu=", "npu=x", "npu=256"] {
+            assert!(units(broken).is_err(), "{broken}");
+        }
+    }
+}

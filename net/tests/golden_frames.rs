@@ -5,8 +5,7 @@
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wharf_net::codec::{
-    FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, HEADER_BYTES, Header, decode_body, decode_frame, encode_body,
-    encode_frame,
+    FLAG_ERROR, FLAG_REPLY, HEADER_BYTES, Header, decode_body, decode_frame, encode_body, encode_frame,
 };
 use wharf_net::protocol::*;
 

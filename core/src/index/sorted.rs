@@ -54,8 +54,9 @@ impl<K: Key> Run<K> {
         for at in 1..STRIDE {
             stride += usize::from(self.keys[at * STRIDE] < key);
         }
-        let mut below = stride * STRIDE;
-        for at in below..below + STRIDE {
+        let start = stride * STRIDE;
+        let mut below = start;
+        for at in start..start + STRIDE {
             below += usize::from(self.keys[at & (ROOM - 1)] < key);
         }
         if below == ROOM || self.entry(below) >= (key, rank) {

@@ -30,7 +30,7 @@ impl RankKey {
         Self {
             selector: request.selector.clone(),
             rules: preferences.and_then(|preferences| preferences.rules.clone()),
-            avoid_gpu: preferences.is_some_and(|p| p.avoid_gpu) && request.demand.gpu == GpuRequest::None,
+            avoid_gpu: avoids_gpu(request),
         }
     }
 
@@ -50,9 +50,16 @@ impl RankKey {
     }
 }
 
+fn avoids_gpu(request: &PlacementRequest) -> bool {
+    let wished = request.preferences.as_ref().is_some_and(|preferences| preferences.avoid_gpu);
+    wished && request.demand.gpu == GpuRequest::None
+}
+
 /// The rank of one node for one request, without any kept ranking.
 pub(super) fn rank_of(request: &PlacementRequest, spec: &NodeSpec) -> Rank {
-    RankKey::of(request).rank(spec)
+    let preferences = request.preferences.as_deref();
+    let rules = preferences.and_then(|preferences| preferences.rules.as_deref());
+    Rank::of(request.selector.as_deref(), rules, avoids_gpu(request), spec)
 }
 
 /// The nodes of one rank.

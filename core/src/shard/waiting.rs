@@ -97,6 +97,13 @@ fn shape_hash(request: &PlacementRequest) -> u64 {
     for id in request.candidates.iter().flat_map(|ids| ids.iter()) {
         hasher.number(id.0);
     }
+    if let Some(preferences) = &request.preferences {
+        hasher.number(preferences.rules.as_ref().map_or(0, |rules| rules.hash()));
+        hasher.number(u64::from(preferences.avoid_gpu) | u64::from(preferences.affinity) << 1);
+        for id in preferences.nodes.iter() {
+            hasher.number(id.0);
+        }
+    }
     hasher.finish().0 as u64
 }
 

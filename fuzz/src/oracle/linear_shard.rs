@@ -363,7 +363,9 @@ impl LinearShard {
             unhealthy.extend(fault.iter().map(|fault| (instance, Arc::clone(fault))));
         }
         unhealthy.extend((report.gpus.len()..facts.gpus.len()).map(|i| (i as u8, DEVICE_GONE.into())));
-        let spec = NodeSpec { gpus: facts.gpus.len() as u8, ..report.spec.clone() };
+        // An agent has no say in taints.
+        let taints = node.registration.spec.taints.clone();
+        let spec = NodeSpec { gpus: facts.gpus.len() as u8, taints, ..report.spec.clone() };
         let updated = node.registration.spec != spec;
         if updated {
             node.update(spec);

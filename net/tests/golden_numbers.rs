@@ -1,6 +1,6 @@
 //! Numbers of the wire that never change their meaning: kinds, selectors of meaning, reasons.
 
-use wharf_net::codec::{FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY};
+use wharf_net::codec::{FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, HEADER_BYTES};
 use wharf_net::protocol::*;
 
 #[test]

@@ -51,6 +51,8 @@ pub struct LinearScan {
     accepted: HashMap<u64, Vec<Accepted>>,
     /// Where the last NextFit scan stopped.
     next_fit: usize,
+    /// Where Spread begins: after the node where the last search stopped, if any did.
+    spread: usize,
     rng: Rng,
     /// The fitting nodes of a Random scan: kept to be reused.
     fitting: Vec<u32>,
@@ -89,6 +91,7 @@ impl LinearScan {
             models: Vec::new(),
             accepted: HashMap::new(),
             next_fit: 0,
+            spread: 0,
             rng: Rng::new(seed),
             fitting: Vec::new(),
             fragmentation: FragmentationScan::default(),
@@ -172,7 +175,7 @@ impl LinearScan {
 
     /// The next NextFit scan starts at this node.
     pub fn go_on_from(&mut self, node: usize) {
-        self.next_fit = node;
+        self.stopped_at(node);
     }
 
     /// Gives back what a placement took.
@@ -194,15 +197,15 @@ impl LinearScan {
                 let start = self.next_fit;
                 let ahead = first_from(&self.records[start..]).map(|at| start + at);
                 let found = ahead.or_else(|| first_from(&self.records[..start]))?;
-                self.next_fit = found;
+                self.stopped_at(found);
                 Some(found)
             }
             Policy::Spread => {
                 // As NextFit, from the node after the last one.
-                let start = (self.next_fit + 1).min(self.records.len());
+                let start = self.spread.min(self.records.len());
                 let ahead = first_from(&self.records[start..]).map(|at| start + at);
                 let found = ahead.or_else(|| first_from(&self.records[..start]))?;
-                self.next_fit = found;
+                self.stopped_at(found);
                 Some(found)
             }
             Policy::Hybrid => unreachable!("a replay has no linear scan of it and says so"),
@@ -233,10 +236,10 @@ impl LinearScan {
             Policy::LeastFit => fitting.rev().max_by_key(rank),
             Policy::NextFit | Policy::Spread => {
                 // Spread goes on from the node after the last one.
-                let start = self.next_fit + usize::from(policy == Policy::Spread);
+                let start = if policy == Policy::Spread { self.spread } else { self.next_fit };
                 let first = fitting.next()?;
                 let ahead = if first >= start { Some(first) } else { fitting.find(|&node| node >= start) };
-                self.next_fit = ahead.unwrap_or(first);
+                self.stopped_at(ahead.unwrap_or(first));
                 Some(self.next_fit)
             }
             Policy::Random => {
@@ -246,6 +249,10 @@ impl LinearScan {
             Policy::Fgd | Policy::LeastStranded => unreachable!("found by what they strand"),
             Policy::Hybrid => unreachable!("there is no linear scan of it"),
         }
+    }
+
+    fn stopped_at(&mut self, node: usize) {
+        (self.next_fit, self.spread) = (node, node + 1);
     }
 
     fn find_least_fragmented(

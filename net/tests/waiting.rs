@@ -3,11 +3,12 @@
 
 mod harness;
 
-use harness::{Peer, TestServer, add, ask, audit, granted, node, place, request, within};
+use harness::{Peer, TestServer, add, ask, audit, granted, named, node, pair, place, request, within};
 use wharf_core::limits::CONNECTION_WAITING_MAX;
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    CancelReply, CancelRequest, Kind, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason, Resume,
+    CancelReply, CancelRequest, FallbackSelector, Kind, MODE_WAIT_UNTIL, Name, NodeBody, OPERATOR_IN,
+    PlaceBatch, PlaceBatchV2, PlaceReply, PlaceRequest, PlaceRequestV2, Reason, Resume, SelectorTerm,
     StatusRequest, Waiting,
 };
 
@@ -173,5 +174,40 @@ async fn requests_of_a_batch_do_not_wait() {
     let (mut peer, _) = Peer::open(&server).await;
     let cancel = peer.call(Kind::CancelWait, 1, &CancelRequest { sequence: 77 }).await;
     assert_eq!(cancel.body::<CancelReply>(), CancelReply { waited: false });
+    server.stop().await;
+}
+
+/// Requests of body version 2 wait with all their fallbacks, and their replies have the units.
+#[tokio::test]
+async fn requests_with_preferences_wait_too() {
+    let zone = |zone: &str| {
+        let values = vec![Name(zone.to_owned())];
+        vec![SelectorTerm { key: "zone".to_owned(), operator: OPERATOR_IN, values }]
+    };
+    let server = TestServer::start(3);
+    let client = server.client().await;
+    let body =
+        NodeBody { custom: vec![named("npu", 2)], labels: vec![pair("zone", "b")], ..node("b", 4, 4096, 0) };
+    add(&client, vec![body]).await;
+    let held = place(&client, &ask(4, 0, 0)).await;
+    let asked = PlaceRequest { custom: vec![named("npu", 1)], selectors: zone("a"), ..ask(1, 0, 0) };
+    let mut wanted = PlaceRequestV2::from(waits(asked.clone()));
+    wanted.preferences.fallbacks = ["c", "b"].map(|name| FallbackSelector { terms: zone(name) }).to_vec();
+    let (_, reply) = within(client.place_waiting_v2(&wanted)).await.expect("sent");
+    until_waiting(&client, 1, 0).await;
+    let details = within(client.status_details(&StatusRequest::default())).await.expect("answered");
+    assert_eq!(details.status.waiting, Waiting { feasible: 1, infeasible: 0 });
+    within(client.release(held.allocation)).await.expect("answered");
+    let reply = within(reply).await.expect("answered");
+    assert_eq!(reply.alternative, 2);
+    assert_eq!(granted(reply.reply).units[0].instances, [0]);
+    // At once and in batches of that version as well; in batches nothing waits.
+    let mut at_once = wanted.clone();
+    at_once.request = asked;
+    let batch = PlaceBatchV2 { requests: vec![ask(1, 0, 0).into(), at_once, wanted] };
+    let replies = within(client.place_batch_v2(&batch)).await.expect("answered").replies;
+    assert_eq!(granted(replies[1].reply.clone()).units[0].instances, [1]);
+    let fault = replies[2].reply.fault.as_ref().expect("a fault");
+    assert_eq!((fault.reason, fault.field.as_str()), (Reason::InvalidField.into(), "mode"));
     server.stop().await;
 }

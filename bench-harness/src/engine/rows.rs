@@ -129,7 +129,7 @@ impl Selection {
 pub fn fallback(policy: Policy) -> &'static str {
     match policy.name() {
         "least-fit" | "best-fit" => {
-            "the walk goes on, leaf by leaf, past buckets whose maxima exclude the request"
+            "nodes that fail exactly are refused one by one, once: a hint then lets the shape begin behind them"
         }
         "first-fit" | "next-fit" => {
             "the ordinal tree's runs of 16 nodes are scanned where their maxima suffice"

@@ -23,10 +23,10 @@ fn bits(value: u16) -> u32 {
 }
 
 impl Grid {
-    /// A grid for `nodes` nodes, up to these first two coordinates: about as many cells as nodes,
+    /// A grid for `nodes` nodes, up to these first two coordinates: half to one cell per node,
     /// fewer where the coordinates do not tell so many apart.
     pub(super) fn over(highest: (u16, u16), nodes: usize) -> Self {
-        let budget = nodes.next_power_of_two().trailing_zeros().max(BITS_MIN);
+        let budget = nodes.next_power_of_two().trailing_zeros().max(BITS_MIN + 1) - 1;
         let (rows, columns) = (bits(highest.0), bits(highest.1));
         let row_bits = rows.min(budget);
         // Rows of several values of the first coordinate cannot be cut by the second: the order is
@@ -37,7 +37,7 @@ impl Grid {
             row_bits,
             column_shift: if column_bits == 0 { 16 } else { columns - column_bits },
             column_bits,
-            nodes: 1 << budget,
+            nodes: 2 << budget,
         }
     }
 

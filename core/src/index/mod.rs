@@ -18,6 +18,8 @@
 mod coordinate;
 pub use coordinate::{Coordinate, Dimension, Geometry, GeometryError, ResourceVector};
 mod grid;
+mod hints;
+pub use hints::Shape;
 mod key;
 mod level;
 mod marks;
@@ -220,11 +222,12 @@ impl DistBuckets {
         let [Some(first), others @ ..] = &mut self.trees[..] else {
             panic!("the first tree is built with the index");
         };
-        if !first.update(slot, &coordinate) {
-            return;
-        }
+        let moves = first.update(slot, &coordinate);
         for tree in others.iter_mut().flatten() {
             tree.update(slot, &coordinate);
+        }
+        if !moves {
+            return;
         }
         if let Some(ordinals) = &mut self.ordinals {
             ordinals.update(slot, &coordinate);
@@ -276,17 +279,21 @@ impl DistBuckets {
         visits: &mut Visits,
         accept: impl FnMut(Slot) -> bool,
     ) -> Option<Slot> {
-        self.select_in_order(0, policy, asked, candidates, state, visits, accept)
+        self.select_shape(None, 0, policy, asked, candidates, state, visits, accept)
     }
 
     /// As [`select`](Self::select), where LeastFit and BestFit compare coordinates in attribute
-    /// order number `order` of the geometry.
+    /// order number `order` of the geometry. `shape` tells what `accept` accepts, where that is the
+    /// same for every search of equal shape and changes only with an [`update`](Self::update),
+    /// [`insert`](Self::insert) or [`mark`](Self::mark) of the node: such searches go on where the
+    /// last one found the first.
     ///
     /// # Panics
     /// When the geometry has no such order.
     #[expect(clippy::too_many_arguments, reason = "what a search is given, each of another kind")]
-    pub fn select_in_order(
+    pub fn select_shape(
         &mut self,
+        shape: Option<&Shape>,
         order: usize,
         policy: Policy,
         asked: &ResourceVector,
@@ -308,10 +315,10 @@ impl DistBuckets {
         };
         let wanted = Wanted { lower: self.geometry.coordinate(asked), marks };
         match policy {
-            Policy::LeastFit => self.first(order, Direction::Greatest, &wanted, visits, &mut accept),
+            Policy::LeastFit => self.first(order, Direction::Greatest, &wanted, shape, visits, &mut accept),
             // By itself the index does not know of typical requests: nearest to them is to pack.
             Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
-                self.first(order, Direction::Smallest, &wanted, visits, &mut accept)
+                self.first(order, Direction::Smallest, &wanted, shape, visits, &mut accept)
             }
             Policy::FirstFit => self.ordinals().first_from(Ordinal(0), &wanted, visits, accept),
             Policy::NextFit => {
@@ -365,7 +372,7 @@ impl DistBuckets {
             Candidates::All => Marks::NONE,
         };
         let wanted = Wanted { lower: self.geometry.coordinate(asked), marks };
-        self.first(0, Direction::Greatest, &wanted, visits, &mut |slot, _| accept(slot)).is_some()
+        self.first(0, Direction::Greatest, &wanted, None, visits, &mut |slot, _| accept(slot)).is_some()
     }
 
     /// The first accepted node of the first leaf that holds one.
@@ -375,6 +382,7 @@ impl DistBuckets {
         order: usize,
         direction: Direction,
         wanted: &Wanted,
+        shape: Option<&Shape>,
         visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
@@ -383,10 +391,10 @@ impl DistBuckets {
             self.trees[order] = Some(OrderTree::build(&self.geometry, order, &entries, &self.ranks));
         }
         let tree = self.trees[order].as_mut().expect("built above");
-        tree.first(direction, wanted, &self.ranks, visits, accept)
+        tree.first(direction, wanted, shape, &self.ranks, visits, accept)
     }
 
-    /// As [`select_in_order`](Self::select_in_order), over few named slots.
+    /// As [`select_shape`](Self::select_shape), over few named slots.
     fn select_walking(
         &self,
         order: usize,

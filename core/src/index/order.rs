@@ -1,6 +1,7 @@
 //! One attribute order's tree: a bucket tree over keys as wide as the dimensions need.
 
 use super::coordinate::Geometry;
+use super::hints::Shape;
 use super::key::Key;
 use super::ranks::{Rank, Ranks};
 use super::tree::{BucketTree, Direction, Wanted};
@@ -85,6 +86,8 @@ impl OrderTree {
             let moves = known != Some(key);
             if moves {
                 tree.update(slot, key);
+            } else {
+                tree.touch(slot);
             }
             moves
         })
@@ -104,6 +107,7 @@ impl OrderTree {
         &mut self,
         direction: Direction,
         wanted: &Wanted,
+        shape: Option<&Shape>,
         ranks: &Ranks,
         visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
@@ -111,7 +115,7 @@ impl OrderTree {
         let order = self.order.as_ref();
         each!(&mut self.tree, tree => {
             let lower = Self::key(order, &wanted.lower);
-            tree.first(direction, (lower, wanted.marks), ranks, visits, accept)
+            tree.first(direction, (lower, wanted.marks), shape, ranks, visits, accept)
         })
     }
 

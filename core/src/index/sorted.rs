@@ -54,9 +54,8 @@ impl<K: Key> Run<K> {
         for at in 1..STRIDE {
             stride += usize::from(self.keys[at * STRIDE] < key);
         }
-        let start = stride * STRIDE;
-        let mut below = start;
-        for at in start..start + STRIDE {
+        let (first, mut below) = (stride * STRIDE, stride * STRIDE);
+        for at in first..first + STRIDE {
             below += usize::from(self.keys[at & (ROOM - 1)] < key);
         }
         if below == ROOM || self.entry(below) >= (key, rank) {

@@ -9,6 +9,7 @@
 //! at most one such visit per level.
 
 use super::grid::Grid;
+use super::hints::is_before;
 use super::key::Key;
 use super::level::Level;
 use super::ranks::{Rank, Ranks};
@@ -33,6 +34,8 @@ pub(super) struct Search<'a, K> {
     pub(super) ranks: &'a Ranks,
     /// By rank.
     pub(super) marks: &'a [Marks],
+    /// No entry before this one is accepted.
+    pub(super) begin: Option<(K, Rank)>,
     pub(super) best: Option<Found<K>>,
     pub(super) visits: &'a mut Visits,
 }
@@ -53,13 +56,16 @@ impl<K: Key> Search<'_, K> {
         accepted
     }
 
+    /// Whether an entry is known not to be accepted.
+    #[inline]
+    fn is_too_early(&self, key: K, rank: Rank) -> bool {
+        self.begin.is_some_and(|begin| is_before(self.direction, (key, rank), begin))
+    }
+
     /// Whether an entry, and all after it in the direction of the search, come after the best.
     #[inline]
     fn is_beaten(&self, key: K, rank: Rank) -> bool {
-        self.best.is_some_and(|best| match self.direction {
-            Direction::Smallest => (key, rank) >= (best.key, best.rank),
-            Direction::Greatest => key < best.key || key == best.key && rank >= best.rank,
-        })
+        self.best.is_some_and(|best| !is_before(self.direction, (key, rank), (best.key, best.rank)))
     }
 }
 
@@ -196,14 +202,25 @@ impl<K: Key> Stratum<K> {
             return;
         }
         let mut cells = self.grid.cell(search.lower)..self.grid.cells();
+        if let Some((key, _)) = search.begin {
+            match (self.grid.covers(key), search.direction) {
+                (true, Direction::Smallest) => cells.start = cells.start.max(self.grid.cell(key)),
+                (true, Direction::Greatest) => cells.end = self.grid.cell(key) + 1,
+                // Of a stratum that does not reach so far, each entry is looked at.
+                (false, _) => {}
+            }
+        }
         if let Some(best) = &search.best
             && self.grid.covers(best.key)
         {
             let cell = self.grid.cell(best.key);
             match search.direction {
-                Direction::Smallest => cells.end = cell + 1,
+                Direction::Smallest => cells.end = cells.end.min(cell + 1),
                 Direction::Greatest => cells.start = cells.start.max(cell),
             }
+        }
+        if cells.is_empty() {
+            return;
         }
         self.search_below(self.levels.len() - 1, 0, &cells, search, accept);
     }
@@ -361,7 +378,7 @@ fn smallest<K: Key>(
     accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
 ) -> bool {
     for (&key, &rank) in keys.iter().zip(ranks) {
-        if key.reaches(search.lower) {
+        if key.reaches(search.lower) && !search.is_too_early(key, rank) {
             if search.is_beaten(key, rank) {
                 return false;
             }
@@ -386,6 +403,9 @@ fn greatest<K: Key>(
         // The leaf of this key, from its first node on.
         let leaf = first_of_leaf(&keys[..=last]);
         for &rank in &ranks[leaf..=last] {
+            if search.is_too_early(key, rank) {
+                continue;
+            }
             if search.is_beaten(key, rank) {
                 return false;
             }
@@ -446,6 +466,9 @@ fn greatest_of_many<K: Key>(
                 continue;
             }
             for &rank in &run.ranks()[from..to] {
+                if search.is_too_early(key, rank) {
+                    continue;
+                }
                 if search.is_beaten(key, rank) {
                     return false;
                 }

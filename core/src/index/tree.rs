@@ -11,6 +11,7 @@
 //! what these offer. See [`stratum`](super::stratum).
 
 use super::coordinate::Steps;
+use super::hints::{Hints, REFUSED_MIN, Shape};
 use super::key::Key;
 use super::ranks::{Rank, Ranks};
 use super::stratum::{Search, Stratum};
@@ -65,6 +66,7 @@ pub(super) struct BucketTree<K> {
     pub(super) places: Vec<Place<K>>,
     /// By rank; empty while nobody has any.
     pub(super) marks: Vec<Marks>,
+    hints: Hints<K>,
 }
 
 /// Strata per step of the third coordinate: the steps of the fourth.
@@ -74,7 +76,7 @@ impl<K: Key> BucketTree<K> {
     /// An empty tree whose runs are cut at `room`.
     pub(super) fn new(room: usize, steps: [Steps; 2]) -> Self {
         let strata = (0..STEPS * STEPS).map(|_| Stratum::new(room)).collect();
-        Self { steps, strata, places: Vec::new(), marks: Vec::new() }
+        Self { steps, strata, places: Vec::new(), marks: Vec::new(), hints: Hints::new() }
     }
 
     /// The steps of a key in the third and the fourth dimension.
@@ -135,6 +137,16 @@ impl<K: Key> BucketTree<K> {
         let stratum = self.stratum(key);
         self.strata[stratum].insert(key, rank, marks, &self.marks);
         self.places[slot as usize] = Place::at(key, rank);
+        self.hints.came(key, rank);
+    }
+
+    /// A node that stays where it stands has other books: it may be accepted where it was not.
+    #[inline]
+    pub(super) fn touch(&mut self, slot: Slot) {
+        let place = self.places[slot as usize];
+        if let Some(rank) = place.rank() {
+            self.hints.came(place.key, rank);
+        }
     }
 
     /// Takes a node out.
@@ -169,6 +181,7 @@ impl<K: Key> BucketTree<K> {
         let key = self.places[slot as usize].key;
         let stratum = self.stratum(key);
         self.strata[stratum].mark(key, rank, marks);
+        self.hints.came(key, rank);
     }
 
     /// Gives `mark` to the nodes that `member` names, and takes it from all others.
@@ -180,25 +193,35 @@ impl<K: Key> BucketTree<K> {
         }
     }
 
-    /// The first accepted node of the first leaf that holds one.
+    /// The first accepted node of the first leaf that holds one. `shape` tells what is accepted,
+    /// where it is the same each time.
     #[inline]
     pub(super) fn first(
         &mut self,
         direction: Direction,
         (lower, wanted): (K, Marks),
+        shape: Option<&Shape>,
         ranks: &Ranks,
         visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
         let [third, fourth] = self.steps_of(lower);
-        let marks = &self.marks;
-        let mut search = Search { direction, lower, wanted, ranks, marks, best: None, visits };
+        let (marks, looked_at) = (&self.marks, visits.nodes);
+        let begin = shape.and_then(|shape| self.hints.begin(shape, direction));
+        let mut search =
+            Search { direction, lower, wanted, ranks, marks, begin, best: None, visits: &mut *visits };
         for step in third..STEPS {
             for stratum in &mut self.strata[step * STEPS + fourth..(step + 1) * STEPS] {
                 stratum.search(&mut search, accept);
             }
         }
-        search.best.map(|best| best.slot)
+        let best = search.best;
+        if let Some(shape) = shape
+            && visits.nodes - looked_at > REFUSED_MIN
+        {
+            self.hints.keep(shape, direction, lower, best.map(|best| (best.key, best.rank)));
+        }
+        best.map(|best| best.slot)
     }
 
     /// Bytes that its structures hold.
@@ -207,6 +230,7 @@ impl<K: Key> BucketTree<K> {
             + self.strata.capacity() * size_of::<Stratum<K>>()
             + self.places.capacity() * size_of::<Place<K>>()
             + self.marks.capacity() * size_of::<Marks>()
+            + self.hints.bytes()
     }
 
     /// Whether a node stands where its key says.

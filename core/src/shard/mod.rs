@@ -40,7 +40,9 @@ use std::sync::Arc;
 
 use crate::fragmentation::Fragmentation;
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
-use crate::index::{Candidates, DistBuckets, Geometry, Marks, PolicyState, ResourceVector, Slot, Visits};
+use crate::index::{
+    Candidates, DistBuckets, Geometry, Marks, PolicyState, ResourceVector, Shape, Slot, Visits,
+};
 use crate::node::{NodeRegistration, NodeSpec, NodeState, Selector};
 use crate::request::PlacementRequest;
 use crate::rng::Rng;
@@ -240,7 +242,16 @@ impl Shard {
             (None, None) => Candidates::All,
         };
         let demand = &request.demand;
-        self.index.select(
+        let same_each_time = named.is_none() && demand.custom.is_none();
+        let shape = same_each_time.then(|| Shape {
+            cpu: demand.cpu,
+            memory: demand.memory,
+            gpu: demand.gpu,
+            selector: request.selector.clone(),
+        });
+        self.index.select_shape(
+            shape.as_ref(),
+            0,
             request.policy,
             &asked,
             candidates,

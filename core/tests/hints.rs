@@ -1,0 +1,127 @@
+//! A search that begins where the last one for its shape ended finds what one from the start finds,
+//! whatever came, moved, gained, left or was marked in between.
+
+use wharf_core::ids::Ordinal;
+use wharf_core::index::{
+    Candidates, Dimension, DistBuckets, Geometry, Mark, Marks, PolicyState, ResourceVector, Shape, Slot,
+    Visits,
+};
+use wharf_core::request::Policy;
+use wharf_core::resource::{Amount, GpuRequest};
+use wharf_core::rng::Rng;
+
+const NODES: u32 = 300;
+const COARSE: u64 = 16;
+
+fn amount(units: u64) -> Amount {
+    Amount::try_from_units(units as i64).expect("a small amount")
+}
+
+/// Coarse steps: most nodes that a search is offered fail exactly.
+fn geometry() -> Geometry {
+    let dimensions = vec![(Dimension::Cpu, COARSE as i64), (Dimension::Memory, COARSE as i64)];
+    Geometry::new(dimensions).expect("two different dimensions").with_room(5)
+}
+
+fn available(rng: &mut Rng) -> ResourceVector {
+    let (cpu, memory) = (amount(rng.below(2 * COARSE)), amount(rng.below(2 * COARSE)));
+    ResourceVector { cpu, memory, ..ResourceVector::default() }
+}
+
+/// More than most nodes have, and in the last step that any has.
+fn asked(rng: &mut Rng) -> ResourceVector {
+    let much = |rng: &mut Rng| amount(COARSE + COARSE / 2 + rng.below(COARSE / 2));
+    ResourceVector { cpu: much(rng), memory: much(rng), ..ResourceVector::default() }
+}
+
+fn state() -> PolicyState {
+    PolicyState { next_fit: Ordinal(0), rng: Rng::new(1) }
+}
+
+struct Cluster {
+    index: DistBuckets,
+    free: Vec<Option<ResourceVector>>,
+}
+
+impl Cluster {
+    fn find(
+        &mut self,
+        shape: Option<&Shape>,
+        asked: &ResourceVector,
+        policy: Policy,
+        mark: Option<Mark>,
+    ) -> (Option<Slot>, u64) {
+        let (free, marks): (&[Option<ResourceVector>], Vec<bool>) = (
+            &self.free,
+            (0..NODES)
+                .map(|slot| {
+                    mark.is_none_or(|mark| {
+                        self.index.marks(slot).is_some_and(|marks| marks.hold(Marks::only(mark)))
+                    })
+                })
+                .collect(),
+        );
+        let candidates = mark.map_or(Candidates::All, Candidates::Marked);
+        let mut visits = Visits::default();
+        let accept = |slot: Slot| {
+            let fits = |free: &ResourceVector| free.cpu >= asked.cpu && free.memory >= asked.memory;
+            free[slot as usize].as_ref().is_some_and(fits) && marks[slot as usize]
+        };
+        let found =
+            self.index.select_shape(shape, 0, policy, asked, candidates, &mut state(), &mut visits, accept);
+        (found, visits.nodes)
+    }
+}
+
+#[test]
+fn a_hint_changes_no_answer() {
+    let mut rng = Rng::new(11);
+    let mut cluster = Cluster { index: DistBuckets::new(geometry()), free: vec![None; NODES as usize] };
+    let shapes: Vec<ResourceVector> = (0..8).map(|_| asked(&mut rng)).collect();
+    let mark = Mark::new(3);
+    let (mut with, mut without, mut found) = (0, 0, 0);
+    for round in 0..40_000u64 {
+        let slot = rng.below(u64::from(NODES)) as Slot;
+        let here = cluster.free[slot as usize];
+        match rng.below(6) {
+            0 if here.is_none() => {
+                let free = available(&mut rng);
+                let marks = if rng.below(2) == 0 { Marks::only(mark) } else { Marks::NONE };
+                cluster.index.insert(slot, Ordinal(u64::from(slot) + 1), &free, marks);
+                cluster.free[slot as usize] = Some(free);
+            }
+            1 if here.is_some() && rng.below(8) == 0 => {
+                cluster.index.remove(slot);
+                cluster.free[slot as usize] = None;
+            }
+            2 if here.is_some() => {
+                let marks = if rng.below(2) == 0 { Marks::only(mark) } else { Marks::NONE };
+                cluster.index.mark(slot, marks);
+            }
+            3 | 4 if here.is_some() => {
+                // Often within one step, so that the node stays in its bucket.
+                let free = match (here, rng.below(3)) {
+                    (Some(old), 0) => ResourceVector { cpu: amount((old.cpu.units() as u64) ^ 1), ..old },
+                    _ => available(&mut rng),
+                };
+                cluster.index.update(slot, &free);
+                cluster.free[slot as usize] = Some(free);
+            }
+            _ => {}
+        }
+        let asked = shapes[rng.below(shapes.len() as u64) as usize];
+        let policy = [Policy::BestFit, Policy::LeastFit][rng.below(2) as usize];
+        // Two shapes that differ in nothing but what the mark stands for.
+        let marked = rng.below(3) == 0;
+        let gpu = if marked { GpuRequest::Fraction(1) } else { GpuRequest::None };
+        let shape = Shape { cpu: asked.cpu, memory: asked.memory, gpu, selector: None };
+        let mark = marked.then_some(mark);
+        let (expected, cost) = cluster.find(None, &asked, policy, mark);
+        let (answer, hinted) = cluster.find(Some(&shape), &asked, policy, mark);
+        assert_eq!(answer, expected, "round {round}: {policy}, {asked:?}, marked: {marked}");
+        (with, without) = (with + hinted, without + cost);
+        found += u64::from(answer.is_some());
+    }
+    assert!(found > 10_000 && found < 39_000, "{found} searches found a node");
+    assert!(with * 4 < without * 3, "hints spare little: {with} nodes looked at, {without} without");
+}

@@ -3,9 +3,9 @@
 //! FGD (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
 //! Gradient Descent", USENIX ATC 2023) measures how much of a node's idle GPU the typical requests
 //! could not use, and places where that grows least; which device of the node is part of the
-//! choice. The [measure] is in integers, so every machine places the same.
+//! choice. The measure is in integers, so every machine places the same.
 //!
-//! No request looks at every node: the [search] keeps short lists per request shape and rates what
+//! No request looks at every node: the search keeps short lists per request shape and rates what
 //! changed since; what a node state is worth is remembered per distinct state. Nothing of this is
 //! durable: it is a function of the nodes and of the typical shapes. Typical shapes that are
 //! *learnt* are a function of the requests since the start, and are learnt anew after one.

@@ -8,7 +8,7 @@
 //! smallest cpu first, and no GPU there. So the nodes are cut into *strata* by the third and the
 //! fourth coordinate, four steps of each: a search looks only into strata that can serve the
 //! request, where what is left to find is the first node by two dimensions, and takes the best of
-//! what these offer. See [`stratum`](super::stratum).
+//! what these offer. See `stratum.rs`.
 
 use super::coordinate::Steps;
 use super::hints::{Hints, REFUSED_MIN, Shape};

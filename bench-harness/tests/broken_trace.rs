@@ -4,6 +4,7 @@
 
 use wharf_bench::replay::{Happening, ReplayError, ReplayOptions, Silent, events, replay_in_process};
 use wharf_bench::trace::{Trace, openb};
+use wharf_core::limits::PORT_IN_FLIGHT_MAX;
 use wharf_core::resource::{Amount, GpuRequest};
 use wharf_core::time::Time;
 
@@ -150,10 +151,12 @@ fn departures_need_times_and_staying_does_not() {
 fn options_that_cannot_be_are_refused() {
     let trace = trace("a,1,1,0,0\n");
     let refused = |options: ReplayOptions| replay_in_process(&trace, &options, &mut Silent).unwrap_err();
-    for in_flight in [0, 4097] {
+    for in_flight in [0, PORT_IN_FLIGHT_MAX + 1] {
         let error = refused(ReplayOptions { in_flight, ..ReplayOptions::default() });
-        assert!(matches!(error, ReplayError::InFlight { given, most: 4096 } if given == in_flight));
-        assert_names(&error.to_string(), &["in flight", "give 1 to 4096"]);
+        assert!(
+            matches!(error, ReplayError::InFlight { given, most: PORT_IN_FLIGHT_MAX } if given == in_flight)
+        );
+        assert_names(&error.to_string(), &["in flight", "give 1 to 3584"]);
     }
     for shards in [0, 257] {
         let error = refused(ReplayOptions { shards, ..ReplayOptions::default() });

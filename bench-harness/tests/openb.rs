@@ -11,6 +11,7 @@ mod traces;
 use traces::{CONSTRAINED, DEFAULT, Files, files, sample_files, verify_written};
 use wharf_bench::replay::{Replay, ReplayOptions, Silent, replay_in_process};
 use wharf_bench::verify::{Refusals, Verified};
+use wharf_core::limits::PORT_IN_FLIGHT_MAX;
 use wharf_core::request::Policy;
 
 /// Replays, writes the placements, re-reads and checks them.
@@ -75,7 +76,7 @@ fn on_one_shard_the_number_in_flight_changes_nothing() {
                 replay_and_verify(&files, &options, Refusals::AtTheirMoment).0.decisions
             };
             let one = run(1);
-            assert!(run(64) == one && run(4096) == one, "{policy}, departures {departures}");
+            assert!(run(64) == one && run(PORT_IN_FLIGHT_MAX) == one, "{policy}, departures {departures}");
         }
     }
 }

@@ -114,7 +114,7 @@ fn a_hint_changes_no_answer() {
         // Two shapes that differ in nothing but what the mark stands for.
         let marked = rng.below(3) == 0;
         let gpu = if marked { GpuRequest::Fraction(1) } else { GpuRequest::None };
-        let shape = Shape { cpu: asked.cpu, memory: asked.memory, gpu, selector: None };
+        let shape = Shape { cpu: asked.cpu, memory: asked.memory, gpu, set: None };
         let mark = marked.then_some(mark);
         let (expected, cost) = cluster.find(None, &asked, policy, mark);
         let (answer, hinted) = cluster.find(Some(&shape), &asked, policy, mark);

@@ -125,8 +125,8 @@ struct Scale {
     reciprocal: u64,
 }
 
-/// How a later dimension's coordinates fall into four steps, in order: what the tree is cut into
-/// strata by. Any monotone function would do; these are meant to tell apart what requests ask for.
+/// How a later dimension's coordinates fall into four steps, in order: what the tree tells
+/// classes by. Any monotone function would do; these are meant to tell apart what requests ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Steps {
     /// By powers of two: none, one, two to three, more.
@@ -271,7 +271,7 @@ impl Geometry {
         self.dimensions[usize::from(self.orders[order][0])].0
     }
 
-    /// How the third and the fourth dimension of attribute order `order` choose a stratum.
+    /// How the third and the fourth dimension of attribute order `order` tell a class.
     pub(super) fn steps(&self, order: usize) -> [Steps; 2] {
         [2, 3].map(|place| {
             let at = usize::from(self.orders[order][place]);

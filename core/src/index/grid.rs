@@ -68,6 +68,48 @@ impl Grid {
     }
 }
 
+/// By how many bits say the column, a word with a bit at the first column of each row.
+const ROWS: [u64; 7] =
+    [u64::MAX, u64::MAX / 3, u64::MAX / 15, u64::MAX / 255, u64::MAX / 65_535, u64::MAX / 0xFFFF_FFFF, 1];
+
+/// The cells of every row from one column on.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Columns {
+    /// Of the groups of sixty-four cells in which that column lies.
+    mask: u64,
+    /// Which of the groups of one row that is.
+    group: usize,
+    /// Groups of one row, less one.
+    last: usize,
+}
+
+impl Columns {
+    /// Those of sixty-four cells that are among them.
+    #[inline]
+    pub(super) fn of_group(&self, group: usize) -> u64 {
+        match (group & self.last).cmp(&self.group) {
+            std::cmp::Ordering::Less => 0,
+            std::cmp::Ordering::Equal => self.mask,
+            std::cmp::Ordering::Greater => u64::MAX,
+        }
+    }
+}
+
+impl Grid {
+    /// The cells of every row from the column of `key` on.
+    #[inline]
+    pub(super) fn columns_from<K: Key>(&self, key: K) -> Columns {
+        let column = u32::from(key.leading().1) >> self.column_shift;
+        if self.column_bits >= 6 {
+            let (group, last) = ((column >> 6) as usize, (1 << (self.column_bits - 6)) - 1);
+            return Columns { mask: u64::MAX << (column & 63), group, last };
+        }
+        let of_row = (1 << (1 << self.column_bits)) - 1;
+        let mask = (of_row & (u64::MAX << column)) * ROWS[self.column_bits as usize];
+        Columns { mask, group: 0, last: 0 }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -96,6 +138,16 @@ mod tests {
             let cells: Vec<usize> = keys.iter().map(|&key| grid.cell(key)).collect();
             prop_assert!(cells.is_sorted());
             prop_assert!(cells.iter().all(|&cell| cell < grid.cells()));
+            for &from in &keys {
+                let (columns, own) = (grid.columns_from(from), grid.cell(from));
+                prop_assert!(columns.of_group(own / 64) >> (own % 64) & 1 == 1);
+                for &other in &keys {
+                    let at = grid.cell(other);
+                    let column = |key: u64| u32::from(key.leading().1) >> grid.column_shift;
+                    let offered = columns.of_group(at / 64) >> (at % 64) & 1 == 1;
+                    prop_assert_eq!(offered, column(other) >= column(from));
+                }
+            }
         }
     }
 }

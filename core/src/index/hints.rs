@@ -3,27 +3,28 @@
 //! Nodes whose coordinate suffices and whose exact availability does not are what the tree cannot
 //! skip, and a policy that packs leaves many of them behind. A hint says of one request shape that
 //! no node before some entry is accepted; of a shape that fits nowhere it says so of all. It stays
-//! true while nodes only lose: whatever moves, grows, joins or is marked anew calls
-//! [`came`](Hints::came), which takes the hints back to it that it could serve, and only those.
+//! true while nodes only lose. Whatever moves, grows, joins or is marked anew calls
+//! [`came`](Hints::came), which writes it into a log; a hint that is asked for is taken back to what
+//! came since and it could serve, and only to that. So a movement costs the same however many hints
+//! are kept, and a hint that was not asked for during a whole log is forgotten.
 //!
 //! Source: the last leaf and the negative cache of the index's design; the first is also the idea of
 //! US patent 11,146,503.
 
-use std::sync::Arc;
-
 use super::key::Key;
 use super::ranks::Rank;
 use super::tree::Direction;
-use crate::node::Selector;
 use crate::resource::{Amount, GpuRequest};
 
-/// Hints that one tree keeps: each movement of a node looks at all of them.
-const KEPT: usize = 32;
+/// Places for hints in one tree: a shape has one of them.
+const PLACES: usize = 64;
+/// Movements that are remembered.
+const LOG: usize = 128;
 /// Nodes that a search refuses before its end is worth a hint.
 pub(super) const REFUSED_MIN: u64 = 4;
 
 /// What decides whether a node is accepted: two searches of equal shape accept the same nodes.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Cores.
     pub cpu: Amount,
@@ -31,18 +32,24 @@ pub struct Shape {
     pub memory: Amount,
     /// Devices.
     pub gpu: GpuRequest,
-    /// Terms on labels.
-    pub selector: Option<Arc<Selector>>,
+    /// The nodes that its selector leaves: a number that no other set of nodes has, or had before.
+    pub set: Option<std::num::NonZeroU64>,
 }
 
 impl Shape {
-    fn is(&self, other: &Self) -> bool {
-        let selectors = match (&self.selector, &other.selector) {
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a == b,
-            (None, None) => true,
-            _ => false,
+    /// The place of its hint.
+    #[inline]
+    fn place(&self, direction: Direction) -> usize {
+        const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
+        let gpu = match self.gpu {
+            GpuRequest::None => 0,
+            GpuRequest::Fraction(part) => 1 << 16 | u64::from(part),
+            GpuRequest::Whole(count) => 2 << 16 | u64::from(count),
         };
-        (self.cpu, self.memory, self.gpu) == (other.cpu, other.memory, other.gpu) && selectors
+        let set = self.set.map_or(0, std::num::NonZeroU64::get);
+        let words = [self.cpu.units() as u64, self.memory.units() as u64, gpu << 1 | direction as u64, set];
+        let hash = words.iter().fold(0u64, |hash, word| (hash.rotate_left(23) ^ word).wrapping_mul(SPREAD));
+        (hash >> (u64::BITS - PLACES.trailing_zeros())) as usize
     }
 }
 
@@ -51,16 +58,20 @@ struct Hint<K> {
     shape: Shape,
     direction: Direction,
     lower: K,
-    /// No entry before this one is accepted.
+    /// No entry before this one is accepted, of those that came up to `seen`.
     begin: (K, Rank),
+    seen: u64,
 }
 
 /// The hints of one tree.
 #[derive(Clone, Debug)]
 pub(super) struct Hints<K> {
-    kept: Vec<Hint<K>>,
-    /// The one that gives way next.
-    oldest: usize,
+    /// Empty until there is one.
+    places: Vec<Option<Hint<K>>>,
+    /// What came lately, by count.
+    log: [(K, Rank); LOG],
+    /// How often anything came.
+    came: u64,
 }
 
 /// Whether entry `a` comes before entry `b` in a search.
@@ -74,14 +85,29 @@ pub(super) fn is_before<K: Key>(direction: Direction, a: (K, Rank), b: (K, Rank)
 
 impl<K: Key> Hints<K> {
     pub(super) fn new() -> Self {
-        Self { kept: Vec::new(), oldest: 0 }
+        Self { places: Vec::new(), log: [(K::ZERO, 0); LOG], came: 0 }
     }
 
     /// Where a search for `shape` may begin.
     #[inline]
-    pub(super) fn begin(&self, shape: &Shape, direction: Direction) -> Option<(K, Rank)> {
-        let known = self.kept.iter().find(|hint| hint.direction == direction && hint.shape.is(shape))?;
-        Some(known.begin)
+    pub(super) fn begin(&mut self, shape: &Shape, direction: Direction) -> Option<(K, Rank)> {
+        if self.places.is_empty() {
+            return None;
+        }
+        let place = &mut self.places[shape.place(direction)];
+        let hint = place.as_mut().filter(|hint| hint.direction == direction && hint.shape == *shape)?;
+        if self.came - hint.seen > LOG as u64 {
+            *place = None;
+            return None;
+        }
+        for at in hint.seen..self.came {
+            let (key, rank) = self.log[at as usize % LOG];
+            if key.reaches(hint.lower) && is_before(direction, (key, rank), hint.begin) {
+                hint.begin = (key, rank);
+            }
+        }
+        hint.seen = self.came;
+        Some(hint.begin)
     }
 
     /// A search for `shape` went in vain up to `found`, or to the end.
@@ -90,33 +116,22 @@ impl<K: Key> Hints<K> {
             Direction::Smallest => (K::ABOVE_ALL, Rank::MAX),
             Direction::Greatest => (K::ZERO, Rank::MAX),
         };
+        if self.places.is_empty() {
+            self.places.resize(PLACES, None);
+        }
         let begin = found.unwrap_or(end);
-        if let Some(known) =
-            self.kept.iter_mut().find(|hint| hint.direction == direction && hint.shape.is(shape))
-        {
-            known.begin = begin;
-            return;
-        }
-        let hint = Hint { shape: shape.clone(), direction, lower, begin };
-        if self.kept.len() < KEPT {
-            self.kept.push(hint);
-        } else {
-            self.kept[self.oldest] = hint;
-            self.oldest = (self.oldest + 1) % KEPT;
-        }
+        self.places[shape.place(direction)] =
+            Some(Hint { shape: *shape, direction, lower, begin, seen: self.came });
     }
 
     /// A node stands at this entry now, or may be accepted there where it was not.
     #[inline]
     pub(super) fn came(&mut self, key: K, rank: Rank) {
-        for hint in &mut self.kept {
-            if key.reaches(hint.lower) && is_before(hint.direction, (key, rank), hint.begin) {
-                hint.begin = (key, rank);
-            }
-        }
+        self.log[self.came as usize % LOG] = (key, rank);
+        self.came += 1;
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.kept.capacity() * size_of::<Hint<K>>()
+        self.places.capacity() * size_of::<Option<Hint<K>>>()
     }
 }

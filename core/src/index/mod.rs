@@ -15,22 +15,24 @@
 //! (`core/tests/golden_distbuckets.rs`). That each policy answers as a linear scan does is
 //! checked by `fuzz/tests/index_against_oracle.rs`.
 
+mod cell;
+mod classes;
 mod coordinate;
 pub use coordinate::{Coordinate, Dimension, Geometry, GeometryError, ResourceVector};
 mod grid;
 mod hints;
 pub use hints::Shape;
 mod key;
-mod level;
 mod marks;
 pub use marks::{Mark, Marks};
 mod order;
 pub mod ordinal;
+mod plane;
 mod ranks;
 mod sorted;
-mod stratum;
 pub mod tree;
 mod tree_check;
+mod walk;
 
 use crate::ids::Ordinal;
 use crate::limits::RANDOM_DRAWS_MAX;

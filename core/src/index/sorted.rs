@@ -73,7 +73,7 @@ impl<K: Key> Run<K> {
         from
     }
 
-    fn insert(&mut self, key: K, rank: Rank) {
+    pub(super) fn insert(&mut self, key: K, rank: Rank) {
         let (at, len) = (self.place(key, rank), self.len());
         self.keys.copy_within(at..len, at + 1);
         self.ranks.copy_within(at..len, at + 1);
@@ -81,7 +81,7 @@ impl<K: Key> Run<K> {
         self.len += 1;
     }
 
-    fn remove(&mut self, key: K, rank: Rank) -> bool {
+    pub(super) fn remove(&mut self, key: K, rank: Rank) -> bool {
         let (at, len) = (self.place(key, rank), self.len());
         if at >= len || self.entry(at) != (key, rank) {
             return false;
@@ -111,13 +111,13 @@ pub(super) struct Runs<K> {
     highs: Vec<K>,
     /// At least the marks of each run.
     marks: Vec<Marks>,
-    /// Whether more may be said of a run than what it holds.
-    stale: Vec<bool>,
+    /// Whether a run's `highs` may say more than what it holds, and whether its `marks` may.
+    stale: Vec<[bool; 2]>,
 }
 
 impl<K: Key> Runs<K> {
     pub(super) fn of(run: Run<K>, marks: Marks) -> Self {
-        Self { highs: vec![high(run.keys())], runs: vec![run], marks: vec![marks], stale: vec![true] }
+        Self { highs: vec![high(run.keys())], runs: vec![run], marks: vec![marks], stale: vec![[true; 2]] }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Run<K>, K, Marks)> {
@@ -136,8 +136,8 @@ impl<K: Key> Runs<K> {
             let upper = self.runs[at].cut();
             self.highs.insert(at + 1, self.highs[at]);
             self.marks.insert(at + 1, self.marks[at]);
-            self.stale[at] = true;
-            self.stale.insert(at + 1, true);
+            self.stale[at] = [true; 2];
+            self.stale.insert(at + 1, [true; 2]);
             self.runs.insert(at + 1, upper);
             at = self.run_for(key, rank);
         }
@@ -149,7 +149,7 @@ impl<K: Key> Runs<K> {
     pub(super) fn remove(&mut self, key: K, rank: Rank) -> bool {
         let at = self.run_for(key, rank);
         let removed = self.runs[at].remove(key, rank);
-        self.stale[at] = true;
+        self.stale[at] = [self.stale[at][0] || self.highs[at].touches(key), true];
         if self.runs[at].len() == 0 {
             self.stale.remove(at);
             self.runs.remove(at);
@@ -162,7 +162,12 @@ impl<K: Key> Runs<K> {
     pub(super) fn mark(&mut self, key: K, rank: Rank, marks: Marks) {
         let at = self.run_for(key, rank);
         self.marks[at] = self.marks[at].or(marks);
-        self.stale[at] = true;
+        self.stale[at][1] = true;
+    }
+
+    /// The first run that may hold `key`: those before it hold smaller keys only.
+    pub(super) fn first_with(&self, key: K) -> usize {
+        self.runs.partition_point(|run| run.entry(run.len() - 1).0 < key)
     }
 
     pub(super) fn count(&self) -> usize {
@@ -181,14 +186,17 @@ impl<K: Key> Runs<K> {
 
     /// Puts right what is said of the runs; of their marks only when those of the nodes are given.
     pub(super) fn settle(&mut self, of: Option<&[Marks]>) {
-        for at in (0..self.runs.len()).filter(|&at| self.stale[at]) {
-            self.highs[at] = high(self.runs[at].keys());
-            if let Some(of) = of {
-                self.marks[at] = sum_of_marks(of, self.runs[at].ranks());
+        for (at, [stale, stale_marks]) in self.stale.iter_mut().enumerate() {
+            if *stale {
+                self.highs[at] = high(self.runs[at].keys());
+                *stale = false;
             }
-        }
-        if of.is_some() {
-            self.stale.fill(false);
+            if let Some(of) = of
+                && *stale_marks
+            {
+                self.marks[at] = sum_of_marks(of, self.runs[at].ranks());
+                *stale_marks = false;
+            }
         }
     }
 
@@ -196,7 +204,7 @@ impl<K: Key> Runs<K> {
         self.runs.capacity() * size_of::<Run<K>>()
             + self.highs.capacity() * size_of::<K>()
             + self.marks.capacity() * size_of::<Marks>()
-            + self.stale.capacity()
+            + self.stale.capacity() * size_of::<[bool; 2]>()
     }
 }
 
@@ -209,139 +217,4 @@ pub(super) fn high<K: Key>(keys: &[K]) -> K {
 pub(super) fn sum_of_marks(of: &[Marks], ranks: &[Rank]) -> Marks {
     let marks = |rank: &Rank| of.get(*rank as usize).copied().unwrap_or(Marks::NONE);
     if of.is_empty() { Marks::NONE } else { ranks.iter().fold(Marks::NONE, |all, rank| all.or(marks(rank))) }
-}
-
-/// Entries that stand in the cell's own record: most cells hold a few.
-const FEW: usize = 4;
-
-/// What stands in one cell, in order.
-#[derive(Clone, Debug)]
-pub(super) enum Cell<K> {
-    Few { len: u8, keys: [K; FEW], ranks: [Rank; FEW] },
-    One(Box<Run<K>>),
-    Many(Box<Runs<K>>),
-}
-
-const _: () = assert!(size_of::<Cell<u64>>() <= 64, "a cell is one cache line");
-
-impl<K: Key> Cell<K> {
-    pub(super) fn empty() -> Self {
-        Self::Few { len: 0, keys: [K::default(); FEW], ranks: [0; FEW] }
-    }
-
-    #[inline]
-    pub(super) fn is_empty(&self) -> bool {
-        matches!(self, Self::Few { len: 0, .. })
-    }
-
-    /// Puts an entry in; a run is cut at `room`.
-    #[inline]
-    pub(super) fn insert(&mut self, key: K, rank: Rank, marks: Marks, room: usize) {
-        match self {
-            Self::Few { len, keys, ranks } if usize::from(*len) < FEW => {
-                let mut at = usize::from(*len);
-                while at > 0 && (keys[at - 1], ranks[at - 1]) > (key, rank) {
-                    (keys[at], ranks[at]) = (keys[at - 1], ranks[at - 1]);
-                    at -= 1;
-                }
-                (keys[at], ranks[at]) = (key, rank);
-                *len += 1;
-            }
-            _ => self.insert_into_many(key, rank, marks, room),
-        }
-    }
-
-    fn insert_into_many(&mut self, key: K, rank: Rank, marks: Marks, room: usize) {
-        match self {
-            Self::Few { keys, ranks, .. } => {
-                let mut run = Run::new(keys, ranks);
-                run.insert(key, rank);
-                *self = Self::One(Box::new(run));
-            }
-            Self::One(run) if run.len() < room => run.insert(key, rank),
-            Self::One(run) => {
-                // What its nodes are marked with is not known here: nothing may be skipped until
-                // a search in vain has looked.
-                let mut runs = Runs::of((**run).clone(), Marks::ALL);
-                runs.insert(key, rank, marks, room);
-                *self = Self::Many(Box::new(runs));
-            }
-            Self::Many(runs) => runs.insert(key, rank, marks, room),
-        }
-    }
-
-    /// Takes an entry out; whether it was there.
-    #[inline]
-    pub(super) fn remove(&mut self, key: K, rank: Rank, room: usize) -> bool {
-        match self {
-            Self::Few { len, keys, ranks } => {
-                let held = usize::from(*len);
-                let Some(at) = (0..held).find(|&at| ranks[at] == rank && keys[at] == key) else {
-                    return false;
-                };
-                keys.copy_within(at + 1..held, at);
-                ranks.copy_within(at + 1..held, at);
-                *len -= 1;
-                true
-            }
-            _ => self.remove_from_many(key, rank, room),
-        }
-    }
-
-    fn remove_from_many(&mut self, key: K, rank: Rank, room: usize) -> bool {
-        let removed = match self {
-            Self::Few { .. } => false,
-            Self::One(run) => run.remove(key, rank),
-            Self::Many(runs) => runs.remove(key, rank),
-        };
-        // Half of each bound, so that one node coming and going does not convert twice.
-        match self {
-            Self::One(run) if run.len() <= FEW / 2 => {
-                let (mut keys, mut ranks, held) = ([K::default(); FEW], [0; FEW], run.len());
-                keys[..held].copy_from_slice(run.keys());
-                ranks[..held].copy_from_slice(run.ranks());
-                *self = Self::Few { len: held as u8, keys, ranks };
-            }
-            Self::Many(runs) => {
-                if let Some(only) = runs.only()
-                    && only.len() <= room / 2
-                {
-                    *self = Self::One(Box::new(only.clone()));
-                }
-            }
-            _ => {}
-        }
-        removed
-    }
-
-    /// Its entries as one run, unless they are many.
-    #[inline]
-    pub(super) fn run(&self) -> Result<(&[K], &[Rank]), &Runs<K>> {
-        match self {
-            Self::Few { len, keys, ranks } => {
-                let len = usize::from(*len).min(FEW);
-                Ok((&keys[..len], &ranks[..len]))
-            }
-            Self::One(run) => Ok((run.keys(), run.ranks())),
-            Self::Many(runs) => Err(runs),
-        }
-    }
-
-    pub(super) fn heap_bytes(&self) -> usize {
-        match self {
-            Self::Few { .. } => 0,
-            Self::One(_) => size_of::<Run<K>>(),
-            Self::Many(runs) => size_of::<Runs<K>>() + runs.bytes(),
-        }
-    }
-
-    pub(super) fn entries(&self) -> Vec<(K, Rank)> {
-        let pairs = |keys: &[K], ranks: &[Rank]| -> Vec<_> {
-            keys.iter().zip(ranks).map(|(&key, &rank)| (key, rank)).collect()
-        };
-        match self.run() {
-            Ok((keys, ranks)) => pairs(keys, ranks),
-            Err(runs) => runs.iter().flat_map(|(run, ..)| pairs(run.keys(), run.ranks())).collect(),
-        }
-    }
 }

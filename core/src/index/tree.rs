@@ -5,16 +5,17 @@
 //! leaves.
 //!
 //! Nodes that fail only in a later dimension are what a lexicographic walk stumbles over: the
-//! smallest cpu first, and no GPU there. So the nodes are cut into *strata* by the third and the
-//! fourth coordinate, four steps of each: a search looks only into strata that can serve the
-//! request, where what is left to find is the first node by two dimensions, and takes the best of
-//! what these offer. See `stratum.rs`.
+//! smallest cpu first, and no GPU there. So the third and the fourth coordinate, four steps of each,
+//! give every node a *class*, and what stands above the nodes says per class who may serve it. See
+//! `plane.rs`.
 
+use super::classes::Classifier;
 use super::coordinate::Steps;
 use super::hints::{Hints, REFUSED_MIN, Shape};
 use super::key::Key;
+use super::plane::Plane;
 use super::ranks::{Rank, Ranks};
-use super::stratum::{Search, Stratum};
+use super::walk::Search;
 use super::{Coordinate, Mark, Marks, Slot, Visits};
 
 /// Which leaves come first.
@@ -60,36 +61,19 @@ impl<K: Key> Place<K> {
 
 /// The tree over one attribute order.
 pub(super) struct BucketTree<K> {
-    /// How the third and the fourth coordinate choose the stratum.
-    steps: [Steps; 2],
-    pub(super) strata: Vec<Stratum<K>>,
+    classifier: Classifier,
+    pub(super) plane: Plane<K>,
     pub(super) places: Vec<Place<K>>,
     /// By rank; empty while nobody has any.
     pub(super) marks: Vec<Marks>,
     hints: Hints<K>,
 }
 
-/// Strata per step of the third coordinate: the steps of the fourth.
-const STEPS: usize = Steps::COUNT;
-
 impl<K: Key> BucketTree<K> {
     /// An empty tree whose runs are cut at `room`.
     pub(super) fn new(room: usize, steps: [Steps; 2]) -> Self {
-        let strata = (0..STEPS * STEPS).map(|_| Stratum::new(room)).collect();
-        Self { steps, strata, places: Vec::new(), marks: Vec::new(), hints: Hints::new() }
-    }
-
-    /// The steps of a key in the third and the fourth dimension.
-    #[inline]
-    fn steps_of(&self, key: K) -> [usize; 2] {
-        let (third, fourth) = key.later();
-        [self.steps[0].step(third), self.steps[1].step(fourth)]
-    }
-
-    #[inline]
-    fn stratum(&self, key: K) -> usize {
-        let [third, fourth] = self.steps_of(key);
-        third * STEPS + fourth
+        let (classifier, plane) = (Classifier::new(steps), Plane::new(room, steps));
+        Self { classifier, plane, places: Vec::new(), marks: Vec::new(), hints: Hints::new() }
     }
 
     /// The key of a node, if it stands in the tree.
@@ -105,8 +89,7 @@ impl<K: Key> BucketTree<K> {
 
     /// Per dimension at least the largest coordinate of any node.
     pub(super) fn highest(&mut self) -> Coordinate {
-        let live = self.strata.iter_mut().filter(|stratum| !stratum.is_empty());
-        live.fold(K::ZERO, |high, stratum| high.highest(stratum.sum().0)).coordinate()
+        self.plane.highest().coordinate()
     }
 
     /// Puts a node in.
@@ -134,8 +117,7 @@ impl<K: Key> BucketTree<K> {
 
     #[inline]
     fn stand(&mut self, slot: Slot, rank: Rank, key: K, marks: Marks) {
-        let stratum = self.stratum(key);
-        self.strata[stratum].insert(key, rank, marks, &self.marks);
+        self.plane.insert(key, rank, marks, &self.marks);
         self.places[slot as usize] = Place::at(key, rank);
         self.hints.came(key, rank);
     }
@@ -163,8 +145,7 @@ impl<K: Key> BucketTree<K> {
     fn leave(&mut self, slot: Slot) -> Rank {
         let place = self.places[slot as usize];
         let Some(rank) = place.rank() else { panic!("slot {slot} does not stand in the index") };
-        let stratum = self.stratum(place.key);
-        assert!(self.strata[stratum].remove(place.key, rank), "slot {slot} is not where it is said to stand");
+        assert!(self.plane.remove(place.key, rank), "slot {slot} is not where it is said to stand");
         rank
     }
 
@@ -179,16 +160,17 @@ impl<K: Key> BucketTree<K> {
     pub(super) fn mark(&mut self, slot: Slot, rank: Rank, marks: Marks) {
         self.set_marks(rank, marks);
         let key = self.places[slot as usize].key;
-        let stratum = self.stratum(key);
-        self.strata[stratum].mark(key, rank, marks);
+        self.plane.mark(key, rank, marks);
         self.hints.came(key, rank);
     }
 
     /// Gives `mark` to the nodes that `member` names, and takes it from all others.
     pub(super) fn assign(&mut self, mark: Mark, member: &impl Fn(Slot) -> bool) {
         for slot in 0..self.places.len() as Slot {
-            if let Some(rank) = self.places[slot as usize].rank() {
-                self.mark(slot, rank, self.marks(rank).with(mark, member(slot)));
+            let Some(rank) = self.places[slot as usize].rank() else { continue };
+            let (known, marks) = (self.marks(rank), self.marks(rank).with(mark, member(slot)));
+            if known != marks {
+                self.mark(slot, rank, marks);
             }
         }
     }
@@ -205,17 +187,19 @@ impl<K: Key> BucketTree<K> {
         visits: &mut Visits,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
-        let [third, fourth] = self.steps_of(lower);
-        let (marks, looked_at) = (&self.marks, visits.nodes);
+        let looked_at = visits.nodes;
         let begin = shape.and_then(|shape| self.hints.begin(shape, direction));
-        let mut search =
-            Search { direction, lower, wanted, ranks, marks, begin, best: None, visits: &mut *visits };
-        for step in third..STEPS {
-            for stratum in &mut self.strata[step * STEPS + fourth..(step + 1) * STEPS] {
-                stratum.search(&mut search, accept);
-            }
-        }
-        let best = search.best;
+        let mut search = Search {
+            direction,
+            lower,
+            class: self.classifier.class(lower),
+            wanted,
+            ranks,
+            marks: &self.marks,
+            begin,
+            visits: &mut *visits,
+        };
+        let best = self.plane.search(&mut search, accept);
         if let Some(shape) = shape
             && visits.nodes - looked_at > REFUSED_MIN
         {
@@ -226,8 +210,7 @@ impl<K: Key> BucketTree<K> {
 
     /// Bytes that its structures hold.
     pub(super) fn bytes(&self) -> usize {
-        self.strata.iter().map(Stratum::bytes).sum::<usize>()
-            + self.strata.capacity() * size_of::<Stratum<K>>()
+        self.plane.bytes()
             + self.places.capacity() * size_of::<Place<K>>()
             + self.marks.capacity() * size_of::<Marks>()
             + self.hints.bytes()
@@ -235,6 +218,6 @@ impl<K: Key> BucketTree<K> {
 
     /// Whether a node stands where its key says.
     pub(super) fn stands(&self, key: K, rank: Rank) -> bool {
-        self.strata[self.stratum(key)].holds(key, rank)
+        self.plane.holds(key, rank)
     }
 }

@@ -8,9 +8,7 @@ use super::tree::{BucketTree, Direction};
 impl<K: Key> BucketTree<K> {
     /// All nodes in order of key, then of rank.
     fn nodes(&self) -> Vec<(K, Rank)> {
-        let mut nodes: Vec<_> = self.strata.iter().flat_map(|stratum| stratum.entries()).collect();
-        nodes.sort_unstable();
-        nodes
+        self.plane.entries()
     }
 
     /// The leaves in order, each with its nodes in order of registration.
@@ -45,7 +43,7 @@ impl<K: Key> BucketTree<K> {
     /// # Errors
     /// What is wrong.
     pub(super) fn check(&self, ranks: &Ranks, nodes: usize) -> Result<(), String> {
-        let held: usize = self.strata.iter().map(|stratum| stratum.entries().len()).sum();
+        let held = self.plane.len();
         let placed = self.places.iter().filter(|place| place.rank.is_some()).count();
         if held != nodes || placed != nodes {
             return Err(format!("the tree holds {held} nodes, {placed} are placed, {nodes} expected"));
@@ -56,12 +54,9 @@ impl<K: Key> BucketTree<K> {
                 return Err(format!("slot {slot} is not in the cell where it is said to stand"));
             }
         }
-        for stratum in &self.strata {
-            if !stratum.entries().is_sorted_by(|a, b| a < b) {
-                return Err("the nodes of a stratum are out of order".to_owned());
-            }
-            stratum.check(&self.marks)?;
+        if !self.nodes().is_sorted_by(|a, b| a < b) {
+            return Err("the nodes are out of order".to_owned());
         }
-        Ok(())
+        self.plane.check(&self.marks)
     }
 }

@@ -5,6 +5,7 @@
 use std::sync::Arc;
 
 use super::command::{Adoption, Outcome, Placement, Rejection, ResourceKind};
+use super::ledger::Allocation;
 use super::{NodeState, Shard};
 use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::index::Slot;
@@ -95,7 +96,8 @@ impl Shard {
         self.follow_hybrid(slot);
         self.sums.allocate(&demand);
         self.sums.exceptions_changed(&self.nodes, slot);
-        self.ledger.insert(id, slot, demand, gpus, units.clone(), &mut self.nodes);
+        let allocation = Allocation { id, demand, gpus, units: units.clone(), node: slot };
+        self.ledger.insert(allocation, &mut self.nodes);
         if let Some(external_id) = external_id {
             self.adopted.enter(node, external_id, id);
         }

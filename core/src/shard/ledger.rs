@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use hashbrown::HashTable;
+use hashbrown::hash_table::Entry;
 
 use super::table::{NO_ALLOCATION, NodeTable};
 use crate::ids::AllocationId;
 use crate::index::Slot;
 use crate::memory;
-use crate::resource::{Demand, GpuAssignment, UnitAssignments};
+use crate::resource::{Amount, CustomAmounts, Demand, GpuAssignment, GpuRequest, UnitAssignments};
 
 /// Records of one page: pages are never moved or copied, so there is never room for twice the
 /// allocations that live.
@@ -23,31 +24,68 @@ pub(super) struct Allocation {
     /// The units of its unit-instance kinds: few have any.
     pub(super) units: Option<Arc<UnitAssignments>>,
     pub(super) node: Slot,
+}
+
+/// What few allocations have.
+#[derive(Clone, Debug)]
+struct Extra {
+    custom: Option<CustomAmounts>,
+    units: Option<Arc<UnitAssignments>>,
+}
+
+/// An allocation as it is kept: one cache line, because a release reads one that was written long ago,
+/// and its neighbours in the list of the node.
+#[derive(Clone, Debug)]
+#[repr(align(64))]
+struct Record {
+    id: AllocationId,
+    cpu: Amount,
+    memory: Amount,
+    extra: Option<Box<Extra>>,
+    gpu: GpuRequest,
+    gpus: GpuAssignment,
+    node: Slot,
     next: u32,
     previous: u32,
 }
 
-const _: () = assert!(
-    size_of::<Option<Allocation>>() <= 96,
-    "the records are the larger part of an allocation's 128 bytes"
-);
+const _: () = assert!(size_of::<Option<Record>>() == 64, "a record is one cache line");
+
+impl Record {
+    fn new(allocation: Allocation, next: u32) -> Self {
+        let Allocation { id, demand, gpus, units, node } = allocation;
+        let Demand { cpu, memory, gpu, custom } = demand;
+        let plain = custom.is_none() && units.is_none();
+        let extra = if plain { None } else { Some(Box::new(Extra { custom, units })) };
+        Self { id, cpu, memory, extra, gpu, gpus, node, next, previous: NO_ALLOCATION }
+    }
+
+    #[inline]
+    fn into_allocation(self) -> Allocation {
+        let (custom, units) = self.extra.map_or((None, None), |extra| (extra.custom, extra.units));
+        let demand = Demand { cpu: self.cpu, memory: self.memory, gpu: self.gpu, custom };
+        Allocation { id: self.id, demand, gpus: self.gpus, units, node: self.node }
+    }
+}
 
 /// All live allocations of a shard.
 #[derive(Default)]
 pub(super) struct Ledger {
-    pages: Vec<Vec<Option<Allocation>>>,
+    pages: Vec<Vec<Option<Record>>>,
     free: Vec<u32>,
     /// Records by the hash of their id: the id itself stands in the record.
     by_id: HashTable<u32>,
 }
 
-/// Sequences count up, so that they differ in the low bits: a multiplication takes those to the
-/// high bits, where the table looks for a tag, and the fold back to the low ones.
+/// Sequences of many partitions count up side by side: ids differ in a few low bits of either. The
+/// table takes the low bits for the place and the high ones for a tag, so both must depend on all.
 fn hash(id: AllocationId) -> u64 {
     const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
-    let key = id.sequence ^ u64::from(id.partition.0) << 48 ^ u64::from(id.incarnation.0) << 20;
-    let product = key.wrapping_mul(SPREAD);
-    product ^ product >> 32
+    const SPREAD_TOO: u64 = 0xD6E8_FEB8_6659_FD93;
+    let origin = u64::from(id.incarnation.0) << 16 | u64::from(id.partition.0);
+    let mixed = (id.sequence.wrapping_mul(SPREAD) ^ origin).wrapping_mul(SPREAD_TOO);
+    let folded = (mixed ^ mixed >> 32).wrapping_mul(SPREAD);
+    folded ^ folded >> 32
 }
 
 impl Ledger {
@@ -56,17 +94,17 @@ impl Ledger {
     }
 
     #[inline]
-    fn record(&self, at: u32) -> Option<&Allocation> {
+    fn record(&self, at: u32) -> Option<&Record> {
         self.pages.get(at as usize / PAGE)?.get(at as usize % PAGE)?.as_ref()
     }
 
     #[inline]
-    fn place_mut(&mut self, at: u32) -> &mut Option<Allocation> {
+    fn place_mut(&mut self, at: u32) -> &mut Option<Record> {
         &mut self.pages[at as usize / PAGE][at as usize % PAGE]
     }
 
     #[inline]
-    fn record_mut(&mut self, at: u32) -> &mut Allocation {
+    fn record_mut(&mut self, at: u32) -> &mut Record {
         self.place_mut(at).as_mut().expect("lists link live records")
     }
 
@@ -75,37 +113,33 @@ impl Ledger {
     }
 
     /// The live allocation of `id`.
-    pub(super) fn get(&self, id: AllocationId) -> Option<&Allocation> {
-        self.record(*self.by_id.find(hash(id), |&at| self.is(at, id))?)
+    pub(super) fn get(&self, id: AllocationId) -> Option<Allocation> {
+        let at = *self.by_id.find(hash(id), |&at| self.is(at, id))?;
+        self.record(at).cloned().map(Record::into_allocation)
     }
 
     /// Records an allocation that its node's books already hold.
-    pub(super) fn insert(
-        &mut self,
-        id: AllocationId,
-        node: Slot,
-        demand: Demand,
-        gpus: GpuAssignment,
-        units: Option<Arc<UnitAssignments>>,
-        nodes: &mut NodeTable,
-    ) {
-        let key = hash(id);
-        assert!(self.by_id.find(key, |&at| self.is(at, id)).is_none(), "allocation {id} is granted twice");
+    ///
+    /// # Panics
+    /// When its id is granted already.
+    pub(super) fn insert(&mut self, allocation: Allocation, nodes: &mut NodeTable) {
         let at = self.free.pop().unwrap_or_else(|| self.one_more());
-        let hot = nodes.hot_mut(node);
-        let next = hot.first_allocation;
-        hot.first_allocation = at;
+        let (id, hot) = (allocation.id, nodes.hot_mut(allocation.node));
+        let next = std::mem::replace(&mut hot.first_allocation, at);
         hot.allocations += 1;
-        *self.place_mut(at) =
-            Some(Allocation { id, demand, gpus, units, node, next, previous: NO_ALLOCATION });
+        *self.place_mut(at) = Some(Record::new(allocation, next));
         if next != NO_ALLOCATION {
             self.record_mut(next).previous = at;
         }
         let pages = &self.pages;
-        self.by_id.insert_unique(key, at, |&at| {
-            let record = pages[at as usize / PAGE][at as usize % PAGE].as_ref();
-            hash(record.expect("the table names live records").id)
-        });
+        let id_of = |at: &u32| {
+            let record = pages[*at as usize / PAGE][*at as usize % PAGE].as_ref();
+            record.expect("the table names live records").id
+        };
+        match self.by_id.entry(hash(id), |at| id_of(at) == id, |at| hash(id_of(at))) {
+            Entry::Vacant(place) => place.insert(at),
+            Entry::Occupied(_) => panic!("allocation {id} is granted twice"),
+        };
     }
 
     /// Room for one more record.
@@ -141,7 +175,7 @@ impl Ledger {
         if record.next != NO_ALLOCATION {
             self.record_mut(record.next).previous = record.previous;
         }
-        Some(record)
+        Some(record.into_allocation())
     }
 
     /// The allocations of one node, newest first.
@@ -149,7 +183,7 @@ impl Ledger {
         &'a self,
         node: Slot,
         nodes: &NodeTable,
-    ) -> impl Iterator<Item = &'a Allocation> {
+    ) -> impl Iterator<Item = Allocation> + use<'a> {
         let mut at = nodes.hot(node).first_allocation;
         std::iter::from_fn(move || {
             if at == NO_ALLOCATION {
@@ -157,14 +191,14 @@ impl Ledger {
             }
             let record = self.record(at).expect("lists link live records");
             at = record.next;
-            Some(record)
+            Some(record.clone().into_allocation())
         })
     }
 
     /// What each structure takes.
     pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
         let records: usize = self.pages.iter().map(Vec::capacity).sum();
-        let records = (records * size_of::<Option<Allocation>>()) as u64;
+        let records = (records * size_of::<Option<Record>>()) as u64;
         add("allocation records", records + memory::of_vec(&self.pages) + memory::of_vec(&self.free));
         add("allocations by id", self.by_id.allocation_size() as u64);
     }
@@ -184,5 +218,28 @@ impl Ledger {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Incarnation, PartitionId};
+
+    #[test]
+    fn sequences_side_by_side_spread_over_places_and_tags() {
+        let mut places = vec![0u32; 1 << 12];
+        let mut tags = vec![0u32; 1 << 7];
+        for partition in 0..256 {
+            for sequence in 1..=64 {
+                let id =
+                    AllocationId { incarnation: Incarnation(3), partition: PartitionId(partition), sequence };
+                places[(hash(id) & 0xFFF) as usize] += 1;
+                tags[(hash(id) >> 57) as usize] += 1;
+            }
+        }
+        // Four per place and 128 per tag are the means.
+        assert!(places.iter().all(|&ids| ids <= 20), "{:?}", places.iter().max());
+        assert!(tags.iter().all(|&ids| (64..=256).contains(&ids)), "{tags:?}");
     }
 }

@@ -49,10 +49,10 @@ use crate::rng::Rng;
 use crate::time::Time;
 use adoption::ExternalIds;
 use hybrid::HybridOrder;
-use ledger::Ledger;
+use ledger::{Allocation, Ledger};
 use ranked::Scope;
 use rankings::Rankings;
-use selectors::{SelectorSets, SetId};
+use selectors::{CandidateSet, SelectorSets, SetId};
 use sequences::Sequences;
 use sums::Sums;
 use table::NodeTable;
@@ -204,7 +204,9 @@ impl Shard {
         self.follow_hybrid(slot);
         self.sums.allocate(&request.demand);
         self.sums.placed += 1;
-        self.ledger.insert(id, slot, request.demand.clone(), gpus, units.clone(), &mut self.nodes);
+        let (demand, units_too) = (request.demand.clone(), units.clone());
+        let allocation = Allocation { id, demand, gpus, units: units_too, node: slot };
+        self.ledger.insert(allocation, &mut self.nodes);
         Outcome::Placed(Placement { node, allocation: id, gpus, alternative, units })
     }
 
@@ -247,7 +249,7 @@ impl Shard {
             cpu: demand.cpu,
             memory: demand.memory,
             gpu: demand.gpu,
-            selector: request.selector.clone(),
+            set: set.map(CandidateSet::number),
         });
         self.index.select_shape(
             shape.as_ref(),

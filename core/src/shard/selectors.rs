@@ -4,6 +4,7 @@
 //! search skips the buckets that hold none of its members. A mark only prunes: which node is
 //! chosen does not depend on who has one, so who has one may depend on what was asked before.
 
+use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::table::NodeTable;
@@ -27,6 +28,8 @@ pub(super) const MARKS_OF_RANKINGS: std::ops::Range<u8> = Mark::COUNT - 16..Mark
 /// The nodes whose labels satisfy one selector.
 pub(super) struct CandidateSet {
     selector: Arc<Selector>,
+    /// No other set has it, or had it before.
+    number: NonZeroU64,
     bits: Vec<u64>,
     len: usize,
     /// The members: always while they are few enough to be walked, never above `FEW_KEPT_MAX`.
@@ -43,6 +46,12 @@ impl CandidateSet {
     #[inline]
     pub(super) fn contains(&self, slot: Slot) -> bool {
         self.bits.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
+    }
+
+    /// Its number: no other set has it, or had it before.
+    #[inline]
+    pub(super) fn number(&self) -> NonZeroU64 {
+        self.number
     }
 
     /// The members, if there are few. "Few" is a function of their number alone: Random draws
@@ -100,12 +109,14 @@ pub(super) struct SelectorSets {
     /// The set that has each mark.
     marked: [Option<SetId>; MARKS_OF_RANKINGS.start as usize],
     uses: u64,
+    /// How many were ever made.
+    made: u64,
 }
 
 impl Default for SelectorSets {
     fn default() -> Self {
         let marked = [None; MARKS_OF_RANKINGS.start as usize];
-        Self { sets: Vec::new(), by_hash: FixedMap::default(), marked, uses: 0 }
+        Self { sets: Vec::new(), by_hash: FixedMap::default(), marked, uses: 0, made: 0 }
     }
 }
 
@@ -124,6 +135,11 @@ impl SelectorSets {
         (id, mark)
     }
 
+    fn next_number(&mut self) -> NonZeroU64 {
+        self.made += 1;
+        NonZeroU64::new(self.made).expect("counted from one")
+    }
+
     pub(super) fn at(&self, id: SetId) -> &CandidateSet {
         &self.sets[id.0]
     }
@@ -132,6 +148,7 @@ impl SelectorSets {
     fn make(&mut self, selector: &Arc<Selector>, same_hash: Option<SetId>, nodes: &NodeTable) -> SetId {
         let mut set = CandidateSet {
             selector: Arc::clone(selector),
+            number: self.next_number(),
             bits: Vec::new(),
             len: 0,
             few: Some(Vec::new()),

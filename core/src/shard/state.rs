@@ -2,6 +2,7 @@
 //! both trees) is not stored but rebuilt, so it cannot disagree with what is.
 
 use super::Shard;
+use super::ledger::Allocation;
 use crate::ids::PartitionId;
 use crate::node::NodeState;
 use crate::store::{AllocationRecord, NodeRecord, PartitionState, ShardState};
@@ -74,7 +75,8 @@ impl Shard {
             if let Some(external_id) = record.external_id {
                 self.adopted.enter(record.node, external_id, record.id);
             }
-            self.ledger.insert(record.id, slot, record.demand, record.gpus, record.units, &mut self.nodes);
+            let (id, demand, gpus, units) = (record.id, record.demand, record.gpus, record.units);
+            self.ledger.insert(Allocation { id, demand, gpus, units, node: slot }, &mut self.nodes);
             if self.nodes.state(slot) == NodeState::Ready {
                 self.index.update(slot, &self.nodes.available(slot));
             }

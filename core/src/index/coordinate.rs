@@ -239,7 +239,7 @@ impl Geometry {
         Ok(self)
     }
 
-    /// The same with runs that are cut at `room` entries, `4..=64`, instead of as late as they can:
+    /// The same with runs that are cut at `room` entries, `4..=32`, instead of as late as they can:
     /// for tests, in which few nodes then make many runs. No answer depends on it.
     #[must_use]
     pub fn with_room(mut self, room: usize) -> Self {

@@ -11,6 +11,7 @@
 //! Source: the last leaf and the negative cache of the index's design; the first is also the idea of
 //! US patent 11,146,503.
 
+use super::ResourceVector;
 use super::key::Key;
 use super::ranks::Rank;
 use super::tree::Direction;
@@ -37,6 +38,17 @@ pub struct Shape {
 }
 
 impl Shape {
+    /// Whether a node with this much available has as much as it asks.
+    #[inline]
+    fn fits(&self, available: &ResourceVector) -> bool {
+        let gpu = match self.gpu {
+            GpuRequest::None => true,
+            GpuRequest::Fraction(part) => part <= available.largest_gpu_part,
+            GpuRequest::Whole(count) => u16::from(count) <= available.whole_gpus,
+        };
+        self.cpu <= available.cpu && self.memory <= available.memory && gpu
+    }
+
     /// The place of its hint.
     #[inline]
     fn place(&self, direction: Direction) -> usize {
@@ -63,13 +75,22 @@ struct Hint<K> {
     seen: u64,
 }
 
+/// A node that stands at an entry now, or may be accepted there where it was not.
+#[derive(Clone, Copy, Debug)]
+struct Came<K> {
+    key: K,
+    rank: Rank,
+    /// None: not known, and it may be accepted by any shape.
+    available: Option<ResourceVector>,
+}
+
 /// The hints of one tree.
 #[derive(Clone, Debug)]
 pub(super) struct Hints<K> {
     /// Empty until there is one.
     places: Vec<Option<Hint<K>>>,
     /// What came lately, by count.
-    log: [(K, Rank); LOG],
+    log: Vec<Came<K>>,
     /// How often anything came.
     came: u64,
 }
@@ -85,7 +106,7 @@ pub(super) fn is_before<K: Key>(direction: Direction, a: (K, Rank), b: (K, Rank)
 
 impl<K: Key> Hints<K> {
     pub(super) fn new() -> Self {
-        Self { places: Vec::new(), log: [(K::ZERO, 0); LOG], came: 0 }
+        Self { places: Vec::new(), log: Vec::new(), came: 0 }
     }
 
     /// Where a search for `shape` may begin.
@@ -101,8 +122,12 @@ impl<K: Key> Hints<K> {
             return None;
         }
         for at in hint.seen..self.came {
-            let (key, rank) = self.log[at as usize % LOG];
-            if key.reaches(hint.lower) && is_before(direction, (key, rank), hint.begin) {
+            let Came { key, rank, available } = self.log[at as usize % LOG];
+            // Of the nodes before the hint most have a coordinate that suffices and still do not fit.
+            if is_before(direction, (key, rank), hint.begin)
+                && key.reaches(hint.lower)
+                && available.is_none_or(|available| hint.shape.fits(&available))
+            {
                 hint.begin = (key, rank);
             }
         }
@@ -124,14 +149,20 @@ impl<K: Key> Hints<K> {
             Some(Hint { shape: *shape, direction, lower, begin, seen: self.came });
     }
 
-    /// A node stands at this entry now, or may be accepted there where it was not.
+    /// A node stands at this entry now, or may be accepted there where it was not; what it has
+    /// available, where that is known.
     #[inline]
-    pub(super) fn came(&mut self, key: K, rank: Rank) {
-        self.log[self.came as usize % LOG] = (key, rank);
+    pub(super) fn came(&mut self, key: K, rank: Rank, available: Option<ResourceVector>) {
+        let came = Came { key, rank, available };
+        if self.log.len() < LOG {
+            self.log.push(came);
+        } else {
+            self.log[self.came as usize % LOG] = came;
+        }
         self.came += 1;
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.places.capacity() * size_of::<Option<Hint<K>>>()
+        self.places.capacity() * size_of::<Option<Hint<K>>>() + self.log.capacity() * size_of::<Came<K>>()
     }
 }

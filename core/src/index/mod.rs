@@ -224,9 +224,9 @@ impl DistBuckets {
         let [Some(first), others @ ..] = &mut self.trees[..] else {
             panic!("the first tree is built with the index");
         };
-        let moves = first.update(slot, &coordinate);
+        let moves = first.update(slot, &coordinate, available);
         for tree in others.iter_mut().flatten() {
-            tree.update(slot, &coordinate);
+            tree.update(slot, &coordinate, available);
         }
         if !moves {
             return;

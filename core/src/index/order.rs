@@ -5,7 +5,7 @@ use super::hints::Shape;
 use super::key::Key;
 use super::ranks::{Rank, Ranks};
 use super::tree::{BucketTree, Direction, Wanted};
-use super::{Coordinate, Mark, Marks, Slot, Visits};
+use super::{Coordinate, Mark, Marks, ResourceVector, Slot, Visits};
 use crate::ids::Ordinal;
 use crate::limits::DIMENSIONS_MAX;
 
@@ -68,7 +68,7 @@ impl OrderTree {
 
     pub(super) fn insert(&mut self, slot: Slot, rank: Rank, coordinate: &Coordinate, marks: Marks) {
         let order = self.order.as_ref();
-        each!(&mut self.tree, tree => tree.insert(slot, rank, Self::key(order, coordinate), marks));
+        each!(&mut self.tree, tree => tree.insert(slot, rank, Self::key(order, coordinate), marks, None));
     }
 
     pub(super) fn remove(&mut self, slot: Slot) {
@@ -77,7 +77,7 @@ impl OrderTree {
 
     /// Moves a node; whether that was needed.
     #[inline]
-    pub(super) fn update(&mut self, slot: Slot, coordinate: &Coordinate) -> bool {
+    pub(super) fn update(&mut self, slot: Slot, coordinate: &Coordinate, available: &ResourceVector) -> bool {
         let order = self.order.as_ref();
         each!(&mut self.tree, tree => {
             let key = Self::key(order, coordinate);
@@ -85,9 +85,9 @@ impl OrderTree {
             assert!(known.is_some(), "slot {slot} does not stand in the index");
             let moves = known != Some(key);
             if moves {
-                tree.update(slot, key);
+                tree.update(slot, key, available);
             } else {
-                tree.touch(slot);
+                tree.touch(slot, available);
             }
             moves
         })

@@ -281,8 +281,10 @@ impl<K: Key> Plane<K> {
             open &= !(1 << member);
             let at = group * 64 + member as usize;
             let found = if level == 0 {
+                let looked_at = search.visits.nodes;
                 let found = search.in_cell(&self.cells[at], accept);
-                if found.is_none() {
+                // Where nodes were looked at, what is said of the cell was not at fault.
+                if found.is_none() && search.visits.nodes == looked_at {
                     self.settle_cell(at, search);
                 }
                 found

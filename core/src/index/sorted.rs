@@ -5,10 +5,9 @@ use super::key::Key;
 use super::ranks::Rank;
 
 /// Most entries of one run.
-pub(super) const ROOM: usize = 64;
-/// Keys that are counted in one go.
+pub(super) const ROOM: usize = 32;
+/// Keys that are counted in one go: those of one cache line.
 const STRIDE: usize = 8;
-const _: () = assert!(ROOM == STRIDE * STRIDE, "two goes find any place");
 
 /// Entries in order. Beyond the last stand keys above all others.
 #[derive(Clone, Debug)]
@@ -46,12 +45,12 @@ impl<K: Key> Run<K> {
         (self.keys[at], self.ranks[at])
     }
 
-    /// How many entries are below that of `key` and `rank`. Two rounds of eight comparisons that
-    /// wait for nothing: a binary search would wait for each of its six.
+    /// How many entries are below that of `key` and `rank`. Two rounds of comparisons that wait for
+    /// nothing: a binary search would wait for each of its five.
     #[inline]
     fn place(&self, key: K, rank: Rank) -> usize {
         let mut stride = 0;
-        for at in 1..STRIDE {
+        for at in 1..ROOM / STRIDE {
             stride += usize::from(self.keys[at * STRIDE] < key);
         }
         let (first, mut below) = (stride * STRIDE, stride * STRIDE);
@@ -106,7 +105,9 @@ impl<K: Key> Run<K> {
 /// Many entries: runs, each before the next, with what a search asks of each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runs<K> {
-    runs: Vec<Run<K>>,
+    runs: Vec<Box<Run<K>>>,
+    /// The first entry of each run, where its place is looked for.
+    firsts: Vec<(K, Rank)>,
     /// Per field at least the largest key of each run.
     highs: Vec<K>,
     /// At least the marks of each run.
@@ -117,17 +118,18 @@ pub(super) struct Runs<K> {
 
 impl<K: Key> Runs<K> {
     pub(super) fn of(run: Run<K>, marks: Marks) -> Self {
-        Self { highs: vec![high(run.keys())], runs: vec![run], marks: vec![marks], stale: vec![[true; 2]] }
+        let (firsts, highs) = (vec![run.entry(0)], vec![high(run.keys())]);
+        Self { runs: vec![Box::new(run)], firsts, highs, marks: vec![marks], stale: vec![[true; 2]] }
     }
 
     pub(super) fn iter(&self) -> impl Iterator<Item = (&Run<K>, K, Marks)> {
         let summaries = self.highs.iter().zip(&self.marks);
-        self.runs.iter().zip(summaries).map(|(run, (&high, &marks))| (run, high, marks))
+        self.runs.iter().zip(summaries).map(|(run, (&high, &marks))| (&**run, high, marks))
     }
 
     /// The run in which an entry stands or belongs.
     fn run_for(&self, key: K, rank: Rank) -> usize {
-        self.runs.partition_point(|run| run.entry(0) <= (key, rank)).saturating_sub(1)
+        self.firsts.partition_point(|&first| first <= (key, rank)).saturating_sub(1)
     }
 
     pub(super) fn insert(&mut self, key: K, rank: Rank, marks: Marks, room: usize) {
@@ -138,10 +140,12 @@ impl<K: Key> Runs<K> {
             self.marks.insert(at + 1, self.marks[at]);
             self.stale[at] = [true; 2];
             self.stale.insert(at + 1, [true; 2]);
-            self.runs.insert(at + 1, upper);
+            self.firsts.insert(at + 1, upper.entry(0));
+            self.runs.insert(at + 1, Box::new(upper));
             at = self.run_for(key, rank);
         }
         self.runs[at].insert(key, rank);
+        self.firsts[at] = self.firsts[at].min((key, rank));
         self.highs[at] = self.highs[at].highest(key);
         self.marks[at] = self.marks[at].or(marks);
     }
@@ -150,9 +154,12 @@ impl<K: Key> Runs<K> {
         let at = self.run_for(key, rank);
         let removed = self.runs[at].remove(key, rank);
         self.stale[at] = [self.stale[at][0] || self.highs[at].touches(key), true];
-        if self.runs[at].len() == 0 {
+        if self.runs[at].len() > 0 {
+            self.firsts[at] = self.runs[at].entry(0);
+        } else {
             self.stale.remove(at);
             self.runs.remove(at);
+            self.firsts.remove(at);
             self.highs.remove(at);
             self.marks.remove(at);
         }
@@ -167,7 +174,10 @@ impl<K: Key> Runs<K> {
 
     /// The first run that may hold `key`: those before it hold smaller keys only.
     pub(super) fn first_with(&self, key: K) -> usize {
-        self.runs.partition_point(|run| run.entry(run.len() - 1).0 < key)
+        // The last one that begins before the key may end with it.
+        let at = self.firsts.partition_point(|first| first.0 < key).saturating_sub(1);
+        let run = &self.runs[at];
+        at + usize::from(run.entry(run.len() - 1).0 < key)
     }
 
     pub(super) fn count(&self) -> usize {
@@ -201,7 +211,9 @@ impl<K: Key> Runs<K> {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.runs.capacity() * size_of::<Run<K>>()
+        self.runs.capacity() * size_of::<Box<Run<K>>>()
+            + self.runs.len() * size_of::<Run<K>>()
+            + self.firsts.capacity() * size_of::<(K, Rank)>()
             + self.highs.capacity() * size_of::<K>()
             + self.marks.capacity() * size_of::<Marks>()
             + self.stale.capacity() * size_of::<[bool; 2]>()

@@ -16,7 +16,7 @@ use super::key::Key;
 use super::plane::Plane;
 use super::ranks::{Rank, Ranks};
 use super::walk::Search;
-use super::{Coordinate, Mark, Marks, Slot, Visits};
+use super::{Coordinate, Mark, Marks, ResourceVector, Slot, Visits};
 
 /// Which leaves come first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -96,13 +96,20 @@ impl<K: Key> BucketTree<K> {
     ///
     /// # Panics
     /// When it stands in the tree already.
-    pub(super) fn insert(&mut self, slot: Slot, rank: Rank, key: K, marks: Marks) {
+    pub(super) fn insert(
+        &mut self,
+        slot: Slot,
+        rank: Rank,
+        key: K,
+        marks: Marks,
+        available: Option<ResourceVector>,
+    ) {
         if self.places.len() <= slot as usize {
             self.places.resize(slot as usize + 1, Place::NOWHERE);
         }
         assert!(self.places[slot as usize].rank.is_none(), "slot {slot} stands in the index already");
         self.set_marks(rank, marks);
-        self.stand(slot, rank, key, marks);
+        self.stand(slot, rank, key, marks, available);
     }
 
     fn set_marks(&mut self, rank: Rank, marks: Marks) {
@@ -116,18 +123,18 @@ impl<K: Key> BucketTree<K> {
     }
 
     #[inline]
-    fn stand(&mut self, slot: Slot, rank: Rank, key: K, marks: Marks) {
+    fn stand(&mut self, slot: Slot, rank: Rank, key: K, marks: Marks, available: Option<ResourceVector>) {
         self.plane.insert(key, rank, marks, &self.marks);
         self.places[slot as usize] = Place::at(key, rank);
-        self.hints.came(key, rank);
+        self.hints.came(key, rank, available);
     }
 
     /// A node that stays where it stands has other books: it may be accepted where it was not.
     #[inline]
-    pub(super) fn touch(&mut self, slot: Slot) {
+    pub(super) fn touch(&mut self, slot: Slot, available: &ResourceVector) {
         let place = self.places[slot as usize];
         if let Some(rank) = place.rank() {
-            self.hints.came(place.key, rank);
+            self.hints.came(place.key, rank, Some(*available));
         }
     }
 
@@ -151,9 +158,9 @@ impl<K: Key> BucketTree<K> {
 
     /// Moves a node to `key`.
     #[inline]
-    pub(super) fn update(&mut self, slot: Slot, key: K) {
+    pub(super) fn update(&mut self, slot: Slot, key: K, available: &ResourceVector) {
         let rank = self.leave(slot);
-        self.stand(slot, rank, key, self.marks(rank));
+        self.stand(slot, rank, key, self.marks(rank), Some(*available));
     }
 
     /// Exchanges the marks of a node.
@@ -161,7 +168,7 @@ impl<K: Key> BucketTree<K> {
         self.set_marks(rank, marks);
         let key = self.places[slot as usize].key;
         self.plane.mark(key, rank, marks);
-        self.hints.came(key, rank);
+        self.hints.came(key, rank, None);
     }
 
     /// Gives `mark` to the nodes that `member` names, and takes it from all others.

@@ -129,11 +129,13 @@ impl<K: Key> Search<'_, K> {
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Found<K>> {
         for (run, high, marks) in runs.iter() {
-            if high.reaches(self.lower)
-                && marks.hold(self.wanted)
-                && let Some(found) = self.smallest(run.keys(), run.ranks(), accept)
-            {
-                return Some(found);
+            if !high.reaches(self.lower) || !marks.hold(self.wanted) {
+                continue;
+            }
+            self.visits.vertices += 1;
+            let found = self.smallest(run.keys(), run.ranks(), accept);
+            if found.is_some() {
+                return found;
             }
         }
         None
@@ -159,6 +161,7 @@ impl<K: Key> Search<'_, K> {
                 to = 0;
                 continue;
             };
+            self.visits.vertices += 1;
             let key = run.keys()[last];
             let first = runs.first_with(key);
             let leaf = runs.get(first).0.keys().partition_point(|&k| k < key);

@@ -1,6 +1,8 @@
 //! A search that begins where the last one for its shape ended finds what one from the start finds,
 //! whatever came, moved, gained, left or was marked in between.
 
+use std::num::NonZeroU64;
+
 use wharf_core::ids::Ordinal;
 use wharf_core::index::{
     Candidates, Dimension, DistBuckets, Geometry, Mark, Marks, PolicyState, ResourceVector, Shape, Slot,
@@ -113,8 +115,8 @@ fn a_hint_changes_no_answer() {
         let policy = [Policy::BestFit, Policy::LeastFit][rng.below(2) as usize];
         // Two shapes that differ in nothing but what the mark stands for.
         let marked = rng.below(3) == 0;
-        let gpu = if marked { GpuRequest::Fraction(1) } else { GpuRequest::None };
-        let shape = Shape { cpu: asked.cpu, memory: asked.memory, gpu, set: None };
+        let set = marked.then_some(NonZeroU64::MIN);
+        let shape = Shape { cpu: asked.cpu, memory: asked.memory, gpu: GpuRequest::None, set };
         let mark = marked.then_some(mark);
         let (expected, cost) = cluster.find(None, &asked, policy, mark);
         let (answer, hinted) = cluster.find(Some(&shape), &asked, policy, mark);

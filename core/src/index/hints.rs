@@ -20,11 +20,14 @@ use crate::resource::{Amount, GpuRequest};
 /// Places for hints in one tree: a shape has one of them.
 const PLACES: usize = 64;
 /// Movements that are remembered.
-const LOG: usize = 128;
+const LOG: usize = 1024;
+/// Movements per node refused that a hint may be behind: to catch up must cost less than to search.
+const BEHIND_PER_REFUSED: u64 = 8;
 /// Nodes that a search refuses before its end is worth a hint.
 pub(super) const REFUSED_MIN: u64 = 4;
 
-/// What decides whether a node is accepted: two searches of equal shape accept the same nodes.
+/// What decides whether a node is accepted: two searches of equal shape accept the same nodes, and
+/// none that has less than is asked here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Cores.
@@ -73,6 +76,8 @@ struct Hint<K> {
     /// No entry before this one is accepted, of those that came up to `seen`.
     begin: (K, Rank),
     seen: u64,
+    /// How many movements it may be behind.
+    patience: u64,
 }
 
 /// A node that stands at an entry now, or may be accepted there where it was not.
@@ -117,7 +122,7 @@ impl<K: Key> Hints<K> {
         }
         let place = &mut self.places[shape.place(direction)];
         let hint = place.as_mut().filter(|hint| hint.direction == direction && hint.shape == *shape)?;
-        if self.came - hint.seen > LOG as u64 {
+        if self.came - hint.seen > hint.patience {
             *place = None;
             return None;
         }
@@ -135,8 +140,13 @@ impl<K: Key> Hints<K> {
         Some(hint.begin)
     }
 
-    /// A search for `shape` went in vain up to `found`, or to the end.
-    pub(super) fn keep(&mut self, shape: &Shape, direction: Direction, lower: K, found: Option<(K, Rank)>) {
+    /// A search for `shape` that refused so many nodes went in vain up to `found`, or to the end.
+    pub(super) fn keep(
+        &mut self,
+        (shape, direction, lower): (&Shape, Direction, K),
+        refused: u64,
+        found: Option<(K, Rank)>,
+    ) {
         let end = match direction {
             Direction::Smallest => (K::ABOVE_ALL, Rank::MAX),
             Direction::Greatest => (K::ZERO, Rank::MAX),
@@ -145,8 +155,12 @@ impl<K: Key> Hints<K> {
             self.places.resize(PLACES, None);
         }
         let begin = found.unwrap_or(end);
-        self.places[shape.place(direction)] =
-            Some(Hint { shape: *shape, direction, lower, begin, seen: self.came });
+        let place = &mut self.places[shape.place(direction)];
+        let known = place.as_ref().filter(|hint| hint.direction == direction && hint.shape == *shape);
+        // What it spared before it spares again.
+        let patience =
+            (refused * BEHIND_PER_REFUSED).max(known.map_or(0, |hint| hint.patience)).min(LOG as u64);
+        *place = Some(Hint { shape: *shape, direction, lower, begin, seen: self.came, patience });
     }
 
     /// A node stands at this entry now, or may be accepted there where it was not; what it has

@@ -207,10 +207,12 @@ impl<K: Key> BucketTree<K> {
             visits: &mut *visits,
         };
         let best = self.plane.search(&mut search, accept);
-        if let Some(shape) = shape
-            && visits.nodes - looked_at > REFUSED_MIN
-        {
-            self.hints.keep(shape, direction, lower, best.map(|best| (best.key, best.rank)));
+        if let Some(shape) = shape {
+            let refused = visits.nodes - looked_at;
+            if refused > REFUSED_MIN {
+                let found = best.map(|best| (best.key, best.rank));
+                self.hints.keep((shape, direction, lower), refused, found);
+            }
         }
         best.map(|best| best.slot)
     }

@@ -94,7 +94,7 @@ struct Came<K> {
 pub(super) struct Hints<K> {
     /// Empty until there is one.
     places: Vec<Option<Hint<K>>>,
-    /// What came lately, by count.
+    /// What came lately, by count; empty as long.
     log: Vec<Came<K>>,
     /// How often anything came.
     came: u64,
@@ -153,6 +153,7 @@ impl<K: Key> Hints<K> {
         };
         if self.places.is_empty() {
             self.places.resize(PLACES, None);
+            self.log.resize(LOG, Came { key: K::ZERO, rank: 0, available: None });
         }
         let begin = found.unwrap_or(end);
         let place = &mut self.places[shape.place(direction)];
@@ -167,11 +168,9 @@ impl<K: Key> Hints<K> {
     /// available, where that is known.
     #[inline]
     pub(super) fn came(&mut self, key: K, rank: Rank, available: Option<ResourceVector>) {
-        let came = Came { key, rank, available };
-        if self.log.len() < LOG {
-            self.log.push(came);
-        } else {
-            self.log[self.came as usize % LOG] = came;
+        // Nobody looks back to before the first hint.
+        if !self.places.is_empty() {
+            self.log[self.came as usize % LOG] = Came { key, rank, available };
         }
         self.came += 1;
     }

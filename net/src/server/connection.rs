@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use quinn::{Connection, Incoming, SendStream, VarInt};
+use quinn::{Connection, Incoming, SendStream};
 use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -13,6 +13,7 @@ use tracing::{debug, info};
 use wharf_core::router::WaitEnd;
 use wharf_core::time::Time;
 
+use super::closing::close_at_once;
 use super::io_thread::Io;
 use super::reader::{BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body};
 use super::requests::handle_request;
@@ -175,7 +176,7 @@ pub(super) async fn serve_connection(io: Rc<Io>, incoming: Incoming) {
             u32::from(refused.reason.0)
         }
     };
-    connection.close(VarInt::from_u32(code), b"");
+    close_at_once(&connection, code, b"");
     // Relaxed: a statistic, nothing rests on it.
     counters.connections.fetch_sub(1, Ordering::Relaxed);
     debug!(%peer, "connection ended");

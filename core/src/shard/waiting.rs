@@ -239,7 +239,9 @@ impl Shard {
         let (node, turn, shape) = (copy.under_way.take(), copy.turn, copy.shape);
         let request = copy.request.clone();
         self.waiting.shapes[shape].armed.insert(turn);
+        self.fragmentation.set_retrying(true);
         let outcome = self.handle_place(&request);
+        self.fragmentation.set_retrying(false);
         if matches!(outcome, Outcome::Placed(_)) {
             self.waiting.remove(token);
             self.offer_again(node, None);

@@ -15,9 +15,10 @@ use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
 use crate::codec::{Extension, encode_body};
 use crate::protocol::{
-    CancelReply, CancelRequest, DETAILS_VERSION, EXTENSION_WAITING, Fault, Kind, ListDetailsReply, ListReply,
-    PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchV2, PlaceRequest, PlaceRequestV2, Reason, ReasonCode,
-    ReleaseBatch, ReleaseRequest, StatusDetailsReply, Waiting,
+    CancelReply, CancelRequest, DETAILS_VERSION, EXTENSION_UNHEALTHY, EXTENSION_WAITING, Fault, Kind,
+    ListDetailsReply, ListReply, PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchV2, PlaceRequest,
+    PlaceRequestV2, Reason, ReasonCode, ReleaseBatch, ReleaseRequest, StatusDetailsReply, Waiting,
+    unhealthy_extension,
 };
 
 /// Carries out a new request; a fault is the reply to it.
@@ -145,7 +146,13 @@ fn answer_with(
             state.reply(kind, sequence, &reply);
             return reply.reason;
         }
-        RegistrarReply::Books(reply) => state.reply(kind, sequence, &*reply),
+        RegistrarReply::Books(reply) => {
+            let mut unhealthy = Vec::new();
+            unhealthy_extension(&reply, &mut unhealthy);
+            let extension = [Extension { tag: EXTENSION_UNHEALTHY, bytes: &unhealthy }];
+            let extensions = if unhealthy.is_empty() { &[][..] } else { &extension };
+            state.reply_extended(kind, BODY_VERSION, sequence, extensions, &*reply);
+        }
         RegistrarReply::Adopted(reply) => {
             state.reply_placed(kind, BODY_VERSION, sequence, &*reply, [&*reply]);
             return reply.reason;

@@ -161,7 +161,9 @@ fn answer_with(
             state.reply_fault(kind.number(), sequence, &fault);
             return fault.reason;
         }
-        RegistrarReply::Exported(_) => unreachable!("no connection asks for an export"),
+        RegistrarReply::Learnt | RegistrarReply::Exported(_) => {
+            unreachable!("no connection asks for this alone")
+        }
     }
     ReasonCode::default()
 }

@@ -26,6 +26,7 @@ use crate::index::{Candidates, DistBuckets, ResourceVector, Slot, Visits};
 use crate::limits::WOKEN_PER_EVENT_MAX;
 use crate::map::FixedMap;
 use crate::memory;
+use crate::planted::{PlantedBug, is_planted};
 use crate::request::{Explain, PlacementRequest, Policy};
 use crate::resource::{Amount, Demand, GpuBooks};
 use crate::shard::custom::CustomBook;
@@ -168,7 +169,9 @@ impl Waiting {
         let copy = self.copies.get_mut(&turn.2).expect("an armed copy is parked");
         copy.under_way = Some(node);
         self.shapes[copy.shape].armed.remove(&turn);
-        self.woken.push(turn.2);
+        if !is_planted(PlantedBug::WakeUpForgotten) {
+            self.woken.push(turn.2);
+        }
     }
 }
 

@@ -6,8 +6,8 @@
 //! with the kept outcome and is not done again; one below the mark is refused.
 //!
 //! A placement that waits may be outstanding for hours while thousands of requests come and go. A
-//! client that says in its hello that it [acknowledges waits exactly](EXTENSION_ACKNOWLEDGED) lets
-//! its mark pass them: a wait that the mark passes stands *apart*, outside the window, from its
+//! client that says in its hello that it acknowledges waits exactly
+//! ([`EXTENSION_ACKNOWLEDGED`](crate::protocol::EXTENSION_ACKNOWLEDGED)) lets its mark pass them: a wait that the mark passes stands *apart*, outside the window, from its
 //! beginning to the acknowledgement that names it. What is said of it is kept as long; a wait that
 //! a lost connection interrupted may be asked again, whatever the mark is.
 //!
@@ -18,8 +18,6 @@ use std::collections::{BTreeMap, VecDeque};
 
 use wharf_core::ids::{Incarnation, SessionId};
 
-#[cfg(doc)]
-use crate::protocol::EXTENSION_ACKNOWLEDGED;
 use crate::protocol::{
     APART_MAX, DETACHED_KEPT_BYTES_MAX, SESSION_KEPT_BYTES_MAX, SessionToken, UNACKNOWLEDGED_MAX,
 };

@@ -85,7 +85,7 @@ impl Shard {
             if known.demand != demand {
                 return Err(Rejection::ExternalIdTaken { node, allocation: id });
             }
-            let (gpus, units) = (known.gpus, known.units.clone());
+            let (gpus, units) = (known.gpus, known.units);
             return Ok(Outcome::Adopted(Placement { node, allocation: id, gpus, alternative: 0, units }));
         }
         let gpus = self.adopted_gpus(slot, demand.gpu, gpus)?;

@@ -4,11 +4,11 @@
 //! them a little. Skips with a printed reason where the data are absent.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use wharf_bench::replay::{Decision, Replay, ReplayOptions, Silent, replay_in_process};
-use wharf_bench::trace::{Trace, openb};
+use wharf_bench::trace::{Trace, beside, openb};
 use wharf_core::request::Policy;
 use wharf_ops::typical_pods;
 
@@ -18,20 +18,10 @@ struct Sequence {
 }
 
 fn sequence() -> Option<Sequence> {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/openb");
-    let file = |name: &str| data.join(name);
-    let (nodes, pods) = (file("fgd_seed42_nodes.csv"), file("fgd_seed42_pods.csv"));
-    if !nodes.exists() || !pods.exists() {
-        assert!(
-            std::env::var_os("WHARF_REQUIRE_TRACE").is_none(),
-            "no FGD sequence at {}, and WHARF_REQUIRE_TRACE asks for it",
-            data.display()
-        );
-        println!("skipped: no FGD sequence at {}", data.display());
-        return None;
-    }
+    let [nodes, pods, base] =
+        beside::for_test(["fgd_seed42_nodes.csv", "fgd_seed42_pods.csv", "openb_pod_list_default.csv"])?;
     let trace = openb::read(&nodes, &pods).unwrap();
-    Some(Sequence { trace, base: file("openb_pod_list_default.csv") })
+    Some(Sequence { trace, base })
 }
 
 impl Sequence {

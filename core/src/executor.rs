@@ -19,8 +19,8 @@ use crate::shard::{Command, Outcome, Shard};
 use crate::sync::{AtomicBool, Ordering};
 use crate::time::Time;
 
+use crate::router::WokenBox;
 use crate::router::port::{Answer, Submission};
-use crate::router::wait::WokenBox;
 
 /// Where `now` comes from. Never goes back.
 pub trait Clock: Send {

@@ -21,6 +21,8 @@ pub const UNIT_INSTANCES_MAX: usize = 64;
 pub const CUSTOM_RESOURCES_MAX: usize = 32;
 /// Most custom resource kinds that a store learns.
 pub const RESOURCE_KINDS_MAX: usize = 4096;
+/// Kinds known, beyond which waiting requests teach a store no new ones: the rest is for nodes.
+pub const RESOURCE_KINDS_WAITED_MAX: usize = RESOURCE_KINDS_MAX / 2;
 /// Largest amount, in 1/10 000 of a unit: exact in a double, so that every client can hold it.
 pub const AMOUNT_MAX: i64 = 1 << 53;
 

@@ -9,7 +9,9 @@ pub enum Per {
     Node,
     /// Live allocations, at their highest number so far.
     Allocation,
-    /// Neither: kept selectors, partitions, resource kinds.
+    /// Waiting requests of which a copy is parked here.
+    Waiting,
+    /// None of these: kept selectors, partitions, resource kinds.
     Shard,
 }
 
@@ -41,6 +43,14 @@ pub fn of_map<K, V>(map: &FixedMap<K, V>) -> u64 {
     (places * (size_of::<(K, V)>() + 1)) as u64
 }
 
+/// A `BTreeMap` or `BTreeSet` of `len` entries of so many bytes, not what they point to: nodes of
+/// eleven entries of which six are used, as after insertions in order, and eight bytes per child.
+#[must_use]
+pub fn of_btree(len: usize, entry: usize) -> u64 {
+    let nodes = len.div_ceil(6);
+    (nodes * (11 * entry + 16 + 8)) as u64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -53,5 +63,6 @@ mod tests {
         map.extend((0..1000).map(|key| (key, 0)));
         // 2,048 places of 16 bytes and one: the next power of two above 1,000 / (7/8).
         assert_eq!(of_map(&map), 2048 * 17);
+        assert_eq!((of_btree(0, 8), of_btree(13, 8)), (0, 3 * 112));
     }
 }

@@ -11,6 +11,12 @@ pub enum PlantedBug {
     IndexStaleMaximum,
     /// NextFit starts behind the node of its last choice instead of at it.
     NextFitOneLate,
+    /// A waiting request is taken for woken, and its port is not told.
+    WakeUpForgotten,
+    /// A release on an unhealthy GPU instance makes its part available again.
+    ReleaseRevivesUnhealthy,
+    /// A node whose labels change keeps its ranks.
+    RankStaleAfterUpdate,
     /// The codec believes the length that an extension states (asked in wharf-net).
     ExtensionLengthUnchecked,
 }

@@ -21,7 +21,7 @@ use crate::registrar::{Catalog, Registrar, RegistrarState, TOPOLOGY_LABEL_DEFAUL
 use crate::resource::{Demand, GpuAssignment, NatureFixed, UnitAssignments};
 use crate::ring::{Doorbell, channel};
 use crate::rng::Rng;
-use crate::router::wait::WokenBox;
+use crate::router::WokenBox;
 use crate::router::{Port, PortLink, RoutingTable};
 use crate::shard::{HybridSettings, Shard, ShardConfig};
 use crate::time::Time;

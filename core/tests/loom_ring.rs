@@ -2,11 +2,14 @@
 //! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_ring --release`
 #![cfg(loom)]
 
-use std::sync::Arc as StdArc;
-use std::task::{Wake, Waker};
+mod loom_bed;
 
-use loom::sync::{Arc, Condvar, Mutex};
+use std::sync::Arc as StdArc;
+use std::task::Waker;
+
+use loom::sync::Arc;
 use loom::thread;
+use loom_bed::Bed;
 use wharf_core::ring::{Doorbell, channel};
 
 #[test]
@@ -51,30 +54,6 @@ fn what_is_left_is_dropped_by_whoever_goes_last() {
         giver.join().unwrap();
         assert_eq!(Arc::strong_count(&value), 1);
     });
-}
-
-/// What a thread sleeps on: a wake-up that comes first is kept, as `thread::park` keeps it.
-#[derive(Default)]
-struct Bed {
-    woken: Mutex<bool>,
-    changed: Condvar,
-}
-
-impl Bed {
-    fn sleep(&self) {
-        let mut woken = self.woken.lock().unwrap();
-        while !*woken {
-            woken = self.changed.wait(woken).unwrap();
-        }
-        *woken = false;
-    }
-}
-
-impl Wake for Bed {
-    fn wake(self: StdArc<Self>) {
-        *self.woken.lock().unwrap() = true;
-        self.changed.notify_one();
-    }
 }
 
 #[test]

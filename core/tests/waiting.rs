@@ -4,15 +4,14 @@ mod by_hand;
 
 use std::collections::BTreeMap;
 
-use by_hand::{Workload, add_node, ask, check_all, cores, node_spec, open, settle};
-use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
-use wharf_core::index::Geometry;
+use by_hand::{Workload, add_node, ask, check_all, cores, lone_node, lone_shard, node_spec, open, settle};
+use wharf_core::ids::{AllocationId, NodeId};
 use wharf_core::limits::PORT_WAITING_MAX;
-use wharf_core::node::{LifeEvent, NodeRegistration};
+use wharf_core::node::LifeEvent;
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest, Tag, Verdict, WaitEnd, WaitRequest};
-use wharf_core::shard::{Command, HybridSettings, Outcome, Park, Shard, ShardConfig, WaitToken};
+use wharf_core::shard::{Command, Outcome, Park, WaitToken};
 use wharf_core::store::{Engine, StoreState};
 use wharf_core::time::Time;
 
@@ -192,29 +191,13 @@ fn nothing_that_fits_waits() {
     }
 }
 
-fn lone_shard(nodes: u64, cpu: u32) -> Shard {
-    let mut shard = Shard::new(ShardConfig {
-        shard: ShardId(0),
-        incarnation: Incarnation(1),
-        partitions: vec![PartitionId(0)],
-        geometry: Geometry::default(),
-        seed: 1,
-        hybrid: HybridSettings::default(),
-    });
-    let add = |id| {
-        let spec = node_spec(&format!("n{id}"), cpu, 0);
-        let (ordinal, partition) = (Ordinal(id), PartitionId(0));
-        Command::AddNode(Box::new(NodeRegistration { id: NodeId(id), ordinal, partition, spec, agent: None }))
-    };
-    shard.step((1..=nodes).map(add), Time(0), &mut Vec::new());
-    shard
-}
-
 /// Ten thousand wait, each for something of its own; a release that helps none of them must not
 /// look at them.
 #[test]
 fn a_release_that_helps_nobody_looks_at_few() {
-    let mut shard = lone_shard(4, 8);
+    let mut shard = lone_shard();
+    let nodes = (1..=4).map(|number| lone_node(number, node_spec(&format!("n{number}"), 8, 0), false));
+    shard.step(nodes, Time(0), &mut Vec::new());
     let mut outcomes = Vec::new();
     let fill = (0..32).map(|_| Command::Place(cores(1)));
     shard.step(fill, Time(1), &mut outcomes);

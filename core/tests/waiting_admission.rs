@@ -5,15 +5,12 @@ mod by_hand;
 
 use std::sync::Arc;
 
-use by_hand::{cores, node_spec};
-use wharf_core::ids::{Incarnation, NodeId, Ordinal, PartitionId, ShardId};
-use wharf_core::index::Geometry;
-use wharf_core::node::{
-    Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term,
-};
+use by_hand::{cores, lone_node, lone_shard, node_spec};
+use wharf_core::ids::NodeId;
+use wharf_core::node::{Labels, LifeEvent, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term};
 use wharf_core::request::{PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Demand, GpuRequest};
-use wharf_core::shard::{Command, HybridSettings, Outcome, Park, Shard, ShardConfig, WaitToken};
+use wharf_core::shard::{Command, Outcome, Park, Shard, WaitToken};
 use wharf_core::time::Time;
 
 const NODE: NodeId = NodeId(1);
@@ -21,22 +18,8 @@ const TOKEN: WaitToken = WaitToken { port: 0, number: 1 };
 
 /// A shard of one node that has an agent or none.
 fn shard_of(spec: &NodeSpec, agent: bool) -> Shard {
-    let mut shard = Shard::new(ShardConfig {
-        shard: ShardId(0),
-        incarnation: Incarnation(1),
-        partitions: vec![PartitionId(0)],
-        geometry: Geometry::default(),
-        seed: 1,
-        hybrid: HybridSettings::default(),
-    });
-    let node = NodeRegistration {
-        id: NODE,
-        ordinal: Ordinal(1),
-        partition: PartitionId(0),
-        spec: spec.clone(),
-        agent: agent.then(Arc::default),
-    };
-    assert!(matches!(step(&mut shard, Command::AddNode(Box::new(node))), Outcome::NodeAdded(NODE)));
+    let mut shard = lone_shard();
+    assert!(matches!(step(&mut shard, lone_node(1, spec.clone(), agent)), Outcome::NodeAdded(NODE)));
     shard
 }
 

@@ -3,10 +3,8 @@
 //! is absent; the embedded sample is compared everywhere.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
-use std::path::Path;
-
 use wharf_bench::replay::{Decision, ReplayOptions, Silent, replay_in_process};
-use wharf_bench::trace::{Trace, openb};
+use wharf_bench::trace::{Trace, beside, openb};
 use wharf_bench::workload::sample;
 use wharf_core::ids::{Incarnation, NodeId, Ordinal, PartitionId};
 use wharf_core::index::Geometry;
@@ -40,17 +38,7 @@ fn compare(trace: &Trace) {
 }
 
 fn compare_openb(pods: &str) {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/openb");
-    let (nodes, pods) = (data.join("openb_node_list_all_node.csv"), data.join(pods));
-    if !nodes.exists() || !pods.exists() {
-        assert!(
-            std::env::var_os("WHARF_REQUIRE_TRACE").is_none(),
-            "no openb trace at {}, and WHARF_REQUIRE_TRACE asks for it",
-            data.display()
-        );
-        println!("skipped: no openb trace at {}", data.display());
-        return;
-    }
+    let Some([nodes, pods]) = beside::for_test(["openb_node_list_all_node.csv", pods]) else { return };
     compare(&openb::read(&nodes, &pods).unwrap());
 }
 

@@ -3,6 +3,8 @@
 
 mod agent;
 pub use agent::{agent_report, node_details};
+mod kinds;
+pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
 pub use preferences::{effect_number, effect_of};
 

@@ -164,6 +164,8 @@ pub fn books_reply(books: &NodeBooks, resources: &ResourceRegistry) -> NodeBooks
             available: instance.available,
             allocated: instance.allocated,
             shortfall: instance.shortfall,
+            unhealthy: instance.unhealthy,
+            reason: instance.reason.as_deref().unwrap_or_default().to_owned(),
         }));
     }
     NodeBooksReply {

@@ -5,6 +5,12 @@
 //! the lowest unacknowledged sequence that every frame carries. A repeated request is answered
 //! with the kept outcome and is not done again; one below the mark is refused.
 //!
+//! A placement that waits may be outstanding for hours while thousands of requests come and go. A
+//! client that says in its hello that it acknowledges waits exactly
+//! ([`EXTENSION_ACKNOWLEDGED`](crate::protocol::EXTENSION_ACKNOWLEDGED)) lets its mark pass them: a wait that the mark passes stands *apart*, outside the window, from its
+//! beginning to the acknowledgement that names it. What is said of it is kept as long; a wait that
+//! a lost connection interrupted may be asked again, whatever the mark is.
+//!
 //! State without I/O: a connection task owns one at a time, and hands it to the next connection
 //! of the same client through [`DetachedSessions`].
 
@@ -12,7 +18,9 @@ use std::collections::{BTreeMap, VecDeque};
 
 use wharf_core::ids::{Incarnation, SessionId};
 
-use crate::protocol::{DETACHED_KEPT_BYTES_MAX, SESSION_KEPT_BYTES_MAX, SessionToken, UNACKNOWLEDGED_MAX};
+use crate::protocol::{
+    APART_MAX, DETACHED_KEPT_BYTES_MAX, SESSION_KEPT_BYTES_MAX, SessionToken, UNACKNOWLEDGED_MAX,
+};
 
 /// One sequence of a session.
 #[derive(Debug)]
@@ -23,6 +31,12 @@ enum Entry {
     InFlight,
     /// Answered; the encoded reply.
     Answered(Box<[u8]>),
+    /// Under way, waiting; to be acknowledged exactly once it is answered.
+    Waiting,
+    /// It waited when its connection was lost: asked again, it waits anew.
+    Interrupted,
+    /// A wait that was answered.
+    WaitAnswered(Box<[u8]>),
 }
 
 /// What to do with a request.
@@ -49,8 +63,12 @@ pub struct Session {
     base: u64,
     /// From `base` on.
     entries: VecDeque<Entry>,
+    /// Waits below `base`.
+    apart: BTreeMap<u64, Entry>,
+    /// Whether the client acknowledges waits exactly.
+    exact: bool,
     in_flight: usize,
-    /// Bytes of the outcomes in `entries`.
+    /// Bytes of the outcomes in `entries` and `apart`.
     kept_bytes: usize,
 }
 
@@ -58,7 +76,16 @@ impl Session {
     /// A new session, its first sequence being 1.
     #[must_use]
     pub fn new(id: SessionId, token: SessionToken) -> Self {
-        Self { id, token, base: 1, entries: VecDeque::new(), in_flight: 0, kept_bytes: 0 }
+        Self {
+            id,
+            token,
+            base: 1,
+            entries: VecDeque::new(),
+            apart: BTreeMap::new(),
+            exact: false,
+            in_flight: 0,
+            kept_bytes: 0,
+        }
     }
 
     /// Which.
@@ -79,12 +106,26 @@ impl Session {
         self.in_flight
     }
 
+    /// The client acknowledges waits exactly: its mark may pass them.
+    pub fn acknowledges_exactly(&mut self) {
+        self.exact = true;
+    }
+
     /// Forgets the outcomes below `lowest_unacknowledged`. A request under way is never
-    /// forgotten: a mark beyond it is a fault of the client, and moves only up to it.
+    /// forgotten: a mark beyond it is a fault of the client, and moves only up to it, unless it
+    /// is a wait that is acknowledged exactly.
     pub fn acknowledge(&mut self, lowest_unacknowledged: u64) {
         while self.base < lowest_unacknowledged {
             match self.entries.front() {
                 Some(Entry::InFlight) => return,
+                Some(Entry::Waiting | Entry::Interrupted | Entry::WaitAnswered(_)) => {
+                    if self.apart.len() >= APART_MAX {
+                        return;
+                    }
+                    let wait = self.entries.pop_front().expect("it was looked at");
+                    self.apart.insert(self.base, wait);
+                    self.base += 1;
+                }
                 Some(entry) => {
                     if let Entry::Answered(reply) = entry {
                         self.kept_bytes -= reply.len();
@@ -97,9 +138,44 @@ impl Session {
         }
     }
 
+    /// Forgets the outcome of the wait of `sequence`, whose reply the client has.
+    pub fn acknowledge_wait(&mut self, sequence: u64) {
+        let Some(entry) = self.entry_mut(sequence) else { return };
+        match entry {
+            Entry::WaitAnswered(reply) => {
+                let bytes = reply.len();
+                *entry = Entry::Vacant;
+                self.kept_bytes -= bytes;
+            }
+            Entry::Interrupted => *entry = Entry::Vacant,
+            // A fault of the client: there is nothing that it could have.
+            _ => return,
+        }
+        self.apart.remove(&sequence);
+    }
+
+    fn entry_mut(&mut self, sequence: u64) -> Option<&mut Entry> {
+        match sequence.checked_sub(self.base) {
+            Some(offset) => self.entries.get_mut(usize::try_from(offset).ok()?),
+            None => self.apart.get_mut(&sequence),
+        }
+    }
+
+    /// The request of `sequence`, which is under way, waits from now on.
+    pub fn wait(&mut self, sequence: u64) {
+        if self.exact
+            && let Some(entry @ Entry::InFlight) = self.entry_mut(sequence)
+        {
+            *entry = Entry::Waiting;
+        }
+    }
+
     /// What to do with the request of `sequence`; a new one is under way from now on.
     pub fn admit(&mut self, sequence: u64) -> Admission<'_> {
-        let Some(offset) = sequence.checked_sub(self.base) else { return Admission::Stale };
+        let Some(offset) = sequence.checked_sub(self.base) else {
+            let apart = self.apart.get_mut(&sequence);
+            return apart.map_or(Admission::Stale, |entry| entry.admit(&mut self.in_flight));
+        };
         if offset >= u64::from(UNACKNOWLEDGED_MAX) {
             return Admission::OutOfWindow;
         }
@@ -113,16 +189,7 @@ impl Session {
         while self.entries.len() <= offset {
             self.entries.push_back(Entry::Vacant);
         }
-        let entry = &mut self.entries[offset];
-        match entry {
-            Entry::Vacant => {
-                *entry = Entry::InFlight;
-                self.in_flight += 1;
-                Admission::New
-            }
-            Entry::InFlight => Admission::UnderWay,
-            Entry::Answered(reply) => Admission::Answered(reply),
-        }
+        self.entries[offset].admit(&mut self.in_flight)
     }
 
     /// Keeps the outcome of a request under way.
@@ -130,26 +197,52 @@ impl Session {
     /// # Panics
     /// When that sequence is not under way: an outcome without its request.
     pub fn answer(&mut self, sequence: u64, reply: &[u8]) {
-        self.leave(sequence, Entry::Answered(reply.into()));
+        let entry = self.leave(sequence);
+        *entry = match entry {
+            Entry::Waiting => Entry::WaitAnswered(reply.into()),
+            _ => Entry::Answered(reply.into()),
+        };
         self.kept_bytes += reply.len();
     }
 
     /// Ends a request under way without keeping its outcome: repeated, it is done again. For
-    /// requests that only look.
+    /// requests that only look, and for waits whose connection is lost.
     ///
     /// # Panics
     /// As [`answer`](Self::answer).
     pub fn answer_unkept(&mut self, sequence: u64) {
-        self.leave(sequence, Entry::Vacant);
+        let entry = self.leave(sequence);
+        *entry = if matches!(entry, Entry::Waiting) { Entry::Interrupted } else { Entry::Vacant };
     }
 
-    fn leave(&mut self, sequence: u64, after: Entry) {
-        let entry = sequence.checked_sub(self.base).and_then(|offset| self.entries.get_mut(offset as usize));
+    /// The entry of a request that is under way, and will not be from now on.
+    fn leave(&mut self, sequence: u64) -> &mut Entry {
+        let Self { id, base, entries, apart, in_flight, .. } = self;
+        let entry = match sequence.checked_sub(*base) {
+            Some(offset) => usize::try_from(offset).ok().and_then(|offset| entries.get_mut(offset)),
+            None => apart.get_mut(&sequence),
+        };
         match entry {
-            Some(entry @ Entry::InFlight) => *entry = after,
-            other => panic!("sequence {sequence} of session {} is {other:?}, not under way", self.id),
+            Some(entry @ (Entry::InFlight | Entry::Waiting)) => {
+                *in_flight -= 1;
+                entry
+            }
+            other => panic!("sequence {sequence} of session {id} is {other:?}, not under way"),
         }
-        self.in_flight -= 1;
+    }
+}
+
+impl Entry {
+    fn admit(&mut self, in_flight: &mut usize) -> Admission<'_> {
+        let begun = match self {
+            Self::Vacant => Self::InFlight,
+            Self::Interrupted => Self::Waiting,
+            Self::InFlight | Self::Waiting => return Admission::UnderWay,
+            Self::Answered(reply) | Self::WaitAnswered(reply) => return Admission::Answered(reply),
+        };
+        *self = begun;
+        *in_flight += 1;
+        Admission::New
     }
 }
 
@@ -254,6 +347,85 @@ mod tests {
         assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX)), Admission::New);
         assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX) + 1), Admission::OutOfWindow);
         assert_eq!(session.admit(u64::MAX), Admission::OutOfWindow);
+    }
+
+    /// A session whose client acknowledges waits exactly, with a wait at sequence 1.
+    fn with_wait() -> Session {
+        let mut session = session();
+        session.acknowledges_exactly();
+        assert_eq!(session.admit(1), Admission::New);
+        session.wait(1);
+        session
+    }
+
+    #[test]
+    fn a_wait_stands_apart_while_the_window_moves_on() {
+        let mut session = with_wait();
+        for sequence in 2..100_000 {
+            session.acknowledge(sequence);
+            assert_eq!(session.admit(sequence), Admission::New);
+            session.answer(sequence, b"done");
+        }
+        assert_eq!((session.entries.len(), session.apart.len(), session.in_flight()), (1, 1, 1));
+        assert_eq!(session.admit(1), Admission::UnderWay);
+        // Answered, it is kept until it is named, whatever the mark is.
+        session.answer(1, b"placed");
+        session.acknowledge(100_000);
+        assert_eq!(session.admit(1), Admission::Answered(b"placed"));
+        session.acknowledge_wait(1);
+        assert_eq!(session.admit(1), Admission::Stale);
+        assert_eq!((session.kept_bytes, session.apart.len()), (0, 0));
+    }
+
+    #[test]
+    fn an_answered_wait_is_not_forgotten_by_a_mark_that_was_said_before() {
+        let mut session = with_wait();
+        session.answer(1, b"placed");
+        session.acknowledge(2);
+        assert_eq!(session.admit(1), Admission::Answered(b"placed"));
+        session.acknowledge_wait(1);
+        assert_eq!(session.admit(1), Admission::Stale);
+        // Named before the mark passes it, it is forgotten with the others.
+        let mut session = with_wait();
+        session.answer(1, b"placed");
+        session.acknowledge_wait(1);
+        session.acknowledge(2);
+        assert_eq!(session.admit(1), Admission::Stale);
+        assert_eq!(session.kept_bytes, 0);
+    }
+
+    #[test]
+    fn an_interrupted_wait_may_be_asked_again_whatever_the_mark_is() {
+        let mut session = with_wait();
+        session.answer_unkept(1);
+        session.acknowledge(50);
+        assert_eq!((session.in_flight(), session.admit(1)), (0, Admission::New));
+        session.acknowledge_wait(1);
+        assert_eq!(session.admit(1), Admission::UnderWay, "what is under way cannot be acknowledged");
+        session.answer(1, b"placed");
+        assert_eq!(session.admit(1), Admission::Answered(b"placed"));
+    }
+
+    #[test]
+    fn waits_apart_are_bounded_and_others_are_as_they_were() {
+        let mut session = session();
+        session.acknowledges_exactly();
+        for sequence in 1..=APART_MAX as u64 + 1 {
+            session.acknowledge(sequence);
+            assert_eq!(session.admit(sequence), Admission::New);
+            session.wait(sequence);
+        }
+        let end = APART_MAX as u64 + u64::from(UNACKNOWLEDGED_MAX);
+        session.acknowledge(end);
+        assert_eq!(session.base, APART_MAX as u64 + 1, "the last one pins the window");
+        assert_eq!(session.admit(end + 1), Admission::OutOfWindow);
+        // A client that does not acknowledge waits exactly has none apart.
+        let mut session = self::session();
+        assert_eq!(session.admit(1), Admission::New);
+        session.wait(1);
+        session.acknowledge(2);
+        assert_eq!(session.admit(1), Admission::UnderWay);
+        assert_eq!(session.base, 1);
     }
 
     #[test]

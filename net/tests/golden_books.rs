@@ -67,8 +67,14 @@ fn books_are_written_as_they_always_were() {
         shortfall: 9,
         load: 10,
     };
-    let instance =
-        InstanceBody { name: "gpu".to_owned(), instance: 1, available: 2, allocated: 3, shortfall: 4 };
+    let instance = InstanceBody {
+        name: "gpu".to_owned(),
+        instance: 1,
+        available: 2,
+        allocated: 3,
+        shortfall: 4,
+        ..InstanceBody::default()
+    };
     check(
         &NodeBooksReply { node: 7, allocations: 2, resources: vec![book], instances: vec![instance] },
         "07020103677075020406080a0c0e101214010367707501020304",
@@ -90,6 +96,17 @@ fn extensions_are_written_as_they_always_were() {
     let mut bytes = Vec::new();
     units_extension([&PlaceReply::default(), &reply], &mut bytes);
     assert_eq!(hex(&bytes), "010101036e7075020002fb1027");
+    let sick = InstanceBody { unhealthy: 300, reason: "Xid 79".to_owned(), ..InstanceBody::default() };
+    let mut books =
+        NodeBooksReply { instances: vec![InstanceBody::default(), sick], ..NodeBooksReply::default() };
+    let mut bytes = Vec::new();
+    unhealthy_extension(&books, &mut bytes);
+    assert_eq!((EXTENSION_UNHEALTHY, hex(&bytes).as_str()), (3, "0101fb2c0106586964203739"));
+    let framed = [&[3, 0, bytes.len() as u8, 0, 0, 0][..], &bytes].concat();
+    let told = books.clone();
+    books.instances[1] = InstanceBody::default();
+    read_unhealthy(&framed, &mut books);
+    assert_eq!(books, told);
     // What stands in an extension stands in no body.
     let bare = PlaceReply { placed: Some(PlacedBody::default()), ..PlaceReply::default() };
     let body = |reply: &PlaceReply| {

@@ -522,6 +522,18 @@ fn agents_are_written_as_they_always_were() {
 }
 
 #[test]
+fn exact_acknowledgements_are_written_as_they_always_were() {
+    assert_eq!((EXTENSION_ACKNOWLEDGED, EXTENSION_UNITS, EXTENSION_WAITING), (16, 1, 2));
+    for (sequences, expected) in [(vec![], "00"), (vec![5, 251, 1 << 40], "0305fbfb00fd0000000000010000")] {
+        let body = Acknowledged { sequences };
+        let mut out = Vec::new();
+        encode_body(&body, &mut out);
+        assert_eq!(out, bytes_of(expected));
+        assert_eq!(decode_body::<Acknowledged>(&out).expect("a body"), (body, out.len()));
+    }
+}
+
+#[test]
 fn a_fault_is_written_as_it_always_was() {
     check(
         Kind::Place,

@@ -10,7 +10,8 @@ use harness::{Peer, TestServer, add, ask, audit, granted, hello, node, request, 
 use wharf_net::client::{Client, ClientError, Completions};
 use wharf_net::codec::{Header, decode_body};
 use wharf_net::protocol::{
-    HelloReply, Kind, PlaceReply, Reason, Resume, StatusReply, StatusRequest, WireAllocation, WireSession,
+    HelloReply, Kind, ListRequest, PlaceReply, Reason, Resume, StatusReply, StatusRequest, WireAllocation,
+    WireSession,
 };
 
 fn resume_of(hello: &HelloReply) -> Resume {
@@ -115,6 +116,48 @@ async fn a_session_is_taken_away_from_a_connection_that_still_stands() {
     }
     assert_eq!(placed(&audit(&client).await), 300);
     server.stop().await;
+}
+
+/// As above, while the old connection has more to be sent than its peer acknowledges: it is told
+/// all the same, and hears of it when it looks again.
+#[test]
+fn a_connection_that_gives_way_is_told_over_what_it_did_not_take() {
+    let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
+    // Whoever lives in here hears, says and acknowledges only while it is run.
+    let (frozen, awake) = (runtime(), runtime());
+    let server = TestServer::start(2);
+    let client = awake.block_on(async {
+        let client = server.client().await;
+        let nodes = (0..1000).map(|i| node(&format!("{:0>200}", i), 10, 10, 0)).collect();
+        add(&client, nodes).await;
+        client
+    });
+    let (old, opened) = frozen.block_on(async {
+        let (mut old, opened) = Peer::open(&server).await;
+        // In one packet: lists of which each is far more than a fresh congestion window.
+        let list = ListRequest { after: 0, limit: 1000 };
+        let asked: Vec<u8> = (2..6).flat_map(|sequence| request(Kind::ListNodes, sequence, &list)).collect();
+        old.send(&[request(Kind::Place, 1, &ask(1, 1, 0)), asked].concat()).await;
+        old.frame().await;
+        (old, opened)
+    });
+    let mut new = awake.block_on(async {
+        // The registrar answers in order: the lists are on their way before these.
+        for _ in 0..3 {
+            audit(&client).await;
+        }
+        let (new, again) = Peer::resume(&server, Some(resume_of(&opened))).await;
+        assert!(again.resumed);
+        new
+    });
+    let closed = frozen.block_on(within(old.connection.closed()));
+    let quinn::ConnectionError::ApplicationClosed(close) = closed else { panic!("{closed}") };
+    assert_eq!(close.error_code.into_inner(), u64::from(Reason::SessionResumed.number()));
+    awake.block_on(async {
+        granted(new.call(Kind::Place, 1, &ask(1, 1, 0)).await.body());
+        assert_eq!(placed(&audit(&client).await), 1);
+        server.stop().await;
+    });
 }
 
 /// The client's connection is cut again and again (by another connection that takes its session

@@ -126,6 +126,34 @@ async fn a_lost_connection_ends_its_waits_and_a_resumed_one_begins_them_anew() {
 }
 
 #[tokio::test]
+async fn a_kind_that_nobody_has_yet_is_waited_for_and_taken_by_a_new_node() {
+    let server = TestServer::start(3);
+    let client = server.client().await;
+    add(&client, vec![node("n", 4, 4096, 0)]).await;
+    let request = |kind: &str| PlaceRequest { custom: vec![named(kind, 2)], ..ask(1, 0, 0) };
+    // Who does not wait is refused as ever, and teaches nobody anything.
+    let refused = within(client.place(&request("qpu"))).await.expect("answered");
+    assert_eq!(refused.reason, Reason::Infeasible.into());
+    let (_, reply) = within(client.place_waiting(&waits(request("qpu")))).await.expect("sent");
+    let (sequence, other) = within(client.place_waiting(&waits(request("tpu")))).await.expect("sent");
+    until_waiting(&client, 0, 2).await;
+    let refused = within(client.place(&request("qpu"))).await.expect("answered");
+    let check = refused.refusal.expect("a refusal").checks.remove(0);
+    assert_eq!((refused.reason, check.resource.as_str()), (Reason::Infeasible.into(), "qpu"));
+    let broken = PlaceRequest { policy: 200, ..request("xpu") };
+    let (_, broken) = within(client.place_waiting(&waits(broken))).await.expect("sent");
+    assert_eq!(within(broken).await.expect("answered").fault.expect("a fault").field, "policy");
+    let body = NodeBody { custom: vec![named("qpu", 2)], ..node("new", 4, 4096, 0) };
+    let ids = add(&client, vec![body]).await;
+    assert_eq!(granted(within(reply).await.expect("answered")).node, ids[0]);
+    until_waiting(&client, 0, 1).await;
+    within(client.cancel_wait(sequence)).await.expect("answered");
+    let cancelled = within(other).await.expect("answered");
+    assert_eq!(cancelled.refusal.expect("a refusal").checks[0].resource, "tpu");
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn a_server_that_stops_says_so_to_who_waits() {
     let server = TestServer::start(2);
     let client = server.client().await;

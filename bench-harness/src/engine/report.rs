@@ -109,6 +109,8 @@ impl Row {
             let (per, count) = match structure.per {
                 Per::Node => ("node", planned.nodes as usize),
                 Per::Allocation => ("allocation", measured.live),
+                // None does in these rows.
+                Per::Waiting => ("waiting request", 0),
                 Per::Shard => ("shard", 1),
             };
             let each = rounded(structure.bytes as f64 / count.max(1) as f64);

@@ -7,6 +7,7 @@ use wharf_core::node::{GPU_MODEL_LABEL, Labels, NodeSpec};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::rng::Rng;
 
+use crate::trace::beside::beside_the_repository;
 use crate::trace::openb;
 use crate::workload::SyntheticCluster;
 
@@ -19,8 +20,8 @@ pub(super) const HALF_LABEL: &str = "half";
 /// Pods of the synthetic list.
 const SYNTHETIC_PODS: u32 = 8192;
 
-/// Where the pod list of the trace lies, seen from the repository's root.
-const POD_LIST: &str = "shared/data/openb/openb_pod_list_default.csv";
+/// The pod list of the trace.
+const POD_LIST: &str = "openb_pod_list_default.csv";
 
 /// The demands that requests are drawn from, each with equal probability.
 #[derive(Clone, Debug)]
@@ -38,7 +39,7 @@ impl Shapes {
     /// # Errors
     /// When a file is there and cannot be read as a pod list.
     pub fn load(file: Option<&Path>, seed: u64) -> anyhow::Result<Self> {
-        let Some(path) = file.map(Path::to_owned).or_else(beside_the_repository) else {
+        let Some(path) = file.map(Path::to_owned).or_else(pod_list) else {
             return Ok(Self::synthetic(seed));
         };
         let name = path.display().to_string();
@@ -58,10 +59,8 @@ impl Shapes {
     }
 }
 
-fn beside_the_repository() -> Option<PathBuf> {
-    let from_here = Path::new("..").join(POD_LIST);
-    let from_build = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..").join(POD_LIST);
-    [from_here, from_build].into_iter().find(|path| path.exists())
+fn pod_list() -> Option<PathBuf> {
+    beside_the_repository([POD_LIST]).map(|[pods]| pods)
 }
 
 /// A size of node: how many of openb's have it, cores, GiB, model of its GPUs.

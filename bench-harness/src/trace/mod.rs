@@ -5,6 +5,7 @@
 
 mod error;
 pub use error::{Fault, Place, TraceError};
+pub mod beside;
 pub mod openb;
 
 use std::sync::Arc;

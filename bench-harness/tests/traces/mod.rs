@@ -2,10 +2,10 @@
 //! sample everywhere.
 
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use wharf_bench::replay::{Replay, ReplayOptions, write_placements};
-use wharf_bench::trace::{Trace, openb};
+use wharf_bench::trace::{Trace, beside, openb};
 use wharf_bench::verify::{Refusals, Verified, VerifyOptions, verify};
 use wharf_bench::workload::{SAMPLE_NODES, SAMPLE_PODS, sample};
 
@@ -20,17 +20,7 @@ pub(crate) struct Files {
 
 /// The trace with this pod list, or nothing where the data are absent.
 pub(crate) fn files(pods: &str) -> Option<Files> {
-    let data = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../shared/data/openb");
-    let (nodes, pods) = (data.join("openb_node_list_all_node.csv"), data.join(pods));
-    if !nodes.exists() || !pods.exists() {
-        assert!(
-            std::env::var_os("WHARF_REQUIRE_TRACE").is_none(),
-            "no openb trace at {}, and WHARF_REQUIRE_TRACE asks for it",
-            data.display()
-        );
-        println!("skipped: no openb trace at {}", data.display());
-        return None;
-    }
+    let [nodes, pods] = beside::for_test(["openb_node_list_all_node.csv", pods])?;
     let trace = openb::read(&nodes, &pods).unwrap();
     let text = |path: PathBuf| fs::read_to_string(path).unwrap();
     Some(Files { trace, nodes: text(nodes), pods: text(pods) })

@@ -51,6 +51,8 @@ pub(crate) struct Fragmentation {
     /// What an operator gave; learnt if nothing.
     given: Option<Arc<TypicalShapes>>,
     learner: Learner,
+    /// A request that was counted when it arrived is tried again.
+    retrying: bool,
     search: Option<Box<Search>>,
 }
 
@@ -59,6 +61,18 @@ impl Fragmentation {
     pub(crate) fn set_typical(&mut self, typical: Arc<TypicalShapes>) {
         self.given = Some(typical);
         self.search = None;
+    }
+
+    /// Whether what follows is a retry: learnt shapes count a request once, however often it is
+    /// tried.
+    pub(crate) fn set_retrying(&mut self, retrying: bool) {
+        self.retrying = retrying;
+    }
+
+    /// Requests that were counted.
+    #[cfg(test)]
+    pub(crate) fn arrivals(&self) -> u64 {
+        self.learner.arrivals()
     }
 
     /// The availability of a node changed.
@@ -108,7 +122,7 @@ impl Fragmentation {
         let measure = match &self.given {
             Some(_) if self.search.is_some() => return,
             Some(given) => Measure::new(given),
-            None => match self.learner.handle_arrival(request) {
+            None => match (!self.retrying).then(|| self.learner.handle_arrival(request)).flatten() {
                 Some(typical) => Measure::new(typical),
                 None if self.search.is_some() => return,
                 None => Measure::new(&TypicalShapes::default()),

@@ -133,6 +133,12 @@ impl Learner {
         Some(&self.typical)
     }
 
+    /// Requests counted so far.
+    #[cfg(test)]
+    pub(super) fn arrivals(&self) -> u64 {
+        self.arrivals
+    }
+
     fn halve(&mut self) {
         self.counts.retain(|_, count| {
             *count /= 2;

@@ -4,6 +4,8 @@ pub(crate) mod port;
 pub use port::{NoRoom, Port, PortLink, PortReply, PortRequest, Tag, Verdict};
 pub(crate) mod wait;
 pub use wait::{WaitEnd, WaitRequest};
+mod woken;
+pub use woken::WokenBox;
 mod summary;
 pub use summary::{Facts, ShardSummary};
 mod table;

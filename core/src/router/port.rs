@@ -17,7 +17,8 @@ use arc_swap::{ArcSwap, Cache};
 use slab::Slab;
 
 use super::RoutingTable;
-use super::wait::{WaitEnd, WaitRequest, Waits, WokenBox};
+use super::WokenBox;
+use super::wait::{WaitEnd, WaitRequest, Waits};
 use crate::ids::{AllocationId, PartitionId, ShardId};
 use crate::index::{Coordinate, Geometry, ResourceVector};
 use crate::limits::{PORT_IN_FLIGHT_MAX, REFUSAL_RETRIES_MAX, SHARDS_MAX};

@@ -17,7 +17,6 @@ use crate::limits::{PORT_WAITING_MAX, WAIT_IN_FLIGHT_MAX};
 use crate::map::FixedMap;
 use crate::request::PlacementRequest;
 use crate::shard::{Command, Outcome, Park, Placement, Refusal, WaitToken};
-use crate::sync::{AtomicBool, Ordering};
 use crate::time::Time;
 
 /// A placement that waits for capacity.
@@ -40,46 +39,6 @@ pub enum WaitEnd {
     Cancelled,
     /// The service stops.
     Stopped,
-}
-
-/// Numbers of requests that a shard woke, on their way to their port. A lock, because it is taken
-/// only where something waits: the flag beside it is all that others look at.
-#[derive(Debug, Default)]
-pub(crate) struct WokenBox {
-    numbers: std::sync::Mutex<Vec<u64>>,
-    any: Flag,
-}
-
-#[derive(Debug)]
-struct Flag(AtomicBool);
-
-impl Default for Flag {
-    fn default() -> Self {
-        Self(AtomicBool::new(false))
-    }
-}
-
-impl WokenBox {
-    /// The port's bell must be rung after this.
-    pub(crate) fn put(&self, number: u64) {
-        let mut numbers = self.numbers.lock().expect("no holder of the woken panics");
-        numbers.push(number);
-        // Release pairs with the Acquire in `is_empty`; set while the lock is held, so that
-        // `take` cannot clear what it does not see.
-        self.any.0.store(true, Ordering::Release);
-    }
-
-    fn is_empty(&self) -> bool {
-        // Acquire pairs with the Release in `put`.
-        !self.any.0.load(Ordering::Acquire)
-    }
-
-    fn take(&self) -> Vec<u64> {
-        let mut numbers = self.numbers.lock().expect("no holder of the woken panics");
-        // Release pairs with the Acquire in `is_empty`.
-        self.any.0.store(false, Ordering::Release);
-        std::mem::take(&mut numbers)
-    }
 }
 
 /// One waiting request.

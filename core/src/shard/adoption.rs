@@ -11,6 +11,7 @@ use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::index::Slot;
 use crate::limits::{AMOUNT_MAX, GPU_INSTANCES_MAX};
 use crate::map::FixedMap;
+use crate::memory;
 use crate::resource::{
     Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, SHORTFALL_MAX, UnitAssignment, UnitAssignments,
     UnitBooks, least_overcommitted,
@@ -41,6 +42,14 @@ impl ExternalIds {
 
     pub(super) fn external_id(&self, id: AllocationId) -> Option<Arc<str>> {
         self.names.get(&id).map(|(_, name)| Arc::clone(name))
+    }
+
+    /// The bytes of the names and their tables.
+    pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
+        // A text stands once, with the two counts of its `Arc`.
+        let texts: usize = self.names.values().map(|(_, name)| name.len() + 2 * size_of::<usize>()).sum();
+        let tables = memory::of_map(&self.allocations) + memory::of_map(&self.names);
+        add("external ids of adoptions", tables + texts as u64);
     }
 
     /// Checks that both directions agree, over `live` allocations.
@@ -76,7 +85,7 @@ impl Shard {
             if known.demand != demand {
                 return Err(Rejection::ExternalIdTaken { node, allocation: id });
             }
-            let (gpus, units) = (known.gpus, known.units.clone());
+            let (gpus, units) = (known.gpus, known.units);
             return Ok(Outcome::Adopted(Placement { node, allocation: id, gpus, alternative: 0, units }));
         }
         let gpus = self.adopted_gpus(slot, demand.gpu, gpus)?;

@@ -1,5 +1,7 @@
 //! The books of one node as they are shown, and the update of single resources.
 
+use std::sync::Arc;
+
 use super::Shard;
 use super::command::{Outcome, Rejection, ResourceKind};
 use crate::ids::{AllocationId, NodeId, ResourceId};
@@ -46,7 +48,7 @@ impl Book {
 }
 
 /// One instance of a GPU or of a unit-instance kind, in 1/10 000.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceBook {
     /// Its id on the node.
     pub instance: u8,
@@ -56,6 +58,11 @@ pub struct InstanceBook {
     pub allocated: u32,
     /// What of that is beyond the whole instance.
     pub shortfall: u32,
+    /// Free, and not offered because it is unhealthy:
+    /// `available + allocated + unhealthy = whole + shortfall`.
+    pub unhealthy: u32,
+    /// Why it is unhealthy, if it is, as its agent said.
+    pub reason: Option<Arc<str>>,
 }
 
 /// The books of one node.
@@ -123,11 +130,17 @@ impl Shard {
             ),
             (ResourceKind::Gpu, Book { unhealthy, ..book(gpu_total, gpu_free, gpu_held, gpu_short) }),
         ];
+        let reason = |instance| {
+            let said = self.nodes.unhealthy(slot).iter().find(|&&(known, _)| known == instance);
+            said.map(|(_, reason)| Arc::clone(reason))
+        };
         let gpus = (0..GPU_INSTANCES_MAX as u8).map(|instance| InstanceBook {
             instance,
             available: u32::from(hot.gpus.free(instance)),
             allocated: held.gpus[usize::from(instance)],
             shortfall: cold.gpu_shortfall[usize::from(instance)],
+            unhealthy: u32::from(cold.hidden(instance)),
+            reason: reason(instance),
         });
         let gpus: Vec<_> = gpus.filter(|gpu| gpu.instance < spec.gpus || gpu.allocated > 0).collect();
         let mut instances = Vec::new();
@@ -144,6 +157,8 @@ impl Shard {
                 available: u32::from(free),
                 allocated: held.units.get(&(custom.id, instance)).copied().unwrap_or(0),
                 shortfall,
+                unhealthy: 0,
+                reason: None,
             });
             instances.push((kind, units.collect()));
         }

@@ -76,3 +76,73 @@ impl Shard {
         Some((slot, taken, self.rankings.at(id).rank(slot).alternative()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+    use crate::index::Geometry;
+    use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
+    use crate::request::{PlacementRequest, Policy};
+    use crate::resource::{Amount, Demand, GpuRequest};
+    use crate::shard::{Command, HybridSettings, Outcome, Park, Shard, ShardConfig, WaitToken};
+    use crate::time::Time;
+
+    /// A waiting request whose room is taken again and again before it is tried.
+    #[test]
+    fn a_request_that_waits_is_counted_once_however_often_it_is_tried() {
+        let mut shard = Shard::new(ShardConfig {
+            shard: ShardId(0),
+            incarnation: Incarnation(1),
+            partitions: vec![PartitionId(0)],
+            geometry: Geometry::default(),
+            seed: 0,
+            hybrid: HybridSettings::default(),
+        });
+        let mut step = |command| {
+            let mut outcomes = Vec::new();
+            shard.step([command], Time(0), &mut outcomes);
+            let woken: Vec<WaitToken> = shard.drain_woken().collect();
+            (outcomes.remove(0), woken, shard.fragmentation.arrivals())
+        };
+        let spec = NodeSpec {
+            name: "n".into(),
+            identity: None,
+            cpu: Amount::whole(8),
+            memory: Amount::whole(1024),
+            gpus: 1,
+            custom: None,
+            labels: Labels::default(),
+            taints: Taints::default(),
+        };
+        let (id, ordinal, partition) = (NodeId(1), Ordinal(1), PartitionId(0));
+        step(Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec, agent: None })));
+        let request = |policy| {
+            let demand = Demand { cpu: Amount::whole(1), gpu: GpuRequest::Whole(1), ..Demand::default() };
+            PlacementRequest::new(demand, policy)
+        };
+        let (Outcome::Placed(mut held), ..) = step(Command::Place(request(Policy::Fgd))) else { panic!() };
+        let token = WaitToken { port: 0, number: 1 };
+        let (request_waiting, priority, since, home) = (request(Policy::Fgd), 0, Time(0), true);
+        let park = Park { token, request: request_waiting, priority, since, home };
+        let (_, _, arrivals) = step(Command::Park(Box::new(park)));
+        assert_eq!(arrivals, 2);
+        for _ in 0..10 {
+            let (_, woken, _) = step(Command::Release(held.allocation));
+            assert_eq!(woken, [token]);
+            // Of another policy, so that it is not counted itself.
+            let (Outcome::Placed(again), ..) = step(Command::Place(request(Policy::BestFit))) else {
+                panic!()
+            };
+            held = again;
+            let (outcome, _, arrivals) = step(Command::Retry(token));
+            assert!(matches!(outcome, Outcome::Refused(_)), "{outcome:?}");
+            assert_eq!(arrivals, 2, "a retry is no arrival");
+        }
+        step(Command::Release(held.allocation));
+        let (outcome, _, arrivals) = step(Command::Retry(token));
+        assert!(matches!(outcome, Outcome::Placed(_)), "{outcome:?}");
+        assert_eq!(arrivals, 2);
+        let (.., arrivals) = step(Command::Place(request(Policy::Fgd)));
+        assert_eq!(arrivals, 3, "what comes next counts again");
+    }
+}

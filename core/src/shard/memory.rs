@@ -16,6 +16,8 @@ impl Shard {
         add("index of what is free", Per::Node, self.index.bytes() as u64);
         add("index of capacities", Per::Node, self.capacities.bytes() as u64);
         self.ledger.memory(|name, bytes| add(name, Per::Allocation, bytes));
+        self.adopted.memory(|name, bytes| add(name, Per::Allocation, bytes));
+        self.waiting.memory(|name, bytes| add(name, Per::Waiting, bytes));
         add("candidate sets of selectors", Per::Shard, self.selectors.memory());
         table
     }
@@ -29,37 +31,45 @@ mod tests {
     use crate::node::{Labels, NodeRegistration, NodeSpec};
     use crate::request::{PlacementRequest, Policy};
     use crate::resource::{Amount, Demand, GpuRequest};
-    use crate::shard::{Command, Shard, ShardConfig};
+    use crate::shard::{Adoption, Command, Park, Shard, ShardConfig, WaitToken};
     use crate::time::Time;
 
     fn sum(shard: &Shard, per: Per) -> u64 {
         shard.memory().iter().filter(|structure| structure.per == per).map(|structure| structure.bytes).sum()
     }
 
-    #[test]
-    fn nodes_and_allocations_are_within_their_bounds() {
-        let mut shard = Shard::new(ShardConfig {
+    fn empty() -> Shard {
+        Shard::new(ShardConfig {
             shard: ShardId(0),
             incarnation: Incarnation(1),
             partitions: vec![PartitionId(0)],
             geometry: Geometry::default(),
             seed: 0,
             hybrid: crate::shard::HybridSettings::default(),
-        });
+        })
+    }
+
+    fn spec(id: u64) -> NodeSpec {
+        NodeSpec {
+            name: format!("node-{id}").into(),
+            identity: None,
+            cpu: Amount::whole(96),
+            memory: Amount::whole(384 * 1024),
+            gpus: 8,
+            custom: None,
+            labels: Labels::new(vec![("zone".into(), format!("zone-{}", id % 8).into())]).unwrap(),
+            taints: crate::node::Taints::default(),
+        }
+    }
+
+    #[test]
+    fn nodes_and_allocations_are_within_their_bounds() {
+        let mut shard = empty();
         // Powers of two: vectors that double have no room to spare.
         let (nodes, allocations) = (1024, 4096);
         let mut outcomes = Vec::new();
         for id in 1..=nodes {
-            let spec = NodeSpec {
-                name: format!("node-{id}").into(),
-                identity: None,
-                cpu: Amount::whole(96),
-                memory: Amount::whole(384 * 1024),
-                gpus: 8,
-                custom: None,
-                labels: Labels::new(vec![("zone".into(), format!("zone-{}", id % 8).into())]).unwrap(),
-                taints: crate::node::Taints::default(),
-            };
+            let spec = spec(id);
             let (id, ordinal) = (NodeId(id), Ordinal(id));
             let node = NodeRegistration { id, ordinal, partition: PartitionId(0), agent: None, spec };
             shard.step([Command::AddNode(Box::new(node))], Time(0), &mut outcomes);
@@ -79,5 +89,51 @@ mod tests {
         let per_allocation = (sum(&shard, Per::Allocation) - before) / u64::from(allocations);
         assert!((200..=1024).contains(&per_node), "{per_node} bytes per node: {:?}", shard.memory());
         assert!((40..=128).contains(&per_allocation), "{per_allocation} bytes: {:?}", shard.memory());
+    }
+
+    fn row(shard: &Shard, name: &str) -> u64 {
+        shard.memory().iter().find(|structure| structure.name == name).expect("a row of this name").bytes
+    }
+
+    /// What waits and what was adopted is counted, by its number, and gone again with it.
+    #[test]
+    fn waiting_requests_and_adoptions_have_rows_of_their_own() {
+        let (mut shard, mut outcomes) = (empty(), Vec::new());
+        let (id, ordinal) = (NodeId(1), Ordinal(1));
+        let node = NodeRegistration { id, ordinal, partition: PartitionId(0), agent: None, spec: spec(1) };
+        shard.step([Command::AddNode(Box::new(node))], Time(0), &mut outcomes);
+        let rows = ["waiting requests", "shapes of waiting requests", "external ids of adoptions"];
+        assert_eq!(rows.map(|name| row(&shard, name)), [0; 3]);
+        let park = |number: u64| {
+            // Half of them ask the same, the others each something of its own.
+            let cpu = Amount::whole(100 + if number.is_multiple_of(2) { 0 } else { number as u32 });
+            let request = PlacementRequest::new(Demand { cpu, ..Demand::default() }, Policy::BestFit);
+            let token = WaitToken { port: 0, number };
+            Command::Park(Box::new(Park { token, request, priority: 0, since: Time(0), home: true }))
+        };
+        let adopt = |number: u64| {
+            Command::Adopt(Box::new(Adoption {
+                node: id,
+                demand: Demand { cpu: Amount::from_milli(1), ..Demand::default() },
+                gpus: None,
+                units: Vec::new(),
+                external_id: Some(format!("pod-{number:010}").into()),
+            }))
+        };
+        shard.step((0..1000).map(park), Time(0), &mut outcomes);
+        shard.step((0..1000).map(adopt), Time(0), &mut outcomes);
+        let [waiting, shapes, names] = rows.map(|name| row(&shard, name));
+        let copy = size_of::<PlacementRequest>() as u64;
+        assert!((1000 * copy..8000 * copy).contains(&waiting), "{waiting} bytes of 1,000 copies");
+        assert!((500 * copy..501 * 8192).contains(&shapes), "{shapes} bytes of 501 shapes");
+        assert!((50_000..500_000).contains(&names), "{names} bytes of 1,000 names");
+        // Twice as many take about twice as much, and what ended leaves its room alone.
+        shard.step((1000..2000).map(park), Time(0), &mut outcomes);
+        assert!((waiting * 3 / 2..waiting * 3).contains(&row(&shard, rows[0])));
+        assert!((shapes * 3 / 2..shapes * 3).contains(&row(&shard, rows[1])));
+        let ends = (0..2000).map(|number| Command::Unpark(WaitToken { port: 0, number }));
+        shard.step(ends, Time(0), &mut outcomes);
+        assert!(row(&shard, rows[1]) < shapes * 3);
+        assert_eq!(shard.status(false).allocations, 1000);
     }
 }

@@ -13,6 +13,7 @@ use super::table::NodeTable;
 use crate::index::{Candidates, Mark, Marks, Slot};
 use crate::limits::{CANDIDATE_WALK_MAX, RANKINGS_KEPT_MAX};
 use crate::node::{NodeSpec, Selector};
+use crate::planted::{PlantedBug, is_planted};
 use crate::request::{PlacementRequest, Policy, Rank, RankRules};
 use crate::resource::GpuRequest;
 
@@ -266,6 +267,10 @@ impl Rankings {
     /// A node has other labels, taints or GPUs.
     pub(super) fn node_changed(&mut self, slot: Slot, before_tainted: bool, spec: &NodeSpec) {
         self.tainted -= u32::from(before_tainted);
+        if is_planted(PlantedBug::RankStaleAfterUpdate) {
+            self.tainted += u32::from(!spec.taints.is_empty());
+            return;
+        }
         self.node_joined(slot, spec);
     }
 

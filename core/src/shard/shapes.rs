@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 
 use crate::index::ResourceVector;
+use crate::memory;
 
 /// Dimensions: cpu, memory, whole GPUs, part of a GPU.
 const DIMENSIONS: usize = 4;
@@ -66,6 +67,11 @@ impl Level {
         }
     }
 
+    fn memory(&self) -> u64 {
+        let children = memory::of_btree(self.children.len(), size_of::<(i64, Self)>());
+        memory::of_vec(&self.shapes) + children + self.children.values().map(Self::memory).sum::<u64>()
+    }
+
     fn visit(&self, depth: usize, available: &Asked, visits: &mut u64, found: &mut Vec<usize>) {
         *visits += 1;
         if !fits(&self.least, available) {
@@ -93,6 +99,11 @@ impl ShapeTree {
 
     pub(super) fn remove(&mut self, asked: &Asked, shape: usize) {
         self.root.remove(0, asked, shape);
+    }
+
+    /// The bytes of its levels.
+    pub(super) fn memory(&self) -> u64 {
+        self.root.memory()
     }
 
     /// The shapes that ask no more than `available` in any dimension; `visits` counts the levels

@@ -28,14 +28,7 @@ impl Shard {
             partition.allocations.extend(self.ledger.of_node(slot, &self.nodes).map(|allocation| {
                 let (id, gpus, units) = (allocation.id, allocation.gpus, allocation.units.clone());
                 let external_id = self.adopted.external_id(id);
-                AllocationRecord {
-                    id,
-                    node: hot.id,
-                    demand: allocation.demand.clone(),
-                    gpus,
-                    units,
-                    external_id,
-                }
+                AllocationRecord { id, node: hot.id, demand: allocation.demand, gpus, units, external_id }
             }));
         }
         for partition in &mut partitions {

@@ -12,6 +12,7 @@ use crate::limits::GPU_INSTANCES_MAX;
 use crate::map::FixedMap;
 use crate::memory;
 use crate::node::{AgentFacts, NodeRegistration, NodeState};
+use crate::planted::{PlantedBug, is_planted};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest, UnitAssignments};
 
 /// What a placement takes beside amounts: GPU instances, and units of unit-instance kinds.
@@ -350,7 +351,7 @@ impl NodeTable {
             *short -= paid;
             hot.gpus.set_free(instance, hot.gpus.free(instance) + (gpus.part - paid as u16));
         }
-        if hot.has_unhealthy {
+        if hot.has_unhealthy && !is_planted(PlantedBug::ReleaseRevivesUnhealthy) {
             hide(hot, cold);
         }
         if gpus.mask != 0 {

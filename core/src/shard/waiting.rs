@@ -25,6 +25,8 @@ use crate::ids::NodeId;
 use crate::index::{Candidates, DistBuckets, ResourceVector, Slot, Visits};
 use crate::limits::WOKEN_PER_EVENT_MAX;
 use crate::map::FixedMap;
+use crate::memory;
+use crate::planted::{PlantedBug, is_planted};
 use crate::request::{Explain, PlacementRequest, Policy};
 use crate::resource::{Amount, Demand, GpuBooks};
 use crate::shard::custom::CustomBook;
@@ -150,12 +152,26 @@ impl Waiting {
         Some(copy)
     }
 
+    /// The bytes of the copies and of their shapes; not what a request points to (custom amounts,
+    /// selectors, candidates), which its port and its shape share.
+    pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
+        add("waiting requests", memory::of_map(&self.copies) + memory::of_vec(&self.woken));
+        let shapes = (self.shapes.capacity() * size_of::<Option<Shape>>()) as u64;
+        let of_shape = |shape: &Shape| memory::of_btree(shape.armed.len(), size_of::<Turn>());
+        let armed: u64 = self.shapes.iter().map(|(_, shape)| of_shape(shape)).sum();
+        let same: u64 = self.by_hash.values().map(memory::of_vec).sum();
+        let tables = memory::of_map(&self.by_hash) + same + self.tree.memory();
+        add("shapes of waiting requests", shapes + armed + tables);
+    }
+
     /// The copy is woken for the room of `node`.
     fn wake(&mut self, turn: Turn, node: NodeId) {
         let copy = self.copies.get_mut(&turn.2).expect("an armed copy is parked");
         copy.under_way = Some(node);
         self.shapes[copy.shape].armed.remove(&turn);
-        self.woken.push(turn.2);
+        if !is_planted(PlantedBug::WakeUpForgotten) {
+            self.woken.push(turn.2);
+        }
     }
 }
 
@@ -226,7 +242,9 @@ impl Shard {
         let (node, turn, shape) = (copy.under_way.take(), copy.turn, copy.shape);
         let request = copy.request.clone();
         self.waiting.shapes[shape].armed.insert(turn);
+        self.fragmentation.set_retrying(true);
         let outcome = self.handle_place(&request);
+        self.fragmentation.set_retrying(false);
         if matches!(outcome, Outcome::Placed(_)) {
             self.waiting.remove(token);
             self.offer_again(node, None);

@@ -6,7 +6,8 @@ use std::cell::Cell;
 use std::task::Waker;
 
 use wharf_core::executor::{BatchRecord, Clock, Observer, Unobserved};
-use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId};
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+use wharf_core::index::Geometry;
 use wharf_core::node::{
     Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term,
 };
@@ -14,7 +15,7 @@ use wharf_core::request::{Explain, PlacementRequest, Policy, Preferences, RankRu
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
 use wharf_core::router::{PortReply, PortRequest, Tag};
-use wharf_core::shard::{Command, Outcome, Shard};
+use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
 use wharf_core::store::{Engine, EngineConfig, StoreState};
 use wharf_core::time::Time;
 
@@ -65,6 +66,25 @@ pub(crate) fn config(shards: u16) -> EngineConfig {
 
 pub(crate) fn open(state: StoreState, shards: u16, ports: usize) -> Engine {
     Engine::open(state, &config(shards), vec![Waker::noop().clone(); ports]).expect("numbers in range")
+}
+
+/// A shard of one partition, alone and without nodes.
+pub(crate) fn lone_shard() -> Shard {
+    Shard::new(ShardConfig {
+        shard: ShardId(0),
+        incarnation: Incarnation(1),
+        partitions: vec![PartitionId(0)],
+        geometry: Geometry::default(),
+        seed: 1,
+        hybrid: HybridSettings::default(),
+    })
+}
+
+/// Registers a node of the lone shard: its number is its id and its place in the order.
+pub(crate) fn lone_node(number: u64, spec: NodeSpec, agent: bool) -> Command {
+    let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+    let agent = agent.then(std::sync::Arc::default);
+    Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec, agent }))
 }
 
 /// The shards of an engine that did nothing yet, to be stepped directly.

@@ -173,8 +173,16 @@ impl LinearShard {
         let of_instances: i64 = instances
             .iter()
             .flat_map(|(_, list)| list)
-            .map(|i| i64::from(i.available) + i64::from(i.allocated) - i64::from(i.shortfall))
+            .map(|i| {
+                i64::from(i.available) + i64::from(i.allocated) + i64::from(i.unhealthy)
+                    - i64::from(i.shortfall)
+            })
             .sum();
+        // A part is hidden of the unhealthy only, and each of these says why.
+        let gpus = instances.iter().find(|(kind, _)| *kind == ResourceKind::Gpu);
+        let gpus = gpus.map_or(&[][..], |(_, gpus)| gpus);
+        let reasons_right = gpus.iter().all(|gpu| gpu.reason == node.unhealthy_reason(gpu.instance))
+            && instances.iter().flat_map(|(_, list)| list).all(|i| i.unhealthy == 0 || i.reason.is_some());
         let with_instances: i64 = resources
             .iter()
             .filter(|(kind, _)| instances.iter().any(|(listed, _)| listed == kind))
@@ -183,7 +191,7 @@ impl LinearShard {
         let balanced = resources.iter().all(|(_, book)| book.balances());
         let hidden: i64 = resources.iter().map(|(_, book)| book.unhealthy).sum();
         let hidden_right = hidden == node.gpu_hidden();
-        if used == listed && of_instances + hidden == with_instances && hidden_right && balanced {
+        if used == listed && of_instances == with_instances && hidden_right && balanced && reasons_right {
             Ok(())
         } else {
             differs(books, node)

@@ -152,6 +152,11 @@ impl LinearNode {
         self.version += 1;
     }
 
+    /// Why an instance is unhealthy, if it is.
+    pub(super) fn unhealthy_reason(&self, instance: u8) -> Option<Arc<str>> {
+        self.unhealthy.get(&instance).cloned()
+    }
+
     /// Other unhealthy instances; whether any was healed.
     pub(super) fn set_health(&mut self, unhealthy: &[(u8, Arc<str>)]) -> bool {
         let gpus = self.registration.spec.gpus;

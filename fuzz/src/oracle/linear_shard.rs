@@ -47,6 +47,8 @@ pub struct LinearShard {
     settled_growth: Option<u64>,
     last_growth: u64,
     fragmentation: FragmentationScan,
+    /// What is placed next was counted when it came.
+    pub(super) retrying: bool,
     hybrid: HybridSettings,
     /// The shard's random state before the next placement, where the caller knows it.
     rng: Option<Rng>,
@@ -74,6 +76,7 @@ impl LinearShard {
             settled_growth: Some(0),
             last_growth: 0,
             fragmentation: FragmentationScan::default(),
+            retrying: false,
             hybrid: HybridSettings::default(),
             rng: None,
         }
@@ -138,7 +141,7 @@ impl LinearShard {
             })
             .collect();
         let aware = request.policy.is_fragmentation_aware();
-        if aware {
+        if aware && !self.retrying {
             self.fragmentation.handle_arrival(request);
         }
         let (nodes, cursor, fragmentation) = (&self.nodes, &mut self.cursor, &mut self.fragmentation);

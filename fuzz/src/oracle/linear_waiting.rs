@@ -21,7 +21,10 @@ impl LinearShard {
         if matches!(outcome, Outcome::Placed(_)) {
             self.parked.remove(&token);
         }
-        self.compare_place(&request, outcome)
+        self.retrying = true;
+        let compared = self.compare_place(&request, outcome);
+        self.retrying = false;
+        compared
     }
 
     pub(super) fn compare_unpark(&mut self, token: WaitToken, outcome: &Outcome) -> Result<(), String> {

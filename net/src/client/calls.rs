@@ -13,8 +13,8 @@ use crate::protocol::{
     NodeBooksRequest, NodesReply, NodesRequest, PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchReply,
     PlaceBatchReplyV2, PlaceBatchV2, PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, ReleaseBatch,
     ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, ReportReply, ReportRequest,
-    SetResourcesRequest, StatusDetailsReply, StatusReply, StatusRequest, WireAllocation, read_units,
-    read_waiting,
+    SetResourcesRequest, StatusDetailsReply, StatusReply, StatusRequest, WireAllocation, read_unhealthy,
+    read_units, read_waiting,
 };
 
 /// A reply's body, and the extensions that follow it.
@@ -125,7 +125,10 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call).
     pub async fn node_books(&self, request: &NodeBooksRequest) -> Result<NodeBooksReply, ClientError> {
-        self.call(Kind::NodeBooks, request).await
+        let raw = self.call_raw(Kind::NodeBooks, 1, request).await?;
+        let (mut reply, rest) = split::<NodeBooksReply>(&raw)?;
+        read_unhealthy(rest, &mut reply);
+        Ok(reply)
     }
 
     /// Several placements, each decided on its own.

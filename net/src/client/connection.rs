@@ -14,11 +14,12 @@ use super::ClientError;
 use super::error::{connect_message, with_causes};
 use super::pending::{Completions, Destination, PendingCalls, RawReply};
 use crate::codec::{
-    FLAG_ERROR, FrameRef, Header, acknowledge_in_frame, decode_body, decode_frame, encode_body, encode_frame,
-    try_encode_frame,
+    Extension, FLAG_ERROR, FrameError, FrameRef, Header, acknowledge_in_frame, decode_body, decode_frame,
+    encode_body, encode_frame, split_extensions, try_encode_frame,
 };
 use crate::protocol::{
-    ALPN, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, Reason, Resume, VERSION_MAX, VERSION_MIN,
+    ALPN, Acknowledged, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, Reason,
+    Resume, VERSION_MAX, VERSION_MIN,
 };
 use crate::tls::client_crypto;
 
@@ -105,12 +106,12 @@ impl Client {
     /// When no connection comes about, or the server refuses the hello.
     pub async fn connect(config: ClientConfig) -> Result<Self, ClientError> {
         let endpoint = client_endpoint(&config)?;
-        let (link, hello) = open(&endpoint, &config, None).await?;
+        let (link, hello, exact) = open(&endpoint, &config, None).await?;
         let shared = Arc::new(Shared {
             in_flight: Semaphore::new(hello.limits.in_flight_max.max(1) as usize),
             config,
             hello,
-            state: Mutex::new(State { calls: PendingCalls::new(), out: Vec::new(), ended: None }),
+            state: Mutex::new(State { calls: PendingCalls::new(exact), out: Vec::new(), ended: None }),
             written: Notify::new(),
             left: Notify::new(),
             handles: Mutex::new(1),
@@ -213,11 +214,11 @@ impl Client {
                         lowest_unacknowledged: state.calls.lowest_unacknowledged(),
                         ..Header::default()
                     };
-                    let mut frame = Vec::with_capacity(96);
-                    if let Err(error) =
-                        try_encode_frame(header, &[], &mut frame, |out| encode_body(request, out))
-                    {
-                        return Err(ClientError::TooLong(error));
+                    let acknowledged = state.calls.to_acknowledge();
+                    let (frame, said) =
+                        encode_call(header, acknowledged.as_ref(), request).map_err(ClientError::TooLong)?;
+                    if said && let Some(acknowledged) = &acknowledged {
+                        state.calls.said(acknowledged);
                     }
                     state.out.extend_from_slice(&frame);
                     state.calls.enter(destination, frame.into_boxed_slice());
@@ -232,6 +233,26 @@ impl Client {
         shared.written.notify_one();
         Ok(sequence)
     }
+}
+
+/// The frame of a call, and whether it says what is to be acknowledged besides: not where it would
+/// be too long with it.
+fn encode_call<Q: Serialize>(
+    header: Header,
+    acknowledged: Option<&Acknowledged>,
+    request: &Q,
+) -> Result<(Vec<u8>, bool), FrameError> {
+    let mut frame = Vec::with_capacity(96);
+    if let Some(acknowledged) = acknowledged {
+        let mut bytes = Vec::new();
+        encode_body(acknowledged, &mut bytes);
+        let extension = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &bytes };
+        if try_encode_frame(header, &[extension], &mut frame, |out| encode_body(request, out)).is_ok() {
+            return Ok((frame, true));
+        }
+    }
+    try_encode_frame(header, &[], &mut frame, |out| encode_body(request, out))?;
+    Ok((frame, false))
 }
 
 impl Shared {
@@ -287,7 +308,7 @@ impl Shared {
         let mut guard = self.state();
         let State { calls, out, .. } = &mut *guard;
         let lowest = calls.lowest_unacknowledged();
-        let Some(frame) = calls.frame_mut(sequence) else { return false };
+        let Some(frame) = calls.send_again(sequence) else { return false };
         acknowledge_in_frame(frame, lowest);
         out.extend_from_slice(frame);
         drop(guard);
@@ -311,12 +332,13 @@ fn client_endpoint(config: &ClientConfig) -> Result<Endpoint, ClientError> {
     Ok(endpoint)
 }
 
-/// Connects, opens the stream and says hello.
+/// Connects, opens the stream and says hello; the last of what is given is whether the server lets
+/// waits be acknowledged exactly.
 async fn open(
     endpoint: &Endpoint,
     config: &ClientConfig,
     resume: Option<Resume>,
-) -> Result<(Link, HelloReply), ClientError> {
+) -> Result<(Link, HelloReply, bool), ClientError> {
     let failed = |message: String| ClientError::Connect { server: config.server, message };
     let connecting = endpoint
         .connect(config.server, &config.server_name)
@@ -330,7 +352,10 @@ async fn open(
         Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client: config.name.clone(), resume };
     let header = Header { kind: Kind::Hello.number(), version: 1, ..Header::default() };
     let mut frame = Vec::new();
-    encode_frame(header, &[], &mut frame, |out| encode_body(&hello, out));
+    let mut none = Vec::new();
+    encode_body(&Acknowledged::default(), &mut none);
+    let exactly = Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &none };
+    encode_frame(header, &[exactly], &mut frame, |out| encode_body(&hello, out));
     send.write_all(&frame).await.map_err(|error| failed(with_causes(&error)))?;
     let mut buffer = Vec::new();
     loop {
@@ -338,8 +363,11 @@ async fn open(
             if frame.header.flags & FLAG_ERROR != 0 {
                 return Err(ClientError::Fault(decode_body::<Fault>(frame.payload)?.0));
             }
-            let (reply, _) = decode_body::<HelloReply>(frame.payload)?;
-            return Ok((Link { connection, send, recv }, reply));
+            let (reply, taken) = decode_body::<HelloReply>(frame.payload)?;
+            // A server that does not know it says nothing of it.
+            let extensions = split_extensions(&frame.header, &frame.payload[taken..]).unwrap_or_default();
+            let exact = extensions.iter().any(|extension| extension.tag == EXTENSION_ACKNOWLEDGED);
+            return Ok((Link { connection, send, recv }, reply, exact));
         }
         let chunk = recv.read_chunk(usize::MAX, true).await.map_err(|error| failed(with_causes(&error)))?;
         let chunk =
@@ -373,7 +401,7 @@ async fn keep_going(shared: Arc<Shared>, endpoint: Endpoint, link: Link) {
         let mut guard = shared.state();
         let state = &mut *guard;
         state.out.clear();
-        for frame in state.calls.frames() {
+        for frame in state.calls.send_all_again() {
             state.out.extend_from_slice(frame);
         }
         shared.written.notify_one();
@@ -392,7 +420,7 @@ async fn reopen(shared: &Shared, endpoint: &Endpoint, resume: Resume, reconnects
     while *reconnects > 0 && shared.state().ended.is_none() {
         *reconnects -= 1;
         match open(endpoint, &shared.config, Some(resume)).await {
-            Ok((link, _)) => return Some(link),
+            Ok((link, ..)) => return Some(link),
             // Also this connection was lost: so may the next be, but not at once.
             Err(ClientError::Connect { .. }) => tokio::time::sleep(RECONNECT_PAUSE).await,
             // The server does not have the session any more.

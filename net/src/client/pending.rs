@@ -1,11 +1,17 @@
 //! Calls under way, in order of sequence.
+//!
+//! Placements that wait, perhaps for hours, do not hold the window back: once the server is known
+//! to have one, the lowest unacknowledged sequence passes it. It is known by the reply to anything
+//! that was sent later on the same connection, for a server takes requests in order and says at
+//! once which it does not take.
 
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::{Notify, oneshot};
 
 use super::ClientError;
+use crate::protocol::{ACKNOWLEDGED_MAX, Acknowledged};
 
 /// The encoded body of a reply, or why there is none.
 pub(super) type RawReply = Result<Vec<u8>, ClientError>;
@@ -71,20 +77,46 @@ pub(super) struct Call {
     pub(super) destination: Destination,
     /// The whole frame: sent again when the session is resumed on a new connection.
     frame: Box<[u8]>,
+    /// When it was sent last, in the order of sending.
+    sent: u64,
 }
 
-/// Calls by sequence: a window that starts at the lowest unacknowledged one.
+impl Call {
+    fn waits(&self) -> bool {
+        matches!(self.destination, Destination::Waiting(_))
+    }
+}
+
+/// Calls by sequence: a window that starts at the lowest unacknowledged one, and waits below it.
 pub(super) struct PendingCalls {
     base: u64,
     calls: VecDeque<Option<Call>>,
+    /// Waits that the server has; their sequences are below `base`.
+    apart: BTreeMap<u64, Call>,
+    /// Whether the server lets waits stand apart, and has them acknowledged exactly.
+    exact: bool,
+    /// Waits that were answered, to be acknowledged.
+    answered: Vec<u64>,
+    /// Calls sent so far.
+    sent: u64,
+    /// Of the calls that were answered, the one sent last.
+    heard: u64,
 }
 
 impl PendingCalls {
-    pub(super) fn new() -> Self {
-        Self { base: 1, calls: VecDeque::new() }
+    pub(super) fn new(exact: bool) -> Self {
+        Self {
+            base: 1,
+            calls: VecDeque::new(),
+            apart: BTreeMap::new(),
+            exact,
+            answered: Vec::new(),
+            sent: 0,
+            heard: 0,
+        }
     }
 
-    /// All sequences below are answered.
+    /// All sequences below are answered, or wait at the server.
     pub(super) fn lowest_unacknowledged(&self) -> u64 {
         self.base
     }
@@ -101,34 +133,74 @@ impl PendingCalls {
 
     /// Enters the call of the next sequence, with its frame.
     pub(super) fn enter(&mut self, destination: Destination, frame: Box<[u8]>) {
-        self.calls.push_back(Some(Call { destination, frame }));
+        self.sent += 1;
+        self.calls.push_back(Some(Call { destination, frame, sent: self.sent }));
     }
 
-    /// The frame of a call under way.
-    pub(super) fn frame_mut(&mut self, sequence: u64) -> Option<&mut [u8]> {
-        let offset = usize::try_from(sequence.checked_sub(self.base)?).ok()?;
-        Some(&mut self.calls.get_mut(offset)?.as_mut()?.frame)
+    /// What the next call has to acknowledge besides; [`said`](Self::said) once it does.
+    pub(super) fn to_acknowledge(&self) -> Option<Acknowledged> {
+        let few = self.answered.len().min(ACKNOWLEDGED_MAX);
+        (few > 0).then(|| Acknowledged { sequences: self.answered[..few].to_vec() })
     }
 
-    /// The frames of all calls under way, in order.
-    pub(super) fn frames(&self) -> impl Iterator<Item = &[u8]> {
-        self.calls.iter().flatten().map(|call| &*call.frame)
+    /// The call that is entered next says this: it is sent again until it is answered.
+    pub(super) fn said(&mut self, acknowledged: &Acknowledged) {
+        self.answered.drain(..acknowledged.sequences.len());
+    }
+
+    /// The frame of a call under way, which is sent again.
+    pub(super) fn send_again(&mut self, sequence: u64) -> Option<&mut [u8]> {
+        let call = match sequence.checked_sub(self.base) {
+            Some(offset) => self.calls.get_mut(usize::try_from(offset).ok()?)?.as_mut()?,
+            None => self.apart.get_mut(&sequence)?,
+        };
+        self.sent += 1;
+        call.sent = self.sent;
+        Some(&mut call.frame)
+    }
+
+    /// The frames of all calls under way, in order, which are sent again.
+    pub(super) fn send_all_again(&mut self) -> impl Iterator<Item = &[u8]> {
+        let Self { calls, apart, sent, .. } = self;
+        apart.values_mut().chain(calls.iter_mut().flatten()).map(|call| {
+            *sent += 1;
+            call.sent = *sent;
+            &*call.frame
+        })
     }
 
     /// Takes the call of a sequence out, when it is under way.
     pub(super) fn leave(&mut self, sequence: u64) -> Option<Call> {
-        let offset = usize::try_from(sequence.checked_sub(self.base)?).ok()?;
-        let call = self.calls.get_mut(offset)?.take();
-        while let Some(None) = self.calls.front() {
-            self.calls.pop_front();
+        let call = match sequence.checked_sub(self.base) {
+            Some(offset) => self.calls.get_mut(usize::try_from(offset).ok()?)?.take(),
+            None => self.apart.remove(&sequence),
+        }?;
+        self.heard = self.heard.max(call.sent);
+        if self.exact && call.waits() {
+            self.answered.push(sequence);
+        }
+        self.advance();
+        Some(call)
+    }
+
+    /// Moves the window up to the first call that is under way and does not wait at the server.
+    fn advance(&mut self) {
+        while let Some(first) = self.calls.front() {
+            let held = first.as_ref().is_some_and(|call| !call.waits() || call.sent >= self.heard);
+            if held || (first.is_some() && !self.exact) {
+                return;
+            }
+            if let Some(Some(wait)) = self.calls.pop_front() {
+                self.apart.insert(self.base, wait);
+            }
             self.base += 1;
         }
-        call
     }
 
     /// Takes all calls out.
     pub(super) fn leave_all(&mut self) -> Vec<Call> {
         self.base = self.next_sequence();
-        self.calls.drain(..).flatten().collect()
+        let apart = std::mem::take(&mut self.apart).into_values();
+        apart.chain(self.calls.drain(..).flatten()).collect()
     }
 }

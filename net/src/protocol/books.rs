@@ -173,6 +173,67 @@ pub struct InstanceBody {
     pub allocated: u32,
     /// What of that is beyond the whole instance.
     pub shortfall: u32,
+    /// What is free of it and not offered because it is unhealthy. As `reason`, it stands in the
+    /// extension [`EXTENSION_UNHEALTHY`] of the frame, not in the body.
+    #[serde(skip)]
+    pub unhealthy: u32,
+    /// Why it is unhealthy, as its agent said; empty if it is not.
+    #[serde(skip)]
+    pub reason: String,
+}
+
+/// Tag of the extension of a reply to `NodeBooks` that says which instances are unhealthy
+/// ([`UnhealthyInstances`]). Ignorable.
+pub const EXTENSION_UNHEALTHY: u16 = 3;
+
+/// One unhealthy instance.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnhealthyInstance {
+    /// Its place in the list of the reply.
+    pub at: u32,
+    /// What is free of it and not offered.
+    pub unhealthy: u32,
+    /// Why.
+    #[serde(deserialize_with = "bounded::prose::<_, field::Reason>")]
+    pub reason: String,
+}
+
+/// Content of [`EXTENSION_UNHEALTHY`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnhealthyInstances {
+    /// In the order of the reply.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Unhealthy, GPU_INSTANCES_MAX>")]
+    pub instances: Vec<UnhealthyInstance>,
+}
+
+/// Appends the content of [`EXTENSION_UNHEALTHY`] for `reply` to `out`; nothing where all are healthy.
+pub fn unhealthy_extension(reply: &NodeBooksReply, out: &mut Vec<u8>) {
+    let listed = (0u32..).zip(&reply.instances).filter(|(_, instance)| !instance.reason.is_empty());
+    let unhealthy = listed.map(|(at, InstanceBody { unhealthy, reason, .. })| {
+        let (unhealthy, reason) = (*unhealthy, reason.clone());
+        UnhealthyInstance { at, unhealthy, reason }
+    });
+    let instances: Vec<_> = unhealthy.collect();
+    if !instances.is_empty() {
+        encode_body(&UnhealthyInstances { instances }, out);
+    }
+}
+
+/// Puts what the extensions of a node's books hold into them; `rest` is what follows the body.
+pub fn read_unhealthy(rest: &[u8], reply: &mut NodeBooksReply) {
+    let header = Header { flags: FLAG_EXTENSIONS, ..Header::default() };
+    let extensions =
+        if rest.is_empty() { Vec::new() } else { split_extensions(&header, rest).unwrap_or_default() };
+    let unhealthy = extensions.iter().find(|extension| extension.tag == EXTENSION_UNHEALTHY);
+    if let Some(Ok((listed, _))) =
+        unhealthy.map(|extension| decode_body::<UnhealthyInstances>(extension.bytes))
+    {
+        for UnhealthyInstance { at, unhealthy, reason } in listed.instances {
+            if let Some(instance) = reply.instances.get_mut(at as usize) {
+                (instance.unhealthy, instance.reason) = (unhealthy, reason);
+            }
+        }
+    }
 }
 
 /// The books of a node.

@@ -62,6 +62,7 @@ fields! {
     Requests = "requests";
     Resource = "resource";
     Resources = "resources";
+    Sequences = "sequences";
     Selectors = "selectors";
     Shards = "shards";
     Software = "software";

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId};
 
 use super::bounded::{self, field};
-use super::{Reason, ReasonCode};
+use super::{ACKNOWLEDGED_MAX, Reason, ReasonCode};
 
 /// An amount by name.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -143,6 +143,22 @@ pub struct HelloReply {
     pub token: SessionToken,
     /// Whether it is the one that was to be resumed.
     pub resumed: bool,
+}
+
+/// Tag of the extension by which a client acknowledges waits exactly ([`Acknowledged`]). Ignorable.
+///
+/// In a hello it says that the client does so, in the reply that the server understands it; the
+/// list is empty there. Then the lowest unacknowledged sequence of a frame may pass placements
+/// that wait, once a reply to something sent later has shown that the server has them; and each
+/// wait that was answered is to be named once in a request, until that request is answered.
+pub const EXTENSION_ACKNOWLEDGED: u16 = 16;
+
+/// Content of [`EXTENSION_ACKNOWLEDGED`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Acknowledged {
+    /// Placements that waited, whose replies the client has.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Sequences, ACKNOWLEDGED_MAX>")]
+    pub sequences: Vec<u64>,
 }
 
 /// Something that was not done, and what moved nothing.

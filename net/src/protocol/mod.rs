@@ -45,6 +45,12 @@ pub const IN_FLIGHT_DEFAULT: u32 = 1024;
 /// that acknowledges nothing is refused beyond.
 pub const UNACKNOWLEDGED_MAX: u32 = 8192;
 
+/// Waits of a session that its client's mark passed: beyond, the oldest that is not among them pins
+/// the window.
+pub const APART_MAX: usize = 8192;
+/// Sequences of one [`Acknowledged`].
+pub const ACKNOWLEDGED_MAX: usize = 1024;
+
 /// Bytes of outcomes that a session keeps: beyond, its client must acknowledge before anything
 /// but its lowest unacknowledged request is done.
 pub const SESSION_KEPT_BYTES_MAX: usize = 4 << 20;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 use std::sync::atomic::Ordering;
 
-use quinn::{Connection, Incoming, SendStream, VarInt};
+use quinn::{Connection, Incoming, SendStream};
 use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
@@ -13,8 +13,9 @@ use tracing::{debug, info};
 use wharf_core::router::WaitEnd;
 use wharf_core::time::Time;
 
+use super::closing::close_at_once;
 use super::io_thread::Io;
-use super::reader::{BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body};
+use super::reader::{Asked, BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body};
 use super::requests::handle_request;
 use super::wait;
 use super::{HELLO_PATIENCE, LAST_BYTES_PATIENCE, ServerShared};
@@ -22,8 +23,8 @@ use crate::codec::{
     Extension, FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame,
 };
 use crate::protocol::{
-    EXTENSION_UNITS, Fault, Hello, HelloReply, Kind, PlaceReply, Reason, ReasonCode, VERSION_MAX,
-    VERSION_MIN, units_extension,
+    Acknowledged, EXTENSION_ACKNOWLEDGED, EXTENSION_UNITS, Fault, Hello, HelloReply, Kind, PlaceReply,
+    Reason, ReasonCode, VERSION_MAX, VERSION_MIN, units_extension,
 };
 use crate::session::{Admission, Session};
 
@@ -143,6 +144,12 @@ impl ConnectionState {
         forgotten
     }
 
+    /// A placement waits from now on, and the operation by which it does.
+    pub(super) fn begins_wait(&self, sequence: u64, key: usize) {
+        self.waits.borrow_mut().insert(sequence, key);
+        self.session.borrow_mut().wait(sequence);
+    }
+
     fn is_busy(&self) -> bool {
         let in_flight = self.session.borrow().in_flight() - self.waits.borrow().len();
         let unanswered = in_flight + self.unwritten.get() as usize;
@@ -175,7 +182,7 @@ pub(super) async fn serve_connection(io: Rc<Io>, incoming: Incoming) {
             u32::from(refused.reason.0)
         }
     };
-    connection.close(VarInt::from_u32(code), b"");
+    close_at_once(&connection, code, b"");
     // Relaxed: a statistic, nothing rests on it.
     counters.connections.fetch_sub(1, Ordering::Relaxed);
     debug!(%peer, "connection ended");
@@ -221,7 +228,7 @@ async fn serve_session(
     io: &Rc<Io>,
     connection: &Connection,
     session: Session,
-    hello: &HelloReply,
+    (hello, exact): &(HelloReply, bool),
     mut reader: FrameReader,
     mut send: SendStream,
 ) -> Result<(), Fault> {
@@ -241,7 +248,12 @@ async fn serve_session(
     let header =
         Header { kind: Kind::Hello.number(), flags: FLAG_REPLY, version: BODY_VERSION, ..Header::default() };
     let mut frame = Vec::new();
-    encode_frame(header, &[], &mut frame, |out| encode_body(hello, out));
+    let (mut none, mut understood) = (Vec::new(), None);
+    encode_body(&Acknowledged::default(), &mut none);
+    if *exact {
+        understood = Some(Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &none });
+    }
+    encode_frame(header, understood.as_slice(), &mut frame, |out| encode_body(hello, out));
     state.say(&frame);
     let (served, taken) = {
         let reading = async {
@@ -290,14 +302,19 @@ async fn finish(send: &mut SendStream) -> bool {
     send.finish().is_ok() && matches!(timeout(LAST_BYTES_PATIENCE, send.stopped()).await, Ok(Ok(None)))
 }
 
+/// Opens or resumes the session that the peer asks for; the reply, and whether the peer acknowledges
+/// waits exactly. `None` when it leaves before.
 async fn open_session(
     io: &Io,
     connection: &Connection,
     reader: &mut FrameReader,
-) -> Result<Option<(Session, HelloReply)>, Fault> {
-    let hello: Hello = loop {
+) -> Result<Option<(Session, (HelloReply, bool))>, Fault> {
+    let (hello, exact): (Hello, bool) = loop {
         match reader.next().map_err(frame_fault)? {
-            Some(frame) if frame.header.kind == Kind::Hello.number() => break read_body(&frame)?,
+            Some(frame) if frame.header.kind == Kind::Hello.number() => {
+                let asked = Asked::new(frame);
+                break (read_body(&asked)?, asked.acknowledged.take().is_some());
+            }
             Some(frame) => {
                 let message =
                     format!("the first frame has kind {}: say hello (kind 1) first", frame.header.kind);
@@ -317,7 +334,7 @@ async fn open_session(
         );
         return Err(Fault::of_field(Reason::NoCommonVersion, "version_max", message));
     }
-    let session = match hello.resume {
+    let mut session = match hello.resume {
         None => io.shared.sessions.open(connection),
         Some(resume) => {
             let id = resume.session.into();
@@ -329,6 +346,9 @@ async fn open_session(
             })?
         }
     };
+    if exact {
+        session.acknowledges_exactly();
+    }
     let reply = HelloReply {
         version,
         server: io.shared.identity(),
@@ -337,7 +357,7 @@ async fn open_session(
         token: session.token(),
         resumed: hello.resume.is_some(),
     };
-    Ok(Some((session, reply)))
+    Ok(Some((session, (reply, exact))))
 }
 
 /// Reads frames until the peer ends the stream, the server stops, or a frame is no frame.
@@ -408,7 +428,12 @@ async fn handle_frame(io: &Rc<Io>, state: &Rc<ConnectionState>, frame: &FrameRef
             }
         }
     }
-    if let Err(fault) = handle_request(io, state, frame, now).await {
+    let asked = Asked::new(*frame);
+    let handled = handle_request(io, state, &asked, now).await;
+    for sequence in asked.acknowledged.take().iter().flat_map(|acknowledged| &acknowledged.sequences) {
+        state.session.borrow_mut().acknowledge_wait(*sequence);
+    }
+    if let Err(fault) = handled {
         ServerShared::count(&io.shared.counters.frames_refused);
         state.reply_fault(header.kind, header.sequence, &fault);
         if let Some(kind) = Kind::from_number(header.kind) {

@@ -16,6 +16,7 @@ use wharf_core::limits::PORT_IN_FLIGHT_MAX;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::time::Time;
 
+use super::closing::Liftable;
 use super::connection::serve_connection;
 use super::operation::{Operation, Parts, split_tag, tag};
 use super::{IoObserver, RegistrarHandle, ServerShared};
@@ -85,6 +86,7 @@ pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
     // One session, one stream.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
     transport.max_concurrent_uni_streams(VarInt::from_u32(0));
+    transport.congestion_controller_factory(Arc::new(Liftable));
     config.transport_config(Arc::new(transport));
     thread.socket.set_nonblocking(true)?;
     let endpoint =

@@ -5,6 +5,7 @@
 //! shared between I/O threads but the shards' rings and published tables. Node commands and
 //! status go to the one owner of the global records, [`run_registrar`].
 
+mod closing;
 mod connection;
 mod io_thread;
 pub use io_thread::{IoError, IoThread, run_io_thread};

@@ -9,10 +9,11 @@ use wharf_core::time::Time;
 use super::connection::ConnectionState;
 use super::io_thread::Io;
 use super::operation::{Complete, Operation, Parts};
+use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
-use crate::convert::{fault_reply, placement_request};
+use crate::convert::{PlacementDefaults, fault_reply, kinds_to_learn, placement_request};
 use crate::protocol::{
-    Fault, Kind, MODE_WAIT_UNTIL, PlaceReplyV2, PlaceRequestV2, Reason, ReasonCode, ReleaseBatch,
+    Fault, Kind, MODE_WAIT_UNTIL, PlaceReply, PlaceReplyV2, PlaceRequestV2, Reason, ReasonCode, ReleaseBatch,
     ReleaseBatchReply, ReleaseReply,
 };
 
@@ -48,10 +49,11 @@ pub(super) async fn handle_place(
     let PlaceRequestV2 { request: asked, .. } = &request;
     let waits = (asked.mode == MODE_WAIT_UNTIL)
         .then_some(wait::Waits { priority: asked.priority, deadline: asked.deadline });
-    let request = {
+    let learnt = if waits.is_some() { learn(io, &request, defaults).await } else { Ok(()) };
+    let request = learnt.and_then(|()| {
         let mut port = io.port.borrow_mut();
         placement_request(request, port.catalog(), defaults)
-    };
+    });
     match (request, waits) {
         (Ok(request), Some(waits)) => wait::begin(io, state, (sequence, version), request, waits, now),
         (Ok(request), None) => {
@@ -63,6 +65,28 @@ pub(super) async fn handle_place(
             io.observe(Kind::Place, reply.reason, 0);
             Complete::place(version, (*reply).into()).answer(state, Kind::Place, sequence);
         }
+    }
+}
+
+/// Has the registrar learn the kinds that nobody has yet and `request` is to wait for.
+async fn learn(
+    io: &Io,
+    request: &PlaceRequestV2,
+    defaults: PlacementDefaults,
+) -> Result<(), Box<PlaceReply>> {
+    let names = kinds_to_learn(request, io.port.borrow_mut().catalog(), defaults)?;
+    if names.is_empty() {
+        return Ok(());
+    }
+    // What was submitted so far must be on its way before anybody waits for the registrar.
+    io.port.borrow_mut().flush();
+    let faulty = |fault: Fault| Box::new(fault_reply(fault));
+    let answer = io.registrar.ask(RegistrarRequest::Learn(names)).await.map_err(faulty)?;
+    match answer.await {
+        Ok(RegistrarReply::Learnt) => Ok(()),
+        Ok(RegistrarReply::Fault(fault)) => Err(faulty(fault)),
+        Ok(other) => unreachable!("no answer to what is to be learnt: {other:?}"),
+        Err(_) => Err(faulty(Fault::new(Reason::Unavailable, "the service is shutting down"))),
     }
 }
 

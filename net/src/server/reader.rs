@@ -1,5 +1,7 @@
 //! Frames out of a stream, and what is said of those that cannot be read.
 
+use std::cell::RefCell;
+
 use quinn::RecvStream;
 use serde::de::DeserializeOwned;
 
@@ -7,10 +9,23 @@ use crate::codec::{
     FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
     encode_frame, split_extensions,
 };
-use crate::protocol::{FRAME_BYTES_MAX, Fault, Reason};
+use crate::protocol::{Acknowledged, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Reason};
 
 /// The version of every body of protocol version 1, but of what later versions of one kind have.
 pub(super) const BODY_VERSION: u8 = 1;
+
+/// A frame that is a request, and what it says of its session besides.
+pub(super) struct Asked<'a> {
+    pub(super) frame: FrameRef<'a>,
+    /// Waits that it acknowledges; known once its body was read.
+    pub(super) acknowledged: RefCell<Option<Acknowledged>>,
+}
+
+impl<'a> Asked<'a> {
+    pub(super) fn new(frame: FrameRef<'a>) -> Self {
+        Self { frame, acknowledged: RefCell::new(None) }
+    }
+}
 
 /// Reads frames out of a stream.
 pub(super) struct FrameReader {
@@ -81,25 +96,26 @@ pub(super) fn fault_frame(kind: u16, sequence: u64, fault: &Fault) -> Vec<u8> {
 }
 
 /// Reads the body of a frame: version, body, extensions.
-pub(super) fn read_body<T: DeserializeOwned>(frame: &FrameRef<'_>) -> Result<T, Fault> {
-    read_body_up_to(frame, BODY_VERSION)
+pub(super) fn read_body<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fault> {
+    read_body_up_to(asked, BODY_VERSION)
 }
 
 /// As [`read_body`], of a request whose reply has several versions: the request's own says which
 /// is wanted, up to `newest`; its body is the same in all.
-pub(super) fn read_body_up_to<T: DeserializeOwned>(frame: &FrameRef<'_>, newest: u8) -> Result<T, Fault> {
-    let header = &frame.header;
+pub(super) fn read_body_up_to<T: DeserializeOwned>(asked: &Asked<'_>, newest: u8) -> Result<T, Fault> {
+    let header = &asked.frame.header;
     if !(BODY_VERSION..=newest).contains(&header.version) {
         let to = if newest == BODY_VERSION { String::new() } else { format!(" to {newest}") };
         let message =
             format!("body version {} of kind {} is unknown: send version 1{to}", header.version, header.kind);
         return Err(Fault::new(Reason::UnknownVersion, message));
     }
-    read_any_version(frame)
+    read_any_version(asked)
 }
 
 /// As [`read_body`], of a frame whose version was looked at.
-pub(super) fn read_any_version<T: DeserializeOwned>(frame: &FrameRef<'_>) -> Result<T, Fault> {
+pub(super) fn read_any_version<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fault> {
+    let frame = &asked.frame;
     let header = &frame.header;
     let malformed = |message: String| Fault::new(Reason::MalformedBody, message);
     let (body, taken) = decode_body::<T>(frame.payload).map_err(|error| {
@@ -107,6 +123,11 @@ pub(super) fn read_any_version<T: DeserializeOwned>(frame: &FrameRef<'_>) -> Res
         Fault::of_field(Reason::MalformedBody, error.field, message)
     })?;
     let extensions = split_extensions(header, &frame.payload[taken..]).map_err(malformed)?;
+    let acknowledged = extensions.iter().find(|extension| extension.tag == EXTENSION_ACKNOWLEDGED);
+    // What can be ignored and cannot be read is ignored.
+    if let Some(Ok((acknowledged, _))) = acknowledged.map(|extension| decode_body(extension.bytes)) {
+        asked.acknowledged.replace(Some(acknowledged));
+    }
     match extensions.iter().find(|extension| extension.is_critical()) {
         None => Ok(body),
         Some(critical) => {

@@ -20,8 +20,8 @@ use super::ServerShared;
 use super::operation::{split_tag, tag};
 use crate::codec::encode_body;
 use crate::convert::{
-    adoption, books_reply, named_rejection_fault, node_details, node_spec, placed_reply, refused_adoption,
-    registrar_fault, rejection_fault, resource_name, resource_totals,
+    adoption, books_reply, learn_kinds, named_rejection_fault, node_details, node_spec, placed_reply,
+    refused_adoption, registrar_fault, rejection_fault, resource_name, resource_totals,
 };
 use crate::protocol::{
     AdoptRequest, DrainRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply, HeartbeatRequest, ListDetailsReply,
@@ -60,6 +60,8 @@ pub enum RegistrarRequest {
     SetResources(SetResourcesRequest),
     /// The books of a node.
     Books(NodeBooksRequest),
+    /// Learn custom kinds, for requests that wait for nodes that have them.
+    Learn(Vec<String>),
     /// The durable state of every shard; then the task ends.
     Stop,
 }
@@ -83,6 +85,8 @@ pub enum RegistrarReply {
     Books(Box<NodeBooksReply>),
     /// To a question about one thing that is not there.
     Fault(Fault),
+    /// To `Learn`: the catalog has them.
+    Learnt,
     /// To `Stop`, in order of shard.
     Exported(Vec<ShardState>),
 }
@@ -242,6 +246,12 @@ impl Desk {
                 Ok((partition, command, _)) => self.start_one(partition, command, reply),
                 Err(fault) => drop(reply.send(RegistrarReply::Fault(fault))),
             },
+            RegistrarRequest::Learn(names) => {
+                let learnt = learn_kinds(&names, self.task.registrar.resources_mut());
+                self.publish();
+                let answer = learnt.map_or_else(RegistrarReply::Fault, |()| RegistrarReply::Learnt);
+                drop(reply.send(answer));
+            }
             RegistrarRequest::Stop => self.start_every(JobKind::Stop, Command::Export, reply),
         }
     }

@@ -10,66 +10,70 @@ use super::connection::ConnectionState;
 use super::io_thread::Io;
 use super::operation::Parts;
 use super::placing::{enter, handle_place, handle_place_batch, handle_release_batch, take_room};
-use super::reader::{BODY_VERSION, read_any_version, read_body, read_body_up_to};
+use super::reader::{Asked, BODY_VERSION, read_any_version, read_body, read_body_up_to};
 use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
-use crate::codec::{Extension, FrameRef, encode_body};
+use crate::codec::{Extension, encode_body};
 use crate::protocol::{
-    CancelReply, CancelRequest, DETAILS_VERSION, EXTENSION_WAITING, Fault, Kind, ListDetailsReply, ListReply,
-    PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchV2, PlaceRequest, PlaceRequestV2, Reason, ReasonCode,
-    ReleaseBatch, ReleaseRequest, StatusDetailsReply, Waiting,
+    CancelReply, CancelRequest, DETAILS_VERSION, EXTENSION_UNHEALTHY, EXTENSION_WAITING, Fault, Kind,
+    ListDetailsReply, ListReply, PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchV2, PlaceRequest,
+    PlaceRequestV2, Reason, ReasonCode, ReleaseBatch, ReleaseRequest, StatusDetailsReply, Waiting,
+    unhealthy_extension,
 };
 
 /// Carries out a new request; a fault is the reply to it.
 pub(super) async fn handle_request(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
-    frame: &FrameRef<'_>,
+    asked: &Asked<'_>,
     now: Time,
 ) -> Result<(), Fault> {
-    let (sequence, version) = (frame.header.sequence, frame.header.version);
-    let kind = Kind::from_number(frame.header.kind).ok_or_else(|| {
-        Fault::new(Reason::UnknownKind, format!("message kind {} is unknown to version 1", frame.header.kind))
+    let (sequence, version) = (asked.frame.header.sequence, asked.frame.header.version);
+    let kind = Kind::from_number(asked.frame.header.kind).ok_or_else(|| {
+        Fault::new(
+            Reason::UnknownKind,
+            format!("message kind {} is unknown to version 1", asked.frame.header.kind),
+        )
     })?;
     match kind {
         Kind::Hello => unreachable!("a second hello was refused before"),
-        Kind::Place => handle_place(io, state, (sequence, version), read_place(frame)?, now).await,
+        Kind::Place => handle_place(io, state, (sequence, version), read_place(asked)?, now).await,
         Kind::PlaceBatch => {
-            handle_place_batch(io, state, (sequence, version), read_batch(frame)?, now).await;
+            handle_place_batch(io, state, (sequence, version), read_batch(asked)?, now).await;
         }
         Kind::Release => {
-            let request: ReleaseRequest = read_body(frame)?;
+            let request: ReleaseRequest = read_body(asked)?;
             take_room(io, 1).await;
             let operation = enter(io, state, sequence, Parts::Release, now);
             io.submit(operation, 0, PortRequest::Release(request.allocation.into()), now);
         }
         Kind::ReleaseBatch => {
-            let batch: ReleaseBatch = read_body(frame)?;
+            let batch: ReleaseBatch = read_body(asked)?;
             handle_release_batch(io, state, sequence, batch, now).await;
         }
         Kind::CancelWait => {
-            let request: CancelRequest = read_body(frame)?;
+            let request: CancelRequest = read_body(asked)?;
             let waited = wait::cancel(io, state, request.sequence, now);
             state.reply(kind, sequence, &CancelReply { waited });
             io.observe(kind, ReasonCode::default(), 0);
         }
-        _ => return ask_registrar(io, state, kind, frame, now).await,
+        _ => return ask_registrar(io, state, kind, asked, now).await,
     }
     Ok(())
 }
 
-fn read_place(frame: &FrameRef<'_>) -> Result<PlaceRequestV2, Fault> {
-    Ok(match frame.header.version {
-        PLACE_VERSION_PREFERENCES => read_any_version(frame)?,
-        _ => read_body_up_to::<PlaceRequest>(frame, PLACE_VERSION_PREFERENCES)?.into(),
+fn read_place(asked: &Asked<'_>) -> Result<PlaceRequestV2, Fault> {
+    Ok(match asked.frame.header.version {
+        PLACE_VERSION_PREFERENCES => read_any_version(asked)?,
+        _ => read_body_up_to::<PlaceRequest>(asked, PLACE_VERSION_PREFERENCES)?.into(),
     })
 }
 
-fn read_batch(frame: &FrameRef<'_>) -> Result<Vec<PlaceRequestV2>, Fault> {
-    if frame.header.version == PLACE_VERSION_PREFERENCES {
-        return Ok(read_any_version::<PlaceBatchV2>(frame)?.requests);
+fn read_batch(asked: &Asked<'_>) -> Result<Vec<PlaceRequestV2>, Fault> {
+    if asked.frame.header.version == PLACE_VERSION_PREFERENCES {
+        return Ok(read_any_version::<PlaceBatchV2>(asked)?.requests);
     }
-    let batch: PlaceBatch = read_body_up_to(frame, PLACE_VERSION_PREFERENCES)?;
+    let batch: PlaceBatch = read_body_up_to(asked, PLACE_VERSION_PREFERENCES)?;
     Ok(batch.requests.into_iter().map(Into::into).collect())
 }
 
@@ -78,21 +82,21 @@ async fn ask_registrar(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
     kind: Kind,
-    frame: &FrameRef<'_>,
+    asked: &Asked<'_>,
     now: Time,
 ) -> Result<(), Fault> {
     let request = match kind {
-        Kind::AddNodes => RegistrarRequest::Add(read_body(frame)?),
-        Kind::UpdateNodes => RegistrarRequest::Update(read_body(frame)?),
-        Kind::DrainNodes => RegistrarRequest::Drain(read_body(frame)?),
-        Kind::RemoveNodes => RegistrarRequest::Remove(read_body(frame)?),
-        Kind::ListNodes => RegistrarRequest::List(read_body_up_to(frame, DETAILS_VERSION)?),
-        Kind::Status => RegistrarRequest::Status(read_body_up_to(frame, DETAILS_VERSION)?),
-        Kind::Report => RegistrarRequest::Report(Box::new(read_body(frame)?)),
-        Kind::Heartbeat => RegistrarRequest::Heartbeat(read_body(frame)?),
-        Kind::Adopt => RegistrarRequest::Adopt(read_body(frame)?),
-        Kind::SetResources => RegistrarRequest::SetResources(read_body(frame)?),
-        Kind::NodeBooks => RegistrarRequest::Books(read_body(frame)?),
+        Kind::AddNodes => RegistrarRequest::Add(read_body(asked)?),
+        Kind::UpdateNodes => RegistrarRequest::Update(read_body(asked)?),
+        Kind::DrainNodes => RegistrarRequest::Drain(read_body(asked)?),
+        Kind::RemoveNodes => RegistrarRequest::Remove(read_body(asked)?),
+        Kind::ListNodes => RegistrarRequest::List(read_body_up_to(asked, DETAILS_VERSION)?),
+        Kind::Status => RegistrarRequest::Status(read_body_up_to(asked, DETAILS_VERSION)?),
+        Kind::Report => RegistrarRequest::Report(Box::new(read_body(asked)?)),
+        Kind::Heartbeat => RegistrarRequest::Heartbeat(read_body(asked)?),
+        Kind::Adopt => RegistrarRequest::Adopt(read_body(asked)?),
+        Kind::SetResources => RegistrarRequest::SetResources(read_body(asked)?),
+        Kind::NodeBooks => RegistrarRequest::Books(read_body(asked)?),
         Kind::Hello
         | Kind::Place
         | Kind::PlaceBatch
@@ -100,7 +104,7 @@ async fn ask_registrar(
         | Kind::ReleaseBatch
         | Kind::CancelWait => unreachable!("{kind:?} goes to the port"),
     };
-    let (sequence, version) = (frame.header.sequence, frame.header.version);
+    let (sequence, version) = (asked.frame.header.sequence, asked.frame.header.version);
     let answer = io.registrar.ask(request).await?;
     let (io, state) = (Rc::clone(io), Rc::clone(state));
     tokio::task::spawn_local(async move {
@@ -142,7 +146,13 @@ fn answer_with(
             state.reply(kind, sequence, &reply);
             return reply.reason;
         }
-        RegistrarReply::Books(reply) => state.reply(kind, sequence, &*reply),
+        RegistrarReply::Books(reply) => {
+            let mut unhealthy = Vec::new();
+            unhealthy_extension(&reply, &mut unhealthy);
+            let extension = [Extension { tag: EXTENSION_UNHEALTHY, bytes: &unhealthy }];
+            let extensions = if unhealthy.is_empty() { &[][..] } else { &extension };
+            state.reply_extended(kind, BODY_VERSION, sequence, extensions, &*reply);
+        }
         RegistrarReply::Adopted(reply) => {
             state.reply_placed(kind, BODY_VERSION, sequence, &*reply, [&*reply]);
             return reply.reason;
@@ -151,7 +161,9 @@ fn answer_with(
             state.reply_fault(kind.number(), sequence, &fault);
             return fault.reason;
         }
-        RegistrarReply::Exported(_) => unreachable!("no connection asks for an export"),
+        RegistrarReply::Learnt | RegistrarReply::Exported(_) => {
+            unreachable!("no connection asks for this alone")
+        }
     }
     ReasonCode::default()
 }

@@ -8,10 +8,11 @@
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-use quinn::{Connection, VarInt};
+use quinn::Connection;
 use tokio::sync::Notify;
 use wharf_core::ids::{Incarnation, SessionId};
 
+use super::closing::close_at_once;
 use crate::protocol::{Reason, SessionToken};
 use crate::session::{DetachedSessions, Session};
 use crate::tls::random_token;
@@ -68,8 +69,8 @@ impl Sessions {
                     return Some(session);
                 }
                 let attached = inner.attached.get(&id).filter(|attached| attached.token == *token)?;
-                let code = VarInt::from_u32(u32::from(Reason::SessionResumed.number()));
-                attached.connection.close(code, b"the session was resumed on another connection");
+                let code = u32::from(Reason::SessionResumed.number());
+                close_at_once(&attached.connection, code, b"the session was resumed on another connection");
             }
             left.await;
         }

@@ -51,7 +51,7 @@ pub(super) fn begin(
     let parts = Parts::Wait(version);
     let operation = Operation { connection: Rc::clone(state), sequence, started: now, parts };
     let key = io.enter(operation);
-    state.waits.borrow_mut().insert(sequence, key);
+    state.begins_wait(sequence, key);
     let wait = WaitRequest { request, priority: waits.priority, until };
     io.submit(key, 0, PortRequest::Wait(Box::new(wait)), now);
 }

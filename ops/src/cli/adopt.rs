@@ -1,28 +1,18 @@
 //! `wharf adopt`.
 
 use clap::Args;
-use wharf_core::resource::Amount;
 use wharf_net::protocol::{AdoptRequest, NamedUnits, PlaceReplyV2};
 
 use super::connect::{ConnectArgs, Usage};
-use super::{Ended, node, print};
+use super::demand::DemandArgs;
+use super::{Ended, print};
 
 #[derive(Debug, Args)]
 pub(super) struct AdoptArgs {
     /// The node that holds it, by name.
     node: String,
-    /// Cores, such as 2 or 0.25.
-    #[arg(long, default_value = "0", allow_hyphen_values = true)]
-    cpu: Amount,
-    /// Memory in MiB, or with a unit: 512, 16GiB.
-    #[arg(long, value_parser = node::memory, default_value = "0", allow_hyphen_values = true)]
-    memory: Amount,
-    /// GPUs: whole ones, or a part of one such as 0.5.
-    #[arg(long, default_value = "0", allow_hyphen_values = true)]
-    gpu: Amount,
-    /// A custom resource, NAME=AMOUNT; may be given several times.
-    #[arg(long = "resource", value_name = "NAME=AMOUNT")]
-    resources: Vec<String>,
+    #[command(flatten)]
+    demand: DemandArgs,
     /// The GPU instances that it holds, such as 0,3; chosen if not given.
     #[arg(long = "gpu-instances", value_delimiter = ',')]
     gpus: Vec<u8>,
@@ -47,10 +37,10 @@ fn units(text: &str) -> Result<NamedUnits, Usage> {
 pub(super) async fn adopt(args: AdoptArgs) -> anyhow::Result<Ended> {
     let request = AdoptRequest {
         node: args.node,
-        cpu: args.cpu.units(),
-        memory: args.memory.units(),
-        gpu: args.gpu.units(),
-        custom: node::named_amounts("--resource", &args.resources)?,
+        cpu: args.demand.cpu.units(),
+        memory: args.demand.memory.units(),
+        gpu: args.demand.gpu.units(),
+        custom: args.demand.custom()?,
         gpus: args.gpus,
         units: args.units.iter().map(|text| units(text)).collect::<Result<_, _>>()?,
         external_id: args.external_id,

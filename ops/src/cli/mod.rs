@@ -6,6 +6,7 @@
 mod adopt;
 mod agent;
 mod connect;
+mod demand;
 mod node;
 mod place;
 mod print;

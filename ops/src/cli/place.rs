@@ -5,7 +5,6 @@ use std::time::Duration;
 use clap::Args;
 use wharf_core::ids::AllocationId;
 use wharf_core::request::Policy;
-use wharf_core::resource::Amount;
 use wharf_net::client::{Client, ClientError};
 use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
@@ -15,22 +14,13 @@ use wharf_net::protocol::{
 };
 
 use super::connect::ConnectArgs;
-use super::{Ended, node, print, terms};
+use super::demand::DemandArgs;
+use super::{Ended, print, terms};
 
 #[derive(Debug, Args)]
 pub(super) struct PlaceArgs {
-    /// Cores, such as 2 or 0.25.
-    #[arg(long, default_value = "0", allow_hyphen_values = true)]
-    cpu: Amount,
-    /// Memory in MiB, or with a unit: 512, 16GiB.
-    #[arg(long, value_parser = node::memory, default_value = "0", allow_hyphen_values = true)]
-    memory: Amount,
-    /// GPUs: whole ones, or a part of one such as 0.5.
-    #[arg(long, default_value = "0", allow_hyphen_values = true)]
-    gpu: Amount,
-    /// A custom resource, NAME=AMOUNT; may be given several times.
-    #[arg(long = "resource", value_name = "NAME=AMOUNT")]
-    resources: Vec<String>,
+    #[command(flatten)]
+    demand: DemandArgs,
     /// Which of the fitting nodes: least-fit, best-fit, first-fit, next-fit, random, fgd, hybrid,
     /// spread or least-stranded; the server's if not given.
     #[arg(long)]
@@ -148,10 +138,10 @@ async fn unless_interrupted<R>(
 
 pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
     let request = PlaceRequest {
-        cpu: args.cpu.units(),
-        memory: args.memory.units(),
-        gpu: args.gpu.units(),
-        custom: node::named_amounts("--resource", &args.resources)?,
+        cpu: args.demand.cpu.units(),
+        memory: args.demand.memory.units(),
+        gpu: args.demand.gpu.units(),
+        custom: args.demand.custom()?,
         policy: args.policy.map_or(POLICY_DEFAULT, policy_number),
         selectors: args
             .selectors

@@ -365,6 +365,9 @@ struct InstanceView {
     available: String,
     allocated: String,
     shortfall: String,
+    unhealthy: String,
+    /// Why it is unhealthy; null if it is not.
+    reason: Option<String>,
 }
 
 /// The books of a node.
@@ -398,6 +401,8 @@ impl BooksView {
             available: units(i64::from(instance.available)),
             allocated: units(i64::from(instance.allocated)),
             shortfall: units(i64::from(instance.shortfall)),
+            unhealthy: units(i64::from(instance.unhealthy)),
+            reason: (!instance.reason.is_empty()).then(|| instance.reason.clone()),
         };
         Self {
             name: name.to_owned(),
@@ -438,11 +443,15 @@ impl BooksView {
             let rows = self
                 .instances
                 .into_iter()
-                .map(|i| vec![i.name, i.instance.to_string(), i.available, i.allocated, i.shortfall]);
-            table(
-                &["RESOURCE", "INSTANCE", "AVAILABLE", "ALLOCATED", "SHORTFALL"],
-                &rows.collect::<Vec<_>>(),
-            );
+                .map(|i| {
+                    let counts = [i.available, i.allocated, i.shortfall, i.unhealthy];
+                    let reason = i.reason.unwrap_or_default();
+                    [i.name, i.instance.to_string()].into_iter().chain(counts).chain([reason]).collect()
+                })
+                .collect::<Vec<_>>();
+            let heads =
+                ["RESOURCE", "INSTANCE", "AVAILABLE", "ALLOCATED", "SHORTFALL", "UNHEALTHY", "REASON"];
+            table(&heads, &rows);
         }
     }
 }

@@ -136,6 +136,14 @@ fn a_device_fails_and_heals_while_its_node_stays() {
         (&gpu["total"], &gpu["available"], &gpu["allocated"], &gpu["unhealthy"]),
         (&json!("2"), &json!("1"), &json!("0.5"), &json!("0.5"))
     );
+    let books = service.json(&["node", "show", "worker"]);
+    let shown = |at: usize| {
+        let gpu = &books["instances"][at];
+        ["available", "allocated", "unhealthy", "reason"].map(|field| gpu[field].clone())
+    };
+    assert_eq!(shown(0), [json!("0"), json!("0.5"), json!("0.5"), json!("Xid 79")]);
+    assert_eq!(shown(1), [json!("1"), json!("0"), json!("0"), Value::Null]);
+    service.run(&["node", "show", "worker"]).with(0).says(&["REASON", "Xid 79"]);
     // What is left of the failed device is not offered.
     assert_eq!(whole(&service.json(&["place", "--gpu", "0.5"])), json!([1]));
     assert_eq!(whole(&service.json(&["place", "--gpu", "0.5"])), json!([1]));

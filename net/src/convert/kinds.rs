@@ -1,0 +1,113 @@
+//! Kinds that a request waits for although no node ever had them: a node that joins may.
+
+use wharf_core::limits::RESOURCE_KINDS_WAITED_MAX;
+use wharf_core::registrar::Catalog;
+use wharf_core::resource::{ResourceRegistry, check_unit_request};
+
+use super::{PlacementDefaults, amount, check_custom_name, fault_reply, invalid, placement_request};
+use crate::protocol::{Fault, NamedAmount, PlaceReply, PlaceRequestV2, Reason};
+
+/// The names of custom kinds that the registry has to learn before `request` can wait for them; none
+/// for nearly every request. Everything else of it was checked then: a request that is refused must
+/// not teach the registry anything.
+///
+/// # Errors
+/// What is wrong with the request.
+pub fn kinds_to_learn(
+    request: &PlaceRequestV2,
+    catalog: &Catalog,
+    defaults: PlacementDefaults,
+) -> Result<Vec<String>, Box<PlaceReply>> {
+    let resources = &*catalog.resources;
+    let unknown = |named: &NamedAmount| named.amount != 0 && resources.id(&named.name).is_none();
+    if !request.request.custom.iter().any(unknown) {
+        return Ok(Vec::new());
+    }
+    let names =
+        unknown_names(&request.request.custom, resources).map_err(|fault| Box::new(fault_reply(fault)))?;
+    let mut known = request.clone();
+    known.request.custom.retain(|named| !unknown(named));
+    placement_request(known, catalog, defaults)?;
+    Ok(names)
+}
+
+fn unknown_names(custom: &[NamedAmount], resources: &ResourceRegistry) -> Result<Vec<String>, Fault> {
+    let mut names = Vec::new();
+    for (i, NamedAmount { name, amount: units }) in custom.iter().enumerate() {
+        if *units == 0 || resources.id(name).is_some() {
+            continue;
+        }
+        check_room(&format!("custom[{i}].name"), resources)?;
+        check_custom_name(&format!("custom[{i}].name"), name)?;
+        let asked = amount(&format!("custom[{i}].amount"), *units)?;
+        if resources.id_to_be(name).is_unit_instance() {
+            check_unit_request(asked).map_err(|message| invalid(format!("custom[{i}].amount"), message))?;
+        }
+        if names.contains(name) {
+            return Err(invalid("custom", format!("resource `{name}` is given twice: give each once")));
+        }
+        names.push(name.clone());
+    }
+    Ok(names)
+}
+
+fn check_room(field: &str, resources: &ResourceRegistry) -> Result<(), Fault> {
+    if resources.len() < RESOURCE_KINDS_WAITED_MAX {
+        return Ok(());
+    }
+    let message = format!(
+        "no node ever had this resource, and with {RESOURCE_KINDS_WAITED_MAX} kinds known none is learnt for a request that waits: register a node that has it first"
+    );
+    Err(Fault::of_field(Reason::LimitExceeded, field, message))
+}
+
+/// Learns names that [`kinds_to_learn`] gave; those that were learnt meanwhile stay as they are.
+///
+/// # Errors
+/// When the registry has no room for more of them.
+pub fn learn_kinds(names: &[String], resources: &mut ResourceRegistry) -> Result<(), Fault> {
+    for name in names {
+        if resources.id(name).is_none() {
+            check_room("custom", resources)?;
+            let learnt = resources.learn(name);
+            learnt.map_err(|full| Fault::of_field(Reason::LimitExceeded, "custom", full.to_string()))?;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::{PlacePreferences, PlaceRequest};
+
+    fn asks(custom: Vec<(&str, i64)>, policy: u8) -> PlaceRequestV2 {
+        let named = |(name, amount): (&str, i64)| NamedAmount { name: name.to_owned(), amount };
+        let custom = custom.into_iter().map(named).collect();
+        let request = PlaceRequest { custom, policy, ..PlaceRequest::default() };
+        PlaceRequestV2 { request, preferences: PlacePreferences::default() }
+    }
+
+    #[test]
+    fn only_what_a_sound_request_asks_for_is_learnt() {
+        let mut catalog = Catalog::default();
+        let mut resources = ResourceRegistry::with_names(["fpga"], &[]).unwrap();
+        resources.declare(&["npu".to_owned()], |_| false).unwrap();
+        catalog.resources = std::sync::Arc::new(resources.clone());
+        let learn = |request| kinds_to_learn(&request, &catalog, PlacementDefaults::default());
+        assert_eq!(learn(asks(vec![("fpga", 1), ("qpu", 0)], 0)), Ok(vec![]));
+        assert_eq!(learn(asks(vec![("qpu", 1), ("fpga", 1), ("npu", 5000)], 0)).unwrap(), ["qpu", "npu"]);
+        let fault = |request| learn(request).unwrap_err().fault.unwrap().field;
+        assert_eq!(fault(asks(vec![("qpu", 1)], 200)), "policy");
+        assert_eq!(fault(asks(vec![("qpu", -1)], 0)), "custom[0].amount");
+        assert_eq!(fault(asks(vec![("npu", 15_000)], 0)), "custom[0].amount");
+        assert_eq!(fault(asks(vec![("gpu", 1)], 0)), "custom[0].name");
+        assert_eq!(fault(asks(vec![("qpu", 1), ("qpu", 1)], 0)), "custom");
+        learn_kinds(&["qpu".to_owned(), "fpga".to_owned()], &mut resources).unwrap();
+        assert_eq!(resources.names().collect::<Vec<_>>(), ["fpga", "qpu"]);
+        let many: Vec<String> = (0..RESOURCE_KINDS_WAITED_MAX).map(|i| format!("r{i}")).collect();
+        assert_eq!(learn_kinds(&many, &mut resources).unwrap_err().reason, Reason::LimitExceeded.into());
+        assert_eq!(resources.len(), RESOURCE_KINDS_WAITED_MAX);
+        resources.learn("for a node").unwrap();
+    }
+}

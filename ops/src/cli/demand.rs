@@ -1,0 +1,34 @@
+//! What a command asks for, as `wharf place` and `wharf adopt` take it.
+
+use clap::Args;
+use wharf_core::resource::Amount;
+use wharf_net::protocol::NamedAmount;
+
+use super::connect::Usage;
+use super::node;
+
+#[derive(Debug, Args)]
+pub(super) struct DemandArgs {
+    /// Cores, such as 2 or 0.25.
+    #[arg(long, default_value = "0", allow_hyphen_values = true)]
+    pub(super) cpu: Amount,
+    /// Memory in MiB, or with a unit: 512, 16GiB.
+    #[arg(long, value_parser = node::memory, default_value = "0", allow_hyphen_values = true)]
+    pub(super) memory: Amount,
+    /// GPUs: whole ones, or a part of one such as 0.5.
+    #[arg(long, default_value = "0", allow_hyphen_values = true)]
+    pub(super) gpu: Amount,
+    /// A custom resource, NAME=AMOUNT; may be given several times.
+    #[arg(long = "resource", value_name = "NAME=AMOUNT")]
+    resources: Vec<String>,
+}
+
+impl DemandArgs {
+    /// The custom resources, by name.
+    ///
+    /// # Errors
+    /// When one is not NAME=AMOUNT.
+    pub(super) fn custom(&self) -> Result<Vec<NamedAmount>, Usage> {
+        node::named_amounts("--resource", &self.resources)
+    }
+}

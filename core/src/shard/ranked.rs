@@ -83,39 +83,13 @@ impl Shard {
         None
     }
 
-    /// The nodes that fit and of which none is wanted more than the others: the preferred one, if
-    /// it comes before the rest. O(nodes).
-    pub(super) fn wanted_most(&self, request: &PlacementRequest, id: RankingId) -> Vec<Slot> {
-        let best = self.best_preferred(request, id, &self.preferred_slots(request));
-        let ranking = self.rankings.at(id);
-        let all: Vec<Slot> =
-            self.named(request).unwrap_or_else(|| self.nodes.iter().map(|(slot, ..)| slot).collect());
-        for tier in ranking.tiers() {
-            if let Some((group, slot)) = best
-                && group <= tier.rank.group()
-            {
-                return vec![slot];
-            }
-            let fits = |slot: Slot| {
-                ranking.rank(slot) == tier.rank
-                    && self.nodes.state(slot) == NodeState::Ready
-                    && self.nodes.fits(slot, &request.demand)
-            };
-            let here: Vec<Slot> = all.iter().copied().filter(|&slot| fits(slot)).collect();
-            if !here.is_empty() {
-                return here;
-            }
-        }
-        Vec::new()
-    }
-
     /// The slots of the preferred nodes that are registered here, in order.
-    fn preferred_slots(&self, request: &PlacementRequest) -> Vec<Slot> {
+    pub(super) fn preferred_slots(&self, request: &PlacementRequest) -> Vec<Slot> {
         let nodes = request.preferences.as_ref().map_or(&[][..], |preferences| &preferences.nodes);
         nodes.iter().filter_map(|&id| self.nodes.slot(id)).collect()
     }
 
-    fn best_preferred(
+    pub(super) fn best_preferred(
         &self,
         request: &PlacementRequest,
         id: RankingId,
@@ -190,7 +164,7 @@ fn hybrid_place(nodes: &NodeTable, settings: HybridSettings, slot: Slot) -> Opti
 }
 
 /// Whether the request names no candidates, or this one among them.
-fn names(request: &PlacementRequest, nodes: &NodeTable, slot: Slot) -> bool {
+pub(super) fn names(request: &PlacementRequest, nodes: &NodeTable, slot: Slot) -> bool {
     let id = nodes.hot(slot).id;
     request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&id).is_ok())
 }

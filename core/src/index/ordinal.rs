@@ -277,25 +277,6 @@ impl OrdinalTree {
         (level, at)
     }
 
-    /// All nodes that stand at least at `wanted` and that `accept` accepts, in order of
-    /// registration.
-    pub fn all(
-        &self,
-        wanted: &Wanted,
-        visits: &mut Visits,
-        mut accept: impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Vec<Slot> {
-        let mut all = Vec::new();
-        let none = self.first_from(Ordinal(0), wanted, visits, |slot, visits: &mut Visits| {
-            if accept(slot, visits) {
-                all.push(slot);
-            }
-            false
-        });
-        debug_assert!(none.is_none());
-        all
-    }
-
     /// The `n`-th node in order of registration, counted from 0.
     ///
     /// # Panics

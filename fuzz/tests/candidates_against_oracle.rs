@@ -112,8 +112,14 @@ fn candidates_are_the_oracles_at_the_cost_of_the_smaller_set() {
         Arc::new(Selector::new(vec![Term { key: "half".into(), operator: Operator::In, values }]))
     };
     let halves = [half("a"), half("b")];
-    let policies =
-        [Policy::LeastFit, Policy::BestFit, Policy::FirstFit, Policy::NextFit, Policy::Spread, Policy::Random];
+    let policies = [
+        Policy::LeastFit,
+        Policy::BestFit,
+        Policy::FirstFit,
+        Policy::NextFit,
+        Policy::Spread,
+        Policy::Random,
+    ];
     for policy in policies {
         // No set, then sets of so many, then half of all nodes by a selector.
         for size in [0, 1, 10, 100, 1000, NODES / 2] {

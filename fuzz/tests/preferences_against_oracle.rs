@@ -160,7 +160,7 @@ fn preferences_over_many_nodes_are_the_oracles() {
         let (median, most) = (looked_at[looked_at.len() / 2], looked_at[looked_at.len() - 1]);
         println!("{policy}: {median} nodes at the median, {most} at most");
         let (median_max, most_max) = match policy {
-            "hybrid" => (NODES / 2, 2 * NODES),
+            "hybrid" => (NODES / 2, 3 * NODES),
             "random" => (NODES / 4, NODES),
             // By fragmentation: what changed since the shape was asked last; all nodes once for a
             // shape that is new, and once for preferences that are, where few are wanted.

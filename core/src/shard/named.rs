@@ -37,13 +37,8 @@ impl Shard {
         let asked = ResourceVector::asked(&request.demand);
         let mut state = self.policy_state.clone();
         let (mut left, mut given_up) = (named.len() / SEARCHED_PART, false);
-        let found = self.index.select(
-            request.policy,
-            &asked,
-            candidates,
-            &mut state,
-            &mut self.visits,
-            |slot| {
+        let found =
+            self.index.select(request.policy, &asked, candidates, &mut state, &mut self.visits, |slot| {
                 // Accepting whatever comes ends the search.
                 given_up = left == 0;
                 left = left.saturating_sub(1);
@@ -51,8 +46,7 @@ impl Shard {
                     || nodes.fits(slot, &request.demand)
                         && set.is_none_or(|set| set.contains(slot))
                         && names(request, nodes, slot)
-            },
-        );
+            });
         if given_up {
             return None;
         }
@@ -61,7 +55,12 @@ impl Shard {
     }
 
     /// One of the named that fit, each with equal probability; nothing where none was drawn soon.
-    fn draw_among(&mut self, request: &PlacementRequest, named: &[NodeId], set: Option<SetId>) -> Option<Slot> {
+    fn draw_among(
+        &mut self,
+        request: &PlacementRequest,
+        named: &[NodeId],
+        set: Option<SetId>,
+    ) -> Option<Slot> {
         let (nodes, set) = (&self.nodes, set.map(|set| self.selectors.at(set)));
         for _ in 0..RANDOM_DRAWS_MIN {
             let drawn = named[self.policy_state.rng.below(named.len() as u64) as usize];

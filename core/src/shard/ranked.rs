@@ -1,7 +1,8 @@
 //! Placements that go by more than fit and policy: by [rank](crate::request::Rank), preferred
 //! nodes, and the hybrid policy.
 
-use super::hybrid::{HybridOrder, HybridSettings};
+use super::hybrid::HybridSettings;
+use super::hybrid_order::{HybridOrder, Sought};
 use super::rankings::RankingId;
 use super::selectors::SetId;
 use super::table::NodeTable;
@@ -67,9 +68,16 @@ impl Shard {
             let (state, visits) = (&mut self.policy_state, &mut self.visits);
             let found = match &mut self.hybrid {
                 Some(order) if hybrid => {
-                    let drawn_from = self.hybrid_settings.drawn_from(nodes.len());
-                    let preferred = preferred.first().copied().filter(|&slot| names(request, nodes, slot));
-                    order.choose(candidates, preferred, drawn_from, &mut state.rng, visits, fits)
+                    let sought = Sought {
+                        request,
+                        any: request.demand.custom.is_none() && ranking.tiers()[tier].len() == nodes.len(),
+                        drawn_from: self.hybrid_settings.drawn_from(nodes.len()),
+                        preferred: preferred.first().copied().filter(|&slot| names(request, nodes, slot)),
+                    };
+                    match candidates {
+                        Candidates::Walk(few) => order.choose_of(few, &sought, &mut state.rng, visits, fits),
+                        _ => order.choose(&sought, &mut state.rng, visits, fits),
+                    }
                 }
                 _ => {
                     let asked = ResourceVector::asked(&request.demand);
@@ -132,14 +140,14 @@ impl Shard {
     #[inline]
     pub(super) fn follow_hybrid(&mut self, slot: Slot) {
         if let Some(order) = &mut self.hybrid {
-            order.set(slot, hybrid_place(&self.nodes, self.hybrid_settings, slot));
+            order.set(slot, hybrid_place(&self.nodes, self.hybrid_settings, slot), *self.nodes.room(slot));
         }
     }
 
     /// A node is about to leave.
     pub(super) fn leave_hybrid(&mut self, slot: Slot) {
         if let Some(order) = &mut self.hybrid {
-            order.set(slot, None);
+            order.set(slot, None, *self.nodes.room(slot));
         }
     }
 
@@ -151,6 +159,9 @@ impl Shard {
                 "slot {slot} stands at {:?} in the hybrid order, expected {expected:?}",
                 order.place(slot)
             )),
+            Some(order) if expected.is_some() && order.room(slot) != Some(*self.nodes.room(slot)) => {
+                Err(format!("the hybrid order knows another room of slot {slot}"))
+            }
             _ => Ok(()),
         }
     }

@@ -83,11 +83,11 @@ pub const RANKINGS_KEPT_MAX: usize = 64;
 /// Nodes that one refusal examines for its counts unless it asks for all.
 pub const EXPLAIN_NODES_MAX: usize = 4096;
 /// Draws before `Random` lists the fitting nodes instead: one for so many nodes, within the bounds.
-pub const RANDOM_DRAWS_PART: usize = 64;
+pub const RANDOM_DRAWS_PART: usize = 16;
 /// Fewest of these draws.
 pub const RANDOM_DRAWS_MIN: usize = 32;
 /// Most of these draws.
-pub const RANDOM_DRAWS_MAX: usize = 256;
+pub const RANDOM_DRAWS_MAX: usize = 1024;
 /// Times that a refusal is tried again because capacity came back while the shards were asked.
 pub const REFUSAL_RETRIES_MAX: u8 = 4;
 /// Most typical request shapes that fragmentation is measured against.

@@ -359,7 +359,12 @@ impl DistBuckets {
         }
         // A function of the nodes alone: a shard that was rebuilt draws as its twin does.
         let draws = (ordinals.len() / RANDOM_DRAWS_PART).clamp(RANDOM_DRAWS_MIN, RANDOM_DRAWS_MAX);
-        for _ in 0..draws {
+        for draw in 0..draws {
+            // More draws are worth their while only where any node is accepted.
+            if draw == RANDOM_DRAWS_MIN {
+                self.first(0, Direction::Greatest, wanted, None, visits, accept)?;
+            }
+            let ordinals = self.ordinals();
             let slot = ordinals.nth(state.rng.below(ordinals.len() as u64));
             if accept(slot, visits) {
                 return Some(slot);

@@ -284,6 +284,9 @@ impl OrdinalTree {
     #[must_use]
     pub fn nth(&self, n: u64) -> Slot {
         assert!((n as usize) < self.len(), "there is no node {n}");
+        if self.len() == self.slots.len() {
+            return self.slots[n as usize];
+        }
         let mut n = n as u32;
         let mut at = 0;
         for level in self.levels.iter().rev() {

@@ -6,7 +6,7 @@ use std::process::Command;
 use serde_json::Value;
 use wharf_bench::engine::driver::{EngineDriver, Singles};
 use wharf_bench::engine::floor_driver::FloorDriver;
-use wharf_bench::engine::rows::ROWS;
+use wharf_bench::engine::rows::{ROWS, Target};
 use wharf_bench::engine::scan::ScanDriver;
 use wharf_bench::engine::scenario::Kind;
 use wharf_bench::engine::shapes::Shapes;
@@ -139,6 +139,30 @@ fn clusters_are_as_full_as_rows_say() {
         assert_eq!(most, i128::from(engine.utilisation()), "{kind:?}, {policy}");
         let half = scenario.nodes.iter().filter(|node| node.gpus == 8).count();
         assert!(kind == Kind::AllEqual || half == 200, "{half} of 400 nodes have eight GPUs");
+    }
+}
+
+/// On none of the unkind rows does any policy turn into a scan: what one request visits at most, and
+/// what all visit in the mean, stay well below the nodes. (Nodes that lack less than a step of their
+/// coordinate are what an index cannot tell from those that fit, so that row has no such bound.)
+#[test]
+fn unkind_inputs_are_not_scanned() {
+    const NODES: u32 = 1200;
+    let shapes = Shapes::synthetic(4);
+    let unkind = ROWS.into_iter().filter(|row| row.target == Target::Unkind && row.kind != Kind::LastByLess);
+    for row in unkind {
+        for policy in Policy::PATENT {
+            assert!(row.policies.contains(&policy.name()), "{} leaves {policy} out", row.name);
+            let scenario = row.kind.scenario(NODES, policy, &shapes, 1);
+            let mut engine = EngineDriver::new(&scenario, 1);
+            engine.run(200);
+            let mut singles = Singles::default();
+            engine.run_singly(400, &mut singles);
+            let (most, mean) = (singles.visited_max, singles.visited / 400);
+            println!("{}, {policy}: {most} at most, {mean} in the mean", row.name);
+            let nodes = u64::from(NODES);
+            assert!(most <= nodes / 2 && mean <= nodes / 8, "{}, {policy}: {most}, {mean}", row.name);
+        }
     }
 }
 

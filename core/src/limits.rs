@@ -76,14 +76,20 @@ pub const RING_QUANTUM: usize = 64;
 
 /// Candidate sets up to this size are walked directly; larger ones only filter the index search.
 pub const CANDIDATE_WALK_MAX: usize = 256;
+/// Named candidates up to this many are walked at once; of more, a search over all nodes is tried.
+pub const NAMED_WALK_MAX: usize = 64;
 /// Selectors whose candidate sets a shard keeps.
 pub const SELECTORS_KEPT_MAX: usize = 256;
 /// Sets of preferences whose ranks a shard keeps.
 pub const RANKINGS_KEPT_MAX: usize = 64;
 /// Nodes that one refusal examines for its counts unless it asks for all.
 pub const EXPLAIN_NODES_MAX: usize = 4096;
-/// Random draws before `Random` enumerates the fitting nodes instead.
-pub const RANDOM_DRAWS_MAX: usize = 32;
+/// Draws before `Random` lists the fitting nodes instead: one for so many nodes, within the bounds.
+pub const RANDOM_DRAWS_PART: usize = 16;
+/// Fewest of these draws.
+pub const RANDOM_DRAWS_MIN: usize = 32;
+/// Most of these draws.
+pub const RANDOM_DRAWS_MAX: usize = 1024;
 /// Times that a refusal is tried again because capacity came back while the shards were asked.
 pub const REFUSAL_RETRIES_MAX: u8 = 4;
 /// Most typical request shapes that fragmentation is measured against.

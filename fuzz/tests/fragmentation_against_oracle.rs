@@ -182,6 +182,39 @@ fn more_shapes_than_are_kept_are_placed_as_the_scan_places_them() {
     churn(3, 120, 3 * SHORT_LISTS_MAX, true, 5000);
 }
 
+/// Twelve shapes of cpu and GPUs, each with twenty amounts of memory and a selector now and then: they
+/// share lists, so a request rates what changed since its cpu and GPUs were asked last.
+#[test]
+fn shapes_that_differ_in_memory_and_labels_rate_few_nodes() {
+    const NODES: u64 = 1500;
+    let mut rng = Rng::new(6);
+    let shapes = shapes(&mut rng, 12);
+    let mut pair = Pair::new(None);
+    for number in 1..=NODES {
+        let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+        let spec = spec(&mut rng, number);
+        pair.step(Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, agent: None, spec })));
+    }
+    let (mut asked, mut rated) = (0, 0);
+    for round in 0..1000 {
+        let mut request = request(&mut rng, &shapes);
+        request.policy = Policy::Fgd;
+        request.demand.memory = Amount::whole(rng.below(20) as u32 * 400);
+        let before = pair.shard.visits().nodes;
+        pair.step(Command::Place(request));
+        // Before that typical shapes are learnt at each power of two, and all lists are of the old ones.
+        if round > 520 {
+            asked += 1;
+            rated += pair.shard.visits().nodes - before;
+        }
+        if rng.below(2) == 0 {
+            pair.release(&mut rng);
+        }
+    }
+    println!("{} nodes rated for a request of {NODES}", rated / asked);
+    assert!(rated / asked < NODES / 8, "{rated} nodes rated for {asked} requests");
+}
+
 #[test]
 fn one_shape_that_fills_the_cluster_is_placed_as_the_scan_places_it() {
     churn(4, 300, 1, true, 4000);

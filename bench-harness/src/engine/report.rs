@@ -186,7 +186,10 @@ impl Row {
         if let Some(bytes) = self.bytes_per_node {
             self.at_most("bytes per node", 1024.0, bytes);
         }
-        if let Some(bytes) = self.bytes_per_allocation {
+        // What a shard holds for few allocations is for the shard, not for each of them.
+        if let Some(bytes) =
+            self.bytes_per_allocation.filter(|_| self.live_allocations >= self.nodes as usize)
+        {
             self.at_most("bytes per allocation", 128.0, bytes);
         }
     }

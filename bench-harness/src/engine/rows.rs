@@ -134,7 +134,12 @@ pub fn fallback(policy: Policy) -> &'static str {
         "first-fit" | "next-fit" => {
             "the ordinal tree's runs of 16 nodes are scanned where their maxima suffice"
         }
-        "random" => "after 32 draws the fitting nodes are listed, and one of them is drawn",
+        "random" => {
+            "a draw per 16 nodes (32 to 1,024; of named candidates 32), then those whose coordinate suffices are listed, and one of them is drawn"
+        }
+        "fgd" => {
+            "a short list that ran empty below its bound is made anew from all nodes, about once in as many placements as it is long"
+        }
         _ => "the policy's own",
     }
 }

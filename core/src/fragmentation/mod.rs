@@ -12,6 +12,7 @@
 //!
 //! It answers as a linear scan by the definition does: `fuzz/tests/fragmentation_against_oracle.rs`.
 
+mod lists;
 mod measure;
 mod search;
 mod standing;
@@ -22,10 +23,11 @@ pub use typical::{Learner, RequestShape, TypicalShape, TypicalShapes};
 use std::sync::Arc;
 
 use crate::index::{Slot, Visits};
-use crate::request::{PlacementRequest, Policy};
+use crate::request::{PlacementRequest, Policy, Rank};
 use crate::resource::GpuAssignment;
+use lists::{Ask, Breadth, Listed};
 use measure::Measure;
-use search::{Ask, Search};
+use search::Search;
 
 /// What decides between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -39,10 +41,14 @@ enum Weighing {
 /// Which nodes a request may go to.
 #[derive(Clone, Copy)]
 pub(crate) enum Among<'a> {
-    /// Any.
+    /// All that are accepted, each as good as the other.
     All,
-    /// These.
+    /// All that are accepted, by rank first: this is the first rank that has any.
+    Ranked(Rank),
+    /// Of these, those that are accepted, by rank first.
     Few(&'a [Slot]),
+    /// All that are accepted, by what no list is kept for; this lists at least those.
+    Listed(&'a dyn Fn() -> Vec<Slot>),
 }
 
 /// The fragmentation-aware policies of one shard; costs nothing before one of them is asked for.
@@ -91,34 +97,55 @@ impl Fragmentation {
         }
     }
 
-    /// The node and the instances that a fragmentation-aware policy chooses. `accept` decides by
-    /// selector and custom resources; cpu, memory and GPUs are compared here.
-    pub(crate) fn find(
+    /// The node that a fragmentation-aware policy chooses for a request whose arrival was handled.
+    /// `accept` decides by selector, preferences and custom resources, and tells the node's rank;
+    /// cpu, memory and GPUs are compared here.
+    pub(crate) fn choose(
         &mut self,
         request: &PlacementRequest,
         among: Among<'_>,
         nodes: &impl Nodes,
-        accept: impl Fn(Slot) -> bool,
+        accept: impl Fn(Slot) -> Option<Rank>,
         visits: &mut Visits,
-    ) -> Option<(Slot, GpuAssignment)> {
-        let weighing = match request.policy {
-            Policy::LeastStranded => Weighing::Stranding,
-            _ => Weighing::Steps,
-        };
-        self.prepare(request, nodes);
-        let search = self.search.as_mut().expect("it was just prepared");
+    ) -> Option<Slot> {
+        let search = self.search.as_mut().expect("its arrival was handled");
         search.refresh(nodes);
-        let ask = Ask { weighing, request };
-        let slot = match among {
-            Among::All => search.best(&ask, accept, visits),
-            Among::Few(slots) => search.best_of(&ask, slots, accept, visits),
-        }?;
-        let gpus = search.instances(&ask, slot, nodes);
-        Some((slot, gpus.expect("a node that was found to fit")))
+        let ask = Ask { weighing: weighing(request), request, ranked: matches!(among, Among::Ranked(_)) };
+        let common = match among {
+            Among::Few(slots) => return search.best_of(&ask, slots, accept, visits),
+            Among::All | Among::Listed(_) => search.listed(&ask, Breadth::Common, &accept, visits),
+            Among::Ranked(first) => {
+                let first = |slot| accept(slot).filter(|&rank| rank == first);
+                search.listed(&ask, Breadth::Common, &first, visits)
+            }
+        };
+        match (common, among) {
+            (Listed::Best(slot), _) => Some(slot),
+            (Listed::Empty, _) => None,
+            (Listed::Below, Among::Listed(list)) => search.best_of(&ask, &list(), accept, visits),
+            (Listed::Below, _) => match search.listed(&ask, Breadth::Own, &accept, visits) {
+                Listed::Best(slot) => Some(slot),
+                Listed::Empty | Listed::Below => None,
+            },
+        }
     }
 
-    /// Makes the search at the first request, and anew when other shapes became typical.
-    fn prepare(&mut self, request: &PlacementRequest, nodes: &impl Nodes) {
+    /// The instances that the policy chooses of a node that the request fits.
+    pub(crate) fn instances(
+        &mut self,
+        request: &PlacementRequest,
+        slot: Slot,
+        nodes: &impl Nodes,
+    ) -> GpuAssignment {
+        let ask = Ask { weighing: weighing(request), request, ranked: false };
+        let search = self.search.as_mut().expect("its arrival was handled");
+        search.refresh(nodes);
+        search.instances(&ask, slot, nodes).expect("a node that was found to fit")
+    }
+
+    /// Learns from a request, whatever becomes of it. Makes the search at the first one, and anew when
+    /// other shapes became typical.
+    pub(crate) fn handle_arrival(&mut self, request: &PlacementRequest, nodes: &impl Nodes) {
         let measure = match &self.given {
             Some(_) if self.search.is_some() => return,
             Some(given) => Measure::new(given),
@@ -130,5 +157,12 @@ impl Fragmentation {
         };
         let search = self.search.get_or_insert_with(|| Box::new(Search::new()));
         search.remeasure(measure, nodes);
+    }
+}
+
+fn weighing(request: &PlacementRequest) -> Weighing {
+    match request.policy {
+        Policy::LeastStranded => Weighing::Stranding,
+        _ => Weighing::Steps,
     }
 }

@@ -5,50 +5,21 @@
 //! the shape is asked again, only the nodes that changed in between are rated. The list is made
 //! anew from all nodes only when it runs empty below its bound: about once in as many placements
 //! as it is long.
-
-use std::cmp::Reverse;
-use std::collections::BinaryHeap;
-use std::hash::{BuildHasher as _, BuildHasherDefault};
-use std::sync::Arc;
+//!
+//! What a node costs depends on cpu and GPUs alone. So shapes that differ in memory or selector
+//! share a *common* list, and the best node on it that has the memory and the labels is the
+//! answer. Where it has none, and where nodes go by rank first, the request has a list of its own.
 
 use super::Weighing;
+use super::lists::{Ask, Breadth, Listed, Rated, Rating, ShortList, Subject, cut};
 use super::measure::Measure;
 use super::standing::{Nodes, Standing, Standings};
 use super::typical::TypicalShapes;
-use crate::ids::Ordinal;
 use crate::index::{Slot, Visits};
 use crate::limits::{MEASURES_KEPT, SHORT_LIST_NODES, SHORT_LISTS_MAX};
 use crate::map::FixedMap;
-use crate::node::Selector;
-use crate::request::PlacementRequest;
-use crate::resource::{Demand, GpuAssignment, GpuRequest};
-
-/// Lower is better; of equal cost the node registered first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rating {
-    cost: i64,
-    ordinal: Ordinal,
-}
-
-/// A node on a short list, as of one of its changes.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-struct Rated {
-    rating: Rating,
-    slot: Slot,
-    change: u64,
-}
-
-struct ShortList {
-    weighing: Weighing,
-    demand: Demand,
-    selector: Option<Arc<Selector>>,
-    /// The last change that it knows of.
-    seen: u64,
-    used: u64,
-    /// Where it ends; none: every node that fits is on it.
-    bound: Option<Rating>,
-    best: BinaryHeap<Reverse<Rated>>,
-}
+use crate::request::Rank;
+use crate::resource::{GpuAssignment, GpuRequest};
 
 /// U after a placement by GPU state, cpu class left and request: a direct-mapped table.
 struct Memo(Box<[(u64, i64)]>);
@@ -82,11 +53,6 @@ pub(super) struct Search {
     by_hash: FixedMap<u64, usize>,
     uses: u64,
     scratch: Vec<Rated>,
-}
-
-fn shape_hash(weighing: Weighing, demand: &Demand, selector: Option<&Selector>) -> u64 {
-    let hasher = BuildHasherDefault::<rustc_hash::FxHasher>::default();
-    hasher.hash_one((weighing, demand, selector.map(Selector::hash)))
 }
 
 impl Search {
@@ -126,7 +92,7 @@ impl Search {
         &mut self,
         ask: &Ask<'_>,
         slots: &[Slot],
-        accept: impl Fn(Slot) -> bool,
+        accept: impl Fn(Slot) -> Option<Rank>,
         visits: &mut Visits,
     ) -> Option<Slot> {
         let (measure, standings) = (&self.measure, &self.standings);
@@ -134,88 +100,90 @@ impl Search {
         let rated = slots.iter().filter_map(|&slot| {
             visits.nodes += 1;
             let standing = self.standings.of(slot)?;
-            (standing.covers(ask.demand()) && accept(slot)).then(|| rater.rate(standing))
+            let rank = standing.covers(ask.demand()).then(|| accept(slot)).flatten()?;
+            Some(rater.rate(standing, rank))
         });
         rated.min().map(|rated| rated.slot)
     }
 
-    /// The best of all nodes that `accept` accepts, which must depend on nothing but the request
-    /// and what a change of a node is told of.
-    pub(super) fn best(
+    /// What a list says once it is up to date. Below means that it ends before all nodes do, which
+    /// a list of its own never says. For that one `accept` must depend on nothing but the request's
+    /// demand, selector and preferences, and what a change of a node is told of; for a common list
+    /// it may depend on anything.
+    pub(super) fn listed(
         &mut self,
         ask: &Ask<'_>,
-        accept: impl Fn(Slot) -> bool,
+        breadth: Breadth,
+        accept: &impl Fn(Slot) -> Option<Rank>,
         visits: &mut Visits,
-    ) -> Option<Slot> {
-        let at = self.keep(ask);
+    ) -> Listed {
+        let at = self.keep(ask, breadth);
         let (list, standings) = (&mut self.lists[at], &self.standings);
+        let demand = ask.demand();
         let mut rater = Rater { measure: &self.measure, standings, memo: &mut self.memo, ask };
-        let mut bound = rater.limit(list.bound);
+        let joins = |standing: &Standing| match breadth {
+            Breadth::Common => standing.covers_but_memory(demand).then_some(Rank::EQUAL),
+            Breadth::Own => standing.covers(demand).then(|| accept(standing.slot)).flatten(),
+        };
+        // Whatever is current on a list of its own was accepted when it was rated.
+        let chosen = |standing: &Standing| match breadth {
+            Breadth::Common => demand.memory <= standing.memory && accept(standing.slot).is_some(),
+            Breadth::Own => true,
+        };
+        let mut limit = rater.limit(list.bound);
         for standing in standings.since(list.seen) {
             visits.nodes += 1;
-            if let Some(rated) = rater.within(&bound, standing, &accept) {
-                list.best.push(Reverse(rated));
+            if let Some(rated) = rater.within(&limit, standing, joins) {
+                list.push(rated);
             }
         }
         list.seen = standings.last_change();
+        list.purge(standings, &mut self.scratch);
         loop {
-            if let Some(slot) = list.first(standings) {
-                if list.best.len() > 4 * SHORT_LIST_NODES {
-                    list.purge(standings, &mut self.scratch);
-                }
-                return Some(slot);
+            match list.first(standings, &mut visits.nodes, chosen) {
+                Listed::Empty if list.bound.is_some() => {}
+                Listed::Below if list.bound.is_none() => return Listed::Empty,
+                said => return said,
             }
-            list.bound?;
-            // Everything that fits, from the best on; `scratch` is cut back whenever it is long.
+            // Everything that it is of, from the best on; `scratch` is cut back whenever it is long.
             list.bound = None;
-            bound = rater.limit(None);
+            limit = rater.limit(None);
             self.scratch.clear();
             for standing in standings.since(0) {
                 visits.nodes += 1;
-                self.scratch.extend(rater.within(&bound, standing, &accept));
+                self.scratch.extend(rater.within(&limit, standing, joins));
                 if self.scratch.len() >= 4 * SHORT_LIST_NODES {
                     list.bound = cut(&mut self.scratch);
-                    bound = rater.limit(list.bound);
+                    limit = rater.limit(list.bound);
                 }
             }
             if self.scratch.len() > SHORT_LIST_NODES {
                 list.bound = cut(&mut self.scratch);
             }
-            list.best.extend(self.scratch.drain(..).map(Reverse));
-            if list.best.is_empty() {
-                return None;
-            }
+            list.extend(self.scratch.drain(..));
         }
     }
 
     /// The short list of what is asked; an empty one if there is none.
-    fn keep(&mut self, ask: &Ask<'_>) -> usize {
+    fn keep(&mut self, ask: &Ask<'_>, breadth: Breadth) -> usize {
         self.uses += 1;
-        let hash = shape_hash(ask.weighing, ask.demand(), ask.request.selector.as_deref());
-        if let Some(&at) = self.by_hash.get(&hash)
-            && self.lists[at].is_of(ask)
+        let subject = Subject::of(ask, breadth);
+        let hash = subject.hash();
+        let same_hash = self.by_hash.get(&hash).copied();
+        if let Some(at) = same_hash
+            && self.lists[at].subject == subject
         {
             self.lists[at].used = self.uses;
             return at;
         }
-        let list = ShortList {
-            weighing: ask.weighing,
-            demand: ask.demand().clone(),
-            selector: ask.request.selector.clone(),
-            seen: self.standings.last_change(),
-            used: self.uses,
-            // Below every node: the list is filled before it is read.
-            bound: Some(Rating { cost: i64::MIN, ordinal: Ordinal(0) }),
-            best: BinaryHeap::new(),
-        };
+        let list = ShortList::new(subject, self.standings.last_change(), self.uses);
         let longest_unused = || (0..self.lists.len()).min_by_key(|&at| self.lists[at].used);
-        let same_hash = self.by_hash.get(&hash).copied();
         let full = self.lists.len() >= SHORT_LISTS_MAX;
         let place = same_hash.or_else(|| if full { longest_unused() } else { None });
         let at = place.unwrap_or(self.lists.len());
         if let Some(old) = self.lists.get_mut(at) {
             let old = std::mem::replace(old, list);
-            self.by_hash.remove(&old.hash());
+            self.by_hash.remove(&old.subject.hash());
         } else {
             self.lists.push(list);
         }
@@ -230,19 +198,6 @@ impl Search {
         let left = self.measure.cpu_class(standing.cpu.minus(ask.demand().cpu));
         let gpus = self.standings.state(standing.state);
         self.measure.instances(room.gpus, gpus, standing.usable, left, ask.demand().gpu, ask.weighing)
-    }
-}
-
-/// What is asked.
-#[derive(Clone, Copy)]
-pub(super) struct Ask<'a> {
-    pub(super) weighing: Weighing,
-    pub(super) request: &'a PlacementRequest,
-}
-
-impl<'a> Ask<'a> {
-    fn demand(&self) -> &'a Demand {
-        &self.request.demand
     }
 }
 
@@ -298,69 +253,35 @@ impl Rater<'_> {
         }
     }
 
-    /// The rating of a node that the request fits.
-    fn rate(&mut self, standing: &Standing) -> Rated {
-        let fall = self.fall(standing);
-        let rating = Rating { cost: self.cost(standing, fall), ordinal: standing.ordinal };
+    fn rating(&self, standing: &Standing, fall: i64, rank: Rank) -> Rated {
+        let rating = Rating { rank, cost: self.cost(standing, fall), ordinal: standing.ordinal };
         Rated { rating, slot: standing.slot, change: standing.change }
     }
 
-    /// The rating of a node that the request fits, if it is below the limit.
+    /// The rating of a node that the request fits.
+    fn rate(&mut self, standing: &Standing, rank: Rank) -> Rated {
+        let fall = self.fall(standing);
+        self.rating(standing, fall, rank)
+    }
+
+    /// The rating of a node that joins a list, if it is below the limit.
     #[inline]
-    fn within(&mut self, limit: &Limit, standing: &Standing, accept: impl Fn(Slot) -> bool) -> Option<Rated> {
-        if !standing.covers(self.ask.demand()) {
+    fn within(
+        &mut self,
+        limit: &Limit,
+        standing: &Standing,
+        joins: impl Fn(&Standing) -> Option<Rank>,
+    ) -> Option<Rated> {
+        let rank = joins(standing)?;
+        let Some(bound) = limit.bound else { return Some(self.rate(standing, rank)) };
+        if rank > bound.rank {
             return None;
         }
         let fall = self.fall(standing);
-        if fall < limit.least_fall {
+        if fall < limit.least_fall && rank == bound.rank {
             return None;
         }
-        let rating = Rating { cost: self.cost(standing, fall), ordinal: standing.ordinal };
-        let below = limit.bound.is_none_or(|bound| rating < bound) && accept(standing.slot);
-        below.then_some(Rated { rating, slot: standing.slot, change: standing.change })
+        let rated = self.rating(standing, fall, rank);
+        (rated.rating < bound).then_some(rated)
     }
-}
-
-impl ShortList {
-    fn is_of(&self, ask: &Ask<'_>) -> bool {
-        self.weighing == ask.weighing && self.demand == *ask.demand() && self.selector == ask.request.selector
-    }
-
-    fn hash(&self) -> u64 {
-        shape_hash(self.weighing, &self.demand, self.selector.as_deref())
-    }
-
-    /// The best node that did not change since it was rated.
-    fn first(&mut self, standings: &Standings) -> Option<Slot> {
-        while let Some(Reverse(rated)) = self.best.peek() {
-            if is_current(rated, standings) {
-                return Some(rated.slot);
-            }
-            self.best.pop();
-        }
-        None
-    }
-
-    /// Takes out what is stale, and the worst of the rest if that is still many.
-    fn purge(&mut self, standings: &Standings, scratch: &mut Vec<Rated>) {
-        scratch.clear();
-        scratch.extend(self.best.drain().map(|Reverse(rated)| rated));
-        scratch.retain(|rated| is_current(rated, standings));
-        if scratch.len() > 2 * SHORT_LIST_NODES {
-            self.bound = cut(scratch);
-        }
-        self.best.extend(scratch.drain(..).map(Reverse));
-    }
-}
-
-fn is_current(rated: &Rated, standings: &Standings) -> bool {
-    standings.of(rated.slot).is_some_and(|standing| standing.change == rated.change)
-}
-
-/// Keeps the best of more than a short list's nodes; the best rating that was left out.
-fn cut(rated: &mut Vec<Rated>) -> Option<Rating> {
-    let (_, first_out, _) = rated.select_nth_unstable(SHORT_LIST_NODES);
-    let bound = first_out.rating;
-    rated.truncate(SHORT_LIST_NODES);
-    Some(bound)
 }

@@ -53,12 +53,18 @@ impl Standing {
     /// Whether cpu, memory and GPUs suffice.
     #[inline]
     pub(super) fn covers(&self, demand: &Demand) -> bool {
+        demand.memory <= self.memory && self.covers_but_memory(demand)
+    }
+
+    /// Whether cpu and GPUs suffice.
+    #[inline]
+    pub(super) fn covers_but_memory(&self, demand: &Demand) -> bool {
         let gpus = match demand.gpu {
             GpuRequest::None => true,
             GpuRequest::Fraction(part) => self.largest_gpu_part >= part,
             GpuRequest::Whole(count) => self.whole_gpus >= count,
         };
-        demand.cpu <= self.cpu && demand.memory <= self.memory && gpus
+        demand.cpu <= self.cpu && gpus
     }
 }
 

@@ -35,7 +35,7 @@ mod tree_check;
 mod walk;
 
 use crate::ids::Ordinal;
-use crate::limits::RANDOM_DRAWS_MAX;
+use crate::limits::{DIMENSIONS_MAX, RANDOM_DRAWS_MAX, RANDOM_DRAWS_MIN, RANDOM_DRAWS_PART};
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Policy;
 use crate::rng::Rng;
@@ -340,22 +340,46 @@ impl DistBuckets {
                 self.stopped_at(found, state)
             }
             Policy::Hybrid => unreachable!("the hybrid policy has an order of its own"),
-            Policy::Random => {
-                let ordinals = self.ordinals();
-                if ordinals.is_empty() {
-                    return None;
-                }
-                for _ in 0..RANDOM_DRAWS_MAX {
-                    let slot = ordinals.nth(state.rng.below(ordinals.len() as u64));
-                    visits.vertices += 1;
-                    if accept(slot, visits) {
-                        return Some(slot);
-                    }
-                }
-                let fitting = ordinals.all(&wanted, visits, accept);
-                draw(&fitting, &mut state.rng)
+            Policy::Random => self.drawn(&wanted, state, visits, &mut accept),
+        }
+    }
+
+    /// Any node that is accepted, each with equal probability. Draws from all nodes find one soon
+    /// unless few are accepted; these are then listed, as far as their coordinates suffice.
+    fn drawn(
+        &mut self,
+        wanted: &Wanted,
+        state: &mut PolicyState,
+        visits: &mut Visits,
+        accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
+    ) -> Option<Slot> {
+        let ordinals = self.ordinals();
+        if ordinals.is_empty() {
+            return None;
+        }
+        // A function of the nodes alone: a shard that was rebuilt draws as its twin does.
+        let draws = (ordinals.len() / RANDOM_DRAWS_PART).clamp(RANDOM_DRAWS_MIN, RANDOM_DRAWS_MAX);
+        for draw in 0..draws {
+            // More draws are worth their while only where any node is accepted.
+            if draw == RANDOM_DRAWS_MIN {
+                self.first(0, Direction::Greatest, wanted, None, visits, accept)?;
+            }
+            let ordinals = self.ordinals();
+            let slot = ordinals.nth(state.rng.below(ordinals.len() as u64));
+            if accept(slot, visits) {
+                return Some(slot);
             }
         }
+        let mut fitting = Vec::new();
+        let none = self.first(0, Direction::Smallest, wanted, None, visits, &mut |slot, visits| {
+            if accept(slot, visits) {
+                fitting.push(slot);
+            }
+            false
+        });
+        debug_assert!(none.is_none());
+        fitting.sort_unstable_by_key(|&slot| self.ranks.of(slot));
+        (!fitting.is_empty()).then(|| fitting[state.rng.below(fitting.len() as u64) as usize])
     }
 
     /// Whether any node is accepted: the largest are looked at first.
@@ -396,7 +420,8 @@ impl DistBuckets {
         tree.first(direction, wanted, shape, &self.ranks, visits, accept)
     }
 
-    /// As [`select_shape`](Self::select_shape), over few named slots.
+    /// As [`select_shape`](Self::select_shape), over named slots: checked exactly is only what comes
+    /// before the best found so far.
     fn select_walking(
         &self,
         order: usize,
@@ -406,30 +431,34 @@ impl DistBuckets {
         visits: &mut Visits,
         mut accept: impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Slot> {
-        let mut fitting: Vec<(Ordinal, Coordinate, Slot)> = slots
-            .iter()
-            .filter_map(|&slot| Some((self.ranks.ordinal_if(slot)?, self.coordinate(slot)?, slot)))
-            .filter(|&(.., slot)| accept(slot, visits))
-            .collect();
-        fitting.sort_unstable_by_key(|&(ordinal, ..)| ordinal);
-        let by_coordinate =
-            |(_, coordinate, _): &&(Ordinal, Coordinate, Slot)| self.geometry.ordered(order, coordinate);
-        let found = match policy {
-            // Of equal elements `max_by_key` returns the last and `min_by_key` the first.
-            Policy::LeastFit => fitting.iter().rev().max_by_key(by_coordinate),
-            Policy::BestFit | Policy::Fgd | Policy::LeastStranded => fitting.iter().min_by_key(by_coordinate),
-            Policy::FirstFit => fitting.first(),
-            Policy::NextFit => {
-                fitting.iter().find(|(ordinal, ..)| *ordinal >= state.next_fit).or_else(|| fitting.first())
+        let standing = |slot: Slot| Some((self.ranks.ordinal_if(slot)?, self.coordinate(slot)?));
+        if policy == Policy::Random {
+            let fitting = slots.iter().filter_map(|&slot| Some((standing(slot)?.0, slot)));
+            let mut fitting: Vec<_> = fitting.filter(|&(_, slot)| accept(slot, visits)).collect();
+            fitting.sort_unstable();
+            return (!fitting.is_empty()).then(|| fitting[state.rng.below(fitting.len() as u64) as usize].1);
+        }
+        let turn = |behind: bool| Coordinate([u16::from(behind); DIMENSIONS_MAX]);
+        let mut best: Option<((Coordinate, Ordinal), Slot)> = None;
+        for &slot in slots {
+            let Some((ordinal, coordinate)) = standing(slot) else { continue };
+            let first = match policy {
+                Policy::LeastFit => Coordinate(self.geometry.ordered(order, &coordinate).0.map(|c| !c)),
+                Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
+                    self.geometry.ordered(order, &coordinate)
+                }
+                Policy::NextFit => turn(ordinal < state.next_fit),
+                Policy::Spread => turn(ordinal <= state.next_fit),
+                Policy::FirstFit | Policy::Random => turn(false),
+                Policy::Hybrid => unreachable!("the hybrid policy has an order of its own"),
+            };
+            if best.is_some_and(|(best, _)| best < (first, ordinal)) {
+                visits.vertices += 1;
+            } else if accept(slot, visits) {
+                best = Some(((first, ordinal), slot));
             }
-            Policy::Spread => {
-                fitting.iter().find(|(ordinal, ..)| *ordinal > state.next_fit).or_else(|| fitting.first())
-            }
-            Policy::Hybrid => unreachable!("the hybrid policy has an order of its own"),
-            Policy::Random if fitting.is_empty() => None,
-            Policy::Random => fitting.get(state.rng.below(fitting.len() as u64) as usize),
-        };
-        let found = found.map(|&(.., slot)| slot);
+        }
+        let found = best.map(|(_, slot)| slot);
         if matches!(policy, Policy::NextFit | Policy::Spread) { self.stopped_at(found, state) } else { found }
     }
 
@@ -486,8 +515,4 @@ impl DistBuckets {
         }
         self.ordinals.as_ref().map_or(Ok(()), |ordinals| ordinals.check(self.len, |slot| self.entry(slot)))
     }
-}
-
-fn draw(slots: &[Slot], rng: &mut Rng) -> Option<Slot> {
-    (!slots.is_empty()).then(|| slots[rng.below(slots.len() as u64) as usize])
 }

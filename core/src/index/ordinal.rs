@@ -277,25 +277,6 @@ impl OrdinalTree {
         (level, at)
     }
 
-    /// All nodes that stand at least at `wanted` and that `accept` accepts, in order of
-    /// registration.
-    pub fn all(
-        &self,
-        wanted: &Wanted,
-        visits: &mut Visits,
-        mut accept: impl FnMut(Slot, &mut Visits) -> bool,
-    ) -> Vec<Slot> {
-        let mut all = Vec::new();
-        let none = self.first_from(Ordinal(0), wanted, visits, |slot, visits: &mut Visits| {
-            if accept(slot, visits) {
-                all.push(slot);
-            }
-            false
-        });
-        debug_assert!(none.is_none());
-        all
-    }
-
     /// The `n`-th node in order of registration, counted from 0.
     ///
     /// # Panics
@@ -303,6 +284,9 @@ impl OrdinalTree {
     #[must_use]
     pub fn nth(&self, n: u64) -> Slot {
         assert!((n as usize) < self.len(), "there is no node {n}");
+        if self.len() == self.slots.len() {
+            return self.slots[n as usize];
+        }
         let mut n = n as u32;
         let mut at = 0;
         for level in self.levels.iter().rev() {

@@ -157,6 +157,8 @@ const _: () = assert!(
 );
 
 impl Rank {
+    /// Of all nodes where none is wanted more than another.
+    pub const EQUAL: Self = Self(0);
     /// An untolerated `NoSchedule` or `NoExecute` taint keeps the request away.
     pub const TAINTED: Self = Self(u16::MAX - 1);
     /// Neither the selector nor a fallback holds.

@@ -144,6 +144,7 @@ impl Shard {
         let mut named = self.named(request);
         if let Some(named) = &mut named {
             named.sort_unstable();
+            named.dedup();
         }
         let custom = request.demand.custom();
         let (mut tallies, mut not_ready) = (Tallies::of(request), 0);
@@ -151,16 +152,8 @@ impl Shard {
         let tally = |&(_, amount): &(_, Amount)| Tally::of(amount.units());
         let mut of_custom: Vec<Tally> = custom.iter().map(tally).collect();
         let mut fragmented: Vec<Tally> = custom.iter().map(tally).collect();
-        for (slot, room) in (0..).zip(self.nodes.rooms()) {
-            let Some(state) = room.state else { continue };
-            if refusal.examined == examined_max {
-                break;
-            }
-            refusal.examined += 1;
-            if named.as_ref().is_some_and(|named| named.binary_search(&slot).is_err()) {
-                not_candidate += 1;
-                continue;
-            }
+        let mut count = |slot: Slot, room: &Room| {
+            let Some(state) = room.state else { return };
             let excluded = excluded(&self.selectors, &self.rankings, scope, slot);
             if excluded == Some(Check::Selector) {
                 not_selected += 1;
@@ -176,6 +169,30 @@ impl Shard {
                         && self.nodes.book(slot, id).is_some_and(|book| book.available >= amount);
                     let tallies = if sum_would_do { &mut fragmented } else { &mut of_custom };
                     tallies[at].count(room.units());
+                }
+            }
+        };
+        let rooms = self.nodes.rooms();
+        match &named {
+            // Every slot has a node: all but the named are counted without a look at them.
+            Some(named) if rooms.len() == self.nodes.len() => {
+                refusal.examined = examined_max.min(rooms.len() as u64);
+                let examined = &named[..named.partition_point(|&slot| u64::from(slot) < refusal.examined)];
+                examined.iter().for_each(|&slot| count(slot, &rooms[slot as usize]));
+                not_candidate = refusal.examined - examined.len() as u64;
+            }
+            _ => {
+                for (slot, room) in (0..).zip(rooms) {
+                    if refusal.examined == examined_max {
+                        break;
+                    }
+                    refusal.examined += u64::from(room.state.is_some());
+                    match &named {
+                        Some(named) if named.binary_search(&slot).is_err() => {
+                            not_candidate += u64::from(room.state.is_some());
+                        }
+                        _ => count(slot, room),
+                    }
                 }
             }
         }

@@ -3,14 +3,18 @@
 use std::sync::Arc;
 
 use super::Shard;
-use super::rankings::RankingId;
+use super::ranked::names;
+use super::rankings::{RankingId, Tier};
 use super::selectors::SetId;
 use super::table::{NodeTable, Taken};
-use crate::fragmentation::{Among, NodeRoom, Nodes, TypicalShapes};
+use crate::fragmentation::{Among, Fragmentation, NodeRoom, Nodes, TypicalShapes};
 use crate::ids::Ordinal;
-use crate::index::Slot;
+use crate::index::{Candidates, Slot, Visits};
 use crate::node::{GPU_MODEL_LABEL, NodeState};
-use crate::request::PlacementRequest;
+use crate::request::{PlacementRequest, Rank};
+
+/// Candidates up to this many are rated one by one, more are looked for in short lists.
+const WALKED_MAX: usize = 32;
 
 impl Nodes for NodeTable {
     fn room(&self, slot: Slot) -> Option<NodeRoom<'_>> {
@@ -45,36 +49,92 @@ impl Shard {
         request: &PlacementRequest,
         set: Option<SetId>,
     ) -> Option<(Slot, Taken)> {
-        let named = self.named(request);
+        self.fragmentation.handle_arrival(request, &self.nodes);
         let (nodes, set) = (&self.nodes, set.map(|set| self.selectors.at(set)));
-        let among = match (&named, set.and_then(|set| set.few())) {
-            (Some(named), _) => Among::Few(named),
-            (None, Some(few)) => Among::Few(few),
-            (None, None) => Among::All,
+        let among = set.and_then(|set| set.few()).map_or(Among::All, Among::Few);
+        let demand = &request.demand;
+        let accept = |slot| {
+            let accepted = set.is_none_or(|set| set.contains(slot))
+                && (demand.custom.is_none() || nodes.fits(slot, demand))
+                && names(request, nodes, slot);
+            accepted.then_some(Rank::EQUAL)
         };
-        let custom = request.demand.custom.is_some();
-        let accept =
-            |slot| set.is_none_or(|set| set.contains(slot)) && (!custom || nodes.fits(slot, &request.demand));
-        let (slot, gpus) = self.fragmentation.find(request, among, nodes, accept, &mut self.visits)?;
-        Some((slot, self.nodes.take_chosen(slot, &request.demand, gpus)))
+        let fragmentation = &mut self.fragmentation;
+        let slot = choose(fragmentation, request, among, nodes, accept, &mut self.visits)?;
+        Some((slot, self.take_instances(request, slot)))
+    }
+
+    fn take_instances(&mut self, request: &PlacementRequest, slot: Slot) -> Taken {
+        let gpus = self.fragmentation.instances(request, slot, &self.nodes);
+        self.nodes.take_chosen(slot, &request.demand, gpus)
     }
 
     /// As [`take_least_fragmented`](Self::take_least_fragmented), among the nodes that the request
-    /// wants most; and which of its selectors holds. These are rated anew for each request: what it
-    /// would rather have is no part of what the short lists are kept for.
+    /// wants most; and which of its selectors holds.
     pub(super) fn take_least_fragmented_ranked(
         &mut self,
         request: &PlacementRequest,
         id: RankingId,
     ) -> Option<(Slot, Taken, u8)> {
-        let wanted = self.wanted_most(request, id);
-        let nodes = &self.nodes;
-        let among = Among::Few(&wanted);
-        let found = self.fragmentation.find(request, among, nodes, |_| true, &mut self.visits);
-        let (slot, gpus) = found?;
-        let taken = self.nodes.take_chosen(slot, &request.demand, gpus);
+        self.fragmentation.handle_arrival(request, &self.nodes);
+        let preferred = self.best_preferred(request, id, &self.preferred_slots(request));
+        // Some node of the first rank that has one that fits.
+        let first = self.find_ranked(request, id).0?;
+        let (nodes, ranking) = (&self.nodes, self.rankings.at(id));
+        let first = ranking.rank(first);
+        let slot = match preferred {
+            // It comes before the weights of preferred selectors, and before the policy.
+            Some((group, slot)) if group <= first.group() => slot,
+            _ => {
+                let tier = ranking.tiers().iter().find(|tier| tier.rank == first);
+                let among = match tier.map(Tier::candidates) {
+                    Some(Candidates::Walk(few)) => Among::Few(few),
+                    _ => Among::Ranked(first),
+                };
+                // Only a list of all ranks may hold other ones.
+                let all = request.candidates.is_none() && matches!(among, Among::Ranked(_));
+                let custom = request.demand.custom.is_some();
+                let accept = |slot| {
+                    let rank = ranking.rank(slot);
+                    let accepted = (rank == first || all && rank.is_eligible())
+                        && (!custom || nodes.fits(slot, &request.demand))
+                        && names(request, nodes, slot);
+                    accepted.then_some(rank)
+                };
+                let fragmentation = &mut self.fragmentation;
+                choose(fragmentation, request, among, nodes, accept, &mut self.visits)?
+            }
+        };
+        let taken = self.take_instances(request, slot);
         Some((slot, taken, self.rankings.at(id).rank(slot).alternative()))
     }
+}
+
+/// Chooses among all of `among`, or those of them that the request names.
+fn choose(
+    fragmentation: &mut Fragmentation,
+    request: &PlacementRequest,
+    among: Among<'_>,
+    nodes: &NodeTable,
+    accept: impl Fn(Slot) -> Option<Rank>,
+    visits: &mut Visits,
+) -> Option<Slot> {
+    let named = || -> Vec<Slot> {
+        request.candidates.iter().flat_map(|ids| ids.iter()).filter_map(|&id| nodes.slot(id)).collect()
+    };
+    let few: Vec<Slot>;
+    let among = match (&request.candidates, among) {
+        (Some(ids), _) if ids.len() <= WALKED_MAX => {
+            few = named();
+            Among::Few(&few)
+        }
+        (None, Among::Few(some)) if some.len() > WALKED_MAX => {
+            return fragmentation.choose(request, Among::Listed(&|| some.to_vec()), nodes, accept, visits);
+        }
+        (Some(_), _) => Among::Listed(&named),
+        (None, among) => among,
+    };
+    fragmentation.choose(request, among, nodes, accept, visits)
 }
 
 #[cfg(test)]

@@ -7,17 +7,10 @@
 //! score. Ray compares scores as floating-point numbers; here they are integers, so nodes whose
 //! utilisation differs by less than 1/10 000 are equal.
 //!
-//! The order is built when the policy is first asked for and kept from then on. A search walks it
-//! from its beginning and stops at the node that was drawn: it visits the nodes before it that do
-//! not fit, and at most `top_k` that do. Only where fewer than were drawn from fit does it visit
-//! every node, once. Source: `hybrid_scheduling_policy.cc` in Ray.
+//! The order is built when the policy is first asked for and kept from then on; the node that was
+//! drawn is found by counting (`hybrid_order.rs`). Source: `hybrid_scheduling_policy.cc` in Ray.
 
-use std::collections::BTreeSet;
-
-use crate::ids::Ordinal;
-use crate::index::{Candidates, Slot, Visits};
 use crate::resource::Amount;
-use crate::rng::Rng;
 
 /// The whole of something, in the parts that scores and settings count in.
 pub const WHOLE: u16 = 10_000;
@@ -59,103 +52,6 @@ impl HybridSettings {
     }
 }
 
-type Place = (u16, Ordinal, Slot);
-
-/// The nodes that take work, in order of score and registration.
-#[derive(Default)]
-pub(super) struct HybridOrder {
-    order: BTreeSet<Place>,
-    /// By slot.
-    places: Vec<Option<Place>>,
-    /// Fitting nodes that a search passed: kept for its memory alone.
-    passed: Vec<Slot>,
-}
-
-impl HybridOrder {
-    /// Gives `slot` its place, or takes it out.
-    pub(super) fn set(&mut self, slot: Slot, place: Option<(u16, Ordinal)>) {
-        let place = place.map(|(score, ordinal)| (score, ordinal, slot));
-        if self.places.len() <= slot as usize {
-            self.places.resize(slot as usize + 1, None);
-        }
-        let known = &mut self.places[slot as usize];
-        if *known == place {
-            return;
-        }
-        if let Some(before) = known.take() {
-            self.order.remove(&before);
-        }
-        *known = place;
-        self.order.extend(place);
-    }
-
-    pub(super) fn place(&self, slot: Slot) -> Option<(u16, Ordinal)> {
-        self.places.get(slot as usize).copied().flatten().map(|(score, ordinal, _)| (score, ordinal))
-    }
-
-    /// The node that the policy chooses among `candidates` that `accept` accepts; `drawn_from` is
-    /// how many of the first are drawn from.
-    pub(super) fn choose(
-        &mut self,
-        candidates: Candidates<'_>,
-        preferred: Option<Slot>,
-        drawn_from: u64,
-        rng: &mut Rng,
-        visits: &mut Visits,
-        mut accept: impl FnMut(Slot) -> bool,
-    ) -> Option<Slot> {
-        let mut accept = |slot: Slot| {
-            visits.nodes += 1;
-            accept(slot)
-        };
-        let preferred = preferred.and_then(|slot| self.places.get(slot as usize).copied().flatten());
-        let preferred = preferred.filter(|&(.., slot)| accept(slot));
-        let passed = &mut self.passed;
-        passed.clear();
-        if let Candidates::Walk(slots) = candidates {
-            let mut fitting: Vec<Place> =
-                slots.iter().filter_map(|&slot| self.places.get(slot as usize).copied().flatten()).collect();
-            fitting.retain(|&(.., slot)| accept(slot));
-            fitting.sort_unstable();
-            return draw(fitting.into_iter(), preferred, drawn_from, passed, rng);
-        }
-        draw(
-            self.order.iter().copied().filter(|&(.., slot)| accept(slot)),
-            preferred,
-            drawn_from,
-            passed,
-            rng,
-        )
-    }
-}
-
-/// Draws from the first `drawn_from` of `fitting`, and looks no further than it must: a number
-/// within `drawn_from` names a node unless there are fewer, and only then is it drawn again, from
-/// those that were passed.
-fn draw(
-    mut fitting: impl Iterator<Item = Place>,
-    preferred: Option<Place>,
-    drawn_from: u64,
-    passed: &mut Vec<Slot>,
-    rng: &mut Rng,
-) -> Option<Slot> {
-    let (best, _, first) = fitting.next()?;
-    if let Some((score, _, slot)) = preferred
-        && score <= best
-    {
-        return Some(slot);
-    }
-    let drawn = rng.below(drawn_from) as usize;
-    passed.push(first);
-    while passed.len() <= drawn {
-        match fitting.next() {
-            Some((.., slot)) => passed.push(slot),
-            None => return Some(passed[rng.below(passed.len() as u64) as usize]),
-        }
-    }
-    passed.last().copied()
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -174,58 +70,5 @@ mod tests {
         assert_eq!(score((5, 10), (1, 10)), 9000);
         assert_eq!(score((2, 3), (1, 3)), 6666);
         assert_eq!(score((0, 0), (0, 5)), 10_000, "a resource that is not there does not count");
-    }
-
-    #[test]
-    fn a_draw_is_uniform_over_the_first_that_fit() {
-        let mut order = HybridOrder::default();
-        for slot in 0..40u32 {
-            order.set(slot, Some((u16::from(slot >= 20) * 6000, Ordinal(u64::from(slot)))));
-        }
-        let mut rng = Rng::new(3);
-        // The first 8 that fit are 0, 2, …, 14; of seven candidates five fit.
-        for (candidates, expected) in [
-            (Candidates::All, (0..16).step_by(2).collect::<Vec<Slot>>()),
-            (Candidates::Walk(&[38, 1, 4, 30, 8, 33, 0]), vec![0, 4, 8, 30, 38]),
-        ] {
-            let mut counts = [0i64; 40];
-            let draws = 1000 * expected.len() as i64;
-            for _ in 0..draws {
-                let mut visits = Visits::default();
-                let even = |slot: Slot| slot.is_multiple_of(2);
-                let found = order.choose(candidates, None, 8, &mut rng, &mut visits, even);
-                counts[found.unwrap() as usize] += 1;
-                assert!(visits.nodes <= 16, "{visits:?}");
-            }
-            let chi: i64 = expected.iter().map(|&slot| (counts[slot as usize] - 1000).pow(2)).sum();
-            // 24.3 is the 0.999 quantile of chi-square with 7 degrees of freedom.
-            assert!(chi < 24_300, "{counts:?}");
-            assert_eq!(expected.iter().map(|&slot| counts[slot as usize]).sum::<i64>(), draws);
-        }
-    }
-
-    #[test]
-    fn a_preferred_node_wins_unless_another_is_less_used() {
-        let mut order = HybridOrder::default();
-        for (slot, score) in [(0, 6000), (1, 6000), (2, 7000)] {
-            order.set(slot, Some((score, Ordinal(u64::from(slot)))));
-        }
-        let mut choose = |preferred| {
-            order.choose(
-                Candidates::All,
-                Some(preferred),
-                1,
-                &mut Rng::new(1),
-                &mut Visits::default(),
-                |_| true,
-            )
-        };
-        assert_eq!(choose(1), Some(1));
-        assert_eq!(choose(2), Some(0));
-        order.set(0, None);
-        order.set(1, Some((8000, Ordinal(1))));
-        let chosen =
-            order.choose(Candidates::All, Some(2), 1, &mut Rng::new(1), &mut Visits::default(), |_| true);
-        assert_eq!(chosen, Some(2));
     }
 }

@@ -43,6 +43,7 @@ impl Shard {
         } else if self.nodes.state(slot) == NodeState::Ready {
             self.fragmentation.touch(slot);
             self.index.update(slot, &self.nodes.available(slot));
+            self.follow_hybrid(slot);
         }
     }
 

@@ -19,10 +19,12 @@ mod explain;
 mod fragmented;
 mod health;
 mod hybrid;
+mod hybrid_order;
 pub use hybrid::{HybridSettings, WHOLE as HYBRID_WHOLE};
 mod ledger;
 mod life;
 mod memory;
+mod named;
 mod ranked;
 mod rankings;
 mod refusal;
@@ -48,7 +50,7 @@ use crate::request::PlacementRequest;
 use crate::rng::Rng;
 use crate::time::Time;
 use adoption::ExternalIds;
-use hybrid::HybridOrder;
+use hybrid_order::HybridOrder;
 use ledger::{Allocation, Ledger};
 use ranked::Scope;
 use rankings::Rankings;
@@ -231,6 +233,9 @@ impl Shard {
     /// The node that the request's policy chooses among those that fit now; `set` is the
     /// candidate set of its selector.
     fn find(&mut self, request: &PlacementRequest, set: Option<SetId>) -> Option<Slot> {
+        if let Some(found) = self.find_among_many(request, set) {
+            return found;
+        }
         let asked = ResourceVector::asked(&request.demand);
         let named = self.named(request);
         let (nodes, set) = (&self.nodes, set.map(|set| self.selectors.at(set)));

@@ -1,7 +1,8 @@
 //! Placements that go by more than fit and policy: by [rank](crate::request::Rank), preferred
 //! nodes, and the hybrid policy.
 
-use super::hybrid::{HybridOrder, HybridSettings};
+use super::hybrid::HybridSettings;
+use super::hybrid_order::{HybridOrder, Sought};
 use super::rankings::RankingId;
 use super::selectors::SetId;
 use super::table::NodeTable;
@@ -67,9 +68,16 @@ impl Shard {
             let (state, visits) = (&mut self.policy_state, &mut self.visits);
             let found = match &mut self.hybrid {
                 Some(order) if hybrid => {
-                    let drawn_from = self.hybrid_settings.drawn_from(nodes.len());
-                    let preferred = preferred.first().copied().filter(|&slot| names(request, nodes, slot));
-                    order.choose(candidates, preferred, drawn_from, &mut state.rng, visits, fits)
+                    let sought = Sought {
+                        request,
+                        any: request.demand.custom.is_none() && ranking.tiers()[tier].len() == nodes.len(),
+                        drawn_from: self.hybrid_settings.drawn_from(nodes.len()),
+                        preferred: preferred.first().copied().filter(|&slot| names(request, nodes, slot)),
+                    };
+                    match candidates {
+                        Candidates::Walk(few) => order.choose_of(few, &sought, &mut state.rng, visits, fits),
+                        _ => order.choose(&sought, &mut state.rng, visits, fits),
+                    }
                 }
                 _ => {
                     let asked = ResourceVector::asked(&request.demand);
@@ -83,39 +91,13 @@ impl Shard {
         None
     }
 
-    /// The nodes that fit and of which none is wanted more than the others: the preferred one, if
-    /// it comes before the rest. O(nodes).
-    pub(super) fn wanted_most(&self, request: &PlacementRequest, id: RankingId) -> Vec<Slot> {
-        let best = self.best_preferred(request, id, &self.preferred_slots(request));
-        let ranking = self.rankings.at(id);
-        let all: Vec<Slot> =
-            self.named(request).unwrap_or_else(|| self.nodes.iter().map(|(slot, ..)| slot).collect());
-        for tier in ranking.tiers() {
-            if let Some((group, slot)) = best
-                && group <= tier.rank.group()
-            {
-                return vec![slot];
-            }
-            let fits = |slot: Slot| {
-                ranking.rank(slot) == tier.rank
-                    && self.nodes.state(slot) == NodeState::Ready
-                    && self.nodes.fits(slot, &request.demand)
-            };
-            let here: Vec<Slot> = all.iter().copied().filter(|&slot| fits(slot)).collect();
-            if !here.is_empty() {
-                return here;
-            }
-        }
-        Vec::new()
-    }
-
     /// The slots of the preferred nodes that are registered here, in order.
-    fn preferred_slots(&self, request: &PlacementRequest) -> Vec<Slot> {
+    pub(super) fn preferred_slots(&self, request: &PlacementRequest) -> Vec<Slot> {
         let nodes = request.preferences.as_ref().map_or(&[][..], |preferences| &preferences.nodes);
         nodes.iter().filter_map(|&id| self.nodes.slot(id)).collect()
     }
 
-    fn best_preferred(
+    pub(super) fn best_preferred(
         &self,
         request: &PlacementRequest,
         id: RankingId,
@@ -158,14 +140,14 @@ impl Shard {
     #[inline]
     pub(super) fn follow_hybrid(&mut self, slot: Slot) {
         if let Some(order) = &mut self.hybrid {
-            order.set(slot, hybrid_place(&self.nodes, self.hybrid_settings, slot));
+            order.set(slot, hybrid_place(&self.nodes, self.hybrid_settings, slot), *self.nodes.room(slot));
         }
     }
 
     /// A node is about to leave.
     pub(super) fn leave_hybrid(&mut self, slot: Slot) {
         if let Some(order) = &mut self.hybrid {
-            order.set(slot, None);
+            order.set(slot, None, *self.nodes.room(slot));
         }
     }
 
@@ -177,6 +159,9 @@ impl Shard {
                 "slot {slot} stands at {:?} in the hybrid order, expected {expected:?}",
                 order.place(slot)
             )),
+            Some(order) if expected.is_some() && order.room(slot) != Some(*self.nodes.room(slot)) => {
+                Err(format!("the hybrid order knows another room of slot {slot}"))
+            }
             _ => Ok(()),
         }
     }
@@ -190,7 +175,7 @@ fn hybrid_place(nodes: &NodeTable, settings: HybridSettings, slot: Slot) -> Opti
 }
 
 /// Whether the request names no candidates, or this one among them.
-fn names(request: &PlacementRequest, nodes: &NodeTable, slot: Slot) -> bool {
+pub(super) fn names(request: &PlacementRequest, nodes: &NodeTable, slot: Slot) -> bool {
     let id = nodes.hot(slot).id;
     request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&id).is_ok())
 }

@@ -73,6 +73,11 @@ pub(super) struct Tier {
 }
 
 impl Tier {
+    /// How many nodes.
+    pub(super) fn len(&self) -> usize {
+        self.len
+    }
+
     /// How a search finds its nodes fastest. "Few" is a function of their number alone, as it is
     /// of a candidate set, and for the same reason.
     pub(super) fn candidates(&self) -> Candidates<'_> {

@@ -22,7 +22,7 @@ pub(super) type Taken = (GpuAssignment, Option<Arc<UnitAssignments>>);
 pub(super) const NO_ALLOCATION: u32 = u32::MAX;
 
 /// What a node has room for: all that a search compares and a refusal counts.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) cpu: Amount,
     pub(super) memory: Amount,
@@ -44,9 +44,31 @@ impl Room {
         self.largest_gpu_part = gpus.largest_free();
     }
 
+    /// In each dimension the less of both.
+    pub(super) fn least(&self, other: &Self) -> Self {
+        Self {
+            cpu: self.cpu.min(other.cpu),
+            memory: self.memory.min(other.memory),
+            whole_gpus: self.whole_gpus.min(other.whole_gpus),
+            largest_gpu_part: self.largest_gpu_part.min(other.largest_gpu_part),
+            state: self.state,
+        }
+    }
+
+    /// In each dimension the more of both.
+    pub(super) fn most(&self, other: &Self) -> Self {
+        Self {
+            cpu: self.cpu.max(other.cpu),
+            memory: self.memory.max(other.memory),
+            whole_gpus: self.whole_gpus.max(other.whole_gpus),
+            largest_gpu_part: self.largest_gpu_part.max(other.largest_gpu_part),
+            state: self.state,
+        }
+    }
+
     /// Whether cpu, memory and GPUs suffice.
     #[inline]
-    fn covers(&self, demand: &Demand) -> bool {
+    pub(super) fn covers(&self, demand: &Demand) -> bool {
         let gpus = match demand.gpu {
             GpuRequest::None => true,
             GpuRequest::Fraction(part) => self.largest_gpu_part >= part,

@@ -1,0 +1,221 @@
+//! Short lists: the best nodes of what is asked again and again, and where each list ends.
+
+use std::cmp::Reverse;
+use std::collections::BinaryHeap;
+use std::hash::{BuildHasher as _, BuildHasherDefault};
+use std::sync::Arc;
+
+use super::Weighing;
+use super::standing::{Standing, Standings};
+use crate::ids::Ordinal;
+use crate::index::Slot;
+use crate::limits::SHORT_LIST_NODES;
+use crate::node::Selector;
+use crate::request::{PlacementRequest, Preferences, Rank, RankRules};
+use crate::resource::{Amount, CustomAmounts, Demand, GpuRequest};
+
+/// What is asked.
+#[derive(Clone, Copy)]
+pub(super) struct Ask<'a> {
+    pub(super) weighing: Weighing,
+    pub(super) request: &'a PlacementRequest,
+    /// Whether nodes go by rank first.
+    pub(super) ranked: bool,
+}
+
+impl<'a> Ask<'a> {
+    pub(super) fn demand(&self) -> &'a Demand {
+        &self.request.demand
+    }
+
+    fn preferences(&self) -> Option<&'a Preferences> {
+        self.request.preferences.as_deref().filter(|_| self.ranked)
+    }
+}
+
+/// Whose nodes a list holds.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Breadth {
+    /// Every node with the cpu and the GPUs: the best of them are the same for many requests, and
+    /// which of them has the memory and the labels is seen when it is asked.
+    Common,
+    /// The nodes that may be chosen.
+    Own,
+}
+
+/// Lower is better; of equal rank and cost the node registered first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rating {
+    pub(super) rank: Rank,
+    pub(super) cost: i64,
+    pub(super) ordinal: Ordinal,
+}
+
+impl Rating {
+    /// Better than that of any node.
+    const BEST: Self = Self { rank: Rank::EQUAL, cost: i64::MIN, ordinal: Ordinal(0) };
+}
+
+/// A node on a short list, as of one of its changes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) struct Rated {
+    pub(super) rating: Rating,
+    pub(super) slot: Slot,
+    pub(super) change: u64,
+}
+
+impl Rated {
+    fn standing<'a>(&self, standings: &'a Standings) -> Option<&'a Standing> {
+        standings.of(self.slot).filter(|standing| standing.change == self.change)
+    }
+}
+
+/// What decides, beside cpu and GPUs, which nodes are on a list of its own.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Constraints {
+    memory: Amount,
+    custom: Option<CustomAmounts>,
+    selector: Option<Arc<Selector>>,
+    ranked: bool,
+    rules: Option<Arc<RankRules>>,
+    avoid_gpu: bool,
+}
+
+impl Constraints {
+    fn of(ask: &Ask<'_>) -> Self {
+        let (demand, preferences) = (ask.demand(), ask.preferences());
+        Self {
+            memory: demand.memory,
+            custom: demand.custom.clone(),
+            selector: ask.request.selector.clone(),
+            ranked: ask.ranked,
+            rules: preferences.and_then(|preferences| preferences.rules.clone()),
+            avoid_gpu: preferences.is_some_and(|preferences| preferences.avoid_gpu),
+        }
+    }
+
+    fn hash(&self) -> u64 {
+        let selector = self.selector.as_ref().map(|selector| selector.hash());
+        let rules = self.rules.as_ref().map(|rules| rules.hash());
+        hash_of(&(self.memory, &self.custom, selector, self.ranked, rules, self.avoid_gpu))
+    }
+}
+
+fn hash_of(value: &impl std::hash::Hash) -> u64 {
+    BuildHasherDefault::<rustc_hash::FxHasher>::default().hash_one(value)
+}
+
+/// What a list is of.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Subject {
+    weighing: Weighing,
+    cpu: Amount,
+    gpu: GpuRequest,
+    /// None: the list is a common one.
+    constraints: Option<Constraints>,
+}
+
+impl Subject {
+    pub(super) fn of(ask: &Ask<'_>, breadth: Breadth) -> Self {
+        let (cpu, gpu) = (ask.demand().cpu, ask.demand().gpu);
+        let constraints = (breadth == Breadth::Own).then(|| Constraints::of(ask));
+        Self { weighing: ask.weighing, cpu, gpu, constraints }
+    }
+
+    pub(super) fn hash(&self) -> u64 {
+        hash_of(&(self.weighing, self.cpu, self.gpu, self.constraints.as_ref().map(Constraints::hash)))
+    }
+}
+
+/// The best of the nodes that it is of.
+pub(super) struct ShortList {
+    pub(super) subject: Subject,
+    /// The last change that it knows of.
+    pub(super) seen: u64,
+    pub(super) used: u64,
+    /// Where it ends; none: every node that it is of is on it.
+    pub(super) bound: Option<Rating>,
+    best: BinaryHeap<Reverse<Rated>>,
+}
+
+/// What a list says of a request.
+pub(super) enum Listed {
+    /// This is the best that may be chosen.
+    Best(Slot),
+    /// Nothing on the list may be chosen, and nothing else is known.
+    Below,
+    /// No node that the list is of is on it.
+    Empty,
+}
+
+impl ShortList {
+    /// A list that knows of nothing: it is filled before it is read.
+    pub(super) fn new(subject: Subject, seen: u64, used: u64) -> Self {
+        Self { subject, seen, used, bound: Some(Rating::BEST), best: BinaryHeap::new() }
+    }
+
+    pub(super) fn push(&mut self, rated: Rated) {
+        self.best.push(Reverse(rated));
+    }
+
+    pub(super) fn extend(&mut self, rated: impl Iterator<Item = Rated>) {
+        self.best.extend(rated.map(Reverse));
+    }
+
+    /// The best node that did not change since it was rated and that `accept` accepts; `looked_at`
+    /// counts those that it was asked of.
+    pub(super) fn first(
+        &mut self,
+        standings: &Standings,
+        looked_at: &mut u64,
+        accept: impl Fn(&Standing) -> bool,
+    ) -> Listed {
+        loop {
+            let Some(Reverse(first)) = self.best.peek() else { return Listed::Empty };
+            let Some(standing) = first.standing(standings) else {
+                self.best.pop();
+                continue;
+            };
+            *looked_at += 1;
+            if accept(standing) {
+                return Listed::Best(first.slot);
+            }
+            break;
+        }
+        let mut best: Option<&Rated> = None;
+        for Reverse(rated) in &self.best {
+            if best.is_none_or(|best| rated < best)
+                && let Some(standing) = rated.standing(standings)
+            {
+                *looked_at += 1;
+                if accept(standing) {
+                    best = Some(rated);
+                }
+            }
+        }
+        best.map_or(Listed::Below, |best| Listed::Best(best.slot))
+    }
+
+    /// Takes out what is stale once the list is long, and the worst of the rest if that is still
+    /// many.
+    pub(super) fn purge(&mut self, standings: &Standings, scratch: &mut Vec<Rated>) {
+        if self.best.len() <= 4 * SHORT_LIST_NODES {
+            return;
+        }
+        scratch.clear();
+        scratch.extend(self.best.drain().map(|Reverse(rated)| rated));
+        scratch.retain(|rated| rated.standing(standings).is_some());
+        if scratch.len() > 2 * SHORT_LIST_NODES {
+            self.bound = cut(scratch);
+        }
+        self.extend(scratch.drain(..));
+    }
+}
+
+/// Keeps the best of more than a short list's nodes; the best rating that was left out.
+pub(super) fn cut(rated: &mut Vec<Rated>) -> Option<Rating> {
+    let (_, first_out, _) = rated.select_nth_unstable(SHORT_LIST_NODES);
+    let bound = first_out.rating;
+    rated.truncate(SHORT_LIST_NODES);
+    Some(bound)
+}

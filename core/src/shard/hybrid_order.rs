@@ -1,0 +1,361 @@
+//! The order of the hybrid policy: the n-th node that fits, without a look at those before it.
+//!
+//! The nodes stand in order in chunks of at most 128, each with what every one of its nodes has at
+//! least and what any has at most. A search counts a chunk all of whose nodes fit, passes one of which
+//! none can, and looks at the nodes of the others, whose room stands beside their place. So it
+//! visits a chunk per 64 to 128 nodes that come before the one it looks for, and nodes only where
+//! nodes that fit and nodes that do not stand side by side.
+
+use super::table::Room;
+use crate::ids::Ordinal;
+use crate::index::{Slot, Visits};
+use crate::request::PlacementRequest;
+use crate::resource::Demand;
+use crate::rng::Rng;
+
+/// Nodes at which a chunk is cut.
+const ROOM: usize = 128;
+
+/// Score, order of registration, and which node.
+pub(super) type Place = (u16, Ordinal, Slot);
+
+#[derive(Clone, Copy)]
+struct Entry {
+    place: Place,
+    room: Room,
+}
+
+/// Some nodes that stand one after the other; never none.
+struct Chunk {
+    entries: Vec<Entry>,
+    /// At most what every node has, and at least what any has, in each dimension.
+    least: Room,
+    most: Room,
+    /// Whether more could be said.
+    stale: bool,
+}
+
+impl Chunk {
+    fn of(entries: Vec<Entry>) -> Self {
+        let room = entries[0].room;
+        let mut chunk = Self { entries, least: room, most: room, stale: false };
+        chunk.settle();
+        chunk
+    }
+
+    fn settle(&mut self) {
+        let first = self.entries[0].room;
+        (self.least, self.most, self.stale) = (first, first, false);
+        for at in 1..self.entries.len() {
+            self.include(at);
+        }
+    }
+
+    fn include(&mut self, at: usize) {
+        let room = self.entries[at].room;
+        self.least = self.least.least(&room);
+        self.most = self.most.most(&room);
+    }
+
+    fn position(&self, place: &Place) -> Result<usize, usize> {
+        self.entries.binary_search_by_key(place, |entry| entry.place)
+    }
+}
+
+/// What a search looks for.
+pub(super) struct Sought<'a> {
+    pub(super) request: &'a PlacementRequest,
+    /// Whether a node with the cpu, the memory and the GPUs is accepted, whichever it is.
+    pub(super) any: bool,
+    /// How many of the first are drawn from, at least one.
+    pub(super) drawn_from: u64,
+    /// Wins where it fits and none that fits has a lower score.
+    pub(super) preferred: Option<Slot>,
+}
+
+impl Sought<'_> {
+    fn demand(&self) -> &Demand {
+        &self.request.demand
+    }
+}
+
+/// The nodes that take work, in order of score and registration.
+#[derive(Default)]
+pub(super) struct HybridOrder {
+    chunks: Vec<Chunk>,
+    /// By slot.
+    places: Vec<Option<Place>>,
+}
+
+impl HybridOrder {
+    /// Gives `slot` its place and its room, or takes it out.
+    pub(super) fn set(&mut self, slot: Slot, now: Option<(u16, Ordinal)>, room: Room) {
+        let place = now.map(|(score, ordinal)| (score, ordinal, slot));
+        if self.places.len() <= slot as usize {
+            self.places.resize(slot as usize + 1, None);
+        }
+        let before = std::mem::replace(&mut self.places[slot as usize], place);
+        if let Some(before) = before {
+            let (at, within) = self.find(&before).expect("it stands at its place");
+            let chunk = &mut self.chunks[at];
+            chunk.stale = true;
+            if Some(before) == place {
+                chunk.entries[within].room = room;
+                chunk.include(within);
+                return;
+            }
+            chunk.entries.remove(within);
+            if chunk.entries.is_empty() {
+                self.chunks.remove(at);
+            }
+        }
+        if let Some(place) = place {
+            self.insert(Entry { place, room });
+        }
+    }
+
+    /// The chunk that a place stands in or belongs into.
+    fn chunk(&self, place: &Place) -> usize {
+        self.chunks.partition_point(|chunk| chunk.entries[0].place <= *place).saturating_sub(1)
+    }
+
+    fn find(&self, place: &Place) -> Option<(usize, usize)> {
+        let at = self.chunk(place);
+        Some((at, self.chunks.get(at)?.position(place).ok()?))
+    }
+
+    fn insert(&mut self, entry: Entry) {
+        let at = self.chunk(&entry.place);
+        let Some(chunk) = self.chunks.get_mut(at) else {
+            self.chunks.push(Chunk::of(vec![entry]));
+            return;
+        };
+        let within = chunk.position(&entry.place).expect_err("no two nodes share a place");
+        chunk.entries.insert(within, entry);
+        chunk.include(within);
+        if chunk.entries.len() > ROOM {
+            let upper = chunk.entries.split_off(ROOM / 2);
+            chunk.settle();
+            self.chunks.insert(at + 1, Chunk::of(upper));
+        }
+    }
+
+    pub(super) fn place(&self, slot: Slot) -> Option<(u16, Ordinal)> {
+        self.places.get(slot as usize).copied().flatten().map(|(score, ordinal, _)| (score, ordinal))
+    }
+
+    /// The room of a node as it was when it got its place.
+    pub(super) fn room(&self, slot: Slot) -> Option<Room> {
+        let (at, within) = self.find(&self.places.get(slot as usize).copied().flatten()?)?;
+        Some(self.chunks[at].entries[within].room)
+    }
+
+    /// The node that the policy chooses among all that `accept` accepts, which accepts none without
+    /// the cpu, the memory and the GPUs.
+    pub(super) fn choose(
+        &mut self,
+        sought: &Sought<'_>,
+        rng: &mut Rng,
+        visits: &mut Visits,
+        accept: impl Fn(Slot) -> bool,
+    ) -> Option<Slot> {
+        let (first, _, _) = self.nth(0, sought, visits, &accept).ok()?;
+        if let Some(preferred) = self.preferred(sought, visits, &accept)
+            && preferred.0 <= first
+        {
+            return Some(preferred.2);
+        }
+        let found = self.nth(rng.below(sought.drawn_from), sought, visits, &accept);
+        // Where fewer fit than are drawn from, it is drawn again, from those that do.
+        let found = found.or_else(|fitting| self.nth(rng.below(fitting), sought, visits, &accept));
+        Some(found.expect("so many were counted").2)
+    }
+
+    /// As [`choose`](Self::choose), among `slots`.
+    pub(super) fn choose_of(
+        &self,
+        slots: &[Slot],
+        sought: &Sought<'_>,
+        rng: &mut Rng,
+        visits: &mut Visits,
+        accept: impl Fn(Slot) -> bool,
+    ) -> Option<Slot> {
+        let place = |&slot: &Slot| self.places.get(slot as usize).copied().flatten();
+        let mut fitting: Vec<Place> = slots.iter().filter_map(place).collect();
+        fitting.retain(|&(.., slot)| {
+            visits.nodes += 1;
+            accept(slot)
+        });
+        fitting.sort_unstable();
+        let &(first, ..) = fitting.first()?;
+        if let Some(preferred) = self.preferred(sought, visits, &accept)
+            && preferred.0 <= first
+        {
+            return Some(preferred.2);
+        }
+        let drawn = rng.below(sought.drawn_from) as usize;
+        let drawn = if drawn < fitting.len() { drawn } else { rng.below(fitting.len() as u64) as usize };
+        Some(fitting[drawn].2)
+    }
+
+    fn preferred(
+        &self,
+        sought: &Sought<'_>,
+        visits: &mut Visits,
+        accept: &impl Fn(Slot) -> bool,
+    ) -> Option<Place> {
+        let place = self.places.get(sought.preferred? as usize).copied().flatten()?;
+        visits.nodes += 1;
+        accept(place.2).then_some(place)
+    }
+
+    /// The `n`-th node that is accepted, counted from 0; how many are, if they are no more than `n`.
+    fn nth(
+        &mut self,
+        n: u64,
+        sought: &Sought<'_>,
+        visits: &mut Visits,
+        accept: &impl Fn(Slot) -> bool,
+    ) -> Result<Place, u64> {
+        let (demand, mut passed) = (sought.demand(), 0);
+        for chunk in &mut self.chunks {
+            visits.vertices += 1;
+            if !chunk.most.covers(demand) {
+                continue;
+            }
+            let even = sought.any && chunk.least.covers(demand);
+            if even && passed + (chunk.entries.len() as u64) <= n {
+                passed += chunk.entries.len() as u64;
+                continue;
+            }
+            if even {
+                return Ok(chunk.entries[(n - passed) as usize].place);
+            }
+            if chunk.stale {
+                chunk.settle();
+            }
+            for entry in &chunk.entries {
+                visits.nodes += 1;
+                if entry.room.covers(demand) && (sought.any || accept(entry.place.2)) {
+                    if passed == n {
+                        return Ok(entry.place);
+                    }
+                    passed += 1;
+                }
+            }
+        }
+        Err(passed)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::node::NodeState;
+    use crate::request::Policy;
+    use crate::resource::Amount;
+
+    fn room(cpu: u32) -> Room {
+        Room {
+            cpu: Amount::whole(cpu),
+            memory: Amount::whole(100),
+            whole_gpus: 0,
+            largest_gpu_part: 0,
+            state: Some(NodeState::Ready),
+        }
+    }
+
+    fn request(cpu: u32) -> PlacementRequest {
+        let demand = Demand { cpu: Amount::whole(cpu), ..Demand::default() };
+        PlacementRequest::new(demand, Policy::Hybrid)
+    }
+
+    fn sought(request: &PlacementRequest, drawn_from: u64, preferred: Option<Slot>) -> Sought<'_> {
+        Sought { request, any: true, drawn_from, preferred }
+    }
+
+    #[test]
+    fn a_draw_is_uniform_over_the_first_that_fit() {
+        let mut order = HybridOrder::default();
+        for slot in 0..40u32 {
+            let place = (u16::from(slot >= 20) * 6000, Ordinal(u64::from(slot)));
+            order.set(slot, Some(place), room(if slot % 2 == 0 { 4 } else { 1 }));
+        }
+        let (mut rng, asked) = (Rng::new(3), request(2));
+        let sought = sought(&asked, 8, None);
+        let even = |slot: Slot| slot.is_multiple_of(2);
+        // The first 8 that fit are 0, 2, …, 14; of seven candidates five fit.
+        for (few, expected) in [
+            (None, (0..16).step_by(2).collect::<Vec<Slot>>()),
+            (Some([38, 1, 4, 30, 8, 33, 0]), vec![0, 4, 8, 30, 38]),
+        ] {
+            let mut counts = [0i64; 40];
+            let draws = 1000 * expected.len() as i64;
+            for _ in 0..draws {
+                let mut visits = Visits::default();
+                let found = match few {
+                    None => order.choose(&sought, &mut rng, &mut visits, even),
+                    Some(few) => order.choose_of(&few, &sought, &mut rng, &mut visits, even),
+                };
+                counts[found.unwrap() as usize] += 1;
+                assert!(visits.nodes <= 16, "{visits:?}");
+            }
+            let chi: i64 = expected.iter().map(|&slot| (counts[slot as usize] - 1000).pow(2)).sum();
+            // 24.3 is the 0.999 quantile of chi-square with 7 degrees of freedom.
+            assert!(chi < 24_300, "{counts:?}");
+            assert_eq!(expected.iter().map(|&slot| counts[slot as usize]).sum::<i64>(), draws);
+        }
+    }
+
+    #[test]
+    fn a_preferred_node_wins_unless_another_is_less_used() {
+        let mut order = HybridOrder::default();
+        for (slot, score) in [(0, 6000), (1, 6000), (2, 7000)] {
+            order.set(slot, Some((score, Ordinal(u64::from(slot)))), room(4));
+        }
+        let asked = request(1);
+        let choose = |order: &mut HybridOrder, preferred| {
+            let sought = sought(&asked, 1, Some(preferred));
+            order.choose(&sought, &mut Rng::new(1), &mut Visits::default(), |_| true)
+        };
+        assert_eq!(choose(&mut order, 1), Some(1));
+        assert_eq!(choose(&mut order, 2), Some(0));
+        order.set(0, None, room(4));
+        order.set(1, Some((8000, Ordinal(1))), room(4));
+        assert_eq!(choose(&mut order, 2), Some(2));
+    }
+
+    #[test]
+    fn chunks_are_counted_and_few_nodes_looked_at() {
+        let (mut order, mut rng) = (HybridOrder::default(), Rng::new(9));
+        let mut nodes: Vec<Option<(u16, u32)>> = vec![None; 6000];
+        for step in 0..30_000 {
+            let slot = rng.below(6000) as u32;
+            let now = (rng.below(8) > 0).then(|| (rng.below(4) as u16 * 1000, rng.below(40) as u32 + 8));
+            nodes[slot as usize] = now;
+            let place = now.map(|(score, _)| (score, Ordinal(u64::from(slot))));
+            order.set(slot, place, room(now.map_or(0, |(_, cpu)| cpu)));
+            if step % 100 > 0 {
+                continue;
+            }
+            for asked in [1, 20, 48] {
+                let mut fitting: Vec<(u16, u32)> = (0..)
+                    .zip(&nodes)
+                    .filter_map(|(slot, node)| {
+                        node.filter(|&(_, cpu)| cpu >= asked).map(|(score, _)| (score, slot))
+                    })
+                    .collect();
+                fitting.sort_unstable();
+                let mut visits = Visits::default();
+                let n = rng.below(fitting.len() as u64 + 2);
+                let asked = request(asked);
+                let found = order.nth(n, &sought(&asked, 1, None), &mut visits, &|_| true);
+                let expected = fitting.get(n as usize).map(|&(_, slot)| slot).ok_or(fitting.len() as u64);
+                assert_eq!(found.map(|place| place.2), expected);
+                assert!(visits.vertices <= 6000 / (ROOM as u64 / 8), "{visits:?}");
+                let mixed = asked.demand.cpu == Amount::whole(20);
+                assert!(mixed || visits.nodes <= ROOM as u64, "{visits:?}");
+            }
+        }
+    }
+}

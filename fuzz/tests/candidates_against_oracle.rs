@@ -1,0 +1,151 @@
+//! Candidate sets from one node to half of them: every placement is the linear scan's, and what is
+//! looked at grows with the smaller of the set and the search, not with the nodes.
+#![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+use wharf_core::index::Geometry;
+use wharf_core::node::{Labels, NodeRegistration, NodeSpec, Operator, Selector, Taints, Term};
+use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::resource::{Amount, Demand, GpuRequest};
+use wharf_core::rng::Rng;
+use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
+use wharf_core::time::Time;
+use wharf_fuzz::oracle::LinearShard;
+
+const NODES: u64 = 3000;
+
+struct Pair {
+    shard: Shard,
+    oracle: LinearShard,
+    live: Vec<AllocationId>,
+}
+
+impl Pair {
+    fn new(rng: &mut Rng) -> Self {
+        let geometry = Geometry::default();
+        let oracle = LinearShard::new(&geometry, Incarnation(1));
+        let shard = Shard::new(ShardConfig {
+            shard: ShardId(0),
+            incarnation: Incarnation(1),
+            partitions: vec![PartitionId(0)],
+            geometry,
+            seed: 5,
+            hybrid: HybridSettings::default(),
+        });
+        let mut pair = Self { shard, oracle, live: Vec::new() };
+        for number in 1..=NODES {
+            let half = if rng.below(2) == 0 { "a" } else { "b" };
+            let spec = NodeSpec {
+                name: format!("n{number}").into(),
+                identity: None,
+                cpu: Amount::whole(rng.below(24) as u32 + 8),
+                memory: Amount::whole(rng.below(65_536) as u32 + 8192),
+                gpus: [0, 4][rng.below(2) as usize],
+                custom: None,
+                labels: Labels::new(vec![("half".into(), half.into())]).unwrap(),
+                taints: Taints::default(),
+            };
+            let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+            let registration = NodeRegistration { id, ordinal, partition, agent: None, spec };
+            pair.step(Command::AddNode(Box::new(registration)));
+        }
+        pair
+    }
+
+    /// Both do it; vertices and nodes that the shard looked at.
+    fn step(&mut self, command: Command) -> u64 {
+        let mut outcomes = Vec::new();
+        let before = self.shard.visits();
+        self.shard.step([command.clone()], Time(0), &mut outcomes);
+        let after = self.shard.visits();
+        self.oracle.compare(&command, &outcomes[0]).unwrap_or_else(|error| panic!("{command:?}: {error}"));
+        if let Outcome::Placed(placement) = &outcomes[0] {
+            self.live.push(placement.allocation);
+        }
+        after.vertices + after.nodes - before.vertices - before.nodes
+    }
+}
+
+fn demand(rng: &mut Rng) -> Demand {
+    Demand {
+        cpu: Amount::whole(rng.below(8) as u32 + 1),
+        memory: Amount::whole(rng.below(8192) as u32),
+        gpu: match rng.below(4) {
+            0 => GpuRequest::Whole(1),
+            1 => GpuRequest::Fraction(rng.below(9) as u16 * 1000 + 500),
+            _ => GpuRequest::None,
+        },
+        custom: None,
+    }
+}
+
+fn drawn(count: u64, rng: &mut Rng) -> Arc<[NodeId]> {
+    let mut ids = BTreeSet::new();
+    while (ids.len() as u64) < count {
+        ids.insert(NodeId(rng.below(NODES) + 1));
+    }
+    ids.into_iter().collect()
+}
+
+/// Mean and most of what requests of one policy with sets of one size looked at.
+fn measured(visits: &[u64]) -> (u64, u64) {
+    (visits.iter().sum::<u64>() / visits.len() as u64, visits.iter().copied().max().unwrap())
+}
+
+#[test]
+fn candidates_are_the_oracles_at_the_cost_of_the_smaller_set() {
+    let mut rng = Rng::new(11);
+    let mut pair = Pair::new(&mut rng);
+    // Nearly full: 3,000 nodes of 20 cores, requests of four and a half.
+    while pair.live.len() < 9000 {
+        let before = pair.live.len();
+        pair.step(Command::Place(PlacementRequest::new(demand(&mut rng), Policy::LeastFit)));
+        if pair.live.len() == before {
+            break;
+        }
+    }
+    let half = |value: &str| {
+        let values = vec![value.to_owned()];
+        Arc::new(Selector::new(vec![Term { key: "half".into(), operator: Operator::In, values }]))
+    };
+    let halves = [half("a"), half("b")];
+    let policies = [
+        Policy::LeastFit,
+        Policy::BestFit,
+        Policy::FirstFit,
+        Policy::NextFit,
+        Policy::Spread,
+        Policy::Random,
+    ];
+    for policy in policies {
+        // No set, then sets of so many, then half of all nodes by a selector.
+        for size in [0, 1, 10, 100, 1000, NODES / 2] {
+            let mut visits = Vec::new();
+            for _ in 0..40 {
+                let at = rng.below(pair.live.len() as u64) as usize;
+                let released = Command::Release(pair.live.swap_remove(at));
+                pair.step(released);
+                let mut request = PlacementRequest::new(demand(&mut rng), policy);
+                if size == NODES / 2 {
+                    request.selector = Some(Arc::clone(&halves[rng.below(2) as usize]));
+                } else if size > 0 {
+                    request.candidates = Some(drawn(size, &mut rng));
+                }
+                visits.push(pair.step(Command::Place(request)));
+            }
+            let (mean, most) = measured(&visits);
+            println!("{policy}, {size} of {NODES}: {mean} in the mean, {most} at most");
+            // A set that is walked, and before that a search of a quarter of it with the vertices
+            // that it entered.
+            let bound = if size == NODES / 2 || size == 0 { NODES / 6 } else { size + size / 4 + 64 };
+            assert!(most <= bound, "{policy}: a set of {size} took {most}");
+            if size >= 1000 {
+                assert!(mean <= 400, "{policy}: sets of {size} took {mean} in the mean");
+            }
+        }
+    }
+    pair.shard.check_invariants().unwrap();
+}

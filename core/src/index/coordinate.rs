@@ -1,10 +1,21 @@
 //! Coordinates: where a vector of resources stands in the bucket tree.
+//!
+//! A coordinate may be any function of a vector that is *monotone*: `available >= asked` must imply
+//! `coordinate(available) >= coordinate(asked)`, or the index would hide a node that fits. What is
+//! accepted here is monotone by construction: each coordinate is `ceil(value / θ)` of one value with
+//! a positive θ, and each value is a resource or a [weighted](super::Weights) sum of them. A function
+//! that is aware of reservations is one of these over the vector that is
+//! [left without](ResourceVector::without) what is reserved.
+
+use std::sync::Arc;
 
 use super::sorted::ROOM;
-use crate::limits::{ATTRIBUTE_ORDERS_MAX, DIMENSIONS_MAX};
+use super::weights::Weights;
+use crate::ids::ResourceId;
+use crate::limits::{ATTRIBUTE_ORDERS_MAX, CUSTOM_DIMENSIONS_MAX, DIMENSIONS_MAX};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuBooks, GpuRequest};
 
-/// One indexed dimension of the resource space: its number is its place in a vector of values.
+/// One indexed dimension of the resource space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
     /// Cores, in 1/10 000.
@@ -15,6 +26,28 @@ pub enum Dimension {
     WholeGpus,
     /// The largest free part of one GPU instance, in 1/10 000.
     LargestGpuPart,
+    /// An indexed custom kind by its place among them, `0..CUSTOM_DIMENSIONS_MAX`: its amount in
+    /// 1/10 000, of a unit-instance kind the wholly free units.
+    Custom(u8),
+    /// The weighted sum of the others, in 1/10 000.
+    Weighted,
+}
+
+/// Values that a dimension may stand for.
+pub(super) const VALUES: usize = 4 + CUSTOM_DIMENSIONS_MAX + 1;
+
+impl Dimension {
+    /// Its place in a vector of values.
+    pub(super) fn place(self) -> u8 {
+        match self {
+            Self::Cpu => 0,
+            Self::Memory => 1,
+            Self::WholeGpus => 2,
+            Self::LargestGpuPart => 3,
+            Self::Custom(number) => 4 + number,
+            Self::Weighted => (VALUES - 1) as u8,
+        }
+    }
 }
 
 /// A position in the bucket tree: one number per dimension, in attribute order, zero beyond the
@@ -84,16 +117,51 @@ pub struct ResourceVector {
     pub whole_gpus: u16,
     /// A part of one GPU instance, in 1/10 000.
     pub largest_gpu_part: u16,
+    /// Custom kinds, by their place among the indexed ones: see [`Geometry::with_custom`].
+    pub custom: [Amount; CUSTOM_DIMENSIONS_MAX],
 }
 
 impl ResourceVector {
     /// What a node has available.
     #[must_use]
     pub fn available(cpu: Amount, memory: Amount, gpus: &GpuBooks) -> Self {
-        Self { cpu, memory, whole_gpus: gpus.whole_free(), largest_gpu_part: gpus.largest_free() }
+        let (whole_gpus, largest_gpu_part) = (gpus.whole_free(), gpus.largest_free());
+        Self { cpu, memory, whole_gpus, largest_gpu_part, ..Self::default() }
     }
 
-    /// What a request needs at least. A part of a GPU asks nothing of the whole ones, and a
+    /// What is left where `reserved` is set aside for others, in each dimension at least nothing:
+    /// the coordinate of it is the reservation-aware one. It is never more than the vector itself,
+    /// so who is refused by it may still fit, and who is offered by it fits.
+    #[must_use]
+    pub fn without(&self, reserved: &Self) -> Self {
+        let mut custom = self.custom;
+        for (left, &reserved) in custom.iter_mut().zip(&reserved.custom) {
+            *left = left.saturating_minus(reserved);
+        }
+        Self {
+            cpu: self.cpu.saturating_minus(reserved.cpu),
+            memory: self.memory.saturating_minus(reserved.memory),
+            whole_gpus: self.whole_gpus.saturating_sub(reserved.whole_gpus),
+            largest_gpu_part: self.largest_gpu_part.saturating_sub(reserved.largest_gpu_part),
+            custom,
+        }
+    }
+
+    /// The values by their places; the weighted sum is not among them.
+    pub(super) fn values(&self) -> [u64; VALUES] {
+        let mut values = [0; VALUES];
+        values[0] = self.cpu.units() as u64;
+        values[1] = self.memory.units() as u64;
+        values[2] = u64::from(self.whole_gpus);
+        values[3] = u64::from(self.largest_gpu_part);
+        for (value, amount) in values[4..].iter_mut().zip(&self.custom) {
+            *value = amount.units() as u64;
+        }
+        values
+    }
+
+    /// What a request needs at least, custom kinds aside ([`Geometry::asked`] knows which are
+    /// indexed). A part of a GPU asks nothing of the whole ones, and a
     /// whole GPU is also the largest part: neither hides a node that fits.
     #[must_use]
     pub fn asked(demand: &Demand) -> Self {
@@ -102,7 +170,8 @@ impl ResourceVector {
             GpuRequest::Fraction(part) => (0, part),
             GpuRequest::Whole(count) => (u16::from(count), crate::resource::GPU_UNIT),
         };
-        Self { cpu: demand.cpu, memory: demand.memory, whole_gpus, largest_gpu_part }
+        let (cpu, memory) = (demand.cpu, demand.memory);
+        Self { cpu, memory, whole_gpus, largest_gpu_part, ..Self::default() }
     }
 }
 
@@ -114,12 +183,21 @@ pub struct Geometry {
     scales: [Scale; DIMENSIONS_MAX],
     orders: Vec<AttributeOrder>,
     room: usize,
+    /// Whether some value is none of the four that every node has.
+    is_wide: bool,
+    /// The indexed custom kinds, by place.
+    custom: Arc<[ResourceId]>,
+    /// Of the weighted dimension.
+    weights: Weights,
+    /// Bit `d`: the θ of dimension `d` follows the nodes.
+    automatic: u8,
 }
 
 /// How the values of one dimension become coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Scale {
-    dimension: Dimension,
+    /// The place of its value.
+    value: u8,
     theta: u64,
     /// `floor((2^64 - 1) / θ)`.
     reciprocal: u64,
@@ -176,6 +254,17 @@ pub enum GeometryError {
     /// More attribute orders than are kept.
     #[error("{0} attribute orders: give at most {ATTRIBUTE_ORDERS_MAX}")]
     Orders(usize),
+    /// A custom dimension beyond those there may be.
+    #[error("custom dimension {0}: at most {CUSTOM_DIMENSIONS_MAX} custom kinds are indexed")]
+    Custom(usize),
+    /// A weight for which a node that has more could have a smaller coordinate.
+    #[error(
+        "the weight of dimension {0:?} is negative, so that the index could hide a node for what it has more: give at least 0"
+    )]
+    Weight(Dimension),
+    /// No dimension has a weight.
+    #[error("no dimension has a weight above 0, so that all nodes are equal: give some a weight")]
+    NoWeight,
     /// A granularity that does not divide the space.
     #[error(
         "granularity {theta} of dimension {dimension:?} is not positive: give at least 1 unit of 1/10000"
@@ -204,13 +293,116 @@ impl Geometry {
             if dimensions[..i].iter().any(|&(other, _)| other == dimension) {
                 return Err(GeometryError::Twice(dimension));
             }
+            if let Dimension::Custom(number) = dimension
+                && usize::from(number) >= CUSTOM_DIMENSIONS_MAX
+            {
+                return Err(GeometryError::Custom(usize::from(number)));
+            }
         }
-        let mut scales =
-            [Scale { dimension: Dimension::Cpu, theta: 1, reciprocal: u64::MAX }; DIMENSIONS_MAX];
-        for (scale, &(dimension, theta)) in scales.iter_mut().zip(&dimensions) {
-            *scale = Scale { dimension, theta: theta as u64, reciprocal: u64::MAX / theta as u64 };
+        let is_wide = dimensions.iter().any(|(dimension, _)| dimension.place() >= 4);
+        let scales = scales(&dimensions);
+        let (orders, custom) = (vec![IN_ORDER], Arc::default());
+        let weights = Weights::default();
+        Ok(Self { dimensions, scales, orders, room: ROOM, is_wide, custom, weights, automatic: 0 })
+    }
+
+    /// The same, where the custom dimensions are these kinds, in order of place. Without it they
+    /// are none, and their coordinates zero.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn with_custom(mut self, kinds: &[ResourceId]) -> Result<Self, GeometryError> {
+        if kinds.len() > CUSTOM_DIMENSIONS_MAX {
+            return Err(GeometryError::Custom(kinds.len()));
         }
-        Ok(Self { dimensions, scales, orders: vec![IN_ORDER], room: ROOM })
+        self.custom = kinds.into();
+        Ok(self)
+    }
+
+    /// The same, where [`Dimension::Weighted`] is the sum by `weights`.
+    #[must_use]
+    pub fn with_weights(mut self, weights: Weights) -> Self {
+        self.weights = weights;
+        self
+    }
+
+    /// The same, where the θ of these dimensions follows the nodes: what was given stands until
+    /// there are any. Only a shard lets θ follow; to an index by itself it is as given.
+    #[must_use]
+    pub fn with_automatic(mut self, dimensions: &[Dimension]) -> Self {
+        let places = (0..).zip(&self.dimensions).filter(|(_, (d, _))| dimensions.contains(d));
+        self.automatic = places.fold(0, |bits, (place, _)| bits | 1u8 << place);
+        self
+    }
+
+    /// Whether the θ of the dimension at `place` follows the nodes.
+    #[must_use]
+    pub fn is_automatic(&self, place: usize) -> bool {
+        self.automatic >> place & 1 == 1
+    }
+
+    /// Whether the θ of any dimension follows the nodes.
+    #[inline]
+    #[must_use]
+    pub fn has_automatic(&self) -> bool {
+        self.automatic != 0
+    }
+
+    /// The same with other granularities, in order of the dimensions.
+    ///
+    /// # Panics
+    /// When one is not positive, or their number is not that of the dimensions.
+    #[must_use]
+    pub(crate) fn with_thetas(&self, thetas: &[i64]) -> Self {
+        assert!(thetas.len() == self.dimensions.len() && thetas.iter().all(|&theta| theta > 0));
+        let mut other = self.clone();
+        for (dimension, &theta) in other.dimensions.iter_mut().zip(thetas) {
+            dimension.1 = theta;
+        }
+        other.scales = scales(&other.dimensions);
+        other
+    }
+
+    /// What `highest`, a bound in this geometry, is at most in `other`, which differs in
+    /// granularity alone: no vector whose coordinate here is within the bound is beyond it there.
+    #[must_use]
+    pub fn bound_in(&self, other: &Self, highest: Coordinate) -> Coordinate {
+        let mut bound = highest;
+        let scales = self.scales.iter().zip(&other.scales).take(self.dimensions.len());
+        for (c, (from, to)) in bound.0.iter_mut().zip(scales) {
+            // At the far end coordinates stand for any value.
+            if from.theta != to.theta && *c < Coordinate::HIGHEST {
+                // At most 2^15 times 2^53.
+                let most = u128::from(*c) * u128::from(from.theta);
+                let steps = most.div_ceil(u128::from(to.theta));
+                *c = steps.min(u128::from(Coordinate::HIGHEST)) as u16;
+            }
+        }
+        bound
+    }
+
+    /// The custom kinds that are indexed, by place.
+    #[must_use]
+    pub fn custom(&self) -> &Arc<[ResourceId]> {
+        &self.custom
+    }
+
+    /// What a request needs at least in every indexed dimension. Of a unit-instance kind a part
+    /// of a unit asks nothing of the wholly free ones.
+    #[inline]
+    #[must_use]
+    pub fn asked(&self, demand: &Demand) -> ResourceVector {
+        let mut asked = ResourceVector::asked(demand);
+        if let Some(amounts) = &demand.custom
+            && !self.custom.is_empty()
+        {
+            for (place, &id) in asked.custom.iter_mut().zip(self.custom.iter()) {
+                let named = amounts.binary_search_by_key(&id, |&(id, _)| id).ok().map(|at| amounts[at].1);
+                let is_part = |amount: &Amount| id.is_unit_instance() && *amount < Amount::whole(1);
+                *place = named.filter(|amount| !is_part(amount)).unwrap_or_default();
+            }
+        }
+        asked
     }
 
     /// The same with more attribute orders, which requests may choose by their number, from 1 on.
@@ -281,7 +473,9 @@ impl Geometry {
                     let whole = ResourceVector { largest_gpu_part: GPU_UNIT, ..ResourceVector::default() };
                     Steps::Quarters(self.coordinate(&whole).0[at].max(1))
                 }
-                Dimension::Cpu | Dimension::Memory => Steps::Amounts,
+                Dimension::Cpu | Dimension::Memory | Dimension::Custom(_) | Dimension::Weighted => {
+                    Steps::Amounts
+                }
             })
         })
     }
@@ -303,11 +497,38 @@ impl Geometry {
         &self.dimensions
     }
 
+    /// Per dimension the value that its θ divides.
+    #[must_use]
+    pub fn values(&self, vector: &ResourceVector) -> Vec<u64> {
+        let values = self.weighted(vector);
+        self.scales[..self.dimensions.len()].iter().map(|scale| values[usize::from(scale.value)]).collect()
+    }
+
+    fn weighted(&self, vector: &ResourceVector) -> [u64; VALUES] {
+        let mut values = vector.values();
+        values[VALUES - 1] = self.weights.sum(&values);
+        values
+    }
+
+    /// As [`coordinate`](Self::coordinate), whatever the dimensions.
+    fn wide_coordinate(&self, vector: &ResourceVector) -> Coordinate {
+        let values = self.weighted(vector);
+        let mut coordinate = Coordinate::default();
+        for (c, scale) in coordinate.0.iter_mut().zip(&self.scales[..self.dimensions.len()]) {
+            let steps = ceil_div(values[usize::from(scale.value)], scale.theta, scale.reciprocal);
+            *c = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
+        }
+        coordinate
+    }
+
     /// `ceil(value / θ)` per dimension. Beyond 32,767 coordinates are equal, which keeps them
     /// monotone: a larger value never has a smaller coordinate.
     #[inline]
     #[must_use]
     pub fn coordinate(&self, vector: &ResourceVector) -> Coordinate {
+        if self.is_wide {
+            return self.wide_coordinate(vector);
+        }
         let values = [
             vector.cpu.units() as u64,
             vector.memory.units() as u64,
@@ -318,11 +539,20 @@ impl Geometry {
         let mut coordinate = Coordinate::default();
         let scales = self.scales.iter().take(self.dimensions.len());
         for (c, scale) in coordinate.0.iter_mut().zip(scales) {
-            let steps = ceil_div(values[scale.dimension as usize], scale.theta, scale.reciprocal);
+            let steps = ceil_div(values[usize::from(scale.value & 3)], scale.theta, scale.reciprocal);
             *c = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
         }
         coordinate
     }
+}
+
+fn scales(dimensions: &[(Dimension, i64)]) -> [Scale; DIMENSIONS_MAX] {
+    let mut scales = [Scale { value: 0, theta: 1, reciprocal: u64::MAX }; DIMENSIONS_MAX];
+    for (scale, &(dimension, theta)) in scales.iter_mut().zip(dimensions) {
+        let theta = theta as u64;
+        *scale = Scale { value: dimension.place(), theta, reciprocal: u64::MAX / theta };
+    }
+    scales
 }
 
 /// `ceil(value / divisor)`, where `reciprocal` is `floor((2^64 - 1) / divisor)`: a division takes

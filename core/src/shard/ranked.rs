@@ -7,7 +7,7 @@ use super::selectors::SetId;
 use super::table::NodeTable;
 use super::{Shard, Slot};
 use crate::ids::Ordinal;
-use crate::index::{Candidates, ResourceVector};
+use crate::index::Candidates;
 use crate::node::NodeState;
 use crate::request::{PlacementRequest, Policy};
 
@@ -38,7 +38,7 @@ impl Shard {
     fn find_by_rank(&mut self, request: &PlacementRequest, id: RankingId) -> Option<Slot> {
         let named = self.named(request);
         let preferred = self.preferred_slots(request);
-        let hybrid = request.policy == Policy::Hybrid;
+        let (hybrid, order) = (request.policy == Policy::Hybrid, self.order_of(request));
         if hybrid {
             self.build_hybrid();
         }
@@ -72,8 +72,9 @@ impl Shard {
                     order.choose(candidates, preferred, drawn_from, &mut state.rng, visits, fits)
                 }
                 _ => {
-                    let asked = ResourceVector::asked(&request.demand);
-                    self.index.select(request.policy, &asked, candidates, state, visits, fits)
+                    let asked = self.index.geometry().asked(&request.demand);
+                    let (index, policy) = (&mut self.index, request.policy);
+                    index.select_shape(None, order, policy, &asked, candidates, state, visits, fits)
                 }
             };
             if found.is_some() {

@@ -27,7 +27,8 @@ pub enum Dimension {
     /// The largest free part of one GPU instance, in 1/10 000.
     LargestGpuPart,
     /// An indexed custom kind by its place among them, `0..CUSTOM_DIMENSIONS_MAX`: its amount in
-    /// 1/10 000, of a unit-instance kind the wholly free units.
+    /// 1/10 000; of a unit-instance kind the wholly free units, and where there are none the largest
+    /// free part: what fits has at least as much, be it a part or whole units.
     Custom(u8),
     /// The weighted sum of the others, in 1/10 000.
     Weighted,
@@ -387,8 +388,7 @@ impl Geometry {
         &self.custom
     }
 
-    /// What a request needs at least in every indexed dimension. Of a unit-instance kind a part
-    /// of a unit asks nothing of the wholly free ones.
+    /// What a request needs at least in every indexed dimension.
     #[inline]
     #[must_use]
     pub fn asked(&self, demand: &Demand) -> ResourceVector {
@@ -397,9 +397,8 @@ impl Geometry {
             && !self.custom.is_empty()
         {
             for (place, &id) in asked.custom.iter_mut().zip(self.custom.iter()) {
-                let named = amounts.binary_search_by_key(&id, |&(id, _)| id).ok().map(|at| amounts[at].1);
-                let is_part = |amount: &Amount| id.is_unit_instance() && *amount < Amount::whole(1);
-                *place = named.filter(|amount| !is_part(amount)).unwrap_or_default();
+                let named = amounts.binary_search_by_key(&id, |&(id, _)| id);
+                *place = named.map_or(Amount::ZERO, |at| amounts[at].1);
             }
         }
         asked

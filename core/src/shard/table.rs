@@ -248,6 +248,10 @@ impl NodeTable {
         if !self.indexed.is_empty() {
             for (place, &id) in vector.custom.iter_mut().zip(self.indexed.iter()) {
                 *place = self.custom_room(slot, id, Amount::whole(1));
+                if place.is_zero() && id.is_unit_instance() {
+                    // No unit is wholly free: the largest free part.
+                    *place = self.custom_room(slot, id, Amount::ZERO);
+                }
             }
         }
         vector

@@ -192,7 +192,9 @@ impl LinearNode {
         };
         for (number, &id) in indexed.iter().enumerate() {
             vector.custom[number] = amount(if id.is_unit_instance() {
-                DEVICE * (0..UNITS).filter(|&unit| self.unit_free(id, unit) == DEVICE).count() as i64
+                let parts = (0..UNITS).map(|unit| self.unit_free(id, unit));
+                let whole = parts.clone().filter(|&part| part == DEVICE).count() as i64;
+                if whole > 0 { whole * DEVICE } else { parts.max().unwrap_or(0) }
             } else {
                 self.custom_free(id)
             });

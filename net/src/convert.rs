@@ -98,7 +98,7 @@ fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
         number => Err(invalid(
             "attribute_order",
             format!(
-                "{number} is no attribute order, {orders} are configured: give 0 (the first), 1 to {orders}, or {ORDER_DOMINANT} (by the dominant resource)"
+                "{number} is no attribute order (configured: {orders}): give 0 (the first), 1 to {orders}, or {ORDER_DOMINANT} (by the dominant resource)"
             ),
         )),
     }

@@ -179,29 +179,29 @@ impl ResourceVector {
 /// The indexed dimensions in attribute order, each with its granularity θ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    dimensions: Vec<(Dimension, i64)>,
+    pub(super) dimensions: Vec<(Dimension, i64)>,
     /// The same as a coordinate is computed with.
-    scales: [Scale; DIMENSIONS_MAX],
-    orders: Vec<AttributeOrder>,
-    room: usize,
+    pub(super) scales: [Scale; DIMENSIONS_MAX],
+    pub(super) orders: Vec<AttributeOrder>,
+    pub(super) room: usize,
     /// Whether some value is none of the four that every node has.
-    is_wide: bool,
+    pub(super) is_wide: bool,
     /// The indexed custom kinds, by place.
-    custom: Arc<[ResourceId]>,
+    pub(super) custom: Arc<[ResourceId]>,
     /// Of the weighted dimension.
-    weights: Weights,
+    pub(super) weights: Weights,
     /// Bit `d`: the θ of dimension `d` follows the nodes.
-    automatic: u8,
+    pub(super) automatic: u8,
 }
 
 /// How the values of one dimension become coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Scale {
+pub(super) struct Scale {
     /// The place of its value.
-    value: u8,
-    theta: u64,
+    pub(super) value: u8,
+    pub(super) theta: u64,
     /// `floor((2^64 - 1) / θ)`.
-    reciprocal: u64,
+    pub(super) reciprocal: u64,
 }
 
 /// How a later dimension's coordinates fall into four steps, in order: what the tree tells
@@ -307,103 +307,6 @@ impl Geometry {
         Ok(Self { dimensions, scales, orders, room: ROOM, is_wide, custom, weights, automatic: 0 })
     }
 
-    /// The same, where the custom dimensions are these kinds, in order of place. Without it they
-    /// are none, and their coordinates zero.
-    ///
-    /// # Errors
-    /// When there are too many.
-    pub fn with_custom(mut self, kinds: &[ResourceId]) -> Result<Self, GeometryError> {
-        if kinds.len() > CUSTOM_DIMENSIONS_MAX {
-            return Err(GeometryError::Custom(kinds.len()));
-        }
-        self.custom = kinds.into();
-        Ok(self)
-    }
-
-    /// The same, where [`Dimension::Weighted`] is the sum by `weights`.
-    #[must_use]
-    pub fn with_weights(mut self, weights: Weights) -> Self {
-        self.weights = weights;
-        self
-    }
-
-    /// The same, where the θ of these dimensions follows the nodes: what was given stands until
-    /// there are any. Only a shard lets θ follow; to an index by itself it is as given.
-    #[must_use]
-    pub fn with_automatic(mut self, dimensions: &[Dimension]) -> Self {
-        let places = (0..).zip(&self.dimensions).filter(|(_, (d, _))| dimensions.contains(d));
-        self.automatic = places.fold(0, |bits, (place, _)| bits | 1u8 << place);
-        self
-    }
-
-    /// Whether the θ of the dimension at `place` follows the nodes.
-    #[must_use]
-    pub fn is_automatic(&self, place: usize) -> bool {
-        self.automatic >> place & 1 == 1
-    }
-
-    /// Whether the θ of any dimension follows the nodes.
-    #[inline]
-    #[must_use]
-    pub fn has_automatic(&self) -> bool {
-        self.automatic != 0
-    }
-
-    /// The same with other granularities, in order of the dimensions.
-    ///
-    /// # Panics
-    /// When one is not positive, or their number is not that of the dimensions.
-    #[must_use]
-    pub(crate) fn with_thetas(&self, thetas: &[i64]) -> Self {
-        assert!(thetas.len() == self.dimensions.len() && thetas.iter().all(|&theta| theta > 0));
-        let mut other = self.clone();
-        for (dimension, &theta) in other.dimensions.iter_mut().zip(thetas) {
-            dimension.1 = theta;
-        }
-        other.scales = scales(&other.dimensions);
-        other
-    }
-
-    /// What `highest`, a bound in this geometry, is at most in `other`, which differs in
-    /// granularity alone: no vector whose coordinate here is within the bound is beyond it there.
-    #[must_use]
-    pub fn bound_in(&self, other: &Self, highest: Coordinate) -> Coordinate {
-        let mut bound = highest;
-        let scales = self.scales.iter().zip(&other.scales).take(self.dimensions.len());
-        for (c, (from, to)) in bound.0.iter_mut().zip(scales) {
-            // At the far end coordinates stand for any value.
-            if from.theta != to.theta && *c < Coordinate::HIGHEST {
-                // At most 2^15 times 2^53.
-                let most = u128::from(*c) * u128::from(from.theta);
-                let steps = most.div_ceil(u128::from(to.theta));
-                *c = steps.min(u128::from(Coordinate::HIGHEST)) as u16;
-            }
-        }
-        bound
-    }
-
-    /// The custom kinds that are indexed, by place.
-    #[must_use]
-    pub fn custom(&self) -> &Arc<[ResourceId]> {
-        &self.custom
-    }
-
-    /// What a request needs at least in every indexed dimension.
-    #[inline]
-    #[must_use]
-    pub fn asked(&self, demand: &Demand) -> ResourceVector {
-        let mut asked = ResourceVector::asked(demand);
-        if let Some(amounts) = &demand.custom
-            && !self.custom.is_empty()
-        {
-            for (place, &id) in asked.custom.iter_mut().zip(self.custom.iter()) {
-                let named = amounts.binary_search_by_key(&id, |&(id, _)| id);
-                *place = named.map_or(Amount::ZERO, |at| amounts[at].1);
-            }
-        }
-        asked
-    }
-
     /// The same with more attribute orders, which requests may choose by their number, from 1 on.
     /// Order 0 is that of the dimensions themselves.
     ///
@@ -496,30 +399,6 @@ impl Geometry {
         &self.dimensions
     }
 
-    /// Per dimension the value that its θ divides.
-    #[must_use]
-    pub fn values(&self, vector: &ResourceVector) -> Vec<u64> {
-        let values = self.weighted(vector);
-        self.scales[..self.dimensions.len()].iter().map(|scale| values[usize::from(scale.value)]).collect()
-    }
-
-    fn weighted(&self, vector: &ResourceVector) -> [u64; VALUES] {
-        let mut values = vector.values();
-        values[VALUES - 1] = self.weights.sum(&values);
-        values
-    }
-
-    /// As [`coordinate`](Self::coordinate), whatever the dimensions.
-    fn wide_coordinate(&self, vector: &ResourceVector) -> Coordinate {
-        let values = self.weighted(vector);
-        let mut coordinate = Coordinate::default();
-        for (c, scale) in coordinate.0.iter_mut().zip(&self.scales[..self.dimensions.len()]) {
-            let steps = ceil_div(values[usize::from(scale.value)], scale.theta, scale.reciprocal);
-            *c = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
-        }
-        coordinate
-    }
-
     /// `ceil(value / θ)` per dimension. Beyond 32,767 coordinates are equal, which keeps them
     /// monotone: a larger value never has a smaller coordinate.
     #[inline]
@@ -545,7 +424,7 @@ impl Geometry {
     }
 }
 
-fn scales(dimensions: &[(Dimension, i64)]) -> [Scale; DIMENSIONS_MAX] {
+pub(super) fn scales(dimensions: &[(Dimension, i64)]) -> [Scale; DIMENSIONS_MAX] {
     let mut scales = [Scale { value: 0, theta: 1, reciprocal: u64::MAX }; DIMENSIONS_MAX];
     for (scale, &(dimension, theta)) in scales.iter_mut().zip(dimensions) {
         let theta = theta as u64;
@@ -557,7 +436,7 @@ fn scales(dimensions: &[(Dimension, i64)]) -> [Scale; DIMENSIONS_MAX] {
 /// `ceil(value / divisor)`, where `reciprocal` is `floor((2^64 - 1) / divisor)`: a division takes
 /// longer than the rest of a coordinate.
 #[inline]
-fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> u64 {
+pub(super) fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> u64 {
     debug_assert!(value < 1 << 63 && reciprocal == u64::MAX / divisor);
     // `reciprocal > 2^64 / divisor - 2`, so that the product is short by less than
     // `2 * value / 2^64`: the quotient is right or one too small.

@@ -19,6 +19,7 @@ mod cell;
 mod classes;
 mod coordinate;
 pub use coordinate::{Coordinate, Dimension, Geometry, GeometryError, ResourceVector};
+mod geometry;
 mod grid;
 mod hints;
 pub use hints::Shape;

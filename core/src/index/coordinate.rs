@@ -34,6 +34,8 @@ pub enum Dimension {
     Weighted,
 }
 
+/// The place of no value, where the values are the four that every node has.
+const NO_VALUE: u8 = 4;
 /// Values that a dimension may stand for.
 pub(super) const VALUES: usize = 4 + CUSTOM_DIMENSIONS_MAX + 1;
 
@@ -407,17 +409,16 @@ impl Geometry {
         if self.is_wide {
             return self.wide_coordinate(vector);
         }
-        let values = [
-            vector.cpu.units() as u64,
-            vector.memory.units() as u64,
-            u64::from(vector.whole_gpus),
-            u64::from(vector.largest_gpu_part),
-        ];
+        // By place; zero where the scale of no dimension looks.
+        let mut values = [0; 8];
+        values[0] = vector.cpu.units() as u64;
+        values[1] = vector.memory.units() as u64;
+        values[2] = u64::from(vector.whole_gpus);
+        values[3] = u64::from(vector.largest_gpu_part);
         debug_assert!(vector.cpu.units() >= 0 && vector.memory.units() >= 0, "amounts are not negative");
         let mut coordinate = Coordinate::default();
-        let scales = self.scales.iter().take(self.dimensions.len());
-        for (c, scale) in coordinate.0.iter_mut().zip(scales) {
-            let steps = ceil_div(values[usize::from(scale.value & 3)], scale.theta, scale.reciprocal);
+        for (c, scale) in coordinate.0.iter_mut().zip(&self.scales[..4]) {
+            let steps = ceil_div(values[usize::from(scale.value & 7)], scale.theta, scale.reciprocal);
             *c = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
         }
         coordinate
@@ -425,7 +426,7 @@ impl Geometry {
 }
 
 pub(super) fn scales(dimensions: &[(Dimension, i64)]) -> [Scale; DIMENSIONS_MAX] {
-    let mut scales = [Scale { value: 0, theta: 1, reciprocal: u64::MAX }; DIMENSIONS_MAX];
+    let mut scales = [Scale { value: NO_VALUE, theta: 1, reciprocal: u64::MAX }; DIMENSIONS_MAX];
     for (scale, &(dimension, theta)) in scales.iter_mut().zip(dimensions) {
         let theta = theta as u64;
         *scale = Scale { value: dimension.place(), theta, reciprocal: u64::MAX / theta };

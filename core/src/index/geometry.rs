@@ -9,7 +9,7 @@ use super::coordinate::{
 use super::weights::Weights;
 use crate::ids::ResourceId;
 use crate::limits::CUSTOM_DIMENSIONS_MAX;
-use crate::resource::{Amount, Demand};
+use crate::resource::{Amount, CustomAmounts, Demand};
 
 impl Geometry {
     /// The same, where the custom dimensions are these kinds, in order of place. Without it they
@@ -97,14 +97,18 @@ impl Geometry {
     #[inline]
     #[must_use]
     pub fn asked(&self, demand: &Demand) -> ResourceVector {
-        let mut asked = ResourceVector::asked(demand);
-        if let Some(amounts) = &demand.custom
-            && !self.custom.is_empty()
-        {
-            for (place, &id) in asked.custom.iter_mut().zip(self.custom.iter()) {
-                let named = amounts.binary_search_by_key(&id, |&(id, _)| id);
-                *place = named.map_or(Amount::ZERO, |at| amounts[at].1);
-            }
+        let asked = ResourceVector::asked(demand);
+        match &demand.custom {
+            Some(amounts) if !self.custom.is_empty() => self.asked_custom(amounts, asked),
+            _ => asked,
+        }
+    }
+
+    #[cold]
+    fn asked_custom(&self, amounts: &CustomAmounts, mut asked: ResourceVector) -> ResourceVector {
+        for (place, &id) in asked.custom.iter_mut().zip(self.custom.iter()) {
+            let named = amounts.binary_search_by_key(&id, |&(id, _)| id);
+            *place = named.map_or(Amount::ZERO, |at| amounts[at].1);
         }
         asked
     }
@@ -123,6 +127,8 @@ impl Geometry {
     }
 
     /// As [`coordinate`](Self::coordinate), whatever the dimensions.
+    #[cold]
+    #[inline(never)]
     pub(super) fn wide_coordinate(&self, vector: &ResourceVector) -> Coordinate {
         let values = self.weighted(vector);
         let mut coordinate = Coordinate::default();

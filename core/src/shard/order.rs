@@ -43,6 +43,7 @@ impl Shard {
         if request.order == OrderChoice::Default { 0 } else { self.chosen_order(request) }
     }
 
+    #[cold]
     fn chosen_order(&self, request: &PlacementRequest) -> usize {
         let geometry = self.index.geometry();
         match request.order {

@@ -242,16 +242,21 @@ impl NodeTable {
     }
 
     /// What the index knows of a node.
+    #[inline]
     pub(super) fn available(&self, slot: Slot) -> ResourceVector {
         let &Room { cpu, memory, whole_gpus, largest_gpu_part, .. } = self.room(slot);
-        let mut vector = ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() };
-        if !self.indexed.is_empty() {
-            for (place, &id) in vector.custom.iter_mut().zip(self.indexed.iter()) {
-                *place = self.custom_room(slot, id, Amount::whole(1));
-                if place.is_zero() && id.is_unit_instance() {
-                    // No unit is wholly free: the largest free part.
-                    *place = self.custom_room(slot, id, Amount::ZERO);
-                }
+        let vector = ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() };
+        if self.indexed.is_empty() { vector } else { self.with_custom(slot, vector) }
+    }
+
+    /// The same with what is available of the indexed custom kinds.
+    #[cold]
+    fn with_custom(&self, slot: Slot, mut vector: ResourceVector) -> ResourceVector {
+        for (place, &id) in vector.custom.iter_mut().zip(self.indexed.iter()) {
+            *place = self.custom_room(slot, id, Amount::whole(1));
+            if place.is_zero() && id.is_unit_instance() {
+                // No unit is wholly free: the largest free part.
+                *place = self.custom_room(slot, id, Amount::ZERO);
             }
         }
         vector

@@ -11,8 +11,10 @@ pub const PORTS_MAX: usize = 64;
 
 /// Most indexed resource dimensions.
 pub const DIMENSIONS_MAX: usize = 8;
+/// Most custom kinds among them: beside cpu, memory, whole GPUs and the largest part of one.
+pub const CUSTOM_DIMENSIONS_MAX: usize = 4;
 /// Most attribute orders, each a tree of its own.
-pub const ATTRIBUTE_ORDERS_MAX: usize = 16;
+pub const ATTRIBUTE_ORDERS_MAX: usize = 8;
 /// Most GPU instances of one node. A mask of a node's GPUs is a `u16`.
 pub const GPU_INSTANCES_MAX: usize = 16;
 /// Most units of one unit-instance kind on one node. A mask of them is a `u64`.

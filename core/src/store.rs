@@ -14,16 +14,16 @@ use crate::executor::{ShardLink, ShardRunner, StopSignal};
 use crate::fragmentation::TypicalShapes;
 use crate::hash::{StateHash, StateHasher};
 use crate::ids::{AllocationId, Incarnation, NodeId, PartitionId, ResourceId, ShardId};
-use crate::index::{Geometry, PolicyState};
+use crate::index::{Geometry, GeometryError, PolicyState};
 use crate::limits::{PARTITIONS_DEFAULT, PARTITIONS_MAX, PORTS_MAX, RING_SLOTS, SHARDS_MAX};
 use crate::node::{NodeRegistration, NodeState, Unhealthy};
 use crate::registrar::{Catalog, Registrar, RegistrarState, TOPOLOGY_LABEL_DEFAULT};
-use crate::resource::{Demand, GpuAssignment, NatureFixed, UnitAssignments};
+use crate::resource::{Demand, GpuAssignment, NatureFixed, RegistryFull, UnitAssignments};
 use crate::ring::{Doorbell, channel};
 use crate::rng::Rng;
 use crate::router::WokenBox;
 use crate::router::{Port, PortLink, RoutingTable};
-use crate::shard::{HybridSettings, Shard, ShardConfig};
+use crate::shard::{GranularityState, HybridSettings, Shard, ShardConfig};
 use crate::time::Time;
 
 /// A node in the durable state.
@@ -85,6 +85,8 @@ pub struct ShardState {
     pub partitions: Vec<PartitionState>,
     /// Cursor and random state.
     pub policy: PolicyState,
+    /// Where some granularity follows the nodes: how far it has.
+    pub granularity: Option<GranularityState>,
 }
 
 /// The durable state of a whole store.
@@ -100,6 +102,8 @@ pub struct StoreState {
     pub partitions: Vec<PartitionState>,
     /// Per shard of the last start: resumed when the next start has as many shards.
     pub policies: Vec<PolicyState>,
+    /// Per shard of the last start, likewise.
+    pub granularities: Vec<Option<GranularityState>>,
 }
 
 impl StoreState {
@@ -124,6 +128,7 @@ impl StoreState {
             },
             partitions: (0..partition_count).map(|p| PartitionState::empty(PartitionId(p))).collect(),
             policies: Vec::new(),
+            granularities: Vec::new(),
         }
     }
 
@@ -136,13 +141,14 @@ impl StoreState {
         shards: Vec<ShardState>,
     ) -> Self {
         let mut partitions = Vec::new();
-        let mut policies = Vec::new();
+        let (mut policies, mut granularities) = (Vec::new(), Vec::new());
         for shard in shards {
             partitions.extend(shard.partitions);
             policies.push(shard.policy);
+            granularities.push(shard.granularity);
         }
         partitions.sort_unstable_by_key(|partition: &PartitionState| partition.id);
-        Self { incarnation, now, registrar: registrar.state(), partitions, policies }
+        Self { incarnation, now, registrar: registrar.state(), partitions, policies, granularities }
     }
 
     /// The canonical hash of the partitions and the global records: equal for equal books,
@@ -196,6 +202,8 @@ pub struct EngineConfig {
     pub seed: u64,
     /// How values become coordinates.
     pub geometry: Geometry,
+    /// Names of the custom kinds that are indexed: the custom dimensions of the geometry, in order.
+    pub indexed_resources: Vec<String>,
     /// The label that keeps nodes together in a partition.
     pub topology_label: String,
     /// Typical request shapes of the fragmentation-aware policies; learnt by each shard if none.
@@ -212,6 +220,7 @@ impl Default for EngineConfig {
             shards: 1,
             seed: 0,
             geometry: Geometry::default(),
+            indexed_resources: Vec::new(),
             topology_label: TOPOLOGY_LABEL_DEFAULT.to_owned(),
             typical_shapes: None,
             hybrid: HybridSettings::default(),
@@ -237,6 +246,12 @@ pub enum EngineError {
     /// A resource kind would change its nature while nodes have it.
     #[error(transparent)]
     Nature(#[from] NatureFixed),
+    /// An indexed kind is new, and the store can learn no more.
+    #[error("setting `indexed_resources`: {0}")]
+    Kinds(#[from] RegistryFull),
+    /// The indexed kinds are too many.
+    #[error("setting `indexed_resources`: {0}")]
+    Geometry(#[from] GeometryError),
 }
 
 /// The parts of a started engine. The caller runs each runner on a thread and gives each port
@@ -282,6 +297,9 @@ impl Engine {
         );
         let in_use = kinds_in_use(&state.partitions);
         registrar.resources_mut().declare(&config.unit_instances, |id| in_use.contains(&id))?;
+        let indexed: Result<Vec<ResourceId>, _> =
+            config.indexed_resources.iter().map(|name| registrar.resources_mut().learn(name)).collect();
+        let geometry = config.geometry.clone().with_custom(&indexed?)?;
         // Who keeps a node gets a fresh period: the clock stood still, and so did the agents' word.
         for node in state.partitions.iter().flat_map(|p| &p.nodes).filter(|n| n.registration.agent.is_some())
         {
@@ -291,7 +309,9 @@ impl Engine {
         let catalog = Arc::new(ArcSwap::from_pointee(registrar.catalog()));
         let stop = StopSignal::default();
         let mut seeds = Rng::new(config.seed);
-        let shards = open_shards(state.partitions, &state.policies, &table, config, incarnation, &mut seeds);
+        let resumed = (&state.policies[..], &state.granularities[..]);
+        let shards =
+            open_shards(state.partitions, resumed, &table, (config, &geometry), incarnation, &mut seeds);
         let bells: Vec<_> = owners.into_iter().map(|waker| Arc::new(Doorbell::new(waker))).collect();
         let mut port_links: Vec<Vec<PortLink>> = bells.iter().map(|_| Vec::new()).collect();
         let mut runners = Vec::new();
@@ -315,7 +335,7 @@ impl Engine {
             .zip(port_links)
             .zip(0..)
             .map(|((bell, links), number)| {
-                Port::new(links, &table, &catalog, config.geometry.clone(), seeds.next_u64(), bell, number)
+                Port::new(links, &table, &catalog, geometry.clone(), seeds.next_u64(), bell, number)
             })
             .collect();
         Ok(Self { incarnation, now: state.now, runners, ports, registrar, catalog, table, stop })
@@ -332,9 +352,9 @@ fn kinds_in_use(partitions: &[PartitionState]) -> BTreeSet<ResourceId> {
 
 fn open_shards(
     partitions: Vec<PartitionState>,
-    policies: &[PolicyState],
+    (policies, granularities): (&[PolicyState], &[Option<GranularityState>]),
     table: &RoutingTable,
-    config: &EngineConfig,
+    (config, geometry): (&EngineConfig, &Geometry),
     incarnation: Incarnation,
     seeds: &mut Rng,
 ) -> Vec<Shard> {
@@ -350,7 +370,7 @@ fn open_shards(
             shard: id,
             incarnation,
             partitions: table.partitions_of(id).collect(),
-            geometry: config.geometry.clone(),
+            geometry: geometry.clone(),
             seed: seeds.next_u64(),
             hybrid: config.hybrid,
         });
@@ -360,6 +380,9 @@ fn open_shards(
         shard.adopt(owned);
         if resumed {
             shard.resume_policies(policies[id.index()].clone());
+            if let Some(Some(granularity)) = granularities.get(id.index()) {
+                shard.resume_granularity(granularity);
+            }
         }
         shards.push(shard);
     }

@@ -22,7 +22,8 @@ fn amount(units: u64) -> Amount {
 /// Coarse steps: most nodes that a search is offered fail exactly.
 fn geometry() -> Geometry {
     let dimensions = vec![(Dimension::Cpu, COARSE as i64), (Dimension::Memory, COARSE as i64)];
-    Geometry::new(dimensions).expect("two different dimensions").with_room(5)
+    let geometry = Geometry::new(dimensions).expect("two different dimensions").with_room(5);
+    geometry.with_orders(&[vec![Dimension::Memory, Dimension::Cpu]]).expect("each dimension once")
 }
 
 fn available(rng: &mut Rng) -> ResourceVector {
@@ -49,6 +50,7 @@ impl Cluster {
     fn find(
         &mut self,
         shape: Option<&Shape>,
+        order: usize,
         asked: &ResourceVector,
         policy: Policy,
         mark: Option<Mark>,
@@ -69,8 +71,9 @@ impl Cluster {
             let fits = |free: &ResourceVector| free.cpu >= asked.cpu && free.memory >= asked.memory;
             free[slot as usize].as_ref().is_some_and(fits) && marks[slot as usize]
         };
+        let (index, mut state) = (&mut self.index, state());
         let found =
-            self.index.select_shape(shape, 0, policy, asked, candidates, &mut state(), &mut visits, accept);
+            index.select_shape(shape, order, policy, asked, candidates, &mut state, &mut visits, accept);
         (found, visits.nodes)
     }
 }
@@ -113,14 +116,16 @@ fn a_hint_changes_no_answer() {
         }
         let asked = shapes[rng.below(shapes.len() as u64) as usize];
         let policy = [Policy::BestFit, Policy::LeastFit][rng.below(2) as usize];
+        // Each order has hints of its own.
+        let order = usize::from(rng.below(4) == 0);
         // Two shapes that differ in nothing but what the mark stands for.
         let marked = rng.below(3) == 0;
         let set = marked.then_some(NonZeroU64::MIN);
         let shape = Shape { cpu: asked.cpu, memory: asked.memory, gpu: GpuRequest::None, set };
         let mark = marked.then_some(mark);
-        let (expected, cost) = cluster.find(None, &asked, policy, mark);
-        let (answer, hinted) = cluster.find(Some(&shape), &asked, policy, mark);
-        assert_eq!(answer, expected, "round {round}: {policy}, {asked:?}, marked: {marked}");
+        let (expected, cost) = cluster.find(None, order, &asked, policy, mark);
+        let (answer, hinted) = cluster.find(Some(&shape), order, &asked, policy, mark);
+        assert_eq!(answer, expected, "round {round}: {policy}, {asked:?}, order {order}, marked: {marked}");
         (with, without) = (with + hinted, without + cost);
         found += u64::from(answer.is_some());
     }

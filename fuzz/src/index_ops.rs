@@ -9,14 +9,14 @@ use arbitrary::{Arbitrary, Result as Drawn, Unstructured};
 use wharf_core::ids::Ordinal;
 use wharf_core::index::tree::Direction;
 use wharf_core::index::{
-    Candidates, Coordinate, Dimension, DistBuckets, Geometry, Mark, Marks, PolicyState, ResourceVector, Slot,
-    Visits,
+    Candidates, Coordinate, DistBuckets, Mark, Marks, PolicyState, ResourceVector, Slot, Visits,
 };
 use wharf_core::limits::AMOUNT_MAX;
 use wharf_core::request::Policy;
 use wharf_core::resource::Amount;
 use wharf_core::rng::Rng;
 
+use crate::geometry::Drawn as DrawnGeometry;
 use crate::oracle::{Choice, LinearIndex, Step, reference_walk};
 
 /// Operations of one input, and nodes that it may bring in: enough for leaves and levels to
@@ -31,6 +31,7 @@ pub(crate) struct Values {
     memory: u8,
     whole_gpus: u8,
     gpu_part: u8,
+    custom: [u8; 2],
 }
 
 /// One in about sixty values lies at the far end, where coordinates are all equal.
@@ -52,34 +53,8 @@ impl Values {
             memory: amount(self.memory),
             whole_gpus: u16::from(self.whole_gpus % 4),
             largest_gpu_part: u16::from(self.gpu_part % 5) * 2500,
+            custom: [amount(self.custom[0]), amount(self.custom[1]), Amount::ZERO, Amount::ZERO],
         }
-    }
-}
-
-/// Which dimensions are indexed, in which order, how finely.
-#[derive(Arbitrary, Clone, Copy, Debug)]
-struct Shape {
-    count: u8,
-    first: u8,
-    reversed: bool,
-    granularity: [u8; 4],
-    room: u8,
-}
-
-impl Shape {
-    fn geometry(self) -> Geometry {
-        let mut dimensions = vec![
-            (Dimension::Cpu, i64::from(self.granularity[0] % 4) + 1),
-            (Dimension::Memory, i64::from(self.granularity[1] % 4) + 1),
-            (Dimension::WholeGpus, i64::from(self.granularity[2] % 2) + 1),
-            (Dimension::LargestGpuPart, [500, 2500, 3000, 7000][usize::from(self.granularity[3] % 4)]),
-        ];
-        dimensions.rotate_left(usize::from(self.first % 4));
-        if self.reversed {
-            dimensions.reverse();
-        }
-        dimensions.truncate(usize::from(self.count % 4) + 1);
-        Geometry::new(dimensions).expect("one to four different dimensions, positive steps")
     }
 }
 
@@ -107,12 +82,14 @@ enum Operation {
     Return(u8, Values),
     /// The node goes for good, and its slot is free for another.
     Remove(u8),
-    Select(PolicyName, Values, Named),
+    Select(PolicyName, u8, Values, Named),
     Leaves(bool, Values, u8),
     /// A node gets other marks.
     Mark(u8, u8),
     /// One mark goes to the slots that, modulo 8, have their bit set.
     Assign(u8, u8),
+    /// Every θ becomes another.
+    Regrain([u8; 7]),
 }
 
 /// [`Policy`], drawn.
@@ -173,6 +150,7 @@ fn marks(bits: u8) -> Marks {
 struct Pair {
     index: DistBuckets,
     oracle: LinearIndex,
+    shape: DrawnGeometry,
     state: PolicyState,
     known: Vec<Known>,
     free: Vec<Slot>,
@@ -186,11 +164,10 @@ struct Pair {
 /// The first difference, with the operation that showed it.
 pub fn run_index_ops(data: &[u8]) -> Result<(), String> {
     let mut bytes = Unstructured::new(data);
-    let Ok(shape) = Shape::arbitrary(&mut bytes) else {
+    let Ok(shape) = DrawnGeometry::arbitrary(&mut bytes) else {
         return Ok(());
     };
-    // Small runs and pages, so that few nodes make a deep tree.
-    let mut pair = Pair::new(shape.geometry().with_room(4 + usize::from(shape.room % 8)));
+    let mut pair = Pair::new(shape);
     for number in 0..OPERATIONS_MAX {
         let Some(operation) = next_operation(&mut bytes) else {
             break;
@@ -208,10 +185,12 @@ fn next_operation(bytes: &mut Unstructured<'_>) -> Option<Operation> {
 }
 
 impl Pair {
-    fn new(geometry: Geometry) -> Self {
+    fn new(shape: DrawnGeometry) -> Self {
+        let (geometry, space) = shape.both();
         Self {
-            oracle: LinearIndex::new(&geometry),
+            oracle: LinearIndex::new(space),
             index: DistBuckets::new(geometry),
+            shape,
             state: PolicyState { next_fit: Ordinal(0), rng: Rng::new(1) },
             known: Vec::new(),
             free: Vec::new(),
@@ -300,7 +279,17 @@ impl Pair {
                 }
                 self.index.assign(mark(number), member);
             }
-            Operation::Select(policy, asked, named) => return self.select(policy.into(), asked, named),
+            Operation::Regrain(granularity) => {
+                self.shape.granularity = granularity;
+                let (geometry, space) = self.shape.both();
+                self.oracle.regrain(space);
+                let oracle = &self.oracle;
+                self.index.regrain(geometry, |slot| oracle.available(slot));
+            }
+            Operation::Select(policy, order, asked, named) => {
+                let order = usize::from(order) % self.index.geometry().order_count();
+                return self.select(policy.into(), order, asked, named);
+            }
             Operation::Leaves(greatest, asked, bits) => {
                 let direction = if greatest { Direction::Greatest } else { Direction::Smallest };
                 return self.leaves(direction, asked, bits);
@@ -309,7 +298,7 @@ impl Pair {
         Ok(())
     }
 
-    fn select(&mut self, policy: Policy, asked: Values, named: Named) -> Result<(), String> {
+    fn select(&mut self, policy: Policy, order: usize, asked: Values, named: Named) -> Result<(), String> {
         let asked = asked.vector();
         let mut walk: Vec<Slot> = match named {
             Named::Walk(picks) if !self.known.is_empty() => {
@@ -331,12 +320,12 @@ impl Pair {
             Named::Marked(number) => Candidates::Marked(mark(usize::from(number))),
             Named::All | Named::Bits(_) => Candidates::All,
         };
-        let expected = self.oracle.select(policy, &asked, member);
+        let expected = self.oracle.select(order, policy, &asked, member);
         let oracle = &self.oracle;
+        let (state, mut visits) = (&mut self.state, Visits::default());
+        let accept = |slot| oracle.holds(slot, &asked) && member(slot);
         let answer =
-            self.index.select(policy, &asked, candidates, &mut self.state, &mut Visits::default(), |slot| {
-                oracle.holds(slot, &asked) && member(slot)
-            });
+            self.index.select_shape(None, order, policy, &asked, candidates, state, &mut visits, accept);
         let any = self.index.any(&asked, candidates, &mut Visits::default(), |slot| {
             oracle.holds(slot, &asked) && member(slot)
         });

@@ -7,6 +7,7 @@
 
 mod codec;
 pub use codec::run_codec;
+mod geometry;
 mod index_ops;
 pub use index_ops::run_index_ops;
 pub mod oracle;

@@ -6,20 +6,21 @@ use std::sync::Arc;
 use arbitrary::{Arbitrary, Unstructured};
 use wharf_core::fragmentation::{RequestShape, TypicalShapes};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId, ShardId};
-use wharf_core::index::{Dimension, Geometry};
+use wharf_core::index::{Dimension, Geometry, Weights};
 use wharf_core::node::{
     AgentFacts, AgentReport, GpuDevice, Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector,
     Taint, TaintEffect, Taints, Term,
 };
 use wharf_core::node::{Toleration, TolerationOperator};
-use wharf_core::request::{Explain, PlacementRequest, Policy, Preferences, RankRules};
+use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest};
 use wharf_core::shard::{
     Adoption, Command, HybridSettings, Outcome, Park, ResourceKind, Shard, ShardConfig, WaitToken,
 };
 use wharf_core::time::Time;
 
-use crate::oracle::LinearShard;
+use crate::geometry::shuffled;
+use crate::oracle::{LinearShard, Space};
 
 const OPERATIONS_MAX: usize = 256;
 const PARTITIONS: u16 = 3;
@@ -93,6 +94,7 @@ struct Request {
     amounts: Amounts,
     gpus: Gpus,
     policy: u8,
+    order: u8,
     selector: u8,
     candidates: Option<[u8; 3]>,
     wishes: Option<Wishes>,
@@ -280,6 +282,11 @@ impl Request {
         PlacementRequest {
             demand,
             policy: Policy::ALL[usize::from(self.policy) % Policy::ALL.len()],
+            order: match self.order % 8 {
+                number @ 0..3 => OrderChoice::Configured(number),
+                3 | 4 => OrderChoice::Dominant,
+                _ => OrderChoice::Default,
+            },
             selector: selector(self.selector),
             candidates,
             preferences,
@@ -288,15 +295,51 @@ impl Request {
     }
 }
 
-fn geometry(fine: bool) -> Geometry {
-    let theta = if fine { 1 } else { 3 };
-    Geometry::new(vec![
-        (Dimension::Cpu, theta * Amount::SCALE),
-        (Dimension::Memory, theta * Amount::SCALE),
-        (Dimension::WholeGpus, 1),
-        (Dimension::LargestGpuPart, theta * 1000),
-    ])
-    .expect("four different dimensions")
+/// How the index of a run is laid out.
+#[derive(Arbitrary, Clone, Copy, Debug)]
+struct Layout {
+    fine: bool,
+    /// Bits: custom kinds are dimensions; there is a weighted one; granularities are automatic.
+    extras: u8,
+    orders: [u8; 3],
+}
+
+impl Layout {
+    fn both(self) -> (Geometry, Space) {
+        let theta = if self.fine { 1 } else { 3 };
+        let mut dimensions = vec![
+            (Dimension::Cpu, theta * Amount::SCALE),
+            (Dimension::Memory, theta * Amount::SCALE),
+            (Dimension::WholeGpus, 1),
+            (Dimension::LargestGpuPart, theta * 1000),
+        ];
+        if self.extras & 1 == 1 {
+            dimensions.push((Dimension::Custom(0), theta * 5000));
+            dimensions.push((Dimension::Custom(1), Amount::SCALE));
+        }
+        let weights = [(Dimension::Cpu, 10_000), (Dimension::WholeGpus, 500_000), (Dimension::Custom(0), 1)];
+        if self.extras & 2 == 2 {
+            dimensions.push((Dimension::Weighted, theta * Amount::SCALE));
+        }
+        let names: Vec<Dimension> = dimensions.iter().map(|&(dimension, _)| dimension).collect();
+        let orders = self.orders.map(|number| shuffled(names.clone(), number));
+        dimensions.sort_by_key(|(dimension, _)| orders[0].iter().position(|known| known == dimension));
+        let automatic: &[Dimension] = match self.extras >> 2 & 3 {
+            0 => &names,
+            1 => &names[1..2],
+            _ => &[],
+        };
+        let geometry = Geometry::new(dimensions)
+            .expect("different dimensions")
+            .with_custom(&[ResourceId(0), units_kind()])
+            .expect("two kinds")
+            .with_weights(Weights::new(&weights).expect("none is negative"))
+            .with_orders(&orders[1..])
+            .expect("each order names each dimension once")
+            .with_automatic(automatic);
+        let space = Space::new(&geometry).with_orders(&orders[1..]).with_weights(&weights);
+        (geometry, space)
+    }
 }
 
 /// Typical requests that are given; for most numbers they are learnt.
@@ -358,22 +401,24 @@ struct Pair {
 /// The first difference, with the operation that showed it.
 pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
     let mut bytes = Unstructured::new(data);
-    let Ok(fine) = bool::arbitrary(&mut bytes) else {
+    let Ok(layout) = Layout::arbitrary(&mut bytes) else {
         return Ok(());
     };
+    let (geometry, space) = layout.both();
     let Ok(number) = u8::arbitrary(&mut bytes) else {
         return Ok(());
     };
     let typical = typical(number);
     let mut pair = Pair {
-        shard: fresh_shard(geometry(fine), typical.as_ref()),
-        oracle: LinearShard::new(&geometry(fine), INCARNATION),
+        shard: fresh_shard(geometry.clone(), typical.as_ref()),
+        oracle: LinearShard::new(&geometry, INCARNATION),
         last_node: 0,
         last_wait: 0,
         woken: VecDeque::new(),
         commands: Vec::new(),
         outcomes: Vec::new(),
     };
+    pair.oracle.set_space(space);
     if let Some(typical) = &typical {
         pair.oracle.set_typical_shapes(typical);
     }
@@ -384,11 +429,12 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
         let Ok(operation) = Operation::arbitrary(&mut bytes) else {
             break;
         };
-        pair.apply(operation)
-            .map_err(|difference| format!("operation {number}, {operation:?}: {difference}"))?;
+        pair.apply(operation).map_err(|difference| {
+            format!("operation {number}, {operation:?} over {layout:?}: {difference}")
+        })?;
     }
     pair.settle().map_err(|difference| format!("at the end: {difference}"))?;
-    let mut again = fresh_shard(geometry(fine), typical.as_ref());
+    let mut again = fresh_shard(geometry, typical.as_ref());
     let mut outcomes = Vec::new();
     again.step(pair.commands, Time(1), &mut outcomes);
     if again.state_hash() != pair.shard.state_hash()

@@ -79,6 +79,7 @@ fn friendly_cluster(nodes: u32) -> (DistBuckets, Vec<ResourceVector>) {
             memory: Amount::whole(below(97) * 4096),
             whole_gpus: gpus,
             largest_gpu_part: if gpus > 0 { GPU_UNIT } else { below(20) as u16 * 500 },
+            ..ResourceVector::default()
         };
         index.insert(slot, Ordinal(u64::from(slot) + 1), &vector, Marks::NONE);
         vectors.push(vector);
@@ -101,6 +102,7 @@ fn a_search_visits_a_handful_of_vertices() {
                 memory: Amount::whole(rng.below(64) as u32 * 1024),
                 whole_gpus: gpus,
                 largest_gpu_part: if gpus > 0 { GPU_UNIT } else { 0 },
+                ..ResourceVector::default()
             };
             let fits = |slot: Slot| {
                 let has = &vectors[slot as usize];

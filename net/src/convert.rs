@@ -16,7 +16,7 @@ use wharf_core::limits::{
 };
 use wharf_core::node::{Labels, NodeSpec, NodeState};
 use wharf_core::registrar::{Catalog, RegistrarError};
-use wharf_core::request::{Explain, PlacementRequest, Policy};
+use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy};
 use wharf_core::resource::{
     Amount, Demand, GpuRequest, RegistryFull, ResourceRegistry, check_unit_request, check_unit_total,
 };
@@ -31,9 +31,9 @@ pub use crate::convert_books::{
 use crate::protocol::{
     EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NODE_DRAINING,
     NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, NodeStatus,
-    POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID, POLICY_LEAST_FIT,
-    POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply, PlaceReplyV2,
-    PlaceRequest, PlaceRequestV2, PlacedBody, Reason, RefusalBody,
+    ORDER_DOMINANT, POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID,
+    POLICY_LEAST_FIT, POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply,
+    PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlacedBody, Reason, RefusalBody,
 };
 
 pub(crate) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
@@ -92,11 +92,24 @@ fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
     })
 }
 
+fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
+    match number {
+        0 => Ok(OrderChoice::Default),
+        ORDER_DOMINANT => Ok(OrderChoice::Dominant),
+        number if number <= orders => Ok(OrderChoice::Configured(number - 1)),
+        number => Err(invalid(
+            "attribute_order",
+            format!(
+                "{number} is no attribute order (configured: {orders}): give 0 (the first), 1 to {orders}, or {ORDER_DOMINANT} (by the dominant resource)"
+            ),
+        )),
+    }
+}
+
 /// Fields that version 1 has and this service does not serve yet must have their default.
 fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
     let waits = wire.mode == MODE_WAIT_UNTIL;
     let fields = [
-        ("attribute_order", wire.attribute_order == 0),
         ("tenant", wire.tenant.is_empty()),
         ("queue", wire.queue.is_empty()),
         ("priority", wire.priority == 0 || waits),
@@ -124,6 +137,8 @@ pub struct PlacementDefaults {
     pub policy: Policy,
     /// Whether work that asks for no GPU goes on nodes without GPUs first.
     pub avoid_gpu: bool,
+    /// Attribute orders that are configured.
+    pub orders: u8,
 }
 
 /// The engine's form of a placement request, or the reply that it gets at once.
@@ -160,12 +175,13 @@ pub fn placement_request(
         Some(Arc::new(preferences::selector("selectors", wire.selectors).map_err(faulty)?))
     };
     let policy = policy(wire.policy, defaults.policy).map_err(faulty)?;
+    let order = order(wire.attribute_order, defaults.orders).map_err(faulty)?;
     let mut candidates = candidates(wire.candidates).map_err(faulty)?;
     let old = preferences::OfVersion1 { preferred: wire.preferred, tolerations: wire.tolerations };
     let preferences =
         preferences::preferences(old, preferences, &mut candidates, defaults.avoid_gpu, gpu, catalog)
             .map_err(faulty)?;
-    Ok(PlacementRequest { demand, policy, selector, candidates, explain, preferences })
+    Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences })
 }
 
 /// Checks the name of a custom resource: not one of those that have a field.

@@ -11,6 +11,8 @@ mod books;
 mod commands;
 #[path = "binary/faults.rs"]
 mod faults;
+#[path = "binary/geometry.rs"]
+mod geometry;
 #[path = "binary/metrics.rs"]
 mod metrics;
 #[path = "binary/reload.rs"]

@@ -1,10 +1,21 @@
 //! Coordinates: where a vector of resources stands in the bucket tree.
+//!
+//! A coordinate may be any function of a vector that is *monotone*: `available >= asked` must imply
+//! `coordinate(available) >= coordinate(asked)`, or the index would hide a node that fits. What is
+//! accepted here is monotone by construction: each coordinate is `ceil(value / θ)` of one value with
+//! a positive θ, and each value is a resource or a [weighted](super::Weights) sum of them. A function
+//! that is aware of reservations is one of these over the vector that is
+//! [left without](ResourceVector::without) what is reserved.
+
+use std::sync::Arc;
 
 use super::sorted::ROOM;
-use crate::limits::{ATTRIBUTE_ORDERS_MAX, DIMENSIONS_MAX};
+use super::weights::Weights;
+use crate::ids::ResourceId;
+use crate::limits::{ATTRIBUTE_ORDERS_MAX, CUSTOM_DIMENSIONS_MAX, DIMENSIONS_MAX};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuBooks, GpuRequest};
 
-/// One indexed dimension of the resource space: its number is its place in a vector of values.
+/// One indexed dimension of the resource space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
     /// Cores, in 1/10 000.
@@ -15,6 +26,31 @@ pub enum Dimension {
     WholeGpus,
     /// The largest free part of one GPU instance, in 1/10 000.
     LargestGpuPart,
+    /// An indexed custom kind by its place among them, `0..CUSTOM_DIMENSIONS_MAX`: its amount in
+    /// 1/10 000; of a unit-instance kind the wholly free units, and where there are none the largest
+    /// free part: what fits has at least as much, be it a part or whole units.
+    Custom(u8),
+    /// The weighted sum of the others, in 1/10 000.
+    Weighted,
+}
+
+/// The place of no value, where the values are the four that every node has.
+const NO_VALUE: u8 = 4;
+/// Values that a dimension may stand for.
+pub(super) const VALUES: usize = 4 + CUSTOM_DIMENSIONS_MAX + 1;
+
+impl Dimension {
+    /// Its place in a vector of values.
+    pub(super) fn place(self) -> u8 {
+        match self {
+            Self::Cpu => 0,
+            Self::Memory => 1,
+            Self::WholeGpus => 2,
+            Self::LargestGpuPart => 3,
+            Self::Custom(number) => 4 + number,
+            Self::Weighted => (VALUES - 1) as u8,
+        }
+    }
 }
 
 /// A position in the bucket tree: one number per dimension, in attribute order, zero beyond the
@@ -84,16 +120,51 @@ pub struct ResourceVector {
     pub whole_gpus: u16,
     /// A part of one GPU instance, in 1/10 000.
     pub largest_gpu_part: u16,
+    /// Custom kinds, by their place among the indexed ones: see [`Geometry::with_custom`].
+    pub custom: [Amount; CUSTOM_DIMENSIONS_MAX],
 }
 
 impl ResourceVector {
     /// What a node has available.
     #[must_use]
     pub fn available(cpu: Amount, memory: Amount, gpus: &GpuBooks) -> Self {
-        Self { cpu, memory, whole_gpus: gpus.whole_free(), largest_gpu_part: gpus.largest_free() }
+        let (whole_gpus, largest_gpu_part) = (gpus.whole_free(), gpus.largest_free());
+        Self { cpu, memory, whole_gpus, largest_gpu_part, ..Self::default() }
     }
 
-    /// What a request needs at least. A part of a GPU asks nothing of the whole ones, and a
+    /// What is left where `reserved` is set aside for others, in each dimension at least nothing:
+    /// the coordinate of it is the reservation-aware one. It is never more than the vector itself,
+    /// so who is refused by it may still fit, and who is offered by it fits.
+    #[must_use]
+    pub fn without(&self, reserved: &Self) -> Self {
+        let mut custom = self.custom;
+        for (left, &reserved) in custom.iter_mut().zip(&reserved.custom) {
+            *left = left.saturating_minus(reserved);
+        }
+        Self {
+            cpu: self.cpu.saturating_minus(reserved.cpu),
+            memory: self.memory.saturating_minus(reserved.memory),
+            whole_gpus: self.whole_gpus.saturating_sub(reserved.whole_gpus),
+            largest_gpu_part: self.largest_gpu_part.saturating_sub(reserved.largest_gpu_part),
+            custom,
+        }
+    }
+
+    /// The values by their places; the weighted sum is not among them.
+    pub(super) fn values(&self) -> [u64; VALUES] {
+        let mut values = [0; VALUES];
+        values[0] = self.cpu.units() as u64;
+        values[1] = self.memory.units() as u64;
+        values[2] = u64::from(self.whole_gpus);
+        values[3] = u64::from(self.largest_gpu_part);
+        for (value, amount) in values[4..].iter_mut().zip(&self.custom) {
+            *value = amount.units() as u64;
+        }
+        values
+    }
+
+    /// What a request needs at least, custom kinds aside ([`Geometry::asked`] knows which are
+    /// indexed). A part of a GPU asks nothing of the whole ones, and a
     /// whole GPU is also the largest part: neither hides a node that fits.
     #[must_use]
     pub fn asked(demand: &Demand) -> Self {
@@ -102,27 +173,37 @@ impl ResourceVector {
             GpuRequest::Fraction(part) => (0, part),
             GpuRequest::Whole(count) => (u16::from(count), crate::resource::GPU_UNIT),
         };
-        Self { cpu: demand.cpu, memory: demand.memory, whole_gpus, largest_gpu_part }
+        let (cpu, memory) = (demand.cpu, demand.memory);
+        Self { cpu, memory, whole_gpus, largest_gpu_part, ..Self::default() }
     }
 }
 
 /// The indexed dimensions in attribute order, each with its granularity θ.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
-    dimensions: Vec<(Dimension, i64)>,
+    pub(super) dimensions: Vec<(Dimension, i64)>,
     /// The same as a coordinate is computed with.
-    scales: [Scale; DIMENSIONS_MAX],
-    orders: Vec<AttributeOrder>,
-    room: usize,
+    pub(super) scales: [Scale; DIMENSIONS_MAX],
+    pub(super) orders: Vec<AttributeOrder>,
+    pub(super) room: usize,
+    /// Whether some value is none of the four that every node has.
+    pub(super) is_wide: bool,
+    /// The indexed custom kinds, by place.
+    pub(super) custom: Arc<[ResourceId]>,
+    /// Of the weighted dimension.
+    pub(super) weights: Weights,
+    /// Bit `d`: the θ of dimension `d` follows the nodes.
+    pub(super) automatic: u8,
 }
 
 /// How the values of one dimension become coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Scale {
-    dimension: Dimension,
-    theta: u64,
+pub(super) struct Scale {
+    /// The place of its value.
+    pub(super) value: u8,
+    pub(super) theta: u64,
     /// `floor((2^64 - 1) / θ)`.
-    reciprocal: u64,
+    pub(super) reciprocal: u64,
 }
 
 /// How a later dimension's coordinates fall into four steps, in order: what the tree tells
@@ -176,6 +257,17 @@ pub enum GeometryError {
     /// More attribute orders than are kept.
     #[error("{0} attribute orders: give at most {ATTRIBUTE_ORDERS_MAX}")]
     Orders(usize),
+    /// A custom dimension beyond those there may be.
+    #[error("custom dimension {0}: at most {CUSTOM_DIMENSIONS_MAX} custom kinds are indexed")]
+    Custom(usize),
+    /// A weight for which a node that has more could have a smaller coordinate.
+    #[error(
+        "the weight of dimension {0:?} is negative, so that the index could hide a node for what it has more: give at least 0"
+    )]
+    Weight(Dimension),
+    /// No dimension has a weight.
+    #[error("no dimension has a weight above 0, so that all nodes are equal: give some a weight")]
+    NoWeight,
     /// A granularity that does not divide the space.
     #[error(
         "granularity {theta} of dimension {dimension:?} is not positive: give at least 1 unit of 1/10000"
@@ -204,13 +296,17 @@ impl Geometry {
             if dimensions[..i].iter().any(|&(other, _)| other == dimension) {
                 return Err(GeometryError::Twice(dimension));
             }
+            if let Dimension::Custom(number) = dimension
+                && usize::from(number) >= CUSTOM_DIMENSIONS_MAX
+            {
+                return Err(GeometryError::Custom(usize::from(number)));
+            }
         }
-        let mut scales =
-            [Scale { dimension: Dimension::Cpu, theta: 1, reciprocal: u64::MAX }; DIMENSIONS_MAX];
-        for (scale, &(dimension, theta)) in scales.iter_mut().zip(&dimensions) {
-            *scale = Scale { dimension, theta: theta as u64, reciprocal: u64::MAX / theta as u64 };
-        }
-        Ok(Self { dimensions, scales, orders: vec![IN_ORDER], room: ROOM })
+        let is_wide = dimensions.iter().any(|(dimension, _)| dimension.place() >= 4);
+        let scales = scales(&dimensions);
+        let (orders, custom) = (vec![IN_ORDER], Arc::default());
+        let weights = Weights::default();
+        Ok(Self { dimensions, scales, orders, room: ROOM, is_wide, custom, weights, automatic: 0 })
     }
 
     /// The same with more attribute orders, which requests may choose by their number, from 1 on.
@@ -281,7 +377,9 @@ impl Geometry {
                     let whole = ResourceVector { largest_gpu_part: GPU_UNIT, ..ResourceVector::default() };
                     Steps::Quarters(self.coordinate(&whole).0[at].max(1))
                 }
-                Dimension::Cpu | Dimension::Memory => Steps::Amounts,
+                Dimension::Cpu | Dimension::Memory | Dimension::Custom(_) | Dimension::Weighted => {
+                    Steps::Amounts
+                }
             })
         })
     }
@@ -308,27 +406,38 @@ impl Geometry {
     #[inline]
     #[must_use]
     pub fn coordinate(&self, vector: &ResourceVector) -> Coordinate {
-        let values = [
-            vector.cpu.units() as u64,
-            vector.memory.units() as u64,
-            u64::from(vector.whole_gpus),
-            u64::from(vector.largest_gpu_part),
-        ];
+        if self.is_wide {
+            return self.wide_coordinate(vector);
+        }
+        // By place; zero where the scale of no dimension looks.
+        let mut values = [0; 8];
+        values[0] = vector.cpu.units() as u64;
+        values[1] = vector.memory.units() as u64;
+        values[2] = u64::from(vector.whole_gpus);
+        values[3] = u64::from(vector.largest_gpu_part);
         debug_assert!(vector.cpu.units() >= 0 && vector.memory.units() >= 0, "amounts are not negative");
         let mut coordinate = Coordinate::default();
-        let scales = self.scales.iter().take(self.dimensions.len());
-        for (c, scale) in coordinate.0.iter_mut().zip(scales) {
-            let steps = ceil_div(values[scale.dimension as usize], scale.theta, scale.reciprocal);
+        for (c, scale) in coordinate.0.iter_mut().zip(&self.scales[..4]) {
+            let steps = ceil_div(values[usize::from(scale.value & 7)], scale.theta, scale.reciprocal);
             *c = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
         }
         coordinate
     }
 }
 
+pub(super) fn scales(dimensions: &[(Dimension, i64)]) -> [Scale; DIMENSIONS_MAX] {
+    let mut scales = [Scale { value: NO_VALUE, theta: 1, reciprocal: u64::MAX }; DIMENSIONS_MAX];
+    for (scale, &(dimension, theta)) in scales.iter_mut().zip(dimensions) {
+        let theta = theta as u64;
+        *scale = Scale { value: dimension.place(), theta, reciprocal: u64::MAX / theta };
+    }
+    scales
+}
+
 /// `ceil(value / divisor)`, where `reciprocal` is `floor((2^64 - 1) / divisor)`: a division takes
 /// longer than the rest of a coordinate.
 #[inline]
-fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> u64 {
+pub(super) fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> u64 {
     debug_assert!(value < 1 << 63 && reciprocal == u64::MAX / divisor);
     // `reciprocal > 2^64 / divisor - 2`, so that the product is short by less than
     // `2 * value / 2^64`: the quotient is right or one too small.

@@ -43,7 +43,7 @@ pub struct Shape {
 impl Shape {
     /// Whether a node with this much available has as much as it asks.
     #[inline]
-    fn fits(&self, available: &ResourceVector) -> bool {
+    fn fits(&self, available: &Had) -> bool {
         let gpu = match self.gpu {
             GpuRequest::None => true,
             GpuRequest::Fraction(part) => part <= available.largest_gpu_part,
@@ -80,13 +80,30 @@ struct Hint<K> {
     patience: u64,
 }
 
+/// What a node has of what shapes ask: a log keeps no custom kinds, which no shape asks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Had {
+    cpu: Amount,
+    memory: Amount,
+    whole_gpus: u16,
+    largest_gpu_part: u16,
+}
+
+impl From<&ResourceVector> for Had {
+    #[inline]
+    fn from(vector: &ResourceVector) -> Self {
+        let &ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, .. } = vector;
+        Self { cpu, memory, whole_gpus, largest_gpu_part }
+    }
+}
+
 /// A node that stands at an entry now, or may be accepted there where it was not.
 #[derive(Clone, Copy, Debug)]
 struct Came<K> {
     key: K,
     rank: Rank,
     /// None: not known, and it may be accepted by any shape.
-    available: Option<ResourceVector>,
+    available: Option<Had>,
 }
 
 /// The hints of one tree.
@@ -167,7 +184,7 @@ impl<K: Key> Hints<K> {
     /// A node stands at this entry now, or may be accepted there where it was not; what it has
     /// available, where that is known.
     #[inline]
-    pub(super) fn came(&mut self, key: K, rank: Rank, available: Option<ResourceVector>) {
+    pub(super) fn came(&mut self, key: K, rank: Rank, available: Option<Had>) {
         // Nobody looks back to before the first hint.
         if !self.places.is_empty() {
             self.log[self.came as usize % LOG] = Came { key, rank, available };

@@ -19,6 +19,7 @@ mod cell;
 mod classes;
 mod coordinate;
 pub use coordinate::{Coordinate, Dimension, Geometry, GeometryError, ResourceVector};
+mod geometry;
 mod grid;
 mod hints;
 pub use hints::Shape;
@@ -33,6 +34,8 @@ mod sorted;
 pub mod tree;
 mod tree_check;
 mod walk;
+mod weights;
+pub use weights::Weights;
 
 use crate::ids::Ordinal;
 use crate::limits::{DIMENSIONS_MAX, RANDOM_DRAWS_MAX, RANDOM_DRAWS_MIN, RANDOM_DRAWS_PART};
@@ -185,6 +188,21 @@ impl DistBuckets {
         {
             self.ordinals = None;
         }
+    }
+
+    /// Exchanges the geometry for one that differs in granularity alone; `available` tells what a
+    /// node has. O(nodes).
+    pub fn regrain(&mut self, geometry: Geometry, available: impl Fn(Slot) -> ResourceVector) {
+        let moved =
+            |(slot, (ordinal, _, marks))| (slot, (ordinal, geometry.coordinate(&available(slot)), marks));
+        let entries: Vec<_> = self.entries().map(moved).collect();
+        self.geometry = geometry;
+        for (order, tree) in self.trees.iter_mut().enumerate() {
+            if tree.is_some() {
+                *tree = Some(OrderTree::build(&self.geometry, order, &entries, &self.ranks));
+            }
+        }
+        self.ordinals = None;
     }
 
     /// Gives ranks anew to all nodes and `slot`, which is about to be put in and has no place after

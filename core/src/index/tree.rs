@@ -11,7 +11,7 @@
 
 use super::classes::Classifier;
 use super::coordinate::Steps;
-use super::hints::{Hints, REFUSED_MIN, Shape};
+use super::hints::{Had, Hints, REFUSED_MIN, Shape};
 use super::key::Key;
 use super::plane::Plane;
 use super::ranks::{Rank, Ranks};
@@ -96,14 +96,7 @@ impl<K: Key> BucketTree<K> {
     ///
     /// # Panics
     /// When it stands in the tree already.
-    pub(super) fn insert(
-        &mut self,
-        slot: Slot,
-        rank: Rank,
-        key: K,
-        marks: Marks,
-        available: Option<ResourceVector>,
-    ) {
+    pub(super) fn insert(&mut self, slot: Slot, rank: Rank, key: K, marks: Marks, available: Option<Had>) {
         if self.places.len() <= slot as usize {
             self.places.resize(slot as usize + 1, Place::NOWHERE);
         }
@@ -123,7 +116,7 @@ impl<K: Key> BucketTree<K> {
     }
 
     #[inline]
-    fn stand(&mut self, slot: Slot, rank: Rank, key: K, marks: Marks, available: Option<ResourceVector>) {
+    fn stand(&mut self, slot: Slot, rank: Rank, key: K, marks: Marks, available: Option<Had>) {
         self.plane.insert(key, rank, marks, &self.marks);
         self.places[slot as usize] = Place::at(key, rank);
         self.hints.came(key, rank, available);
@@ -134,7 +127,7 @@ impl<K: Key> BucketTree<K> {
     pub(super) fn touch(&mut self, slot: Slot, available: &ResourceVector) {
         let place = self.places[slot as usize];
         if let Some(rank) = place.rank() {
-            self.hints.came(place.key, rank, Some(*available));
+            self.hints.came(place.key, rank, Some(available.into()));
         }
     }
 
@@ -160,7 +153,7 @@ impl<K: Key> BucketTree<K> {
     #[inline]
     pub(super) fn update(&mut self, slot: Slot, key: K, available: &ResourceVector) {
         let rank = self.leave(slot);
-        self.stand(slot, rank, key, self.marks(rank), Some(*available));
+        self.stand(slot, rank, key, self.marks(rank), Some(available.into()));
     }
 
     /// Exchanges the marks of a node.

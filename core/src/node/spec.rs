@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::{AgentFacts, Labels, Taints};
-use crate::ids::{NodeId, Ordinal, PartitionId};
+use crate::ids::{NodeId, Ordinal, PartitionId, ResourceId};
 use crate::resource::{Amount, CustomAmounts};
 
 /// Capacity, labels and taints of a node.
@@ -25,6 +25,15 @@ pub struct NodeSpec {
     pub labels: Labels,
     /// Taints.
     pub taints: Taints,
+}
+
+impl NodeSpec {
+    /// What it has of a custom kind.
+    #[must_use]
+    pub fn custom_total(&self, id: ResourceId) -> Amount {
+        let totals = self.custom.as_deref().unwrap_or(&[]);
+        totals.binary_search_by_key(&id, |&(id, _)| id).map_or(Amount::ZERO, |at| totals[at].1)
+    }
 }
 
 /// A node as the registrar hands it to its shard.

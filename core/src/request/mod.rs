@@ -22,6 +22,20 @@ pub enum Explain {
     Full,
 }
 
+/// By which attribute order LeastFit and BestFit compare nodes. The other policies do not compare
+/// coordinates, and it has no effect there.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub enum OrderChoice {
+    /// The first of those configured.
+    #[default]
+    Default,
+    /// One of those configured, by its place among them, from 0 on.
+    Configured(u8),
+    /// The first of those configured that begins with the request's dominant resource: of which it
+    /// asks the largest share of what the shard has in all. The first of all if none does.
+    Dominant,
+}
+
 /// One placement to decide.
 ///
 /// Cloning is cheap: what is large is shared.
@@ -31,6 +45,8 @@ pub struct PlacementRequest {
     pub demand: Demand,
     /// Which of the fitting nodes.
     pub policy: Policy,
+    /// By which attribute order, where the policy has one.
+    pub order: OrderChoice,
     /// Terms that the node's labels must satisfy.
     pub selector: Option<Arc<Selector>>,
     /// Only these nodes, if given; sorted, each once.
@@ -46,7 +62,8 @@ impl PlacementRequest {
     #[must_use]
     pub fn new(demand: Demand, policy: Policy) -> Self {
         let (selector, candidates, preferences) = (None, None, None);
-        Self { demand, policy, selector, candidates, explain: Explain::default(), preferences }
+        let order = OrderChoice::Default;
+        Self { demand, policy, order, selector, candidates, explain: Explain::default(), preferences }
     }
 
     /// The selectors that stand in for its own, in order.

@@ -20,7 +20,7 @@ use super::RoutingTable;
 use super::WokenBox;
 use super::wait::{WaitEnd, WaitRequest, Waits};
 use crate::ids::{AllocationId, PartitionId, ShardId};
-use crate::index::{Coordinate, Geometry, ResourceVector};
+use crate::index::{Coordinate, Geometry};
 use crate::limits::{PORT_IN_FLIGHT_MAX, REFUSAL_RETRIES_MAX, SHARDS_MAX};
 use crate::registrar::Catalog;
 use crate::request::PlacementRequest;
@@ -264,6 +264,12 @@ impl Port {
         &mut self.pending
     }
 
+    /// How many attribute orders a request may choose from.
+    #[must_use]
+    pub fn order_count(&self) -> usize {
+        self.geometry.order_count()
+    }
+
     pub(super) fn geometry(&self) -> &Geometry {
         &self.geometry
     }
@@ -333,7 +339,7 @@ impl Port {
             request = first.request();
             sweep = Some(Box::new(first));
         }
-        let lower = self.geometry.coordinate(&ResourceVector::asked(&request.demand));
+        let lower = self.geometry.coordinate(&self.geometry.asked(&request.demand));
         let mut placing = Placing { sweep, ..Placing::new(request, lower) };
         let shard = self.choose(&placing).expect("no shard was asked yet");
         placing.asked.insert(shard);

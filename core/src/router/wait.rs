@@ -12,7 +12,6 @@ use std::collections::VecDeque;
 
 use super::port::{Pending, Placing, Port, PortReply, ShardSet, Tag, merged};
 use crate::ids::ShardId;
-use crate::index::ResourceVector;
 use crate::limits::{PORT_WAITING_MAX, WAIT_IN_FLIGHT_MAX};
 use crate::map::FixedMap;
 use crate::request::PlacementRequest;
@@ -109,7 +108,7 @@ impl Port {
     pub(super) fn submit_wait(&mut self, tag: Tag, wait: WaitRequest, now: Time) {
         self.waits.last += 1;
         let number = self.waits.last;
-        let lower = self.geometry().coordinate(&ResourceVector::asked(&wait.request.demand));
+        let lower = self.geometry().coordinate(&self.geometry().asked(&wait.request.demand));
         let entry = Wait {
             tag,
             priority: wait.priority,

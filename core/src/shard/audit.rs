@@ -175,6 +175,10 @@ impl Shard {
         let mut hasher = StateHasher::new("shard");
         hasher.number(state.policy.next_fit.0);
         hasher.number(state.policy.rng.state());
+        if let Some(granularity) = &state.granularity {
+            granularity.thetas.iter().for_each(|&theta| hasher.amount(theta));
+            hasher.number(granularity.changes);
+        }
         for &(_, hash) in &partitions {
             hasher.state(hash);
         }

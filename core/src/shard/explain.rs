@@ -9,7 +9,7 @@ use super::refusal::{Check, Refusal, Shortage};
 use super::selectors::SelectorSets;
 use super::table::Room;
 use super::{Shard, Slot};
-use crate::index::{Candidates, ResourceVector, Visits};
+use crate::index::{Candidates, Visits};
 use crate::limits::EXPLAIN_NODES_MAX;
 use crate::node::NodeState;
 use crate::request::{Explain, PlacementRequest, Rank};
@@ -211,7 +211,7 @@ impl Shard {
 
     /// Whether some registered node has the capacity, the labels and no taint against it.
     fn feasible(&mut self, request: &PlacementRequest, scope: Scope) -> bool {
-        let asked = ResourceVector::asked(&request.demand);
+        let asked = self.capacities.geometry().asked(&request.demand);
         let named = self.named(request);
         let (nodes, selectors, rankings) = (&self.nodes, &self.selectors, &self.rankings);
         let mut any = |candidates: Candidates<'_>| {

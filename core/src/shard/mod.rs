@@ -17,6 +17,8 @@ pub use command::{
 mod custom;
 mod explain;
 mod fragmented;
+mod granularity;
+pub use granularity::GranularityState;
 mod health;
 mod hybrid;
 mod hybrid_order;
@@ -25,6 +27,7 @@ mod ledger;
 mod life;
 mod memory;
 mod named;
+mod order;
 mod ranked;
 mod rankings;
 mod refusal;
@@ -42,14 +45,13 @@ use std::sync::Arc;
 
 use crate::fragmentation::Fragmentation;
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
-use crate::index::{
-    Candidates, DistBuckets, Geometry, Marks, PolicyState, ResourceVector, Shape, Slot, Visits,
-};
+use crate::index::{Candidates, DistBuckets, Geometry, Marks, PolicyState, Shape, Slot, Visits};
 use crate::node::{NodeRegistration, NodeSpec, NodeState, Selector};
 use crate::request::PlacementRequest;
 use crate::rng::Rng;
 use crate::time::Time;
 use adoption::ExternalIds;
+use granularity::Granularity;
 use hybrid_order::HybridOrder;
 use ledger::{Allocation, Ledger};
 use ranked::Scope;
@@ -83,7 +85,7 @@ pub struct ShardFacts {
     /// Grows with each event that could make a refused request fit: a release, a node that
     /// joins, grows or takes work again.
     pub growth: u64,
-    /// No request whose coordinate exceeds this in any dimension fits.
+    /// No request whose coordinate in the configured geometry exceeds this in any dimension fits.
     pub highest: crate::index::Coordinate,
     /// Capacity and allocations of cpu, memory and GPUs, in 1/10 000 units.
     pub load: [(i128, i128); 3],
@@ -112,6 +114,7 @@ pub struct Shard {
     growth: u64,
     visits: Visits,
     fragmentation: Fragmentation,
+    granularity: Option<Box<Granularity>>,
 }
 
 impl Shard {
@@ -122,7 +125,8 @@ impl Shard {
             id: config.shard,
             incarnation: config.incarnation,
             now: Time::default(),
-            nodes: NodeTable::default(),
+            nodes: NodeTable::new(Arc::clone(config.geometry.custom())),
+            granularity: Granularity::of(&config.geometry),
             index: DistBuckets::new(config.geometry.clone()),
             capacities: DistBuckets::new(config.geometry),
             ledger: Ledger::default(),
@@ -236,7 +240,7 @@ impl Shard {
         if let Some(found) = self.find_among_many(request, set) {
             return found;
         }
-        let asked = ResourceVector::asked(&request.demand);
+        let (asked, order) = (self.index.geometry().asked(&request.demand), self.order_of(request));
         let named = self.named(request);
         let (nodes, set) = (&self.nodes, set.map(|set| self.selectors.at(set)));
         let candidates = match (&named, set) {
@@ -258,7 +262,7 @@ impl Shard {
         });
         self.index.select_shape(
             shape.as_ref(),
-            0,
+            order,
             request.policy,
             &asked,
             candidates,
@@ -331,6 +335,7 @@ impl Shard {
         self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot), marks);
         self.sums.node_added(&self.nodes.cold(slot).registration.spec, state);
         self.follow_hybrid(slot);
+        self.node_resized(None, Some(slot));
         self.wake_for(slot, None);
         slot
     }
@@ -342,6 +347,7 @@ impl Shard {
     fn handle_update_node(&mut self, node: NodeId, spec: NodeSpec) -> Result<Outcome, Rejection> {
         let slot = self.slot(node)?;
         self.sums.node_leaves(&self.nodes, slot);
+        let size_before = self.size_of(slot);
         let was_tainted = !self.nodes.cold(slot).registration.spec.taints.is_empty();
         self.nodes.respecify(slot, spec);
         self.fragmentation.touch_identity(slot);
@@ -355,6 +361,7 @@ impl Shard {
         if self.nodes.state(slot) == NodeState::Ready {
             self.index.mark(slot, marks);
         }
+        self.node_resized(size_before, Some(slot));
         self.available_grew(slot);
         Ok(Outcome::NodeUpdated(node))
     }
@@ -384,7 +391,9 @@ impl Shard {
         self.rankings.node_removed(slot, &self.nodes.cold(slot).registration.spec);
         self.leave_hybrid(slot);
         let state = self.nodes.state(slot);
+        let size_before = self.size_of(slot);
         let cold = self.nodes.remove(slot);
+        self.node_resized(size_before, None);
         self.fragmentation.touch_identity(slot);
         self.sums.node_removed(&cold.registration.spec, state);
         Ok(Outcome::NodeRemoved { node, allocations_ended: allocations })
@@ -441,7 +450,12 @@ impl Shard {
     /// What the router may know without asking.
     #[must_use]
     pub fn facts(&mut self) -> ShardFacts {
-        ShardFacts { growth: self.growth, highest: self.index.highest(), load: self.sums.load() }
+        let highest = self.index.highest();
+        let highest = match &self.granularity {
+            None => highest,
+            Some(granularity) => granularity.published(self.index.geometry(), highest),
+        };
+        ShardFacts { growth: self.growth, highest, load: self.sums.load() }
     }
 
     /// What all searches so far cost.

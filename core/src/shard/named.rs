@@ -9,7 +9,7 @@ use super::Shard;
 use super::ranked::names;
 use super::selectors::SetId;
 use crate::ids::NodeId;
-use crate::index::{Candidates, ResourceVector, Slot};
+use crate::index::{Candidates, Slot};
 use crate::limits::{NAMED_WALK_MAX, RANDOM_DRAWS_MIN};
 use crate::node::NodeState;
 use crate::request::{PlacementRequest, Policy};
@@ -34,19 +34,21 @@ impl Shard {
         if matches!(candidates, Candidates::Walk(_)) {
             return None;
         }
-        let asked = ResourceVector::asked(&request.demand);
+        let (asked, order) = (self.index.geometry().asked(&request.demand), self.order_of(request));
         let mut state = self.policy_state.clone();
         let (mut left, mut given_up) = (named.len() / SEARCHED_PART, false);
+        let accept = |slot| {
+            // Accepting whatever comes ends the search.
+            given_up = left == 0;
+            left = left.saturating_sub(1);
+            given_up
+                || nodes.fits(slot, &request.demand)
+                    && set.is_none_or(|set| set.contains(slot))
+                    && names(request, nodes, slot)
+        };
+        let (policy, visits) = (request.policy, &mut self.visits);
         let found =
-            self.index.select(request.policy, &asked, candidates, &mut state, &mut self.visits, |slot| {
-                // Accepting whatever comes ends the search.
-                given_up = left == 0;
-                left = left.saturating_sub(1);
-                given_up
-                    || nodes.fits(slot, &request.demand)
-                        && set.is_none_or(|set| set.contains(slot))
-                        && names(request, nodes, slot)
-            });
+            self.index.select_shape(None, order, policy, &asked, candidates, &mut state, visits, accept);
         if given_up {
             return None;
         }

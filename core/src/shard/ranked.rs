@@ -8,7 +8,7 @@ use super::selectors::SetId;
 use super::table::NodeTable;
 use super::{Shard, Slot};
 use crate::ids::Ordinal;
-use crate::index::{Candidates, ResourceVector};
+use crate::index::Candidates;
 use crate::node::NodeState;
 use crate::request::{PlacementRequest, Policy};
 
@@ -39,7 +39,7 @@ impl Shard {
     fn find_by_rank(&mut self, request: &PlacementRequest, id: RankingId) -> Option<Slot> {
         let named = self.named(request);
         let preferred = self.preferred_slots(request);
-        let hybrid = request.policy == Policy::Hybrid;
+        let (hybrid, order) = (request.policy == Policy::Hybrid, self.order_of(request));
         if hybrid {
             self.build_hybrid();
         }
@@ -80,8 +80,9 @@ impl Shard {
                     }
                 }
                 _ => {
-                    let asked = ResourceVector::asked(&request.demand);
-                    self.index.select(request.policy, &asked, candidates, state, visits, fits)
+                    let asked = self.index.geometry().asked(&request.demand);
+                    let (index, policy) = (&mut self.index, request.policy);
+                    index.select_shape(None, order, policy, &asked, candidates, state, visits, fits)
                 }
             };
             if found.is_some() {

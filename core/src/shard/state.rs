@@ -35,7 +35,7 @@ impl Shard {
             partition.nodes.sort_unstable_by_key(|node| node.registration.id);
             partition.allocations.sort_unstable_by_key(|allocation| allocation.id);
         }
-        ShardState { partitions, policy: self.policy_state.clone() }
+        ShardState { partitions, policy: self.policy_state.clone(), granularity: self.granularity_state() }
     }
 
     /// Takes over partitions as an earlier start of the store left them.

@@ -88,6 +88,16 @@ impl Sums {
         }
     }
 
+    /// What all nodes have of `kind`, in 1/10 000.
+    pub(super) fn total(&self, kind: ResourceKind) -> i128 {
+        match kind {
+            ResourceKind::Cpu => self.cpu.total,
+            ResourceKind::Memory => self.memory.total,
+            ResourceKind::Gpu => self.gpu.total,
+            ResourceKind::Custom(id) => self.custom.get(id.index()).map_or(0, |(_, sum)| sum.total),
+        }
+    }
+
     pub(super) fn node_added(&mut self, spec: &NodeSpec, state: NodeState) {
         self.capacity(spec, 1);
         *self.nodes_in(state) += 1;

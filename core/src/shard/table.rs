@@ -121,9 +121,16 @@ pub(super) struct NodeTable {
     cold: Vec<Option<ColdNode>>,
     free: Vec<Slot>,
     by_id: FixedMap<NodeId, Slot>,
+    /// The custom kinds that are indexed.
+    indexed: Arc<[ResourceId]>,
 }
 
 impl NodeTable {
+    /// An empty table of whose nodes these custom kinds are indexed.
+    pub(super) fn new(indexed: Arc<[ResourceId]>) -> Self {
+        Self { indexed, ..Self::default() }
+    }
+
     /// Puts a node in, wholly free.
     pub(super) fn insert(&mut self, registration: NodeRegistration) -> Slot {
         let hot = HotNode {
@@ -258,15 +265,35 @@ impl NodeTable {
     }
 
     /// What the index knows of a node.
+    #[inline]
     pub(super) fn available(&self, slot: Slot) -> ResourceVector {
         let &Room { cpu, memory, whole_gpus, largest_gpu_part, .. } = self.room(slot);
-        ResourceVector { cpu, memory, whole_gpus, largest_gpu_part }
+        let vector = ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() };
+        if self.indexed.is_empty() { vector } else { self.with_custom(slot, vector) }
+    }
+
+    /// The same with what is available of the indexed custom kinds.
+    #[cold]
+    fn with_custom(&self, slot: Slot, mut vector: ResourceVector) -> ResourceVector {
+        for (place, &id) in vector.custom.iter_mut().zip(self.indexed.iter()) {
+            *place = self.custom_room(slot, id, Amount::whole(1));
+            if place.is_zero() && id.is_unit_instance() {
+                // No unit is wholly free: the largest free part.
+                *place = self.custom_room(slot, id, Amount::ZERO);
+            }
+        }
+        vector
     }
 
     /// What the node could have available if nothing ran there.
     pub(super) fn capacity(&self, slot: Slot) -> ResourceVector {
         let spec = &self.cold(slot).registration.spec;
-        ResourceVector::available(spec.cpu, spec.memory, &GpuBooks::with_devices(spec.gpus))
+        let gpus = GpuBooks::with_devices(spec.gpus);
+        let mut vector = ResourceVector::available(spec.cpu, spec.memory, &gpus);
+        for (place, &id) in vector.custom.iter_mut().zip(self.indexed.iter()) {
+            *place = spec.custom_total(id);
+        }
+        vector
     }
 
     /// Whether the node has all that `demand` takes available now: the one feasibility check
@@ -299,14 +326,10 @@ impl NodeTable {
             GpuRequest::Fraction(_) => spec.gpus >= 1,
             GpuRequest::Whole(count) => spec.gpus >= count,
         };
-        let custom_total = |id| {
-            let totals = spec.custom.as_deref().unwrap_or(&[]);
-            totals.binary_search_by_key(&id, |&(id, _)| id).map_or(Amount::ZERO, |at| totals[at].1)
-        };
         demand.cpu <= spec.cpu
             && demand.memory <= spec.memory
             && gpus
-            && demand.custom().iter().all(|&(id, amount)| amount <= custom_total(id))
+            && demand.custom().iter().all(|&(id, amount)| amount <= spec.custom_total(id))
     }
 
     /// Takes `demand` from a node that fits it; the GPU instances and the units taken.

@@ -27,7 +27,7 @@ use crate::limits::WOKEN_PER_EVENT_MAX;
 use crate::map::FixedMap;
 use crate::memory;
 use crate::planted::{PlantedBug, is_planted};
-use crate::request::{Explain, PlacementRequest, Policy};
+use crate::request::{Explain, OrderChoice, PlacementRequest, Policy};
 use crate::resource::{Amount, Demand, GpuBooks};
 use crate::shard::custom::CustomBook;
 use crate::time::Time;
@@ -82,7 +82,8 @@ pub(super) struct Waiting {
 
 /// What a request asks of a node: two that differ only otherwise are one shape.
 fn shape_of(request: &PlacementRequest) -> PlacementRequest {
-    PlacementRequest { policy: Policy::default(), explain: Explain::default(), ..request.clone() }
+    let (policy, order, explain) = (Policy::default(), OrderChoice::default(), Explain::default());
+    PlacementRequest { policy, order, explain, ..request.clone() }
 }
 
 fn shape_hash(request: &PlacementRequest) -> u64 {
@@ -215,7 +216,7 @@ fn names(nodes: &NodeTable, slot: Slot, request: &PlacementRequest) -> bool {
 
 /// A node that could hold the request if nothing else ran there.
 fn home_of(nodes: &NodeTable, capacities: &mut DistBuckets, request: &PlacementRequest) -> Option<Slot> {
-    let vector = ResourceVector::asked(&request.demand);
+    let vector = capacities.geometry().asked(&request.demand);
     let mut home = None;
     capacities.any(&vector, Candidates::All, &mut Visits::default(), |slot| {
         let found = nodes.could_fit(slot, &request.demand) && names(nodes, slot, request);

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
-use wharf_core::index::{Dimension, Geometry, ResourceVector, Slot};
+use wharf_core::index::{ResourceVector, Slot};
 use wharf_core::request::Policy;
 
-use super::{Choice, Fitting, choose, coordinate};
+use super::{Choice, Fitting, Space, choose};
 
 #[derive(Clone, Debug)]
 struct Standing {
@@ -17,7 +17,7 @@ struct Standing {
 /// What [`DistBuckets`](wharf_core::index::DistBuckets) must answer.
 #[derive(Clone, Debug)]
 pub struct LinearIndex {
-    dimensions: Vec<(Dimension, i64)>,
+    space: Space,
     /// In order of registration.
     nodes: Vec<Standing>,
     /// The ordinal of NextFit's last choice.
@@ -30,13 +30,26 @@ pub(crate) fn covers(available: &ResourceVector, asked: &ResourceVector) -> bool
         && available.memory.units() >= asked.memory.units()
         && available.whole_gpus >= asked.whole_gpus
         && available.largest_gpu_part >= asked.largest_gpu_part
+        && available.custom.iter().zip(&asked.custom).all(|(has, asks)| has.units() >= asks.units())
 }
 
 impl LinearIndex {
-    /// An empty list over the dimensions of `geometry`.
+    /// An empty list over `space`.
     #[must_use]
-    pub fn new(geometry: &Geometry) -> Self {
-        Self { dimensions: geometry.dimensions().to_vec(), nodes: Vec::new(), cursor: 0 }
+    pub fn new(space: Space) -> Self {
+        Self { space, nodes: Vec::new(), cursor: 0 }
+    }
+
+    /// Exchanges the space for one that differs in granularity.
+    pub fn regrain(&mut self, space: Space) {
+        self.space = space;
+    }
+
+    /// What a node has.
+    #[must_use]
+    pub fn available(&self, slot: Slot) -> ResourceVector {
+        let node = self.nodes.iter().find(|node| node.slot == slot);
+        node.expect("the node stands in the list").available
     }
 
     /// Puts a node in at its place in the order of registration.
@@ -74,9 +87,11 @@ impl LinearIndex {
         self.nodes.is_empty()
     }
 
-    /// What `policy` answers among the nodes that cover `asked` and that `member` names.
+    /// What `policy` answers among the nodes that cover `asked` and that `member` names, compared
+    /// in attribute order `order`.
     pub fn select(
         &mut self,
+        order: usize,
         policy: Policy,
         asked: &ResourceVector,
         member: impl Fn(Slot) -> bool,
@@ -87,7 +102,7 @@ impl LinearIndex {
             .filter(|node| covers(&node.available, asked) && member(node.slot))
             .map(|node| Fitting {
                 ordinal: node.ordinal,
-                coordinate: coordinate(&self.dimensions, &node.available),
+                coordinate: self.space.compared(order, &node.available),
                 node: node.slot,
             })
             .collect();
@@ -109,19 +124,19 @@ impl LinearIndex {
     /// Where every node stands.
     #[must_use]
     pub fn coordinates(&self) -> Vec<(Slot, Vec<i64>)> {
-        self.nodes.iter().map(|node| (node.slot, coordinate(&self.dimensions, &node.available))).collect()
+        self.nodes.iter().map(|node| (node.slot, self.space.coordinate(&node.available))).collect()
     }
 
     /// The coordinate of a request.
     #[must_use]
     pub fn asked(&self, asked: &ResourceVector) -> Vec<i64> {
-        coordinate(&self.dimensions, asked)
+        self.space.coordinate(asked)
     }
 
     /// The largest coordinate per dimension over all nodes.
     #[must_use]
     pub fn highest(&self) -> Vec<i64> {
-        let mut highest = vec![0; self.dimensions.len()];
+        let mut highest = vec![0; self.space.dimensions().len()];
         for (_, coordinate) in self.coordinates() {
             for (high, step) in highest.iter_mut().zip(coordinate) {
                 *high = step.max(*high);

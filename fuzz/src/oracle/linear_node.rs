@@ -185,15 +185,36 @@ impl LinearNode {
         largest
     }
 
-    /// What the index is told of this node.
-    pub(super) fn available(&self) -> ResourceVector {
+    /// What the index is told of this node, where these custom kinds are indexed.
+    pub(super) fn available(&self, indexed: &[ResourceId]) -> ResourceVector {
         let amount = |units| Amount::try_from_units(units).expect("no more than the capacity");
-        ResourceVector {
+        let mut vector = ResourceVector {
             cpu: amount(self.cpu_free()),
             memory: amount(self.memory_free()),
             whole_gpus: self.whole_free() as u16,
             largest_gpu_part: self.largest_free() as u16,
+            ..ResourceVector::default()
+        };
+        for (number, &id) in indexed.iter().enumerate() {
+            vector.custom[number] = amount(if id.is_unit_instance() {
+                let parts = (0..UNITS).map(|unit| self.unit_free(id, unit));
+                let whole = parts.clone().filter(|&part| part == DEVICE).count() as i64;
+                if whole > 0 { whole * DEVICE } else { parts.max().unwrap_or(0) }
+            } else {
+                self.custom_free(id)
+            });
         }
+        vector
+    }
+
+    /// What it would be told if nothing ran here and all were well.
+    pub(super) fn size(&self, indexed: &[ResourceId]) -> ResourceVector {
+        let mut vector = Self::new(self.registration.clone()).available(indexed);
+        for (number, &id) in indexed.iter().enumerate() {
+            let total = custom_total(&self.registration.spec, id);
+            vector.custom[number] = Amount::try_from_units(total).expect("as it was given");
+        }
+        vector
     }
 
     /// Everything that `demand` asks and the node has too little of.

@@ -4,8 +4,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wharf_core::fragmentation::TypicalShapes;
-use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId};
-use wharf_core::index::{Dimension, Geometry};
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId, ResourceId};
+use wharf_core::index::Geometry;
 use wharf_core::node::{AgentReport, DEVICE_GONE, LifeEvent, NodeRegistration, NodeSpec, NodeState};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, UnitAssignments};
@@ -15,9 +15,10 @@ use wharf_core::shard::{
 };
 
 use super::fragmentation::{FragmentationScan, Price};
+use super::linear_granularity::Automatic;
 use super::linear_node::{Lack, LinearNode};
 use super::linear_preferences::{choose_by_class, first_preferred, hybrid, selected, tainted};
-use super::{Choice, Fitting, choose, coordinate};
+use super::{Choice, Fitting, Space, choose};
 
 #[derive(Clone, Debug)]
 pub(super) struct Held {
@@ -30,7 +31,10 @@ pub(super) struct Held {
 
 /// What a [`Shard`](wharf_core::shard::Shard) must answer.
 pub struct LinearShard {
-    dimensions: Vec<(Dimension, i64)>,
+    pub(super) space: Space,
+    /// The custom kinds that are indexed.
+    pub(super) indexed: Vec<ResourceId>,
+    pub(super) automatic: Automatic,
     pub(super) incarnation: Incarnation,
     /// In order of registration.
     pub(super) nodes: Vec<LinearNode>,
@@ -63,7 +67,9 @@ impl LinearShard {
     #[must_use]
     pub fn new(geometry: &Geometry, incarnation: Incarnation) -> Self {
         Self {
-            dimensions: geometry.dimensions().to_vec(),
+            space: Space::new(geometry),
+            indexed: geometry.custom().to_vec(),
+            automatic: Automatic::new(geometry),
             incarnation,
             nodes: Vec::new(),
             allocations: BTreeMap::new(),
@@ -80,6 +86,11 @@ impl LinearShard {
             hybrid: HybridSettings::default(),
             rng: None,
         }
+    }
+
+    /// Gives what else there is of the geometry: attribute orders, weights.
+    pub fn set_space(&mut self, space: Space) {
+        self.space = space;
     }
 
     /// Gives the typical requests of the fragmentation-aware policies; learnt if none are given.
@@ -131,12 +142,13 @@ impl LinearShard {
     /// Carries out a placement. `answer` decides where the policy leaves a choice, if it names
     /// one of the nodes that the policy allows; the first of them otherwise.
     pub fn place(&mut self, request: &PlacementRequest, answer: Option<NodeId>) -> Option<Placement> {
+        let order = self.order_of(request);
         let fitting: Vec<Fitting<usize>> = self
             .fitting_places(request)
             .into_iter()
             .map(|at| Fitting {
                 ordinal: self.nodes[at].registration.ordinal.0,
-                coordinate: coordinate(&self.dimensions, &self.nodes[at].available()),
+                coordinate: self.space.compared(order, &self.nodes[at].available(&self.indexed)),
                 node: at,
             })
             .collect();
@@ -258,6 +270,7 @@ impl LinearShard {
     fn compare_add(&mut self, registration: &NodeRegistration, outcome: &Outcome) -> Result<(), String> {
         self.nodes.push(LinearNode::new(registration.clone()));
         self.nodes.sort_by_key(|node| node.registration.ordinal);
+        self.node_resized();
         if registration.agent.is_none() {
             self.settled_growth = None;
         }
@@ -358,6 +371,7 @@ impl LinearShard {
         };
         node.update(spec.clone());
         self.settled_growth = None;
+        self.node_resized();
         true
     }
 
@@ -399,6 +413,7 @@ impl LinearShard {
         node.registration.agent = facts;
         if updated {
             self.settled_growth = None;
+            self.node_resized();
         }
         self.set_health(id, &unhealthy);
     }
@@ -441,6 +456,7 @@ impl LinearShard {
             self.release(allocation);
         }
         self.nodes.retain(|node| node.registration.id != id);
+        self.node_resized();
         match outcome {
             Outcome::NodeRemoved { node, allocations_ended }
                 if (*node, *allocations_ended) == (id, allocations) =>

@@ -100,6 +100,7 @@ impl LinearShard {
         if state.policy.next_fit.0 != self.cursor {
             return differs(state.policy.next_fit, self.cursor);
         }
+        self.compare_granularity(state)?;
         let nodes: usize = state.partitions.iter().map(|partition| partition.nodes.len()).sum();
         if nodes != self.nodes.len() {
             return differs(nodes, self.nodes.len());

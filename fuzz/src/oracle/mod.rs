@@ -8,11 +8,12 @@
 mod choice;
 pub use choice::{Choice, Fitting, choose};
 mod coordinate;
-pub use coordinate::coordinate;
+pub use coordinate::Space;
 /// The definition is also what `wharf-bench` times as the scan; it is one file, so that cargo-fuzz
 /// need not build that crate.
 #[path = "../../../bench-harness/src/target/fragmentation.rs"]
 pub mod fragmentation;
+mod linear_granularity;
 mod linear_index;
 pub use linear_index::LinearIndex;
 mod linear_books;

@@ -93,6 +93,10 @@ pub struct Toleration {
     pub effect: u8,
 }
 
+/// The attribute order that begins with the resource of which the request asks the largest share
+/// of what the shard has in all.
+pub const ORDER_DOMINANT: u8 = 255;
+
 /// One placement. Every field is there from version 1; those marked *not served yet* are
 /// refused with `not_supported_yet` unless they have their default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -108,7 +112,9 @@ pub struct PlaceRequest {
     pub custom: Vec<NamedAmount>,
     /// `POLICY_*`.
     pub policy: u8,
-    /// Which attribute order: 0 the configured one; others not served yet.
+    /// By which attribute order LeastFit and BestFit compare nodes: 0 the server's first, 1 and
+    /// up the one of that number in its setting `attribute_orders`, [`ORDER_DOMINANT`] the one that
+    /// begins with the request's dominant resource. Without effect under the other policies.
     pub attribute_order: u8,
     /// Who asks (not served yet).
     #[serde(deserialize_with = "bounded::name::<_, field::Tenant>")]

@@ -67,8 +67,9 @@ impl Default for Settings {
 
 impl Settings {
     /// What a placement gets where it asks for nothing else.
-    fn placement_defaults(&self) -> PlacementDefaults {
-        PlacementDefaults { policy: self.default_policy, avoid_gpu: self.avoid_gpu_nodes }
+    fn placement_defaults(&self, port: &wharf_core::router::Port) -> PlacementDefaults {
+        let orders = u8::try_from(port.order_count()).expect("few attribute orders are kept");
+        PlacementDefaults { policy: self.default_policy, avoid_gpu: self.avoid_gpu_nodes, orders }
     }
 }
 

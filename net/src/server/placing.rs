@@ -45,10 +45,10 @@ pub(super) async fn handle_place(
     request: PlaceRequestV2,
     now: Time,
 ) {
-    let defaults = io.shared.settings.load().placement_defaults();
     let PlaceRequestV2 { request: asked, .. } = &request;
     let waits = (asked.mode == MODE_WAIT_UNTIL)
         .then_some(wait::Waits { priority: asked.priority, deadline: asked.deadline });
+    let defaults = io.shared.settings.load().placement_defaults(&io.port.borrow());
     let learnt = if waits.is_some() { learn(io, &request, defaults).await } else { Ok(()) };
     let request = learnt.and_then(|()| {
         let mut port = io.port.borrow_mut();
@@ -98,11 +98,11 @@ pub(super) async fn handle_place_batch(
     now: Time,
 ) {
     debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
-    let defaults = io.shared.settings.load().placement_defaults();
     let mut replies = Vec::with_capacity(requests.len());
     let mut valid = Vec::with_capacity(requests.len());
     {
         let mut port = io.port.borrow_mut();
+        let defaults = io.shared.settings.load().placement_defaults(&port);
         let catalog = port.catalog();
         for (part, request) in requests.into_iter().enumerate() {
             if request.request.mode == MODE_WAIT_UNTIL {

@@ -9,8 +9,8 @@ use wharf_net::client::{Client, ClientError};
 use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
     AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, MODE_WAIT_UNTIL,
-    POLICY_DEFAULT, PlacePreferences, PlaceReplyV2, PlaceRequest, PlaceRequestV2, ReleaseBatch,
-    ReleaseRequest, StatusRequest,
+    ORDER_DOMINANT, POLICY_DEFAULT, PlacePreferences, PlaceReplyV2, PlaceRequest, PlaceRequestV2,
+    ReleaseBatch, ReleaseRequest, StatusRequest,
 };
 
 use super::connect::ConnectArgs;
@@ -25,6 +25,11 @@ pub(super) struct PlaceArgs {
     /// spread or least-stranded; the server's if not given.
     #[arg(long)]
     policy: Option<Policy>,
+    /// By which attribute order least-fit and best-fit compare nodes: `default`, a number from 1
+    /// on into the server's setting `attribute_orders`, or `dominant`: the one that begins with the
+    /// resource of which the request asks the largest share.
+    #[arg(long, value_name = "N", value_parser = attribute_order, default_value = "default")]
+    attribute_order: u8,
     /// A condition on labels: KEY=VALUE, KEY=ONE|OTHER, KEY!=VALUE, `KEY in (ONE,OTHER)`,
     /// `KEY notin (…)`, `KEY>NUMBER`, `KEY<NUMBER`, KEY (is there) or !KEY (is not there); may be
     /// given several times, and all must hold.
@@ -86,6 +91,19 @@ fn node_id(text: &str) -> Result<u64, String> {
         .map_err(|_| format!("`{text}` is no node id: give one such as n7, as `wharf node list` prints it"))
 }
 
+/// The number of an attribute order on the wire.
+fn attribute_order(text: &str) -> Result<u8, String> {
+    match text {
+        "default" => Ok(0),
+        "dominant" => Ok(ORDER_DOMINANT),
+        number => number.parse().ok().filter(|number| (1..ORDER_DOMINANT).contains(number)).ok_or_else(|| {
+            format!(
+                "`{text}` is no attribute order: give default, dominant, or a number of the server's `attribute_orders`, from 1 on"
+            )
+        }),
+    }
+}
+
 /// A time such as 500ms, 30s, 5m or 1h.
 fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is no time: give one such as 500ms, 30s, 5m or 1h");
@@ -143,6 +161,7 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
         gpu: args.demand.gpu.units(),
         custom: args.demand.custom()?,
         policy: args.policy.map_or(POLICY_DEFAULT, policy_number),
+        attribute_order: args.attribute_order,
         selectors: args
             .selectors
             .iter()
@@ -213,6 +232,16 @@ pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn attribute_orders_are_numbers_or_dominant() {
+        for (text, number) in [("default", 0), ("dominant", 255), ("1", 1), ("254", 254)] {
+            assert_eq!(attribute_order(text), Ok(number));
+        }
+        for broken in ["0", "255", "memory", "-1"] {
+            assert!(attribute_order(broken).unwrap_err().contains(broken));
+        }
+    }
 
     #[test]
     fn times_have_a_unit() {

@@ -2,15 +2,17 @@
 //! flags, each above the one before. Read in two steps: [`Raw`] is what was written, [`Config`]
 //! what was checked.
 
+mod index;
+pub use index::IndexSettings;
 mod raw;
-pub use raw::{GranularityRaw, HybridRaw, Overrides, Raw};
+pub use raw::{GranularityRaw, HybridRaw, Overrides, Raw, WeightsRaw};
 
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use wharf_core::fragmentation::TypicalShapes;
-use wharf_core::index::{Dimension, Geometry};
+use wharf_core::index::Geometry;
 use wharf_core::limits::{PARTITIONS_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, SHARDS_MAX};
 use wharf_core::request::Policy;
 use wharf_core::resource::Amount;
@@ -43,6 +45,8 @@ pub struct Config {
     pub node_lost_after: u64,
     /// Dimensions and granularity of the index.
     pub geometry: Geometry,
+    /// The same as it was written.
+    pub index: IndexSettings,
     /// Typical requests of the fragmentation-aware policies; learnt from what arrives if none.
     pub typical_shapes: Option<Arc<TypicalShapes>>,
     /// What the hybrid policy is told.
@@ -173,6 +177,13 @@ impl Config {
                 return Err(value("tls_certificate", "it is missing beside tls_key: give both or neither"));
             }
         };
+        let index = IndexSettings {
+            attribute_orders: raw.attribute_orders,
+            indexed_resources: raw.indexed_resources,
+            coordinates: raw.coordinates,
+            weights: raw.weights,
+            granularity: raw.granularity,
+        };
         let policy = raw.policy.parse::<Policy>().map_err(|error| value("policy", error.to_string()))?;
         Ok(Self {
             listen: address("listen", &raw.listen)?,
@@ -188,7 +199,8 @@ impl Config {
             topology_label: raw.topology_label,
             seed: raw.seed,
             node_lost_after: lost_after(&raw.node_lost_after)?,
-            geometry: geometry(&raw.granularity)?,
+            geometry: index.geometry()?,
+            index,
             typical_shapes: raw.typical_pods.as_deref().map(typical_shapes).transpose()?,
             hybrid: hybrid(&raw.hybrid)?,
             unit_instances: unit_instances(raw.unit_instance_resources)?,
@@ -216,7 +228,11 @@ impl Config {
             ("topology_label", self.topology_label != other.topology_label),
             ("seed", self.seed != other.seed),
             ("node_lost_after", self.node_lost_after != other.node_lost_after),
-            ("granularity", self.geometry != other.geometry),
+            ("attribute_orders", self.index.attribute_orders != other.index.attribute_orders),
+            ("indexed_resources", self.index.indexed_resources != other.index.indexed_resources),
+            ("coordinates", self.index.coordinates != other.index.coordinates),
+            ("weights", self.index.weights != other.index.weights),
+            ("granularity", self.index.granularity != other.index.granularity),
             ("typical_pods", self.typical_shapes != other.typical_shapes),
             ("hybrid", self.hybrid != other.hybrid),
             ("unit_instance_resources", self.unit_instances != other.unit_instances),
@@ -246,17 +262,6 @@ fn unit_instances(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
             .map_err(|fault| value("unit_instance_resources", format!("`{name}`: {}", fault.message)))?;
     }
     Ok(names)
-}
-
-fn geometry(raw: &GranularityRaw) -> Result<Geometry, ConfigError> {
-    let amount = |key, text: &str| text.parse::<Amount>().map_err(|error| value(key, error.to_string()));
-    let dimensions = vec![
-        (Dimension::Cpu, amount("granularity.cpu", &raw.cpu)?.units()),
-        (Dimension::Memory, amount("granularity.memory", &raw.memory)?.units()),
-        (Dimension::WholeGpus, 1),
-        (Dimension::LargestGpuPart, amount("granularity.gpu_part", &raw.gpu_part)?.units()),
-    ];
-    Geometry::new(dimensions).map_err(|error| value("granularity", error.to_string()))
 }
 
 fn typical_shapes(path: &Path) -> Result<Arc<TypicalShapes>, ConfigError> {
@@ -318,7 +323,7 @@ mod tests {
             (|raw| raw.policy = "worst-fit".into(), "`policy`"),
             (|raw| raw.hybrid.threshold = "1.1".into(), "`hybrid.threshold`"),
             (|raw| raw.hybrid.top_k = "-1".into(), "`hybrid.top_k`"),
-            (|raw| raw.granularity.cpu = "0".into(), "`granularity`"),
+            (|raw| raw.granularity.cpu = "0".into(), "`granularity.cpu`"),
             (|raw| raw.granularity.memory = "-1".into(), "`granularity.memory`"),
             (|raw| raw.tls_key = Some("key.pem".into()), "`tls_certificate`"),
             (|raw| raw.topology_label = String::new(), "`topology_label`"),

@@ -1,5 +1,6 @@
 //! Settings as they are written, and where they are read from.
 
+use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
@@ -52,6 +53,17 @@ pub struct Raw {
     pub avoid_gpu_nodes: bool,
     /// The hybrid policy.
     pub hybrid: HybridRaw,
+    /// Orders in which least-fit and best-fit compare dimensions, the first for requests that name
+    /// none. In the environment with commas between names and semicolons between orders.
+    #[serde(deserialize_with = "lists")]
+    pub attribute_orders: Vec<Vec<String>>,
+    /// Custom kinds that are dimensions of the index.
+    #[serde(deserialize_with = "names")]
+    pub indexed_resources: Vec<String>,
+    /// The coordinate function.
+    pub coordinates: String,
+    /// What the dimensions count in a weighted sum.
+    pub weights: WeightsRaw,
     /// Granularity of the index.
     pub granularity: GranularityRaw,
 }
@@ -88,7 +100,49 @@ fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
     })
 }
 
-/// θ per dimension, in the dimension's unit.
+/// Lists of names, or a text with semicolons between lists and commas between names.
+fn lists<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<String>>, D::Error> {
+    #[derive(Deserialize)]
+    #[serde(
+        untagged,
+        expecting = "expected a list of lists of names, or a text as in `cpu,memory;memory,cpu`"
+    )]
+    enum Lists {
+        Lists(Vec<Vec<String>>),
+        Text(String),
+    }
+    let list = |text: &str| text.split(',').map(|name| name.trim().to_owned()).collect();
+    Ok(match Lists::deserialize(deserializer)? {
+        Lists::Lists(lists) => lists,
+        Lists::Text(text) if text.trim().is_empty() => Vec::new(),
+        Lists::Text(text) => text.split(';').map(list).collect(),
+    })
+}
+
+/// What a unit of each dimension counts in the weighted sum.
+#[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
+#[serde(deny_unknown_fields, default)]
+pub struct WeightsRaw {
+    /// A core.
+    pub cpu: String,
+    /// A MiB.
+    pub memory: String,
+    /// A wholly free GPU.
+    pub gpu: String,
+    /// The largest free part of a GPU, as a whole one.
+    pub gpu_part: String,
+    /// A unit of an indexed custom kind.
+    pub resources: BTreeMap<String, String>,
+}
+
+impl Default for WeightsRaw {
+    fn default() -> Self {
+        let none = || "0".to_owned();
+        Self { cpu: none(), memory: none(), gpu: none(), gpu_part: none(), resources: BTreeMap::new() }
+    }
+}
+
+/// θ per dimension, in the dimension's unit, or `auto`.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct GranularityRaw {
@@ -98,6 +152,10 @@ pub struct GranularityRaw {
     pub memory: String,
     /// Parts of a GPU.
     pub gpu_part: String,
+    /// Of the weighted sum.
+    pub weighted: String,
+    /// Units of indexed custom kinds, by name; 1 where none is given.
+    pub resources: BTreeMap<String, String>,
 }
 
 impl Default for Raw {
@@ -122,6 +180,10 @@ impl Default for Raw {
             unit_instance_resources: Vec::new(),
             avoid_gpu_nodes: false,
             hybrid: HybridRaw::default(),
+            attribute_orders: Vec::new(),
+            indexed_resources: Vec::new(),
+            coordinates: "granular".to_owned(),
+            weights: WeightsRaw::default(),
             granularity: GranularityRaw::default(),
         }
     }
@@ -129,7 +191,13 @@ impl Default for Raw {
 
 impl Default for GranularityRaw {
     fn default() -> Self {
-        Self { cpu: "1".to_owned(), memory: "4096".to_owned(), gpu_part: "0.05".to_owned() }
+        Self {
+            cpu: "1".to_owned(),
+            memory: "4096".to_owned(),
+            gpu_part: "0.05".to_owned(),
+            weighted: "1".to_owned(),
+            resources: BTreeMap::new(),
+        }
     }
 }
 
@@ -143,7 +211,7 @@ pub struct Overrides {
 }
 
 /// Settings by their environment names, less the `WHARF_` before them.
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 31] = [
     "listen",
     "metrics_listen",
     "data_dir",
@@ -164,9 +232,17 @@ const KEYS: [&str; 23] = [
     "avoid_gpu_nodes",
     "hybrid.threshold",
     "hybrid.top_k",
+    "attribute_orders",
+    "indexed_resources",
+    "coordinates",
+    "weights.cpu",
+    "weights.memory",
+    "weights.gpu",
+    "weights.gpu_part",
     "granularity.cpu",
     "granularity.memory",
     "granularity.gpu_part",
+    "granularity.weighted",
 ];
 /// Variables of the commands that connect to a service; they are no settings of one.
 const CLIENT_VARIABLES: [&str; 5] =
@@ -267,11 +343,13 @@ mod tests {
             ("WHARF_PIN", "false"),
             ("WHARF_METRICS_LISTEN", ""),
             ("WHARF_UNIT_INSTANCE_RESOURCES", "npu, nvidia.com/mig-*"),
+            ("WHARF_ATTRIBUTE_ORDERS", "cpu, memory; memory,cpu"),
         ];
         let raw = read(&Overrides::default(), variables(&pairs).into_iter()).unwrap();
         assert_eq!((raw.seed, raw.data_dir, raw.pin), (u64::MAX, Some("007".into()), false));
         assert_eq!(raw.metrics_listen, "");
         assert_eq!(raw.unit_instance_resources, ["npu", "nvidia.com/mig-*"]);
+        assert_eq!(raw.attribute_orders, [["cpu", "memory"], ["memory", "cpu"]]);
     }
 
     #[cfg(unix)]

@@ -349,6 +349,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         shards: config.shards,
         seed: config.seed,
         geometry: config.geometry.clone(),
+        indexed_resources: config.index.indexed_resources.clone(),
         topology_label: config.topology_label.clone(),
         typical_shapes: config.typical_shapes.clone(),
         hybrid: config.hybrid,

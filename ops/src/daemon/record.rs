@@ -9,6 +9,7 @@ use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taint, Tai
 use wharf_core::resource::{
     Amount, CustomAmounts, Demand, GpuAssignment, GpuRequest, UnitAssignment, UnitAssignments,
 };
+use wharf_core::shard::GranularityState;
 use wharf_core::store::{AllocationRecord, NodeRecord};
 use wharf_net::codec::{decode_body, encode_body};
 use wharf_net::convert::{effect_number, effect_of};
@@ -122,6 +123,20 @@ pub(super) fn decode_node(id: u64, bytes: &[u8]) -> Result<NodeRecord, String> {
         version: row.version,
         unhealthy: Vec::new(),
     })
+}
+
+pub(super) fn encode_granularity(granularity: &GranularityState) -> Vec<u8> {
+    encode(&(granularity.changes, &granularity.thetas))
+}
+
+pub(super) fn decode_granularity(shard: u16, bytes: &[u8]) -> Result<GranularityState, String> {
+    let damaged = |what: String| format!("the granularity of shard {shard} is damaged: {what}");
+    let ((changes, thetas), _) =
+        decode_body::<(u64, Vec<i64>)>(bytes).map_err(|error| damaged(error.to_string()))?;
+    if let Some(theta) = thetas.iter().find(|&&theta| theta <= 0) {
+        return Err(damaged(format!("{theta} is not positive")));
+    }
+    Ok(GranularityState { thetas, changes })
 }
 
 pub(super) fn allocation_key(allocation: &AllocationRecord) -> (u32, u16, u64) {

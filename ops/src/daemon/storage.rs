@@ -25,6 +25,8 @@ const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identit
 const RESOURCES: TableDefinition<'_, u16, &str> = TableDefinition::new("resources");
 const UNIT_INSTANCES: TableDefinition<'_, u16, ()> = TableDefinition::new("unit_instances");
 const POLICIES: TableDefinition<'_, u16, (u64, u64)> = TableDefinition::new("policies");
+/// By shard, where some granularity follows the nodes.
+const GRANULARITIES: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("granularities");
 const SEQUENCES: TableDefinition<'_, u16, u64> = TableDefinition::new("sequences");
 const NODES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("nodes");
 /// Nodes that are more than ready or draining.
@@ -206,6 +208,7 @@ impl Store {
         transaction.delete_table(RESOURCES)?;
         transaction.delete_table(UNIT_INSTANCES)?;
         transaction.delete_table(POLICIES)?;
+        transaction.delete_table(GRANULARITIES)?;
         transaction.delete_table(SEQUENCES)?;
         transaction.delete_table(NODES)?;
         transaction.delete_table(LIFE)?;
@@ -227,6 +230,12 @@ impl Store {
             let mut policies = transaction.open_table(POLICIES)?;
             for (shard, policy) in (0..).zip(&state.policies) {
                 policies.insert(shard, (policy.next_fit.0, policy.rng.state()))?;
+            }
+            let mut granularities = transaction.open_table(GRANULARITIES)?;
+            for (shard, granularity) in (0..).zip(&state.granularities) {
+                if let Some(granularity) = granularity {
+                    granularities.insert(shard, record::encode_granularity(granularity).as_slice())?;
+                }
             }
             let mut sequences = transaction.open_table(SEQUENCES)?;
             let mut nodes = transaction.open_table(NODES)?;
@@ -280,6 +289,20 @@ fn read_checkpoint(
     for row in transaction.open_table(POLICIES)?.iter()? {
         let (next_fit, rng) = row?.1.value();
         state.policies.push(PolicyState { next_fit: Ordinal(next_fit), rng: Rng::new(rng) });
+    }
+    state.granularities = vec![None; state.policies.len()];
+    // A store that was written before them has no such table.
+    if transaction.list_tables()?.any(|table| table.name() == GRANULARITIES.name()) {
+        for row in transaction.open_table(GRANULARITIES)?.iter()? {
+            let (shard, bytes) = row?;
+            let Some(place) = state.granularities.get_mut(usize::from(shard.value())) else {
+                return Ok(Err(format!("shard {} has a granularity and no policy", shard.value())));
+            };
+            match record::decode_granularity(shard.value(), bytes.value()) {
+                Ok(granularity) => *place = Some(granularity),
+                Err(damage) => return Ok(Err(damage)),
+            }
+        }
     }
     let partitions = &mut state.partitions;
     for row in transaction.open_table(SEQUENCES)?.iter()? {

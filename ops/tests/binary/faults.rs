@@ -133,6 +133,10 @@ fn wrong_settings_end_with_2_and_name_the_source() {
         ("listen = \"nowhere\"\n", &["`listen`", "nowhere", "127.0.0.1:7411"]),
         ("[granularity]\ngpu = \"1\"\n", &["gpu"]),
         ("log = \"a=b=c\"\n", &["`log`", "a=b=c"]),
+        ("attribute_orders = [[\"cpu\", \"disk\"]]\n", &["`attribute_orders`", "order 1, place 2", "disk"]),
+        ("indexed_resources = [\"a\", \"b\", \"c\", \"d\", \"e\"]\n", &["`indexed_resources`", "too many"]),
+        ("coordinates = \"weighted\"\n[weights]\ncpu = \"-1\"\n", &["`weights.cpu`", "hidden"]),
+        ("[granularity]\ncpu = \"0\"\n", &["`granularity.cpu`", "`auto`"]),
         ("tls_key = \"k.pem\"\n", &["`tls_certificate`", "both or neither"]),
     ] {
         let file = site.write("broken.toml", text);

@@ -7,6 +7,7 @@ use wharf_core::node::{
 };
 use wharf_core::registrar::RemovedNode;
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
+use wharf_core::shard::GranularityState;
 use wharf_core::store::{AllocationRecord, Engine, EngineConfig, NodeRecord};
 
 use super::*;
@@ -132,6 +133,8 @@ fn rich() -> StoreState {
         PolicyState { next_fit: Ordinal(3), rng: Rng::new(99) },
         PolicyState { next_fit: Ordinal(0), rng: Rng::new(u64::MAX) },
     ];
+    let thetas = vec![2500, 81_920_000, 1, 100];
+    state.granularities = vec![None, Some(GranularityState { thetas, changes: 7 })];
     state
 }
 
@@ -158,6 +161,7 @@ fn what_is_written_is_read() {
     let mut less = StoreState { incarnation: Incarnation(2), ..rich() };
     less.partitions[3].allocations.clear();
     less.policies.pop();
+    less.granularities.pop();
     store.checkpoint(&less).unwrap();
     drop(store);
     assert_eq!(open(&directory).unwrap().1, less);

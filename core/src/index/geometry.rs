@@ -1,0 +1,141 @@
+//! What users choose of a geometry beside dimensions, steps and orders: custom kinds, weights, and
+//! granularity that follows the nodes.
+
+use std::sync::Arc;
+
+use super::coordinate::{
+    Coordinate, Dimension, Geometry, GeometryError, ResourceVector, VALUES, ceil_div, scales,
+};
+use super::weights::Weights;
+use crate::ids::ResourceId;
+use crate::limits::CUSTOM_DIMENSIONS_MAX;
+use crate::resource::{Amount, CustomAmounts, Demand};
+
+impl Geometry {
+    /// The same, where the custom dimensions are these kinds, in order of place. Without it they
+    /// are none, and their coordinates zero.
+    ///
+    /// # Errors
+    /// When there are too many.
+    pub fn with_custom(mut self, kinds: &[ResourceId]) -> Result<Self, GeometryError> {
+        if kinds.len() > CUSTOM_DIMENSIONS_MAX {
+            return Err(GeometryError::Custom(kinds.len()));
+        }
+        self.custom = kinds.into();
+        Ok(self)
+    }
+
+    /// The same, where [`Dimension::Weighted`] is the sum by `weights`.
+    #[must_use]
+    pub fn with_weights(mut self, weights: Weights) -> Self {
+        self.weights = weights;
+        self
+    }
+
+    /// The same, where the θ of these dimensions follows the nodes: what was given stands until
+    /// there are any. Only a shard lets θ follow; to an index by itself it is as given.
+    #[must_use]
+    pub fn with_automatic(mut self, dimensions: &[Dimension]) -> Self {
+        let places = (0..).zip(&self.dimensions).filter(|(_, (d, _))| dimensions.contains(d));
+        self.automatic = places.fold(0, |bits, (place, _)| bits | 1u8 << place);
+        self
+    }
+
+    /// Whether the θ of the dimension at `place` follows the nodes.
+    #[must_use]
+    pub fn is_automatic(&self, place: usize) -> bool {
+        self.automatic >> place & 1 == 1
+    }
+
+    /// Whether the θ of any dimension follows the nodes.
+    #[inline]
+    #[must_use]
+    pub fn has_automatic(&self) -> bool {
+        self.automatic != 0
+    }
+
+    /// The same with other granularities, in order of the dimensions.
+    ///
+    /// # Panics
+    /// When one is not positive, or their number is not that of the dimensions.
+    #[must_use]
+    pub(crate) fn with_thetas(&self, thetas: &[i64]) -> Self {
+        assert!(thetas.len() == self.dimensions.len() && thetas.iter().all(|&theta| theta > 0));
+        let mut other = self.clone();
+        for (dimension, &theta) in other.dimensions.iter_mut().zip(thetas) {
+            dimension.1 = theta;
+        }
+        other.scales = scales(&other.dimensions);
+        other
+    }
+
+    /// What `highest`, a bound in this geometry, is at most in `other`, which differs in
+    /// granularity alone: no vector whose coordinate here is within the bound is beyond it there.
+    #[must_use]
+    pub fn bound_in(&self, other: &Self, highest: Coordinate) -> Coordinate {
+        let mut bound = highest;
+        let scales = self.scales.iter().zip(&other.scales).take(self.dimensions.len());
+        for (c, (from, to)) in bound.0.iter_mut().zip(scales) {
+            // At the far end coordinates stand for any value.
+            if from.theta != to.theta && *c < Coordinate::HIGHEST {
+                // At most 2^15 times 2^53.
+                let most = u128::from(*c) * u128::from(from.theta);
+                let steps = most.div_ceil(u128::from(to.theta));
+                *c = steps.min(u128::from(Coordinate::HIGHEST)) as u16;
+            }
+        }
+        bound
+    }
+
+    /// The custom kinds that are indexed, by place.
+    #[must_use]
+    pub fn custom(&self) -> &Arc<[ResourceId]> {
+        &self.custom
+    }
+
+    /// What a request needs at least in every indexed dimension.
+    #[inline]
+    #[must_use]
+    pub fn asked(&self, demand: &Demand) -> ResourceVector {
+        let asked = ResourceVector::asked(demand);
+        match &demand.custom {
+            Some(amounts) if !self.custom.is_empty() => self.asked_custom(amounts, asked),
+            _ => asked,
+        }
+    }
+
+    #[cold]
+    fn asked_custom(&self, amounts: &CustomAmounts, mut asked: ResourceVector) -> ResourceVector {
+        for (place, &id) in asked.custom.iter_mut().zip(self.custom.iter()) {
+            let named = amounts.binary_search_by_key(&id, |&(id, _)| id);
+            *place = named.map_or(Amount::ZERO, |at| amounts[at].1);
+        }
+        asked
+    }
+
+    /// Per dimension the value that its θ divides.
+    #[must_use]
+    pub fn values(&self, vector: &ResourceVector) -> Vec<u64> {
+        let values = self.weighted(vector);
+        self.scales[..self.dimensions.len()].iter().map(|scale| values[usize::from(scale.value)]).collect()
+    }
+
+    fn weighted(&self, vector: &ResourceVector) -> [u64; VALUES] {
+        let mut values = vector.values();
+        values[VALUES - 1] = self.weights.sum(&values);
+        values
+    }
+
+    /// As [`coordinate`](Self::coordinate), whatever the dimensions.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn wide_coordinate(&self, vector: &ResourceVector) -> Coordinate {
+        let values = self.weighted(vector);
+        let mut coordinate = Coordinate::default();
+        for (c, scale) in coordinate.0.iter_mut().zip(&self.scales[..self.dimensions.len()]) {
+            let steps = ceil_div(values[usize::from(scale.value)], scale.theta, scale.reciprocal);
+            *c = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
+        }
+        coordinate
+    }
+}

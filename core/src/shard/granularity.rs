@@ -1,0 +1,221 @@
+//! Granularity that follows the nodes: θ from the spread of their sizes.
+//!
+//! Too fine a θ makes many buckets of one node each, too coarse a θ makes all nodes equal, so that
+//! only the exact check tells them apart. Both are slow, neither is wrong. The rule, per automatic
+//! dimension: of the nodes that have any of it, the size that nine in ten do not exceed, rounded up
+//! to a power of two, is cut into at most 256 steps (so that a node of that size has more than 50
+//! coordinates); the step is rounded up to a whole number of units that is a power of two, or below
+//! one unit to 1, 2 or 5 of a decimal place, so that usual sizes are multiples of it. A few nodes of
+//! another kind do not decide, as the largest one would.
+//!
+//! θ moves when any target differs from it by more than a factor of two and as many nodes as half
+//! of those registered have joined, changed or left since it last moved: what a move costs,
+//! O(nodes), is then paid by these. The choices of LeastFit and BestFit depend on θ, so what it is
+//! follows from the commands alone, and it is part of the durable state.
+
+use super::Shard;
+use crate::index::{Coordinate, Dimension, Geometry, Slot};
+use crate::limits::DIMENSIONS_MAX;
+use crate::resource::Amount;
+
+/// Steps that the size of nine in ten nodes is cut into, at most.
+const STEPS_MAX: u64 = 256;
+/// Sizes are counted by their bits.
+const SIZES: usize = 65;
+
+/// How far granularity has followed the nodes of a shard: part of its durable state.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GranularityState {
+    /// θ per dimension of the geometry.
+    pub thetas: Vec<i64>,
+    /// Nodes that joined, changed or left since these moved.
+    pub changes: u64,
+}
+
+/// What is counted for it.
+pub(super) struct Granularity {
+    /// As configured: what is published is bounds in this.
+    configured: Geometry,
+    /// Per dimension and bits of a size, nodes.
+    counts: [[u32; SIZES]; DIMENSIONS_MAX],
+    nodes: u64,
+    changes: u64,
+}
+
+/// A step of at least `least`, in 1/10 000 of a unit that is `unit` of them.
+fn step(least: u64, unit: u64) -> u64 {
+    if 2 * least > unit {
+        return unit * least.div_ceil(unit).next_power_of_two();
+    }
+    let mut decimal = 1;
+    loop {
+        for step in [decimal, 2 * decimal, 5 * decimal] {
+            if step >= least {
+                return step;
+            }
+        }
+        decimal *= 10;
+    }
+}
+
+impl Granularity {
+    /// What is counted for `geometry`, if any of its granularities is automatic.
+    pub(super) fn of(geometry: &Geometry) -> Option<Box<Self>> {
+        geometry.has_automatic().then(|| {
+            let counts = [[0; SIZES]; DIMENSIONS_MAX];
+            Box::new(Self { configured: geometry.clone(), counts, nodes: 0, changes: 0 })
+        })
+    }
+
+    /// Counts a node in or out, by its values per dimension.
+    fn count(&mut self, values: &[u64], joins: bool) {
+        for (counts, value) in self.counts.iter_mut().zip(values) {
+            let count = &mut counts[(u64::BITS - value.leading_zeros()) as usize];
+            *count = if joins { *count + 1 } else { *count - 1 };
+        }
+        self.nodes = if joins { self.nodes + 1 } else { self.nodes - 1 };
+    }
+
+    /// θ as the nodes now would have it; as it is where none has any.
+    fn target(&self, place: usize, dimension: Dimension) -> Option<i64> {
+        let having = &self.counts[place][1..];
+        let all: u64 = having.iter().map(|&count| u64::from(count)).sum();
+        let mut within = 0;
+        let bits = having.iter().position(|&count| {
+            within += u64::from(count);
+            within > 0 && 10 * within >= 9 * all
+        })? + 1;
+        let unit = if dimension == Dimension::WholeGpus { 1 } else { Amount::SCALE as u64 };
+        // A size is at most 2^53, so that this is at most 2^46.
+        Some(step(((1u64 << bits) / STEPS_MAX).max(1), unit) as i64)
+    }
+
+    /// The granularities to move to, if it is time.
+    fn moves(&self, geometry: &Geometry) -> Option<Vec<i64>> {
+        if 2 * self.changes < self.nodes {
+            return None;
+        }
+        let targets: Vec<(i64, i64)> = (0..)
+            .zip(geometry.dimensions())
+            .map(|(place, &(dimension, theta))| {
+                let target = geometry.is_automatic(place).then(|| self.target(place, dimension)).flatten();
+                (theta, target.unwrap_or(theta))
+            })
+            .collect();
+        let far = |&(theta, target): &(i64, i64)| target > 2 * theta || theta > 2 * target;
+        targets.iter().any(far).then(|| targets.iter().map(|&(_, target)| target).collect())
+    }
+
+    /// What is published of `highest`, a bound in the index's geometry.
+    pub(super) fn published(&self, geometry: &Geometry, highest: Coordinate) -> Coordinate {
+        geometry.bound_in(&self.configured, highest)
+    }
+}
+
+impl Shard {
+    /// A node's size, where it is counted.
+    pub(super) fn size_of(&self, slot: Slot) -> Option<Vec<u64>> {
+        self.granularity.as_ref()?;
+        Some(self.index.geometry().values(&self.nodes.capacity(slot)))
+    }
+
+    /// A node joined (it had no size before), changed or left (it has no slot now).
+    pub(super) fn node_resized(&mut self, before: Option<Vec<u64>>, now: Option<Slot>) {
+        let size = now.and_then(|slot| self.size_of(slot));
+        let Some(granularity) = &mut self.granularity else { return };
+        if let Some(before) = before {
+            granularity.count(&before, false);
+        }
+        if let Some(size) = size {
+            granularity.count(&size, true);
+        }
+        granularity.changes += 1;
+        if let Some(thetas) = granularity.moves(self.index.geometry()) {
+            granularity.changes = 0;
+            self.regrain(&thetas);
+        }
+    }
+
+    fn regrain(&mut self, thetas: &[i64]) {
+        let geometry = self.index.geometry().with_thetas(thetas);
+        let nodes = &self.nodes;
+        self.index.regrain(geometry.clone(), |slot| nodes.available(slot));
+        self.capacities.regrain(geometry, |slot| nodes.capacity(slot));
+    }
+
+    /// How far granularity has followed the nodes, where any does.
+    pub(super) fn granularity_state(&self) -> Option<GranularityState> {
+        let granularity = self.granularity.as_ref()?;
+        let thetas = self.index.geometry().dimensions().iter().map(|&(_, theta)| theta).collect();
+        Some(GranularityState { thetas, changes: granularity.changes })
+    }
+
+    /// Goes on where an earlier start stopped, unless other dimensions are indexed since or none
+    /// is automatic. The partitions are taken over already.
+    pub(crate) fn resume_granularity(&mut self, state: &GranularityState) {
+        let dimensions = self.index.geometry().dimensions();
+        let Some(granularity) = &mut self.granularity else { return };
+        let same = dimensions.len() == state.thetas.len()
+            && (0..).zip(dimensions).zip(&state.thetas).all(|((place, &(_, configured)), &theta)| {
+                theta > 0 && (granularity.configured.is_automatic(place) || theta == configured)
+            });
+        if same {
+            granularity.changes = state.changes;
+            self.regrain(&state.thetas);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn steps_are_such_that_usual_sizes_are_multiples() {
+        let core = Amount::SCALE as u64;
+        for (least, expected) in [
+            (1, 1),
+            (3, 5),
+            (64, 100),
+            (4096, 5000),
+            (5001, core),
+            (core, core),
+            (core + 1, 2 * core),
+            (5 * core, 8 * core),
+        ] {
+            assert_eq!(step(least, core), expected, "at least {least}");
+        }
+        assert_eq!((step(1, 1), step(3, 1)), (1, 4));
+    }
+
+    fn counted(sizes: &[(u32, u32)]) -> Granularity {
+        let geometry = Geometry::new(vec![(Dimension::Cpu, Amount::SCALE)]).unwrap();
+        let mut granularity = Granularity::of(&geometry.with_automatic(&[Dimension::Cpu])).unwrap();
+        for &(cores, nodes) in sizes {
+            for _ in 0..nodes {
+                granularity.count(&[Amount::whole(cores).units() as u64], true);
+                granularity.changes += 1;
+            }
+        }
+        *granularity
+    }
+
+    #[test]
+    fn a_few_large_nodes_do_not_decide() {
+        let target = |sizes| counted(sizes).target(0, Dimension::Cpu);
+        assert_eq!(target(&[(64, 10)]), Some(5_000));
+        assert_eq!(target(&[(64, 19), (20_000, 1)]), Some(5_000));
+        assert_eq!(target(&[(64, 8), (20_000, 2)]), Some(128 * Amount::SCALE));
+        assert_eq!(target(&[(0, 5)]), None);
+    }
+
+    #[test]
+    fn it_moves_by_more_than_a_factor_of_two_and_seldom() {
+        let moves = |granularity: &Granularity| granularity.moves(&granularity.configured);
+        assert_eq!(moves(&counted(&[(64, 10)])), None, "half a core is not far from one");
+        let mut granularity = counted(&[(4, 10)]);
+        assert_eq!(moves(&granularity), Some(vec![500]));
+        granularity.changes = 4;
+        assert_eq!(moves(&granularity), None, "fewer changes than half of the nodes");
+    }
+}

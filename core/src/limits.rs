@@ -79,7 +79,7 @@ pub const RING_QUANTUM: usize = 64;
 /// Candidate sets up to this size are walked directly; larger ones only filter the index search.
 pub const CANDIDATE_WALK_MAX: usize = 256;
 /// Named candidates up to this many are walked at once; of more, a search over all nodes is tried.
-pub const NAMED_WALK_MAX: usize = 64;
+pub const NAMED_WALK_MAX: usize = 256;
 /// Selectors whose candidate sets a shard keeps.
 pub const SELECTORS_KEPT_MAX: usize = 256;
 /// Sets of preferences whose ranks a shard keeps.

@@ -11,6 +11,8 @@ pub enum PlantedBug {
     IndexStaleMaximum,
     /// NextFit starts behind the node of its last choice instead of at it.
     NextFitOneLate,
+    /// What a release gives back on a reserved node is not set aside.
+    ReservationForgottenByReleases,
     /// The codec believes the length that an extension states (asked in wharf-net).
     ExtensionLengthUnchecked,
 }

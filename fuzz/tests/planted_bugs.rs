@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use wharf_core::planted::{PlantedBug, with_planted};
-use wharf_fuzz::{bytes_of_seed, run_codec, run_index_ops};
+use wharf_fuzz::{bytes_of_seed, run_codec, run_index_ops, run_shard_ops};
 
 /// Inputs that a bug must not survive: a target runs thousands of them in a second.
 const INPUTS: u64 = 32;
@@ -32,6 +32,11 @@ fn index_operations_find_a_stale_maximum() {
 #[test]
 fn index_operations_find_a_search_that_starts_one_late() {
     finds(run_index_ops, PlantedBug::NextFitOneLate);
+}
+
+#[test]
+fn shard_operations_find_what_a_release_gives_back_past_a_reservation() {
+    finds(run_shard_ops, PlantedBug::ReservationForgottenByReleases);
 }
 
 #[test]

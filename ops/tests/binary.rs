@@ -15,5 +15,7 @@ mod faults;
 mod metrics;
 #[path = "binary/reload.rs"]
 mod reload;
+#[path = "binary/reservations.rs"]
+mod reservations;
 #[path = "binary/restarts.rs"]
 mod restarts;

@@ -7,7 +7,7 @@ pub use policy::{ParsePolicyError, Policy};
 
 use std::sync::Arc;
 
-use crate::ids::NodeId;
+use crate::ids::{NodeId, OwnerId};
 use crate::node::Selector;
 use crate::resource::Demand;
 
@@ -39,14 +39,16 @@ pub struct PlacementRequest {
     pub explain: Explain,
     /// What it would rather have; none for most.
     pub preferences: Option<Arc<Preferences>>,
+    /// Whose reservations it may use: nodes reserved for the owner are tried first.
+    pub owner: Option<OwnerId>,
 }
 
 impl PlacementRequest {
     /// A request without constraints.
     #[must_use]
     pub fn new(demand: Demand, policy: Policy) -> Self {
-        let (selector, candidates, preferences) = (None, None, None);
-        Self { demand, policy, selector, candidates, explain: Explain::default(), preferences }
+        let (selector, candidates, preferences, owner) = (None, None, None, None);
+        Self { demand, policy, selector, candidates, explain: Explain::default(), preferences, owner }
     }
 
     /// The selectors that stand in for its own, in order.

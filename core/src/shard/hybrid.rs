@@ -59,7 +59,8 @@ impl HybridSettings {
     }
 }
 
-type Place = (u16, Ordinal, Slot);
+/// Score, order of registration, node.
+pub(super) type Place = (u16, Ordinal, Slot);
 
 /// The nodes that take work, in order of score and registration.
 #[derive(Default)]
@@ -110,15 +111,15 @@ impl HybridOrder {
         };
         let preferred = preferred.and_then(|slot| self.places.get(slot as usize).copied().flatten());
         let preferred = preferred.filter(|&(.., slot)| accept(slot));
-        let passed = &mut self.passed;
-        passed.clear();
         if let Candidates::Walk(slots) = candidates {
             let mut fitting: Vec<Place> =
                 slots.iter().filter_map(|&slot| self.places.get(slot as usize).copied().flatten()).collect();
             fitting.retain(|&(.., slot)| accept(slot));
             fitting.sort_unstable();
-            return draw(fitting.into_iter(), preferred, drawn_from, passed, rng);
+            return self.choose_of(fitting, preferred, drawn_from, rng);
         }
+        let passed = &mut self.passed;
+        passed.clear();
         draw(
             self.order.iter().copied().filter(|&(.., slot)| accept(slot)),
             preferred,
@@ -126,6 +127,20 @@ impl HybridOrder {
             passed,
             rng,
         )
+    }
+}
+
+impl HybridOrder {
+    /// As [`choose`](Self::choose), of places that are given: fitting ones in order.
+    pub(super) fn choose_of(
+        &mut self,
+        fitting: Vec<Place>,
+        preferred: Option<Place>,
+        drawn_from: u64,
+        rng: &mut Rng,
+    ) -> Option<Slot> {
+        self.passed.clear();
+        draw(fitting.into_iter(), preferred, drawn_from, &mut self.passed, rng)
     }
 }
 

@@ -16,6 +16,7 @@ impl Shard {
         add("index of what is free", Per::Node, self.index.bytes() as u64);
         add("index of capacities", Per::Node, self.capacities.bytes() as u64);
         self.ledger.memory(|name, bytes| add(name, Per::Allocation, bytes));
+        add("reservations", Per::Shard, self.reservation_bytes());
         add("candidate sets of selectors", Per::Shard, self.selectors.memory());
         table
     }

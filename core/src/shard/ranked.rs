@@ -110,7 +110,7 @@ impl Shard {
     }
 
     /// The slots of the preferred nodes that are registered here, in order.
-    fn preferred_slots(&self, request: &PlacementRequest) -> Vec<Slot> {
+    pub(super) fn preferred_slots(&self, request: &PlacementRequest) -> Vec<Slot> {
         let nodes = request.preferences.as_ref().map_or(&[][..], |preferences| &preferences.nodes);
         nodes.iter().filter_map(|&id| self.nodes.slot(id)).collect()
     }
@@ -144,7 +144,7 @@ impl Shard {
     }
 
     /// Builds the order of the hybrid policy when it is first asked for.
-    fn build_hybrid(&mut self) {
+    pub(super) fn build_hybrid(&mut self) {
         if self.hybrid.is_none() {
             self.hybrid = Some(HybridOrder::default());
             let slots: Vec<Slot> = self.nodes.iter().map(|(slot, ..)| slot).collect();
@@ -182,7 +182,11 @@ impl Shard {
     }
 }
 
-fn hybrid_place(nodes: &NodeTable, settings: HybridSettings, slot: Slot) -> Option<(u16, Ordinal)> {
+pub(super) fn hybrid_place(
+    nodes: &NodeTable,
+    settings: HybridSettings,
+    slot: Slot,
+) -> Option<(u16, Ordinal)> {
     let (room, cold) = (nodes.room(slot), nodes.cold(slot));
     let registration = &cold.registration;
     let books = [(room.cpu, registration.spec.cpu), (room.memory, registration.spec.memory)];
@@ -190,7 +194,7 @@ fn hybrid_place(nodes: &NodeTable, settings: HybridSettings, slot: Slot) -> Opti
 }
 
 /// Whether the request names no candidates, or this one among them.
-fn names(request: &PlacementRequest, nodes: &NodeTable, slot: Slot) -> bool {
+pub(super) fn names(request: &PlacementRequest, nodes: &NodeTable, slot: Slot) -> bool {
     let id = nodes.hot(slot).id;
     request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&id).is_ok())
 }

@@ -38,14 +38,14 @@ impl Room {
     const VACANT: Self =
         Self { cpu: Amount::ZERO, memory: Amount::ZERO, whole_gpus: 0, largest_gpu_part: 0, state: None };
 
-    fn follow(&mut self, gpus: &GpuBooks) {
+    pub(super) fn follow(&mut self, gpus: &GpuBooks) {
         self.whole_gpus = gpus.whole_free();
         self.largest_gpu_part = gpus.largest_free();
     }
 
     /// Whether cpu, memory and GPUs suffice.
     #[inline]
-    fn covers(&self, demand: &Demand) -> bool {
+    pub(super) fn covers(&self, demand: &Demand) -> bool {
         let gpus = match demand.gpu {
             GpuRequest::None => true,
             GpuRequest::Fraction(part) => self.largest_gpu_part >= part,
@@ -187,6 +187,12 @@ impl NodeTable {
     pub(super) fn hot_and_cold_mut(&mut self, slot: Slot) -> (&mut HotNode, &mut ColdNode) {
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         (&mut self.hot[slot as usize], cold)
+    }
+
+    /// All parts of a node's books.
+    pub(super) fn parts_mut(&mut self, slot: Slot) -> (&mut Room, &mut HotNode, &mut ColdNode) {
+        let cold = self.cold[slot as usize].as_mut().expect("a registered node");
+        (&mut self.rooms[slot as usize], &mut self.hot[slot as usize], cold)
     }
 
     /// Brings what is kept of the GPU books up to date with them.

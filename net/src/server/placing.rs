@@ -12,7 +12,7 @@ use super::operation::{Complete, Operation, Parts};
 use super::wait;
 use crate::convert::{fault_reply, placement_request};
 use crate::protocol::{
-    Fault, Kind, MODE_WAIT_UNTIL, PlaceReplyV2, PlaceRequestV2, Reason, ReasonCode, ReleaseBatch,
+    Fault, Kind, MODE_WAIT_UNTIL, PlaceReplyV2, PlaceRequestV3, Reason, ReasonCode, ReleaseBatch,
     ReleaseBatchReply, ReleaseReply,
 };
 
@@ -41,11 +41,11 @@ pub(super) async fn handle_place(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
     (sequence, version): (u64, u8),
-    request: PlaceRequestV2,
+    request: PlaceRequestV3,
     now: Time,
 ) {
     let defaults = io.shared.settings.load().placement_defaults();
-    let PlaceRequestV2 { request: asked, .. } = &request;
+    let asked = &request.request.request;
     let waits = (asked.mode == MODE_WAIT_UNTIL)
         .then_some(wait::Waits { priority: asked.priority, deadline: asked.deadline });
     let request = {
@@ -70,7 +70,7 @@ pub(super) async fn handle_place_batch(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
     (sequence, version): (u64, u8),
-    requests: Vec<PlaceRequestV2>,
+    requests: Vec<PlaceRequestV3>,
     now: Time,
 ) {
     debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
@@ -81,7 +81,7 @@ pub(super) async fn handle_place_batch(
         let mut port = io.port.borrow_mut();
         let catalog = port.catalog();
         for (part, request) in requests.into_iter().enumerate() {
-            if request.request.mode == MODE_WAIT_UNTIL {
+            if request.request.request.mode == MODE_WAIT_UNTIL {
                 let message = "requests of a batch do not wait: give it a request of its own";
                 let fault = Fault::of_field(Reason::InvalidField, "mode", message);
                 replies.push(fault_reply(fault).into());

@@ -15,8 +15,9 @@ use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
 use crate::codec::{Extension, FrameRef, encode_body};
 use crate::protocol::{
-    CancelReply, CancelRequest, DETAILS_VERSION, EXTENSION_WAITING, Fault, Kind, ListDetailsReply, ListReply,
-    PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchV2, PlaceRequest, PlaceRequestV2, Reason, ReasonCode,
+    CancelReply, CancelRequest, DETAILS_VERSION, EXTENSION_RESERVATION, EXTENSION_WAITING, Fault, Kind,
+    ListDetailsReply, ListReply, NodeBooksReply, PLACE_VERSION_OWNER, PLACE_VERSION_PREFERENCES, PlaceBatch,
+    PlaceBatchV2, PlaceBatchV3, PlaceRequest, PlaceRequestV2, PlaceRequestV3, Reason, ReasonCode,
     ReleaseBatch, ReleaseRequest, StatusDetailsReply, Waiting,
 };
 
@@ -58,19 +59,26 @@ pub(super) async fn handle_request(
     Ok(())
 }
 
-fn read_place(frame: &FrameRef<'_>) -> Result<PlaceRequestV2, Fault> {
+fn read_place(frame: &FrameRef<'_>) -> Result<PlaceRequestV3, Fault> {
     Ok(match frame.header.version {
-        PLACE_VERSION_PREFERENCES => read_any_version(frame)?,
-        _ => read_body_up_to::<PlaceRequest>(frame, PLACE_VERSION_PREFERENCES)?.into(),
+        PLACE_VERSION_OWNER => read_any_version(frame)?,
+        PLACE_VERSION_PREFERENCES => read_any_version::<PlaceRequestV2>(frame)?.into(),
+        _ => read_body_up_to::<PlaceRequest>(frame, PLACE_VERSION_OWNER)?.into(),
     })
 }
 
-fn read_batch(frame: &FrameRef<'_>) -> Result<Vec<PlaceRequestV2>, Fault> {
-    if frame.header.version == PLACE_VERSION_PREFERENCES {
-        return Ok(read_any_version::<PlaceBatchV2>(frame)?.requests);
-    }
-    let batch: PlaceBatch = read_body_up_to(frame, PLACE_VERSION_PREFERENCES)?;
-    Ok(batch.requests.into_iter().map(Into::into).collect())
+fn read_batch(frame: &FrameRef<'_>) -> Result<Vec<PlaceRequestV3>, Fault> {
+    Ok(match frame.header.version {
+        PLACE_VERSION_OWNER => read_any_version::<PlaceBatchV3>(frame)?.requests,
+        PLACE_VERSION_PREFERENCES => {
+            let batch: PlaceBatchV2 = read_any_version(frame)?;
+            batch.requests.into_iter().map(Into::into).collect()
+        }
+        _ => {
+            let batch: PlaceBatch = read_body_up_to(frame, PLACE_VERSION_OWNER)?;
+            batch.requests.into_iter().map(Into::into).collect()
+        }
+    })
 }
 
 /// Puts a request to the registrar; its reply follows when the registrar has answered.
@@ -93,6 +101,8 @@ async fn ask_registrar(
         Kind::Adopt => RegistrarRequest::Adopt(read_body(frame)?),
         Kind::SetResources => RegistrarRequest::SetResources(read_body(frame)?),
         Kind::NodeBooks => RegistrarRequest::Books(read_body(frame)?),
+        Kind::Reserve => RegistrarRequest::Reserve(read_body(frame)?),
+        Kind::EndReservation => RegistrarRequest::EndReservation(read_body(frame)?),
         Kind::Hello
         | Kind::Place
         | Kind::PlaceBatch
@@ -142,7 +152,11 @@ fn answer_with(
             state.reply(kind, sequence, &reply);
             return reply.reason;
         }
-        RegistrarReply::Books(reply) => state.reply(kind, sequence, &*reply),
+        RegistrarReply::Books(reply) => reply_books(state, sequence, &reply),
+        RegistrarReply::Reserved(reply) => {
+            state.reply(kind, sequence, &*reply);
+            return reply.reason;
+        }
         RegistrarReply::Adopted(reply) => {
             state.reply_placed(kind, BODY_VERSION, sequence, &*reply, [&*reply]);
             return reply.reason;
@@ -154,6 +168,17 @@ fn answer_with(
         RegistrarReply::Exported(_) => unreachable!("no connection asks for an export"),
     }
     ReasonCode::default()
+}
+
+/// For whom the node is reserved stands in an extension.
+fn reply_books(state: &ConnectionState, sequence: u64, reply: &NodeBooksReply) {
+    let mut reservation = Vec::new();
+    if let Some(there) = &reply.reservation {
+        encode_body(there, &mut reservation);
+    }
+    let extension = [Extension { tag: EXTENSION_RESERVATION, bytes: &reservation }];
+    let extensions = if reservation.is_empty() { &[][..] } else { &extension };
+    state.reply_extended(Kind::NodeBooks, BODY_VERSION, sequence, extensions, reply);
 }
 
 /// What waits stands in an extension, whatever the version of the body.

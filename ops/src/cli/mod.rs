@@ -9,6 +9,7 @@ mod connect;
 mod node;
 mod place;
 mod print;
+mod reserve;
 mod serve;
 mod status;
 mod terms;
@@ -53,6 +54,8 @@ enum Command {
     Release(place::ReleaseArgs),
     /// Record an allocation that was made elsewhere, also above what the node has.
     Adopt(adopt::AdoptArgs),
+    /// Keep a node for an owner, whose work is then placed there first; or end that.
+    Reserve(reserve::ReserveArgs),
     /// Show the books, per resource and shard.
     Status(status::StatusArgs),
 }
@@ -76,6 +79,7 @@ pub fn run() -> ExitCode {
         Command::Place(args) => connect::block_on(place::place(args)),
         Command::Release(args) => connect::block_on(place::release(args)),
         Command::Adopt(args) => connect::block_on(adopt::adopt(args)),
+        Command::Reserve(args) => connect::block_on(reserve::reserve(args)),
         Command::Status(args) => connect::block_on(status::run(args)),
     };
     match ended {

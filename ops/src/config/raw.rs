@@ -50,6 +50,8 @@ pub struct Raw {
     pub unit_instance_resources: Vec<String>,
     /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
     pub avoid_gpu_nodes: bool,
+    /// Share of a shard's nodes that may be reserved at once, in percent.
+    pub reserved_nodes_percent: u8,
     /// The hybrid policy.
     pub hybrid: HybridRaw,
     /// Granularity of the index.
@@ -121,6 +123,7 @@ impl Default for Raw {
             tls_key: None,
             unit_instance_resources: Vec::new(),
             avoid_gpu_nodes: false,
+            reserved_nodes_percent: wharf_core::limits::RESERVED_NODES_PERCENT_DEFAULT,
             hybrid: HybridRaw::default(),
             granularity: GranularityRaw::default(),
         }
@@ -143,7 +146,7 @@ pub struct Overrides {
 }
 
 /// Settings by their environment names, less the `WHARF_` before them.
-const KEYS: [&str; 23] = [
+const KEYS: [&str; 24] = [
     "listen",
     "metrics_listen",
     "data_dir",
@@ -162,6 +165,7 @@ const KEYS: [&str; 23] = [
     "tls_key",
     "unit_instance_resources",
     "avoid_gpu_nodes",
+    "reserved_nodes_percent",
     "hybrid.threshold",
     "hybrid.top_k",
     "granularity.cpu",

@@ -3,13 +3,14 @@
 //! The loop drains the shard's rings into a batch, fairly (a quantum per ring and round) and in
 //! an order that it records; steps; publishes the summary; hands out the outcomes; rings the
 //! bells of the ports. With nothing to do it looks a few times more, then sleeps until its bell
-//! is rung: an idle shard costs no cpu.
+//! is rung, or the next reservation of the shard reaches its deadline: an idle shard costs no cpu.
 //!
 //! Clock, thread start and observation are the caller's ([`Clock`], [`Observer`]); this module
 //! starts no thread of its own.
 
 use std::sync::{Arc, OnceLock};
 use std::task::{Wake, Waker};
+use std::time::Duration;
 
 use crate::ids::ShardId;
 use crate::limits::{BATCH_MAX, RING_QUANTUM};
@@ -146,6 +147,8 @@ pub struct ShardRunner {
     order: Vec<(u16, u16)>,
     outcomes: Vec<Outcome>,
     spin: u32,
+    /// Of the owners of reservations that were published last.
+    owners_version: u64,
 }
 
 impl ShardRunner {
@@ -159,8 +162,11 @@ impl ShardRunner {
         stop: StopSignal,
     ) -> Self {
         stop.watch(&bell);
+        summary.publish_owners(shard.reservation_owners());
         summary.publish(&shard.facts());
+        let owners_version = shard.reservation_owners_version();
         Self {
+            owners_version,
             shard,
             id,
             links,
@@ -217,27 +223,35 @@ impl ShardRunner {
                 std::hint::spin_loop();
             } else {
                 idle_looks = 0;
-                self.sleep(observer);
+                self.sleep(clock, observer);
             }
         }
     }
 
-    fn sleep(&mut self, observer: &mut impl Observer) {
+    /// Until the bell rings, or the next deadline in the shard.
+    fn sleep(&mut self, clock: &impl Clock, observer: &mut impl Observer) {
+        let due = self.shard.next_deadline();
         let (links, stop) = (&mut self.links, &self.stop);
         if self
             .bell
             .sleep_if(|| !stop.is_stopped() && links.iter_mut().all(|link| link.submissions.is_empty()))
         {
             observer.handle_sleep();
-            std::thread::park();
+            match due {
+                None => std::thread::park(),
+                Some(due) => {
+                    std::thread::park_timeout(Duration::from_nanos(due.nanos_since(clock.now())));
+                }
+            }
         }
     }
 
-    /// One batch, if anything is there; how many commands it had.
+    /// One batch, if anything is there or a deadline in the shard has come; how many commands it
+    /// had.
     pub fn run_batch(&mut self, clock: &impl Clock, observer: &mut impl Observer) -> usize {
         self.drain();
         let count = self.batch.len();
-        if count == 0 {
+        if count == 0 && self.shard.next_deadline().is_none_or(|due| due > clock.now()) {
             return 0;
         }
         let now = clock.now();
@@ -251,12 +265,21 @@ impl ShardRunner {
         self.shard.step(self.batch.drain(..), now, &mut self.outcomes);
         assert!(self.outcomes.len() == count, "{count} commands, {} outcomes", self.outcomes.len());
         // Before the outcomes: whoever has seen one finds facts at least as new.
-        self.summary.publish(&self.shard.facts());
+        self.publish();
         if observer.wants_times() {
             observer.handle_stepped(&self.outcomes, clock.now());
         }
         self.hand_out();
         count
+    }
+
+    fn publish(&mut self) {
+        let version = self.shard.reservation_owners_version();
+        if version != self.owners_version {
+            self.owners_version = version;
+            self.summary.publish_owners(self.shard.reservation_owners());
+        }
+        self.summary.publish(&self.shard.facts());
     }
 
     /// Takes from the rings in turn, at most a quantum from each per round. A batch that is full

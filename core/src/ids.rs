@@ -5,6 +5,7 @@
 //! each start) or come from a counter that is part of the durable state.
 
 use std::fmt;
+use std::num::NonZeroU64;
 use std::str::FromStr;
 
 /// A node, for as long as it is registered. Given by the [`Registrar`](crate::registrar) at
@@ -104,6 +105,31 @@ pub struct SessionId {
 impl fmt::Display for SessionId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "s{}-{}", self.incarnation.0, self.number)
+    }
+}
+
+/// Whom a node is reserved for: a request, a job, a statement that lost too often. Given by the
+/// caller; 0 is nobody.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct OwnerId(NonZeroU64);
+
+impl OwnerId {
+    /// The owner of that number; none for 0.
+    #[must_use]
+    pub fn new(number: u64) -> Option<Self> {
+        NonZeroU64::new(number).map(Self)
+    }
+
+    /// Its number.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0.get()
+    }
+}
+
+impl fmt::Display for OwnerId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.0)
     }
 }
 

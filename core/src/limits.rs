@@ -53,6 +53,8 @@ pub const NODES_MAX: usize = 4_000_000;
 
 /// Removed nodes whose machine gets its old id again when it comes back.
 pub const REMOVED_NODES_KEPT_MAX: usize = 4096;
+/// Share of a shard's nodes that may be reserved at once, in percent, unless configured (YARN's).
+pub const RESERVED_NODES_PERCENT_DEFAULT: u8 = 5;
 /// How long a node's agent may be silent before the node is lost, in ns, unless configured.
 pub const NODE_LOST_AFTER_DEFAULT: u64 = 30_000_000_000;
 /// Beats that an agent may miss before its node is lost.

@@ -17,6 +17,8 @@ pub enum PlantedBug {
     ReleaseRevivesUnhealthy,
     /// A node whose labels change keeps its ranks.
     RankStaleAfterUpdate,
+    /// What a release gives back on a reserved node is not set aside.
+    ReservationForgottenByReleases,
     /// The codec believes the length that an extension states (asked in wharf-net).
     ExtensionLengthUnchecked,
 }

@@ -13,12 +13,14 @@ use arc_swap::ArcSwap;
 use crate::executor::{ShardLink, ShardRunner, StopSignal};
 use crate::fragmentation::TypicalShapes;
 use crate::hash::{StateHash, StateHasher};
-use crate::ids::{AllocationId, Incarnation, NodeId, PartitionId, ResourceId, ShardId};
+use crate::ids::{AllocationId, Incarnation, NodeId, OwnerId, PartitionId, ResourceId, ShardId};
 use crate::index::{Geometry, GeometryError, PolicyState};
-use crate::limits::{PARTITIONS_DEFAULT, PARTITIONS_MAX, PORTS_MAX, RING_SLOTS, SHARDS_MAX};
+use crate::limits::{
+    PARTITIONS_DEFAULT, PARTITIONS_MAX, PORTS_MAX, RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
+};
 use crate::node::{NodeRegistration, NodeState, Unhealthy};
 use crate::registrar::{Catalog, Registrar, RegistrarState, TOPOLOGY_LABEL_DEFAULT};
-use crate::resource::{Demand, GpuAssignment, NatureFixed, RegistryFull, UnitAssignments};
+use crate::resource::{Demand, GpuAssignment, NatureFixed, RegistryFull, ReservedAmounts, UnitAssignments};
 use crate::ring::{Doorbell, channel};
 use crate::rng::Rng;
 use crate::router::WokenBox;
@@ -56,6 +58,19 @@ pub struct AllocationRecord {
     pub external_id: Option<Arc<str>>,
 }
 
+/// A reservation in the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservationRecord {
+    /// The node that is reserved.
+    pub node: NodeId,
+    /// For whom.
+    pub owner: OwnerId,
+    /// What is reserved still.
+    pub left: ReservedAmounts,
+    /// When it ends by itself; none: it does not.
+    pub until: Option<Time>,
+}
+
 /// One partition in the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionState {
@@ -68,13 +83,15 @@ pub struct PartitionState {
     pub nodes: Vec<NodeRecord>,
     /// In order of id.
     pub allocations: Vec<AllocationRecord>,
+    /// In order of node.
+    pub reservations: Vec<ReservationRecord>,
 }
 
 impl PartitionState {
     /// A partition without nodes.
     #[must_use]
     pub fn empty(id: PartitionId) -> Self {
-        Self { id, sequence: 0, nodes: Vec::new(), allocations: Vec::new() }
+        Self { id, sequence: 0, nodes: Vec::new(), allocations: Vec::new(), reservations: Vec::new() }
     }
 }
 
@@ -212,6 +229,8 @@ pub struct EngineConfig {
     pub hybrid: HybridSettings,
     /// Names of unit-instance resource kinds; one that ends in `*` stands for all that begin so.
     pub unit_instances: Vec<String>,
+    /// Share of a shard's nodes that may be reserved at once, in percent, at least one; 0: none.
+    pub reserved_nodes_percent: u8,
 }
 
 impl Default for EngineConfig {
@@ -225,6 +244,7 @@ impl Default for EngineConfig {
             typical_shapes: None,
             hybrid: HybridSettings::default(),
             unit_instances: Vec::new(),
+            reserved_nodes_percent: RESERVED_NODES_PERCENT_DEFAULT,
         }
     }
 }
@@ -347,7 +367,8 @@ fn kinds_in_use(partitions: &[PartitionState]) -> BTreeSet<ResourceId> {
     let of_nodes = partitions.iter().flat_map(|p| &p.nodes);
     let of_nodes = of_nodes.flat_map(|n| n.registration.spec.custom.as_deref().unwrap_or(&[]));
     let of_allocations = partitions.iter().flat_map(|p| &p.allocations).flat_map(|a| a.demand.custom());
-    of_nodes.chain(of_allocations).map(|&(id, _)| id).collect()
+    let of_reservations = partitions.iter().flat_map(|p| &p.reservations).flat_map(|r| &r.left.custom);
+    of_nodes.chain(of_allocations).chain(of_reservations).map(|&(id, _)| id).collect()
 }
 
 fn open_shards(
@@ -377,6 +398,7 @@ fn open_shards(
         if let Some(typical) = &config.typical_shapes {
             shard.set_typical_shapes(Arc::clone(typical));
         }
+        shard.set_reserved_nodes_percent(config.reserved_nodes_percent);
         shard.adopt(owned);
         if resumed {
             shard.resume_policies(policies[id.index()].clone());

@@ -13,11 +13,12 @@ use wharf_net::codec::{
     encode_frame, split_extensions,
 };
 use wharf_net::protocol::{
-    AdoptRequest, CancelReply, CancelRequest, DETAILS_VERSION, DrainRequest, EXTENSIONS_MAX, FRAME_BYTES_MAX,
-    Fault, HeartbeatReply, HeartbeatRequest, Hello, HelloReply, Kind, ListDetailsReply, ListReply,
-    ListRequest, NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest, PlaceBatch, PlaceBatchReply,
-    PlaceBatchReplyV2, PlaceBatchV2, PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, ReportReply, ReportRequest,
+    AdoptRequest, CancelReply, CancelRequest, DETAILS_VERSION, DrainRequest, EXTENSIONS_MAX,
+    EndReservationRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply, HeartbeatRequest, Hello, HelloReply, Kind,
+    ListDetailsReply, ListReply, ListRequest, NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest,
+    PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceBatchV3, PlaceReply, PlaceReplyV2,
+    PlaceRequest, PlaceRequestV2, PlaceRequestV3, ReleaseBatch, ReleaseBatchReply, ReleaseReply,
+    ReleaseRequest, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest,
     SetResourcesRequest, StatusDetailsReply, StatusReply, StatusRequest,
 };
 
@@ -98,10 +99,12 @@ fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String
     match kind {
         Kind::Hello => both::<Hello, HelloReply>(header, payload),
         Kind::Place => {
+            both::<PlaceRequestV3, PlaceReplyV2>(header, payload)?;
             both::<PlaceRequestV2, PlaceReplyV2>(header, payload)?;
             both::<PlaceRequest, PlaceReply>(header, payload)
         }
         Kind::PlaceBatch => {
+            both::<PlaceBatchV3, PlaceBatchReplyV2>(header, payload)?;
             both::<PlaceBatchV2, PlaceBatchReplyV2>(header, payload)?;
             both::<PlaceBatch, PlaceBatchReply>(header, payload)
         }
@@ -123,6 +126,8 @@ fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String
         Kind::Adopt => both::<AdoptRequest, PlaceReply>(header, payload),
         Kind::SetResources => both::<SetResourcesRequest, NodesReply>(header, payload),
         Kind::CancelWait => both::<CancelRequest, CancelReply>(header, payload),
+        Kind::Reserve => both::<ReserveRequest, ReserveReply>(header, payload),
+        Kind::EndReservation => both::<EndReservationRequest, ReserveReply>(header, payload),
         Kind::NodeBooks => both::<NodeBooksRequest, NodeBooksReply>(header, payload),
     }
 }

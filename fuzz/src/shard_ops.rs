@@ -1,11 +1,16 @@
 //! Commands for a [`Shard`], made from bytes and answered by shard and oracle alike.
 
+mod reservations;
+pub use reservations::{ReservationCounts, run_reservation_ops};
+
 use std::collections::VecDeque;
 use std::sync::Arc;
 
 use arbitrary::{Arbitrary, Unstructured};
 use wharf_core::fragmentation::{RequestShape, TypicalShapes};
-use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ResourceId, ShardId};
+use wharf_core::ids::{
+    AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId,
+};
 use wharf_core::index::{Dimension, Geometry, Weights};
 use wharf_core::node::{
     AgentFacts, AgentReport, GpuDevice, Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector,
@@ -15,7 +20,7 @@ use wharf_core::node::{Toleration, TolerationOperator};
 use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest};
 use wharf_core::shard::{
-    Adoption, Command, HybridSettings, Outcome, Park, ResourceKind, Shard, ShardConfig, WaitToken,
+    Adoption, Command, HybridSettings, Outcome, Park, Reserve, ResourceKind, Shard, ShardConfig, WaitToken,
 };
 use wharf_core::time::Time;
 
@@ -98,6 +103,7 @@ struct Request {
     selector: u8,
     candidates: Option<[u8; 3]>,
     wishes: Option<Wishes>,
+    owner: u8,
     full: bool,
     /// Asks for less, so that most requests find a place.
     modest: bool,
@@ -135,6 +141,10 @@ enum Operation {
     Unpark(u8),
     Retry(u8),
     Settle,
+    /// A node, what, for whom, for how long.
+    Reserve(u8, Request, u8),
+    EndReservation(u8, u8),
+    Pass(u8),
 }
 
 /// Which instances an adoption names.
@@ -290,10 +300,19 @@ impl Request {
             selector: selector(self.selector),
             candidates,
             preferences,
+            owner: owner(self.owner),
             explain: if self.full { Explain::Full } else { Explain::Bounded },
         }
     }
 }
+
+/// Nobody, or one of three.
+fn owner(pick: u8) -> Option<OwnerId> {
+    OwnerId::new(u64::from(pick % 8).saturating_sub(4))
+}
+
+/// Shares of the nodes that may be reserved.
+const RESERVED_PERCENT: [u8; 4] = [100, 50, 5, 0];
 
 /// How the index of a run is laid out.
 #[derive(Arbitrary, Clone, Copy, Debug)]
@@ -366,7 +385,7 @@ fn typical(number: u8) -> Option<Arc<TypicalShapes>> {
     Some(Arc::new(TypicalShapes::covering(counted)))
 }
 
-fn fresh_shard(geometry: Geometry, typical: Option<&Arc<TypicalShapes>>) -> Shard {
+fn fresh_shard(geometry: Geometry, typical: Option<&Arc<TypicalShapes>>, percent: u8) -> Shard {
     let mut shard = Shard::new(ShardConfig {
         shard: ShardId(0),
         incarnation: INCARNATION,
@@ -375,6 +394,7 @@ fn fresh_shard(geometry: Geometry, typical: Option<&Arc<TypicalShapes>>) -> Shar
         seed: 7,
         hybrid: HybridSettings::default(),
     });
+    shard.set_reserved_nodes_percent(percent);
     if let Some(typical) = typical {
         shard.set_typical_shapes(Arc::clone(typical));
     }
@@ -387,15 +407,16 @@ struct Pair {
     oracle: LinearShard,
     last_node: u64,
     last_wait: u64,
+    now: Time,
     /// Wake-ups that were not answered yet.
     woken: VecDeque<WaitToken>,
-    /// Every command so far, to be repeated in one batch.
-    commands: Vec<Command>,
+    /// Every command so far, to be repeated in one batch per moment.
+    commands: Vec<(Time, Command)>,
     outcomes: Vec<Outcome>,
 }
 
 /// Carries out the commands that `data` spells, one by one, comparing every outcome and checking
-/// every invariant; then all of them again in one batch, which must come to the same.
+/// every invariant; then all of them again in one batch per moment, which must come to the same.
 ///
 /// # Errors
 /// The first difference, with the operation that showed it.
@@ -409,16 +430,19 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
         return Ok(());
     };
     let typical = typical(number);
+    let percent = RESERVED_PERCENT[usize::from(number / 8) % RESERVED_PERCENT.len()];
     let mut pair = Pair {
-        shard: fresh_shard(geometry.clone(), typical.as_ref()),
+        shard: fresh_shard(geometry.clone(), typical.as_ref(), percent),
         oracle: LinearShard::new(&geometry, INCARNATION),
         last_node: 0,
         last_wait: 0,
+        now: Time(0),
         woken: VecDeque::new(),
         commands: Vec::new(),
         outcomes: Vec::new(),
     };
     pair.oracle.set_space(space);
+    pair.oracle.set_reserved_nodes_percent(percent);
     if let Some(typical) = &typical {
         pair.oracle.set_typical_shapes(typical);
     }
@@ -434,13 +458,16 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
         })?;
     }
     pair.settle().map_err(|difference| format!("at the end: {difference}"))?;
-    let mut again = fresh_shard(geometry, typical.as_ref());
+    let mut again = fresh_shard(geometry, typical.as_ref(), percent);
     let mut outcomes = Vec::new();
-    again.step(pair.commands, Time(1), &mut outcomes);
+    for batch in pair.commands.chunk_by(|a, b| a.0 == b.0) {
+        again.step(batch.iter().map(|(_, command)| command.clone()), batch[0].0, &mut outcomes);
+    }
+    again.step([], pair.now, &mut outcomes);
     if again.state_hash() != pair.shard.state_hash()
         || format!("{outcomes:?}") != format!("{:?}", pair.outcomes)
     {
-        return Err("the same commands in one batch come to something else".to_owned());
+        return Err("the same commands in batches come to something else".to_owned());
     }
     Ok(())
 }
@@ -500,6 +527,22 @@ impl Pair {
             Operation::Unpark(pick) => Command::Unpark(self.waiting(pick)),
             Operation::Retry(pick) => Command::Retry(self.waiting(pick)),
             Operation::Settle => return self.settle(),
+            Operation::Reserve(pick, request, lasts) => {
+                let owner = owner(request.owner).or_else(|| OwnerId::new(1)).expect("not 0");
+                let until = (!lasts.is_multiple_of(4)).then(|| Time(self.now.0 + u64::from(lasts / 4)));
+                let demand = request.request(self.last_node).demand;
+                Command::Reserve(Box::new(Reserve { node: node(pick), owner, demand, until }))
+            }
+            Operation::EndReservation(pick, owner) => {
+                let owner = OwnerId::new(u64::from(owner % 3 + 1)).expect("not 0");
+                Command::EndReservation(node(pick), owner)
+            }
+            Operation::Pass(time) => {
+                self.now.0 += u64::from(time % 32);
+                self.shard.step([], self.now, &mut Vec::new());
+                self.oracle.set_now(self.now);
+                return self.shard.check_invariants();
+            }
         };
         self.step(command)
     }
@@ -565,7 +608,7 @@ impl Pair {
 
     fn step(&mut self, command: Command) -> Result<(), String> {
         let mut outcomes = Vec::new();
-        let now = Time(self.commands.len() as u64);
+        let now = self.now;
         let draws = match &command {
             Command::Place(request) => request.policy == Policy::Hybrid,
             Command::Park(park) => park.request.policy == Policy::Hybrid,
@@ -585,7 +628,7 @@ impl Pair {
         };
         self.oracle.compare(&command, outcome)?;
         self.shard.check_invariants()?;
-        self.commands.push(command);
+        self.commands.push((now, command));
         self.outcomes.append(&mut outcomes);
         Ok(())
     }

@@ -50,6 +50,11 @@ fn shard_operations_find_a_rank_that_is_stale_after_an_update() {
 }
 
 #[test]
+fn shard_operations_find_what_a_release_gives_back_past_a_reservation() {
+    finds(run_shard_ops, PlantedBug::ReservationForgottenByReleases);
+}
+
+#[test]
 fn the_codec_run_finds_an_unchecked_extension_length() {
     finds(run_codec, PlantedBug::ExtensionLengthUnchecked);
 }

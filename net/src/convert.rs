@@ -10,7 +10,7 @@ pub use preferences::{effect_number, effect_of};
 
 use std::sync::Arc;
 
-use wharf_core::ids::NodeId;
+use wharf_core::ids::{NodeId, OwnerId};
 use wharf_core::limits::{
     CANDIDATES_MAX, CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX,
 };
@@ -28,12 +28,15 @@ use crate::convert_books::named_units;
 pub use crate::convert_books::{
     adoption, books_reply, named_rejection_fault, refused_adoption, resource_totals,
 };
+pub use crate::convert_reservations::{
+    refused_reservation, reservation, reservation_body, reservation_owner, reserve_reply,
+};
 use crate::protocol::{
     EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NODE_DRAINING,
     NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, NodeStatus,
     ORDER_DOMINANT, POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID,
     POLICY_LEAST_FIT, POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply,
-    PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlacedBody, Reason, RefusalBody,
+    PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3, PlacedBody, Reason, RefusalBody,
 };
 
 pub(crate) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
@@ -146,11 +149,11 @@ pub struct PlacementDefaults {
 /// # Errors
 /// A reply with a fault, or with `infeasible` when it asks for a resource that no node ever had.
 pub fn placement_request(
-    wire: impl Into<PlaceRequestV2>,
+    wire: impl Into<PlaceRequestV3>,
     catalog: &Catalog,
     defaults: PlacementDefaults,
 ) -> Result<PlacementRequest, Box<PlaceReply>> {
-    let PlaceRequestV2 { request: wire, preferences } = wire.into();
+    let PlaceRequestV3 { request: PlaceRequestV2 { request: wire, preferences }, owner } = wire.into();
     let faulty = |fault: Fault| Box::new(fault_reply(fault));
     check_served(&wire).map_err(faulty)?;
     let gpu = amount("gpu", wire.gpu)
@@ -181,7 +184,8 @@ pub fn placement_request(
     let preferences =
         preferences::preferences(old, preferences, &mut candidates, defaults.avoid_gpu, gpu, catalog)
             .map_err(faulty)?;
-    Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences })
+    let owner = OwnerId::new(owner);
+    Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner })
 }
 
 /// Checks the name of a custom resource: not one of those that have a field.
@@ -306,6 +310,7 @@ fn failed_check(check: Check, shortage: Shortage, catalog: &Catalog) -> FailedCh
         Check::Selector => (Reason::SelectorMismatch, ""),
         Check::Taint => (Reason::UntoleratedTaint, ""),
         Check::NotReady => (Reason::NotReady, ""),
+        Check::Reserved => (Reason::ReservedForOther, ""),
         Check::Cpu => (Reason::Insufficient, "cpu"),
         Check::Memory => (Reason::Insufficient, "memory"),
         Check::WholeGpus => (Reason::Insufficient, "gpu"),
@@ -447,6 +452,12 @@ pub fn rejection_fault(rejection: &Rejection) -> Fault {
         Rejection::ShortfallTooLarge(_) => (Reason::LimitExceeded, "node"),
         Rejection::TooManyResources(_) => (Reason::LimitExceeded, "resources"),
         Rejection::NotParked => (Reason::InvalidField, "sequence"),
+        Rejection::NodeReserved { .. } => (Reason::NodeReserved, "node"),
+        Rejection::NotReserved { .. } => (Reason::NotReserved, "owner"),
+        Rejection::ReservedTooMuch { .. } => (Reason::ExceedsCapacity, "node"),
+        Rejection::NothingReserved(_) => (Reason::InvalidField, "cpu"),
+        Rejection::DeadlinePassed(_) => (Reason::InvalidField, "lasts"),
+        Rejection::TooManyReserved { .. } => (Reason::LimitExceeded, "node"),
     };
     Fault::of_field(reason, field, rejection.to_string())
 }

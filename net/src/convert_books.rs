@@ -6,7 +6,9 @@ use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Amount, GpuRequest, ResourceRegistry, UnitAssignments, check_unit_total};
 use wharf_core::shard::{Adoption, NodeBooks, Rejection, ResourceKind};
 
-use crate::convert::{amount, check_name, custom_demand, invalid, rejection_fault, resource_name};
+use crate::convert::{
+    amount, check_name, custom_demand, invalid, rejection_fault, reservation_body, resource_name,
+};
 use crate::protocol::{
     AdoptRequest, BookBody, Fault, InstanceBody, NamedAmount, NamedUnits, NodeBooksReply, PlaceReply, Reason,
 };
@@ -131,7 +133,10 @@ pub fn resource_totals(
 #[must_use]
 pub fn named_rejection_fault(rejection: &Rejection, resources: &ResourceRegistry) -> Fault {
     let mut fault = rejection_fault(rejection);
-    if let Rejection::InstanceCount { kind, .. } | Rejection::NoSuchInstance { kind, .. } = rejection {
+    if let Rejection::InstanceCount { kind, .. }
+    | Rejection::NoSuchInstance { kind, .. }
+    | Rejection::ReservedTooMuch { kind, .. } = rejection
+    {
         fault.message =
             fault.message.replace(&kind.to_string(), &format!("`{}`", resource_name(*kind, resources)));
         fault.field = if *kind == ResourceKind::Gpu { "gpus" } else { "units" }.to_owned();
@@ -173,6 +178,7 @@ pub fn books_reply(books: &NodeBooks, resources: &ResourceRegistry) -> NodeBooks
         allocations: books.allocations,
         resources: books.resources.iter().map(book).collect(),
         instances,
+        reservation: books.reservation.as_ref().map(|view| reservation_body(view, resources)),
     }
 }
 

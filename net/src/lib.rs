@@ -18,6 +18,7 @@ pub mod client;
 pub mod codec;
 pub mod convert;
 mod convert_books;
+mod convert_reservations;
 pub mod protocol;
 pub mod server;
 pub mod session;

@@ -76,7 +76,13 @@ fn books_are_written_as_they_always_were() {
         ..InstanceBody::default()
     };
     check(
-        &NodeBooksReply { node: 7, allocations: 2, resources: vec![book], instances: vec![instance] },
+        &NodeBooksReply {
+            node: 7,
+            allocations: 2,
+            resources: vec![book],
+            instances: vec![instance],
+            reservation: None,
+        },
         "07020103677075020406080a0c0e101214010367707501020304",
     );
 }

@@ -24,6 +24,8 @@ fn numbers_never_change_their_meaning() {
         (17, "set_resources"),
         (18, "node_books"),
         (19, "cancel_wait"),
+        (20, "reserve"),
+        (21, "end_reservation"),
     ];
     assert_eq!(kinds, expected);
     assert!(Kind::ALL.iter().all(|&kind| Kind::from_number(kind.number()) == Some(kind)));
@@ -37,7 +39,7 @@ fn numbers_never_change_their_meaning() {
     assert_eq!([OPERATOR_GREATER, OPERATOR_LESS, OPERATOR_EQUAL, OPERATOR_NOT_EQUAL], [5, 6, 7, 8]);
     assert_eq!([EFFECT_ANY, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE, EFFECT_NO_EXECUTE], [0, 1, 2, 3]);
     assert_eq!([AVOID_GPU_DEFAULT, AVOID_GPU_YES, AVOID_GPU_NO], [0, 1, 2]);
-    assert_eq!(PLACE_VERSION_PREFERENCES, 2);
+    assert_eq!((PLACE_VERSION_PREFERENCES, PLACE_VERSION_OWNER), (2, 3));
     assert_eq!([NODE_READY, NODE_DRAINING], [1, 2]);
     assert_eq!([MODE_NOW, MODE_WAIT_UNTIL], [0, 1]);
     assert_eq!([EXPLAIN_BOUNDED, EXPLAIN_FULL], [0, 1]);
@@ -67,6 +69,9 @@ fn reasons_never_change_their_meaning() {
         (111, "stale_sequence"),
         (112, "sequence_out_of_window"),
         (118, "illegal_change"),
+        (119, "node_reserved"),
+        (120, "not_reserved"),
+        (121, "exceeds_capacity"),
         (150, "not_a_candidate"),
         (151, "selector_mismatch"),
         (152, "not_ready"),
@@ -74,6 +79,7 @@ fn reasons_never_change_their_meaning() {
         (154, "untolerated_taint"),
         (155, "node_affinity"),
         (158, "fragmented"),
+        (159, "reserved_for_other"),
         (200, "malformed_frame"),
         (201, "frame_too_long"),
         (202, "hello_expected"),

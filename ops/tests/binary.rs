@@ -17,5 +17,7 @@ mod geometry;
 mod metrics;
 #[path = "binary/reload.rs"]
 mod reload;
+#[path = "binary/reservations.rs"]
+mod reservations;
 #[path = "binary/restarts.rs"]
 mod restarts;

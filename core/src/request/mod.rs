@@ -7,7 +7,7 @@ pub use policy::{ParsePolicyError, Policy};
 
 use std::sync::Arc;
 
-use crate::ids::NodeId;
+use crate::ids::{NodeId, OwnerId};
 use crate::node::Selector;
 use crate::resource::Demand;
 
@@ -55,15 +55,17 @@ pub struct PlacementRequest {
     pub explain: Explain,
     /// What it would rather have; none for most.
     pub preferences: Option<Arc<Preferences>>,
+    /// Whose reservations it may use: nodes reserved for the owner are tried first.
+    pub owner: Option<OwnerId>,
 }
 
 impl PlacementRequest {
     /// A request without constraints.
     #[must_use]
     pub fn new(demand: Demand, policy: Policy) -> Self {
-        let (selector, candidates, preferences) = (None, None, None);
-        let order = OrderChoice::Default;
-        Self { demand, policy, order, selector, candidates, explain: Explain::default(), preferences }
+        let (selector, candidates, preferences, owner) = (None, None, None, None);
+        let (order, explain) = (OrderChoice::Default, Explain::default());
+        Self { demand, policy, order, selector, candidates, explain, preferences, owner }
     }
 
     /// The selectors that stand in for its own, in order.

@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 
 use crate::ids::ResourceId;
 use crate::limits::UNIT_INSTANCES_MAX;
-use crate::resource::{Amount, GPU_UNIT};
+use crate::resource::{Amount, GPU_UNIT, parts_set_aside};
 
 /// What may be in use of one instance beyond its capacity, in 1/10 000, before another adoption
 /// is refused.
@@ -225,6 +225,23 @@ impl UnitBooks {
                 assignment.part
             );
             unit.free -= assignment.part;
+        }
+    }
+
+    /// Moves what a reservation of `amount` sets aside out of what is free; how much of each unit.
+    pub(crate) fn set_aside(&mut self, amount: Amount) -> Vec<u16> {
+        let free: Vec<u16> = self.units.iter().map(|unit| unit.free).collect();
+        let parts = parts_set_aside(&free, amount);
+        for (unit, part) in self.units.iter_mut().zip(&parts) {
+            unit.free -= part;
+        }
+        parts
+    }
+
+    /// Moves back what was set aside.
+    pub(crate) fn put_back(&mut self, parts: &[u16]) {
+        for (unit, part) in self.units.iter_mut().zip(parts) {
+            unit.free += part;
         }
     }
 

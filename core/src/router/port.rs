@@ -363,7 +363,8 @@ impl Port {
         self.touched[shard.index()] = true;
     }
 
-    /// The next shard to ask: of the named candidates' shards the first, else that of the first
+    /// The next shard to ask: of those where nodes are reserved for the request's owner the first,
+    /// else of the named candidates' shards the first, else that of the first
     /// preferred node that is registered, else the less loaded of
     /// two drawn among those whose summary does not exclude the request, else any that was not
     /// asked. An excluded shard is asked last, for the sake of exact counts.
@@ -371,6 +372,14 @@ impl Port {
         let table = self.table.load();
         if table.shard_count() == 1 {
             return (!placing.asked.contains(ShardId(0))).then_some(ShardId(0));
+        }
+        if let Some(owner) = placing.request.owner {
+            let mut shards = (0..table.shard_count()).map(ShardId);
+            let holds = |&shard: &ShardId| table.summary(shard).has_reserved_for(owner);
+            let home = shards.find(|shard| !placing.asked.contains(*shard) && holds(shard));
+            if home.is_some() {
+                return home;
+            }
         }
         if let Some(candidates) = &placing.request.candidates {
             let catalog = self.catalog.load();

@@ -1,7 +1,11 @@
 //! What a shard publishes about itself for routers to read, without a lock.
 
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
 use crossbeam_utils::CachePadded;
 
+use crate::ids::OwnerId;
 use crate::index::Coordinate;
 use crate::shard::ShardFacts;
 use crate::sync::{AtomicU64, Ordering};
@@ -14,6 +18,8 @@ const SHARE_ONE: i128 = 1 << 20;
 /// new.
 pub struct ShardSummary {
     words: CachePadded<Words>,
+    /// Who has nodes reserved there, ascending: read for requests that have an owner alone.
+    owners: ArcSwap<Vec<OwnerId>>,
 }
 
 struct Words {
@@ -37,7 +43,10 @@ pub struct Facts {
 impl Default for ShardSummary {
     fn default() -> Self {
         let zero = || AtomicU64::new(0);
-        Self { words: CachePadded::new(Words { growth: zero(), highest: [zero(), zero()], load: zero() }) }
+        Self {
+            words: CachePadded::new(Words { growth: zero(), highest: [zero(), zero()], load: zero() }),
+            owners: ArcSwap::default(),
+        }
     }
 }
 
@@ -59,6 +68,17 @@ impl ShardSummary {
         self.words.load.store(load, Ordering::Relaxed);
         // Release pairs with the Acquire in `read`: who sees this growth sees a `highest` at least as new.
         self.words.growth.store(facts.growth, Ordering::Release);
+    }
+
+    /// Publishes who has nodes reserved, ascending; as [`publish`](Self::publish), and before it.
+    pub fn publish_owners(&self, owners: Vec<OwnerId>) {
+        self.owners.store(Arc::new(owners));
+    }
+
+    /// Whether `owner` has nodes reserved there.
+    #[must_use]
+    pub fn has_reserved_for(&self, owner: OwnerId) -> bool {
+        self.owners.load().binary_search(&owner).is_ok()
     }
 
     /// The facts as they stand.

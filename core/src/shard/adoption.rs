@@ -76,8 +76,22 @@ impl Shard {
     /// Records an allocation made elsewhere; one that was adopted before under the same name
     /// and with the same demand is answered again.
     pub(super) fn handle_adopt(&mut self, adoption: Adoption) -> Result<Outcome, Rejection> {
+        let slot = self.slot(adoption.node)?;
+        if self.reservations.at(slot).is_none() {
+            return self.adopt_at(slot, adoption);
+        }
+        // What others made knows of no reservations; what is set aside moves to what is left.
+        self.reveal(slot);
+        let done = self.adopt_at(slot, adoption);
+        self.cover(slot);
+        if done.is_ok() {
+            self.available_grew(slot);
+        }
+        done
+    }
+
+    fn adopt_at(&mut self, slot: Slot, adoption: Adoption) -> Result<Outcome, Rejection> {
         let Adoption { node, demand, gpus, units, external_id } = adoption;
-        let slot = self.slot(node)?;
         if let Some(external_id) = &external_id
             && let Some(&id) = self.adopted.allocations.get(&(node, Arc::clone(external_id)))
         {

@@ -7,6 +7,7 @@ use std::collections::BTreeMap;
 
 use super::command::{Audit, ResourceKind, ResourceSum};
 use super::custom::{CustomBook, units_of};
+use super::set_aside::SetAside;
 use super::sums::shortfall_of;
 use super::table::{ColdNode, HotNode, Room};
 use super::{Shard, Slot};
@@ -41,6 +42,7 @@ impl Shard {
         let mut sums: BTreeMap<ResourceKind, ResourceSum> = BTreeMap::new();
         let mut allocations = 0u64;
         let mut states: BTreeMap<u8, u32> = BTreeMap::new();
+        let none = SetAside::default();
         for (slot, hot, cold) in self.nodes.iter() {
             let held = self.held(slot);
             if held.count != hot.allocations {
@@ -50,7 +52,8 @@ impl Shard {
                 ));
             }
             allocations += u64::from(held.count);
-            check_node(self.nodes.room(slot), hot, cold, &held)?;
+            let aside = self.reservations.at(slot).map(|reservation| &reservation.aside);
+            check_node(self.nodes.room(slot), hot, cold, &held, aside.unwrap_or(&none))?;
             let books = self.books_at(slot);
             if let Some((kind, book)) = books.resources.iter().find(|(_, book)| !book.balances()) {
                 return Err(format!("node {}, {kind}: {book:?} does not balance", hot.id));
@@ -93,6 +96,7 @@ impl Shard {
             return Err(format!("the sums do not know {kind:?}: {truth:?}"));
         }
         self.check_waiting()?;
+        self.check_reservations()?;
         self.index.check()?;
         self.capacities.check()?;
         self.selectors.check(&self.nodes)?;
@@ -192,10 +196,17 @@ impl Shard {
     }
 }
 
-fn check_node(room: &Room, hot: &HotNode, cold: &ColdNode, held: &Held) -> Result<(), String> {
+fn check_node(
+    room: &Room,
+    hot: &HotNode,
+    cold: &ColdNode,
+    held: &Held,
+    aside: &SetAside,
+) -> Result<(), String> {
     let spec = &cold.registration.spec;
-    check_book(hot, "cpu", spec.cpu, room.cpu, cold.cpu_shortfall, held.cpu)?;
-    check_book(hot, "memory", spec.memory, room.memory, cold.memory_shortfall, held.memory)?;
+    check_book(hot, "cpu", spec.cpu, room.cpu.plus(aside.cpu), cold.cpu_shortfall, held.cpu)?;
+    let memory = room.memory.plus(aside.memory);
+    check_book(hot, "memory", spec.memory, memory, cold.memory_shortfall, held.memory)?;
     if (room.whole_gpus, room.largest_gpu_part) != (hot.gpus.whole_free(), hot.gpus.largest_free()) {
         return Err(format!("node {}: the GPU books and what is kept of them differ", hot.id));
     }
@@ -203,7 +214,8 @@ fn check_node(room: &Room, hot: &HotNode, cold: &ColdNode, held: &Held) -> Resul
         let at = usize::from(instance);
         let amount = |units: u32| Amount::try_from_units(i64::from(units)).unwrap_or_default();
         let total = if instance < spec.gpus { u32::from(GPU_UNIT) } else { 0 };
-        let available = u32::from(hot.gpus.free(instance)) + u32::from(cold.hidden(instance));
+        let unoffered = u32::from(cold.hidden(instance)) + u32::from(aside.gpus[at]);
+        let available = u32::from(hot.gpus.free(instance)) + unoffered;
         let short = cold.gpu_shortfall[at];
         let name = format!("gpu instance {instance}");
         check_book(hot, &name, amount(total), amount(available), amount(short), amount(held.gpus[at]))?;
@@ -213,14 +225,14 @@ fn check_node(room: &Room, hot: &HotNode, cold: &ColdNode, held: &Held) -> Resul
     for book in &cold.custom {
         let used = unseen.remove(&book.id).unwrap_or_default();
         if let Some(units) = &book.units {
-            check_units(hot, book, units, used, held)?;
+            check_units(hot, book, units, used, held, aside)?;
             continue;
         }
         check_book(
             hot,
             &format!("resource {}", book.id.0),
             book.total,
-            book.available,
+            book.available.plus(aside.of(book.id)),
             book.shortfall,
             used,
         )?;
@@ -238,6 +250,7 @@ fn check_units(
     units: &UnitBooks,
     used: Amount,
     held: &Held,
+    aside: &SetAside,
 ) -> Result<(), String> {
     let part = |part: u32| Amount::from_parts(std::iter::once(part));
     let mut seen = Amount::ZERO;
@@ -245,7 +258,8 @@ fn check_units(
         let total = if id < units.count() { u32::from(GPU_UNIT) } else { 0 };
         let allocated = part(held.units.get(&(book.id, id)).copied().unwrap_or(0));
         let name = format!("resource {} unit {id}", book.id.index());
-        check_book(hot, &name, part(total), part(u32::from(free)), part(short), allocated)?;
+        let available = u32::from(free) + u32::from(aside.of_unit(book.id, id));
+        check_book(hot, &name, part(total), part(available), part(short), allocated)?;
         seen = seen.plus(allocated);
     }
     let sums = (Amount::whole(u32::from(units.count())), units.free(), units.short(), seen);
@@ -355,6 +369,16 @@ pub fn partition_hash(partition: &PartitionState) -> StateHash {
             hasher.number(u64::from(assignment.part));
         }
         hasher.text(allocation.external_id.as_deref().unwrap_or(""));
+    }
+    hasher.number(partition.reservations.len() as u64);
+    for reservation in &partition.reservations {
+        hasher.number(reservation.node.0);
+        hasher.number(reservation.owner.number());
+        hasher.number(reservation.until.map_or(0, |until| until.0));
+        hasher.amount(reservation.left.cpu.units());
+        hasher.amount(reservation.left.memory.units());
+        hasher.amount(reservation.left.gpu.units());
+        hash_custom(&mut hasher, &reservation.left.custom);
     }
     hasher.finish()
 }

@@ -2,8 +2,9 @@
 
 use std::sync::Arc;
 
-use super::Shard;
 use super::command::{Outcome, Rejection, ResourceKind};
+use super::set_aside::SetAside;
+use super::{ReservationView, Shard};
 use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::index::Slot;
 use crate::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX};
@@ -27,7 +28,7 @@ pub struct Book {
     pub releasing: i64,
     /// Promised out of what is releasing (zero: nothing is promised yet).
     pub pipelined: i64,
-    /// Set aside for a reservation (zero: there are none yet).
+    /// Free, and set aside for who has reserved the node: at most what is reserved.
     pub reserved: i64,
     /// Free, and not offered because its instance is unhealthy.
     pub unhealthy: i64,
@@ -75,6 +76,8 @@ pub struct NodeBooks {
     /// Per resource: cpu, memory, GPU, then every custom kind that it has or of which something
     /// is held.
     pub resources: Vec<(ResourceKind, Book)>,
+    /// For whom the node is reserved, and what.
+    pub reservation: Option<ReservationView>,
     /// Per kind that has instances, those that the node has or of which something is held.
     pub instances: Vec<(ResourceKind, Vec<InstanceBook>)>,
 }
@@ -110,6 +113,8 @@ impl Shard {
         let (room, hot, cold) = (self.nodes.room(slot), self.nodes.hot(slot), self.nodes.cold(slot));
         let held = self.held(slot);
         let spec = &cold.registration.spec;
+        let none = SetAside::default();
+        let aside = self.reservations.at(slot).map_or(&none, |reservation| &reservation.aside);
         let book = |total: Amount, available: Amount, allocated: i64, shortfall: Amount| Book {
             total: total.units(),
             available: available.units(),
@@ -134,6 +139,10 @@ impl Shard {
             let said = self.nodes.unhealthy(slot).iter().find(|&&(known, _)| known == instance);
             said.map(|(_, reason)| Arc::clone(reason))
         };
+        let reserved = [aside.cpu.units(), aside.memory.units(), aside.gpu_total()];
+        for ((_, book), reserved) in resources.iter_mut().zip(reserved) {
+            book.reserved = reserved;
+        }
         let gpus = (0..GPU_INSTANCES_MAX as u8).map(|instance| InstanceBook {
             instance,
             available: u32::from(hot.gpus.free(instance)),
@@ -150,7 +159,9 @@ impl Shard {
         for custom in &cold.custom {
             let kind = ResourceKind::Custom(custom.id);
             let allocated = held.custom.get(&custom.id).copied().unwrap_or_default().units();
-            resources.push((kind, book(custom.total, custom.available, allocated, custom.shortfall)));
+            let reserved = aside.of(custom.id).units();
+            let of_kind = book(custom.total, custom.available, allocated, custom.shortfall);
+            resources.push((kind, Book { reserved, ..of_kind }));
             let Some(units) = &custom.units else { continue };
             let units = units.iter().map(|(instance, free, shortfall)| InstanceBook {
                 instance,
@@ -162,7 +173,8 @@ impl Shard {
             });
             instances.push((kind, units.collect()));
         }
-        NodeBooks { node: hot.id, allocations: hot.allocations, resources, instances }
+        let reservation = self.reservation_view(slot);
+        NodeBooks { node: hot.id, allocations: hot.allocations, resources, reservation, instances }
     }
 
     /// Exchanges the capacity of some resources of a node, all of them or none; an amount of

@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use crate::hash::StateHash;
-use crate::ids::{AllocationId, NodeId, Ordinal, PartitionId, ResourceId, ShardId};
+use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId};
 use crate::limits::CUSTOM_RESOURCES_MAX;
 use crate::node::{AgentReport, IllegalChange, LifeEvent, NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::request::PlacementRequest;
 use crate::resource::{Amount, Demand, GpuAssignment, GpuBooks, UnitAssignments};
-use crate::shard::{NodeBooks, Refusal, WaitingShape};
+use crate::shard::{NodeBooks, Refusal, ReservationView, Reserve, WaitingShape};
 use crate::time::Time;
 
 /// One input of a shard.
@@ -60,6 +60,10 @@ pub enum Command {
     Retry(WaitToken),
     /// A request does not wait any more.
     Unpark(WaitToken),
+    /// Keep a node for an owner, or exchange what the owner has reserved there.
+    Reserve(Box<Reserve>),
+    /// End the reservation that an owner has on a node.
+    EndReservation(NodeId, OwnerId),
     /// The durable state of all partitions, as at this place in the order of commands.
     Export,
 }
@@ -100,6 +104,10 @@ pub enum Outcome {
     Parked(Box<Refusal>),
     /// It does not wait any more.
     Unparked,
+    /// The node is reserved so.
+    Reserved(Box<ReservationView>),
+    /// The node is not reserved any more.
+    ReservationEnded(NodeId),
     /// The durable state.
     Exported(Box<crate::store::ShardState>),
     /// Not done, and nothing moved.
@@ -173,9 +181,71 @@ pub enum Rejection {
     /// More custom kinds than a node can have.
     #[error("node {0} would have more than {CUSTOM_RESOURCES_MAX} custom resources: set one of them to 0")]
     TooManyResources(NodeId),
+    /// The node is reserved for another owner.
+    #[error(
+        "node {node} is reserved for owner {owner}{}: reserve another node, or end that reservation first",
+        ending(*until)
+    )]
+    NodeReserved {
+        /// Which node.
+        node: NodeId,
+        /// For whom.
+        owner: OwnerId,
+        /// When that ends by itself.
+        until: Option<Time>,
+    },
+    /// The owner has no reservation on the node.
+    #[error("node {node} is not reserved for owner {owner}{}", held_by(*holder))]
+    NotReserved {
+        /// Which node.
+        node: NodeId,
+        /// Who was named.
+        owner: OwnerId,
+        /// For whom it is reserved, if it is.
+        holder: Option<OwnerId>,
+    },
+    /// A reservation of more than the node has.
+    #[error("node {node} has {capacity} of {kind} in all: reserve no more than that, or a larger node")]
+    ReservedTooMuch {
+        /// Which node.
+        node: NodeId,
+        /// Of which resource.
+        kind: ResourceKind,
+        /// What the node has of it when nothing runs there.
+        capacity: Amount,
+    },
+    /// A reservation of nothing.
+    #[error("nothing is to be reserved on node {0}: say how much of which resource")]
+    NothingReserved(NodeId),
+    /// A reservation that would have ended before it began.
+    #[error("the reservation of node {0} would end at once: give a later end, or none")]
+    DeadlinePassed(NodeId),
+    /// As many nodes are reserved as may be.
+    #[error(
+        "{most} nodes of node {node}'s shard are reserved, which is all that may be ({percent} % of its nodes): end a reservation first, or raise `reserved_nodes_percent`"
+    )]
+    TooManyReserved {
+        /// Which node was to be.
+        node: NodeId,
+        /// How many may be.
+        most: u32,
+        /// The share of the shard's nodes.
+        percent: u8,
+    },
     /// No such request waits here.
     #[error("no such request waits here")]
     NotParked,
+}
+
+fn ending(until: Option<Time>) -> &'static str {
+    if until.is_some() { ", for a time" } else { "" }
+}
+
+fn held_by(holder: Option<OwnerId>) -> String {
+    match holder {
+        Some(holder) => format!(", but for owner {holder}: name that one"),
+        None => ": it is not reserved at all, or not any more".to_owned(),
+    }
 }
 
 /// A waiting request: its port, and the number that the port gave it and gives to no other.
@@ -325,6 +395,8 @@ pub struct ShardStatus {
     pub resources: Vec<(ResourceKind, ResourceSum)>,
     /// What waits here, per shape.
     pub waiting: Vec<WaitingShape>,
+    /// Nodes that are reserved for somebody.
+    pub nodes_reserved: u32,
     /// The result of the audit, when one was asked for.
     pub audit: Option<Audit>,
 }

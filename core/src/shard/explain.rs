@@ -104,7 +104,8 @@ impl Shard {
             Explain::Full => u64::MAX,
         };
         let plain = matches!(scope, Scope::Plain(None));
-        if request.candidates.is_none() && plain && request.demand.custom.is_none() {
+        let simple = plain && request.demand.custom.is_none() && self.reservations.is_empty();
+        if request.candidates.is_none() && simple {
             self.count_all(request, examined_max, &mut refusal);
         } else {
             self.count_named(request, scope, examined_max, &mut refusal);
@@ -133,7 +134,8 @@ impl Shard {
         report_plain(Check::NotReady, not_ready, refusal);
     }
 
-    /// As [`count_all`](Self::count_all), for requests that name nodes or custom resources.
+    /// As [`count_all`](Self::count_all), for requests that name nodes or custom resources, and
+    /// where nodes are reserved.
     fn count_named(
         &self,
         request: &PlacementRequest,
@@ -148,7 +150,7 @@ impl Shard {
         }
         let custom = request.demand.custom();
         let (mut tallies, mut not_ready) = (Tallies::of(request), 0);
-        let (mut not_candidate, mut not_selected, mut tainted) = (0, 0, 0);
+        let (mut not_candidate, mut not_selected, mut tainted, mut reserved) = (0, 0, 0, 0);
         let tally = |&(_, amount): &(_, Amount)| Tally::of(amount.units());
         let mut of_custom: Vec<Tally> = custom.iter().map(tally).collect();
         let mut fragmented: Vec<Tally> = custom.iter().map(tally).collect();
@@ -161,12 +163,16 @@ impl Shard {
                 tainted += 1;
             } else if state != NodeState::Ready {
                 not_ready += 1;
+            } else if self.is_kept_from(slot, request) {
+                reserved += 1;
             } else {
-                tallies.count(room);
+                let own = self.reservations.own(slot, request.owner);
+                let own = own.map(|own| self.nodes.revealed(slot, &own.aside));
+                tallies.count(own.as_ref().map_or(room, |own| &own.room));
                 for (at, &(id, amount)) in custom.iter().enumerate() {
-                    let room = self.nodes.custom_room(slot, id, amount);
-                    let sum_would_do = room < amount
-                        && self.nodes.book(slot, id).is_some_and(|book| book.available >= amount);
+                    let book = own.as_ref().map_or_else(|| self.nodes.book(slot, id), |own| own.book(id));
+                    let room = book.map_or(Amount::ZERO, |book| book.room_for(amount));
+                    let sum_would_do = room < amount && book.is_some_and(|book| book.available >= amount);
                     let tallies = if sum_would_do { &mut fragmented } else { &mut of_custom };
                     tallies[at].count(room.units());
                 }
@@ -200,6 +206,7 @@ impl Shard {
         report_plain(Check::Selector, not_selected, refusal);
         report_plain(Check::Taint, tainted, refusal);
         report_plain(Check::NotReady, not_ready, refusal);
+        report_plain(Check::Reserved, reserved, refusal);
         tallies.report(refusal);
         for (tally, &(id, _)) in of_custom.iter().zip(custom) {
             tally.report(Check::Custom(id), 1, refusal);
@@ -207,6 +214,14 @@ impl Shard {
         for (tally, &(id, _)) in fragmented.iter().zip(custom) {
             tally.report(Check::Fragmented(id), 1, refusal);
         }
+    }
+
+    /// Whether the node would do if it were not reserved for another owner.
+    fn is_kept_from(&self, slot: Slot, request: &PlacementRequest) -> bool {
+        self.reservations.at(slot).is_some_and(|there| {
+            Some(there.owner) != request.owner
+                && self.nodes.fits_revealed(slot, &there.aside, &request.demand)
+        })
     }
 
     /// Whether some registered node has the capacity, the labels and no taint against it.

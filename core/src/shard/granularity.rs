@@ -140,7 +140,9 @@ impl Shard {
         let geometry = self.index.geometry().with_thetas(thetas);
         let nodes = &self.nodes;
         self.index.regrain(geometry.clone(), |slot| nodes.available(slot));
-        self.capacities.regrain(geometry, |slot| nodes.capacity(slot));
+        self.capacities.regrain(geometry.clone(), |slot| nodes.capacity(slot));
+        let reservations = &self.reservations;
+        self.reserved_tree.regrain(geometry, |slot| reservations.available_to_owner(nodes, slot));
     }
 
     /// How far granularity has followed the nodes, where any does.

@@ -187,15 +187,7 @@ impl HybridOrder {
             accept(slot)
         });
         fitting.sort_unstable();
-        let &(first, ..) = fitting.first()?;
-        if let Some(preferred) = self.preferred(sought, visits, &accept)
-            && preferred.0 <= first
-        {
-            return Some(preferred.2);
-        }
-        let drawn = rng.below(sought.drawn_from) as usize;
-        let drawn = if drawn < fitting.len() { drawn } else { rng.below(fitting.len() as u64) as usize };
-        Some(fitting[drawn].2)
+        draw_of(&fitting, self.preferred(sought, visits, &accept), sought.drawn_from, rng)
     }
 
     fn preferred(
@@ -246,6 +238,24 @@ impl HybridOrder {
         }
         Err(passed)
     }
+}
+
+/// The node that the policy chooses of fitting ones in order; `preferred` is one of them.
+pub(super) fn draw_of(
+    fitting: &[Place],
+    preferred: Option<Place>,
+    drawn_from: u64,
+    rng: &mut Rng,
+) -> Option<Slot> {
+    let &(first, ..) = fitting.first()?;
+    if let Some(preferred) = preferred
+        && preferred.0 <= first
+    {
+        return Some(preferred.2);
+    }
+    let drawn = rng.below(drawn_from) as usize;
+    let drawn = if drawn < fitting.len() { drawn } else { rng.below(fitting.len() as u64) as usize };
+    Some(fitting[drawn].2)
 }
 
 #[cfg(test)]

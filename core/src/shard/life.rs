@@ -36,7 +36,7 @@ impl Shard {
     }
 
     fn set_health(&mut self, slot: Slot, unhealthy: Unhealthy) {
-        let healed = self.nodes.set_health(slot, unhealthy);
+        let healed = self.change_books(slot, |nodes| nodes.set_health(slot, unhealthy));
         self.sums.exceptions_changed(&self.nodes, slot);
         if healed {
             self.available_grew(slot);

@@ -18,6 +18,7 @@ impl Shard {
         self.ledger.memory(|name, bytes| add(name, Per::Allocation, bytes));
         self.adopted.memory(|name, bytes| add(name, Per::Allocation, bytes));
         self.waiting.memory(|name, bytes| add(name, Per::Waiting, bytes));
+        add("reservations", Per::Shard, self.reservation_bytes());
         add("candidate sets of selectors", Per::Shard, self.selectors.memory());
         table
     }

@@ -32,8 +32,12 @@ mod ranked;
 mod rankings;
 mod refusal;
 pub use refusal::{Check, Refusal, Shortage};
+mod reservations;
+pub use reservations::{ReservationView, Reserve};
+mod reserved_search;
 mod selectors;
 mod sequences;
+mod set_aside;
 mod shapes;
 mod state;
 mod sums;
@@ -56,10 +60,11 @@ use hybrid_order::HybridOrder;
 use ledger::{Allocation, Ledger};
 use ranked::Scope;
 use rankings::Rankings;
+use reservations::Reservations;
 use selectors::{CandidateSet, SelectorSets, SetId};
 use sequences::Sequences;
 use sums::Sums;
-use table::NodeTable;
+use table::{NodeTable, Taken};
 use waiting::Waiting;
 
 /// What a shard is made with.
@@ -111,6 +116,9 @@ pub struct Shard {
     sequences: Sequences,
     sums: Sums,
     waiting: Waiting,
+    reservations: Reservations,
+    /// Reserved nodes as their owners see them.
+    reserved_tree: DistBuckets,
     growth: u64,
     visits: Visits,
     fragmentation: Fragmentation,
@@ -128,7 +136,9 @@ impl Shard {
             nodes: NodeTable::new(Arc::clone(config.geometry.custom())),
             granularity: Granularity::of(&config.geometry),
             index: DistBuckets::new(config.geometry.clone()),
-            capacities: DistBuckets::new(config.geometry),
+            capacities: DistBuckets::new(config.geometry.clone()),
+            reserved_tree: DistBuckets::new(config.geometry),
+            reservations: Reservations::default(),
             ledger: Ledger::default(),
             adopted: ExternalIds::default(),
             selectors: SelectorSets::default(),
@@ -152,6 +162,9 @@ impl Shard {
     pub fn step(&mut self, batch: impl IntoIterator<Item = Command>, now: Time, outcomes: &mut Vec<Outcome>) {
         assert!(now >= self.now, "the clock went back from {:?} to {now:?}", self.now);
         self.now = now;
+        if self.reservations.next_deadline() <= now {
+            self.expire_reservations();
+        }
         for command in batch {
             outcomes.push(self.handle_command(command));
         }
@@ -175,14 +188,29 @@ impl Shard {
             Command::Park(park) => return self.handle_park(*park),
             Command::Retry(token) => self.handle_retry(token),
             Command::Unpark(token) => self.handle_unpark(token),
+            Command::Reserve(reserve) => self.handle_reserve(&reserve),
+            Command::EndReservation(node, owner) => self.handle_end_reservation(node, owner),
             Command::Export => return Outcome::Exported(Box::new(self.export())),
         };
         done.unwrap_or_else(Outcome::Rejected)
     }
 
     fn handle_place(&mut self, request: &PlacementRequest) -> Outcome {
+        if request.owner.is_some() || !self.reservations.is_empty() {
+            return self.handle_place_beside(request);
+        }
         let scope = self.scope(request);
-        let taken = match scope {
+        match self.take_found(request, scope) {
+            Some((slot, taken, alternative)) => self.placed(request, slot, taken, alternative),
+            None => self.refused(request, scope),
+        }
+    }
+
+    /// Takes what `request` asks from the node that its policy chooses; and which of its selectors
+    /// holds.
+    #[inline]
+    fn take_found(&mut self, request: &PlacementRequest, scope: Scope) -> Option<(Slot, Taken, u8)> {
+        match scope {
             Scope::Plain(set) if request.policy.is_fragmentation_aware() => {
                 self.take_least_fragmented(request, set).map(|(slot, taken)| (slot, taken, 0))
             }
@@ -196,11 +224,23 @@ impl Shard {
                 let (found, alternative) = self.find_ranked(request, id);
                 found.map(|slot| (slot, self.nodes.take(slot, &request.demand), alternative))
             }
-        };
-        let Some((slot, (gpus, units), alternative)) = taken else {
-            self.sums.refused += 1;
-            return Outcome::Refused(Box::new(self.explain(request, scope)));
-        };
+        }
+    }
+
+    fn refused(&mut self, request: &PlacementRequest, scope: Scope) -> Outcome {
+        self.sums.refused += 1;
+        Outcome::Refused(Box::new(self.explain(request, scope)))
+    }
+
+    /// Records what was taken.
+    #[inline]
+    fn placed(
+        &mut self,
+        request: &PlacementRequest,
+        slot: Slot,
+        (gpus, units): Taken,
+        alternative: u8,
+    ) -> Outcome {
         self.fragmentation.touch(slot);
         let hot = self.nodes.hot(slot);
         let (node, partition) = (hot.id, hot.partition);
@@ -283,7 +323,9 @@ impl Shard {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
         self.adopted.forget(id);
         self.sums.release(&allocation.demand);
-        self.nodes.give(allocation.node, &allocation.demand, allocation.gpus, allocation.units.as_ref());
+        self.change_books(allocation.node, |nodes| {
+            nodes.give(allocation.node, &allocation.demand, allocation.gpus, allocation.units.as_ref());
+        });
         self.sums.exceptions_changed(&self.nodes, allocation.node);
         self.sums.released += 1;
         self.available_grew(allocation.node);
@@ -349,7 +391,7 @@ impl Shard {
         self.sums.node_leaves(&self.nodes, slot);
         let size_before = self.size_of(slot);
         let was_tainted = !self.nodes.cold(slot).registration.spec.taints.is_empty();
-        self.nodes.respecify(slot, spec);
+        self.change_books(slot, |nodes| nodes.respecify(slot, spec));
         self.fragmentation.touch_identity(slot);
         self.sums.node_returns(&self.nodes, slot);
         let spec = &self.nodes.cold(slot).registration.spec;
@@ -372,6 +414,7 @@ impl Shard {
         if allocations > 0 && !force {
             return Err(Rejection::NodeInUse { node, allocations });
         }
+        self.end_reservation(slot);
         let ended: Vec<AllocationId> = self.ledger.of_node(slot, &self.nodes).map(|a| a.id).collect();
         assert!(
             ended.len() == allocations as usize,
@@ -443,6 +486,7 @@ impl Shard {
             released: self.sums.released,
             resources: self.sums.resources(),
             waiting: self.waiting_shapes(),
+            nodes_reserved: self.nodes_reserved(),
             audit,
         }
     }
@@ -450,7 +494,10 @@ impl Shard {
     /// What the router may know without asking.
     #[must_use]
     pub fn facts(&mut self) -> ShardFacts {
-        let highest = self.index.highest();
+        let mut highest = self.index.highest();
+        if !self.reservations.is_empty() {
+            highest = highest.highest(&self.reserved_tree.highest());
+        }
         let highest = match &self.granularity {
             None => highest,
             Some(granularity) => granularity.published(self.index.geometry(), highest),

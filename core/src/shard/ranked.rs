@@ -127,7 +127,7 @@ impl Shard {
     }
 
     /// Builds the order of the hybrid policy when it is first asked for.
-    fn build_hybrid(&mut self) {
+    pub(super) fn build_hybrid(&mut self) {
         if self.hybrid.is_none() {
             self.hybrid = Some(HybridOrder::default());
             let slots: Vec<Slot> = self.nodes.iter().map(|(slot, ..)| slot).collect();
@@ -168,7 +168,11 @@ impl Shard {
     }
 }
 
-fn hybrid_place(nodes: &NodeTable, settings: HybridSettings, slot: Slot) -> Option<(u16, Ordinal)> {
+pub(super) fn hybrid_place(
+    nodes: &NodeTable,
+    settings: HybridSettings,
+    slot: Slot,
+) -> Option<(u16, Ordinal)> {
     let (room, cold) = (nodes.room(slot), nodes.cold(slot));
     let registration = &cold.registration;
     let books = [(room.cpu, registration.spec.cpu), (room.memory, registration.spec.memory)];

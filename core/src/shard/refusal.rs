@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::ids::{NodeId, ResourceId};
 use crate::resource::Amount;
 
-/// A check that a node failed. Nodes that fail one of the first five are counted there alone;
+/// A check that a node failed. Nodes that fail one of the first six are counted there alone;
 /// others are counted under every resource of which they have too little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
@@ -19,6 +19,8 @@ pub enum Check {
     Taint,
     /// The node takes no new work.
     NotReady,
+    /// The node would do, and is reserved for another owner.
+    Reserved,
     /// Too little cpu.
     Cpu,
     /// Too little memory.

@@ -24,6 +24,7 @@ impl Shard {
             let (registration, state, version) =
                 (cold.registration.clone(), self.nodes.state(slot), hot.version);
             let unhealthy = self.nodes.unhealthy(slot).to_vec();
+            partition.reservations.extend(self.reservation_record(slot));
             partition.nodes.push(NodeRecord { registration, state, version, unhealthy });
             partition.allocations.extend(self.ledger.of_node(slot, &self.nodes).map(|allocation| {
                 let (id, gpus, units) = (allocation.id, allocation.gpus, allocation.units.clone());
@@ -34,6 +35,7 @@ impl Shard {
         for partition in &mut partitions {
             partition.nodes.sort_unstable_by_key(|node| node.registration.id);
             partition.allocations.sort_unstable_by_key(|allocation| allocation.id);
+            partition.reservations.sort_unstable_by_key(|reservation| reservation.node);
         }
         ShardState { partitions, policy: self.policy_state.clone(), granularity: self.granularity_state() }
     }
@@ -47,11 +49,12 @@ impl Shard {
     /// When a partition is not this shard's, or an allocation names a node of another.
     pub(crate) fn adopt(&mut self, partitions: Vec<PartitionState>) {
         let mut nodes = Vec::new();
-        let mut allocations = Vec::new();
+        let (mut allocations, mut reservations) = (Vec::new(), Vec::new());
         for partition in partitions {
             self.sequences.resume(partition.id, partition.sequence);
             nodes.extend(partition.nodes);
             allocations.extend(partition.allocations);
+            reservations.extend(partition.reservations);
         }
         nodes.sort_unstable_by_key(|node| node.registration.ordinal);
         allocations.sort_unstable_by_key(|allocation| allocation.id);
@@ -88,6 +91,9 @@ impl Shard {
                 self.change_state(slot, before, state);
             }
             self.nodes.hot_mut(slot).version = version;
+        }
+        for record in reservations {
+            self.resume_reservation(record);
         }
     }
 

@@ -39,7 +39,7 @@ impl Room {
     const VACANT: Self =
         Self { cpu: Amount::ZERO, memory: Amount::ZERO, whole_gpus: 0, largest_gpu_part: 0, state: None };
 
-    fn follow(&mut self, gpus: &GpuBooks) {
+    pub(super) fn follow(&mut self, gpus: &GpuBooks) {
         self.whole_gpus = gpus.whole_free();
         self.largest_gpu_part = gpus.largest_free();
     }
@@ -219,6 +219,12 @@ impl NodeTable {
         (&mut self.hot[slot as usize], cold)
     }
 
+    /// All parts of a node's books.
+    pub(super) fn parts_mut(&mut self, slot: Slot) -> (&mut Room, &mut HotNode, &mut ColdNode) {
+        let cold = self.cold[slot as usize].as_mut().expect("a registered node");
+        (&mut self.rooms[slot as usize], &mut self.hot[slot as usize], cold)
+    }
+
     /// Brings what is kept of the GPU books up to date with them.
     pub(super) fn follow_gpus(&mut self, slot: Slot) {
         self.rooms[slot as usize].follow(&self.hot[slot as usize].gpus);
@@ -272,17 +278,15 @@ impl NodeTable {
         if self.indexed.is_empty() { vector } else { self.with_custom(slot, vector) }
     }
 
+    /// The custom kinds that are indexed.
+    pub(super) fn indexed(&self) -> &[ResourceId] {
+        &self.indexed
+    }
+
     /// The same with what is available of the indexed custom kinds.
     #[cold]
-    fn with_custom(&self, slot: Slot, mut vector: ResourceVector) -> ResourceVector {
-        for (place, &id) in vector.custom.iter_mut().zip(self.indexed.iter()) {
-            *place = self.custom_room(slot, id, Amount::whole(1));
-            if place.is_zero() && id.is_unit_instance() {
-                // No unit is wholly free: the largest free part.
-                *place = self.custom_room(slot, id, Amount::ZERO);
-            }
-        }
-        vector
+    fn with_custom(&self, slot: Slot, vector: ResourceVector) -> ResourceVector {
+        custom_values(&self.indexed, vector, |id, amount| self.custom_room(slot, id, amount))
     }
 
     /// What the node could have available if nothing ran there.
@@ -488,4 +492,21 @@ fn has_shortfall(cold: &ColdNode) -> bool {
         || !cold.memory_shortfall.is_zero()
         || cold.gpu_shortfall.iter().any(|&short| short > 0)
         || cold.custom.iter().any(|book| !book.shortfall.is_zero())
+}
+
+/// `vector` with what is available of the indexed custom kinds; `room_for` says what a request for
+/// an amount of a kind compares with.
+pub(super) fn custom_values(
+    indexed: &[ResourceId],
+    mut vector: ResourceVector,
+    room_for: impl Fn(ResourceId, Amount) -> Amount,
+) -> ResourceVector {
+    for (place, &id) in vector.custom.iter_mut().zip(indexed) {
+        *place = room_for(id, Amount::whole(1));
+        if place.is_zero() && id.is_unit_instance() {
+            // No unit is wholly free: the largest free part.
+            *place = room_for(id, Amount::ZERO);
+        }
+    }
+    vector
 }

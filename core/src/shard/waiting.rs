@@ -18,10 +18,11 @@ use slab::Slab;
 
 use super::command::{Outcome, Park, Rejection, WaitToken};
 use super::rankings::rank_of;
+use super::set_aside::Revealed;
 use super::shapes::{Asked, ShapeTree, asked};
 use super::table::NodeTable;
 use super::{NodeState, Shard};
-use crate::ids::NodeId;
+use crate::ids::{NodeId, OwnerId};
 use crate::index::{Candidates, DistBuckets, ResourceVector, Slot, Visits};
 use crate::limits::WOKEN_PER_EVENT_MAX;
 use crate::map::FixedMap;
@@ -97,6 +98,7 @@ fn shape_hash(request: &PlacementRequest) -> u64 {
         hasher.amount(amount.units());
     }
     hasher.number(request.selector.as_ref().map_or(0, |selector| selector.hash()));
+    hasher.number(request.owner.map_or(0, OwnerId::number));
     for id in request.candidates.iter().flat_map(|ids| ids.iter()) {
         hasher.number(id.0);
     }
@@ -184,6 +186,12 @@ struct Left {
     custom: Vec<CustomBook>,
 }
 
+impl From<Revealed> for Left {
+    fn from(Revealed { room, gpus, custom }: Revealed) -> Self {
+        Self { cpu: room.cpu, memory: room.memory, gpus, custom }
+    }
+}
+
 impl Left {
     /// Takes what `request` asks, if it is there.
     fn take(&mut self, request: &PlacementRequest) -> bool {
@@ -247,8 +255,12 @@ impl Shard {
         let outcome = self.handle_place(&request);
         self.fragmentation.set_retrying(false);
         if matches!(outcome, Outcome::Placed(_)) {
-            self.waiting.remove(token);
+            // A placement that used its reservation up may have woken this very copy.
+            let again = self.waiting.remove(token).and_then(|copy| copy.under_way);
             self.offer_again(node, None);
+            if again != node {
+                self.offer_again(again, None);
+            }
         } else {
             self.offer_again(node, Some(turn));
         }
@@ -275,7 +287,13 @@ impl Shard {
         if self.waiting.is_empty() || self.nodes.state(slot) != NodeState::Ready {
             return;
         }
-        let available = asked(&self.nodes.available(slot));
+        // On a reserved node each sees its own: the owner's copies what is set aside too.
+        let revealed =
+            self.reservations.at(slot).map(|own| (own.owner, self.nodes.revealed(slot, &own.aside)));
+        let vector = revealed
+            .as_ref()
+            .map_or_else(|| self.nodes.available(slot), |(_, all)| all.vector(self.nodes.indexed()));
+        let available = asked(&vector);
         let mut visits = 0;
         let shapes = self.waiting.tree.within(&available, &mut visits);
         visits += shapes.len() as u64;
@@ -304,11 +322,17 @@ impl Shard {
         let (room, hot) = (self.nodes.room(slot), self.nodes.hot(slot));
         let custom = if hot.has_custom { self.nodes.cold(slot).custom.clone() } else { Vec::new() };
         let mut left = Left { cpu: room.cpu, memory: room.memory, gpus: hot.gpus, custom };
+        let mut of_owner = revealed.map(|(owner, all)| (Some(owner), Left::from(all)));
         let node = hot.id;
         let mut woken = 0;
         while let Some(Reverse((turn, at))) = turns.pop() {
             // What is left only shrinks: a shape that does not fit has had its turn.
-            if !left.take(&self.waiting.shapes[at].request) {
+            let request = &self.waiting.shapes[at].request;
+            let room = match &mut of_owner {
+                Some((owner, room)) if request.owner == *owner => room,
+                _ => &mut left,
+            };
+            if !room.take(request) {
                 continue;
             }
             self.waiting.wake(turn, node);
@@ -325,7 +349,7 @@ impl Shard {
     /// Whether the node could take `request` now: exactly what a placement that names this node
     /// alone would find, or a copy could be woken in vain again and again.
     fn admits(&self, slot: Slot, request: &PlacementRequest) -> bool {
-        self.nodes.fits(slot, &request.demand) && names(&self.nodes, slot, request)
+        self.reservations.fits(&self.nodes, slot, request) && names(&self.nodes, slot, request)
     }
 
     /// The copies woken since the last call, in order.

@@ -7,7 +7,7 @@ use wharf_core::node::NodeSpec;
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
 use wharf_core::shard::{Adoption, NodeBooks, Outcome, Placement, Rejection, ResourceKind};
 
-use super::linear_node::DEVICE;
+use super::linear_node::{DEVICE, LinearNode};
 use super::linear_shard::{Held, LinearShard, compare_node_outcome, differs};
 
 /// `spec` with other capacities of some resources.
@@ -85,6 +85,9 @@ impl LinearShard {
         if let Some(id) = self.adopted_as(adoption) {
             let held = &self.allocations[&id];
             let same = held.demand == adoption.demand;
+            if same && self.nodes[at].reservation.is_some() {
+                self.settled_growth = None;
+            }
             return match outcome {
                 Outcome::Rejected(Rejection::ExternalIdTaken { allocation, .. })
                     if !same && *allocation == id =>
@@ -120,6 +123,9 @@ impl LinearShard {
         let sequence = self.sequences.entry(partition).or_insert(0);
         *sequence += 1;
         let right = AllocationId { incarnation: self.incarnation, partition, sequence: *sequence };
+        if self.nodes[at].reservation.is_some() {
+            self.settled_growth = None;
+        }
         let (demand, external_id) = (adoption.demand.clone(), adoption.external_id.clone());
         self.allocations.insert(right, Held { node, demand, gpus, units, external_id });
         if (allocation, node) == (right, adoption.node) { Ok(()) } else { differs(allocation, right) }
@@ -191,7 +197,32 @@ impl LinearShard {
         let balanced = resources.iter().all(|(_, book)| book.balances());
         let hidden: i64 = resources.iter().map(|(_, book)| book.unhealthy).sum();
         let hidden_right = hidden == node.gpu_hidden();
-        if used == listed && of_instances == with_instances && hidden_right && balanced && reasons_right {
+        // What others see of a resource and what is there differ by what is kept.
+        let seen = node.as_seen_by(None);
+        let mut kept_right = books.reservation.is_some() == node.reservation.is_some();
+        let mut kept_of_instances = 0;
+        for (kind, book) in resources {
+            let kept = match kind {
+                ResourceKind::Cpu => node.cpu_free() - seen.cpu_free(),
+                ResourceKind::Memory => node.memory_free() - seen.memory_free(),
+                ResourceKind::Gpu => seen.used()[2] - node.used()[2],
+                ResourceKind::Custom(id) => {
+                    let used = |node: &LinearNode| node.custom_used.get(id).copied().unwrap_or(0);
+                    used(&seen) - used(node)
+                }
+            };
+            kept_right &= book.reserved == kept;
+            let has_instances = instances.iter().any(|(listed, _)| listed == kind);
+            kept_of_instances += if has_instances { kept } else { 0 };
+        }
+        let of_instances = of_instances + kept_of_instances;
+        if used == listed
+            && of_instances == with_instances
+            && hidden_right
+            && balanced
+            && reasons_right
+            && kept_right
+        {
             Ok(())
         } else {
             differs(books, node)

@@ -13,6 +13,7 @@ use wharf_core::resource::{
 };
 
 use super::fragmentation::{FragmentationScan, NodeState as PricedState, Price};
+use super::linear_reservations::LinearReservation;
 
 /// GPU instances of the largest node.
 pub(super) const INSTANCES: usize = 16;
@@ -31,12 +32,14 @@ pub(super) struct LinearNode {
     pub(super) allocations: u32,
     /// Counts its changes, as the list of nodes shows them.
     pub(super) version: u64,
-    cpu_used: i64,
-    memory_used: i64,
-    gpu_used: [i64; INSTANCES],
-    custom_used: BTreeMap<ResourceId, i64>,
+    /// For whom it is kept.
+    pub(super) reservation: Option<LinearReservation>,
+    pub(super) cpu_used: i64,
+    pub(super) memory_used: i64,
+    pub(super) gpu_used: [i64; INSTANCES],
+    pub(super) custom_used: BTreeMap<ResourceId, i64>,
     /// Per unit of a unit-instance kind.
-    unit_used: BTreeMap<(ResourceId, u32), i64>,
+    pub(super) unit_used: BTreeMap<(ResourceId, u32), i64>,
 }
 
 /// Where a node's agent is.
@@ -60,7 +63,7 @@ pub(super) enum Lack {
 }
 
 /// Units that a node can have at most.
-const UNITS: u32 = 64;
+pub(super) const UNITS: u32 = 64;
 
 pub(super) fn custom_total(spec: &NodeSpec, id: ResourceId) -> i64 {
     let mut total = 0;
@@ -82,6 +85,7 @@ impl LinearNode {
             unhealthy: BTreeMap::new(),
             allocations: 0,
             version: 0,
+            reservation: None,
             cpu_used: 0,
             memory_used: 0,
             gpu_used: [0; INSTANCES],
@@ -168,7 +172,7 @@ impl LinearNode {
         healed
     }
 
-    fn custom_free(&self, id: ResourceId) -> i64 {
+    pub(super) fn custom_free(&self, id: ResourceId) -> i64 {
         let used = self.custom_used.get(&id).copied().unwrap_or(0);
         (custom_total(&self.registration.spec, id) - used).max(0)
     }
@@ -299,7 +303,7 @@ impl LinearNode {
         if i64::from(unit) * DEVICE < custom_total(&self.registration.spec, id) { DEVICE } else { 0 }
     }
 
-    fn unit_free(&self, id: ResourceId, unit: u32) -> i64 {
+    pub(super) fn unit_free(&self, id: ResourceId, unit: u32) -> i64 {
         let used = self.unit_used.get(&(id, unit)).copied().unwrap_or(0);
         (self.unit_total(id, unit) - used).max(0)
     }

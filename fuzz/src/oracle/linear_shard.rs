@@ -13,6 +13,7 @@ use wharf_core::rng::Rng;
 use wharf_core::shard::{
     Check, Command, HybridSettings, Outcome, Placement, Refusal, Rejection, Shortage, WaitToken,
 };
+use wharf_core::time::Time;
 
 use super::fragmentation::{FragmentationScan, Price};
 use super::linear_granularity::Automatic;
@@ -48,12 +49,14 @@ pub struct LinearShard {
     pub(super) refused: u64,
     pub(super) released: u64,
     /// The growth counter of the last refusal, while nothing happened since that could help.
-    settled_growth: Option<u64>,
+    pub(super) settled_growth: Option<u64>,
     last_growth: u64,
     fragmentation: FragmentationScan,
     /// What is placed next was counted when it came.
     pub(super) retrying: bool,
     hybrid: HybridSettings,
+    pub(super) reserved_percent: u8,
+    pub(super) now: Time,
     /// The shard's random state before the next placement, where the caller knows it.
     rng: Option<Rng>,
 }
@@ -84,6 +87,8 @@ impl LinearShard {
             fragmentation: FragmentationScan::default(),
             retrying: false,
             hybrid: HybridSettings::default(),
+            reserved_percent: 5,
+            now: Time::default(),
             rng: None,
         }
     }
@@ -129,9 +134,10 @@ impl LinearShard {
     }
 
     fn fitting_places(&self, request: &PlacementRequest) -> Vec<usize> {
-        (0..self.nodes.len())
+        let nodes = self.seen_by(request.owner);
+        (0..nodes.len())
             .filter(|&at| {
-                let node = &self.nodes[at];
+                let node = &nodes[at];
                 named(request, node)
                     && node.state() == NodeState::Ready
                     && node.lacks(&request.demand).is_empty()
@@ -143,20 +149,24 @@ impl LinearShard {
     /// one of the nodes that the policy allows; the first of them otherwise.
     pub fn place(&mut self, request: &PlacementRequest, answer: Option<NodeId>) -> Option<Placement> {
         let order = self.order_of(request);
-        let fitting: Vec<Fitting<usize>> = self
+        let seen = self.seen_by(request.owner);
+        let mut fitting: Vec<Fitting<usize>> = self
             .fitting_places(request)
             .into_iter()
             .map(|at| Fitting {
                 ordinal: self.nodes[at].registration.ordinal.0,
-                coordinate: self.space.compared(order, &self.nodes[at].available(&self.indexed)),
+                coordinate: self.space.compared(order, &seen[at].available(&self.indexed)),
                 node: at,
             })
             .collect();
+        if request.owner.is_some() && fitting.iter().any(|f| self.nodes[f.node].is_kept_for(request.owner)) {
+            fitting.retain(|f| self.nodes[f.node].is_kept_for(request.owner));
+        }
         let aware = request.policy.is_fragmentation_aware();
         if aware && !self.retrying {
             self.fragmentation.handle_arrival(request);
         }
-        let (nodes, cursor, fragmentation) = (&self.nodes, &mut self.cursor, &mut self.fragmentation);
+        let (nodes, cursor, fragmentation) = (&seen, &mut self.cursor, &mut self.fragmentation);
         let (settings, rng) = (self.hybrid, &mut self.rng);
         let is_hybrid = request.policy == Policy::Hybrid;
         let preferred = |class: &[Fitting<usize>]| {
@@ -184,11 +194,14 @@ impl LinearShard {
             }
         };
         let gpus = if aware {
-            self.nodes[at].price(&mut self.fragmentation, request).gpus
+            seen[at].price(&mut self.fragmentation, request).gpus
         } else {
-            self.nodes[at].instances_for(request.demand.gpu)
+            seen[at].instances_for(request.demand.gpu)
         };
-        Some(self.take(request, at, gpus, alternative))
+        let units = seen[at].all_units_for(&request.demand);
+        let placement = self.take(request, at, gpus, units, alternative);
+        self.use_reservation(at, request);
+        Some(placement)
     }
 
     fn take(
@@ -196,10 +209,10 @@ impl LinearShard {
         request: &PlacementRequest,
         at: usize,
         gpus: GpuAssignment,
+        units: Option<Arc<UnitAssignments>>,
         alternative: u8,
     ) -> Placement {
         let node = &mut self.nodes[at];
-        let units = node.all_units_for(&request.demand);
         node.change_use(&request.demand, gpus, units.as_ref(), 1);
         let (id, partition) = (node.registration.id, node.registration.partition);
         let sequence = self.sequences.entry(partition).or_insert(0);
@@ -252,6 +265,8 @@ impl LinearShard {
             Command::Retry(token) => self.compare_retry(*token, outcome),
             Command::Unpark(token) => self.compare_unpark(*token, outcome),
             Command::NodeBooks(id) => self.compare_books(*id, outcome),
+            Command::Reserve(reserve) => self.compare_reserve(reserve, outcome),
+            Command::EndReservation(id, owner) => self.compare_end(*id, *owner, outcome),
             Command::Export => match outcome {
                 Outcome::Exported(state) => self.compare_export(state),
                 other => differs(other, "the durable state"),
@@ -333,8 +348,10 @@ impl LinearShard {
                 count_lack(&mut refusal.checks, Check::Taint, 0);
             } else if node.state() != NodeState::Ready {
                 count_lack(&mut refusal.checks, Check::NotReady, 0);
+            } else if node.is_kept_from(request) {
+                count_lack(&mut refusal.checks, Check::Reserved, 0);
             } else {
-                for lack in node.lacks(&request.demand) {
+                for lack in node.as_seen_by(request.owner).lacks(&request.demand) {
                     let (check, short) = match lack {
                         Lack::Cpu(short) => (Check::Cpu, short),
                         Lack::Memory(short) => (Check::Memory, short),
@@ -454,6 +471,9 @@ impl LinearShard {
             self.allocations.iter().filter(|(_, held)| held.node == id).map(|(&id, _)| id).collect();
         for allocation in held {
             self.release(allocation);
+        }
+        if self.node_mut(id).is_some_and(|node| node.reservation.is_some()) {
+            self.settled_growth = None;
         }
         self.nodes.retain(|node| node.registration.id != id);
         self.node_resized();

@@ -119,6 +119,13 @@ impl LinearShard {
                     return differs(record, node);
                 }
             }
+            for record in &partition.reservations {
+                let node = self.nodes.iter().find(|node| node.registration.id == record.node);
+                let there = node.and_then(|node| node.reservation.as_ref());
+                if there.is_none_or(|there| !there.is(record)) {
+                    return differs(record, there);
+                }
+            }
             for record in &partition.allocations {
                 let held = allocations.remove(&record.id);
                 let same = held.as_ref().is_some_and(|held| {
@@ -130,12 +137,21 @@ impl LinearShard {
                 }
             }
         }
+        let reserved = self.nodes.iter().filter(|node| node.reservation.is_some()).count();
+        let exported: usize = state.partitions.iter().map(|partition| partition.reservations.len()).sum();
+        if exported != reserved {
+            return differs(exported, reserved);
+        }
         if allocations.is_empty() { Ok(()) } else { differs("no more allocations", allocations) }
     }
 }
 
 fn same_node(node: &LinearNode, view: &NodeView) -> bool {
-    let gpus = (0..16u8).all(|i| i64::from(view.gpus_available.free(i)) == node.gpu_free(usize::from(i)));
+    let gpus = |node: &LinearNode| {
+        (0..16u8).all(|i| i64::from(view.gpus_available.free(i)) == node.gpu_free(usize::from(i)))
+    };
+    let node = &node.as_seen_by(None);
+    let gpus = gpus(node);
     view.registration == node.registration
         && view.state == node.state()
         && view.unhealthy.iter().cloned().eq(node.unhealthy.clone())

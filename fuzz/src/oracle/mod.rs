@@ -19,6 +19,7 @@ pub use linear_index::LinearIndex;
 mod linear_books;
 mod linear_node;
 mod linear_preferences;
+mod linear_reservations;
 mod linear_shard;
 pub use linear_shard::LinearShard;
 mod linear_view;

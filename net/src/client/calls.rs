@@ -8,13 +8,14 @@ use super::pending::Destination;
 use super::{Client, ClientError};
 use crate::codec::decode_body;
 use crate::protocol::{
-    AdoptRequest, CancelReply, CancelRequest, DETAILS_VERSION, DrainRequest, HeartbeatReply,
-    HeartbeatRequest, Kind, ListDetailsReply, ListReply, ListRequest, MODE_WAIT_UNTIL, NodeBooksReply,
-    NodeBooksRequest, NodesReply, NodesRequest, PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchReply,
-    PlaceBatchReplyV2, PlaceBatchV2, PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveRequest, ReportReply, ReportRequest,
-    SetResourcesRequest, StatusDetailsReply, StatusReply, StatusRequest, WireAllocation, read_unhealthy,
-    read_units, read_waiting,
+    AdoptRequest, CancelReply, CancelRequest, DETAILS_VERSION, DrainRequest, EndReservationRequest,
+    HeartbeatReply, HeartbeatRequest, Kind, ListDetailsReply, ListReply, ListRequest, MODE_WAIT_UNTIL,
+    NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest, PLACE_VERSION_OWNER,
+    PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceBatchV3,
+    PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3, ReleaseBatch, ReleaseBatchReply,
+    ReleaseReply, ReleaseRequest, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest,
+    SetResourcesRequest, StatusDetailsReply, StatusReply, StatusRequest, WireAllocation, read_reservation,
+    read_unhealthy, read_units, read_waiting,
 };
 
 /// A reply's body, and the extensions that follow it.
@@ -58,6 +59,17 @@ impl Client {
         placed_v2(&self.call_raw(Kind::Place, PLACE_VERSION_PREFERENCES, request).await?)
     }
 
+    /// One placement that may use an owner's reservations (body version 3).
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); what is wrong with the placement itself stands in the reply.
+    pub async fn place_v3(&self, request: &PlaceRequestV3) -> Result<PlaceReplyV2, ClientError> {
+        if request.request.request.mode == MODE_WAIT_UNTIL {
+            return self.place_waiting_v3(request).await?.1.await;
+        }
+        placed_v2(&self.call_raw(Kind::Place, PLACE_VERSION_OWNER, request).await?)
+    }
+
     /// One placement that waits: its sequence, by which it can be cancelled, and its reply. It
     /// takes no room of the requests that are answered at once.
     ///
@@ -79,6 +91,18 @@ impl Client {
         request: &PlaceRequestV2,
     ) -> Result<(u64, impl Future<Output = Result<PlaceReplyV2, ClientError>> + use<>), ClientError> {
         self.enter_waiting(PLACE_VERSION_PREFERENCES, request, placed_v2).await
+    }
+
+    /// As [`place_waiting`](Self::place_waiting), of one that may use an owner's reservations (body
+    /// version 3).
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub async fn place_waiting_v3(
+        &self,
+        request: &PlaceRequestV3,
+    ) -> Result<(u64, impl Future<Output = Result<PlaceReplyV2, ClientError>> + use<>), ClientError> {
+        self.enter_waiting(PLACE_VERSION_OWNER, request, placed_v2).await
     }
 
     async fn enter_waiting<Q: Serialize, R>(
@@ -128,7 +152,27 @@ impl Client {
         let raw = self.call_raw(Kind::NodeBooks, 1, request).await?;
         let (mut reply, rest) = split::<NodeBooksReply>(&raw)?;
         read_unhealthy(rest, &mut reply);
+        read_reservation(rest, &mut reply);
         Ok(reply)
+    }
+
+    /// Keeps a node for an owner.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); what is wrong with the reservation itself stands in the reply.
+    pub async fn reserve(&self, request: &ReserveRequest) -> Result<ReserveReply, ClientError> {
+        self.call(Kind::Reserve, request).await
+    }
+
+    /// Ends the reservation that an owner has on a node.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); that there is none stands in the reply.
+    pub async fn end_reservation(
+        &self,
+        request: &EndReservationRequest,
+    ) -> Result<ReserveReply, ClientError> {
+        self.call(Kind::EndReservation, request).await
     }
 
     /// Several placements, each decided on its own.
@@ -148,6 +192,18 @@ impl Client {
     /// As [`call`](Self::call).
     pub async fn place_batch_v2(&self, batch: &PlaceBatchV2) -> Result<PlaceBatchReplyV2, ClientError> {
         let raw = self.call_raw(Kind::PlaceBatch, PLACE_VERSION_PREFERENCES, batch).await?;
+        let (mut reply, rest) = split::<PlaceBatchReplyV2>(&raw)?;
+        read_units(rest, reply.replies.iter_mut().map(|reply| &mut reply.reply));
+        Ok(reply)
+    }
+
+    /// Several placements that may use owners' reservations (body version 3), each decided on its
+    /// own.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call).
+    pub async fn place_batch_v3(&self, batch: &PlaceBatchV3) -> Result<PlaceBatchReplyV2, ClientError> {
+        let raw = self.call_raw(Kind::PlaceBatch, PLACE_VERSION_OWNER, batch).await?;
         let (mut reply, rest) = split::<PlaceBatchReplyV2>(&raw)?;
         read_units(rest, reply.replies.iter_mut().map(|reply| &mut reply.reply));
         Ok(reply)

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, RESOURCE_KINDS_MAX, UNIT_INSTANCES_MAX};
 
 use super::bounded::{self, field};
-use super::{EXTENSION_WAITING, NamedAmount, PlaceReply, StatusReply};
+use super::{EXTENSION_WAITING, NamedAmount, PlaceReply, ReservationBody, StatusReply};
 use crate::codec::{FLAG_EXTENSIONS, Header, decode_body, encode_body, split_extensions};
 
 /// Tag of the extension of a placement's reply that names the units of unit-instance kinds
@@ -249,4 +249,8 @@ pub struct NodeBooksReply {
     /// The instances, per resource that has any.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Instances, INSTANCES_MAX>")]
     pub instances: Vec<InstanceBody>,
+    /// For whom it is reserved. It stands in the extension
+    /// [`EXTENSION_RESERVATION`](super::EXTENSION_RESERVATION) of the frame.
+    #[serde(skip)]
+    pub reservation: Option<ReservationBody>,
 }

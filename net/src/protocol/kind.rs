@@ -38,11 +38,15 @@ pub enum Kind {
     NodeBooks = 18,
     /// A placement does not wait any more.
     CancelWait = 19,
+    /// Keeps a node for an owner.
+    Reserve = 20,
+    /// A node is not kept any more.
+    EndReservation = 21,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 17] = [
+    pub const ALL: [Self; 19] = [
         Self::Hello,
         Self::Place,
         Self::PlaceBatch,
@@ -60,6 +64,8 @@ impl Kind {
         Self::SetResources,
         Self::NodeBooks,
         Self::CancelWait,
+        Self::Reserve,
+        Self::EndReservation,
     ];
 
     /// Its number on the wire.
@@ -95,6 +101,8 @@ impl Kind {
             Self::SetResources => "set_resources",
             Self::NodeBooks => "node_books",
             Self::CancelWait => "cancel_wait",
+            Self::Reserve => "reserve",
+            Self::EndReservation => "end_reservation",
         }
     }
 }

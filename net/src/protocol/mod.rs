@@ -20,6 +20,8 @@ mod preference;
 pub use preference::*;
 mod reason;
 pub use reason::{Reason, ReasonCode};
+mod reservation;
+pub use reservation::*;
 mod status;
 pub use status::*;
 pub(crate) mod bounded;

@@ -66,6 +66,12 @@ reasons! {
     SequenceOutOfWindow = 112, "sequence_out_of_window";
     /// The node is in a state that cannot follow what was asked.
     IllegalChange = 118, "illegal_change";
+    /// The node is reserved for another owner.
+    NodeReserved = 119, "node_reserved";
+    /// The node is not reserved for that owner.
+    NotReserved = 120, "not_reserved";
+    /// More than the node has when nothing runs there.
+    ExceedsCapacity = 121, "exceeds_capacity";
     /// A check that a node failed: it is not among the named candidates.
     NotACandidate = 150, "not_a_candidate";
     /// A check that a node failed: its labels do not satisfy the selector.
@@ -81,6 +87,8 @@ reasons! {
     /// A check that a node failed: enough of a unit-instance resource in sum, but not in one
     /// unit, or not in whole units.
     Fragmented = 158, "fragmented";
+    /// A check that a node failed: it would do, and is reserved for another owner.
+    ReservedForOther = 159, "reserved_for_other";
 
     /// The frame is not a frame.
     MalformedFrame = 200, "malformed_frame";

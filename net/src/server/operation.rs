@@ -44,10 +44,11 @@ pub(super) enum Parts {
 /// The reply of an operation that is complete.
 pub(super) enum Complete {
     Place(PlaceReply),
-    PlaceV2(PlaceReplyV2),
+    /// Of a body of that version or later.
+    PlaceV2(u8, PlaceReplyV2),
     Release(ReleaseReply),
     PlaceBatch(PlaceBatchReply),
-    PlaceBatchV2(PlaceBatchReplyV2),
+    PlaceBatchV2(u8, PlaceBatchReplyV2),
     ReleaseBatch(ReleaseBatchReply),
 }
 
@@ -122,14 +123,17 @@ fn cut_to_fit(replies: &mut [PlaceReplyV2]) {
 impl Complete {
     /// The reply to a placement of a body of `version`.
     pub(super) fn place(version: u8, reply: PlaceReplyV2) -> Self {
-        if version == PLACE_VERSION_PREFERENCES { Self::PlaceV2(reply) } else { Self::Place(reply.reply) }
+        if version < PLACE_VERSION_PREFERENCES {
+            return Self::Place(reply.reply);
+        }
+        Self::PlaceV2(version, reply)
     }
 
     /// The reply to a batch of a body of `version`.
     pub(super) fn place_batch(version: u8, mut replies: Vec<PlaceReplyV2>) -> Self {
         cut_to_fit(&mut replies);
-        if version == PLACE_VERSION_PREFERENCES {
-            return Self::PlaceBatchV2(PlaceBatchReplyV2 { replies });
+        if version >= PLACE_VERSION_PREFERENCES {
+            return Self::PlaceBatchV2(version, PlaceBatchReplyV2 { replies });
         }
         Self::PlaceBatch(PlaceBatchReply { replies: replies.into_iter().map(|reply| reply.reply).collect() })
     }
@@ -138,33 +142,34 @@ impl Complete {
     pub(super) fn reason(&self) -> ReasonCode {
         match self {
             Self::Place(reply) => reply.reason,
-            Self::PlaceV2(reply) => reply.reply.reason,
+            Self::PlaceV2(_, reply) => reply.reply.reason,
             Self::Release(reply) => reply.reason,
-            Self::PlaceBatch(_) | Self::PlaceBatchV2(_) | Self::ReleaseBatch(_) => ReasonCode::default(),
+            Self::PlaceBatch(_) | Self::PlaceBatchV2(..) | Self::ReleaseBatch(_) => ReasonCode::default(),
         }
     }
 
     /// Why, of each part of a batch.
     pub(super) fn part_reasons(&self) -> Vec<ReasonCode> {
         match self {
-            Self::Place(_) | Self::PlaceV2(_) | Self::Release(_) => Vec::new(),
+            Self::Place(_) | Self::PlaceV2(..) | Self::Release(_) => Vec::new(),
             Self::PlaceBatch(batch) => batch.replies.iter().map(|reply| reply.reason).collect(),
-            Self::PlaceBatchV2(batch) => batch.replies.iter().map(|reply| reply.reply.reason).collect(),
+            Self::PlaceBatchV2(_, batch) => batch.replies.iter().map(|reply| reply.reply.reason).collect(),
             Self::ReleaseBatch(batch) => batch.replies.iter().map(|reply| reply.reason).collect(),
         }
     }
 
     /// Answers `sequence` of `connection`.
     pub(super) fn answer(&self, connection: &ConnectionState, kind: Kind, sequence: u64) {
-        const V2: u8 = PLACE_VERSION_PREFERENCES;
         match self {
             Self::Place(reply) => connection.reply_placed(kind, 1, sequence, reply, [reply]),
-            Self::PlaceV2(reply) => connection.reply_placed(kind, V2, sequence, reply, [&reply.reply]),
+            Self::PlaceV2(version, reply) => {
+                connection.reply_placed(kind, *version, sequence, reply, [&reply.reply]);
+            }
             Self::Release(reply) => connection.reply(kind, sequence, reply),
             Self::PlaceBatch(reply) => connection.reply_placed(kind, 1, sequence, reply, &reply.replies),
-            Self::PlaceBatchV2(reply) => {
+            Self::PlaceBatchV2(version, reply) => {
                 let places = reply.replies.iter().map(|reply| &reply.reply);
-                connection.reply_placed(kind, V2, sequence, reply, places);
+                connection.reply_placed(kind, *version, sequence, reply, places);
             }
             Self::ReleaseBatch(reply) => connection.reply(kind, sequence, reply),
         }

@@ -13,7 +13,7 @@ use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
 use crate::convert::{PlacementDefaults, fault_reply, kinds_to_learn, placement_request};
 use crate::protocol::{
-    Fault, Kind, MODE_WAIT_UNTIL, PlaceReply, PlaceReplyV2, PlaceRequestV2, Reason, ReasonCode, ReleaseBatch,
+    Fault, Kind, MODE_WAIT_UNTIL, PlaceReply, PlaceReplyV2, PlaceRequestV3, Reason, ReasonCode, ReleaseBatch,
     ReleaseBatchReply, ReleaseReply,
 };
 
@@ -42,10 +42,10 @@ pub(super) async fn handle_place(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
     (sequence, version): (u64, u8),
-    request: PlaceRequestV2,
+    request: PlaceRequestV3,
     now: Time,
 ) {
-    let PlaceRequestV2 { request: asked, .. } = &request;
+    let asked = &request.request.request;
     let waits = (asked.mode == MODE_WAIT_UNTIL)
         .then_some(wait::Waits { priority: asked.priority, deadline: asked.deadline });
     let defaults = io.shared.settings.load().placement_defaults(&io.port.borrow());
@@ -71,7 +71,7 @@ pub(super) async fn handle_place(
 /// Has the registrar learn the kinds that nobody has yet and `request` is to wait for.
 async fn learn(
     io: &Io,
-    request: &PlaceRequestV2,
+    request: &PlaceRequestV3,
     defaults: PlacementDefaults,
 ) -> Result<(), Box<PlaceReply>> {
     let names = kinds_to_learn(request, io.port.borrow_mut().catalog(), defaults)?;
@@ -94,7 +94,7 @@ pub(super) async fn handle_place_batch(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
     (sequence, version): (u64, u8),
-    requests: Vec<PlaceRequestV2>,
+    requests: Vec<PlaceRequestV3>,
     now: Time,
 ) {
     debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
@@ -105,7 +105,7 @@ pub(super) async fn handle_place_batch(
         let defaults = io.shared.settings.load().placement_defaults(&port);
         let catalog = port.catalog();
         for (part, request) in requests.into_iter().enumerate() {
-            if request.request.mode == MODE_WAIT_UNTIL {
+            if request.request.request.mode == MODE_WAIT_UNTIL {
                 let message = "requests of a batch do not wait: give it a request of its own";
                 let fault = Fault::of_field(Reason::InvalidField, "mode", message);
                 replies.push(fault_reply(fault).into());

@@ -1,6 +1,7 @@
 //! The registrar's task: the one owner of the global records serves node commands and status.
 
 mod agents;
+mod reservations;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -21,13 +22,14 @@ use super::operation::{split_tag, tag};
 use crate::codec::encode_body;
 use crate::convert::{
     adoption, books_reply, learn_kinds, named_rejection_fault, node_details, node_spec, placed_reply,
-    refused_adoption, registrar_fault, rejection_fault, resource_name, resource_totals,
+    refused_adoption, registrar_fault, rejection_fault, reserve_reply, resource_name, resource_totals,
 };
 use crate::protocol::{
-    AdoptRequest, DrainRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply, HeartbeatRequest, ListDetailsReply,
-    ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest, PlaceReply,
-    Reason, RemoveRequest, ReportReply, ReportRequest, ResourceStatus, SetResourcesRequest, ShardLife,
-    ShardStatusBody, StatusDetailsReply, StatusReply, StatusRequest, Waiting,
+    AdoptRequest, DrainRequest, EndReservationRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply,
+    HeartbeatRequest, ListDetailsReply, ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply,
+    NodesReply, NodesRequest, PlaceReply, Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply,
+    ReserveRequest, ResourceStatus, SetResourcesRequest, ShardLife, ShardStatusBody, StatusDetailsReply,
+    StatusReply, StatusRequest, Waiting,
 };
 
 /// Bytes of the nodes of one page: with the frame's header and the list's length they fit a frame.
@@ -62,6 +64,10 @@ pub enum RegistrarRequest {
     Books(NodeBooksRequest),
     /// Learn custom kinds, for requests that wait for nodes that have them.
     Learn(Vec<String>),
+    /// Keep a node for an owner.
+    Reserve(ReserveRequest),
+    /// Keep it no longer.
+    EndReservation(EndReservationRequest),
     /// The durable state of every shard; then the task ends.
     Stop,
 }
@@ -83,6 +89,8 @@ pub enum RegistrarReply {
     Adopted(Box<PlaceReply>),
     /// To `Books`.
     Books(Box<NodeBooksReply>),
+    /// To `Reserve` and `EndReservation`.
+    Reserved(Box<ReserveReply>),
     /// To a question about one thing that is not there.
     Fault(Fault),
     /// To `Learn`: the catalog has them.
@@ -252,6 +260,8 @@ impl Desk {
                 let answer = learnt.map_or_else(RegistrarReply::Fault, |()| RegistrarReply::Learnt);
                 drop(reply.send(answer));
             }
+            RegistrarRequest::Reserve(request) => self.handle_reserve(request, reply),
+            RegistrarRequest::EndReservation(request) => self.handle_end_reservation(&request, reply),
             RegistrarRequest::Stop => self.start_every(JobKind::Stop, Command::Export, reply),
         }
     }
@@ -323,6 +333,16 @@ impl Desk {
                 RegistrarReply::Adopted(Box::new(placed_reply(&placement, &catalog).reply))
             }
             Outcome::Books(books) => RegistrarReply::Books(Box::new(books_reply(&books, &catalog.resources))),
+            Outcome::Reserved(_)
+            | Outcome::ReservationEnded(_)
+            | Outcome::Rejected(
+                Rejection::NodeReserved { .. }
+                | Rejection::NotReserved { .. }
+                | Rejection::ReservedTooMuch { .. }
+                | Rejection::NothingReserved(_)
+                | Rejection::DeadlinePassed(_)
+                | Rejection::TooManyReserved { .. },
+            ) => RegistrarReply::Reserved(Box::new(reserve_reply(&outcome, &catalog.resources))),
             Outcome::Rejected(rejection @ Rejection::UnknownNode(_)) => {
                 RegistrarReply::Fault(rejection_fault(&rejection))
             }

@@ -15,9 +15,10 @@ use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
 use crate::codec::{Extension, encode_body};
 use crate::protocol::{
-    CancelReply, CancelRequest, DETAILS_VERSION, EXTENSION_UNHEALTHY, EXTENSION_WAITING, Fault, Kind,
-    ListDetailsReply, ListReply, PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchV2, PlaceRequest,
-    PlaceRequestV2, Reason, ReasonCode, ReleaseBatch, ReleaseRequest, StatusDetailsReply, Waiting,
+    CancelReply, CancelRequest, DETAILS_VERSION, EXTENSION_RESERVATION, EXTENSION_UNHEALTHY,
+    EXTENSION_WAITING, Fault, Kind, ListDetailsReply, ListReply, NodeBooksReply, PLACE_VERSION_OWNER,
+    PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchV2, PlaceBatchV3, PlaceRequest, PlaceRequestV2,
+    PlaceRequestV3, Reason, ReasonCode, ReleaseBatch, ReleaseRequest, StatusDetailsReply, Waiting,
     unhealthy_extension,
 };
 
@@ -62,19 +63,26 @@ pub(super) async fn handle_request(
     Ok(())
 }
 
-fn read_place(asked: &Asked<'_>) -> Result<PlaceRequestV2, Fault> {
+fn read_place(asked: &Asked<'_>) -> Result<PlaceRequestV3, Fault> {
     Ok(match asked.frame.header.version {
-        PLACE_VERSION_PREFERENCES => read_any_version(asked)?,
-        _ => read_body_up_to::<PlaceRequest>(asked, PLACE_VERSION_PREFERENCES)?.into(),
+        PLACE_VERSION_OWNER => read_any_version(asked)?,
+        PLACE_VERSION_PREFERENCES => read_any_version::<PlaceRequestV2>(asked)?.into(),
+        _ => read_body_up_to::<PlaceRequest>(asked, PLACE_VERSION_OWNER)?.into(),
     })
 }
 
-fn read_batch(asked: &Asked<'_>) -> Result<Vec<PlaceRequestV2>, Fault> {
-    if asked.frame.header.version == PLACE_VERSION_PREFERENCES {
-        return Ok(read_any_version::<PlaceBatchV2>(asked)?.requests);
-    }
-    let batch: PlaceBatch = read_body_up_to(asked, PLACE_VERSION_PREFERENCES)?;
-    Ok(batch.requests.into_iter().map(Into::into).collect())
+fn read_batch(asked: &Asked<'_>) -> Result<Vec<PlaceRequestV3>, Fault> {
+    Ok(match asked.frame.header.version {
+        PLACE_VERSION_OWNER => read_any_version::<PlaceBatchV3>(asked)?.requests,
+        PLACE_VERSION_PREFERENCES => {
+            let batch: PlaceBatchV2 = read_any_version(asked)?;
+            batch.requests.into_iter().map(Into::into).collect()
+        }
+        _ => {
+            let batch: PlaceBatch = read_body_up_to(asked, PLACE_VERSION_OWNER)?;
+            batch.requests.into_iter().map(Into::into).collect()
+        }
+    })
 }
 
 /// Puts a request to the registrar; its reply follows when the registrar has answered.
@@ -97,6 +105,8 @@ async fn ask_registrar(
         Kind::Adopt => RegistrarRequest::Adopt(read_body(asked)?),
         Kind::SetResources => RegistrarRequest::SetResources(read_body(asked)?),
         Kind::NodeBooks => RegistrarRequest::Books(read_body(asked)?),
+        Kind::Reserve => RegistrarRequest::Reserve(read_body(asked)?),
+        Kind::EndReservation => RegistrarRequest::EndReservation(read_body(asked)?),
         Kind::Hello
         | Kind::Place
         | Kind::PlaceBatch
@@ -146,12 +156,10 @@ fn answer_with(
             state.reply(kind, sequence, &reply);
             return reply.reason;
         }
-        RegistrarReply::Books(reply) => {
-            let mut unhealthy = Vec::new();
-            unhealthy_extension(&reply, &mut unhealthy);
-            let extension = [Extension { tag: EXTENSION_UNHEALTHY, bytes: &unhealthy }];
-            let extensions = if unhealthy.is_empty() { &[][..] } else { &extension };
-            state.reply_extended(kind, BODY_VERSION, sequence, extensions, &*reply);
+        RegistrarReply::Books(reply) => reply_books(state, sequence, &reply),
+        RegistrarReply::Reserved(reply) => {
+            state.reply(kind, sequence, &*reply);
+            return reply.reason;
         }
         RegistrarReply::Adopted(reply) => {
             state.reply_placed(kind, BODY_VERSION, sequence, &*reply, [&*reply]);
@@ -166,6 +174,21 @@ fn answer_with(
         }
     }
     ReasonCode::default()
+}
+
+/// For whom the node is reserved stands in an extension.
+fn reply_books(state: &ConnectionState, sequence: u64, reply: &NodeBooksReply) {
+    let (mut unhealthy, mut reservation) = (Vec::new(), Vec::new());
+    unhealthy_extension(reply, &mut unhealthy);
+    if let Some(there) = &reply.reservation {
+        encode_body(there, &mut reservation);
+    }
+    let extensions = [
+        Extension { tag: EXTENSION_UNHEALTHY, bytes: &unhealthy },
+        Extension { tag: EXTENSION_RESERVATION, bytes: &reservation },
+    ];
+    let there: Vec<_> = extensions.into_iter().filter(|extension| !extension.bytes.is_empty()).collect();
+    state.reply_extended(Kind::NodeBooks, BODY_VERSION, sequence, &there, reply);
 }
 
 /// What waits stands in an extension, whatever the version of the body.

@@ -10,6 +10,7 @@ mod demand;
 mod node;
 mod place;
 mod print;
+mod reserve;
 mod serve;
 mod status;
 mod terms;
@@ -54,6 +55,8 @@ enum Command {
     Release(place::ReleaseArgs),
     /// Record an allocation that was made elsewhere, also above what the node has.
     Adopt(adopt::AdoptArgs),
+    /// Keep a node for an owner, whose work is then placed there first; or end that.
+    Reserve(reserve::ReserveArgs),
     /// Show the books, per resource and shard.
     Status(status::StatusArgs),
 }
@@ -77,6 +80,7 @@ pub fn run() -> ExitCode {
         Command::Place(args) => connect::block_on(place::place(args)),
         Command::Release(args) => connect::block_on(place::release(args)),
         Command::Adopt(args) => connect::block_on(adopt::adopt(args)),
+        Command::Reserve(args) => connect::block_on(reserve::reserve(args)),
         Command::Status(args) => connect::block_on(status::run(args)),
     };
     match ended {

@@ -10,7 +10,7 @@ use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
     AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, MODE_WAIT_UNTIL,
     ORDER_DOMINANT, POLICY_DEFAULT, PlacePreferences, PlaceReplyV2, PlaceRequest, PlaceRequestV2,
-    ReleaseBatch, ReleaseRequest, StatusRequest,
+    PlaceRequestV3, ReleaseBatch, ReleaseRequest, StatusRequest,
 };
 
 use super::connect::ConnectArgs;
@@ -67,6 +67,10 @@ pub(super) struct PlaceArgs {
     /// Of waiting requests, those of higher priority go first.
     #[arg(long, default_value_t = 0, requires = "wait", allow_hyphen_values = true)]
     priority: i32,
+    /// Whose reservations it may use, as `wharf reserve --owner` named it: nodes reserved for the
+    /// owner are tried first.
+    #[arg(long, default_value_t = 0, hide_default_value = true)]
+    owner: u64,
     /// Count the reasons of a refusal over all nodes, however many.
     #[arg(long)]
     explain_all: bool,
@@ -105,7 +109,7 @@ fn attribute_order(text: &str) -> Result<u8, String> {
 }
 
 /// A time such as 500ms, 30s, 5m or 1h.
-fn duration(text: &str) -> Result<Duration, String> {
+pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is no time: give one such as 500ms, 30s, 5m or 1h");
     let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
     let number: u64 = text[..at].parse().map_err(|_| wrong())?;
@@ -122,14 +126,20 @@ fn duration(text: &str) -> Result<Duration, String> {
 /// Waits for the reply; interrupted, takes the request back, which is then answered so.
 async fn wait_for(
     client: &Client,
-    mut whole: PlaceRequestV2,
+    mut whole: PlaceRequestV3,
     patience: Duration,
 ) -> anyhow::Result<PlaceReplyV2> {
     // Deadlines are in service time, which the service tells.
     let now = client.status(&StatusRequest { audit: false }).await?.now;
     let until = now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)).max(1);
-    (whole.request.mode, whole.request.deadline) = (MODE_WAIT_UNTIL, until);
+    let asked = &mut whole.request.request;
+    (asked.mode, asked.deadline) = (MODE_WAIT_UNTIL, until);
     // As of one that does not wait: a server of an earlier version reads what says nothing new.
+    if whole.owner > 0 {
+        let (sequence, reply) = client.place_waiting_v3(&whole).await?;
+        return unless_interrupted(client, sequence, reply).await;
+    }
+    let whole = whole.request;
     if whole.preferences == PlacePreferences::default() {
         let (sequence, reply) = client.place_waiting(&whole.request).await?;
         return Ok(unless_interrupted(client, sequence, reply).await?.into());
@@ -191,7 +201,11 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
     let client = args.connect.connect().await?;
     // A server of an earlier version reads a request that says nothing new.
     let reply: PlaceReplyV2 = if let Some(patience) = args.wait {
-        wait_for(&client, PlaceRequestV2 { request, preferences }, patience).await?
+        let request = PlaceRequestV2 { request, preferences };
+        wait_for(&client, PlaceRequestV3 { request, owner: args.owner }, patience).await?
+    } else if args.owner > 0 {
+        let request = PlaceRequestV2 { request, preferences };
+        client.place_v3(&PlaceRequestV3 { request, owner: args.owner }).await?
     } else if preferences == PlacePreferences::default() {
         client.place(&request).await?.into()
     } else {

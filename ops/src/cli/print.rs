@@ -14,6 +14,7 @@ use wharf_net::protocol::{
     UnhealthyBody,
 };
 
+use super::reserve::ReservationView;
 use super::terms::effect_name;
 
 /// Prints one line. A reader that has seen enough (`wharf node list | head`) is no failure: then
@@ -378,6 +379,7 @@ pub(super) struct BooksView {
     allocations: u32,
     resources: Vec<BookView>,
     instances: Vec<InstanceView>,
+    reservation: Option<ReservationView>,
 }
 
 impl BooksView {
@@ -410,12 +412,16 @@ impl BooksView {
             allocations: reply.allocations,
             resources: reply.resources.iter().map(book).collect(),
             instances: reply.instances.iter().map(instance).collect(),
+            reservation: reply.reservation.as_ref().map(ReservationView::from),
         }
     }
 
     /// For people.
     pub(super) fn print(self) {
         say(format_args!("{} (n{}), {} allocations", self.name, self.id, self.allocations));
+        if let Some(reservation) = &self.reservation {
+            say(format_args!("{}", reservation.line()));
+        }
         let rows: Vec<Vec<String>> = self
             .resources
             .into_iter()

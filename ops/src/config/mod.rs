@@ -53,6 +53,8 @@ pub struct Config {
     pub hybrid: HybridSettings,
     /// Names of unit-instance resource kinds.
     pub unit_instances: Vec<String>,
+    /// Share of a shard's nodes that may be reserved at once, in percent, at least one; 0: none.
+    pub reserved_nodes_percent: u8,
     /// What can change while the service runs.
     pub reloadable: Reloadable,
 }
@@ -204,6 +206,7 @@ impl Config {
             typical_shapes: raw.typical_pods.as_deref().map(typical_shapes).transpose()?,
             hybrid: hybrid(&raw.hybrid)?,
             unit_instances: unit_instances(raw.unit_instance_resources)?,
+            reserved_nodes_percent: percent("reserved_nodes_percent", raw.reserved_nodes_percent)?,
             reloadable: Reloadable {
                 policy,
                 avoid_gpu_nodes: raw.avoid_gpu_nodes,
@@ -236,6 +239,7 @@ impl Config {
             ("typical_pods", self.typical_shapes != other.typical_shapes),
             ("hybrid", self.hybrid != other.hybrid),
             ("unit_instance_resources", self.unit_instances != other.unit_instances),
+            ("reserved_nodes_percent", self.reserved_nodes_percent != other.reserved_nodes_percent),
         ];
         differences.into_iter().filter(|&(_, differs)| differs).map(|(name, _)| name).collect()
     }
@@ -254,6 +258,13 @@ fn lost_after(text: &str) -> Result<u64, ConfigError> {
         return Err(value(KEY, format!("{seconds} s is out of range: give 0.1 to 86400 seconds")));
     }
     Ok(seconds.units() as u64 * NANOS)
+}
+
+fn percent(key: &'static str, percent: u8) -> Result<u8, ConfigError> {
+    if percent > 100 {
+        return Err(value(key, format!("{percent} % is more than all: give 0 to 100")));
+    }
+    Ok(percent)
 }
 
 fn unit_instances(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
@@ -310,7 +321,8 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 17] = [
+        let cases: [(Change, &str); 18] = [
+            (|raw| raw.reserved_nodes_percent = 101, "`reserved_nodes_percent`"),
             (|raw| raw.node_lost_after = "0.05".into(), "`node_lost_after`"),
             (|raw| raw.node_lost_after = "soon".into(), "`node_lost_after`"),
             (|raw| raw.unit_instance_resources = vec!["gpu".into()], "`unit_instance_resources`"),

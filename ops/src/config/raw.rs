@@ -51,6 +51,8 @@ pub struct Raw {
     pub unit_instance_resources: Vec<String>,
     /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
     pub avoid_gpu_nodes: bool,
+    /// Share of a shard's nodes that may be reserved at once, in percent.
+    pub reserved_nodes_percent: u8,
     /// The hybrid policy.
     pub hybrid: HybridRaw,
     /// Orders in which least-fit and best-fit compare dimensions, the first for requests that name
@@ -179,6 +181,7 @@ impl Default for Raw {
             tls_key: None,
             unit_instance_resources: Vec::new(),
             avoid_gpu_nodes: false,
+            reserved_nodes_percent: wharf_core::limits::RESERVED_NODES_PERCENT_DEFAULT,
             hybrid: HybridRaw::default(),
             attribute_orders: Vec::new(),
             indexed_resources: Vec::new(),
@@ -211,7 +214,7 @@ pub struct Overrides {
 }
 
 /// Settings by their environment names, less the `WHARF_` before them.
-const KEYS: [&str; 31] = [
+const KEYS: [&str; 32] = [
     "listen",
     "metrics_listen",
     "data_dir",
@@ -230,6 +233,7 @@ const KEYS: [&str; 31] = [
     "tls_key",
     "unit_instance_resources",
     "avoid_gpu_nodes",
+    "reserved_nodes_percent",
     "hybrid.threshold",
     "hybrid.top_k",
     "attribute_orders",

@@ -13,7 +13,7 @@ use wharf_core::limits::{
 use wharf_core::node::NodeSpec;
 use wharf_core::registrar::RegistrarState;
 use wharf_core::resource::{Amount, GPU_UNIT, check_unit_total};
-use wharf_core::store::{AllocationRecord, NodeRecord, PartitionState, StoreState};
+use wharf_core::store::{AllocationRecord, NodeRecord, PartitionState, ReservationRecord, StoreState};
 
 /// What a node's allocations hold, in 1/10 000. The engine never let it exceed these bounds,
 /// also where capacity was taken away under what runs.
@@ -82,6 +82,14 @@ fn check_partition(
             .get_mut(node)
             .ok_or_else(|| format!("allocation {id} is on node {node}, which is not there"))?;
         take(held, allocation, registrar)?;
+    }
+    // Their keys are the nodes, so that each stands once; that the nodes are there was looked for.
+    for ReservationRecord { node, left, .. } in &partition.reservations {
+        if left.is_empty() || left.gpu > Amount::whole(GPU_INSTANCES_MAX as u32) {
+            return Err(format!("the reservation of node {node} is of nothing, or of too many GPUs"));
+        }
+        check_kinds(&left.custom, registrar)
+            .map_err(|message| format!("the reservation of node {node}: {message}"))?;
     }
     Ok(())
 }

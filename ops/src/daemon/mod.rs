@@ -11,6 +11,7 @@ pub use clock::ServiceClock;
 mod consistency;
 mod life_record;
 mod record;
+mod reservation_record;
 mod storage;
 pub use storage::{StorageError, Store};
 mod threads;
@@ -354,6 +355,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         typical_shapes: config.typical_shapes.clone(),
         hybrid: config.hybrid,
         unit_instances: config.unit_instances.clone(),
+        reserved_nodes_percent: config.reserved_nodes_percent,
     }
 }
 

@@ -14,11 +14,11 @@ use wharf_core::ids::{Incarnation, Ordinal};
 use wharf_core::index::PolicyState;
 use wharf_core::limits::PARTITIONS_MAX;
 use wharf_core::rng::Rng;
-use wharf_core::store::StoreState;
+use wharf_core::store::{PartitionState, StoreState};
 use wharf_core::time::Time;
 
 use super::consistency::check_state;
-use super::{life_record, record};
+use super::{life_record, record, reservation_record};
 
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
@@ -34,6 +34,8 @@ const LIFE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("life");
 /// Machines that get their old id again.
 const REMOVED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("removed");
 const ALLOCATIONS: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("allocations");
+/// By node.
+const RESERVATIONS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("reservations");
 
 const FILE: &str = "store.redb";
 const FORMAT: u64 = 2;
@@ -214,6 +216,7 @@ impl Store {
         transaction.delete_table(LIFE)?;
         transaction.delete_table(REMOVED)?;
         transaction.delete_table(ALLOCATIONS)?;
+        transaction.delete_table(RESERVATIONS)?;
         {
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert("now", state.now.0)?;
@@ -245,6 +248,7 @@ impl Store {
                 removed.insert(at, life_record::encode_removed(node).as_slice())?;
             }
             let mut allocations = transaction.open_table(ALLOCATIONS)?;
+            let mut reservations = transaction.open_table(RESERVATIONS)?;
             for partition in &state.partitions {
                 sequences.insert(partition.id.0, partition.sequence)?;
                 for node in &partition.nodes {
@@ -252,6 +256,10 @@ impl Store {
                     if let Some(row) = life_record::encode_life(node) {
                         life.insert(node.registration.id.0, row.as_slice())?;
                     }
+                }
+                for reservation in &partition.reservations {
+                    let row = reservation_record::encode_reservation(reservation);
+                    reservations.insert(reservation.node.0, row.as_slice())?;
                 }
                 for allocation in &partition.allocations {
                     let key = record::allocation_key(allocation);
@@ -352,6 +360,31 @@ fn read_checkpoint(
             return Ok(Err(format!("allocation {} is of a partition that is none", allocation.id)));
         };
         partition.allocations.push(allocation);
+    }
+    if there(RESERVATIONS.name())? {
+        return read_reservations(transaction, state);
+    }
+    Ok(Ok(()))
+}
+
+/// As [`read_checkpoint`], of the reservations, once the nodes are there.
+fn read_reservations(
+    transaction: &redb::ReadTransaction,
+    state: &mut StoreState,
+) -> Result<Result<(), String>, redb::Error> {
+    for row in transaction.open_table(RESERVATIONS)?.iter()? {
+        let (node, bytes) = row?;
+        let reservation = match reservation_record::decode_reservation(node.value(), bytes.value()) {
+            Ok(reservation) => reservation,
+            Err(message) => return Ok(Err(message)),
+        };
+        let holds = |partition: &&mut PartitionState| {
+            partition.nodes.iter().any(|node| node.registration.id == reservation.node)
+        };
+        let Some(partition) = state.partitions.iter_mut().find(holds) else {
+            return Ok(Err(format!("node {} is reserved, and is none", reservation.node)));
+        };
+        partition.reservations.push(reservation);
     }
     Ok(Ok(()))
 }

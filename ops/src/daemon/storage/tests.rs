@@ -1,14 +1,14 @@
 //! The store on disk: what is written is read, a checkpoint is good for one start, and damage is
 //! an error that names the row, never a panic in the engine.
 
-use wharf_core::ids::{AllocationId, NodeId, PartitionId, ResourceId};
+use wharf_core::ids::{AllocationId, NodeId, OwnerId, PartitionId, ResourceId};
 use wharf_core::node::{
     AgentFacts, GpuDevice, Labels, NodeRegistration, NodeSpec, NodeState, Taint, TaintEffect, Taints,
 };
 use wharf_core::registrar::RemovedNode;
-use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
+use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest, ReservedAmounts};
 use wharf_core::shard::GranularityState;
-use wharf_core::store::{AllocationRecord, Engine, EngineConfig, NodeRecord};
+use wharf_core::store::{AllocationRecord, Engine, EngineConfig, NodeRecord, ReservationRecord};
 
 use super::*;
 
@@ -127,6 +127,18 @@ fn rich() -> StoreState {
     // Node 8 has one GPU now; what runs on its second stays there.
     state.partitions[3].allocations =
         vec![allocation(3, 1, 8, |_| ()), allocation(3, 2, 8, fraction(0b10, 1))];
+    // More than is free.
+    let left = ReservedAmounts {
+        cpu: "64".parse().unwrap(),
+        gpu: "1.5".parse().unwrap(),
+        custom: vec![(ResourceId(1), Amount::whole(1))],
+        ..ReservedAmounts::default()
+    };
+    let (owner, until) = (OwnerId::new(7).unwrap(), Some(Time(1 << 40)));
+    state.partitions[1].reservations = vec![
+        ReservationRecord { node: NodeId(3), owner, left: left.clone(), until },
+        ReservationRecord { node: NodeId(5), owner, left, until: None },
+    ];
     state.partitions[1].sequence = 1 << 40;
     state.partitions[3].sequence = 2;
     state.policies = vec![
@@ -165,6 +177,19 @@ fn what_is_written_is_read() {
     store.checkpoint(&less).unwrap();
     drop(store);
     assert_eq!(open(&directory).unwrap().1, less);
+}
+
+#[test]
+fn a_store_that_was_written_before_reservations_has_none() {
+    let directory = stopped_with(&rich());
+    let database = Database::open(directory.path().join(FILE)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    assert!(transaction.delete_table(RESERVATIONS).unwrap());
+    transaction.commit().unwrap();
+    drop(database);
+    let mut before = rich();
+    before.partitions[1].reservations.clear();
+    assert_eq!(open(&directory).unwrap().1, before);
 }
 
 #[test]
@@ -221,7 +246,10 @@ fn a_file_that_is_no_store_is_an_error() {
 #[test]
 fn states_that_contradict_themselves_are_told_by_name() {
     type Damage = fn(&mut StoreState);
-    let cases: [(Damage, &str); 17] = [
+    let cases: [(Damage, &str); 20] = [
+        (|s| s.partitions[1].reservations[1].node = NodeId(4), "node n4 is reserved, and is none"),
+        (|s| s.partitions[1].reservations[0].left = ReservedAmounts::default(), "of node n3 is of nothing"),
+        (|s| s.partitions[1].reservations[0].left.custom[0].0 = ResourceId(9), "resource 9 has no name"),
         (|s| s.registrar.next_node = 8, "node n8 was never registered"),
         (|s| s.registrar.resources.truncate(1), "resource 1 has no name"),
         (|s| s.registrar.resources[1] = "licence".to_owned(), "resource kinds"),
@@ -310,6 +338,8 @@ fn damaged_rows_are_told_by_name() {
     let key = (1, 1, 2);
     let error = overwrite(|t| drop(t.open_table(ALLOCATIONS).unwrap().insert(key, [1].as_slice()).unwrap()));
     assert!(error.to_string().contains("allocation a1-1-2"), "{error}");
+    let error = overwrite(|t| drop(t.open_table(RESERVATIONS).unwrap().insert(3, [1].as_slice()).unwrap()));
+    assert!(error.to_string().contains("the reservation of node 3"), "{error}");
     let error = overwrite(|t| drop(t.open_table(RESOURCES).unwrap().remove(0).unwrap()));
     assert!(error.to_string().contains("resource 0 is missing"), "{error}");
     let error = overwrite(|t| drop(t.open_table(SEQUENCES).unwrap().insert(PARTITIONS, 1).unwrap()));

@@ -1,0 +1,123 @@
+//! What a reservation sets aside: amounts, and which instances stand for them.
+//!
+//! Instances are chosen so that a reservation of whole ones comes about however small the work
+//! around it is: those with most free are set aside, also while they are not wholly free, so that
+//! what their allocations give back adds up there and nowhere else.
+
+use std::cmp::Reverse;
+
+use crate::ids::ResourceId;
+use crate::resource::{Amount, Demand, GPU_UNIT};
+
+/// Amounts that are reserved on one node. Unlike a demand it may be of whole instances and a part
+/// of one more: that is what is left when its owner took a part.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct ReservedAmounts {
+    /// Cores.
+    pub cpu: Amount,
+    /// MiB.
+    pub memory: Amount,
+    /// GPU devices: so many whole ones, and a part of one more.
+    pub gpu: Amount,
+    /// Custom kinds, in order of id, none of them zero.
+    pub custom: Vec<(ResourceId, Amount)>,
+}
+
+impl From<&Demand> for ReservedAmounts {
+    fn from(demand: &Demand) -> Self {
+        let custom = demand.custom().to_vec();
+        Self { cpu: demand.cpu, memory: demand.memory, gpu: demand.gpu.amount(), custom }
+    }
+}
+
+impl ReservedAmounts {
+    /// Whether nothing is reserved (any more).
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.cpu.is_zero() && self.memory.is_zero() && self.gpu.is_zero() && self.custom.is_empty()
+    }
+
+    /// The owner placed `demand` here: so much less is reserved, and never less than nothing.
+    pub fn reduce(&mut self, demand: &Demand) {
+        self.cpu = self.cpu.saturating_minus(demand.cpu);
+        self.memory = self.memory.saturating_minus(demand.memory);
+        self.gpu = self.gpu.saturating_minus(demand.gpu.amount());
+        for (id, amount) in &mut self.custom {
+            let taken = demand.custom().iter().find(|(kind, _)| kind == id);
+            *amount = amount.saturating_minus(taken.map_or(Amount::ZERO, |&(_, taken)| taken));
+        }
+        self.custom.retain(|(_, amount)| !amount.is_zero());
+    }
+}
+
+/// Per instance, how much of its free part `amount` sets aside: all of the whole instances' worth
+/// of those with most free, then the part from the instance with the smallest free part that
+/// suffices, or, where none does, all of the one with most free. Ties go to the lowest instance.
+pub(crate) fn parts_set_aside(free: &[u16], amount: Amount) -> Vec<u16> {
+    let unit = i64::from(GPU_UNIT);
+    let (whole, part) = ((amount.units() / unit) as usize, (amount.units() % unit) as u16);
+    let mut parts = vec![0; free.len()];
+    let mut order: Vec<usize> = (0..free.len()).collect();
+    order.sort_by_key(|&instance| (Reverse(free[instance]), instance));
+    let (first, rest) = order.split_at(whole.min(order.len()));
+    for &instance in first {
+        parts[instance] = free[instance];
+    }
+    if part > 0 {
+        let suffices = rest.iter().copied().filter(|&instance| free[instance] >= part);
+        match suffices.min_by_key(|&instance| (free[instance], instance)) {
+            Some(instance) => parts[instance] = part,
+            None => rest.first().into_iter().for_each(|&instance| parts[instance] = free[instance]),
+        }
+    }
+    parts
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::resource::GpuRequest;
+
+    fn aside(free: &[u16], amount: &str) -> Vec<u16> {
+        parts_set_aside(free, amount.parse().unwrap())
+    }
+
+    #[test]
+    fn whole_instances_are_gathered_where_most_is_free() {
+        assert_eq!(aside(&[10_000, 3_000, 10_000], "1"), [10_000, 0, 0]);
+        assert_eq!(aside(&[2_000, 7_000, 6_999], "1"), [0, 7_000, 0], "nothing is left there to be taken");
+        assert_eq!(aside(&[2_000, 7_000, 6_999], "2"), [0, 7_000, 6_999]);
+        assert_eq!(aside(&[5_000, 5_000], "3"), [5_000, 5_000]);
+        assert_eq!(aside(&[], "1"), [0u16; 0]);
+    }
+
+    #[test]
+    fn a_part_is_kept_where_it_fits_best() {
+        assert_eq!(aside(&[10_000, 6_000, 5_000], "0.5"), [0, 0, 5_000]);
+        assert_eq!(aside(&[4_000, 4_500], "0.5"), [0, 4_500], "it grows there");
+        assert_eq!(aside(&[10_000, 6_000, 5_000], "1.5"), [10_000, 0, 5_000]);
+    }
+
+    #[test]
+    fn what_was_placed_is_no_longer_reserved() {
+        let (a, b) = (ResourceId(1), ResourceId(2));
+        let custom = |amounts: &[(ResourceId, u32)]| {
+            amounts.iter().map(|&(id, amount)| (id, Amount::whole(amount))).collect::<Vec<_>>()
+        };
+        let mut left = ReservedAmounts {
+            cpu: Amount::whole(4),
+            memory: Amount::whole(8),
+            gpu: Amount::whole(2),
+            custom: custom(&[(a, 1), (b, 3)]),
+        };
+        left.reduce(&Demand {
+            cpu: Amount::whole(6),
+            memory: Amount::whole(2),
+            gpu: GpuRequest::Fraction(3000),
+            custom: Demand::canonical_custom(custom(&[(a, 1), (b, 1)])).unwrap(),
+        });
+        assert_eq!((left.cpu, left.memory), (Amount::ZERO, Amount::whole(6)));
+        assert_eq!((left.gpu.to_string(), left.custom.clone()), ("1.7".to_owned(), custom(&[(b, 2)])));
+        assert!(!left.is_empty() && ReservedAmounts::default().is_empty());
+    }
+}

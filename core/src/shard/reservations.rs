@@ -1,0 +1,464 @@
+//! Reservations: a node is kept for one owner, so that what is large gets its place however busy
+//! the small work around it is.
+//!
+//! What is reserved may be more than what is free: what comes free then is set aside
+//! ([`SetAside`]) until there is as much. For the owner's requests nothing is set aside on its
+//! nodes, which are tried first; all others see what is free less what is reserved. The index and
+//! every other structure of the shard hold nodes as others see them; the few that are reserved
+//! stand in a second tree as their owners do.
+//!
+//! A placement of the owner uses its reservation up: so much less is reserved, and where nothing
+//! is left the reservation ends. (YARN's holds one container and ends when that is placed.) One
+//! that ends, shrinks or is replaced makes room, as a release does: refusals may be stale, and
+//! waiting requests are woken. Source: the patent's "LeastFit with reservation".
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::command::{Outcome, Rejection, ResourceKind};
+use super::set_aside::SetAside;
+use super::table::{NodeTable, Taken};
+use super::{NodeState, Shard};
+use crate::ids::{NodeId, OwnerId};
+use crate::index::{Marks, ResourceVector, Slot};
+use crate::limits::RESERVED_NODES_PERCENT_DEFAULT;
+use crate::map::FixedMap;
+use crate::planted::{PlantedBug, is_planted};
+use crate::request::PlacementRequest;
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, ReservedAmounts};
+use crate::store::ReservationRecord;
+use crate::time::Time;
+
+/// No reservation ends by itself.
+const NEVER: Time = Time(u64::MAX);
+
+/// Reserves a node for an owner.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Reserve {
+    /// Which node.
+    pub node: NodeId,
+    /// For whom.
+    pub owner: OwnerId,
+    /// What: no more than the node's capacity, but maybe more than is free.
+    pub demand: Demand,
+    /// When it ends by itself; none: it does not.
+    pub until: Option<Time>,
+}
+
+/// A reservation as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ReservationView {
+    /// Which node.
+    pub node: NodeId,
+    /// For whom.
+    pub owner: OwnerId,
+    /// What is reserved still.
+    pub left: ReservedAmounts,
+    /// When it ends by itself; none: it does not.
+    pub until: Option<Time>,
+}
+
+/// The reservation of one node.
+#[derive(Clone, Debug)]
+pub(super) struct Reservation {
+    pub(super) owner: OwnerId,
+    pub(super) left: ReservedAmounts,
+    pub(super) until: Option<Time>,
+    pub(super) aside: SetAside,
+}
+
+/// The reservations of a shard.
+pub(super) struct Reservations {
+    by_slot: FixedMap<Slot, Reservation>,
+    /// The nodes of each owner; none is empty.
+    by_owner: BTreeMap<OwnerId, BTreeSet<Slot>>,
+    deadlines: BTreeSet<(Time, NodeId, Slot)>,
+    /// The first of them, or [`NEVER`].
+    next: Time,
+    percent: u8,
+    /// Counts the changes of who holds any.
+    owners_version: u64,
+}
+
+impl Default for Reservations {
+    fn default() -> Self {
+        Self {
+            by_slot: FixedMap::default(),
+            by_owner: BTreeMap::new(),
+            deadlines: BTreeSet::new(),
+            next: NEVER,
+            percent: RESERVED_NODES_PERCENT_DEFAULT,
+            owners_version: 0,
+        }
+    }
+}
+
+impl Reservations {
+    #[inline]
+    pub(super) fn is_empty(&self) -> bool {
+        self.by_slot.is_empty()
+    }
+
+    #[inline]
+    pub(super) fn next_deadline(&self) -> Time {
+        self.next
+    }
+
+    pub(super) fn at(&self, slot: Slot) -> Option<&Reservation> {
+        self.by_slot.get(&slot)
+    }
+
+    /// The nodes reserved for `owner`, in order of slot.
+    pub(super) fn of_owner(&self, owner: OwnerId) -> Option<&BTreeSet<Slot>> {
+        self.by_owner.get(&owner)
+    }
+
+    /// The reservation of the node in `slot`, if it is `owner`'s.
+    pub(super) fn own(&self, slot: Slot, owner: Option<OwnerId>) -> Option<&Reservation> {
+        owner.and_then(|owner| self.at(slot).filter(|reservation| reservation.owner == owner))
+    }
+
+    /// What a reserved node has available to its owner.
+    pub(super) fn available_to_owner(&self, nodes: &NodeTable, slot: Slot) -> ResourceVector {
+        let aside = &self.by_slot[&slot].aside;
+        nodes.revealed(slot, aside).vector(nodes.indexed())
+    }
+
+    /// Whether the node has all that `request` takes available for it now.
+    pub(super) fn fits(&self, nodes: &NodeTable, slot: Slot, request: &PlacementRequest) -> bool {
+        match self.own(slot, request.owner) {
+            Some(own) => nodes.fits_revealed(slot, &own.aside, &request.demand),
+            None => nodes.fits(slot, &request.demand),
+        }
+    }
+
+    /// How many nodes may be reserved at once, of so many.
+    fn most(&self, nodes: usize) -> usize {
+        let share = nodes * usize::from(self.percent) / 100;
+        if self.percent == 0 { 0 } else { share.max(1) }
+    }
+
+    fn enter(&mut self, slot: Slot, node: NodeId, reservation: Reservation) {
+        self.deadlines.extend(reservation.until.map(|until| (until, node, slot)));
+        self.owners_version += u64::from(self.by_owner.entry(reservation.owner).or_default().is_empty());
+        self.by_owner.entry(reservation.owner).or_default().insert(slot);
+        let before = self.by_slot.insert(slot, reservation);
+        assert!(before.is_none(), "node {node} is reserved twice");
+        self.follow_deadlines();
+    }
+
+    fn leave(&mut self, slot: Slot, node: NodeId) -> Option<Reservation> {
+        let reservation = self.by_slot.remove(&slot)?;
+        if let Some(until) = reservation.until {
+            self.deadlines.remove(&(until, node, slot));
+        }
+        let nodes = self.by_owner.get_mut(&reservation.owner).expect("owners know their nodes");
+        nodes.remove(&slot);
+        if nodes.is_empty() {
+            self.by_owner.remove(&reservation.owner);
+            self.owners_version += 1;
+        }
+        self.follow_deadlines();
+        Some(reservation)
+    }
+
+    fn follow_deadlines(&mut self) {
+        self.next = self.deadlines.first().map_or(NEVER, |&(until, ..)| until);
+    }
+}
+
+impl Shard {
+    /// The share of this shard's nodes that may be reserved at once, in percent, and at least one
+    /// node; 0: none. What is reserved already stays.
+    pub fn set_reserved_nodes_percent(&mut self, percent: u8) {
+        self.reservations.percent = percent;
+    }
+
+    /// When the next reservation ends by itself: a step is due then.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        Some(self.reservations.next_deadline()).filter(|&next| next != NEVER)
+    }
+
+    /// Who has nodes reserved here, ascending.
+    #[must_use]
+    pub fn reservation_owners(&self) -> Vec<OwnerId> {
+        self.reservations.by_owner.keys().copied().collect()
+    }
+
+    /// Changes with what [`reservation_owners`](Self::reservation_owners) answers.
+    #[must_use]
+    pub fn reservation_owners_version(&self) -> u64 {
+        self.reservations.owners_version
+    }
+
+    /// Why `reserve` cannot be, if it cannot.
+    fn check_reserve(&self, slot: Slot, reserve: &Reserve) -> Result<(), Rejection> {
+        let Reserve { node, owner, demand, until } = reserve;
+        let node = *node;
+        if ReservedAmounts::from(demand).is_empty() {
+            return Err(Rejection::NothingReserved(node));
+        }
+        if until.is_some_and(|until| until <= self.now) {
+            return Err(Rejection::DeadlinePassed(node));
+        }
+        let spec = &self.nodes.cold(slot).registration.spec;
+        let total = |kind| spec.custom.iter().flat_map(|c| c.iter()).find(|&&(id, _)| id == kind);
+        let known = [
+            (ResourceKind::Cpu, demand.cpu, spec.cpu),
+            (ResourceKind::Memory, demand.memory, spec.memory),
+            (ResourceKind::Gpu, demand.gpu.amount(), Amount::whole(u32::from(spec.gpus))),
+        ];
+        let custom = demand.custom().iter().map(|&(id, asked)| {
+            (ResourceKind::Custom(id), asked, total(id).map_or(Amount::ZERO, |&(_, total)| total))
+        });
+        if let Some((kind, _, capacity)) =
+            known.into_iter().chain(custom).find(|&(_, asked, has)| asked > has)
+        {
+            return Err(Rejection::ReservedTooMuch { node, kind, capacity });
+        }
+        match self.reservations.at(slot) {
+            Some(there) if there.owner != *owner => {
+                Err(Rejection::NodeReserved { node, owner: there.owner, until: there.until })
+            }
+            Some(_) => Ok(()),
+            None => {
+                let most = self.reservations.most(self.nodes.len());
+                if self.reservations.by_slot.len() < most {
+                    return Ok(());
+                }
+                let most = u32::try_from(most).expect("NODES_MAX fits u32");
+                Err(Rejection::TooManyReserved { node, most, percent: self.reservations.percent })
+            }
+        }
+    }
+
+    /// Reserves a node, or exchanges what the same owner has reserved there.
+    pub(super) fn handle_reserve(&mut self, reserve: &Reserve) -> Result<Outcome, Rejection> {
+        let slot = self.slot(reserve.node)?;
+        self.check_reserve(slot, reserve)?;
+        let before = self.forget_reservation(slot);
+        self.enter_reservation(slot, reserve.owner, (&reserve.demand).into(), reserve.until);
+        self.nodes.hot_mut(slot).version += 1;
+        if before {
+            self.available_grew(slot);
+        } else {
+            self.follow_books(slot);
+        }
+        Ok(Outcome::Reserved(Box::new(self.reservation_view(slot).expect("just made"))))
+    }
+
+    /// Ends the reservation that `owner` has on a node.
+    pub(super) fn handle_end_reservation(
+        &mut self,
+        node: NodeId,
+        owner: OwnerId,
+    ) -> Result<Outcome, Rejection> {
+        let slot = self.slot(node)?;
+        match self.reservations.at(slot) {
+            Some(there) if there.owner == owner => {
+                self.end_reservation(slot);
+                Ok(Outcome::ReservationEnded(node))
+            }
+            there => {
+                let holder = there.map(|there| there.owner);
+                Err(Rejection::NotReserved { node, owner, holder })
+            }
+        }
+    }
+
+    /// Ends what has reached its deadline.
+    pub(super) fn expire_reservations(&mut self) {
+        while let Some(&(until, _, slot)) = self.reservations.deadlines.first()
+            && until <= self.now
+        {
+            self.end_reservation(slot);
+        }
+    }
+
+    /// Ends the reservation of a node, if it has one: others have more available there.
+    pub(super) fn end_reservation(&mut self, slot: Slot) {
+        if self.forget_reservation(slot) {
+            self.nodes.hot_mut(slot).version += 1;
+            self.available_grew(slot);
+        }
+    }
+
+    fn enter_reservation(&mut self, slot: Slot, owner: OwnerId, left: ReservedAmounts, until: Option<Time>) {
+        let (ordinal, available) = (self.nodes.ordinal(slot), self.nodes.available(slot));
+        self.reserved_tree.insert(slot, ordinal, &available, Marks::NONE);
+        let aside = self.nodes.set_aside(slot, &left);
+        let node = self.nodes.hot(slot).id;
+        self.reservations.enter(slot, node, Reservation { owner, left, until, aside });
+    }
+
+    /// Takes a reservation out, and what it set aside back; whether there was one.
+    fn forget_reservation(&mut self, slot: Slot) -> bool {
+        let Some(reservation) = self.reservations.leave(slot, self.nodes.hot(slot).id) else { return false };
+        self.nodes.put_back(slot, &reservation.aside);
+        self.reserved_tree.remove(slot);
+        true
+    }
+
+    /// The books of a node are other ones: what is kept of them follows.
+    fn follow_books(&mut self, slot: Slot) {
+        self.fragmentation.touch(slot);
+        if self.nodes.state(slot) == NodeState::Ready {
+            self.index.update(slot, &self.nodes.available(slot));
+        }
+        self.follow_hybrid(slot);
+    }
+
+    /// Changes the books of a node, with nothing set aside meanwhile.
+    #[inline]
+    pub(super) fn change_books<R>(&mut self, slot: Slot, change: impl FnOnce(&mut NodeTable) -> R) -> R {
+        if self.reservations.is_empty() {
+            return change(&mut self.nodes);
+        }
+        self.reveal(slot);
+        let changed = change(&mut self.nodes);
+        if !is_planted(PlantedBug::ReservationForgottenByReleases) {
+            self.cover(slot);
+        }
+        changed
+    }
+
+    /// Puts back what is set aside, for a moment.
+    pub(super) fn reveal(&mut self, slot: Slot) {
+        if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
+            self.nodes.put_back(slot, &std::mem::take(&mut reservation.aside));
+        }
+    }
+
+    /// Sets aside what is reserved, after [`reveal`](Self::reveal).
+    pub(super) fn cover(&mut self, slot: Slot) {
+        if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
+            self.reserved_tree.update(slot, &self.nodes.available(slot));
+            reservation.aside = self.nodes.set_aside(slot, &reservation.left);
+        }
+    }
+
+    /// As a placement, where something is reserved or the request has an owner.
+    pub(super) fn handle_place_beside(&mut self, request: &PlacementRequest) -> Outcome {
+        let scope = self.scope(request);
+        if let Some(owner) = request.owner
+            && let Some((slot, gpus, alternative)) = self.find_reserved(owner, request, scope)
+        {
+            let taken = self.take_reserved(slot, request, gpus);
+            let outcome = self.placed(request, slot, taken, alternative);
+            self.available_grew(slot);
+            return outcome;
+        }
+        let Some((slot, taken, alternative)) = self.take_found(request, scope) else {
+            return self.refused(request, scope);
+        };
+        self.reveal(slot);
+        self.cover(slot);
+        self.placed(request, slot, taken, alternative)
+    }
+
+    /// Takes what a request of the owner asks from a node that is reserved for it, and so much from
+    /// what is reserved.
+    fn take_reserved(
+        &mut self,
+        slot: Slot,
+        request: &PlacementRequest,
+        gpus: Option<GpuAssignment>,
+    ) -> Taken {
+        self.reveal(slot);
+        let demand = &request.demand;
+        let taken = match gpus {
+            Some(gpus) => self.nodes.take_chosen(slot, demand, gpus),
+            None => self.nodes.take(slot, demand),
+        };
+        let reservation = self.reservations.by_slot.get_mut(&slot).expect("a reserved node was found");
+        reservation.left.reduce(demand);
+        if reservation.left.is_empty() {
+            self.forget_reservation(slot);
+        } else {
+            self.cover(slot);
+        }
+        taken
+    }
+
+    pub(super) fn reservation_view(&self, slot: Slot) -> Option<ReservationView> {
+        let Reservation { owner, left, until, .. } = self.reservations.at(slot)?;
+        let (node, left) = (self.nodes.hot(slot).id, left.clone());
+        Some(ReservationView { node, owner: *owner, left, until: *until })
+    }
+
+    /// How many nodes are reserved.
+    pub(super) fn nodes_reserved(&self) -> u32 {
+        u32::try_from(self.reservations.by_slot.len()).expect("NODES_MAX fits u32")
+    }
+
+    /// The reservation of a node in the durable state.
+    pub(super) fn reservation_record(&self, slot: Slot) -> Option<ReservationRecord> {
+        let ReservationView { node, owner, left, until } = self.reservation_view(slot)?;
+        Some(ReservationRecord { node, owner, left, until })
+    }
+
+    /// Takes over a reservation of an earlier start.
+    pub(super) fn resume_reservation(&mut self, record: ReservationRecord) {
+        let slot = self.nodes.slot(record.node).expect("a reserved node is in its partition");
+        self.enter_reservation(slot, record.owner, record.left, record.until);
+        self.follow_books(slot);
+    }
+
+    /// Checks that what is set aside follows from what is free and what is reserved, and that
+    /// every structure knows the same reservations.
+    pub(super) fn check_reservations(&self) -> Result<(), String> {
+        let reservations = &self.reservations;
+        let mut deadlines = 0;
+        for (&slot, reservation) in &reservations.by_slot {
+            let hot = self.nodes.hot(slot);
+            let named = reservations.by_owner.get(&reservation.owner).is_some_and(|own| own.contains(&slot));
+            let due = reservation.until.map(|until| (until, hot.id, slot));
+            deadlines += usize::from(due.is_some());
+            if !named
+                || reservation.left.is_empty()
+                || due.is_some_and(|d| !reservations.deadlines.contains(&d))
+            {
+                return Err(format!("the reservation of node {} is not found: {reservation:?}", hot.id));
+            }
+            let available = reservations.available_to_owner(&self.nodes, slot);
+            let expected = self.reserved_tree.geometry().coordinate(&available);
+            if self.reserved_tree.coordinate(slot) != Some(expected) {
+                return Err(format!("node {} stands elsewhere among the reserved ones", hot.id));
+            }
+            let left = &reservation.left;
+            let short =
+                |reserved: Amount, aside: Amount, visible: Amount| aside < reserved && !visible.is_zero();
+            let room = self.nodes.room(slot);
+            if reservation.aside.cpu > left.cpu
+                || reservation.aside.memory > left.memory
+                || reservation.aside.gpu_total() > left.gpu.units()
+                || short(left.cpu, reservation.aside.cpu, room.cpu)
+                || short(left.memory, reservation.aside.memory, room.memory)
+                || left.custom.iter().any(|&(id, amount)| reservation.aside.of(id) > amount)
+            {
+                return Err(format!("node {}: {reservation:?} beside {room:?}", hot.id));
+            }
+            let whole = usize::from(reservation.left.gpu.units() >= i64::from(GPU_UNIT));
+            if whole > 0 && room.largest_gpu_part > reservation.aside.gpus.iter().copied().max().unwrap_or(0)
+            {
+                return Err(format!("node {}: others see more of a GPU than is set aside", hot.id));
+            }
+        }
+        let owned: usize = reservations.by_owner.values().map(BTreeSet::len).sum();
+        let counts = [owned, self.reserved_tree.len(), reservations.by_slot.len()];
+        if counts != [reservations.by_slot.len(); 3] || deadlines != reservations.deadlines.len() {
+            return Err(format!("reservations by owner, in the tree, by node: {counts:?}"));
+        }
+        self.reserved_tree.check()
+    }
+
+    /// Bytes that the reservations hold.
+    pub(super) fn reservation_bytes(&self) -> u64 {
+        let entries = self.reservations.by_slot.len() * size_of::<Reservation>();
+        let custom = self.reservations.by_slot.values().map(|reservation| {
+            size_of_val(&reservation.left.custom[..]) + size_of_val(&reservation.aside.custom[..])
+        });
+        (entries + custom.sum::<usize>() + self.reserved_tree.bytes()) as u64
+            + crate::memory::of_map(&self.reservations.by_slot)
+    }
+}

@@ -1,0 +1,158 @@
+//! Reserved amounts in the books of a node: they are moved out of what is free, so that searching
+//! and taking know nothing of reservations, as they know nothing of unhealthy instances.
+//!
+//! What is set aside is a function of what is free and what is reserved, computed anew whenever
+//! either changes: at most what is reserved, and never more than what is free.
+
+use super::custom::CustomBook;
+use super::table::{NodeTable, Room, custom_values};
+use crate::ids::ResourceId;
+use crate::index::{ResourceVector, Slot};
+use crate::limits::GPU_INSTANCES_MAX;
+use crate::resource::{Amount, Demand, GpuBooks, GpuRequest, ReservedAmounts, parts_set_aside};
+
+/// What is set aside on one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct SetAside {
+    pub(super) cpu: Amount,
+    pub(super) memory: Amount,
+    /// Of each device, in 1/10 000.
+    pub(super) gpus: [u16; GPU_INSTANCES_MAX],
+    /// Of the custom kinds that the node has, in order of id.
+    pub(super) custom: Vec<CustomAside>,
+}
+
+/// What is set aside of one custom kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct CustomAside {
+    pub(super) id: ResourceId,
+    pub(super) amount: Amount,
+    /// Of each unit of a unit-instance kind, in 1/10 000.
+    units: Vec<u16>,
+}
+
+impl SetAside {
+    /// The sum over all devices, in 1/10 000.
+    pub(super) fn gpu_total(&self) -> i64 {
+        self.gpus.iter().map(|&part| i64::from(part)).sum()
+    }
+
+    /// What is set aside of one custom kind.
+    pub(super) fn of(&self, id: ResourceId) -> Amount {
+        self.custom.iter().find(|aside| aside.id == id).map_or(Amount::ZERO, |aside| aside.amount)
+    }
+
+    /// Of one unit of a unit-instance kind, in 1/10 000.
+    pub(super) fn of_unit(&self, id: ResourceId, unit: u8) -> u16 {
+        let aside = self.custom.iter().find(|aside| aside.id == id);
+        aside.and_then(|aside| aside.units.get(usize::from(unit)).copied()).unwrap_or(0)
+    }
+}
+
+/// What a node has free where nothing is set aside.
+pub(super) struct Revealed {
+    pub(super) room: Room,
+    pub(super) gpus: GpuBooks,
+    pub(super) custom: Vec<CustomBook>,
+}
+
+impl Revealed {
+    /// What is indexed of it; `indexed` are the custom kinds that are.
+    pub(super) fn vector(&self, indexed: &[ResourceId]) -> ResourceVector {
+        let Room { cpu, memory, whole_gpus, largest_gpu_part, .. } = self.room;
+        let vector = ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() };
+        let room_for = |id, amount| self.book(id).map_or(Amount::ZERO, |book| book.room_for(amount));
+        custom_values(indexed, vector, room_for)
+    }
+
+    pub(super) fn book(&self, id: ResourceId) -> Option<&CustomBook> {
+        self.custom.binary_search_by_key(&id, |book| book.id).ok().map(|at| &self.custom[at])
+    }
+}
+
+fn put_back_books(room: &mut Room, gpus: &mut GpuBooks, custom: &mut [CustomBook], aside: &SetAside) {
+    room.cpu = room.cpu.plus(aside.cpu);
+    room.memory = room.memory.plus(aside.memory);
+    if aside.gpu_total() > 0 {
+        for (instance, &part) in (0u8..).zip(&aside.gpus) {
+            gpus.set_free(instance, gpus.free(instance) + part);
+        }
+        room.follow(gpus);
+    }
+    for CustomAside { id, amount, units } in &aside.custom {
+        let at = custom.binary_search_by_key(id, |book| book.id);
+        let book = &mut custom[at.expect("a book of which something is set aside stays")];
+        book.available = book.available.plus(*amount);
+        if let Some(of_units) = &mut book.units {
+            of_units.put_back(units);
+        }
+    }
+}
+
+impl NodeTable {
+    /// Moves back what was set aside.
+    pub(super) fn put_back(&mut self, slot: Slot, aside: &SetAside) {
+        let (room, hot, cold) = self.parts_mut(slot);
+        put_back_books(room, &mut hot.gpus, &mut cold.custom, aside);
+    }
+
+    /// Moves what `reserved` sets aside out of what is free.
+    pub(super) fn set_aside(&mut self, slot: Slot, reserved: &ReservedAmounts) -> SetAside {
+        let (room, hot, cold) = self.parts_mut(slot);
+        let mut aside = SetAside {
+            cpu: reserved.cpu.min(room.cpu),
+            memory: reserved.memory.min(room.memory),
+            ..SetAside::default()
+        };
+        room.cpu = room.cpu.minus(aside.cpu);
+        room.memory = room.memory.minus(aside.memory);
+        if !reserved.gpu.is_zero() {
+            let free: Vec<u16> = (0..GPU_INSTANCES_MAX as u8).map(|i| hot.gpus.free(i)).collect();
+            aside.gpus.copy_from_slice(&parts_set_aside(&free, reserved.gpu));
+            for (instance, part) in (0u8..).zip(aside.gpus) {
+                hot.gpus.set_free(instance, hot.gpus.free(instance) - part);
+            }
+            room.follow(&hot.gpus);
+        }
+        for &(id, amount) in &reserved.custom {
+            let Ok(at) = cold.custom.binary_search_by_key(&id, |book| book.id) else { continue };
+            let book = &mut cold.custom[at];
+            let units = book.units.as_mut().map_or_else(Vec::new, |units| units.set_aside(amount));
+            let amount = match &book.units {
+                Some(units) => book.available.minus(units.free()),
+                None => amount.min(book.available),
+            };
+            book.available = book.available.minus(amount);
+            aside.custom.push(CustomAside { id, amount, units });
+        }
+        aside
+    }
+
+    /// The free part of each book where `aside` is put back.
+    pub(super) fn revealed(&self, slot: Slot, aside: &SetAside) -> Revealed {
+        let (mut room, mut gpus) = (*self.room(slot), self.hot(slot).gpus);
+        let mut custom = self.cold(slot).custom.clone();
+        put_back_books(&mut room, &mut gpus, &mut custom, aside);
+        Revealed { room, gpus, custom }
+    }
+
+    /// As [`fits`](Self::fits), where `aside` is put back.
+    pub(super) fn fits_revealed(&self, slot: Slot, aside: &SetAside, demand: &Demand) -> bool {
+        if self.fits(slot, demand) {
+            return true;
+        }
+        let room = self.room(slot);
+        if demand.cpu > room.cpu.plus(aside.cpu) || demand.memory > room.memory.plus(aside.memory) {
+            return false;
+        }
+        if demand.gpu == GpuRequest::None && demand.custom.is_none() {
+            return true;
+        }
+        let revealed = self.revealed(slot, aside);
+        revealed.room.covers(demand)
+            && demand
+                .custom()
+                .iter()
+                .all(|&(id, amount)| revealed.book(id).is_some_and(|book| amount <= book.room_for(amount)))
+    }
+}

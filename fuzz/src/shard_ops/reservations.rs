@@ -1,0 +1,187 @@
+//! Commands around reservations, drawn so that owners meet their nodes: few nodes, small amounts,
+//! short deadlines.
+
+use std::collections::BTreeMap;
+
+use super::{
+    Amounts, Command, Gpus, INCARNATION, Layout, LinearShard, Machine, Operation, Outcome, Pair,
+    PlacementRequest, Policy, Request, Time, VecDeque, Wishes, fresh_shard, typical,
+};
+use wharf_core::rng::Rng;
+use wharf_core::shard::Check;
+
+/// What happened in a run: a test wants to see that it did.
+#[derive(Clone, Debug, Default)]
+pub struct ReservationCounts {
+    /// Placements of owners on nodes that were reserved for them, by policy.
+    pub on_own: BTreeMap<&'static str, u64>,
+    /// Placements of owners elsewhere.
+    pub elsewhere: u64,
+    /// Reservations made or exchanged.
+    pub made: u64,
+    /// Reservations that ended: by deadline, command, use or with their node.
+    pub ended: u64,
+    /// Refusals that count a node as reserved for another.
+    pub kept_from: u64,
+}
+
+impl ReservationCounts {
+    /// Adds what happened in another run.
+    pub fn add(&mut self, other: &Self) {
+        for (policy, count) in &other.on_own {
+            *self.on_own.entry(policy).or_default() += count;
+        }
+        self.elsewhere += other.elsewhere;
+        self.made += other.made;
+        self.ended += other.ended;
+        self.kept_from += other.kept_from;
+    }
+}
+
+fn amounts(rng: &mut Rng) -> Amounts {
+    let mut byte = || rng.below(256) as u8;
+    Amounts { cpu: byte(), memory: byte(), custom: [byte(), byte()], units: byte() }
+}
+
+fn machine(rng: &mut Rng) -> Machine {
+    let [gpus, zone, model, taints] = [0; 4].map(|_: u8| rng.below(200) as u8);
+    // Six to eight cores and GiB: reservations are of most of a node.
+    let mut amounts = amounts(rng);
+    (amounts.cpu, amounts.memory) = (6 + amounts.cpu % 3, 6 + amounts.memory % 3);
+    Machine { amounts, gpus, zone, model, taints: if rng.below(6) == 0 { taints } else { 0 } }
+}
+
+fn request(rng: &mut Rng) -> Request {
+    let gpus = match rng.below(4) {
+        0 => Gpus::None,
+        1 => Gpus::Whole(rng.below(3) as u8),
+        _ => Gpus::Fraction(rng.below(9) as u8),
+    };
+    let wishes = (rng.below(4) == 0).then(|| Wishes {
+        fallbacks: [0; 2].map(|_| rng.below(32) as u8),
+        preferred: [0; 3].map(|_| (rng.below(3) as u8, rng.below(32) as u8)),
+        tolerations: [0; 2].map(|_| rng.below(8) as u8),
+        nodes: [0; 3].map(|_| rng.below(14) as u8),
+        flags: rng.below(8) as u8,
+    });
+    let mut amounts = amounts(rng);
+    // Most ask for no custom kinds, or nothing would fit anywhere.
+    if rng.below(4) > 0 {
+        (amounts.custom, amounts.units) = ([0; 2], 7);
+    }
+    Request {
+        amounts,
+        gpus,
+        policy: rng.below(9) as u8,
+        order: rng.below(256) as u8,
+        selector: 7 + rng.below(12) as u8,
+        candidates: (rng.below(8) == 0).then(|| [0; 3].map(|_| rng.below(14) as u8)),
+        wishes,
+        owner: rng.below(8) as u8,
+        full: rng.below(2) == 0,
+        modest: rng.below(3) > 0,
+    }
+}
+
+/// What is reserved: mostly much.
+fn reserved(rng: &mut Rng) -> Request {
+    let mut reserved = Request { modest: rng.below(3) == 0, ..request(rng) };
+    (reserved.amounts.cpu, reserved.amounts.memory) = (rng.below(7) as u8, rng.below(7) as u8);
+    reserved
+}
+
+fn operation(rng: &mut Rng) -> Operation {
+    let pick = rng.below(256) as u8;
+    let node = rng.below(14) as u8;
+    match rng.below(100) {
+        0..38 => Operation::Place(request(rng)),
+        38..64 => Operation::Release(pick),
+        64..75 => Operation::Reserve(node, reserved(rng), pick),
+        75..77 => Operation::EndReservation(node, pick),
+        77..82 => Operation::Pass(pick % 8),
+        82..84 => Operation::Life(node, 3 + pick % 2),
+        84..86 => Operation::SetHealth(node, rng.below(16) as u16),
+        86 => Operation::Update(node, machine(rng)),
+        87 => Operation::Remove(node, true),
+        88 => Operation::Books(node),
+        89 => Operation::List(0, 7),
+        90 => Operation::Export,
+        91..93 => {
+            let (gpus, units, external_id) = (None, None, None);
+            Operation::Adopt(node, request(rng), super::Named { gpus, units, external_id })
+        }
+        93..97 => Operation::Park(request(rng), pick),
+        97 => Operation::Unpark(pick),
+        98 => Operation::Add(machine(rng)),
+        _ => Operation::Settle,
+    }
+}
+
+/// Carries out `operations` drawn from `seed`, comparing each with the oracle.
+///
+/// # Errors
+/// The first difference, with the operation that showed it.
+pub fn run_reservation_ops(seed: u64, operations: u64) -> Result<ReservationCounts, String> {
+    let mut rng = Rng::new(seed);
+    let typical = typical(rng.below(8) as u8);
+    let percent = [30, 60, 100][rng.below(3) as usize];
+    let mut byte = || rng.below(256) as u8;
+    let layout = Layout { fine: byte() % 2 == 0, extras: byte(), orders: [byte(), byte(), byte()] };
+    let (geometry, space) = layout.both();
+    let mut pair = Pair {
+        shard: fresh_shard(geometry.clone(), typical.as_ref(), percent),
+        oracle: LinearShard::new(&geometry, INCARNATION),
+        last_node: 0,
+        last_wait: 0,
+        now: Time(0),
+        woken: VecDeque::new(),
+        commands: Vec::new(),
+        outcomes: Vec::new(),
+    };
+    pair.oracle.set_space(space);
+    pair.oracle.set_reserved_nodes_percent(percent);
+    if let Some(typical) = &typical {
+        pair.oracle.set_typical_shapes(typical);
+    }
+    for _ in 0..10 {
+        pair.apply(Operation::Add(machine(&mut rng)))?;
+    }
+    let mut counts = ReservationCounts::default();
+    for number in 0..operations {
+        let operation = operation(&mut rng);
+        let before = pair.oracle.owners();
+        pair.apply(operation)
+            .map_err(|difference| format!("seed {seed}, operation {number}, {operation:?}: {difference}"))?;
+        let after = pair.oracle.owners();
+        counts.ended += before.keys().filter(|node| !after.contains_key(node)).count() as u64;
+        if let (Operation::Place(_), Some((_, Command::Place(request)))) = (operation, pair.commands.last()) {
+            count_place(request, pair.outcomes.last(), &before, &mut counts);
+        }
+        if matches!((operation, pair.outcomes.last()), (Operation::Reserve(..), Some(Outcome::Reserved(_)))) {
+            counts.made += 1;
+        }
+    }
+    pair.settle().map_err(|difference| format!("seed {seed}, at the end: {difference}"))?;
+    Ok(counts)
+}
+
+fn count_place(
+    request: &PlacementRequest,
+    outcome: Option<&Outcome>,
+    before: &BTreeMap<super::NodeId, super::OwnerId>,
+    counts: &mut ReservationCounts,
+) {
+    match outcome {
+        Some(Outcome::Placed(placement)) if request.owner.is_some() => {
+            if before.get(&placement.node).copied() == request.owner {
+                *counts.on_own.entry(Policy::name(request.policy)).or_default() += 1;
+            } else {
+                counts.elsewhere += 1;
+            }
+        }
+        Some(Outcome::Refused(refusal)) if refusal.checks.contains_key(&Check::Reserved) => {
+            counts.kept_from += 1;
+        }
+        _ => {}
+    }
+}

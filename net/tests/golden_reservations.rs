@@ -1,0 +1,58 @@
+//! The wire format byte for byte, as in `golden_frames.rs`: reservations, and placements that name
+//! their owner.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wharf_net::codec::{decode_body, encode_body};
+use wharf_net::protocol::*;
+
+/// Bytes of a body and what is read from them.
+#[track_caller]
+fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(body: &T, expected: &str) {
+    let mut bytes = Vec::new();
+    encode_body(body, &mut bytes);
+    assert_eq!(bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>(), expected);
+    let (read, taken) = decode_body::<T>(&bytes).expect("a body");
+    assert_eq!((&read, taken), (body, bytes.len()));
+}
+
+#[test]
+fn reservations_are_written_as_they_always_were() {
+    let request = ReserveRequest {
+        node: "n".to_owned(),
+        owner: 300,
+        cpu: 10_000,
+        memory: 20_000,
+        gpu: 5000,
+        custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        lasts: 1_000_000_000,
+    };
+    check(&request, "016efb2c01fb204efb409cfb102701036e7075fb409cfc00ca9a3b");
+    check(&EndReservationRequest { node: "n".to_owned(), owner: 7 }, "016e07");
+    check(&ReserveReply { reason: Reason::Done.into(), node: 7, until: 9, fault: None }, "00070900");
+    let fault = Fault::of_field(Reason::NodeReserved, "node", "m");
+    let refused =
+        ReserveReply { reason: Reason::NodeReserved.into(), fault: Some(fault), ..Default::default() };
+    check(&refused, "7700000177046e6f6465016d");
+}
+
+#[test]
+fn the_reservation_of_a_nodes_books_is_written_as_it_always_was() {
+    let left = vec![NamedAmount { name: "cpu".to_owned(), amount: 10_000 }];
+    check(&ReservationBody { owner: 7, until: 1, left }, "07010103637075fb204e");
+    assert_eq!(EXTENSION_RESERVATION, 4);
+}
+
+#[test]
+fn a_placement_that_names_its_owner_is_version_2_and_then_the_owner() {
+    let mut second = Vec::new();
+    encode_body(&PlaceRequestV2::default(), &mut second);
+    let mut third = Vec::new();
+    encode_body(&PlaceRequestV3 { owner: 9, ..PlaceRequestV3::default() }, &mut third);
+    second.push(9);
+    assert_eq!(third, second);
+    let batch = PlaceBatchV3 { requests: vec![PlaceRequestV3 { owner: 9, ..PlaceRequestV3::default() }] };
+    let mut bytes = Vec::new();
+    encode_body(&batch, &mut bytes);
+    assert_eq!((bytes[0], &bytes[1..]), (1, &third[..]));
+}

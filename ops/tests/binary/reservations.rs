@@ -1,0 +1,52 @@
+//! Reservations by the real binary: made, shown, used, ended, and kept over a restart.
+
+use serde_json::json;
+
+use crate::harness::Site;
+
+#[test]
+fn a_node_is_kept_for_its_owner_over_a_restart() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    service.run(&["node", "add", "a", "--cpu", "8", "--memory", "8GiB", "--gpus", "2"]).with(0);
+    let reserve = ["reserve", "a", "--owner", "7", "--cpu", "6", "--gpu", "2", "--for", "1h"];
+    service.run(&reserve).with(0).says(&["a reserved for owner 7"]);
+    service.run(&["node", "show", "a"]).with(0).says(&["reserved for owner 7: 6 cpu, 2 gpu, until second"]);
+    service.run(&["place", "--cpu", "3"]).with(1).says(&["no_fit_now", "reserved_for_other"]);
+    service.run(&["reserve", "a", "--owner", "8", "--cpu", "1"]).with(1).says(&["node_reserved", "owner 7"]);
+    service.run(&["reserve", "a", "--owner", "7", "--cpu", "9"]).with(1).says(&["exceeds_capacity", "`cpu`"]);
+    service.run(&["reserve", "a", "--owner", "7", "--gpu", "1.5"]).with(1).says(&["`gpu`", "whole number"]);
+    service.run(&["reserve", "a", "--owner", "7", "--end", "--cpu", "1"]).with(2);
+    let before = service.json(&["node", "show", "a"]);
+    assert_eq!(before["reservation"]["left"], json!([["cpu", "6"], ["gpu", "2"]]));
+    let hash = service.json(&["status", "--audit"])["books_hash"].clone();
+    service.stop();
+
+    let service = site.serve(&["--shards", "1"]);
+    assert_eq!(service.json(&["status", "--audit"])["books_hash"], hash);
+    assert_eq!(service.json(&["node", "show", "a"]), before);
+    let placed = service.json(&["place", "--cpu", "4", "--gpu", "1", "--owner", "7"]);
+    assert_eq!((&placed["reason"], &placed["node"]), (&json!("done"), &json!("a")));
+    let left = service.json(&["node", "show", "a"])["reservation"]["left"].clone();
+    assert_eq!(left, json!([["cpu", "2"], ["gpu", "1"]]));
+    let wait = ["place", "--cpu", "3", "--owner", "7", "--wait", "10s"];
+    service.run(&wait).with(0).says(&["placed on a"]);
+    service.run(&["reserve", "a", "--owner", "7", "--end"]).with(0).says(&["no longer reserved"]);
+    let ended = service.run(&["reserve", "a", "--owner", "7", "--end", "--json"]).with(1).json();
+    assert_eq!(ended["reason"], json!("not_reserved"));
+    assert_eq!(service.json(&["node", "show", "a"])["reservation"], json!(null));
+    service.stop();
+}
+
+#[test]
+fn the_share_of_nodes_that_may_be_reserved_is_a_setting() {
+    let site = Site::new();
+    let config = site.write("wharf.toml", "reserved_nodes_percent = 0\n");
+    let service = site.serve(&["--config", &config]);
+    service.run(&["node", "add", "a", "--cpu", "8", "--memory", "8GiB"]).with(0);
+    let refused = service.run(&["reserve", "a", "--owner", "1", "--cpu", "1"]);
+    refused.with(1).says(&["limit_exceeded", "reserved_nodes_percent"]);
+    service.stop();
+    let config = site.write("wharf.toml", "reserved_nodes_percent = 101\n");
+    site.serve_in_vain(&["--config", &config]).says(&["reserved_nodes_percent", "0 to 100"]);
+}

@@ -1,35 +1,12 @@
 //! Cells: what stands at one place of the first two dimensions.
 
 use super::Marks;
+use super::entry::{Said, Tag};
 use super::key::Key;
-use super::ranks::Rank;
-use super::sorted::{Run, Runs, high, sum_of_marks};
+use super::sorted::{Run, Runs, sum_of_marks};
 
 /// Entries that stand in the cell's own record: most cells hold a few.
 const FEW: usize = 4;
-
-/// What is said of entries: at least what is so.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Said<K> {
-    /// Per dimension the largest coordinate.
-    pub(super) high: K,
-    pub(super) marks: Marks,
-}
-
-impl<K: Key> Said<K> {
-    pub(super) const NOTHING: Self = Self { high: K::ZERO, marks: Marks::NONE };
-
-    /// Whether an entry above `lower` with the marks `wanted` may be among them.
-    #[inline]
-    pub(super) fn may_hold(&self, lower: K, wanted: Marks) -> bool {
-        self.high.reaches(lower) && self.marks.hold(wanted)
-    }
-
-    #[inline]
-    pub(super) fn with(self, key: K, marks: Marks) -> Self {
-        Self { high: self.high.highest(key), marks: self.marks.or(marks) }
-    }
-}
 
 /// What stands in one cell, in order. Marks are *at least* those of the entries.
 #[derive(Clone, Debug)]
@@ -37,7 +14,7 @@ pub(super) enum Cell<K> {
     Few {
         len: u8,
         stale_marks: bool,
-        ranks: [Rank; FEW],
+        tags: [Tag; FEW],
         keys: [K; FEW],
         marks: Marks,
     },
@@ -60,14 +37,14 @@ const _: () = assert!(size_of::<Cell<u64>>() <= 64, "a cell is one cache line");
 
 /// The entries of a cell.
 pub(super) enum Entries<'a, K> {
-    Run(&'a [K], &'a [Rank]),
+    Run(&'a [K], &'a [Tag]),
     Runs(&'a Runs<K>),
 }
 
 impl<K: Key> Cell<K> {
     pub(super) fn empty() -> Self {
-        let (ranks, keys) = ([0; FEW], [K::ZERO; FEW]);
-        Self::Few { len: 0, stale_marks: false, ranks, keys, marks: Marks::NONE }
+        let (tags, keys) = ([Tag::default(); FEW], [K::ZERO; FEW]);
+        Self::Few { len: 0, stale_marks: false, tags, keys, marks: Marks::NONE }
     }
 
     #[inline]
@@ -77,92 +54,92 @@ impl<K: Key> Cell<K> {
 
     /// Puts an entry in; a run is cut at `room`.
     #[inline]
-    pub(super) fn insert(&mut self, key: K, rank: Rank, marks: Marks, room: usize) {
+    pub(super) fn insert(&mut self, key: K, tag: Tag, marks: Marks, room: usize) {
         match self {
-            Self::Few { len, stale_marks, ranks, keys, marks: said } if usize::from(*len) < FEW => {
+            Self::Few { len, stale_marks, tags, keys, marks: said } if usize::from(*len) < FEW => {
                 let mut at = usize::from(*len);
                 if at == 0 {
                     (*said, *stale_marks) = (marks, false);
                 } else {
                     *said = said.or(marks);
                 }
-                while at > 0 && (keys[at - 1], ranks[at - 1]) > (key, rank) {
-                    (keys[at], ranks[at]) = (keys[at - 1], ranks[at - 1]);
+                while at > 0 && (keys[at - 1], tags[at - 1]) > (key, tag) {
+                    (keys[at], tags[at]) = (keys[at - 1], tags[at - 1]);
                     at -= 1;
                 }
-                (keys[at], ranks[at]) = (key, rank);
+                (keys[at], tags[at]) = (key, tag);
                 *len += 1;
             }
-            _ => self.insert_into_many(key, rank, marks, room),
+            _ => self.insert_into_many(key, tag, marks, room),
         }
     }
 
-    fn insert_into_many(&mut self, key: K, rank: Rank, marks: Marks, room: usize) {
+    fn insert_into_many(&mut self, key: K, tag: Tag, marks: Marks, room: usize) {
         match self {
-            Self::Few { ranks, keys, marks: said, .. } => {
-                let mut run = Run::new(keys, ranks);
-                run.insert(key, rank);
-                let said = Said { high: high(run.keys()), marks: said.or(marks) };
+            Self::Few { tags, keys, marks: said, .. } => {
+                let mut run = Run::new(keys, tags);
+                run.insert(key, tag);
+                let said = Said::of_all(run.keys(), run.tags()).marked(said.or(marks));
                 *self = Self::One { stale: false, stale_marks: true, said, run: Box::new(run) };
             }
             Self::One { said, run, .. } if run.len() < room => {
-                *said = said.with(key, marks);
-                run.insert(key, rank);
+                *said = said.or(Said::of(key, tag, marks));
+                run.insert(key, tag);
             }
             Self::One { said, run, .. } => {
                 let mut runs = Runs::of((**run).clone(), said.marks);
-                runs.insert(key, rank, marks, room);
-                let said = said.with(key, marks);
+                runs.insert(key, tag, marks, room);
+                let said = said.or(Said::of(key, tag, marks));
                 *self = Self::Many { stale: true, stale_marks: true, said, runs: Box::new(runs) };
             }
             Self::Many { said, runs, .. } => {
-                *said = said.with(key, marks);
-                runs.insert(key, rank, marks, room);
+                *said = said.or(Said::of(key, tag, marks));
+                runs.insert(key, tag, marks, room);
             }
         }
     }
 
     /// Takes an entry out; whether it was there.
     #[inline]
-    pub(super) fn remove(&mut self, key: K, rank: Rank, room: usize) -> bool {
+    pub(super) fn remove(&mut self, key: K, tag: Tag, room: usize) -> bool {
         match self {
-            Self::Few { len, stale_marks, ranks, keys, .. } => {
+            Self::Few { len, stale_marks, tags, keys, .. } => {
                 let held = usize::from(*len);
-                let Some(at) = (0..held).find(|&at| ranks[at] == rank && keys[at] == key) else {
+                let Some(at) = (0..held).find(|&at| tags[at] == tag && keys[at] == key) else {
                     return false;
                 };
                 for at in at + 1..held {
-                    (keys[at - 1], ranks[at - 1]) = (keys[at], ranks[at]);
+                    (keys[at - 1], tags[at - 1]) = (keys[at], tags[at]);
                 }
                 *len -= 1;
                 *stale_marks = true;
                 true
             }
-            _ => self.remove_from_many(key, rank, room),
+            _ => self.remove_from_many(key, tag, room),
         }
     }
 
-    fn remove_from_many(&mut self, key: K, rank: Rank, room: usize) -> bool {
+    fn remove_from_many(&mut self, key: K, tag: Tag, room: usize) -> bool {
         let removed = match self {
             Self::Few { .. } => false,
             Self::One { stale, stale_marks, said, run } => {
-                *stale |= said.high.touches(key);
+                *stale |= said.touches(&Said::of(key, tag, Marks::NONE));
                 *stale_marks = true;
-                run.remove(key, rank)
+                run.remove(key, tag)
             }
             Self::Many { stale, stale_marks, said, runs } => {
-                *stale |= said.high.touches(key);
+                *stale |= said.touches(&Said::of(key, tag, Marks::NONE));
                 *stale_marks = true;
-                runs.remove(key, rank)
+                runs.remove(key, tag)
             }
         };
         // Half of each bound, so that one node coming and going does not convert twice.
         match self {
             Self::One { said, run, .. } if run.len() <= FEW / 2 => {
-                let (mut keys, mut ranks, held) = ([K::ZERO; FEW], [0; FEW], run.len());
+                let (mut keys, mut tags, held) = ([K::ZERO; FEW], [Tag::default(); FEW], run.len());
                 keys[..held].copy_from_slice(run.keys());
-                ranks[..held].copy_from_slice(run.ranks());
-                *self = Self::Few { len: held as u8, stale_marks: true, ranks, keys, marks: said.marks };
+                tags[..held].copy_from_slice(run.tags());
+                *self = Self::Few { len: held as u8, stale_marks: true, tags, keys, marks: said.marks };
             }
             Self::Many { said, runs, .. } => {
                 if let Some(only) = runs.only()
@@ -178,43 +155,41 @@ impl<K: Key> Cell<K> {
     }
 
     /// An entry that stands here has other marks.
-    pub(super) fn mark(&mut self, key: K, rank: Rank, marks: Marks) {
+    pub(super) fn mark(&mut self, key: K, tag: Tag, marks: Marks) {
         match self {
             Self::Few { stale_marks, marks: said, .. } => {
                 *said = said.or(marks);
                 *stale_marks = true;
             }
             Self::One { stale_marks, said, .. } => {
-                *said = said.with(key, marks);
+                *said = said.or(Said::of(key, tag, marks));
                 *stale_marks = true;
             }
             Self::Many { stale_marks, said, runs, .. } => {
-                *said = said.with(key, marks);
+                *said = said.or(Said::of(key, tag, marks));
                 *stale_marks = true;
-                runs.mark(key, rank, marks);
+                runs.mark(key, tag, marks);
             }
         }
     }
 
-    /// Its entries, if one above `lower` with the marks `wanted` may be among them.
+    /// Its entries, if what is `asked` may be among them.
     #[inline]
-    pub(super) fn offered(&self, lower: K, wanted: Marks) -> Option<Entries<'_, K>> {
+    pub(super) fn offered(&self, asked: &Said<K>) -> Option<Entries<'_, K>> {
         match self {
-            Self::Few { marks, .. } => marks.hold(wanted).then(|| self.entries()),
-            Self::One { said, .. } | Self::Many { said, .. } => {
-                said.may_hold(lower, wanted).then(|| self.entries())
-            }
+            Self::Few { marks, .. } => marks.hold(asked.marks).then(|| self.entries()),
+            Self::One { said, .. } | Self::Many { said, .. } => said.may_hold(asked).then(|| self.entries()),
         }
     }
 
     #[inline]
     pub(super) fn entries(&self) -> Entries<'_, K> {
         match self {
-            Self::Few { len, ranks, keys, .. } => {
+            Self::Few { len, tags, keys, .. } => {
                 let len = usize::from(*len).min(FEW);
-                Entries::Run(&keys[..len], &ranks[..len])
+                Entries::Run(&keys[..len], &tags[..len])
             }
-            Self::One { run, .. } => Entries::Run(run.keys(), run.ranks()),
+            Self::One { run, .. } => Entries::Run(run.keys(), run.tags()),
             Self::Many { runs, .. } => Entries::Runs(runs),
         }
     }
@@ -223,8 +198,9 @@ impl<K: Key> Cell<K> {
     #[inline]
     pub(super) fn said(&self) -> Said<K> {
         match self {
-            Self::Few { len, keys, marks, .. } => {
-                Said { high: high(&keys[..usize::from(*len).min(FEW)]), marks: *marks }
+            Self::Few { len, tags, keys, marks, .. } => {
+                let len = usize::from(*len).min(FEW);
+                Said::of_all(&keys[..len], &tags[..len]).marked(*marks)
             }
             Self::One { said, .. } | Self::Many { said, .. } => *said,
         }
@@ -233,31 +209,31 @@ impl<K: Key> Cell<K> {
     /// Puts right what is said, after a search in vain; marks only where those of the nodes are given.
     pub(super) fn settle(&mut self, of: Option<&[Marks]>) {
         match self {
-            Self::Few { len, stale_marks, ranks, marks, .. } => {
+            Self::Few { len, stale_marks, tags, marks, .. } => {
                 if let Some(of) = of
                     && *stale_marks
                 {
-                    *marks = sum_of_marks(of, &ranks[..usize::from(*len)]);
+                    *marks = sum_of_marks(of, &tags[..usize::from(*len)]);
                     *stale_marks = false;
                 }
             }
             Self::One { stale, stale_marks, said, run } => {
                 if *stale {
-                    said.high = high(run.keys());
+                    *said = Said::of_all(run.keys(), run.tags()).marked(said.marks);
                     *stale = false;
                 }
                 if let Some(of) = of
                     && *stale_marks
                 {
-                    said.marks = sum_of_marks(of, run.ranks());
+                    said.marks = sum_of_marks(of, run.tags());
                     *stale_marks = false;
                 }
             }
             Self::Many { stale, stale_marks, said, runs } => {
                 if *stale || of.is_some() && *stale_marks {
                     runs.settle(of);
-                    let sum = runs.iter().fold(Said::NOTHING, |sum, (_, high, marks)| sum.with(high, marks));
-                    said.high = sum.high;
+                    let sum = runs.iter().fold(Said::NOTHING, |sum, (_, &said)| sum.or(said));
+                    *said = sum.marked(said.marks);
                     *stale = false;
                     if of.is_some() {
                         said.marks = sum.marks;
@@ -277,27 +253,28 @@ impl<K: Key> Cell<K> {
     }
 
     /// Its entries in order, copied.
-    pub(super) fn all(&self) -> Vec<(K, Rank)> {
-        let pairs = |keys: &[K], ranks: &[Rank]| -> Vec<_> {
-            keys.iter().zip(ranks).map(|(&key, &rank)| (key, rank)).collect()
+    pub(super) fn all(&self) -> Vec<(K, Tag)> {
+        let pairs = |keys: &[K], tags: &[Tag]| -> Vec<_> {
+            keys.iter().zip(tags).map(|(&key, &tag)| (key, tag)).collect()
         };
         match self.entries() {
-            Entries::Run(keys, ranks) => pairs(keys, ranks),
-            Entries::Runs(runs) => runs.iter().flat_map(|(run, ..)| pairs(run.keys(), run.ranks())).collect(),
+            Entries::Run(keys, tags) => pairs(keys, tags),
+            Entries::Runs(runs) => runs.iter().flat_map(|(run, ..)| pairs(run.keys(), run.tags())).collect(),
         }
     }
 
     /// Checks that what is said covers the entries.
     pub(super) fn check(&self, of: &[Marks]) -> Result<(), &'static str> {
         let said = self.said();
-        let held = |rank: Rank| of.get(rank as usize).copied().unwrap_or(Marks::NONE);
-        if self.all().iter().any(|&(key, rank)| !said.high.reaches(key) || !said.marks.hold(held(rank))) {
+        let held = |tag: Tag| of.get(tag.rank() as usize).copied().unwrap_or(Marks::NONE);
+        let covered = |&(key, tag): &(K, Tag)| said.may_hold(&Said::of(key, tag, held(tag)));
+        if !self.all().iter().all(covered) {
             return Err("what is said of the cell");
         }
         let Self::Many { runs, .. } = self else { return Ok(()) };
-        for (run, high, marks) in runs.iter() {
-            let reached = run.keys().iter().all(|&key| high.reaches(key));
-            if run.keys().is_empty() || !reached || !marks.hold(sum_of_marks(of, run.ranks())) {
+        for (run, said) in runs.iter() {
+            let all = Said::of_all(run.keys(), run.tags()).marked(sum_of_marks(of, run.tags()));
+            if run.keys().is_empty() || !said.may_hold(&all) {
                 return Err("what is said of a run of the cell");
             }
         }

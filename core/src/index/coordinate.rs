@@ -406,8 +406,14 @@ impl Geometry {
     #[inline]
     #[must_use]
     pub fn coordinate(&self, vector: &ResourceVector) -> Coordinate {
+        self.stand(vector).coordinate
+    }
+
+    /// The coordinate, and where it says more than there is.
+    #[inline]
+    pub(super) fn stand(&self, vector: &ResourceVector) -> Stand {
         if self.is_wide {
-            return self.wide_coordinate(vector);
+            return self.wide_stand(vector);
         }
         // By place; zero where the scale of no dimension looks.
         let mut values = [0; 8];
@@ -416,12 +422,30 @@ impl Geometry {
         values[2] = u64::from(vector.whole_gpus);
         values[3] = u64::from(vector.largest_gpu_part);
         debug_assert!(vector.cpu.units() >= 0 && vector.memory.units() >= 0, "amounts are not negative");
-        let mut coordinate = Coordinate::default();
-        for (c, scale) in coordinate.0.iter_mut().zip(&self.scales[..4]) {
-            let steps = ceil_div(values[usize::from(scale.value & 7)], scale.theta, scale.reciprocal);
-            *c = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
+        let mut stand = Stand::default();
+        for (d, scale) in self.scales[..4].iter().enumerate() {
+            stand.set(d, scale, values[usize::from(scale.value & 7)]);
         }
-        coordinate
+        stand
+    }
+}
+
+/// A coordinate, and a bit per dimension in which the value is no whole number of steps, so that
+/// there is less than the coordinate says.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Stand {
+    pub(super) coordinate: Coordinate,
+    pub(super) below: u8,
+}
+
+impl Stand {
+    #[inline]
+    pub(super) fn set(&mut self, d: usize, scale: &Scale, value: u64) {
+        let (steps, is_below) = ceil_div(value, scale.theta, scale.reciprocal);
+        // At the far end coordinates stand for any value.
+        let highest = u64::from(Coordinate::HIGHEST);
+        self.coordinate.0[d] = steps.min(highest) as u16;
+        self.below |= u8::from(is_below && steps < highest) << d;
     }
 }
 
@@ -434,17 +458,18 @@ pub(super) fn scales(dimensions: &[(Dimension, i64)]) -> [Scale; DIMENSIONS_MAX]
     scales
 }
 
-/// `ceil(value / divisor)`, where `reciprocal` is `floor((2^64 - 1) / divisor)`: a division takes
+/// `ceil(value / divisor)`, and whether that is more than the quotient; where `reciprocal` is `floor((2^64 - 1) / divisor)`: a division takes
 /// longer than the rest of a coordinate.
 #[inline]
-pub(super) fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> u64 {
+pub(super) fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> (u64, bool) {
     debug_assert!(value < 1 << 63 && reciprocal == u64::MAX / divisor);
     // `reciprocal > 2^64 / divisor - 2`, so that the product is short by less than
     // `2 * value / 2^64`: the quotient is right or one too small.
     let quotient = ((u128::from(value) * u128::from(reciprocal)) >> 64) as u64;
     // Neither can wrap: the quotient is at most `value / divisor`.
     let rest = value.wrapping_sub(quotient.wrapping_mul(divisor));
-    quotient.wrapping_add(u64::from(rest > 0)).wrapping_add(u64::from(rest > divisor))
+    let steps = quotient.wrapping_add(u64::from(rest > 0)).wrapping_add(u64::from(rest > divisor));
+    (steps, rest != 0 && rest != divisor)
 }
 
 impl Default for Geometry {
@@ -498,7 +523,7 @@ mod tests {
             for (value, divisor) in [(value, divisor), (value, near + 1), (divisor * near, divisor)] {
                 let value = value % (1 << 60);
                 let quotient = ceil_div(value, divisor, u64::MAX / divisor);
-                prop_assert_eq!(quotient, value.div_ceil(divisor));
+                prop_assert_eq!(quotient, (value.div_ceil(divisor), value % divisor != 0));
             }
         }
 

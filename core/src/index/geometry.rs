@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::coordinate::{
-    Coordinate, Dimension, Geometry, GeometryError, ResourceVector, VALUES, ceil_div, scales,
+    Coordinate, Dimension, Geometry, GeometryError, ResourceVector, Stand, VALUES, scales,
 };
 use super::weights::Weights;
 use crate::ids::ResourceId;
@@ -126,16 +126,15 @@ impl Geometry {
         values
     }
 
-    /// As [`coordinate`](Self::coordinate), whatever the dimensions.
+    /// As [`stand`](Self::stand), whatever the dimensions.
     #[cold]
     #[inline(never)]
-    pub(super) fn wide_coordinate(&self, vector: &ResourceVector) -> Coordinate {
+    pub(super) fn wide_stand(&self, vector: &ResourceVector) -> Stand {
         let values = self.weighted(vector);
-        let mut coordinate = Coordinate::default();
-        for (c, scale) in coordinate.0.iter_mut().zip(&self.scales[..self.dimensions.len()]) {
-            let steps = ceil_div(values[usize::from(scale.value)], scale.theta, scale.reciprocal);
-            *c = steps.min(u64::from(Coordinate::HIGHEST)) as u16;
+        let mut stand = Stand::default();
+        for (d, scale) in self.scales[..self.dimensions.len()].iter().enumerate() {
+            stand.set(d, scale, values[usize::from(scale.value)]);
         }
-        coordinate
+        stand
     }
 }

@@ -31,6 +31,9 @@ pub(super) trait Key: Copy + Ord + Default + Debug {
     /// The larger of both in each field.
     fn highest(self, other: Self) -> Self;
 
+    /// Less one in the fields that `below` names: its lowest bit the first field. None of these is zero.
+    fn floor(self, below: u8) -> Self;
+
     /// The first and the second field.
     fn leading(self) -> (u16, u16);
 
@@ -40,6 +43,23 @@ pub(super) trait Key: Copy + Ord + Default + Debug {
     /// Whether any field is equal to `other`'s.
     fn touches(self, other: Self) -> bool;
 }
+
+/// A one in each of four fields that the bits name.
+const ONES: [u64; 16] = {
+    let mut ones = [0; 16];
+    let mut bits = 0;
+    while bits < 16 {
+        let mut field = 0;
+        while field < 4 {
+            if bits >> field & 1 == 1 {
+                ones[bits] |= 1 << (16 * (3 - field));
+            }
+            field += 1;
+        }
+        bits += 1;
+    }
+    ones
+};
 
 macro_rules! key {
     ($word:ty, $fields:literal, $guards:literal) => {
@@ -77,6 +97,15 @@ macro_rules! key {
                 let at_least = (self | $guards).wrapping_sub(other) & $guards;
                 let mine = at_least.wrapping_sub(at_least >> 15);
                 self & mine | other & !mine
+            }
+
+            #[inline]
+            fn floor(self, below: u8) -> Self {
+                let mut less = <$word>::from(ONES[usize::from(below & 15)]);
+                if $fields > 4 {
+                    less = less << (<$word>::BITS - 64) | <$word>::from(ONES[usize::from(below >> 4)]);
+                }
+                self.wrapping_sub(less)
             }
 
             #[inline]
@@ -126,6 +155,13 @@ mod tests {
         prop_assert_eq!(x.highest(y).coordinate(), a.highest(&b));
         prop_assert_eq!(x.touches(y), (0..K::FIELDS).any(|d| a.0[d] == b.0[d]));
         prop_assert!(x < K::ABOVE_ALL);
+        let mut less = a;
+        let mut below = 0;
+        for d in (0..K::FIELDS).filter(|&d| a.0[d] > 0 && b.0[d] % 2 == 0) {
+            less.0[d] -= 1;
+            below |= 1 << d;
+        }
+        prop_assert_eq!(x.floor(below).coordinate(), less);
         prop_assert_eq!((x.leading(), x.later()), ((a.0[0], a.0[1]), (a.0[2], a.0[3])));
         Ok(())
     }

@@ -18,6 +18,7 @@
 mod cell;
 mod classes;
 mod coordinate;
+mod entry;
 pub use coordinate::{Coordinate, Dimension, Geometry, GeometryError, ResourceVector};
 mod geometry;
 mod grid;
@@ -42,6 +43,7 @@ use crate::limits::{DIMENSIONS_MAX, RANDOM_DRAWS_MAX, RANDOM_DRAWS_MIN, RANDOM_D
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Policy;
 use crate::rng::Rng;
+use coordinate::Stand;
 use order::OrderTree;
 use ordinal::OrdinalTree;
 use ranks::Ranks;
@@ -156,14 +158,14 @@ impl DistBuckets {
         self.trees[0].as_ref().expect("the first tree is built with the index")
     }
 
-    /// What the index knows of a node: ordinal, coordinate, marks.
-    fn entry(&self, slot: Slot) -> Option<(Ordinal, Coordinate, Marks)> {
-        let coordinate = self.coordinate(slot)?;
-        Some((self.ranks.ordinal(slot), coordinate, self.first_tree().marks(self.ranks.of(slot))))
+    /// What the index knows of a node: ordinal, where it stands, marks.
+    fn entry(&self, slot: Slot) -> Option<(Ordinal, Stand, Marks)> {
+        let stand = self.first_tree().stand(slot)?;
+        Some((self.ranks.ordinal(slot), stand, self.first_tree().marks(self.ranks.of(slot))))
     }
 
     /// Nodes that stand in the index, in order of slot.
-    fn entries(&self) -> impl Iterator<Item = (Slot, (Ordinal, Coordinate, Marks))> {
+    fn entries(&self) -> impl Iterator<Item = (Slot, (Ordinal, Stand, Marks))> {
         (0..self.first_tree().slots()).filter_map(|slot| Some((slot, self.entry(slot)?)))
     }
 
@@ -172,7 +174,7 @@ impl DistBuckets {
     /// # Panics
     /// When `slot` already stands in the index.
     pub fn insert(&mut self, slot: Slot, ordinal: Ordinal, available: &ResourceVector, marks: Marks) {
-        let coordinate = self.geometry.coordinate(available);
+        let stand = self.geometry.stand(available);
         let many_left = self.ranks.len() > 2 * self.len + 1024;
         let rank = if many_left { None } else { self.ranks.give(slot, ordinal) };
         if rank.is_none() {
@@ -181,10 +183,10 @@ impl DistBuckets {
         let rank = self.ranks.of(slot);
         self.len += 1;
         for tree in self.trees.iter_mut().flatten() {
-            tree.insert(slot, rank, &coordinate, marks);
+            tree.insert(slot, rank, &stand, marks);
         }
         if let Some(ordinals) = &mut self.ordinals
-            && !ordinals.insert(slot, ordinal, &coordinate, marks)
+            && !ordinals.insert(slot, ordinal, &stand.coordinate, marks)
         {
             self.ordinals = None;
         }
@@ -193,8 +195,7 @@ impl DistBuckets {
     /// Exchanges the geometry for one that differs in granularity alone; `available` tells what a
     /// node has. O(nodes).
     pub fn regrain(&mut self, geometry: Geometry, available: impl Fn(Slot) -> ResourceVector) {
-        let moved =
-            |(slot, (ordinal, _, marks))| (slot, (ordinal, geometry.coordinate(&available(slot)), marks));
+        let moved = |(slot, (ordinal, _, marks))| (slot, (ordinal, geometry.stand(&available(slot)), marks));
         let entries: Vec<_> = self.entries().map(moved).collect();
         self.geometry = geometry;
         for (order, tree) in self.trees.iter_mut().enumerate() {
@@ -238,19 +239,19 @@ impl DistBuckets {
     /// When `slot` does not stand in the index.
     #[inline]
     pub fn update(&mut self, slot: Slot, available: &ResourceVector) {
-        let coordinate = self.geometry.coordinate(available);
+        let stand = self.geometry.stand(available);
         let [Some(first), others @ ..] = &mut self.trees[..] else {
             panic!("the first tree is built with the index");
         };
-        let moves = first.update(slot, &coordinate, available);
+        let moves = first.update(slot, &stand, available);
         for tree in others.iter_mut().flatten() {
-            tree.update(slot, &coordinate, available);
+            tree.update(slot, &stand, available);
         }
         if !moves {
             return;
         }
         if let Some(ordinals) = &mut self.ordinals {
-            ordinals.update(slot, &coordinate);
+            ordinals.update(slot, &stand.coordinate);
         }
     }
 
@@ -263,9 +264,8 @@ impl DistBuckets {
         if known == marks {
             return;
         }
-        let rank = self.ranks.of(slot);
         for tree in self.trees.iter_mut().flatten() {
-            tree.mark(slot, rank, marks);
+            tree.mark(slot, marks);
         }
         if let Some(ordinals) = &mut self.ordinals {
             ordinals.mark(slot, marks);
@@ -333,7 +333,7 @@ impl DistBuckets {
             Candidates::Marked(mark) => Marks::only(mark),
             Candidates::All => Marks::NONE,
         };
-        let wanted = Wanted { lower: self.geometry.coordinate(asked), marks };
+        let wanted = Wanted { stand: self.geometry.stand(asked), marks };
         match policy {
             Policy::LeastFit => self.first(order, Direction::Greatest, &wanted, shape, visits, &mut accept),
             // By itself the index does not know of typical requests: nearest to them is to pack.
@@ -415,7 +415,7 @@ impl DistBuckets {
             Candidates::Marked(mark) => Marks::only(mark),
             Candidates::All => Marks::NONE,
         };
-        let wanted = Wanted { lower: self.geometry.coordinate(asked), marks };
+        let wanted = Wanted { stand: self.geometry.stand(asked), marks };
         self.first(0, Direction::Greatest, &wanted, None, visits, &mut |slot, _| accept(slot)).is_some()
     }
 
@@ -489,8 +489,10 @@ impl DistBuckets {
 
     fn ordinals(&mut self) -> &OrdinalTree {
         if self.ordinals.is_none() {
-            let mut sorted: Vec<(Ordinal, Slot, Coordinate, Marks)> =
-                self.entries().map(|(slot, (ordinal, at, marks))| (ordinal, slot, at, marks)).collect();
+            let mut sorted: Vec<(Ordinal, Slot, Coordinate, Marks)> = self
+                .entries()
+                .map(|(slot, (ordinal, at, marks))| (ordinal, slot, at.coordinate, marks))
+                .collect();
             sorted.sort_unstable_by_key(|&(ordinal, ..)| ordinal);
             self.ordinals = Some(OrdinalTree::build(&sorted));
         }
@@ -521,9 +523,9 @@ impl DistBuckets {
         for (order, tree) in self.trees.iter().enumerate() {
             let Some(tree) = tree else { continue };
             tree.check(&self.ranks, self.len)?;
-            for (slot, (_, coordinate, marks)) in self.entries() {
+            for (slot, (_, stand, marks)) in self.entries() {
                 let rank = self.ranks.of(slot);
-                if tree.coordinate(slot) != Some(self.geometry.ordered(order, &coordinate))
+                if tree.coordinate(slot) != Some(self.geometry.ordered(order, &stand.coordinate))
                     || tree.marks(rank) != marks
                     || self.ranks.slot(rank) != slot
                 {
@@ -531,6 +533,7 @@ impl DistBuckets {
                 }
             }
         }
-        self.ordinals.as_ref().map_or(Ok(()), |ordinals| ordinals.check(self.len, |slot| self.entry(slot)))
+        let known = |slot| self.entry(slot).map(|(ordinal, stand, marks)| (ordinal, stand.coordinate, marks));
+        self.ordinals.as_ref().map_or(Ok(()), |ordinals| ordinals.check(self.len, known))
     }
 }

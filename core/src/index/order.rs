@@ -1,6 +1,7 @@
 //! One attribute order's tree: a bucket tree over keys as wide as the dimensions need.
 
-use super::coordinate::Geometry;
+use super::coordinate::{Geometry, Stand};
+use super::entry::{Said, Tag};
 use super::hints::Shape;
 use super::key::Key;
 use super::ranks::{Rank, Ranks};
@@ -48,53 +49,61 @@ impl OrderTree {
     pub(super) fn build(
         geometry: &Geometry,
         order: usize,
-        entries: &[(Slot, (Ordinal, Coordinate, Marks))],
+        entries: &[(Slot, (Ordinal, Stand, Marks))],
         ranks: &Ranks,
     ) -> Self {
         let mut tree = Self::new(geometry, order);
-        for (slot, (_, coordinate, marks)) in entries {
-            tree.insert(*slot, ranks.of(*slot), coordinate, *marks);
+        for (slot, (_, stand, marks)) in entries {
+            tree.insert(*slot, ranks.of(*slot), stand, *marks);
         }
         tree
     }
 
+    /// Key, and a bit per field in which the value is no whole number of steps.
     #[inline]
-    fn key<K: Key>(order: Option<&[u8; DIMENSIONS_MAX]>, coordinate: &Coordinate) -> K {
+    fn key<K: Key>(order: Option<&[u8; DIMENSIONS_MAX]>, stand: &Stand) -> (K, u8) {
         match order {
-            None => K::pack(coordinate),
-            Some(places) => K::pack(&Coordinate(places.map(|place| coordinate.0[usize::from(place)]))),
+            None => (K::pack(&stand.coordinate), stand.below),
+            Some(places) => {
+                let fields = places.map(|place| stand.coordinate.0[usize::from(place)]);
+                let bits = (0..).zip(places).map(|(field, place)| (stand.below >> place & 1) << field);
+                (K::pack(&Coordinate(fields)), bits.fold(0, |bits, bit| bits | bit))
+            }
         }
     }
 
-    pub(super) fn insert(&mut self, slot: Slot, rank: Rank, coordinate: &Coordinate, marks: Marks) {
+    pub(super) fn insert(&mut self, slot: Slot, rank: Rank, stand: &Stand, marks: Marks) {
         let order = self.order.as_ref();
-        each!(&mut self.tree, tree => tree.insert(slot, rank, Self::key(order, coordinate), marks, None));
+        each!(&mut self.tree, tree => {
+            let (key, below) = Self::key(order, stand);
+            tree.insert(slot, key, Tag::new(rank, below), marks, None);
+        });
     }
 
     pub(super) fn remove(&mut self, slot: Slot) {
         each!(&mut self.tree, tree => tree.remove(slot));
     }
 
-    /// Moves a node; whether that was needed.
+    /// Moves a node; whether its coordinate is another.
     #[inline]
-    pub(super) fn update(&mut self, slot: Slot, coordinate: &Coordinate, available: &ResourceVector) -> bool {
+    pub(super) fn update(&mut self, slot: Slot, stand: &Stand, available: &ResourceVector) -> bool {
         let order = self.order.as_ref();
         each!(&mut self.tree, tree => {
-            let key = Self::key(order, coordinate);
-            let known = tree.key(slot);
-            assert!(known.is_some(), "slot {slot} does not stand in the index");
-            let moves = known != Some(key);
-            if moves {
-                tree.update(slot, key, available);
-            } else {
+            let (key, below) = Self::key(order, stand);
+            let Some((known, tag)) = tree.entry(slot) else {
+                panic!("slot {slot} does not stand in the index")
+            };
+            if (known, tag.below()) == (key, below) {
                 tree.touch(slot, available);
+            } else {
+                tree.update(slot, key, below, available);
             }
-            moves
+            known != key
         })
     }
 
-    pub(super) fn mark(&mut self, slot: Slot, rank: Rank, marks: Marks) {
-        each!(&mut self.tree, tree => tree.mark(slot, rank, marks));
+    pub(super) fn mark(&mut self, slot: Slot, marks: Marks) {
+        each!(&mut self.tree, tree => tree.mark(slot, marks));
     }
 
     pub(super) fn assign(&mut self, mark: Mark, member: &impl Fn(Slot) -> bool) {
@@ -114,15 +123,25 @@ impl OrderTree {
     ) -> Option<Slot> {
         let order = self.order.as_ref();
         each!(&mut self.tree, tree => {
-            let lower = Self::key(order, &wanted.lower);
-            tree.first(direction, (lower, wanted.marks), shape, ranks, visits, accept)
+            let (key, below) = Self::key(order, &wanted.stand);
+            let asked = Said::of(key, Tag::new(0, below), wanted.marks);
+            tree.first(direction, asked, shape, ranks, visits, accept)
         })
     }
 
     /// Where a node stands, as this order compares it.
     #[inline]
     pub(super) fn coordinate(&self, slot: Slot) -> Option<Coordinate> {
-        each!(&self.tree, tree => tree.key(slot).map(Key::coordinate))
+        each!(&self.tree, tree => tree.entry(slot).map(|(key, _)| key.coordinate()))
+    }
+
+    /// As [`coordinate`](Self::coordinate), of the first order, with all that is kept of it.
+    pub(super) fn stand(&self, slot: Slot) -> Option<Stand> {
+        debug_assert!(self.order.is_none(), "the first order is that of the dimensions");
+        each!(&self.tree, tree => tree.entry(slot).map(|(key, tag)| Stand {
+            coordinate: key.coordinate(),
+            below: tag.below(),
+        }))
     }
 
     pub(super) fn marks(&self, rank: Rank) -> Marks {

@@ -229,7 +229,7 @@ impl OrdinalTree {
             // One run over contiguous coordinates; what else there is to a position is looked at
             // where its coordinate suffices, which few do.
             for (position, coordinate) in (first..).zip(&self.coordinates[first..range.end]) {
-                if coordinate.reaches(&wanted.lower)
+                if coordinate.reaches(wanted.lower())
                     && self.marks[position].hold(wanted.marks)
                     && self.slots[position] != VACANT
                     && accept(self.slots[position], visits)
@@ -250,7 +250,7 @@ impl OrdinalTree {
             let vertices = &self.levels[level];
             let end = vertices.len().min((at / FANOUT + 1) * FANOUT);
             let found = vertices.get(at..end)?.iter().position(|vertex| {
-                vertex.highest.reaches(&wanted.lower) && vertex.marks.hold(wanted.marks) && vertex.nodes > 0
+                vertex.highest.reaches(wanted.lower()) && vertex.marks.hold(wanted.marks) && vertex.nodes > 0
             });
             match found {
                 Some(skipped) => {

@@ -10,12 +10,12 @@
 //! when one goes, unless nothing is left; a search that entered something in vain puts them right,
 //! so that each departure costs at most one such visit per level.
 
-use super::cell::{Cell, Said};
+use super::cell::Cell;
 use super::classes::{Classifier, Members, serves};
 use super::coordinate::Steps;
+use super::entry::{Said, Tag};
 use super::grid::{Columns, Grid};
 use super::key::Key;
-use super::ranks::Rank;
 use super::tree::Direction;
 use super::walk::{Found, Search};
 use super::{Marks, Slot, Visits};
@@ -58,7 +58,7 @@ impl<K: Key> Level<K> {
     #[inline]
     fn may_sink(&mut self, group: usize, said: Said<K>) {
         let own = self.said[group];
-        self.stale[group / 64] |= u64::from(own.high.touches(said.high)) << (group % 64);
+        self.stale[group / 64] |= u64::from(own.touches(&said)) << (group % 64);
         self.stale_marks[group / 64] |= u64::from(own.marks != Marks::NONE) << (group % 64);
     }
 
@@ -66,7 +66,7 @@ impl<K: Key> Level<K> {
     fn settle(&mut self, group: usize, sum: Said<K>, with_marks: bool) -> bool {
         let before = self.said[group];
         self.stale[group / 64] &= !(1 << (group % 64));
-        self.said[group].high = sum.high;
+        self.said[group] = sum.marked(before.marks);
         if with_marks {
             self.stale_marks[group / 64] &= !(1 << (group % 64));
             self.said[group].marks = sum.marks;
@@ -128,12 +128,12 @@ impl<K: Key> Plane<K> {
 
     /// Puts an entry in.
     #[inline]
-    pub(super) fn insert(&mut self, key: K, rank: Rank, marks: Marks, of: &[Marks]) {
+    pub(super) fn insert(&mut self, key: K, tag: Tag, marks: Marks, of: &[Marks]) {
         self.len += 1;
         if !self.grid.covers(key) || self.grid.is_coarse_for(self.len) {
             self.lay_out(key, of);
         }
-        self.stand(key, rank, marks);
+        self.stand(key, tag, marks);
     }
 
     /// Lays a grid out that covers all entries and `key`: O(entries), when there are twice as many as
@@ -143,36 +143,36 @@ impl<K: Key> Plane<K> {
         let entries = self.entries();
         let highest = entries.iter().fold(key, |high, (key, _)| high.highest(*key)).leading();
         self.clear(Grid::over(highest, self.len));
-        for (key, rank) in entries {
-            self.stand(key, rank, of.get(rank as usize).copied().unwrap_or(Marks::NONE));
+        for (key, tag) in entries {
+            self.stand(key, tag, of.get(tag.rank() as usize).copied().unwrap_or(Marks::NONE));
         }
     }
 
     #[inline]
-    fn stand(&mut self, key: K, rank: Rank, marks: Marks) {
+    fn stand(&mut self, key: K, tag: Tag, marks: Marks) {
         let cell = self.grid.cell(key);
-        self.cells[cell].insert(key, rank, marks, self.room);
-        self.raise(cell, key, marks);
+        self.cells[cell].insert(key, tag, marks, self.room);
+        self.raise(cell, key, Said::of(key, tag, marks));
     }
 
     /// The way up learns that a node came to `cell`.
     #[inline]
-    fn raise(&mut self, cell: usize, key: K, marks: Marks) {
+    fn raise(&mut self, cell: usize, key: K, came: Said<K>) {
         let class = self.classifier.class(key);
         let mut at = cell;
         for level in &mut self.levels {
             let (group, member) = (at / 64, at % 64);
             let (members, said) = (&mut level.members[group], &mut level.said[group]);
             let is_known = members.serving(class) >> member & 1 == 1;
-            if is_known && said.may_hold(key, marks) {
+            if is_known && said.may_hold(&came) {
                 return;
             }
             if members.live() == 0 {
-                *said = Said { high: key, marks };
+                *said = came;
                 level.stale[group / 64] &= !(1 << (group % 64));
                 level.stale_marks[group / 64] &= !(1 << (group % 64));
             } else if !is_planted(PlantedBug::IndexStaleMaximum) {
-                *said = said.with(key, marks);
+                *said = said.or(came);
             }
             if !is_known {
                 members.add(member, class);
@@ -183,9 +183,9 @@ impl<K: Key> Plane<K> {
 
     /// Takes an entry out; whether it was there.
     #[inline]
-    pub(super) fn remove(&mut self, key: K, rank: Rank) -> bool {
+    pub(super) fn remove(&mut self, key: K, tag: Tag) -> bool {
         let cell = self.grid.cell(key);
-        if !self.cells[cell].remove(key, rank, self.room) {
+        if !self.cells[cell].remove(key, tag, self.room) {
             return false;
         }
         self.len -= 1;
@@ -197,7 +197,7 @@ impl<K: Key> Plane<K> {
                 is_empty = level.members[group].live() == 0;
             }
             if !is_empty {
-                level.may_sink(group, Said { high: key, marks: Marks::NONE });
+                level.may_sink(group, Said::of(key, tag, Marks::NONE));
                 break;
             }
             at = group;
@@ -206,10 +206,10 @@ impl<K: Key> Plane<K> {
     }
 
     /// An entry that stands here has other marks.
-    pub(super) fn mark(&mut self, key: K, rank: Rank, marks: Marks) {
+    pub(super) fn mark(&mut self, key: K, tag: Tag, marks: Marks) {
         let cell = self.grid.cell(key);
-        self.cells[cell].mark(key, rank, marks);
-        self.raise(cell, key, marks);
+        self.cells[cell].mark(key, tag, marks);
+        self.raise(cell, key, Said::of(key, tag, marks));
         self.levels[0].stale_marks[cell / 64 / 64] |= 1 << (cell / 64 % 64);
     }
 
@@ -222,13 +222,13 @@ impl<K: Key> Plane<K> {
     ) -> Option<Found<K>> {
         let top = self.levels.len() - 1;
         if self.len == 0
-            || !self.grid.covers(search.lower)
-            || !self.levels[top].said[0].may_hold(search.lower, search.wanted)
+            || !self.grid.covers(search.asked.high)
+            || !self.levels[top].said[0].may_hold(&search.asked)
         {
             return None;
         }
-        let columns = self.grid.columns_from(search.lower);
-        let mut area = Area { first: self.grid.cell(search.lower), last: self.cells.len() - 1, columns };
+        let columns = self.grid.columns_from(search.asked.high);
+        let mut area = Area { first: self.grid.cell(search.asked.high), last: self.cells.len() - 1, columns };
         if let Some((key, _)) = search.begin
             && key != K::ABOVE_ALL
         {
@@ -247,7 +247,7 @@ impl<K: Key> Plane<K> {
         let before = search.visits.vertices;
         let found = self.search_group(top, 0, &area, search, accept);
         if found.is_none() && search.visits.vertices - before > VAIN_MIN {
-            let with_marks = search.wanted != Marks::NONE;
+            let with_marks = search.asked.marks != Marks::NONE;
             let (stale, stale_marks) = self.levels[top].is_stale(0);
             if stale || with_marks && stale_marks {
                 self.settle_sums(top, 0, with_marks);
@@ -289,7 +289,7 @@ impl<K: Key> Plane<K> {
                 }
                 found
             } else {
-                if !self.levels[level - 1].said[at].may_hold(search.lower, search.wanted) {
+                if !self.levels[level - 1].said[at].may_hold(&search.asked) {
                     continue;
                 }
                 let before = search.visits.vertices;
@@ -310,7 +310,7 @@ impl<K: Key> Plane<K> {
     #[inline]
     fn settle_cell(&mut self, at: usize, search: &Search<'_, K>) {
         let cell = &mut self.cells[at];
-        cell.settle((search.wanted != Marks::NONE).then_some(search.marks));
+        cell.settle((search.asked.marks != Marks::NONE).then_some(search.marks));
         let highest = self.classifier.class(cell.said().high);
         if !serves(highest, search.class) {
             self.levels[0].members[at / 64].lower(at % 64, highest);
@@ -326,7 +326,7 @@ impl<K: Key> Plane<K> {
             self.levels[level + 1].members[group / 64].serves_not(group % 64, search.class);
         }
         let (stale, stale_marks) = self.levels[level].is_stale(group);
-        let with_marks = search.wanted != Marks::NONE;
+        let with_marks = search.asked.marks != Marks::NONE;
         if long && (stale || with_marks && stale_marks) {
             self.settle_sums(level, group, with_marks);
         }
@@ -348,7 +348,7 @@ impl<K: Key> Plane<K> {
             let at = group * 64 + open.trailing_zeros() as usize;
             open &= open - 1;
             let said = if level == 0 { self.cells[at].said() } else { self.levels[level - 1].said[at] };
-            sum = sum.with(said.high, said.marks);
+            sum = sum.or(said);
         }
         sum
     }
@@ -379,13 +379,13 @@ impl<K: Key> Plane<K> {
     }
 
     /// All entries in order.
-    pub(super) fn entries(&self) -> Vec<(K, Rank)> {
+    pub(super) fn entries(&self) -> Vec<(K, Tag)> {
         self.cells.iter().flat_map(Cell::all).collect()
     }
 
     /// Whether an entry stands in its cell.
-    pub(super) fn holds(&self, key: K, rank: Rank) -> bool {
-        self.grid.covers(key) && self.cells[self.grid.cell(key)].all().contains(&(key, rank))
+    pub(super) fn holds(&self, key: K, tag: Tag) -> bool {
+        self.grid.covers(key) && self.cells[self.grid.cell(key)].all().contains(&(key, tag))
     }
 
     pub(super) fn bytes(&self) -> usize {
@@ -403,7 +403,7 @@ impl<K: Key> Plane<K> {
         for (at, cell) in self.cells.iter().enumerate() {
             let (members, bit) = (&self.levels[0].members[at / 64], 1 << (at % 64));
             cell.check(of).map_err(|what| format!("{what} {at} is not so"))?;
-            let unserved = |(key, _): &(K, Rank)| members.serving(self.classifier.class(*key)) & bit == 0;
+            let unserved = |(key, _): &(K, Tag)| members.serving(self.classifier.class(*key)) & bit == 0;
             if (members.live() & bit != 0) == cell.is_empty() || cell.all().iter().any(unserved) {
                 return Err(format!("what cell {at} is said to serve is not so"));
             }
@@ -413,7 +413,7 @@ impl<K: Key> Plane<K> {
             for group in 0..here.members.len() {
                 let (said, sum, live) =
                     (here.said[group], self.sum_of(level, group), here.members[group].live());
-                if live != 0 && !said.may_hold(sum.high, sum.marks) {
+                if live != 0 && !said.may_hold(&sum) {
                     return Err(format!("what is said of group {group} of level {level} is not so"));
                 }
                 let Some(above) = self.levels.get(level + 1) else { continue };

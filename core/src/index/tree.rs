@@ -10,7 +10,9 @@
 //! `plane.rs`.
 
 use super::classes::Classifier;
+use super::coordinate::Stand;
 use super::coordinate::Steps;
+use super::entry::{Said, Tag};
 use super::hints::{Had, Hints, REFUSED_MIN, Shape};
 use super::key::Key;
 use super::plane::Plane;
@@ -30,32 +32,39 @@ pub enum Direction {
 /// What a search asks of a leaf: at least this coordinate, and these marks below.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// The coordinate of the request.
-    pub lower: Coordinate,
+    /// Where the request stands.
+    pub(super) stand: Stand,
     /// What a node must be marked with.
-    pub marks: Marks,
+    pub(super) marks: Marks,
+}
+
+impl Wanted {
+    /// The coordinate of the request.
+    pub(super) fn lower(&self) -> &Coordinate {
+        &self.stand.coordinate
+    }
 }
 
 /// Where a node stands.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<K> {
     pub(super) key: K,
-    /// None: it does not stand in the tree.
-    pub(super) rank: Option<std::num::NonZeroU32>,
+    /// None: it does not stand in the tree. One more than its tag, which is never the highest.
+    tag: Option<std::num::NonZeroU32>,
 }
 
 impl<K: Key> Place<K> {
-    const NOWHERE: Self = Self { key: K::ZERO, rank: None };
+    const NOWHERE: Self = Self { key: K::ZERO, tag: None };
 
-    fn at(key: K, rank: Rank) -> Self {
-        let rank = std::num::NonZeroU32::new(rank.wrapping_add(1));
-        assert!(rank.is_some(), "fewer nodes than u32 can count");
-        Self { key, rank }
+    fn at(key: K, tag: Tag) -> Self {
+        let tag = std::num::NonZeroU32::new(tag.bits().wrapping_add(1));
+        assert!(tag.is_some(), "fewer nodes than ranks");
+        Self { key, tag }
     }
 
     #[inline]
-    pub(super) fn rank(&self) -> Option<Rank> {
-        self.rank.map(|rank| rank.get() - 1)
+    pub(super) fn tag(&self) -> Option<Tag> {
+        self.tag.map(|tag| Tag::from_bits(tag.get() - 1))
     }
 }
 
@@ -76,10 +85,11 @@ impl<K: Key> BucketTree<K> {
         Self { classifier, plane, places: Vec::new(), marks: Vec::new(), hints: Hints::new() }
     }
 
-    /// The key of a node, if it stands in the tree.
+    /// The key and the tag of a node, if it stands in the tree.
     #[inline]
-    pub(super) fn key(&self, slot: Slot) -> Option<K> {
-        self.places.get(slot as usize).filter(|place| place.rank.is_some()).map(|place| place.key)
+    pub(super) fn entry(&self, slot: Slot) -> Option<(K, Tag)> {
+        let place = self.places.get(slot as usize)?;
+        place.tag().map(|tag| (place.key, tag))
     }
 
     #[inline]
@@ -96,13 +106,13 @@ impl<K: Key> BucketTree<K> {
     ///
     /// # Panics
     /// When it stands in the tree already.
-    pub(super) fn insert(&mut self, slot: Slot, rank: Rank, key: K, marks: Marks, available: Option<Had>) {
+    pub(super) fn insert(&mut self, slot: Slot, key: K, tag: Tag, marks: Marks, available: Option<Had>) {
         if self.places.len() <= slot as usize {
             self.places.resize(slot as usize + 1, Place::NOWHERE);
         }
-        assert!(self.places[slot as usize].rank.is_none(), "slot {slot} stands in the index already");
-        self.set_marks(rank, marks);
-        self.stand(slot, rank, key, marks, available);
+        assert!(self.places[slot as usize].tag.is_none(), "slot {slot} stands in the index already");
+        self.set_marks(tag.rank(), marks);
+        self.stand(slot, key, tag, marks, available);
     }
 
     fn set_marks(&mut self, rank: Rank, marks: Marks) {
@@ -116,18 +126,17 @@ impl<K: Key> BucketTree<K> {
     }
 
     #[inline]
-    fn stand(&mut self, slot: Slot, rank: Rank, key: K, marks: Marks, available: Option<Had>) {
-        self.plane.insert(key, rank, marks, &self.marks);
-        self.places[slot as usize] = Place::at(key, rank);
-        self.hints.came(key, rank, available);
+    fn stand(&mut self, slot: Slot, key: K, tag: Tag, marks: Marks, available: Option<Had>) {
+        self.plane.insert(key, tag, marks, &self.marks);
+        self.places[slot as usize] = Place::at(key, tag);
+        self.hints.came(key, tag.rank(), available);
     }
 
     /// A node that stays where it stands has other books: it may be accepted where it was not.
     #[inline]
     pub(super) fn touch(&mut self, slot: Slot, available: &ResourceVector) {
-        let place = self.places[slot as usize];
-        if let Some(rank) = place.rank() {
-            self.hints.came(place.key, rank, Some(available.into()));
+        if let Some((key, tag)) = self.entry(slot) {
+            self.hints.came(key, tag.rank(), Some(available.into()));
         }
     }
 
@@ -143,34 +152,34 @@ impl<K: Key> BucketTree<K> {
 
     #[inline]
     fn leave(&mut self, slot: Slot) -> Rank {
-        let place = self.places[slot as usize];
-        let Some(rank) = place.rank() else { panic!("slot {slot} does not stand in the index") };
-        assert!(self.plane.remove(place.key, rank), "slot {slot} is not where it is said to stand");
-        rank
+        let Some((key, tag)) = self.entry(slot) else { panic!("slot {slot} does not stand in the index") };
+        assert!(self.plane.remove(key, tag), "slot {slot} is not where it is said to stand");
+        tag.rank()
     }
 
-    /// Moves a node to `key`.
+    /// Moves a node to `key`; `below` as [`Tag`] has it.
     #[inline]
-    pub(super) fn update(&mut self, slot: Slot, key: K, available: &ResourceVector) {
+    pub(super) fn update(&mut self, slot: Slot, key: K, below: u8, available: &ResourceVector) {
         let rank = self.leave(slot);
-        self.stand(slot, rank, key, self.marks(rank), Some(available.into()));
+        self.stand(slot, key, Tag::new(rank, below), self.marks(rank), Some(available.into()));
     }
 
     /// Exchanges the marks of a node.
-    pub(super) fn mark(&mut self, slot: Slot, rank: Rank, marks: Marks) {
-        self.set_marks(rank, marks);
-        let key = self.places[slot as usize].key;
-        self.plane.mark(key, rank, marks);
-        self.hints.came(key, rank, None);
+    pub(super) fn mark(&mut self, slot: Slot, marks: Marks) {
+        let Some((key, tag)) = self.entry(slot) else { panic!("slot {slot} does not stand in the index") };
+        self.set_marks(tag.rank(), marks);
+        self.plane.mark(key, tag, marks);
+        self.hints.came(key, tag.rank(), None);
     }
 
     /// Gives `mark` to the nodes that `member` names, and takes it from all others.
     pub(super) fn assign(&mut self, mark: Mark, member: &impl Fn(Slot) -> bool) {
         for slot in 0..self.places.len() as Slot {
-            let Some(rank) = self.places[slot as usize].rank() else { continue };
+            let Some((_, tag)) = self.entry(slot) else { continue };
+            let rank = tag.rank();
             let (known, marks) = (self.marks(rank), self.marks(rank).with(mark, member(slot)));
             if known != marks {
-                self.mark(slot, rank, marks);
+                self.mark(slot, marks);
             }
         }
     }
@@ -181,7 +190,7 @@ impl<K: Key> BucketTree<K> {
     pub(super) fn first(
         &mut self,
         direction: Direction,
-        (lower, wanted): (K, Marks),
+        asked: Said<K>,
         shape: Option<&Shape>,
         ranks: &Ranks,
         visits: &mut Visits,
@@ -191,9 +200,8 @@ impl<K: Key> BucketTree<K> {
         let begin = shape.and_then(|shape| self.hints.begin(shape, direction));
         let mut search = Search {
             direction,
-            lower,
-            class: self.classifier.class(lower),
-            wanted,
+            asked,
+            class: self.classifier.class(asked.high),
             ranks,
             marks: &self.marks,
             begin,
@@ -204,7 +212,7 @@ impl<K: Key> BucketTree<K> {
             let refused = visits.nodes - looked_at;
             if refused > REFUSED_MIN {
                 let found = best.map(|best| (best.key, best.rank));
-                self.hints.keep((shape, direction, lower), refused, found);
+                self.hints.keep((shape, direction, asked.high), refused, found);
             }
         }
         best.map(|best| best.slot)
@@ -219,7 +227,7 @@ impl<K: Key> BucketTree<K> {
     }
 
     /// Whether a node stands where its key says.
-    pub(super) fn stands(&self, key: K, rank: Rank) -> bool {
-        self.plane.holds(key, rank)
+    pub(super) fn stands(&self, key: K, tag: Tag) -> bool {
+        self.plane.holds(key, tag)
     }
 }

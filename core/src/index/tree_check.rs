@@ -1,23 +1,24 @@
 //! What tests, explanations and audits ask of the bucket tree: all of it costs O(nodes).
 
 use super::Slot;
+use super::entry::Tag;
 use super::key::Key;
 use super::ranks::{Rank, Ranks};
 use super::tree::{BucketTree, Direction};
 
 impl<K: Key> BucketTree<K> {
     /// All nodes in order of key, then of rank.
-    fn nodes(&self) -> Vec<(K, Rank)> {
+    fn nodes(&self) -> Vec<(K, Tag)> {
         self.plane.entries()
     }
 
     /// The leaves in order, each with its nodes in order of registration.
     pub(super) fn leaves(&self, direction: Direction) -> Vec<(K, Vec<Rank>)> {
         let mut leaves: Vec<(K, Vec<Rank>)> = Vec::new();
-        for (key, rank) in self.nodes() {
+        for (key, tag) in self.nodes() {
             match leaves.last_mut() {
-                Some((last, ranks)) if *last == key => ranks.push(rank),
-                _ => leaves.push((key, vec![rank])),
+                Some((last, ranks)) if *last == key => ranks.push(tag.rank()),
+                _ => leaves.push((key, vec![tag.rank()])),
             }
         }
         if direction == Direction::Greatest {
@@ -44,13 +45,13 @@ impl<K: Key> BucketTree<K> {
     /// What is wrong.
     pub(super) fn check(&self, ranks: &Ranks, nodes: usize) -> Result<(), String> {
         let held = self.plane.len();
-        let placed = self.places.iter().filter(|place| place.rank.is_some()).count();
+        let placed = self.places.iter().filter(|place| place.tag().is_some()).count();
         if held != nodes || placed != nodes {
             return Err(format!("the tree holds {held} nodes, {placed} are placed, {nodes} expected"));
         }
         for (slot, place) in (0..).zip(&self.places) {
-            let Some(rank) = place.rank() else { continue };
-            if !self.stands(place.key, rank) || rank != ranks.of(slot as Slot) {
+            let Some(tag) = place.tag() else { continue };
+            if !self.stands(place.key, tag) || tag.rank() != ranks.of(slot as Slot) {
                 return Err(format!("slot {slot} is not in the cell where it is said to stand"));
             }
         }

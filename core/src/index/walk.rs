@@ -3,6 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::cell::{Cell, Entries};
+use super::entry::{Said, Tag, suffices};
 use super::hints::is_before;
 use super::key::Key;
 use super::ranks::{Rank, Ranks};
@@ -13,10 +14,9 @@ use super::{Marks, Slot, Visits};
 /// What a search looks for, and what it has cost so far.
 pub(super) struct Search<'a, K> {
     pub(super) direction: Direction,
-    pub(super) lower: K,
-    /// The class of `lower`.
+    pub(super) asked: Said<K>,
+    /// The class of what is asked.
     pub(super) class: usize,
-    pub(super) wanted: Marks,
     pub(super) ranks: &'a Ranks,
     /// By rank.
     pub(super) marks: &'a [Marks],
@@ -42,9 +42,9 @@ impl<K: Key> Search<'_, K> {
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Found<K>> {
         self.visits.vertices += 1;
-        match (cell.offered(self.lower, self.wanted)?, self.direction) {
-            (Entries::Run(keys, ranks), Direction::Smallest) => self.smallest(keys, ranks, accept),
-            (Entries::Run(keys, ranks), Direction::Greatest) => self.greatest(keys, ranks, accept),
+        match (cell.offered(&self.asked)?, self.direction) {
+            (Entries::Run(keys, tags), Direction::Smallest) => self.smallest(keys, tags, accept),
+            (Entries::Run(keys, tags), Direction::Greatest) => self.greatest(keys, tags, accept),
             (Entries::Runs(runs), Direction::Smallest) => self.smallest_of_many(runs, accept),
             (Entries::Runs(runs), Direction::Greatest) => self.greatest_of_many(runs, accept),
         }
@@ -58,8 +58,8 @@ impl<K: Key> Search<'_, K> {
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> ControlFlow<Found<K>> {
         let is_too_early = self.begin.is_some_and(|begin| is_before(self.direction, (key, rank), begin));
-        let is_marked = self.wanted == Marks::NONE
-            || self.marks.get(rank as usize).is_some_and(|marks| marks.hold(self.wanted));
+        let is_marked = self.asked.marks == Marks::NONE
+            || self.marks.get(rank as usize).is_some_and(|marks| marks.hold(self.asked.marks));
         if is_too_early || !is_marked {
             return ControlFlow::Continue(());
         }
@@ -74,13 +74,12 @@ impl<K: Key> Search<'_, K> {
     fn smallest(
         &mut self,
         keys: &[K],
-        ranks: &[Rank],
+        tags: &[Tag],
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Found<K>> {
-        let lower = self.lower;
-        let reaching = keys.iter().zip(ranks).filter(|(key, _)| key.reaches(lower));
-        for (&key, &rank) in reaching {
-            if let ControlFlow::Break(found) = self.try_entry(key, rank, accept) {
+        let asked = self.asked;
+        for (&key, &tag) in keys.iter().zip(tags).filter(|&(&key, &tag)| suffices(key, tag, &asked)) {
+            if let ControlFlow::Break(found) = self.try_entry(key, tag.rank(), accept) {
                 return Some(found);
             }
         }
@@ -92,11 +91,12 @@ impl<K: Key> Search<'_, K> {
     fn of_leaf(
         &mut self,
         key: K,
-        ranks: &[Rank],
+        tags: &[Tag],
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Found<K>> {
-        for &rank in ranks {
-            if let ControlFlow::Break(found) = self.try_entry(key, rank, accept) {
+        let asked = self.asked;
+        for &tag in tags.iter().filter(|&&tag| suffices(key, tag, &asked)) {
+            if let ControlFlow::Break(found) = self.try_entry(key, tag.rank(), accept) {
                 return Some(found);
             }
         }
@@ -107,14 +107,14 @@ impl<K: Key> Search<'_, K> {
     fn greatest(
         &mut self,
         keys: &[K],
-        ranks: &[Rank],
+        tags: &[Tag],
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Found<K>> {
         let mut to = keys.len();
-        while let Some(last) = keys[..to].iter().rposition(|key| key.reaches(self.lower)) {
+        while let Some(last) = keys[..to].iter().rposition(|key| key.reaches(self.asked.high)) {
             // The leaf of this key, from its first node on.
             let leaf = first_of_leaf(&keys[..=last]);
-            let found = self.of_leaf(keys[last], &ranks[leaf..=last], accept);
+            let found = self.of_leaf(keys[last], &tags[leaf..=last], accept);
             if found.is_some() {
                 return found;
             }
@@ -128,12 +128,12 @@ impl<K: Key> Search<'_, K> {
         runs: &Runs<K>,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Found<K>> {
-        for (run, high, marks) in runs.iter() {
-            if !high.reaches(self.lower) || !marks.hold(self.wanted) {
+        for (run, said) in runs.iter() {
+            if !said.may_hold(&self.asked) {
                 continue;
             }
             self.visits.vertices += 1;
-            let found = self.smallest(run.keys(), run.ranks(), accept);
+            let found = self.smallest(run.keys(), run.tags(), accept);
             if found.is_some() {
                 return found;
             }
@@ -153,10 +153,9 @@ impl<K: Key> Search<'_, K> {
                 at = at.checked_sub(1)?;
                 to = runs.get(at).0.len();
             }
-            let (run, high, marks) = runs.get(at);
-            let may_hold = high.reaches(self.lower) && marks.hold(self.wanted);
-            let lower = self.lower;
-            let reaching = || run.keys()[..to].iter().rposition(|key| key.reaches(lower));
+            let (run, said) = runs.get(at);
+            let (may_hold, high) = (said.may_hold(&self.asked), self.asked.high);
+            let reaching = || run.keys()[..to].iter().rposition(|key| key.reaches(high));
             let Some(last) = may_hold.then(reaching).flatten() else {
                 to = 0;
                 continue;
@@ -166,11 +165,11 @@ impl<K: Key> Search<'_, K> {
             let first = runs.first_with(key);
             let leaf = runs.get(first).0.keys().partition_point(|&k| k < key);
             for number in first..=at {
-                let (run, _, marks) = runs.get(number);
+                let (run, said) = runs.get(number);
                 let from = if number == first { leaf } else { 0 };
                 let to = if number == at { last + 1 } else { run.len() };
-                if marks.hold(self.wanted)
-                    && let Some(found) = self.of_leaf(key, &run.ranks()[from..to], accept)
+                if said.may_hold(&self.asked)
+                    && let Some(found) = self.of_leaf(key, &run.tags()[from..to], accept)
                 {
                     return Some(found);
                 }

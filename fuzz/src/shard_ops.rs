@@ -1,6 +1,8 @@
 //! Commands for a [`Shard`], made from bytes and answered by shard and oracle alike.
 
+mod layout;
 mod reservations;
+use layout::Layout;
 pub use reservations::{ReservationCounts, run_reservation_ops};
 
 use std::collections::VecDeque;
@@ -11,7 +13,7 @@ use wharf_core::fragmentation::{RequestShape, TypicalShapes};
 use wharf_core::ids::{
     AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId,
 };
-use wharf_core::index::{Dimension, Geometry, Weights};
+use wharf_core::index::Geometry;
 use wharf_core::node::{
     AgentFacts, AgentReport, GpuDevice, Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector,
     Taint, TaintEffect, Taints, Term,
@@ -24,8 +26,7 @@ use wharf_core::shard::{
 };
 use wharf_core::time::Time;
 
-use crate::geometry::shuffled;
-use crate::oracle::{LinearShard, Space};
+use crate::oracle::LinearShard;
 
 const OPERATIONS_MAX: usize = 256;
 const PARTITIONS: u16 = 3;
@@ -313,53 +314,6 @@ fn owner(pick: u8) -> Option<OwnerId> {
 
 /// Shares of the nodes that may be reserved.
 const RESERVED_PERCENT: [u8; 4] = [100, 50, 5, 0];
-
-/// How the index of a run is laid out.
-#[derive(Arbitrary, Clone, Copy, Debug)]
-struct Layout {
-    fine: bool,
-    /// Bits: custom kinds are dimensions; there is a weighted one; granularities are automatic.
-    extras: u8,
-    orders: [u8; 3],
-}
-
-impl Layout {
-    fn both(self) -> (Geometry, Space) {
-        let theta = if self.fine { 1 } else { 3 };
-        let mut dimensions = vec![
-            (Dimension::Cpu, theta * Amount::SCALE),
-            (Dimension::Memory, theta * Amount::SCALE),
-            (Dimension::WholeGpus, 1),
-            (Dimension::LargestGpuPart, theta * 1000),
-        ];
-        if self.extras & 1 == 1 {
-            dimensions.push((Dimension::Custom(0), theta * 5000));
-            dimensions.push((Dimension::Custom(1), Amount::SCALE));
-        }
-        let weights = [(Dimension::Cpu, 10_000), (Dimension::WholeGpus, 500_000), (Dimension::Custom(0), 1)];
-        if self.extras & 2 == 2 {
-            dimensions.push((Dimension::Weighted, theta * Amount::SCALE));
-        }
-        let names: Vec<Dimension> = dimensions.iter().map(|&(dimension, _)| dimension).collect();
-        let orders = self.orders.map(|number| shuffled(names.clone(), number));
-        dimensions.sort_by_key(|(dimension, _)| orders[0].iter().position(|known| known == dimension));
-        let automatic: &[Dimension] = match self.extras >> 2 & 3 {
-            0 => &names,
-            1 => &names[1..2],
-            _ => &[],
-        };
-        let geometry = Geometry::new(dimensions)
-            .expect("different dimensions")
-            .with_custom(&[ResourceId(0), units_kind()])
-            .expect("two kinds")
-            .with_weights(Weights::new(&weights).expect("none is negative"))
-            .with_orders(&orders[1..])
-            .expect("each order names each dimension once")
-            .with_automatic(automatic);
-        let space = Space::new(&geometry).with_orders(&orders[1..]).with_weights(&weights);
-        (geometry, space)
-    }
-}
 
 /// Typical requests that are given; for most numbers they are learnt.
 fn typical(number: u8) -> Option<Arc<TypicalShapes>> {

@@ -18,12 +18,12 @@ use wharf_core::resource::{Amount, GpuRequest};
 #[derive(Debug, thiserror::Error)]
 pub enum TypicalPodsError {
     /// It cannot be read, or is no CSV.
-    #[error("{}: cannot be read: {source}", path.display())]
+    #[error("{}: cannot be read: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
         /// Why.
-        source: csv::Error,
+        error: csv::Error,
     },
     /// It lacks a column.
     #[error("{}: no column `{column}`: give cpu_milli, num_gpu and gpu_milli", path.display())]
@@ -60,7 +60,7 @@ pub enum TypicalPodsError {
 /// # Errors
 /// What is wrong, where, and the remedy.
 pub fn read(path: &Path) -> Result<TypicalShapes, TypicalPodsError> {
-    let unreadable = |source| TypicalPodsError::Read { path: path.to_owned(), source };
+    let unreadable = |error| TypicalPodsError::Read { path: path.to_owned(), error };
     let mut reader =
         ReaderBuilder::new().flexible(true).trim(Trim::All).from_path(path).map_err(unreadable)?;
     let header = reader.headers().map_err(unreadable)?.clone();

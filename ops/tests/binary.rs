@@ -21,3 +21,5 @@ mod reload;
 mod reservations;
 #[path = "binary/restarts.rs"]
 mod restarts;
+#[path = "binary/waits.rs"]
+mod waits;

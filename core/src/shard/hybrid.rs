@@ -37,9 +37,14 @@ impl HybridSettings {
     pub fn score(&self, books: [(Amount, Amount); 2]) -> u16 {
         let used = |(available, total): (Amount, Amount)| {
             let (available, total) = (available.units() as u64, total.units() as u64);
-            // At most 2^53 times 10 000: it fits, and the quotient is at most 10 000.
-            // None: a resource that is not there is not used.
-            ((total - available) * u64::from(WHOLE)).checked_div(total).unwrap_or(0) as u16
+            let (used, whole) = (total - available, u64::from(WHOLE));
+            // None: a resource that is not there is not used. The quotient is at most 10 000.
+            let score = match used.checked_mul(whole) {
+                Some(scaled) => scaled.checked_div(total).unwrap_or(0),
+                // Up to 2^53 times 10 000 is more than a word; such a total is not zero.
+                None => (u128::from(used) * u128::from(whole) / u128::from(total)) as u64,
+            };
+            score as u16
         };
         let score = used(books[0]).max(used(books[1]));
         if score < self.threshold { 0 } else { score }
@@ -70,5 +75,14 @@ mod tests {
         assert_eq!(score((5, 10), (1, 10)), 9000);
         assert_eq!(score((2, 3), (1, 3)), 6666);
         assert_eq!(score((0, 0), (0, 5)), 10_000, "a resource that is not there does not count");
+    }
+
+    #[test]
+    fn the_largest_amounts_have_scores_too() {
+        let most = Amount::try_from_units(crate::limits::AMOUNT_MAX).unwrap();
+        let third = Amount::try_from_units(crate::limits::AMOUNT_MAX / 3).unwrap();
+        let settings = HybridSettings::default();
+        assert_eq!(settings.score([(Amount::ZERO, most), (most, most)]), 10_000);
+        assert_eq!(settings.score([(third, most), (most, most)]), 6666);
     }
 }

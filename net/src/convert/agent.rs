@@ -34,7 +34,8 @@ pub fn agent_report(wire: ReportRequest, resources: &mut ResourceRegistry) -> Re
         if devices.iter().any(|(known, _)| *known.uuid == uuid) {
             return Err(invalid(format!("gpus[{i}].uuid"), "another device has it: give each device once"));
         }
-        if links >> count != 0 {
+        // Wider than the mask: sixteen devices may all be linked.
+        if u32::from(links) >> count != 0 {
             let message = format!("{links:#x} links to devices that are not in the list: it has {count}");
             return Err(invalid(format!("gpus[{i}].links"), message));
         }
@@ -72,4 +73,35 @@ pub fn node_details(view: &NodeView, resources: &ResourceRegistry) -> NodeDetail
             .collect(),
     });
     NodeDetails { status: node_status(view, resources), unhealthy: unhealthy.collect(), agent }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::protocol::NodeBody;
+    use wharf_core::limits::GPU_INSTANCES_MAX;
+
+    fn report(count: usize, links: u16) -> Result<AgentReport, Fault> {
+        let gpu = |i| GpuBody { uuid: format!("GPU-{i}"), links, ..GpuBody::default() };
+        let node = NodeBody {
+            name: "n".to_owned(),
+            identity: "m".to_owned(),
+            gpus: count as u32,
+            ..NodeBody::default()
+        };
+        let request = ReportRequest { node, gpus: (0..count).map(gpu).collect(), ..ReportRequest::default() };
+        agent_report(request, &mut ResourceRegistry::default())
+    }
+
+    /// A machine with as many GPUs as a node can have, each linked to all.
+    #[test]
+    fn links_are_to_devices_of_the_list_however_long_it_is() {
+        let all = report(GPU_INSTANCES_MAX, u16::MAX).unwrap();
+        assert!(all.gpus.iter().all(|(device, _)| device.links == u16::MAX));
+        assert!(report(15, u16::MAX >> 1).is_ok());
+        for (count, links) in [(15, 1 << 15), (1, 2)] {
+            assert_eq!(report(count, links).unwrap_err().field, "gpus[0].links", "{count} devices");
+        }
+        assert!(report(0, 0).is_ok());
+    }
 }

@@ -51,26 +51,28 @@ fn unknown_names(custom: &[NamedAmount], resources: &ResourceRegistry) -> Result
 }
 
 fn check_room(field: &str, resources: &ResourceRegistry) -> Result<(), Fault> {
-    if resources.len() < RESOURCE_KINDS_WAITED_MAX {
-        return Ok(());
-    }
+    if resources.len() < RESOURCE_KINDS_WAITED_MAX { Ok(()) } else { Err(no_room(field)) }
+}
+
+fn no_room(field: &str) -> Fault {
     let message = format!(
         "no node ever had this resource, and with {RESOURCE_KINDS_WAITED_MAX} kinds known none is learnt for a request that waits: register a node that has it first"
     );
-    Err(Fault::of_field(Reason::LimitExceeded, field, message))
+    Fault::of_field(Reason::LimitExceeded, field, message)
 }
 
-/// Learns names that [`kinds_to_learn`] gave; those that were learnt meanwhile stay as they are.
+/// Learns names that [`kinds_to_learn`] gave, all of them or none; those that were learnt meanwhile
+/// stay as they are.
 ///
 /// # Errors
-/// When the registry has no room for more of them.
+/// When the registry has no room for all of them.
 pub fn learn_kinds(names: &[String], resources: &mut ResourceRegistry) -> Result<(), Fault> {
-    for name in names {
-        if resources.id(name).is_none() {
-            check_room("custom", resources)?;
-            let learnt = resources.learn(name);
-            learnt.map_err(|full| Fault::of_field(Reason::LimitExceeded, "custom", full.to_string()))?;
-        }
+    let unknown: Vec<&String> = names.iter().filter(|name| resources.id(name).is_none()).collect();
+    if resources.len() + unknown.len() > RESOURCE_KINDS_WAITED_MAX && !unknown.is_empty() {
+        return Err(no_room("custom"));
+    }
+    for name in unknown {
+        resources.learn(name).expect("there is room for all of them");
     }
     Ok(())
 }
@@ -106,7 +108,11 @@ mod tests {
         assert_eq!(resources.names().collect::<Vec<_>>(), ["fpga", "qpu"]);
         let many: Vec<String> = (0..RESOURCE_KINDS_WAITED_MAX).map(|i| format!("r{i}")).collect();
         assert_eq!(learn_kinds(&many, &mut resources).unwrap_err().reason, Reason::LimitExceeded.into());
+        assert_eq!(resources.len(), 2, "a request that is refused teaches nothing");
+        learn_kinds(&many[2..], &mut resources).unwrap();
         assert_eq!(resources.len(), RESOURCE_KINDS_WAITED_MAX);
+        assert_eq!(learn_kinds(&many[2..], &mut resources), Ok(()), "these are known");
+        assert!(learn_kinds(&many[..1], &mut resources).is_err());
         resources.learn("for a node").unwrap();
     }
 }

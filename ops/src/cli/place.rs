@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use clap::Args;
+use tokio::signal::unix::{Signal, SignalKind, signal};
 use wharf_core::ids::AllocationId;
 use wharf_core::request::Policy;
 use wharf_net::client::{Client, ClientError};
@@ -123,12 +124,39 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     millis.map(Duration::from_millis).ok_or_else(wrong)
 }
 
+/// However the command is told to end: what nobody waits for must not be placed.
+struct Interruption {
+    interrupt: Signal,
+    terminate: Signal,
+    hangup: Signal,
+}
+
+impl Interruption {
+    fn new() -> std::io::Result<Self> {
+        Ok(Self {
+            interrupt: signal(SignalKind::interrupt())?,
+            terminate: signal(SignalKind::terminate())?,
+            hangup: signal(SignalKind::hangup())?,
+        })
+    }
+
+    async fn told(&mut self) {
+        tokio::select! {
+            _ = self.interrupt.recv() => {}
+            _ = self.terminate.recv() => {}
+            _ = self.hangup.recv() => {}
+        }
+    }
+}
+
 /// Waits for the reply; interrupted, takes the request back, which is then answered so.
 async fn wait_for(
     client: &Client,
     mut whole: PlaceRequestV3,
     patience: Duration,
 ) -> anyhow::Result<PlaceReplyV2> {
+    // First: a signal that comes while the request is sent is not lost.
+    let interruption = Interruption::new()?;
     // Deadlines are in service time, which the service tells.
     let now = client.status(&StatusRequest { audit: false }).await?.now;
     let until = now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)).max(1);
@@ -137,27 +165,27 @@ async fn wait_for(
     // As of one that does not wait: a server of an earlier version reads what says nothing new.
     if whole.owner > 0 {
         let (sequence, reply) = client.place_waiting_v3(&whole).await?;
-        return unless_interrupted(client, sequence, reply).await;
+        return unless_interrupted(client, interruption, sequence, reply).await;
     }
     let whole = whole.request;
     if whole.preferences == PlacePreferences::default() {
         let (sequence, reply) = client.place_waiting(&whole.request).await?;
-        return Ok(unless_interrupted(client, sequence, reply).await?.into());
+        return Ok(unless_interrupted(client, interruption, sequence, reply).await?.into());
     }
     let (sequence, reply) = client.place_waiting_v2(&whole).await?;
-    unless_interrupted(client, sequence, reply).await
+    unless_interrupted(client, interruption, sequence, reply).await
 }
 
 async fn unless_interrupted<R>(
     client: &Client,
+    mut interruption: Interruption,
     sequence: u64,
     reply: impl Future<Output = Result<R, ClientError>>,
 ) -> anyhow::Result<R> {
     tokio::pin!(reply);
     tokio::select! {
         reply = &mut reply => Ok(reply?),
-        interrupted = tokio::signal::ctrl_c() => {
-            interrupted?;
+        () = interruption.told() => {
             client.cancel_wait(sequence).await?;
             Ok(reply.await?)
         }

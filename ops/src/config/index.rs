@@ -36,6 +36,9 @@ fn theta(at: &str, text: &str, default: i64) -> Result<(i64, bool), ConfigError>
         return Ok((default, true));
     }
     let refused = |message: String| value("granularity", format!("`{at}`: {message}"));
+    if text.trim().starts_with('-') {
+        return Err(refused(format!("{text} is negative: give at least 0.0001, or `auto`")));
+    }
     let theta: Amount = text.parse().map_err(|error| refused(format!("{error}, or `auto`")))?;
     if theta.is_zero() {
         return Err(refused("0 does not divide anything: give at least 0.0001, or `auto`".to_owned()));
@@ -268,7 +271,7 @@ mod tests {
     #[test]
     fn what_cannot_be_is_named_with_its_place_and_remedy() {
         type Change = fn(&mut IndexSettings);
-        let cases: [(Change, &[&str]); 15] = [
+        let cases: [(Change, &[&str]); 16] = [
             (
                 |s| s.attribute_orders = vec![order("cpu memory gpu disk")],
                 &["`attribute_orders`", "order 1, place 4", "`disk`", "gpu_part"],
@@ -286,6 +289,7 @@ mod tests {
             (|s| s.indexed_resources = order("a cpu"), &["`indexed_resources`", "`cpu`"]),
             (|s| s.indexed_resources = order("a a"), &["`a` is a dimension already"]),
             (|s| s.granularity.cpu = "0".to_owned(), &["`granularity.cpu`", "at least 0.0001"]),
+            (|s| s.granularity.cpu = "-1".to_owned(), &["`granularity.cpu`", "negative", "at least 0.0001"]),
             (|s| s.granularity.memory = "often".to_owned(), &["`granularity.memory`", "`auto`"]),
             (
                 |s| drop(s.granularity.resources.insert("nic".to_owned(), "1".to_owned())),

@@ -218,7 +218,7 @@ pub(crate) fn custom_demand(
                 amounts.push((id, asked));
             }
             None if asked.is_zero() => {}
-            None => return Err(Box::new(unknown_resource(name, asked, catalog))),
+            None => return Err(Box::new(unknown_resource(i, name, asked, catalog))),
         }
     }
     Demand::canonical_custom(amounts).map_err(|twice| {
@@ -227,8 +227,11 @@ pub(crate) fn custom_demand(
     })
 }
 
-/// No node has ever had the resource, so every node lacks all of it.
-fn unknown_resource(name: String, asked: Amount, catalog: &Catalog) -> PlaceReply {
+/// No node has ever had the resource, so every node lacks all of it; it may be a slip of the pen.
+fn unknown_resource(place: usize, name: String, asked: Amount, catalog: &Catalog) -> PlaceReply {
+    let message = format!(
+        "no node has ever had a resource `{name}`: check the name, or let the request wait for a node that has it"
+    );
     let nodes = catalog.node_count;
     let check = FailedCheck {
         reason: Reason::Insufficient.into(),
@@ -239,6 +242,7 @@ fn unknown_resource(name: String, asked: Amount, catalog: &Catalog) -> PlaceRepl
     PlaceReply {
         reason: Reason::Infeasible.into(),
         refusal: Some(RefusalBody { nodes, examined: nodes, checks: vec![check] }),
+        fault: Some(Fault::of_field(Reason::Infeasible, format!("custom[{place}].name"), message)),
         ..PlaceReply::default()
     }
 }

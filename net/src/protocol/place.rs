@@ -229,7 +229,8 @@ pub struct RefusalBody {
 }
 
 /// The outcome of one placement: with `done` a placement, with `no_fit_now`, `infeasible` or
-/// `cancelled` a refusal, else a fault.
+/// `cancelled` a refusal, else a fault. With `infeasible` a fault too where the request asks for a
+/// resource that no node has ever had.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceReply {
     /// Which of the three.

@@ -53,6 +53,8 @@ struct Loaded {
     events: Option<EventSet<'static>>,
     /// Devices whose events the set has.
     registered: BTreeSet<String>,
+    /// Devices that have no such events.
+    unheard: BTreeSet<String>,
     /// The first fatal Xid since this agent began, by UUID.
     xids: BTreeMap<String, String>,
     /// Devices by index, so that a lost one, which does not say its UUID any more, is known.
@@ -82,8 +84,9 @@ impl Inventory for NvmlInventory {
             // Once per process at most: kept for as long as the process lives.
             let nvml: &'static Nvml = Box::leak(Box::new(nvml));
             let events = nvml.create_event_set().ok();
-            let (registered, xids, seen) = (BTreeSet::new(), BTreeMap::new(), BTreeMap::new());
-            self.0 = Some(Loaded { nvml, events, registered, xids, seen });
+            let (registered, unheard) = (BTreeSet::new(), BTreeSet::new());
+            let (xids, seen) = (BTreeMap::new(), BTreeMap::new());
+            self.0 = Some(Loaded { nvml, events, registered, unheard, xids, seen });
         }
         let loaded = self.0.as_mut().expect("loaded above");
         let version = loaded.nvml.sys_driver_version().unwrap_or_else(|_| "?".to_owned());
@@ -105,12 +108,20 @@ impl Loaded {
     }
 
     fn register(&mut self, uuid: &str, device: &Device<'static>) {
-        if self.registered.insert(uuid.to_owned())
-            && let Some(events) = self.events.take()
-        {
-            // A device without such events takes the set with it in one case: then there are none.
-            self.events = device.register_events(EventTypes::CRITICAL_XID_ERROR, events).ok();
-            if self.events.is_none() {
+        if self.registered.contains(uuid) || self.unheard.contains(uuid) {
+            return;
+        }
+        let Some(events) = self.events.take() else { return };
+        match device.register_events(EventTypes::CRITICAL_XID_ERROR, events) {
+            Ok(events) => {
+                self.events = Some(events);
+                self.registered.insert(uuid.to_owned());
+            }
+            // A device without such events takes the set with it, and with the set all that was
+            // registered: the others are registered anew when they are looked at next.
+            Err(_) => {
+                self.unheard.insert(uuid.to_owned());
+                self.registered.clear();
                 self.events = self.nvml.create_event_set().ok();
             }
         }

@@ -166,6 +166,9 @@ pub(super) fn place(done: &str, PlaceReplyV2 { reply, alternative }: &PlaceReply
     } else if let Some(refusal) = &reply.refusal {
         say(format_args!("not placed: {}", reply.reason));
         say(format_args!("{}", refusal_text(refusal)));
+        if let Some(fault) = &reply.fault {
+            say(format_args!("{fault}"));
+        }
     } else if let Some(fault) = &reply.fault {
         say(format_args!("not {done}: {fault}"));
     }

@@ -134,6 +134,8 @@ async fn a_kind_that_nobody_has_yet_is_waited_for_and_taken_by_a_new_node() {
     // Who does not wait is refused as ever, and teaches nobody anything.
     let refused = within(client.place(&request("qpu"))).await.expect("answered");
     assert_eq!(refused.reason, Reason::Infeasible.into());
+    let fault = refused.fault.expect("what is wrong, too");
+    assert!(fault.field == "custom[0].name" && fault.message.contains("`qpu`"), "{fault}");
     let (_, reply) = within(client.place_waiting(&waits(request("qpu")))).await.expect("sent");
     let (sequence, other) = within(client.place_waiting(&waits(request("tpu")))).await.expect("sent");
     until_waiting(&client, 0, 2).await;

@@ -157,7 +157,7 @@ mod tests {
         prop_assert!(x < K::ABOVE_ALL);
         let mut less = a;
         let mut below = 0;
-        for d in (0..K::FIELDS).filter(|&d| a.0[d] > 0 && b.0[d] % 2 == 0) {
+        for d in (0..K::FIELDS).filter(|&d| a.0[d] > 0 && b.0[d].is_multiple_of(2)) {
             less.0[d] -= 1;
             below |= 1 << d;
         }

@@ -379,27 +379,12 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
     let Ok(layout) = Layout::arbitrary(&mut bytes) else {
         return Ok(());
     };
-    let (geometry, space) = layout.both();
     let Ok(number) = u8::arbitrary(&mut bytes) else {
         return Ok(());
     };
     let typical = typical(number);
     let percent = RESERVED_PERCENT[usize::from(number / 8) % RESERVED_PERCENT.len()];
-    let mut pair = Pair {
-        shard: fresh_shard(geometry.clone(), typical.as_ref(), percent),
-        oracle: LinearShard::new(&geometry, INCARNATION),
-        last_node: 0,
-        last_wait: 0,
-        now: Time(0),
-        woken: VecDeque::new(),
-        commands: Vec::new(),
-        outcomes: Vec::new(),
-    };
-    pair.oracle.set_space(space);
-    pair.oracle.set_reserved_nodes_percent(percent);
-    if let Some(typical) = &typical {
-        pair.oracle.set_typical_shapes(typical);
-    }
+    let mut pair = Pair::new(layout, typical.as_ref(), percent);
     for number in 0..OPERATIONS_MAX {
         if bytes.is_empty() {
             break;
@@ -412,7 +397,7 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
         })?;
     }
     pair.settle().map_err(|difference| format!("at the end: {difference}"))?;
-    let mut again = fresh_shard(geometry, typical.as_ref(), percent);
+    let mut again = fresh_shard(layout.both().0, typical.as_ref(), percent);
     let mut outcomes = Vec::new();
     for batch in pair.commands.chunk_by(|a, b| a.0 == b.0) {
         again.step(batch.iter().map(|(_, command)| command.clone()), batch[0].0, &mut outcomes);
@@ -427,6 +412,26 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
 }
 
 impl Pair {
+    fn new(layout: Layout, typical: Option<&Arc<TypicalShapes>>, percent: u8) -> Self {
+        let (geometry, space) = layout.both();
+        let mut oracle = LinearShard::new(&geometry, INCARNATION);
+        oracle.set_space(space);
+        oracle.set_reserved_nodes_percent(percent);
+        if let Some(typical) = typical {
+            oracle.set_typical_shapes(typical);
+        }
+        Self {
+            shard: fresh_shard(geometry, typical, percent),
+            oracle,
+            last_node: 0,
+            last_wait: 0,
+            now: Time(0),
+            woken: VecDeque::new(),
+            commands: Vec::new(),
+            outcomes: Vec::new(),
+        }
+    }
+
     fn apply(&mut self, operation: Operation) -> Result<(), String> {
         // An id in 0..=last + 1: the first and the last were never registered.
         let node = |pick: u8| NodeId(u64::from(pick) % (self.last_node + 2));

@@ -4,8 +4,8 @@
 //! `coordinate(available) >= coordinate(asked)`, or the index would hide a node that fits. What is
 //! accepted here is monotone by construction: each coordinate is `ceil(value / θ)` of one value with
 //! a positive θ, and each value is a resource or a [weighted](super::Weights) sum of them. A function
-//! that is aware of reservations is one of these over the vector that is
-//! [left without](ResourceVector::without) what is reserved.
+//! that is aware of reservations is one of these over what is left without what is reserved: shards hide
+//! that in the books, so that the vectors that come here are without it.
 
 use std::sync::Arc;
 
@@ -130,24 +130,6 @@ impl ResourceVector {
     pub fn available(cpu: Amount, memory: Amount, gpus: &GpuBooks) -> Self {
         let (whole_gpus, largest_gpu_part) = (gpus.whole_free(), gpus.largest_free());
         Self { cpu, memory, whole_gpus, largest_gpu_part, ..Self::default() }
-    }
-
-    /// What is left where `reserved` is set aside for others, in each dimension at least nothing:
-    /// the coordinate of it is the reservation-aware one. It is never more than the vector itself,
-    /// so who is refused by it may still fit, and who is offered by it fits.
-    #[must_use]
-    pub fn without(&self, reserved: &Self) -> Self {
-        let mut custom = self.custom;
-        for (left, &reserved) in custom.iter_mut().zip(&reserved.custom) {
-            *left = left.saturating_minus(reserved);
-        }
-        Self {
-            cpu: self.cpu.saturating_minus(reserved.cpu),
-            memory: self.memory.saturating_minus(reserved.memory),
-            whole_gpus: self.whole_gpus.saturating_sub(reserved.whole_gpus),
-            largest_gpu_part: self.largest_gpu_part.saturating_sub(reserved.largest_gpu_part),
-            custom,
-        }
     }
 
     /// The values by their places; the weighted sum is not among them.

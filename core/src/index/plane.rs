@@ -23,8 +23,10 @@ use crate::planted::{PlantedBug, is_planted};
 
 /// Vertices below a group that are entered in vain before its maxima are worth being put right.
 const VAIN_MIN: u64 = 4;
-/// Groups of cells that are put right when the largest of all is asked for.
+/// Groups of cells that are put right when the largest of all is asked for: after each batch.
 const SETTLED_FOR_SUM: usize = 2;
+/// Groups that are looked at for them: a plane of a million nodes has thousands.
+const STALE_LOOKED_AT: usize = 64;
 
 /// Groups of sixty-four, and what is said of each.
 #[derive(Clone, Debug)]
@@ -52,6 +54,18 @@ impl<K: Key> Level<K> {
     fn is_stale(&self, group: usize) -> (bool, bool) {
         let bit = |words: &[u64]| words[group / 64] >> (group % 64) & 1 == 1;
         (bit(&self.stale), bit(&self.stale_marks))
+    }
+
+    /// The groups whose maxima may be too much.
+    fn stale_groups(&self) -> impl Iterator<Item = usize> {
+        self.stale.iter().enumerate().flat_map(|(at, &word)| {
+            let mut left = word;
+            std::iter::from_fn(move || {
+                let group = (left != 0).then(|| at * 64 + left.trailing_zeros() as usize);
+                left &= left.wrapping_sub(1);
+                group
+            })
+        })
     }
 
     /// Something of this key and these marks went from below a group.
@@ -108,6 +122,12 @@ impl<K: Key> Plane<K> {
         let mut plane = Self { room, classifier, grid, cells: Vec::new(), levels: Vec::new(), len: 0 };
         plane.clear(grid);
         plane
+    }
+
+    /// The class of a key.
+    #[inline]
+    pub(super) fn class(&self, key: K) -> usize {
+        self.classifier.class(key)
     }
 
     pub(super) fn len(&self) -> usize {
@@ -363,12 +383,9 @@ impl<K: Key> Plane<K> {
             // The first group of cells that may say too much, where that is seen at the top.
             let high = self.levels[top].said[0].high;
             let lowest = &self.levels[0];
-            let shows = |group: &usize| {
-                lowest.is_stale(*group).0
-                    && lowest.members[*group].live() != 0
-                    && lowest.said[*group].high.touches(high)
-            };
-            let Some(group) = (0..lowest.said.len()).find(shows) else { break };
+            let shows =
+                |group: &usize| lowest.members[*group].live() != 0 && lowest.said[*group].high.touches(high);
+            let Some(group) = lowest.stale_groups().take(STALE_LOOKED_AT).find(shows) else { break };
             let mut at = group;
             for level in 0..=top {
                 self.settle_sums(level, at, false);

@@ -9,7 +9,6 @@
 //! give every node a *class*, and what stands above the nodes says per class who may serve it. See
 //! `plane.rs`.
 
-use super::classes::Classifier;
 use super::coordinate::Stand;
 use super::coordinate::Steps;
 use super::entry::{Said, Tag};
@@ -70,7 +69,6 @@ impl<K: Key> Place<K> {
 
 /// The tree over one attribute order.
 pub(super) struct BucketTree<K> {
-    classifier: Classifier,
     pub(super) plane: Plane<K>,
     pub(super) places: Vec<Place<K>>,
     /// By rank; empty while nobody has any.
@@ -81,8 +79,8 @@ pub(super) struct BucketTree<K> {
 impl<K: Key> BucketTree<K> {
     /// An empty tree whose runs are cut at `room`.
     pub(super) fn new(room: usize, steps: [Steps; 2]) -> Self {
-        let (classifier, plane) = (Classifier::new(steps), Plane::new(room, steps));
-        Self { classifier, plane, places: Vec::new(), marks: Vec::new(), hints: Hints::new() }
+        let plane = Plane::new(room, steps);
+        Self { plane, places: Vec::new(), marks: Vec::new(), hints: Hints::new() }
     }
 
     /// The key and the tag of a node, if it stands in the tree.
@@ -201,7 +199,7 @@ impl<K: Key> BucketTree<K> {
         let mut search = Search {
             direction,
             asked,
-            class: self.classifier.class(asked.high),
+            class: self.plane.class(asked.high),
             ranks,
             marks: &self.marks,
             begin,

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use super::{
-    Amounts, Command, Gpus, INCARNATION, Layout, LinearShard, Machine, Operation, Outcome, Pair,
-    PlacementRequest, Policy, Request, Time, VecDeque, Wishes, fresh_shard, typical,
+    Amounts, Command, Gpus, Layout, Machine, Operation, Outcome, Pair, PlacementRequest, Policy, Request,
+    Wishes, typical,
 };
 use wharf_core::rng::Rng;
 use wharf_core::shard::Check;
@@ -127,22 +127,7 @@ pub fn run_reservation_ops(seed: u64, operations: u64) -> Result<ReservationCoun
     let percent = [30, 60, 100][rng.below(3) as usize];
     let mut byte = || rng.below(256) as u8;
     let layout = Layout { fine: byte() % 2 == 0, extras: byte(), orders: [byte(), byte(), byte()] };
-    let (geometry, space) = layout.both();
-    let mut pair = Pair {
-        shard: fresh_shard(geometry.clone(), typical.as_ref(), percent),
-        oracle: LinearShard::new(&geometry, INCARNATION),
-        last_node: 0,
-        last_wait: 0,
-        now: Time(0),
-        woken: VecDeque::new(),
-        commands: Vec::new(),
-        outcomes: Vec::new(),
-    };
-    pair.oracle.set_space(space);
-    pair.oracle.set_reserved_nodes_percent(percent);
-    if let Some(typical) = &typical {
-        pair.oracle.set_typical_shapes(typical);
-    }
+    let mut pair = Pair::new(layout, typical.as_ref(), percent);
     for _ in 0..10 {
         pair.apply(Operation::Add(machine(&mut rng)))?;
     }

@@ -93,6 +93,53 @@ impl FromStr for AllocationId {
     }
 }
 
+/// A statement: numbered by its planner within the incarnation of the service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct StatementId {
+    /// The start of the service.
+    pub incarnation: Incarnation,
+    /// The planner that made it.
+    pub planner: u16,
+    /// Counted from 1 by the planner.
+    pub number: u64,
+}
+
+impl fmt::Display for StatementId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "t{}-{}-{}", self.incarnation.0, self.planner, self.number)
+    }
+}
+
+/// A placement group. The planner that keeps it follows from the number (`number` modulo planners).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct GroupId {
+    /// The start of the service that made it.
+    pub incarnation: Incarnation,
+    /// Counted within the incarnation.
+    pub number: u64,
+}
+
+impl fmt::Display for GroupId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "g{}-{}", self.incarnation.0, self.number)
+    }
+}
+
+/// A bundle of a placement group.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct BundleId {
+    /// The group.
+    pub group: GroupId,
+    /// Its place in the group. A place is not given to another bundle later.
+    pub index: u32,
+}
+
+impl fmt::Display for BundleId {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}", self.group, self.index)
+    }
+}
+
 /// A client session: numbered by the server within its incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId {

@@ -12,6 +12,7 @@
 //! | [`index`] | DistBuckets: which node a policy chooses |
 //! | [`fragmentation`] | FGD: which node and GPU leave the least that typical requests cannot use |
 //! | [`shard`] | the state machine `step(batch, now) -> outcomes` and its books |
+//! | [`statement`] | work over several shards, all or nothing |
 //! | [`registrar`] | global records: names, ids, ordinals, resource kinds |
 //! | [`ring`] | bounded lock-free rings between ports and shards |
 //! | [`router`] | which shard is asked, and what all shards together answer |
@@ -38,6 +39,7 @@ pub mod ring;
 pub mod rng;
 pub mod router;
 pub mod shard;
+pub mod statement;
 pub mod store;
 mod sync;
 pub mod time;

@@ -48,6 +48,17 @@ pub struct IllegalChange {
     pub event: LifeEvent,
 }
 
+impl std::fmt::Display for NodeState {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(match self {
+            Self::Joining => "joining",
+            Self::Ready => "ready",
+            Self::Draining => "draining",
+            Self::Lost { .. } => "lost",
+        })
+    }
+}
+
 impl NodeState {
     /// Every state.
     pub const ALL: [Self; 5] = [

@@ -31,6 +31,7 @@ pub mod limits;
 pub mod map;
 pub mod memory;
 pub mod node;
+pub mod planner;
 pub mod planted;
 pub mod registrar;
 pub mod request;

@@ -119,6 +119,28 @@ pub const NODES_PER_MESSAGE_MAX: usize = 1024;
 /// Requests of one batched placement or release.
 pub const PLACEMENTS_PER_MESSAGE_MAX: usize = 1024;
 
+/// Most bundles of one placement group.
+pub const GROUP_BUNDLES_MAX: usize = 1024;
+/// Most groups that one planner keeps.
+pub const GROUPS_MAX: usize = 1 << 20;
+/// Most operations of one statement. Their places are u16.
+pub const STATEMENT_OPERATIONS_MAX: usize = 4096;
+/// Most planner threads.
+pub const PLANNERS_MAX: u16 = 32;
+/// Jobs that a planner has under way at once; more wait in its rings.
+pub const PLANNER_FLIGHTS_MAX: usize = 256;
+/// Losses of a statement, after which it takes a ticket and reserves what it needs.
+pub const STATEMENT_LOSSES_MAX: u32 = 6;
+/// Nodes that are tried to hold several bundles together whose devices may not fit there after all.
+pub const TOGETHER_TRIES_MAX: usize = 16;
+/// How long a shard holds its part of a statement before it asks to abort, in ns, unless configured.
+pub const HOLD_NS_DEFAULT: u64 = 1_000_000_000;
+/// How long a statement with a ticket keeps what it reserved, in ns, unless configured.
+pub const TICKET_NS_DEFAULT: u64 = 10_000_000_000;
+
+const _: () = assert!(
+    STATEMENT_OPERATIONS_MAX >= 2 * GROUP_BUNDLES_MAX && STATEMENT_OPERATIONS_MAX <= u16::MAX as usize
+);
 const _: () = assert!(PORT_IN_FLIGHT_MAX + WAIT_IN_FLIGHT_MAX <= RING_SLOTS);
 const _: () = assert!(CONNECTION_WAITING_MAX <= PORT_WAITING_MAX);
 const _: () = assert!(PLACEMENTS_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);

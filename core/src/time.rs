@@ -8,6 +8,12 @@
 pub struct Time(pub u64);
 
 impl Time {
+    /// So many nanoseconds later.
+    #[must_use]
+    pub fn plus_nanos(self, nanos: u64) -> Self {
+        Self(self.0.saturating_add(nanos))
+    }
+
     /// The nanoseconds from `earlier` to `self`; zero if `earlier` is later.
     #[must_use]
     pub fn nanos_since(self, earlier: Self) -> u64 {

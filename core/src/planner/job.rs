@@ -1,0 +1,205 @@
+//! What is asked of a planner, and what it answers.
+
+use std::sync::Arc;
+
+use super::spec::{GroupSpec, GroupSpecError};
+use crate::ids::{AllocationId, GroupId, NodeId, StatementId};
+use crate::request::PlacementRequest;
+use crate::resource::GpuAssignment;
+use crate::shard::{Refusal, ResourceKind};
+use crate::statement::{Applied, CommitMode, Conflict, Granularity, Operation};
+
+/// One job.
+#[derive(Clone, Debug)]
+pub enum PlanJob {
+    /// Make a group.
+    CreateGroup(Arc<GroupSpec>),
+    /// Add bundles to a group: all of them, or none.
+    GrowGroup(GroupId, Vec<Arc<PlacementRequest>>),
+    /// Take bundles out of a group, by their places, with what runs in them.
+    ShrinkGroup(GroupId, Vec<u32>),
+    /// End a group, with what runs in its bundles.
+    RemoveGroup(GroupId),
+    /// A group as it stands.
+    GroupStatus(GroupId),
+    /// The groups of this planner, after that one, at most so many.
+    ListGroups(Option<GroupId>, u16),
+    /// Commit operations that somebody else planned.
+    Submit(Box<Submit>),
+}
+
+/// Operations that somebody else planned: an external scheduler, to which shards are the arbiter.
+#[derive(Clone, Debug)]
+pub struct Submit {
+    /// In order; on any nodes.
+    pub operations: Vec<Operation>,
+    /// What counts as a conflict.
+    pub granularity: Granularity,
+    /// What becomes of it where a part conflicts.
+    pub mode: CommitMode,
+}
+
+/// What a planner answers.
+#[derive(Clone, Debug)]
+pub enum PlanReply {
+    /// The group as it stands (after the job, where that changed it).
+    Group(Box<GroupView>),
+    /// It does not fit.
+    Refused(Box<GroupRefusal>),
+    /// It is gone: so many bundles ended.
+    Removed(GroupId, u32),
+    /// Groups in order of id.
+    Groups(Vec<GroupView>),
+    /// What became of the operations.
+    Statement(Box<StatementReport>),
+    /// Not done, and nothing moved.
+    Rejected(PlanRejection),
+}
+
+/// What became of a statement.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct StatementReport {
+    /// Its id.
+    pub statement: StatementId,
+    /// What each shard did. Empty: aborted.
+    pub applied: Vec<Applied>,
+    /// What conflicted.
+    pub conflicts: Vec<Conflict>,
+    /// It was aborted because a shard held its part beyond the deadline.
+    pub expired: bool,
+}
+
+/// Why a group was refused.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRefusal {
+    /// No set of nodes could hold it, even if nothing else ran there.
+    pub infeasible: bool,
+    /// Why.
+    pub reason: GroupRefusalReason,
+    /// Over how many attempts.
+    pub attempts: u32,
+}
+
+/// What a group falls short of.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum GroupRefusalReason {
+    /// A bundle finds no node.
+    #[error("bundle {bundle} finds no node beside the {placed} that do")]
+    Bundle {
+        /// Its place.
+        bundle: u32,
+        /// How many others found one.
+        placed: u32,
+        /// What the nodes lack, counted by the planner's copy.
+        refusal: Box<Refusal>,
+    },
+    /// All on one node is more than any node can give.
+    #[error("no node can hold all {bundles} bundles")]
+    OneNode {
+        /// How many.
+        bundles: u32,
+    },
+    /// Each on a node of its own: too few nodes.
+    #[error("{bundles} bundles need a node each, and {nodes} could hold the smallest of them")]
+    TooFewNodes {
+        /// How many.
+        bundles: u32,
+        /// Nodes that could hold the smallest.
+        nodes: u32,
+    },
+    /// All nodes together have less than is asked in all.
+    #[error("all nodes together have less {0} than the bundles ask in all")]
+    Cluster(ResourceKind),
+    /// No value of the label has room for all.
+    #[error("no value of the label has room for the bundles")]
+    Topology,
+    /// It lost against other work, as often as is tried.
+    #[error("it conflicted with other work at each attempt")]
+    Conflicts(Vec<Conflict>),
+}
+
+/// Why a job was not done.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum PlanRejection {
+    /// No such group.
+    #[error("group {0} does not exist: it was never made, was refused, or was removed")]
+    UnknownGroup(GroupId),
+    /// No such bundle.
+    #[error("group {0} has no bundle {1}")]
+    UnknownBundle(GroupId, u32),
+    /// The group is being changed.
+    #[error("group {0} is being changed: try again when that is answered")]
+    Busy(GroupId),
+    /// The group would be less than its minimum.
+    #[error("group {0} would have fewer bundles than its minimum: remove it instead")]
+    BelowMinimum(GroupId),
+    /// The spec is out of range.
+    #[error(transparent)]
+    Spec(#[from] GroupSpecError),
+    /// A statement of nothing, or of too much.
+    #[error("{0} operations: give 1 to {max}", max = crate::limits::STATEMENT_OPERATIONS_MAX)]
+    Operations(usize),
+    /// An operation names a node that is not registered.
+    #[error("operation {operation}: node {node} is not registered")]
+    UnknownNode {
+        /// Its place.
+        operation: u16,
+        /// The node.
+        node: NodeId,
+    },
+    /// An operation names an allocation of a partition that the store does not have.
+    #[error("operation {operation}: allocation {allocation} was never granted")]
+    UnknownAllocation {
+        /// Its place.
+        operation: u16,
+        /// The allocation.
+        allocation: AllocationId,
+    },
+    /// As many groups wait or stand as may.
+    #[error("the planner holds {0} groups, which is all it may: remove some")]
+    TooManyGroups(usize),
+}
+
+/// A group as it stands.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupView {
+    /// Its id.
+    pub id: GroupId,
+    /// How it stands.
+    pub state: GroupState,
+    /// Its spec.
+    pub spec: Arc<GroupSpec>,
+    /// Its bundles, by place.
+    pub bundles: Vec<(u32, BundleView)>,
+    /// How often a plan of it was tried.
+    pub attempts: u32,
+}
+
+/// How a group stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum GroupState {
+    /// Waits for capacity.
+    Waiting,
+    /// A plan is being committed.
+    Committing,
+    /// At least its minimum is placed.
+    Placed,
+    /// Bundles were lost with their nodes, and fewer than its minimum are placed: they are placed again.
+    Degraded,
+}
+
+/// A bundle as it stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum BundleView {
+    /// Not placed (yet, or any more).
+    Unplaced,
+    /// Placed.
+    Placed {
+        /// The node.
+        node: NodeId,
+        /// Its allocation: placements are made into it by this id.
+        allocation: AllocationId,
+        /// Its GPU instances.
+        gpus: GpuAssignment,
+    },
+}

@@ -1,8 +1,8 @@
 //! Shards on threads: a thin loop around [`Shard::step`].
 //!
 //! The loop drains the shard's rings into a batch, fairly (a quantum per ring and round) and in
-//! an order that it records; steps; publishes the summary; hands out the outcomes; rings the
-//! bells of the ports. With nothing to do it looks a few times more, then sleeps until its bell
+//! an order that it records; steps; publishes the summary, and a view where views are made; hands
+//! out the outcomes; rings the bells of the ports. With nothing to do it looks a few times more, then sleeps until its bell
 //! is rung, or the next reservation of the shard reaches its deadline: an idle shard costs no cpu.
 //!
 //! Clock, thread start and observation are the caller's ([`Clock`], [`Observer`]); this module
@@ -280,6 +280,7 @@ impl ShardRunner {
             self.summary.publish_owners(self.shard.reservation_owners());
         }
         self.summary.publish(&self.shard.facts());
+        self.shard.publish_view();
     }
 
     /// Takes from the rings in turn, at most a quantum from each per round. A batch that is full

@@ -118,6 +118,10 @@ pub const GPU_STATES_KEPT: usize = 1 << 12;
 pub const NODES_PER_MESSAGE_MAX: usize = 1024;
 /// Requests of one batched placement or release.
 pub const PLACEMENTS_PER_MESSAGE_MAX: usize = 1024;
+/// Publications after which a reader of a shard's views has to let go of the one it keeps.
+pub const VIEW_VERSIONS_MAX: u64 = 1 << 16;
+/// Bytes replaced since, after which it has to.
+pub const VIEW_BYTES_MAX: u64 = 256 << 20;
 
 /// Most bundles of one placement group.
 pub const GROUP_BUNDLES_MAX: usize = 1024;

@@ -27,6 +27,7 @@ use crate::router::WokenBox;
 use crate::router::{Port, PortLink, RoutingTable};
 use crate::shard::{GranularityState, HybridSettings, Shard, ShardConfig};
 use crate::time::Time;
+use crate::view::ViewReader;
 
 /// A node in the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,6 +232,8 @@ pub struct EngineConfig {
     pub unit_instances: Vec<String>,
     /// Share of a shard's nodes that may be reserved at once, in percent, at least one; 0: none.
     pub reserved_nodes_percent: u8,
+    /// Whether shards publish views: for planners and watchers.
+    pub views: bool,
 }
 
 impl Default for EngineConfig {
@@ -245,6 +248,7 @@ impl Default for EngineConfig {
             hybrid: HybridSettings::default(),
             unit_instances: Vec::new(),
             reserved_nodes_percent: RESERVED_NODES_PERCENT_DEFAULT,
+            views: false,
         }
     }
 }
@@ -293,6 +297,8 @@ pub struct Engine {
     pub table: Arc<ArcSwap<RoutingTable>>,
     /// Stops the runners.
     pub stop: StopSignal,
+    /// The views of each shard, in order; empty unless they are asked for.
+    pub views: Vec<ViewReader>,
 }
 
 impl Engine {
@@ -334,8 +340,9 @@ impl Engine {
             open_shards(state.partitions, resumed, &table, (config, &geometry), incarnation, &mut seeds);
         let bells: Vec<_> = owners.into_iter().map(|waker| Arc::new(Doorbell::new(waker))).collect();
         let mut port_links: Vec<Vec<PortLink>> = bells.iter().map(|_| Vec::new()).collect();
-        let mut runners = Vec::new();
-        for (id, shard) in (0..).map(ShardId).zip(shards) {
+        let (mut runners, mut views) = (Vec::new(), Vec::new());
+        for (id, mut shard) in (0..).map(ShardId).zip(shards) {
+            views.extend(config.views.then(|| shard.enable_views()));
             let (shard_bell, waker) = ShardRunner::doorbell();
             let mut links = Vec::new();
             for (port, bell) in bells.iter().enumerate() {
@@ -358,7 +365,7 @@ impl Engine {
                 Port::new(links, &table, &catalog, geometry.clone(), seeds.next_u64(), bell, number)
             })
             .collect();
-        Ok(Self { incarnation, now: state.now, runners, ports, registrar, catalog, table, stop })
+        Ok(Self { incarnation, now: state.now, runners, ports, registrar, catalog, table, stop, views })
     }
 }
 

@@ -138,7 +138,7 @@ impl Shard {
         held
     }
 
-    fn check_index(&self, slot: Slot, hot: &HotNode) -> Result<(), String> {
+    pub(super) fn check_index(&self, slot: Slot, hot: &HotNode) -> Result<(), String> {
         let available = self.nodes.available(slot);
         let expected = (self.nodes.state(slot) == NodeState::Ready)
             .then(|| self.index.geometry().coordinate(&available));

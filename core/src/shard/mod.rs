@@ -15,11 +15,13 @@ pub use command::{
     ShardStatus, WaitToken,
 };
 mod custom;
+pub(crate) use custom::CustomBook;
 mod explain;
 mod fragmented;
 mod granularity;
 pub use granularity::GranularityState;
 mod health;
+pub(crate) use health::UnhealthyBook;
 mod hybrid;
 mod hybrid_order;
 pub use hybrid::{HybridSettings, WHOLE as HYBRID_WHOLE};
@@ -32,7 +34,10 @@ mod ranked;
 mod rankings;
 mod refusal;
 pub use refusal::{Check, Refusal, Shortage};
+mod replica;
+pub use replica::Planned;
 mod reservations;
+pub(crate) use reservations::Reservation;
 pub use reservations::{ReservationView, Reserve};
 mod reserved_search;
 mod selectors;
@@ -42,6 +47,7 @@ mod shapes;
 mod state;
 mod sums;
 mod table;
+mod views;
 mod waiting;
 pub use waiting::WaitingShape;
 
@@ -60,11 +66,13 @@ use hybrid_order::HybridOrder;
 use ledger::{Allocation, Ledger};
 use ranked::Scope;
 use rankings::Rankings;
+use replica::Replica;
 use reservations::Reservations;
 use selectors::{CandidateSet, SelectorSets, SetId};
 use sequences::Sequences;
 use sums::Sums;
 use table::{NodeTable, Taken};
+use views::Views;
 use waiting::Waiting;
 
 /// What a shard is made with.
@@ -123,6 +131,10 @@ pub struct Shard {
     visits: Visits,
     fragmentation: Fragmentation,
     granularity: Option<Box<Granularity>>,
+    /// Where views are made.
+    views: Option<Box<Views>>,
+    /// Where this is no shard but the replica of one.
+    replica: Option<Box<Replica>>,
 }
 
 impl Shard {
@@ -152,6 +164,8 @@ impl Shard {
             growth: 0,
             visits: Visits::default(),
             fragmentation: Fragmentation::default(),
+            views: None,
+            replica: None,
         }
     }
 
@@ -160,6 +174,7 @@ impl Shard {
     /// # Panics
     /// When an invariant of the shard is broken, or `now` goes back.
     pub fn step(&mut self, batch: impl IntoIterator<Item = Command>, now: Time, outcomes: &mut Vec<Outcome>) {
+        assert!(self.replica.is_none(), "a replica carries out no commands");
         assert!(now >= self.now, "the clock went back from {:?} to {now:?}", self.now);
         self.now = now;
         if self.reservations.next_deadline() <= now {

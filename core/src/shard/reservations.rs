@@ -58,11 +58,11 @@ pub struct ReservationView {
 }
 
 /// The reservation of one node.
-#[derive(Clone, Debug)]
-pub(super) struct Reservation {
-    pub(super) owner: OwnerId,
-    pub(super) left: ReservedAmounts,
-    pub(super) until: Option<Time>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reservation {
+    pub(crate) owner: OwnerId,
+    pub(crate) left: ReservedAmounts,
+    pub(crate) until: Option<Time>,
     pub(super) aside: SetAside,
 }
 
@@ -291,6 +291,20 @@ impl Shard {
         self.reservations.enter(slot, node, Reservation { owner, left, until, aside });
     }
 
+    /// A replica's node is reserved so: its books are what is left beside it already.
+    pub(super) fn enter_reservation_image(&mut self, slot: Slot, reservation: Reservation) {
+        self.reservations.enter(slot, self.nodes.hot(slot).id, reservation);
+        let available = self.reservations.available_to_owner(&self.nodes, slot);
+        self.reserved_tree.insert(slot, self.nodes.ordinal(slot), &available, Marks::NONE);
+    }
+
+    /// A replica's node is about to get other books.
+    pub(super) fn forget_reservation_image(&mut self, slot: Slot) {
+        if self.reservations.leave(slot, self.nodes.hot(slot).id).is_some() {
+            self.reserved_tree.remove(slot);
+        }
+    }
+
     /// Takes a reservation out, and what it set aside back; whether there was one.
     fn forget_reservation(&mut self, slot: Slot) -> bool {
         let Some(reservation) = self.reservations.leave(slot, self.nodes.hot(slot).id) else { return false };
@@ -358,7 +372,7 @@ impl Shard {
 
     /// Takes what a request of the owner asks from a node that is reserved for it, and so much from
     /// what is reserved.
-    fn take_reserved(
+    pub(super) fn take_reserved(
         &mut self,
         slot: Slot,
         request: &PlacementRequest,

@@ -118,6 +118,11 @@ impl Sums {
         self.capacity(&nodes.cold(slot).registration.spec, -1);
     }
 
+    /// A replica's node has its capacity in (`sign` 1) or out (-1).
+    pub(super) fn replica_capacity(&mut self, spec: &NodeSpec, sign: i128) {
+        self.capacity(spec, sign);
+    }
+
     /// Puts a node's new capacity and shortfall in.
     pub(super) fn node_returns(&mut self, nodes: &NodeTable, slot: Slot) {
         self.capacity(&nodes.cold(slot).registration.spec, 1);

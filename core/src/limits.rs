@@ -114,6 +114,9 @@ pub const SHORT_LIST_NODES: usize = 64;
 pub const MEASURES_KEPT: usize = 1 << 15;
 /// Distinct GPU states of nodes that a shard numbers, at the least; twice the nodes if that is more.
 pub const GPU_STATES_KEPT: usize = 1 << 12;
+/// How long a shard keeps what it did of a statement that it had asked to abort, in ns: its
+/// coordinator may ask for it still.
+pub const RESULT_KEPT_NS: u64 = 60_000_000_000;
 /// Nodes of one page of a node list, and of one registration batch.
 pub const NODES_PER_MESSAGE_MAX: usize = 1024;
 /// Requests of one batched placement or release.

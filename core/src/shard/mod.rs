@@ -20,6 +20,7 @@ mod fragmented;
 mod granularity;
 pub use granularity::GranularityState;
 mod health;
+mod holds;
 mod hybrid;
 mod hybrid_order;
 pub use hybrid::{HybridSettings, WHOLE as HYBRID_WHOLE};
@@ -31,6 +32,7 @@ mod order;
 mod ranked;
 mod rankings;
 mod refusal;
+mod releasing;
 pub use refusal::{Check, Refusal, Shortage};
 mod reservations;
 pub use reservations::{ReservationView, Reserve};
@@ -40,6 +42,7 @@ mod sequences;
 mod set_aside;
 mod shapes;
 mod state;
+mod statements;
 mod sums;
 mod table;
 mod waiting;
@@ -63,6 +66,7 @@ use rankings::Rankings;
 use reservations::Reservations;
 use selectors::{CandidateSet, SelectorSets, SetId};
 use sequences::Sequences;
+use statements::Statements;
 use sums::Sums;
 use table::{NodeTable, Taken};
 use waiting::Waiting;
@@ -117,6 +121,7 @@ pub struct Shard {
     sums: Sums,
     waiting: Waiting,
     reservations: Reservations,
+    statements: Statements,
     /// Reserved nodes as their owners see them.
     reserved_tree: DistBuckets,
     growth: u64,
@@ -139,6 +144,7 @@ impl Shard {
             capacities: DistBuckets::new(config.geometry.clone()),
             reserved_tree: DistBuckets::new(config.geometry),
             reservations: Reservations::default(),
+            statements: Statements::default(),
             ledger: Ledger::default(),
             adopted: ExternalIds::default(),
             selectors: SelectorSets::default(),
@@ -165,6 +171,9 @@ impl Shard {
         if self.reservations.next_deadline() <= now {
             self.expire_reservations();
         }
+        if self.statements.next_deadline() <= now {
+            self.expire_statements();
+        }
         for command in batch {
             outcomes.push(self.handle_command(command));
         }
@@ -190,6 +199,9 @@ impl Shard {
             Command::Unpark(token) => self.handle_unpark(token),
             Command::Reserve(reserve) => self.handle_reserve(&reserve),
             Command::EndReservation(node, owner) => self.handle_end_reservation(node, owner),
+            Command::Prepare(prepare) => return self.handle_prepare(*prepare),
+            Command::Finish { statement, decision } => self.handle_finish(statement, decision),
+            Command::Apply(part) => return self.handle_apply(&part),
             Command::Export => return Outcome::Exported(Box::new(self.export())),
         };
         done.unwrap_or_else(Outcome::Rejected)
@@ -242,10 +254,8 @@ impl Shard {
         alternative: u8,
     ) -> Outcome {
         self.fragmentation.touch(slot);
-        let hot = self.nodes.hot(slot);
-        let (node, partition) = (hot.id, hot.partition);
-        let sequence = self.sequences.next(partition);
-        let id = AllocationId { incarnation: self.incarnation, partition, sequence };
+        let id = self.next_id(slot);
+        let node = self.nodes.hot(slot).id;
         self.index.update(slot, &self.nodes.available(slot));
         self.follow_hybrid(slot);
         self.sums.allocate(&request.demand);
@@ -254,6 +264,14 @@ impl Shard {
         let allocation = Allocation { id, demand, gpus, units: units_too, node: slot };
         self.ledger.insert(allocation, &mut self.nodes);
         Outcome::Placed(Placement { node, allocation: id, gpus, alternative, units })
+    }
+
+    /// The id of one more allocation on a node.
+    #[inline]
+    fn next_id(&mut self, slot: Slot) -> AllocationId {
+        let partition = self.nodes.hot(slot).partition;
+        let sequence = self.sequences.next(partition);
+        AllocationId { incarnation: self.incarnation, partition, sequence }
     }
 
     /// The candidate set of `selector`. A set that is marked from now on is made known to the
@@ -320,16 +338,27 @@ impl Shard {
     }
 
     fn handle_release(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
+        self.end_allocation(id)?;
+        Ok(Outcome::Released(id))
+    }
+
+    /// Ends an allocation, whether somebody evicts it or not.
+    #[inline]
+    fn end_allocation(&mut self, id: AllocationId) -> Result<(), Rejection> {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
         self.adopted.forget(id);
-        self.sums.release(&allocation.demand);
+        if self.statements.is_quiet() {
+            self.sums.release(&allocation.demand);
+        } else {
+            self.forget_use(&allocation);
+        }
         self.change_books(allocation.node, |nodes| {
             nodes.give(allocation.node, &allocation.demand, allocation.gpus, allocation.units.as_ref());
         });
         self.sums.exceptions_changed(&self.nodes, allocation.node);
         self.sums.released += 1;
         self.available_grew(allocation.node);
-        Ok(Outcome::Released(id))
+        Ok(())
     }
 
     /// A node has more available than before: the index follows, and refusals may be stale.
@@ -414,6 +443,7 @@ impl Shard {
         if allocations > 0 && !force {
             return Err(Rejection::NodeInUse { node, allocations });
         }
+        self.check_not_held(slot, node)?;
         self.end_reservation(slot);
         let ended: Vec<AllocationId> = self.ledger.of_node(slot, &self.nodes).map(|a| a.id).collect();
         assert!(

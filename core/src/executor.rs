@@ -1,9 +1,11 @@
 //! Shards on threads: a thin loop around [`Shard::step`].
 //!
 //! The loop drains the shard's rings into a batch, fairly (a quantum per ring and round) and in
-//! an order that it records; steps; publishes the summary; hands out the outcomes; rings the
-//! bells of the ports. With nothing to do it looks a few times more, then sleeps until its bell
-//! is rung, or the next reservation of the shard reaches its deadline: an idle shard costs no cpu.
+//! an order that it records; steps; publishes the summary, and a view where views are made; hands
+//! out the outcomes; rings the bells of the ports. Statements whose hold is past its deadline it
+//! asks to abort, and what is decided of them it feeds back in its next batch. With nothing to do
+//! it looks a few times more, then sleeps until its bell is rung, or something in the shard reaches
+//! its deadline: an idle shard costs no cpu.
 //!
 //! Clock, thread start and observation are the caller's ([`Clock`], [`Observer`]); this module
 //! starts no thread of its own.
@@ -14,14 +16,19 @@ use std::time::Duration;
 
 use crate::ids::ShardId;
 use crate::limits::{BATCH_MAX, RING_QUANTUM};
+use crate::planner::PlannerBell;
 use crate::ring::{Consumer, Doorbell, Producer};
 use crate::router::ShardSummary;
 use crate::shard::{Command, Outcome, Shard};
+use crate::statement::Decision;
 use crate::sync::{AtomicBool, Ordering};
 use crate::time::Time;
 
 use crate::router::WokenBox;
 use crate::router::port::{Answer, Submission};
+
+/// The port that a batch names for what its runner feeds back: what is decided of statements.
+pub const OWN_PORT: u16 = u16::MAX;
 
 /// Where `now` comes from. Never goes back.
 pub trait Clock: Send {
@@ -36,7 +43,7 @@ pub struct BatchRecord<'a> {
     pub shard: ShardId,
     /// The batch's `now`.
     pub now: Time,
-    /// Which port gave how many of the commands, in order.
+    /// Which port gave how many of the commands, in order; [`OWN_PORT`]: the runner itself.
     pub order: &'a [(u16, u16)],
     /// The commands.
     pub commands: &'a [Command],
@@ -110,7 +117,7 @@ impl Default for AtomicBoolOff {
 }
 
 impl StopSignal {
-    fn watch(&self, bell: &Arc<Doorbell>) {
+    pub(crate) fn watch(&self, bell: &Arc<Doorbell>) {
         self.bells.lock().expect("no holder of the bells panics").push(Arc::clone(bell));
     }
 
@@ -124,7 +131,7 @@ impl StopSignal {
         }
     }
 
-    fn is_stopped(&self) -> bool {
+    pub(crate) fn is_stopped(&self) -> bool {
         // Acquire pairs with the Release in `stop`.
         self.stopped.0.load(Ordering::Acquire)
     }
@@ -147,8 +154,13 @@ pub struct ShardRunner {
     order: Vec<(u16, u16)>,
     outcomes: Vec<Outcome>,
     spin: u32,
+    /// What is fed back in the next batch.
+    own: Vec<Command>,
     /// Of the owners of reservations that were published last.
     owners_version: u64,
+    planners: Vec<Arc<PlannerBell>>,
+    /// Growth and losses when planners were told last.
+    told: (u64, u64),
 }
 
 impl ShardRunner {
@@ -167,6 +179,8 @@ impl ShardRunner {
         let owners_version = shard.reservation_owners_version();
         Self {
             owners_version,
+            planners: Vec::new(),
+            told: (0, 0),
             shard,
             id,
             links,
@@ -180,6 +194,7 @@ impl ShardRunner {
             enqueued: Vec::with_capacity(BATCH_MAX),
             order: Vec::new(),
             outcomes: Vec::with_capacity(BATCH_MAX),
+            own: Vec::new(),
             spin: 200,
         }
     }
@@ -217,7 +232,9 @@ impl ShardRunner {
             if self.run_batch(clock, observer) > 0 {
                 idle_looks = 0;
             } else if stopping {
-                return self.shard;
+                if !self.settle() {
+                    return self.shard;
+                }
             } else if idle_looks < self.spin {
                 idle_looks += 1;
                 std::hint::spin_loop();
@@ -231,6 +248,9 @@ impl ShardRunner {
     /// Until the bell rings, or the next deadline in the shard.
     fn sleep(&mut self, clock: &impl Clock, observer: &mut impl Observer) {
         let due = self.shard.next_deadline();
+        if !self.own.is_empty() {
+            return;
+        }
         let (links, stop) = (&mut self.links, &self.stop);
         if self
             .bell
@@ -249,7 +269,7 @@ impl ShardRunner {
     /// One batch, if anything is there or a deadline in the shard has come; how many commands it
     /// had.
     pub fn run_batch(&mut self, clock: &impl Clock, observer: &mut impl Observer) -> usize {
-        self.drain();
+        self.drain(clock);
         let count = self.batch.len();
         if count == 0 && self.shard.next_deadline().is_none_or(|due| due > clock.now()) {
             return 0;
@@ -270,7 +290,38 @@ impl ShardRunner {
             observer.handle_stepped(&self.outcomes, clock.now());
         }
         self.hand_out();
+        self.ask_to_abort();
         count
+    }
+
+    /// Whose bells are rung beside those of ports.
+    pub(crate) fn set_planners(&mut self, planners: Vec<Arc<PlannerBell>>) {
+        self.planners = planners;
+    }
+
+    /// Tells planners of what may concern them, after it was published.
+    fn tell_planners(&mut self, growth: u64) {
+        let now = (growth, self.shard.losses());
+        let before = std::mem::replace(&mut self.told, now);
+        for planner in &self.planners {
+            planner.tell(now.0 != before.0, now.1 != before.1);
+        }
+    }
+
+    /// Asks to abort what is past its deadline; the next batch does what is decided.
+    fn ask_to_abort(&mut self) {
+        for (statement, cell) in self.shard.drain_due() {
+            self.own.push(Command::Finish { statement, decision: cell.decide(Decision::Aborted) });
+        }
+    }
+
+    /// Asks to abort all that is held, so that a shard that is put away has nothing undecided;
+    /// whether there was anything.
+    fn settle(&mut self) -> bool {
+        for (statement, cell) in self.shard.undecided() {
+            self.own.push(Command::Finish { statement, decision: cell.decide(Decision::Aborted) });
+        }
+        !self.own.is_empty()
     }
 
     fn publish(&mut self) {
@@ -279,16 +330,22 @@ impl ShardRunner {
             self.owners_version = version;
             self.summary.publish_owners(self.shard.reservation_owners());
         }
-        self.summary.publish(&self.shard.facts());
+        let facts = self.shard.facts();
+        self.summary.publish(&facts);
+        self.shard.publish_view();
+        if !self.planners.is_empty() {
+            self.tell_planners(facts.growth);
+        }
     }
 
     /// Takes from the rings in turn, at most a quantum from each per round. A batch that is full
     /// before every ring had its turn goes on with the next ring: with many ports, the last
     /// would otherwise wait for as many batches as there are ports before it.
-    fn drain(&mut self) {
+    fn drain(&mut self, clock: &impl Clock) {
         self.order.clear();
         self.tokens.clear();
         self.enqueued.clear();
+        self.drain_own(clock);
         let ports = self.links.len();
         let mut next = (self.first + 1) % ports;
         let mut took = true;
@@ -318,6 +375,18 @@ impl ShardRunner {
         self.first = next;
     }
 
+    /// What is fed back comes before what the rings hold.
+    fn drain_own(&mut self, clock: &impl Clock) {
+        if self.own.is_empty() {
+            return;
+        }
+        let count = self.own.len().min(BATCH_MAX);
+        self.batch.extend(self.own.drain(..count));
+        self.tokens.resize(count, 0);
+        self.enqueued.resize(count, clock.now());
+        self.order.push((OWN_PORT, count as u16));
+    }
+
     fn hand_out(&mut self) {
         let mut outcomes = self.outcomes.drain(..);
         let mut tokens = self.tokens.iter();
@@ -327,6 +396,11 @@ impl ShardRunner {
             rung |= 1 << token.port;
         }
         for &(port, count) in &self.order {
+            if port == OWN_PORT {
+                // Nobody waits for these answers.
+                outcomes.by_ref().zip(tokens.by_ref()).take(usize::from(count)).for_each(drop);
+                continue;
+            }
             let link = &mut self.links[usize::from(port)];
             for (outcome, &token) in outcomes.by_ref().zip(tokens.by_ref()).take(usize::from(count)) {
                 let pushed = link.answers.push(Answer { token, outcome });
@@ -343,3 +417,154 @@ impl ShardRunner {
 }
 
 const _: () = assert!(crate::limits::PORTS_MAX <= 64, "ports fit one word of bits");
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, StatementId};
+    use crate::index::Geometry;
+    use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
+    use crate::resource::{Amount, Demand};
+    use crate::ring::channel;
+    use crate::shard::{HybridSettings, ShardConfig};
+    use crate::statement::{
+        Allocate, CommitMode, DecisionCell, Granted, Granularity, Operation, Part, Prepare,
+    };
+
+    struct Still(u64);
+
+    impl Clock for Still {
+        fn now(&self) -> Time {
+            Time(self.0)
+        }
+    }
+
+    /// Keeps who gave what.
+    #[derive(Default)]
+    struct Orders(Vec<(u16, u16)>);
+
+    impl Observer for Orders {
+        fn handle_batch(&mut self, batch: &BatchRecord<'_>) {
+            assert_eq!(batch.enqueued.len(), batch.commands.len());
+            self.0.extend_from_slice(batch.order);
+        }
+    }
+
+    struct Bed {
+        runner: ShardRunner,
+        submissions: Producer<Submission>,
+        answers: Consumer<Answer>,
+        stop: StopSignal,
+        orders: Orders,
+    }
+
+    fn bed() -> Bed {
+        let config = ShardConfig {
+            shard: ShardId(0),
+            incarnation: Incarnation(1),
+            partitions: vec![PartitionId(0)],
+            geometry: Geometry::default(),
+            seed: 1,
+            hybrid: HybridSettings::default(),
+        };
+        let (submissions, from_port) = channel(16);
+        let (to_port, answers) = channel(16);
+        let bell = Arc::new(Doorbell::new(Waker::noop().clone()));
+        let link = ShardLink { submissions: from_port, answers: to_port, bell, woken: Arc::default() };
+        let (bell, waker) = ShardRunner::doorbell();
+        let table = crate::router::RoutingTable::even(1, 1);
+        let (summary, stop) = (Arc::clone(table.summary(ShardId(0))), StopSignal::default());
+        let runner =
+            ShardRunner::new(ShardId(0), Shard::new(config), vec![link], summary, bell, waker, stop.clone());
+        let mut bed = Bed { runner, submissions, answers, stop, orders: Orders::default() };
+        let spec = NodeSpec {
+            name: "n".into(),
+            identity: None,
+            cpu: Amount::whole(8),
+            memory: Amount::whole(8),
+            gpus: 0,
+            custom: None,
+            labels: Labels::default(),
+            taints: Taints::default(),
+        };
+        let (id, ordinal, partition) = (NodeId(1), Ordinal(1), PartitionId(0));
+        let node = NodeRegistration { id, ordinal, partition, spec, agent: None };
+        bed.ask(0, Command::AddNode(Box::new(node)));
+        bed
+    }
+
+    impl Bed {
+        fn batch(&mut self, now: u64) -> usize {
+            self.runner.run_batch(&Still(now), &mut self.orders)
+        }
+
+        fn ask(&mut self, now: u64, command: Command) -> Outcome {
+            let submission = Submission { token: 7, enqueued: Time(now), command };
+            assert!(self.submissions.push(submission).is_ok());
+            self.batch(now);
+            self.answers.pop().expect("an answer").outcome
+        }
+
+        fn prepare(&mut self, number: u64, deadline: u64) -> Arc<DecisionCell> {
+            let demand = Demand { cpu: Amount::whole(1), ..Demand::default() };
+            let node = NodeId(1);
+            let one = Allocate { node, expected: None, demand, gpus: None, owner: None, bundle: None };
+            let part = Part {
+                statement: statement(number),
+                operations: vec![(0, Operation::Allocate(one))],
+                granularity: Granularity::Fine,
+                mode: CommitMode::AllOrNothing,
+            };
+            let (deadline, cell) = (Time(deadline), Arc::new(DecisionCell::default()));
+            let prepare = Prepare { part, deadline, cell: Arc::clone(&cell) };
+            let outcome = self.ask(1, Command::Prepare(Box::new(prepare)));
+            assert!(matches!(outcome, Outcome::Prepared(prepared) if prepared.held == [0]));
+            cell
+        }
+
+        fn finish(&mut self, now: u64, number: u64, decision: Decision) -> Outcome {
+            self.ask(now, Command::Finish { statement: statement(number), decision })
+        }
+    }
+
+    fn statement(number: u64) -> StatementId {
+        StatementId { incarnation: Incarnation(1), planner: 0, number }
+    }
+
+    #[test]
+    fn a_hold_past_its_deadline_is_aborted_in_a_batch_of_the_runners_own() {
+        let mut bed = bed();
+        let cell = bed.prepare(1, 100);
+        bed.orders.0.clear();
+        assert_eq!((bed.batch(99), cell.decision()), (0, None));
+        assert_eq!((bed.batch(100), cell.decision()), (0, Some(Decision::Aborted)), "the deadline is a step");
+        assert_eq!(bed.batch(100), 1);
+        assert_eq!(bed.orders.0, [(OWN_PORT, 1)], "recorded as a port's would be");
+        assert!(bed.runner.shard().undecided().is_empty());
+        assert!(bed.answers.is_empty());
+        assert!(matches!(bed.finish(101, 1, Decision::Aborted), Outcome::Rejected(_)));
+    }
+
+    #[test]
+    fn what_was_committed_in_time_is_committed_whatever_the_clock_says() {
+        let mut bed = bed();
+        let cell = bed.prepare(1, 100);
+        assert_eq!(cell.decide(Decision::Committed), Decision::Committed);
+        bed.batch(100);
+        bed.batch(101);
+        let Outcome::Applied(applied) = bed.finish(102, 1, Decision::Committed) else { panic!("applied") };
+        assert!(matches!(applied.granted[..], [(0, Granted::Allocated(_))]));
+    }
+
+    #[test]
+    fn a_runner_that_stops_leaves_nothing_undecided() {
+        let mut bed = bed();
+        let (first, second) = (bed.prepare(1, 1_000), bed.prepare(2, 1_000));
+        first.decide(Decision::Committed);
+        bed.stop.stop();
+        let mut shard = bed.runner.run(&Still(5), &mut Unobserved);
+        assert_eq!(second.decision(), Some(Decision::Aborted));
+        assert!(shard.undecided().is_empty());
+        assert_eq!(shard.facts().load[0].1, i128::from(Amount::whole(1).units()));
+    }
+}

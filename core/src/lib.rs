@@ -13,6 +13,7 @@
 //! | [`fragmentation`] | FGD: which node and GPU leave the least that typical requests cannot use |
 //! | [`shard`] | the state machine `step(batch, now) -> outcomes` and its books |
 //! | [`statement`] | work over several shards, all or nothing |
+//! | [`view`] | immutable snapshots of a shard, and how readers get them |
 //! | [`registrar`] | global records: names, ids, ordinals, resource kinds |
 //! | [`ring`] | bounded lock-free rings between ports and shards |
 //! | [`router`] | which shard is asked, and what all shards together answer |
@@ -44,3 +45,4 @@ pub mod statement;
 pub mod store;
 mod sync;
 pub mod time;
+pub mod view;

@@ -114,10 +114,17 @@ pub const SHORT_LIST_NODES: usize = 64;
 pub const MEASURES_KEPT: usize = 1 << 15;
 /// Distinct GPU states of nodes that a shard numbers, at the least; twice the nodes if that is more.
 pub const GPU_STATES_KEPT: usize = 1 << 12;
+/// How long a shard keeps what it did of a statement that it had asked to abort, in ns: its
+/// coordinator may ask for it still.
+pub const RESULT_KEPT_NS: u64 = 60_000_000_000;
 /// Nodes of one page of a node list, and of one registration batch.
 pub const NODES_PER_MESSAGE_MAX: usize = 1024;
 /// Requests of one batched placement or release.
 pub const PLACEMENTS_PER_MESSAGE_MAX: usize = 1024;
+/// Publications after which a reader of a shard's views has to let go of the one it keeps.
+pub const VIEW_VERSIONS_MAX: u64 = 1 << 16;
+/// Bytes replaced since, after which it has to.
+pub const VIEW_BYTES_MAX: u64 = 256 << 20;
 
 /// Most bundles of one placement group.
 pub const GROUP_BUNDLES_MAX: usize = 1024;
@@ -129,6 +136,8 @@ pub const STATEMENT_OPERATIONS_MAX: usize = 4096;
 pub const PLANNERS_MAX: u16 = 32;
 /// Jobs that a planner has under way at once; more wait in its rings.
 pub const PLANNER_FLIGHTS_MAX: usize = 256;
+/// Jobs that one port may have at the planners at once: what bounds their rings.
+pub const PLANS_IN_FLIGHT_MAX: usize = RING_SLOTS - 1;
 /// Losses of a statement, after which it takes a ticket and reserves what it needs.
 pub const STATEMENT_LOSSES_MAX: u32 = 6;
 /// Nodes that are tried to hold several bundles together whose devices may not fit there after all.

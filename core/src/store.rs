@@ -16,9 +16,11 @@ use crate::hash::{StateHash, StateHasher};
 use crate::ids::{AllocationId, Incarnation, NodeId, OwnerId, PartitionId, ResourceId, ShardId};
 use crate::index::{Geometry, GeometryError, PolicyState};
 use crate::limits::{
-    PARTITIONS_DEFAULT, PARTITIONS_MAX, PORTS_MAX, RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
+    HOLD_NS_DEFAULT, PARTITIONS_DEFAULT, PARTITIONS_MAX, PLANNERS_MAX, PORTS_MAX,
+    RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
 };
 use crate::node::{NodeRegistration, NodeState, Unhealthy};
+use crate::planner::{Planner, PlannerBell, PlannerConfig, PlannerRunner};
 use crate::registrar::{Catalog, Registrar, RegistrarState, TOPOLOGY_LABEL_DEFAULT};
 use crate::resource::{Demand, GpuAssignment, NatureFixed, RegistryFull, ReservedAmounts, UnitAssignments};
 use crate::ring::{Doorbell, channel};
@@ -27,6 +29,7 @@ use crate::router::WokenBox;
 use crate::router::{Port, PortLink, RoutingTable};
 use crate::shard::{GranularityState, HybridSettings, Shard, ShardConfig};
 use crate::time::Time;
+use crate::view::ViewReader;
 
 /// A node in the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -231,6 +234,12 @@ pub struct EngineConfig {
     pub unit_instances: Vec<String>,
     /// Share of a shard's nodes that may be reserved at once, in percent, at least one; 0: none.
     pub reserved_nodes_percent: u8,
+    /// Planners of groups and statements; 0: none.
+    pub planners: u16,
+    /// How long a shard holds its part of a statement before it asks to abort, in ns.
+    pub hold_ns: u64,
+    /// Whether shards publish views for watchers; for planners they do anyway.
+    pub views: bool,
 }
 
 impl Default for EngineConfig {
@@ -245,6 +254,9 @@ impl Default for EngineConfig {
             hybrid: HybridSettings::default(),
             unit_instances: Vec::new(),
             reserved_nodes_percent: RESERVED_NODES_PERCENT_DEFAULT,
+            planners: 0,
+            hold_ns: HOLD_NS_DEFAULT,
+            views: false,
         }
     }
 }
@@ -263,6 +275,9 @@ pub enum EngineError {
     /// More ports than a shard can listen to, or none.
     #[error("{0} ports: give 1 to {PORTS_MAX}")]
     Ports(usize),
+    /// More planners than there may be.
+    #[error("{0} planners: give 0 to {PLANNERS_MAX}")]
+    Planners(u16),
     /// A resource kind would change its nature while nodes have it.
     #[error(transparent)]
     Nature(#[from] NatureFixed),
@@ -285,6 +300,10 @@ pub struct Engine {
     pub runners: Vec<ShardRunner>,
     /// One per waker given.
     pub ports: Vec<Port>,
+    /// As many as configured. They are stopped first: they need the shards until then.
+    pub planners: Vec<PlannerRunner>,
+    /// Stops the planners.
+    pub planner_stop: StopSignal,
     /// The owner of the global records.
     pub registrar: Registrar,
     /// The published catalog.
@@ -293,6 +312,8 @@ pub struct Engine {
     pub table: Arc<ArcSwap<RoutingTable>>,
     /// Stops the runners.
     pub stop: StopSignal,
+    /// The views of each shard, in order; empty unless they are asked for.
+    pub views: Vec<ViewReader>,
 }
 
 impl Engine {
@@ -305,8 +326,11 @@ impl Engine {
         if config.shards == 0 || config.shards > partitions.min(SHARDS_MAX) {
             return Err(EngineError::Shards { shards: config.shards, partitions });
         }
-        if owners.is_empty() || owners.len() > PORTS_MAX {
+        if owners.is_empty() || owners.len() + usize::from(config.planners) > PORTS_MAX {
             return Err(EngineError::Ports(owners.len()));
+        }
+        if config.planners > PLANNERS_MAX {
+            return Err(EngineError::Planners(config.planners));
         }
         let incarnation = Incarnation(state.incarnation.0 + 1);
         let mut registrar = Registrar::restore(
@@ -332,10 +356,22 @@ impl Engine {
         let resumed = (&state.policies[..], &state.granularities[..]);
         let shards =
             open_shards(state.partitions, resumed, &table, (config, &geometry), incarnation, &mut seeds);
-        let bells: Vec<_> = owners.into_iter().map(|waker| Arc::new(Doorbell::new(waker))).collect();
+        let (ports, planners) = (owners.len(), usize::from(config.planners));
+        let (mut planner_bells, mut planner_wakers) = (Vec::new(), Vec::new());
+        for _ in 0..planners {
+            let (bell, waker) = ShardRunner::doorbell();
+            planner_bells.push(bell);
+            planner_wakers.push(waker);
+        }
+        // Planners talk to shards through ports of their own, behind those of the callers.
+        let bells = owners.into_iter().map(|waker| Arc::new(Doorbell::new(waker)));
+        let bells: Vec<_> = bells.chain(planner_bells.iter().map(Arc::clone)).collect();
         let mut port_links: Vec<Vec<PortLink>> = bells.iter().map(|_| Vec::new()).collect();
-        let mut runners = Vec::new();
-        for (id, shard) in (0..).map(ShardId).zip(shards) {
+        let interests: Vec<_> =
+            planner_bells.into_iter().map(|bell| Arc::new(PlannerBell::new(bell))).collect();
+        let (mut runners, mut views) = (Vec::new(), Vec::new());
+        for (id, mut shard) in (0..).map(ShardId).zip(shards) {
+            views.extend((config.views || planners > 0).then(|| shard.enable_views()));
             let (shard_bell, waker) = ShardRunner::doorbell();
             let mut links = Vec::new();
             for (port, bell) in bells.iter().enumerate() {
@@ -347,18 +383,48 @@ impl Engine {
                 port_links[port].push(PortLink { submissions, answers, bell: shard_bell, woken: for_port });
             }
             let summary = Arc::clone(table.summary(id));
-            runners.push(ShardRunner::new(id, shard, links, summary, shard_bell, waker, stop.clone()));
+            let mut runner = ShardRunner::new(id, shard, links, summary, shard_bell, waker, stop.clone());
+            runner.set_planners(interests.clone());
+            runners.push(runner);
         }
-        let table = Arc::new(ArcSwap::from_pointee(table));
-        let ports = bells
-            .into_iter()
+        let shared = Arc::new(ArcSwap::from_pointee(table));
+        let mut all_ports: Vec<Port> = bells
+            .iter()
             .zip(port_links)
             .zip(0..)
             .map(|((bell, links), number)| {
-                Port::new(links, &table, &catalog, geometry.clone(), seeds.next_u64(), bell, number)
+                let (bell, seed) = (Arc::clone(bell), seeds.next_u64());
+                Port::new(links, &shared, &catalog, geometry.clone(), seed, bell, number)
             })
             .collect();
-        Ok(Self { incarnation, now: state.now, runners, ports, registrar, catalog, table, stop })
+        let planner_stop = StopSignal::default();
+        let of_planners = all_ports.split_off(ports);
+        let planners = (0..config.planners).zip(of_planners).zip(interests.into_iter().zip(planner_wakers));
+        let planners: Vec<_> = planners
+            .map(|((number, port), (interest, waker))| {
+                let copies = replicas(&shared.load(), (config, &geometry), incarnation, &mut seeds);
+                let seed = seeds.next_u64();
+                let (planners, hold_ns) = (config.planners, config.hold_ns);
+                let config = PlannerConfig { number, planners, incarnation, seed, hold_ns };
+                let planner = Planner::new(config, port, copies.into_iter().zip(views.clone()).collect());
+                PlannerRunner::new(planner, &mut all_ports, interest, waker, planner_stop.clone())
+            })
+            .collect();
+        let (table, ports) = (shared, all_ports);
+        let now = state.now;
+        Ok(Self {
+            incarnation,
+            now,
+            runners,
+            ports,
+            planners,
+            planner_stop,
+            registrar,
+            catalog,
+            table,
+            stop,
+            views,
+        })
     }
 }
 
@@ -387,14 +453,7 @@ fn open_shards(
     let resumed = policies.len() == owned.len();
     let mut shards = Vec::new();
     for (id, owned) in (0..).map(ShardId).zip(owned) {
-        let mut shard = Shard::new(ShardConfig {
-            shard: id,
-            incarnation,
-            partitions: table.partitions_of(id).collect(),
-            geometry: geometry.clone(),
-            seed: seeds.next_u64(),
-            hybrid: config.hybrid,
-        });
+        let mut shard = Shard::new(shard_config(id, table, (config, geometry), incarnation, seeds));
         if let Some(typical) = &config.typical_shapes {
             shard.set_typical_shapes(Arc::clone(typical));
         }
@@ -409,4 +468,32 @@ fn open_shards(
         shards.push(shard);
     }
     shards
+}
+
+fn shard_config(
+    shard: ShardId,
+    table: &RoutingTable,
+    (config, geometry): (&EngineConfig, &Geometry),
+    incarnation: Incarnation,
+    seeds: &mut Rng,
+) -> ShardConfig {
+    let (partitions, geometry) = (table.partitions_of(shard).collect(), geometry.clone());
+    ShardConfig { shard, incarnation, partitions, geometry, seed: seeds.next_u64(), hybrid: config.hybrid }
+}
+
+/// Empty copies of all shards, for a planner.
+fn replicas(
+    table: &RoutingTable,
+    config: (&EngineConfig, &Geometry),
+    incarnation: Incarnation,
+    seeds: &mut Rng,
+) -> Vec<Shard> {
+    let replica = |id| {
+        let mut replica = Shard::replica(shard_config(id, table, config, incarnation, seeds));
+        if let Some(typical) = &config.0.typical_shapes {
+            replica.set_typical_shapes(Arc::clone(typical));
+        }
+        replica
+    };
+    (0..table.shard_count()).map(ShardId).map(replica).collect()
 }

@@ -12,7 +12,7 @@ mod index_ops;
 pub use index_ops::run_index_ops;
 pub mod oracle;
 mod shard_ops;
-pub use shard_ops::{ReservationCounts, run_reservation_ops, run_shard_ops};
+pub use shard_ops::{ReservationCounts, ViewCounts, run_reservation_ops, run_shard_ops, run_view_ops};
 
 use wharf_core::rng::Rng;
 

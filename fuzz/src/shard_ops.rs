@@ -4,6 +4,8 @@ mod layout;
 mod reservations;
 use layout::Layout;
 pub use reservations::{ReservationCounts, run_reservation_ops};
+mod views;
+pub use views::{ViewCounts, run_view_ops};
 
 use std::collections::VecDeque;
 use std::sync::Arc;

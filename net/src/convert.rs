@@ -462,6 +462,8 @@ pub fn rejection_fault(rejection: &Rejection) -> Fault {
         Rejection::NothingReserved(_) => (Reason::InvalidField, "cpu"),
         Rejection::DeadlinePassed(_) => (Reason::InvalidField, "lasts"),
         Rejection::TooManyReserved { .. } => (Reason::LimitExceeded, "node"),
+        Rejection::UnknownStatement(_) => (Reason::InvalidField, "statement"),
+        Rejection::NodeHeld { .. } => (Reason::NodeInUse, "name"),
     };
     Fault::of_field(reason, field, rejection.to_string())
 }

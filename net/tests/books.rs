@@ -29,7 +29,7 @@ async fn books(client: &Client, name: &str) -> NodeBooksReply {
 #[track_caller]
 fn book<'a>(books: &'a NodeBooksReply, name: &str) -> &'a BookBody {
     let book = books.resources.iter().find(|book| book.name == name).expect("the resource is listed");
-    let used = book.available + book.allocated + book.held + book.reserved + book.unhealthy;
+    let used = book.available + book.allocated + book.held + book.releasing + book.reserved + book.unhealthy;
     assert_eq!(used, book.total + book.shortfall, "{book:?}");
     book
 }

@@ -1,17 +1,278 @@
-//! Planners: what is asked of them, and what they answer.
+//! Planners: they plan groups on copies of the shards and commit them as statements, any number of
+//! them at the same time as the direct path serves single placements (Omega's several schedulers
+//! over shared state; Schwarzkopf et al., EuroSys 2013).
+//!
+//! A [`Planner`] is a state machine, as a shard is: jobs and shards' answers go in, commands and
+//! replies come out; [`PlannerRunner`] is the loop around it on a thread. It keeps the groups whose
+//! number is its own modulo the number of planners ([`keeper_of`]).
 
+mod commit;
+mod draft;
+mod flight;
+mod group;
+mod groups;
 mod job;
 pub use job::{
     BundleView, GroupRefusal, GroupRefusalReason, GroupState, GroupView, PlanJob, PlanRejection, PlanReply,
     StatementReport, Submit,
 };
+mod metrics;
+pub use metrics::PlannerMetrics;
+mod replica;
+mod runner;
+pub use runner::PlannerRunner;
+pub(crate) use runner::{PlanAnswer, PlanSubmission, PlannerBell};
 mod spec;
 pub use spec::{GroupSpec, GroupSpecError, Spreading, Strategy, TopologyRule};
+mod strategy;
+mod submit;
+mod together;
+mod verdict;
 
-use crate::ids::GroupId;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use slab::Slab;
+
+use crate::ids::{GroupId, Incarnation, NodeId, ShardId};
+use crate::limits::{HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX};
+use crate::map::FixedMap;
+use crate::router::{Port, PortReply};
+use crate::shard::{Command, Shard};
+use crate::time::Time;
+use crate::view::ViewReader;
+use draft::{Draft, Replicas};
+use flight::Flight;
+use group::Group;
+use replica::Replica;
+
+/// The caller's name for a job: comes back with the reply.
+pub type JobTag = u64;
 
 /// Which planner keeps a group.
 #[must_use]
 pub fn keeper_of(group: GroupId, planners: u16) -> u16 {
     u16::try_from(group.number % u64::from(planners.max(1))).expect("less than the number of planners")
+}
+
+/// What a planner is made with.
+#[derive(Clone, Debug)]
+pub struct PlannerConfig {
+    /// Which planner of the process.
+    pub number: u16,
+    /// How many there are.
+    pub planners: u16,
+    /// The start of the service: goes into ids.
+    pub incarnation: Incarnation,
+    /// Of all that is random.
+    pub seed: u64,
+    /// How long shards hold a part before they ask to abort, in ns.
+    pub hold_ns: u64,
+}
+
+impl PlannerConfig {
+    /// The only one.
+    #[must_use]
+    pub fn single(incarnation: Incarnation, seed: u64) -> Self {
+        Self { number: 0, planners: 1, incarnation, seed, hold_ns: HOLD_NS_DEFAULT }
+    }
+}
+
+/// What a statement is for.
+#[derive(Debug)]
+enum Purpose {
+    /// Places bundles of a group.
+    Place(Box<Placing>),
+    /// Ends bundles of a group that goes or shrinks.
+    End(GroupId, EndPurpose),
+    /// Somebody else's operations.
+    Submit(JobTag),
+}
+
+/// Bundles that are placed.
+#[derive(Debug)]
+struct Placing {
+    group: GroupId,
+    /// Operation `i` of the statement is what was taken `i`-th.
+    draft: Draft,
+    /// Bundles whose allocations on lost nodes end with it: the operations after those, in this order.
+    ended: Vec<u32>,
+}
+
+/// Why bundles end.
+#[derive(Clone, Debug)]
+enum EndPurpose {
+    /// The group goes: so many bundles end.
+    Removal(JobTag, u32),
+    /// These bundles go.
+    Shrink(JobTag, Vec<u32>),
+}
+
+/// A planner.
+pub struct Planner {
+    config: PlannerConfig,
+    port: Port,
+    replicas: Replicas,
+    flights: Slab<(Flight, Purpose)>,
+    /// Commands that the port had no room for.
+    outbox: VecDeque<(u64, ShardId, Command)>,
+    /// Jobs that wait for a flight to end.
+    backlog: VecDeque<(JobTag, PlanJob)>,
+    groups: BTreeMap<GroupId, Group>,
+    /// Bundles by the node they stand on.
+    by_node: FixedMap<NodeId, BTreeSet<(GroupId, u32)>>,
+    /// Groups with bundles that found no place: highest priority first, then those that wait longest.
+    incomplete: BTreeSet<(std::cmp::Reverse<i32>, GroupId)>,
+    /// The shards' growth when incomplete groups were last tried.
+    tried_at: Vec<u64>,
+    /// Bundles were lost since: they are tried again whatever grew.
+    retry_now: bool,
+    next_group: u64,
+    next_statement: u64,
+    replies: Vec<(JobTag, PlanReply)>,
+    metrics: PlannerMetrics,
+    answers: Vec<(u64, PortReply)>,
+}
+
+impl Planner {
+    /// A planner over `shards`: per shard an empty copy ([`Shard::replica`]) and the reader of its views.
+    #[must_use]
+    pub fn new(config: PlannerConfig, port: Port, shards: Vec<(Shard, ViewReader)>) -> Self {
+        let copies = shards.into_iter().map(|(shard, reader)| Replica::new(shard, reader)).collect();
+        let seed = config.seed;
+        Self {
+            config,
+            port,
+            replicas: Replicas::new(copies, seed),
+            flights: Slab::new(),
+            outbox: VecDeque::new(),
+            backlog: VecDeque::new(),
+            groups: BTreeMap::new(),
+            by_node: FixedMap::default(),
+            incomplete: BTreeSet::new(),
+            tried_at: Vec::new(),
+            retry_now: false,
+            next_group: 0,
+            next_statement: 0,
+            replies: Vec::new(),
+            metrics: PlannerMetrics::default(),
+            answers: Vec::new(),
+        }
+    }
+
+    /// Takes a job; it is answered in [`take_replies`](Self::take_replies).
+    pub fn submit(&mut self, tag: JobTag, job: PlanJob, now: Time) {
+        let plans = matches!(job, PlanJob::CreateGroup(_) | PlanJob::GrowGroup(..) | PlanJob::Submit(_));
+        if plans && (!self.backlog.is_empty() || self.flights.len() >= PLANNER_FLIGHTS_MAX) {
+            self.backlog.push_back((tag, job));
+            return;
+        }
+        self.begin(tag, job, now);
+    }
+
+    fn begin(&mut self, tag: JobTag, job: PlanJob, now: Time) {
+        match job {
+            PlanJob::CreateGroup(spec) => self.create_group(tag, spec, now),
+            PlanJob::GrowGroup(id, requests) => self.grow_group(tag, id, &requests, now),
+            PlanJob::ShrinkGroup(id, indexes) => self.shrink_group(tag, id, &indexes, now),
+            PlanJob::RemoveGroup(id) => self.remove_group(tag, id, now),
+            PlanJob::GroupStatus(id) => self.group_status(tag, id),
+            PlanJob::ListGroups(after, limit) => self.list_groups(tag, after, limit),
+            PlanJob::Submit(submit) => self.submit_operations(tag, *submit, now),
+        }
+    }
+
+    /// Takes what shards answered, follows their views, and tries again what waits; how many answers
+    /// there were. Call it when the bell was rung, and when
+    /// [`next_deadline`](Self::next_deadline) comes.
+    pub fn poll(&mut self, now: Time) -> usize {
+        self.sync();
+        let mut answers = std::mem::take(&mut self.answers);
+        self.port.poll(now, |tag, reply| answers.push((tag, reply)));
+        let count = answers.len();
+        for (tag, reply) in answers.drain(..) {
+            let PortReply::One(outcome) = reply else { panic!("a planner asks single shards: {reply:?}") };
+            self.handle_answer(tag, outcome, now);
+        }
+        self.answers = answers;
+        while self.flights.len() < PLANNER_FLIGHTS_MAX
+            && let Some((tag, job)) = self.backlog.pop_front()
+        {
+            self.begin(tag, job, now);
+        }
+        self.end_overdue(now);
+        self.retry_incomplete(now);
+        self.flush(now);
+        count
+    }
+
+    /// Whether some statement is under way, or a job waits for one to end.
+    #[must_use]
+    pub fn is_committing(&self) -> bool {
+        !self.flights.is_empty() || !self.backlog.is_empty()
+    }
+
+    /// Whether nothing came in that it has not looked at.
+    pub fn is_idle(&mut self) -> bool {
+        let grew = !self.incomplete.is_empty() && self.port.growth() != self.tried_at;
+        self.outbox.is_empty() && self.replies.is_empty() && !grew && !self.retry_now && self.port.is_idle()
+    }
+
+    /// Whether capacity that comes free matters: then shards should ring for it.
+    #[must_use]
+    pub fn wants_growth(&self) -> bool {
+        !self.incomplete.is_empty()
+    }
+
+    /// Whether nodes that are lost matter: then shards should ring for that.
+    #[must_use]
+    pub fn wants_losses(&self) -> bool {
+        !self.by_node.is_empty()
+    }
+
+    /// When the first waiting group is to be given up.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Time> {
+        let waiting = self.incomplete.iter().filter_map(|(_, id)| self.groups.get(id));
+        waiting.filter(|group| group.missing() > 0).filter_map(|group| group.until).min()
+    }
+
+    /// What was answered since the last call.
+    pub fn take_replies(&mut self) -> std::vec::Drain<'_, (JobTag, PlanReply)> {
+        self.replies.drain(..)
+    }
+
+    /// What it did so far.
+    #[must_use]
+    pub fn metrics(&self) -> &PlannerMetrics {
+        &self.metrics
+    }
+
+    /// How many groups it keeps.
+    #[must_use]
+    pub fn group_count(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// Brings every copy up to the newest view, and looks after bundles on nodes that were lost.
+    fn sync(&mut self) {
+        let mut stopped = Vec::new();
+        for copy in &mut self.replicas.copies {
+            copy.sync(&mut stopped);
+        }
+        for (node, state) in stopped {
+            self.node_stopped(node, state);
+        }
+    }
+
+    fn reply(&mut self, tag: JobTag, reply: PlanReply) {
+        self.replies.push((tag, reply));
+    }
+
+    /// A new group's id: its number is this planner's modulo the number of planners.
+    fn next_group_id(&mut self) -> GroupId {
+        let (planners, own) = (u64::from(self.config.planners), u64::from(self.config.number));
+        let number = self.next_group * planners + own;
+        self.next_group += 1;
+        GroupId { incarnation: self.config.incarnation, number }
+    }
 }

@@ -99,6 +99,12 @@ impl Amount {
         Self(self.0 - other.0)
     }
 
+    /// The sum, if it is in range.
+    #[must_use]
+    pub fn checked_plus(self, other: Self) -> Option<Self> {
+        self.0.checked_add(other.0).filter(|&sum| sum <= AMOUNT_MAX).map(Self)
+    }
+
     /// The difference, or nothing where `other` is larger.
     #[must_use]
     pub fn saturating_minus(self, other: Self) -> Self {

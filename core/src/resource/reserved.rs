@@ -48,6 +48,34 @@ impl ReservedAmounts {
         }
         self.custom.retain(|(_, amount)| !amount.is_zero());
     }
+
+    /// As much less as `other` is: no more than there is.
+    pub(crate) fn without(&self, other: &Self) -> Self {
+        let of_other = |id| other.custom.iter().find(|&&(kind, _)| kind == id);
+        let custom = self
+            .custom
+            .iter()
+            .map(|&(id, amount)| (id, amount.minus(of_other(id).map_or(Amount::ZERO, |&(_, other)| other))));
+        Self {
+            cpu: self.cpu.minus(other.cpu),
+            memory: self.memory.minus(other.memory),
+            gpu: self.gpu.minus(other.gpu),
+            custom: custom.filter(|(_, amount)| !amount.is_zero()).collect(),
+        }
+    }
+
+    /// As much more as `other` is.
+    pub(crate) fn add(&mut self, other: &Self) {
+        self.cpu = self.cpu.plus(other.cpu);
+        self.memory = self.memory.plus(other.memory);
+        self.gpu = self.gpu.plus(other.gpu);
+        for &(id, amount) in &other.custom {
+            match self.custom.binary_search_by_key(&id, |&(kind, _)| kind) {
+                Ok(at) => self.custom[at].1 = self.custom[at].1.plus(amount),
+                Err(at) => self.custom.insert(at, (id, amount)),
+            }
+        }
+    }
 }
 
 /// Per instance, how much of its free part `amount` sets aside: all of the whole instances' worth

@@ -2,6 +2,9 @@
 
 pub(crate) mod port;
 pub use port::{NoRoom, Port, PortLink, PortReply, PortRequest, Tag, Verdict};
+mod placing;
+pub(crate) mod plans;
+pub(crate) use plans::PlanLink;
 pub(crate) mod wait;
 pub use wait::{WaitEnd, WaitRequest};
 mod woken;

@@ -18,10 +18,13 @@ use slab::Slab;
 
 use super::RoutingTable;
 use super::WokenBox;
+use super::placing::{FallbackSweep, Placing};
+use super::plans::{PlanLink, Plans};
 use super::wait::{WaitEnd, WaitRequest, Waits};
 use crate::ids::{AllocationId, PartitionId, ShardId};
-use crate::index::{Coordinate, Geometry};
-use crate::limits::{PORT_IN_FLIGHT_MAX, REFUSAL_RETRIES_MAX, SHARDS_MAX};
+use crate::index::Geometry;
+use crate::limits::PORT_IN_FLIGHT_MAX;
+use crate::planner::{PlanJob, PlanReply};
 use crate::registrar::Catalog;
 use crate::request::PlacementRequest;
 use crate::resource::GpuRequest;
@@ -67,6 +70,10 @@ pub enum PortRequest {
     Partition(PartitionId, Command),
     /// A command for every shard.
     Every(Command),
+    /// A command for one shard.
+    Shard(ShardId, Command),
+    /// A job for the planner that keeps the group, or for any.
+    Plan(PlanJob),
 }
 
 /// What the shards together say to a placement that none of them could do.
@@ -91,82 +98,14 @@ pub enum PortReply {
     One(Outcome),
     /// The outcomes of every shard, in order of shard.
     Every(Vec<Outcome>),
+    /// The reply of a planner.
+    Plan(Box<PlanReply>),
 }
 
 /// The port has as many requests under way as it may: poll, then submit again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{PORT_IN_FLIGHT_MAX} requests are under way at this port: wait for replies")]
 pub struct NoRoom;
-
-/// A set of shards.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct ShardSet([u64; SHARDS_MAX as usize / 64]);
-
-impl ShardSet {
-    fn contains(&self, shard: ShardId) -> bool {
-        self.0[shard.index() / 64] >> (shard.index() % 64) & 1 == 1
-    }
-
-    pub(super) fn insert(&mut self, shard: ShardId) {
-        self.0[shard.index() / 64] |= 1 << (shard.index() % 64);
-    }
-
-    fn remove(&mut self, shard: ShardId) {
-        self.0[shard.index() / 64] &= !(1 << (shard.index() % 64));
-    }
-}
-
-pub(super) struct Placing {
-    pub(super) request: PlacementRequest,
-    lower: Coordinate,
-    pub(super) asked: ShardSet,
-    /// The refusals so far, the latest of each shard.
-    pub(super) refusals: Vec<(ShardId, Refusal)>,
-    /// Sweeps that may still be repeated because capacity came back.
-    retries: u8,
-    pub(super) at: ShardId,
-    sweep: Option<Box<FallbackSweep>>,
-}
-
-/// A request with fallback selectors at several shards: every shard is asked with one selector
-/// before any is asked with the next. The last sweep asks with all of them at once, so that a
-/// refusal was true of all at one instant.
-///
-/// A request that waits knows no sweeps: each shard is asked with all its selectors at once.
-struct FallbackSweep {
-    whole: PlacementRequest,
-    /// The selector of this sweep, by its number.
-    alternative: u8,
-}
-
-impl FallbackSweep {
-    fn is_last(&self) -> bool {
-        usize::from(self.alternative) == self.whole.fallbacks().len()
-    }
-
-    fn request(&self) -> PlacementRequest {
-        if self.is_last() { self.whole.clone() } else { self.whole.with_alternative(self.alternative) }
-    }
-}
-
-impl Placing {
-    pub(super) fn new(request: PlacementRequest, lower: Coordinate) -> Self {
-        let (asked, refusals) = (ShardSet::default(), Vec::new());
-        let (retries, at) = (REFUSAL_RETRIES_MAX, ShardId(0));
-        Self { request, lower, asked, refusals, retries, at, sweep: None }
-    }
-
-    /// Begins the sweep with the next fallback selector, if there is one.
-    fn next_sweep(&mut self) -> bool {
-        let Some(sweep) = self.sweep.as_mut().filter(|sweep| !sweep.is_last()) else { return false };
-        sweep.alternative += 1;
-        self.request = sweep.request();
-        self.asked = ShardSet::default();
-        self.refusals.clear();
-        self.retries = REFUSAL_RETRIES_MAX;
-        true
-    }
-}
 
 pub(super) enum Pending {
     /// Of the waiting request of this number.
@@ -198,6 +137,7 @@ pub struct Port {
     bell: Arc<Doorbell>,
     placings: Slab<Placing>,
     pub(super) waits: Waits,
+    plans: Plans,
     spilled: u64,
 }
 
@@ -227,6 +167,7 @@ impl Port {
             rng: Rng::new(seed),
             bell,
             placings: Slab::new(),
+            plans: Plans::default(),
             spilled: 0,
         }
     }
@@ -248,10 +189,32 @@ impl Port {
         self.links.len()
     }
 
+    /// The shard that serves a partition; none where there is no such partition.
+    pub fn shard_of(&mut self, partition: PartitionId) -> Option<ShardId> {
+        self.table.load().shard(partition)
+    }
+
+    /// The growth counters of all shards, in order of shard.
+    pub fn growth(&mut self) -> Vec<u64> {
+        let table = self.table.load();
+        (0..table.shard_count()).map(|shard| table.summary(ShardId(shard)).growth()).collect()
+    }
+
+    /// Puts one more planner behind the port.
+    pub(crate) fn add_planner(&mut self, link: PlanLink) {
+        self.plans.add(link);
+    }
+
+    /// How many planners there are behind the port.
+    #[must_use]
+    pub fn planner_count(&self) -> usize {
+        self.plans.count()
+    }
+
     /// How many requests are under way.
     #[must_use]
     pub fn pending(&self) -> usize {
-        self.pending.len()
+        self.pending.len() + self.plans.pending()
     }
 
     /// How often a request went on to another shard because one refused it.
@@ -284,6 +247,9 @@ impl Port {
         if matches!(request, PortRequest::Wait(_)) {
             return self.can_wait();
         }
+        if matches!(request, PortRequest::Plan(_)) {
+            return self.plans.has_room();
+        }
         let submissions = if matches!(request, PortRequest::Every(_)) { self.links.len() } else { 1 };
         self.in_flight + submissions <= PORT_IN_FLIGHT_MAX
     }
@@ -314,6 +280,8 @@ impl Port {
                 let shard = shard.unwrap_or_else(|| panic!("there is no partition {}", partition.0));
                 self.submit_one(tag, shard, command, now);
             }
+            PortRequest::Shard(shard, command) => self.submit_one(tag, shard, command, now),
+            PortRequest::Plan(job) => self.plans.submit(tag, job)?,
             PortRequest::Every(command) => {
                 let shards = self.links.len();
                 let left = u16::try_from(shards).expect("SHARDS_MAX fits u16");
@@ -430,6 +398,7 @@ impl Port {
                 link.bell.ring();
             }
         }
+        self.plans.flush();
     }
 
     /// Takes all answers that are there and hands out the replies that are complete; how many
@@ -449,12 +418,14 @@ impl Port {
             self.poll_woken(&mut reply);
         }
         self.send_queued(now);
-        taken
+        taken + self.plans.poll(reply)
     }
 
     /// Whether no answer is there now.
     pub fn is_idle(&mut self) -> bool {
-        self.links.iter_mut().all(|link| link.answers.is_empty()) && self.nothing_woken()
+        self.links.iter_mut().all(|link| link.answers.is_empty())
+            && self.nothing_woken()
+            && self.plans.is_idle()
     }
 
     fn handle_answer(&mut self, shard: usize, answer: Answer, now: Time) -> Option<(Tag, PortReply)> {

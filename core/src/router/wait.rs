@@ -10,7 +10,8 @@
 
 use std::collections::VecDeque;
 
-use super::port::{Pending, Placing, Port, PortReply, ShardSet, Tag, merged};
+use super::placing::{Placing, ShardSet};
+use super::port::{Pending, Port, PortReply, Tag, merged};
 use crate::ids::ShardId;
 use crate::limits::{PORT_WAITING_MAX, WAIT_IN_FLIGHT_MAX};
 use crate::map::FixedMap;

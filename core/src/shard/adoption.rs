@@ -109,9 +109,7 @@ impl Shard {
         }
         self.nodes.take_held(slot, &demand, gpus, units.as_ref());
         self.nodes.hot_mut(slot).version += 1;
-        let partition = self.nodes.hot(slot).partition;
-        let sequence = self.sequences.next(partition);
-        let id = AllocationId { incarnation: self.incarnation, partition, sequence };
+        let id = self.next_id(slot);
         self.fragmentation.touch(slot);
         if self.nodes.state(slot) == NodeState::Ready {
             self.index.update(slot, &self.nodes.available(slot));

@@ -4,9 +4,12 @@
 //! is derived from what it checks.
 
 use std::collections::BTreeMap;
+use std::fmt::Display;
+use std::sync::Arc;
 
 use super::command::{Audit, ResourceKind, ResourceSum};
 use super::custom::{CustomBook, units_of};
+use super::ledger::Allocation;
 use super::set_aside::SetAside;
 use super::sums::shortfall_of;
 use super::table::{ColdNode, HotNode, Room};
@@ -16,10 +19,19 @@ use crate::ids::ResourceId;
 use crate::index::Marks;
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::node::{AgentFacts, NodeState};
-use crate::resource::{Amount, GPU_UNIT, UnitBooks};
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, UnitAssignments, UnitBooks};
 use crate::store::PartitionState;
 
-/// What a node's allocations hold, summed anew.
+/// What of a node is in use, summed anew.
+pub(super) struct InUse {
+    pub(super) allocated: Held,
+    pub(super) releasing: Held,
+    pub(super) held: Held,
+    pub(super) all: Held,
+}
+
+/// A sum of what is held.
+#[derive(Default)]
 pub(super) struct Held {
     pub(super) cpu: Amount,
     pub(super) memory: Amount,
@@ -28,6 +40,44 @@ pub(super) struct Held {
     /// Per unit of a unit-instance kind.
     pub(super) units: BTreeMap<(ResourceId, u8), u32>,
     count: u32,
+}
+
+impl Held {
+    fn add(
+        &mut self,
+        demand: &Demand,
+        gpus: GpuAssignment,
+        units: Option<&Arc<UnitAssignments>>,
+        who: &dyn Display,
+    ) {
+        self.count += 1;
+        self.cpu = self.cpu.plus(demand.cpu);
+        self.memory = self.memory.plus(demand.memory);
+        for instance in gpus.instances() {
+            self.gpus[usize::from(instance)] += u32::from(gpus.part);
+        }
+        for &(id, amount) in demand.custom() {
+            let sum = self.custom.entry(id).or_default();
+            *sum = sum.plus(amount);
+            if id.is_unit_instance() {
+                let units = units_of(units, id);
+                assert!(units.units() == amount.units(), "{who} holds other units");
+                for unit in units.instances() {
+                    *self.units.entry((id, unit)).or_default() += u32::from(units.part);
+                }
+            }
+        }
+    }
+
+    /// Of one resource, in 1/10 000.
+    pub(super) fn of(&self, kind: ResourceKind) -> i64 {
+        match kind {
+            ResourceKind::Cpu => self.cpu.units(),
+            ResourceKind::Memory => self.memory.units(),
+            ResourceKind::Gpu => self.gpus.iter().map(|&part| i64::from(part)).sum(),
+            ResourceKind::Custom(id) => self.custom.get(&id).map_or(0, |amount| amount.units()),
+        }
+    }
 }
 
 impl Shard {
@@ -44,23 +94,24 @@ impl Shard {
         let mut states: BTreeMap<u8, u32> = BTreeMap::new();
         let none = SetAside::default();
         for (slot, hot, cold) in self.nodes.iter() {
-            let held = self.held(slot);
-            if held.count != hot.allocations {
+            let in_use = self.in_use(slot);
+            let count = in_use.allocated.count + in_use.releasing.count;
+            if count != hot.allocations {
                 return Err(format!(
-                    "node {} counts {} allocations and lists {}",
-                    hot.id, hot.allocations, held.count
+                    "node {} counts {} allocations and lists {count}",
+                    hot.id, hot.allocations
                 ));
             }
-            allocations += u64::from(held.count);
+            allocations += u64::from(count);
             let aside = self.reservations.at(slot).map(|reservation| &reservation.aside);
-            check_node(self.nodes.room(slot), hot, cold, &held, aside.unwrap_or(&none))?;
+            check_node(self.nodes.room(slot), hot, cold, &in_use.all, aside.unwrap_or(&none))?;
             let books = self.books_at(slot);
             if let Some((kind, book)) = books.resources.iter().find(|(_, book)| !book.balances()) {
                 return Err(format!("node {}, {kind}: {book:?} does not balance", hot.id));
             }
             self.check_index(slot, hot)?;
             *states.entry(self.nodes.state(slot).number()).or_default() += 1;
-            add_to_sums(&mut sums, cold, &held);
+            add_to_sums(&mut sums, cold, &in_use);
             sums.entry(ResourceKind::Gpu).or_default().unhealthy += cold.hidden_total();
             for (kind, amount) in shortfall_of(&self.nodes, slot) {
                 sums.entry(kind).or_default().shortfall += amount;
@@ -97,48 +148,30 @@ impl Shard {
         }
         self.check_waiting()?;
         self.check_reservations()?;
+        self.check_statements()?;
         self.index.check()?;
         self.capacities.check()?;
         self.selectors.check(&self.nodes)?;
         self.rankings.check(&self.nodes)
     }
 
-    pub(super) fn held(&self, slot: Slot) -> Held {
-        let mut held = Held {
-            cpu: Amount::ZERO,
-            memory: Amount::ZERO,
-            gpus: [0; GPU_INSTANCES_MAX],
-            custom: BTreeMap::new(),
-            units: BTreeMap::new(),
-            count: 0,
-        };
-        for allocation in self.ledger.of_node(slot, &self.nodes) {
-            held.count += 1;
-            held.cpu = held.cpu.plus(allocation.demand.cpu);
-            held.memory = held.memory.plus(allocation.demand.memory);
-            for instance in allocation.gpus.instances() {
-                held.gpus[usize::from(instance)] += u32::from(allocation.gpus.part);
-            }
-            for &(id, amount) in allocation.demand.custom() {
-                let sum = held.custom.entry(id).or_default();
-                *sum = sum.plus(amount);
-                if id.is_unit_instance() {
-                    let units = units_of(allocation.units.as_ref(), id);
-                    assert!(
-                        units.units() == amount.units(),
-                        "allocation {} holds other units",
-                        allocation.id
-                    );
-                    for unit in units.instances() {
-                        *held.units.entry((id, unit)).or_default() += u32::from(units.part);
-                    }
-                }
+    pub(super) fn in_use(&self, slot: Slot) -> InUse {
+        let [mut allocated, mut releasing, mut held, mut all] = std::array::from_fn(|_| Held::default());
+        for Allocation { id, demand, gpus, units, .. } in self.ledger.of_node(slot, &self.nodes) {
+            let sum = if self.is_releasing(id) { &mut releasing } else { &mut allocated };
+            for sum in [sum, &mut all] {
+                sum.add(&demand, gpus, units.as_ref(), &id);
             }
         }
-        held
+        for (statement, hold) in self.statements.allocating_at(slot) {
+            for sum in [&mut held, &mut all] {
+                sum.add(&hold.demand, hold.gpus, hold.units.as_ref(), &statement);
+            }
+        }
+        InUse { allocated, releasing, held, all }
     }
 
-    fn check_index(&self, slot: Slot, hot: &HotNode) -> Result<(), String> {
+    pub(super) fn check_index(&self, slot: Slot, hot: &HotNode) -> Result<(), String> {
         let available = self.nodes.available(slot);
         let expected = (self.nodes.state(slot) == NodeState::Ready)
             .then(|| self.index.geometry().coordinate(&available));
@@ -293,23 +326,25 @@ fn check_book(
     Ok(())
 }
 
-fn add_to_sums(sums: &mut BTreeMap<ResourceKind, ResourceSum>, cold: &ColdNode, held: &Held) {
+fn add_to_sums(sums: &mut BTreeMap<ResourceKind, ResourceSum>, cold: &ColdNode, in_use: &InUse) {
     let spec = &cold.registration.spec;
-    let gpus_held: i128 = held.gpus.iter().map(|&part| i128::from(part)).sum();
-    let mut add = |kind, total: i128, allocated: i128| {
-        let sum = sums.entry(kind).or_default();
-        sum.total += total;
-        sum.allocated += allocated;
-    };
     let units = |amount: Amount| i128::from(amount.units());
-    add(ResourceKind::Cpu, units(spec.cpu), units(held.cpu));
-    add(ResourceKind::Memory, units(spec.memory), units(held.memory));
-    add(ResourceKind::Gpu, i128::from(spec.gpus) * i128::from(GPU_UNIT), gpus_held);
-    for &(id, total) in spec.custom.as_deref().unwrap_or(&[]) {
-        add(ResourceKind::Custom(id), units(total), 0);
+    let totals = [
+        (ResourceKind::Cpu, units(spec.cpu)),
+        (ResourceKind::Memory, units(spec.memory)),
+        (ResourceKind::Gpu, i128::from(spec.gpus) * i128::from(GPU_UNIT)),
+    ];
+    let custom = spec.custom.as_deref().unwrap_or(&[]);
+    let custom = custom.iter().map(|&(id, total)| (ResourceKind::Custom(id), units(total)));
+    for (kind, total) in totals.into_iter().chain(custom) {
+        sums.entry(kind).or_default().total += total;
     }
-    for (&id, &amount) in &held.custom {
-        add(ResourceKind::Custom(id), 0, units(amount));
+    let used = in_use.all.custom.keys().map(|&id| ResourceKind::Custom(id));
+    for kind in totals.map(|(kind, _)| kind).into_iter().chain(used) {
+        let sum = sums.entry(kind).or_default();
+        sum.allocated += i128::from(in_use.allocated.of(kind));
+        sum.held += i128::from(in_use.held.of(kind));
+        sum.releasing += i128::from(in_use.releasing.of(kind));
     }
 }
 

@@ -12,19 +12,19 @@ use crate::resource::{Amount, Demand, GPU_UNIT};
 
 /// The books of one resource on one node, in 1/10 000 units.
 ///
-/// `available + allocated + held + reserved + unhealthy = total + shortfall`, and nothing is
-/// releasing that is not allocated ([`balances`](Self::balances)).
+/// `available + allocated + held + releasing + reserved + unhealthy = total + shortfall`
+/// ([`balances`](Self::balances)).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Book {
     /// Capacity.
     pub total: i64,
     /// Free for new work.
     pub available: i64,
-    /// Held by live allocations.
+    /// Held by live allocations that nobody evicts.
     pub allocated: i64,
-    /// Held by statements that are not decided (zero: there are none yet).
+    /// Held by statements that are not decided.
     pub held: i64,
-    /// Of what is allocated, what is on its way out (zero: nothing evicts yet).
+    /// Held by allocations that are on their way out: evicted, with grace left.
     pub releasing: i64,
     /// Promised out of what is releasing (zero: nothing is promised yet).
     pub pipelined: i64,
@@ -43,8 +43,8 @@ impl Book {
     /// Whether the identity of the books holds.
     #[must_use]
     pub fn balances(&self) -> bool {
-        let used = self.available + self.allocated + self.held + self.reserved + self.unhealthy;
-        used == self.total + self.shortfall && self.releasing <= self.allocated
+        let used = self.allocated + self.held + self.releasing;
+        self.available + used + self.reserved + self.unhealthy == self.total + self.shortfall
     }
 }
 
@@ -55,7 +55,7 @@ pub struct InstanceBook {
     pub instance: u8,
     /// Its free part; nothing of an unhealthy one.
     pub available: u32,
-    /// What allocations hold of it.
+    /// What allocations hold of it, those on their way out included, and statements.
     pub allocated: u32,
     /// What of that is beyond the whole instance.
     pub shortfall: u32,
@@ -111,14 +111,17 @@ impl Shard {
     /// As [`node_books`](Self::node_books), without the load.
     pub(super) fn books_at(&self, slot: Slot) -> NodeBooks {
         let (room, hot, cold) = (self.nodes.room(slot), self.nodes.hot(slot), self.nodes.cold(slot));
-        let held = self.held(slot);
+        let in_use = self.in_use(slot);
+        let held = &in_use.all;
         let spec = &cold.registration.spec;
         let none = SetAside::default();
         let aside = self.reservations.at(slot).map_or(&none, |reservation| &reservation.aside);
-        let book = |total: Amount, available: Amount, allocated: i64, shortfall: Amount| Book {
+        let book = |kind, total: Amount, available: Amount, shortfall: Amount| Book {
             total: total.units(),
             available: available.units(),
-            allocated,
+            allocated: in_use.allocated.of(kind),
+            held: in_use.held.of(kind),
+            releasing: in_use.releasing.of(kind),
             shortfall: shortfall.units(),
             ..Book::default()
         };
@@ -126,14 +129,16 @@ impl Shard {
         let gpu_free = Amount::from_parts((0..GPU_INSTANCES_MAX as u8).map(|i| u32::from(hot.gpus.free(i))));
         let gpu_total = Amount::from_parts((0..spec.gpus).map(|_| u32::from(GPU_UNIT)));
         let unhealthy = i64::try_from(cold.hidden_total()).expect("parts of the instances of a node");
-        let gpu_held = held.gpus.iter().map(|&part| i64::from(part)).sum();
         let mut resources = vec![
-            (ResourceKind::Cpu, book(spec.cpu, room.cpu, held.cpu.units(), cold.cpu_shortfall)),
+            (ResourceKind::Cpu, book(ResourceKind::Cpu, spec.cpu, room.cpu, cold.cpu_shortfall)),
             (
                 ResourceKind::Memory,
-                book(spec.memory, room.memory, held.memory.units(), cold.memory_shortfall),
+                book(ResourceKind::Memory, spec.memory, room.memory, cold.memory_shortfall),
             ),
-            (ResourceKind::Gpu, Book { unhealthy, ..book(gpu_total, gpu_free, gpu_held, gpu_short) }),
+            (
+                ResourceKind::Gpu,
+                Book { unhealthy, ..book(ResourceKind::Gpu, gpu_total, gpu_free, gpu_short) },
+            ),
         ];
         let reason = |instance| {
             let said = self.nodes.unhealthy(slot).iter().find(|&&(known, _)| known == instance);
@@ -158,9 +163,8 @@ impl Shard {
         }
         for custom in &cold.custom {
             let kind = ResourceKind::Custom(custom.id);
-            let allocated = held.custom.get(&custom.id).copied().unwrap_or_default().units();
             let reserved = aside.of(custom.id).units();
-            let of_kind = book(custom.total, custom.available, allocated, custom.shortfall);
+            let of_kind = book(kind, custom.total, custom.available, custom.shortfall);
             resources.push((kind, Book { reserved, ..of_kind }));
             let Some(units) = &custom.units else { continue };
             let units = units.iter().map(|(instance, free, shortfall)| InstanceBook {

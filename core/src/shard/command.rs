@@ -3,12 +3,13 @@
 use std::sync::Arc;
 
 use crate::hash::StateHash;
-use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId};
+use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId, StatementId};
 use crate::limits::CUSTOM_RESOURCES_MAX;
 use crate::node::{AgentReport, IllegalChange, LifeEvent, NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::request::PlacementRequest;
 use crate::resource::{Amount, Demand, GpuAssignment, GpuBooks, UnitAssignments};
 use crate::shard::{NodeBooks, Refusal, ReservationView, Reserve, WaitingShape};
+use crate::statement::{Applied, Decision, Part, Prepare, Prepared};
 use crate::time::Time;
 
 /// One input of a shard.
@@ -64,6 +65,17 @@ pub enum Command {
     Reserve(Box<Reserve>),
     /// End the reservation that an owner has on a node.
     EndReservation(NodeId, OwnerId),
+    /// Check this shard's part of a statement and hold what it takes.
+    Prepare(Box<Prepare>),
+    /// Do what was decided of a statement that was prepared here.
+    Finish {
+        /// The statement.
+        statement: StatementId,
+        /// What its cell says.
+        decision: Decision,
+    },
+    /// A statement over this shard alone: check it and do it.
+    Apply(Box<Part>),
     /// The durable state of all partitions, as at this place in the order of commands.
     Export,
 }
@@ -108,6 +120,10 @@ pub enum Outcome {
     Reserved(Box<ReservationView>),
     /// The node is not reserved any more.
     ReservationEnded(NodeId),
+    /// What is held of a statement, and what conflicts.
+    Prepared(Box<Prepared>),
+    /// What was done of a statement.
+    Applied(Box<Applied>),
     /// The durable state.
     Exported(Box<crate::store::ShardState>),
     /// Not done, and nothing moved.
@@ -232,6 +248,19 @@ pub enum Rejection {
         /// The share of the shard's nodes.
         percent: u8,
     },
+    /// The statement is not under way here.
+    #[error(
+        "statement {0} is not under way here: it was never prepared, was aborted, or was finished before"
+    )]
+    UnknownStatement(StatementId),
+    /// A statement that is not decided yet has to do with the node.
+    #[error("node {node} is part of statement {statement}, which is not decided yet: try again after it is")]
+    NodeHeld {
+        /// Which node.
+        node: NodeId,
+        /// The statement; others may be there too.
+        statement: StatementId,
+    },
     /// No such request waits here.
     #[error("no such request waits here")]
     NotParked,
@@ -349,13 +378,17 @@ impl std::fmt::Display for ResourceKind {
 }
 
 /// The books of one resource over all nodes, in 1/10 000 units:
-/// `available + allocated + unhealthy = total + shortfall`.
+/// `available + allocated + held + releasing + unhealthy = total + shortfall`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceSum {
     /// Capacity.
     pub total: i128,
-    /// Held by live allocations.
+    /// Held by live allocations that nobody evicts.
     pub allocated: i128,
+    /// Held by statements that are not decided.
+    pub held: i128,
+    /// Held by allocations that are on their way out.
+    pub releasing: i128,
     /// In use beyond capacity, where capacity was taken away below use.
     pub shortfall: i128,
     /// Free, and hidden because it is unhealthy.
@@ -363,10 +396,16 @@ pub struct ResourceSum {
 }
 
 impl ResourceSum {
-    /// What is neither allocated nor missing nor hidden.
+    /// Allocated, held or releasing.
+    #[must_use]
+    pub fn in_use(&self) -> i128 {
+        self.allocated + self.held + self.releasing
+    }
+
+    /// What is neither in use nor missing nor hidden.
     #[must_use]
     pub fn available(&self) -> i128 {
-        self.total + self.shortfall - self.allocated - self.unhealthy
+        self.total + self.shortfall - self.in_use() - self.unhealthy
     }
 }
 

@@ -10,10 +10,10 @@ use crate::resource::{Amount, UnitAssignment, UnitAssignments, UnitBooks};
 /// Of a unit-instance kind, `available` and `shortfall` are the sums over its units; the units
 /// themselves decide what fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CustomBook {
-    pub(super) id: ResourceId,
+pub(crate) struct CustomBook {
+    pub(crate) id: ResourceId,
     pub(super) total: Amount,
-    pub(super) available: Amount,
+    pub(crate) available: Amount,
     pub(super) shortfall: Amount,
     /// Of a unit-instance kind.
     pub(super) units: Option<Box<UnitBooks>>,

@@ -136,7 +136,7 @@ impl Shard {
         }
     }
 
-    fn regrain(&mut self, thetas: &[i64]) {
+    pub(super) fn regrain(&mut self, thetas: &[i64]) {
         let geometry = self.index.geometry().with_thetas(thetas);
         let nodes = &self.nodes;
         self.index.regrain(geometry.clone(), |slot| nodes.available(slot));

@@ -10,6 +10,7 @@ use crate::ids::AllocationId;
 use crate::index::Slot;
 use crate::memory;
 use crate::resource::{Amount, CustomAmounts, Demand, GpuAssignment, GpuRequest, UnitAssignments};
+use crate::view::{AllocationImage, Dirty, MoreImage};
 
 /// Records of one page: pages are never moved or copied, so there is never room for twice the
 /// allocations that live.
@@ -75,6 +76,8 @@ pub(super) struct Ledger {
     free: Vec<u32>,
     /// Records by the hash of their id: the id itself stands in the record.
     by_id: HashTable<u32>,
+    /// Records that changed since the last view, where views are made.
+    dirty: Option<Box<Dirty>>,
 }
 
 /// Sequences of many partitions count up side by side: ids differ in a few low bits of either. The
@@ -108,6 +111,46 @@ impl Ledger {
         self.place_mut(at).as_mut().expect("lists link live records")
     }
 
+    /// What views show of a record changed.
+    #[inline]
+    fn touch(&mut self, at: u32) {
+        if let Some(dirty) = &mut self.dirty {
+            dirty.note(at, 1);
+        }
+    }
+
+    /// The records that changed, by place, each as 1; none is noted while this is none.
+    pub(super) fn dirty_mut(&mut self) -> &mut Option<Box<Dirty>> {
+        &mut self.dirty
+    }
+
+    /// Places that there are, free ones included.
+    pub(super) fn places(&self) -> u32 {
+        let places: usize = self.pages.iter().map(Vec::len).sum();
+        u32::try_from(places).expect("fewer allocations than u32 can count")
+    }
+
+    /// What views show of a place.
+    pub(super) fn image(&self, at: u32) -> AllocationImage {
+        let Some(record) = self.record(at) else { return AllocationImage::default() };
+        AllocationImage {
+            id: record.id,
+            cpu: record.cpu,
+            memory: record.memory,
+            gpu: record.gpu,
+            gpus: record.gpus,
+            node: Some(record.node),
+            next: record.next,
+            has_more: record.extra.is_some(),
+        }
+    }
+
+    /// What else views show of it.
+    pub(super) fn more_image(&self, at: u32) -> Option<MoreImage> {
+        let extra = self.record(at)?.extra.as_deref()?;
+        Some(MoreImage { custom: extra.custom.clone(), units: extra.units.clone() })
+    }
+
     fn is(&self, at: u32, id: AllocationId) -> bool {
         self.record(at).is_some_and(|record| record.id == id)
     }
@@ -128,6 +171,7 @@ impl Ledger {
         let next = std::mem::replace(&mut hot.first_allocation, at);
         hot.allocations += 1;
         *self.place_mut(at) = Some(Record::new(allocation, next));
+        self.touch(at);
         if next != NO_ALLOCATION {
             self.record_mut(next).previous = at;
         }
@@ -164,12 +208,14 @@ impl Ledger {
         let (at, _) = self.by_id.find_entry(hash(id), is).ok()?.remove();
         let record = self.place_mut(at).take().expect("the table names live records");
         self.free.push(at);
+        self.touch(at);
         let hot = nodes.hot_mut(record.node);
         if record.previous == NO_ALLOCATION {
             assert!(hot.first_allocation == at, "the list of node {} is broken", hot.id);
             hot.first_allocation = record.next;
         } else {
             self.record_mut(record.previous).next = record.next;
+            self.touch(record.previous);
         }
         hot.allocations -= 1;
         if record.next != NO_ALLOCATION {
@@ -201,6 +247,9 @@ impl Ledger {
         let records = (records * size_of::<Option<Record>>()) as u64;
         add("allocation records", records + memory::of_vec(&self.pages) + memory::of_vec(&self.free));
         add("allocations by id", self.by_id.allocation_size() as u64);
+        if let Some(dirty) = &self.dirty {
+            add("changed allocations", dirty.bytes());
+        }
     }
 
     /// Checks that table and records name each other.

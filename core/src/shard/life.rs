@@ -62,6 +62,7 @@ impl Shard {
     pub(super) fn change_state(&mut self, slot: Slot, before: NodeState, after: NodeState) {
         self.nodes.set_state(slot, after);
         self.sums.state_changed(before, after);
+        self.losses += u64::from(matches!(after, NodeState::Lost { .. }));
         if after == NodeState::Ready {
             let (ordinal, marks) = (self.nodes.ordinal(slot), self.marks_of(slot));
             self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);

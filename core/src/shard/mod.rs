@@ -15,11 +15,14 @@ pub use command::{
     ShardStatus, WaitToken,
 };
 mod custom;
+pub(crate) use custom::CustomBook;
 mod explain;
 mod fragmented;
 mod granularity;
 pub use granularity::GranularityState;
 mod health;
+pub(crate) use health::UnhealthyBook;
+mod holds;
 mod hybrid;
 mod hybrid_order;
 pub use hybrid::{HybridSettings, WHOLE as HYBRID_WHOLE};
@@ -31,8 +34,12 @@ mod order;
 mod ranked;
 mod rankings;
 mod refusal;
+mod releasing;
 pub use refusal::{Check, Refusal, Shortage};
+mod replica;
+pub use replica::Planned;
 mod reservations;
+pub(crate) use reservations::Reservation;
 pub use reservations::{ReservationView, Reserve};
 mod reserved_search;
 mod selectors;
@@ -40,8 +47,12 @@ mod sequences;
 mod set_aside;
 mod shapes;
 mod state;
+mod statements;
 mod sums;
 mod table;
+mod tentative;
+pub(crate) use tentative::Tentative;
+mod views;
 mod waiting;
 pub use waiting::WaitingShape;
 
@@ -60,11 +71,14 @@ use hybrid_order::HybridOrder;
 use ledger::{Allocation, Ledger};
 use ranked::Scope;
 use rankings::Rankings;
+use replica::Replica;
 use reservations::Reservations;
 use selectors::{CandidateSet, SelectorSets, SetId};
 use sequences::Sequences;
+use statements::Statements;
 use sums::Sums;
 use table::{NodeTable, Taken};
+use views::Views;
 use waiting::Waiting;
 
 /// What a shard is made with.
@@ -117,12 +131,19 @@ pub struct Shard {
     sums: Sums,
     waiting: Waiting,
     reservations: Reservations,
+    statements: Statements,
     /// Reserved nodes as their owners see them.
     reserved_tree: DistBuckets,
     growth: u64,
+    /// Counts nodes that were lost or removed.
+    losses: u64,
     visits: Visits,
     fragmentation: Fragmentation,
     granularity: Option<Box<Granularity>>,
+    /// Where views are made.
+    views: Option<Box<Views>>,
+    /// Where this is no shard but the replica of one.
+    replica: Option<Box<Replica>>,
 }
 
 impl Shard {
@@ -139,6 +160,7 @@ impl Shard {
             capacities: DistBuckets::new(config.geometry.clone()),
             reserved_tree: DistBuckets::new(config.geometry),
             reservations: Reservations::default(),
+            statements: Statements::default(),
             ledger: Ledger::default(),
             adopted: ExternalIds::default(),
             selectors: SelectorSets::default(),
@@ -150,8 +172,11 @@ impl Shard {
             sums: Sums::default(),
             waiting: Waiting::default(),
             growth: 0,
+            losses: 0,
             visits: Visits::default(),
             fragmentation: Fragmentation::default(),
+            views: None,
+            replica: None,
         }
     }
 
@@ -160,10 +185,14 @@ impl Shard {
     /// # Panics
     /// When an invariant of the shard is broken, or `now` goes back.
     pub fn step(&mut self, batch: impl IntoIterator<Item = Command>, now: Time, outcomes: &mut Vec<Outcome>) {
+        assert!(self.replica.is_none(), "a replica carries out no commands");
         assert!(now >= self.now, "the clock went back from {:?} to {now:?}", self.now);
         self.now = now;
         if self.reservations.next_deadline() <= now {
             self.expire_reservations();
+        }
+        if self.statements.next_deadline() <= now {
+            self.expire_statements();
         }
         for command in batch {
             outcomes.push(self.handle_command(command));
@@ -190,6 +219,9 @@ impl Shard {
             Command::Unpark(token) => self.handle_unpark(token),
             Command::Reserve(reserve) => self.handle_reserve(&reserve),
             Command::EndReservation(node, owner) => self.handle_end_reservation(node, owner),
+            Command::Prepare(prepare) => return self.handle_prepare(*prepare),
+            Command::Finish { statement, decision } => self.handle_finish(statement, decision),
+            Command::Apply(part) => return self.handle_apply(&part),
             Command::Export => return Outcome::Exported(Box::new(self.export())),
         };
         done.unwrap_or_else(Outcome::Rejected)
@@ -242,10 +274,8 @@ impl Shard {
         alternative: u8,
     ) -> Outcome {
         self.fragmentation.touch(slot);
-        let hot = self.nodes.hot(slot);
-        let (node, partition) = (hot.id, hot.partition);
-        let sequence = self.sequences.next(partition);
-        let id = AllocationId { incarnation: self.incarnation, partition, sequence };
+        let id = self.next_id(slot);
+        let node = self.nodes.hot(slot).id;
         self.index.update(slot, &self.nodes.available(slot));
         self.follow_hybrid(slot);
         self.sums.allocate(&request.demand);
@@ -254,6 +284,14 @@ impl Shard {
         let allocation = Allocation { id, demand, gpus, units: units_too, node: slot };
         self.ledger.insert(allocation, &mut self.nodes);
         Outcome::Placed(Placement { node, allocation: id, gpus, alternative, units })
+    }
+
+    /// The id of one more allocation on a node.
+    #[inline]
+    fn next_id(&mut self, slot: Slot) -> AllocationId {
+        let partition = self.nodes.hot(slot).partition;
+        let sequence = self.sequences.next(partition);
+        AllocationId { incarnation: self.incarnation, partition, sequence }
     }
 
     /// The candidate set of `selector`. A set that is marked from now on is made known to the
@@ -320,16 +358,27 @@ impl Shard {
     }
 
     fn handle_release(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
+        self.end_allocation(id)?;
+        Ok(Outcome::Released(id))
+    }
+
+    /// Ends an allocation, whether somebody evicts it or not.
+    #[inline]
+    fn end_allocation(&mut self, id: AllocationId) -> Result<(), Rejection> {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
         self.adopted.forget(id);
-        self.sums.release(&allocation.demand);
+        if self.statements.is_quiet() {
+            self.sums.release(&allocation.demand);
+        } else {
+            self.forget_use(&allocation);
+        }
         self.change_books(allocation.node, |nodes| {
             nodes.give(allocation.node, &allocation.demand, allocation.gpus, allocation.units.as_ref());
         });
         self.sums.exceptions_changed(&self.nodes, allocation.node);
         self.sums.released += 1;
         self.available_grew(allocation.node);
-        Ok(Outcome::Released(id))
+        Ok(())
     }
 
     /// A node has more available than before: the index follows, and refusals may be stale.
@@ -414,6 +463,7 @@ impl Shard {
         if allocations > 0 && !force {
             return Err(Rejection::NodeInUse { node, allocations });
         }
+        self.check_not_held(slot, node)?;
         self.end_reservation(slot);
         let ended: Vec<AllocationId> = self.ledger.of_node(slot, &self.nodes).map(|a| a.id).collect();
         assert!(
@@ -433,6 +483,7 @@ impl Shard {
         self.selectors.node_removed(slot);
         self.rankings.node_removed(slot, &self.nodes.cold(slot).registration.spec);
         self.leave_hybrid(slot);
+        self.losses += 1;
         let state = self.nodes.state(slot);
         let size_before = self.size_of(slot);
         let cold = self.nodes.remove(slot);
@@ -503,6 +554,12 @@ impl Shard {
             Some(granularity) => granularity.published(self.index.geometry(), highest),
         };
         ShardFacts { growth: self.growth, highest, load: self.sums.load() }
+    }
+
+    /// Grows with each node that is lost or removed.
+    #[must_use]
+    pub fn losses(&self) -> u64 {
+        self.losses
     }
 
     /// What all searches so far cost.

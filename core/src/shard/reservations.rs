@@ -58,12 +58,23 @@ pub struct ReservationView {
 }
 
 /// The reservation of one node.
-#[derive(Clone, Debug)]
-pub(super) struct Reservation {
-    pub(super) owner: OwnerId,
-    pub(super) left: ReservedAmounts,
-    pub(super) until: Option<Time>,
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reservation {
+    pub(crate) owner: OwnerId,
+    pub(crate) left: ReservedAmounts,
+    pub(crate) until: Option<Time>,
     pub(super) aside: SetAside,
+    /// Which of the reservations of this shard it is: exchanged, it is another one.
+    number: u64,
+    /// Statements that hold something of it: it stays until they are decided, also used up.
+    in_use: u32,
+}
+
+/// What a statement that is not decided used of a reservation.
+#[derive(Clone, Debug)]
+pub(super) struct Used {
+    number: u64,
+    amounts: ReservedAmounts,
 }
 
 /// The reservations of a shard.
@@ -77,6 +88,8 @@ pub(super) struct Reservations {
     percent: u8,
     /// Counts the changes of who holds any.
     owners_version: u64,
+    /// The number of the last reservation.
+    last: u64,
 }
 
 impl Default for Reservations {
@@ -88,6 +101,7 @@ impl Default for Reservations {
             next: NEVER,
             percent: RESERVED_NODES_PERCENT_DEFAULT,
             owners_version: 0,
+            last: 0,
         }
     }
 }
@@ -137,6 +151,36 @@ impl Reservations {
         if self.percent == 0 { 0 } else { share.max(1) }
     }
 
+    /// A statement takes `demand` out of what is reserved.
+    pub(super) fn use_up(&mut self, slot: Slot, demand: &Demand) -> Used {
+        let reservation = self.by_slot.get_mut(&slot).expect("what is used is reserved");
+        let before = reservation.left.clone();
+        reservation.left.reduce(demand);
+        reservation.in_use += 1;
+        Used { number: reservation.number, amounts: before.without(&reservation.left) }
+    }
+
+    /// The reservation that a statement used, if it is still the same one.
+    fn same(&mut self, slot: Slot, used: &Used) -> Option<&mut Reservation> {
+        self.by_slot.get_mut(&slot).filter(|reservation| reservation.number == used.number)
+    }
+
+    /// A statement was aborted: what it used is reserved again.
+    pub(super) fn give_back(&mut self, slot: Slot, used: &Used) {
+        if let Some(reservation) = self.same(slot, used) {
+            reservation.left.add(&used.amounts);
+            reservation.in_use -= 1;
+        }
+    }
+
+    /// A statement was committed: what it used is used; whether that was the last of it.
+    pub(super) fn settle(&mut self, slot: Slot, used: &Used) -> bool {
+        self.same(slot, used).is_some_and(|reservation| {
+            reservation.in_use -= 1;
+            reservation.in_use == 0 && reservation.left.is_empty()
+        })
+    }
+
     fn enter(&mut self, slot: Slot, node: NodeId, reservation: Reservation) {
         self.deadlines.extend(reservation.until.map(|until| (until, node, slot)));
         self.owners_version += u64::from(self.by_owner.entry(reservation.owner).or_default().is_empty());
@@ -173,10 +217,12 @@ impl Shard {
         self.reservations.percent = percent;
     }
 
-    /// When the next reservation ends by itself: a step is due then.
+    /// When something here ends by itself, or a statement's hold is to be asked about: a step is due
+    /// then.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        Some(self.reservations.next_deadline()).filter(|&next| next != NEVER)
+        let next = self.reservations.next_deadline().min(self.statements.next_deadline());
+        Some(next).filter(|&next| next != NEVER)
     }
 
     /// Who has nodes reserved here, ascending.
@@ -288,7 +334,23 @@ impl Shard {
         self.reserved_tree.insert(slot, ordinal, &available, Marks::NONE);
         let aside = self.nodes.set_aside(slot, &left);
         let node = self.nodes.hot(slot).id;
-        self.reservations.enter(slot, node, Reservation { owner, left, until, aside });
+        self.reservations.last += 1;
+        let number = self.reservations.last;
+        self.reservations.enter(slot, node, Reservation { owner, left, until, aside, number, in_use: 0 });
+    }
+
+    /// A replica's node is reserved so: its books are what is left beside it already.
+    pub(super) fn enter_reservation_image(&mut self, slot: Slot, reservation: Reservation) {
+        self.reservations.enter(slot, self.nodes.hot(slot).id, reservation);
+        let available = self.reservations.available_to_owner(&self.nodes, slot);
+        self.reserved_tree.insert(slot, self.nodes.ordinal(slot), &available, Marks::NONE);
+    }
+
+    /// A replica's node is about to get other books.
+    pub(super) fn forget_reservation_image(&mut self, slot: Slot) {
+        if self.reservations.leave(slot, self.nodes.hot(slot).id).is_some() {
+            self.reserved_tree.remove(slot);
+        }
     }
 
     /// Takes a reservation out, and what it set aside back; whether there was one.
@@ -300,7 +362,7 @@ impl Shard {
     }
 
     /// The books of a node are other ones: what is kept of them follows.
-    fn follow_books(&mut self, slot: Slot) {
+    pub(super) fn follow_books(&mut self, slot: Slot) {
         self.fragmentation.touch(slot);
         if self.nodes.state(slot) == NodeState::Ready {
             self.index.update(slot, &self.nodes.available(slot));
@@ -324,13 +386,23 @@ impl Shard {
 
     /// Puts back what is set aside, for a moment.
     pub(super) fn reveal(&mut self, slot: Slot) {
+        self.reveal_reserved(slot);
+    }
+
+    /// Sets aside again, after [`reveal`](Self::reveal).
+    pub(super) fn cover(&mut self, slot: Slot) {
+        self.cover_reserved(slot);
+    }
+
+    /// Puts back what is reserved, for a moment: the node is as its owner sees it.
+    pub(super) fn reveal_reserved(&mut self, slot: Slot) {
         if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
             self.nodes.put_back(slot, &std::mem::take(&mut reservation.aside));
         }
     }
 
-    /// Sets aside what is reserved, after [`reveal`](Self::reveal).
-    pub(super) fn cover(&mut self, slot: Slot) {
+    /// Sets aside what is reserved, after [`reveal_reserved`](Self::reveal_reserved).
+    pub(super) fn cover_reserved(&mut self, slot: Slot) {
         if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
             self.reserved_tree.update(slot, &self.nodes.available(slot));
             reservation.aside = self.nodes.set_aside(slot, &reservation.left);
@@ -358,13 +430,13 @@ impl Shard {
 
     /// Takes what a request of the owner asks from a node that is reserved for it, and so much from
     /// what is reserved.
-    fn take_reserved(
+    pub(super) fn take_reserved(
         &mut self,
         slot: Slot,
         request: &PlacementRequest,
         gpus: Option<GpuAssignment>,
     ) -> Taken {
-        self.reveal(slot);
+        self.reveal_reserved(slot);
         let demand = &request.demand;
         let taken = match gpus {
             Some(gpus) => self.nodes.take_chosen(slot, demand, gpus),
@@ -372,10 +444,10 @@ impl Shard {
         };
         let reservation = self.reservations.by_slot.get_mut(&slot).expect("a reserved node was found");
         reservation.left.reduce(demand);
-        if reservation.left.is_empty() {
+        if reservation.left.is_empty() && reservation.in_use == 0 {
             self.forget_reservation(slot);
         } else {
-            self.cover(slot);
+            self.cover_reserved(slot);
         }
         taken
     }
@@ -393,7 +465,11 @@ impl Shard {
 
     /// The reservation of a node in the durable state.
     pub(super) fn reservation_record(&self, slot: Slot) -> Option<ReservationRecord> {
-        let ReservationView { node, owner, left, until } = self.reservation_view(slot)?;
+        let ReservationView { node, owner, mut left, until } = self.reservation_view(slot)?;
+        // What undecided statements took of it is not taken yet.
+        let number = self.reservations.at(slot)?.number;
+        let holds = self.statements.allocating_at(slot).filter_map(|(_, hold)| hold.used.as_ref());
+        holds.filter(|used| used.number == number).for_each(|used| left.add(&used.amounts));
         Some(ReservationRecord { node, owner, left, until })
     }
 
@@ -415,7 +491,7 @@ impl Shard {
             let due = reservation.until.map(|until| (until, hot.id, slot));
             deadlines += usize::from(due.is_some());
             if !named
-                || reservation.left.is_empty()
+                || (reservation.left.is_empty() && reservation.in_use == 0)
                 || due.is_some_and(|d| !reservations.deadlines.contains(&d))
             {
                 return Err(format!("the reservation of node {} is not found: {reservation:?}", hot.id));

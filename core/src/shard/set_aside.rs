@@ -13,7 +13,7 @@ use crate::resource::{Amount, Demand, GpuBooks, GpuRequest, ReservedAmounts, par
 
 /// What is set aside on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct SetAside {
+pub(crate) struct SetAside {
     pub(super) cpu: Amount,
     pub(super) memory: Amount,
     /// Of each device, in 1/10 000.
@@ -24,7 +24,7 @@ pub(super) struct SetAside {
 
 /// What is set aside of one custom kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct CustomAside {
+pub(crate) struct CustomAside {
     pub(super) id: ResourceId,
     pub(super) amount: Amount,
     /// Of each unit of a unit-instance kind, in 1/10 000.

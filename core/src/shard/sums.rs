@@ -52,21 +52,31 @@ impl Sums {
 
     #[inline]
     pub(super) fn allocate(&mut self, demand: &Demand) {
-        self.cpu.allocated += units(demand.cpu);
-        self.memory.allocated += units(demand.memory);
-        self.gpu.allocated += i128::from(demand.gpu.units());
-        for &(id, amount) in demand.custom() {
-            self.sum_mut(ResourceKind::Custom(id)).allocated += units(amount);
-        }
+        self.add(demand, 1, |sum| &mut sum.allocated);
     }
 
     #[inline]
     pub(super) fn release(&mut self, demand: &Demand) {
-        self.cpu.allocated -= units(demand.cpu);
-        self.memory.allocated -= units(demand.memory);
-        self.gpu.allocated -= i128::from(demand.gpu.units());
+        self.add(demand, -1, |sum| &mut sum.allocated);
+    }
+
+    /// A statement holds so much, or (`sign` -1) does not any more.
+    pub(super) fn hold(&mut self, demand: &Demand, sign: i128) {
+        self.add(demand, sign, |sum| &mut sum.held);
+    }
+
+    /// So much is on its way out, or (`sign` -1) has gone.
+    pub(super) fn releasing(&mut self, demand: &Demand, sign: i128) {
+        self.add(demand, sign, |sum| &mut sum.releasing);
+    }
+
+    #[inline]
+    fn add(&mut self, demand: &Demand, sign: i128, place: impl Fn(&mut ResourceSum) -> &mut i128) {
+        *place(&mut self.cpu) += sign * units(demand.cpu);
+        *place(&mut self.memory) += sign * units(demand.memory);
+        *place(&mut self.gpu) += sign * i128::from(demand.gpu.units());
         for &(id, amount) in demand.custom() {
-            self.sum_mut(ResourceKind::Custom(id)).allocated -= units(amount);
+            *place(self.sum_mut(ResourceKind::Custom(id))) += sign * units(amount);
         }
     }
 
@@ -118,6 +128,11 @@ impl Sums {
         self.capacity(&nodes.cold(slot).registration.spec, -1);
     }
 
+    /// A replica's node has its capacity in (`sign` 1) or out (-1).
+    pub(super) fn replica_capacity(&mut self, spec: &NodeSpec, sign: i128) {
+        self.capacity(spec, sign);
+    }
+
     /// Puts a node's new capacity and shortfall in.
     pub(super) fn node_returns(&mut self, nodes: &NodeTable, slot: Slot) {
         self.capacity(&nodes.cold(slot).registration.spec, 1);
@@ -162,9 +177,9 @@ impl Sums {
         known.into_iter().chain(custom.map(|&(id, sum)| (ResourceKind::Custom(id), sum))).collect()
     }
 
-    /// Capacity and allocations of cpu, memory and GPUs.
+    /// Capacity and use of cpu, memory and GPUs.
     pub(super) fn load(&self) -> [(i128, i128); 3] {
-        [&self.cpu, &self.memory, &self.gpu].map(|sum| (sum.total, sum.allocated))
+        [&self.cpu, &self.memory, &self.gpu].map(|sum| (sum.total, sum.in_use()))
     }
 }
 

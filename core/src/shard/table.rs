@@ -14,12 +14,21 @@ use crate::memory;
 use crate::node::{AgentFacts, NodeRegistration, NodeState};
 use crate::planted::{PlantedBug, is_planted};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest, UnitAssignments};
+use crate::view::{Changes, Dirty};
 
 /// What a placement takes beside amounts: GPU instances, and units of unit-instance kinds.
 pub(super) type Taken = (GpuAssignment, Option<Arc<UnitAssignments>>);
 
-/// No allocation: the end of a node's list.
-pub(super) const NO_ALLOCATION: u32 = u32::MAX;
+pub(super) use crate::view::NO_ALLOCATION;
+
+/// Of a node's changes: what placements read and write.
+pub(super) const HOT: Changes = 1;
+/// What placements seldom touch.
+pub(super) const COLD: Changes = 2;
+/// Its registration: names, capacity, labels, taints.
+pub(super) const IDENTITY: Changes = 4;
+/// All of it.
+pub(super) const ALL: Changes = HOT | COLD | IDENTITY;
 
 /// What a node has room for: all that a search compares and a refusal counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -36,7 +45,7 @@ pub(super) struct Room {
 const _: () = assert!(size_of::<Room>() == 24, "a scan reads these one after the other");
 
 impl Room {
-    const VACANT: Self =
+    pub(super) const VACANT: Self =
         Self { cpu: Amount::ZERO, memory: Amount::ZERO, whole_gpus: 0, largest_gpu_part: 0, state: None };
 
     pub(super) fn follow(&mut self, gpus: &GpuBooks) {
@@ -123,6 +132,8 @@ pub(super) struct NodeTable {
     by_id: FixedMap<NodeId, Slot>,
     /// The custom kinds that are indexed.
     indexed: Arc<[ResourceId]>,
+    /// What changed since the last view, where views are made.
+    dirty: Option<Box<Dirty>>,
 }
 
 impl NodeTable {
@@ -166,7 +177,21 @@ impl NodeTable {
         let before = self.by_id.insert(id, slot);
         assert!(before.is_none(), "node {id} is registered twice");
         self.open_books(slot);
+        self.touch(slot, ALL);
         slot
+    }
+
+    /// Something of the node in `slot` changed, or is about to: the next view shows it.
+    #[inline]
+    pub(super) fn touch(&mut self, slot: Slot, what: Changes) {
+        if let Some(dirty) = &mut self.dirty {
+            dirty.note(slot, what);
+        }
+    }
+
+    /// The changes since they were last cleared; none is noted while this is none.
+    pub(super) fn dirty_mut(&mut self) -> &mut Option<Box<Dirty>> {
+        &mut self.dirty
     }
 
     /// Takes a node out.
@@ -174,6 +199,7 @@ impl NodeTable {
         let cold = self.cold[slot as usize].take().expect("a node to remove");
         assert!(self.hot[slot as usize].allocations == 0, "a node is removed with allocations");
         self.by_id.remove(&cold.registration.id);
+        self.touch(slot, ALL);
         self.rooms[slot as usize] = Room::VACANT;
         self.free.push(slot);
         cold
@@ -197,6 +223,7 @@ impl NodeTable {
     }
 
     pub(super) fn set_state(&mut self, slot: Slot, state: NodeState) {
+        self.touch(slot, HOT);
         let place = &mut self.rooms[slot as usize].state;
         assert!(place.is_some(), "slot {slot} is vacant");
         *place = Some(state);
@@ -211,31 +238,35 @@ impl NodeTable {
     }
 
     pub(super) fn hot_mut(&mut self, slot: Slot) -> &mut HotNode {
+        self.touch(slot, HOT);
         &mut self.hot[slot as usize]
     }
 
     pub(super) fn hot_and_cold_mut(&mut self, slot: Slot) -> (&mut HotNode, &mut ColdNode) {
+        self.touch(slot, HOT | COLD);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         (&mut self.hot[slot as usize], cold)
     }
 
     /// All parts of a node's books.
     pub(super) fn parts_mut(&mut self, slot: Slot) -> (&mut Room, &mut HotNode, &mut ColdNode) {
+        self.touch(slot, HOT | COLD);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         (&mut self.rooms[slot as usize], &mut self.hot[slot as usize], cold)
     }
 
     /// Brings what is kept of the GPU books up to date with them.
     pub(super) fn follow_gpus(&mut self, slot: Slot) {
+        self.touch(slot, HOT);
         self.rooms[slot as usize].follow(&self.hot[slot as usize].gpus);
     }
 
     /// Exchanges what the node's agent said of the machine.
     pub(super) fn set_agent(&mut self, slot: Slot, facts: AgentFacts) {
-        let (hot, cold) = self.hot_and_cold_mut(slot);
-        let known = &mut cold.registration.agent;
-        if known.as_deref() != Some(&facts) {
-            *known = Some(Arc::new(facts));
+        if self.cold(slot).registration.agent.as_deref() != Some(&facts) {
+            self.touch(slot, ALL);
+            let (hot, cold) = self.hot_and_cold_mut(slot);
+            cold.registration.agent = Some(Arc::new(facts));
             hot.version += 1;
         }
     }
@@ -261,6 +292,9 @@ impl NodeTable {
         });
         add("names and lists of labels", texts.sum::<usize>() as u64);
         add("nodes by id", memory::of_map(&self.by_id) + memory::of_vec(&self.free));
+        if let Some(dirty) = &self.dirty {
+            add("changed nodes", dirty.bytes());
+        }
     }
 
     /// Registered nodes, in order of slot.
@@ -345,6 +379,7 @@ impl NodeTable {
     /// As [`take`](Self::take), with GPU instances that a policy chose.
     #[inline]
     pub(super) fn take_chosen(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) -> Taken {
+        self.touch(slot, HOT);
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
         room.cpu = room.cpu.minus(demand.cpu);
         room.memory = room.memory.minus(demand.memory);
@@ -361,6 +396,7 @@ impl NodeTable {
     }
 
     fn custom_book(&mut self, slot: Slot, id: ResourceId) -> &mut CustomBook {
+        self.touch(slot, HOT | COLD);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         let at = cold.custom.binary_search_by_key(&id, |book| book.id);
         &mut cold.custom[at.unwrap_or_else(|_| panic!("no book of resource {} on slot {slot}", id.0))]
@@ -377,6 +413,8 @@ impl NodeTable {
         for &(id, amount) in demand.custom() {
             self.custom_book(slot, id).give(amount, units);
         }
+        let exceptional = self.hot[slot as usize].has_shortfall || self.hot[slot as usize].has_unhealthy;
+        self.touch(slot, if exceptional { HOT | COLD } else { HOT });
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         let (mut cpu, mut memory) = (demand.cpu, demand.memory);
@@ -413,6 +451,7 @@ impl NodeTable {
     /// Exchanges capacity and labels; what is in use stays in use, and what no longer has
     /// capacity under it becomes a shortfall.
     pub(super) fn respecify(&mut self, slot: Slot, spec: crate::node::NodeSpec) {
+        self.touch(slot, ALL);
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         reveal(hot, cold);
@@ -453,6 +492,37 @@ impl NodeTable {
         hot.has_custom = !cold.custom.is_empty();
     }
 
+    /// Puts a node of these books into a vacant slot of a replica, whose slots are another table's.
+    pub(super) fn put(&mut self, slot: Slot, (room, hot, cold): (Room, HotNode, ColdNode)) {
+        let at = slot as usize;
+        if at >= self.hot.len() {
+            self.rooms.resize(at + 1, Room::VACANT);
+            self.hot.resize(at + 1, hot.clone());
+            self.cold.resize(at + 1, None);
+        }
+        assert!(self.cold[at].is_none(), "slot {slot} is not vacant");
+        let before = self.by_id.insert(hot.id, slot);
+        assert!(before.is_none(), "node {} has two slots", hot.id);
+        (self.rooms[at], self.hot[at], self.cold[at]) = (room, hot, Some(cold));
+    }
+
+    /// Takes a node out of a replica.
+    pub(super) fn drop_out(&mut self, slot: Slot) {
+        let cold = self.cold[slot as usize].take().expect("a node to remove");
+        self.by_id.remove(&cold.registration.id);
+        self.rooms[slot as usize] = Room::VACANT;
+    }
+
+    /// Whether a node has this slot.
+    pub(super) fn is_there(&self, slot: Slot) -> bool {
+        self.cold.get(slot as usize).is_some_and(Option::is_some)
+    }
+
+    /// Slots that there are, vacant ones included.
+    pub(super) fn slots(&self) -> u32 {
+        u32::try_from(self.rooms.len()).expect("NODES_MAX fits a slot")
+    }
+
     /// Takes what an allocation of the past holds, also beyond capacity.
     pub(super) fn take_held(
         &mut self,
@@ -461,6 +531,7 @@ impl NodeTable {
         gpus: GpuAssignment,
         units: Option<&Arc<UnitAssignments>>,
     ) {
+        self.touch(slot, HOT | COLD);
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         reveal(hot, cold);
@@ -487,7 +558,7 @@ fn rebalance(total: Amount, available: Amount, shortfall: Amount, new_total: Amo
     (new_total.saturating_minus(used), used.saturating_minus(new_total))
 }
 
-fn has_shortfall(cold: &ColdNode) -> bool {
+pub(super) fn has_shortfall(cold: &ColdNode) -> bool {
     !cold.cpu_shortfall.is_zero()
         || !cold.memory_shortfall.is_zero()
         || cold.gpu_shortfall.iter().any(|&short| short > 0)

@@ -103,6 +103,9 @@ pub(crate) fn settle(engine: &mut Engine) -> Vec<(Tag, PortReply)> {
         for runner in &mut engine.runners {
             moved += runner.run_batch(&clock, &mut Unobserved);
         }
+        for planner in &mut engine.planners {
+            moved += planner.run_round(&clock);
+        }
         for port in &mut engine.ports {
             moved += port.poll(engine.now, |tag, reply| replies.push((tag, reply)));
         }

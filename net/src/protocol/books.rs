@@ -131,7 +131,7 @@ pub struct NodeBooksRequest {
 }
 
 /// The books of one resource of a node, in 1/10 000:
-/// `available + allocated + held + reserved + unhealthy = total + shortfall`.
+/// `available + allocated + held + releasing + reserved + unhealthy = total + shortfall`.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BookBody {
     /// `cpu`, `memory`, `gpu` or a custom name.
@@ -145,7 +145,7 @@ pub struct BookBody {
     pub allocated: i64,
     /// Held by undecided statements.
     pub held: i64,
-    /// Of what is allocated, what is on its way out.
+    /// Held by allocations that are on their way out.
     pub releasing: i64,
     /// Promised out of what is releasing.
     pub pipelined: i64,

@@ -506,7 +506,8 @@ impl Desk {
             for &(kind, sum) in &status.resources {
                 let total = resources.entry(kind).or_default();
                 total.total += sum.total;
-                total.allocated += sum.allocated;
+                // To a peer, in use is in use: what is held or on its way out is not to be had.
+                total.allocated += sum.in_use();
                 total.shortfall += sum.shortfall;
                 total.unhealthy += sum.unhealthy;
             }

@@ -1,0 +1,107 @@
+//! Statements of a planner on their way to the shards and back.
+
+use std::collections::BTreeMap;
+
+use super::flight::{Concluded, Flight, Terms};
+use super::{Planner, Purpose};
+use crate::ids::{ShardId, StatementId};
+use crate::router::PortRequest;
+use crate::shard::{Command, Outcome};
+use crate::statement::{CommitMode, Granularity, Operation};
+use crate::time::Time;
+
+/// A tag is the key of a flight and the place of a part.
+const PART_BITS: u32 = 16;
+
+impl Planner {
+    fn next_statement(&mut self) -> StatementId {
+        self.next_statement += 1;
+        let (incarnation, planner) = (self.config.incarnation, self.config.number);
+        StatementId { incarnation, planner, number: self.next_statement }
+    }
+
+    /// Commits `operations`, each with its shard and in order of place.
+    pub(super) fn commit(
+        &mut self,
+        operations: Vec<(ShardId, Operation)>,
+        (granularity, mode): (Granularity, CommitMode),
+        purpose: Purpose,
+        now: Time,
+    ) {
+        let terms = Terms { granularity, mode, deadline: now.plus_nanos(self.config.hold_ns), atomic: true };
+        self.launch(operations, terms, purpose);
+    }
+
+    /// Carries out `operations`, as far as each is possible, on each shard on its own.
+    pub(super) fn commit_apart(
+        &mut self,
+        operations: Vec<(ShardId, Operation)>,
+        purpose: Purpose,
+        now: Time,
+    ) {
+        let (granularity, mode) = (Granularity::Fine, CommitMode::Incremental);
+        self.launch(operations, Terms { granularity, mode, deadline: now, atomic: false }, purpose);
+    }
+
+    fn launch(&mut self, operations: Vec<(ShardId, Operation)>, terms: Terms, purpose: Purpose) {
+        let statement = self.next_statement();
+        self.metrics.count_statement(operations.len());
+        let mut parts: BTreeMap<ShardId, Vec<(u16, Operation)>> = BTreeMap::new();
+        for (at, (shard, operation)) in operations.into_iter().enumerate() {
+            let at = u16::try_from(at).expect("STATEMENT_OPERATIONS_MAX fits u16");
+            parts.entry(shard).or_default().push((at, operation));
+        }
+        let mut flight = Flight::new(statement, parts.into_iter().collect(), terms);
+        let commands = flight.begin();
+        let key = self.flights.insert((flight, purpose));
+        self.send(key, commands);
+    }
+
+    fn send(&mut self, flight: usize, commands: Vec<(usize, ShardId, Command)>) {
+        for (part, shard, command) in commands {
+            assert!(part < 1 << PART_BITS, "SHARDS_MAX fits the part's bits");
+            self.outbox.push_back(((flight as u64) << PART_BITS | part as u64, shard, command));
+        }
+    }
+
+    /// Sends what is ready.
+    pub fn flush(&mut self, now: Time) {
+        while let Some((tag, shard, command)) = self.outbox.pop_front() {
+            let request = PortRequest::Shard(shard, command);
+            if !self.port.has_room(&request) {
+                let PortRequest::Shard(shard, command) = request else { unreachable!("just made") };
+                self.outbox.push_front((tag, shard, command));
+                break;
+            }
+            let answered = self.port.submit(tag, request, now).expect("the port said that it has room");
+            assert!(answered.is_none(), "a command for a shard is answered by the shard");
+        }
+        self.port.flush();
+    }
+
+    pub(super) fn handle_answer(&mut self, tag: u64, outcome: Outcome, now: Time) {
+        let (key, part) = ((tag >> PART_BITS) as usize, (tag & ((1 << PART_BITS) - 1)) as usize);
+        let (flight, _) = self.flights.get_mut(key).expect("answers are of flights under way");
+        let commands = flight.handle(part, outcome);
+        if !commands.is_empty() {
+            self.send(key, commands);
+        } else if flight.is_over() {
+            let (flight, purpose) = self.flights.remove(key);
+            self.concluded(flight.conclude(), purpose, now);
+        }
+    }
+
+    fn concluded(&mut self, concluded: Concluded, purpose: Purpose, now: Time) {
+        self.metrics.count_concluded(&concluded);
+        match purpose {
+            Purpose::Place(placing) => self.placement_concluded(*placing, &concluded, now),
+            Purpose::End(group, end) => self.end_concluded(group, end, now),
+            Purpose::Submit(tag) => self.submit_concluded(tag, concluded),
+        }
+    }
+
+    /// The shard of a copy, by its place.
+    pub(super) fn shard_id(&self, at: usize) -> ShardId {
+        ShardId(u16::try_from(at).expect("SHARDS_MAX fits u16"))
+    }
+}

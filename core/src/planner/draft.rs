@@ -1,0 +1,120 @@
+//! A plan in the making, over the copies of all shards, with savepoints.
+
+use super::replica::{ClaimKey, Replica};
+use crate::ids::NodeId;
+use crate::index::Slot;
+use crate::request::PlacementRequest;
+use crate::resource::GpuAssignment;
+use crate::rng::Rng;
+
+/// One bundle that a plan places.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Taken {
+    /// The bundle's place in its group.
+    pub(super) bundle: u32,
+    /// On the copy of which shard.
+    pub(super) shard: usize,
+    pub(super) slot: Slot,
+    pub(super) node: NodeId,
+    pub(super) gpus: GpuAssignment,
+    pub(super) key: ClaimKey,
+}
+
+/// What a plan has taken so far, in order.
+#[derive(Debug, Default)]
+pub(super) struct Draft {
+    pub(super) taken: Vec<Taken>,
+}
+
+/// A place in a draft, to go back to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Savepoint(usize);
+
+impl Draft {
+    /// Where it stands now.
+    pub(super) fn savepoint(&self) -> Savepoint {
+        Savepoint(self.taken.len())
+    }
+}
+
+/// The copies of all shards.
+pub(super) struct Replicas {
+    pub(super) copies: Vec<Replica>,
+    rng: Rng,
+}
+
+impl Replicas {
+    pub(super) fn new(copies: Vec<Replica>, seed: u64) -> Self {
+        Self { copies, rng: Rng::new(seed) }
+    }
+
+    /// In which order shards are asked: the one that the draft used last first, because a plan
+    /// over one shard is one step there; else a random one, so that planners do not crowd.
+    pub(super) fn order(&mut self, draft: &Draft) -> impl Iterator<Item = usize> + use<> {
+        let count = self.copies.len();
+        let first = match draft.taken.last() {
+            Some(taken) => taken.shard,
+            None if count == 1 => 0,
+            None => self.rng.below(count as u64) as usize,
+        };
+        (0..count).map(move |step| (first + step) % count)
+    }
+
+    /// Takes what a bundle asks where its policy says, on any shard.
+    pub(super) fn take(&mut self, draft: &mut Draft, bundle: u32, request: &PlacementRequest) -> bool {
+        for shard in self.order(draft) {
+            if let Some((tentative, key)) = self.copies[shard].take(request) {
+                let (slot, node, gpus) = (tentative.slot, tentative.node, tentative.gpus);
+                draft.taken.push(Taken { bundle, shard, slot, node, gpus, key });
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes what a bundle asks on one node, if it may stand there and fits.
+    pub(super) fn take_on(
+        &mut self,
+        draft: &mut Draft,
+        (shard, slot): (usize, Slot),
+        bundle: u32,
+        request: &PlacementRequest,
+    ) -> bool {
+        let copy = &mut self.copies[shard];
+        if !copy.shard_mut().may_hold(slot, request) {
+            return false;
+        }
+        let Some((tentative, key)) = copy.take_on(slot, &request.demand) else { return false };
+        let (slot, node, gpus) = (tentative.slot, tentative.node, tentative.gpus);
+        draft.taken.push(Taken { bundle, shard, slot, node, gpus, key });
+        copy.follow(slot);
+        true
+    }
+
+    /// Gives up all that was taken after `savepoint`.
+    pub(super) fn roll_back(&mut self, draft: &mut Draft, savepoint: Savepoint) {
+        let mut undone = draft.taken.split_off(savepoint.0);
+        undone.sort_unstable_by_key(|taken| (taken.shard, taken.slot));
+        for of_node in undone.chunk_by(|a, b| (a.shard, a.slot) == (b.shard, b.slot)) {
+            let keys: Vec<ClaimKey> = of_node.iter().map(|taken| taken.key).collect();
+            self.copies[of_node[0].shard].give_up(of_node[0].slot, &keys);
+        }
+    }
+
+    /// Hides a node from the searches of this plan.
+    pub(super) fn hide(&mut self, shard: usize, slot: Slot) {
+        self.copies[shard].hide(slot);
+    }
+
+    /// Shows all nodes again.
+    pub(super) fn unhide_all(&mut self) {
+        for copy in &mut self.copies {
+            copy.unhide_from(0);
+        }
+    }
+
+    /// Where a node stands.
+    pub(super) fn locate(&self, node: NodeId) -> Option<(usize, Slot)> {
+        self.copies.iter().enumerate().find_map(|(shard, copy)| Some((shard, copy.shard().slot_of(node)?)))
+    }
+}

@@ -1,0 +1,244 @@
+//! Committing a statement: one step over one shard; over several, holds everywhere, one decision,
+//! then what was decided everywhere.
+//!
+//! | stage | sent | awaited |
+//! |---|---|---|
+//! | one shard | `Apply` | what was done |
+//! | preparing | `Prepare` to each shard | held, or conflicts |
+//! | finishing | `Finish` to each shard that holds | what was done |
+//!
+//! Between the last two the decision cell is set. A shard that waited beyond the deadline may have
+//! set it first: then the statement is aborted, however complete it was.
+
+use std::sync::Arc;
+
+use crate::ids::{ShardId, StatementId};
+use crate::shard::{Command, Outcome, Rejection};
+use crate::statement::{
+    Applied, CommitMode, Conflict, Decision, DecisionCell, Granularity, Operation, Part, Prepare,
+};
+use crate::time::Time;
+
+/// How a statement is to be committed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Terms {
+    pub(super) granularity: Granularity,
+    pub(super) mode: CommitMode,
+    /// When shards begin to ask to abort.
+    pub(super) deadline: Time,
+    /// Over several shards everywhere or nowhere; otherwise each shard does what it can.
+    pub(super) atomic: bool,
+}
+
+/// One shard's part of it.
+#[derive(Debug)]
+struct FlightPart {
+    shard: ShardId,
+    operations: Vec<(u16, Operation)>,
+    /// Whether the shard holds any of it.
+    holds: bool,
+}
+
+/// A statement under way.
+#[derive(Debug)]
+pub(super) struct Flight {
+    statement: StatementId,
+    parts: Vec<FlightPart>,
+    terms: Terms,
+    /// None: over one shard, where applying it decides it, or over each on its own.
+    cell: Option<Arc<DecisionCell>>,
+    /// Answers that are awaited.
+    left: usize,
+    conflicts: Vec<Conflict>,
+    applied: Vec<Applied>,
+    /// Shards ended it at its deadline: what they hold is unknown or gone.
+    expired: bool,
+}
+
+/// What became of a statement.
+#[derive(Debug)]
+pub(super) struct Concluded {
+    pub(super) statement: StatementId,
+    pub(super) applied: Vec<Applied>,
+    pub(super) conflicts: Vec<Conflict>,
+    /// It was aborted because a shard waited too long.
+    pub(super) expired: bool,
+}
+
+impl Flight {
+    /// The statement of `parts`, each with a shard and its operations.
+    pub(super) fn new(
+        statement: StatementId,
+        parts: Vec<(ShardId, Vec<(u16, Operation)>)>,
+        terms: Terms,
+    ) -> Self {
+        assert!(!parts.is_empty(), "a statement has operations");
+        let cell = (parts.len() > 1 && terms.atomic).then(|| Arc::new(DecisionCell::default()));
+        let parts: Vec<FlightPart> = parts
+            .into_iter()
+            .map(|(shard, operations)| FlightPart { shard, operations, holds: false })
+            .collect();
+        let (conflicts, applied, expired) = (Vec::new(), Vec::new(), false);
+        Self { statement, left: parts.len(), parts, terms, cell, conflicts, applied, expired }
+    }
+
+    /// What is to be sent first: the place of a part, its shard, the command.
+    pub(super) fn begin(&mut self) -> Vec<(usize, ShardId, Command)> {
+        let Terms { granularity, mode, deadline, .. } = self.terms;
+        let (statement, cell) = (self.statement, self.cell.clone());
+        let commands = self.parts.iter_mut().map(|part| {
+            let operations = std::mem::take(&mut part.operations);
+            let part_of = Part { statement, operations, granularity, mode };
+            let command = match &cell {
+                None => Command::Apply(Box::new(part_of)),
+                Some(cell) => {
+                    Command::Prepare(Box::new(Prepare { part: part_of, deadline, cell: Arc::clone(cell) }))
+                }
+            };
+            (part.shard, command)
+        });
+        commands.enumerate().map(|(at, (shard, command))| (at, shard, command)).collect()
+    }
+
+    /// Takes one shard's answer; what is to be sent next.
+    pub(super) fn handle(&mut self, part: usize, outcome: Outcome) -> Vec<(usize, ShardId, Command)> {
+        self.left -= 1;
+        match outcome {
+            Outcome::Prepared(prepared) => {
+                self.parts[part].holds = !prepared.held.is_empty();
+                self.conflicts.extend(prepared.conflicts);
+            }
+            Outcome::Applied(mut applied) => {
+                self.conflicts.append(&mut applied.conflicts);
+                if applied.decision == Decision::Committed {
+                    self.applied.push(*applied);
+                }
+            }
+            // The shard asked to abort before the coordinator did, and nobody had committed.
+            Outcome::Rejected(Rejection::UnknownStatement(_)) => self.expired = true,
+            other => panic!("a statement was answered with {other:?}"),
+        }
+        let Some(cell) = self.cell.as_ref().filter(|_| self.left == 0 && self.holds()) else {
+            return Vec::new();
+        };
+        let all = self.conflicts.is_empty() || self.terms.mode == CommitMode::Incremental;
+        let decision = cell.decide(if all { Decision::Committed } else { Decision::Aborted });
+        self.expired |= all && decision == Decision::Aborted;
+        let mut commands = Vec::new();
+        for (at, part) in self.parts.iter_mut().enumerate().filter(|(_, part)| part.holds) {
+            part.holds = false;
+            commands.push((at, part.shard, Command::Finish { statement: self.statement, decision }));
+        }
+        self.left = commands.len();
+        commands
+    }
+
+    fn holds(&self) -> bool {
+        self.parts.iter().any(|part| part.holds)
+    }
+
+    /// Whether nothing is awaited any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.left == 0
+    }
+
+    /// What became of it.
+    pub(super) fn conclude(self) -> Concluded {
+        let Self { statement, applied, conflicts, expired, .. } = self;
+        Concluded { statement, applied, conflicts, expired }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{AllocationId, Incarnation, PartitionId};
+    use crate::statement::{ConflictReason, Evict, Prepared};
+
+    const ID: StatementId = StatementId { incarnation: Incarnation(1), planner: 0, number: 7 };
+
+    fn operation(sequence: u64) -> Operation {
+        let allocation = AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence };
+        Operation::Evict(Evict { allocation, expected: None, grace_ns: 0 })
+    }
+
+    fn flight(mode: CommitMode) -> (Flight, Arc<DecisionCell>) {
+        let parts = vec![(ShardId(0), vec![(0, operation(1))]), (ShardId(3), vec![(1, operation(2))])];
+        let terms = Terms { granularity: Granularity::Fine, mode, deadline: Time(9), atomic: true };
+        let mut flight = Flight::new(ID, parts, terms);
+        let commands = flight.begin();
+        let [(0, ShardId(0), Command::Prepare(first)), (1, ShardId(3), Command::Prepare(_))] = &commands[..]
+        else {
+            panic!("{commands:?}");
+        };
+        let cell = Arc::clone(&first.cell);
+        (flight, cell)
+    }
+
+    fn prepared(held: &[u16], conflicting: &[u16]) -> Outcome {
+        let reason = ConflictReason::AlreadyReleasing;
+        let conflict = |&operation: &u16| Conflict { operation, node: None, version: None, reason };
+        let conflicts = conflicting.iter().map(conflict).collect();
+        Outcome::Prepared(Box::new(Prepared { statement: ID, held: held.to_vec(), conflicts }))
+    }
+
+    fn decisions(commands: &[(usize, ShardId, Command)]) -> Vec<(u16, Decision)> {
+        let decision = |(_, shard, command): &(usize, ShardId, Command)| match command {
+            Command::Finish { statement: ID, decision } => (shard.0, *decision),
+            other => panic!("{other:?}"),
+        };
+        commands.iter().map(decision).collect()
+    }
+
+    #[test]
+    fn all_that_is_held_is_committed_once() {
+        let (mut flight, cell) = flight(CommitMode::AllOrNothing);
+        assert!(flight.handle(1, prepared(&[1], &[])).is_empty());
+        assert_eq!(cell.decision(), None);
+        let commands = flight.handle(0, prepared(&[0], &[]));
+        assert_eq!(decisions(&commands), [(0, Decision::Committed), (3, Decision::Committed)]);
+        assert_eq!(cell.decision(), Some(Decision::Committed));
+        assert!(!flight.is_over());
+    }
+
+    #[test]
+    fn one_conflict_aborts_all_or_nothing_where_something_is_held() {
+        let (mut flight, cell) = flight(CommitMode::AllOrNothing);
+        flight.handle(0, prepared(&[], &[0]));
+        let commands = flight.handle(1, prepared(&[1], &[]));
+        assert_eq!(decisions(&commands), [(3, Decision::Aborted)]);
+        assert_eq!(cell.decision(), Some(Decision::Aborted));
+    }
+
+    #[test]
+    fn the_rest_of_an_incremental_one_is_committed() {
+        let (mut flight, cell) = flight(CommitMode::Incremental);
+        flight.handle(0, prepared(&[], &[0]));
+        let commands = flight.handle(1, prepared(&[1], &[]));
+        assert_eq!(decisions(&commands), [(3, Decision::Committed)]);
+        assert_eq!(cell.decision(), Some(Decision::Committed));
+    }
+
+    #[test]
+    fn where_nothing_is_held_nothing_is_decided_and_it_is_over() {
+        let (mut flight, cell) = flight(CommitMode::AllOrNothing);
+        flight.handle(0, prepared(&[], &[0]));
+        assert!(flight.handle(1, prepared(&[], &[1])).is_empty());
+        assert!(flight.is_over());
+        assert_eq!(cell.decision(), None);
+        assert_eq!(flight.conclude().conflicts.len(), 2);
+    }
+
+    #[test]
+    fn a_shard_that_asked_first_has_aborted_it() {
+        let (mut flight, cell) = flight(CommitMode::AllOrNothing);
+        flight.handle(0, prepared(&[0], &[]));
+        assert_eq!(cell.decide(Decision::Aborted), Decision::Aborted);
+        let commands = flight.handle(1, prepared(&[1], &[]));
+        assert_eq!(decisions(&commands), [(0, Decision::Aborted), (3, Decision::Aborted)]);
+        flight.handle(0, Outcome::Rejected(Rejection::UnknownStatement(ID)));
+        flight.handle(1, Outcome::Rejected(Rejection::UnknownStatement(ID)));
+        assert!(flight.is_over());
+        assert!(flight.conclude().expired);
+    }
+}

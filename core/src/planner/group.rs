@@ -1,0 +1,131 @@
+//! A group as its planner keeps it.
+
+use std::sync::Arc;
+
+use super::JobTag;
+use super::job::{BundleView, GroupState, GroupView};
+use super::spec::GroupSpec;
+use crate::ids::{AllocationId, GroupId, NodeId};
+use crate::request::PlacementRequest;
+use crate::resource::GpuAssignment;
+use crate::time::Time;
+
+/// Where a bundle stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Place {
+    pub(super) node: NodeId,
+    pub(super) allocation: AllocationId,
+    pub(super) gpus: GpuAssignment,
+}
+
+/// A bundle.
+#[derive(Clone, Debug)]
+pub(super) struct Bundle {
+    /// Its place in the group, given once.
+    pub(super) index: u32,
+    pub(super) request: Arc<PlacementRequest>,
+    pub(super) place: Option<Place>,
+    /// What it was on a node that was lost: ended with the step that places it again.
+    pub(super) lost: Option<AllocationId>,
+}
+
+/// Who waits for what becomes of a group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Awaiting {
+    /// Nobody.
+    Nobody,
+    /// Who asked for it to be made.
+    Creation(JobTag),
+    /// Who asked for more bundles, from that index on.
+    Growth(JobTag, u32),
+}
+
+/// A group.
+#[derive(Clone, Debug)]
+pub(super) struct Group {
+    pub(super) id: GroupId,
+    pub(super) spec: Arc<GroupSpec>,
+    /// In order of index.
+    pub(super) bundles: Vec<Bundle>,
+    pub(super) next_index: u32,
+    pub(super) awaiting: Awaiting,
+    /// A statement of it is under way.
+    pub(super) committing: bool,
+    /// It is to be removed as soon as nothing is under way.
+    pub(super) removal: Option<JobTag>,
+    /// It ends in nothing when this passes before its minimum is placed.
+    pub(super) until: Option<Time>,
+    pub(super) attempts: u32,
+    /// Attempts lost to other work since the last success.
+    pub(super) losses: u32,
+}
+
+impl Group {
+    pub(super) fn new(id: GroupId, spec: Arc<GroupSpec>, tag: JobTag) -> Self {
+        let mut group = Self {
+            id,
+            bundles: Vec::with_capacity(spec.bundles.len()),
+            next_index: 0,
+            awaiting: Awaiting::Creation(tag),
+            committing: false,
+            removal: None,
+            until: spec.wait_until,
+            spec: Arc::clone(&spec),
+            attempts: 0,
+            losses: 0,
+        };
+        group.add(&spec.bundles);
+        group
+    }
+
+    /// Adds bundles; the index of the first.
+    pub(super) fn add(&mut self, requests: &[Arc<PlacementRequest>]) -> u32 {
+        let first = self.next_index;
+        for request in requests {
+            let (index, request) = (self.next_index, Arc::clone(request));
+            self.bundles.push(Bundle { index, request, place: None, lost: None });
+            self.next_index += 1;
+        }
+        first
+    }
+
+    pub(super) fn bundle_mut(&mut self, index: u32) -> Option<&mut Bundle> {
+        let at = self.bundles.binary_search_by_key(&index, |bundle| bundle.index).ok()?;
+        Some(&mut self.bundles[at])
+    }
+
+    pub(super) fn placed(&self) -> usize {
+        self.bundles.iter().filter(|bundle| bundle.place.is_some()).count()
+    }
+
+    /// How many more must be placed for it to stand.
+    pub(super) fn missing(&self) -> usize {
+        (self.spec.min_members as usize).saturating_sub(self.placed())
+    }
+
+    /// Whether some bundle has no place.
+    pub(super) fn is_incomplete(&self) -> bool {
+        self.bundles.iter().any(|bundle| bundle.place.is_none())
+    }
+
+    pub(super) fn view(&self) -> GroupView {
+        let bundle = |bundle: &Bundle| {
+            let view = match bundle.place {
+                None => BundleView::Unplaced,
+                Some(Place { node, allocation, gpus }) => BundleView::Placed { node, allocation, gpus },
+            };
+            (bundle.index, view)
+        };
+        let state = if self.committing {
+            GroupState::Committing
+        } else if self.missing() == 0 {
+            GroupState::Placed
+        } else if self.placed() == 0 && self.bundles.iter().all(|bundle| bundle.lost.is_none()) {
+            GroupState::Waiting
+        } else {
+            GroupState::Degraded
+        };
+        let (id, spec, attempts) = (self.id, Arc::clone(&self.spec), self.attempts);
+        GroupView { id, state, spec, bundles: self.bundles.iter().map(bundle).collect(), attempts }
+    }
+}

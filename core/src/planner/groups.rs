@@ -1,0 +1,402 @@
+//! The life of a group: made, grown, shrunk, placed again where nodes are lost, removed.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::draft::Draft;
+use super::flight::Concluded;
+use super::group::{Awaiting, Group, Place};
+use super::job::{GroupRefusal, GroupRefusalReason, PlanRejection, PlanReply};
+use super::spec::{GroupSpec, GroupSpecError};
+use super::strategy::{NoPlace, Standing, Wanted};
+use super::together::Item;
+use super::{EndPurpose, JobTag, Placing, Planner, Purpose};
+use crate::ids::{AllocationId, BundleId, GroupId, NodeId, ShardId};
+use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
+use crate::node::NodeState;
+use crate::request::PlacementRequest;
+use crate::statement::{
+    Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation,
+};
+use crate::time::Time;
+
+impl Planner {
+    pub(super) fn create_group(&mut self, tag: JobTag, spec: Arc<GroupSpec>, now: Time) {
+        let checked = spec.check().map_err(PlanRejection::from);
+        let room =
+            (self.groups.len() < GROUPS_MAX).then_some(()).ok_or(PlanRejection::TooManyGroups(GROUPS_MAX));
+        if let Err(rejection) = checked.and(room) {
+            return self.reply(tag, PlanReply::Rejected(rejection));
+        }
+        let id = self.next_group_id();
+        self.groups.insert(id, Group::new(id, spec, tag));
+        self.try_group(id, now);
+    }
+
+    pub(super) fn grow_group(
+        &mut self,
+        tag: JobTag,
+        id: GroupId,
+        requests: &[Arc<PlacementRequest>],
+        now: Time,
+    ) {
+        let group = match self.settled(id) {
+            Ok(group) => group,
+            Err(rejection) => return self.reply(tag, PlanReply::Rejected(rejection)),
+        };
+        let bundles = group.bundles.len() + requests.len();
+        if requests.is_empty() || bundles > GROUP_BUNDLES_MAX {
+            let error = GroupSpecError::Bundles(if requests.is_empty() { 0 } else { bundles });
+            return self.reply(tag, PlanReply::Rejected(error.into()));
+        }
+        let first = group.add(requests);
+        group.awaiting = Awaiting::Growth(tag, first);
+        self.try_group(id, now);
+    }
+
+    pub(super) fn shrink_group(&mut self, tag: JobTag, id: GroupId, indexes: &[u32], now: Time) {
+        let operations = match self.shrinking(id, indexes) {
+            Ok(operations) => operations,
+            Err(rejection) => return self.reply(tag, PlanReply::Rejected(rejection)),
+        };
+        let purpose = Purpose::End(id, EndPurpose::Shrink(tag, indexes.to_vec()));
+        self.end_bundles(id, operations, purpose, now);
+    }
+
+    /// The allocations of bundles that are to go.
+    fn shrinking(&mut self, id: GroupId, indexes: &[u32]) -> Result<Vec<AllocationId>, PlanRejection> {
+        let group = self.settled(id)?;
+        if let Some(&unknown) = indexes.iter().find(|&&index| group.bundle_mut(index).is_none()) {
+            return Err(PlanRejection::UnknownBundle(id, unknown));
+        }
+        let stays = group.bundles.iter().filter(|bundle| !indexes.contains(&bundle.index));
+        if stays.count() < group.spec.min_members as usize {
+            return Err(PlanRejection::BelowMinimum(id));
+        }
+        let goes = group.bundles.iter().filter(|bundle| indexes.contains(&bundle.index));
+        Ok(goes.filter_map(|bundle| bundle.place.map(|place| place.allocation).or(bundle.lost)).collect())
+    }
+
+    /// A group that nothing is under way of.
+    fn settled(&mut self, id: GroupId) -> Result<&mut Group, PlanRejection> {
+        let group = self.groups.get_mut(&id).ok_or(PlanRejection::UnknownGroup(id))?;
+        let busy = group.committing || group.removal.is_some() || group.awaiting != Awaiting::Nobody;
+        if busy { Err(PlanRejection::Busy(id)) } else { Ok(group) }
+    }
+
+    pub(super) fn remove_group(&mut self, tag: JobTag, id: GroupId, now: Time) {
+        let Some(group) = self.groups.get_mut(&id) else {
+            return self.reply(tag, PlanReply::Rejected(PlanRejection::UnknownGroup(id)));
+        };
+        if group.removal.is_some() {
+            return self.reply(tag, PlanReply::Rejected(PlanRejection::Busy(id)));
+        }
+        group.removal = Some(tag);
+        if !group.committing {
+            self.begin_removal(id, now);
+        }
+    }
+
+    fn begin_removal(&mut self, id: GroupId, now: Time) {
+        let group = self.groups.get_mut(&id).expect("a group to be removed is there");
+        let tag = group.removal.expect("somebody asked for the removal");
+        let awaiting = std::mem::replace(&mut group.awaiting, Awaiting::Nobody);
+        let standing = group.bundles.iter();
+        let allocations: Vec<_> =
+            standing.filter_map(|b| b.place.map(|place| place.allocation).or(b.lost)).collect();
+        if let Awaiting::Creation(creator) | Awaiting::Growth(creator, _) = awaiting {
+            self.reply(creator, PlanReply::Removed(id, 0));
+        }
+        let count = u32::try_from(allocations.len()).expect("GROUP_BUNDLES_MAX fits u32");
+        self.end_bundles(id, allocations, Purpose::End(id, EndPurpose::Removal(tag, count)), now);
+    }
+
+    /// Ends allocations of bundles, each shard on its own.
+    fn end_bundles(&mut self, id: GroupId, allocations: Vec<AllocationId>, purpose: Purpose, now: Time) {
+        if allocations.is_empty() {
+            let Purpose::End(_, end) = purpose else { unreachable!("bundles end for a purpose") };
+            return self.end_concluded(id, end, now);
+        }
+        self.groups.get_mut(&id).expect("whose bundles end").committing = true;
+        let evict = |allocation| Operation::Evict(Evict { allocation, expected: None, grace_ns: 0 });
+        let operations: Vec<(ShardId, Operation)> = allocations
+            .into_iter()
+            .map(|allocation| (self.shard_of_allocation(allocation), evict(allocation)))
+            .collect();
+        self.commit_apart(operations, purpose, now);
+    }
+
+    pub(super) fn end_concluded(&mut self, id: GroupId, end: EndPurpose, now: Time) {
+        match end {
+            EndPurpose::Removal(tag, count) => {
+                self.forget_group(id);
+                self.reply(tag, PlanReply::Removed(id, count));
+            }
+            EndPurpose::Shrink(tag, indexes) => {
+                let group = self.groups.get_mut(&id).expect("groups stay while bundles end");
+                group.committing = false;
+                let (gone, stays): (Vec<_>, Vec<_>) =
+                    group.bundles.drain(..).partition(|bundle| indexes.contains(&bundle.index));
+                group.bundles = stays;
+                let view = group.view();
+                for bundle in gone {
+                    self.left_node(bundle.place.map(|place| place.node), id, bundle.index);
+                }
+                self.reply(tag, PlanReply::Group(Box::new(view)));
+                self.settle(id, now);
+            }
+        }
+    }
+
+    fn left_node(&mut self, node: Option<NodeId>, id: GroupId, index: u32) {
+        let Some(node) = node else { return };
+        if let Some(bundles) = self.by_node.get_mut(&node) {
+            bundles.remove(&(id, index));
+            if bundles.is_empty() {
+                self.by_node.remove(&node);
+            }
+        }
+    }
+
+    fn forget_group(&mut self, id: GroupId) {
+        let Some(group) = self.groups.remove(&id) else { return };
+        self.incomplete.remove(&(Reverse(group.spec.priority), id));
+        for bundle in &group.bundles {
+            self.left_node(bundle.place.map(|place| place.node), id, bundle.index);
+        }
+    }
+
+    pub(super) fn group_status(&mut self, tag: JobTag, id: GroupId) {
+        let reply = match self.groups.get(&id) {
+            Some(group) => PlanReply::Group(Box::new(group.view())),
+            None => PlanReply::Rejected(PlanRejection::UnknownGroup(id)),
+        };
+        self.reply(tag, reply);
+    }
+
+    pub(super) fn list_groups(&mut self, tag: JobTag, after: Option<GroupId>, limit: u16) {
+        use std::ops::Bound::{Excluded, Unbounded};
+        let from = after.map_or(Unbounded, Excluded);
+        let page = self.groups.range((from, Unbounded)).take(usize::from(limit));
+        let page = page.map(|(_, group)| group.view()).collect();
+        self.reply(tag, PlanReply::Groups(page));
+    }
+
+    /// Plans what has no place, and begins to commit the plan.
+    pub(super) fn try_group(&mut self, id: GroupId, now: Time) {
+        self.sync();
+        let Some(group) = self.groups.get_mut(&id).filter(|group| !group.committing) else { return };
+        let spec = Arc::clone(&group.spec);
+        group.attempts += 1;
+        let open = group.bundles.iter().filter(|bundle| bundle.place.is_none());
+        let items: Vec<Item> =
+            open.map(|b| Item { bundle: b.index, request: Arc::clone(&b.request) }).collect();
+        if items.is_empty() {
+            return self.settle(id, now);
+        }
+        let least = match group.awaiting {
+            Awaiting::Growth(..) => items.len(),
+            _ => group.missing().max(1),
+        };
+        let standing: Vec<NodeId> = group.bundles.iter().filter_map(|b| Some(b.place?.node)).collect();
+        let standing = standing.into_iter().filter_map(|node| self.replicas.locate(node));
+        let standing: Vec<Standing> = standing.map(|(shard, slot)| Standing { shard, slot }).collect();
+        let wanted =
+            Wanted { strategy: spec.strategy, topology: spec.topology.as_ref(), items, standing, least };
+        let mut draft = Draft::default();
+        match self.replicas.plan(wanted, &mut draft) {
+            Ok(()) => self.commit_placing(id, draft, spec.granularity, now),
+            Err(no_place) => self.no_place(id, no_place, now),
+        }
+    }
+
+    fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity, now: Time) {
+        let mut operations = Vec::with_capacity(draft.taken.len());
+        let group = self.groups.get_mut(&id).expect("who plans for a group has it");
+        group.committing = true;
+        self.incomplete.remove(&(Reverse(group.spec.priority), id));
+        let mut ended = Vec::new();
+        for taken in &draft.taken {
+            let bundle = group.bundle_mut(taken.bundle).expect("what is planned is of the group");
+            let request = &bundle.request;
+            let operation = Operation::Allocate(Allocate {
+                node: taken.node,
+                expected: self.replicas.copies[taken.shard].version(taken.slot),
+                demand: request.demand.clone(),
+                gpus: None,
+                owner: request.owner,
+                bundle: Some(BundleId { group: id, index: taken.bundle }),
+            });
+            ended.extend(bundle.lost.map(|lost| (taken.bundle, lost)));
+            operations.push((taken.shard, operation));
+        }
+        let mut operations: Vec<(ShardId, Operation)> =
+            operations.into_iter().map(|(shard, operation)| (self.shard_id(shard), operation)).collect();
+        for &(_, allocation) in &ended {
+            let evict = Evict { allocation, expected: None, grace_ns: 0 };
+            operations.push((self.shard_of_allocation(allocation), Operation::Evict(evict)));
+        }
+        let ended = ended.into_iter().map(|(bundle, _)| bundle).collect();
+        let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
+        self.commit(operations, (granularity, CommitMode::AllOrNothing), purpose, now);
+    }
+
+    pub(super) fn placement_concluded(&mut self, placing: Placing, concluded: &Concluded, now: Time) {
+        let Placing { group: id, mut draft, ended } = placing;
+        let lost = concluded.applied.is_empty();
+        if lost {
+            let start = Draft::default().savepoint();
+            self.replicas.roll_back(&mut draft, start);
+        }
+        let group = self.groups.get_mut(&id).expect("groups stay while a statement of theirs is under way");
+        group.committing = false;
+        for applied in &concluded.applied {
+            for (operation, granted) in &applied.granted {
+                let Granted::Allocated(placement) = granted else { continue };
+                let taken = &draft.taken[usize::from(*operation)];
+                self.replicas.copies[taken.shard].granted(taken.slot, taken.key, applied.visible_from);
+                let bundle = group.bundle_mut(taken.bundle).expect("no bundle goes while it is placed");
+                let (node, allocation, gpus) = (placement.node, placement.allocation, placement.gpus);
+                bundle.place = Some(Place { node, allocation, gpus });
+                bundle.lost = None;
+                self.by_node.entry(node).or_default().insert((id, taken.bundle));
+            }
+        }
+        if !lost {
+            group.losses = 0;
+            return self.settle(id, now);
+        }
+        for conflict in &concluded.conflicts {
+            // What was to be ended with it has ended by itself.
+            if let ConflictReason::UnknownAllocation(gone) = conflict.reason {
+                let of_it = group.bundles.iter_mut().filter(|bundle| ended.contains(&bundle.index));
+                of_it.filter(|bundle| bundle.lost == Some(gone)).for_each(|bundle| bundle.lost = None);
+            }
+        }
+        group.losses += 1;
+        let losses = group.losses;
+        if group.removal.is_some() {
+            self.begin_removal(id, now);
+        } else if losses < STATEMENT_LOSSES_MAX {
+            self.try_group(id, now);
+        } else {
+            self.lost_too_often(id, &concluded.conflicts, now);
+        }
+    }
+
+    /// Nothing is under way of a group: answers who waits, goes on with what was asked meanwhile.
+    fn settle(&mut self, id: GroupId, now: Time) {
+        let Some(group) = self.groups.get_mut(&id) else { return };
+        let awaiting = std::mem::replace(&mut group.awaiting, Awaiting::Nobody);
+        let view = group.view();
+        let (priority, removal) = (group.spec.priority, group.removal.is_some());
+        let nodes: Vec<NodeId> = group.bundles.iter().filter_map(|bundle| Some(bundle.place?.node)).collect();
+        let incomplete = group.is_incomplete();
+        if let Awaiting::Creation(tag) | Awaiting::Growth(tag, _) = awaiting {
+            self.reply(tag, PlanReply::Group(Box::new(view)));
+        }
+        if removal {
+            return self.begin_removal(id, now);
+        }
+        if incomplete {
+            self.incomplete.insert((Reverse(priority), id));
+        }
+        // A node that was lost while its bundle was under way.
+        for node in nodes {
+            let state = self.replicas.locate(node);
+            let state = state.and_then(|(shard, slot)| self.replicas.copies[shard].state(slot));
+            if !matches!(state, Some(NodeState::Joining | NodeState::Ready | NodeState::Draining)) {
+                self.node_stopped(node, state);
+            }
+        }
+    }
+
+    /// Bundles on a node that is lost or gone are to be placed again; on one that only takes no new
+    /// work they stay.
+    pub(super) fn node_stopped(&mut self, node: NodeId, state: Option<NodeState>) {
+        if !matches!(state, None | Some(NodeState::Lost { .. })) {
+            return;
+        }
+        for (id, index) in self.by_node.remove(&node).unwrap_or_default() {
+            let group = self.groups.get_mut(&id).expect("bundles on nodes are of groups");
+            let bundle = group.bundle_mut(index).expect("bundles on nodes are of groups");
+            let place = bundle.place.take().expect("a bundle on a node has a place");
+            bundle.lost = state.map(|_| place.allocation);
+            self.incomplete.insert((Reverse(group.spec.priority), id));
+            self.retry_now = true;
+        }
+    }
+
+    /// A plan finds no place: refused, or it waits.
+    fn no_place(&mut self, id: GroupId, no_place: NoPlace, now: Time) {
+        let refusal = self.refusal(id, no_place);
+        let group = self.groups.get_mut(&id).expect("who plans for a group has it");
+        match group.awaiting {
+            Awaiting::Creation(tag) => {
+                if !refusal.infeasible && group.until.is_some_and(|until| until > now) {
+                    self.incomplete.insert((Reverse(group.spec.priority), id));
+                    return;
+                }
+                self.forget_group(id);
+                self.reply(tag, PlanReply::Refused(Box::new(refusal)));
+            }
+            Awaiting::Growth(tag, first) => {
+                group.awaiting = Awaiting::Nobody;
+                group.bundles.retain(|bundle| bundle.index < first);
+                self.reply(tag, PlanReply::Refused(Box::new(refusal)));
+                self.settle(id, now);
+            }
+            Awaiting::Nobody => {
+                self.incomplete.insert((Reverse(group.spec.priority), id));
+            }
+        }
+    }
+
+    /// Groups that waited in vain.
+    pub(super) fn end_overdue(&mut self, now: Time) {
+        let overdue = |id: &GroupId| {
+            let group = &self.groups[id];
+            matches!(group.awaiting, Awaiting::Creation(_)) && group.until.is_some_and(|until| until <= now)
+        };
+        let due: Vec<GroupId> = self.incomplete.iter().map(|&(_, id)| id).filter(overdue).collect();
+        for id in due {
+            // The last attempt: refused by it, if it finds no place.
+            self.try_group(id, now);
+        }
+    }
+
+    /// Tries groups that wait for capacity, where any may have come.
+    pub(super) fn retry_incomplete(&mut self, now: Time) {
+        if self.incomplete.is_empty() {
+            return;
+        }
+        let growth = self.port.growth();
+        if growth == self.tried_at && !self.retry_now {
+            return;
+        }
+        self.retry_now = false;
+        self.tried_at = growth;
+        let waiting: Vec<GroupId> = self.incomplete.iter().map(|&(_, id)| id).collect();
+        for id in waiting {
+            self.try_group(id, now);
+        }
+    }
+
+    fn lost_too_often(&mut self, id: GroupId, conflicts: &[Conflict], now: Time) {
+        let group = self.groups.get_mut(&id).expect("who plans for a group has it");
+        group.losses = 0;
+        let attempts = group.attempts;
+        let waits = group.until.is_some_and(|until| until > now);
+        match group.awaiting {
+            Awaiting::Creation(tag) if !waits => {
+                let reason = GroupRefusalReason::Conflicts(conflicts.to_vec());
+                let refusal = GroupRefusal { infeasible: false, reason, attempts };
+                self.forget_group(id);
+                self.reply(tag, PlanReply::Refused(Box::new(refusal)));
+            }
+            _ => {
+                self.incomplete.insert((Reverse(group.spec.priority), id));
+            }
+        }
+    }
+}

@@ -1,0 +1,195 @@
+//! Omega's private copy: a shard of the planner's own, kept equal to a shard's view.
+//!
+//! Planning takes on the copy what the plan will ask of the shard. What is taken stays taken until
+//! a view shows it (or it is given up): the planner does not plan twice on what it has asked for.
+//! A node of the copy is always what its view says, less the claims on it; giving a claim up makes
+//! the node so anew. So every inverse is exact, in whatever order claims come and go.
+
+use std::sync::Arc;
+
+use crate::ids::NodeId;
+use crate::index::Slot;
+use crate::map::FixedMap;
+use crate::node::NodeState;
+use crate::request::PlacementRequest;
+use crate::resource::{Demand, GpuAssignment};
+use crate::shard::{Refusal, Shard, Tentative};
+use crate::view::{HotImage, View, ViewReader};
+
+/// Names one thing taken on a copy.
+pub(super) type ClaimKey = u64;
+
+/// What is taken on a node and not shown by its view.
+#[derive(Debug)]
+struct Claim {
+    key: ClaimKey,
+    demand: Demand,
+    gpus: GpuAssignment,
+    /// Whether it is in the books of the copy: another claim or a newer view may have left no room.
+    taken: bool,
+    /// From this view on the shard shows it.
+    visible_from: Option<u64>,
+}
+
+/// A node that takes no new work any more, and how it stands: none where it is gone.
+pub(super) type Stopped = (NodeId, Option<NodeState>);
+
+/// The copy of one shard.
+pub(super) struct Replica {
+    shard: Shard,
+    reader: ViewReader,
+    /// None: it was never brought up to date.
+    view: Option<Arc<View>>,
+    claims: FixedMap<Slot, Vec<Claim>>,
+    next_key: ClaimKey,
+    hidden: Vec<Slot>,
+}
+
+impl Replica {
+    /// An empty copy; the first [`sync`](Self::sync) fills it.
+    pub(super) fn new(shard: Shard, reader: ViewReader) -> Self {
+        let (claims, hidden) = (FixedMap::default(), Vec::new());
+        Self { shard, reader, view: None, claims, next_key: 0, hidden }
+    }
+
+    /// Brings the copy up to the newest view; tells of nodes that stopped taking work.
+    pub(super) fn sync(&mut self, stopped: &mut Vec<Stopped>) {
+        let newest = self.reader.latest();
+        let Some(before) = self.view.replace(Arc::clone(&newest)) else {
+            self.shard.follow_view(&newest);
+            newest.nodes(|slot, _, _| self.shard.renew(slot));
+            return;
+        };
+        if Arc::ptr_eq(&newest, &before) {
+            return;
+        }
+        self.shard.follow_view(&newest);
+        newest.diff(&before, |slot| {
+            self.renew(slot);
+            let Some(HotImage { id, state: Some(stood), .. }) = before.hot(slot) else { return };
+            let stands = newest.hot(slot).filter(|image| image.id == *id).and_then(|image| image.state);
+            if stands.is_none_or(|stands| stands != *stood && stands != NodeState::Ready) {
+                stopped.push((*id, stands));
+            }
+        });
+    }
+
+    /// The sequence of the view that the copy equals.
+    pub(super) fn sequence(&self) -> u64 {
+        self.view.as_ref().map_or(0, |view| view.version().sequence)
+    }
+
+    /// How the view shows a node.
+    pub(super) fn state(&self, slot: Slot) -> Option<NodeState> {
+        self.view.as_ref()?.hot(slot)?.state
+    }
+
+    /// The version of a node, to be expected by a plan.
+    pub(super) fn version(&self, slot: Slot) -> Option<u64> {
+        Some(self.view.as_ref()?.hot(slot)?.version)
+    }
+
+    pub(super) fn shard(&self) -> &Shard {
+        &self.shard
+    }
+
+    pub(super) fn shard_mut(&mut self) -> &mut Shard {
+        &mut self.shard
+    }
+
+    /// Takes what `request` asks where its policy says.
+    pub(super) fn take(&mut self, request: &PlacementRequest) -> Option<(Tentative, ClaimKey)> {
+        let tentative = self.shard.take_tentatively(request)?;
+        Some((tentative, self.enter(&tentative, &request.demand)))
+    }
+
+    /// Takes `demand` on one node, if it fits; the index follows with [`follow`](Self::follow).
+    pub(super) fn take_on(&mut self, slot: Slot, demand: &Demand) -> Option<(Tentative, ClaimKey)> {
+        let tentative = self.shard.take_on(slot, demand, None)?;
+        Some((tentative, self.enter(&tentative, demand)))
+    }
+
+    /// The index follows what [`take_on`](Self::take_on) took.
+    pub(super) fn follow(&mut self, slot: Slot) {
+        self.shard.follow_tentative(slot);
+    }
+
+    fn enter(&mut self, tentative: &Tentative, demand: &Demand) -> ClaimKey {
+        self.next_key += 1;
+        let (key, gpus) = (self.next_key, tentative.gpus);
+        let claim = Claim { key, demand: demand.clone(), gpus, taken: true, visible_from: None };
+        self.claims.entry(tentative.slot).or_default().push(claim);
+        key
+    }
+
+    /// Gives up what was taken on a node.
+    pub(super) fn give_up(&mut self, slot: Slot, keys: &[ClaimKey]) {
+        let Some(claims) = self.claims.get_mut(&slot) else { return };
+        let before = claims.len();
+        claims.retain(|claim| !keys.contains(&claim.key));
+        if claims.len() != before {
+            self.renew(slot);
+        }
+    }
+
+    /// What was taken is granted, and shown by the shard's views from `sequence` on.
+    pub(super) fn granted(&mut self, slot: Slot, key: ClaimKey, sequence: u64) {
+        if self.sequence() >= sequence {
+            self.give_up(slot, &[key]);
+            return;
+        }
+        let claims = self.claims.get_mut(&slot);
+        if let Some(claim) = claims.and_then(|claims| claims.iter_mut().find(|claim| claim.key == key)) {
+            claim.visible_from = Some(sequence);
+        }
+    }
+
+    /// Makes a node what its view says, less the claims that the view does not show.
+    fn renew(&mut self, slot: Slot) {
+        self.shard.renew(slot);
+        let sequence = self.sequence();
+        let Some(claims) = self.claims.get_mut(&slot) else { return };
+        claims.retain(|claim| claim.visible_from.is_none_or(|from| from > sequence));
+        for claim in claims.iter_mut() {
+            let taken = self.shard.take_on(slot, &claim.demand, Some(claim.gpus));
+            claim.taken = taken.is_some();
+            claim.gpus = taken.map_or(claim.gpus, |taken| taken.gpus);
+        }
+        if claims.is_empty() {
+            self.claims.remove(&slot);
+        } else {
+            self.shard.follow_tentative(slot);
+        }
+        if self.hidden.contains(&slot) {
+            self.shard.hide(slot);
+        }
+    }
+
+    /// Takes a node out of every search, until [`unhide_all`](Self::unhide_all).
+    pub(super) fn hide(&mut self, slot: Slot) {
+        if !self.hidden.contains(&slot) {
+            self.shard.hide(slot);
+            self.hidden.push(slot);
+        }
+    }
+
+    /// Puts hidden nodes from the `from`-th on back into every search.
+    pub(super) fn unhide_from(&mut self, from: usize) {
+        for slot in self.hidden.split_off(from) {
+            // A node that its own state keeps out stays out: the view says which.
+            if self.state(slot) == Some(NodeState::Ready) {
+                self.shard.unhide(slot);
+            }
+        }
+    }
+
+    /// How many nodes are hidden.
+    pub(super) fn hidden_count(&self) -> usize {
+        self.hidden.len()
+    }
+
+    /// Why it would refuse `request`.
+    pub(super) fn refusal(&mut self, request: &PlacementRequest) -> Refusal {
+        self.shard.refusal_of(request)
+    }
+}

@@ -1,0 +1,187 @@
+//! Planners on threads: a thin loop around [`Planner`], as `ShardRunner` is around a shard.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use super::{JobTag, PlanJob, PlanReply, Planner, PlannerMetrics};
+use crate::executor::{Clock, StopSignal, ThreadWaker};
+use crate::limits::{RING_QUANTUM, RING_SLOTS};
+use crate::ring::{Consumer, Doorbell, Producer, channel};
+use crate::router::{PlanLink, Port};
+use crate::sync::{AtomicU64, Ordering};
+
+/// A job on its way to a planner.
+pub(crate) struct PlanSubmission {
+    pub(crate) token: u32,
+    pub(crate) job: PlanJob,
+}
+
+/// A reply on its way back.
+pub(crate) struct PlanAnswer {
+    pub(crate) token: u32,
+    pub(crate) reply: PlanReply,
+}
+
+/// The rings between a planner and one port, and the bell of the port.
+pub(crate) struct PlannerLink {
+    pub(crate) jobs: Consumer<PlanSubmission>,
+    pub(crate) replies: Producer<PlanAnswer>,
+    pub(crate) bell: Arc<Doorbell>,
+}
+
+const GROWTH: u64 = 1;
+const LOSSES: u64 = 2;
+
+/// A planner's bell, and for what shards should ring it beside their answers.
+pub(crate) struct PlannerBell {
+    bell: Arc<Doorbell>,
+    wanted: AtomicU64,
+}
+
+impl PlannerBell {
+    pub(crate) fn new(bell: Arc<Doorbell>) -> Self {
+        Self { bell, wanted: AtomicU64::new(0) }
+    }
+
+    /// Says for what to ring. Called before the last look at what it is to be rung for.
+    pub(crate) fn set_wanted(&self, growth: bool, losses: bool) {
+        let wanted = u64::from(growth) * GROWTH | u64::from(losses) * LOSSES;
+        // AcqRel: pairs with the read-modify-write in `tell`. If that came first, what the shard
+        // published before is seen by the look that follows; else the shard sees what is wanted.
+        self.wanted.swap(wanted, Ordering::AcqRel);
+    }
+
+    /// Called by a shard after it published: something grew, or a node was lost or removed.
+    pub(crate) fn tell(&self, grew: bool, lost: bool) {
+        let happened = u64::from(grew) * GROWTH | u64::from(lost) * LOSSES;
+        // A read-modify-write that changes nothing, so that it has a place in the order of changes;
+        // AcqRel pairs with the swap in `set_wanted`.
+        if happened != 0 && self.wanted.fetch_or(0, Ordering::AcqRel) & happened != 0 {
+            self.bell.ring();
+        }
+    }
+}
+
+/// A planner with its rings, ready to be run by a thread (or by hand, round by round).
+pub struct PlannerRunner {
+    planner: Planner,
+    links: Vec<PlannerLink>,
+    bell: Arc<Doorbell>,
+    interest: Arc<PlannerBell>,
+    waker: Arc<ThreadWaker>,
+    stop: StopSignal,
+    spin: u32,
+}
+
+const TOKEN_BITS: u32 = 32;
+
+fn tag(link: usize, token: u32) -> JobTag {
+    (link as u64) << TOKEN_BITS | u64::from(token)
+}
+
+impl PlannerRunner {
+    /// A planner behind all of `ports`.
+    pub(crate) fn new(
+        planner: Planner,
+        ports: &mut [Port],
+        interest: Arc<PlannerBell>,
+        waker: Arc<ThreadWaker>,
+        stop: StopSignal,
+    ) -> Self {
+        let bell = Arc::clone(&interest.bell);
+        stop.watch(&bell);
+        let links = ports.iter_mut().map(|port| {
+            let (submissions, jobs) = channel(RING_SLOTS);
+            let (replies, answers) = channel(RING_SLOTS);
+            port.add_planner(PlanLink { jobs: submissions, replies: answers, bell: Arc::clone(&bell) });
+            PlannerLink { jobs, replies, bell: Arc::clone(port.bell()) }
+        });
+        let links = links.collect();
+        Self { planner, links, bell, interest, waker, stop, spin: 200 }
+    }
+
+    /// How often it looks for work before it sleeps.
+    pub fn set_spin(&mut self, looks: u32) {
+        self.spin = looks;
+    }
+
+    /// The planner, to be looked at between rounds.
+    #[must_use]
+    pub fn planner(&self) -> &Planner {
+        &self.planner
+    }
+
+    /// Runs on the calling thread until stopped and nothing is under way; gives the planner back.
+    /// `observe` is called after each round that did something.
+    pub fn run(mut self, clock: &impl Clock, mut observe: impl FnMut(&PlannerMetrics)) -> Planner {
+        self.waker.set_current();
+        let mut idle_looks = 0;
+        loop {
+            // Read before the rings: what was submitted before the stop is then still seen.
+            let stopping = self.stop.is_stopped();
+            if self.run_round(clock) > 0 {
+                idle_looks = 0;
+                observe(self.planner.metrics());
+            } else if stopping && !self.planner.is_committing() {
+                return self.planner;
+            } else if idle_looks < self.spin {
+                idle_looks += 1;
+                std::hint::spin_loop();
+            } else {
+                idle_looks = 0;
+                self.sleep(clock);
+            }
+        }
+    }
+
+    fn sleep(&mut self, clock: &impl Clock) {
+        let due = self.planner.next_deadline();
+        let Self { planner, links, bell, interest, stop, .. } = self;
+        let idle = || {
+            interest.set_wanted(planner.wants_growth(), planner.wants_losses());
+            let stopped = stop.is_stopped() && !planner.is_committing();
+            !stopped && links.iter_mut().all(|link| link.jobs.is_empty()) && planner.is_idle()
+        };
+        if bell.sleep_if(idle) {
+            match due {
+                None => std::thread::park(),
+                Some(due) => {
+                    std::thread::park_timeout(Duration::from_nanos(due.nanos_since(clock.now())));
+                }
+            }
+        }
+    }
+
+    /// One round: jobs in, answers in, replies out; how much there was of it.
+    pub fn run_round(&mut self, clock: &impl Clock) -> usize {
+        let now = clock.now();
+        let mut count = 0;
+        for (at, link) in self.links.iter_mut().enumerate() {
+            for _ in 0..RING_QUANTUM {
+                let Some(PlanSubmission { token, job }) = link.jobs.pop() else { break };
+                self.planner.submit(tag(at, token), job, now);
+                count += 1;
+            }
+        }
+        count += self.planner.poll(now);
+        count + self.hand_out()
+    }
+
+    fn hand_out(&mut self) -> usize {
+        let mut rung = 0u64;
+        let mut count = 0;
+        for (tag, reply) in self.planner.take_replies() {
+            let at = (tag >> TOKEN_BITS) as usize;
+            let pushed = self.links[at].replies.push(PlanAnswer { token: tag as u32, reply });
+            assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
+            rung |= 1 << at;
+            count += 1;
+        }
+        for (at, link) in self.links.iter().enumerate() {
+            if rung >> at & 1 == 1 {
+                link.bell.ring();
+            }
+        }
+        count
+    }
+}

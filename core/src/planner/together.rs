@@ -1,0 +1,157 @@
+//! Several bundles on one node.
+//!
+//! A search by the sum of their demands finds nodes that may hold them: exactly so for amounts;
+//! devices are then taken one bundle after the other, largest first, and a node where that fails
+//! is passed.
+
+use std::sync::Arc;
+
+use super::draft::{Draft, Replicas, Taken};
+use crate::ids::NodeId;
+use crate::limits::TOGETHER_TRIES_MAX;
+use crate::node::Selector;
+use crate::request::PlacementRequest;
+use crate::resource::{Amount, Demand, GpuRequest};
+
+/// A bundle to place.
+#[derive(Clone, Debug)]
+pub(super) struct Item {
+    /// Its place in the group.
+    pub(super) bundle: u32,
+    pub(super) request: Arc<PlacementRequest>,
+}
+
+/// Largest first: GPUs, custom kinds, memory, cpu (Ray's order of bundles, without the object store).
+pub(super) fn largest_first(items: &mut [Item]) {
+    let size = |item: &Item| {
+        let demand = &item.request.demand;
+        let custom: i128 = demand.custom().iter().map(|(_, amount)| i128::from(amount.units())).sum();
+        (demand.gpu.units(), custom, demand.memory.units(), demand.cpu.units())
+    };
+    items.sort_by_cached_key(|item| (std::cmp::Reverse(size(item)), item.bundle));
+}
+
+fn sum(items: &[Item]) -> Option<Demand> {
+    let (mut cpu, mut memory) = (Amount::ZERO, Amount::ZERO);
+    let (mut whole, mut largest_part) = (0u32, 0u16);
+    let mut custom: Vec<(crate::ids::ResourceId, Amount)> = Vec::new();
+    for item in items {
+        let demand = &item.request.demand;
+        cpu = cpu.checked_plus(demand.cpu)?;
+        memory = memory.checked_plus(demand.memory)?;
+        match demand.gpu {
+            GpuRequest::None => {}
+            GpuRequest::Whole(count) => whole += u32::from(count),
+            GpuRequest::Fraction(part) => {
+                largest_part = largest_part.max(part);
+            }
+        }
+        for &(id, amount) in demand.custom() {
+            // Units of a unit-instance kind do not add up: the largest is a lower bound.
+            match custom.iter_mut().find(|(known, _)| *known == id) {
+                Some((_, known)) if id.is_unit_instance() => *known = (*known).max(amount),
+                Some((_, known)) => *known = known.checked_plus(amount)?,
+                None => custom.push((id, amount)),
+            }
+        }
+    }
+    let gpu = match (whole, largest_part) {
+        (0, 0) => GpuRequest::None,
+        (0, part) => GpuRequest::Fraction(part),
+        (count, _) => GpuRequest::Whole(u8::try_from(count).ok().filter(|&count| count <= 16)?),
+    };
+    let custom = Demand::canonical_custom(custom).expect("each kind was put in once");
+    Some(Demand { cpu, memory, gpu, custom })
+}
+
+/// A request that every node which holds all of `items` satisfies; none where no node can.
+pub(super) fn combined(items: &[Item]) -> Option<PlacementRequest> {
+    let first = &items[0].request;
+    let mut request = PlacementRequest { demand: sum(items)?, ..(**first).clone() };
+    for item in &items[1..] {
+        let other = &item.request;
+        if Arc::ptr_eq(other, first) {
+            continue;
+        }
+        if let Some(selector) = &other.selector
+            && request.selector.as_ref() != Some(selector)
+        {
+            request.selector = Some(match &request.selector {
+                None => Arc::clone(selector),
+                Some(there) => Arc::new(Selector::new([there.terms(), selector.terms()].concat())),
+            });
+        }
+        if let Some(candidates) = &other.candidates {
+            request.candidates = Some(match &request.candidates {
+                None => Arc::clone(candidates),
+                Some(there) => both(there, candidates),
+            });
+        }
+        if other.preferences != request.preferences {
+            // Different preferences: what each admits is checked when it is taken.
+            request.preferences = None;
+        }
+        if other.owner != request.owner {
+            request.owner = None;
+        }
+    }
+    Some(request)
+}
+
+/// What stands in both of two sorted lists.
+fn both(a: &[NodeId], b: &[NodeId]) -> Arc<[NodeId]> {
+    a.iter().copied().filter(|id| b.binary_search(id).is_ok()).collect()
+}
+
+impl Replicas {
+    /// Takes all of `items` on one node, whichever the first one's policy says; all or nothing.
+    pub(super) fn take_together(&mut self, draft: &mut Draft, items: &[Item]) -> bool {
+        if let [item] = items {
+            return self.take(draft, item.bundle, &item.request);
+        }
+        let Some(request) = combined(items) else { return false };
+        for shard in self.order(draft) {
+            let hidden = self.copies[shard].hidden_count();
+            let mut placed = false;
+            for _ in 0..TOGETHER_TRIES_MAX {
+                let Some(slot) = self.copies[shard].shard_mut().find_tentatively(&request) else { break };
+                placed = self.take_all_on(draft, (shard, slot), items);
+                if placed {
+                    break;
+                }
+                self.copies[shard].hide(slot);
+            }
+            self.copies[shard].unhide_from(hidden);
+            if placed {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Takes all of `items` on that node, or nothing.
+    pub(super) fn take_all_on(
+        &mut self,
+        draft: &mut Draft,
+        (shard, slot): (usize, u32),
+        items: &[Item],
+    ) -> bool {
+        let savepoint = draft.savepoint();
+        let copy = &mut self.copies[shard];
+        for item in items {
+            let taken = if copy.shard_mut().may_hold(slot, &item.request) {
+                copy.take_on(slot, &item.request.demand)
+            } else {
+                None
+            };
+            let Some((tentative, key)) = taken else {
+                self.roll_back(draft, savepoint);
+                return false;
+            };
+            let (node, gpus) = (tentative.node, tentative.gpus);
+            draft.taken.push(Taken { bundle: item.bundle, shard, slot, node, gpus, key });
+        }
+        copy.follow(slot);
+        true
+    }
+}

@@ -1,0 +1,77 @@
+//! A placement on its way from shard to shard.
+
+use crate::ids::ShardId;
+use crate::index::Coordinate;
+use crate::limits::{REFUSAL_RETRIES_MAX, SHARDS_MAX};
+use crate::request::PlacementRequest;
+use crate::shard::Refusal;
+
+/// A set of shards.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct ShardSet([u64; SHARDS_MAX as usize / 64]);
+
+impl ShardSet {
+    pub(super) fn contains(&self, shard: ShardId) -> bool {
+        self.0[shard.index() / 64] >> (shard.index() % 64) & 1 == 1
+    }
+
+    pub(super) fn insert(&mut self, shard: ShardId) {
+        self.0[shard.index() / 64] |= 1 << (shard.index() % 64);
+    }
+
+    pub(super) fn remove(&mut self, shard: ShardId) {
+        self.0[shard.index() / 64] &= !(1 << (shard.index() % 64));
+    }
+}
+
+pub(super) struct Placing {
+    pub(super) request: PlacementRequest,
+    pub(super) lower: Coordinate,
+    pub(super) asked: ShardSet,
+    /// The refusals so far, the latest of each shard.
+    pub(super) refusals: Vec<(ShardId, Refusal)>,
+    /// Sweeps that may still be repeated because capacity came back.
+    pub(super) retries: u8,
+    pub(super) at: ShardId,
+    pub(super) sweep: Option<Box<FallbackSweep>>,
+}
+
+/// A request with fallback selectors at several shards: every shard is asked with one selector
+/// before any is asked with the next. The last sweep asks with all of them at once, so that a
+/// refusal was true of all at one instant.
+///
+/// A request that waits knows no sweeps: each shard is asked with all its selectors at once.
+pub(super) struct FallbackSweep {
+    pub(super) whole: PlacementRequest,
+    /// The selector of this sweep, by its number.
+    pub(super) alternative: u8,
+}
+
+impl FallbackSweep {
+    pub(super) fn is_last(&self) -> bool {
+        usize::from(self.alternative) == self.whole.fallbacks().len()
+    }
+
+    pub(super) fn request(&self) -> PlacementRequest {
+        if self.is_last() { self.whole.clone() } else { self.whole.with_alternative(self.alternative) }
+    }
+}
+
+impl Placing {
+    pub(super) fn new(request: PlacementRequest, lower: Coordinate) -> Self {
+        let (asked, refusals) = (ShardSet::default(), Vec::new());
+        let (retries, at) = (REFUSAL_RETRIES_MAX, ShardId(0));
+        Self { request, lower, asked, refusals, retries, at, sweep: None }
+    }
+
+    /// Begins the sweep with the next fallback selector, if there is one.
+    pub(super) fn next_sweep(&mut self) -> bool {
+        let Some(sweep) = self.sweep.as_mut().filter(|sweep| !sweep.is_last()) else { return false };
+        sweep.alternative += 1;
+        self.request = sweep.request();
+        self.asked = ShardSet::default();
+        self.refusals.clear();
+        self.retries = REFUSAL_RETRIES_MAX;
+        true
+    }
+}

@@ -1,0 +1,402 @@
+//! What a statement holds in a shard before it is decided.
+//!
+//! A hold of an allocation takes from the books what a placement takes, the same instances, in a
+//! table of its own; aborted, it gives the very same back, and what it used of a reservation is
+//! reserved again if the reservation is still the same one. An eviction that is held marks the
+//! allocation, nothing else. Operations are checked one after the other, each on what those before
+//! it left, as they are done when all are committed.
+
+use std::sync::Arc;
+
+use super::command::{Placement, ResourceKind};
+use super::ledger::Allocation;
+use super::reservations::Used;
+use super::set_aside::{Revealed, SetAside};
+use super::{Shard, Slot};
+use crate::ids::{AllocationId, BundleId, NodeId, StatementId};
+use crate::map::FixedMap;
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, UnitAssignments};
+use crate::statement::{
+    Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation, Part,
+};
+use crate::time::Time;
+
+/// One operation that is held.
+pub(super) enum Hold {
+    /// Taken from the books.
+    Allocate(HeldAllocation),
+    /// Marked.
+    Evict {
+        /// Which.
+        allocation: AllocationId,
+        /// Where it was when it was marked.
+        slot: Slot,
+        /// How long it has from the commit on.
+        grace_ns: u64,
+    },
+}
+
+impl Hold {
+    /// The node that it has to do with.
+    pub(super) fn slot(&self) -> Slot {
+        match self {
+            Self::Allocate(allocation) => allocation.slot,
+            Self::Evict { slot, .. } => *slot,
+        }
+    }
+}
+
+/// What becomes an allocation if the statement is committed.
+#[derive(Clone, Debug)]
+pub(super) struct HeldAllocation {
+    pub(super) slot: Slot,
+    pub(super) demand: Demand,
+    pub(super) gpus: GpuAssignment,
+    pub(super) units: Option<Arc<UnitAssignments>>,
+    pub(super) bundle: Option<BundleId>,
+    /// What it used of a reservation.
+    pub(super) used: Option<Used>,
+}
+
+/// What one part has done so far.
+struct Attempt {
+    statement: StatementId,
+    granularity: Granularity,
+    /// Per node that it changed or compared: the version before, and the first operation that
+    /// expects one.
+    nodes: FixedMap<Slot, Seen>,
+    evicted: FixedMap<AllocationId, u16>,
+    bundles: FixedMap<BundleId, u16>,
+}
+
+/// A node as the part found it.
+struct Seen {
+    version: u64,
+    expected: Option<(u64, u16)>,
+}
+
+impl Shard {
+    /// Holds what of a part can be held; of one that is to be done as a whole all or nothing.
+    pub(super) fn hold_part(&mut self, part: &Part) -> (Vec<(u16, Hold)>, Vec<Conflict>) {
+        let (mut held, mut conflicts) = (Vec::with_capacity(part.operations.len()), Vec::new());
+        let mut attempt = Attempt {
+            statement: part.statement,
+            granularity: part.granularity,
+            nodes: FixedMap::default(),
+            evicted: FixedMap::default(),
+            bundles: FixedMap::default(),
+        };
+        for &(at, ref operation) in &part.operations {
+            match self.hold(operation, at, &mut attempt) {
+                Ok(hold) => {
+                    self.statements.enter_at(hold.slot(), part.statement);
+                    held.push((at, hold));
+                }
+                Err(reason) => {
+                    let node = operation.node().or_else(|| self.node_evicted(operation));
+                    let slot = node.and_then(|node| self.nodes.slot(node));
+                    // As it was before this statement: what it held so far is of no use to others.
+                    let version = slot.map(|slot| {
+                        attempt.nodes.get(&slot).map_or(self.nodes.hot(slot).version, |seen| seen.version)
+                    });
+                    conflicts.push(Conflict { operation: at, node, version, reason });
+                }
+            }
+        }
+        let whole = part.mode == CommitMode::AllOrNothing && !conflicts.is_empty();
+        if whole {
+            while let Some((_, hold)) = held.pop() {
+                self.statements.leave_at(hold.slot(), part.statement);
+                self.take_back(hold);
+            }
+        }
+        let mut slots: Vec<(Slot, u64)> =
+            attempt.nodes.iter().map(|(&slot, seen)| (slot, seen.version)).collect();
+        slots.sort_unstable();
+        for (slot, version) in slots {
+            if whole {
+                // Nobody saw it in between.
+                self.nodes.hot_mut(slot).version = version;
+            }
+            if self.nodes.hot(slot).version != version || whole {
+                self.follow_books(slot);
+            }
+        }
+        (held, conflicts)
+    }
+
+    /// The node of the allocation that an operation evicts.
+    fn node_evicted(&self, operation: &Operation) -> Option<NodeId> {
+        let Operation::Evict(evict) = operation else { return None };
+        self.ledger.get(evict.allocation).map(|allocation| self.nodes.hot(allocation.node).id)
+    }
+
+    fn hold(
+        &mut self,
+        operation: &Operation,
+        at: u16,
+        attempt: &mut Attempt,
+    ) -> Result<Hold, ConflictReason> {
+        match operation {
+            Operation::Allocate(allocate) => self.hold_allocation(allocate, at, attempt).map(Hold::Allocate),
+            Operation::Pipeline(pipeline) => Err(ConflictReason::Short {
+                kind: ResourceKind::Cpu,
+                asked: pipeline.demand.cpu,
+                available: Amount::ZERO,
+            }),
+            Operation::Evict(evict) => self.hold_eviction(evict, at, attempt),
+        }
+    }
+
+    /// Compares what an operation expects with what stands and with what others of its statement
+    /// expect.
+    fn expect_version(
+        &self,
+        slot: Slot,
+        expected: Option<u64>,
+        at: u16,
+        attempt: &mut Attempt,
+    ) -> Result<(), ConflictReason> {
+        let version = self.nodes.hot(slot).version;
+        let seen = attempt.nodes.entry(slot).or_insert(Seen { version, expected: None });
+        match (expected, seen.expected) {
+            (Some(this), Some((other, operation))) if this != other => {
+                return Err(ConflictReason::Contradicts(operation));
+            }
+            (Some(this), None) => seen.expected = Some((this, at)),
+            _ => {}
+        }
+        match (attempt.granularity, expected) {
+            (Granularity::Coarse, None) => Err(ConflictReason::NoVersion),
+            (Granularity::Coarse, Some(expected)) if expected != seen.version => {
+                Err(ConflictReason::VersionChanged { expected, found: seen.version })
+            }
+            _ => Ok(()),
+        }
+    }
+
+    /// Checks that a bundle stands nowhere here and once in its statement.
+    fn expect_unplaced(&self, bundle: Option<BundleId>, attempt: &Attempt) -> Result<(), ConflictReason> {
+        let Some(bundle) = bundle else { return Ok(()) };
+        match attempt.bundles.get(&bundle) {
+            Some(&operation) => Err(ConflictReason::Contradicts(operation)),
+            None => Ok(()),
+        }
+    }
+
+    fn hold_allocation(
+        &mut self,
+        allocate: &Allocate,
+        at: u16,
+        attempt: &mut Attempt,
+    ) -> Result<HeldAllocation, ConflictReason> {
+        let Allocate { node, expected, demand, gpus: named, owner, bundle } = allocate;
+        let slot = self.nodes.slot(*node).ok_or(ConflictReason::UnknownNode)?;
+        self.expect_version(slot, *expected, at, attempt)?;
+        self.ready(slot)?;
+        self.expect_unplaced(*bundle, attempt)?;
+        let own = self.reservations.own(slot, *owner).is_some();
+        if own {
+            self.reveal_reserved(slot);
+        }
+        let gpus = match self.chosen(slot, demand, *named) {
+            Ok(gpus) => gpus,
+            Err(reason) => {
+                if own {
+                    self.cover_reserved(slot);
+                }
+                return Err(self.or_reserved(slot, demand, reason));
+            }
+        };
+        let (gpus, units) = self.nodes.take_chosen(slot, demand, gpus);
+        let used = own.then(|| self.reservations.use_up(slot, demand));
+        if own {
+            self.cover_reserved(slot);
+        } else if !self.reservations.is_empty() {
+            // What is set aside follows from what is free.
+            self.reveal(slot);
+            self.cover(slot);
+        }
+        self.sums.hold(demand, 1);
+        if let Some(bundle) = *bundle {
+            attempt.bundles.insert(bundle, at);
+        }
+        Ok(HeldAllocation { slot, demand: demand.clone(), gpus, units, bundle: *bundle, used })
+    }
+
+    /// The GPU instances that `demand` takes of what is free on a node: those named, else chosen.
+    fn chosen(
+        &self,
+        slot: Slot,
+        demand: &Demand,
+        named: Option<u16>,
+    ) -> Result<GpuAssignment, ConflictReason> {
+        if !self.nodes.fits(slot, demand) {
+            let free = self.nodes.revealed(slot, &SetAside::default());
+            return Err(short_of(&free, demand).expect("what does not fit falls short of something"));
+        }
+        let books = &self.nodes.hot(slot).gpus;
+        let Some(mask) = named else {
+            return Ok(books.choose(demand.gpu).expect("the node was checked to fit"));
+        };
+        let gpus = named_gpus(demand.gpu, mask)?;
+        match gpus.instances().find(|&instance| books.free(instance) < gpus.part) {
+            Some(instance) => Err(ConflictReason::InstanceTaken(instance)),
+            None => Ok(gpus),
+        }
+    }
+
+    /// Says that what `demand` lacks is reserved, where that is why.
+    fn or_reserved(&self, slot: Slot, demand: &Demand, reason: ConflictReason) -> ConflictReason {
+        match (self.reservations.at(slot), reason) {
+            (Some(there), ConflictReason::Short { .. })
+                if self.nodes.fits_revealed(slot, &there.aside, demand) =>
+            {
+                ConflictReason::Reserved(there.owner)
+            }
+            _ => reason,
+        }
+    }
+
+    fn hold_eviction(
+        &mut self,
+        evict: &Evict,
+        at: u16,
+        attempt: &mut Attempt,
+    ) -> Result<Hold, ConflictReason> {
+        let &Evict { allocation: id, expected, grace_ns } = evict;
+        if let Some(&operation) = attempt.evicted.get(&id) {
+            return Err(ConflictReason::Contradicts(operation));
+        }
+        let allocation = self.ledger.get(id).ok_or(ConflictReason::UnknownAllocation(id))?;
+        let slot = allocation.node;
+        self.expect_version(slot, expected, at, attempt)?;
+        if let Some(&statement) = self.statements.evicting.get(&id) {
+            return Err(ConflictReason::HeldBy(statement));
+        }
+        if self.is_releasing(id) {
+            return Err(ConflictReason::AlreadyReleasing);
+        }
+        attempt.evicted.insert(id, at);
+        self.statements.evicting.insert(id, attempt.statement);
+        self.nodes.hot_mut(slot).version += 1;
+        Ok(Hold::Evict { allocation: id, slot, grace_ns })
+    }
+
+    /// Gives back what is held; the books of its node are to be followed.
+    fn take_back(&mut self, hold: Hold) {
+        match hold {
+            Hold::Allocate(held) => {
+                let slot = held.slot;
+                self.reveal(slot);
+                self.nodes.give(slot, &held.demand, held.gpus, held.units.as_ref());
+                if let Some(used) = &held.used {
+                    self.reservations.give_back(slot, used);
+                }
+                self.cover(slot);
+                self.sums.hold(&held.demand, -1);
+                self.sums.exceptions_changed(&self.nodes, slot);
+            }
+            Hold::Evict { allocation, slot, .. } => {
+                self.statements.evicting.remove(&allocation);
+                self.nodes.hot_mut(slot).version += 1;
+            }
+        }
+    }
+
+    /// Aborts: everything is as if it had never been held, but for what others did since.
+    pub(super) fn undo(&mut self, statement: StatementId, held: Vec<(u16, Hold)>) {
+        for (_, hold) in held.into_iter().rev() {
+            let slot = hold.slot();
+            self.statements.leave_at(slot, statement);
+            let grows = matches!(hold, Hold::Allocate(_));
+            self.take_back(hold);
+            if grows {
+                self.available_grew(slot);
+            }
+        }
+    }
+
+    /// Commits what is held; what each operation came to, in order of place.
+    pub(super) fn commit(&mut self, statement: StatementId, held: Vec<(u16, Hold)>) -> Vec<(u16, Granted)> {
+        let mut granted = Vec::with_capacity(held.len());
+        for (at, hold) in held {
+            self.statements.leave_at(hold.slot(), statement);
+            let came_to = match hold {
+                Hold::Allocate(held) => Granted::Allocated(self.commit_allocation(held)),
+                Hold::Evict { allocation, grace_ns, .. } => self.commit_eviction(allocation, grace_ns),
+            };
+            granted.push((at, came_to));
+        }
+        granted.sort_by_key(|&(at, _)| at);
+        granted
+    }
+
+    fn commit_allocation(&mut self, held: HeldAllocation) -> Placement {
+        let HeldAllocation { slot, demand, gpus, units, used, .. } = held;
+        if let Some(used) = &used
+            && self.reservations.settle(slot, used)
+        {
+            self.end_reservation(slot);
+        }
+        self.sums.hold(&demand, -1);
+        self.sums.allocate(&demand);
+        self.sums.placed += 1;
+        let id = self.next_id(slot);
+        let node = self.nodes.hot(slot).id;
+        self.nodes.hot_mut(slot).version += 1;
+        let allocation = Allocation { id, demand, gpus, units: units.clone(), node: slot };
+        self.ledger.insert(allocation, &mut self.nodes);
+        Placement { node, allocation: id, gpus, alternative: 0, units }
+    }
+
+    fn commit_eviction(&mut self, id: AllocationId, grace_ns: u64) -> Granted {
+        self.statements.evicting.remove(&id);
+        let Some(allocation) = self.ledger.get(id) else { return Granted::Ended(id) };
+        if grace_ns == 0 {
+            self.end_allocation(id).expect("just found");
+            return Granted::Ended(id);
+        }
+        let until = Time(self.now.0.saturating_add(grace_ns));
+        self.begin_release(&allocation, until);
+        Granted::Releasing { allocation: id, until }
+    }
+}
+
+/// The instances of a mask, for what is asked.
+fn named_gpus(request: GpuRequest, mask: u16) -> Result<GpuAssignment, ConflictReason> {
+    let (count, part) = match request {
+        GpuRequest::None => (0, 0),
+        GpuRequest::Fraction(part) => (1, part),
+        GpuRequest::Whole(count) => (u32::from(count), GPU_UNIT),
+    };
+    if mask.count_ones() != count {
+        return Err(ConflictReason::Short {
+            kind: ResourceKind::Gpu,
+            asked: request.amount(),
+            available: Amount::whole(mask.count_ones()),
+        });
+    }
+    Ok(GpuAssignment { mask, part })
+}
+
+/// The first resource of which less is free than `demand` takes, and what can be had of it.
+pub(super) fn short_of(free: &Revealed, demand: &Demand) -> Option<ConflictReason> {
+    let room = &free.room;
+    let gpus = match demand.gpu {
+        GpuRequest::Whole(_) => Amount::whole(u32::from(room.whole_gpus)),
+        _ => Amount::from_parts(std::iter::once(u32::from(room.largest_gpu_part))),
+    };
+    let known = [
+        (ResourceKind::Cpu, demand.cpu, room.cpu),
+        (ResourceKind::Memory, demand.memory, room.memory),
+        (ResourceKind::Gpu, demand.gpu.amount(), gpus),
+    ];
+    let custom = demand.custom().iter().map(|&(id, asked)| {
+        let room = free.book(id).map_or(Amount::ZERO, |book| book.room_for(asked));
+        (ResourceKind::Custom(id), asked, room)
+    });
+    let mut all = known.into_iter().chain(custom);
+    let short = all.find(|&(_, asked, available)| asked > available)?;
+    Some(ConflictReason::Short { kind: short.0, asked: short.1, available: short.2 })
+}

@@ -1,0 +1,369 @@
+//! A replica: the searching half of a shard, for planners (Omega's private copy).
+//!
+//! It has the shard's nodes, in the shard's slots, with all that searching and taking read: rooms,
+//! books, index, marks, ranks, reservations. It has no ledger and carries out no commands. Views of
+//! the shard bring it up to date: it then answers as the shard would, by the shard's own code. What a
+//! planner takes in it is undone by the next [`sync`](Shard::sync).
+
+use std::sync::Arc;
+
+use super::table::{COLD, ColdNode, HotNode, IDENTITY, Room, Taken};
+use super::{NodeState, Shard, ShardConfig};
+use crate::ids::NodeId;
+use crate::index::{PolicyState, Slot};
+use crate::limits::GPU_INSTANCES_MAX;
+use crate::request::PlacementRequest;
+use crate::resource::{Amount, GpuAssignment, UnitAssignments};
+use crate::view::{ColdImage, Dirty, HotImage, View};
+
+/// What makes a shard a replica.
+#[derive(Default)]
+pub(super) struct Replica {
+    /// What it was brought up to date with.
+    base: Option<Arc<View>>,
+    /// The cold image that each node is made of, by slot.
+    cold: Vec<Option<Arc<ColdImage>>>,
+    slots: Vec<Slot>,
+}
+
+/// What a request was given in a replica.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Planned {
+    /// Where the node stands.
+    pub slot: Slot,
+    /// The node.
+    pub node: NodeId,
+    /// Its version in the view that the replica has.
+    pub version: u64,
+    /// The GPU instances, and how much of each.
+    pub gpus: GpuAssignment,
+    /// The units of unit-instance kinds.
+    pub units: Option<Arc<UnitAssignments>>,
+    /// Which selector holds: 0 the request's own, 1 the first fallback, and so on.
+    pub alternative: u8,
+}
+
+impl Shard {
+    /// A replica of a shard that was made with the same `config`, without nodes so far.
+    #[must_use]
+    pub fn replica(config: ShardConfig) -> Self {
+        let mut replica = Self::new(config);
+        // It follows the shard's granularity and decides none.
+        replica.granularity = None;
+        *replica.nodes.dirty_mut() = Some(Box::default());
+        replica.replica = Some(Box::default());
+        replica
+    }
+
+    /// The view that this replica was brought up to date with.
+    #[must_use]
+    pub fn base(&self) -> Option<&Arc<View>> {
+        self.replica.as_ref()?.base.as_ref()
+    }
+
+    /// Makes this replica equal to the shard as `view` shows it: the nodes that changed since the
+    /// view before, and those that were planned on. How many nodes were looked at.
+    ///
+    /// # Panics
+    /// When this is no replica, or the view is of another shard.
+    pub fn sync(&mut self, view: &Arc<View>) -> usize {
+        assert!(view.head().shard == self.id, "a replica of {:?} is given another shard's view", self.id);
+        let mut replica = self.replica.take().expect("a replica");
+        let mut slots = std::mem::take(&mut replica.slots);
+        let dirty = self.nodes.dirty_mut().as_deref_mut().expect("replicas note what changes");
+        dirty.list(!0, &mut slots);
+        match &replica.base {
+            Some(base) if Arc::ptr_eq(base, view) => {}
+            Some(base) => view.diff(base, |slot| slots.push(slot)),
+            None => view.nodes(|slot, _, _| slots.push(slot)),
+        }
+        slots.sort_unstable();
+        slots.dedup();
+        self.replica = Some(replica);
+        self.follow_thetas(view);
+        for &slot in &slots {
+            let image = view.hot(slot).copied().unwrap_or_default();
+            self.apply_image(slot, &image, view.cold(slot));
+        }
+        self.nodes.dirty_mut().as_deref_mut().map(Dirty::clear);
+        let count = slots.len();
+        let replica = self.replica.as_mut().expect("just put there");
+        (replica.base, replica.slots) = (Some(Arc::clone(view)), slots);
+        (self.growth, self.now) = (view.head().facts.growth, view.head().now);
+        count
+    }
+
+    /// Follows `view` from now on; nodes that changed are to be renewed.
+    pub(super) fn rebase(&mut self, view: &Arc<View>) {
+        self.follow_thetas(view);
+        let replica = self.replica.as_mut().expect("a replica");
+        replica.base = Some(Arc::clone(view));
+        (self.growth, self.now) = (view.head().facts.growth, view.head().now);
+    }
+
+    /// A node is what its view says: nothing is planned on it any more.
+    pub(super) fn forget_planned(&mut self, slot: Slot) {
+        if let Some(dirty) = self.nodes.dirty_mut().as_deref_mut() {
+            dirty.forget(slot);
+        }
+    }
+
+    /// Undoes what was planned since the last [`sync`](Self::sync).
+    ///
+    /// # Panics
+    /// When this is no replica, or was never brought up to date.
+    pub fn resync(&mut self) {
+        let base = Arc::clone(self.base().expect("a replica that was brought up to date"));
+        self.sync(&base);
+    }
+
+    fn follow_thetas(&mut self, view: &View) {
+        let Some(thetas) = &view.head().thetas else { return };
+        let differ =
+            self.index.geometry().dimensions().iter().zip(&thetas[..]).any(|(&(_, now), &then)| now != then);
+        if differ {
+            self.regrain(thetas);
+        }
+    }
+
+    /// Makes the node in `slot` equal to its image, whatever the replica has there.
+    ///
+    /// # Panics
+    /// When this is no replica, or a registered node comes without its cold image.
+    pub fn apply_image(&mut self, slot: Slot, image: &HotImage, cold: Option<&Arc<ColdImage>>) {
+        if self.nodes.is_there(slot) && (image.state.is_none() || self.nodes.hot(slot).id != image.id) {
+            self.drop_node(slot);
+        }
+        let Some(state) = image.state else { return };
+        let cold = cold.expect("a registered node has a cold image");
+        // A node that left and came back may have another slot.
+        if let Some(other) = self.nodes.slot(image.id)
+            && other != slot
+        {
+            self.drop_node(other);
+        }
+        let changed = self.nodes.dirty_mut().as_deref().map_or(0, |dirty| dirty.at(slot));
+        let replica = self.replica.as_mut().expect("a replica");
+        if replica.cold.len() <= slot as usize {
+            replica.cold.resize(slot as usize + 1, None);
+        }
+        let before = replica.cold[slot as usize].replace(Arc::clone(cold));
+        if !self.nodes.is_there(slot) {
+            self.put_node(slot, image, state, cold);
+            return;
+        }
+        let before = before.expect("a node of a replica is made of an image");
+        let same = Arc::ptr_eq(&before, cold) && changed & (COLD | IDENTITY) == 0;
+        if !same {
+            let respecified =
+                !Arc::ptr_eq(&before.registration, &cold.registration) || changed & IDENTITY != 0;
+            self.follow_cold(slot, cold, respecified);
+        }
+        self.follow_hot(slot, image, state, cold);
+    }
+
+    /// A node of which nothing is there.
+    fn put_node(&mut self, slot: Slot, image: &HotImage, state: NodeState, cold: &ColdImage) {
+        self.nodes.put(slot, books_of(image, cold));
+        self.fragmentation.touch_identity(slot);
+        let spec = &self.nodes.cold(slot).registration.spec;
+        self.selectors.node_labelled(slot, &spec.labels);
+        self.rankings.node_joined(slot, spec);
+        self.sums.replica_capacity(spec, 1);
+        let marks = self.marks_of(slot);
+        if state == NodeState::Ready {
+            self.index.insert(slot, image.ordinal, &self.nodes.available(slot), marks);
+        }
+        self.capacities.insert(slot, image.ordinal, &self.nodes.capacity(slot), marks);
+        if let Some(reservation) = &cold.reservation {
+            self.enter_reservation_image(slot, (**reservation).clone());
+        }
+        self.follow_hybrid(slot);
+    }
+
+    /// A node that the view does not show in this slot.
+    fn drop_node(&mut self, slot: Slot) {
+        self.forget_reservation_image(slot);
+        if self.nodes.state(slot) == NodeState::Ready {
+            self.index.remove(slot);
+        }
+        self.capacities.remove(slot);
+        self.selectors.node_removed(slot);
+        let spec = &self.nodes.cold(slot).registration.spec;
+        self.rankings.node_removed(slot, spec);
+        self.sums.replica_capacity(spec, -1);
+        self.leave_hybrid(slot);
+        self.nodes.drop_out(slot);
+        self.fragmentation.touch_identity(slot);
+        self.replica.as_mut().expect("a replica").cold[slot as usize] = None;
+    }
+
+    /// What placements seldom touch; `respecified` where names, capacity, labels or taints differ.
+    fn follow_cold(&mut self, slot: Slot, image: &ColdImage, respecified: bool) {
+        self.forget_reservation_image(slot);
+        let before = respecified.then(|| self.nodes.cold(slot).registration.clone());
+        let (_, hot, cold) = self.nodes.parts_mut(slot);
+        fill_cold(cold, image);
+        flag(hot, cold);
+        let Some(before) = before else { return };
+        cold.registration = (*image.registration).clone();
+        self.fragmentation.touch_identity(slot);
+        let spec = &self.nodes.cold(slot).registration.spec;
+        self.sums.replica_capacity(&before.spec, -1);
+        self.sums.replica_capacity(spec, 1);
+        self.selectors.node_labelled(slot, &spec.labels);
+        self.rankings.node_changed(slot, !before.spec.taints.is_empty(), spec);
+        let marks = self.marks_of(slot);
+        self.capacities.update(slot, &self.nodes.capacity(slot));
+        self.capacities.mark(slot, marks);
+        if self.nodes.state(slot) == NodeState::Ready {
+            self.index.mark(slot, marks);
+        }
+    }
+
+    /// The node is there, and its cold part is the image's.
+    fn follow_hot(&mut self, slot: Slot, image: &HotImage, state: NodeState, cold: &ColdImage) {
+        let before = self.nodes.state(slot);
+        let (room, hot, _) = self.nodes.parts_mut(slot);
+        fill_hot(room, hot, image);
+        match (before == NodeState::Ready, state == NodeState::Ready) {
+            (true, true) => self.index.update(slot, &self.nodes.available(slot)),
+            (true, false) => self.index.remove(slot),
+            (false, true) => {
+                let marks = self.marks_of(slot);
+                self.index.insert(slot, image.ordinal, &self.nodes.available(slot), marks);
+            }
+            (false, false) => {}
+        }
+        if let Some(reservation) = &cold.reservation {
+            self.forget_reservation_image(slot);
+            self.enter_reservation_image(slot, (**reservation).clone());
+        }
+        self.fragmentation.touch(slot);
+        self.follow_hybrid(slot);
+    }
+
+    /// Places `request` in this replica as its shard would: the same node, the same instances, by
+    /// the same code. Nothing is recorded; the books of the replica hold it until the next
+    /// [`sync`](Self::sync). None: no node could hold it.
+    ///
+    /// # Panics
+    /// When this is no replica.
+    pub fn plan(&mut self, request: &PlacementRequest) -> Option<Planned> {
+        assert!(self.replica.is_some(), "only a replica is planned on");
+        let scope = self.scope(request);
+        let found = if let Some(owner) = request.owner
+            && let Some((slot, gpus, alternative)) = self.find_reserved(owner, request, scope)
+        {
+            (slot, self.take_reserved(slot, request, gpus), alternative)
+        } else {
+            let found = self.take_found(request, scope)?;
+            self.reveal(found.0);
+            self.cover(found.0);
+            found
+        };
+        let (slot, (gpus, units), alternative): (Slot, Taken, u8) = found;
+        self.fragmentation.touch(slot);
+        self.index.update(slot, &self.nodes.available(slot));
+        self.follow_hybrid(slot);
+        let node = self.nodes.hot(slot).id;
+        let shown = self.base().and_then(|view| view.hot(slot));
+        let version = shown.map_or(0, |image| image.version);
+        Some(Planned { slot, node, version, gpus, units, alternative })
+    }
+
+    /// Checks that this replica, of which nothing is planned, is what its view shows, and that all
+    /// that a search reads agrees: O(state).
+    ///
+    /// # Errors
+    /// What differs.
+    pub fn check_replica(&self) -> Result<(), String> {
+        let view = self.base().ok_or("it was never brought up to date")?;
+        let mut beyond = Vec::new();
+        view.nodes(|slot, _, _| beyond.extend((!self.nodes.is_there(slot)).then_some(slot)));
+        if !beyond.is_empty() {
+            return Err(format!("slots {beyond:?} are vacant, the view shows nodes there"));
+        }
+        for slot in 0..self.nodes.slots() {
+            let (hot, cold) = (self.hot_image(slot), self.cold_image(slot, None));
+            let shown = view.mirror().nodes.get(slot).copied().unwrap_or_default();
+            if shown != hot || view.cold(slot).map(AsRef::as_ref) != cold.as_ref() {
+                return Err(format!("slot {slot} is {hot:?}, {cold:?}, the view shows {shown:?}"));
+            }
+            if hot.state.is_some() {
+                self.check_index(slot, self.nodes.hot(slot))?;
+            }
+        }
+        self.check_reservations()?;
+        self.index.check()?;
+        self.capacities.check()?;
+        self.selectors.check(&self.nodes)?;
+        self.rankings.check(&self.nodes)
+    }
+
+    /// Cursor and random state of the policies.
+    #[must_use]
+    pub fn policy_state(&self) -> &PolicyState {
+        &self.policy_state
+    }
+
+    /// Goes on with this cursor and random state.
+    pub fn set_policy_state(&mut self, state: PolicyState) {
+        self.policy_state = state;
+    }
+}
+
+fn books_of(image: &HotImage, image_of_cold: &ColdImage) -> (Room, HotNode, ColdNode) {
+    let mut cold = ColdNode {
+        registration: (*image_of_cold.registration).clone(),
+        cpu_shortfall: Amount::ZERO,
+        memory_shortfall: Amount::ZERO,
+        gpu_shortfall: [0; GPU_INSTANCES_MAX],
+        unhealthy: None,
+        custom: Vec::new(),
+    };
+    fill_cold(&mut cold, image_of_cold);
+    let mut hot = HotNode {
+        id: image.id,
+        gpus: image.gpus,
+        version: image.version,
+        first_allocation: image.first_allocation,
+        allocations: image.allocations,
+        partition: image.partition,
+        has_custom: false,
+        has_shortfall: false,
+        has_unhealthy: false,
+    };
+    flag(&mut hot, &cold);
+    let mut room = Room::VACANT;
+    fill_hot(&mut room, &mut hot, image);
+    (room, hot, cold)
+}
+
+fn fill_cold(cold: &mut ColdNode, image: &ColdImage) {
+    let shortfalls = image.shortfalls.as_deref();
+    cold.cpu_shortfall = shortfalls.map_or(Amount::ZERO, |short| short.cpu);
+    cold.memory_shortfall = shortfalls.map_or(Amount::ZERO, |short| short.memory);
+    cold.gpu_shortfall = shortfalls.map_or([0; GPU_INSTANCES_MAX], |short| short.gpus);
+    cold.unhealthy.clone_from(&image.unhealthy);
+    cold.custom.clear();
+    cold.custom.extend_from_slice(&image.custom);
+}
+
+fn flag(hot: &mut HotNode, cold: &ColdNode) {
+    hot.has_custom = !cold.custom.is_empty();
+    hot.has_shortfall = super::table::has_shortfall(cold);
+    hot.has_unhealthy = cold.unhealthy.is_some();
+}
+
+fn fill_hot(room: &mut Room, hot: &mut HotNode, image: &HotImage) {
+    *room = Room {
+        cpu: image.cpu,
+        memory: image.memory,
+        whole_gpus: image.whole_gpus,
+        largest_gpu_part: image.largest_gpu_part,
+        state: image.state,
+    };
+    (hot.gpus, hot.version) = (image.gpus, image.version);
+    (hot.allocations, hot.first_allocation) = (image.allocations, image.first_allocation);
+}

@@ -1,0 +1,301 @@
+//! Statements in a shard: parts are checked and held ([`holds`](super::holds)), and finished when
+//! they are decided.
+//!
+//! The step never reads a decision cell: what it does must follow from its batch alone. At the
+//! deadline of a hold the statement is listed ([`Shard::drain_due`]); whoever runs the shard asks
+//! its cell to abort, and feeds what was decided back as a command of the next batch.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::command::{Outcome, Rejection};
+use super::holds::{HeldAllocation, Hold};
+use super::releasing::Releasing;
+use super::{NodeState, Shard};
+use crate::ids::{AllocationId, NodeId, StatementId};
+use crate::index::Slot;
+use crate::limits::RESULT_KEPT_NS;
+use crate::map::FixedMap;
+use crate::statement::{Applied, Conflict, ConflictReason, Decision, DecisionCell, Part, Prepare, Prepared};
+use crate::time::Time;
+
+/// Nothing is due by itself.
+const NEVER: Time = Time(u64::MAX);
+
+/// What is held of a statement that is not decided.
+struct HeldPart {
+    cell: Arc<DecisionCell>,
+    deadline: Time,
+    /// Whether its deadline has come: its runner asks to abort.
+    asked: bool,
+    held: Vec<(u16, Hold)>,
+}
+
+/// The statements of a shard that are under way.
+#[derive(Default)]
+pub(super) struct Statements {
+    parts: FixedMap<StatementId, HeldPart>,
+    /// Of the parts that did not ask yet.
+    deadlines: BTreeSet<(Time, StatementId)>,
+    /// Those that asked since the list was fetched.
+    due: Vec<(StatementId, Arc<DecisionCell>)>,
+    /// What was done of statements that two may finish: the coordinator and the shard's runner.
+    kept: FixedMap<StatementId, (Time, Applied)>,
+    kept_until: BTreeSet<(Time, StatementId)>,
+    /// The statements that have to do with a node, once per operation; none is empty.
+    by_slot: FixedMap<Slot, Vec<StatementId>>,
+    /// Allocations that a statement is about to evict.
+    pub(super) evicting: FixedMap<AllocationId, StatementId>,
+    pub(super) releasing: Releasing,
+    /// When a step is due.
+    next: Option<Time>,
+    /// Whether a release has more to do than give back.
+    busy: bool,
+}
+
+impl Statements {
+    /// Whether no release has anything to do with statements.
+    #[inline]
+    pub(super) fn is_quiet(&self) -> bool {
+        !self.busy
+    }
+
+    /// When a step is due.
+    #[inline]
+    pub(super) fn next_deadline(&self) -> Time {
+        self.next.unwrap_or(NEVER)
+    }
+
+    /// To be called after every change.
+    pub(super) fn follow(&mut self) {
+        let first = |deadlines: &BTreeSet<(Time, StatementId)>| deadlines.first().map(|&(at, _)| at);
+        let deadlines = [first(&self.deadlines), first(&self.kept_until), self.releasing.first()];
+        self.next = deadlines.into_iter().flatten().min();
+        self.busy = !self.evicting.is_empty() || !self.releasing.is_empty();
+    }
+
+    pub(super) fn enter_at(&mut self, slot: Slot, statement: StatementId) {
+        self.by_slot.entry(slot).or_default().push(statement);
+    }
+
+    pub(super) fn leave_at(&mut self, slot: Slot, statement: StatementId) {
+        let there = self.by_slot.get_mut(&slot).expect("a hold is known to its node");
+        let at = there.iter().rposition(|&known| known == statement).expect("a hold is known to its node");
+        there.remove(at);
+        if there.is_empty() {
+            self.by_slot.remove(&slot);
+        }
+    }
+
+    /// The statements that have to do with a node, ascending.
+    fn of_slot(&self, slot: Slot) -> BTreeSet<StatementId> {
+        self.by_slot.get(&slot).map(|there| there.iter().copied().collect()).unwrap_or_default()
+    }
+
+    /// What statements hold of a node.
+    pub(super) fn allocating_at(&self, slot: Slot) -> impl Iterator<Item = (StatementId, &HeldAllocation)> {
+        self.of_slot(slot).into_iter().flat_map(move |statement| {
+            let held = self.parts.get(&statement).map_or(&[][..], |part| &part.held);
+            let allocating = held.iter().filter_map(move |(_, hold)| match hold {
+                Hold::Allocate(allocation) if allocation.slot == slot => Some(allocation),
+                _ => None,
+            });
+            allocating.map(move |allocation| (statement, allocation))
+        })
+    }
+
+    fn enter(&mut self, statement: StatementId, part: HeldPart) {
+        if !part.asked {
+            self.deadlines.insert((part.deadline, statement));
+        } else {
+            self.due.push((statement, Arc::clone(&part.cell)));
+        }
+        let before = self.parts.insert(statement, part);
+        assert!(before.is_none(), "statement {statement} is held twice");
+    }
+
+    fn leave(&mut self, statement: StatementId) -> Option<HeldPart> {
+        let part = self.parts.remove(&statement)?;
+        self.deadlines.remove(&(part.deadline, statement));
+        Some(part)
+    }
+}
+
+impl Shard {
+    /// Checks every operation of a part in order, and holds what it takes.
+    pub(super) fn handle_prepare(&mut self, prepare: Prepare) -> Outcome {
+        let Prepare { part, deadline, cell } = prepare;
+        let statement = part.statement;
+        if let Some(conflicts) = self.repeated(&part) {
+            return Outcome::Prepared(Box::new(Prepared { statement, held: Vec::new(), conflicts }));
+        }
+        let (held, conflicts) = self.hold_part(&part);
+        let places = held.iter().map(|&(at, _)| at).collect();
+        if !held.is_empty() || conflicts.is_empty() {
+            let asked = deadline <= self.now;
+            self.statements.enter(statement, HeldPart { cell, deadline, asked, held });
+        }
+        self.statements.follow();
+        Outcome::Prepared(Box::new(Prepared { statement, held: places, conflicts }))
+    }
+
+    /// Does what was decided of a statement.
+    pub(super) fn handle_finish(
+        &mut self,
+        statement: StatementId,
+        decision: Decision,
+    ) -> Result<Outcome, Rejection> {
+        let Some(part) = self.statements.leave(statement) else {
+            let kept = self.statements.kept.remove(&statement);
+            let (until, applied) = kept.ok_or(Rejection::UnknownStatement(statement))?;
+            self.statements.kept_until.remove(&(until, statement));
+            self.statements.follow();
+            return Ok(Outcome::Applied(Box::new(applied)));
+        };
+        let granted = match decision {
+            Decision::Committed => self.commit(statement, part.held),
+            Decision::Aborted => {
+                self.undo(statement, part.held);
+                Vec::new()
+            }
+        };
+        let applied = Applied {
+            statement,
+            decision,
+            granted,
+            conflicts: Vec::new(),
+            visible_from: self.visible_from(),
+        };
+        if part.asked && decision == Decision::Committed {
+            let until = Time(self.now.0.saturating_add(RESULT_KEPT_NS));
+            self.statements.kept.insert(statement, (until, applied.clone()));
+            self.statements.kept_until.insert((until, statement));
+        }
+        self.statements.follow();
+        Ok(Outcome::Applied(Box::new(applied)))
+    }
+
+    /// Checks and does a statement over this shard alone.
+    pub(super) fn handle_apply(&mut self, part: &Part) -> Outcome {
+        let statement = part.statement;
+        let (held, conflicts) = match self.repeated(part) {
+            Some(conflicts) => (Vec::new(), conflicts),
+            None => self.hold_part(part),
+        };
+        let done = !held.is_empty() || conflicts.is_empty();
+        let decision = if done { Decision::Committed } else { Decision::Aborted };
+        let granted = self.commit(statement, held);
+        self.statements.follow();
+        Outcome::Applied(Box::new(Applied {
+            statement,
+            decision,
+            granted,
+            conflicts,
+            visible_from: self.visible_from(),
+        }))
+    }
+
+    /// The conflicts of a part whose statement is known already, if it is.
+    fn repeated(&self, part: &Part) -> Option<Vec<Conflict>> {
+        let Statements { parts, kept, .. } = &self.statements;
+        (parts.contains_key(&part.statement) || kept.contains_key(&part.statement)).then(|| {
+            let operations = part.operations.iter();
+            let conflict = operations.map(|&(operation, ref planned)| Conflict {
+                operation,
+                node: planned.node(),
+                version: None,
+                reason: ConflictReason::Repeated,
+            });
+            conflict.collect()
+        })
+    }
+
+    /// What has reached its deadline: grace ends, kept results are dropped, and holds are listed.
+    pub(super) fn expire_statements(&mut self) {
+        let now = self.now;
+        self.end_grace();
+        let statements = &mut self.statements;
+        while let Some(&(until, statement)) = statements.kept_until.first()
+            && until <= now
+        {
+            statements.kept_until.pop_first();
+            statements.kept.remove(&statement);
+        }
+        while let Some(&(deadline, statement)) = statements.deadlines.first()
+            && deadline <= now
+        {
+            statements.deadlines.pop_first();
+            let part = statements.parts.get_mut(&statement).expect("a deadline is that of a held part");
+            part.asked = true;
+            statements.due.push((statement, Arc::clone(&part.cell)));
+        }
+        statements.follow();
+    }
+
+    /// The statements whose deadline here has come since the last call. The caller asks their cells
+    /// to abort, and feeds what is decided back as [`Command::Finish`](super::Command::Finish).
+    pub fn drain_due(&mut self) -> std::vec::Drain<'_, (StatementId, Arc<DecisionCell>)> {
+        self.statements.due.drain(..)
+    }
+
+    /// The statements of which something is held here, ascending: none may be left when the shard
+    /// is put away.
+    #[must_use]
+    pub fn undecided(&self) -> Vec<(StatementId, Arc<DecisionCell>)> {
+        let parts = self.statements.parts.iter();
+        let mut undecided: Vec<_> = parts.map(|(&id, part)| (id, Arc::clone(&part.cell))).collect();
+        undecided.sort_unstable_by_key(|&(id, _)| id);
+        undecided
+    }
+
+    /// Fails if a statement that is not decided has to do with a node.
+    pub(super) fn check_not_held(&self, slot: Slot, node: NodeId) -> Result<(), Rejection> {
+        match self.statements.of_slot(slot).first() {
+            Some(&statement) => Err(Rejection::NodeHeld { node, statement }),
+            None => Ok(()),
+        }
+    }
+
+    /// Checks that everything that is held is known to its node, and the marks of what is evicted.
+    pub(super) fn check_statements(&self) -> Result<(), String> {
+        let statements = &self.statements;
+        let mut by_slot: FixedMap<Slot, Vec<StatementId>> = FixedMap::default();
+        let mut evicting = 0;
+        for (&statement, part) in &statements.parts {
+            if !part.asked && !statements.deadlines.contains(&(part.deadline, statement)) {
+                return Err(format!("statement {statement} would be held for ever"));
+            }
+            for (_, hold) in &part.held {
+                by_slot.entry(hold.slot()).or_default().push(statement);
+                if let Hold::Evict { allocation, .. } = hold {
+                    evicting += 1;
+                    if statements.evicting.get(allocation) != Some(&statement) {
+                        return Err(format!("statement {statement} lost its mark on {allocation}"));
+                    }
+                }
+            }
+        }
+        let same = by_slot.len() == statements.by_slot.len()
+            && by_slot.into_iter().all(|(slot, mut truth)| {
+                let mut known = statements.by_slot.get(&slot).cloned().unwrap_or_default();
+                truth.sort_unstable();
+                known.sort_unstable();
+                truth == known
+            });
+        if !same || evicting != statements.evicting.len() {
+            return Err("the holds of nodes are not those of the statements".to_owned());
+        }
+        if statements.kept.len() != statements.kept_until.len() {
+            return Err("results are kept without an end".to_owned());
+        }
+        self.check_releasing()
+    }
+
+    /// Whether a node takes new work, as a conflict.
+    pub(super) fn ready(&self, slot: Slot) -> Result<(), ConflictReason> {
+        match self.nodes.state(slot) {
+            NodeState::Ready => Ok(()),
+            state => Err(ConflictReason::NotReady(state)),
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What a planner does with its private copy of a shard: it finds and takes by the code that
+//! places, without a record, and makes nodes again what the shard's view says of them.
+
+use std::sync::Arc;
+
+use super::ranked::Scope;
+use super::table::Taken;
+use super::{Shard, Slot};
+use crate::ids::NodeId;
+use crate::node::NodeState;
+use crate::request::{PlacementRequest, Policy};
+use crate::resource::{Demand, GPU_UNIT, GpuAssignment};
+use crate::shard::Refusal;
+use crate::view::View;
+
+/// What was taken tentatively.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Tentative {
+    pub(crate) slot: Slot,
+    pub(crate) node: NodeId,
+    pub(crate) gpus: GpuAssignment,
+}
+
+impl Shard {
+    /// This replica follows `view` from now on; nodes that changed are to be [renewed](Self::renew).
+    pub(crate) fn follow_view(&mut self, view: &Arc<View>) {
+        self.rebase(view);
+    }
+
+    /// Makes a node what the view says of it that the replica follows.
+    pub(crate) fn renew(&mut self, slot: Slot) {
+        let view = Arc::clone(self.base().expect("a replica that follows a view"));
+        self.apply_image(slot, &view.hot(slot).copied().unwrap_or_default(), view.cold(slot));
+        self.forget_planned(slot);
+    }
+
+    /// Takes what `request` asks where its policy says, and records no allocation.
+    pub(crate) fn take_tentatively(&mut self, request: &PlacementRequest) -> Option<Tentative> {
+        let scope = self.scope(request);
+        let (slot, (gpus, _)) = if let Some(found) = self.take_tentatively_reserved(request, scope) {
+            found
+        } else {
+            let (slot, taken, _) = self.take_found(request, scope)?;
+            (slot, taken)
+        };
+        self.follow_tentative(slot);
+        Some(Tentative { slot, node: self.nodes.hot(slot).id, gpus })
+    }
+
+    /// The node where `request` would be placed; fragmentation is not looked at.
+    pub(crate) fn find_tentatively(&mut self, request: &PlacementRequest) -> Option<Slot> {
+        if request.policy.is_fragmentation_aware() {
+            let request = PlacementRequest { policy: Policy::BestFit, ..request.clone() };
+            return self.find_tentatively(&request);
+        }
+        match self.scope(request) {
+            Scope::Plain(set) => self.find(request, set),
+            Scope::Ranked(id) => self.find_ranked(request, id).0,
+        }
+    }
+
+    /// As [`take_tentatively`](Self::take_tentatively), on nodes that are reserved for the request's owner.
+    fn take_tentatively_reserved(
+        &mut self,
+        request: &PlacementRequest,
+        scope: Scope,
+    ) -> Option<(Slot, Taken)> {
+        let (slot, gpus, _) = self.find_reserved(request.owner?, request, scope)?;
+        Some((slot, self.take_reserved(slot, request, gpus)))
+    }
+
+    /// Takes `demand` on that node, if it is ready and fits: the very instances, if some are given
+    /// and free. The index follows with [`follow_tentative`](Self::follow_tentative).
+    pub(crate) fn take_on(
+        &mut self,
+        slot: Slot,
+        demand: &Demand,
+        gpus: Option<GpuAssignment>,
+    ) -> Option<Tentative> {
+        if self.nodes.room(slot).state != Some(NodeState::Ready) || !self.nodes.fits(slot, demand) {
+            return None;
+        }
+        let free = |gpus: &GpuAssignment| {
+            gpus.instances().all(|instance| self.nodes.hot(slot).gpus.free(instance) >= gpus.part)
+        };
+        let (gpus, _) = match gpus.filter(free) {
+            Some(gpus) => self.nodes.take_chosen(slot, demand, gpus),
+            None => self.nodes.take(slot, demand),
+        };
+        Some(Tentative { slot, node: self.nodes.hot(slot).id, gpus })
+    }
+
+    /// What is kept of the books of a node follows them.
+    pub(crate) fn follow_tentative(&mut self, slot: Slot) {
+        self.follow_books(slot);
+    }
+
+    /// Whether new work may be put on the node now, as far as labels, taints and names go; for the
+    /// first of its alternatives that holds.
+    pub(crate) fn may_hold(&mut self, slot: Slot, request: &PlacementRequest) -> bool {
+        let named =
+            request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&self.nodes.hot(slot).id).is_ok());
+        named
+            && match self.scope(request) {
+                Scope::Plain(set) => set.is_none_or(|set| self.selectors.at(set).contains(slot)),
+                Scope::Ranked(id) => self.rankings.at(id).rank(slot).is_eligible(),
+            }
+    }
+
+    /// Takes a ready node of a replica out of every search, until [`unhide`](Self::unhide).
+    pub(crate) fn hide(&mut self, slot: Slot) {
+        if self.is_ready(slot) {
+            self.nodes.set_state(slot, NodeState::Draining);
+            self.index.remove(slot);
+            self.fragmentation.touch(slot);
+            self.follow_hybrid(slot);
+        }
+    }
+
+    /// Puts a node that was hidden back into every search.
+    pub(crate) fn unhide(&mut self, slot: Slot) {
+        if self.nodes.room(slot).state == Some(NodeState::Draining) {
+            self.nodes.set_state(slot, NodeState::Ready);
+            let (ordinal, marks) = (self.nodes.ordinal(slot), self.marks_of(slot));
+            self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
+            self.fragmentation.touch(slot);
+            self.follow_hybrid(slot);
+        }
+    }
+
+    /// Why it would refuse `request`.
+    pub(crate) fn refusal_of(&mut self, request: &PlacementRequest) -> Refusal {
+        let scope = self.scope(request);
+        self.explain(request, scope)
+    }
+
+    /// Of a node by its slot: its id, if one is there.
+    pub(crate) fn node_at(&self, slot: Slot) -> Option<NodeId> {
+        self.nodes.room(slot).state.map(|_| self.nodes.hot(slot).id)
+    }
+
+    /// Where a node stands.
+    pub(crate) fn slot_of(&self, node: NodeId) -> Option<Slot> {
+        self.nodes.slot(node)
+    }
+
+    /// Whether the node takes new work.
+    pub(crate) fn is_ready(&self, slot: Slot) -> bool {
+        self.nodes.room(slot).state == Some(NodeState::Ready)
+    }
+
+    /// The value of a label of each ready node.
+    pub(crate) fn label_values<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (Slot, &'a str)> {
+        self.nodes.iter().filter_map(move |(slot, _, cold)| {
+            let ready = self.nodes.state(slot) == NodeState::Ready;
+            Some((slot, cold.registration.spec.labels.get(key)?)).filter(|_| ready)
+        })
+    }
+
+    /// The value of a label of one node.
+    pub(crate) fn label_of(&self, slot: Slot, key: &str) -> Option<&str> {
+        self.nodes.cold(slot).registration.spec.labels.get(key)
+    }
+
+    /// Capacity of cpu, memory and GPUs over all nodes, in 1/10 000 units.
+    pub(crate) fn totals(&self) -> [i128; 3] {
+        let mut totals = [0; 3];
+        for (_, _, cold) in self.nodes.iter() {
+            let spec = &cold.registration.spec;
+            let gpus = i64::from(spec.gpus) * i64::from(GPU_UNIT);
+            for (total, of_node) in totals.iter_mut().zip([spec.cpu.units(), spec.memory.units(), gpus]) {
+                *total += i128::from(of_node);
+            }
+        }
+        totals
+    }
+
+    /// How many nodes could hold `demand` if nothing ran there; counts no further than `enough`.
+    pub(crate) fn count_could_fit(&self, demand: &Demand, enough: usize) -> usize {
+        self.nodes.iter().filter(|&(slot, ..)| self.nodes.could_fit(slot, demand)).take(enough).count()
+    }
+}

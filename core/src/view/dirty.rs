@@ -1,0 +1,69 @@
+//! What changed since the last view, by place.
+
+/// Bits of what changed at a place. Which bits there are is for the owner of the list to say.
+pub(crate) type Changes = u8;
+
+/// Places that changed, each once, and what changed there.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Dirty {
+    changes: Vec<Changes>,
+    places: Vec<u32>,
+}
+
+impl Dirty {
+    /// Something changed at `place`.
+    #[inline]
+    pub(crate) fn note(&mut self, place: u32, what: Changes) {
+        let at = place as usize;
+        if at >= self.changes.len() {
+            self.changes.resize((at + 1).next_power_of_two(), 0);
+        }
+        let changes = &mut self.changes[at];
+        if *changes == 0 {
+            self.places.push(place);
+        }
+        *changes |= what;
+    }
+
+    /// Nothing changed at `place`.
+    pub(crate) fn forget(&mut self, place: u32) {
+        if let Some(changes) = self.changes.get_mut(place as usize) {
+            *changes = 0;
+        }
+        if self.places.len() > 2 * self.changes.len() {
+            let changes = &self.changes;
+            self.places.retain(|&place| changes[place as usize] != 0);
+            self.places.sort_unstable();
+            self.places.dedup();
+        }
+    }
+
+    /// What changed at `place`.
+    pub(crate) fn at(&self, place: u32) -> Changes {
+        self.changes.get(place as usize).copied().unwrap_or(0)
+    }
+
+    /// Whether nothing changed.
+    pub(crate) fn is_empty(&self) -> bool {
+        self.places.is_empty()
+    }
+
+    /// Moves the places where any of `what` changed into `into`, ascending.
+    pub(crate) fn list(&mut self, what: Changes, into: &mut Vec<u32>) {
+        into.clear();
+        into.extend(self.places.iter().filter(|&&place| self.changes[place as usize] & what != 0));
+        into.sort_unstable();
+    }
+
+    /// Nothing changed from now on.
+    pub(crate) fn clear(&mut self) {
+        for place in self.places.drain(..) {
+            self.changes[place as usize] = 0;
+        }
+    }
+
+    /// The bytes of the lists.
+    pub(crate) fn bytes(&self) -> u64 {
+        crate::memory::of_vec(&self.changes) + crate::memory::of_vec(&self.places)
+    }
+}

@@ -1,0 +1,46 @@
+//! The persistent arrays of a view.
+
+use std::sync::Arc;
+
+use super::image::{AllocationImage, ColdImage, HotImage, MoreImage, NO_ALLOCATION};
+use super::trie::Trie;
+
+/// Nodes of a leaf.
+const NODES: usize = 8;
+/// Allocations of a leaf.
+const ALLOCATIONS: usize = 8;
+/// References of a leaf.
+const REFERENCES: usize = 16;
+
+/// The image of a shard's arrays.
+#[derive(Clone, Default)]
+pub(crate) struct Mirror {
+    /// By slot.
+    pub(crate) nodes: Trie<HotImage, NODES>,
+    /// By slot.
+    pub(crate) cold: Trie<Option<Arc<ColdImage>>, REFERENCES>,
+    /// By place in the ledger.
+    pub(crate) allocations: Trie<AllocationImage, ALLOCATIONS>,
+    /// By place in the ledger.
+    pub(crate) more: Trie<Option<Arc<MoreImage>>, REFERENCES>,
+}
+
+impl Mirror {
+    /// The live allocation at a place of the ledger.
+    pub(crate) fn allocation(&self, at: u32) -> Option<(&AllocationImage, Option<&MoreImage>)> {
+        if at == NO_ALLOCATION {
+            return None;
+        }
+        let image = self.allocations.get(at).expect("lists link live records");
+        let more = if image.has_more { self.more.get(at).and_then(|more| more.as_deref()) } else { None };
+        Some((image, more))
+    }
+
+    /// Calls `visit` with address and bytes of every chunk.
+    pub(crate) fn chunks(&self, visit: &mut impl FnMut(usize, usize)) {
+        self.nodes.chunks(visit);
+        self.cold.chunks(visit);
+        self.allocations.chunks(visit);
+        self.more.chunks(visit);
+    }
+}

@@ -1,0 +1,287 @@
+//! A persistent array: a tree of chunks of which versions share what is equal.
+//!
+//! A clone of the array takes one reference. A change copies the chunks on the way to what it
+//! changes, unless nobody else has them, and leaves every other version as it is: changing `k` of
+//! `n` elements copies at most `k` leaves and `k * log4(n)` branches. Leaves hold plain data, so
+//! that copying one is copying memory. Branches are narrow, because copying one takes a reference to
+//! each of its children, and each of these lies elsewhere in memory.
+
+use std::sync::Arc;
+
+/// Children of a branch.
+const FAN: usize = 4;
+
+/// Elements side by side, copied as one.
+type Leaf<T, const WIDTH: usize> = [T; WIDTH];
+
+/// What leads to leaves. A child that is not there holds what was never set.
+#[derive(Clone)]
+enum Branch<T, const WIDTH: usize> {
+    Branches([Option<Arc<Self>>; FAN]),
+    Leaves([Option<Arc<Leaf<T, WIDTH>>>; FAN]),
+}
+
+/// What changes of versions cost, in chunks that were copied or made.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Copied {
+    /// Leaves and branches.
+    pub chunks: u64,
+    /// Their bytes, with the two counters that each has.
+    pub bytes: u64,
+}
+
+impl Copied {
+    /// One more of so many bytes.
+    pub(crate) fn count(&mut self, chunk_bytes: usize) {
+        self.chunks += 1;
+        self.bytes += (chunk_bytes + 2 * size_of::<usize>()) as u64;
+    }
+
+    /// So much more.
+    #[must_use]
+    pub fn plus(self, other: Self) -> Self {
+        Self { chunks: self.chunks + other.chunks, bytes: self.bytes + other.bytes }
+    }
+
+    /// What came after `before`.
+    #[must_use]
+    pub fn since(self, before: Self) -> Self {
+        Self { chunks: self.chunks - before.chunks, bytes: self.bytes - before.bytes }
+    }
+}
+
+/// A persistent array of elements that are `T::default()` until they are set.
+pub(crate) struct Trie<T, const WIDTH: usize> {
+    root: Option<Arc<Branch<T, WIDTH>>>,
+    /// Levels of branches; 0: there is no root.
+    height: u32,
+}
+
+impl<T, const WIDTH: usize> Clone for Trie<T, WIDTH> {
+    fn clone(&self) -> Self {
+        Self { root: self.root.clone(), height: self.height }
+    }
+}
+
+impl<T, const WIDTH: usize> Default for Trie<T, WIDTH> {
+    fn default() -> Self {
+        Self { root: None, height: 0 }
+    }
+}
+
+/// Elements below a child of a branch that is at `level`, counted from 1 at the leaves' parents.
+fn span<const WIDTH: usize>(level: u32) -> usize {
+    WIDTH * FAN.pow(level - 1)
+}
+
+/// The chunk, copied before unless nobody else has it.
+fn own<'a, C: Clone>(chunk: &'a mut Arc<C>, copied: &mut Copied) -> &'a mut C {
+    if Arc::strong_count(chunk) > 1 {
+        copied.count(size_of::<C>());
+    }
+    Arc::make_mut(chunk)
+}
+
+impl<T: Clone + Default, const WIDTH: usize> Branch<T, WIDTH> {
+    fn empty(level: u32) -> Self {
+        if level == 1 { Self::Leaves([const { None }; FAN]) } else { Self::Branches([const { None }; FAN]) }
+    }
+
+    /// Sets the elements at `places`, which are ascending and below this branch; `base` is the
+    /// first that is.
+    fn set(
+        &mut self,
+        (level, base): (u32, usize),
+        mut places: &[u32],
+        value: &mut impl FnMut(u32, &T) -> T,
+        copied: &mut Copied,
+    ) {
+        let span = span::<WIDTH>(level);
+        while let Some(&first) = places.first() {
+            let number = (first as usize - base) / span;
+            let start = base + number * span;
+            let (here, rest) = places.split_at(places.partition_point(|&at| (at as usize) < start + span));
+            places = rest;
+            match self {
+                Self::Branches(children) => {
+                    let child = children[number].get_or_insert_with(|| {
+                        copied.count(size_of::<Self>());
+                        Arc::new(Self::empty(level - 1))
+                    });
+                    own(child, copied).set((level - 1, start), here, value, copied);
+                }
+                Self::Leaves(children) => {
+                    let child = children[number].get_or_insert_with(|| {
+                        copied.count(size_of::<Leaf<T, WIDTH>>());
+                        Arc::new(std::array::from_fn(|_| T::default()))
+                    });
+                    let leaf = own(child, copied);
+                    for &at in here {
+                        let element = &mut leaf[at as usize - start];
+                        *element = value(at, element);
+                    }
+                }
+            }
+        }
+    }
+}
+
+impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
+    /// Elements that it has room for.
+    fn room(&self) -> usize {
+        if self.height == 0 { 0 } else { span::<WIDTH>(self.height) * FAN }
+    }
+
+    /// Sets the elements at `places`, which are ascending, each to what `value` makes of its place
+    /// and of what it was.
+    pub(crate) fn set(&mut self, places: &[u32], mut value: impl FnMut(u32, &T) -> T, copied: &mut Copied) {
+        let Some(&last) = places.last() else { return };
+        while self.room() <= last as usize {
+            self.height += 1;
+            let mut root = Branch::empty(self.height);
+            if let (Branch::Branches(children), Some(before)) = (&mut root, self.root.take()) {
+                children[0] = Some(before);
+            }
+            copied.count(size_of::<Branch<T, WIDTH>>());
+            self.root = Some(Arc::new(root));
+        }
+        let root = self.root.as_mut().expect("there is room");
+        own(root, copied).set((self.height, 0), places, &mut value, copied);
+    }
+
+    /// The element at `at`; none: it was never set, nor was one beside it.
+    pub(crate) fn get(&self, at: u32) -> Option<&T> {
+        let at = at as usize;
+        if at >= self.room() {
+            return None;
+        }
+        let (mut level, mut branch) = (self.height, self.root.as_deref());
+        while let Some(inner) = branch {
+            let number = at / span::<WIDTH>(level) % FAN;
+            match inner {
+                Branch::Branches(children) => branch = children[number].as_deref(),
+                Branch::Leaves(children) => return children[number].as_ref().map(|leaf| &leaf[at % WIDTH]),
+            }
+            level -= 1;
+        }
+        None
+    }
+}
+
+/// The child of that number: of a branch that is not there, none.
+fn branch_of<T, const WIDTH: usize>(
+    branch: Option<&Arc<Branch<T, WIDTH>>>,
+    number: usize,
+) -> Option<&Arc<Branch<T, WIDTH>>> {
+    match branch.map(AsRef::as_ref) {
+        Some(Branch::Branches(children)) => children[number].as_ref(),
+        _ => None,
+    }
+}
+
+fn leaf_of<T, const WIDTH: usize>(
+    branch: Option<&Arc<Branch<T, WIDTH>>>,
+    number: usize,
+) -> Option<&Arc<Leaf<T, WIDTH>>> {
+    match branch.map(AsRef::as_ref) {
+        Some(Branch::Leaves(children)) => children[number].as_ref(),
+        _ => None,
+    }
+}
+
+fn is_same<C>(one: Option<&Arc<C>>, other: Option<&Arc<C>>) -> bool {
+    match (one, other) {
+        (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+        (None, None) => true,
+        _ => false,
+    }
+}
+
+/// Both versions of what may differ, by place.
+struct Difference<'a, T, F> {
+    unset: T,
+    visit: &'a mut F,
+}
+
+impl<T: Default, F: FnMut(u32, &T, &T)> Difference<'_, T, F> {
+    /// Goes down where the two are not the same chunk.
+    fn walk<const WIDTH: usize>(
+        &mut self,
+        (level, base): (u32, usize),
+        new: Option<&Arc<Branch<T, WIDTH>>>,
+        old: Option<&Arc<Branch<T, WIDTH>>>,
+    ) {
+        if is_same(new, old) {
+            return;
+        }
+        for number in 0..FAN {
+            let start = base + number * span::<WIDTH>(level);
+            if level > 1 {
+                self.walk((level - 1, start), branch_of(new, number), branch_of(old, number));
+                continue;
+            }
+            let (new, old) = (leaf_of(new, number), leaf_of(old, number));
+            if is_same(new, old) {
+                continue;
+            }
+            for place in 0..WIDTH {
+                let new = new.map_or(&self.unset, |leaf| &leaf[place]);
+                let old = old.map_or(&self.unset, |leaf| &leaf[place]);
+                (self.visit)(u32::try_from(start + place).expect("places fit u32"), new, old);
+            }
+        }
+    }
+}
+
+impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
+    /// Calls `visit` with place, new and old value of every element of a leaf that `older` does not
+    /// share, in order of place: at least those that differ. Costs what is not shared, not the size.
+    pub(crate) fn unshared(&self, older: &Self, mut visit: impl FnMut(u32, &T, &T)) {
+        // Of two heights the lower tree stands, as the higher one is concerned, at its left edge.
+        let height = self.height.max(older.height);
+        let raised = |trie: &Self| {
+            let mut root = trie.root.clone();
+            for level in trie.height..height {
+                let mut above = Branch::empty(level + 1);
+                if let (Branch::Branches(children), Some(root)) = (&mut above, root.take()) {
+                    children[0] = Some(root);
+                }
+                root = Some(Arc::new(above));
+            }
+            root
+        };
+        if height == 0 {
+            return;
+        }
+        let mut difference = Difference { unset: T::default(), visit: &mut visit };
+        if self.height == older.height {
+            difference.walk((height, 0), self.root.as_ref(), older.root.as_ref());
+        } else {
+            let (new, old) = (raised(self), raised(older));
+            difference.walk((height, 0), new.as_ref(), old.as_ref());
+        }
+    }
+
+    /// Calls `visit` with every element of the leaves that are there, in order of place.
+    pub(crate) fn each(&self, mut visit: impl FnMut(u32, &T)) {
+        self.unshared(&Self::default(), |place, new, _| visit(place, new));
+    }
+
+    /// Calls `visit` with address and bytes of every chunk: what is shared has one address.
+    pub(crate) fn chunks(&self, visit: &mut impl FnMut(usize, usize)) {
+        fn below<T, const WIDTH: usize>(
+            branch: &Arc<Branch<T, WIDTH>>,
+            visit: &mut impl FnMut(usize, usize),
+        ) {
+            let counters = 2 * size_of::<usize>();
+            visit(Arc::as_ptr(branch) as usize, size_of::<Branch<T, WIDTH>>() + counters);
+            match branch.as_ref() {
+                Branch::Branches(children) => children.iter().flatten().for_each(|child| below(child, visit)),
+                Branch::Leaves(children) => children.iter().flatten().for_each(|leaf| {
+                    visit(leaf.as_ptr() as usize, size_of::<Leaf<T, WIDTH>>() + counters);
+                }),
+            }
+        }
+        self.root.iter().for_each(|root| below(root, visit));
+    }
+}

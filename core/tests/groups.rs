@@ -1,0 +1,436 @@
+//! Placement groups: planners, shards and ports run by hand.
+
+mod by_hand;
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::task::Waker;
+
+use by_hand::{add_node, ask, check_all, config, cores, node_spec, settle};
+use wharf_core::ids::{AllocationId, GroupId, NodeId};
+use wharf_core::node::{Labels, LifeEvent, NodeSpec};
+use wharf_core::planner::{
+    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupState, GroupView, PlanJob, PlanRejection,
+    PlanReply, Spreading, Strategy, Submit, TopologyRule,
+};
+use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::resource::{Amount, Demand, GpuRequest};
+use wharf_core::router::{PortReply, PortRequest};
+use wharf_core::shard::{Command, Outcome};
+use wharf_core::statement::{Allocate, CommitMode, ConflictReason, Evict, Granted, Granularity, Operation};
+use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::time::Time;
+
+fn engine(shards: u16, planners: u16) -> Engine {
+    let config = EngineConfig { planners, ..config(shards) };
+    Engine::open(StoreState::create(8), &config, vec![Waker::noop().clone()]).expect("numbers in range")
+}
+
+/// Nodes of `cpu` cores and `gpus` devices each, with these labels.
+fn with_nodes(engine: &mut Engine, count: u32, cpu: u32, gpus: u8) -> Vec<NodeId> {
+    let spec = |number| node_spec(&format!("n{number}"), cpu, gpus);
+    (0..count).map(|number| add_node(engine, spec(number)).id).collect()
+}
+
+fn labelled(name: &str, cpu: u32, zone: &str) -> NodeSpec {
+    let labels = Labels::new(vec![("zone".into(), zone.into())]).expect("one key");
+    NodeSpec { labels, ..node_spec(name, cpu, 0) }
+}
+
+fn plan(engine: &mut Engine, job: PlanJob) -> PlanReply {
+    match ask(engine, PortRequest::Plan(job)) {
+        PortReply::Plan(reply) => *reply,
+        other => panic!("a planner answers: {other:?}"),
+    }
+}
+
+fn group_of(request: PlacementRequest, count: usize, strategy: Strategy) -> GroupSpec {
+    GroupSpec::new(vec![Arc::new(request); count], strategy)
+}
+
+fn create(engine: &mut Engine, spec: GroupSpec) -> Result<GroupView, GroupRefusal> {
+    match plan(engine, PlanJob::CreateGroup(Arc::new(spec))) {
+        PlanReply::Group(view) => Ok(*view),
+        PlanReply::Refused(refusal) => Err(*refusal),
+        other => panic!("made or refused: {other:?}"),
+    }
+}
+
+fn places(view: &GroupView) -> Vec<(u32, NodeId, AllocationId)> {
+    let place = |&(index, bundle): &(u32, BundleView)| match bundle {
+        BundleView::Placed { node, allocation, .. } => Some((index, node, allocation)),
+        BundleView::Unplaced => None,
+    };
+    view.bundles.iter().filter_map(place).collect()
+}
+
+fn nodes_of(view: &GroupView) -> BTreeMap<NodeId, usize> {
+    let mut nodes = BTreeMap::new();
+    places(view).iter().for_each(|&(_, node, _)| *nodes.entry(node).or_default() += 1);
+    nodes
+}
+
+fn live_allocations(engine: &mut Engine) -> u64 {
+    let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(Command::Status { audit: true })) else {
+        panic!("every shard answers");
+    };
+    let of_shard = |outcome| match outcome {
+        Outcome::Status(status) => status.allocations,
+        other => panic!("a status: {other:?}"),
+    };
+    outcomes.into_iter().map(of_shard).sum()
+}
+
+fn life(engine: &mut Engine, node: NodeId, event: LifeEvent) {
+    let partition = engine.catalog.load().node_partition(node).expect("a registered node");
+    let reply = ask(engine, PortRequest::Partition(partition, Command::Life(node, event)));
+    assert!(matches!(reply, PortReply::One(Outcome::StateSet(..))), "{reply:?}");
+}
+
+#[test]
+fn strategies_hold_over_any_number_of_shards() {
+    for shards in [1, 3] {
+        let mut engine = engine(shards, 1);
+        with_nodes(&mut engine, 8, 16, 0);
+        let packed = create(&mut engine, group_of(cores(4), 8, Strategy::Pack)).expect("it fits");
+        assert_eq!(nodes_of(&packed).len(), 2, "{packed:?}");
+        let strict = create(&mut engine, group_of(cores(4), 3, Strategy::StrictPack)).expect("it fits");
+        assert_eq!(nodes_of(&strict).len(), 1);
+        let spread = create(&mut engine, group_of(cores(1), 5, Strategy::Spread)).expect("it fits");
+        assert_eq!(nodes_of(&spread).len(), 5);
+        let apart = create(&mut engine, group_of(cores(2), 6, Strategy::StrictSpread)).expect("it fits");
+        assert_eq!(nodes_of(&apart).len(), 6);
+        assert_eq!(live_allocations(&mut engine), 8 + 3 + 5 + 6);
+        check_all(&engine);
+        for group in [packed, strict, spread, apart] {
+            let count = u32::try_from(group.bundles.len()).expect("few");
+            let reply = plan(&mut engine, PlanJob::RemoveGroup(group.id));
+            assert!(matches!(reply, PlanReply::Removed(id, ended) if id == group.id && ended == count));
+            let reply = plan(&mut engine, PlanJob::GroupStatus(group.id));
+            assert!(matches!(reply, PlanReply::Rejected(PlanRejection::UnknownGroup(_))), "{reply:?}");
+        }
+        assert_eq!(live_allocations(&mut engine), 0);
+    }
+}
+
+#[test]
+fn spread_uses_nodes_again_where_there_are_no_others() {
+    let mut engine = engine(2, 1);
+    with_nodes(&mut engine, 3, 16, 0);
+    let spread = create(&mut engine, group_of(cores(2), 7, Strategy::Spread)).expect("it fits");
+    let counts: Vec<usize> = nodes_of(&spread).into_values().collect();
+    assert_eq!(counts.iter().sum::<usize>(), 7);
+    assert!(counts.iter().all(|&count| (2..=3).contains(&count)), "{counts:?}");
+}
+
+#[test]
+fn what_never_fits_is_infeasible_with_the_reason_and_moves_nothing() {
+    let mut engine = engine(3, 1);
+    with_nodes(&mut engine, 4, 16, 1);
+    let refused = |engine: &mut Engine, spec| create(engine, spec).expect_err("it cannot fit");
+    let waiting = GroupSpec { wait_until: Some(Time(u64::MAX)), ..group_of(cores(17), 1, Strategy::Pack) };
+    let larger = refused(&mut engine, waiting);
+    assert!(larger.infeasible && matches!(larger.reason, GroupRefusalReason::Bundle { bundle: 0, .. }));
+    let one_node = refused(&mut engine, group_of(cores(9), 2, Strategy::StrictPack));
+    assert_eq!((one_node.infeasible, one_node.reason), (true, GroupRefusalReason::OneNode { bundles: 2 }));
+    let few = refused(&mut engine, group_of(cores(1), 5, Strategy::StrictSpread));
+    assert_eq!(
+        (few.infeasible, few.reason),
+        (true, GroupRefusalReason::TooFewNodes { bundles: 5, nodes: 4 })
+    );
+    let all = refused(&mut engine, group_of(cores(13), 5, Strategy::Spread));
+    assert!(all.infeasible && matches!(all.reason, GroupRefusalReason::Cluster(_)), "{all:?}");
+    assert_eq!(live_allocations(&mut engine), 0);
+    check_all(&engine);
+}
+
+#[test]
+fn what_does_not_fit_now_is_refused_whole_or_waits_for_room() {
+    let mut engine = engine(2, 1);
+    with_nodes(&mut engine, 4, 16, 0);
+    let filler = create(&mut engine, group_of(cores(10), 4, Strategy::Spread)).expect("it fits");
+    let refusal = create(&mut engine, group_of(cores(8), 2, Strategy::Spread)).expect_err("no room");
+    assert!(!refusal.infeasible, "{refusal:?}");
+    assert_eq!(live_allocations(&mut engine), 4);
+    let spec =
+        GroupSpec { wait_until: Some(Time(u64::MAX)), ..group_of(cores(8), 2, Strategy::StrictSpread) };
+    engine.ports[0]
+        .submit(9, PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))), engine.now)
+        .expect("room");
+    engine.ports[0].flush();
+    assert!(settle(&mut engine).is_empty(), "it waits");
+    for (at, &(_, _, allocation)) in places(&filler).iter().take(2).enumerate() {
+        let reply = ask_besides(&mut engine, PortRequest::Release(allocation));
+        assert_eq!(reply.iter().any(|(tag, _)| *tag == 9), at == 1, "{reply:?}");
+    }
+    assert_eq!(live_allocations(&mut engine), 4);
+    check_all(&engine);
+}
+
+/// As `ask`, where another reply may come beside.
+fn ask_besides(engine: &mut Engine, request: PortRequest) -> Vec<(u64, PortReply)> {
+    engine.ports[0].submit(7, request, engine.now).expect("room");
+    engine.ports[0].flush();
+    settle(engine)
+}
+
+#[test]
+fn waiting_ends_with_a_refusal_at_its_deadline() {
+    let mut engine = engine(2, 1);
+    with_nodes(&mut engine, 2, 16, 0);
+    create(&mut engine, group_of(cores(10), 2, Strategy::Spread)).expect("it fits");
+    let until = Time(engine.now.0 + 10_000);
+    let spec = GroupSpec { wait_until: Some(until), ..group_of(cores(8), 2, Strategy::StrictSpread) };
+    engine.ports[0]
+        .submit(9, PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))), engine.now)
+        .expect("room");
+    assert!(settle(&mut engine).is_empty(), "it waits");
+    assert_eq!(engine.planners[0].planner().next_deadline(), Some(until));
+    engine.now = until;
+    let replies = settle(&mut engine);
+    let [(9, PortReply::Plan(reply))] = &replies[..] else { panic!("{replies:?}") };
+    assert!(matches!(&**reply, PlanReply::Refused(refusal) if !refusal.infeasible), "{reply:?}");
+}
+
+#[test]
+fn a_gang_is_placed_with_its_minimum_and_completed_when_room_comes() {
+    let mut engine = engine(1, 1);
+    with_nodes(&mut engine, 3, 16, 0);
+    let spec = GroupSpec { min_members: 3, ..group_of(cores(10), 5, Strategy::Spread) };
+    let gang = create(&mut engine, spec).expect("three fit");
+    assert_eq!((places(&gang).len(), gang.state), (3, GroupState::Placed));
+    add_node(&mut engine, node_spec("late", 16, 0));
+    let PlanReply::Group(gang) = plan(&mut engine, PlanJob::GroupStatus(gang.id)) else {
+        panic!("it stands")
+    };
+    assert_eq!(places(&gang).len(), 4);
+    let spec = GroupSpec { min_members: 2, ..group_of(cores(10), 2, Strategy::Spread) };
+    create(&mut engine, spec).expect_err("not even its minimum");
+    check_all(&engine);
+}
+
+#[test]
+fn bundles_of_a_lost_node_and_only_those_are_placed_again() {
+    for shards in [1, 3] {
+        let mut engine = engine(shards, 1);
+        for number in 0..5 {
+            let mut spec = node_spec(&format!("n{number}"), 16, 0);
+            spec.identity = Some(format!("m{number}").into());
+            add_agent_node(&mut engine, spec);
+        }
+        let before = create(&mut engine, group_of(cores(4), 4, Strategy::StrictSpread)).expect("it fits");
+        let (index, lost, allocation) = places(&before)[2];
+        life(&mut engine, lost, LifeEvent::Lose);
+        settle(&mut engine);
+        let after = status(&mut engine, before.id);
+        assert_eq!(after.state, GroupState::Placed, "{after:?}");
+        for (old, new) in places(&before).iter().zip(places(&after)) {
+            if old.0 == index {
+                assert!(new.1 != lost && new.2 != allocation, "{after:?}");
+            } else {
+                assert_eq!(*old, new);
+            }
+        }
+        assert_eq!(nodes_of(&after).len(), 4);
+        // The old allocation ended with the step that placed the bundle again.
+        assert_eq!(live_allocations(&mut engine), 4);
+        check_all(&engine);
+    }
+}
+
+fn add_agent_node(engine: &mut Engine, spec: NodeSpec) -> NodeId {
+    let mut registration = engine.registrar.register(spec).expect("a new name");
+    registration.agent = Some(Arc::default());
+    engine.catalog.store(Arc::new(engine.registrar.catalog()));
+    let (id, partition) = (registration.id, registration.partition);
+    let reply = ask(engine, PortRequest::Partition(partition, Command::AddNode(Box::new(registration))));
+    assert!(matches!(reply, PortReply::One(Outcome::NodeAdded(_))), "{reply:?}");
+    life(engine, id, LifeEvent::Beat);
+    id
+}
+
+fn status(engine: &mut Engine, id: GroupId) -> GroupView {
+    match plan(engine, PlanJob::GroupStatus(id)) {
+        PlanReply::Group(view) => *view,
+        other => panic!("it stands: {other:?}"),
+    }
+}
+
+#[test]
+fn groups_follow_the_values_of_a_label() {
+    let mut engine = engine(3, 1);
+    for number in 0..9 {
+        add_node(&mut engine, labelled(&format!("n{number}"), 8, ["a", "b", "c"][number % 3]));
+    }
+    let rule = |spreading| Some(TopologyRule { key: "zone".into(), spreading });
+    let pack = GroupSpec {
+        topology: rule(Spreading::Pack { strict: true }),
+        ..group_of(cores(8), 3, Strategy::Pack)
+    };
+    let packed = create(&mut engine, pack.clone()).expect("a zone has three nodes");
+    let zones = |engine: &Engine, view: &GroupView| -> Vec<u64> {
+        // Node `i` of registration order has zone `i modulo 3`, and ids count from 1.
+        let _ = engine;
+        places(view).iter().map(|&(_, node, _)| (node.0 - 1) % 3).collect()
+    };
+    assert_eq!(BTreeSet::from_iter(zones(&engine, &packed)).len(), 1);
+    plan(&mut engine, PlanJob::RemoveGroup(packed.id));
+    let four = GroupSpec { bundles: vec![Arc::new(cores(8)); 4], min_members: 4, ..pack };
+    create(&mut engine, four).expect_err("no zone has four nodes");
+    let spread = GroupSpec {
+        topology: rule(Spreading::Spread { max_skew: 1 }),
+        ..group_of(cores(2), 7, Strategy::Pack)
+    };
+    let spread = create(&mut engine, spread).expect("it fits");
+    let mut counts = [0; 3];
+    zones(&engine, &spread).into_iter().for_each(|zone| counts[zone as usize] += 1);
+    counts.sort_unstable();
+    assert_eq!(counts, [2, 2, 3]);
+    check_all(&engine);
+}
+
+#[test]
+fn devices_of_bundles_on_one_node_add_up_exactly() {
+    let mut engine = engine(1, 1);
+    with_nodes(&mut engine, 2, 64, 4);
+    let gpu = |gpu| {
+        PlacementRequest::new(Demand { cpu: Amount::whole(1), gpu, ..Demand::default() }, Policy::LeastFit)
+    };
+    // Five parts of 0.6 need five devices: not one node's.
+    let parts = group_of(gpu(GpuRequest::Fraction(6000)), 5, Strategy::StrictPack);
+    create(&mut engine, parts).expect_err("four devices hold four such parts");
+    let mut mixed = vec![Arc::new(gpu(GpuRequest::Whole(2))); 1];
+    mixed.extend(vec![Arc::new(gpu(GpuRequest::Fraction(5000))); 4]);
+    let mixed = create(&mut engine, GroupSpec::new(mixed, Strategy::StrictPack)).expect("2 and 4 halves");
+    assert_eq!(nodes_of(&mixed).len(), 1);
+    check_all(&engine);
+}
+
+#[test]
+fn a_group_grows_and_shrinks() {
+    let mut engine = engine(2, 1);
+    with_nodes(&mut engine, 4, 16, 0);
+    let spec = GroupSpec { min_members: 1, ..group_of(cores(4), 2, Strategy::StrictSpread) };
+    let group = create(&mut engine, spec).expect("it fits");
+    let PlanReply::Group(grown) =
+        plan(&mut engine, PlanJob::GrowGroup(group.id, vec![Arc::new(cores(4)); 2]))
+    else {
+        panic!("two more nodes are free")
+    };
+    assert_eq!(nodes_of(&grown).len(), 4);
+    let refused = plan(&mut engine, PlanJob::GrowGroup(group.id, vec![Arc::new(cores(4))]));
+    assert!(matches!(refused, PlanReply::Refused(_)), "no fifth node: {refused:?}");
+    assert_eq!(live_allocations(&mut engine), 4);
+    let PlanReply::Group(shrunk) = plan(&mut engine, PlanJob::ShrinkGroup(group.id, vec![0, 3])) else {
+        panic!("two stay")
+    };
+    assert_eq!(shrunk.bundles.iter().map(|(index, _)| *index).collect::<Vec<_>>(), [1, 2]);
+    assert_eq!(live_allocations(&mut engine), 2);
+    let below = plan(&mut engine, PlanJob::ShrinkGroup(group.id, vec![1, 2]));
+    assert!(matches!(below, PlanReply::Rejected(PlanRejection::BelowMinimum(_))), "{below:?}");
+    let unknown = plan(&mut engine, PlanJob::ShrinkGroup(group.id, vec![0]));
+    assert!(matches!(unknown, PlanReply::Rejected(PlanRejection::UnknownBundle(_, 0))), "{unknown:?}");
+    check_all(&engine);
+}
+
+#[test]
+fn planners_over_the_same_nodes_never_exceed_them() {
+    let mut engine = engine(3, 3);
+    with_nodes(&mut engine, 6, 16, 0);
+    let spec = Arc::new(group_of(cores(5), 4, Strategy::Spread));
+    for tag in 0..12 {
+        let job = PlanJob::CreateGroup(Arc::clone(&spec));
+        engine.ports[0].submit(tag, PortRequest::Plan(job), engine.now).expect("room");
+    }
+    engine.ports[0].flush();
+    let replies = settle(&mut engine);
+    let placed = replies.iter().filter(|(_, reply)| match reply {
+        PortReply::Plan(reply) => matches!(**reply, PlanReply::Group(_)),
+        other => panic!("a planner answers: {other:?}"),
+    });
+    // 18 bundles of 5 cores fit on six nodes of 16: four groups of four.
+    assert_eq!((replies.len(), placed.count()), (12, 4));
+    assert_eq!(live_allocations(&mut engine), 16);
+    check_all(&engine);
+}
+
+fn submit(
+    engine: &mut Engine,
+    operations: Vec<Operation>,
+    granularity: Granularity,
+    mode: CommitMode,
+) -> PlanReply {
+    plan(engine, PlanJob::Submit(Box::new(Submit { operations, granularity, mode })))
+}
+
+fn allocate(node: NodeId, cpu: u32, expected: Option<u64>) -> Operation {
+    let demand = Demand { cpu: Amount::whole(cpu), ..Demand::default() };
+    Operation::Allocate(Allocate { node, expected, demand, gpus: None, owner: None, bundle: None })
+}
+
+#[test]
+fn operations_of_others_happen_everywhere_or_nowhere() {
+    let mut engine = engine(4, 1);
+    let nodes = with_nodes(&mut engine, 8, 16, 0);
+    let all: Vec<Operation> = nodes.iter().map(|&node| allocate(node, 10, None)).collect();
+    let PlanReply::Statement(done) = submit(&mut engine, all, Granularity::Fine, CommitMode::AllOrNothing)
+    else {
+        panic!("a statement")
+    };
+    let granted: Vec<_> = done.applied.iter().flat_map(|applied| &applied.granted).collect();
+    assert_eq!((granted.len(), done.conflicts.len()), (8, 0));
+    let first = granted.iter().find_map(|(at, granted)| match granted {
+        Granted::Allocated(placement) if *at == 0 => Some(placement.allocation),
+        _ => None,
+    });
+    let first = first.expect("the first operation was granted");
+    // Seven fit, one does not: nothing is done, or all but that.
+    let mut some: Vec<Operation> = nodes[1..].iter().map(|&node| allocate(node, 6, None)).collect();
+    some.push(allocate(nodes[0], 7, None));
+    let PlanReply::Statement(aborted) =
+        submit(&mut engine, some.clone(), Granularity::Fine, CommitMode::AllOrNothing)
+    else {
+        panic!("a statement")
+    };
+    assert!(aborted.applied.is_empty());
+    assert_eq!(aborted.conflicts.len(), 1);
+    assert!(matches!(aborted.conflicts[0].reason, ConflictReason::Short { .. }), "{aborted:?}");
+    assert_eq!((aborted.conflicts[0].operation, aborted.conflicts[0].node), (7, Some(nodes[0])));
+    assert_eq!(live_allocations(&mut engine), 8);
+    let PlanReply::Statement(rest) = submit(&mut engine, some, Granularity::Fine, CommitMode::Incremental)
+    else {
+        panic!("a statement")
+    };
+    assert_eq!(rest.applied.iter().map(|applied| applied.granted.len()).sum::<usize>(), 7);
+    assert_eq!(live_allocations(&mut engine), 15);
+    let stale = allocate(nodes[3], 0, Some(0));
+    let PlanReply::Statement(stale) =
+        submit(&mut engine, vec![stale], Granularity::Coarse, CommitMode::AllOrNothing)
+    else {
+        panic!("a statement")
+    };
+    assert!(
+        matches!(stale.conflicts[0].reason, ConflictReason::VersionChanged { expected: 0, .. }),
+        "{stale:?}"
+    );
+    let evict = Operation::Evict(Evict { allocation: first, expected: None, grace_ns: 0 });
+    let PlanReply::Statement(evicted) =
+        submit(&mut engine, vec![evict.clone()], Granularity::Fine, CommitMode::AllOrNothing)
+    else {
+        panic!("a statement")
+    };
+    assert_eq!(evicted.applied[0].granted, [(0, Granted::Ended(first))]);
+    let again = submit(&mut engine, vec![evict], Granularity::Fine, CommitMode::AllOrNothing);
+    let PlanReply::Statement(again) = again else { panic!("a statement") };
+    assert_eq!(again.conflicts[0].reason, ConflictReason::UnknownAllocation(first));
+    let unknown = allocate(NodeId(999), 1, None);
+    let unknown = submit(&mut engine, vec![unknown], Granularity::Fine, CommitMode::AllOrNothing);
+    assert!(
+        matches!(
+            unknown,
+            PlanReply::Rejected(PlanRejection::UnknownNode { operation: 0, node: NodeId(999) })
+        ),
+        "{unknown:?}"
+    );
+    check_all(&engine);
+}

@@ -1,0 +1,174 @@
+//! A shard with a few nodes, stepped command by command, whose invariants are checked after each.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::sync::Arc;
+
+use crate::by_hand::{lone_shard, node_spec};
+use wharf_core::hash::StateHash;
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, StatementId};
+use wharf_core::node::NodeRegistration;
+use wharf_core::request::PlacementRequest;
+use wharf_core::resource::{Amount, Demand, GpuRequest};
+use wharf_core::shard::{Command, NodeBooks, Outcome, Rejection, Reserve, Shard};
+use wharf_core::statement::{
+    Allocate, Applied, CommitMode, Decision, DecisionCell, Evict, Granularity, Operation, Part, Prepare,
+    Prepared,
+};
+use wharf_core::time::Time;
+
+/// The shard, and the time.
+pub(crate) struct Bed {
+    pub(crate) shard: Shard,
+    pub(crate) now: u64,
+}
+
+impl Bed {
+    /// Nodes n1, n2, … of so many cores (and MiB) and GPUs.
+    pub(crate) fn with_nodes(nodes: &[(u32, u8)]) -> Self {
+        let mut bed = Self { shard: lone_shard(), now: 0 };
+        for (id, &(cpu, gpus)) in (1u64..).zip(nodes) {
+            let spec = node_spec(&format!("n{id}"), cpu, gpus);
+            let (partition, agent) = (PartitionId(0), None);
+            let node = NodeRegistration { id: NodeId(id), ordinal: Ordinal(id), partition, spec, agent };
+            bed.step(Command::AddNode(Box::new(node)));
+        }
+        bed
+    }
+
+    /// Time goes by one.
+    pub(crate) fn step(&mut self, command: Command) -> Outcome {
+        self.now += 1;
+        let mut outcomes = Vec::new();
+        self.shard.step([command], Time(self.now), &mut outcomes);
+        self.shard.check_invariants().expect("the books are right");
+        outcomes.pop().expect("one outcome")
+    }
+
+    pub(crate) fn idle_until(&mut self, now: u64) {
+        self.now = now;
+        self.shard.step([], Time(now), &mut Vec::new());
+        self.shard.check_invariants().expect("the books are right");
+    }
+
+    pub(crate) fn place(&mut self, demand: Demand) -> AllocationId {
+        let request = PlacementRequest { demand, ..crate::by_hand::cores(0) };
+        match self.step(Command::Place(request)) {
+            Outcome::Placed(placed) => placed.allocation,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn release(&mut self, id: AllocationId) {
+        let outcome = self.step(Command::Release(id));
+        assert!(matches!(outcome, Outcome::Released(released) if released == id), "{outcome:?}");
+    }
+
+    pub(crate) fn remove(&mut self, node: u64, force: bool) -> Outcome {
+        self.step(Command::RemoveNode { node: NodeId(node), force })
+    }
+
+    pub(crate) fn reserve(&mut self, node: u64, owner: u64, demand: Demand, after: Option<u64>) -> Outcome {
+        let owner = OwnerId::new(owner).expect("not 0");
+        let until = after.map(|after| Time(self.now + after));
+        self.shard.set_reserved_nodes_percent(100);
+        self.step(Command::Reserve(Box::new(Reserve { node: NodeId(node), owner, demand, until })))
+    }
+
+    pub(crate) fn books(&mut self, node: u64) -> NodeBooks {
+        match self.step(Command::NodeBooks(NodeId(node))) {
+            Outcome::Books(books) => *books,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn version(&mut self, node: u64) -> u64 {
+        let Outcome::Nodes(nodes) = self.step(Command::ListNodes { after: Ordinal(0), limit: 1000 }) else {
+            panic!("a list of nodes")
+        };
+        nodes.iter().find(|known| known.registration.id == NodeId(node)).expect("registered").version
+    }
+
+    /// All that must be as before when nothing was done.
+    pub(crate) fn books_and_hash(&mut self) -> (Vec<NodeBooks>, StateHash) {
+        let Outcome::Nodes(nodes) = self.step(Command::ListNodes { after: Ordinal(0), limit: 1000 }) else {
+            panic!("a list of nodes")
+        };
+        let books = nodes.iter().map(|node| self.books(node.registration.id.0)).collect();
+        (books, self.shard.state_hash())
+    }
+
+    /// `deadline` from now.
+    pub(crate) fn prepare(&mut self, part: Part, deadline: u64) -> Prepared {
+        let (deadline, cell) = (Time(self.now + deadline), Arc::new(DecisionCell::default()));
+        match self.step(Command::Prepare(Box::new(Prepare { part, deadline, cell }))) {
+            Outcome::Prepared(prepared) => *prepared,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn finish(&mut self, number: u64, decision: Decision) -> Applied {
+        match self.step(Command::Finish { statement: statement(number), decision }) {
+            Outcome::Applied(applied) => *applied,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn finish_rejected(&mut self, number: u64, decision: Decision) -> Rejection {
+        match self.step(Command::Finish { statement: statement(number), decision }) {
+            Outcome::Rejected(rejection) => rejection,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    pub(crate) fn apply(&mut self, part: Part) -> Applied {
+        match self.step(Command::Apply(Box::new(part))) {
+            Outcome::Applied(applied) => *applied,
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+pub(crate) fn statement(number: u64) -> StatementId {
+    StatementId { incarnation: Incarnation(1), planner: 0, number }
+}
+
+/// All or nothing, fine.
+pub(crate) fn part(number: u64, operations: impl IntoIterator<Item = Operation>) -> Part {
+    Part {
+        statement: statement(number),
+        operations: (0..).zip(operations).collect(),
+        granularity: Granularity::Fine,
+        mode: CommitMode::AllOrNothing,
+    }
+}
+
+pub(crate) fn incremental(part: Part) -> Part {
+    Part { mode: CommitMode::Incremental, ..part }
+}
+
+pub(crate) fn coarse(part: Part) -> Part {
+    Part { granularity: Granularity::Coarse, ..part }
+}
+
+pub(crate) fn allocation(node: u64, demand: Demand) -> Allocate {
+    Allocate { node: NodeId(node), expected: None, demand, gpus: None, owner: None, bundle: None }
+}
+
+pub(crate) fn allocate(node: u64, demand: Demand) -> Operation {
+    Operation::Allocate(allocation(node, demand))
+}
+
+pub(crate) fn evict(allocation: AllocationId, grace_ns: u64) -> Operation {
+    Operation::Evict(Evict { allocation, expected: None, grace_ns })
+}
+
+pub(crate) fn cores(count: u32) -> Demand {
+    Demand { cpu: Amount::whole(count), ..Demand::default() }
+}
+
+/// One core, and GPUs.
+pub(crate) fn gpus(amount: &str) -> Demand {
+    let gpu = GpuRequest::from_amount(amount.parse().expect("an amount")).expect("whole, or a part");
+    Demand { gpu, ..cores(1) }
+}

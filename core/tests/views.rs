@@ -1,0 +1,263 @@
+//! Views of a shard: states that it was in, which never change, cost what changed, and make replicas
+//! that place as the shard does. Any commands: `fuzz/tests/views_against_shard.rs`.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use wharf_core::ids::{
+    AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId,
+};
+use wharf_core::index::{Dimension, Geometry};
+use wharf_core::node::{
+    Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term,
+};
+use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::resource::{Amount, Demand, GpuRequest};
+use wharf_core::rng::Rng;
+use wharf_core::shard::{Command, HybridSettings, Outcome, Reserve, Shard, ShardConfig};
+use wharf_core::time::Time;
+use wharf_core::view::{Fresh, View};
+
+fn config(geometry: Geometry) -> ShardConfig {
+    ShardConfig {
+        shard: ShardId(0),
+        incarnation: Incarnation(1),
+        partitions: vec![PartitionId(0)],
+        geometry,
+        seed: 5,
+        hybrid: HybridSettings::default(),
+    }
+}
+
+fn spec(rng: &mut Rng, id: u64) -> NodeSpec {
+    let zone = format!("z{}", rng.below(3));
+    let custom = vec![
+        (ResourceId::new(0, false), Amount::whole(rng.below(4) as u32)),
+        (ResourceId::new(1, true), Amount::whole(rng.below(4) as u32)),
+    ];
+    let taint = Taint { key: "team".into(), value: "a".into(), effect: TaintEffect::PreferNoSchedule };
+    NodeSpec {
+        name: format!("n{id}").into(),
+        identity: None,
+        cpu: Amount::whole(1 + rng.below(32) as u32),
+        memory: Amount::whole(1 + rng.below(64) as u32),
+        gpus: rng.below(9) as u8,
+        custom: Demand::canonical_custom(custom).expect("two kinds"),
+        labels: Labels::new(vec![("zone".into(), zone.as_str().into())]).expect("one key"),
+        taints: if rng.below(8) == 0 { Taints::new(vec![taint]).expect("one") } else { Taints::default() },
+    }
+}
+
+fn add(rng: &mut Rng, id: u64) -> Command {
+    let spec = spec(rng, id);
+    let (id, ordinal) = (NodeId(id), Ordinal(id));
+    Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition: PartitionId(0), spec, agent: None }))
+}
+
+fn request(rng: &mut Rng) -> PlacementRequest {
+    let gpu = match rng.below(3) {
+        0 => GpuRequest::None,
+        1 => GpuRequest::Fraction(2_500),
+        _ => GpuRequest::Whole(1 + rng.below(2) as u8),
+    };
+    let custom = match rng.below(6) {
+        0 => vec![(ResourceId::new(0, false), Amount::whole(1))],
+        1 => vec![(ResourceId::new(1, true), Amount::from_milli(500))],
+        _ => Vec::new(),
+    };
+    let demand = Demand {
+        cpu: Amount::whole(rng.below(6) as u32),
+        memory: Amount::whole(rng.below(6) as u32),
+        gpu,
+        custom: Demand::canonical_custom(custom).expect("one kind"),
+    };
+    let policies = Policy::ALL.into_iter().filter(|policy| !policy.is_fragmentation_aware());
+    let policies: Vec<Policy> = policies.collect();
+    let mut request = PlacementRequest::new(demand, policies[rng.below(policies.len() as u64) as usize]);
+    if rng.below(4) == 0 {
+        let (key, operator) = ("zone".to_owned(), Operator::In);
+        let values = vec![format!("z{}", rng.below(4))];
+        request.selector = Some(Arc::new(Selector::new(vec![Term { key, operator, values }])));
+    }
+    if rng.below(4) == 0 {
+        request.owner = OwnerId::new(1 + rng.below(2));
+    }
+    request
+}
+
+/// A shard that lives through commands drawn from a seed.
+struct World {
+    rng: Rng,
+    shard: Shard,
+    live: Vec<AllocationId>,
+    last_node: u64,
+    now: u64,
+}
+
+impl World {
+    fn new(seed: u64, geometry: Geometry, nodes: u64) -> Self {
+        let mut shard = Shard::new(config(geometry));
+        shard.set_reserved_nodes_percent(50);
+        let mut world = Self { rng: Rng::new(seed), shard, live: Vec::new(), last_node: 0, now: 0 };
+        for _ in 0..nodes {
+            world.last_node += 1;
+            let command = add(&mut world.rng, world.last_node);
+            world.step(command);
+        }
+        world
+    }
+
+    fn step(&mut self, command: Command) -> Outcome {
+        let mut outcomes = Vec::new();
+        self.shard.step([command], Time(self.now), &mut outcomes);
+        let outcome = outcomes.pop().expect("an outcome per command");
+        match &outcome {
+            Outcome::Placed(placed) => self.live.push(placed.allocation),
+            Outcome::Released(id) => self.live.retain(|live| live != id),
+            _ => {}
+        }
+        outcome
+    }
+
+    /// Anything but a placement.
+    fn command(&mut self) -> Command {
+        let rng = &mut self.rng;
+        let node = NodeId(1 + rng.below(self.last_node));
+        match rng.below(12) {
+            0 => {
+                self.last_node += 1;
+                add(rng, self.last_node)
+            }
+            1 => Command::UpdateNode(node, Box::new(spec(rng, node.0))),
+            2 => Command::Life(node, if rng.below(2) == 0 { LifeEvent::Drain } else { LifeEvent::Undrain }),
+            3 if rng.below(3) == 0 => Command::RemoveNode { node, force: true },
+            4 => {
+                let instances = (0..8u8).filter(|_| rng.below(4) == 0);
+                Command::SetHealth(node, instances.map(|instance| (instance, "hot".into())).collect())
+            }
+            5 => {
+                self.now += 1;
+                let owner = OwnerId::new(1 + rng.below(2)).expect("not zero");
+                let demand = request(rng).demand;
+                let until = (rng.below(2) == 0).then(|| Time(self.now + rng.below(20)));
+                Command::Reserve(Box::new(Reserve { node, owner, demand, until }))
+            }
+            _ if self.live.is_empty() => Command::Status { audit: false },
+            _ => Command::Release(self.live[rng.below(self.live.len() as u64) as usize]),
+        }
+    }
+
+    fn publish(&mut self) -> Arc<View> {
+        self.shard.publish_view();
+        self.shard.check_view().expect("the view is the state");
+        Arc::clone(self.shard.current_view().expect("views are made"))
+    }
+}
+
+fn content(view: &View) -> BTreeMap<u32, String> {
+    let mut content = BTreeMap::new();
+    view.nodes(|slot, hot, cold| {
+        let allocations: Vec<_> = view.allocations(slot).collect();
+        content.insert(slot, format!("{hot:?} {cold:?} {allocations:?}"));
+    });
+    content
+}
+
+/// Half the runs have granularities that follow the nodes.
+fn geometry(seed: u64) -> Geometry {
+    if seed % 2 == 0 {
+        Geometry::default()
+    } else {
+        Geometry::default().with_automatic(&[Dimension::Cpu, Dimension::Memory])
+    }
+}
+
+#[test]
+fn replicas_place_as_their_shard_from_whatever_view_they_had() {
+    let (mut placed, mut refused) = (0, 0);
+    for seed in 0..12 {
+        let mut world = World::new(seed, geometry(seed), 40);
+        let _reader = world.shard.enable_views();
+        let mut replicas = [0; 3].map(|_| Shard::replica(config(geometry(seed))));
+        let mut kept: Vec<(Arc<View>, BTreeMap<u32, String>)> = Vec::new();
+        for number in 0..400 {
+            let command = world.command();
+            world.step(command);
+            let asked = request(&mut world.rng);
+            if world.rng.below(3) == 0 {
+                world.step(Command::Place(asked));
+                continue;
+            }
+            let view = world.publish();
+            if number % 20 == 0 {
+                kept.push((Arc::clone(&view), content(&view)));
+            }
+            let replica = &mut replicas[world.rng.below(3) as usize];
+            replica.sync(&view);
+            replica.check_replica().expect("the replica is the view");
+            replica.set_policy_state(world.shard.policy_state().clone());
+            let planned = replica.plan(&asked);
+            let outcome = world.step(Command::Place(asked));
+            match (&outcome, planned) {
+                (Outcome::Placed(done), Some(planned)) => {
+                    let same = (done.node, done.gpus, &done.units, done.alternative);
+                    assert_eq!(same, (planned.node, planned.gpus, &planned.units, planned.alternative));
+                    placed += 1;
+                }
+                (Outcome::Refused(_), None) => refused += 1,
+                (outcome, planned) => panic!("seed {seed}: {planned:?} was planned, {outcome:?} came"),
+            }
+            assert_eq!(replica.policy_state(), world.shard.policy_state());
+        }
+        for (view, before) in &kept {
+            assert!(content(view) == *before, "the view {:?} has changed", view.version());
+        }
+    }
+    assert!(placed > 1_000 && refused > 100, "{placed} {refused}");
+}
+
+#[test]
+fn a_difference_names_what_changed_and_nothing_else() {
+    for seed in 20..26 {
+        let mut world = World::new(seed, geometry(seed), 60);
+        let _reader = world.shard.enable_views();
+        let mut views = vec![world.publish()];
+        for _ in 0..200 {
+            let command = world.command();
+            world.step(command);
+            let asked = request(&mut world.rng);
+            world.step(Command::Place(asked));
+            views.push(world.publish());
+            let newest = views.last().expect("just pushed");
+            let older = &views[world.rng.below(views.len() as u64) as usize];
+            let mut named = Vec::new();
+            newest.diff(older, |slot| named.push(slot));
+            let shown = |view: &View, slot| {
+                view.hot(slot).map(|hot| format!("{hot:?} {:?}", view.cold(slot).expect("a node")))
+            };
+            for slot in 0..100 {
+                let changed = shown(newest, slot) != shown(older, slot);
+                // What was replaced by its like is named too: a cold image is compared by address.
+                assert!(!changed || named.contains(&slot), "slot {slot} is not named");
+            }
+            assert!(named.is_sorted() && named.len() <= 2 + 3 * views.len());
+        }
+    }
+}
+
+#[test]
+fn nothing_is_published_where_nothing_changed() {
+    let mut world = World::new(1, Geometry::default(), 10);
+    let reader = world.shard.enable_views();
+    let first = reader.latest();
+    assert_eq!(first.version().sequence, 1);
+    world.step(Command::Status { audit: false });
+    assert!(world.shard.publish_view().is_none());
+    assert!(matches!(reader.after(&first), Fresh::Same));
+    let asked = PlacementRequest::new(Demand { cpu: Amount::whole(1), ..Demand::default() }, Policy::BestFit);
+    world.step(Command::Place(asked));
+    let second = world.shard.publish_view().expect("a node changed");
+    assert_eq!((first.version().sequence, second.version().sequence), (1, 2));
+    assert!(matches!(reader.after(&first), Fresh::Later(view) if Arc::ptr_eq(&view, &second)));
+    assert_eq!((first.head().allocation_count, second.head().allocation_count), (0, 1));
+}

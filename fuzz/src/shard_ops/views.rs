@@ -1,0 +1,163 @@
+//! Views and replicas beside a shard that lives through any commands.
+
+use std::sync::Arc;
+
+use arbitrary::{Arbitrary, Unstructured};
+use wharf_core::hash::{StateHash, StateHasher};
+use wharf_core::index::Geometry;
+use wharf_core::rng::Rng;
+use wharf_core::shard::{HybridSettings, Outcome, Planned, Shard, ShardConfig};
+use wharf_core::view::View;
+
+use super::{
+    INCARNATION, Layout, OPERATIONS_MAX, Operation, PARTITIONS, Pair, PartitionId, ShardId, typical,
+};
+
+/// Replicas that are brought up to date each at moments of its own.
+const REPLICAS: usize = 3;
+
+/// What happened in a run: a test wants to see that it did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct ViewCounts {
+    /// Views published.
+    pub views: u64,
+    /// Placements that a replica foretold.
+    pub placed: u64,
+    /// Refusals that it foretold.
+    pub refused: u64,
+    /// Nodes looked at to bring replicas up to date.
+    pub synced: u64,
+}
+
+impl ViewCounts {
+    /// Adds what happened in another run.
+    pub fn add(&mut self, other: &Self) {
+        self.views += other.views;
+        self.placed += other.placed;
+        self.refused += other.refused;
+        self.synced += other.synced;
+    }
+}
+
+/// The whole content of a view.
+fn content(view: &View) -> StateHash {
+    let mut hasher = StateHasher::new("view");
+    hasher.text(&format!("{:?}", view.head()));
+    view.nodes(|slot, hot, cold| {
+        hasher.text(&format!("{slot} {hot:?} {cold:?}"));
+        view.allocations(slot).for_each(|allocation| hasher.text(&format!("{allocation:?}")));
+    });
+    hasher.finish()
+}
+
+fn fresh_replica(geometry: Geometry, number: u8) -> Shard {
+    let mut replica = Shard::replica(ShardConfig {
+        shard: ShardId(0),
+        incarnation: INCARNATION,
+        partitions: (0..PARTITIONS).map(PartitionId).collect(),
+        geometry,
+        seed: 0,
+        hybrid: HybridSettings::default(),
+    });
+    replica.set_typical_shapes(typical(number).expect("typical shapes are given"));
+    replica
+}
+
+struct Run {
+    pair: Pair,
+    replicas: Vec<Shard>,
+    /// Views that were kept, and what stood in each.
+    kept: Vec<(Arc<View>, StateHash)>,
+    counts: ViewCounts,
+    rng: Rng,
+}
+
+impl Run {
+    /// The current view, published now if anything changed.
+    fn view(&mut self) -> Result<Arc<View>, String> {
+        if let Some(view) = self.pair.shard.publish_view() {
+            self.counts.views += 1;
+            if self.rng.below(4) == 0 {
+                self.kept.push((Arc::clone(&view), content(&view)));
+            }
+        }
+        self.pair.shard.check_view()?;
+        Ok(Arc::clone(self.pair.shard.current_view().expect("views are enabled")))
+    }
+
+    /// Brings one of the replicas up to date and lets it plan what the shard is about to be asked.
+    fn foretell(&mut self, request: &super::PlacementRequest) -> Result<(usize, Option<Planned>), String> {
+        let view = self.view()?;
+        let number = self.rng.below(REPLICAS as u64) as usize;
+        let replica = &mut self.replicas[number];
+        self.counts.synced += replica.sync(&view) as u64;
+        replica.check_replica().map_err(|difference| format!("replica {number}: {difference}"))?;
+        replica.set_policy_state(self.pair.shard.policy_state().clone());
+        Ok((number, replica.plan(request)))
+    }
+
+    fn apply(&mut self, operation: Operation) -> Result<(), String> {
+        let Operation::Place(request) = operation else { return self.pair.apply(operation) };
+        let (number, planned) = self.foretell(&request.request(self.pair.last_node))?;
+        self.pair.apply(operation)?;
+        let outcome = self.pair.outcomes.last().expect("just answered");
+        let same = match (outcome, &planned) {
+            (Outcome::Placed(placed), Some(planned)) => {
+                self.counts.placed += 1;
+                placed.node == planned.node
+                    && placed.gpus == planned.gpus
+                    && placed.units == planned.units
+                    && placed.alternative == planned.alternative
+            }
+            (Outcome::Refused(_), None) => {
+                self.counts.refused += 1;
+                true
+            }
+            _ => false,
+        };
+        if !same {
+            return Err(format!("replica {number} planned {planned:?}, the shard answered {outcome:?}"));
+        }
+        if self.replicas[number].policy_state() != self.pair.shard.policy_state() {
+            return Err(format!("replica {number} left its policies elsewhere than the shard"));
+        }
+        Ok(())
+    }
+}
+
+/// Carries out the commands that `data` spells, publishes views in between, and lets replicas, each
+/// brought up to date from whatever view it had, plan every placement before the shard makes it.
+///
+/// # Errors
+/// The first difference, with the operation that showed it.
+pub fn run_view_ops(data: &[u8]) -> Result<ViewCounts, String> {
+    let mut bytes = Unstructured::new(data);
+    let (Ok(layout), Ok(number)) = (Layout::arbitrary(&mut bytes), u8::arbitrary(&mut bytes)) else {
+        return Ok(ViewCounts::default());
+    };
+    let number = number % 3;
+    let mut pair = Pair::new(layout, typical(number).as_ref(), 100);
+    let reader = pair.shard.enable_views();
+    let replicas = (0..REPLICAS).map(|_| fresh_replica(layout.both().0, number)).collect();
+    let rng = Rng::new(u64::from(number) ^ data.len() as u64);
+    let mut run = Run { pair, replicas, kept: Vec::new(), counts: ViewCounts::default(), rng };
+    for number in 0..OPERATIONS_MAX {
+        let Ok(operation) = Operation::arbitrary(&mut bytes) else { break };
+        if bytes.is_empty() {
+            break;
+        }
+        run.apply(operation).map_err(|difference| {
+            format!("operation {number}, {operation:?} over {layout:?}: {difference}")
+        })?;
+    }
+    let last = run.view()?;
+    if reader.latest().version() != last.version() {
+        return Err("a reader does not get what was published last".to_owned());
+    }
+    for (view, before) in &run.kept {
+        if content(view) != *before {
+            return Err(format!("the view {:?} has changed", view.version()));
+        }
+    }
+    Ok(run.counts)
+}

@@ -1,0 +1,14 @@
+//! Views are states that the shard was in, never change, and make replicas that place as it does.
+
+use wharf_fuzz::{ViewCounts, bytes_of_seed, run_view_ops};
+
+/// The same inputs on every machine and every run.
+#[test]
+fn replicas_place_as_their_shard_does() {
+    let mut counts = ViewCounts::default();
+    for seed in 0..150 {
+        let run = run_view_ops(&bytes_of_seed(1_000 + seed, 3000));
+        counts.add(&run.unwrap_or_else(|difference| panic!("seed {seed}: {difference}")));
+    }
+    assert!(counts.placed > 300 && counts.refused > 300 && counts.views > 1_000, "{counts:?}");
+}

@@ -14,4 +14,5 @@ pub mod cli;
 pub mod config;
 pub mod daemon;
 pub mod metrics;
+pub mod planner_metrics;
 pub mod typical_pods;

@@ -10,6 +10,7 @@ use std::fmt;
 use std::sync::atomic::Ordering;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use crate::planner_metrics::PlannerCounters;
 use hdrhistogram::Histogram;
 use prometheus_client::encoding::{DescriptorEncoder, EncodeLabelSet, EncodeMetric, text::encode};
 use prometheus_client::metrics::counter::ConstCounter;
@@ -93,19 +94,21 @@ pub struct Metrics {
     ring_wait: Vec<Arc<Latencies>>,
     step: Vec<Arc<Latencies>>,
     request: Vec<Arc<Latencies>>,
+    planners: Vec<PlannerCounters>,
     replies: Mutex<Vec<(Kind, u16, Arc<std::sync::atomic::AtomicU64>)>>,
     shared: Arc<ServerShared>,
 }
 
 impl Metrics {
-    /// Metrics of a service with so many threads.
+    /// Metrics of a service with so many shards, I/O threads and planners.
     #[must_use]
-    pub fn new(shards: u16, io_threads: u16, shared: Arc<ServerShared>) -> Self {
+    pub fn new((shards, io_threads, planners): (u16, u16, u16), shared: Arc<ServerShared>) -> Self {
         let histograms = |count: u16| (0..count).map(|_| Latencies::new()).collect();
         Self {
             ring_wait: histograms(shards),
             step: histograms(shards),
             request: histograms(io_threads),
+            planners: (0..planners).map(|_| PlannerCounters::default()).collect(),
             replies: Mutex::new(Vec::new()),
             shared,
         }
@@ -119,6 +122,27 @@ impl Metrics {
             step: Arc::clone(&self.step[shard.index()]),
             drained: Time::default(),
         }
+    }
+
+    /// What a planner's thread counts into.
+    #[must_use]
+    pub fn planner(&self, number: usize) -> &PlannerCounters {
+        &self.planners[number]
+    }
+
+    /// The counters of all planners.
+    fn planner_counters(&self) -> Vec<(&'static str, &'static str, Vec<Sample<u64>>)> {
+        let mut families: Vec<(&'static str, &'static str, Vec<Sample<u64>>)> = Vec::new();
+        for (number, planner) in self.planners.iter().enumerate() {
+            let label = vec![("planner", number.to_string())];
+            for (at, (name, help, value)) in planner.counters().into_iter().enumerate() {
+                if at == families.len() {
+                    families.push((name, help, Vec::new()));
+                }
+                families[at].2.push((label.clone(), value));
+            }
+        }
+        families
     }
 
     /// What records for an I/O thread.
@@ -270,6 +294,8 @@ impl Snapshot {
             }
             observations.push((vec![("stage", stage.name().to_owned())], merged.len()));
         }
+        let groups = metrics.planners.iter().enumerate();
+        let groups = groups.map(|(n, p)| (vec![("planner", n.to_string())], p.groups() as f64)).collect();
         let replies = lock(&metrics.replies);
         let mut by_label = std::collections::BTreeMap::<_, u64>::new();
         for (kind, reason, counter) in replies.iter() {
@@ -284,6 +310,7 @@ impl Snapshot {
                 ("nodes", "Registered nodes", node_samples(details)),
                 ("allocations", "Live allocations", shard_samples(status, |shard| shard.allocations as f64)),
                 ("resource", "The books per resource, in its unit", resource_samples(details)),
+                ("groups", "Placement groups, waiting ones included", groups),
                 ("connections", "Open connections", plain(load(&counters.connections) as f64)),
                 ("resident_bytes", "Resident memory of the process", plain(status.resident_bytes as f64)),
             ],
@@ -308,7 +335,10 @@ impl Snapshot {
                 ),
                 ("replies", "Replies by kind and reason; of a batch, its parts", replies),
                 ("latency_observations", "Observations per stage", observations),
-            ],
+            ]
+            .into_iter()
+            .chain(metrics.planner_counters())
+            .collect(),
             latencies,
         }
     }

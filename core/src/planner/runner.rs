@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{JobTag, PlanJob, PlanReply, Planner, PlannerMetrics};
+use super::{JobTag, PlanJob, PlanReply, Planner};
 use crate::executor::{Clock, StopSignal, ThreadWaker};
 use crate::limits::{RING_QUANTUM, RING_SLOTS};
 use crate::ring::{Consumer, Doorbell, Producer, channel};
@@ -113,7 +113,7 @@ impl PlannerRunner {
 
     /// Runs on the calling thread until stopped and nothing is under way; gives the planner back.
     /// `observe` is called after each round that did something.
-    pub fn run(mut self, clock: &impl Clock, mut observe: impl FnMut(&PlannerMetrics)) -> Planner {
+    pub fn run(mut self, clock: &impl Clock, mut observe: impl FnMut(&Planner)) -> Planner {
         self.waker.set_current();
         let mut idle_looks = 0;
         loop {
@@ -121,7 +121,7 @@ impl PlannerRunner {
             let stopping = self.stop.is_stopped();
             if self.run_round(clock) > 0 {
                 idle_looks = 0;
-                observe(self.planner.metrics());
+                observe(&self.planner);
             } else if stopping && !self.planner.is_committing() {
                 return self.planner;
             } else if idle_looks < self.spin {

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::index::Geometry;
-use wharf_core::limits::{PARTITIONS_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, SHARDS_MAX};
+use wharf_core::limits::{PARTITIONS_MAX, PLANNERS_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, SHARDS_MAX};
 use wharf_core::request::Policy;
 use wharf_core::resource::Amount;
 use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
@@ -55,6 +55,10 @@ pub struct Config {
     pub unit_instances: Vec<String>,
     /// Share of a shard's nodes that may be reserved at once, in percent, at least one; 0: none.
     pub reserved_nodes_percent: u8,
+    /// Planner threads; 0: no groups and statements are served.
+    pub planners: u16,
+    /// How long a shard holds its part of a statement before it asks to abort, in ns.
+    pub hold_timeout: u64,
     /// What can change while the service runs.
     pub reloadable: Reloadable,
 }
@@ -154,6 +158,11 @@ impl Config {
         if !(1..=io_max).contains(&io_threads) {
             return Err(value("io_threads", format!("{io_threads} is out of range: give 1 to {io_max}")));
         }
+        let planners_max = PLANNERS_MAX.min(io_max - io_threads);
+        if raw.planners > planners_max {
+            let message = format!("{} is out of range: give 0 to {planners_max}", raw.planners);
+            return Err(value("planners", message));
+        }
         let shards_max = partitions.min(SHARDS_MAX);
         let shards = raw.shards.unwrap_or_else(|| cores.saturating_sub(io_threads).clamp(1, shards_max));
         if !(1..=shards_max).contains(&shards) {
@@ -200,13 +209,15 @@ impl Config {
             partitions,
             topology_label: raw.topology_label,
             seed: raw.seed,
-            node_lost_after: lost_after(&raw.node_lost_after)?,
+            node_lost_after: duration("node_lost_after", &raw.node_lost_after)?,
             geometry: index.geometry()?,
             index,
             typical_shapes: raw.typical_pods.as_deref().map(typical_shapes).transpose()?,
             hybrid: hybrid(&raw.hybrid)?,
             unit_instances: unit_instances(raw.unit_instance_resources)?,
             reserved_nodes_percent: percent("reserved_nodes_percent", raw.reserved_nodes_percent)?,
+            planners: raw.planners,
+            hold_timeout: duration("hold_timeout", &raw.hold_timeout)?,
             reloadable: Reloadable {
                 policy,
                 avoid_gpu_nodes: raw.avoid_gpu_nodes,
@@ -240,6 +251,8 @@ impl Config {
             ("hybrid", self.hybrid != other.hybrid),
             ("unit_instance_resources", self.unit_instances != other.unit_instances),
             ("reserved_nodes_percent", self.reserved_nodes_percent != other.reserved_nodes_percent),
+            ("planners", self.planners != other.planners),
+            ("hold_timeout", self.hold_timeout != other.hold_timeout),
         ];
         differences.into_iter().filter(|&(_, differs)| differs).map(|(name, _)| name).collect()
     }
@@ -250,12 +263,11 @@ fn address(key: &'static str, text: &str) -> Result<SocketAddr, ConfigError> {
 }
 
 /// Seconds, with at most four decimals, as ns.
-fn lost_after(text: &str) -> Result<u64, ConfigError> {
-    const KEY: &str = "node_lost_after";
+fn duration(key: &'static str, text: &str) -> Result<u64, ConfigError> {
     const NANOS: u64 = 1_000_000_000 / Amount::SCALE as u64;
-    let seconds: Amount = text.parse().map_err(|error| value(KEY, format!("{error}, in seconds")))?;
+    let seconds: Amount = text.parse().map_err(|error| value(key, format!("{error}, in seconds")))?;
     if !(Amount::from_milli(100)..=Amount::whole(86_400)).contains(&seconds) {
-        return Err(value(KEY, format!("{seconds} s is out of range: give 0.1 to 86400 seconds")));
+        return Err(value(key, format!("{seconds} s is out of range: give 0.1 to 86400 seconds")));
     }
     Ok(seconds.units() as u64 * NANOS)
 }
@@ -329,6 +341,8 @@ mod tests {
             (|raw| raw.shards = Some(0), "`shards`"),
             (|raw| raw.shards = Some(257), "`shards`"),
             (|raw| raw.io_threads = Some(0), "`io_threads`"),
+            (|raw| raw.planners = 33, "`planners`"),
+            (|raw| raw.hold_timeout = "0".into(), "`hold_timeout`"),
             (|raw| raw.partitions = 0, "`partitions`"),
             (|raw| raw.in_flight_max = 0, "`in_flight_max`"),
             (|raw| raw.listen = "nowhere".into(), "`listen`"),

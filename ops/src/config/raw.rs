@@ -53,6 +53,10 @@ pub struct Raw {
     pub avoid_gpu_nodes: bool,
     /// Share of a shard's nodes that may be reserved at once, in percent.
     pub reserved_nodes_percent: u8,
+    /// Planner threads, which place groups and commit statements; 0: there are none of either.
+    pub planners: u16,
+    /// Seconds that a shard holds its part of a statement before it asks to abort; at most four decimals.
+    pub hold_timeout: String,
     /// The hybrid policy.
     pub hybrid: HybridRaw,
     /// Orders in which least-fit and best-fit compare dimensions, the first for requests that name
@@ -182,6 +186,8 @@ impl Default for Raw {
             unit_instance_resources: Vec::new(),
             avoid_gpu_nodes: false,
             reserved_nodes_percent: wharf_core::limits::RESERVED_NODES_PERCENT_DEFAULT,
+            planners: 1,
+            hold_timeout: "1".to_owned(),
             hybrid: HybridRaw::default(),
             attribute_orders: Vec::new(),
             indexed_resources: Vec::new(),
@@ -214,7 +220,7 @@ pub struct Overrides {
 }
 
 /// Settings by their environment names, less the `WHARF_` before them.
-const KEYS: [&str; 32] = [
+const KEYS: [&str; 34] = [
     "listen",
     "metrics_listen",
     "data_dir",
@@ -234,6 +240,8 @@ const KEYS: [&str; 32] = [
     "unit_instance_resources",
     "avoid_gpu_nodes",
     "reserved_nodes_percent",
+    "planners",
+    "hold_timeout",
     "hybrid.threshold",
     "hybrid.top_k",
     "attribute_orders",

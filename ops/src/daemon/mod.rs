@@ -25,6 +25,7 @@ use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
 use wharf_core::executor::{Clock, ShardRunner, StopSignal};
 use wharf_core::ids::Incarnation;
+use wharf_core::planner::{Planner, PlannerRunner};
 use wharf_core::registrar::Registrar;
 use wharf_core::router::Port;
 use wharf_core::shard::Shard;
@@ -95,6 +96,8 @@ pub struct Daemon {
     io_threads: Vec<JoinHandle<Result<(), IoError>>>,
     registrar_thread: JoinHandle<Registrar>,
     shard_threads: Vec<JoinHandle<Shard>>,
+    planner_stop: StopSignal,
+    planner_threads: Vec<JoinHandle<Planner>>,
     store: Store,
 }
 
@@ -123,10 +126,12 @@ impl Daemon {
             Box::new(threads::resident_bytes),
             settings(&config.reloadable),
         );
-        let metrics = Arc::new(Metrics::new(config.shards, config.io_threads, Arc::clone(&shared)));
+        let threads = (config.shards, config.io_threads, config.planners);
+        let metrics = Arc::new(Metrics::new(threads, Arc::clone(&shared)));
         // Nothing of the last run is taken before every thread stands: a start that fails leaves it good.
-        let unstarted = StopOnFailure(Some(engine.stop.clone()));
+        let unstarted = StopOnFailure(Some((engine.planner_stop.clone(), engine.stop.clone())));
         let shard_threads = start_shards(&config, engine.runners, &clock, &metrics)?;
+        let planner_threads = start_planners(engine.planners, &clock, &metrics)?;
         let mut owners = engine.ports.into_iter().zip(wakes);
         let (registrar, questions) = RegistrarHandle::channel();
         let (port, wake) = owners.next().expect("one port per owner");
@@ -183,6 +188,8 @@ impl Daemon {
             io_threads,
             registrar_thread,
             shard_threads,
+            planner_stop: engine.planner_stop,
+            planner_threads,
             store,
             config,
         })
@@ -249,6 +256,11 @@ impl Daemon {
             let ended = threads::join(format!("wharf-io-{number}"), thread).await?;
             served = served.and(ended);
         }
+        // While the shards still run: what planners have begun they end.
+        self.planner_stop.stop();
+        for (number, thread) in self.planner_threads.into_iter().enumerate() {
+            threads::join(format!("wharf-planner-{number}"), thread).await?;
+        }
         let exported = match self.registrar.ask(RegistrarRequest::Stop).await {
             Ok(answer) => answer.await.ok(),
             Err(_) => None,
@@ -269,8 +281,8 @@ impl Daemon {
     }
 }
 
-/// Stops the shards again when a start fails after some of them run.
-struct StopOnFailure(Option<StopSignal>);
+/// Stops planners and shards again when a start fails after some of them run.
+struct StopOnFailure(Option<(StopSignal, StopSignal)>);
 
 impl StopOnFailure {
     fn started(mut self) {
@@ -280,8 +292,9 @@ impl StopOnFailure {
 
 impl Drop for StopOnFailure {
     fn drop(&mut self) {
-        if let Some(stop) = &self.0 {
-            stop.stop();
+        if let Some((planners, shards)) = &self.0 {
+            planners.stop();
+            shards.stop();
         }
     }
 }
@@ -305,6 +318,21 @@ fn start_shards(
         })?);
     }
     Ok(shard_threads)
+}
+
+/// One thread per planner.
+fn start_planners(
+    runners: Vec<PlannerRunner>,
+    clock: &ServiceClock,
+    metrics: &Arc<Metrics>,
+) -> Result<Vec<JoinHandle<Planner>>, DaemonError> {
+    let start = |(number, runner): (usize, PlannerRunner)| {
+        let (clock, metrics) = (clock.clone(), Arc::clone(metrics));
+        threads::start(format!("wharf-planner-{number}"), move || {
+            runner.run(&clock, |planner| metrics.planner(number).follow(planner))
+        })
+    };
+    runners.into_iter().enumerate().map(start).collect()
 }
 
 /// What an I/O thread gets from here: its observer is made on the thread itself.
@@ -356,6 +384,9 @@ fn engine_config(config: &Config) -> EngineConfig {
         hybrid: config.hybrid,
         unit_instances: config.unit_instances.clone(),
         reserved_nodes_percent: config.reserved_nodes_percent,
+        planners: config.planners,
+        hold_ns: config.hold_timeout,
+        views: false,
     }
 }
 

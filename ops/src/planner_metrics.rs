@@ -1,0 +1,56 @@
+//! What planners did, as their threads say: conflicts, useful and wasted work (Omega's figures).
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wharf_core::planner::Planner;
+
+/// Counters of one planner, and how many groups it keeps.
+#[derive(Debug, Default)]
+pub struct PlannerCounters {
+    statements: AtomicU64,
+    committed: AtomicU64,
+    conflicted: AtomicU64,
+    expired: AtomicU64,
+    operations: AtomicU64,
+    granted: AtomicU64,
+    groups: AtomicU64,
+}
+
+impl PlannerCounters {
+    /// Takes over what the planner counted; called by its own thread.
+    pub fn follow(&self, planner: &Planner) {
+        let metrics = planner.metrics();
+        let groups = planner.group_count() as u64;
+        let values = [
+            (&self.statements, metrics.statements),
+            (&self.committed, metrics.committed),
+            (&self.conflicted, metrics.conflicted),
+            (&self.expired, metrics.expired),
+            (&self.operations, metrics.operations),
+            (&self.granted, metrics.granted),
+            (&self.groups, groups),
+        ];
+        // Relaxed: statistics, nothing rests on them.
+        values.into_iter().for_each(|(counter, value)| counter.store(value, Ordering::Relaxed));
+    }
+
+    /// How many groups it keeps.
+    pub(crate) fn groups(&self) -> u64 {
+        // Relaxed: as in `follow`.
+        self.groups.load(Ordering::Relaxed)
+    }
+
+    /// Its counters: name, help, value.
+    pub(crate) fn counters(&self) -> [(&'static str, &'static str, u64); 6] {
+        // Relaxed: as in `follow`.
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        [
+            ("statements", "Statements that planners sent to shards", load(&self.statements)),
+            ("statements_committed", "Statements committed, at least in part", load(&self.committed)),
+            ("statements_conflicted", "Statements in which something conflicted", load(&self.conflicted)),
+            ("statements_expired", "Statements that shards ended at their deadline", load(&self.expired)),
+            ("operations", "Operations that planners sent to shards", load(&self.operations)),
+            ("operations_granted", "Operations granted; the rest was wasted work", load(&self.granted)),
+        ]
+    }
+}

@@ -167,6 +167,20 @@ impl OwnerId {
         NonZeroU64::new(number).map(Self)
     }
 
+    /// The owner that a statement's ticket is: no caller can give it.
+    #[must_use]
+    pub(crate) fn ticket(number: u64) -> Self {
+        Self(NonZeroU64::MIN | (Self::TICKET | number << 1))
+    }
+
+    /// Whether it is a statement's ticket.
+    #[must_use]
+    pub fn is_ticket(self) -> bool {
+        self.0.get() & Self::TICKET != 0
+    }
+
+    const TICKET: u64 = 1 << 63;
+
     /// Its number.
     #[must_use]
     pub fn number(self) -> u64 {

@@ -17,10 +17,10 @@ use crate::ids::{AllocationId, Incarnation, NodeId, OwnerId, PartitionId, Resour
 use crate::index::{Geometry, GeometryError, PolicyState};
 use crate::limits::{
     HOLD_NS_DEFAULT, PARTITIONS_DEFAULT, PARTITIONS_MAX, PLANNERS_MAX, PORTS_MAX,
-    RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
+    RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX, TICKET_NS_DEFAULT,
 };
 use crate::node::{NodeRegistration, NodeState, Unhealthy};
-use crate::planner::{Planner, PlannerBell, PlannerConfig, PlannerRunner};
+use crate::planner::{Planner, PlannerBell, PlannerConfig, PlannerRunner, Tickets};
 use crate::registrar::{Catalog, Registrar, RegistrarState, TOPOLOGY_LABEL_DEFAULT};
 use crate::resource::{Demand, GpuAssignment, NatureFixed, RegistryFull, ReservedAmounts, UnitAssignments};
 use crate::ring::{Doorbell, channel};
@@ -398,6 +398,8 @@ impl Engine {
             })
             .collect();
         let planner_stop = StopSignal::default();
+        let tickets = Arc::new(Tickets::default());
+        tickets.set_bells(bells[ports..].to_vec());
         let of_planners = all_ports.split_off(ports);
         let planners = (0..config.planners).zip(of_planners).zip(interests.into_iter().zip(planner_wakers));
         let planners: Vec<_> = planners
@@ -405,8 +407,16 @@ impl Engine {
                 let copies = replicas(&shared.load(), (config, &geometry), incarnation, &mut seeds);
                 let seed = seeds.next_u64();
                 let (planners, hold_ns) = (config.planners, config.hold_ns);
-                let config = PlannerConfig { number, planners, incarnation, seed, hold_ns };
-                let planner = Planner::new(config, port, copies.into_iter().zip(views.clone()).collect());
+                let config = PlannerConfig {
+                    number,
+                    planners,
+                    incarnation,
+                    seed,
+                    hold_ns,
+                    ticket_ns: TICKET_NS_DEFAULT,
+                };
+                let mut planner = Planner::new(config, port, copies.into_iter().zip(views.clone()).collect());
+                planner.set_tickets(Arc::clone(&tickets));
                 PlannerRunner::new(planner, &mut all_ports, interest, waker, planner_stop.clone())
             })
             .collect();

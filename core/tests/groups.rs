@@ -434,3 +434,63 @@ fn operations_of_others_happen_everywhere_or_nowhere() {
     );
     check_all(&engine);
 }
+
+/// Direct traffic that takes whatever comes free at once, in the same batch.
+fn hostile_round(engine: &mut Engine, live: &mut Vec<AllocationId>) -> (Vec<(u64, PortReply)>, bool) {
+    let oldest = live.remove(0);
+    engine.ports[0].submit(1, PortRequest::Release(oldest), engine.now).expect("room");
+    engine.ports[0].submit(2, PortRequest::Place(cores(1)), engine.now).expect("room");
+    engine.ports[0].flush();
+    let replies = settle(engine);
+    let mut served = false;
+    for (tag, reply) in &replies {
+        if let (2, PortReply::Placed(placement)) = (*tag, reply) {
+            live.push(placement.allocation);
+            served = true;
+        }
+    }
+    (replies, served)
+}
+
+#[test]
+fn a_large_group_comes_to_its_end_among_hostile_traffic_and_does_not_starve_it() {
+    for (shards, planners) in [(1, 1), (2, 2)] {
+        let mut engine = engine(shards, planners);
+        with_nodes(&mut engine, 4, 16, 0);
+        let mut live = Vec::new();
+        while let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(1))) {
+            live.push(placement.allocation);
+        }
+        assert_eq!(live.len(), 64);
+        let spec =
+            GroupSpec { wait_until: Some(Time(u64::MAX)), ..group_of(cores(16), 2, Strategy::StrictSpread) };
+        let job = PlanJob::CreateGroup(Arc::new(spec));
+        engine.ports[0].submit(9, PortRequest::Plan(job), engine.now).expect("room");
+        engine.ports[0].flush();
+        assert!(settle(&mut engine).is_empty(), "all is full");
+        let (mut made, mut served) = (None, 0);
+        for _ in 0..400 {
+            let (replies, direct) = hostile_round(&mut engine, &mut live);
+            served += u32::from(direct);
+            made = replies.into_iter().find(|(tag, _)| *tag == 9);
+            if made.is_some() || live.is_empty() {
+                break;
+            }
+        }
+        let Some((_, PortReply::Plan(reply))) = made else { panic!("it never found its place") };
+        let PlanReply::Group(group) = *reply else { panic!("made: {reply:?}") };
+        assert_eq!(nodes_of(&group).len(), 2);
+        // The other two nodes served direct traffic meanwhile, and nothing stays reserved.
+        assert!(served >= 16, "{served} direct placements");
+        assert_eq!(live_allocations(&mut engine), live.len() as u64 + 2);
+        let PortReply::Every(outcomes) =
+            ask(&mut engine, PortRequest::Every(Command::Status { audit: true }))
+        else {
+            panic!("every shard answers")
+        };
+        for outcome in outcomes {
+            assert!(matches!(outcome, Outcome::Status(status) if status.nodes_reserved == 0));
+        }
+        check_all(&engine);
+    }
+}

@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::flight::{Concluded, Flight, Terms};
+use super::ticket::TICKET_TAG;
 use super::{Planner, Purpose};
 use crate::ids::{ShardId, StatementId};
 use crate::router::PortRequest;
@@ -80,6 +81,9 @@ impl Planner {
     }
 
     pub(super) fn handle_answer(&mut self, tag: u64, outcome: Outcome, now: Time) {
+        if tag == TICKET_TAG {
+            return self.handle_ticket_answer(&outcome, now);
+        }
         let (key, part) = ((tag >> PART_BITS) as usize, (tag & ((1 << PART_BITS) - 1)) as usize);
         let (flight, _) = self.flights.get_mut(key).expect("answers are of flights under way");
         let commands = flight.handle(part, outcome);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 use super::JobTag;
 use super::job::{BundleView, GroupState, GroupView};
 use super::spec::GroupSpec;
+use super::together::Item;
 use crate::ids::{AllocationId, GroupId, NodeId};
 use crate::request::PlacementRequest;
 use crate::resource::GpuAssignment;
@@ -58,6 +59,8 @@ pub(super) struct Group {
     pub(super) attempts: u32,
     /// Attempts lost to other work since the last success.
     pub(super) losses: u32,
+    /// It waits for its ticket, or has it.
+    pub(super) contending: bool,
 }
 
 impl Group {
@@ -73,6 +76,7 @@ impl Group {
             spec: Arc::clone(&spec),
             attempts: 0,
             losses: 0,
+            contending: false,
         };
         group.add(&spec.bundles);
         group
@@ -92,6 +96,13 @@ impl Group {
     pub(super) fn bundle_mut(&mut self, index: u32) -> Option<&mut Bundle> {
         let at = self.bundles.binary_search_by_key(&index, |bundle| bundle.index).ok()?;
         Some(&mut self.bundles[at])
+    }
+
+    /// A bundle to be placed.
+    pub(super) fn item(&self, index: u32) -> Item {
+        let at = self.bundles.binary_search_by_key(&index, |bundle| bundle.index);
+        let request = &self.bundles[at.expect("a bundle of the group")].request;
+        Item { bundle: index, request: Arc::clone(request) }
     }
 
     pub(super) fn placed(&self) -> usize {

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use super::draft::Draft;
 use super::flight::Concluded;
 use super::group::{Awaiting, Group, Place};
-use super::job::{GroupRefusal, GroupRefusalReason, PlanRejection, PlanReply};
+use super::job::{PlanRejection, PlanReply};
 use super::spec::{GroupSpec, GroupSpecError};
 use super::strategy::{NoPlace, Standing, Wanted};
 use super::together::Item;
@@ -15,9 +15,7 @@ use crate::ids::{AllocationId, BundleId, GroupId, NodeId, ShardId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
 use crate::node::NodeState;
 use crate::request::PlacementRequest;
-use crate::statement::{
-    Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation,
-};
+use crate::statement::{Allocate, CommitMode, ConflictReason, Evict, Granted, Granularity, Operation};
 use crate::time::Time;
 
 impl Planner {
@@ -80,7 +78,10 @@ impl Planner {
     /// A group that nothing is under way of.
     fn settled(&mut self, id: GroupId) -> Result<&mut Group, PlanRejection> {
         let group = self.groups.get_mut(&id).ok_or(PlanRejection::UnknownGroup(id))?;
-        let busy = group.committing || group.removal.is_some() || group.awaiting != Awaiting::Nobody;
+        let busy = group.committing
+            || group.contending
+            || group.removal.is_some()
+            || group.awaiting != Awaiting::Nobody;
         if busy { Err(PlanRejection::Busy(id)) } else { Ok(group) }
     }
 
@@ -97,10 +98,11 @@ impl Planner {
         }
     }
 
-    fn begin_removal(&mut self, id: GroupId, now: Time) {
+    pub(super) fn begin_removal(&mut self, id: GroupId, now: Time) {
         let group = self.groups.get_mut(&id).expect("a group to be removed is there");
         let tag = group.removal.expect("somebody asked for the removal");
         let awaiting = std::mem::replace(&mut group.awaiting, Awaiting::Nobody);
+        group.contending = false;
         let standing = group.bundles.iter();
         let allocations: Vec<_> =
             standing.filter_map(|b| b.place.map(|place| place.allocation).or(b.lost)).collect();
@@ -185,15 +187,27 @@ impl Planner {
     /// Plans what has no place, and begins to commit the plan.
     pub(super) fn try_group(&mut self, id: GroupId, now: Time) {
         self.sync();
-        let Some(group) = self.groups.get_mut(&id).filter(|group| !group.committing) else { return };
-        let spec = Arc::clone(&group.spec);
+        let free = |group: &&mut Group| !group.committing && !group.contending;
+        let Some(group) = self.groups.get_mut(&id).filter(free) else { return };
+        if !group.is_incomplete() {
+            return self.settle(id, now);
+        }
         group.attempts += 1;
+        let granularity = group.spec.granularity;
+        let wanted = self.wanted(id);
+        let mut draft = Draft::default();
+        match self.replicas.plan(wanted, &mut draft) {
+            Ok(()) => self.commit_placing(id, draft, granularity, now),
+            Err(no_place) => self.no_place(id, no_place, now),
+        }
+    }
+
+    /// What of a group is to be placed.
+    pub(super) fn wanted(&self, id: GroupId) -> Wanted {
+        let group = &self.groups[&id];
         let open = group.bundles.iter().filter(|bundle| bundle.place.is_none());
         let items: Vec<Item> =
             open.map(|b| Item { bundle: b.index, request: Arc::clone(&b.request) }).collect();
-        if items.is_empty() {
-            return self.settle(id, now);
-        }
         let least = match group.awaiting {
             Awaiting::Growth(..) => items.len(),
             _ => group.missing().max(1),
@@ -201,13 +215,8 @@ impl Planner {
         let standing: Vec<NodeId> = group.bundles.iter().filter_map(|b| Some(b.place?.node)).collect();
         let standing = standing.into_iter().filter_map(|node| self.replicas.locate(node));
         let standing: Vec<Standing> = standing.map(|(shard, slot)| Standing { shard, slot }).collect();
-        let wanted =
-            Wanted { strategy: spec.strategy, topology: spec.topology.as_ref(), items, standing, least };
-        let mut draft = Draft::default();
-        match self.replicas.plan(wanted, &mut draft) {
-            Ok(()) => self.commit_placing(id, draft, spec.granularity, now),
-            Err(no_place) => self.no_place(id, no_place, now),
-        }
+        let (strategy, topology) = (group.spec.strategy, group.spec.topology.clone());
+        Wanted { strategy, topology, items, standing, least }
     }
 
     fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity, now: Time) {
@@ -264,6 +273,7 @@ impl Planner {
         }
         if !lost {
             group.losses = 0;
+            self.ticket_concluded(id, true, now);
             return self.settle(id, now);
         }
         for conflict in &concluded.conflicts {
@@ -273,14 +283,18 @@ impl Planner {
                 of_it.filter(|bundle| bundle.lost == Some(gone)).for_each(|bundle| bundle.lost = None);
             }
         }
-        group.losses += 1;
-        let losses = group.losses;
         if group.removal.is_some() {
-            self.begin_removal(id, now);
-        } else if losses < STATEMENT_LOSSES_MAX {
+            return self.begin_removal(id, now);
+        }
+        if self.ticket_concluded(id, false, now) {
+            return;
+        }
+        let group = self.groups.get_mut(&id).expect("just seen");
+        group.losses += 1;
+        if group.losses < STATEMENT_LOSSES_MAX {
             self.try_group(id, now);
         } else {
-            self.lost_too_often(id, &concluded.conflicts, now);
+            self.contend(id);
         }
     }
 
@@ -328,14 +342,13 @@ impl Planner {
     }
 
     /// A plan finds no place: refused, or it waits.
-    fn no_place(&mut self, id: GroupId, no_place: NoPlace, now: Time) {
+    pub(super) fn no_place(&mut self, id: GroupId, no_place: NoPlace, now: Time) {
         let refusal = self.refusal(id, no_place);
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
         match group.awaiting {
             Awaiting::Creation(tag) => {
                 if !refusal.infeasible && group.until.is_some_and(|until| until > now) {
-                    self.incomplete.insert((Reverse(group.spec.priority), id));
-                    return;
+                    return self.wait_for_room(id);
                 }
                 self.forget_group(id);
                 self.reply(tag, PlanReply::Refused(Box::new(refusal)));
@@ -346,10 +359,22 @@ impl Planner {
                 self.reply(tag, PlanReply::Refused(Box::new(refusal)));
                 self.settle(id, now);
             }
+            Awaiting::Nobody if group.missing() > 0 => self.wait_for_room(id),
+            // What is beyond its minimum keeps nothing from others.
             Awaiting::Nobody => {
                 self.incomplete.insert((Reverse(group.spec.priority), id));
             }
         }
+    }
+
+    /// A group found no place, and is tried again when anything grows; after some times by a ticket.
+    fn wait_for_room(&mut self, id: GroupId) {
+        let group = self.groups.get_mut(&id).expect("who plans for a group has it");
+        group.losses += 1;
+        if group.losses >= STATEMENT_LOSSES_MAX {
+            return self.contend(id);
+        }
+        self.incomplete.insert((Reverse(group.spec.priority), id));
     }
 
     /// Groups that waited in vain.
@@ -367,36 +392,19 @@ impl Planner {
 
     /// Tries groups that wait for capacity, where any may have come.
     pub(super) fn retry_incomplete(&mut self, now: Time) {
-        if self.incomplete.is_empty() {
+        if !self.wants_growth() {
             return;
         }
         let growth = self.port.growth();
         if growth == self.tried_at && !self.retry_now {
             return;
         }
+        self.ticket_moved = true;
         self.retry_now = false;
         self.tried_at = growth;
         let waiting: Vec<GroupId> = self.incomplete.iter().map(|&(_, id)| id).collect();
         for id in waiting {
             self.try_group(id, now);
-        }
-    }
-
-    fn lost_too_often(&mut self, id: GroupId, conflicts: &[Conflict], now: Time) {
-        let group = self.groups.get_mut(&id).expect("who plans for a group has it");
-        group.losses = 0;
-        let attempts = group.attempts;
-        let waits = group.until.is_some_and(|until| until > now);
-        match group.awaiting {
-            Awaiting::Creation(tag) if !waits => {
-                let reason = GroupRefusalReason::Conflicts(conflicts.to_vec());
-                let refusal = GroupRefusal { infeasible: false, reason, attempts };
-                self.forget_group(id);
-                self.reply(tag, PlanReply::Refused(Box::new(refusal)));
-            }
-            _ => {
-                self.incomplete.insert((Reverse(group.spec.priority), id));
-            }
         }
     }
 }

@@ -26,15 +26,18 @@ mod spec;
 pub use spec::{GroupSpec, GroupSpecError, Spreading, Strategy, TopologyRule};
 mod strategy;
 mod submit;
+mod ticket;
+pub(crate) use ticket::Tickets;
 mod together;
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 use slab::Slab;
 
 use crate::ids::{GroupId, Incarnation, NodeId, ShardId};
-use crate::limits::{HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX};
+use crate::limits::{HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT};
 use crate::map::FixedMap;
 use crate::router::{Port, PortReply};
 use crate::shard::{Command, Shard};
@@ -44,6 +47,7 @@ use draft::{Draft, Replicas};
 use flight::Flight;
 use group::Group;
 use replica::Replica;
+use ticket::Ticket;
 
 /// The caller's name for a job: comes back with the reply.
 pub type JobTag = u64;
@@ -67,13 +71,22 @@ pub struct PlannerConfig {
     pub seed: u64,
     /// How long shards hold a part before they ask to abort, in ns.
     pub hold_ns: u64,
+    /// How long a statement that lost too often keeps what it reserved, in ns.
+    pub ticket_ns: u64,
 }
 
 impl PlannerConfig {
     /// The only one.
     #[must_use]
     pub fn single(incarnation: Incarnation, seed: u64) -> Self {
-        Self { number: 0, planners: 1, incarnation, seed, hold_ns: HOLD_NS_DEFAULT }
+        Self {
+            number: 0,
+            planners: 1,
+            incarnation,
+            seed,
+            hold_ns: HOLD_NS_DEFAULT,
+            ticket_ns: TICKET_NS_DEFAULT,
+        }
     }
 }
 
@@ -126,6 +139,12 @@ pub struct Planner {
     tried_at: Vec<u64>,
     /// Bundles were lost since: they are tried again whatever grew.
     retry_now: bool,
+    tickets: Arc<Tickets>,
+    /// Groups that wait for a number.
+    contenders: VecDeque<GroupId>,
+    ticket: Option<Ticket>,
+    /// Something grew since what the ticket reserved was tried.
+    ticket_moved: bool,
     next_group: u64,
     next_statement: u64,
     replies: Vec<(JobTag, PlanReply)>,
@@ -151,12 +170,21 @@ impl Planner {
             incomplete: BTreeSet::new(),
             tried_at: Vec::new(),
             retry_now: false,
+            tickets: Arc::default(),
+            contenders: VecDeque::new(),
+            ticket: None,
+            ticket_moved: false,
             next_group: 0,
             next_statement: 0,
             replies: Vec::new(),
             metrics: PlannerMetrics::default(),
             answers: Vec::new(),
         }
+    }
+
+    /// Shares tickets with the other planners.
+    pub(crate) fn set_tickets(&mut self, tickets: Arc<Tickets>) {
+        self.tickets = tickets;
     }
 
     /// Takes a job; it is answered in [`take_replies`](Self::take_replies).
@@ -201,6 +229,7 @@ impl Planner {
         }
         self.end_overdue(now);
         self.retry_incomplete(now);
+        self.serve_ticket(now);
         self.flush(now);
         count
     }
@@ -213,14 +242,20 @@ impl Planner {
 
     /// Whether nothing came in that it has not looked at.
     pub fn is_idle(&mut self) -> bool {
-        let grew = !self.incomplete.is_empty() && self.port.growth() != self.tried_at;
-        self.outbox.is_empty() && self.replies.is_empty() && !grew && !self.retry_now && self.port.is_idle()
+        let grew = self.wants_growth() && self.port.growth() != self.tried_at;
+        let serves = self.ticket.is_none() && !self.contenders.is_empty();
+        !serves
+            && self.outbox.is_empty()
+            && self.replies.is_empty()
+            && !grew
+            && !self.retry_now
+            && self.port.is_idle()
     }
 
     /// Whether capacity that comes free matters: then shards should ring for it.
     #[must_use]
     pub fn wants_growth(&self) -> bool {
-        !self.incomplete.is_empty()
+        !self.incomplete.is_empty() || self.ticket.is_some()
     }
 
     /// Whether nodes that are lost matter: then shards should ring for that.
@@ -233,7 +268,8 @@ impl Planner {
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let waiting = self.incomplete.iter().filter_map(|(_, id)| self.groups.get(id));
-        waiting.filter(|group| group.missing() > 0).filter_map(|group| group.until).min()
+        let waiting = waiting.filter(|group| group.missing() > 0).filter_map(|group| group.until);
+        waiting.chain(self.ticket_deadline()).min()
     }
 
     /// What was answered since the last call.

@@ -23,9 +23,9 @@ pub(super) struct Standing {
 }
 
 /// What is to be placed.
-pub(super) struct Wanted<'a> {
+pub(super) struct Wanted {
     pub(super) strategy: Strategy,
-    pub(super) topology: Option<&'a TopologyRule>,
+    pub(super) topology: Option<TopologyRule>,
     /// The bundles to place.
     pub(super) items: Vec<Item>,
     /// The other bundles of the group.
@@ -44,20 +44,20 @@ pub(super) struct NoPlace {
 
 impl Replicas {
     /// Takes what is wanted.
-    pub(super) fn plan(&mut self, mut wanted: Wanted<'_>, draft: &mut Draft) -> Result<(), NoPlace> {
+    pub(super) fn plan(&mut self, mut wanted: Wanted, draft: &mut Draft) -> Result<(), NoPlace> {
         largest_first(&mut wanted.items);
-        match wanted.topology {
+        match wanted.topology.clone() {
             None => self.place(&wanted, &wanted.items, draft),
             Some(TopologyRule { key, spreading: Spreading::Pack { strict } }) => {
-                self.pack_by_label(&wanted, key, *strict, draft)
+                self.pack_by_label(&wanted, &key, strict, draft)
             }
             Some(TopologyRule { key, spreading: Spreading::Spread { max_skew } }) => {
-                self.spread_by_label(&wanted, key, *max_skew, draft)
+                self.spread_by_label(&wanted, &key, max_skew, draft)
             }
         }
     }
 
-    fn place(&mut self, wanted: &Wanted<'_>, items: &[Item], draft: &mut Draft) -> Result<(), NoPlace> {
+    fn place(&mut self, wanted: &Wanted, items: &[Item], draft: &mut Draft) -> Result<(), NoPlace> {
         let savepoint = draft.savepoint();
         let before = draft.taken.len();
         let failed = match wanted.strategy {
@@ -78,7 +78,7 @@ impl Replicas {
     }
 
     /// Packs as many of `items` as find a place; the first that does not.
-    fn pack(&mut self, wanted: &Wanted<'_>, items: &[Item], draft: &mut Draft) -> Option<u32> {
+    fn pack(&mut self, wanted: &Wanted, items: &[Item], draft: &mut Draft) -> Option<u32> {
         let before = draft.taken.len();
         let mut rest: Vec<Item> = items.to_vec();
         for standing in &wanted.standing {
@@ -125,7 +125,7 @@ impl Replicas {
     }
 
     /// Packs all of `items`, or the longest stretch of at least as many as wanted, on one node.
-    fn pack_strictly(&mut self, wanted: &Wanted<'_>, items: &[Item], draft: &mut Draft) -> Option<u32> {
+    fn pack_strictly(&mut self, wanted: &Wanted, items: &[Item], draft: &mut Draft) -> Option<u32> {
         if let Some(standing) = wanted.standing.first() {
             let place = (standing.shard, standing.slot);
             let mut failed = None;
@@ -142,13 +142,7 @@ impl Replicas {
 
     /// Places each of `items` on a node of its own, or where that cannot be and is not strict, on
     /// those with fewest; the first that finds no place.
-    fn spread(
-        &mut self,
-        wanted: &Wanted<'_>,
-        items: &[Item],
-        strict: bool,
-        draft: &mut Draft,
-    ) -> Option<u32> {
+    fn spread(&mut self, wanted: &Wanted, items: &[Item], strict: bool, draft: &mut Draft) -> Option<u32> {
         for standing in &wanted.standing {
             self.hide(standing.shard, standing.slot);
         }
@@ -172,7 +166,7 @@ impl Replicas {
 
     fn pack_by_label(
         &mut self,
-        wanted: &Wanted<'_>,
+        wanted: &Wanted,
         key: &Arc<str>,
         strict: bool,
         draft: &mut Draft,
@@ -198,7 +192,7 @@ impl Replicas {
     /// Bundle after bundle goes to the value that has the fewest, as long as the skew allows.
     fn spread_by_label(
         &mut self,
-        wanted: &Wanted<'_>,
+        wanted: &Wanted,
         key: &Arc<str>,
         max_skew: u32,
         draft: &mut Draft,

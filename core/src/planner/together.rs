@@ -11,7 +11,7 @@ use crate::ids::NodeId;
 use crate::limits::TOGETHER_TRIES_MAX;
 use crate::node::Selector;
 use crate::request::PlacementRequest;
-use crate::resource::{Amount, Demand, GpuRequest};
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuRequest};
 
 /// A bundle to place.
 #[derive(Clone, Debug)]
@@ -96,6 +96,19 @@ pub(super) fn combined(items: &[Item]) -> Option<PlacementRequest> {
         }
     }
     Some(request)
+}
+
+/// What is to be reserved for all of `items` on one node: parts of devices count as whole ones, so many
+/// as they make up. None where no node has as much.
+pub(super) fn reserved_demand(items: &[Item]) -> Option<Demand> {
+    let units: i64 = items.iter().map(|item| item.request.demand.gpu.units()).sum();
+    let unit = i64::from(GPU_UNIT);
+    let gpu = match (units, items) {
+        (_, [item]) => item.request.demand.gpu,
+        (0, _) => GpuRequest::None,
+        _ => GpuRequest::Whole(u8::try_from((units + unit - 1) / unit).ok().filter(|&count| count <= 16)?),
+    };
+    Some(Demand { gpu, ..sum(items)? })
 }
 
 /// What stands in both of two sorted lists.

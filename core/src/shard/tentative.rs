@@ -9,7 +9,7 @@ use super::{Shard, Slot};
 use crate::ids::NodeId;
 use crate::node::NodeState;
 use crate::request::{PlacementRequest, Policy};
-use crate::resource::{Demand, GPU_UNIT, GpuAssignment};
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment};
 use crate::shard::Refusal;
 use crate::view::View;
 
@@ -160,6 +160,23 @@ impl Shard {
     /// The value of a label of one node.
     pub(crate) fn label_of(&self, slot: Slot, key: &str) -> Option<&str> {
         self.nodes.cold(slot).registration.spec.labels.get(key)
+    }
+
+    /// Whether the node could hold `demand` if nothing ran there.
+    pub(crate) fn could_hold(&self, slot: Slot, demand: &Demand) -> bool {
+        self.nodes.could_fit(slot, demand)
+    }
+
+    /// The ready nodes, each with the part of its cpu and memory that is free, in 1/1000 of either.
+    pub(crate) fn free_shares(&self) -> impl Iterator<Item = (Slot, u64)> {
+        let part = |free: Amount, of: Amount| match of.units() {
+            0 => 0,
+            total => u64::try_from(i128::from(free.units()) * 1000 / i128::from(total)).unwrap_or(0),
+        };
+        self.nodes.iter().filter(|&(slot, ..)| self.is_ready(slot)).map(move |(slot, _, cold)| {
+            let (room, spec) = (self.nodes.room(slot), &cold.registration.spec);
+            (slot, part(room.cpu, spec.cpu) + part(room.memory, spec.memory))
+        })
     }
 
     /// Capacity of cpu, memory and GPUs over all nodes, in 1/10 000 units.

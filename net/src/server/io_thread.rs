@@ -249,7 +249,7 @@ impl Io {
     pub(super) fn handle_reply(&self, key: usize, part: usize, reply: PortReply, now: Time) {
         let mut operations = self.operations.borrow_mut();
         let operation = &mut operations[key];
-        let waited = matches!(operation.parts, Parts::Wait(_));
+        let waited = matches!(operation.parts, Parts::Wait(..));
         if !waited {
             self.room.add_permits(1);
         }

@@ -58,7 +58,8 @@ pub(super) async fn handle_place(
         (Ok(request), Some(waits)) => wait::begin(io, state, (sequence, version), request, waits, now),
         (Ok(request), None) => {
             take_room(io, 1).await;
-            let operation = enter(io, state, sequence, Parts::Place(version), now);
+            let parts = Parts::Place(version, request.candidates.clone());
+            let operation = enter(io, state, sequence, parts, now);
             io.submit(operation, 0, PortRequest::Place(request), now);
         }
         (Err(reply), _) => {
@@ -99,7 +100,7 @@ pub(super) async fn handle_place_batch(
 ) {
     debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
     let mut replies = Vec::with_capacity(requests.len());
-    let mut valid = Vec::with_capacity(requests.len());
+    let (mut valid, mut named) = (Vec::with_capacity(requests.len()), Vec::new());
     {
         let mut port = io.port.borrow_mut();
         let defaults = io.shared.settings.load().placement_defaults(&port);
@@ -113,6 +114,7 @@ pub(super) async fn handle_place_batch(
             }
             match placement_request(request, catalog, defaults) {
                 Ok(request) => {
+                    named.extend(request.candidates.clone().map(|ids| (part, ids)));
                     valid.push((part, request));
                     replies.push(PlaceReplyV2::default());
                 }
@@ -127,8 +129,8 @@ pub(super) async fn handle_place_batch(
         return io.observe_parts(Kind::PlaceBatch, complete.part_reasons().into_iter());
     }
     take_room(io, valid.len()).await;
-    let operation =
-        enter(io, state, sequence, Parts::PlaceBatch { version, replies, left: valid.len() }, now);
+    let parts = Parts::PlaceBatch { version, replies, named, left: valid.len() };
+    let operation = enter(io, state, sequence, parts, now);
     for (part, request) in valid {
         io.submit(operation, part, PortRequest::Place(request), now);
     }

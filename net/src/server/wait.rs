@@ -48,7 +48,7 @@ pub(super) fn begin(
         return Complete::place(version, reply.into()).answer(state, Kind::Place, sequence);
     }
     let until = if waits.deadline == 0 { Time(u64::MAX) } else { Time(waits.deadline) };
-    let parts = Parts::Wait(version);
+    let parts = Parts::Wait(version, request.candidates.clone());
     let operation = Operation { connection: Rc::clone(state), sequence, started: now, parts };
     let key = io.enter(operation);
     state.begins_wait(sequence, key);

@@ -20,7 +20,10 @@ pub(super) fn candidates(wire: Vec<u64>) -> Result<Option<Arc<[NodeId]>>, Fault>
     if wire.len() > CANDIDATES_MAX {
         return Err(invalid(
             "candidates",
-            format!("{} candidates: give at most {CANDIDATES_MAX}", wire.len()),
+            format!(
+                "{} candidates: give at most {CANDIDATES_MAX}, or name more by a label and a selector",
+                wire.len()
+            ),
         ));
     }
     let mut ids: Vec<NodeId> = wire.into_iter().map(NodeId).collect();

@@ -48,6 +48,17 @@ pub(super) enum Parts {
     },
 }
 
+impl Parts {
+    /// Candidates that its requests name: what they take of the bounds in `limits`.
+    pub(super) fn candidates(&self) -> usize {
+        match self {
+            Self::Place(_, named) | Self::Wait(_, named) => named.as_ref().map_or(0, |ids| ids.len()),
+            Self::PlaceBatch { named, .. } => named.iter().map(|(_, ids)| ids.len()).sum(),
+            Self::Release | Self::ReleaseBatch { .. } => 0,
+        }
+    }
+}
+
 /// The reply of an operation that is complete.
 pub(super) enum Complete {
     Place(PlaceReply),

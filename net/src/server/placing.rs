@@ -1,5 +1,6 @@
 //! Placements and releases on their way from a connection to its port.
 
+use std::cmp::Reverse;
 use std::rc::Rc;
 
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
@@ -105,17 +106,19 @@ pub(super) async fn handle_place_batch(
         let mut port = io.port.borrow_mut();
         let defaults = io.shared.settings.load().placement_defaults(&port);
         let catalog = port.catalog();
-        for (part, request) in requests.into_iter().enumerate() {
+        for (part, mut request) in requests.into_iter().enumerate() {
             if request.request.request.mode == MODE_WAIT_UNTIL {
                 let message = "requests of a batch do not wait: give it a request of its own";
                 let fault = Fault::of_field(Reason::InvalidField, "mode", message);
                 replies.push(fault_reply(fault).into());
                 continue;
             }
+            // In a batch it says in which order requests are decided; one alone has none to stand in.
+            let priority = std::mem::take(&mut request.request.request.priority);
             match placement_request(request, catalog, defaults) {
                 Ok(request) => {
                     named.extend(request.candidates.clone().map(|ids| (part, ids)));
-                    valid.push((part, request));
+                    valid.push((priority, part, request));
                     replies.push(PlaceReplyV2::default());
                 }
                 Err(reply) => replies.push((*reply).into()),
@@ -128,10 +131,13 @@ pub(super) async fn handle_place_batch(
         io.observe(Kind::PlaceBatch, ReasonCode::default(), 0);
         return io.observe_parts(Kind::PlaceBatch, complete.part_reasons().into_iter());
     }
+    // Here, not in the shard: a shard decides in the order of its recorded input, which this is then,
+    // however that is cut into batches. Equal ones stay in the order of the frame.
+    valid.sort_by_key(|&(priority, ..)| Reverse(priority));
     take_room(io, valid.len()).await;
     let parts = Parts::PlaceBatch { version, replies, named, left: valid.len() };
     let operation = enter(io, state, sequence, parts, now);
-    for (part, request) in valid {
+    for (_, part, request) in valid {
         io.submit(operation, part, PortRequest::Place(request), now);
     }
 }

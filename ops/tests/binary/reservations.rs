@@ -11,7 +11,7 @@ fn a_node_is_kept_for_its_owner_over_a_restart() {
     service.run(&["node", "add", "a", "--cpu", "8", "--memory", "8GiB", "--gpus", "2"]).with(0);
     let reserve = ["reserve", "a", "--owner", "7", "--cpu", "6", "--gpu", "2", "--for", "1h"];
     service.run(&reserve).with(0).says(&["a reserved for owner 7 for 1h, until second"]);
-    service.run(&["node", "show", "a"]).with(0).says(&["reserved for owner 7: 6 cpu, 2 gpu, for ", "s more"]);
+    service.run(&["node", "show", "a"]).with(0).says(&["reserved for owner 7: 6 cpu, 2 gpu, for ", " more"]);
     service.run(&["node", "list"]).with(0).says(&["RESERVED", "owner 7"]);
     service.run(&["status"]).with(0).says(&["RESERVED"]);
     let status = service.json(&["status"]);

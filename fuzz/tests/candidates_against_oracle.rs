@@ -170,7 +170,7 @@ fn tens_of_thousands_of_candidates_are_the_oracles() {
         assert!(visits <= 2 * registered + NODES + 64, "{policy}: {visits} of {registered}");
     }
     assert!(pair.live.len() > 60, "{} placed", pair.live.len());
-    // Most of all nodes, where the best of them are full: the search over all is the cheaper way.
+    // Most of all nodes: the search over all meets one of them at once.
     let most: Arc<[NodeId]> = (1..=NODES).filter(|id| id % 10 > 0).map(NodeId).collect();
     for _ in 0..30 {
         let mut request = PlacementRequest::new(demand(&mut rng), Policy::BestFit);

@@ -3,14 +3,14 @@
 use std::process::ExitCode;
 
 use clap::Parser;
-use wharf_bench::cli::Cli;
+use wharf_bench::cli::{Cli, Usage};
 
 fn main() -> ExitCode {
     match Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,
         Err(error) => {
             eprintln!("wharf-bench: {error:#}");
-            ExitCode::FAILURE
+            ExitCode::from(if error.is::<Usage>() { 2 } else { 1 })
         }
     }
 }

@@ -46,8 +46,14 @@ pub const PREFERRED_NODES_MAX: usize = 64;
 pub const TOLERATIONS_MAX: usize = 32;
 /// Most taints of one node.
 pub const TAINTS_MAX: usize = 32;
-/// Most named candidate nodes of one request.
-pub const CANDIDATES_MAX: usize = 1024;
+/// Most named candidate nodes of one request: 512 KiB of ids.
+pub const CANDIDATES_MAX: usize = 65_536;
+/// Candidates of the unanswered requests of one connection (8 MiB of ids): beyond, it is not read on.
+pub const CANDIDATES_IN_FLIGHT_MAX: usize = 1 << 20;
+/// Candidates of the requests that wait at one connection (32 MiB of ids).
+pub const CANDIDATES_WAITING_MAX: usize = 4 << 20;
+/// Candidates of the requests that wait at one port (128 MiB of ids).
+pub const PORT_CANDIDATES_WAITING_MAX: usize = 16 << 20;
 /// Most nodes a service holds.
 pub const NODES_MAX: usize = 4_000_000;
 
@@ -154,6 +160,9 @@ const _: () = assert!(PORT_IN_FLIGHT_MAX + WAIT_IN_FLIGHT_MAX <= RING_SLOTS);
 const _: () = assert!(CONNECTION_WAITING_MAX <= PORT_WAITING_MAX);
 const _: () = assert!(PLACEMENTS_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
 const _: () = assert!(NODES_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
+const _: () = assert!(CANDIDATES_MAX <= CANDIDATES_IN_FLIGHT_MAX);
+const _: () = assert!(CANDIDATES_MAX <= CANDIDATES_WAITING_MAX);
+const _: () = assert!(CANDIDATES_WAITING_MAX <= PORT_CANDIDATES_WAITING_MAX);
 const _: () = assert!(RING_SLOTS.is_power_of_two());
 const _: () = assert!(GPU_INSTANCES_MAX <= 16, "a GPU mask is a u16");
 const _: () = assert!(MEASURES_KEPT.is_power_of_two());

@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
 use wharf_core::index::Geometry;
+use wharf_core::limits::CANDIDATES_MAX;
 use wharf_core::node::{Labels, NodeRegistration, NodeSpec, Operator, Selector, Taints, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
@@ -146,6 +147,36 @@ fn candidates_are_the_oracles_at_the_cost_of_the_smaller_set() {
                 assert!(mean <= 400, "{policy}: sets of {size} took {mean} in the mean");
             }
         }
+    }
+    pair.shard.check_invariants().unwrap();
+}
+
+/// Sets larger than the cluster, of which most ids are not registered, and sets of most of its nodes.
+#[test]
+fn tens_of_thousands_of_candidates_are_the_oracles() {
+    let mut rng = Rng::new(12);
+    let mut pair = Pair::new(&mut rng);
+    let policies = [Policy::LeastFit, Policy::BestFit, Policy::NextFit, Policy::Random, Policy::Fgd];
+    for (round, policy) in (0..20).flat_map(|round| policies.map(|policy| (round, policy))) {
+        // Every n-th id from an offset on, up to the most that a request may name.
+        let (first, step) = (rng.below(NODES) + 1, [1, 2, 7][round % 3]);
+        let candidates: Arc<[NodeId]> =
+            (0..CANDIDATES_MAX as u64).map(|place| NodeId(first + place * step)).collect();
+        let registered = (NODES - first) / step + 1;
+        let mut request = PlacementRequest::new(demand(&mut rng), policy);
+        request.candidates = Some(candidates);
+        let visits = pair.step(Command::Place(request));
+        // No more than a walk of those that there are, after a search of as many at the most.
+        assert!(visits <= 2 * registered + NODES + 64, "{policy}: {visits} of {registered}");
+    }
+    assert!(pair.live.len() > 60, "{} placed", pair.live.len());
+    // Most of all nodes: the search over all meets one of them at once.
+    let most: Arc<[NodeId]> = (1..=NODES).filter(|id| id % 10 > 0).map(NodeId).collect();
+    for _ in 0..30 {
+        let mut request = PlacementRequest::new(demand(&mut rng), Policy::BestFit);
+        request.candidates = Some(Arc::clone(&most));
+        let visits = pair.step(Command::Place(request));
+        assert!(visits <= NODES / 4, "{visits} for {} of {NODES} nodes", most.len());
     }
     pair.shard.check_invariants().unwrap();
 }

@@ -3,6 +3,8 @@
 
 mod agent;
 pub use agent::{agent_report, node_details};
+mod candidates;
+pub(crate) use candidates::explain_candidates;
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
@@ -10,9 +12,9 @@ pub use preferences::{effect_number, effect_of};
 
 use std::sync::Arc;
 
-use wharf_core::ids::{NodeId, OwnerId};
+use wharf_core::ids::OwnerId;
 use wharf_core::limits::{
-    CANDIDATES_MAX, CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX,
+    CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX,
 };
 use wharf_core::node::{Labels, NodeSpec, NodeState};
 use wharf_core::registrar::{Catalog, RegistrarError};
@@ -179,7 +181,7 @@ pub fn placement_request(
     };
     let policy = policy(wire.policy, defaults.policy).map_err(faulty)?;
     let order = order(wire.attribute_order, defaults.orders).map_err(faulty)?;
-    let mut candidates = candidates(wire.candidates).map_err(faulty)?;
+    let mut candidates = candidates::candidates(wire.candidates).map_err(faulty)?;
     let old = preferences::OfVersion1 { preferred: wire.preferred, tolerations: wire.tolerations };
     let preferences =
         preferences::preferences(old, preferences, &mut candidates, defaults.avoid_gpu, gpu, catalog)
@@ -245,22 +247,6 @@ fn unknown_resource(place: usize, name: String, asked: Amount, catalog: &Catalog
         fault: Some(Fault::of_field(Reason::Infeasible, format!("custom[{place}].name"), message)),
         ..PlaceReply::default()
     }
-}
-
-fn candidates(wire: Vec<u64>) -> Result<Option<Arc<[NodeId]>>, Fault> {
-    if wire.is_empty() {
-        return Ok(None);
-    }
-    if wire.len() > CANDIDATES_MAX {
-        return Err(invalid(
-            "candidates",
-            format!("{} candidates: give at most {CANDIDATES_MAX}", wire.len()),
-        ));
-    }
-    let mut ids: Vec<NodeId> = wire.into_iter().map(NodeId).collect();
-    ids.sort_unstable();
-    ids.dedup();
-    Ok(Some(ids.into()))
 }
 
 /// A reply that says what is wrong with a placement request.

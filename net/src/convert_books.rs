@@ -5,12 +5,15 @@ use wharf_core::limits::{GPU_INSTANCES_MAX, UNIT_INSTANCES_MAX};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Amount, GpuRequest, ResourceRegistry, UnitAssignments, check_unit_total};
 use wharf_core::shard::{Adoption, NodeBooks, Rejection, ResourceKind};
+use wharf_core::time::Time;
 
 use crate::convert::{
-    amount, check_name, custom_demand, invalid, rejection_fault, reservation_body, resource_name,
+    amount, check_custom_name, check_name, custom_demand, invalid, rejection_fault, reservation_body,
+    resource_name,
 };
 use crate::protocol::{
-    AdoptRequest, BookBody, Fault, InstanceBody, NamedAmount, NamedUnits, NodeBooksReply, PlaceReply, Reason,
+    AdoptRequest, BookBody, Fault, InstanceBody, Name, NamedAmount, NamedUnits, NodeBooksReply, PlaceReply,
+    Reason, ReservationStanding,
 };
 
 /// The units of a placement, for the wire.
@@ -43,11 +46,29 @@ fn mask(field: &str, instances: &[u8], most: usize) -> Result<u64, Fault> {
 /// The engine's form of an adoption on `node`.
 ///
 /// # Errors
-/// The reply that says what is wrong.
+/// The fault, naming the field; an adoption of nothing at all is one.
 pub fn adoption(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<Adoption, Fault> {
+    let adoption = amounts_on(wire, node, catalog)?;
+    let demand = &adoption.demand;
+    let is_nothing = demand.cpu.is_zero()
+        && demand.memory.is_zero()
+        && demand.gpu == GpuRequest::None
+        && demand.custom.is_none();
+    // Instances without an amount are the shard's to refuse: it says how many were named.
+    if is_nothing && adoption.gpus.is_none() && adoption.units.is_empty() {
+        let message = "nothing is adopted: give what the allocation holds, an amount of cpu, memory, gpu or a custom resource";
+        return Err(invalid("cpu", message));
+    }
+    Ok(adoption)
+}
+
+/// Amounts on a node, as adoptions and reservations give them.
+pub(crate) fn amounts_on(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<Adoption, Fault> {
     let gpu = GpuRequest::from_amount(amount("gpu", wire.gpu)?).map_err(|message| invalid("gpu", message))?;
     for (i, named) in wire.custom.iter().enumerate() {
-        known(&format!("custom[{i}].name"), &named.name, &catalog.resources)?;
+        let field = format!("custom[{i}].name");
+        check_custom_name(&field, &named.name)?;
+        known(&field, &named.name, &catalog.resources)?;
     }
     let refused =
         |reply: Box<PlaceReply>| reply.fault.expect("every name is known: what is wrong is a field");
@@ -55,7 +76,9 @@ pub fn adoption(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<A
     let gpus = mask("gpus", &wire.gpus, GPU_INSTANCES_MAX)?;
     let mut units = Vec::with_capacity(wire.units.len());
     for (i, named) in wire.units.iter().enumerate() {
-        let id = known(&format!("units[{i}].name"), &named.name, &catalog.resources)?;
+        let field = format!("units[{i}].name");
+        check_custom_name(&field, &named.name)?;
+        let id = known(&field, &named.name, &catalog.resources)?;
         let field = format!("units[{i}].instances");
         if units.iter().any(|&(other, _)| other == id) {
             return Err(invalid(field, format!("resource `{}` is given twice: give each once", named.name)));
@@ -111,6 +134,10 @@ pub fn resource_totals(
                 }
                 ResourceKind::Gpu
             }
+            "gpu_part" | "gpus" => {
+                let message = format!("`{}` is no total of a node: give `gpu`, in whole ones", named.name);
+                return Err(invalid(format!("resources[{i}].name"), message));
+            }
             name => ResourceKind::Custom(known(&format!("resources[{i}].name"), name, resources)?),
         };
         if let ResourceKind::Custom(id) = kind
@@ -144,9 +171,9 @@ pub fn named_rejection_fault(rejection: &Rejection, resources: &ResourceRegistry
     fault
 }
 
-/// The books of a node, for the wire.
+/// The books of a node as they stand at `now`, for the wire.
 #[must_use]
-pub fn books_reply(books: &NodeBooks, resources: &ResourceRegistry) -> NodeBooksReply {
+pub fn books_reply(books: &NodeBooks, resources: &ResourceRegistry, now: Time) -> NodeBooksReply {
     let book = |&(kind, book): &(ResourceKind, wharf_core::shard::Book)| BookBody {
         name: resource_name(kind, resources),
         total: book.total,
@@ -173,12 +200,25 @@ pub fn books_reply(books: &NodeBooks, resources: &ResourceRegistry) -> NodeBooks
             reason: instance.reason.as_deref().unwrap_or_default().to_owned(),
         }));
     }
+    let reservation = books.reservation.as_ref().map(|view| {
+        let mut body = reservation_body(view, resources);
+        let total = |name: &str| {
+            let known = books.resources.iter().find(|&&(kind, _)| resource_name(kind, resources) == name);
+            known.map_or(0, |(_, book)| book.total)
+        };
+        let exceeded = body.left.iter().filter(|left| left.amount > total(&left.name));
+        body.standing = ReservationStanding {
+            lasts: view.until.map_or(0, |until| until.nanos_since(now).max(1)),
+            exceeded: exceeded.map(|left| Name(left.name.clone())).collect(),
+        };
+        body
+    });
     NodeBooksReply {
         node: books.node.0,
         allocations: books.allocations,
         resources: books.resources.iter().map(book).collect(),
         instances,
-        reservation: books.reservation.as_ref().map(|view| reservation_body(view, resources)),
+        reservation,
     }
 }
 

@@ -7,9 +7,10 @@ use wharf_core::shard::{Outcome, Rejection, ReservationView, Reserve, ResourceKi
 use wharf_core::time::Time;
 
 use crate::convert::{invalid, resource_name};
-use crate::convert_books::{adoption, named_rejection_fault};
+use crate::convert_books::{amounts_on, named_rejection_fault};
 use crate::protocol::{
-    AdoptRequest, Fault, NamedAmount, Reason, ReservationBody, ReserveReply, ReserveRequest,
+    AdoptRequest, Fault, NamedAmount, Reason, ReservationBody, ReservationStanding, ReserveReply,
+    ReserveRequest,
 };
 
 /// The owner that a request must name.
@@ -41,7 +42,7 @@ pub fn reservation(
     // What can be adopted can be reserved, and is checked alike.
     let ReserveRequest { cpu, memory, gpu, custom, .. } = wire;
     let asked = AdoptRequest { cpu, memory, gpu, custom, ..AdoptRequest::default() };
-    let demand = adoption(asked, node, catalog)?.demand;
+    let demand = amounts_on(asked, node, catalog)?.demand;
     Ok(Reserve { node, owner, demand, until })
 }
 
@@ -102,5 +103,6 @@ pub fn reservation_body(view: &ReservationView, resources: &ResourceRegistry) ->
         amount: amount.units(),
     };
     let left = known.into_iter().chain(custom).filter(|(_, amount)| !amount.is_zero()).map(named).collect();
-    ReservationBody { owner: view.owner.number(), until: view.until.map_or(0, |until| until.0), left }
+    let until = view.until.map_or(0, |until| until.0);
+    ReservationBody { owner: view.owner.number(), until, left, standing: ReservationStanding::default() }
 }

@@ -226,6 +226,7 @@ fn status_reply() -> impl Strategy<Value = StatusReply> {
     (hello_reply(), any::<[u64; 4]>(), lists, any::<Option<u128>>()).prop_map(
         |(hello, [now, uptime, resident_bytes, connections], (shards, resources), books_hash)| StatusReply {
             waiting: Default::default(),
+            reserved: Default::default(),
             server: hello.server,
             now,
             uptime,

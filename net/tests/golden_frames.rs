@@ -440,6 +440,7 @@ fn status_is_written_as_it_always_was() {
     let resource = ResourceStatus { name: "cpu".to_owned(), total: 1 << 70, allocated: 8, shortfall: 9 };
     let body = StatusReply {
         waiting: Waiting::default(),
+        reserved: ReservedSums::default(),
         server: server(),
         now: 10,
         uptime: 11,
@@ -497,8 +498,12 @@ fn agents_are_written_as_they_always_were() {
     check(Kind::Heartbeat, FLAG_REPLY, &reply, "170000000d00020104030201000000000b0a000000000000 000109");
     let unhealthy = UnhealthyBody { instance: 1, reason: "r".to_owned() };
     let agent = AgentBody { boot: "b".to_owned(), gpus: vec![gpu] };
-    let details =
-        NodeDetails { status: NodeStatus::default(), unhealthy: vec![unhealthy], agent: Some(agent) };
+    let details = NodeDetails {
+        status: NodeStatus::default(),
+        unhealthy: vec![unhealthy],
+        agent: Some(agent),
+        reserved: None,
+    };
     // Body version 2 in its header; the bodies are what is pinned here.
     check(
         Kind::ListNodes,

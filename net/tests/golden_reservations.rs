@@ -39,8 +39,19 @@ fn reservations_are_written_as_they_always_were() {
 #[test]
 fn the_reservation_of_a_nodes_books_is_written_as_it_always_was() {
     let left = vec![NamedAmount { name: "cpu".to_owned(), amount: 10_000 }];
-    check(&ReservationBody { owner: 7, until: 1, left }, "07010103637075fb204e");
+    let body = ReservationBody { owner: 7, until: 1, left, ..ReservationBody::default() };
+    check(&body, "07010103637075fb204e");
     assert_eq!(EXTENSION_RESERVATION, 4);
+}
+
+#[test]
+fn what_is_reserved_is_written_as_it_always_was() {
+    check(&ReservedSums { nodes: vec![0, 2], amounts: vec![0, -1] }, "020002020001");
+    check(&ReservedNodes { nodes: vec![ReservedNode { at: 3, owner: 7, until: 9 }] }, "01030709");
+    let exceeded = vec![Name("cpu".to_owned())];
+    check(&ReservationStanding { lasts: 5, exceeded }, "050103637075");
+    let tags = [EXTENSION_RESERVED, EXTENSION_RESERVED_NODES, EXTENSION_RESERVATION_STANDING];
+    assert_eq!(tags, [20, 21, 22]);
 }
 
 #[test]

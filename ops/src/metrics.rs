@@ -308,6 +308,7 @@ impl Snapshot {
         Self {
             gauges: vec![
                 ("nodes", "Registered nodes", node_samples(details)),
+                ("nodes_reserved", "Nodes that are reserved for an owner", reserved_samples(status)),
                 ("allocations", "Live allocations", shard_samples(status, |shard| shard.allocations as f64)),
                 ("resource", "The books per resource, in its unit", resource_samples(details)),
                 ("groups", "Placement groups, waiting ones included", groups),
@@ -369,18 +370,27 @@ fn node_samples(details: &StatusDetailsReply) -> Vec<Sample<f64>> {
         .collect()
 }
 
+fn reserved_samples(status: &StatusReply) -> Vec<Sample<f64>> {
+    // Where nothing is reserved, nothing is said of it.
+    let nodes = status.reserved.nodes.iter().copied().chain(std::iter::repeat(0));
+    let shards = status.shards.iter().zip(nodes);
+    shards.map(|(s, nodes)| (vec![("shard", s.shard.to_string())], f64::from(nodes))).collect()
+}
+
 fn resource_samples(details: &StatusDetailsReply) -> Vec<Sample<f64>> {
     let units = |amount: i128| amount as f64 / Amount::SCALE as f64;
     let sample = |name: &str, book: &str, amount: i128| {
         (vec![("resource", name.to_owned()), ("book", book.to_owned())], units(amount))
     };
     let resources = details.status.resources.iter().zip(&details.unhealthy);
-    let books = resources.flat_map(|(resource, &unhealthy)| {
+    let reserved = details.status.reserved.amounts.iter().copied().chain(std::iter::repeat(0));
+    let books = resources.zip(reserved).flat_map(|((resource, &unhealthy), reserved)| {
         [
             sample(&resource.name, "total", resource.total),
             sample(&resource.name, "allocated", resource.allocated),
             sample(&resource.name, "shortfall", resource.shortfall),
             sample(&resource.name, "unhealthy", unhealthy),
+            sample(&resource.name, "reserved", reserved),
         ]
     });
     books.collect()

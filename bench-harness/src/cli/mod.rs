@@ -8,9 +8,19 @@ mod verify;
 
 use clap::{Parser, Subcommand};
 
+/// Wrong usage that clap cannot see: exit status 2, as clap's own.
+#[derive(Debug, thiserror::Error)]
+#[error("{0}")]
+pub struct Usage(pub String);
+
 /// Measures Wharfinger: shows it at work, replays cluster traces, makes synthetic ones, checks placements.
 #[derive(Debug, Parser)]
-#[command(name = "wharf-bench", version, about)]
+#[command(
+    name = "wharf-bench",
+    version,
+    about,
+    after_help = "Exit status: 0 done; 1 a check failed, or an input cannot be used; 2 wrong usage."
+)]
 pub struct Cli {
     #[command(subcommand)]
     command: Command,

@@ -28,6 +28,8 @@ const SEGMENTS_MIN: usize = 5;
 const SEGMENT: Duration = Duration::from_millis(20);
 /// Ops of a segment at most.
 const SEGMENT_OPS_MAX: usize = 32_768;
+/// Ops of the scan that are timed at most where it computes a fragmentation-aware policy.
+const SCANS_BY_DEFINITION: usize = 32;
 /// Single ops that are timed at most.
 const SINGLES_MAX: usize = 100_000;
 
@@ -93,10 +95,12 @@ impl Passes {
         singles
     }
 
-    fn scan(&self, scan: &mut ScanDriver<'_>) -> f64 {
+    /// Of a fragmentation-aware policy, by its definition, a few ops: each takes milliseconds.
+    fn scan(&self, policy: Policy, scan: &mut ScanDriver<'_>) -> f64 {
+        let most = if policy.is_fragmentation_aware() { SCANS_BY_DEFINITION } else { usize::MAX };
         let (ops, elapsed) = match self.budget {
-            Budget::Ops(ops) => scan.run(ops, Duration::MAX),
-            Budget::Time(limit) => scan.run(usize::MAX, limit / 2),
+            Budget::Ops(ops) => scan.run(ops.min(most), Duration::MAX),
+            Budget::Time(limit) => scan.run(most, limit / 2),
         };
         elapsed.as_nanos() as f64 / ops as f64
     }
@@ -113,11 +117,6 @@ fn quantile(values: &mut [u32], per_mille: usize) -> u32 {
     values[(values.len() * per_mille / 1000).min(values.len() - 1)]
 }
 
-/// Whether there is a scan of this policy to compare with.
-fn is_scanned(policy: Policy) -> bool {
-    policy.name() != "fgd"
-}
-
 fn measure(planned: &Planned, shapes: &Shapes, budget: Budget, seed: u64, with_scan: bool) -> Row {
     let Planned { row, nodes, policy } = *planned;
     let scenario = row.kind.scenario(nodes, policy, shapes, seed);
@@ -130,8 +129,8 @@ fn measure(planned: &Planned, shapes: &Shapes, budget: Budget, seed: u64, with_s
     let mut singles = passes.singles(&mut engine);
     let mut floor_singles = floor.run_singly(singles.nanos.len());
     let (ops, refused) = engine.ops();
-    let scan_ns_per_op = (with_scan && is_scanned(policy))
-        .then(|| passes.scan(&mut ScanDriver::new(&scenario, &engine, seed)));
+    let scan_ns_per_op =
+        with_scan.then(|| passes.scan(policy, &mut ScanDriver::new(&scenario, &engine, seed)));
     Row::new(
         planned,
         Measured {

@@ -6,6 +6,7 @@ use serde::Serialize;
 use wharf_core::memory::{Per, StructureBytes};
 
 use super::rows::{Planned, Target, fallback};
+use super::scenario::Kind;
 
 /// What was measured.
 #[derive(Clone, Debug)]
@@ -68,6 +69,18 @@ pub struct Held {
     pub met: bool,
 }
 
+/// A target that is not judged.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct NotJudged {
+    /// What would be compared.
+    pub what: &'static str,
+    /// Why it is not.
+    pub reason: &'static str,
+}
+
+/// Nodes from which on bytes per node and visits of half of all nodes are judged.
+pub const JUDGED_NODES_MIN: u32 = 1_000;
+
 /// One row of the report: the fields of the JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
@@ -93,6 +106,7 @@ pub struct Row {
     shapes: &'static str,
     fallback: &'static str,
     targets: Vec<Held>,
+    not_judged: Vec<NotJudged>,
     memory: Vec<Structure>,
 }
 
@@ -144,6 +158,7 @@ impl Row {
             shapes: measured.shapes,
             fallback: fallback(planned.policy),
             targets: Vec::new(),
+            not_judged: Vec::new(),
             memory,
         }
     }
@@ -154,6 +169,14 @@ impl Row {
 
     fn at_least(&mut self, what: &'static str, limit: f64, value: f64) {
         self.targets.push(Held { what, limit, at_least: true, value, met: value >= limit });
+    }
+
+    fn leave(&mut self, what: &'static str, reason: &'static str) {
+        self.not_judged.push(NotJudged { what, reason });
+    }
+
+    fn is_small(&self) -> bool {
+        self.nodes < JUDGED_NODES_MIN
     }
 
     /// Holds the row against its targets; `steady` is what it is compared with.
@@ -174,6 +197,12 @@ impl Row {
                 let limit = 10.0 * f64::from(steady.p99_ns);
                 self.at_most("ns of p99, ten times that of steady", limit, f64::from(self.p99_ns));
             }
+            Target::Candidates if self.is_small() && planned.row.kind == Kind::CandidatesHalf => {
+                self.leave(
+                    "visits, by the smaller of set and search",
+                    "a few refusals that look at every candidate make up the mean of fewer than 1,000 nodes",
+                );
+            }
             Target::Candidates => {
                 // Of a search over all nodes one in nodes / set finds a candidate.
                 let set = self.candidates as f64;
@@ -183,7 +212,9 @@ impl Row {
             }
             Target::Fragmentation => self.at_most("ns", 20_000.0, self.ns_per_op),
         }
-        if let Some(bytes) = self.bytes_per_node {
+        if self.is_small() {
+            self.leave("bytes per node", "tables of fixed size stand beside fewer than 1,000 nodes");
+        } else if let Some(bytes) = self.bytes_per_node {
             self.at_most("bytes per node", 1024.0, bytes);
         }
         // What a shard holds for few allocations is for the shard, not for each of them.
@@ -204,6 +235,25 @@ impl Row {
     #[must_use]
     pub fn memory(&self) -> MemoryTable<'_> {
         MemoryTable(self)
+    }
+
+    /// Whether it is held against any target.
+    #[must_use]
+    pub fn is_judged(&self) -> bool {
+        !self.targets.is_empty()
+    }
+
+    /// How it stands to its targets, in words.
+    #[must_use]
+    pub fn verdict(&self) -> String {
+        let mut parts = Vec::new();
+        if self.is_judged() {
+            parts.push(if self.is_met() { "met".to_owned() } else { format!("missed: {}", self.missed()) });
+        }
+        parts.extend(
+            self.not_judged.iter().map(|NotJudged { what, reason }| format!("not judged: {what} ({reason})")),
+        );
+        parts.join("; ")
     }
 
     /// Whether every target is met.
@@ -273,7 +323,7 @@ impl fmt::Display for Row {
             self.refused_percent,
             figure(self.bytes_per_node),
             figure(self.bytes_per_allocation),
-            if self.is_met() { "met".to_owned() } else { format!("missed: {}", self.missed()) }
+            self.verdict()
         )
     }
 }

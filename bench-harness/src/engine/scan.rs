@@ -10,6 +10,9 @@ use super::driver::{EngineDriver, Live};
 use super::scenario::Scenario;
 use crate::target::LinearScan;
 
+/// Requests from which the typical ones are learnt before a fragmentation-aware policy is timed.
+const LEARNT_FROM: usize = 4096;
+
 /// What the scan holds of an allocation.
 #[derive(Clone, Copy, Debug)]
 struct Held {
@@ -41,6 +44,10 @@ impl<'a> ScanDriver<'a> {
             .collect();
         for held in &live {
             scan.take(held.node as usize, demand_of(scenario, held.request), held.gpus);
+        }
+        if scenario.requests[scenario.measured.start].policy.is_fragmentation_aware() {
+            let measured = &scenario.requests[scenario.measured.clone()];
+            scan.compute_anew_after(measured.iter().cycle().take(LEARNT_FROM));
         }
         scan.go_on_from(engine.last_placed() as usize);
         Self { scenario, scan, rng: Rng::new(seed ^ 0x5CA7), live }

@@ -118,6 +118,13 @@ impl LinearScan {
         self.fragmentation.give(typical);
     }
 
+    /// Has the fragmentation-aware policies learn from `requests` as from arrivals, and from then on
+    /// compute every node anew for every request: the scan by definition, to be timed.
+    pub fn compute_anew_after<'a>(&mut self, requests: impl Iterator<Item = &'a PlacementRequest>) {
+        requests.for_each(|request| self.fragmentation.handle_arrival(request));
+        self.fragmentation.forget();
+    }
+
     /// Brings what is derived from a node's books up to date with them.
     fn refresh(&mut self, node: usize) {
         let (record, gpus) = (&mut self.records[node], &self.gpus[node]);

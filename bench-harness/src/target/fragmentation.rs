@@ -43,6 +43,8 @@ pub struct FragmentationScan {
     typical: TypicalShapes,
     /// F by what it is a function of, until other requests are typical.
     known: FixedMap<State, i128>,
+    /// Whether values of F are computed anew each time.
+    forgets: bool,
 }
 
 /// Free cpu, free parts of the devices, model.
@@ -91,6 +93,12 @@ impl FragmentationScan {
         self.known.clear();
     }
 
+    /// Computes F of a node anew for every request from now on, as the definition has it.
+    pub fn forget(&mut self) {
+        self.forgets = true;
+        self.known.clear();
+    }
+
     /// Counts a request, unless the typical ones are given.
     pub fn handle_arrival(&mut self, request: &PlacementRequest) {
         if !self.given
@@ -107,14 +115,17 @@ impl FragmentationScan {
 
     /// F of a node, times the sum of all counts.
     fn fragmentation(&mut self, cpu: i128, gpus: &GpuBooks, model: Option<&Arc<str>>) -> i128 {
+        let shapes = self.typical.shapes().iter();
+        let value =
+            || shapes.map(|t| i128::from(t.count) * unusable(t, cpu, gpus, model.map(AsRef::as_ref))).sum();
+        if self.forgets {
+            return value();
+        }
         if self.known.len() >= KNOWN_MAX {
             self.known.clear();
         }
         let free = std::array::from_fn(|instance| gpus.free(instance as u8));
-        let shapes = self.typical.shapes().iter();
-        *self.known.entry((cpu, free, model.cloned())).or_insert_with(|| {
-            shapes.map(|t| i128::from(t.count) * unusable(t, cpu, gpus, model.map(AsRef::as_ref))).sum()
-        })
+        *self.known.entry((cpu, free, model.cloned())).or_insert_with(value)
     }
 
     /// Idle GPU beyond what the cpu would serve at the typical requests' cores per device.

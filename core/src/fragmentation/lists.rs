@@ -138,6 +138,13 @@ pub(super) struct ShortList {
     best: BinaryHeap<Reverse<Rated>>,
 }
 
+impl ShortList {
+    /// What its nodes take.
+    pub(super) fn memory(&self) -> u64 {
+        (self.best.capacity() * size_of::<Rated>()) as u64
+    }
+}
+
 /// What a list says of a request.
 pub(super) enum Listed {
     /// This is the best that may be chosen.

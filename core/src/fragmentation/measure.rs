@@ -134,6 +134,14 @@ pub(super) struct Measure {
     steps: [i64; 99],
 }
 
+impl Measure {
+    /// What its tables take.
+    pub(super) fn memory(&self) -> u64 {
+        let counts = size_of_val(&*self.cpus) + size_of_val(&*self.single) + size_of_val(&*self.several);
+        (counts + size_of_val(&*self.models) + size_of_val(&*self.room)) as u64
+    }
+}
+
 const FEMTO: i128 = 1_000_000_000_000_000;
 const SERVED_SHIFT: u32 = 32;
 const WHOLE_COUNTS: usize = GPU_INSTANCES_MAX + 1;

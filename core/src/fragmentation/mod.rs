@@ -23,6 +23,7 @@ pub use typical::{Learner, RequestShape, TypicalShape, TypicalShapes};
 use std::sync::Arc;
 
 use crate::index::{Slot, Visits};
+use crate::memory::Per;
 use crate::request::{PlacementRequest, Policy, Rank};
 use crate::resource::GpuAssignment;
 use lists::{Ask, Breadth, Listed};
@@ -63,6 +64,13 @@ pub(crate) struct Fragmentation {
 }
 
 impl Fragmentation {
+    /// Calls `add` with what each structure takes that grows with the nodes, and with what does not.
+    pub(crate) fn memory(&self, mut add: impl FnMut(&'static str, Per, u64)) {
+        let Some(search) = &self.search else { return };
+        add("fragmentation of nodes", Per::Node, search.standings_memory());
+        add("fragmentation tables, short lists", Per::Shard, search.tables_memory());
+    }
+
     /// Gives typical shapes; before the first request.
     pub(crate) fn set_typical(&mut self, typical: Arc<TypicalShapes>) {
         self.given = Some(typical);

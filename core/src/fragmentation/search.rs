@@ -18,6 +18,7 @@ use super::typical::TypicalShapes;
 use crate::index::{Slot, Visits};
 use crate::limits::{MEASURES_KEPT, SHORT_LIST_NODES, SHORT_LISTS_MAX};
 use crate::map::FixedMap;
+use crate::memory;
 use crate::request::Rank;
 use crate::resource::{GpuAssignment, GpuRequest};
 
@@ -56,6 +57,19 @@ pub(super) struct Search {
 }
 
 impl Search {
+    /// What is kept of each node takes.
+    pub(super) fn standings_memory(&self) -> u64 {
+        self.standings.memory()
+    }
+
+    /// What the measure, its remembered results and the short lists take.
+    pub(super) fn tables_memory(&self) -> u64 {
+        let lists = self.lists.iter().map(ShortList::memory).sum::<u64>() + memory::of_vec(&self.lists);
+        let remembered = size_of_val(&*self.memo.0) as u64;
+        let scratch = memory::of_vec(&self.scratch) + memory::of_map(&self.by_hash);
+        self.measure.memory() + remembered + lists + scratch
+    }
+
     pub(super) fn new() -> Self {
         Self {
             measure: Measure::new(&TypicalShapes::default()),

@@ -6,6 +6,7 @@ use crate::ids::Ordinal;
 use crate::index::Slot;
 use crate::limits::GPU_STATES_KEPT;
 use crate::map::FixedMap;
+use crate::memory;
 use crate::resource::{Amount, Demand, GpuBooks, GpuRequest};
 
 /// What a node has available now.
@@ -98,6 +99,15 @@ pub(super) struct Standings {
 }
 
 impl Standings {
+    /// What it takes: by node, and by distinct state of GPUs, of which there are fewer.
+    pub(super) fn memory(&self) -> u64 {
+        memory::of_vec(&self.list)
+            + memory::of_vec(&self.known)
+            + memory::of_vec(&self.touched)
+            + memory::of_vec(&self.states)
+            + memory::of_map(&self.numbers)
+    }
+
     /// The availability of a node changed.
     pub(super) fn touch(&mut self, slot: Slot) {
         if self.known.len() <= slot as usize {

@@ -28,6 +28,27 @@ pub enum AmountError {
     NotANumber(String),
 }
 
+/// The longest text that a message repeats as it is.
+const SHOWN_MAX: usize = 32;
+
+/// A number as a message shows it: digits beyond reading as `1.5e300`, other long texts cut short.
+/// A setting read from a file as a float may well come with hundreds of digits.
+#[must_use]
+pub fn shown_number(text: &str) -> String {
+    if text.chars().count() <= SHOWN_MAX {
+        return text.to_owned();
+    }
+    let (sign, digits) = text.strip_prefix('-').map_or(("", text), |rest| ("-", rest));
+    let (whole, part) = digits.split_once('.').unwrap_or((digits, ""));
+    let whole = whole.trim_start_matches('0');
+    if whole.len() > 2 && whole.bytes().chain(part.bytes()).all(|b| b.is_ascii_digit()) {
+        let leading = [&whole[..1], ".", &whole[1..2]].concat();
+        return format!("{sign}{leading}e{}", whole.len() - 1);
+    }
+    let beginning: String = text.chars().take(SHOWN_MAX).collect();
+    format!("{beginning}…")
+}
+
 impl Amount {
     /// Fractions of a unit: an amount is a count of these.
     pub const SCALE: i64 = 10_000;
@@ -131,11 +152,11 @@ impl FromStr for Amount {
 
     /// Reads a decimal number with at most four decimals, exactly.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        let not_a_number = || AmountError::NotANumber(text.to_owned());
+        let not_a_number = || AmountError::NotANumber(shown_number(text));
         let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());
         let unsigned = match text.strip_prefix('-') {
             Some(rest) if rest.starts_with(|c: char| c.is_ascii_digit()) => {
-                return Err(AmountError::Negative(text.to_owned()));
+                return Err(AmountError::Negative(shown_number(text)));
             }
             _ => text,
         };
@@ -144,7 +165,7 @@ impl FromStr for Amount {
         if whole.is_empty() || empty_part || part.len() > 4 || !digits(whole) || !digits(part) {
             return Err(not_a_number());
         }
-        let too_large = || AmountError::TooLarge(text.to_owned());
+        let too_large = || AmountError::TooLarge(shown_number(text));
         let whole: i64 = whole.parse().map_err(|_| too_large())?;
         let part: i64 = format!("{part:0<4}").parse().map_err(|_| not_a_number())?;
         let units = whole.checked_mul(Self::SCALE).and_then(|w| w.checked_add(part)).ok_or_else(too_large)?;
@@ -165,6 +186,17 @@ mod tests {
             assert_eq!(amount.units(), units);
             assert_eq!(amount.to_string(), text);
         }
+    }
+
+    #[test]
+    fn numbers_beyond_reading_are_shown_short() {
+        let huge = format!("15{}", "0".repeat(299));
+        assert_eq!(huge.parse::<Amount>(), Err(AmountError::TooLarge("1.5e300".to_owned())));
+        assert_eq!(format!("-{huge}").parse::<Amount>(), Err(AmountError::Negative("-1.5e300".to_owned())));
+        let tiny = format!("0.{}1", "0".repeat(299));
+        let shown = tiny.parse::<Amount>().unwrap_err().to_string();
+        assert!(shown.starts_with("`0.000") && shown.contains("…`") && shown.len() < 200, "{shown}");
+        assert!("ä".repeat(99).parse::<Amount>().unwrap_err().to_string().contains("ä…"));
     }
 
     #[test]

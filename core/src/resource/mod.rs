@@ -1,7 +1,7 @@
 //! Resources: fixed-point amounts, GPU instances, custom kinds, and what a request asks for.
 
 mod amount;
-pub use amount::{Amount, AmountError};
+pub use amount::{Amount, AmountError, shown_number};
 mod gpu;
 pub use gpu::{GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
 mod registry;

@@ -351,6 +351,8 @@ pub struct NodeView {
     pub unhealthy: Unhealthy,
     /// Live allocations.
     pub allocations: u32,
+    /// For whom it is reserved, and until when if that ends by itself.
+    pub reserved: Option<(OwnerId, Option<Time>)>,
 }
 
 /// A resource in a sum.
@@ -378,7 +380,7 @@ impl std::fmt::Display for ResourceKind {
 }
 
 /// The books of one resource over all nodes, in 1/10 000 units:
-/// `available + allocated + held + releasing + unhealthy = total + shortfall`.
+/// `available + allocated + held + releasing + reserved + unhealthy = total + shortfall`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceSum {
     /// Capacity.
@@ -393,6 +395,8 @@ pub struct ResourceSum {
     pub shortfall: i128,
     /// Free, and hidden because it is unhealthy.
     pub unhealthy: i128,
+    /// Free, and set aside for reservations.
+    pub reserved: i128,
 }
 
 impl ResourceSum {
@@ -402,10 +406,10 @@ impl ResourceSum {
         self.allocated + self.held + self.releasing
     }
 
-    /// What is neither in use nor missing nor hidden.
+    /// What is neither in use nor missing nor hidden nor set aside.
     #[must_use]
     pub fn available(&self) -> i128 {
-        self.total + self.shortfall - self.in_use() - self.unhealthy
+        self.total + self.shortfall - self.in_use() - self.unhealthy - self.reserved
     }
 }
 

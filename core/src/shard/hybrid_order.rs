@@ -9,6 +9,7 @@
 use super::table::Room;
 use crate::ids::Ordinal;
 use crate::index::{Slot, Visits};
+use crate::memory;
 use crate::request::PlacementRequest;
 use crate::resource::Demand;
 use crate::rng::Rng;
@@ -88,6 +89,12 @@ pub(super) struct HybridOrder {
 }
 
 impl HybridOrder {
+    /// What it takes.
+    pub(super) fn memory(&self) -> u64 {
+        let entries = self.chunks.iter().map(|chunk| memory::of_vec(&chunk.entries));
+        memory::of_vec(&self.chunks) + entries.sum::<u64>() + memory::of_vec(&self.places)
+    }
+
     /// Gives `slot` its place and its room, or takes it out.
     pub(super) fn set(&mut self, slot: Slot, now: Option<(u16, Ordinal)>, room: Room) {
         let place = now.map(|(score, ordinal)| (score, ordinal, slot));

@@ -20,6 +20,11 @@ impl Shard {
         self.waiting.memory(|name, bytes| add(name, Per::Waiting, bytes));
         add("reservations", Per::Shard, self.reservation_bytes());
         add("candidate sets of selectors", Per::Shard, self.selectors.memory());
+        add("rankings of preferences", Per::Shard, self.rankings.memory());
+        if let Some(order) = &self.hybrid {
+            add("hybrid order", Per::Node, order.memory());
+        }
+        self.fragmentation.memory(add);
         table
     }
 }
@@ -94,6 +99,44 @@ mod tests {
 
     fn row(shard: &Shard, name: &str) -> u64 {
         shard.memory().iter().find(|structure| structure.name == name).expect("a row of this name").bytes
+    }
+
+    /// What policies and preferences keep has rows as soon as they are asked for.
+    #[test]
+    fn what_policies_keep_has_rows_of_its_own() {
+        use crate::request::{Preferences, RankRules};
+        let (mut shard, mut outcomes) = (empty(), Vec::new());
+        for id in 1..=1024 {
+            let (spec, id, ordinal) = (spec(id), NodeId(id), Ordinal(id));
+            let node = NodeRegistration { id, ordinal, partition: PartitionId(0), agent: None, spec };
+            shard.step([Command::AddNode(Box::new(node))], Time(0), &mut outcomes);
+        }
+        let has = |shard: &Shard, name: &str| shard.memory().iter().any(|row| row.name == name);
+        let mut place = |shard: &mut Shard, policy, preferences| {
+            let demand =
+                Demand { cpu: Amount::whole(1), gpu: GpuRequest::Fraction(5000), ..Demand::default() };
+            let request = PlacementRequest { preferences, ..PlacementRequest::new(demand, policy) };
+            shard.step([Command::Place(request)], Time(0), &mut outcomes);
+        };
+        assert!(!has(&shard, "hybrid order") && !has(&shard, "fragmentation of nodes"));
+        place(&mut shard, Policy::Hybrid, None);
+        assert!((1024 * 40..1024 * 400).contains(&row(&shard, "hybrid order")));
+        place(&mut shard, Policy::Fgd, None);
+        let kept = row(&shard, "fragmentation of nodes");
+        assert!((1024 * 64..1024 * 400).contains(&kept), "{kept}");
+        // The table of remembered results alone has 32,768 entries of 16 bytes.
+        assert!(row(&shard, "fragmentation tables, short lists") >= 16 << 15);
+        let before = row(&shard, "rankings of preferences");
+        let preferences = Preferences {
+            rules: Some(std::sync::Arc::new(RankRules::new(Vec::new(), Vec::new(), Vec::new()).unwrap())),
+            avoid_gpu: true,
+            ..Preferences::default()
+        };
+        let demand = Demand { cpu: Amount::whole(1), ..Demand::default() };
+        let preferences = Some(std::sync::Arc::new(preferences));
+        let request = PlacementRequest { preferences, ..PlacementRequest::new(demand, Policy::BestFit) };
+        shard.step([Command::Place(request)], Time(0), &mut outcomes);
+        assert!(row(&shard, "rankings of preferences") >= before + 1024 * 4, "a rank per node");
     }
 
     /// What waits and what was adopted is counted, by its number, and gone again with it.

@@ -517,6 +517,7 @@ impl Shard {
             gpus_available: hot.gpus,
             unhealthy: self.nodes.unhealthy(slot).to_vec(),
             allocations: hot.allocations,
+            reserved: self.reservations.at(slot).map(|there| (there.owner, there.until)),
         }
     }
 
@@ -535,7 +536,7 @@ impl Shard {
             placed: self.sums.placed,
             refused: self.sums.refused,
             released: self.sums.released,
-            resources: self.sums.resources(),
+            resources: self.sums_with_reserved(),
             waiting: self.waiting_shapes(),
             nodes_reserved: self.nodes_reserved(),
             audit,

@@ -12,6 +12,7 @@ use super::selectors::{FEW_KEPT_MAX, MARK_IDLE_USES, MARKS_OF_RANKINGS};
 use super::table::NodeTable;
 use crate::index::{Candidates, Mark, Marks, Slot};
 use crate::limits::{CANDIDATE_WALK_MAX, RANKINGS_KEPT_MAX};
+use crate::memory;
 use crate::node::{NodeSpec, Selector};
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::{PlacementRequest, Policy, Rank, RankRules};
@@ -182,6 +183,17 @@ pub(super) struct Rankings {
 }
 
 impl Rankings {
+    /// What the kept rankings take.
+    pub(super) fn memory(&self) -> u64 {
+        let of_tier = |tier: &Tier| tier.few.as_ref().map_or(0, memory::of_vec);
+        let of_ranking = |kept: &Ranking| {
+            memory::of_vec(&kept.ranks)
+                + memory::of_vec(&kept.tiers)
+                + kept.tiers.iter().map(of_tier).sum::<u64>()
+        };
+        memory::of_vec(&self.kept) + self.kept.iter().map(of_ranking).sum::<u64>()
+    }
+
     /// Whether `request` has to be placed by rank. Where no node is tainted and nothing is
     /// preferred there is but one rank, and only the hybrid policy, which has an order of its
     /// own, goes this way.

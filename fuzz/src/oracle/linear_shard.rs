@@ -335,7 +335,11 @@ impl LinearShard {
         let mut refusal = Refusal { nodes: count, examined: count, ..Refusal::default() };
         for node in &self.nodes {
             refusal.feasible |= named(request, node) && node.could_hold(&request.demand);
-            if request.candidates.as_ref().is_some_and(|ids| !ids.contains(&node.registration.id)) {
+            if request
+                .candidates
+                .as_ref()
+                .is_some_and(|ids| ids.binary_search(&node.registration.id).is_err())
+            {
                 let affinity = request.preferences.as_ref().is_some_and(|p| p.affinity);
                 let check = match request.candidates.as_deref() {
                     Some([node]) if affinity => Check::Affinity(*node),
@@ -489,7 +493,7 @@ impl LinearShard {
 }
 
 fn named(request: &PlacementRequest, node: &LinearNode) -> bool {
-    request.candidates.as_ref().is_none_or(|ids| ids.contains(&node.registration.id))
+    request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&node.registration.id).is_ok())
         && selected(request, node)
         && !tainted(request, node)
 }

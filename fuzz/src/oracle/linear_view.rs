@@ -30,6 +30,7 @@ impl LinearShard {
             status.nodes_draining as usize,
             status.nodes_joining as usize,
             status.nodes_lost as usize,
+            status.nodes_reserved as usize,
             status.allocations as usize,
             status.placed,
             status.refused,
@@ -40,6 +41,7 @@ impl LinearShard {
             in_state(&[NodeState::Draining]),
             in_state(&[NodeState::Joining]),
             in_state(&lost),
+            self.owners().len(),
             self.allocations.len(),
             self.placed,
             self.refused,
@@ -77,6 +79,7 @@ impl LinearShard {
             sum.shortfall += i128::from(shortfall);
         };
         let mut hidden = 0;
+        let mut reserved: BTreeMap<ResourceKind, i128> = BTreeMap::new();
         for node in &self.nodes {
             let spec = &node.registration.spec;
             let (used, beyond) = (node.used(), node.beyond());
@@ -84,6 +87,20 @@ impl LinearShard {
             add(ResourceKind::Memory, spec.memory.units(), used[1], beyond[1]);
             add(ResourceKind::Gpu, i64::from(spec.gpus) * DEVICE, used[2], beyond[2]);
             hidden += i128::from(node.gpu_hidden());
+            // What is set aside is what its owner sees of the node, and others do not.
+            let seen = node.as_seen_by(None);
+            let gpus = |node: &LinearNode| (0..16).map(|i| node.gpu_free(i)).sum::<i64>();
+            let custom = spec.custom.as_deref().unwrap_or(&[]).iter();
+            let custom = custom
+                .map(|&(id, _)| (ResourceKind::Custom(id), node.custom_free(id) - seen.custom_free(id)));
+            let known = [
+                (ResourceKind::Cpu, node.cpu_free() - seen.cpu_free()),
+                (ResourceKind::Memory, node.memory_free() - seen.memory_free()),
+                (ResourceKind::Gpu, gpus(node) - gpus(&seen)),
+            ];
+            for (kind, amount) in known.into_iter().chain(custom) {
+                *reserved.entry(kind).or_default() += i128::from(amount);
+            }
             for &(id, total) in spec.custom.as_deref().unwrap_or(&[]) {
                 add(ResourceKind::Custom(id), total.units(), 0, 0);
             }
@@ -93,6 +110,9 @@ impl LinearShard {
             }
         }
         sums.entry(ResourceKind::Gpu).or_default().unhealthy = hidden;
+        for (kind, amount) in reserved {
+            sums.entry(kind).or_default().reserved = amount;
+        }
         sums
     }
 
@@ -150,12 +170,14 @@ fn same_node(node: &LinearNode, view: &NodeView) -> bool {
     let gpus = |node: &LinearNode| {
         (0..16u8).all(|i| i64::from(view.gpus_available.free(i)) == node.gpu_free(usize::from(i)))
     };
+    let reserved_for = node.reservation.as_ref().map(|reservation| reservation.owner);
     let node = &node.as_seen_by(None);
     let gpus = gpus(node);
     view.registration == node.registration
         && view.state == node.state()
         && view.unhealthy.iter().cloned().eq(node.unhealthy.clone())
         && (view.version, view.allocations) == (node.version, node.allocations)
+        && view.reserved.map(|(owner, _)| owner) == reserved_for
         && view.cpu_available.units() == node.cpu_free()
         && view.memory_available.units() == node.memory_free()
         && gpus

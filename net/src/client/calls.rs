@@ -15,7 +15,7 @@ use crate::protocol::{
     PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3, ReleaseBatch, ReleaseBatchReply,
     ReleaseReply, ReleaseRequest, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest,
     SetResourcesRequest, StatusDetailsReply, StatusReply, StatusRequest, WireAllocation, read_reservation,
-    read_unhealthy, read_units, read_waiting,
+    read_reserved, read_reserved_nodes, read_unhealthy, read_units, read_waiting,
 };
 
 /// A reply's body, and the extensions that follow it.
@@ -273,6 +273,7 @@ impl Client {
         let raw = self.call_raw(Kind::Status, 1, request).await?;
         let (mut reply, rest) = split::<StatusReply>(&raw)?;
         read_waiting(rest, &mut reply);
+        read_reserved(rest, &mut reply);
         Ok(reply)
     }
 
@@ -284,6 +285,7 @@ impl Client {
         let raw = self.call_raw(Kind::Status, DETAILS_VERSION, request).await?;
         let (mut reply, rest) = split::<StatusDetailsReply>(&raw)?;
         read_waiting(rest, &mut reply.status);
+        read_reserved(rest, &mut reply.status);
         Ok(reply)
     }
 
@@ -292,7 +294,10 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call).
     pub async fn list_node_details(&self, request: &ListRequest) -> Result<ListDetailsReply, ClientError> {
-        self.call_version(Kind::ListNodes, DETAILS_VERSION, request).await
+        let raw = self.call_raw(Kind::ListNodes, DETAILS_VERSION, request).await?;
+        let (mut reply, rest) = split::<ListDetailsReply>(&raw)?;
+        read_reserved_nodes(rest, &mut reply);
+        Ok(reply)
     }
 
     /// What a node's agent found.

@@ -147,17 +147,7 @@ impl Client {
         Ok(decode_body(&self.call_raw(kind, 1, request).await?)?.0)
     }
 
-    /// As [`call`](Self::call), for a reply in another version of its body.
-    pub(super) async fn call_version<Q: Serialize, R: DeserializeOwned>(
-        &self,
-        kind: Kind,
-        version: u8,
-        request: &Q,
-    ) -> Result<R, ClientError> {
-        Ok(decode_body(&self.call_raw(kind, version, request).await?)?.0)
-    }
-
-    /// As [`call_version`](Self::call_version): the reply's body and what follows it.
+    /// As [`call`](Self::call), for another version of the body: the reply's body and what follows it.
     pub(super) async fn call_raw<Q: Serialize>(&self, kind: Kind, version: u8, request: &Q) -> RawReply {
         let (sender, receiver) = oneshot::channel();
         self.enter(kind, version, request, Destination::Future(sender)).await?;

@@ -7,7 +7,7 @@ use wharf_core::resource::ResourceRegistry;
 use wharf_core::shard::NodeView;
 
 use super::{check_name, invalid, node_spec, node_status};
-use crate::protocol::{AgentBody, Fault, GpuBody, NodeDetails, ReportRequest, UnhealthyBody};
+use crate::protocol::{AgentBody, Fault, GpuBody, NodeDetails, ReportRequest, ReservedNode, UnhealthyBody};
 
 /// Longest reason of an unhealthy instance, in bytes: it is kept per instance and listed.
 const FAULT_BYTES_MAX: usize = 512;
@@ -72,7 +72,12 @@ pub fn node_details(view: &NodeView, resources: &ResourceRegistry) -> NodeDetail
             })
             .collect(),
     });
-    NodeDetails { status: node_status(view, resources), unhealthy: unhealthy.collect(), agent }
+    let reserved = view.reserved.map(|(owner, until)| ReservedNode {
+        at: 0,
+        owner: owner.number(),
+        until: until.map_or(0, |until| until.0),
+    });
+    NodeDetails { status: node_status(view, resources), unhealthy: unhealthy.collect(), agent, reserved }
 }
 
 #[cfg(test)]

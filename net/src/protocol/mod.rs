@@ -60,6 +60,8 @@ pub const SESSION_KEPT_BYTES_MAX: usize = 4 << 20;
 pub const DETACHED_KEPT_BYTES_MAX: usize = 64 << 20;
 
 const _: () = assert!(IN_FLIGHT_DEFAULT < UNACKNOWLEDGED_MAX);
+// A request that names the most candidates fits a frame, each id being as long as ids can be.
+const _: () = assert!(wharf_core::limits::CANDIDATES_MAX * 9 + (256 << 10) <= FRAME_BYTES_MAX as usize);
 // The longest reply fits a session, and the fullest session fits what is kept of all.
 const _: () = assert!(FRAME_BYTES_MAX as usize <= SESSION_KEPT_BYTES_MAX);
 const _: () = assert!(SESSION_KEPT_BYTES_MAX <= DETACHED_KEPT_BYTES_MAX);

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NODES_PER_MESSAGE_MAX};
 
 use super::bounded::{self, field};
-use super::{Fault, GpuBody, NamedAmount, Pair, ReasonCode};
+use super::{Fault, GpuBody, NamedAmount, Pair, ReasonCode, ReservedNode};
 
 /// A name in a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -186,6 +186,10 @@ pub struct NodeDetails {
     pub unhealthy: Vec<UnhealthyBody>,
     /// None where no agent keeps the node.
     pub agent: Option<AgentBody>,
+    /// For whom it is reserved. It stands in the extension
+    /// [`EXTENSION_RESERVED_NODES`](super::EXTENSION_RESERVED_NODES) of the frame.
+    #[serde(skip)]
+    pub reserved: Option<ReservedNode>,
 }
 
 /// A page of nodes, body version 2.

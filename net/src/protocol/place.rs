@@ -122,7 +122,8 @@ pub struct PlaceRequest {
     /// Out of which queue (not served yet).
     #[serde(deserialize_with = "bounded::name::<_, field::Queue>")]
     pub queue: String,
-    /// Of waiting requests, those of higher priority go first (otherwise not served yet).
+    /// Of waiting requests, and of those of one batch, those of higher priority go first (a request alone
+    /// has 0).
     pub priority: i32,
     /// Conditions that must hold.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Selectors, SELECTOR_TERMS_MAX>")]
@@ -246,7 +247,7 @@ pub struct PlaceReply {
 /// Several placements.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceBatch {
-    /// Decided in this order, each on its own.
+    /// Each decided on its own: those of higher priority first, and equal ones in this order.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Requests, PLACEMENTS_PER_MESSAGE_MAX>")]
     pub requests: Vec<PlaceRequest>,
 }

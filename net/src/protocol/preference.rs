@@ -100,7 +100,7 @@ impl From<PlaceReply> for PlaceReplyV2 {
 /// Several placements, version 2.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceBatchV2 {
-    /// Decided in this order, each on its own.
+    /// Each decided on its own: those of higher priority first, and equal ones in this order.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Requests, PLACEMENTS_PER_MESSAGE_MAX>")]
     pub requests: Vec<PlaceRequestV2>,
 }

@@ -1,11 +1,17 @@
 //! Reservations: made and ended by messages of their own, named by placements of body version 3,
 //! and shown with a node's books.
 
+use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
-use wharf_core::limits::{CUSTOM_RESOURCES_MAX, PLACEMENTS_PER_MESSAGE_MAX};
+use wharf_core::limits::{
+    CUSTOM_RESOURCES_MAX, NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, RESOURCE_KINDS_MAX, SHARDS_MAX,
+};
 
 use super::bounded::{self, field};
-use super::{Fault, NamedAmount, NodeBooksReply, PlaceRequest, PlaceRequestV2, ReasonCode};
+use super::{
+    Fault, ListDetailsReply, Name, NamedAmount, NodeBooksReply, PlaceRequest, PlaceRequestV2, ReasonCode,
+    StatusReply,
+};
 use crate::codec::{FLAG_EXTENSIONS, Header, decode_body, split_extensions};
 
 /// The body version of placements that name the owner of reservations. Their replies are those of
@@ -14,6 +20,53 @@ pub const PLACE_VERSION_OWNER: u8 = 3;
 
 /// Tag of the extension of a node's books that holds its [`ReservationBody`]. Ignorable.
 pub const EXTENSION_RESERVATION: u16 = 4;
+
+/// Tag of the extension of a status that holds [`ReservedSums`]. Ignorable.
+pub const EXTENSION_RESERVED: u16 = 20;
+/// Tag of the extension of a page of nodes, body version 2, that holds [`ReservedNodes`]. Ignorable.
+pub const EXTENSION_RESERVED_NODES: u16 = 21;
+/// Tag of the extension of a node's books that holds [`ReservationStanding`]. Ignorable.
+pub const EXTENSION_RESERVATION_STANDING: u16 = 22;
+
+/// What is reserved over the whole service.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedSums {
+    /// Reserved nodes, per shard of the status.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Shards, { SHARDS_MAX as usize }>")]
+    pub nodes: Vec<u32>,
+    /// Per resource of the status: what is free and set aside for reservations, in 1/10 000.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Resources, { RESOURCE_KINDS_MAX + 3 }>")]
+    pub amounts: Vec<i128>,
+}
+
+/// For whom a node of a page is reserved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedNode {
+    /// The node's place on the page.
+    pub at: u16,
+    /// For whom.
+    pub owner: u64,
+    /// When that ends by itself, in ns of service time; 0: it does not.
+    pub until: u64,
+}
+
+/// The reserved nodes of a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedNodes {
+    /// In the order of the page.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Nodes, NODES_PER_MESSAGE_MAX>")]
+    pub nodes: Vec<ReservedNode>,
+}
+
+/// How a node's reservation stands, beside its [`ReservationBody`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservationStanding {
+    /// How long it lasts still, in ns; 0: it does not end by itself.
+    pub lasts: u64,
+    /// Resources of which more is reserved than the node has by now: it cannot be used there in one.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Resources, { CUSTOM_RESOURCES_MAX + 3 }>")]
+    pub exceeded: Vec<Name>,
+}
 
 /// A placement, version 3.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -39,7 +92,7 @@ impl From<PlaceRequest> for PlaceRequestV3 {
 /// Several placements, version 3.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceBatchV3 {
-    /// Decided in this order, each on its own.
+    /// Each decided on its own: those of higher priority first, and equal ones in this order.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Requests, PLACEMENTS_PER_MESSAGE_MAX>")]
     pub requests: Vec<PlaceRequestV3>,
 }
@@ -99,15 +152,49 @@ pub struct ReservationBody {
     /// What is reserved still, in 1/10 000 of its unit; what of it is free stands in the books.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Resources, { CUSTOM_RESOURCES_MAX + 3 }>")]
     pub left: Vec<NamedAmount>,
+    /// How it stands: in the extension [`EXTENSION_RESERVATION_STANDING`] of the frame.
+    #[serde(skip)]
+    pub standing: ReservationStanding,
+}
+
+/// What the extension `tag` holds, where it is among those in `rest`, which is what follows the body.
+fn read<T: DeserializeOwned>(rest: &[u8], tag: u16) -> Option<T> {
+    if rest.is_empty() {
+        return None;
+    }
+    let header = Header { flags: FLAG_EXTENSIONS, ..Header::default() };
+    let extensions = split_extensions(&header, rest).unwrap_or_default();
+    let extension = extensions.iter().find(|extension| extension.tag == tag)?;
+    decode_body(extension.bytes).ok().map(|(read, _)| read)
 }
 
 /// Puts what the extensions of a node's books hold into them; `rest` is what follows the body.
 pub fn read_reservation(rest: &[u8], books: &mut NodeBooksReply) {
-    let header = Header { flags: FLAG_EXTENSIONS, ..Header::default() };
-    let extensions =
-        if rest.is_empty() { Vec::new() } else { split_extensions(&header, rest).unwrap_or_default() };
-    let reservation = extensions.iter().find(|extension| extension.tag == EXTENSION_RESERVATION);
-    if let Some(Ok((reservation, _))) = reservation.map(|extension| decode_body(extension.bytes)) {
-        books.reservation = Some(reservation);
+    books.reservation = read(rest, EXTENSION_RESERVATION);
+    if let Some(reservation) = &mut books.reservation {
+        reservation.standing = read(rest, EXTENSION_RESERVATION_STANDING).unwrap_or_default();
     }
+}
+
+/// Puts what the extensions of a status say of reservations into it.
+pub fn read_reserved(rest: &[u8], status: &mut StatusReply) {
+    status.reserved = read(rest, EXTENSION_RESERVED).unwrap_or_default();
+}
+
+/// Puts what the extensions of a page say of reservations into its nodes.
+pub fn read_reserved_nodes(rest: &[u8], page: &mut ListDetailsReply) {
+    let reserved: ReservedNodes = read(rest, EXTENSION_RESERVED_NODES).unwrap_or_default();
+    for node in reserved.nodes {
+        if let Some(listed) = page.nodes.get_mut(usize::from(node.at)) {
+            listed.reserved = Some(node);
+        }
+    }
+}
+
+/// The reserved nodes of a page, for its extension.
+#[must_use]
+pub fn reserved_nodes(page: &ListDetailsReply) -> ReservedNodes {
+    let places = (0u16..).zip(&page.nodes);
+    let reserved = places.filter_map(|(at, node)| node.reserved.map(|there| ReservedNode { at, ..there }));
+    ReservedNodes { nodes: reserved.collect() }
 }

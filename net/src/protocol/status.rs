@@ -3,8 +3,8 @@
 use serde::{Deserialize, Serialize};
 use wharf_core::limits::{RESOURCE_KINDS_MAX, SHARDS_MAX};
 
-use super::ServerIdentity;
 use super::bounded::{self, field};
+use super::{ReservedSums, ServerIdentity};
 
 /// Tag of the extension of a status that holds [`Waiting`]. Ignorable.
 pub const EXTENSION_WAITING: u16 = 2;
@@ -82,6 +82,10 @@ pub struct StatusReply {
     /// Requests that wait. They stand in the extension [`EXTENSION_WAITING`] of the frame.
     #[serde(skip)]
     pub waiting: Waiting,
+    /// What is reserved. It stands in the extension
+    /// [`EXTENSION_RESERVED`](super::EXTENSION_RESERVED) of the frame.
+    #[serde(skip)]
+    pub reserved: ReservedSums,
     /// The canonical hash of the books, when an audit was asked for: every invariant held.
     pub books_hash: Option<u128>,
 }

@@ -10,6 +10,7 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
+use wharf_core::limits::CANDIDATES_IN_FLIGHT_MAX;
 use wharf_core::router::WaitEnd;
 use wharf_core::time::Time;
 
@@ -45,6 +46,8 @@ pub(super) struct ConnectionState {
     broken: Cell<bool>,
     /// Placements that wait, by sequence: their operations.
     pub(super) waits: RefCell<BTreeMap<u64, usize>>,
+    /// Candidates of requests that are under way, and of those that wait.
+    candidates: Cell<[usize; 2]>,
     /// The peer is gone without having said so, and may come back.
     lost: Cell<bool>,
 }
@@ -150,10 +153,31 @@ impl ConnectionState {
         self.session.borrow_mut().wait(sequence);
     }
 
+    /// Candidates of the requests that wait.
+    pub(super) fn candidates_waiting(&self) -> usize {
+        self.candidates.get()[1]
+    }
+
+    /// Counts the candidates of an operation that begins.
+    pub(super) fn holds_candidates(&self, count: usize, waits: bool) {
+        let mut held = self.candidates.get();
+        held[usize::from(waits)] += count;
+        self.candidates.set(held);
+    }
+
+    /// As many are gone with an operation that is complete.
+    pub(super) fn drops_candidates(&self, count: usize, waits: bool) {
+        let mut held = self.candidates.get();
+        held[usize::from(waits)] -= count;
+        self.candidates.set(held);
+    }
+
     fn is_busy(&self) -> bool {
         let in_flight = self.session.borrow().in_flight() - self.waits.borrow().len();
         let unanswered = in_flight + self.unwritten.get() as usize;
-        !self.broken.get() && unanswered >= self.in_flight_max as usize
+        let named = self.candidates.get()[0];
+        let is_full = unanswered >= self.in_flight_max as usize || named >= CANDIDATES_IN_FLIGHT_MAX;
+        !self.broken.get() && is_full
     }
 
     fn is_done(&self) -> bool {
@@ -243,6 +267,7 @@ async fn serve_session(
         ending: Cell::new(false),
         broken: Cell::new(false),
         waits: RefCell::new(BTreeMap::new()),
+        candidates: Cell::new([0; 2]),
         lost: Cell::new(false),
     });
     let header =

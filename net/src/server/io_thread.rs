@@ -70,6 +70,8 @@ pub(super) struct Io {
     wake: Arc<Notify>,
     /// What of the port's spilled placements is counted.
     spilled: Cell<u64>,
+    /// Candidates of the requests that wait at the port.
+    pub(super) candidates_waiting: Cell<usize>,
     /// Reused from poll to poll.
     replies: RefCell<Vec<(Tag, PortReply)>>,
 }
@@ -101,6 +103,7 @@ pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
         observer: RefCell::new(thread.observer),
         wake: thread.wake,
         spilled: Cell::new(0),
+        candidates_waiting: Cell::new(0),
         replies: RefCell::new(Vec::new()),
     });
     LocalSet::new().run_until(accept(io, endpoint)).await;
@@ -200,6 +203,12 @@ async fn answer(io: Rc<Io>) {
 impl Io {
     /// Enters one operation whose parts can be submitted.
     pub(super) fn enter(&self, operation: Operation) -> usize {
+        let (candidates, waits) = (operation.parts.candidates(), matches!(operation.parts, Parts::Wait(..)));
+        if candidates > 0 {
+            operation.connection.holds_candidates(candidates, waits);
+            let of_port = &self.candidates_waiting;
+            of_port.set(of_port.get() + if waits { candidates } else { 0 });
+        }
         self.operations.borrow_mut().insert(operation)
     }
 
@@ -249,7 +258,7 @@ impl Io {
     pub(super) fn handle_reply(&self, key: usize, part: usize, reply: PortReply, now: Time) {
         let mut operations = self.operations.borrow_mut();
         let operation = &mut operations[key];
-        let waited = matches!(operation.parts, Parts::Wait(_));
+        let waited = matches!(operation.parts, Parts::Wait(..));
         if !waited {
             self.room.add_permits(1);
         }
@@ -259,8 +268,14 @@ impl Io {
         };
         let Some(complete) = complete else { return };
         let kind = operation.kind();
-        let Operation { connection, sequence, started, .. } = operations.remove(key);
+        let Operation { connection, sequence, started, parts } = operations.remove(key);
         drop(operations);
+        let candidates = parts.candidates();
+        if candidates > 0 {
+            connection.drops_candidates(candidates, waited);
+            let of_port = &self.candidates_waiting;
+            of_port.set(of_port.get() - if waited { candidates } else { 0 });
+        }
         if waited && connection.ends_wait(sequence, complete.reason()) {
             return;
         }

@@ -1,7 +1,9 @@
 //! Operations under way: what becomes of the engine's replies.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
+use wharf_core::ids::NodeId;
 use wharf_core::registrar::Catalog;
 use wharf_core::router::{PortReply, Tag};
 use wharf_core::shard::Outcome;
@@ -9,7 +11,7 @@ use wharf_core::time::Time;
 
 use super::connection::ConnectionState;
 use super::wait::wait_reply;
-use crate::convert::{placed_reply, refused_reply, rejection_fault};
+use crate::convert::{explain_candidates, placed_reply, refused_reply, rejection_fault};
 use crate::protocol::{
     FRAME_BYTES_MAX, Kind, PLACE_VERSION_PREFERENCES, PlaceBatchReply, PlaceBatchReplyV2, PlaceReply,
     PlaceReplyV2, Reason, ReasonCode, ReleaseBatchReply, ReleaseReply,
@@ -23,22 +25,38 @@ pub(super) struct Operation {
     pub(super) parts: Parts,
 }
 
+/// Nodes that a placement names as its candidates, for what a refusal says of them.
+pub(super) type Named = Option<Arc<[NodeId]>>;
+
 /// What the reply will be made of.
 pub(super) enum Parts {
     /// With the version of its body.
-    Place(u8),
+    Place(u8, Named),
     /// A placement that waits, with the version of its body: it took no room of those that do not.
-    Wait(u8),
+    Wait(u8, Named),
     Release,
     PlaceBatch {
         version: u8,
         replies: Vec<PlaceReplyV2>,
+        /// Of the parts that name candidates, in order.
+        named: Vec<(usize, Arc<[NodeId]>)>,
         left: usize,
     },
     ReleaseBatch {
         replies: Vec<ReleaseReply>,
         left: usize,
     },
+}
+
+impl Parts {
+    /// Candidates that its requests name: what they take of the bounds in `limits`.
+    pub(super) fn candidates(&self) -> usize {
+        match self {
+            Self::Place(_, named) | Self::Wait(_, named) => named.as_ref().map_or(0, |ids| ids.len()),
+            Self::PlaceBatch { named, .. } => named.iter().map(|(_, ids)| ids.len()).sum(),
+            Self::Release | Self::ReleaseBatch { .. } => 0,
+        }
+    }
 }
 
 /// The reply of an operation that is complete.
@@ -68,7 +86,7 @@ pub(super) fn split_tag(tag: Tag) -> (usize, usize) {
 impl Operation {
     pub(super) fn kind(&self) -> Kind {
         match self.parts {
-            Parts::Place(_) | Parts::Wait(_) => Kind::Place,
+            Parts::Place(..) | Parts::Wait(..) => Kind::Place,
             Parts::Release => Kind::Release,
             Parts::PlaceBatch { .. } => Kind::PlaceBatch,
             Parts::ReleaseBatch { .. } => Kind::ReleaseBatch,
@@ -83,11 +101,22 @@ impl Operation {
         catalog: &Catalog,
     ) -> Option<Complete> {
         match &mut self.parts {
-            Parts::Place(version) => Some(Complete::place(*version, place_reply(reply, catalog))),
-            Parts::Wait(version) => Some(Complete::place(*version, wait_reply(reply, catalog))),
+            Parts::Place(version, named) => {
+                let mut reply = place_reply(reply, catalog);
+                explain_candidates(&mut reply.reply, named.as_deref(), catalog);
+                Some(Complete::place(*version, reply))
+            }
+            Parts::Wait(version, named) => {
+                let mut reply = wait_reply(reply, catalog);
+                explain_candidates(&mut reply.reply, named.as_deref(), catalog);
+                Some(Complete::place(*version, reply))
+            }
             Parts::Release => Some(Complete::Release(release_reply(reply))),
-            Parts::PlaceBatch { version, replies, left } => {
+            Parts::PlaceBatch { version, replies, named, left } => {
                 replies[part] = place_reply(reply, catalog);
+                if let Ok(at) = named.binary_search_by_key(&part, |&(part, _)| part) {
+                    explain_candidates(&mut replies[part].reply, Some(&named[at].1), catalog);
+                }
                 *left -= 1;
                 (*left == 0).then(|| Complete::place_batch(*version, std::mem::take(replies)))
             }

@@ -1,5 +1,6 @@
 //! Placements and releases on their way from a connection to its port.
 
+use std::cmp::Reverse;
 use std::rc::Rc;
 
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
@@ -58,7 +59,8 @@ pub(super) async fn handle_place(
         (Ok(request), Some(waits)) => wait::begin(io, state, (sequence, version), request, waits, now),
         (Ok(request), None) => {
             take_room(io, 1).await;
-            let operation = enter(io, state, sequence, Parts::Place(version), now);
+            let parts = Parts::Place(version, request.candidates.clone());
+            let operation = enter(io, state, sequence, parts, now);
             io.submit(operation, 0, PortRequest::Place(request), now);
         }
         (Err(reply), _) => {
@@ -99,21 +101,24 @@ pub(super) async fn handle_place_batch(
 ) {
     debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
     let mut replies = Vec::with_capacity(requests.len());
-    let mut valid = Vec::with_capacity(requests.len());
+    let (mut valid, mut named) = (Vec::with_capacity(requests.len()), Vec::new());
     {
         let mut port = io.port.borrow_mut();
         let defaults = io.shared.settings.load().placement_defaults(&port);
         let catalog = port.catalog();
-        for (part, request) in requests.into_iter().enumerate() {
+        for (part, mut request) in requests.into_iter().enumerate() {
             if request.request.request.mode == MODE_WAIT_UNTIL {
                 let message = "requests of a batch do not wait: give it a request of its own";
                 let fault = Fault::of_field(Reason::InvalidField, "mode", message);
                 replies.push(fault_reply(fault).into());
                 continue;
             }
+            // In a batch it says in which order requests are decided; one alone has none to stand in.
+            let priority = std::mem::take(&mut request.request.request.priority);
             match placement_request(request, catalog, defaults) {
                 Ok(request) => {
-                    valid.push((part, request));
+                    named.extend(request.candidates.clone().map(|ids| (part, ids)));
+                    valid.push((priority, part, request));
                     replies.push(PlaceReplyV2::default());
                 }
                 Err(reply) => replies.push((*reply).into()),
@@ -126,10 +131,13 @@ pub(super) async fn handle_place_batch(
         io.observe(Kind::PlaceBatch, ReasonCode::default(), 0);
         return io.observe_parts(Kind::PlaceBatch, complete.part_reasons().into_iter());
     }
+    // Here, not in the shard: a shard decides in the order of its recorded input, which this is then,
+    // however that is cut into batches. Equal ones stay in the order of the frame.
+    valid.sort_by_key(|&(priority, ..)| Reverse(priority));
     take_room(io, valid.len()).await;
-    let operation =
-        enter(io, state, sequence, Parts::PlaceBatch { version, replies, left: valid.len() }, now);
-    for (part, request) in valid {
+    let parts = Parts::PlaceBatch { version, replies, named, left: valid.len() };
+    let operation = enter(io, state, sequence, parts, now);
+    for (_, part, request) in valid {
         io.submit(operation, part, PortRequest::Place(request), now);
     }
 }

@@ -28,12 +28,12 @@ use crate::protocol::{
     AdoptRequest, DrainRequest, EndReservationRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply,
     HeartbeatRequest, ListDetailsReply, ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply,
     NodesReply, NodesRequest, PlaceReply, Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply,
-    ReserveRequest, ResourceStatus, SetResourcesRequest, ShardLife, ShardStatusBody, StatusDetailsReply,
-    StatusReply, StatusRequest, Waiting,
+    ReserveRequest, ReservedSums, ResourceStatus, SetResourcesRequest, ShardLife, ShardStatusBody,
+    StatusDetailsReply, StatusReply, StatusRequest, Waiting,
 };
 
 /// Bytes of the nodes of one page: with the frame's header and the list's length they fit a frame.
-const LIST_BYTES_MAX: usize = FRAME_BYTES_MAX as usize - 64;
+const LIST_BYTES_MAX: usize = FRAME_BYTES_MAX as usize - 128;
 /// Requests that may wait for the registrar.
 const QUEUE_MAX: usize = 64;
 
@@ -332,7 +332,10 @@ impl Desk {
             Outcome::Adopted(placement) => {
                 RegistrarReply::Adopted(Box::new(placed_reply(&placement, &catalog).reply))
             }
-            Outcome::Books(books) => RegistrarReply::Books(Box::new(books_reply(&books, &catalog.resources))),
+            Outcome::Books(books) => {
+                let books = books_reply(&books, &catalog.resources, self.task.shared.now());
+                RegistrarReply::Books(Box::new(books))
+            }
             Outcome::Reserved(_)
             | Outcome::ReservationEnded(_)
             | Outcome::Rejected(
@@ -483,6 +486,9 @@ impl Desk {
         for view in views.iter().take(usize::from(limit)) {
             let node = node_details(view, resources);
             encode_body(&node, &mut page);
+            if let Some(reserved) = &node.reserved {
+                encode_body(reserved, &mut page);
+            }
             if page.len() > LIST_BYTES_MAX {
                 break;
             }
@@ -510,6 +516,7 @@ impl Desk {
                 total.allocated += sum.in_use();
                 total.shortfall += sum.shortfall;
                 total.unhealthy += sum.unhealthy;
+                total.reserved += sum.reserved;
             }
             partitions.extend(status.audit.iter().flat_map(|audit| audit.partitions.iter().copied()));
         }
@@ -517,6 +524,10 @@ impl Desk {
         let shared = &self.task.shared;
         let registry = self.task.registrar.resources_mut();
         let unhealthy = resources.values().map(|sum| sum.unhealthy).collect();
+        let reserved = ReservedSums {
+            nodes: statuses.iter().map(|status| status.nodes_reserved).collect(),
+            amounts: resources.values().map(|sum| sum.reserved).collect(),
+        };
         let life = statuses.iter().map(|s| ShardLife { joining: s.nodes_joining, lost: s.nodes_lost });
         let life = life.collect();
         let status = StatusReply {
@@ -537,6 +548,7 @@ impl Desk {
                 })
                 .collect(),
             waiting: waiting(&statuses),
+            reserved,
             books_hash: request.audit.then(|| books_hash(&state, partitions.into_values()).0),
         };
         StatusDetailsReply { status, life, unhealthy }

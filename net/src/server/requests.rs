@@ -15,11 +15,11 @@ use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
 use crate::codec::{Extension, encode_body};
 use crate::protocol::{
-    CancelReply, CancelRequest, DETAILS_VERSION, EXTENSION_RESERVATION, EXTENSION_UNHEALTHY,
-    EXTENSION_WAITING, Fault, Kind, ListDetailsReply, ListReply, NodeBooksReply, PLACE_VERSION_OWNER,
-    PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchV2, PlaceBatchV3, PlaceRequest, PlaceRequestV2,
-    PlaceRequestV3, Reason, ReasonCode, ReleaseBatch, ReleaseRequest, StatusDetailsReply, Waiting,
-    unhealthy_extension,
+    CancelReply, CancelRequest, DETAILS_VERSION, EXTENSION_RESERVATION, EXTENSION_RESERVATION_STANDING,
+    EXTENSION_RESERVED, EXTENSION_RESERVED_NODES, EXTENSION_UNHEALTHY, EXTENSION_WAITING, Fault, Kind,
+    ListDetailsReply, ListReply, NodeBooksReply, PLACE_VERSION_OWNER, PLACE_VERSION_PREFERENCES, PlaceBatch,
+    PlaceBatchV2, PlaceBatchV3, PlaceRequest, PlaceRequestV2, PlaceRequestV3, Reason, ReasonCode,
+    ReleaseBatch, ReleaseRequest, StatusDetailsReply, Waiting, reserved_nodes, unhealthy_extension,
 };
 
 /// Carries out a new request; a fault is the reply to it.
@@ -146,7 +146,7 @@ fn answer_with(
             let nodes = nodes.into_iter().map(|node| node.status).collect();
             state.reply(kind, sequence, &ListReply { nodes, more });
         }
-        RegistrarReply::List(reply) => state.reply_version(kind, version, sequence, &reply),
+        RegistrarReply::List(reply) => reply_list(state, version, sequence, &reply),
         RegistrarReply::Status(reply) => reply_status(state, version, sequence, &reply),
         RegistrarReply::Report(reply) => {
             state.reply(kind, sequence, &reply);
@@ -178,26 +178,46 @@ fn answer_with(
 
 /// For whom the node is reserved stands in an extension.
 fn reply_books(state: &ConnectionState, sequence: u64, reply: &NodeBooksReply) {
-    let (mut unhealthy, mut reservation) = (Vec::new(), Vec::new());
+    let (mut unhealthy, mut reservation, mut standing) = (Vec::new(), Vec::new(), Vec::new());
     unhealthy_extension(reply, &mut unhealthy);
     if let Some(there) = &reply.reservation {
         encode_body(there, &mut reservation);
+        encode_body(&there.standing, &mut standing);
     }
     let extensions = [
         Extension { tag: EXTENSION_UNHEALTHY, bytes: &unhealthy },
         Extension { tag: EXTENSION_RESERVATION, bytes: &reservation },
+        Extension { tag: EXTENSION_RESERVATION_STANDING, bytes: &standing },
     ];
     let there: Vec<_> = extensions.into_iter().filter(|extension| !extension.bytes.is_empty()).collect();
     state.reply_extended(Kind::NodeBooks, BODY_VERSION, sequence, &there, reply);
 }
 
-/// What waits stands in an extension, whatever the version of the body.
+/// Which nodes are reserved stands in an extension.
+fn reply_list(state: &ConnectionState, version: u8, sequence: u64, page: &ListDetailsReply) {
+    let (reserved, mut bytes) = (reserved_nodes(page), Vec::new());
+    if reserved.nodes.is_empty() {
+        return state.reply_version(Kind::ListNodes, version, sequence, page);
+    }
+    encode_body(&reserved, &mut bytes);
+    let extension = [Extension { tag: EXTENSION_RESERVED_NODES, bytes: &bytes }];
+    state.reply_extended(Kind::ListNodes, version, sequence, &extension, page);
+}
+
+/// What waits and what is reserved stand in extensions, whatever the version of the body.
 fn reply_status(state: &ConnectionState, version: u8, sequence: u64, reply: &StatusDetailsReply) {
     let status = &reply.status;
-    let mut waiting = Vec::new();
-    encode_body(&status.waiting, &mut waiting);
-    let extension = [Extension { tag: EXTENSION_WAITING, bytes: &waiting }];
-    let extensions = if status.waiting == Waiting::default() { &[][..] } else { &extension };
+    let (mut waiting, mut reserved) = (Vec::new(), Vec::new());
+    let mut extensions = Vec::new();
+    if status.waiting != Waiting::default() {
+        encode_body(&status.waiting, &mut waiting);
+        extensions.push(Extension { tag: EXTENSION_WAITING, bytes: &waiting });
+    }
+    if status.reserved.nodes.iter().any(|&nodes| nodes > 0) {
+        encode_body(&status.reserved, &mut reserved);
+        extensions.push(Extension { tag: EXTENSION_RESERVED, bytes: &reserved });
+    }
+    let extensions = &extensions[..];
     if version == BODY_VERSION {
         state.reply_extended(Kind::Status, version, sequence, extensions, status);
     } else {

@@ -2,7 +2,7 @@
 
 use std::rc::Rc;
 
-use wharf_core::limits::CONNECTION_WAITING_MAX;
+use wharf_core::limits::{CANDIDATES_WAITING_MAX, CONNECTION_WAITING_MAX, PORT_CANDIDATES_WAITING_MAX};
 use wharf_core::registrar::Catalog;
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::{PortReply, PortRequest, WaitEnd, WaitRequest};
@@ -33,10 +33,13 @@ pub(super) fn begin(
     waits: Waits,
     now: Time,
 ) {
+    let named = request.candidates.as_ref().map_or(0, |ids| ids.len());
     let full = if state.waits.borrow().len() >= CONNECTION_WAITING_MAX {
         Some(format!(
             "{CONNECTION_WAITING_MAX} requests wait at this connection: cancel some, or ask again later"
         ))
+    } else if named > 0 && !has_room_for(io, state, named) {
+        Some("as many candidates as can be held are named by requests that wait: name fewer, or ask again later, or without waiting".to_owned())
     } else if io.port.borrow().can_wait() {
         None
     } else {
@@ -48,12 +51,18 @@ pub(super) fn begin(
         return Complete::place(version, reply.into()).answer(state, Kind::Place, sequence);
     }
     let until = if waits.deadline == 0 { Time(u64::MAX) } else { Time(waits.deadline) };
-    let parts = Parts::Wait(version);
+    let parts = Parts::Wait(version, request.candidates.clone());
     let operation = Operation { connection: Rc::clone(state), sequence, started: now, parts };
     let key = io.enter(operation);
     state.begins_wait(sequence, key);
     let wait = WaitRequest { request, priority: waits.priority, until };
     io.submit(key, 0, PortRequest::Wait(Box::new(wait)), now);
+}
+
+/// Whether one more may wait that names so many candidates.
+fn has_room_for(io: &Io, state: &ConnectionState, named: usize) -> bool {
+    state.candidates_waiting() + named <= CANDIDATES_WAITING_MAX
+        && io.candidates_waiting.get() + named <= PORT_CANDIDATES_WAITING_MAX
 }
 
 /// Ends the wait of one request; whether it waited still.

@@ -27,8 +27,8 @@ impl DemandArgs {
     /// The custom resources, by name.
     ///
     /// # Errors
-    /// When one is not NAME=AMOUNT.
+    /// When one is not NAME=AMOUNT, or has a flag of its own.
     pub(super) fn custom(&self) -> Result<Vec<NamedAmount>, Usage> {
-        node::named_amounts("--resource", &self.resources)
+        node::custom_amounts("--gpu", &self.resources)
     }
 }

@@ -132,8 +132,24 @@ pub(super) fn pair<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), 
     text.split_once('=').ok_or_else(|| Usage(format!("{flag} {text}: give KEY=VALUE")))
 }
 
+/// `NAME=AMOUNT` arguments of custom resources, for the wire; `gpus` is the flag that GPUs have.
+pub(super) fn custom_amounts(gpus: &str, texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
+    const FLAG: &str = "--resource";
+    for text in texts {
+        let (name, amount) = pair(FLAG, text)?;
+        let own = match name {
+            "cpu" => "--cpu",
+            "memory" => "--memory",
+            "gpu" | "gpus" | "gpu_part" => gpus,
+            _ => continue,
+        };
+        return Err(Usage(format!("{FLAG} {text}: `{name}` has a flag of its own: give {own} {amount}")));
+    }
+    named_amounts(FLAG, texts)
+}
+
 /// `NAME=AMOUNT` arguments, for the wire.
-pub(super) fn named_amounts(flag: &str, texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
+fn named_amounts(flag: &str, texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
     let named = |text: &String| {
         let (name, amount) = pair(flag, text)?;
         let amount: Amount = amount.parse().map_err(|error| Usage(format!("{flag} {text}: {error}")))?;
@@ -150,6 +166,11 @@ fn totals(texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
             Some(("memory", amount)) => {
                 let total = memory(amount).map_err(|error| Usage(format!("{text}: {error}")))?;
                 named.push(NamedAmount { name: "memory".to_owned(), amount: total.units() });
+            }
+            Some((name @ ("gpus" | "gpu_part"), _)) => {
+                return Err(Usage(format!(
+                    "{text}: `{name}` is no total of a node: give gpu=N, in whole ones"
+                )));
             }
             _ => named.extend(named_amounts("resource", std::slice::from_ref(text))?),
         }
@@ -172,7 +193,7 @@ fn body(args: &SpecArgs) -> Result<NodeBody, Usage> {
         cpu: args.cpu.units(),
         memory: args.memory.units(),
         gpus: args.gpus,
-        custom: named_amounts("--resource", &args.resources)?,
+        custom: custom_amounts("--gpus", &args.resources)?,
         labels,
         taints: args.taints.iter().map(|text| terms::taint(text)).collect::<Result<_, _>>()?,
     })
@@ -303,12 +324,13 @@ async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
                 format!("{}/{}", node.memory_available, node.memory),
                 if node.gpus == 0 { "-".to_owned() } else { node.gpus_available.join(" ") },
                 node.allocations.to_string(),
+                node.reserved_for.map_or_else(|| "-".to_owned(), |owner| format!("owner {owner}")),
                 labels.join(","),
             ]
         })
         .collect();
     print::table(
-        &["NAME", "ID", "STATE", "CPU FREE", "MEMORY FREE", "GPUS FREE", "ALLOCATIONS", "LABELS"],
+        &["NAME", "ID", "STATE", "CPU FREE", "MEMORY FREE", "GPUS FREE", "ALLOCATIONS", "RESERVED", "LABELS"],
         &rows,
     );
     for node in &views {
@@ -323,6 +345,21 @@ async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn resources_with_a_flag_are_refused_with_it() {
+        let refused = |texts: &[&str]| {
+            let texts: Vec<String> = texts.iter().map(|&text| text.to_owned()).collect();
+            custom_amounts("--gpu", &texts).unwrap_err().to_string()
+        };
+        assert!(refused(&["npu=1", "cpu=1"]).contains("`cpu` has a flag of its own: give --cpu 1"));
+        assert!(refused(&["memory=64"]).contains("give --memory 64"));
+        assert!(refused(&["gpus=2"]).contains("give --gpu 2"));
+        assert!(custom_amounts("--gpu", &["npu=1".to_owned()]).is_ok());
+        let totals = |text: &str| totals(&[text.to_owned()]);
+        assert!(totals("gpus=2").unwrap_err().to_string().contains("gpu=N"));
+        assert!(totals("gpu=2").is_ok() && totals("memory=1GiB").is_ok());
+    }
 
     #[test]
     fn memory_is_read_with_and_without_units() {

@@ -10,8 +10,7 @@ use wharf_core::resource::Amount;
 use wharf_net::protocol::{
     AgentBody, BookBody, Fault, GpuBody, InstanceBody, NODE_DRAINING, NODE_JOINING, NODE_LOST,
     NODE_LOST_DRAINING, NODE_READY, NamedUnits, NodeBooksReply, NodeDetails, NodeReply, PlaceReplyV2, Reason,
-    RefusalBody, ReleaseReply, ResourceStatus, ShardLife, ShardStatusBody, StatusDetailsReply, Taint,
-    UnhealthyBody,
+    RefusalBody, ReleaseReply, Taint, UnhealthyBody,
 };
 
 use super::reserve::ReservationView;
@@ -317,6 +316,8 @@ pub(super) struct NodeView {
     pub(super) allocations: u32,
     pub(super) version: u64,
     pub(super) agent: Option<AgentView>,
+    /// For which owner it is reserved.
+    pub(super) reserved_for: Option<u64>,
 }
 
 impl From<&NodeDetails> for NodeView {
@@ -343,6 +344,7 @@ impl From<&NodeDetails> for NodeView {
             version: node.version,
             unhealthy: details.unhealthy.iter().map(UnhealthyView::from).collect(),
             agent: details.agent.as_ref().map(AgentView::from),
+            reserved_for: details.reserved.map(|reserved| reserved.owner),
         }
     }
 }
@@ -462,132 +464,5 @@ impl BooksView {
                 ["RESOURCE", "INSTANCE", "AVAILABLE", "ALLOCATED", "SHORTFALL", "UNHEALTHY", "REASON"];
             table(&heads, &rows);
         }
-    }
-}
-
-#[derive(Serialize)]
-struct ResourceView {
-    name: String,
-    total: String,
-    allocated: String,
-    available: String,
-    shortfall: String,
-    unhealthy: String,
-}
-
-#[derive(Serialize)]
-struct ShardView {
-    shard: u16,
-    nodes_ready: u32,
-    nodes_draining: u32,
-    nodes_joining: u32,
-    nodes_lost: u32,
-    allocations: u64,
-    placed: u64,
-    refused: u64,
-    released: u64,
-    state_hash: Option<String>,
-}
-
-#[derive(Serialize)]
-pub(super) struct StatusView {
-    software: String,
-    store: String,
-    incarnation: u32,
-    uptime_seconds: u64,
-    resident_bytes: u64,
-    connections: u64,
-    waiting: u64,
-    infeasible: u64,
-    resources: Vec<ResourceView>,
-    shards: Vec<ShardView>,
-    books_hash: Option<String>,
-}
-
-impl From<&StatusDetailsReply> for StatusView {
-    fn from(details: &StatusDetailsReply) -> Self {
-        let status = &details.status;
-        let resource = |(r, &unhealthy): (&ResourceStatus, &i128)| ResourceView {
-            name: r.name.clone(),
-            total: sum(r.total),
-            allocated: sum(r.allocated),
-            available: sum(r.total + r.shortfall - r.allocated - unhealthy),
-            shortfall: sum(r.shortfall),
-            unhealthy: sum(unhealthy),
-        };
-        let shard = |(s, life): (&ShardStatusBody, &ShardLife)| ShardView {
-            shard: s.shard,
-            nodes_ready: s.nodes_ready,
-            nodes_draining: s.nodes_draining.saturating_sub(life.joining + life.lost),
-            nodes_joining: life.joining,
-            nodes_lost: life.lost,
-            allocations: s.allocations,
-            placed: s.placed,
-            refused: s.refused,
-            released: s.released,
-            state_hash: s.state_hash.map(|hash| format!("{hash:032x}")),
-        };
-        Self {
-            software: status.server.software.clone(),
-            store: status.server.store.iter().map(|byte| format!("{byte:02x}")).collect(),
-            incarnation: status.server.incarnation,
-            uptime_seconds: status.uptime / 1_000_000_000,
-            resident_bytes: status.resident_bytes,
-            connections: status.connections,
-            waiting: status.waiting.feasible,
-            infeasible: status.waiting.infeasible,
-            resources: status.resources.iter().zip(&details.unhealthy).map(resource).collect(),
-            shards: status.shards.iter().zip(&details.life).map(shard).collect(),
-            books_hash: status.books_hash.map(|hash| format!("{hash:032x}")),
-        }
-    }
-}
-
-/// The status, for people.
-pub(super) fn status(details: &StatusDetailsReply) {
-    let view = StatusView::from(details);
-    say(format_args!("{}, store {}, incarnation {}", view.software, view.store, view.incarnation));
-    let resident_mib = view.resident_bytes >> 20;
-    say(format_args!(
-        "up {} s, {resident_mib} MiB resident, {} connections, {} requests waiting, {} of them infeasible",
-        view.uptime_seconds,
-        view.connections,
-        view.waiting + view.infeasible,
-        view.infeasible
-    ));
-    say(format_args!(""));
-    let rows: Vec<_> = view
-        .resources
-        .iter()
-        .map(|r| {
-            let cells = [&r.name, &r.total, &r.allocated, &r.available, &r.unhealthy, &r.shortfall];
-            cells.map(Clone::clone).to_vec()
-        })
-        .collect();
-    table(&["RESOURCE", "TOTAL", "ALLOCATED", "AVAILABLE", "UNHEALTHY", "SHORTFALL"], &rows);
-    say(format_args!(""));
-    let rows: Vec<_> = view
-        .shards
-        .iter()
-        .map(|s| {
-            let numbers = [
-                u64::from(s.nodes_ready),
-                u64::from(s.nodes_draining),
-                u64::from(s.nodes_joining),
-                u64::from(s.nodes_lost),
-                s.allocations,
-                s.placed,
-                s.refused,
-                s.released,
-            ];
-            std::iter::once(s.shard.to_string()).chain(numbers.iter().map(u64::to_string)).collect()
-        })
-        .collect();
-    table(
-        &["SHARD", "READY", "DRAINING", "JOINING", "LOST", "ALLOCATIONS", "PLACED", "REFUSED", "RELEASED"],
-        &rows,
-    );
-    if let Some(hash) = &view.books_hash {
-        say(format_args!("\naudit: every invariant holds; books {hash}"));
     }
 }

@@ -46,27 +46,59 @@ pub(super) struct ReservationView {
     /// In ns of service time; none: it does not end by itself.
     until: Option<u64>,
     left: Vec<(String, String)>,
+    /// How long it lasts still, in seconds; none: it does not end by itself.
+    seconds_left: Option<u64>,
+    /// Resources of which more is reserved than the node has by now.
+    exceeded: Vec<String>,
+}
+
+/// A time as people say it: `1h 2m 3s`, without what is 0.
+fn spoken(nanos: u64) -> String {
+    let seconds = nanos.div_ceil(1_000_000_000);
+    let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
+    let said: Vec<String> =
+        parts.iter().filter(|(count, _)| *count > 0).map(|(count, unit)| format!("{count}{unit}")).collect();
+    if said.is_empty() { "0s".to_owned() } else { said.join(" ") }
 }
 
 impl From<&ReservationBody> for ReservationView {
     fn from(body: &ReservationBody) -> Self {
         let left = body.left.iter().map(|named| (named.name.clone(), print::units(named.amount)));
-        Self { owner: body.owner, until: Some(body.until).filter(|&until| until > 0), left: left.collect() }
+        let lasts = body.standing.lasts;
+        Self {
+            owner: body.owner,
+            until: Some(body.until).filter(|&until| until > 0),
+            left: left.collect(),
+            seconds_left: (lasts > 0).then(|| lasts.div_ceil(1_000_000_000)),
+            exceeded: body.standing.exceeded.iter().map(|name| name.0.clone()).collect(),
+        }
     }
 }
 
 impl ReservationView {
     pub(super) fn line(&self) -> String {
         let left: Vec<String> = self.left.iter().map(|(name, amount)| format!("{amount} {name}")).collect();
-        let until = self.until.map_or_else(String::new, |until| {
+        let lasts = match (self.seconds_left, self.until) {
+            (Some(seconds), _) => format!(", for {} more", spoken(seconds.saturating_mul(1_000_000_000))),
+            // A service of an earlier version says only when.
+            (None, Some(until)) => format!(", until {}", service_time(until)),
+            (None, None) => String::new(),
+        };
+        let exceeded = if self.exceeded.is_empty() {
+            String::new()
+        } else {
+            let names = self.exceeded.join(", ");
             format!(
-                ", until second {}.{:01} of service time",
-                until / 1_000_000_000,
-                until / 100_000_000 % 10
+                "\nlarger than the node by now: more {names} is reserved than it has; as much as is free is kept"
             )
-        });
-        format!("reserved for owner {}: {}{until}", self.owner, left.join(", "))
+        };
+        format!("reserved for owner {}: {}{lasts}{exceeded}", self.owner, left.join(", "))
     }
+}
+
+/// A moment of service time.
+fn service_time(nanos: u64) -> String {
+    format!("second {}.{:01} of service time", nanos / 1_000_000_000, nanos / 100_000_000 % 10)
 }
 
 /// What became of a reservation that was to be made or ended.
@@ -94,19 +126,20 @@ impl ReserveView {
 pub(super) async fn reserve(args: ReserveArgs) -> anyhow::Result<Ended> {
     let ReserveArgs { node: name, owner, .. } = args;
     let client = args.connect.connect().await?;
+    let nanos = |lasts: Duration| u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX).max(1);
+    let lasts = args.lasts.map_or(0, nanos);
     let (reply, done): (ReserveReply, _) = if args.end {
         let request = EndReservationRequest { node: name.clone(), owner };
         (client.end_reservation(&request).await?, "no longer reserved")
     } else {
-        let nanos = |lasts: Duration| u64::try_from(lasts.as_nanos()).unwrap_or(u64::MAX).max(1);
         let request = ReserveRequest {
             node: name.clone(),
             owner,
             cpu: args.cpu.units(),
             memory: args.memory.units(),
             gpu: args.gpu.units(),
-            custom: node::named_amounts("--resource", &args.resources)?,
-            lasts: args.lasts.map_or(0, nanos),
+            custom: node::custom_amounts("--gpu", &args.resources)?,
+            lasts,
         };
         (client.reserve(&request).await?, "reserved")
     };
@@ -116,7 +149,40 @@ pub(super) async fn reserve(args: ReserveArgs) -> anyhow::Result<Ended> {
     } else if let Some(fault) = &reply.fault {
         print::say(format_args!("{name}: {fault}"));
     } else {
-        print::say(format_args!("{name} {done} for owner {owner}"));
+        let until = match (args.end, reply.until) {
+            (true, _) => String::new(),
+            (false, 0) => ", until that is used up or ended".to_owned(),
+            (false, until) => format!(" for {}, until {}", spoken(lasts), service_time(until)),
+        };
+        print::say(format_args!("{name} {done} for owner {owner}{until}"));
     }
     Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use wharf_net::protocol::{Name, ReservationStanding};
+
+    #[test]
+    fn times_are_spoken_without_what_is_zero() {
+        let second = 1_000_000_000;
+        for (nanos, text) in [(0, "0s"), (1, "1s"), (90 * second, "1m 30s"), (3600 * second, "1h")] {
+            assert_eq!(spoken(nanos), text);
+        }
+        assert_eq!(spoken(1790 * second), "29m 50s");
+        assert!(spoken(u64::MAX).ends_with('s'));
+    }
+
+    #[test]
+    fn a_reservation_says_how_long_and_whether_the_node_is_too_small() {
+        let second = 1_000_000_000;
+        let mut body = ReservationBody { owner: 7, until: 2000 * second, ..ReservationBody::default() };
+        let line = |body: &ReservationBody| ReservationView::from(body).line();
+        assert!(line(&body).ends_with(", until second 2000.0 of service time"));
+        body.standing = ReservationStanding { lasts: 1790 * second, exceeded: Vec::new() };
+        assert!(line(&body).ends_with(", for 29m 50s more"), "{}", line(&body));
+        body.standing.exceeded = vec![Name("cpu".to_owned())];
+        assert!(line(&body).contains("larger than the node by now: more cpu"), "{}", line(&body));
+    }
 }

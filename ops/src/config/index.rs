@@ -2,7 +2,7 @@
 
 use wharf_core::index::{Dimension, Geometry, Weights};
 use wharf_core::limits::{ATTRIBUTE_ORDERS_MAX, CUSTOM_DIMENSIONS_MAX, DIMENSIONS_MAX};
-use wharf_core::resource::Amount;
+use wharf_core::resource::{Amount, shown_number};
 
 use super::raw::{GranularityRaw, WeightsRaw};
 use super::{ConfigError, value};
@@ -37,7 +37,7 @@ fn theta(at: &str, text: &str, default: i64) -> Result<(i64, bool), ConfigError>
     }
     let refused = |message: String| value("granularity", format!("`{at}`: {message}"));
     if text.trim().starts_with('-') {
-        return Err(refused(format!("{text} is negative: give at least 0.0001, or `auto`")));
+        return Err(refused(format!("{} is negative: give at least 0.0001, or `auto`", shown_number(text))));
     }
     let theta: Amount = text.parse().map_err(|error| refused(format!("{error}, or `auto`")))?;
     if theta.is_zero() {
@@ -51,7 +51,7 @@ fn weight(at: &str, text: &str) -> Result<i64, ConfigError> {
     if text.trim().starts_with('-') {
         let message =
             "a node could have a smaller coordinate for what it has more, and be hidden: give at least 0";
-        return Err(refused(format!("{text} is negative: {message}")));
+        return Err(refused(format!("{} is negative: {message}", shown_number(text))));
     }
     Ok(text.parse::<Amount>().map_err(|error| refused(error.to_string()))?.units())
 }

@@ -15,7 +15,7 @@ use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::index::Geometry;
 use wharf_core::limits::{PARTITIONS_MAX, PLANNERS_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, SHARDS_MAX};
 use wharf_core::request::Policy;
-use wharf_core::resource::Amount;
+use wharf_core::resource::{Amount, shown_number};
 use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 
 use crate::typical_pods;
@@ -283,6 +283,11 @@ fn unit_instances(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
     for name in &names {
         wharf_net::convert::check_custom_name("unit_instance_resources", name)
             .map_err(|fault| value("unit_instance_resources", format!("`{name}`: {}", fault.message)))?;
+        if name.strip_suffix('*').unwrap_or(name).contains('*') {
+            let message =
+                "a star stands for the rest of a name: leave it at the end alone, or give each name";
+            return Err(value("unit_instance_resources", format!("`{name}`: {message}")));
+        }
     }
     Ok(names)
 }
@@ -294,10 +299,9 @@ fn typical_shapes(path: &Path) -> Result<Arc<TypicalShapes>, ConfigError> {
 fn hybrid(raw: &HybridRaw) -> Result<HybridSettings, ConfigError> {
     let part = |key, text: &str| {
         let part = text.parse::<Amount>().map_err(|error| value(key, error.to_string()))?.units();
-        u16::try_from(part)
-            .ok()
-            .filter(|&part| part <= HYBRID_WHOLE)
-            .ok_or_else(|| value(key, format!("{text} is out of range: give 0 to 1, such as 0.5")))
+        u16::try_from(part).ok().filter(|&part| part <= HYBRID_WHOLE).ok_or_else(|| {
+            value(key, format!("{} is out of range: give 0 to 1, such as 0.5", shown_number(text)))
+        })
     };
     let threshold = part("hybrid.threshold", &raw.threshold)?;
     Ok(HybridSettings { threshold, top_k: part("hybrid.top_k", &raw.top_k)? })
@@ -333,11 +337,17 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 18] = [
+        let cases: [(Change, &str); 21] = [
             (|raw| raw.reserved_nodes_percent = 101, "`reserved_nodes_percent`"),
             (|raw| raw.node_lost_after = "0.05".into(), "`node_lost_after`"),
             (|raw| raw.node_lost_after = "soon".into(), "`node_lost_after`"),
             (|raw| raw.unit_instance_resources = vec!["gpu".into()], "`unit_instance_resources`"),
+            (|raw| raw.unit_instance_resources = vec!["mig-*.5gb".into()], "`mig-*.5gb`: a star"),
+            (|raw| raw.unit_instance_resources = vec!["mig-**".into()], "`mig-**`: a star"),
+            (
+                |raw| raw.granularity.cpu = format!("1{}", "0".repeat(300)),
+                "`granularity.cpu`: 1.0e300 is out",
+            ),
             (|raw| raw.shards = Some(0), "`shards`"),
             (|raw| raw.shards = Some(257), "`shards`"),
             (|raw| raw.io_threads = Some(0), "`io_threads`"),

@@ -203,6 +203,51 @@ fn placements_take_every_flag() {
 }
 
 #[test]
+fn what_has_another_place_or_does_not_exist_is_refused_with_the_remedy() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    add(&service, "big", &NODE);
+    let big = node(&service, "big")["id"].to_string();
+    let unknown = ["place", "--cpu", "1", "--candidate", "77", "--candidate", "78"];
+    service.run(&unknown).with(1).says(&[
+        "not placed: infeasible",
+        "not_a_candidate",
+        "candidates",
+        "not registered of 2 named: 77, 78: give ids",
+        "wharf node list",
+    ]);
+    // One that is registered is enough, and where it is too full the other is named.
+    let mixed = ["place", "--candidate", &big, "--candidate", "77", "--cpu"];
+    service.run(&[&mixed[..], &["1"]].concat()).with(0).says(&["placed on big"]);
+    let refused = service.run(&[&mixed[..], &["64", "--json"]].concat()).with(1).json();
+    assert_eq!(
+        (&refused["reason"], &refused["fault"]["reason"]),
+        (&json!("no_fit_now"), &json!("unknown_node"))
+    );
+    assert!(refused["fault"]["message"].as_str().unwrap().contains("of 2 named: 77: give"), "{refused:#}");
+    let known = service.run(&["place", "--candidate", &big, "--cpu", "64", "--json"]).with(1).json();
+    assert_eq!(known["fault"], Value::Null);
+    service
+        .run(&[&unknown[..], &["--wait", "1ms"]].concat())
+        .with(1)
+        .says(&["not registered of 2 named: 77"]);
+
+    for (command, remedy) in [
+        (&["place", "--resource", "cpu=1"][..], "give --cpu 1"),
+        (&["reserve", "big", "--owner", "1", "--resource", "memory=1"], "give --memory 1"),
+        (&["adopt", "big", "--resource", "gpu=1"], "give --gpu 1"),
+        (&["node", "add", "b", "--cpu", "1", "--memory", "1", "--resource", "gpus=1"], "give --gpus 1"),
+        (&["node", "set-resource", "big", "gpus=1"], "give gpu=N"),
+    ] {
+        service.run(command).with(2).says(&[remedy]);
+    }
+    service.run(&["adopt", "big"]).with(1).says(&["nothing is adopted", "an amount of cpu"]);
+    service.run(&["adopt", "big", "--external-id", "pod-1"]).with(1).says(&["nothing is adopted"]);
+    service.run(&["reserve", "big", "--owner", "1"]).with(1).says(&["nothing", "reserve"]);
+    service.stop();
+}
+
+#[test]
 fn allocations_are_released_and_the_status_balances() {
     let site = Site::new();
     let service = site.serve(&["--shards", "2"]);
@@ -230,7 +275,7 @@ fn allocations_are_released_and_the_status_balances() {
     };
     assert_eq!(
         resource(&status, "cpu"),
-        json!({"name": "cpu", "total": "64", "allocated": "4.5", "available": "59.5", "shortfall": "0", "unhealthy": "0"})
+        json!({"name": "cpu", "total": "64", "allocated": "4.5", "available": "59.5", "shortfall": "0", "unhealthy": "0", "reserved": "0"})
     );
     assert_eq!(resource(&status, "gpu")["available"], "2.5");
     assert_eq!(resource(&status, "licence")["allocated"], "1.5");

@@ -46,7 +46,7 @@ fn what_the_service_refuses_ends_with_1_and_moves_no_books() {
             &["node", "add", "m", "--cpu", "4", "--memory", "1", "--label", "a=1", "--label", "a=2"],
             &["`a`", "twice"],
         ),
-        (&["node", "add", "m", "--cpu", "4", "--memory", "1", "--resource", "gpu=1"], &["`gpu`"]),
+        (&["adopt", "n"], &["`cpu`", "nothing is adopted"]),
         (&["place", "--gpu", "1.5"], &["gpu", "whole number"]),
         (&["place", "--gpu", "17"], &["gpu", "16"]),
         (&["place", "--resource", "licence=1"], &["infeasible", "licence"]),

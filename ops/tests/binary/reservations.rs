@@ -10,21 +10,38 @@ fn a_node_is_kept_for_its_owner_over_a_restart() {
     let service = site.serve(&["--shards", "2"]);
     service.run(&["node", "add", "a", "--cpu", "8", "--memory", "8GiB", "--gpus", "2"]).with(0);
     let reserve = ["reserve", "a", "--owner", "7", "--cpu", "6", "--gpu", "2", "--for", "1h"];
-    service.run(&reserve).with(0).says(&["a reserved for owner 7"]);
-    service.run(&["node", "show", "a"]).with(0).says(&["reserved for owner 7: 6 cpu, 2 gpu, until second"]);
+    service.run(&reserve).with(0).says(&["a reserved for owner 7 for 1h, until second"]);
+    service.run(&["node", "show", "a"]).with(0).says(&["reserved for owner 7: 6 cpu, 2 gpu, for ", " more"]);
+    service.run(&["node", "list"]).with(0).says(&["RESERVED", "owner 7"]);
+    service.run(&["status"]).with(0).says(&["RESERVED"]);
+    let status = service.json(&["status"]);
+    let cpu = &status["resources"][0];
+    assert_eq!((&cpu["reserved"], &cpu["available"]), (&json!("6"), &json!("2")));
+    assert_eq!(status["resources"][2]["reserved"], json!("2"));
+    let reserved: u64 =
+        [0, 1].map(|shard| status["shards"][shard]["nodes_reserved"].as_u64().unwrap()).iter().sum();
+    assert_eq!(reserved, 1);
+    assert_eq!(service.json(&["node", "list"])[0]["reserved_for"], json!(7));
     service.run(&["place", "--cpu", "3"]).with(1).says(&["no_fit_now", "reserved_for_other"]);
     service.run(&["reserve", "a", "--owner", "8", "--cpu", "1"]).with(1).says(&["node_reserved", "owner 7"]);
     service.run(&["reserve", "a", "--owner", "7", "--cpu", "9"]).with(1).says(&["exceeds_capacity", "`cpu`"]);
     service.run(&["reserve", "a", "--owner", "7", "--gpu", "1.5"]).with(1).says(&["`gpu`", "whole number"]);
     service.run(&["reserve", "a", "--owner", "7", "--end", "--cpu", "1"]).with(2);
-    let before = service.json(&["node", "show", "a"]);
+    let shown = |service: &crate::harness::Service| {
+        let mut shown = service.json(&["node", "show", "a"]);
+        // Less from one look to the next.
+        let left = shown["reservation"]["seconds_left"].take();
+        assert!(left.as_u64().is_some_and(|left| (1..=3600).contains(&left)), "{left}");
+        shown
+    };
+    let before = shown(&service);
     assert_eq!(before["reservation"]["left"], json!([["cpu", "6"], ["gpu", "2"]]));
     let hash = service.json(&["status", "--audit"])["books_hash"].clone();
     service.stop();
 
     let service = site.serve(&["--shards", "1"]);
     assert_eq!(service.json(&["status", "--audit"])["books_hash"], hash);
-    assert_eq!(service.json(&["node", "show", "a"]), before);
+    assert_eq!(shown(&service), before);
     let placed = service.json(&["place", "--cpu", "4", "--gpu", "1", "--owner", "7"]);
     assert_eq!((&placed["reason"], &placed["node"]), (&json!("done"), &json!("a")));
     let left = service.json(&["node", "show", "a"])["reservation"]["left"].clone();
@@ -35,6 +52,35 @@ fn a_node_is_kept_for_its_owner_over_a_restart() {
     let ended = service.run(&["reserve", "a", "--owner", "7", "--end", "--json"]).with(1).json();
     assert_eq!(ended["reason"], json!("not_reserved"));
     assert_eq!(service.json(&["node", "show", "a"])["reservation"], json!(null));
+    service.stop();
+}
+
+/// The reservation stays as it is, as much as is free is kept, and the books say that the node is too
+/// small for it by now; when the node has grown again it is kept whole.
+#[test]
+fn a_node_that_became_too_small_for_its_reservation_says_so() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "1"]);
+    service.run(&["node", "add", "a", "--cpu", "8", "--memory", "8GiB", "--gpus", "2"]).with(0);
+    let reserve = ["reserve", "a", "--owner", "7", "--cpu", "6", "--gpu", "2"];
+    service.run(&reserve).with(0).says(&["until that is used up or ended"]);
+    assert_eq!(service.json(&["node", "show", "a"])["reservation"]["exceeded"], json!([]));
+    service.run(&["node", "set-resource", "a", "cpu=4"]).with(0);
+    let books = service.json(&["node", "show", "a"]);
+    assert_eq!(books["reservation"]["exceeded"], json!(["cpu"]));
+    assert_eq!(books["reservation"]["left"], json!([["cpu", "6"], ["gpu", "2"]]));
+    let cpu = &books["resources"][0];
+    assert_eq!((&cpu["reserved"], &cpu["available"]), (&json!("4"), &json!("0")));
+    service.run(&["node", "show", "a"]).with(0).says(&["larger than the node by now: more cpu is reserved"]);
+    service.run(&["place", "--cpu", "1"]).with(1).says(&["reserved_for_other"]);
+    service.run(&["place", "--cpu", "6", "--owner", "7"]).with(1).says(&["infeasible"]);
+    service.run(&["place", "--cpu", "4", "--owner", "7"]).with(0).says(&["placed on a"]);
+    let books = service.json(&["node", "show", "a"]);
+    assert_eq!(books["reservation"]["left"], json!([["cpu", "2"], ["gpu", "2"]]));
+    assert_eq!(books["reservation"]["exceeded"], json!([]));
+    service.run(&["node", "set-resource", "a", "cpu=8"]).with(0);
+    let cpu = service.json(&["node", "show", "a"])["resources"][0].clone();
+    assert_eq!((&cpu["reserved"], &cpu["available"]), (&json!("2"), &json!("2")));
     service.stop();
 }
 

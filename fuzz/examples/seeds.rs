@@ -1,0 +1,22 @@
+//! Writes a seed corpus: `cargo run -p wharf-fuzz --example seeds -- DIR`. From nothing, libFuzzer
+//! would take minutes to come to inputs that are long enough for a shard to be more than set up.
+
+use std::path::Path;
+
+use wharf_fuzz::bytes_of_seed;
+
+/// Inputs written.
+const SEEDS: u64 = 32;
+/// Bytes of each: some hundred operations.
+const LENGTH: usize = 1500;
+
+fn main() -> std::io::Result<()> {
+    let Some(folder) = std::env::args_os().nth(1) else {
+        return Err(std::io::Error::other("give the folder to write to"));
+    };
+    std::fs::create_dir_all(&folder)?;
+    for seed in 0..SEEDS {
+        std::fs::write(Path::new(&folder).join(format!("seed-{seed}")), bytes_of_seed(seed, LENGTH))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,21 @@
+//! Commands for a shard, reservations included, against the linear-scan oracle:
+//! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz --features libfuzzer shard_ops`.
+//! With `--features libfuzzer,planted-bugs` it must end with a finding at once.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fn run(data: &[u8]) -> Result<(), String> {
+    #[cfg(feature = "planted-bugs")]
+    return wharf_core::planted::with_planted(wharf_core::planted::PlantedBug::WakeUpForgotten, || {
+        wharf_fuzz::run_shard_ops(data)
+    });
+    #[cfg(not(feature = "planted-bugs"))]
+    wharf_fuzz::run_shard_ops(data)
+}
+
+fuzz_target!(|data: &[u8]| {
+    if let Err(difference) = run(data) {
+        panic!("{difference}");
+    }
+});

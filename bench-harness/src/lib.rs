@@ -9,6 +9,7 @@
 //! | [`replay`] | the driver, its report, the placements file |
 //! | [`demo`] | a whole service on loopback under churn: what a newcomer runs first |
 //! | [`engine`] | one step of a shard beside a floor and a linear scan: speed, visits, memory |
+//! | [`views`] | what publishing views costs, and their readers |
 //! | [`verify`] | an independent check of a placements file |
 //! | [`cli`] | the commands of `wharf-bench` |
 #![forbid(unsafe_code)]
@@ -20,4 +21,5 @@ pub mod replay;
 pub mod target;
 pub mod trace;
 pub mod verify;
+pub mod views;
 pub mod workload;

@@ -261,3 +261,87 @@ fn nothing_is_published_where_nothing_changed() {
     assert!(matches!(reader.after(&first), Fresh::Later(view) if Arc::ptr_eq(&view, &second)));
     assert_eq!((first.head().allocation_count, second.head().allocation_count), (0, 1));
 }
+
+/// Addresses of the chunks that these views have together.
+fn live_chunks<'a>(views: impl IntoIterator<Item = &'a View>) -> usize {
+    let mut addresses = std::collections::BTreeSet::new();
+    views.into_iter().for_each(|view| view.chunks(|address, _| _ = addresses.insert(address)));
+    addresses.len()
+}
+
+fn place_and_release(world: &mut World) {
+    let asked = PlacementRequest::new(Demand { cpu: Amount::whole(1), ..Demand::default() }, Policy::Random);
+    if let Outcome::Placed(placed) = world.step(Command::Place(asked)) {
+        world.shard.publish_view().expect("a node changed");
+        world.step(Command::Release(placed.allocation));
+    }
+    world.shard.publish_view();
+}
+
+#[test]
+fn a_reader_that_never_lets_go_keeps_one_view_and_is_told_to() {
+    let mut world = World::new(2, Geometry::default(), 500);
+    let reader = world.shard.enable_views();
+    let held = reader.latest();
+    let (before, alone) = (content(&held), live_chunks([&*held]));
+    let mut told = None;
+    for round in 0..40_000 {
+        place_and_release(&mut world);
+        if told.is_none() && matches!(reader.after(&held), Fresh::MustResync(_)) {
+            told = Some(round);
+        }
+        if round % 5_000 == 0 {
+            let current = reader.latest();
+            let live = live_chunks([&*held, &*current]);
+            // Twice the view, and the ledger that has grown since.
+            assert!(live <= 2 * alone + live_chunks([&*current]), "{live} chunks live, {alone} in the view");
+            let retained = world.shard.retained_views();
+            assert!(retained.views <= 16, "{retained:?}");
+        }
+    }
+    let versions = reader.latest().version().sequence - held.version().sequence;
+    assert!(versions > wharf_core::limits::VIEW_VERSIONS_MAX && told.is_some(), "{versions}: {told:?}");
+    assert!(content(&held) == before, "a view that is kept has changed");
+    let weak = Arc::downgrade(&held);
+    drop(held);
+    assert!(weak.upgrade().is_none(), "nobody but its reader kept the view");
+}
+
+/// Readers on threads of their own see views in order, whole, and each at least as new as what was
+/// published before they looked.
+#[test]
+fn readers_beside_a_publisher_see_whole_views_in_order() {
+    let mut world = World::new(3, Geometry::default(), 200);
+    let reader = world.shard.enable_views();
+    let stop = std::sync::atomic::AtomicBool::new(false);
+    std::thread::scope(|threads| {
+        let looks: Vec<_> = (0..2)
+            .map(|_| {
+                let (reader, stop) = (reader.clone(), &stop);
+                threads.spawn(move || {
+                    let (mut last, mut looks) = (reader.latest(), 0u64);
+                    while !stop.load(std::sync::atomic::Ordering::Relaxed) {
+                        let view = reader.latest();
+                        assert!(view.version() >= last.version(), "views go back");
+                        let (mut nodes, mut allocations) = (0, 0);
+                        view.nodes(|_, hot, _| {
+                            nodes += 1;
+                            allocations += u64::from(hot.allocations);
+                        });
+                        let head = view.head();
+                        assert_eq!((nodes, allocations), (head.node_count, head.allocation_count));
+                        (last, looks) = (view, looks + 1);
+                    }
+                    looks
+                })
+            })
+            .collect();
+        for _ in 0..2_000 {
+            place_and_release(&mut world);
+        }
+        stop.store(true, std::sync::atomic::Ordering::Relaxed);
+        for look in looks {
+            assert!(look.join().expect("a reader") > 0 || world.last_node > 0);
+        }
+    });
+}

@@ -5,6 +5,7 @@ mod engine;
 mod generate;
 mod replay;
 mod verify;
+mod views;
 
 use clap::{Parser, Subcommand};
 
@@ -34,6 +35,8 @@ enum Command {
     Replay(replay::ReplayArgs),
     /// Measure one step of a shard beside a floor and a linear scan: speed, visits, memory.
     Engine(engine::EngineArgs),
+    /// Measure what publishing views costs, what readers cost the shard, and what they keep.
+    Views(views::ViewsArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
     Generate(generate::GenerateArgs),
     /// Check a placements file against its trace, with code that shares nothing with the engine.
@@ -50,6 +53,7 @@ impl Cli {
             Command::Demo(args) => args.run(),
             Command::Replay(args) => args.run(),
             Command::Engine(args) => args.run(),
+            Command::Views(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Verify(args) => args.run(),
         }

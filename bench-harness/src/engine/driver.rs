@@ -149,6 +149,11 @@ impl<'a> EngineDriver<'a> {
         self.last
     }
 
+    /// Publishes a view after each batch from now on, as a served shard does.
+    pub fn publish_views(&mut self) {
+        self.shard.enable_views();
+    }
+
     /// The shard.
     #[must_use]
     pub fn shard(&self) -> &Shard {
@@ -283,6 +288,8 @@ impl<'a> EngineDriver<'a> {
     fn carry_out(&mut self) -> Duration {
         let started = Instant::now();
         self.shard.step(self.commands.drain(..), Time(0), &mut self.outcomes);
+        // Nothing where no views are made.
+        self.shard.publish_view();
         let elapsed = started.elapsed();
         let (outcomes, drawn) = (std::mem::take(&mut self.outcomes), std::mem::take(&mut self.drawn));
         assert!(outcomes.len() == 2 * drawn.len(), "one outcome per command");

@@ -124,6 +124,9 @@ fn measure(planned: &Planned, shapes: &Shapes, budget: Budget, seed: u64, with_s
     let mut floor = FloorDriver::new(steady.as_ref().unwrap_or(&scenario), policy, seed);
     drop(steady);
     let mut engine = EngineDriver::new(&scenario, seed);
+    if row.target == Target::Served {
+        engine.publish_views();
+    }
     let passes = Passes::warm_up(budget, &mut engine);
     let (ns_per_op, floor_ns_per_op) = passes.in_turns(&mut engine, &mut floor);
     let mut singles = passes.singles(&mut engine);

@@ -210,6 +210,9 @@ impl Row {
                 let limit = 4.0 * set.min(search) + 16.0;
                 self.at_most("visits, by the smaller of set and search", limit, self.visited_mean);
             }
+            Target::Served => {
+                self.at_most("ns, one and a half times steady", 1.5 * steady.ns_per_op, self.ns_per_op)
+            }
             Target::Fragmentation => self.at_most("ns", 20_000.0, self.ns_per_op),
         }
         if self.is_small() {

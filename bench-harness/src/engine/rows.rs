@@ -30,6 +30,8 @@ pub enum Target {
     Candidates,
     /// 20 µs.
     Fragmentation,
+    /// One and a half times `steady`; a view is published after each batch.
+    Served,
 }
 
 const STEADY: [&str; 2] = ["least-fit", "best-fit"];
@@ -44,7 +46,7 @@ const fn candidates(name: &'static str, kind: Kind) -> RowSpec {
 }
 
 /// All rows, in the order of the report.
-pub const ROWS: [RowSpec; 13] = [
+pub const ROWS: [RowSpec; 14] = [
     RowSpec {
         name: "steady",
         kind: Kind::Steady,
@@ -69,6 +71,13 @@ pub const ROWS: [RowSpec; 13] = [
         policies: &["fgd"],
         nodes: &[1_213, 10_000],
         target: Target::Fragmentation,
+    },
+    RowSpec {
+        name: "served-step",
+        kind: Kind::Steady,
+        policies: &STEADY,
+        nodes: &[10_000],
+        target: Target::Served,
     },
 ];
 

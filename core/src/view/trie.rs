@@ -285,3 +285,145 @@ impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
         self.root.iter().for_each(|root| below(root, visit));
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+    use std::collections::BTreeMap;
+
+    use super::*;
+    use crate::rng::Rng;
+
+    std::thread_local! {
+        static LIVE: Cell<i64> = const { Cell::new(0) };
+    }
+
+    /// An element that counts how many of it live on this thread.
+    struct Counted(u64);
+
+    impl Counted {
+        fn new(value: u64) -> Self {
+            LIVE.set(LIVE.get() + 1);
+            Self(value)
+        }
+    }
+
+    impl Default for Counted {
+        fn default() -> Self {
+            Self::new(0)
+        }
+    }
+
+    impl Clone for Counted {
+        fn clone(&self) -> Self {
+            Self::new(self.0)
+        }
+    }
+
+    impl Drop for Counted {
+        fn drop(&mut self) {
+            LIVE.set(LIVE.get() - 1);
+        }
+    }
+
+    type Numbers = Trie<u64, 8>;
+
+    /// Versions drawn from a seed, each with what it must hold.
+    fn versions(seed: u64) -> Vec<(Numbers, BTreeMap<u32, u64>)> {
+        let mut rng = Rng::new(seed);
+        let mut versions = vec![(Numbers::default(), BTreeMap::new())];
+        for number in 1..60 {
+            let (mut trie, mut map) = versions.last().cloned().unwrap();
+            let reach = 1 << (4 + rng.below(9));
+            let mut places: Vec<u32> = (0..rng.below(20)).map(|_| rng.below(reach) as u32).collect();
+            places.sort_unstable();
+            places.dedup();
+            trie.set(&places, |at, _| number * 10_000 + u64::from(at), &mut Copied::default());
+            map.extend(places.iter().map(|&at| (at, number * 10_000 + u64::from(at))));
+            versions.push((trie, map));
+        }
+        versions
+    }
+
+    #[test]
+    fn every_version_holds_what_it_held() {
+        for seed in 0..8 {
+            for (trie, map) in versions(seed) {
+                let held = |at| trie.get(at).copied().unwrap_or_default();
+                assert!((0..5_000).all(|at| held(at) == map.get(&at).copied().unwrap_or_default()));
+                let mut listed = BTreeMap::new();
+                trie.each(|at, &value| listed.extend((value > 0).then_some((at, value))));
+                assert_eq!(listed, map);
+            }
+        }
+    }
+
+    #[test]
+    fn any_two_versions_differ_where_they_do() {
+        let versions = versions(9);
+        for (new, new_map) in &versions {
+            for (old, old_map) in &versions {
+                let mut differing = Vec::new();
+                new.unshared(old, |at, new, old| differing.extend((new != old).then_some(at)));
+                let places = new_map.keys().chain(old_map.keys());
+                let mut expected: Vec<u32> =
+                    places.copied().filter(|at| new_map.get(at) != old_map.get(at)).collect();
+                expected.sort_unstable();
+                expected.dedup();
+                assert_eq!(differing, expected);
+            }
+        }
+    }
+
+    /// At most `k` leaves and a branch per level for each of `k` changes, at any size.
+    #[test]
+    fn a_change_copies_its_leaf_and_the_way_to_it() {
+        let mut rng = Rng::new(3);
+        for nodes in [100u32, 1_000, 100_000, 1_000_000] {
+            let mut trie = Numbers::default();
+            let all: Vec<u32> = (0..nodes).collect();
+            trie.set(&all, |at, _| u64::from(at), &mut Copied::default());
+            let levels = u64::from(trie.height);
+            assert!(4u64.pow(trie.height - 1) * 8 < u64::from(nodes), "{levels} levels for {nodes}");
+            for changes in [1usize, 7, 64] {
+                let _published = trie.clone();
+                let mut places: Vec<u32> = (0..changes).map(|_| rng.below(u64::from(nodes)) as u32).collect();
+                places.sort_unstable();
+                places.dedup();
+                let mut copied = Copied::default();
+                trie.set(&places, |_, before| before + 1, &mut copied);
+                assert!(copied.chunks <= places.len() as u64 * (levels + 1), "{copied:?} at {nodes}");
+                assert!(copied.bytes <= 80 * copied.chunks && copied.chunks > levels, "{copied:?}");
+                // Nobody else has them now: nothing is copied.
+                let mut again = Copied::default();
+                trie.set(&places, |_, before| before + 1, &mut again);
+                assert_eq!(again, Copied::default());
+            }
+        }
+    }
+
+    /// Who keeps one version keeps that one: however many come after it, two of everything live.
+    #[test]
+    fn a_version_that_is_kept_keeps_itself_and_nothing_else() {
+        let live = || LIVE.get();
+        {
+            let mut trie: Trie<Counted, 8> = Trie::default();
+            let all: Vec<u32> = (0..1_000).collect();
+            trie.set(&all, |at, _| Counted::new(u64::from(at)), &mut Copied::default());
+            let size = live();
+            assert_eq!(size, 1_000);
+            let kept = trie.clone();
+            let mut rng = Rng::new(4);
+            for number in 0..20_000 {
+                let before = trie.clone();
+                trie.set(&[rng.below(1_000) as u32], |_, _| Counted::new(number), &mut Copied::default());
+                drop(before);
+                assert!(live() <= 2 * size, "{} elements live", live());
+            }
+            assert!((0..1_000).all(|at| kept.get(at).unwrap().0 == u64::from(at)));
+            drop(kept);
+            assert_eq!(live(), size);
+        }
+        assert_eq!(live(), 0);
+    }
+}

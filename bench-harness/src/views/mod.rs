@@ -1,0 +1,248 @@
+//! `wharf-bench views`: what publishing a view costs, what readers cost the shard, and what a reader
+//! keeps that never lets go.
+
+use std::collections::BTreeSet;
+use std::hint::black_box;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
+use wharf_core::index::Geometry;
+use wharf_core::node::{Labels, NodeRegistration, NodeSpec, Taints};
+use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::resource::{Amount, Demand};
+use wharf_core::rng::Rng;
+use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
+use wharf_core::time::Time;
+use wharf_core::view::{Copied, View};
+
+/// What one publication costs.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct PublishRow {
+    /// Nodes of the shard.
+    pub nodes: u32,
+    /// Placements or releases, each on a random node, since the publication before.
+    pub changes: u32,
+    /// Nanoseconds: the median.
+    pub publish_ns: u64,
+    /// Bytes of chunks copied or made: the mean.
+    pub bytes_copied: u64,
+    /// Chunks copied or made: the mean.
+    pub chunks_copied: u64,
+}
+
+/// What readers cost the shard.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct ReadersRow {
+    /// Nodes of the shard.
+    pub nodes: u32,
+    /// Threads that take view after view and walk their differences.
+    pub readers: u32,
+    /// Placements and releases a second, published in batches of 64.
+    pub ops_per_second: u64,
+    /// Views that all readers took together, a second.
+    pub views_per_second: u64,
+}
+
+/// What a reader keeps that never lets go.
+#[derive(Clone, Copy, Debug, Serialize)]
+pub struct MemoryRow {
+    /// Nodes of the shard.
+    pub nodes: u32,
+    /// Publications since the view that is kept.
+    pub publications: u64,
+    /// Chunks of the current view.
+    pub chunks: u64,
+    /// Chunks of the current view and the one that is kept, each once.
+    pub chunks_live: u64,
+    /// The bytes of these.
+    pub bytes_live: u64,
+    /// Whether its reader is told to let go.
+    pub told: bool,
+}
+
+/// A shard whose nodes are changed one by one.
+pub struct Bench {
+    shard: Shard,
+    rng: Rng,
+    nodes: u32,
+    live: Vec<AllocationId>,
+    outcomes: Vec<Outcome>,
+}
+
+fn registration(number: u64) -> NodeRegistration {
+    let spec = NodeSpec {
+        name: format!("node-{number}").into(),
+        identity: None,
+        cpu: Amount::whole(64),
+        memory: Amount::whole(256 * 1024),
+        gpus: 8,
+        custom: None,
+        labels: Labels::default(),
+        taints: Taints::default(),
+    };
+    let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+    NodeRegistration { id, ordinal, partition, spec, agent: None }
+}
+
+impl Bench {
+    /// A shard of so many equal nodes with one allocation each on the mean, that makes views.
+    #[must_use]
+    pub fn new(nodes: u32, seed: u64) -> Self {
+        let mut shard = Shard::new(ShardConfig {
+            shard: ShardId(0),
+            incarnation: Incarnation(1),
+            partitions: vec![PartitionId(0)],
+            geometry: Geometry::default(),
+            seed,
+            hybrid: HybridSettings::default(),
+        });
+        let mut outcomes = Vec::new();
+        let commands = (1..=u64::from(nodes)).map(|number| Command::AddNode(Box::new(registration(number))));
+        shard.step(commands, Time(0), &mut outcomes);
+        outcomes.clear();
+        let mut bench = Self { shard, rng: Rng::new(seed), nodes, live: Vec::new(), outcomes };
+        for _ in 0..nodes {
+            bench.place();
+        }
+        bench.shard.enable_views();
+        bench
+    }
+
+    fn step(&mut self, command: Command) {
+        self.shard.step([command], Time(0), &mut self.outcomes);
+        for outcome in self.outcomes.drain(..) {
+            if let Outcome::Placed(placed) = outcome {
+                self.live.push(placed.allocation);
+            }
+        }
+    }
+
+    fn place(&mut self) {
+        let node = NodeId(1 + self.rng.below(u64::from(self.nodes)));
+        let demand = Demand { cpu: Amount::from_milli(100), ..Demand::default() };
+        let mut request = PlacementRequest::new(demand, Policy::FirstFit);
+        request.candidates = Some(Arc::from([node]));
+        self.step(Command::Place(request));
+    }
+
+    /// A placement or the release of a random allocation, in turns.
+    pub fn change(&mut self) {
+        if self.live.len() > self.nodes as usize {
+            let at = self.rng.below(self.live.len() as u64) as usize;
+            let id = self.live.swap_remove(at);
+            self.step(Command::Release(id));
+        } else {
+            self.place();
+        }
+    }
+
+    /// Publishes: how long that took.
+    pub fn publish(&mut self) -> Duration {
+        let started = Instant::now();
+        black_box(self.shard.publish_view());
+        started.elapsed()
+    }
+
+    /// What all publications so far have copied.
+    #[must_use]
+    pub fn copied(&self) -> Copied {
+        self.view().head().copied
+    }
+
+    /// The current view.
+    #[must_use]
+    pub fn view(&self) -> Arc<View> {
+        Arc::clone(self.shard.current_view().expect("views are made"))
+    }
+
+    /// What `rounds` publications cost, each of so many changes.
+    pub fn measure(&mut self, changes: u32, rounds: u32) -> PublishRow {
+        let before = self.copied();
+        let mut nanos: Vec<u64> = Vec::new();
+        for _ in 0..rounds {
+            (0..changes).for_each(|_| self.change());
+            nanos.push(self.publish().as_nanos() as u64);
+        }
+        nanos.sort_unstable();
+        let copied = self.copied().since(before);
+        PublishRow {
+            nodes: self.nodes,
+            changes,
+            publish_ns: nanos[nanos.len() / 2],
+            bytes_copied: copied.bytes / u64::from(rounds),
+            chunks_copied: copied.chunks / u64::from(rounds),
+        }
+    }
+
+    /// The shard's rate beside so many readers.
+    pub fn beside_readers(&mut self, readers: u32, limit: Duration) -> ReadersRow {
+        let reader = self.shard.enable_views();
+        let stop = AtomicBool::new(false);
+        let (mut ops, mut views) = (0u64, 0u64);
+        let started = Instant::now();
+        std::thread::scope(|threads| {
+            let looks: Vec<_> = (0..readers)
+                .map(|_| {
+                    let (reader, stop) = (reader.clone(), &stop);
+                    threads.spawn(move || {
+                        let (mut held, mut taken) = (reader.latest(), 0u64);
+                        // Relaxed: nothing but the end is told by it.
+                        while !stop.load(Ordering::Relaxed) {
+                            let latest = reader.latest();
+                            latest.diff(&held, |slot| {
+                                black_box(slot);
+                            });
+                            taken += 1;
+                            held = latest;
+                        }
+                        taken
+                    })
+                })
+                .collect();
+            while started.elapsed() < limit {
+                (0..64).for_each(|_| self.change());
+                self.publish();
+                ops += 64;
+            }
+            // Relaxed: see above.
+            stop.store(true, Ordering::Relaxed);
+            views = looks.into_iter().map(|look| look.join().expect("a reader does not panic")).sum();
+        });
+        let per_second = |count: u64| (count as f64 / started.elapsed().as_secs_f64()) as u64;
+        ReadersRow {
+            nodes: self.nodes,
+            readers,
+            ops_per_second: per_second(ops),
+            views_per_second: per_second(views),
+        }
+    }
+
+    /// What is alive after so many publications of 64 changes while one view is kept.
+    pub fn beside_a_keeper(&mut self, publications: u64) -> MemoryRow {
+        let held = self.view();
+        for _ in 0..publications {
+            (0..64).for_each(|_| self.change());
+            self.publish();
+        }
+        let current = self.view();
+        let (mut seen, mut bytes_live) = (BTreeSet::new(), 0u64);
+        for view in [&held, &current] {
+            view.chunks(|address, bytes| {
+                if seen.insert(address) {
+                    bytes_live += bytes as u64;
+                }
+            });
+        }
+        MemoryRow {
+            nodes: self.nodes,
+            publications,
+            chunks: current.extent().chunks,
+            chunks_live: seen.len() as u64,
+            bytes_live,
+            told: held.is_stale(&current),
+        }
+    }
+}

@@ -271,6 +271,9 @@ impl LinearShard {
                 Outcome::Exported(state) => self.compare_export(state),
                 other => differs(other, "the durable state"),
             },
+            Command::Prepare(_) | Command::Finish { .. } | Command::Apply(_) => {
+                panic!("this oracle knows no statements: {command:?}")
+            }
         }
     }
 

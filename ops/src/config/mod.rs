@@ -337,7 +337,7 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 21] = [
+        let cases: [(Change, &str); 23] = [
             (|raw| raw.reserved_nodes_percent = 101, "`reserved_nodes_percent`"),
             (|raw| raw.node_lost_after = "0.05".into(), "`node_lost_after`"),
             (|raw| raw.node_lost_after = "soon".into(), "`node_lost_after`"),

@@ -4,6 +4,8 @@
 //! is rebuilt from it. A store has a fixed number of partitions; how many shards serve them is
 //! decided at each start.
 
+mod planners;
+
 use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
@@ -17,10 +19,10 @@ use crate::ids::{AllocationId, Incarnation, NodeId, OwnerId, PartitionId, Resour
 use crate::index::{Geometry, GeometryError, PolicyState};
 use crate::limits::{
     HOLD_NS_DEFAULT, PARTITIONS_DEFAULT, PARTITIONS_MAX, PLANNERS_MAX, PORTS_MAX,
-    RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX, TICKET_NS_DEFAULT,
+    RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
 };
 use crate::node::{NodeRegistration, NodeState, Unhealthy};
-use crate::planner::{Planner, PlannerBell, PlannerConfig, PlannerRunner, Tickets};
+use crate::planner::{GroupRecord, PlannerRunner};
 use crate::registrar::{Catalog, Registrar, RegistrarState, TOPOLOGY_LABEL_DEFAULT};
 use crate::resource::{Demand, GpuAssignment, NatureFixed, RegistryFull, ReservedAmounts, UnitAssignments};
 use crate::ring::{Doorbell, channel};
@@ -30,6 +32,7 @@ use crate::router::{Port, PortLink, RoutingTable};
 use crate::shard::{GranularityState, HybridSettings, Shard, ShardConfig};
 use crate::time::Time;
 use crate::view::ViewReader;
+use planners::{Ground, PlannerThreads, keep_groups};
 
 /// A node in the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -124,6 +127,8 @@ pub struct StoreState {
     pub policies: Vec<PolicyState>,
     /// Per shard of the last start, likewise.
     pub granularities: Vec<Option<GranularityState>>,
+    /// Placement groups, in order of id.
+    pub groups: Vec<GroupRecord>,
 }
 
 impl StoreState {
@@ -149,10 +154,12 @@ impl StoreState {
             partitions: (0..partition_count).map(|p| PartitionState::empty(PartitionId(p))).collect(),
             policies: Vec::new(),
             granularities: Vec::new(),
+            groups: Vec::new(),
         }
     }
 
-    /// Puts together what the shards and the registrar of one start hold.
+    /// Puts together what the shards and the registrar of one start hold; groups are put in
+    /// [beside](Self::groups).
     #[must_use]
     pub fn collect(
         incarnation: Incarnation,
@@ -160,6 +167,7 @@ impl StoreState {
         registrar: &Registrar,
         shards: Vec<ShardState>,
     ) -> Self {
+        let groups = Vec::new();
         let mut partitions = Vec::new();
         let (mut policies, mut granularities) = (Vec::new(), Vec::new());
         for shard in shards {
@@ -168,7 +176,7 @@ impl StoreState {
             granularities.push(shard.granularity);
         }
         partitions.sort_unstable_by_key(|partition: &PartitionState| partition.id);
-        Self { incarnation, now, registrar: registrar.state(), partitions, policies, granularities }
+        Self { incarnation, now, registrar: registrar.state(), partitions, policies, granularities, groups }
     }
 
     /// The canonical hash of the partitions and the global records: equal for equal books,
@@ -304,6 +312,8 @@ pub struct Engine {
     pub planners: Vec<PlannerRunner>,
     /// Stops the planners.
     pub planner_stop: StopSignal,
+    /// Groups of the store that no planner keeps, because there are none: to be stored again.
+    pub groups: Vec<GroupRecord>,
     /// The owner of the global records.
     pub registrar: Registrar,
     /// The published catalog.
@@ -333,94 +343,35 @@ impl Engine {
             return Err(EngineError::Planners(config.planners));
         }
         let incarnation = Incarnation(state.incarnation.0 + 1);
-        let mut registrar = Registrar::restore(
-            partitions,
-            &config.topology_label,
-            &state.registrar,
-            state.partitions.iter().flat_map(|p| p.nodes.iter().map(|n| &n.registration)),
-        );
-        let in_use = kinds_in_use(&state.partitions);
-        registrar.resources_mut().declare(&config.unit_instances, |id| in_use.contains(&id))?;
-        let indexed: Result<Vec<ResourceId>, _> =
-            config.indexed_resources.iter().map(|name| registrar.resources_mut().learn(name)).collect();
-        let geometry = config.geometry.clone().with_custom(&indexed?)?;
-        // Who keeps a node gets a fresh period: the clock stood still, and so did the agents' word.
-        for node in state.partitions.iter().flat_map(|p| &p.nodes).filter(|n| n.registration.agent.is_some())
-        {
-            registrar.heartbeats().expect(node.registration.id, state.now);
-        }
+        let (mut registrar, geometry) = open_registrar(&state, config)?;
         let table = RoutingTable::even(partitions, config.shards);
         let catalog = Arc::new(ArcSwap::from_pointee(registrar.catalog()));
         let stop = StopSignal::default();
         let mut seeds = Rng::new(config.seed);
         let resumed = (&state.policies[..], &state.granularities[..]);
-        let shards =
+        let mut shards =
             open_shards(state.partitions, resumed, &table, (config, &geometry), incarnation, &mut seeds);
-        let (ports, planners) = (owners.len(), usize::from(config.planners));
-        let (mut planner_bells, mut planner_wakers) = (Vec::new(), Vec::new());
-        for _ in 0..planners {
-            let (bell, waker) = ShardRunner::doorbell();
-            planner_bells.push(bell);
-            planner_wakers.push(waker);
+        let mut views = Vec::new();
+        if config.views || config.planners > 0 {
+            views.extend(shards.iter_mut().map(Shard::enable_views));
         }
+        let threads = PlannerThreads::new(config.planners);
         // Planners talk to shards through ports of their own, behind those of the callers.
+        let callers = owners.len();
         let bells = owners.into_iter().map(|waker| Arc::new(Doorbell::new(waker)));
-        let bells: Vec<_> = bells.chain(planner_bells.iter().map(Arc::clone)).collect();
-        let mut port_links: Vec<Vec<PortLink>> = bells.iter().map(|_| Vec::new()).collect();
-        let interests: Vec<_> =
-            planner_bells.into_iter().map(|bell| Arc::new(PlannerBell::new(bell))).collect();
-        let (mut runners, mut views) = (Vec::new(), Vec::new());
-        for (id, mut shard) in (0..).map(ShardId).zip(shards) {
-            views.extend((config.views || planners > 0).then(|| shard.enable_views()));
-            let (shard_bell, waker) = ShardRunner::doorbell();
-            let mut links = Vec::new();
-            for (port, bell) in bells.iter().enumerate() {
-                let (submissions, from_port) = channel(RING_SLOTS);
-                let (to_port, answers) = channel(RING_SLOTS);
-                let (woken, bell) = (Arc::new(WokenBox::default()), Arc::clone(bell));
-                let (for_port, shard_bell) = (Arc::clone(&woken), Arc::clone(&shard_bell));
-                links.push(ShardLink { submissions: from_port, answers: to_port, bell, woken });
-                port_links[port].push(PortLink { submissions, answers, bell: shard_bell, woken: for_port });
-            }
-            let summary = Arc::clone(table.summary(id));
-            let mut runner = ShardRunner::new(id, shard, links, summary, shard_bell, waker, stop.clone());
-            runner.set_planners(interests.clone());
-            runners.push(runner);
-        }
-        let shared = Arc::new(ArcSwap::from_pointee(table));
-        let mut all_ports: Vec<Port> = bells
-            .iter()
-            .zip(port_links)
-            .zip(0..)
-            .map(|((bell, links), number)| {
-                let (bell, seed) = (Arc::clone(bell), seeds.next_u64());
-                Port::new(links, &shared, &catalog, geometry.clone(), seed, bell, number)
-            })
-            .collect();
-        let planner_stop = StopSignal::default();
-        let tickets = Arc::new(Tickets::default());
-        tickets.set_bells(bells[ports..].to_vec());
-        let of_planners = all_ports.split_off(ports);
-        let planners = (0..config.planners).zip(of_planners).zip(interests.into_iter().zip(planner_wakers));
-        let planners: Vec<_> = planners
-            .map(|((number, port), (interest, waker))| {
-                let copies = replicas(&shared.load(), (config, &geometry), incarnation, &mut seeds);
-                let seed = seeds.next_u64();
-                let (planners, hold_ns) = (config.planners, config.hold_ns);
-                let config = PlannerConfig {
-                    number,
-                    planners,
-                    incarnation,
-                    seed,
-                    hold_ns,
-                    ticket_ns: TICKET_NS_DEFAULT,
-                };
-                let mut planner = Planner::new(config, port, copies.into_iter().zip(views.clone()).collect());
-                planner.set_tickets(Arc::clone(&tickets));
-                PlannerRunner::new(planner, &mut all_ports, interest, waker, planner_stop.clone())
-            })
-            .collect();
-        let (table, ports) = (shared, all_ports);
+        let bells: Vec<_> = bells.chain(threads.bells()).collect();
+        let (mut runners, links) = link_shards(shards, &bells, &table, &stop);
+        runners.iter_mut().for_each(|runner| runner.set_planners(threads.interests()));
+        let table = Arc::new(ArcSwap::from_pointee(table));
+        let port = |((bell, links), number)| {
+            let seed = seeds.next_u64();
+            Port::new(links, &table, &catalog, geometry.clone(), seed, bell, number)
+        };
+        let mut ports: Vec<Port> = bells.into_iter().zip(links).zip(0..).map(port).collect();
+        let of_planners = ports.split_off(callers);
+        let ground = Ground { config, geometry: &geometry, table: &table.load(), incarnation, views: &views };
+        let (mut planners, planner_stop) = threads.open(&ground, of_planners, &mut ports, &mut seeds);
+        let groups = keep_groups(state.groups, &mut planners);
         let now = state.now;
         Ok(Self {
             incarnation,
@@ -429,6 +380,7 @@ impl Engine {
             ports,
             planners,
             planner_stop,
+            groups,
             registrar,
             catalog,
             table,
@@ -436,6 +388,52 @@ impl Engine {
             views,
         })
     }
+}
+
+/// The global records, and the geometry with the custom kinds that are indexed.
+fn open_registrar(state: &StoreState, config: &EngineConfig) -> Result<(Registrar, Geometry), EngineError> {
+    let mut registrar = Registrar::restore(
+        u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16"),
+        &config.topology_label,
+        &state.registrar,
+        state.partitions.iter().flat_map(|p| p.nodes.iter().map(|n| &n.registration)),
+    );
+    let in_use = kinds_in_use(&state.partitions);
+    registrar.resources_mut().declare(&config.unit_instances, |id| in_use.contains(&id))?;
+    let indexed: Result<Vec<ResourceId>, _> =
+        config.indexed_resources.iter().map(|name| registrar.resources_mut().learn(name)).collect();
+    let geometry = config.geometry.clone().with_custom(&indexed?)?;
+    // Who keeps a node gets a fresh period: the clock stood still, and so did the agents' word.
+    for node in state.partitions.iter().flat_map(|p| &p.nodes).filter(|n| n.registration.agent.is_some()) {
+        registrar.heartbeats().expect(node.registration.id, state.now);
+    }
+    Ok((registrar, geometry))
+}
+
+/// A runner per shard, and per bell the links to all shards.
+fn link_shards(
+    shards: Vec<Shard>,
+    bells: &[Arc<Doorbell>],
+    table: &RoutingTable,
+    stop: &StopSignal,
+) -> (Vec<ShardRunner>, Vec<Vec<PortLink>>) {
+    let mut port_links: Vec<Vec<PortLink>> = bells.iter().map(|_| Vec::new()).collect();
+    let mut runners = Vec::new();
+    for (id, shard) in (0..).map(ShardId).zip(shards) {
+        let (shard_bell, waker) = ShardRunner::doorbell();
+        let mut links = Vec::new();
+        for (bell, of_port) in bells.iter().zip(&mut port_links) {
+            let (submissions, from_port) = channel(RING_SLOTS);
+            let (to_port, answers) = channel(RING_SLOTS);
+            let (woken, bell) = (Arc::new(WokenBox::default()), Arc::clone(bell));
+            let (for_port, shard_bell) = (Arc::clone(&woken), Arc::clone(&shard_bell));
+            links.push(ShardLink { submissions: from_port, answers: to_port, bell, woken });
+            of_port.push(PortLink { submissions, answers, bell: shard_bell, woken: for_port });
+        }
+        let summary = Arc::clone(table.summary(id));
+        runners.push(ShardRunner::new(id, shard, links, summary, shard_bell, waker, stop.clone()));
+    }
+    (runners, port_links)
 }
 
 /// The custom kinds that nodes have or allocations hold.
@@ -489,21 +487,4 @@ fn shard_config(
 ) -> ShardConfig {
     let (partitions, geometry) = (table.partitions_of(shard).collect(), geometry.clone());
     ShardConfig { shard, incarnation, partitions, geometry, seed: seeds.next_u64(), hybrid: config.hybrid }
-}
-
-/// Empty copies of all shards, for a planner.
-fn replicas(
-    table: &RoutingTable,
-    config: (&EngineConfig, &Geometry),
-    incarnation: Incarnation,
-    seeds: &mut Rng,
-) -> Vec<Shard> {
-    let replica = |id| {
-        let mut replica = Shard::replica(shard_config(id, table, config, incarnation, seeds));
-        if let Some(typical) = &config.0.typical_shapes {
-            replica.set_typical_shapes(Arc::clone(typical));
-        }
-        replica
-    };
-    (0..table.shard_count()).map(ShardId).map(replica).collect()
 }

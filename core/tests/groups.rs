@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::Waker;
 
-use by_hand::{add_node, ask, check_all, config, cores, node_spec, settle};
+use by_hand::{add_node, ask, check_all, config, cores, export, node_spec, settle};
 use wharf_core::ids::{AllocationId, GroupId, NodeId};
 use wharf_core::node::{Labels, LifeEvent, NodeSpec};
 use wharf_core::planner::{
@@ -493,4 +493,32 @@ fn a_large_group_comes_to_its_end_among_hostile_traffic_and_does_not_starve_it()
         }
         check_all(&engine);
     }
+}
+
+#[test]
+fn groups_stand_after_a_start_with_other_numbers_of_shards_and_planners() {
+    let mut engine = engine(3, 2);
+    with_nodes(&mut engine, 6, 16, 0);
+    let spec = GroupSpec { min_members: 1, ..group_of(cores(4), 4, Strategy::StrictSpread) };
+    let groups: Vec<GroupView> =
+        (0..3).map(|_| create(&mut engine, spec.clone()).expect("it fits")).collect();
+    let mut state = export(&mut engine);
+    state.groups = engine.planners.iter().flat_map(|runner| runner.planner().export()).collect();
+    assert_eq!(state.groups.len(), 3);
+    let config = EngineConfig { planners: 3, ..config(2) };
+    let mut engine = Engine::open(state, &config, vec![Waker::noop().clone()]).expect("numbers in range");
+    settle(&mut engine);
+    for group in &groups {
+        assert_eq!(places(&status(&mut engine, group.id)), places(group));
+    }
+    let PlanReply::Group(grown) =
+        plan(&mut engine, PlanJob::GrowGroup(groups[1].id, vec![Arc::new(cores(4)); 2]))
+    else {
+        panic!("two nodes are without a bundle of it")
+    };
+    assert_eq!(nodes_of(&grown).len(), 6);
+    let reply = plan(&mut engine, PlanJob::RemoveGroup(groups[0].id));
+    assert!(matches!(reply, PlanReply::Removed(_, 4)), "{reply:?}");
+    assert_eq!(live_allocations(&mut engine), 4 + 6);
+    check_all(&engine);
 }

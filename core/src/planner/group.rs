@@ -82,6 +82,25 @@ impl Group {
         group
     }
 
+    /// A group that an earlier start placed.
+    pub(super) fn resumed(id: GroupId, spec: Arc<GroupSpec>, bundles: Vec<Bundle>, next_index: u32) -> Self {
+        let (awaiting, removal, until) = (Awaiting::Nobody, None, None);
+        let (committing, contending, attempts, losses) = (false, false, 0, 0);
+        Self {
+            id,
+            spec,
+            bundles,
+            next_index,
+            awaiting,
+            committing,
+            removal,
+            until,
+            attempts,
+            losses,
+            contending,
+        }
+    }
+
     /// Adds bundles; the index of the first.
     pub(super) fn add(&mut self, requests: &[Arc<PlacementRequest>]) -> u32 {
         let first = self.next_index;

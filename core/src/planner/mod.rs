@@ -24,6 +24,8 @@ pub use runner::PlannerRunner;
 pub(crate) use runner::{PlanAnswer, PlanSubmission, PlannerBell};
 mod spec;
 pub use spec::{GroupSpec, GroupSpecError, Spreading, Strategy, TopologyRule};
+mod state;
+pub use state::{BundleRecord, GroupRecord};
 mod strategy;
 mod submit;
 mod ticket;

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{JobTag, PlanJob, PlanReply, Planner};
+use super::{GroupRecord, JobTag, PlanJob, PlanReply, Planner};
 use crate::executor::{Clock, StopSignal, ThreadWaker};
 use crate::limits::{RING_QUANTUM, RING_SLOTS};
 use crate::ring::{Consumer, Doorbell, Producer, channel};
@@ -109,6 +109,11 @@ impl PlannerRunner {
     #[must_use]
     pub fn planner(&self) -> &Planner {
         &self.planner
+    }
+
+    /// Takes over a group that an earlier start left.
+    pub(crate) fn adopt(&mut self, group: GroupRecord) {
+        self.planner.adopt(group);
     }
 
     /// Runs on the calling thread until stopped and nothing is under way; gives the planner back.

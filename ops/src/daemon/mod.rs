@@ -9,6 +9,7 @@ pub use certificate::{CertificateError, DEVELOPMENT_CERTIFICATE, read_certificat
 mod clock;
 pub use clock::ServiceClock;
 mod consistency;
+mod group_record;
 mod life_record;
 mod record;
 mod reservation_record;
@@ -25,7 +26,7 @@ use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
 use wharf_core::executor::{Clock, ShardRunner, StopSignal};
 use wharf_core::ids::Incarnation;
-use wharf_core::planner::{Planner, PlannerRunner};
+use wharf_core::planner::{GroupRecord, Planner, PlannerRunner};
 use wharf_core::registrar::Registrar;
 use wharf_core::router::Port;
 use wharf_core::shard::Shard;
@@ -98,6 +99,8 @@ pub struct Daemon {
     shard_threads: Vec<JoinHandle<Shard>>,
     planner_stop: StopSignal,
     planner_threads: Vec<JoinHandle<Planner>>,
+    /// Groups of the store that no planner keeps.
+    groups: Vec<GroupRecord>,
     store: Store,
 }
 
@@ -190,6 +193,7 @@ impl Daemon {
             shard_threads,
             planner_stop: engine.planner_stop,
             planner_threads,
+            groups: engine.groups,
             store,
             config,
         })
@@ -258,9 +262,11 @@ impl Daemon {
         }
         // While the shards still run: what planners have begun they end.
         self.planner_stop.stop();
+        let mut groups = self.groups;
         for (number, thread) in self.planner_threads.into_iter().enumerate() {
-            threads::join(format!("wharf-planner-{number}"), thread).await?;
+            groups.extend(threads::join(format!("wharf-planner-{number}"), thread).await?.export());
         }
+        groups.sort_by_key(|group| group.id);
         let exported = match self.registrar.ask(RegistrarRequest::Stop).await {
             Ok(answer) => answer.await.ok(),
             Err(_) => None,
@@ -274,7 +280,10 @@ impl Daemon {
         let Some(RegistrarReply::Exported(shards)) = exported else {
             return Err(DaemonError::Panicked("wharf-registrar".to_owned()));
         };
-        let state = StoreState::collect(self.incarnation, self.clock.now(), &registrar, shards);
+        let state = StoreState {
+            groups,
+            ..StoreState::collect(self.incarnation, self.clock.now(), &registrar, shards)
+        };
         self.store.checkpoint(&state)?;
         info!(books = %state.books_hash(), "stopped; the state is written");
         Ok(served?)

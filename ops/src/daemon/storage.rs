@@ -18,7 +18,7 @@ use wharf_core::store::{PartitionState, StoreState};
 use wharf_core::time::Time;
 
 use super::consistency::check_state;
-use super::{life_record, record, reservation_record};
+use super::{group_record, life_record, record, reservation_record};
 
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
@@ -35,6 +35,7 @@ const LIFE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("life");
 const REMOVED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("removed");
 const ALLOCATIONS: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("allocations");
 /// By node.
+const GROUPS: TableDefinition<'_, group_record::GroupKey, &[u8]> = TableDefinition::new("groups");
 const RESERVATIONS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("reservations");
 
 const FILE: &str = "store.redb";
@@ -217,6 +218,7 @@ impl Store {
         transaction.delete_table(REMOVED)?;
         transaction.delete_table(ALLOCATIONS)?;
         transaction.delete_table(RESERVATIONS)?;
+        transaction.delete_table(GROUPS)?;
         {
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert("now", state.now.0)?;
@@ -246,6 +248,11 @@ impl Store {
             let mut removed = transaction.open_table(REMOVED)?;
             for (at, node) in (0..).zip(&state.registrar.removed) {
                 removed.insert(at, life_record::encode_removed(node).as_slice())?;
+            }
+            let mut groups = transaction.open_table(GROUPS)?;
+            for group in &state.groups {
+                groups
+                    .insert(group_record::group_key(group), group_record::encode_group(group).as_slice())?;
             }
             let mut allocations = transaction.open_table(ALLOCATIONS)?;
             let mut reservations = transaction.open_table(RESERVATIONS)?;
@@ -360,6 +367,15 @@ fn read_checkpoint(
             return Ok(Err(format!("allocation {} is of a partition that is none", allocation.id)));
         };
         partition.allocations.push(allocation);
+    }
+    if there(GROUPS.name())? {
+        for row in transaction.open_table(GROUPS)?.iter()? {
+            let (key, bytes) = row?;
+            match group_record::decode_group(key.value(), bytes.value()) {
+                Ok(group) => state.groups.push(group),
+                Err(message) => return Ok(Err(message)),
+            }
+        }
     }
     if there(RESERVATIONS.name())? {
         return read_reservations(transaction, state);

@@ -1,13 +1,19 @@
 //! The store on disk: what is written is read, a checkpoint is good for one start, and damage is
 //! an error that names the row, never a panic in the engine.
 
-use wharf_core::ids::{AllocationId, NodeId, OwnerId, PartitionId, ResourceId};
+use std::sync::Arc;
+
+use wharf_core::ids::{AllocationId, GroupId, NodeId, OwnerId, PartitionId, ResourceId};
 use wharf_core::node::{
-    AgentFacts, GpuDevice, Labels, NodeRegistration, NodeSpec, NodeState, Taint, TaintEffect, Taints,
+    AgentFacts, GpuDevice, Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Taint,
+    TaintEffect, Taints, Term, Toleration, TolerationOperator,
 };
+use wharf_core::planner::{BundleRecord, GroupRecord, GroupSpec, Spreading, Strategy, TopologyRule};
 use wharf_core::registrar::RemovedNode;
+use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest, ReservedAmounts};
 use wharf_core::shard::GranularityState;
+use wharf_core::statement::Granularity;
 use wharf_core::store::{AllocationRecord, Engine, EngineConfig, NodeRecord, ReservationRecord};
 
 use super::*;
@@ -145,9 +151,74 @@ fn rich() -> StoreState {
         PolicyState { next_fit: Ordinal(3), rng: Rng::new(99) },
         PolicyState { next_fit: Ordinal(0), rng: Rng::new(u64::MAX) },
     ];
+    state.groups = vec![group()];
     let thetas = vec![2500, 81_920_000, 1, 100];
     state.granularities = vec![None, Some(GranularityState { thetas, changes: 7 })];
     state
+}
+
+/// A group with everything that can be asked of one.
+fn group() -> GroupRecord {
+    let term = |operator, values: &[&str]| Term {
+        key: "zone".to_owned(),
+        operator,
+        values: values.iter().map(|&value| value.to_owned()).collect(),
+    };
+    let selector = |operator, values: &[&str]| Arc::new(Selector::new(vec![term(operator, values)]));
+    let toleration = |effect, operator| Toleration {
+        key: "team".to_owned(),
+        operator,
+        value: if operator == TolerationOperator::Equal { "ml".to_owned() } else { String::new() },
+        effect,
+    };
+    let tolerations = vec![
+        toleration(None, TolerationOperator::Exists),
+        toleration(Some(TaintEffect::NoExecute), TolerationOperator::Equal),
+    ];
+    let rules = RankRules::new(
+        vec![selector(Operator::NotIn, &["a", "b"]), selector(Operator::Exists, &[])],
+        vec![(7, selector(Operator::Greater, &["3"]))],
+        tolerations,
+    );
+    let demand = Demand { cpu: Amount::whole(2), gpu: GpuRequest::Fraction(2500), ..Demand::default() };
+    let plain = Arc::new(PlacementRequest::new(demand.clone(), Policy::Spread));
+    let rich = Arc::new(PlacementRequest {
+        order: OrderChoice::Configured(3),
+        explain: Explain::Full,
+        selector: Some(selector(Operator::In, &["a"])),
+        candidates: Some(vec![NodeId(3), NodeId(5)].into()),
+        preferences: Some(Arc::new(Preferences {
+            rules: Some(Arc::new(rules.unwrap())),
+            nodes: vec![NodeId(5)].into(),
+            avoid_gpu: true,
+            affinity: true,
+        })),
+        owner: OwnerId::new(7),
+        ..PlacementRequest::new(demand, Policy::BestFit)
+    });
+    let (id, next_index) = (GroupId { incarnation: Incarnation(1), number: 5 }, 4);
+    let sequence =
+        |sequence| AllocationId { incarnation: Incarnation(1), partition: PartitionId(1), sequence };
+    let bundle = |index, request: &Arc<PlacementRequest>, place, lost| BundleRecord {
+        index,
+        request: Arc::clone(request),
+        place,
+        lost,
+    };
+    let gpus = GpuAssignment { mask: 1, part: 2500 };
+    let bundles = vec![
+        bundle(0, &plain, Some((NodeId(3), sequence(1), gpus)), None),
+        bundle(2, &rich, None, Some(sequence(9))),
+        bundle(3, &plain, None, None),
+    ];
+    let spec = GroupSpec {
+        topology: Some(TopologyRule { key: "zone".into(), spreading: Spreading::Spread { max_skew: 2 } }),
+        min_members: 1,
+        priority: -3,
+        granularity: Granularity::Coarse,
+        ..GroupSpec::new(vec![plain, rich], Strategy::StrictSpread)
+    };
+    GroupRecord { id, spec: Arc::new(spec), bundles, next_index }
 }
 
 fn open(directory: &tempfile::TempDir) -> Result<(Store, StoreState), StorageError> {

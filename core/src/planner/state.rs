@@ -1,0 +1,88 @@
+//! The groups of a planner as durable state, out and in.
+
+use std::cmp::Reverse;
+use std::sync::Arc;
+
+use super::Planner;
+use super::group::{Awaiting, Bundle, Group, Place};
+use super::spec::GroupSpec;
+use crate::ids::{AllocationId, GroupId, NodeId};
+use crate::request::PlacementRequest;
+use crate::resource::GpuAssignment;
+
+/// A group in the durable state. Groups that only wait are not durable: who asked is told.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct GroupRecord {
+    /// Its id.
+    pub id: GroupId,
+    /// What was asked when it was made; its bundles since then stand below.
+    pub spec: Arc<GroupSpec>,
+    /// In order of index.
+    pub bundles: Vec<BundleRecord>,
+    /// The index of the next bundle.
+    pub next_index: u32,
+}
+
+/// A bundle in the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct BundleRecord {
+    /// Its index in the group.
+    pub index: u32,
+    /// What it takes, and where it may stand.
+    pub request: Arc<PlacementRequest>,
+    /// Node, allocation and GPU instances, where it is placed.
+    pub place: Option<(NodeId, AllocationId, GpuAssignment)>,
+    /// Its allocation on a node that was lost.
+    pub lost: Option<AllocationId>,
+}
+
+impl Planner {
+    /// The groups that stand, in order of id.
+    ///
+    /// # Panics
+    /// When a statement is under way.
+    #[must_use]
+    pub fn export(&self) -> Vec<GroupRecord> {
+        assert!(!self.is_committing(), "a planner is stopped when nothing is under way");
+        let made = |group: &&Group| !matches!(group.awaiting, Awaiting::Creation(_));
+        let record = |group: &Group| GroupRecord {
+            id: group.id,
+            spec: Arc::clone(&group.spec),
+            bundles: group.bundles.iter().map(bundle_record).collect(),
+            next_index: group.next_index,
+        };
+        self.groups.values().filter(made).map(record).collect()
+    }
+
+    /// Takes over groups that an earlier start left.
+    ///
+    /// # Panics
+    /// When the group is there already.
+    pub(crate) fn adopt(&mut self, record: GroupRecord) {
+        let GroupRecord { id, spec, bundles, next_index } = record;
+        let bundles: Vec<Bundle> = bundles.into_iter().map(bundle).collect();
+        for bundle in &bundles {
+            if let Some(place) = &bundle.place {
+                self.by_node.entry(place.node).or_default().insert((id, bundle.index));
+            }
+        }
+        let group = Group::resumed(id, spec, bundles, next_index);
+        if group.is_incomplete() {
+            self.incomplete.insert((Reverse(group.spec.priority), id));
+            self.retry_now = true;
+        }
+        let before = self.groups.insert(id, group);
+        assert!(before.is_none(), "group {id} is there twice");
+    }
+}
+
+fn bundle_record(bundle: &Bundle) -> BundleRecord {
+    let place = bundle.place.map(|Place { node, allocation, gpus }| (node, allocation, gpus));
+    BundleRecord { index: bundle.index, request: Arc::clone(&bundle.request), place, lost: bundle.lost }
+}
+
+fn bundle(record: BundleRecord) -> Bundle {
+    let BundleRecord { index, request, place, lost } = record;
+    let place = place.map(|(node, allocation, gpus)| Place { node, allocation, gpus });
+    Bundle { index, request, place, lost }
+}

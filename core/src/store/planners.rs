@@ -1,0 +1,102 @@
+//! The planners of an engine that starts.
+
+use std::sync::Arc;
+
+use super::{EngineConfig, shard_config};
+use crate::executor::{ShardRunner, StopSignal, ThreadWaker};
+use crate::ids::{Incarnation, ShardId};
+use crate::index::Geometry;
+use crate::limits::TICKET_NS_DEFAULT;
+use crate::planner::{GroupRecord, Planner, PlannerBell, PlannerConfig, PlannerRunner, Tickets, keeper_of};
+use crate::ring::Doorbell;
+use crate::rng::Rng;
+use crate::router::{Port, RoutingTable};
+use crate::shard::Shard;
+use crate::view::ViewReader;
+
+/// What planners are opened over.
+pub(super) struct Ground<'a> {
+    pub(super) config: &'a EngineConfig,
+    pub(super) geometry: &'a Geometry,
+    pub(super) table: &'a RoutingTable,
+    pub(super) incarnation: Incarnation,
+    pub(super) views: &'a [ViewReader],
+}
+
+/// The bells of planners, and who is woken by them.
+pub(super) struct PlannerThreads(Vec<(Arc<Doorbell>, Arc<PlannerBell>, Arc<ThreadWaker>)>);
+
+impl PlannerThreads {
+    pub(super) fn new(count: u16) -> Self {
+        let one = |_| {
+            let (bell, waker) = ShardRunner::doorbell();
+            let interest = Arc::new(PlannerBell::new(Arc::clone(&bell)));
+            (bell, interest, waker)
+        };
+        Self((0..count).map(one).collect())
+    }
+
+    pub(super) fn bells(&self) -> impl Iterator<Item = Arc<Doorbell>> {
+        self.0.iter().map(|(bell, ..)| Arc::clone(bell))
+    }
+
+    pub(super) fn interests(&self) -> Vec<Arc<PlannerBell>> {
+        self.0.iter().map(|(_, interest, _)| Arc::clone(interest)).collect()
+    }
+
+    /// The planners, each with its own of `ports` and behind all of `callers`; and what stops them.
+    pub(super) fn open(
+        self,
+        ground: &Ground<'_>,
+        ports: Vec<Port>,
+        callers: &mut [Port],
+        seeds: &mut Rng,
+    ) -> (Vec<PlannerRunner>, StopSignal) {
+        let (stop, tickets) = (StopSignal::default(), Arc::new(Tickets::default()));
+        tickets.set_bells(self.bells().collect());
+        let mut runners = Vec::new();
+        for ((number, port), (_, interest, waker)) in (0..).zip(ports).zip(self.0) {
+            let copies = ground.replicas(seeds).into_iter().zip(ground.views.iter().cloned()).collect();
+            let config = PlannerConfig {
+                number,
+                planners: ground.config.planners,
+                incarnation: ground.incarnation,
+                seed: seeds.next_u64(),
+                hold_ns: ground.config.hold_ns,
+                ticket_ns: TICKET_NS_DEFAULT,
+            };
+            let mut planner = Planner::new(config, port, copies);
+            planner.set_tickets(Arc::clone(&tickets));
+            runners.push(PlannerRunner::new(planner, callers, interest, waker, stop.clone()));
+        }
+        (runners, stop)
+    }
+}
+
+impl Ground<'_> {
+    /// Empty copies of all shards, for a planner.
+    fn replicas(&self, seeds: &mut Rng) -> Vec<Shard> {
+        let mut replica = |id| {
+            let of_shard = (self.config, self.geometry);
+            let mut replica = Shard::replica(shard_config(id, self.table, of_shard, self.incarnation, seeds));
+            if let Some(typical) = &self.config.typical_shapes {
+                replica.set_typical_shapes(Arc::clone(typical));
+            }
+            replica
+        };
+        (0..self.table.shard_count()).map(|shard| replica(ShardId(shard))).collect()
+    }
+}
+
+/// Gives each group to its keeper; those that have none.
+pub(super) fn keep_groups(groups: Vec<GroupRecord>, planners: &mut [PlannerRunner]) -> Vec<GroupRecord> {
+    let count = u16::try_from(planners.len()).expect("PLANNERS_MAX fits u16");
+    let mut unkept = Vec::new();
+    for group in groups {
+        match planners.get_mut(usize::from(keeper_of(group.id, count))) {
+            Some(keeper) => keeper.adopt(group),
+            None => unkept.push(group),
+        }
+    }
+    unkept
+}

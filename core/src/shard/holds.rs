@@ -12,6 +12,7 @@ use super::command::{Placement, ResourceKind};
 use super::ledger::Allocation;
 use super::reservations::Used;
 use super::set_aside::{Revealed, SetAside};
+use super::table::{COLD, HOT};
 use super::{Shard, Slot};
 use crate::ids::{AllocationId, BundleId, NodeId, StatementId};
 use crate::map::FixedMap;
@@ -90,6 +91,7 @@ impl Shard {
             match self.hold(operation, at, &mut attempt) {
                 Ok(hold) => {
                     self.statements.enter_at(hold.slot(), part.statement);
+                    self.nodes.touch(hold.slot(), HOT | COLD);
                     held.push((at, hold));
                 }
                 Err(reason) => {
@@ -107,6 +109,7 @@ impl Shard {
         if whole {
             while let Some((_, hold)) = held.pop() {
                 self.statements.leave_at(hold.slot(), part.statement);
+                self.nodes.touch(hold.slot(), HOT | COLD);
                 self.take_back(hold);
             }
         }
@@ -309,6 +312,7 @@ impl Shard {
         for (_, hold) in held.into_iter().rev() {
             let slot = hold.slot();
             self.statements.leave_at(slot, statement);
+            self.nodes.touch(slot, HOT | COLD);
             let grows = matches!(hold, Hold::Allocate(_));
             self.take_back(hold);
             if grows {
@@ -322,6 +326,7 @@ impl Shard {
         let mut granted = Vec::with_capacity(held.len());
         for (at, hold) in held {
             self.statements.leave_at(hold.slot(), statement);
+            self.nodes.touch(hold.slot(), HOT | COLD);
             let came_to = match hold {
                 Hold::Allocate(held) => Granted::Allocated(self.commit_allocation(held)),
                 Hold::Evict { allocation, grace_ns, .. } => self.commit_eviction(allocation, grace_ns),

@@ -285,7 +285,11 @@ impl Shard {
             return Err(format!("slots {beyond:?} are vacant, the view shows nodes there"));
         }
         for slot in 0..self.nodes.slots() {
-            let (hot, cold) = (self.hot_image(slot), self.cold_image(slot, None));
+            let (hot, mut cold) = (self.hot_image(slot), self.cold_image(slot, None));
+            // What is held is out of the books already; a replica knows no statements.
+            if let (Some(cold), Some(shown)) = (&mut cold, view.cold(slot)) {
+                cold.holds.clone_from(&shown.holds);
+            }
             let shown = view.mirror().nodes.get(slot).copied().unwrap_or_default();
             if shown != hot || view.cold(slot).map(AsRef::as_ref) != cold.as_ref() {
                 return Err(format!("slot {slot} is {hot:?}, {cold:?}, the view shows {shown:?}"));

@@ -18,6 +18,7 @@ use crate::limits::RESULT_KEPT_NS;
 use crate::map::FixedMap;
 use crate::statement::{Applied, Conflict, ConflictReason, Decision, DecisionCell, Part, Prepare, Prepared};
 use crate::time::Time;
+use crate::view::HoldImage;
 
 /// Nothing is due by itself.
 const NEVER: Time = Time(u64::MAX);
@@ -72,6 +73,24 @@ impl Statements {
         let deadlines = [first(&self.deadlines), first(&self.kept_until), self.releasing.first()];
         self.next = deadlines.into_iter().flatten().min();
         self.busy = !self.evicting.is_empty() || !self.releasing.is_empty();
+    }
+
+    /// What views show of what is held at a node.
+    pub(super) fn images_at(&self, slot: Slot) -> Box<[HoldImage]> {
+        let Some(there) = self.by_slot.get(&slot) else { return Box::default() };
+        let statements: std::collections::BTreeSet<StatementId> = there.iter().copied().collect();
+        let mut images = Vec::with_capacity(there.len());
+        for statement in statements {
+            let held = self.parts.get(&statement).into_iter().flat_map(|part| &part.held);
+            for &(operation, ref hold) in held.filter(|(_, hold)| hold.slot() == slot) {
+                let (taken, evicts) = match hold {
+                    Hold::Allocate(held) => (Some((held.demand.clone(), held.gpus)), None),
+                    Hold::Evict { allocation, .. } => (None, Some(*allocation)),
+                };
+                images.push(HoldImage { statement, operation, taken, evicts });
+            }
+        }
+        images.into_boxed_slice()
     }
 
     pub(super) fn enter_at(&mut self, slot: Slot, statement: StatementId) {

@@ -186,6 +186,7 @@ impl Shard {
             unhealthy: cold.unhealthy.clone(),
             custom: cold.custom.clone().into_boxed_slice(),
             reservation: self.reservations.at(slot).cloned().map(Box::new),
+            holds: self.statements.images_at(slot),
         })
     }
 

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, PartitionId};
+use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, PartitionId, StatementId};
 use crate::index::Slot;
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::node::{NodeRegistration, NodeState};
@@ -83,6 +83,21 @@ pub struct ColdImage {
     /// Sorted by id.
     pub(crate) custom: Box<[CustomBook]>,
     pub(crate) reservation: Option<Box<Reservation>>,
+    /// What statements hold here that are not decided, by statement.
+    pub holds: Box<[HoldImage]>,
+}
+
+/// What a statement that is not decided holds on a node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct HoldImage {
+    /// The statement.
+    pub statement: StatementId,
+    /// The place of the operation in it.
+    pub operation: u16,
+    /// What was taken, and of which GPU instances; none: an eviction, which takes nothing.
+    pub taken: Option<(Demand, GpuAssignment)>,
+    /// The allocation that is about to be evicted.
+    pub evicts: Option<AllocationId>,
 }
 
 impl ColdImage {

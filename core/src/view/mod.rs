@@ -19,7 +19,7 @@ mod trie;
 
 pub use cell::ViewCell;
 pub(crate) use dirty::{Changes, Dirty};
-pub use image::{AllocationImage, AllocationView, ColdImage, HotImage};
+pub use image::{AllocationImage, AllocationView, ColdImage, HoldImage, HotImage};
 pub(crate) use image::{MoreImage, NO_ALLOCATION, Shortfalls};
 pub(crate) use mirror::Mirror;
 pub(crate) use reader::Published;

@@ -44,10 +44,10 @@ impl Bed {
         let Outcome::Exported(exported) = self.step(Command::Export) else { panic!("an export") };
         let mut state = StoreState::create(1);
         state.partitions = exported.partitions;
-        state.now = Time(self.now);
+        (state.now, state.registrar.next_node) = (Time(self.now), 1_000);
         let shard = shards_of(open(state, 1, 1)).remove(0);
         shard.check_invariants().expect("the books are right");
-        Self { shard, now: self.now + 1_000 }
+        Self { shard, now: self.now + 100 }
     }
 
     pub(crate) fn place_into(

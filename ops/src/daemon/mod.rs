@@ -12,6 +12,8 @@ mod consistency;
 mod life_record;
 mod record;
 mod reservation_record;
+mod statement_consistency;
+mod statement_record;
 mod storage;
 pub use storage::{StorageError, Store};
 mod threads;

@@ -18,7 +18,7 @@ use wharf_core::store::{PartitionState, StoreState};
 use wharf_core::time::Time;
 
 use super::consistency::check_state;
-use super::{life_record, record, reservation_record};
+use super::{life_record, record, reservation_record, statement_record};
 
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
@@ -217,6 +217,7 @@ impl Store {
         transaction.delete_table(REMOVED)?;
         transaction.delete_table(ALLOCATIONS)?;
         transaction.delete_table(RESERVATIONS)?;
+        statement_record::clear(&transaction)?;
         {
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert("now", state.now.0)?;
@@ -265,6 +266,7 @@ impl Store {
                     let key = record::allocation_key(allocation);
                     allocations.insert(key, record::encode_allocation(allocation).as_slice())?;
                 }
+                statement_record::write(&transaction, partition)?;
             }
         }
         transaction.commit()?;
@@ -360,6 +362,9 @@ fn read_checkpoint(
             return Ok(Err(format!("allocation {} is of a partition that is none", allocation.id)));
         };
         partition.allocations.push(allocation);
+    }
+    if let Err(message) = statement_record::read(transaction, there, partitions)? {
+        return Ok(Err(message));
     }
     if there(RESERVATIONS.name())? {
         return read_reservations(transaction, state);

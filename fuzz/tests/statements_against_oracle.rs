@@ -15,5 +15,5 @@ fn every_outcome_about_statements_is_the_models() {
     // What is not met is not tested.
     let StatementCounts { held, conflicted, committed, aborted, due, granted, ended, inside } = counts;
     let met = [held, conflicted, committed, aborted, due, granted, inside];
-    assert!(met.iter().all(|&count| count > 400) && ended > 50, "{counts:?}");
+    assert!(met.iter().all(|&count| count > 200) && ended > 20, "{counts:?}");
 }

@@ -98,7 +98,7 @@ fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
             };
             let operations: Vec<_> = (0..3).map(&mut operation).collect();
             let mode = [CommitMode::AllOrNothing, CommitMode::Incremental][rng.below(2) as usize];
-            let mut part = |number| Part {
+            let part = |number| Part {
                 statement: statement(number),
                 operations: operations.clone(),
                 granularity: Granularity::Fine,

@@ -75,6 +75,11 @@ impl Claims {
         self.by_slot.get(&slot).map(|there| &there.aside)
     }
 
+    /// What is set aside for claims, node by node.
+    pub(super) fn asides(&self) -> impl Iterator<Item = &SetAside> {
+        self.by_slot.values().map(|there| &there.aside)
+    }
+
     /// Whether a claim will be an allocation of that id.
     pub(super) fn contains(&self, id: AllocationId) -> bool {
         self.by_id.contains_key(&id)

@@ -481,10 +481,11 @@ impl Shard {
         u32::try_from(self.reservations.by_slot.len()).expect("NODES_MAX fits u32")
     }
 
-    /// The books per resource over all nodes, with what is set aside: O(reserved nodes).
+    /// The books per resource over all nodes, with what is set aside: O(nodes with any).
     pub(super) fn sums_with_reserved(&self) -> Vec<(ResourceKind, ResourceSum)> {
         let mut reserved: BTreeMap<ResourceKind, i128> = BTreeMap::new();
-        for Reservation { aside, .. } in self.reservations.by_slot.values() {
+        let of_owners = self.reservations.by_slot.values().map(|reservation| &reservation.aside);
+        for aside in of_owners.chain(self.reservations.claims.asides()) {
             let known = [
                 (ResourceKind::Cpu, aside.cpu.units()),
                 (ResourceKind::Memory, aside.memory.units()),

@@ -19,7 +19,7 @@ use crate::limits::{BATCH_MAX, RING_QUANTUM};
 use crate::planner::PlannerBell;
 use crate::ring::{Consumer, Doorbell, Producer};
 use crate::router::ShardSummary;
-use crate::shard::{Command, Outcome, Shard};
+use crate::shard::{ClaimEvent, Command, Outcome, Shard};
 use crate::statement::Decision;
 use crate::sync::{AtomicBool, Ordering};
 use crate::time::Time;
@@ -57,6 +57,8 @@ pub trait Observer: Send {
     fn handle_batch(&mut self, _batch: &BatchRecord<'_>) {}
     /// After it was, and its outcomes were handed out.
     fn handle_stepped(&mut self, _outcomes: &[Outcome], _finished: Time) {}
+    /// What became of claims, after their batch.
+    fn handle_claims(&mut self, _events: &[ClaimEvent]) {}
     /// Before the thread goes to sleep because nothing is to be done.
     fn handle_sleep(&mut self) {}
     /// Whether the times are wanted: reading the clock again costs something.
@@ -291,6 +293,7 @@ impl ShardRunner {
         }
         self.hand_out();
         self.ask_to_abort();
+        self.tell_claims(observer);
         count
     }
 
@@ -312,6 +315,13 @@ impl ShardRunner {
     fn ask_to_abort(&mut self) {
         for (statement, cell) in self.shard.drain_due() {
             self.own.push(Command::Finish { statement, decision: cell.decide(Decision::Aborted) });
+        }
+    }
+
+    fn tell_claims(&mut self, observer: &mut impl Observer) {
+        let events = self.shard.drain_claim_events();
+        if events.len() > 0 {
+            observer.handle_claims(events.as_slice());
         }
     }
 

@@ -19,6 +19,12 @@ pub enum PlantedBug {
     RankStaleAfterUpdate,
     /// What a release gives back on a reserved node is not set aside.
     ReservationForgottenByReleases,
+    /// What is free on a node is not set aside for its claims.
+    ClaimNotSetAside,
+    /// An abort forgets a GPU instance that was held.
+    AbortForgetsGpu,
+    /// The clock ends a hold, whatever was decided.
+    ClockEndsHold,
     /// The codec believes the length that an extension states (asked in wharf-net).
     ExtensionLengthUnchecked,
 }

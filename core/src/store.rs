@@ -15,7 +15,7 @@ use arc_swap::ArcSwap;
 use crate::executor::{ShardLink, ShardRunner, StopSignal};
 use crate::fragmentation::TypicalShapes;
 use crate::hash::{StateHash, StateHasher};
-use crate::ids::{AllocationId, Incarnation, NodeId, OwnerId, PartitionId, ResourceId, ShardId};
+use crate::ids::{AllocationId, BundleId, Incarnation, NodeId, OwnerId, PartitionId, ResourceId, ShardId};
 use crate::index::{Geometry, GeometryError, PolicyState};
 use crate::limits::{
     HOLD_NS_DEFAULT, PARTITIONS_DEFAULT, PARTITIONS_MAX, PLANNERS_MAX, PORTS_MAX,
@@ -77,6 +77,56 @@ pub struct ReservationRecord {
     pub until: Option<Time>,
 }
 
+/// A claim on what is being released, in the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimRecord {
+    /// The id that its allocation will have.
+    pub id: AllocationId,
+    /// The node.
+    pub node: NodeId,
+    /// What it claims.
+    pub demand: Demand,
+    /// On which GPU instances.
+    pub gpus: GpuAssignment,
+    /// On which units of its unit-instance kinds, if it has any.
+    pub units: Option<Arc<UnitAssignments>>,
+    /// The bundle that it will be.
+    pub bundle: Option<BundleId>,
+}
+
+/// An allocation that is on its way out, in the durable state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ReleasingRecord {
+    /// Which.
+    pub allocation: AllocationId,
+    /// When it ends by itself.
+    pub until: Time,
+}
+
+/// An allocation that is a bundle, in the durable state.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct BundleRecord {
+    /// Which.
+    pub allocation: AllocationId,
+    /// The bundle of its group.
+    pub bundle: BundleId,
+}
+
+/// What is placed into a bundle, in the durable state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct InsideRecord {
+    /// Its id.
+    pub id: AllocationId,
+    /// The allocation of the bundle.
+    pub bundle: AllocationId,
+    /// What it holds of the bundle.
+    pub demand: Demand,
+    /// Which GPU instances.
+    pub gpus: GpuAssignment,
+    /// Which units of its unit-instance kinds, if it has any.
+    pub units: Option<Arc<UnitAssignments>>,
+}
+
 /// One partition in the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionState {
@@ -91,13 +141,31 @@ pub struct PartitionState {
     pub allocations: Vec<AllocationRecord>,
     /// In order of node.
     pub reservations: Vec<ReservationRecord>,
+    /// In order of node, those of one node in the order in which they are served.
+    pub claims: Vec<ClaimRecord>,
+    /// In order of allocation.
+    pub releasing: Vec<ReleasingRecord>,
+    /// In order of allocation.
+    pub bundles: Vec<BundleRecord>,
+    /// In order of id.
+    pub inside: Vec<InsideRecord>,
 }
 
 impl PartitionState {
     /// A partition without nodes.
     #[must_use]
     pub fn empty(id: PartitionId) -> Self {
-        Self { id, sequence: 0, nodes: Vec::new(), allocations: Vec::new(), reservations: Vec::new() }
+        Self {
+            id,
+            sequence: 0,
+            nodes: Vec::new(),
+            allocations: Vec::new(),
+            reservations: Vec::new(),
+            claims: Vec::new(),
+            releasing: Vec::new(),
+            bundles: Vec::new(),
+            inside: Vec::new(),
+        }
     }
 }
 
@@ -442,7 +510,8 @@ fn kinds_in_use(partitions: &[PartitionState]) -> BTreeSet<ResourceId> {
     let of_nodes = of_nodes.flat_map(|n| n.registration.spec.custom.as_deref().unwrap_or(&[]));
     let of_allocations = partitions.iter().flat_map(|p| &p.allocations).flat_map(|a| a.demand.custom());
     let of_reservations = partitions.iter().flat_map(|p| &p.reservations).flat_map(|r| &r.left.custom);
-    of_nodes.chain(of_allocations).chain(of_reservations).map(|&(id, _)| id).collect()
+    let of_claims = partitions.iter().flat_map(|p| &p.claims).flat_map(|claim| claim.demand.custom());
+    of_nodes.chain(of_allocations).chain(of_reservations).chain(of_claims).map(|&(id, _)| id).collect()
 }
 
 fn open_shards(

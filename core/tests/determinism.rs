@@ -4,15 +4,22 @@
 
 mod by_hand;
 
+use std::sync::Arc;
+
 use by_hand::{ManualClock, Recorder, Workload, cores, node_spec, open, shards_of};
 use proptest::prelude::*;
 use wharf_core::hash::StateHash;
-use wharf_core::ids::{Incarnation, PartitionId, ShardId};
+use wharf_core::ids::{Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId};
 use wharf_core::index::Geometry;
 use wharf_core::limits::{BATCH_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, RING_QUANTUM};
+use wharf_core::node::NodeRegistration;
+use wharf_core::resource::{Amount, Demand};
 use wharf_core::rng::Rng;
 use wharf_core::router::PortRequest;
 use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
+use wharf_core::statement::{
+    Allocate, CommitMode, Decision, Evict, Granularity, Operation, Part, Pipeline, Prepare,
+};
 use wharf_core::store::StoreState;
 use wharf_core::time::Time;
 
@@ -55,6 +62,104 @@ proptest! {
         let mut rng = Rng::new(cuts);
         prop_assert_eq!(&run_cut(fresh_shard(), &commands, || rng.below(90) as usize), &one_by_one);
         prop_assert_eq!(&run_cut(fresh_shard(), &commands, || usize::MAX), &one_by_one);
+    }
+}
+
+/// Commands about statements, in groups that come at one time each, a function of the seed.
+fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
+    let mut rng = Rng::new(seed);
+    let mut workload = Workload::new(seed, Incarnation(1), PARTITIONS);
+    let mut commands: Vec<(Time, Vec<Command>)> = Vec::new();
+    let nodes = (0..12).map(|number| {
+        let spec = node_spec(&format!("s{number}"), 16, 4);
+        let (id, partition) = (NodeId(1_000 + number), PartitionId((number % u64::from(PARTITIONS)) as u16));
+        let ordinal = Ordinal(id.0);
+        Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec, agent: None }))
+    });
+    commands.push((Time(1), nodes.collect()));
+    let mut prepared = 0;
+    for time in 1..150 {
+        let group = (0..1 + rng.below(8)).map(|_| {
+            let statement =
+                |number| StatementId { incarnation: Incarnation(1), planner: (number % 3) as u16, number };
+            let mut operation = |at: u16| {
+                let node = NodeId(1_000 + rng.below(12));
+                let demand = Demand { cpu: Amount::whole(1 + rng.below(6) as u32), ..Demand::default() };
+                let (expected, owner, gpus, bundle) = (None, None, None, None);
+                let operation = match rng.below(3) {
+                    0 => Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle }),
+                    1 => Operation::Pipeline(Pipeline { node, expected, demand, bundle }),
+                    _ => {
+                        let allocation = workload.allocation(20);
+                        Operation::Evict(Evict { allocation, expected, grace_ns: rng.below(3) * 7 })
+                    }
+                };
+                (at, operation)
+            };
+            let operations: Vec<_> = (0..3).map(&mut operation).collect();
+            let mode = [CommitMode::AllOrNothing, CommitMode::Incremental][rng.below(2) as usize];
+            let part = |number| Part {
+                statement: statement(number),
+                operations: operations.clone(),
+                granularity: Granularity::Fine,
+                mode,
+            };
+            match rng.below(6) {
+                0 => Command::Place(workload.request()),
+                1 => Command::Release(workload.allocation(20)),
+                2 => Command::Apply(Box::new(part(1_000_000 + rng.below(1 << 30)))),
+                3 | 4 => {
+                    prepared += 1;
+                    // Some deadlines are past.
+                    let deadline = Time(time * 5 + rng.below(20));
+                    Command::Prepare(Box::new(Prepare {
+                        part: part(prepared),
+                        deadline,
+                        cell: Arc::default(),
+                    }))
+                }
+                _ => {
+                    let number = 1 + rng.below(prepared.max(1));
+                    let decision = [Decision::Committed, Decision::Aborted][(number % 2) as usize];
+                    Command::Finish { statement: statement(number), decision }
+                }
+            }
+        });
+        commands.push((Time(time * 5 + 5), group.collect()));
+    }
+    commands
+}
+
+/// As [`run_cut`], at given times: what the runner was told of deadlines and claims counts too.
+fn run_cut_at(groups: &[(Time, Vec<Command>)], mut cut: impl FnMut() -> usize) -> (String, StateHash) {
+    let mut shard = fresh_shard();
+    let (mut outcomes, mut told) = (Vec::new(), String::new());
+    for (now, commands) in groups {
+        let mut rest = &commands[..];
+        while !rest.is_empty() {
+            let (batch, later) = rest.split_at(cut().clamp(1, rest.len()));
+            shard.step(batch.iter().cloned(), *now, &mut outcomes);
+            rest = later;
+        }
+        let due: Vec<_> = shard.drain_due().map(|(statement, _)| statement).collect();
+        let events: Vec<_> = shard.drain_claim_events().collect();
+        told += &format!("{due:?} {events:?}");
+    }
+    shard.check_invariants().expect("the books are right");
+    (format!("{outcomes:?} {told}"), shard.state_hash())
+}
+
+#[test]
+fn statements_come_to_the_same_in_any_batch_cut() {
+    for seed in 0..24 {
+        let commands = statement_commands(seed);
+        let one_by_one = run_cut_at(&commands, || 1);
+        for met in ["Allocated", "Pipelined", "Releasing", "Short", "UnknownStatement"] {
+            assert!(one_by_one.0.contains(met), "seed {seed} does not meet {met}");
+        }
+        let mut rng = Rng::new(seed);
+        assert_eq!(run_cut_at(&commands, || rng.below(5) as usize), one_by_one, "seed {seed}");
+        assert_eq!(run_cut_at(&commands, || usize::MAX), one_by_one, "seed {seed}");
     }
 }
 

@@ -14,6 +14,9 @@ pub mod oracle;
 mod shard_ops;
 pub use shard_ops::{ReservationCounts, ViewCounts, run_reservation_ops, run_shard_ops, run_view_ops};
 
+mod statement_ops;
+pub use statement_ops::{StatementCounts, run_statement_ops};
+
 use wharf_core::rng::Rng;
 
 /// `length` bytes that are a function of `seed`: inputs for tests that generate their own.

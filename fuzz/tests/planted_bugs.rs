@@ -5,7 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use wharf_core::planted::{PlantedBug, with_planted};
-use wharf_fuzz::{bytes_of_seed, run_codec, run_index_ops, run_shard_ops};
+use wharf_fuzz::{bytes_of_seed, run_codec, run_index_ops, run_shard_ops, run_statement_ops};
 
 /// Inputs that a bug must not survive: a target runs as many in a second.
 const INPUTS: u64 = 1024;
@@ -53,6 +53,25 @@ fn shard_operations_find_a_rank_that_is_stale_after_an_update() {
 #[test]
 fn shard_operations_find_what_a_release_gives_back_past_a_reservation() {
     finds(run_shard_ops, PlantedBug::ReservationForgottenByReleases);
+}
+
+fn statement_ops(input: &[u8]) -> Result<(), String> {
+    run_statement_ops(input).map(drop)
+}
+
+#[test]
+fn statement_operations_find_an_abort_that_forgets_a_gpu() {
+    finds(statement_ops, PlantedBug::AbortForgetsGpu);
+}
+
+#[test]
+fn statement_operations_find_a_hold_that_the_clock_ends() {
+    finds(statement_ops, PlantedBug::ClockEndsHold);
+}
+
+#[test]
+fn statement_operations_find_a_claim_for_which_nothing_is_set_aside() {
+    finds(statement_ops, PlantedBug::ClaimNotSetAside);
 }
 
 #[test]

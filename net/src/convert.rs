@@ -448,6 +448,11 @@ pub fn rejection_fault(rejection: &Rejection) -> Fault {
         Rejection::NothingReserved(_) => (Reason::InvalidField, "cpu"),
         Rejection::DeadlinePassed(_) => (Reason::InvalidField, "lasts"),
         Rejection::TooManyReserved { .. } => (Reason::LimitExceeded, "node"),
+        Rejection::NotABundle(_) => (Reason::InvalidField, "bundle"),
+        Rejection::BundlePending(_)
+        | Rejection::BundleReleasing(_)
+        | Rejection::BundleLost { .. }
+        | Rejection::BundleShort { .. } => (Reason::NoFitNow, "bundle"),
         Rejection::UnknownStatement(_) => (Reason::InvalidField, "statement"),
         Rejection::NodeHeld { .. } => (Reason::NodeInUse, "name"),
     };

@@ -273,7 +273,7 @@ fn answer(reply: &PortReply, nodes: &FixedMap<NodeId, usize>) -> Result<Answer, 
             Ok(Answer::Placed(Granted { node: *node, allocation, gpus }))
         }
         PortReply::Refused(verdict, _) => Ok(Answer::Refused(*verdict)),
-        PortReply::One(Outcome::Released(_)) => Ok(Answer::Released),
+        PortReply::One(Outcome::Released(_) | Outcome::BundleReleased { .. }) => Ok(Answer::Released),
         PortReply::One(Outcome::Rejected(rejection)) => Err(TargetError::Rejected(rejection.to_string())),
         other => Err(TargetError::Rejected(format!("an order was answered by {other:?}"))),
     }

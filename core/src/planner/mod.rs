@@ -25,7 +25,7 @@ pub(crate) use runner::{PlanAnswer, PlanSubmission, PlannerBell};
 mod spec;
 pub use spec::{GroupSpec, GroupSpecError, Spreading, Strategy, TopologyRule};
 mod state;
-pub use state::{BundleRecord, GroupRecord};
+pub use state::{GroupBundleRecord, GroupRecord};
 mod strategy;
 mod submit;
 mod ticket;

@@ -18,14 +18,14 @@ pub struct GroupRecord {
     /// What was asked when it was made; its bundles since then stand below.
     pub spec: Arc<GroupSpec>,
     /// In order of index.
-    pub bundles: Vec<BundleRecord>,
+    pub bundles: Vec<GroupBundleRecord>,
     /// The index of the next bundle.
     pub next_index: u32,
 }
 
 /// A bundle in the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct BundleRecord {
+pub struct GroupBundleRecord {
     /// Its index in the group.
     pub index: u32,
     /// What it takes, and where it may stand.
@@ -76,13 +76,13 @@ impl Planner {
     }
 }
 
-fn bundle_record(bundle: &Bundle) -> BundleRecord {
+fn bundle_record(bundle: &Bundle) -> GroupBundleRecord {
     let place = bundle.place.map(|Place { node, allocation, gpus }| (node, allocation, gpus));
-    BundleRecord { index: bundle.index, request: Arc::clone(&bundle.request), place, lost: bundle.lost }
+    GroupBundleRecord { index: bundle.index, request: Arc::clone(&bundle.request), place, lost: bundle.lost }
 }
 
-fn bundle(record: BundleRecord) -> Bundle {
-    let BundleRecord { index, request, place, lost } = record;
+fn bundle(record: GroupBundleRecord) -> Bundle {
+    let GroupBundleRecord { index, request, place, lost } = record;
     let place = place.map(|(node, allocation, gpus)| Place { node, allocation, gpus });
     Bundle { index, request, place, lost }
 }

@@ -127,6 +127,37 @@ impl UnitBooks {
         Self { count: count as u8, units: vec![Unit { free: GPU_UNIT, short: 0 }; count] }
     }
 
+    /// Units of which so much is free each, in 1/10 000.
+    pub(crate) fn of_parts(free: &[u16]) -> Self {
+        let units: Vec<Unit> = free.iter().map(|&free| Unit { free, short: 0 }).collect();
+        Self { count: units.len() as u8, units }
+    }
+
+    /// Whether all of `assignment` is free.
+    pub(crate) fn covers(&self, assignment: UnitAssignment) -> bool {
+        assignment.instances().all(|id| self.unit(id).free >= assignment.part)
+    }
+
+    /// Takes as much of `assignment` as is free.
+    pub(crate) fn take_up_to(&mut self, assignment: UnitAssignment) {
+        for id in assignment.instances() {
+            if let Some(unit) = self.units.get_mut(usize::from(id)) {
+                unit.free = unit.free.saturating_sub(assignment.part);
+            }
+        }
+    }
+
+    /// Moves up to so much of each unit out of what is free; how much of each.
+    pub(crate) fn set_aside_parts(&mut self, wanted: impl Fn(u8) -> u32) -> Vec<u16> {
+        let units = (0u8..).zip(&mut self.units);
+        let moved = units.map(|(id, unit)| {
+            let part = u32::from(unit.free).min(wanted(id)) as u16;
+            unit.free -= part;
+            part
+        });
+        moved.collect()
+    }
+
     fn unit(&self, id: u8) -> Unit {
         self.units.get(usize::from(id)).copied().unwrap_or_default()
     }

@@ -77,14 +77,15 @@ impl Shard {
     /// and with the same demand is answered again.
     pub(super) fn handle_adopt(&mut self, adoption: Adoption) -> Result<Outcome, Rejection> {
         let slot = self.slot(adoption.node)?;
-        if self.reservations.at(slot).is_none() {
+        if self.reservations.at(slot).is_none() && self.reservations.claims.at(slot).is_empty() {
             return self.adopt_at(slot, adoption);
         }
-        // What others made knows of no reservations; what is set aside moves to what is left.
+        // What others made knows of no reservations and claims; what is set aside moves to what is left.
         self.reveal(slot);
         let done = self.adopt_at(slot, adoption);
         self.cover(slot);
         if done.is_ok() {
+            self.replan_claims(slot);
             self.available_grew(slot);
         }
         done

@@ -15,7 +15,7 @@ use super::sums::shortfall_of;
 use super::table::{ColdNode, HotNode, Room};
 use super::{Shard, Slot};
 use crate::hash::{StateHash, StateHasher};
-use crate::ids::ResourceId;
+use crate::ids::{AllocationId, BundleId, ResourceId};
 use crate::index::Marks;
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::node::{AgentFacts, NodeState};
@@ -43,7 +43,7 @@ pub(super) struct Held {
 }
 
 impl Held {
-    fn add(
+    pub(super) fn add(
         &mut self,
         demand: &Demand,
         gpus: GpuAssignment,
@@ -92,7 +92,6 @@ impl Shard {
         let mut sums: BTreeMap<ResourceKind, ResourceSum> = BTreeMap::new();
         let mut allocations = 0u64;
         let mut states: BTreeMap<u8, u32> = BTreeMap::new();
-        let none = SetAside::default();
         for (slot, hot, cold) in self.nodes.iter() {
             let in_use = self.in_use(slot);
             let count = in_use.allocated.count + in_use.releasing.count;
@@ -103,8 +102,7 @@ impl Shard {
                 ));
             }
             allocations += u64::from(count);
-            let aside = self.reservations.at(slot).map(|reservation| &reservation.aside);
-            check_node(self.nodes.room(slot), hot, cold, &in_use.all, aside.unwrap_or(&none))?;
+            check_node(self.nodes.room(slot), hot, cold, &in_use.all, &self.aside(slot))?;
             let books = self.books_at(slot);
             if let Some((kind, book)) = books.resources.iter().find(|(_, book)| !book.balances()) {
                 return Err(format!("node {}, {kind}: {book:?} does not balance", hot.id));
@@ -415,7 +413,74 @@ pub fn partition_hash(partition: &PartitionState) -> StateHash {
         hasher.amount(reservation.left.gpu.units());
         hash_custom(&mut hasher, &reservation.left.custom);
     }
+    hash_statements(&mut hasher, partition);
     hasher.finish()
+}
+
+/// What statements left: nothing of it leaves no trace, so that the hash of a state without is what it
+/// was before there were any.
+fn hash_statements(hasher: &mut StateHasher, partition: &PartitionState) {
+    let PartitionState { claims, releasing, bundles, inside, .. } = partition;
+    if claims.is_empty() && releasing.is_empty() && bundles.is_empty() {
+        return;
+    }
+    hasher.number(claims.len() as u64);
+    for claim in claims {
+        hash_held(hasher, claim.id, &claim.demand, claim.gpus, claim.units.as_ref());
+        hasher.number(claim.node.0);
+        hash_bundle(hasher, claim.bundle);
+    }
+    hasher.number(releasing.len() as u64);
+    for record in releasing {
+        hash_id(hasher, record.allocation);
+        hasher.number(record.until.0);
+    }
+    hasher.number(bundles.len() as u64);
+    for record in bundles {
+        hash_id(hasher, record.allocation);
+        hash_bundle(hasher, Some(record.bundle));
+    }
+    hasher.number(inside.len() as u64);
+    for record in inside {
+        hash_held(hasher, record.id, &record.demand, record.gpus, record.units.as_ref());
+        hash_id(hasher, record.bundle);
+    }
+}
+
+fn hash_id(hasher: &mut StateHasher, id: AllocationId) {
+    hasher.number(u64::from(id.incarnation.0));
+    hasher.number(id.sequence);
+}
+
+fn hash_bundle(hasher: &mut StateHasher, bundle: Option<BundleId>) {
+    let Some(BundleId { group, index }) = bundle else { return hasher.number(0) };
+    hasher.number(1);
+    hasher.number(u64::from(group.incarnation.0));
+    hasher.number(group.number);
+    hasher.number(u64::from(index));
+}
+
+fn hash_held(
+    hasher: &mut StateHasher,
+    id: AllocationId,
+    demand: &Demand,
+    gpus: GpuAssignment,
+    units: Option<&Arc<UnitAssignments>>,
+) {
+    hash_id(hasher, id);
+    hasher.amount(demand.cpu.units());
+    hasher.amount(demand.memory.units());
+    hasher.amount(demand.gpu.amount().units());
+    hash_custom(hasher, demand.custom());
+    hasher.number(u64::from(gpus.mask));
+    hasher.number(u64::from(gpus.part));
+    let units = units.map_or(&[][..], |units| units.as_slice());
+    hasher.number(units.len() as u64);
+    for &(id, assignment) in units {
+        hasher.number(u64::from(id.0));
+        hasher.number(assignment.mask);
+        hasher.number(u64::from(assignment.part));
+    }
 }
 
 fn hash_agent(hasher: &mut StateHasher, agent: Option<&AgentFacts>) {

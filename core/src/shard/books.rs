@@ -3,7 +3,6 @@
 use std::sync::Arc;
 
 use super::command::{Outcome, Rejection, ResourceKind};
-use super::set_aside::SetAside;
 use super::{ReservationView, Shard};
 use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::index::Slot;
@@ -26,9 +25,9 @@ pub struct Book {
     pub held: i64,
     /// Held by allocations that are on their way out: evicted, with grace left.
     pub releasing: i64,
-    /// Promised out of what is releasing (zero: nothing is promised yet).
+    /// Claimed out of what is releasing and what is free: what of it is free is `reserved`.
     pub pipelined: i64,
-    /// Free, and set aside for who has reserved the node: at most what is reserved.
+    /// Free, and set aside: for claims, and for who has reserved the node.
     pub reserved: i64,
     /// Free, and not offered because its instance is unhealthy.
     pub unhealthy: i64,
@@ -114,14 +113,14 @@ impl Shard {
         let in_use = self.in_use(slot);
         let held = &in_use.all;
         let spec = &cold.registration.spec;
-        let none = SetAside::default();
-        let aside = self.reservations.at(slot).map_or(&none, |reservation| &reservation.aside);
+        let (aside, claimed) = (self.aside(slot), self.claimed(slot));
         let book = |kind, total: Amount, available: Amount, shortfall: Amount| Book {
             total: total.units(),
             available: available.units(),
             allocated: in_use.allocated.of(kind),
             held: in_use.held.of(kind),
             releasing: in_use.releasing.of(kind),
+            pipelined: claimed.of(kind),
             shortfall: shortfall.units(),
             ..Book::default()
         };

@@ -76,6 +76,13 @@ pub enum Command {
     },
     /// A statement over this shard alone: check it and do it.
     Apply(Box<Part>),
+    /// Place into a bundle: an allocation that a statement made as one.
+    PlaceInto {
+        /// The bundle's allocation.
+        bundle: AllocationId,
+        /// What it takes of the bundle.
+        demand: Box<Demand>,
+    },
     /// The durable state of all partitions, as at this place in the order of commands.
     Export,
 }
@@ -89,6 +96,13 @@ pub enum Outcome {
     Refused(Box<Refusal>),
     /// Ended.
     Released(AllocationId),
+    /// A bundle ended, and what was placed into it.
+    BundleReleased {
+        /// Its allocation.
+        bundle: AllocationId,
+        /// How many allocations inside ended with it.
+        ended: u32,
+    },
     /// Joined.
     NodeAdded(NodeId),
     /// Updated.
@@ -260,6 +274,37 @@ pub enum Rejection {
         node: NodeId,
         /// The statement; others may be there too.
         statement: StatementId,
+    },
+    /// No bundle.
+    #[error("allocation {0} is no bundle: place into an allocation that a group made as one")]
+    NotABundle(AllocationId),
+    /// The bundle is a claim yet.
+    #[error(
+        "bundle {0} waits for what is being released on its node: place into it when it is an allocation"
+    )]
+    BundlePending(AllocationId),
+    /// The bundle is on its way out.
+    #[error("bundle {0} is being released: place into another one")]
+    BundleReleasing(AllocationId),
+    /// The node of the bundle is lost.
+    #[error("bundle {bundle} stands on node {node}, which is lost: place into another one, or wait for it")]
+    BundleLost {
+        /// Which bundle.
+        bundle: AllocationId,
+        /// Its node.
+        node: NodeId,
+    },
+    /// Less is free in the bundle than asked.
+    #[error("{asked} of {kind} is asked of bundle {bundle}, and {available} can be had")]
+    BundleShort {
+        /// Which bundle.
+        bundle: AllocationId,
+        /// Of which resource: the first that falls short.
+        kind: ResourceKind,
+        /// Asked.
+        asked: Amount,
+        /// What can be had.
+        available: Amount,
     },
     /// No such request waits here.
     #[error("no such request waits here")]

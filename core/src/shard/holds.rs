@@ -6,6 +6,7 @@
 //! allocation, nothing else. Operations are checked one after the other, each on what those before
 //! it left, as they are done when all are committed.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::command::{Placement, ResourceKind};
@@ -16,9 +17,10 @@ use super::table::{COLD, HOT};
 use super::{Shard, Slot};
 use crate::ids::{AllocationId, BundleId, NodeId, StatementId};
 use crate::map::FixedMap;
+use crate::planted::{PlantedBug, is_planted};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, UnitAssignments};
 use crate::statement::{
-    Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation, Part,
+    Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation, Part, Pipeline,
 };
 use crate::time::Time;
 
@@ -26,6 +28,13 @@ use crate::time::Time;
 pub(super) enum Hold {
     /// Taken from the books.
     Allocate(HeldAllocation),
+    /// Claimed.
+    Pipeline {
+        /// Where.
+        slot: Slot,
+        /// Names the claim.
+        number: u64,
+    },
     /// Marked.
     Evict {
         /// Which.
@@ -42,7 +51,7 @@ impl Hold {
     pub(super) fn slot(&self) -> Slot {
         match self {
             Self::Allocate(allocation) => allocation.slot,
-            Self::Evict { slot, .. } => *slot,
+            Self::Pipeline { slot, .. } | Self::Evict { slot, .. } => *slot,
         }
     }
 }
@@ -142,11 +151,7 @@ impl Shard {
     ) -> Result<Hold, ConflictReason> {
         match operation {
             Operation::Allocate(allocate) => self.hold_allocation(allocate, at, attempt).map(Hold::Allocate),
-            Operation::Pipeline(pipeline) => Err(ConflictReason::Short {
-                kind: ResourceKind::Cpu,
-                asked: pipeline.demand.cpu,
-                available: Amount::ZERO,
-            }),
+            Operation::Pipeline(pipeline) => self.hold_pipeline(pipeline, at, attempt),
             Operation::Evict(evict) => self.hold_eviction(evict, at, attempt),
         }
     }
@@ -183,8 +188,32 @@ impl Shard {
         let Some(bundle) = bundle else { return Ok(()) };
         match attempt.bundles.get(&bundle) {
             Some(&operation) => Err(ConflictReason::Contradicts(operation)),
+            None if self.bundles.is_placed(bundle) => Err(ConflictReason::BundlePlaced(bundle)),
             None => Ok(()),
         }
+    }
+
+    /// A bundle is held from now on.
+    fn promise(&mut self, bundle: Option<BundleId>, at: u16, attempt: &mut Attempt) {
+        self.bundles.promise(bundle);
+        attempt.bundles.extend(bundle.map(|bundle| (bundle, at)));
+    }
+
+    fn hold_pipeline(
+        &mut self,
+        pipeline: &Pipeline,
+        at: u16,
+        attempt: &mut Attempt,
+    ) -> Result<Hold, ConflictReason> {
+        let Pipeline { node, expected, demand, bundle } = pipeline;
+        let slot = self.nodes.slot(*node).ok_or(ConflictReason::UnknownNode)?;
+        self.expect_version(slot, *expected, at, attempt)?;
+        self.ready(slot)?;
+        self.expect_unplaced(*bundle, attempt)?;
+        let evicted = &attempt.evicted;
+        let number = self.hold_claim(slot, demand, *bundle, |id| evicted.contains_key(&id))?;
+        self.promise(*bundle, at, attempt);
+        Ok(Hold::Pipeline { slot, number })
     }
 
     fn hold_allocation(
@@ -221,9 +250,7 @@ impl Shard {
             self.cover(slot);
         }
         self.sums.hold(demand, 1);
-        if let Some(bundle) = *bundle {
-            attempt.bundles.insert(bundle, at);
-        }
+        self.promise(*bundle, at, attempt);
         Ok(HeldAllocation { slot, demand: demand.clone(), gpus, units, bundle: *bundle, used })
     }
 
@@ -271,7 +298,10 @@ impl Shard {
         if let Some(&operation) = attempt.evicted.get(&id) {
             return Err(ConflictReason::Contradicts(operation));
         }
-        let allocation = self.ledger.get(id).ok_or(ConflictReason::UnknownAllocation(id))?;
+        let allocation = self.ledger.get(id).ok_or_else(|| match self.bundles.holder(id) {
+            Some(bundle) => ConflictReason::InBundle(bundle),
+            None => ConflictReason::UnknownAllocation(id),
+        })?;
         let slot = allocation.node;
         self.expect_version(slot, expected, at, attempt)?;
         if let Some(&statement) = self.statements.evicting.get(&id) {
@@ -292,13 +322,20 @@ impl Shard {
             Hold::Allocate(held) => {
                 let slot = held.slot;
                 self.reveal(slot);
-                self.nodes.give(slot, &held.demand, held.gpus, held.units.as_ref());
+                let forgotten = is_planted(PlantedBug::AbortForgetsGpu);
+                let gpus = if forgotten { GpuAssignment::NONE } else { held.gpus };
+                self.nodes.give(slot, &held.demand, gpus, held.units.as_ref());
                 if let Some(used) = &held.used {
                     self.reservations.give_back(slot, used);
                 }
                 self.cover(slot);
+                self.bundles.forget(held.bundle);
                 self.sums.hold(&held.demand, -1);
                 self.sums.exceptions_changed(&self.nodes, slot);
+            }
+            Hold::Pipeline { slot, number } => {
+                let claim = self.drop_claim(slot, number);
+                self.bundles.forget(claim.bundle);
             }
             Hold::Evict { allocation, slot, .. } => {
                 self.statements.evicting.remove(&allocation);
@@ -313,7 +350,7 @@ impl Shard {
             let slot = hold.slot();
             self.statements.leave_at(slot, statement);
             self.nodes.touch(slot, HOT | COLD);
-            let grows = matches!(hold, Hold::Allocate(_));
+            let grows = !matches!(hold, Hold::Evict { .. });
             self.take_back(hold);
             if grows {
                 self.available_grew(slot);
@@ -324,21 +361,51 @@ impl Shard {
     /// Commits what is held; what each operation came to, in order of place.
     pub(super) fn commit(&mut self, statement: StatementId, held: Vec<(u16, Hold)>) -> Vec<(u16, Granted)> {
         let mut granted = Vec::with_capacity(held.len());
+        let mut claimed: BTreeSet<Slot> = BTreeSet::new();
         for (at, hold) in held {
             self.statements.leave_at(hold.slot(), statement);
             self.nodes.touch(hold.slot(), HOT | COLD);
             let came_to = match hold {
                 Hold::Allocate(held) => Granted::Allocated(self.commit_allocation(held)),
+                Hold::Pipeline { slot, number } => {
+                    claimed.insert(slot);
+                    let (allocation, node) = (self.commit_claim(slot, number), self.nodes.hot(slot).id);
+                    Granted::Pipelined { allocation, node }
+                }
                 Hold::Evict { allocation, grace_ns, .. } => self.commit_eviction(allocation, grace_ns),
             };
             granted.push((at, came_to));
+        }
+        if !claimed.is_empty() {
+            self.settle_claims(claimed, &mut granted);
         }
         granted.sort_by_key(|&(at, _)| at);
         granted
     }
 
+    /// Claims that were just committed: those whose own is there are allocations at once.
+    fn settle_claims(&mut self, slots: BTreeSet<Slot>, granted: &mut [(u16, Granted)]) {
+        for slot in slots {
+            // What they were planned on may be gone since they were held.
+            self.replan_claims(slot);
+            self.available_grew(slot);
+        }
+        let pipelined = granted.iter().filter_map(|(_, came_to)| match came_to {
+            Granted::Pipelined { allocation, .. } => Some(*allocation),
+            _ => None,
+        });
+        let mut at_once = self.grants_of(&pipelined.collect());
+        for (_, came_to) in granted {
+            if let Granted::Pipelined { allocation, .. } = came_to
+                && let Some(placement) = at_once.remove(allocation)
+            {
+                *came_to = Granted::Allocated(placement);
+            }
+        }
+    }
+
     fn commit_allocation(&mut self, held: HeldAllocation) -> Placement {
-        let HeldAllocation { slot, demand, gpus, units, used, .. } = held;
+        let HeldAllocation { slot, demand, gpus, units, used, bundle } = held;
         if let Some(used) = &used
             && self.reservations.settle(slot, used)
         {
@@ -351,6 +418,7 @@ impl Shard {
         let node = self.nodes.hot(slot).id;
         self.nodes.hot_mut(slot).version += 1;
         let allocation = Allocation { id, demand, gpus, units: units.clone(), node: slot };
+        self.bundles.enter(bundle, &allocation);
         self.ledger.insert(allocation, &mut self.nodes);
         Placement { node, allocation: id, gpus, alternative: 0, units }
     }
@@ -359,7 +427,7 @@ impl Shard {
         self.statements.evicting.remove(&id);
         let Some(allocation) = self.ledger.get(id) else { return Granted::Ended(id) };
         if grace_ns == 0 {
-            self.end_allocation(id).expect("just found");
+            self.end_beside(id).expect("just found");
             return Granted::Ended(id);
         }
         let until = Time(self.now.0.saturating_add(grace_ns));

@@ -38,7 +38,7 @@ impl Shard {
     fn set_health(&mut self, slot: Slot, unhealthy: Unhealthy) {
         let healed = self.change_books(slot, |nodes| nodes.set_health(slot, unhealthy));
         self.sums.exceptions_changed(&self.nodes, slot);
-        if healed {
+        if self.replan_claims(slot) || healed {
             self.available_grew(slot);
         } else if self.nodes.state(slot) == NodeState::Ready {
             self.fragmentation.touch(slot);

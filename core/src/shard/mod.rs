@@ -9,6 +9,9 @@ mod audit;
 pub use audit::partition_hash;
 mod books;
 pub use books::{Book, InstanceBook, NodeBooks};
+mod bundles;
+mod claims;
+pub use claims::ClaimEvent;
 mod command;
 pub use command::{
     Adoption, Audit, Command, NodeView, Outcome, Park, Placement, Rejection, ResourceKind, ResourceSum,
@@ -42,6 +45,7 @@ mod reservations;
 pub(crate) use reservations::Reservation;
 pub use reservations::{ReservationView, Reserve};
 mod reserved_search;
+mod revealed;
 mod selectors;
 mod sequences;
 mod set_aside;
@@ -66,6 +70,7 @@ use crate::request::PlacementRequest;
 use crate::rng::Rng;
 use crate::time::Time;
 use adoption::ExternalIds;
+use bundles::Bundles;
 use granularity::Granularity;
 use hybrid_order::HybridOrder;
 use ledger::{Allocation, Ledger};
@@ -132,6 +137,7 @@ pub struct Shard {
     waiting: Waiting,
     reservations: Reservations,
     statements: Statements,
+    bundles: Bundles,
     /// Reserved nodes as their owners see them.
     reserved_tree: DistBuckets,
     growth: u64,
@@ -161,6 +167,7 @@ impl Shard {
             reserved_tree: DistBuckets::new(config.geometry),
             reservations: Reservations::default(),
             statements: Statements::default(),
+            bundles: Bundles::default(),
             ledger: Ledger::default(),
             adopted: ExternalIds::default(),
             selectors: SelectorSets::default(),
@@ -222,6 +229,7 @@ impl Shard {
             Command::Prepare(prepare) => return self.handle_prepare(*prepare),
             Command::Finish { statement, decision } => self.handle_finish(statement, decision),
             Command::Apply(part) => return self.handle_apply(&part),
+            Command::PlaceInto { bundle, demand } => self.handle_place_into(bundle, &demand),
             Command::Export => return Outcome::Exported(Box::new(self.export())),
         };
         done.unwrap_or_else(Outcome::Rejected)
@@ -358,31 +366,36 @@ impl Shard {
     }
 
     fn handle_release(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
-        self.end_allocation(id)?;
+        if !self.statements.is_quiet() {
+            return self.release_beside(id);
+        }
+        let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
+        self.sums.release(&allocation.demand);
+        self.give_back(&allocation);
+        self.made_room(allocation.node);
         Ok(Outcome::Released(id))
     }
 
-    /// Ends an allocation, whether somebody evicts it or not.
+    /// The books of an allocation that is not in the ledger any more.
     #[inline]
-    fn end_allocation(&mut self, id: AllocationId) -> Result<(), Rejection> {
-        let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
-        self.adopted.forget(id);
-        if self.statements.is_quiet() {
-            self.sums.release(&allocation.demand);
-        } else {
-            self.forget_use(&allocation);
-        }
+    fn give_back(&mut self, allocation: &Allocation) {
+        self.adopted.forget(allocation.id);
         self.change_books(allocation.node, |nodes| {
             nodes.give(allocation.node, &allocation.demand, allocation.gpus, allocation.units.as_ref());
         });
         self.sums.exceptions_changed(&self.nodes, allocation.node);
         self.sums.released += 1;
-        self.available_grew(allocation.node);
-        Ok(())
     }
 
-    /// A node has more available than before: the index follows, and refusals may be stale.
+    /// A node has more available than before: its claims come first.
     fn available_grew(&mut self, slot: Slot) {
+        self.grant_claims(slot);
+        self.made_room(slot);
+    }
+
+    /// The index follows a node that has more available, and refusals may be stale.
+    #[inline]
+    fn made_room(&mut self, slot: Slot) {
         self.growth += 1;
         self.fragmentation.touch(slot);
         if self.nodes.state(slot) == NodeState::Ready {
@@ -453,6 +466,7 @@ impl Shard {
             self.index.mark(slot, marks);
         }
         self.node_resized(size_before, Some(slot));
+        self.replan_claims(slot);
         self.available_grew(slot);
         Ok(Outcome::NodeUpdated(node))
     }
@@ -464,6 +478,7 @@ impl Shard {
             return Err(Rejection::NodeInUse { node, allocations });
         }
         self.check_not_held(slot, node)?;
+        self.end_claims(slot);
         self.end_reservation(slot);
         let ended: Vec<AllocationId> = self.ledger.of_node(slot, &self.nodes).map(|a| a.id).collect();
         assert!(
@@ -471,8 +486,11 @@ impl Shard {
             "node {node} counts {allocations} allocations, lists {}",
             ended.len()
         );
+        let mut inside = 0;
         for id in ended {
-            self.handle_release(id)?;
+            if let Outcome::BundleReleased { ended, .. } = self.handle_release(id)? {
+                inside += ended;
+            }
         }
         if self.nodes.state(slot) == NodeState::Ready {
             self.index.remove(slot);
@@ -490,7 +508,7 @@ impl Shard {
         self.node_resized(size_before, None);
         self.fragmentation.touch_identity(slot);
         self.sums.node_removed(&cold.registration.spec, state);
-        Ok(Outcome::NodeRemoved { node, allocations_ended: allocations })
+        Ok(Outcome::NodeRemoved { node, allocations_ended: allocations + inside })
     }
 
     fn list_nodes(&self, after: Ordinal, limit: u16) -> Vec<NodeView> {
@@ -532,7 +550,7 @@ impl Shard {
             nodes_draining: self.sums.nodes_draining,
             nodes_joining: self.sums.nodes_joining,
             nodes_lost: self.sums.nodes_lost,
-            allocations: self.ledger.len() as u64,
+            allocations: (self.ledger.len() + self.bundles.len_inside()) as u64,
             placed: self.sums.placed,
             refused: self.sums.refused,
             released: self.sums.released,

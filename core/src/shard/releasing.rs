@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::Shard;
+use super::command::{Outcome, Rejection};
 use super::ledger::Allocation;
 use crate::ids::AllocationId;
 use crate::map::FixedMap;
@@ -50,21 +51,50 @@ impl Shard {
         self.statements.releasing.until(id).is_some()
     }
 
+    /// When an allocation that is on its way out ends by itself.
+    #[must_use]
+    pub fn releasing_until(&self, id: AllocationId) -> Option<Time> {
+        self.statements.releasing.until(id)
+    }
+
     /// A live allocation is on its way out from now on.
     pub(super) fn begin_release(&mut self, allocation: &Allocation, until: Time) {
-        self.statements.releasing.enter(allocation.id, until);
-        self.sums.release(&allocation.demand);
-        self.sums.releasing(&allocation.demand, 1);
+        self.resume_release(allocation, until);
         self.nodes.hot_mut(allocation.node).version += 1;
     }
 
-    /// An allocation has gone out of the ledger: the sum that it stood in follows.
-    pub(super) fn forget_use(&mut self, allocation: &Allocation) {
-        if self.statements.releasing.leave(allocation.id) {
+    /// Takes over an allocation that was on its way out in an earlier start.
+    pub(super) fn resume_release(&mut self, allocation: &Allocation, until: Time) {
+        self.statements.releasing.enter(allocation.id, until);
+        self.sums.release(&allocation.demand);
+        self.sums.releasing(&allocation.demand, 1);
+    }
+
+    /// As a release, where there are evictions, claims or bundles.
+    #[cold]
+    pub(super) fn release_beside(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
+        if self.end_inside(id) || self.end_claim(id) {
+            return Ok(Outcome::Released(id));
+        }
+        let is_bundle = self.bundles.contains(id);
+        let ended = self.end_beside(id)?;
+        Ok(if is_bundle { Outcome::BundleReleased { bundle: id, ended } } else { Outcome::Released(id) })
+    }
+
+    /// Ends an allocation, whether somebody evicts it or not; how many ended inside it.
+    pub(super) fn end_beside(&mut self, id: AllocationId) -> Result<u32, Rejection> {
+        let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
+        if self.statements.releasing.leave(id) {
             self.sums.releasing(&allocation.demand, -1);
         } else {
             self.sums.release(&allocation.demand);
         }
+        let inside = self.bundles.end(id);
+        self.sums.released += u64::from(inside);
+        self.give_back(&allocation);
+        self.available_grew(allocation.node);
+        self.statements_changed();
+        Ok(inside)
     }
 
     /// Ends what has had its grace, in order of time and id.
@@ -72,7 +102,7 @@ impl Shard {
         while let Some(&(until, id)) = self.statements.releasing.deadlines.first()
             && until <= self.now
         {
-            self.end_allocation(id).expect("what is on its way out is live");
+            self.end_beside(id).expect("what is on its way out is live");
         }
     }
 

@@ -14,6 +14,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::claims::Claims;
 use super::command::{Outcome, Rejection, ResourceKind, ResourceSum};
 use super::set_aside::SetAside;
 use super::table::{NodeTable, Taken};
@@ -90,6 +91,8 @@ pub(super) struct Reservations {
     owners_version: u64,
     /// The number of the last reservation.
     last: u64,
+    /// What is set aside besides: nobody's, and first.
+    pub(super) claims: Claims,
 }
 
 impl Default for Reservations {
@@ -102,14 +105,16 @@ impl Default for Reservations {
             percent: RESERVED_NODES_PERCENT_DEFAULT,
             owners_version: 0,
             last: 0,
+            claims: Claims::default(),
         }
     }
 }
 
 impl Reservations {
+    /// Whether nothing is set aside anywhere.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
-        self.by_slot.is_empty()
+        self.by_slot.len() | self.claims.len() == 0
     }
 
     #[inline]
@@ -389,11 +394,22 @@ impl Shard {
     /// Puts back what is set aside, for a moment.
     pub(super) fn reveal(&mut self, slot: Slot) {
         self.reveal_reserved(slot);
+        self.reveal_claims(slot);
     }
 
     /// Sets aside again, after [`reveal`](Self::reveal).
     pub(super) fn cover(&mut self, slot: Slot) {
+        self.cover_claims(slot);
         self.cover_reserved(slot);
+    }
+
+    /// What is set aside on a node, for claims and for who reserved it.
+    pub(super) fn aside(&self, slot: Slot) -> SetAside {
+        let reserved = self.reservations.at(slot).map(|reservation| &reservation.aside);
+        match (reserved, self.reservations.claims.aside(slot)) {
+            (Some(reserved), Some(claimed)) => reserved.plus(claimed),
+            (aside, None) | (None, aside) => aside.cloned().unwrap_or_default(),
+        }
     }
 
     /// Puts back what is reserved, for a moment: the node is as its owner sees it.
@@ -465,10 +481,11 @@ impl Shard {
         u32::try_from(self.reservations.by_slot.len()).expect("NODES_MAX fits u32")
     }
 
-    /// The books per resource over all nodes, with what is set aside: O(reserved nodes).
+    /// The books per resource over all nodes, with what is set aside: O(nodes with any).
     pub(super) fn sums_with_reserved(&self) -> Vec<(ResourceKind, ResourceSum)> {
         let mut reserved: BTreeMap<ResourceKind, i128> = BTreeMap::new();
-        for Reservation { aside, .. } in self.reservations.by_slot.values() {
+        let of_owners = self.reservations.by_slot.values().map(|reservation| &reservation.aside);
+        for aside in of_owners.chain(self.reservations.claims.asides()) {
             let known = [
                 (ResourceKind::Cpu, aside.cpu.units()),
                 (ResourceKind::Memory, aside.memory.units()),

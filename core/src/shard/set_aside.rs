@@ -4,6 +4,7 @@
 //! What is set aside is a function of what is free and what is reserved, computed anew whenever
 //! either changes: at most what is reserved, and never more than what is free.
 
+use super::audit::Held;
 use super::custom::CustomBook;
 use super::table::{NodeTable, Room, custom_values};
 use crate::ids::ResourceId;
@@ -37,6 +38,26 @@ impl SetAside {
         self.gpus.iter().map(|&part| i64::from(part)).sum()
     }
 
+    /// Both together.
+    pub(super) fn plus(&self, other: &Self) -> Self {
+        let mut sum = self.clone();
+        sum.cpu = sum.cpu.plus(other.cpu);
+        sum.memory = sum.memory.plus(other.memory);
+        sum.gpus.iter_mut().zip(&other.gpus).for_each(|(part, other)| *part += other);
+        for aside in &other.custom {
+            match sum.custom.binary_search_by_key(&aside.id, |known| known.id) {
+                Ok(at) => {
+                    let known = &mut sum.custom[at];
+                    known.amount = known.amount.plus(aside.amount);
+                    known.units.resize(known.units.len().max(aside.units.len()), 0);
+                    known.units.iter_mut().zip(&aside.units).for_each(|(part, other)| *part += other);
+                }
+                Err(at) => sum.custom.insert(at, aside.clone()),
+            }
+        }
+        sum
+    }
+
     /// What is set aside of one custom kind.
     pub(super) fn of(&self, id: ResourceId) -> Amount {
         self.custom.iter().find(|aside| aside.id == id).map_or(Amount::ZERO, |aside| aside.amount)
@@ -49,7 +70,8 @@ impl SetAside {
     }
 }
 
-/// What a node has free where nothing is set aside.
+/// What is free somewhere: of a node where nothing is set aside, for one.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Revealed {
     pub(super) room: Room,
     pub(super) gpus: GpuBooks,
@@ -118,6 +140,37 @@ impl NodeTable {
             let Ok(at) = cold.custom.binary_search_by_key(&id, |book| book.id) else { continue };
             let book = &mut cold.custom[at];
             let units = book.units.as_mut().map_or_else(Vec::new, |units| units.set_aside(amount));
+            let amount = match &book.units {
+                Some(units) => book.available.minus(units.free()),
+                None => amount.min(book.available),
+            };
+            book.available = book.available.minus(amount);
+            aside.custom.push(CustomAside { id, amount, units });
+        }
+        aside
+    }
+
+    /// Moves what is `wanted`, on its very instances, out of what is free, as far as it is.
+    pub(super) fn set_aside_exactly(&mut self, slot: Slot, wanted: &Held) -> SetAside {
+        let (room, hot, cold) = self.parts_mut(slot);
+        let mut aside = SetAside {
+            cpu: wanted.cpu.min(room.cpu),
+            memory: wanted.memory.min(room.memory),
+            ..SetAside::default()
+        };
+        room.cpu = room.cpu.minus(aside.cpu);
+        room.memory = room.memory.minus(aside.memory);
+        for (instance, (part, &wanted)) in (0u8..).zip(aside.gpus.iter_mut().zip(&wanted.gpus)) {
+            let free = hot.gpus.free(instance);
+            *part = wanted.min(u32::from(free)) as u16;
+            hot.gpus.set_free(instance, free - *part);
+        }
+        room.follow(&hot.gpus);
+        for (&id, &amount) in &wanted.custom {
+            let Ok(at) = cold.custom.binary_search_by_key(&id, |book| book.id) else { continue };
+            let book = &mut cold.custom[at];
+            let of_unit = |unit| wanted.units.get(&(id, unit)).copied().unwrap_or(0);
+            let units = book.units.as_mut().map_or_else(Vec::new, |units| units.set_aside_parts(of_unit));
             let amount = match &book.units {
                 Some(units) => book.available.minus(units.free()),
                 None => amount.min(book.available),

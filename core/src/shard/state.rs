@@ -1,11 +1,11 @@
 //! A shard's durable state, out and in. What can be computed (availability, shortfalls, sums,
 //! both trees) is not stored but rebuilt, so it cannot disagree with what is.
 
-use super::Shard;
 use super::ledger::Allocation;
+use super::{Shard, Slot};
 use crate::ids::PartitionId;
 use crate::node::NodeState;
-use crate::store::{AllocationRecord, NodeRecord, PartitionState, ShardState};
+use crate::store::{AllocationRecord, NodeRecord, PartitionState, ReleasingRecord, ShardState};
 
 impl Shard {
     /// The durable state of all partitions, canonical: the same state gives the same value.
@@ -25,6 +25,8 @@ impl Shard {
                 (cold.registration.clone(), self.nodes.state(slot), hot.version);
             let unhealthy = self.nodes.unhealthy(slot).to_vec();
             partition.reservations.extend(self.reservation_record(slot));
+            partition.claims.extend(self.claim_records(slot));
+            self.export_statements(slot, partition);
             partition.nodes.push(NodeRecord { registration, state, version, unhealthy });
             partition.allocations.extend(self.ledger.of_node(slot, &self.nodes).map(|allocation| {
                 let (id, gpus, units) = (allocation.id, allocation.gpus, allocation.units.clone());
@@ -36,8 +38,41 @@ impl Shard {
             partition.nodes.sort_unstable_by_key(|node| node.registration.id);
             partition.allocations.sort_unstable_by_key(|allocation| allocation.id);
             partition.reservations.sort_unstable_by_key(|reservation| reservation.node);
+            // Stable: those of one node stay in their order.
+            partition.claims.sort_by_key(|claim| claim.node);
+            partition.releasing.sort_unstable_by_key(|releasing| releasing.allocation);
+            partition.bundles.sort_unstable_by_key(|bundle| bundle.allocation);
+            partition.inside.sort_unstable_by_key(|inside| inside.id);
         }
         ShardState { partitions, policy: self.policy_state.clone(), granularity: self.granularity_state() }
+    }
+
+    /// What is on its way out on a node, its bundles, and what is placed into them.
+    fn export_statements(&self, slot: Slot, partition: &mut PartitionState) {
+        if self.statements.is_quiet() {
+            return;
+        }
+        for Allocation { id, .. } in self.ledger.of_node(slot, &self.nodes) {
+            let until = self.releasing_until(id);
+            partition.releasing.extend(until.map(|until| ReleasingRecord { allocation: id, until }));
+            if let Some((bundle, inside)) = self.bundles.records(id) {
+                partition.bundles.push(bundle);
+                partition.inside.extend(inside);
+            }
+        }
+    }
+
+    /// Takes over what [`export_statements`](Self::export_statements) and the claims of an earlier
+    /// start say of allocations that are entered.
+    fn adopt_statements(&mut self, state: PartitionState) {
+        for record in state.releasing {
+            let allocation = self.ledger.get(record.allocation).expect("what is on its way out is live");
+            self.resume_release(&allocation, record.until);
+        }
+        state.bundles.iter().for_each(|record| self.resume_bundle(record));
+        state.inside.into_iter().for_each(|record| self.resume_inside(record));
+        state.claims.into_iter().for_each(|record| self.resume_claim(record));
+        self.statements_changed();
     }
 
     /// Takes over partitions as an earlier start of the store left them.
@@ -50,11 +85,13 @@ impl Shard {
     pub(crate) fn adopt(&mut self, partitions: Vec<PartitionState>) {
         let mut nodes = Vec::new();
         let (mut allocations, mut reservations) = (Vec::new(), Vec::new());
-        for partition in partitions {
+        let mut beside = Vec::new();
+        for mut partition in partitions {
             self.sequences.resume(partition.id, partition.sequence);
-            nodes.extend(partition.nodes);
-            allocations.extend(partition.allocations);
-            reservations.extend(partition.reservations);
+            nodes.append(&mut partition.nodes);
+            allocations.append(&mut partition.allocations);
+            reservations.append(&mut partition.reservations);
+            beside.push(partition);
         }
         nodes.sort_unstable_by_key(|node| node.registration.ordinal);
         allocations.sort_unstable_by_key(|allocation| allocation.id);
@@ -95,6 +132,7 @@ impl Shard {
         for record in reservations {
             self.resume_reservation(record);
         }
+        beside.into_iter().for_each(|partition| self.adopt_statements(partition));
     }
 
     /// Goes on where the policies of an earlier start stopped.

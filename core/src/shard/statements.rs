@@ -16,6 +16,7 @@ use crate::ids::{AllocationId, NodeId, StatementId};
 use crate::index::Slot;
 use crate::limits::RESULT_KEPT_NS;
 use crate::map::FixedMap;
+use crate::planted::{PlantedBug, is_planted};
 use crate::statement::{Applied, Conflict, ConflictReason, Decision, DecisionCell, Part, Prepare, Prepared};
 use crate::time::Time;
 use crate::view::HoldImage;
@@ -67,12 +68,12 @@ impl Statements {
         self.next.unwrap_or(NEVER)
     }
 
-    /// To be called after every change.
-    pub(super) fn follow(&mut self) {
+    /// To be called after every change; whether there are claims or bundles.
+    pub(super) fn follow(&mut self, beside: bool) {
         let first = |deadlines: &BTreeSet<(Time, StatementId)>| deadlines.first().map(|&(at, _)| at);
         let deadlines = [first(&self.deadlines), first(&self.kept_until), self.releasing.first()];
         self.next = deadlines.into_iter().flatten().min();
-        self.busy = !self.evicting.is_empty() || !self.releasing.is_empty();
+        self.busy = beside || !self.evicting.is_empty() || !self.releasing.is_empty();
     }
 
     /// What views show of what is held at a node.
@@ -123,6 +124,12 @@ impl Statements {
         })
     }
 
+    /// How many allocations that are held are bundles.
+    pub(super) fn bundles_held(&self) -> usize {
+        let held = self.parts.values().flat_map(|part| &part.held);
+        held.filter(|(_, hold)| matches!(hold, Hold::Allocate(held) if held.bundle.is_some())).count()
+    }
+
     fn enter(&mut self, statement: StatementId, part: HeldPart) {
         if !part.asked {
             self.deadlines.insert((part.deadline, statement));
@@ -154,7 +161,7 @@ impl Shard {
             let asked = deadline <= self.now;
             self.statements.enter(statement, HeldPart { cell, deadline, asked, held });
         }
-        self.statements.follow();
+        self.statements_changed();
         Outcome::Prepared(Box::new(Prepared { statement, held: places, conflicts }))
     }
 
@@ -168,7 +175,7 @@ impl Shard {
             let kept = self.statements.kept.remove(&statement);
             let (until, applied) = kept.ok_or(Rejection::UnknownStatement(statement))?;
             self.statements.kept_until.remove(&(until, statement));
-            self.statements.follow();
+            self.statements_changed();
             return Ok(Outcome::Applied(Box::new(applied)));
         };
         let granted = match decision {
@@ -190,7 +197,7 @@ impl Shard {
             self.statements.kept.insert(statement, (until, applied.clone()));
             self.statements.kept_until.insert((until, statement));
         }
-        self.statements.follow();
+        self.statements_changed();
         Ok(Outcome::Applied(Box::new(applied)))
     }
 
@@ -204,7 +211,7 @@ impl Shard {
         let done = !held.is_empty() || conflicts.is_empty();
         let decision = if done { Decision::Committed } else { Decision::Aborted };
         let granted = self.commit(statement, held);
-        self.statements.follow();
+        self.statements_changed();
         Outcome::Applied(Box::new(Applied {
             statement,
             decision,
@@ -248,7 +255,19 @@ impl Shard {
             part.asked = true;
             statements.due.push((statement, Arc::clone(&part.cell)));
         }
-        statements.follow();
+        if is_planted(PlantedBug::ClockEndsHold) {
+            for (statement, _) in std::mem::take(&mut self.statements.due) {
+                let part = self.statements.leave(statement).expect("what is due is held");
+                self.undo(statement, part.held);
+            }
+        }
+        self.statements_changed();
+    }
+
+    /// To be called after every change of statements, claims or bundles.
+    pub(super) fn statements_changed(&mut self) {
+        let beside = self.reservations.claims.len() > 0 || !self.bundles.is_empty();
+        self.statements.follow(beside);
     }
 
     /// The statements whose deadline here has come since the last call. The caller asks their cells
@@ -307,6 +326,8 @@ impl Shard {
         if statements.kept.len() != statements.kept_until.len() {
             return Err("results are kept without an end".to_owned());
         }
+        self.check_claims()?;
+        self.check_bundles()?;
         self.check_releasing()
     }
 

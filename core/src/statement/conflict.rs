@@ -58,6 +58,9 @@ pub enum ConflictReason {
     /// The allocation is not live.
     #[error("allocation {0} is not live: it was never granted, was released, or ended with its node")]
     UnknownAllocation(AllocationId),
+    /// The allocation is placed into a bundle.
+    #[error("the allocation is placed into bundle {0}: release it, or evict the bundle")]
+    InBundle(AllocationId),
     /// Another statement is about to evict the allocation.
     #[error("statement {0} is about to evict the allocation")]
     HeldBy(StatementId),

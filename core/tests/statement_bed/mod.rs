@@ -4,17 +4,20 @@
 
 use std::sync::Arc;
 
-use crate::by_hand::{lone_shard, node_spec};
+use crate::by_hand::{lone_shard, node_spec, open, shards_of};
 use wharf_core::hash::StateHash;
-use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, StatementId};
+use wharf_core::ids::{
+    AllocationId, BundleId, GroupId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, StatementId,
+};
 use wharf_core::node::NodeRegistration;
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{Amount, Demand, GpuRequest};
-use wharf_core::shard::{Command, NodeBooks, Outcome, Rejection, Reserve, Shard};
+use wharf_core::shard::{Command, NodeBooks, Outcome, Placement, Rejection, Reserve, Shard};
 use wharf_core::statement::{
-    Allocate, Applied, CommitMode, Decision, DecisionCell, Evict, Granularity, Operation, Part, Prepare,
-    Prepared,
+    Allocate, Applied, CommitMode, Decision, DecisionCell, Evict, Granularity, Operation, Part, Pipeline,
+    Prepare, Prepared,
 };
+use wharf_core::store::StoreState;
 use wharf_core::time::Time;
 
 /// The shard, and the time.
@@ -34,6 +37,29 @@ impl Bed {
             bed.step(Command::AddNode(Box::new(node)));
         }
         bed
+    }
+
+    /// The same state in another start.
+    pub(crate) fn reopened(mut self) -> Self {
+        let Outcome::Exported(exported) = self.step(Command::Export) else { panic!("an export") };
+        let mut state = StoreState::create(1);
+        state.partitions = exported.partitions;
+        (state.now, state.registrar.next_node) = (Time(self.now), 1_000);
+        let shard = shards_of(open(state, 1, 1)).remove(0);
+        shard.check_invariants().expect("the books are right");
+        Self { shard, now: self.now + 100 }
+    }
+
+    pub(crate) fn place_into(
+        &mut self,
+        bundle: AllocationId,
+        demand: Demand,
+    ) -> Result<Placement, Rejection> {
+        match self.step(Command::PlaceInto { bundle, demand: Box::new(demand) }) {
+            Outcome::Placed(placement) => Ok(placement),
+            Outcome::Rejected(rejection) => Err(rejection),
+            other => panic!("{other:?}"),
+        }
     }
 
     /// Time goes by one.
@@ -171,4 +197,17 @@ pub(crate) fn cores(count: u32) -> Demand {
 pub(crate) fn gpus(amount: &str) -> Demand {
     let gpu = GpuRequest::from_amount(amount.parse().expect("an amount")).expect("whole, or a part");
     Demand { gpu, ..cores(1) }
+}
+
+/// The bundle of a group at that place.
+pub(crate) fn bundle(group: u64, index: u32) -> BundleId {
+    BundleId { group: GroupId { incarnation: Incarnation(1), number: group }, index }
+}
+
+pub(crate) fn pipeline(node: u64, demand: Demand) -> Operation {
+    Operation::Pipeline(Pipeline { node: NodeId(node), expected: None, demand, bundle: None })
+}
+
+pub(crate) fn pipeline_bundle(node: u64, demand: Demand, bundle: BundleId) -> Operation {
+    Operation::Pipeline(Pipeline { node: NodeId(node), expected: None, demand, bundle: Some(bundle) })
 }

@@ -215,7 +215,9 @@ pub(super) fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReplyV2 {
 
 pub(super) fn release_reply(reply: PortReply) -> ReleaseReply {
     match reply {
-        PortReply::One(Outcome::Released(_)) => ReleaseReply { reason: Reason::Done.into(), fault: None },
+        PortReply::One(Outcome::Released(_) | Outcome::BundleReleased { .. }) => {
+            ReleaseReply { reason: Reason::Done.into(), fault: None }
+        }
         PortReply::One(Outcome::Rejected(rejection)) => {
             let fault = rejection_fault(&rejection);
             ReleaseReply { reason: fault.reason, fault: Some(fault) }

@@ -15,6 +15,8 @@ use wharf_core::registrar::RegistrarState;
 use wharf_core::resource::{Amount, GPU_UNIT, check_unit_total};
 use wharf_core::store::{AllocationRecord, NodeRecord, PartitionState, ReservationRecord, StoreState};
 
+use super::statement_consistency::check_statements;
+
 /// What a node's allocations hold, in 1/10 000. The engine never let it exceed these bounds,
 /// also where capacity was taken away under what runs.
 #[derive(Default)]
@@ -60,7 +62,11 @@ pub(super) fn check_state(state: &StoreState) -> Result<(), String> {
     if registrar.removed.len() > REMOVED_NODES_KEPT_MAX {
         return Err(format!("it keeps more than {REMOVED_NODES_KEPT_MAX} removed nodes"));
     }
-    state.partitions.iter().try_for_each(|partition| check_partition(partition, registrar, state.incarnation))
+    let mut bundles = BTreeSet::new();
+    state.partitions.iter().try_for_each(|partition| {
+        check_partition(partition, registrar, state.incarnation)?;
+        check_statements(partition, registrar, state.incarnation, &mut bundles)
+    })
 }
 
 fn check_partition(
@@ -128,10 +134,7 @@ fn check_kinds(custom: &[(ResourceId, Amount)], registrar: &RegistrarState) -> R
 /// Adds what `allocation` holds.
 fn take(held: &mut Held, allocation: &AllocationRecord, registrar: &RegistrarState) -> Result<(), String> {
     let AllocationRecord { id, demand, gpus, .. } = allocation;
-    check_kinds(demand.custom(), registrar).map_err(|message| format!("allocation {id}: {message}"))?;
-    if gpus.part > GPU_UNIT || gpus.units() != demand.gpu.amount().units() {
-        return Err(format!("allocation {id} holds other GPUs than it asked for"));
-    }
+    check_allocation(allocation, registrar)?;
     add(&mut held.cpu, demand.cpu, id)?;
     add(&mut held.memory, demand.memory, id)?;
     for &(kind, amount) in demand.custom() {
@@ -147,13 +150,25 @@ fn take(held: &mut Held, allocation: &AllocationRecord, registrar: &RegistrarSta
             ));
         }
     }
-    check_units(allocation)?;
     match &allocation.external_id {
         Some(name) if !held.names.insert(Arc::clone(name)) => {
             Err(format!("allocation {id} has the external id of another on its node"))
         }
         _ => Ok(()),
     }
+}
+
+/// Checks that an allocation holds the instances that it asked for, of kinds that are known.
+pub(super) fn check_allocation(
+    allocation: &AllocationRecord,
+    registrar: &RegistrarState,
+) -> Result<(), String> {
+    let AllocationRecord { id, demand, gpus, .. } = allocation;
+    check_kinds(demand.custom(), registrar).map_err(|message| format!("allocation {id}: {message}"))?;
+    if gpus.part > GPU_UNIT || gpus.units() != demand.gpu.amount().units() {
+        return Err(format!("allocation {id} holds other GPUs than it asked for"));
+    }
+    check_units(allocation)
 }
 
 /// Checks that an allocation holds the units that it asked for.

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{AllocationId, GroupId, Incarnation, NodeId, OwnerId, PartitionId, ResourceId};
 use wharf_core::node::{Operator, Selector, Term, Toleration, TolerationOperator};
-use wharf_core::planner::{BundleRecord, GroupRecord, GroupSpec, Spreading, Strategy, TopologyRule};
+use wharf_core::planner::{GroupBundleRecord, GroupRecord, GroupSpec, Spreading, Strategy, TopologyRule};
 use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
 use wharf_core::statement::Granularity;
@@ -228,7 +228,7 @@ fn place_of<'a>(known: &mut Vec<&'a Arc<PlacementRequest>>, request: &'a Arc<Pla
 pub(super) fn encode_group(group: &GroupRecord) -> Vec<u8> {
     let mut known = Vec::new();
     let asked = group.spec.bundles.iter().map(|request| place_of(&mut known, request)).collect();
-    let bundle = |bundle: &BundleRecord, request| BundleRow {
+    let bundle = |bundle: &GroupBundleRecord, request| BundleRow {
         index: bundle.index,
         request,
         place: bundle.place.map(|(node, id, gpus)| (node.0, allocation_row(id), gpus.mask, gpus.part)),
@@ -295,7 +295,7 @@ fn decode(id: GroupId, bytes: &[u8]) -> Result<GroupRecord, String> {
             .place
             .map(|(node, id, mask, part)| (NodeId(node), allocation(id), GpuAssignment { mask, part }));
         let request = of_place(row.request)?;
-        Ok(BundleRecord { index: row.index, request, place, lost: row.lost.map(allocation) })
+        Ok(GroupBundleRecord { index: row.index, request, place, lost: row.lost.map(allocation) })
     };
     let bundles: Result<Vec<_>, String> = row.bundles.into_iter().map(bundle).collect();
     let bundles = bundles?;

@@ -13,6 +13,8 @@ mod group_record;
 mod life_record;
 mod record;
 mod reservation_record;
+mod statement_consistency;
+mod statement_record;
 mod storage;
 pub use storage::{StorageError, Store};
 mod threads;

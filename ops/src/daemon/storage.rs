@@ -18,7 +18,7 @@ use wharf_core::store::{PartitionState, StoreState};
 use wharf_core::time::Time;
 
 use super::consistency::check_state;
-use super::{group_record, life_record, record, reservation_record};
+use super::{group_record, life_record, record, reservation_record, statement_record};
 
 const NUMBERS: TableDefinition<'_, &str, u64> = TableDefinition::new("numbers");
 const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identity");
@@ -219,6 +219,7 @@ impl Store {
         transaction.delete_table(ALLOCATIONS)?;
         transaction.delete_table(RESERVATIONS)?;
         transaction.delete_table(GROUPS)?;
+        statement_record::clear(&transaction)?;
         {
             let mut numbers = transaction.open_table(NUMBERS)?;
             numbers.insert("now", state.now.0)?;
@@ -272,6 +273,7 @@ impl Store {
                     let key = record::allocation_key(allocation);
                     allocations.insert(key, record::encode_allocation(allocation).as_slice())?;
                 }
+                statement_record::write(&transaction, partition)?;
             }
         }
         transaction.commit()?;
@@ -376,6 +378,9 @@ fn read_checkpoint(
                 Err(message) => return Ok(Err(message)),
             }
         }
+    }
+    if let Err(message) = statement_record::read(transaction, there, partitions)? {
+        return Ok(Err(message));
     }
     if there(RESERVATIONS.name())? {
         return read_reservations(transaction, state);

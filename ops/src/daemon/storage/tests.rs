@@ -3,18 +3,21 @@
 
 use std::sync::Arc;
 
-use wharf_core::ids::{AllocationId, GroupId, NodeId, OwnerId, PartitionId, ResourceId};
+use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, PartitionId, ResourceId};
 use wharf_core::node::{
     AgentFacts, GpuDevice, Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Taint,
     TaintEffect, Taints, Term, Toleration, TolerationOperator,
 };
-use wharf_core::planner::{BundleRecord, GroupRecord, GroupSpec, Spreading, Strategy, TopologyRule};
+use wharf_core::planner::{GroupBundleRecord, GroupRecord, GroupSpec, Spreading, Strategy, TopologyRule};
 use wharf_core::registrar::RemovedNode;
 use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest, ReservedAmounts};
 use wharf_core::shard::GranularityState;
 use wharf_core::statement::Granularity;
-use wharf_core::store::{AllocationRecord, Engine, EngineConfig, NodeRecord, ReservationRecord};
+use wharf_core::store::{
+    AllocationRecord, BundleRecord, ClaimRecord, Engine, EngineConfig, InsideRecord, NodeRecord,
+    ReleasingRecord, ReservationRecord,
+};
 
 use super::*;
 
@@ -145,6 +148,21 @@ fn rich() -> StoreState {
         ReservationRecord { node: NodeId(3), owner, left: left.clone(), until },
         ReservationRecord { node: NodeId(5), owner, left, until: None },
     ];
+    let bundle = |index| BundleId { group: GroupId { incarnation: Incarnation(1), number: 5 }, index };
+    let own = |sequence| AllocationId { incarnation: Incarnation(1), partition: PartitionId(1), sequence };
+    // The claim of the higher id is served first.
+    state.partitions[1].claims = [(6, Some(bundle(0))), (5, None)]
+        .map(|(sequence, bundle)| {
+            let (node, gpus, units) = (NodeId(5), GpuAssignment::NONE, None);
+            let demand = Demand { cpu: "0.125".parse().unwrap(), ..Demand::default() };
+            ClaimRecord { id: own(sequence), node, demand, gpus, units, bundle }
+        })
+        .to_vec();
+    state.partitions[1].releasing = vec![ReleasingRecord { allocation: own(1 << 40), until: Time(1 << 50) }];
+    state.partitions[1].bundles = vec![BundleRecord { allocation: own(3), bundle: bundle(1) }];
+    let demand = Demand { gpu: GpuRequest::Fraction(2500), ..Demand::default() };
+    let (gpus, units) = (GpuAssignment { mask: 0b10, part: 2500 }, None);
+    state.partitions[1].inside = vec![InsideRecord { id: own(7), bundle: own(3), demand, gpus, units }];
     state.partitions[1].sequence = 1 << 40;
     state.partitions[3].sequence = 2;
     state.policies = vec![
@@ -199,7 +217,7 @@ fn group() -> GroupRecord {
     let (id, next_index) = (GroupId { incarnation: Incarnation(1), number: 5 }, 4);
     let sequence =
         |sequence| AllocationId { incarnation: Incarnation(1), partition: PartitionId(1), sequence };
-    let bundle = |index, request: &Arc<PlacementRequest>, place, lost| BundleRecord {
+    let bundle = |index, request: &Arc<PlacementRequest>, place, lost| GroupBundleRecord {
         index,
         request: Arc::clone(request),
         place,
@@ -264,6 +282,21 @@ fn a_store_that_was_written_before_reservations_has_none() {
 }
 
 #[test]
+fn a_store_that_was_written_before_statements_has_nothing_of_them() {
+    let directory = stopped_with(&rich());
+    let database = Database::open(directory.path().join(FILE)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    statement_record::clear(&transaction).unwrap();
+    transaction.commit().unwrap();
+    drop(database);
+    let mut before = rich();
+    let partition = &mut before.partitions[1];
+    (partition.claims, partition.releasing) = (Vec::new(), Vec::new());
+    (partition.bundles, partition.inside) = (Vec::new(), Vec::new());
+    assert_eq!(open(&directory).unwrap().1, before);
+}
+
+#[test]
 fn the_engine_takes_what_was_read() {
     for shards in [1, 4] {
         let (_store, state) = open(&stopped_with(&rich())).unwrap();
@@ -317,7 +350,18 @@ fn a_file_that_is_no_store_is_an_error() {
 #[test]
 fn states_that_contradict_themselves_are_told_by_name() {
     type Damage = fn(&mut StoreState);
-    let cases: [(Damage, &str); 20] = [
+    let cases: [(Damage, &str); 25] = [
+        (|s| s.partitions[1].claims[0].node = NodeId(8), "claim a1-1-6 is on node n8, which is not there"),
+        (
+            |s| s.partitions[1].releasing[0].allocation.sequence = 9,
+            "a1-1-9 is being released, and is not there",
+        ),
+        (
+            |s| s.partitions[1].claims[1].bundle = s.partitions[1].claims[0].bundle,
+            "bundle g1-5/0 is placed twice",
+        ),
+        (|s| s.partitions[1].inside[0].bundle.sequence = 1, "a1-1-7 is inside a1-1-1, which is no bundle"),
+        (|s| s.partitions[1].inside[0].gpus.mask = 0b01, "more is inside bundle a1-1-3 than it has"),
         (|s| s.partitions[1].reservations[1].node = NodeId(4), "node n4 is reserved, and is none"),
         (|s| s.partitions[1].reservations[0].left = ReservedAmounts::default(), "of node n3 is of nothing"),
         (|s| s.partitions[1].reservations[0].left.custom[0].0 = ResourceId(9), "resource 9 has no name"),

@@ -1,0 +1,209 @@
+//! Bundles: allocations with books of their own, into which later placements are made.
+//!
+//! For its node a bundle is one allocation. What is placed into it takes from the bundle's books,
+//! on the bundle's own instances (Ray's placement groups), has an id of its own, and ends with the
+//! bundle at the latest.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::command::{Outcome, Placement, Rejection};
+use super::holds::short_of;
+use super::ledger::Allocation;
+use super::set_aside::Revealed;
+use super::{NodeState, Shard};
+use crate::ids::{AllocationId, BundleId};
+use crate::map::FixedMap;
+use crate::resource::{Demand, GpuAssignment, UnitAssignments};
+use crate::statement::ConflictReason;
+use crate::store::{BundleRecord, InsideRecord};
+
+/// A bundle.
+struct Bundle {
+    id: BundleId,
+    free: Revealed,
+    inside: BTreeSet<AllocationId>,
+}
+
+/// What is placed into a bundle.
+struct Inside {
+    bundle: AllocationId,
+    demand: Demand,
+    gpus: GpuAssignment,
+    units: Option<Arc<UnitAssignments>>,
+}
+
+/// The bundles of a shard.
+#[derive(Default)]
+pub(super) struct Bundles {
+    live: FixedMap<AllocationId, Bundle>,
+    inside: FixedMap<AllocationId, Inside>,
+    /// All that stand here, as allocation, claim or hold.
+    placed: FixedMap<BundleId, ()>,
+}
+
+impl Bundles {
+    pub(super) fn is_empty(&self) -> bool {
+        self.live.is_empty()
+    }
+
+    /// What is placed into bundles.
+    pub(super) fn len_inside(&self) -> usize {
+        self.inside.len()
+    }
+
+    pub(super) fn contains(&self, id: AllocationId) -> bool {
+        self.live.contains_key(&id)
+    }
+
+    pub(super) fn is_placed(&self, bundle: BundleId) -> bool {
+        self.placed.contains_key(&bundle)
+    }
+
+    /// The bundle that an allocation is placed into.
+    pub(super) fn holder(&self, id: AllocationId) -> Option<AllocationId> {
+        self.inside.get(&id).map(|inside| inside.bundle)
+    }
+
+    /// A bundle is held or claimed.
+    pub(super) fn promise(&mut self, bundle: Option<BundleId>) {
+        if let Some(bundle) = bundle {
+            let before = self.placed.insert(bundle, ());
+            assert!(before.is_none(), "bundle {bundle} is placed twice");
+        }
+    }
+
+    /// A bundle is not held or claimed any more.
+    pub(super) fn forget(&mut self, bundle: Option<BundleId>) {
+        if let Some(bundle) = bundle {
+            self.placed.remove(&bundle);
+        }
+    }
+
+    /// A promised bundle is an allocation from now on.
+    pub(super) fn enter(&mut self, bundle: Option<BundleId>, allocation: &Allocation) {
+        let Some(id) = bundle else { return };
+        let Allocation { demand, gpus, units, .. } = allocation;
+        let free = Revealed::of_allocation(demand, *gpus, units.as_ref());
+        self.live.insert(allocation.id, Bundle { id, free, inside: BTreeSet::new() });
+    }
+
+    /// An allocation ended; what was placed into it, if it was a bundle, ends with it.
+    pub(super) fn end(&mut self, id: AllocationId) -> u32 {
+        let Some(bundle) = self.live.remove(&id) else { return 0 };
+        self.placed.remove(&bundle.id);
+        for inside in &bundle.inside {
+            self.inside.remove(inside);
+        }
+        u32::try_from(bundle.inside.len()).expect("fewer allocations than u32 can count")
+    }
+
+    /// The bundles of an allocation, in the durable state.
+    pub(super) fn records(&self, id: AllocationId) -> Option<(BundleRecord, Vec<InsideRecord>)> {
+        let bundle = self.live.get(&id)?;
+        let inside = bundle.inside.iter().map(|&id| {
+            let Inside { bundle, demand, gpus, units } = &self.inside[&id];
+            let (demand, units) = (demand.clone(), units.clone());
+            InsideRecord { id, bundle: *bundle, demand, gpus: *gpus, units }
+        });
+        Some((BundleRecord { allocation: id, bundle: bundle.id }, inside.collect()))
+    }
+}
+
+impl Shard {
+    /// Places into a bundle.
+    pub(super) fn handle_place_into(
+        &mut self,
+        bundle: AllocationId,
+        demand: &Demand,
+    ) -> Result<Outcome, Rejection> {
+        let Some(allocation) = self.ledger.get(bundle) else {
+            return Err(match self.reservations.claims.contains(bundle) {
+                true => Rejection::BundlePending(bundle),
+                false => Rejection::UnknownAllocation(bundle),
+            });
+        };
+        let releasing = self.is_releasing(bundle);
+        let there = self.bundles.live.get_mut(&bundle).ok_or(Rejection::NotABundle(bundle))?;
+        if releasing {
+            return Err(Rejection::BundleReleasing(bundle));
+        }
+        let slot = allocation.node;
+        let node = self.nodes.hot(slot).id;
+        if let NodeState::Lost { .. } = self.nodes.state(slot) {
+            return Err(Rejection::BundleLost { bundle, node });
+        }
+        if let Some(ConflictReason::Short { kind, asked, available }) = short_of(&there.free, demand) {
+            return Err(Rejection::BundleShort { bundle, kind, asked, available });
+        }
+        let (gpus, units) = there.free.planned(demand).expect("just checked");
+        there.free.take(demand, gpus, units.as_ref());
+        let id = self.next_id(slot);
+        let there = self.bundles.live.get_mut(&bundle).expect("just found");
+        there.inside.insert(id);
+        let inside = Inside { bundle, demand: demand.clone(), gpus, units: units.clone() };
+        self.bundles.inside.insert(id, inside);
+        self.sums.placed += 1;
+        self.nodes.hot_mut(slot).version += 1;
+        Ok(Outcome::Placed(Placement { node, allocation: id, gpus, alternative: 0, units }))
+    }
+
+    /// Ends what is placed into a bundle; whether `id` is.
+    pub(super) fn end_inside(&mut self, id: AllocationId) -> bool {
+        let Some(Inside { bundle, demand, gpus, units }) = self.bundles.inside.remove(&id) else {
+            return false;
+        };
+        let there = self.bundles.live.get_mut(&bundle).expect("what is inside has a bundle");
+        there.free.give(&demand, gpus, units.as_ref());
+        there.inside.remove(&id);
+        let slot = self.ledger.get(bundle).expect("a bundle is live").node;
+        self.sums.released += 1;
+        self.nodes.hot_mut(slot).version += 1;
+        true
+    }
+
+    /// Takes over a bundle of an earlier start, whose allocation is in the ledger.
+    pub(super) fn resume_bundle(&mut self, record: &BundleRecord) {
+        let allocation = self.ledger.get(record.allocation).expect("a bundle is an allocation");
+        self.bundles.promise(Some(record.bundle));
+        self.bundles.enter(Some(record.bundle), &allocation);
+    }
+
+    /// Takes over what was placed into a bundle.
+    pub(super) fn resume_inside(&mut self, record: InsideRecord) {
+        let InsideRecord { id, bundle, demand, gpus, units } = record;
+        let there = self.bundles.live.get_mut(&bundle).expect("what is inside has a bundle");
+        there.free.take(&demand, gpus, units.as_ref());
+        there.inside.insert(id);
+        self.bundles.inside.insert(id, Inside { bundle, demand, gpus, units });
+    }
+
+    /// Checks the books of every bundle against what is placed into it.
+    pub(super) fn check_bundles(&self) -> Result<(), String> {
+        let mut inside = 0;
+        for (&id, bundle) in &self.bundles.live {
+            let Some(allocation) = self.ledger.get(id) else {
+                return Err(format!("bundle {} stands on {id}, which is not live", bundle.id));
+            };
+            let Allocation { demand, gpus, units, .. } = &allocation;
+            let mut free = Revealed::of_allocation(demand, *gpus, units.as_ref());
+            for id in &bundle.inside {
+                let Some(Inside { demand, gpus, units, .. }) = self.bundles.inside.get(id) else {
+                    return Err(format!("{id} is lost out of bundle {}", bundle.id));
+                };
+                free.take(demand, *gpus, units.as_ref());
+            }
+            inside += bundle.inside.len();
+            if free != bundle.free || !self.bundles.is_placed(bundle.id) {
+                return Err(format!("the books of bundle {} are not what is left of it", bundle.id));
+            }
+        }
+        let promised = self.statements.bundles_held() + self.reservations.claims.bundles_claimed();
+        if inside != self.bundles.inside.len()
+            || self.bundles.placed.len() != self.bundles.live.len() + promised
+        {
+            return Err(format!("{inside} inside bundles, {} known", self.bundles.inside.len()));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,429 @@
+//! Claims: what was pipelined on a node, onto what is being released there.
+//!
+//! A claim has its instances from the start, planned on what will be free, so that two claims
+//! never want the same. What comes free on a node goes to its claims first, in their order, is set
+//! aside for them, and a claim becomes an allocation as soon as all of its own is there. One that
+//! cannot come about any more (the node shrank, a device fell ill) is planned anew, or ends: what
+//! is claimed is never more than what is free and what is being released.
+
+use std::collections::BTreeSet;
+use std::sync::Arc;
+
+use super::audit::Held;
+use super::command::Placement;
+use super::ledger::Allocation;
+use super::set_aside::{Revealed, SetAside};
+use super::{Shard, Slot};
+use crate::ids::{AllocationId, BundleId};
+use crate::limits::GPU_INSTANCES_MAX;
+use crate::map::FixedMap;
+use crate::planted::{PlantedBug, is_planted};
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, UnitAssignments, UnitBooks};
+use crate::statement::ConflictReason;
+use crate::store::ClaimRecord;
+
+/// What became of a claim.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum ClaimEvent {
+    /// It is an allocation now, under the id that was promised.
+    Granted(Placement),
+    /// It has ended: its node was removed, or cannot hold it any more.
+    Ended(AllocationId),
+}
+
+/// One claim.
+#[derive(Clone, Debug)]
+pub(super) struct Claim {
+    /// Names it while its statement is not decided.
+    pub(super) number: u64,
+    /// The id of its allocation; none while its statement is not decided.
+    pub(super) id: Option<AllocationId>,
+    pub(super) demand: Demand,
+    pub(super) gpus: GpuAssignment,
+    pub(super) units: Option<Arc<UnitAssignments>>,
+    pub(super) bundle: Option<BundleId>,
+}
+
+/// The claims of one node, in their order, and what is set aside for them.
+#[derive(Default)]
+struct NodeClaims {
+    claims: Vec<Claim>,
+    aside: SetAside,
+}
+
+/// The claims of a shard.
+#[derive(Default)]
+pub(super) struct Claims {
+    /// None is empty.
+    by_slot: FixedMap<Slot, NodeClaims>,
+    by_id: FixedMap<AllocationId, Slot>,
+    last: u64,
+    events: Vec<ClaimEvent>,
+}
+
+impl Claims {
+    #[inline]
+    pub(super) fn len(&self) -> usize {
+        self.by_slot.len()
+    }
+
+    pub(super) fn at(&self, slot: Slot) -> &[Claim] {
+        self.by_slot.get(&slot).map_or(&[], |there| &there.claims)
+    }
+
+    pub(super) fn aside(&self, slot: Slot) -> Option<&SetAside> {
+        self.by_slot.get(&slot).map(|there| &there.aside)
+    }
+
+    /// What is set aside for claims, node by node.
+    pub(super) fn asides(&self) -> impl Iterator<Item = &SetAside> {
+        self.by_slot.values().map(|there| &there.aside)
+    }
+
+    /// Whether a claim will be an allocation of that id.
+    pub(super) fn contains(&self, id: AllocationId) -> bool {
+        self.by_id.contains_key(&id)
+    }
+
+    /// How many claims are bundles.
+    pub(super) fn bundles_claimed(&self) -> usize {
+        self.by_slot.values().flat_map(|there| &there.claims).filter(|claim| claim.bundle.is_some()).count()
+    }
+
+    fn push(&mut self, slot: Slot, claim: Claim) {
+        self.by_id.extend(claim.id.map(|id| (id, slot)));
+        self.by_slot.entry(slot).or_default().claims.push(claim);
+    }
+
+    /// Takes a claim out; nothing is set aside at its node meanwhile.
+    fn take(&mut self, slot: Slot, is: impl Fn(&Claim) -> bool) -> Option<Claim> {
+        let there = self.by_slot.get_mut(&slot)?;
+        let at = there.claims.iter().position(is)?;
+        let claim = there.claims.remove(at);
+        if there.claims.is_empty() {
+            assert!(there.aside == SetAside::default(), "what is set aside for claims is lost with them");
+            self.by_slot.remove(&slot);
+        }
+        if let Some(id) = claim.id {
+            self.by_id.remove(&id);
+        }
+        Some(claim)
+    }
+}
+
+fn sum<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Held {
+    let mut sum = Held::default();
+    for claim in claims {
+        sum.add(&claim.demand, claim.gpus, claim.units.as_ref(), &"a claim");
+    }
+    sum
+}
+
+impl Shard {
+    /// What became of claims since the last call, in order.
+    pub fn drain_claim_events(&mut self) -> std::vec::Drain<'_, ClaimEvent> {
+        self.reservations.claims.events.drain(..)
+    }
+
+    /// What will be free on a node when all that is on its way out has gone, and `evicted` too,
+    /// beside what is claimed.
+    fn future(&self, slot: Slot, evicted: impl Fn(AllocationId) -> bool, claimed: &Held) -> Revealed {
+        let mut leaving = Held::default();
+        for Allocation { id, demand, gpus, units, .. } in self.ledger.of_node(slot, &self.nodes) {
+            if evicted(id) || self.is_releasing(id) {
+                leaving.add(&demand, gpus, units.as_ref(), &id);
+            }
+        }
+        let none = SetAside::default();
+        let aside = self.reservations.claims.aside(slot).unwrap_or(&none);
+        let now = self.nodes.revealed(slot, aside);
+        let cold = self.nodes.cold(slot);
+        let then = |free: Amount, leaving: Amount, short: Amount, claimed: Amount| {
+            free.plus(leaving).saturating_minus(short.plus(claimed))
+        };
+        let mut gpus = GpuBooks::default();
+        let ill: Vec<u8> = self.nodes.unhealthy(slot).iter().map(|&(instance, _)| instance).collect();
+        for instance in (0..GPU_INSTANCES_MAX as u8).filter(|instance| !ill.contains(instance)) {
+            let at = usize::from(instance);
+            let free = u32::from(now.gpus.free(instance)) + leaving.gpus[at];
+            let free = free.saturating_sub(cold.gpu_shortfall[at] + claimed.gpus[at]);
+            gpus.set_free(instance, u16::try_from(free).expect("a device and no more"));
+        }
+        let mut room = now.room;
+        room.cpu = then(room.cpu, leaving.cpu, cold.cpu_shortfall, claimed.cpu);
+        room.memory = then(room.memory, leaving.memory, cold.memory_shortfall, claimed.memory);
+        room.follow(&gpus);
+        let mut custom = now.custom;
+        for book in &mut custom {
+            let of = |held: &Held| held.custom.get(&book.id).copied().unwrap_or_default();
+            if let Some(units) = &book.units {
+                let parts: Vec<u16> = units
+                    .iter()
+                    .map(|(unit, free, short)| {
+                        let of = |held: &Held| held.units.get(&(book.id, unit)).copied().unwrap_or(0);
+                        let free = (u32::from(free) + of(&leaving)).saturating_sub(short + of(claimed));
+                        u16::try_from(free).expect("a unit and no more")
+                    })
+                    .collect();
+                let units = UnitBooks::of_parts(&parts);
+                book.available = units.free();
+                book.units = Some(Box::new(units));
+            } else {
+                book.available = then(book.available, of(&leaving), book.shortfall, of(claimed));
+            }
+        }
+        Revealed { room, gpus, custom }
+    }
+
+    /// Plans a claim on what will be free; its number.
+    pub(super) fn hold_claim(
+        &mut self,
+        slot: Slot,
+        demand: &Demand,
+        bundle: Option<BundleId>,
+        evicted: impl Fn(AllocationId) -> bool,
+    ) -> Result<u64, ConflictReason> {
+        let claimed = sum(self.reservations.claims.at(slot));
+        let (gpus, units) = self.future(slot, evicted, &claimed).planned(demand)?;
+        self.reveal(slot);
+        let claims = &mut self.reservations.claims;
+        claims.last += 1;
+        let number = claims.last;
+        claims.push(slot, Claim { number, id: None, demand: demand.clone(), gpus, units, bundle });
+        self.cover(slot);
+        self.nodes.hot_mut(slot).version += 1;
+        Ok(number)
+    }
+
+    /// A claim whose statement was aborted goes.
+    pub(super) fn drop_claim(&mut self, slot: Slot, number: u64) -> Claim {
+        self.reveal(slot);
+        let claim = self.reservations.claims.take(slot, |claim| claim.number == number);
+        self.cover(slot);
+        self.nodes.hot_mut(slot).version += 1;
+        claim.expect("a claim that is held is there")
+    }
+
+    /// A claim whose statement was committed has its id.
+    pub(super) fn commit_claim(&mut self, slot: Slot, number: u64) -> AllocationId {
+        let id = self.next_id(slot);
+        let claims = &mut self.reservations.claims;
+        let there = claims.by_slot.get_mut(&slot).expect("a claim that is held is there");
+        let claim = there.claims.iter_mut().find(|claim| claim.number == number);
+        claim.expect("a claim that is held is there").id = Some(id);
+        claims.by_id.insert(id, slot);
+        self.nodes.hot_mut(slot).version += 1;
+        id
+    }
+
+    /// The events of `ids` that are not fetched yet, which whoever committed them tells.
+    pub(super) fn grants_of(&mut self, ids: &BTreeSet<AllocationId>) -> FixedMap<AllocationId, Placement> {
+        let mut granted = FixedMap::default();
+        self.reservations.claims.events.retain(|event| match event {
+            ClaimEvent::Granted(placement) if ids.contains(&placement.allocation) => {
+                granted.insert(placement.allocation, placement.clone());
+                false
+            }
+            _ => true,
+        });
+        granted
+    }
+
+    /// Ends a claim at its caller's wish; whether there is one.
+    pub(super) fn end_claim(&mut self, id: AllocationId) -> bool {
+        let Some(&slot) = self.reservations.claims.by_id.get(&id) else { return false };
+        self.reveal(slot);
+        let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
+        self.cover(slot);
+        self.nodes.hot_mut(slot).version += 1;
+        self.bundles.forget(claim.expect("a claim is known to its node").bundle);
+        self.available_grew(slot);
+        self.statements_changed();
+        true
+    }
+
+    /// Ends all claims of a node that is about to go.
+    pub(super) fn end_claims(&mut self, slot: Slot) {
+        let ids: Vec<_> = self.reservations.claims.at(slot).iter().filter_map(|claim| claim.id).collect();
+        for id in ids {
+            self.reveal(slot);
+            let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
+            self.cover(slot);
+            self.bundles.forget(claim.expect("just listed").bundle);
+            self.reservations.claims.events.push(ClaimEvent::Ended(id));
+        }
+        self.statements_changed();
+    }
+
+    /// Sets aside what is free for the claims of a node.
+    pub(super) fn cover_claims(&mut self, slot: Slot) {
+        if is_planted(PlantedBug::ClaimNotSetAside) {
+            return;
+        }
+        if let Some(there) = self.reservations.claims.by_slot.get_mut(&slot) {
+            let wanted = sum(&there.claims);
+            there.aside = self.nodes.set_aside_exactly(slot, &wanted);
+        }
+    }
+
+    /// Puts back what is set aside for the claims of a node, for a moment.
+    pub(super) fn reveal_claims(&mut self, slot: Slot) {
+        if let Some(there) = self.reservations.claims.by_slot.get_mut(&slot) {
+            self.nodes.put_back(slot, &std::mem::take(&mut there.aside));
+        }
+    }
+
+    /// Claims whose own is there become allocations, in their order. The caller follows the books.
+    pub(super) fn grant_claims(&mut self, slot: Slot) {
+        if self.reservations.claims.at(slot).is_empty() {
+            return;
+        }
+        self.reveal(slot);
+        let mut left = self.nodes.revealed(slot, &SetAside::default());
+        let mut ready = Vec::new();
+        for claim in self.reservations.claims.at(slot) {
+            // What an earlier one waits for is not there for a later one.
+            if left.claim(&claim.demand, claim.gpus, claim.units.as_ref())
+                && let Some(id) = claim.id
+            {
+                ready.push(id);
+            }
+        }
+        for id in ready {
+            let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
+            let Claim { demand, gpus, units, bundle, .. } = claim.expect("just listed");
+            self.nodes.take_held(slot, &demand, gpus, units.as_ref());
+            self.sums.allocate(&demand);
+            self.sums.placed += 1;
+            let node = self.nodes.hot(slot).id;
+            self.nodes.hot_mut(slot).version += 1;
+            let allocation = Allocation { id, demand, gpus, units: units.clone(), node: slot };
+            self.bundles.enter(bundle, &allocation);
+            self.ledger.insert(allocation, &mut self.nodes);
+            let placement = Placement { node, allocation: id, gpus, alternative: 0, units };
+            self.reservations.claims.events.push(ClaimEvent::Granted(placement));
+        }
+        self.cover(slot);
+        self.statements_changed();
+    }
+
+    /// A node may have lost what its claims were planned on: those that it cannot hold any more
+    /// are planned anew, or end. One that is not decided stays as it is until then.
+    /// Whether any was.
+    pub(super) fn replan_claims(&mut self, slot: Slot) -> bool {
+        if self.reservations.claims.at(slot).is_empty() {
+            return false;
+        }
+        self.reveal(slot);
+        let mut left = self.future(slot, |_| false, &Held::default());
+        let claims = self.reservations.claims.at(slot).to_vec();
+        let (mut ended, mut changed) = (Vec::new(), false);
+        for claim in claims {
+            let own = left.covers_claim(&claim.demand, claim.gpus, claim.units.as_ref());
+            let Some(id) = claim.id.filter(|_| !own) else {
+                left.claim(&claim.demand, claim.gpus, claim.units.as_ref());
+                continue;
+            };
+            changed = true;
+            let Ok((gpus, units)) = left.planned(&claim.demand) else {
+                ended.push(id);
+                continue;
+            };
+            left.claim(&claim.demand, gpus, units.as_ref());
+            let there = self.reservations.claims.by_slot.get_mut(&slot).expect("its claims were listed");
+            let moved = there.claims.iter_mut().find(|known| known.id == Some(id));
+            let moved = moved.expect("its claims were listed");
+            (moved.gpus, moved.units) = (gpus, units);
+        }
+        for id in ended {
+            let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
+            self.bundles.forget(claim.expect("just listed").bundle);
+            self.reservations.claims.events.push(ClaimEvent::Ended(id));
+        }
+        self.cover(slot);
+        self.nodes.hot_mut(slot).version += u64::from(changed);
+        self.statements_changed();
+        changed
+    }
+
+    /// The claims of a node in the durable state: those of undecided statements are none yet.
+    pub(super) fn claim_records(&self, slot: Slot) -> Vec<ClaimRecord> {
+        let node = self.nodes.hot(slot).id;
+        let claims = self.reservations.claims.at(slot).iter();
+        let records = claims.filter_map(|claim| {
+            let Claim { id, demand, gpus, units, bundle, .. } = claim.clone();
+            Some(ClaimRecord { id: id?, node, demand, gpus, units, bundle })
+        });
+        records.collect()
+    }
+
+    /// Takes over a claim of an earlier start.
+    pub(super) fn resume_claim(&mut self, record: ClaimRecord) {
+        let ClaimRecord { id, node, demand, gpus, units, bundle } = record;
+        let slot = self.nodes.slot(node).expect("a claimed node is in its partition");
+        self.reveal(slot);
+        self.bundles.promise(bundle);
+        let claims = &mut self.reservations.claims;
+        claims.last += 1;
+        let number = claims.last;
+        claims.push(slot, Claim { number, id: Some(id), demand, gpus, units, bundle });
+        self.cover(slot);
+        self.follow_books(slot);
+    }
+
+    /// What is claimed on a node, those of undecided statements included.
+    pub(super) fn claimed(&self, slot: Slot) -> Held {
+        sum(self.reservations.claims.at(slot))
+    }
+
+    /// Checks that what is set aside for claims is what they claim as far as it is free, and that
+    /// none waits although its own is there.
+    pub(super) fn check_claims(&self) -> Result<(), String> {
+        let claims = &self.reservations.claims;
+        let ids: usize =
+            claims.by_slot.values().flat_map(|there| &there.claims).filter(|c| c.id.is_some()).count();
+        if ids != claims.by_id.len() {
+            return Err(format!("{ids} claims have an id, {} are found by it", claims.by_id.len()));
+        }
+        for (&slot, there) in &claims.by_slot {
+            let node = self.nodes.hot(slot).id;
+            if there.claims.is_empty() {
+                return Err(format!("node {node} has no claims, and is among those that have"));
+            }
+            let none = SetAside::default();
+            let reserved = self.reservations.at(slot).map_or(&none, |reservation| &reservation.aside);
+            let mut left = self.future(slot, |_| false, &Held::default());
+            let mut free = self.nodes.revealed(slot, &there.aside);
+            let visible = self.nodes.room(slot);
+            let (wanted, aside) = (sum(&there.claims), &there.aside);
+            let wrong = |wanted: Amount, aside: Amount, visible: Amount, reserved: Amount| {
+                aside > wanted || (aside < wanted && !visible.plus(reserved).is_zero())
+            };
+            if wrong(wanted.cpu, aside.cpu, visible.cpu, reserved.cpu)
+                || wrong(wanted.memory, aside.memory, visible.memory, reserved.memory)
+            {
+                return Err(format!("node {node}: {aside:?} is set aside for claims beside {visible:?}"));
+            }
+            for instance in 0..GPU_INSTANCES_MAX {
+                let (wanted, aside) = (wanted.gpus[instance], u32::from(aside.gpus[instance]));
+                let free = self.nodes.hot(slot).gpus.free(instance as u8) + reserved.gpus[instance];
+                if aside > wanted || (aside < wanted && free > 0) || wanted > u32::from(GPU_UNIT) {
+                    return Err(format!(
+                        "node {node}, gpu instance {instance}: {aside} of {wanted} set aside"
+                    ));
+                }
+            }
+            for claim in &there.claims {
+                let (demand, gpus, units) = (&claim.demand, claim.gpus, claim.units.as_ref());
+                if claim.id.is_some() && !left.covers_claim(demand, gpus, units) && reserved == &none {
+                    return Err(format!("node {node}: {claim:?} is claimed beyond what will be free"));
+                }
+                left.claim(demand, gpus, units);
+                if free.claim(demand, gpus, units) && claim.id.is_some() {
+                    return Err(format!("node {node}: {claim:?} waits although its own is there"));
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! What is free somewhere, as a value: of a node with something put back, of a node when what is
+//! on its way out has gone, of a bundle.
+
+use std::sync::Arc;
+
+use super::custom::{CustomBook, units_of};
+use super::holds::short_of;
+use super::set_aside::Revealed;
+use super::table::Room;
+use crate::resource::{Amount, Demand, GpuAssignment, GpuBooks, UnitAssignments, UnitBooks};
+use crate::statement::ConflictReason;
+
+/// GPU instances and units.
+type Instances = (GpuAssignment, Option<Arc<UnitAssignments>>);
+
+impl Revealed {
+    /// All of what an allocation holds.
+    pub(super) fn of_allocation(
+        demand: &Demand,
+        gpus: GpuAssignment,
+        units: Option<&Arc<UnitAssignments>>,
+    ) -> Self {
+        let mut books = GpuBooks::default();
+        gpus.instances().for_each(|instance| books.set_free(instance, gpus.part));
+        let custom = demand.custom().iter().map(|&(id, amount)| {
+            let of_units = id.is_unit_instance().then(|| {
+                let held = units_of(units, id);
+                let mut parts = vec![0; 64 - held.mask.leading_zeros() as usize];
+                held.instances().for_each(|unit| parts[usize::from(unit)] = held.part);
+                Box::new(UnitBooks::of_parts(&parts))
+            });
+            CustomBook { id, total: amount, available: amount, shortfall: Amount::ZERO, units: of_units }
+        });
+        let mut room = Room { cpu: demand.cpu, memory: demand.memory, ..Room::VACANT };
+        room.follow(&books);
+        Self { room, gpus: books, custom: custom.collect() }
+    }
+
+    /// The instances that a demand takes here, chosen as on a node.
+    ///
+    /// # Errors
+    /// What it falls short of.
+    pub(super) fn planned(&self, demand: &Demand) -> Result<Instances, ConflictReason> {
+        if let Some(short) = short_of(self, demand) {
+            return Err(short);
+        }
+        let gpus = self.gpus.choose(demand.gpu).expect("it falls short of nothing");
+        let mut units = UnitAssignments::new();
+        for &(id, amount) in demand.custom().iter().filter(|(id, _)| id.is_unit_instance()) {
+            let books = self.book(id).and_then(|book| book.units.as_ref());
+            let chosen = books.and_then(|books| books.choose(amount));
+            units.push((id, chosen.expect("it falls short of nothing")));
+        }
+        Ok((gpus, (!units.is_empty()).then(|| Arc::new(units))))
+    }
+
+    /// Whether all of this is free, on these instances.
+    pub(super) fn covers_claim(
+        &self,
+        demand: &Demand,
+        gpus: GpuAssignment,
+        units: Option<&Arc<UnitAssignments>>,
+    ) -> bool {
+        demand.cpu <= self.room.cpu
+            && demand.memory <= self.room.memory
+            && gpus.instances().all(|instance| self.gpus.free(instance) >= gpus.part)
+            && demand.custom().iter().all(|&(id, amount)| {
+                self.book(id).is_some_and(|book| match &book.units {
+                    Some(books) => books.covers(units_of(units, id)),
+                    None => amount <= book.available,
+                })
+            })
+    }
+
+    /// Takes as much of this as is free; whether that was all.
+    pub(super) fn claim(
+        &mut self,
+        demand: &Demand,
+        gpus: GpuAssignment,
+        units: Option<&Arc<UnitAssignments>>,
+    ) -> bool {
+        let all = self.covers_claim(demand, gpus, units);
+        self.room.cpu = self.room.cpu.saturating_minus(demand.cpu);
+        self.room.memory = self.room.memory.saturating_minus(demand.memory);
+        for instance in gpus.instances() {
+            self.gpus.set_free(instance, self.gpus.free(instance).saturating_sub(gpus.part));
+        }
+        self.room.follow(&self.gpus);
+        for &(id, amount) in demand.custom() {
+            let Ok(at) = self.custom.binary_search_by_key(&id, |book| book.id) else { continue };
+            let book = &mut self.custom[at];
+            match &mut book.units {
+                Some(books) => {
+                    books.take_up_to(units_of(units, id));
+                    book.available = books.free();
+                }
+                None => book.available = book.available.saturating_minus(amount),
+            }
+        }
+        all
+    }
+
+    /// Takes what is free.
+    ///
+    /// # Panics
+    /// When it is not.
+    pub(super) fn take(
+        &mut self,
+        demand: &Demand,
+        gpus: GpuAssignment,
+        units: Option<&Arc<UnitAssignments>>,
+    ) {
+        assert!(self.claim(demand, gpus, units), "more is taken of {self:?} than is free: {demand:?}");
+    }
+
+    /// Gives back what was taken.
+    pub(super) fn give(
+        &mut self,
+        demand: &Demand,
+        gpus: GpuAssignment,
+        units: Option<&Arc<UnitAssignments>>,
+    ) {
+        self.room.cpu = self.room.cpu.plus(demand.cpu);
+        self.room.memory = self.room.memory.plus(demand.memory);
+        for instance in gpus.instances() {
+            self.gpus.set_free(instance, self.gpus.free(instance) + gpus.part);
+        }
+        self.room.follow(&self.gpus);
+        for &(id, amount) in demand.custom() {
+            let at = self.custom.binary_search_by_key(&id, |book| book.id);
+            self.custom[at.expect("what was taken has a book")].give(amount, units);
+        }
+    }
+}

@@ -1,0 +1,21 @@
+//! Statements, claims and bundles in a shard against the naive model:
+//! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz --features libfuzzer statement_ops`.
+//! With `--features libfuzzer,planted-bugs` it must end with a finding at once.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+
+fn run(data: &[u8]) -> Result<(), String> {
+    #[cfg(feature = "planted-bugs")]
+    return wharf_core::planted::with_planted(wharf_core::planted::PlantedBug::AbortForgetsGpu, || {
+        wharf_fuzz::run_statement_ops(data).map(drop)
+    });
+    #[cfg(not(feature = "planted-bugs"))]
+    wharf_fuzz::run_statement_ops(data).map(drop)
+}
+
+fuzz_target!(|data: &[u8]| {
+    if let Err(difference) = run(data) {
+        panic!("{difference}");
+    }
+});

@@ -1,0 +1,422 @@
+//! Commands about statements, claims and bundles, made from bytes and answered by a shard and by a
+//! naive model alike.
+
+use std::sync::Arc;
+
+use wharf_core::ids::{
+    AllocationId, BundleId, GroupId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId,
+};
+use wharf_core::index::Geometry;
+use wharf_core::limits::RESULT_KEPT_NS;
+use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Taints};
+use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::resource::{Amount, Demand, GpuRequest};
+use wharf_core::shard::{
+    ClaimEvent, Command, HybridSettings, Outcome, Rejection, ResourceKind, Shard, ShardConfig,
+};
+use wharf_core::statement::{
+    Allocate, CommitMode, Decision, DecisionCell, Evict, Granted, Granularity, Operation, Part, Pipeline,
+    Prepare,
+};
+use wharf_core::time::Time;
+
+use crate::oracle::LinearStatements;
+
+const NODES: u64 = 4;
+
+/// What happened in a run: a test wants to see that it did.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct StatementCounts {
+    /// Parts that were held, wholly or in part.
+    pub held: u64,
+    /// Parts of which something conflicted.
+    pub conflicted: u64,
+    /// Statements that were committed.
+    pub committed: u64,
+    /// Statements that were aborted.
+    pub aborted: u64,
+    /// Statements whose deadline came.
+    pub due: u64,
+    /// Claims that became allocations later.
+    pub granted: u64,
+    /// Claims that ended.
+    pub ended: u64,
+    /// Placements into bundles.
+    pub inside: u64,
+}
+
+impl StatementCounts {
+    /// Adds what happened in another run.
+    pub fn add(&mut self, other: &Self) {
+        self.held += other.held;
+        self.conflicted += other.conflicted;
+        self.committed += other.committed;
+        self.aborted += other.aborted;
+        self.due += other.due;
+        self.granted += other.granted;
+        self.ended += other.ended;
+        self.inside += other.inside;
+    }
+}
+
+/// Choices out of bytes; zeros when there are no more.
+struct Choices<'a>(std::slice::Iter<'a, u8>);
+
+impl Choices<'_> {
+    fn below(&mut self, bound: u64) -> u64 {
+        u64::from(self.0.next().copied().unwrap_or(0)) % bound
+    }
+}
+
+struct Run<'a> {
+    choices: Choices<'a>,
+    shard: Shard,
+    model: LinearStatements,
+    now: u64,
+    statements: u64,
+    /// Ids that were ever granted or promised.
+    ids: Vec<AllocationId>,
+    /// Due, and not decided by this run yet.
+    due: Vec<(StatementId, Arc<DecisionCell>)>,
+    counts: StatementCounts,
+}
+
+/// Carries out commands drawn from `bytes`, comparing each with the model.
+///
+/// # Errors
+/// The first difference, with the command that showed it.
+pub fn run_statement_ops(bytes: &[u8]) -> Result<StatementCounts, String> {
+    let shard = Shard::new(ShardConfig {
+        shard: ShardId(0),
+        incarnation: Incarnation(1),
+        partitions: vec![PartitionId(0)],
+        geometry: Geometry::default(),
+        seed: 5,
+        hybrid: HybridSettings::default(),
+    });
+    let mut run = Run {
+        choices: Choices(bytes.iter()),
+        shard,
+        model: LinearStatements::default(),
+        now: 0,
+        statements: 0,
+        ids: Vec::new(),
+        due: Vec::new(),
+        counts: StatementCounts::default(),
+    };
+    for number in 1..=NODES {
+        run.add(number);
+    }
+    while run.choices.0.len() > 0 {
+        run.one()?;
+    }
+    Ok(run.counts)
+}
+
+impl Run<'_> {
+    fn add(&mut self, number: u64) {
+        let (cpu, gpus) = (4 + 4 * (number as u32 % 2), 2 * (number as u8 % 3));
+        let spec = NodeSpec {
+            name: format!("n{number}").into(),
+            identity: None,
+            cpu: Amount::whole(cpu),
+            memory: Amount::whole(64),
+            gpus,
+            custom: None,
+            labels: Labels::default(),
+            taints: Taints::default(),
+        };
+        let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+        let node = NodeRegistration { id, ordinal, partition, spec, agent: None };
+        self.shard.step([Command::AddNode(Box::new(node))], Time(self.now), &mut Vec::new());
+        self.model.add_node(id, cpu, gpus);
+    }
+
+    fn node(&mut self) -> NodeId {
+        NodeId(1 + self.choices.below(NODES))
+    }
+
+    fn id(&mut self) -> AllocationId {
+        if self.choices.below(3) > 0 {
+            let pick = self.choices.below(256) as usize;
+            if let Some((id, _)) = self.model.live(pick) {
+                return id;
+            }
+        }
+        let none = AllocationId { incarnation: Incarnation(9), partition: PartitionId(0), sequence: 1 };
+        let back = self.choices.below(12) as usize;
+        self.ids.iter().rev().nth(back).copied().unwrap_or(none)
+    }
+
+    fn demand(&mut self) -> Demand {
+        let gpu = match self.choices.below(6) {
+            0 => GpuRequest::Whole(1),
+            1 => GpuRequest::Whole(2),
+            2 => GpuRequest::Fraction(4_000),
+            3 => GpuRequest::Fraction(5_000),
+            _ => GpuRequest::None,
+        };
+        Demand { cpu: Amount::whole(self.choices.below(4) as u32), gpu, ..Demand::default() }
+    }
+
+    fn bundle(&mut self) -> Option<BundleId> {
+        let index = self.choices.below(12) as u32;
+        let group = GroupId { incarnation: Incarnation(1), number: 1 };
+        (index < 6).then_some(BundleId { group, index })
+    }
+
+    fn operation(&mut self) -> Operation {
+        match self.choices.below(4) {
+            0 | 1 => {
+                let (node, demand, bundle) = (self.node(), self.demand(), self.bundle());
+                let named = self.choices.below(4) == 0;
+                let gpus = match demand.gpu {
+                    GpuRequest::Whole(1) | GpuRequest::Fraction(_) if named => {
+                        Some(1 << self.choices.below(4))
+                    }
+                    _ => None,
+                };
+                Operation::Allocate(Allocate { node, expected: None, demand, gpus, owner: None, bundle })
+            }
+            2 => {
+                let (node, demand, bundle) = (self.node(), self.demand(), self.bundle());
+                Operation::Pipeline(Pipeline { node, expected: None, demand, bundle })
+            }
+            _ => {
+                let allocation = self.id();
+                let grace_ns = [0, 5, 20, 60][self.choices.below(4) as usize];
+                Operation::Evict(Evict { allocation, expected: None, grace_ns })
+            }
+        }
+    }
+
+    /// Evicts, and claims what that frees.
+    fn preemption(&mut self, allocation: AllocationId, node: NodeId, count: u16) -> Vec<(u16, Operation)> {
+        let grace_ns = [0, 5, 20, 60][self.choices.below(4) as usize];
+        let evict = Operation::Evict(Evict { allocation, expected: None, grace_ns });
+        let claims = (1..=count).map(|at| {
+            let (demand, bundle) = (self.demand(), self.bundle());
+            (at, Operation::Pipeline(Pipeline { node, expected: None, demand, bundle }))
+        });
+        std::iter::once((0, evict)).chain(claims).collect()
+    }
+
+    fn statement(&mut self) -> StatementId {
+        let undecided = self.shard.undecided();
+        if !undecided.is_empty() && self.choices.below(4) > 0 {
+            return undecided[self.choices.below(undecided.len() as u64) as usize].0;
+        }
+        let back = self.choices.below(6);
+        let number = self.statements.saturating_sub(back).max(1);
+        StatementId { incarnation: Incarnation(1), planner: 0, number }
+    }
+
+    fn part(&mut self) -> Part {
+        if self.choices.below(16) > 0 {
+            self.statements += 1;
+        }
+        let statement = StatementId { incarnation: Incarnation(1), planner: 0, number: self.statements };
+        let count = 1 + self.choices.below(4) as u16;
+        let pick = self.choices.below(256) as usize;
+        let operations = match self.model.live(pick).filter(|_| pick % 2 == 0) {
+            Some((victim, node)) => self.preemption(victim, node, count),
+            None => (0..count).map(|at| (at, self.operation())).collect(),
+        };
+        let whole = self.choices.below(2) == 0;
+        let mode = if whole { CommitMode::AllOrNothing } else { CommitMode::Incremental };
+        Part { statement, operations, granularity: Granularity::Fine, mode }
+    }
+
+    fn command(&mut self) -> Command {
+        match self.choices.below(20) {
+            0..4 => {
+                let candidates = Some(vec![self.node()].into());
+                let request = PlacementRequest::new(self.demand(), Policy::BestFit);
+                Command::Place(PlacementRequest { candidates, ..request })
+            }
+            4..7 => Command::Release(self.id()),
+            7..10 => Command::Apply(Box::new(self.part())),
+            10..12 => {
+                let (part, deadline) = (self.part(), Time(self.now + self.choices.below(128)));
+                Command::Prepare(Box::new(Prepare { part, deadline, cell: Arc::default() }))
+            }
+            12..15 => {
+                let statement = self.statement();
+                let undecided = self.shard.undecided();
+                let cell = undecided.iter().find(|(known, _)| *known == statement).map(|(_, cell)| cell);
+                let wanted = [Decision::Committed, Decision::Aborted][self.choices.below(2) as usize];
+                let decision = cell.map_or(wanted, |cell| cell.decide(wanted));
+                Command::Finish { statement, decision }
+            }
+            15..17 => Command::PlaceInto { bundle: self.id(), demand: Box::new(self.demand()) },
+            17 => {
+                let cpu = Amount::whole(1 + self.choices.below(9) as u32);
+                Command::SetResources(self.node(), Box::new([(ResourceKind::Cpu, cpu)]))
+            }
+            18 => {
+                let (node, ill) = (self.node(), self.choices.below(16));
+                let ill = (0..4u8).filter(|i| ill >> i & 1 == 1 && self.now % 2 == 0);
+                Command::SetHealth(node, ill.map(|instance| (instance, "ill".into())).collect())
+            }
+            _ => match self.choices.below(4) {
+                0 => Command::RemoveNode { node: self.node(), force: true },
+                1 => Command::Life(self.node(), LifeEvent::Drain),
+                _ => Command::Life(self.node(), LifeEvent::Undrain),
+            },
+        }
+    }
+
+    /// Time goes by, what is due is decided, and one command is carried out.
+    fn one(&mut self) -> Result<(), String> {
+        self.now += match self.choices.below(40) {
+            0 if self.choices.below(4) == 0 => RESULT_KEPT_NS,
+            1..8 => 10,
+            _ => 1,
+        };
+        self.shard.step([], Time(self.now), &mut Vec::new());
+        let expected = self.model.pass(Time(self.now));
+        let due: Vec<_> = self.shard.drain_due().collect();
+        // Those whose deadline was past when they were prepared are told at once.
+        if !expected.iter().all(|statement| due.iter().any(|(known, _)| known == statement)) {
+            return Err(format!("{expected:?} are due, the shard lists {due:?}"));
+        }
+        self.counts.due += due.len() as u64;
+        self.due.extend(due);
+        self.check("time".to_owned())?;
+        let command = match self.due.pop() {
+            Some((statement, cell)) if self.choices.below(2) == 0 => {
+                Command::Finish { statement, decision: cell.decide(Decision::Aborted) }
+            }
+            _ => self.command(),
+        };
+        let mut outcomes = Vec::new();
+        self.shard.step([command.clone()], Time(self.now), &mut outcomes);
+        let outcome = outcomes.pop().expect("one outcome");
+        self.compare(&command, &outcome).map_err(|error| format!("{command:?}: {error}"))?;
+        self.check(format!("{command:?}"))
+    }
+
+    fn compare(&mut self, command: &Command, outcome: &Outcome) -> Result<(), String> {
+        let differs = |model: String| Err(format!("the model says {model}, the shard {outcome:?}"));
+        match (command, outcome) {
+            (Command::Place(request), _) => return self.compare_place(request, outcome),
+            (Command::Release(id), _) => match (self.model.release(*id), outcome) {
+                (Some(Some(inside)), Outcome::BundleReleased { ended, .. }) if inside == *ended => {}
+                (Some(None), Outcome::Released(_)) => {}
+                (None, Outcome::Rejected(Rejection::UnknownAllocation(_))) => {}
+                (model, _) => return differs(format!("{model:?}")),
+            },
+            (Command::Prepare(prepare), Outcome::Prepared(prepared)) => {
+                self.counts.held += u64::from(!prepared.held.is_empty());
+                self.counts.conflicted += u64::from(!prepared.conflicts.is_empty());
+                self.model.prepare(&prepare.part, prepare.deadline, prepared)?;
+            }
+            (Command::Apply(part), Outcome::Applied(applied)) => {
+                self.model.apply(part, applied)?;
+                self.granted(&applied.granted);
+            }
+            (&Command::Finish { statement, decision }, _) => {
+                match (self.model.finish(statement, decision), outcome) {
+                    (Some(granted), Outcome::Applied(applied)) if granted == applied.granted => {
+                        let committed = applied.decision == Decision::Committed;
+                        self.counts.committed += u64::from(committed);
+                        self.counts.aborted += u64::from(!committed);
+                        self.granted(&granted);
+                    }
+                    (None, Outcome::Rejected(Rejection::UnknownStatement(_))) => {}
+                    (model, _) => return differs(format!("{model:?}")),
+                }
+            }
+            (Command::PlaceInto { bundle, demand }, _) => {
+                match (self.model.place_into(*bundle, demand), outcome) {
+                    (Ok(model), Outcome::Placed(placed)) if model == *placed => {
+                        self.counts.inside += 1;
+                        self.ids.push(placed.allocation);
+                    }
+                    (Err(true), Outcome::Rejected(Rejection::BundleShort { .. })) => {}
+                    (Err(false), Outcome::Rejected(rejection))
+                        if !matches!(rejection, Rejection::BundleShort { .. }) => {}
+                    (model, _) => return differs(format!("{model:?}")),
+                }
+            }
+            (Command::SetResources(node, totals), Outcome::NodeUpdated(_)) => {
+                self.model.resize(*node, (totals[0].1.units() / Amount::SCALE) as u32);
+            }
+            (Command::SetHealth(node, ill), Outcome::HealthSet(_)) => {
+                self.model.set_ill(*node, ill.iter().fold(0, |mask, &(instance, _)| mask | 1 << instance));
+            }
+            (Command::Life(node, _), &Outcome::StateSet(_, state)) => self.model.set_state(*node, state),
+            (Command::RemoveNode { node, .. }, _) => match (self.model.remove(*node), outcome) {
+                (Some(model), Outcome::NodeRemoved { allocations_ended, .. })
+                    if model == *allocations_ended =>
+                {
+                    self.add(node.0);
+                }
+                (None, Outcome::Rejected(Rejection::NodeHeld { .. })) => {}
+                (model, _) => return differs(format!("{model:?}")),
+            },
+            (Command::Life(..), Outcome::Rejected(_)) => {}
+            _ => return differs("something else".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn compare_place(&mut self, request: &PlacementRequest, outcome: &Outcome) -> Result<(), String> {
+        let node = request.candidates.as_ref().expect("one is named")[0];
+        match (self.model.place(node, &request.demand), outcome) {
+            (Some(model), Outcome::Placed(placed)) if model == *placed => self.ids.push(placed.allocation),
+            (None, Outcome::Refused(_)) => {}
+            (model, _) => return Err(format!("the model says {model:?}, the shard {outcome:?}")),
+        }
+        Ok(())
+    }
+
+    fn granted(&mut self, granted: &[(u16, Granted)]) {
+        self.ids.extend(granted.iter().filter_map(|(_, came_to)| match came_to {
+            Granted::Allocated(placement) => Some(placement.allocation),
+            Granted::Pipelined { allocation, .. } => Some(*allocation),
+            _ => None,
+        }));
+    }
+
+    /// The invariants, the events of claims, and the books of every node.
+    fn check(&mut self, after: String) -> Result<(), String> {
+        self.shard.check_invariants().map_err(|broken| format!("after {after}: {broken}"))?;
+        let name = |event: &ClaimEvent| format!("{event:?}");
+        let mut events: Vec<_> = self.shard.drain_claim_events().map(|event| name(&event)).collect();
+        let mut model: Vec<_> = self.model.drain_events().iter().map(name).collect();
+        self.counts.granted += events.iter().filter(|event| event.starts_with("Granted")).count() as u64;
+        self.counts.ended += events.iter().filter(|event| event.starts_with("Ended")).count() as u64;
+        events.sort_unstable();
+        model.sort_unstable();
+        if events != model {
+            return Err(format!("after {after}: claims came to {events:?}, the model says {model:?}"));
+        }
+        for number in 1..=NODES {
+            let node = NodeId(number);
+            let mut outcomes = Vec::new();
+            self.shard.step([Command::NodeBooks(node)], Time(self.now), &mut outcomes);
+            let books = match outcomes.pop() {
+                Some(Outcome::Books(books)) => Some([0, 2].map(|at| {
+                    let book = books.resources[at].1;
+                    [
+                        book.total,
+                        book.available,
+                        book.allocated,
+                        book.held,
+                        book.releasing,
+                        book.pipelined,
+                        book.unhealthy,
+                        book.shortfall,
+                    ]
+                })),
+                _ => None,
+            };
+            if books != self.model.books(node) {
+                let model = self.model.books(node);
+                return Err(format!("after {after}: node {node} has {books:?}, the model says {model:?}"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,19 @@
+//! Whatever commands come about statements, claims and bundles, a shard answers each as a naive
+//! model does, and its books are the model's.
+
+use wharf_fuzz::{StatementCounts, bytes_of_seed, run_statement_ops};
+
+#[test]
+fn every_outcome_about_statements_is_the_models() {
+    let mut counts = StatementCounts::default();
+    for seed in 0..400 {
+        match run_statement_ops(&bytes_of_seed(seed, 2_000)) {
+            Ok(of_run) => counts.add(&of_run),
+            Err(difference) => panic!("seed {seed}: {difference}"),
+        }
+    }
+    // What is not met is not tested.
+    let StatementCounts { held, conflicted, committed, aborted, due, granted, ended, inside } = counts;
+    let met = [held, conflicted, committed, aborted, due, granted, inside];
+    assert!(met.iter().all(|&count| count > 200) && ended > 20, "{counts:?}");
+}

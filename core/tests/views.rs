@@ -168,7 +168,7 @@ fn content(view: &View) -> BTreeMap<u32, String> {
 
 /// Half the runs have granularities that follow the nodes.
 fn geometry(seed: u64) -> Geometry {
-    if seed % 2 == 0 {
+    if seed.is_multiple_of(2) {
         Geometry::default()
     } else {
         Geometry::default().with_automatic(&[Dimension::Cpu, Dimension::Memory])

@@ -86,6 +86,7 @@ impl Statements {
             for &(operation, ref hold) in held.filter(|(_, hold)| hold.slot() == slot) {
                 let (taken, evicts) = match hold {
                     Hold::Allocate(held) => (Some((held.demand.clone(), held.gpus)), None),
+                    Hold::Pipeline { .. } => (None, None),
                     Hold::Evict { allocation, .. } => (None, Some(*allocation)),
                 };
                 images.push(HoldImage { statement, operation, taken, evicts });

@@ -94,7 +94,8 @@ pub struct HoldImage {
     pub statement: StatementId,
     /// The place of the operation in it.
     pub operation: u16,
-    /// What was taken, and of which GPU instances; none: an eviction, which takes nothing.
+    /// What was taken, and of which GPU instances; none: an eviction, which takes nothing, or a claim on
+    /// what is being released.
     pub taken: Option<(Demand, GpuAssignment)>,
     /// The allocation that is about to be evicted.
     pub evicts: Option<AllocationId>,

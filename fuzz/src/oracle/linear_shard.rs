@@ -271,7 +271,7 @@ impl LinearShard {
                 Outcome::Exported(state) => self.compare_export(state),
                 other => differs(other, "the durable state"),
             },
-            Command::Prepare(_) | Command::Finish { .. } | Command::Apply(_) => {
+            Command::Prepare(_) | Command::Finish { .. } | Command::Apply(_) | Command::PlaceInto { .. } => {
                 panic!("this oracle knows no statements: {command:?}")
             }
         }

@@ -156,6 +156,8 @@ pub struct ShardRunner {
     spin: u32,
     /// What is fed back in the next batch.
     own: Vec<Command>,
+    /// An export that waits until nothing is held, and the port that asks for it.
+    export: Option<(u16, Submission)>,
     /// Of the owners of reservations that were published last.
     owners_version: u64,
     planners: Vec<Arc<PlannerBell>>,
@@ -195,6 +197,7 @@ impl ShardRunner {
             order: Vec::new(),
             outcomes: Vec::with_capacity(BATCH_MAX),
             own: Vec::new(),
+            export: None,
             spin: 200,
         }
     }
@@ -318,6 +321,8 @@ impl ShardRunner {
     /// Asks to abort all that is held, so that a shard that is put away has nothing undecided;
     /// whether there was anything.
     fn settle(&mut self) -> bool {
+        // Those whose deadline came in the last batch have asked.
+        self.own.clear();
         for (statement, cell) in self.shard.undecided() {
             self.own.push(Command::Finish { statement, decision: cell.decide(Decision::Aborted) });
         }
@@ -345,18 +350,23 @@ impl ShardRunner {
         self.order.clear();
         self.tokens.clear();
         self.enqueued.clear();
-        self.drain_own(clock);
+        self.drain_export(clock);
         let ports = self.links.len();
         let mut next = (self.first + 1) % ports;
         let mut took = true;
-        while took && self.batch.len() < BATCH_MAX {
+        while took && self.batch.len() < BATCH_MAX && self.export.is_none() {
             took = false;
             for port in (self.first..ports).chain(0..self.first) {
                 let room = RING_QUANTUM.min(BATCH_MAX - self.batch.len());
                 let mut count = 0;
                 while count < room
+                    && self.export.is_none()
                     && let Some(submission) = self.links[port].submissions.pop()
                 {
+                    if matches!(submission.command, Command::Export) {
+                        self.export = Some((port as u16, submission));
+                        break;
+                    }
                     self.batch.push(submission.command);
                     self.tokens.push(submission.token);
                     self.enqueued.push(submission.enqueued);
@@ -373,6 +383,27 @@ impl ShardRunner {
             }
         }
         self.first = next;
+        if self.batch.is_empty() {
+            self.drain_export(clock);
+        }
+    }
+
+    /// What is fed back; then an export, which begins a batch so that what it holds is decided: what is
+    /// put away knows nothing of statements that are not.
+    fn drain_export(&mut self, clock: &impl Clock) {
+        if self.export.is_some() {
+            self.settle();
+        }
+        self.drain_own(clock);
+        if self.own.is_empty()
+            && self.batch.len() < BATCH_MAX
+            && let Some((port, submission)) = self.export.take()
+        {
+            self.batch.push(submission.command);
+            self.tokens.push(submission.token);
+            self.enqueued.push(submission.enqueued);
+            self.order.push((port, 1));
+        }
     }
 
     /// What is fed back comes before what the rings hold.
@@ -506,6 +537,14 @@ mod tests {
         }
 
         fn prepare(&mut self, number: u64, deadline: u64) -> Arc<DecisionCell> {
+            let cell = Arc::new(DecisionCell::default());
+            let command = self.prepare_command(number, deadline, &cell);
+            let outcome = self.ask(1, command);
+            assert!(matches!(outcome, Outcome::Prepared(prepared) if prepared.held == [0]));
+            cell
+        }
+
+        fn prepare_command(&self, number: u64, deadline: u64, cell: &Arc<DecisionCell>) -> Command {
             let demand = Demand { cpu: Amount::whole(1), ..Demand::default() };
             let node = NodeId(1);
             let one = Allocate { node, expected: None, demand, gpus: None, owner: None, bundle: None };
@@ -515,11 +554,8 @@ mod tests {
                 granularity: Granularity::Fine,
                 mode: CommitMode::AllOrNothing,
             };
-            let (deadline, cell) = (Time(deadline), Arc::new(DecisionCell::default()));
-            let prepare = Prepare { part, deadline, cell: Arc::clone(&cell) };
-            let outcome = self.ask(1, Command::Prepare(Box::new(prepare)));
-            assert!(matches!(outcome, Outcome::Prepared(prepared) if prepared.held == [0]));
-            cell
+            let prepare = Prepare { part, deadline: Time(deadline), cell: Arc::clone(cell) };
+            Command::Prepare(Box::new(prepare))
         }
 
         fn finish(&mut self, now: u64, number: u64, decision: Decision) -> Outcome {
@@ -554,6 +590,28 @@ mod tests {
         bed.batch(101);
         let Outcome::Applied(applied) = bed.finish(102, 1, Decision::Committed) else { panic!("applied") };
         assert!(matches!(applied.granted[..], [(0, Granted::Allocated(_))]));
+    }
+
+    #[test]
+    fn an_export_has_nothing_undecided_and_all_that_is_committed() {
+        let mut bed = bed();
+        let (committed, open) = (bed.prepare(1, 1_000), bed.prepare(2, 5));
+        committed.decide(Decision::Committed);
+        // The second reaches its deadline in the batch before; a third comes in the one of the export.
+        assert_eq!(bed.batch(5), 0);
+        let third = Arc::new(DecisionCell::default());
+        let prepare = bed.prepare_command(3, 1_000, &third);
+        for command in [prepare, Command::Export, Command::Status { audit: false }] {
+            assert!(bed.submissions.push(Submission { token: 7, enqueued: Time(6), command }).is_ok());
+        }
+        while bed.batch(6) > 0 {}
+        assert_eq!((open.decision(), third.decision()), (Some(Decision::Aborted), Some(Decision::Aborted)));
+        let mut answers = std::iter::from_fn(|| bed.answers.pop().map(|answer| answer.outcome));
+        assert!(matches!(answers.next(), Some(Outcome::Prepared(_))));
+        let Some(Outcome::Exported(state)) = answers.next() else { panic!("the export is answered next") };
+        assert_eq!(state.partitions[0].allocations.len(), 1, "what is committed is there");
+        assert!(matches!(answers.next(), Some(Outcome::Status(_))));
+        assert!(bed.runner.shard().undecided().is_empty());
     }
 
     #[test]

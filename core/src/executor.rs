@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::ids::ShardId;
 use crate::limits::{BATCH_MAX, RING_QUANTUM};
 use crate::planner::PlannerBell;
+use crate::planted::{PlantedBug, is_planted};
 use crate::ring::{Consumer, Doorbell, Producer};
 use crate::router::ShardSummary;
 use crate::shard::{Command, Outcome, Shard};
@@ -314,7 +315,11 @@ impl ShardRunner {
     /// Asks to abort what is past its deadline; the next batch does what is decided.
     fn ask_to_abort(&mut self) {
         for (statement, cell) in self.shard.drain_due() {
-            self.own.push(Command::Finish { statement, decision: cell.decide(Decision::Aborted) });
+            let mut decision = cell.decide(Decision::Aborted);
+            if is_planted(PlantedBug::DeadlineOverrulesDecision) {
+                decision = Decision::Aborted;
+            }
+            self.own.push(Command::Finish { statement, decision });
         }
     }
 

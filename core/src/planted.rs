@@ -19,6 +19,14 @@ pub enum PlantedBug {
     RankStaleAfterUpdate,
     /// What a release gives back on a reserved node is not set aside.
     ReservationForgottenByReleases,
+    /// A refusal of one shard is taken for that of all.
+    SpillForgotten,
+    /// A hold that is past its deadline is aborted, whatever was decided.
+    DeadlineOverrulesDecision,
+    /// What was done of a statement past its deadline is not kept for its coordinator.
+    LateResultForgotten,
+    /// A session forgets one outcome more than was acknowledged (asked in wharf-net).
+    OutcomeForgottenEarly,
     /// The codec believes the length that an extension states (asked in wharf-net).
     ExtensionLengthUnchecked,
 }

@@ -16,6 +16,7 @@ use crate::ids::{AllocationId, NodeId, StatementId};
 use crate::index::Slot;
 use crate::limits::RESULT_KEPT_NS;
 use crate::map::FixedMap;
+use crate::planted::{PlantedBug, is_planted};
 use crate::statement::{Applied, Conflict, ConflictReason, Decision, DecisionCell, Part, Prepare, Prepared};
 use crate::time::Time;
 
@@ -166,7 +167,8 @@ impl Shard {
             conflicts: Vec::new(),
             visible_from: self.visible_from(),
         };
-        if part.asked && decision == Decision::Committed {
+        let forgets = is_planted(PlantedBug::LateResultForgotten);
+        if part.asked && decision == Decision::Committed && !forgets {
             let until = Time(self.now.0.saturating_add(RESULT_KEPT_NS));
             self.statements.kept.insert(statement, (until, applied.clone()));
             self.statements.kept_until.insert((until, statement));

@@ -36,7 +36,9 @@ fn seeds_keep_every_promise() {
                     if let Some((step, found)) = report.found {
                         panic!("seed {seed}, step {step}: {found}\nreplay: {}", replay_command(seed));
                     }
+                    // Relaxed: both are read once the threads have ended.
                     steps.fetch_add(report.steps, Ordering::Relaxed);
+                    // Relaxed: as above.
                     grants.fetch_add(report.grants, Ordering::Relaxed);
                 }
             });

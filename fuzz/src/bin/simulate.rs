@@ -5,6 +5,9 @@ use std::process::ExitCode;
 
 use wharf_fuzz::sim::{Settings, replay_command, run_seed};
 
+/// Seeds after which it says how far it is.
+const SEEDS_TOLD: u64 = 1000;
+
 fn main() -> ExitCode {
     let given: Result<Vec<u64>, _> = std::env::args().skip(1).map(|text| text.parse()).collect();
     let (first, count) = match given.as_deref() {
@@ -19,6 +22,9 @@ fn main() -> ExitCode {
     for seed in first..first.saturating_add(count) {
         let report = run_seed(seed, Settings::default());
         (steps, grants) = (steps + report.steps, grants + report.grants);
+        if (seed - first) % SEEDS_TOLD == SEEDS_TOLD - 1 {
+            println!("{} seeds, {steps} steps", seed - first + 1);
+        }
         if let Some((step, found)) = report.found {
             println!("seed {seed}, step {step}: {found}\nreplay: {}", replay_command(seed));
             return ExitCode::FAILURE;

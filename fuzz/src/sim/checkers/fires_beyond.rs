@@ -8,7 +8,7 @@ use wharf_core::node::NodeState;
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::shard::{Command, Outcome, Rejection};
 use wharf_core::statement::{
-    Allocate, CommitMode, Decision, DecisionCell, Evict, Granularity, Granted, Operation, Part, Prepare,
+    Allocate, CommitMode, Decision, DecisionCell, Evict, Granted, Granularity, Operation, Part, Prepare,
 };
 use wharf_core::time::Time;
 use wharf_core::view::ViewVersion;
@@ -146,11 +146,8 @@ fn what_ends_by_itself_without_being_evicted() {
     let ended = seen().only_what_is_evicted_ends_by_itself(&was.after, &nothing, Time(51));
     assert_eq!(ended, Ok(vec![placed.allocation]));
     assert!(seen().only_what_is_evicted_ends_by_itself(&was.after, &nothing, Time(50)).is_err(), "too soon");
-    let evicted_by_nobody = Statements::default().only_what_is_evicted_ends_by_itself(
-        &was.after,
-        &nothing,
-        Time(51),
-    );
+    let evicted_by_nobody =
+        Statements::default().only_what_is_evicted_ends_by_itself(&was.after, &nothing, Time(51));
     assert!(evicted_by_nobody.is_err());
 }
 

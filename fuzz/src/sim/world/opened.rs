@@ -125,4 +125,3 @@ pub(super) fn open(state: &StoreState, choices: &mut Choices<'_>, last_connectio
         ports,
     }
 }
-

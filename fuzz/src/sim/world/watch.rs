@@ -65,7 +65,12 @@ impl World<'_> {
     }
 
     /// The twin does it too, and every checker looks at what it did. Without a command: what is due.
-    pub(super) fn repeat(&mut self, at: usize, done: Option<(&Command, &Outcome)>, again: &mut Vec<Outcome>) -> Verdict {
+    pub(super) fn repeat(
+        &mut self,
+        at: usize,
+        done: Option<(&Command, &Outcome)>,
+        again: &mut Vec<Outcome>,
+    ) -> Verdict {
         let twin = &mut self.twins[at].shard;
         match done {
             None if twin.next_deadline().is_none_or(|due| due > self.now) => return Ok(()),

@@ -54,13 +54,16 @@ fn check_book(book: Book) -> Verdict {
     ensure(book.balances(), || "does not balance".to_owned())
 }
 
+/// What a node's allocations take: cores, memory and GPUs, of each GPU instance, and how many they are.
+type Sum = ([i64; 3], BTreeMap<u8, u32>, u32);
+
 /// What is allocated is the sum over the allocations, per resource and GPU instance; on every GPU
 /// instance that is not short, no more than there is.
 ///
 /// # Errors
 /// The first node whose books say something else.
 pub fn books_are_the_sum_of_allocations(step: &Step<'_>) -> Verdict {
-    let mut sums: BTreeMap<NodeId, ([i64; 3], BTreeMap<u8, u32>, u32)> = BTreeMap::new();
+    let mut sums: BTreeMap<NodeId, Sum> = BTreeMap::new();
     for allocation in step.after.allocations() {
         let (sum, gpus, count) = sums.entry(allocation.node).or_default();
         let demand = &allocation.demand;

@@ -125,7 +125,7 @@ pub fn promises_are_kept(
 ) -> Verdict {
     for (id, promise) in promised {
         let found = live.get(id).map(|record| Promise { node: record.node, gpus: record.gpus.mask });
-        let kept = found.map_or(grants.is_gone(*id), |found| found == *promise);
+        let kept = found.map_or_else(|| grants.is_gone(*id), |found| found == *promise);
         ensure(kept, || format!("{id} was promised as {promise:?} and is {found:?}"))?;
     }
     match ended.iter().find(|id| live.contains_key(id)) {

@@ -17,6 +17,7 @@ use std::time::Duration;
 use crate::ids::ShardId;
 use crate::limits::{BATCH_MAX, RING_QUANTUM};
 use crate::planner::PlannerBell;
+use crate::planted::{PlantedBug, is_planted};
 use crate::ring::{Consumer, Doorbell, Producer};
 use crate::router::ShardSummary;
 use crate::shard::{ClaimEvent, Command, Outcome, Shard};
@@ -158,6 +159,8 @@ pub struct ShardRunner {
     spin: u32,
     /// What is fed back in the next batch.
     own: Vec<Command>,
+    /// An export that waits until nothing is held, and the port that asks for it.
+    export: Option<(u16, Submission)>,
     /// Of the owners of reservations that were published last.
     owners_version: u64,
     planners: Vec<Arc<PlannerBell>>,
@@ -197,6 +200,7 @@ impl ShardRunner {
             order: Vec::new(),
             outcomes: Vec::with_capacity(BATCH_MAX),
             own: Vec::new(),
+            export: None,
             spin: 200,
         }
     }
@@ -314,7 +318,11 @@ impl ShardRunner {
     /// Asks to abort what is past its deadline; the next batch does what is decided.
     fn ask_to_abort(&mut self) {
         for (statement, cell) in self.shard.drain_due() {
-            self.own.push(Command::Finish { statement, decision: cell.decide(Decision::Aborted) });
+            let mut decision = cell.decide(Decision::Aborted);
+            if is_planted(PlantedBug::DeadlineOverrulesDecision) {
+                decision = Decision::Aborted;
+            }
+            self.own.push(Command::Finish { statement, decision });
         }
     }
 
@@ -328,6 +336,8 @@ impl ShardRunner {
     /// Asks to abort all that is held, so that a shard that is put away has nothing undecided;
     /// whether there was anything.
     fn settle(&mut self) -> bool {
+        // Those whose deadline came in the last batch have asked.
+        self.own.clear();
         for (statement, cell) in self.shard.undecided() {
             self.own.push(Command::Finish { statement, decision: cell.decide(Decision::Aborted) });
         }
@@ -355,18 +365,23 @@ impl ShardRunner {
         self.order.clear();
         self.tokens.clear();
         self.enqueued.clear();
-        self.drain_own(clock);
+        self.drain_export(clock);
         let ports = self.links.len();
         let mut next = (self.first + 1) % ports;
         let mut took = true;
-        while took && self.batch.len() < BATCH_MAX {
+        while took && self.batch.len() < BATCH_MAX && self.export.is_none() {
             took = false;
             for port in (self.first..ports).chain(0..self.first) {
                 let room = RING_QUANTUM.min(BATCH_MAX - self.batch.len());
                 let mut count = 0;
                 while count < room
+                    && self.export.is_none()
                     && let Some(submission) = self.links[port].submissions.pop()
                 {
+                    if matches!(submission.command, Command::Export) {
+                        self.export = Some((port as u16, submission));
+                        break;
+                    }
                     self.batch.push(submission.command);
                     self.tokens.push(submission.token);
                     self.enqueued.push(submission.enqueued);
@@ -383,6 +398,27 @@ impl ShardRunner {
             }
         }
         self.first = next;
+        if self.batch.is_empty() {
+            self.drain_export(clock);
+        }
+    }
+
+    /// What is fed back; then an export, which begins a batch so that what it holds is decided: what is
+    /// put away knows nothing of statements that are not.
+    fn drain_export(&mut self, clock: &impl Clock) {
+        if self.export.is_some() {
+            self.settle();
+        }
+        self.drain_own(clock);
+        if self.own.is_empty()
+            && self.batch.len() < BATCH_MAX
+            && let Some((port, submission)) = self.export.take()
+        {
+            self.batch.push(submission.command);
+            self.tokens.push(submission.token);
+            self.enqueued.push(submission.enqueued);
+            self.order.push((port, 1));
+        }
     }
 
     /// What is fed back comes before what the rings hold.
@@ -429,152 +465,4 @@ impl ShardRunner {
 const _: () = assert!(crate::limits::PORTS_MAX <= 64, "ports fit one word of bits");
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, StatementId};
-    use crate::index::Geometry;
-    use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
-    use crate::resource::{Amount, Demand};
-    use crate::ring::channel;
-    use crate::shard::{HybridSettings, ShardConfig};
-    use crate::statement::{
-        Allocate, CommitMode, DecisionCell, Granted, Granularity, Operation, Part, Prepare,
-    };
-
-    struct Still(u64);
-
-    impl Clock for Still {
-        fn now(&self) -> Time {
-            Time(self.0)
-        }
-    }
-
-    /// Keeps who gave what.
-    #[derive(Default)]
-    struct Orders(Vec<(u16, u16)>);
-
-    impl Observer for Orders {
-        fn handle_batch(&mut self, batch: &BatchRecord<'_>) {
-            assert_eq!(batch.enqueued.len(), batch.commands.len());
-            self.0.extend_from_slice(batch.order);
-        }
-    }
-
-    struct Bed {
-        runner: ShardRunner,
-        submissions: Producer<Submission>,
-        answers: Consumer<Answer>,
-        stop: StopSignal,
-        orders: Orders,
-    }
-
-    fn bed() -> Bed {
-        let config = ShardConfig {
-            shard: ShardId(0),
-            incarnation: Incarnation(1),
-            partitions: vec![PartitionId(0)],
-            geometry: Geometry::default(),
-            seed: 1,
-            hybrid: HybridSettings::default(),
-        };
-        let (submissions, from_port) = channel(16);
-        let (to_port, answers) = channel(16);
-        let bell = Arc::new(Doorbell::new(Waker::noop().clone()));
-        let link = ShardLink { submissions: from_port, answers: to_port, bell, woken: Arc::default() };
-        let (bell, waker) = ShardRunner::doorbell();
-        let table = crate::router::RoutingTable::even(1, 1);
-        let (summary, stop) = (Arc::clone(table.summary(ShardId(0))), StopSignal::default());
-        let runner =
-            ShardRunner::new(ShardId(0), Shard::new(config), vec![link], summary, bell, waker, stop.clone());
-        let mut bed = Bed { runner, submissions, answers, stop, orders: Orders::default() };
-        let spec = NodeSpec {
-            name: "n".into(),
-            identity: None,
-            cpu: Amount::whole(8),
-            memory: Amount::whole(8),
-            gpus: 0,
-            custom: None,
-            labels: Labels::default(),
-            taints: Taints::default(),
-        };
-        let (id, ordinal, partition) = (NodeId(1), Ordinal(1), PartitionId(0));
-        let node = NodeRegistration { id, ordinal, partition, spec, agent: None };
-        bed.ask(0, Command::AddNode(Box::new(node)));
-        bed
-    }
-
-    impl Bed {
-        fn batch(&mut self, now: u64) -> usize {
-            self.runner.run_batch(&Still(now), &mut self.orders)
-        }
-
-        fn ask(&mut self, now: u64, command: Command) -> Outcome {
-            let submission = Submission { token: 7, enqueued: Time(now), command };
-            assert!(self.submissions.push(submission).is_ok());
-            self.batch(now);
-            self.answers.pop().expect("an answer").outcome
-        }
-
-        fn prepare(&mut self, number: u64, deadline: u64) -> Arc<DecisionCell> {
-            let demand = Demand { cpu: Amount::whole(1), ..Demand::default() };
-            let node = NodeId(1);
-            let one = Allocate { node, expected: None, demand, gpus: None, owner: None, bundle: None };
-            let part = Part {
-                statement: statement(number),
-                operations: vec![(0, Operation::Allocate(one))],
-                granularity: Granularity::Fine,
-                mode: CommitMode::AllOrNothing,
-            };
-            let (deadline, cell) = (Time(deadline), Arc::new(DecisionCell::default()));
-            let prepare = Prepare { part, deadline, cell: Arc::clone(&cell) };
-            let outcome = self.ask(1, Command::Prepare(Box::new(prepare)));
-            assert!(matches!(outcome, Outcome::Prepared(prepared) if prepared.held == [0]));
-            cell
-        }
-
-        fn finish(&mut self, now: u64, number: u64, decision: Decision) -> Outcome {
-            self.ask(now, Command::Finish { statement: statement(number), decision })
-        }
-    }
-
-    fn statement(number: u64) -> StatementId {
-        StatementId { incarnation: Incarnation(1), planner: 0, number }
-    }
-
-    #[test]
-    fn a_hold_past_its_deadline_is_aborted_in_a_batch_of_the_runners_own() {
-        let mut bed = bed();
-        let cell = bed.prepare(1, 100);
-        bed.orders.0.clear();
-        assert_eq!((bed.batch(99), cell.decision()), (0, None));
-        assert_eq!((bed.batch(100), cell.decision()), (0, Some(Decision::Aborted)), "the deadline is a step");
-        assert_eq!(bed.batch(100), 1);
-        assert_eq!(bed.orders.0, [(OWN_PORT, 1)], "recorded as a port's would be");
-        assert!(bed.runner.shard().undecided().is_empty());
-        assert!(bed.answers.is_empty());
-        assert!(matches!(bed.finish(101, 1, Decision::Aborted), Outcome::Rejected(_)));
-    }
-
-    #[test]
-    fn what_was_committed_in_time_is_committed_whatever_the_clock_says() {
-        let mut bed = bed();
-        let cell = bed.prepare(1, 100);
-        assert_eq!(cell.decide(Decision::Committed), Decision::Committed);
-        bed.batch(100);
-        bed.batch(101);
-        let Outcome::Applied(applied) = bed.finish(102, 1, Decision::Committed) else { panic!("applied") };
-        assert!(matches!(applied.granted[..], [(0, Granted::Allocated(_))]));
-    }
-
-    #[test]
-    fn a_runner_that_stops_leaves_nothing_undecided() {
-        let mut bed = bed();
-        let (first, second) = (bed.prepare(1, 1_000), bed.prepare(2, 1_000));
-        first.decide(Decision::Committed);
-        bed.stop.stop();
-        let mut shard = bed.runner.run(&Still(5), &mut Unobserved);
-        assert_eq!(second.decision(), Some(Decision::Aborted));
-        assert!(shard.undecided().is_empty());
-        assert_eq!(shard.facts().load[0].1, i128::from(Amount::whole(1).units()));
-    }
-}
+mod tests;

@@ -25,6 +25,14 @@ pub enum PlantedBug {
     AbortForgetsGpu,
     /// The clock ends a hold, whatever was decided.
     ClockEndsHold,
+    /// A refusal of one shard is taken for that of all.
+    SpillForgotten,
+    /// A hold that is past its deadline is aborted, whatever was decided.
+    DeadlineOverrulesDecision,
+    /// What was done of a statement past its deadline is not kept for its coordinator.
+    LateResultForgotten,
+    /// A session forgets one outcome more than was acknowledged (asked in wharf-net).
+    OutcomeForgottenEarly,
     /// The codec believes the length that an extension states (asked in wharf-net).
     ExtensionLengthUnchecked,
 }

@@ -6,7 +6,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::task::Waker;
 
-use by_hand::{add_node, ask, check_all, config, cores, export, node_spec, settle};
+use by_hand::{ManualClock, add_node, ask, check_all, config, cores, export, node_spec, settle};
+use wharf_core::executor::Unobserved;
 use wharf_core::ids::{AllocationId, GroupId, NodeId};
 use wharf_core::node::{Labels, LifeEvent, NodeSpec};
 use wharf_core::planner::{
@@ -236,6 +237,28 @@ fn bundles_of_a_lost_node_and_only_those_are_placed_again() {
         assert_eq!(live_allocations(&mut engine), 4);
         check_all(&engine);
     }
+}
+
+/// What was taken on the copy of a node that is gone is taken nowhere.
+#[test]
+fn a_node_that_goes_while_it_is_planned_on_is_no_place() {
+    let mut engine = engine(1, 1);
+    let nodes = with_nodes(&mut engine, 1, 4, 0);
+    let (clock, now) = (ManualClock::new(engine.now), engine.now);
+    let gone = Command::RemoveNode { node: nodes[0], force: true };
+    engine.ports[0].submit(2, PortRequest::Every(gone), now).expect("room for one");
+    engine.runners[0].run_batch(&clock, &mut Unobserved);
+    // The planner has not looked since: it plans on the node, and then sees that it is gone.
+    let job = PlanJob::CreateGroup(Arc::new(group_of(cores(1), 1, Strategy::Pack)));
+    engine.ports[0].submit(1, PortRequest::Plan(job), now).expect("room for one");
+    engine.planners[0].run_round(&clock);
+    engine.now = Time(now.0 + 100);
+    let replies = settle(&mut engine);
+    let refused = |(tag, reply): &(u64, PortReply)| {
+        *tag == 1 && matches!(reply, PortReply::Plan(reply) if matches!(**reply, PlanReply::Refused(_)))
+    };
+    assert!(replies.iter().any(refused), "{replies:?}");
+    assert_eq!(live_allocations(&mut engine), 0);
 }
 
 fn add_agent_node(engine: &mut Engine, spec: NodeSpec) -> NodeId {

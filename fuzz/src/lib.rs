@@ -13,6 +13,7 @@ pub use index_ops::run_index_ops;
 pub mod oracle;
 mod shard_ops;
 pub use shard_ops::{ReservationCounts, ViewCounts, run_reservation_ops, run_shard_ops, run_view_ops};
+pub mod sim;
 
 mod statement_ops;
 pub use statement_ops::{StatementCounts, run_statement_ops};

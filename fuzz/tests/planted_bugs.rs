@@ -5,6 +5,7 @@
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use wharf_core::planted::{PlantedBug, with_planted};
+use wharf_fuzz::sim::{Settings, run_seed};
 use wharf_fuzz::{bytes_of_seed, run_codec, run_index_ops, run_shard_ops, run_statement_ops};
 
 /// Inputs that a bug must not survive: a target runs as many in a second.
@@ -77,4 +78,45 @@ fn statement_operations_find_a_claim_for_which_nothing_is_set_aside() {
 #[test]
 fn the_codec_run_finds_an_unchecked_extension_length() {
     finds(run_codec, PlantedBug::ExtensionLengthUnchecked);
+}
+
+/// Worlds that a bug must not survive.
+const SEEDS: u64 = 400;
+
+/// Whether the simulator finds `bug`, by a checker or assertion whose words hold one of `by`, and nothing
+/// in the same worlds without it.
+fn simulator_finds(bug: PlantedBug, by: &[&str]) {
+    for seed in 1..=SEEDS {
+        let report = with_planted(bug, || run_seed(seed, Settings::default()));
+        if let Some((step, found)) = report.found {
+            assert!(by.iter().any(|by| found.contains(by)), "{bug:?} shows as something else: {found}");
+            assert_eq!(run_seed(seed, Settings::default()).found, None, "without any planted bug");
+            println!("{bug:?} is found by seed {seed} at step {step}: {found}");
+            return;
+        }
+    }
+    panic!("{bug:?} survived {SEEDS} worlds");
+}
+
+#[test]
+fn the_simulator_finds_bugs_in_a_shard() {
+    simulator_finds(PlantedBug::WakeUpForgotten, &["index_agrees_with_table", "nothing_waits_in_vain"]);
+    simulator_finds(
+        PlantedBug::ReleaseRevivesUnhealthy,
+        &["unhealthy_offers_nothing", "index_agrees_with_table", "panic"],
+    );
+    simulator_finds(PlantedBug::ReservationForgottenByReleases, &["index_agrees_with_table", "panic"]);
+    simulator_finds(PlantedBug::IndexStaleMaximum, &["index_agrees_with_table", "refusals_are_true"]);
+}
+
+#[test]
+fn the_simulator_finds_bugs_between_threads() {
+    simulator_finds(PlantedBug::SpillForgotten, &["no_refusal_while_a_node_offers"]);
+    simulator_finds(PlantedBug::OutcomeForgottenEarly, &["answers_stand", "one_effect_per_request"]);
+}
+
+#[test]
+fn the_simulator_finds_bugs_of_statements() {
+    simulator_finds(PlantedBug::DeadlineOverrulesDecision, &["statements"]);
+    simulator_finds(PlantedBug::LateResultForgotten, &["what_is_committed_is_done", "statements"]);
 }

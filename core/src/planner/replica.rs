@@ -23,6 +23,8 @@ pub(super) type ClaimKey = u64;
 #[derive(Debug)]
 struct Claim {
     key: ClaimKey,
+    /// The node: its slot may be another's by now.
+    node: NodeId,
     demand: Demand,
     gpus: GpuAssignment,
     /// Whether it is in the books of the copy: another claim or a newer view may have left no room.
@@ -117,7 +119,8 @@ impl Replica {
     fn enter(&mut self, tentative: &Tentative, demand: &Demand) -> ClaimKey {
         self.next_key += 1;
         let (key, gpus) = (self.next_key, tentative.gpus);
-        let claim = Claim { key, demand: demand.clone(), gpus, taken: true, visible_from: None };
+        let node = tentative.node;
+        let claim = Claim { key, node, demand: demand.clone(), gpus, taken: true, visible_from: None };
         self.claims.entry(tentative.slot).or_default().push(claim);
         key
     }
@@ -144,12 +147,15 @@ impl Replica {
         }
     }
 
-    /// Makes a node what its view says, less the claims that the view does not show.
+    /// Makes a node what its view says, less the claims that the view does not show. Claims on a node
+    /// that is gone are claims on nothing.
     fn renew(&mut self, slot: Slot) {
         self.shard.renew(slot);
-        let sequence = self.sequence();
+        let (sequence, there) = (self.sequence(), self.shard.node_at(slot));
         let Some(claims) = self.claims.get_mut(&slot) else { return };
-        claims.retain(|claim| claim.visible_from.is_none_or(|from| from > sequence));
+        claims.retain(|claim| {
+            there == Some(claim.node) && claim.visible_from.is_none_or(|from| from > sequence)
+        });
         for claim in claims.iter_mut() {
             let taken = self.shard.take_on(slot, &claim.demand, Some(claim.gpus));
             claim.taken = taken.is_some();

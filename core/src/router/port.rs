@@ -25,6 +25,7 @@ use crate::ids::{AllocationId, PartitionId, ShardId};
 use crate::index::Geometry;
 use crate::limits::PORT_IN_FLIGHT_MAX;
 use crate::planner::{PlanJob, PlanReply};
+use crate::planted::{PlantedBug, is_planted};
 use crate::registrar::Catalog;
 use crate::request::PlacementRequest;
 use crate::resource::GpuRequest;
@@ -484,7 +485,7 @@ impl Port {
         let mut placing = self.placings.remove(key);
         placing.refusals.push((placing.at, refusal));
         self.forget_stale(&mut placing);
-        let mut next = self.choose(&placing);
+        let mut next = self.choose(&placing).filter(|_| !is_planted(PlantedBug::SpillForgotten));
         if next.is_none() && placing.next_sweep() {
             next = self.choose(&placing);
         }

@@ -107,6 +107,12 @@ impl Shard {
         Ok(books)
     }
 
+    /// The books of every node, without their load, in no order: O(state), for checkers.
+    #[must_use]
+    pub fn books(&self) -> Vec<NodeBooks> {
+        self.nodes.iter().map(|(slot, ..)| self.books_at(slot)).collect()
+    }
+
     /// As [`node_books`](Self::node_books), without the load.
     pub(super) fn books_at(&self, slot: Slot) -> NodeBooks {
         let (room, hot, cold) = (self.nodes.room(slot), self.nodes.hot(slot), self.nodes.cold(slot));

@@ -8,8 +8,9 @@ use crate::node::NodeState;
 use crate::store::{AllocationRecord, NodeRecord, PartitionState, ReleasingRecord, ShardState};
 
 impl Shard {
-    /// The durable state of all partitions, canonical: the same state gives the same value.
-    pub(super) fn export(&self) -> ShardState {
+    /// The durable state of all partitions, canonical: the same state gives the same value. O(state).
+    #[must_use]
+    pub fn export(&self) -> ShardState {
         let mut partitions: Vec<PartitionState> = self
             .sequences
             .iter()

@@ -193,7 +193,8 @@ impl Shard {
             conflicts: Vec::new(),
             visible_from: self.visible_from(),
         };
-        if part.asked && decision == Decision::Committed {
+        let forgets = is_planted(PlantedBug::LateResultForgotten);
+        if part.asked && decision == Decision::Committed && !forgets {
             let until = Time(self.now.0.saturating_add(RESULT_KEPT_NS));
             self.statements.kept.insert(statement, (until, applied.clone()));
             self.statements.kept_until.insert((until, statement));

@@ -1,0 +1,174 @@
+//! Statements at a shard's runner: deadlines, stops and exports.
+
+use super::*;
+use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, StatementId};
+use crate::index::Geometry;
+use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
+use crate::resource::{Amount, Demand};
+use crate::ring::channel;
+use crate::shard::{HybridSettings, ShardConfig};
+use crate::statement::{Allocate, CommitMode, DecisionCell, Granted, Granularity, Operation, Part, Prepare};
+
+struct Still(u64);
+
+impl Clock for Still {
+    fn now(&self) -> Time {
+        Time(self.0)
+    }
+}
+
+/// Keeps who gave what.
+#[derive(Default)]
+struct Orders(Vec<(u16, u16)>);
+
+impl Observer for Orders {
+    fn handle_batch(&mut self, batch: &BatchRecord<'_>) {
+        assert_eq!(batch.enqueued.len(), batch.commands.len());
+        self.0.extend_from_slice(batch.order);
+    }
+}
+
+struct Bed {
+    runner: ShardRunner,
+    submissions: Producer<Submission>,
+    answers: Consumer<Answer>,
+    stop: StopSignal,
+    orders: Orders,
+}
+
+fn bed() -> Bed {
+    let config = ShardConfig {
+        shard: ShardId(0),
+        incarnation: Incarnation(1),
+        partitions: vec![PartitionId(0)],
+        geometry: Geometry::default(),
+        seed: 1,
+        hybrid: HybridSettings::default(),
+    };
+    let (submissions, from_port) = channel(16);
+    let (to_port, answers) = channel(16);
+    let bell = Arc::new(Doorbell::new(Waker::noop().clone()));
+    let link = ShardLink { submissions: from_port, answers: to_port, bell, woken: Arc::default() };
+    let (bell, waker) = ShardRunner::doorbell();
+    let table = crate::router::RoutingTable::even(1, 1);
+    let (summary, stop) = (Arc::clone(table.summary(ShardId(0))), StopSignal::default());
+    let runner =
+        ShardRunner::new(ShardId(0), Shard::new(config), vec![link], summary, bell, waker, stop.clone());
+    let mut bed = Bed { runner, submissions, answers, stop, orders: Orders::default() };
+    let spec = NodeSpec {
+        name: "n".into(),
+        identity: None,
+        cpu: Amount::whole(8),
+        memory: Amount::whole(8),
+        gpus: 0,
+        custom: None,
+        labels: Labels::default(),
+        taints: Taints::default(),
+    };
+    let (id, ordinal, partition) = (NodeId(1), Ordinal(1), PartitionId(0));
+    let node = NodeRegistration { id, ordinal, partition, spec, agent: None };
+    bed.ask(0, Command::AddNode(Box::new(node)));
+    bed
+}
+
+impl Bed {
+    fn batch(&mut self, now: u64) -> usize {
+        self.runner.run_batch(&Still(now), &mut self.orders)
+    }
+
+    fn ask(&mut self, now: u64, command: Command) -> Outcome {
+        let submission = Submission { token: 7, enqueued: Time(now), command };
+        assert!(self.submissions.push(submission).is_ok());
+        self.batch(now);
+        self.answers.pop().expect("an answer").outcome
+    }
+
+    fn prepare(&mut self, number: u64, deadline: u64) -> Arc<DecisionCell> {
+        let cell = Arc::new(DecisionCell::default());
+        let command = self.prepare_command(number, deadline, &cell);
+        let outcome = self.ask(1, command);
+        assert!(matches!(outcome, Outcome::Prepared(prepared) if prepared.held == [0]));
+        cell
+    }
+
+    fn prepare_command(&self, number: u64, deadline: u64, cell: &Arc<DecisionCell>) -> Command {
+        let demand = Demand { cpu: Amount::whole(1), ..Demand::default() };
+        let node = NodeId(1);
+        let one = Allocate { node, expected: None, demand, gpus: None, owner: None, bundle: None };
+        let part = Part {
+            statement: statement(number),
+            operations: vec![(0, Operation::Allocate(one))],
+            granularity: Granularity::Fine,
+            mode: CommitMode::AllOrNothing,
+        };
+        let prepare = Prepare { part, deadline: Time(deadline), cell: Arc::clone(cell) };
+        Command::Prepare(Box::new(prepare))
+    }
+
+    fn finish(&mut self, now: u64, number: u64, decision: Decision) -> Outcome {
+        self.ask(now, Command::Finish { statement: statement(number), decision })
+    }
+}
+
+fn statement(number: u64) -> StatementId {
+    StatementId { incarnation: Incarnation(1), planner: 0, number }
+}
+
+#[test]
+fn a_hold_past_its_deadline_is_aborted_in_a_batch_of_the_runners_own() {
+    let mut bed = bed();
+    let cell = bed.prepare(1, 100);
+    bed.orders.0.clear();
+    assert_eq!((bed.batch(99), cell.decision()), (0, None));
+    assert_eq!((bed.batch(100), cell.decision()), (0, Some(Decision::Aborted)), "the deadline is a step");
+    assert_eq!(bed.batch(100), 1);
+    assert_eq!(bed.orders.0, [(OWN_PORT, 1)], "recorded as a port's would be");
+    assert!(bed.runner.shard().undecided().is_empty());
+    assert!(bed.answers.is_empty());
+    assert!(matches!(bed.finish(101, 1, Decision::Aborted), Outcome::Rejected(_)));
+}
+
+#[test]
+fn what_was_committed_in_time_is_committed_whatever_the_clock_says() {
+    let mut bed = bed();
+    let cell = bed.prepare(1, 100);
+    assert_eq!(cell.decide(Decision::Committed), Decision::Committed);
+    bed.batch(100);
+    bed.batch(101);
+    let Outcome::Applied(applied) = bed.finish(102, 1, Decision::Committed) else { panic!("applied") };
+    assert!(matches!(applied.granted[..], [(0, Granted::Allocated(_))]));
+}
+
+#[test]
+fn an_export_has_nothing_undecided_and_all_that_is_committed() {
+    let mut bed = bed();
+    let (committed, open) = (bed.prepare(1, 1_000), bed.prepare(2, 5));
+    committed.decide(Decision::Committed);
+    // The second reaches its deadline in the batch before; a third comes in the one of the export.
+    assert_eq!(bed.batch(5), 0);
+    let third = Arc::new(DecisionCell::default());
+    let prepare = bed.prepare_command(3, 1_000, &third);
+    for command in [prepare, Command::Export, Command::Status { audit: false }] {
+        assert!(bed.submissions.push(Submission { token: 7, enqueued: Time(6), command }).is_ok());
+    }
+    while bed.batch(6) > 0 {}
+    assert_eq!((open.decision(), third.decision()), (Some(Decision::Aborted), Some(Decision::Aborted)));
+    let mut answers = std::iter::from_fn(|| bed.answers.pop().map(|answer| answer.outcome));
+    assert!(matches!(answers.next(), Some(Outcome::Prepared(_))));
+    let Some(Outcome::Exported(state)) = answers.next() else { panic!("the export is answered next") };
+    assert_eq!(state.partitions[0].allocations.len(), 1, "what is committed is there");
+    assert!(matches!(answers.next(), Some(Outcome::Status(_))));
+    assert!(bed.runner.shard().undecided().is_empty());
+}
+
+#[test]
+fn a_runner_that_stops_leaves_nothing_undecided() {
+    let mut bed = bed();
+    let (first, second) = (bed.prepare(1, 1_000), bed.prepare(2, 1_000));
+    first.decide(Decision::Committed);
+    bed.stop.stop();
+    let mut shard = bed.runner.run(&Still(5), &mut Unobserved);
+    assert_eq!(second.decision(), Some(Decision::Aborted));
+    assert!(shard.undecided().is_empty());
+    assert_eq!(shard.facts().load[0].1, i128::from(Amount::whole(1).units()));
+}

@@ -1,0 +1,308 @@
+//! Every checker fires: shown a state that must not be, it says so; shown the state that was, it is silent.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wharf_core::hash::StateHash;
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, SessionId, ShardId};
+use wharf_core::index::Geometry;
+use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taints};
+use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::resource::{Amount, Demand, GpuRequest};
+use wharf_core::shard::{
+    Command, HybridSettings, Outcome, Refusal, Rejection, Reserve, ResourceKind, Shard, ShardConfig,
+};
+use wharf_core::time::Time;
+
+use super::order::{NoRingStarves, replay_gives_the_same};
+use super::promises::{Grants, Promise, a_start_keeps_the_books, live, promises_are_kept};
+use super::waiting::{Standing, nothing_waits_in_vain};
+use super::{OF_A_STEP, check_step};
+use crate::sim::facts::{Facts, Step};
+
+pub(super) const NODE: NodeId = NodeId(1);
+
+/// One step that was, to be made into one that must not be.
+pub(super) struct Was {
+    pub(super) command: Command,
+    pub(super) outcome: Outcome,
+    pub(super) before: Facts,
+    pub(super) after: Facts,
+}
+
+impl Was {
+    pub(super) fn step(&self) -> Step<'_> {
+        let (shard, now) = (ShardId(0), Time(1));
+        let Self { command, outcome, before, after } = self;
+        Step { shard, now, command, outcome, before, after }
+    }
+
+    /// It is right; made wrong by `tamper`, the checker of that name fires.
+    pub(super) fn fires(mut self, name: &str, tamper: impl FnOnce(&mut Self)) {
+        assert_eq!(check_step(&self.step()), Ok(()));
+        let (_, checker) = OF_A_STEP.iter().find(|(known, _)| *known == name).expect("a checker's name");
+        tamper(&mut self);
+        assert!(checker(&self.step()).is_err(), "{name} is silent");
+    }
+}
+
+pub(super) struct Bed(Shard);
+
+impl Bed {
+    /// A shard with nodes of 8 cores, 8 MiB and 2 GPUs.
+    pub(super) fn new(nodes: u64) -> Self {
+        let mut shard = Shard::new(ShardConfig {
+            shard: ShardId(0),
+            incarnation: Incarnation(1),
+            partitions: vec![PartitionId(0)],
+            geometry: Geometry::default(),
+            seed: 1,
+            hybrid: HybridSettings::default(),
+        });
+        shard.set_reserved_nodes_percent(100);
+        let mut bed = Self(shard);
+        for number in 1..=nodes {
+            let spec = NodeSpec {
+                name: format!("n{number}").into(),
+                identity: None,
+                cpu: Amount::whole(8),
+                memory: Amount::whole(8),
+                gpus: 2,
+                custom: None,
+                labels: Labels::default(),
+                taints: Taints::default(),
+            };
+            let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+            let node = NodeRegistration { id, ordinal, partition, spec, agent: None };
+            bed.step(Command::AddNode(Box::new(node)));
+        }
+        bed
+    }
+
+    pub(super) fn step(&mut self, command: Command) -> Was {
+        let before = Facts::of(&self.0);
+        let mut outcomes = Vec::new();
+        self.0.step([command.clone()], Time(1), &mut outcomes);
+        let outcome = outcomes.pop().expect("one command, one outcome");
+        Was { command, outcome, before, after: Facts::of(&self.0) }
+    }
+}
+
+pub(super) fn asks(cpu: u32, gpus: u8) -> PlacementRequest {
+    let gpu = if gpus == 0 { GpuRequest::None } else { GpuRequest::Whole(gpus) };
+    let demand = Demand { cpu: Amount::whole(cpu), gpu, ..Demand::default() };
+    PlacementRequest::new(demand, Policy::BestFit)
+}
+
+/// A placement of 3 cores and a GPU, as it was.
+fn placed() -> Was {
+    Bed::new(1).step(Command::Place(asks(3, 1)))
+}
+
+fn refused() -> Was {
+    Bed::new(1).step(Command::Place(asks(9, 0)))
+}
+
+#[test]
+fn a_grant_of_more_than_there_was() {
+    placed().fires("grants_fit_what_was_available", |was| {
+        was.before.books[0].resources[0].1.available = 20_000;
+    });
+    // Another takes the device.
+    placed().fires("grants_fit_what_was_available", |was| {
+        was.before.books[0].instances[0].1[0].allocated = 10_000;
+    });
+    placed().fires("grants_fit_what_was_available", |was| was.after.partitions[0].allocations.clear());
+}
+
+#[test]
+fn a_grant_on_a_node_that_takes_no_work() {
+    placed().fires("grants_go_where_they_may", |was| {
+        was.before.partitions[0].nodes[0].state = NodeState::Draining;
+    });
+    placed().fires("grants_go_where_they_may", |was| {
+        was.command = Command::Place(PlacementRequest { candidates: Some([NodeId(7)].into()), ..asks(3, 1) });
+    });
+}
+
+#[test]
+fn an_allocation_that_nobody_asked_for() {
+    placed().fires("allocations_are_what_was_granted", |was| {
+        let mut other = was.after.partitions[0].allocations[0].clone();
+        other.id.sequence += 1;
+        was.after.partitions[0].allocations.push(other);
+    });
+    let mut bed = Bed::new(1);
+    let Outcome::Placed(first) = bed.step(Command::Place(asks(1, 0))).outcome else { panic!("room") };
+    bed.step(Command::Place(asks(1, 0)));
+    // The release of one that ends the other too.
+    bed.step(Command::Release(first.allocation)).fires("allocations_are_what_was_granted", |was| {
+        was.after.partitions[0].allocations.clear();
+    });
+}
+
+#[test]
+fn a_rejection_that_leaves_a_trace() {
+    let nothing = AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence: 99 };
+    let was = Bed::new(1).step(Command::Release(nothing));
+    assert!(matches!(was.outcome, Outcome::Rejected(Rejection::UnknownAllocation(_))));
+    was.fires("rejections_move_nothing", |was| was.after.partitions[0].nodes[0].version += 1);
+    refused().fires("rejections_move_nothing", |was| {
+        was.after.books[0].resources[0].1.available -= 1;
+    });
+}
+
+#[test]
+fn a_refusal_of_what_a_node_offers() {
+    refused().fires("refusals_are_true", |was| {
+        was.before.books[0].resources[0].1.available = 90_000;
+    });
+    placed().fires("refusals_are_true", |was| was.outcome = Outcome::Refused(Box::new(Refusal::default())));
+}
+
+#[test]
+fn a_placement_out_of_what_is_reserved_for_another() {
+    let mut bed = Bed::new(2);
+    let owner = OwnerId::new(1).expect("not 0");
+    let demand = Demand { cpu: Amount::whole(6), ..Demand::default() };
+    bed.step(Command::Reserve(Box::new(Reserve { node: NODE, owner, demand, until: None })));
+    let own = PlacementRequest { owner: Some(owner), ..asks(4, 0) };
+    let was = bed.step(Command::Place(own));
+    assert!(matches!(&was.outcome, Outcome::Placed(placement) if placement.node == NODE));
+    was.fires("nobody_takes_what_is_reserved", |was| was.command = Command::Place(asks(4, 0)));
+}
+
+#[test]
+fn books_that_do_not_balance() {
+    for tamper in [
+        |book: &mut wharf_core::shard::Book| book.available += 1,
+        |book: &mut wharf_core::shard::Book| book.allocated = -1,
+        |book: &mut wharf_core::shard::Book| book.held += 1,
+        |book: &mut wharf_core::shard::Book| book.shortfall += 1,
+    ] {
+        placed().fires("books_balance", |was| tamper(&mut was.after.books[0].resources[1].1));
+    }
+    placed().fires("books_balance", |was| {
+        let instance = &mut was.after.books[0].instances[0].1[1];
+        (instance.shortfall, instance.allocated) = (10_000, 10_000);
+    });
+}
+
+#[test]
+fn books_that_are_not_the_sum_of_allocations() {
+    placed().fires("books_are_the_sum_of_allocations", |was| {
+        was.after.partitions[0].allocations[0].demand.cpu = Amount::whole(4);
+    });
+    placed().fires("books_are_the_sum_of_allocations", |was| was.after.books[0].allocations = 2);
+    placed().fires("books_are_the_sum_of_allocations", |was| {
+        was.after.partitions[0].allocations[0].gpus.mask = 2;
+    });
+}
+
+#[test]
+fn an_unhealthy_instance_that_offers() {
+    placed().fires("unhealthy_offers_nothing", |was| {
+        was.after.partitions[0].nodes[0].unhealthy = vec![(1, "Xid 79".into())];
+    });
+}
+
+#[test]
+fn a_replay_that_comes_to_something_else() {
+    let outcome = [placed().outcome];
+    let (one, two) = (StateHash(1), StateHash(2));
+    assert_eq!(replay_gives_the_same((&outcome, &outcome), (one, one)), Ok(()));
+    assert!(replay_gives_the_same((&outcome, &outcome), (one, two)).is_err());
+    assert!(replay_gives_the_same((&outcome, &[]), (one, one)).is_err());
+    assert!(replay_gives_the_same((&outcome, &[refused().outcome]), (one, one)).is_err());
+}
+
+#[test]
+fn a_ring_that_is_passed_over() {
+    let mut starves = NoRingStarves::default();
+    assert_eq!(starves.check(Time(10), &[Time(3), Time(9)]), Ok(()));
+    assert_eq!(starves.check(Time(20), &[Time(12)]), Ok(()));
+    assert!(starves.check(Time(30), &[Time(21), Time(19)]).is_err());
+    // After a full batch something may be left.
+    let mut starves = NoRingStarves::default();
+    let full = vec![Time(1); wharf_core::limits::BATCH_MAX];
+    assert_eq!(starves.check(Time(10), &full), Ok(()));
+    assert_eq!(starves.check(Time(20), &[Time(9)]), Ok(()));
+}
+
+#[test]
+fn a_request_with_two_effects() {
+    let session = SessionId { incarnation: Incarnation(1), number: 1 };
+    let id = |sequence| AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence };
+    let mut grants = Grants::default();
+    assert_eq!(grants.one_effect_per_request((session, 1), id(1)), Ok(()));
+    assert_eq!(grants.one_effect_per_request((session, 2), id(2)), Ok(()));
+    assert!(grants.one_effect_per_request((session, 1), id(3)).is_err());
+    assert!(grants.one_effect_per_request((session, 3), id(2)).is_err());
+}
+
+#[test]
+fn a_promise_that_is_broken() {
+    let was = placed();
+    let Outcome::Placed(placement) = &was.outcome else { panic!("room") };
+    let id = placement.allocation;
+    let promise = Promise { node: placement.node, gpus: placement.gpus.mask };
+    let (promised, none) = (BTreeMap::from([(id, promise)]), BTreeMap::new());
+    let (nothing, ended) = (BTreeSet::new(), BTreeSet::from([id]));
+    let (there, mut grants) = ([was.after], Grants::default());
+    let there = live(&there);
+    assert_eq!(promises_are_kept(&promised, &nothing, &there, &grants), Ok(()));
+    let moved = BTreeMap::from([(id, Promise { node: NodeId(2), ..promise })]);
+    assert!(promises_are_kept(&moved, &nothing, &there, &grants).is_err());
+    assert!(promises_are_kept(&promised, &nothing, &BTreeMap::new(), &grants).is_err());
+    assert!(promises_are_kept(&none, &ended, &there, &grants).is_err());
+    // With its node it may go.
+    grants.node_removed(NODE, &placed().after);
+    assert_eq!(promises_are_kept(&promised, &nothing, &BTreeMap::new(), &grants), Ok(()));
+}
+
+#[test]
+fn an_allocation_that_is_nobodys() {
+    let was = placed();
+    let mut grants = Grants::default();
+    assert!(grants.everything_is_somebodys(std::slice::from_ref(&was.after), |_, _| false).is_err());
+    assert_eq!(grants.everything_is_somebodys(std::slice::from_ref(&was.after), |_, _| true), Ok(()));
+    grants.adopted(was.after.partitions[0].allocations[0].id);
+    assert_eq!(grants.everything_is_somebodys(&[was.after], |_, _| false), Ok(()));
+}
+
+#[test]
+fn a_start_that_forgets() {
+    let was = placed();
+    let (before, after) = ([was.after.clone()], [was.after]);
+    assert_eq!(a_start_keeps_the_books(&before, &after), Ok(()));
+    assert!(a_start_keeps_the_books(&before, &[was.before]).is_err());
+}
+
+#[test]
+fn a_refusal_while_a_node_offers_all_the_time() {
+    let was = placed();
+    let small = asks(5, 0);
+    let mut standing = Standing::new(&small, [&was.before].into_iter());
+    standing.shard_changed(&small, &was.before, &was.after);
+    assert!(standing.check_refused(&small).is_err());
+    // With more it offered it only before.
+    let large = asks(6, 0);
+    let mut standing = Standing::new(&large, [&was.before].into_iter());
+    assert!(standing.check_refused(&large).is_err());
+    standing.shard_changed(&large, &was.before, &was.after);
+    assert_eq!(standing.check_refused(&large), Ok(()));
+}
+
+#[test]
+fn a_wait_in_vain() {
+    let facts = [placed().after];
+    assert!(nothing_waits_in_vain([&asks(5, 1)].into_iter(), &facts).is_err());
+    assert_eq!(nothing_waits_in_vain([&asks(6, 0), &asks(1, 2)].into_iter(), &facts), Ok(()));
+}
+
+/// The facts are those that callers are shown.
+#[test]
+fn facts_are_of_the_shard() {
+    let was = placed();
+    assert_eq!(crate::sim::facts::available(&was.after.books[0], ResourceKind::Cpu), 50_000);
+    assert_eq!((was.before.allocations().count(), was.after.allocations().count()), (0, 1));
+}

@@ -1,0 +1,234 @@
+//! Invariants 1, 8 and 13: what was granted was there, and where it may be; what was refused was not;
+//! what was rejected moved nothing; and what is reserved goes to its owner alone.
+
+use std::collections::BTreeMap;
+
+use wharf_core::ids::{AllocationId, OwnerId};
+use wharf_core::request::PlacementRequest;
+use wharf_core::resource::Demand;
+use wharf_core::shard::{Command, Outcome, Placement, ResourceKind};
+use wharf_core::statement::Operation;
+use wharf_core::store::AllocationRecord;
+
+use super::statements::granted_and_ended;
+use super::{Verdict, ensure};
+use crate::sim::facts::{Facts, Step, available, gpu_not_allocated, gpus_available};
+
+/// What the step granted to a request, with the request where the command names it: a retry does not.
+fn granted<'a>(step: &Step<'a>) -> Option<(&'a Placement, Option<&'a PlacementRequest>)> {
+    match (step.command, step.outcome) {
+        (Command::Place(request), Outcome::Placed(placement)) => Some((placement, Some(request))),
+        (Command::Park(park), Outcome::Placed(placement)) => Some((placement, Some(&park.request))),
+        (_, Outcome::Placed(placement)) => Some((placement, None)),
+        _ => None,
+    }
+}
+
+fn record(facts: &Facts, id: AllocationId) -> Option<&AllocationRecord> {
+    facts.allocations().find(|allocation| allocation.id == id)
+}
+
+/// Whose reservation stands on the node.
+fn reserved_for(facts: &Facts, placement: &Placement) -> Option<OwnerId> {
+    facts.books_of(placement.node)?.reservation.as_ref().map(|reservation| reservation.owner)
+}
+
+/// Invariant 1: a grant takes no more than was available (or set aside, on a node that is reserved), of
+/// each resource and GPU instance.
+///
+/// # Errors
+/// What exceeds.
+pub fn grants_fit_what_was_available(step: &Step<'_>) -> Verdict {
+    let Some((placement, _)) = granted(step) else { return Ok(()) };
+    let id = placement.allocation;
+    let record = record(step.after, id).ok_or_else(|| format!("{id} was granted and is not there"))?;
+    let books = step.before.books_of(placement.node);
+    let books = books.ok_or_else(|| format!("{id} was granted on {}, which is unknown", placement.node))?;
+    let Demand { cpu, memory, .. } = record.demand;
+    for (kind, asked) in [(ResourceKind::Cpu, cpu.units()), (ResourceKind::Memory, memory.units())] {
+        let book = books.resources.iter().find(|(known, _)| *known == kind).map(|(_, book)| *book);
+        let free = book.map_or(0, |book| book.available + book.reserved);
+        ensure(asked <= free, || format!("{id} takes {asked} of {kind} on {}: {book:?}", placement.node))?;
+    }
+    for instance in record.gpus.instances() {
+        let free = gpu_not_allocated(books, instance);
+        ensure(u32::from(record.gpus.part) <= free, || {
+            format!("{id} takes {} of instance {instance} on {}: {free}", record.gpus.part, placement.node)
+        })?;
+    }
+    ensure(record.gpus.units() == record.demand.gpu.units(), || {
+        format!("{id} asks {:?} and has {:?}", record.demand.gpu, record.gpus)
+    })
+}
+
+/// A grant goes to a node that takes work and that the request admits.
+///
+/// # Errors
+/// What forbids it.
+pub fn grants_go_where_they_may(step: &Step<'_>) -> Verdict {
+    let Some((placement, request)) = granted(step) else { return Ok(()) };
+    let node = step.before.node(placement.node);
+    let node = node.ok_or_else(|| format!("placed on {}, which is unknown", placement.node))?;
+    ensure(node.state == wharf_core::node::NodeState::Ready, || {
+        format!("placed on {}, which is {}", placement.node, node.state)
+    })?;
+    let Some(request) = request else { return Ok(()) };
+    let held = request.selector.as_ref().is_none_or(|s| s.holds(&node.registration.spec.labels));
+    let named = request.candidates.as_ref().is_none_or(|ids| ids.contains(&placement.node));
+    ensure(held && named, || format!("placed on {}, which {request:?} does not admit", placement.node))
+}
+
+/// The allocations after a step are those before it, with what it granted and without what it ended.
+///
+/// # Errors
+/// The first that came, went or changed otherwise.
+pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
+    let by_id = |facts: &'_ Facts| -> BTreeMap<AllocationId, AllocationRecord> {
+        facts.allocations().map(|allocation| (allocation.id, allocation.clone())).collect()
+    };
+    let (mut expected, after) = (by_id(step.before), by_id(step.after));
+    match (step.command, step.outcome) {
+        (_, Outcome::Released(id)) => {
+            ensure(expected.remove(id).is_some(), || format!("{id} was released and was not there"))?;
+        }
+        (_, Outcome::NodeRemoved { node, allocations_ended }) => {
+            let before = expected.len();
+            expected.retain(|_, allocation| allocation.node != *node);
+            ensure(before - expected.len() == *allocations_ended as usize, || {
+                format!("{node} is gone with {allocations_ended} allocations, and had others")
+            })?;
+        }
+        (_, Outcome::Placed(placement) | Outcome::Adopted(placement)) => {
+            let id = placement.allocation;
+            let adopted = matches!(step.outcome, Outcome::Adopted(_));
+            let new = after.get(&id).ok_or_else(|| format!("{id} was granted and is not there"))?;
+            let same = new.node == placement.node && new.gpus == placement.gpus;
+            ensure(same, || format!("{placement:?} was granted, {new:?} recorded"))?;
+            let before = expected.insert(id, new.clone());
+            ensure(before.as_ref().is_none_or(|before| adopted && before == new), || {
+                format!("{id} was granted twice")
+            })?;
+        }
+        (_, Outcome::Applied(applied)) => {
+            let (granted, ended) = granted_and_ended(applied);
+            for id in ended {
+                expected.remove(&id);
+            }
+            for placement in granted {
+                let id = placement.allocation;
+                let new =
+                    after.get(&id).filter(|new| new.node == placement.node && new.gpus == placement.gpus);
+                let new =
+                    new.ok_or_else(|| format!("{placement:?} was granted, and is {:?}", after.get(&id)))?;
+                // What is kept for a late coordinator is said again.
+                let before = expected.insert(id, new.clone());
+                let again = before.as_ref().is_none_or(|before| before == new);
+                ensure(again, || format!("{id} was granted twice"))?;
+            }
+        }
+        _ => {}
+    }
+    let differs = |id: &&AllocationId| expected.get(id) != after.get(id);
+    match expected.keys().chain(after.keys()).find(differs) {
+        None => Ok(()),
+        Some(id) => Err(format!("{id}: expected {:?}, is {:?}", expected.get(id), after.get(id))),
+    }
+}
+
+/// What is rejected, refused or only asked moves nothing.
+///
+/// # Errors
+/// That it did.
+pub fn rejections_move_nothing(step: &Step<'_>) -> Verdict {
+    let looks = matches!(
+        step.command,
+        Command::ListNodes { .. } | Command::Status { .. } | Command::NodeBooks(_) | Command::Export
+    );
+    let still = match step.outcome {
+        Outcome::Rejected(_) | Outcome::Refused(_) | Outcome::Parked(_) | Outcome::Unparked => true,
+        // A part that conflicts as a whole.
+        Outcome::Prepared(prepared) => prepared.held.is_empty(),
+        Outcome::Applied(applied) => matches!(step.command, Command::Apply(_)) && applied.granted.is_empty(),
+        _ => false,
+    };
+    ensure(!(looks || still) || step.before == step.after, || {
+        format!("{:?} came to {:?} and changed the state", step.command, step.outcome)
+    })
+}
+
+/// Invariant 8, in one shard: where a request was refused, no node offered what it asks.
+///
+/// # Errors
+/// The node that did.
+pub fn refusals_are_true(step: &Step<'_>) -> Verdict {
+    let request = match (step.command, step.outcome) {
+        (Command::Place(request), Outcome::Refused(_)) => request,
+        (Command::Park(park), Outcome::Parked(_) | Outcome::Refused(_)) => &park.request,
+        _ => return Ok(()),
+    };
+    let mut nodes = step.before.nodes().map(|node| node.registration.id);
+    match nodes.find(|&node| step.before.offers(node, request)) {
+        None => Ok(()),
+        Some(node) => Err(format!("{request:?} was refused, and {node} offers it")),
+    }
+}
+
+/// Invariant 13: whoever is not the owner takes no cores and no memory that are set aside. (Devices are
+/// checked with what is available of each instance.)
+///
+/// # Errors
+/// What was taken.
+pub fn nobody_takes_what_is_reserved(step: &Step<'_>) -> Verdict {
+    let Some((placement, Some(request))) = granted(step) else { return Ok(()) };
+    let owner = reserved_for(step.before, placement);
+    if owner.is_none() || owner == request.owner {
+        return Ok(());
+    }
+    let Some(books) = step.before.books_of(placement.node) else { return Ok(()) };
+    let asked = [
+        (ResourceKind::Cpu, request.demand.cpu.units()),
+        (ResourceKind::Memory, request.demand.memory.units()),
+    ];
+    for (kind, asked) in asked {
+        let free = available(books, kind);
+        ensure(asked <= free, || {
+            format!("{asked} of {kind} on {}, where {free} is not reserved for {owner:?}", placement.node)
+        })?;
+    }
+    for instance in placement.gpus.instances() {
+        let free = gpus_available(books).find(|&(known, _)| known == instance).map_or(0, |(_, free)| free);
+        ensure(u32::from(placement.gpus.part) <= free, || {
+            format!("instance {instance} of {}, reserved for {owner:?}", placement.node)
+        })?;
+    }
+    Ok(())
+}
+
+/// What a statement takes or holds was there: it makes nothing short, and leaves what is reserved unless
+/// one of its operations is the owner's.
+///
+/// # Errors
+/// The node on which it took more.
+pub fn statements_take_only_what_is_there(step: &Step<'_>) -> Verdict {
+    let part = match step.command {
+        Command::Prepare(prepare) => &prepare.part,
+        Command::Apply(part) => part,
+        _ => return Ok(()),
+    };
+    for after in &step.after.books {
+        let Some(before) = step.before.books_of(after.node) else { continue };
+        let owner = before.reservation.as_ref().map(|reservation| reservation.owner);
+        let by_owner = part.operations.iter().any(|(_, operation)| {
+            matches!(operation, Operation::Allocate(allocate)
+                if allocate.node == after.node && allocate.owner.is_some() && allocate.owner == owner)
+        });
+        for ((kind, before), (_, after_book)) in before.resources.iter().zip(&after.resources) {
+            let short = after_book.shortfall > before.shortfall;
+            let taken = !by_owner && *kind != ResourceKind::Gpu && after_book.reserved < before.reserved;
+            ensure(!short && !taken, || {
+                format!("node {}, {kind}: {before:?}, then {after_book:?}, by {part:?}", after.node)
+            })?;
+        }
+    }
+    Ok(())
+}

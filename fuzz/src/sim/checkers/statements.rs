@@ -1,0 +1,280 @@
+//! Invariant 4: a statement is applied on all its shards or on none, once; a discarded one leaves no
+//! trace. What is held is held by a statement that is not decided, and on its way out is what a statement
+//! evicted.
+//!
+//! This follows what shards answer ([`Statements::handle`]) and computes from that alone what must be held
+//! and releasing; the books must say the same.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use wharf_core::ids::{AllocationId, GroupId, NodeId, ShardId, StatementId};
+use wharf_core::resource::Demand;
+use wharf_core::shard::{Command, Outcome, Placement, ResourceKind};
+use wharf_core::statement::{
+    Applied, CommitMode, Decision, DecisionCell, Granted, Operation, Part, Prepare, Prepared,
+};
+use wharf_core::time::Time;
+
+use super::{Verdict, ensure};
+use crate::sim::facts::{Facts, Step};
+
+/// One shard's part, as its answers show it.
+#[derive(Clone, Debug)]
+struct Seen {
+    operations: BTreeMap<u16, Operation>,
+    held: Vec<u16>,
+    /// What was done of it, once it was.
+    applied: Option<Applied>,
+}
+
+/// One statement.
+#[derive(Debug, Default)]
+struct Statement {
+    cell: Option<Arc<DecisionCell>>,
+    parts: BTreeMap<ShardId, Seen>,
+}
+
+/// All statements of a run.
+#[derive(Debug, Default)]
+pub struct Statements {
+    known: BTreeMap<StatementId, Statement>,
+    /// What is on its way out, and when it ends.
+    releasing: BTreeMap<AllocationId, Time>,
+    committed: u64,
+    aborted: u64,
+}
+
+impl Statements {
+    /// How many parts were committed, and how many aborted.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.committed, self.aborted)
+    }
+
+    /// Looks at one step of a shard.
+    ///
+    /// # Errors
+    /// What a statement may not come to.
+    pub fn handle(&mut self, step: &Step<'_>) -> Verdict {
+        match (step.command, step.outcome) {
+            (Command::Prepare(prepare), Outcome::Prepared(prepared)) => {
+                self.handle_prepared(step.shard, prepare, prepared)?;
+            }
+            (Command::Apply(part), Outcome::Applied(applied)) => self.handle_alone(part, applied)?,
+            (Command::Finish { statement, decision }, Outcome::Applied(applied)) => {
+                self.handle_finished(step.shard, *statement, *decision, applied)?;
+            }
+            (Command::Finish { statement, .. }, Outcome::Rejected(_)) => {
+                let part = self.known.get(statement).and_then(|known| known.parts.get(&step.shard));
+                let undone = part.is_some_and(|part| part.applied.is_none());
+                ensure(!undone, || format!("{statement} is held, and the shard does not know it"))?;
+            }
+            _ => {}
+        }
+        if let Outcome::Applied(applied) = step.outcome {
+            self.follow_releasing(applied);
+        }
+        let live: BTreeSet<AllocationId> = step.after.allocations().map(|a| a.id).collect();
+        let left: BTreeSet<AllocationId> = step.before.allocations().map(|a| a.id).collect();
+        self.releasing.retain(|id, _| live.contains(id) || !left.contains(id));
+        self.books_show_what_is_held(step.shard, step.after)
+    }
+
+    fn handle_prepared(&mut self, shard: ShardId, prepare: &Prepare, prepared: &Prepared) -> Verdict {
+        let Prepare { part, cell, .. } = prepare;
+        let conflicted: BTreeSet<u16> =
+            prepared.conflicts.iter().map(|conflict| conflict.operation).collect();
+        let held: BTreeSet<u16> = prepared.held.iter().copied().collect();
+        let all: BTreeSet<u16> = part.operations.iter().map(|&(place, _)| place).collect();
+        let whole = part.mode == CommitMode::AllOrNothing;
+        let fair = held.is_disjoint(&conflicted)
+            && if whole && !conflicted.is_empty() { held.is_empty() } else { &held | &conflicted == all };
+        ensure(fair, || format!("{part:?} came to {prepared:?}"))?;
+        if held.is_empty() && !conflicted.is_empty() {
+            return Ok(());
+        }
+        let statement = self.known.entry(part.statement).or_default();
+        statement.cell = Some(Arc::clone(cell));
+        let operations = part.operations.iter().cloned().collect();
+        let seen = Seen { operations, held: prepared.held.clone(), applied: None };
+        let before = statement.parts.insert(shard, seen);
+        ensure(before.is_none(), || format!("{} is held twice at shard {}", part.statement, shard.0))
+    }
+
+    fn handle_alone(&mut self, part: &Part, applied: &Applied) -> Verdict {
+        let granted: BTreeSet<u16> = applied.granted.iter().map(|&(place, _)| place).collect();
+        let conflicted: BTreeSet<u16> = applied.conflicts.iter().map(|conflict| conflict.operation).collect();
+        let all: BTreeSet<u16> = part.operations.iter().map(|&(place, _)| place).collect();
+        let whole = part.mode == CommitMode::AllOrNothing;
+        let fair = granted.is_disjoint(&conflicted)
+            && if whole && !conflicted.is_empty() {
+                granted.is_empty()
+            } else {
+                &granted | &conflicted == all
+            };
+        ensure(fair, || format!("{part:?} came to {applied:?}"))
+    }
+
+    /// What was decided is done, of all that was held, and the same again.
+    fn handle_finished(
+        &mut self,
+        shard: ShardId,
+        id: StatementId,
+        decision: Decision,
+        applied: &Applied,
+    ) -> Verdict {
+        let statement = self.known.get_mut(&id).ok_or_else(|| format!("{id} was never prepared"))?;
+        let decided = statement.cell.as_ref().and_then(|cell| cell.decision());
+        ensure(decided == Some(decision) && applied.decision == decision, || {
+            format!("{id} was decided as {decided:?}, and done as {applied:?}")
+        })?;
+        let part = statement.parts.get_mut(&shard);
+        let part = part.ok_or_else(|| format!("{id} was never prepared at shard {}", shard.0))?;
+        let granted: Vec<u16> = applied.granted.iter().map(|&(place, _)| place).collect();
+        match decision {
+            Decision::Committed => ensure(granted == part.held, || {
+                format!("{id} holds {:?} and is granted {granted:?}", part.held)
+            })?,
+            Decision::Aborted => ensure(granted.is_empty(), || format!("{id} is aborted: {applied:?}"))?,
+        }
+        match &part.applied {
+            None if decision == Decision::Committed => self.committed += 1,
+            None => self.aborted += 1,
+            Some(first) => {
+                return ensure(first == applied, || format!("{id} was {first:?}, then {applied:?}"));
+            }
+        }
+        part.applied = Some(applied.clone());
+        Ok(())
+    }
+
+    fn follow_releasing(&mut self, applied: &Applied) {
+        for (_, granted) in &applied.granted {
+            if let Granted::Releasing { allocation, until } = granted {
+                self.releasing.insert(*allocation, *until);
+            }
+        }
+    }
+
+    /// Per node, what is held is what undecided statements hold there, and what is releasing is what they
+    /// evicted.
+    fn books_show_what_is_held(&self, shard: ShardId, after: &Facts) -> Verdict {
+        let mut held: BTreeMap<NodeId, [i64; 3]> = BTreeMap::new();
+        let parts = self.known.values().filter_map(|statement| statement.parts.get(&shard));
+        for part in parts.filter(|part| part.applied.is_none()) {
+            for place in &part.held {
+                if let Some(Operation::Allocate(allocate)) = part.operations.get(place) {
+                    add(held.entry(allocate.node).or_default(), &allocate.demand);
+                }
+            }
+        }
+        let mut releasing: BTreeMap<NodeId, [i64; 3]> = BTreeMap::new();
+        for allocation in after.allocations().filter(|a| self.releasing.contains_key(&a.id)) {
+            add(releasing.entry(allocation.node).or_default(), &allocation.demand);
+        }
+        for books in &after.books {
+            let kinds = [ResourceKind::Cpu, ResourceKind::Memory, ResourceKind::Gpu];
+            for (at, kind) in kinds.into_iter().enumerate() {
+                let expected = [&held, &releasing].map(|of| of.get(&books.node).map_or(0, |sum| sum[at]));
+                let book = books.resources.iter().find(|(known, _)| *known == kind);
+                let found = book.map(|(_, book)| [book.held, book.releasing]);
+                ensure(found == Some(expected), || {
+                    format!("node {}, {kind}: {expected:?} held and releasing, and {book:?}", books.node)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What ended by itself was on its way out, and its grace was over.
+    ///
+    /// # Errors
+    /// What ended otherwise.
+    pub fn only_what_is_evicted_ends_by_itself(
+        &mut self,
+        before: &Facts,
+        after: &Facts,
+        now: Time,
+    ) -> Result<Vec<AllocationId>, String> {
+        let live: BTreeSet<AllocationId> = after.allocations().map(|allocation| allocation.id).collect();
+        let ended: Vec<AllocationId> =
+            before.allocations().map(|allocation| allocation.id).filter(|id| !live.contains(id)).collect();
+        for id in &ended {
+            let until = self.releasing.remove(id);
+            ensure(until.is_some_and(|until| until <= now), || {
+                format!("{id} ended by itself at {now:?}, its grace ends at {until:?}")
+            })?;
+        }
+        Ok(ended)
+    }
+
+    /// The allocations that a step of a statement made, and of which groups they are bundles.
+    #[must_use]
+    pub fn made(&self, step: &Step<'_>) -> Vec<(AllocationId, Option<GroupId>)> {
+        let Outcome::Applied(applied) = step.outcome else { return Vec::new() };
+        let held = self.known.get(&applied.statement).and_then(|known| known.parts.get(&step.shard));
+        let operation = |place: u16| match step.command {
+            Command::Apply(part) => part.operations.iter().find(|(at, _)| *at == place).map(|(_, o)| o),
+            _ => held.and_then(|part| part.operations.get(&place)),
+        };
+        let made = applied.granted.iter().filter_map(|(place, granted)| match granted {
+            Granted::Allocated(placement) => Some((*place, placement.allocation)),
+            _ => None,
+        });
+        made.map(|(place, id)| match operation(place) {
+            Some(Operation::Allocate(allocate)) => (id, allocate.bundle.map(|bundle| bundle.group)),
+            _ => (id, None),
+        })
+        .collect()
+    }
+
+    /// Once all is quiet: nothing is undecided, and what was committed was done on every shard that held
+    /// a part, what was aborted on none.
+    ///
+    /// # Errors
+    /// The first statement that was done in part.
+    pub fn all_or_none(&self) -> Verdict {
+        for (id, statement) in &self.known {
+            let decided = statement.cell.as_ref().and_then(|cell| cell.decision());
+            for (shard, part) in &statement.parts {
+                let done = part.applied.as_ref().map(|applied| applied.decision);
+                ensure(done.is_some() && done == decided, || {
+                    format!("{id} was decided as {decided:?}, and shard {} did {done:?}", shard.0)
+                })?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The service stopped: all that was held must be settled; shards of the next start have other numbers.
+    ///
+    /// # Errors
+    /// As [`all_or_none`](Self::all_or_none).
+    pub fn handle_stop(&mut self) -> Verdict {
+        let verdict = self.all_or_none();
+        self.known.clear();
+        self.releasing.clear();
+        verdict
+    }
+}
+
+fn add(sum: &mut [i64; 3], demand: &Demand) {
+    let parts = [demand.cpu.units(), demand.memory.units(), demand.gpu.units()];
+    for (sum, part) in sum.iter_mut().zip(parts) {
+        *sum += part;
+    }
+}
+
+/// What a statement's part granted and ended at once.
+pub fn granted_and_ended(applied: &Applied) -> (Vec<&Placement>, Vec<AllocationId>) {
+    let granted = applied.granted.iter().filter_map(|(_, granted)| match granted {
+        Granted::Allocated(placement) => Some(placement),
+        _ => None,
+    });
+    let ended = applied.granted.iter().filter_map(|(_, granted)| match granted {
+        Granted::Ended(id) => Some(*id),
+        _ => None,
+    });
+    (granted.collect(), ended.collect())
+}

@@ -1,0 +1,111 @@
+//! Invariant 6: a view is a state that the shard really was in; versions only grow; and a view that is
+//! kept stays what it was.
+
+use std::collections::BTreeMap;
+
+use wharf_core::ids::{AllocationId, Incarnation, NodeId};
+use wharf_core::node::NodeState;
+use wharf_core::resource::{Demand, GpuAssignment};
+use wharf_core::shard::ResourceKind;
+use wharf_core::view::{View, ViewVersion};
+
+use super::{Verdict, ensure};
+use crate::sim::facts::{Facts, available, gpus_available};
+
+/// A node as a view shows it, or as the shard's facts do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Shown {
+    state: NodeState,
+    version: u64,
+    cpu: i64,
+    memory: i64,
+    gpus: Vec<u16>,
+    allocations: BTreeMap<AllocationId, (Demand, GpuAssignment)>,
+}
+
+/// What a view shows.
+#[must_use]
+pub fn shown(view: &View) -> BTreeMap<NodeId, Shown> {
+    let mut nodes = BTreeMap::new();
+    view.nodes(|slot, hot, cold| {
+        let gpus = (0..cold.registration.spec.gpus).map(|gpu| hot.gpus.free(gpu)).collect();
+        let allocations = view.allocations(slot).map(|a| (a.id, (a.demand, a.gpus))).collect();
+        let node = Shown {
+            state: hot.state.unwrap_or(NodeState::Joining),
+            version: hot.version,
+            cpu: hot.cpu.units(),
+            memory: hot.memory.units(),
+            gpus,
+            allocations,
+        };
+        nodes.insert(hot.id, node);
+    });
+    nodes
+}
+
+/// What the shard's facts say of the same.
+#[must_use]
+pub fn stated(facts: &Facts) -> BTreeMap<NodeId, Shown> {
+    let nodes = facts.nodes().filter_map(|node| {
+        let id = node.registration.id;
+        let books = facts.books_of(id)?;
+        let mut gpus = vec![0; usize::from(node.registration.spec.gpus)];
+        for (instance, free) in gpus_available(books) {
+            if let Some(gpu) = gpus.get_mut(usize::from(instance)) {
+                *gpu = free as u16;
+            }
+        }
+        let own = facts.allocations().filter(|allocation| allocation.node == id);
+        let shown = Shown {
+            state: node.state,
+            version: node.version,
+            cpu: available(books, ResourceKind::Cpu),
+            memory: available(books, ResourceKind::Memory),
+            gpus,
+            allocations: own.map(|a| (a.id, (a.demand.clone(), a.gpus))).collect(),
+        };
+        Some((id, shown))
+    });
+    nodes.collect()
+}
+
+/// The view that is newest after a batch shows what the shard is.
+///
+/// # Errors
+/// The first node that it shows otherwise.
+pub fn views_are_true(shown: &BTreeMap<NodeId, Shown>, facts: &Facts) -> Verdict {
+    let stated = stated(facts);
+    let differs = |node: &&NodeId| shown.get(node) != stated.get(node);
+    match shown.keys().chain(stated.keys()).find(differs) {
+        None => Ok(()),
+        Some(node) => Err(format!("{node} is shown as {:?} and is {:?}", shown.get(node), stated.get(node))),
+    }
+}
+
+/// The versions of one shard's views.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct VersionsOnlyGrow(Option<ViewVersion>);
+
+impl VersionsOnlyGrow {
+    /// Looks at the newest version; `changed` says whether something that views show changed since the
+    /// last look.
+    ///
+    /// # Errors
+    /// One that went back, or stands still while the shard does not.
+    pub fn check(&mut self, incarnation: Incarnation, version: ViewVersion, changed: bool) -> Verdict {
+        let grew = self.0.is_none_or(|last| if changed { version > last } else { version >= last });
+        ensure(grew && version.incarnation == incarnation, || {
+            format!("{version:?} follows {:?} in {incarnation:?}, changed: {changed}", self.0)
+        })?;
+        self.0 = Some(version);
+        Ok(())
+    }
+}
+
+/// A view that a reader keeps shows what it showed when it was taken.
+///
+/// # Errors
+/// That it shows something else.
+pub fn kept_views_stand(then: &BTreeMap<NodeId, Shown>, now: &BTreeMap<NodeId, Shown>) -> Verdict {
+    ensure(then == now, || "a view that is kept has changed".to_owned())
+}

@@ -1,0 +1,286 @@
+//! A client: its session, the requests that it has under way, and what it was promised.
+//!
+//! This is the oracle on the caller's side. It believes nothing but frames that reached it: a request
+//! without a reply may have been done or not, and one that was answered is answered the same for ever.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wharf_core::ids::{AllocationId, NodeId, SessionId};
+use wharf_net::codec::{FLAG_ERROR, FrameRef, Header, decode_body, encode_body};
+use wharf_net::protocol::{
+    Fault, HeartbeatReply, Kind, PlaceReply, PlaceReplyV2, Reason, ReleaseReply, ReportReply, SessionToken,
+};
+
+use super::checkers::Verdict;
+use super::checkers::promises::Promise;
+use super::server::framed;
+
+/// What a request asks, as far as its client must remember it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// A placement; whether it may wait.
+    Place { waits: bool },
+    /// The end of an allocation.
+    Release(AllocationId),
+    /// The end of the wait of a sequence.
+    Cancel(u64),
+    /// An allocation that somebody else made is to be recorded.
+    Adopt,
+    /// What an agent says: its node is known by the reply.
+    Report,
+    /// That an agent lives.
+    Beat,
+    /// Something about nodes or reservations.
+    Operate,
+}
+
+/// A request without a reply.
+pub(super) struct Pending {
+    kind: Kind,
+    version: u8,
+    body: Vec<u8>,
+    pub(super) asked: Asked,
+}
+
+/// Who a client is.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Role {
+    /// Places and releases.
+    User,
+    /// Adds, changes, drains, removes and reserves nodes, and adopts.
+    Operator,
+    /// Keeps one node, by its number.
+    Agent { number: u64, node: u64, version: u64, alive: bool },
+}
+
+/// One client.
+pub(super) struct Client {
+    pub(super) role: Role,
+    session: Option<(SessionId, SessionToken)>,
+    pub(super) connection: Option<u64>,
+    next: u64,
+    pub(super) pending: BTreeMap<u64, Pending>,
+    /// The replies that came, by sequence of this session.
+    answered: BTreeMap<u64, Vec<u8>>,
+    pub(super) promised: BTreeMap<AllocationId, Promise>,
+    /// What it was told has ended.
+    pub(super) ended: BTreeSet<AllocationId>,
+    /// How often it asked to end each, and whether it was promised.
+    released: BTreeMap<AllocationId, (u32, bool)>,
+    /// Promised, and said not to be there when they were to end: their node must be gone.
+    pub(super) missed: Vec<AllocationId>,
+    /// What it asked to end in a session that is gone: it may live or not.
+    pub(super) doubtful: BTreeSet<AllocationId>,
+    /// Sessions whose placements may have been done without a reply.
+    pub(super) undecided: BTreeSet<(SessionId, u64)>,
+}
+
+impl Client {
+    pub(super) fn new(role: Role) -> Self {
+        Self {
+            role,
+            session: None,
+            connection: None,
+            next: 1,
+            pending: BTreeMap::new(),
+            answered: BTreeMap::new(),
+            promised: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            released: BTreeMap::new(),
+            missed: Vec::new(),
+            doubtful: BTreeSet::new(),
+            undecided: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn session(&self) -> Option<(SessionId, SessionToken)> {
+        self.session
+    }
+
+    /// A connection stands; a new session begins anew.
+    pub(super) fn connected(&mut self, connection: u64, session: (SessionId, SessionToken)) {
+        self.connection = Some(connection);
+        if self.session != Some(session) {
+            self.session = Some(session);
+            (self.next, self.answered) = (1, BTreeMap::new());
+            assert!(self.pending.is_empty(), "nothing is under way in a new session");
+        }
+    }
+
+    /// The service went away, and its sessions with it: what had no reply may have been done.
+    pub(super) fn lose_session(&mut self) {
+        self.connection = None;
+        let Some((session, _)) = self.session.take() else { return };
+        for (sequence, pending) in std::mem::take(&mut self.pending) {
+            match pending.asked {
+                Asked::Release(id) => {
+                    self.doubtful.insert(id);
+                }
+                Asked::Place { .. } | Asked::Adopt => {
+                    self.undecided.insert((session, sequence));
+                }
+                _ => {}
+            }
+        }
+    }
+
+    /// Everything below is answered.
+    fn mark(&self) -> u64 {
+        self.pending.keys().next().copied().unwrap_or(self.next)
+    }
+
+    /// Takes up a new request; its first frame.
+    pub(super) fn ask<T: serde::Serialize>(
+        &mut self,
+        kind: Kind,
+        version: u8,
+        request: &T,
+        asked: Asked,
+    ) -> Vec<u8> {
+        let mut body = Vec::new();
+        encode_body(request, &mut body);
+        let sequence = self.next;
+        self.next += 1;
+        if let Asked::Release(id) = asked {
+            let (times, promised) = self.released.entry(id).or_default();
+            *times += 1;
+            *promised |= self.promised.remove(&id).is_some();
+        }
+        self.pending.insert(sequence, Pending { kind, version, body, asked });
+        self.frame(sequence).expect("it is under way")
+    }
+
+    /// The frame of a request under way, with what is acknowledged by now.
+    pub(super) fn frame(&self, sequence: u64) -> Option<Vec<u8>> {
+        let pending = self.pending.get(&sequence)?;
+        let header = Header {
+            kind: pending.kind.number(),
+            flags: 0,
+            version: pending.version,
+            sequence,
+            lowest_unacknowledged: self.mark(),
+        };
+        let mut frame = framed(header, &());
+        frame.extend_from_slice(&pending.body);
+        let length = u32::try_from(frame.len() - 4).expect("a short frame");
+        frame[..4].copy_from_slice(&length.to_le_bytes());
+        Some(frame)
+    }
+
+    /// A reply came, maybe again.
+    ///
+    /// # Errors
+    /// What breaks a promise.
+    pub(super) fn handle_reply(&mut self, frame: &FrameRef<'_>, bytes: &[u8]) -> Verdict {
+        let sequence = frame.header.sequence;
+        let Some(pending) = self.pending.remove(&sequence) else {
+            return self.check_again(sequence, frame, bytes);
+        };
+        if frame.header.flags & FLAG_ERROR != 0 {
+            let (fault, _) = decode_body::<Fault>(frame.payload).map_err(|error| error.to_string())?;
+            return Err(format!("request {sequence} ({:?}) was answered with {fault}", pending.asked));
+        }
+        self.answered.insert(sequence, bytes.to_vec());
+        match pending.asked {
+            Asked::Place { waits } => {
+                let (reply, _) = decode_body::<PlaceReplyV2>(frame.payload).map_err(|e| e.to_string())?;
+                self.handle_placed(&reply.reply, waits)
+            }
+            Asked::Adopt => {
+                let (reply, _) = decode_body::<PlaceReply>(frame.payload).map_err(|e| e.to_string())?;
+                if let Some(placed) = reply.placed {
+                    let id = placed.allocation.into();
+                    let gpus = placed.gpus.iter().fold(0, |mask, gpu| mask | 1 << gpu);
+                    // Adopted twice under one name, it may be on its way out.
+                    if !self.released.contains_key(&id) {
+                        self.promised.insert(id, Promise { node: NodeId(placed.node), gpus });
+                    }
+                }
+                Ok(())
+            }
+            Asked::Release(id) => self.handle_released(id, frame),
+            Asked::Report => {
+                let (reply, _) = decode_body::<ReportReply>(frame.payload).map_err(|e| e.to_string())?;
+                self.keeps(if reply.reason.is_done() { reply.node } else { 0 });
+                Ok(())
+            }
+            Asked::Beat => {
+                let (reply, _) = decode_body::<HeartbeatReply>(frame.payload).map_err(|e| e.to_string())?;
+                if reply.report_again || !reply.reason.is_done() {
+                    self.keeps(0);
+                }
+                Ok(())
+            }
+            Asked::Cancel(_) | Asked::Operate => Ok(()),
+        }
+    }
+
+    /// An agent learns which node it keeps; 0: it has to report.
+    fn keeps(&mut self, now: u64) {
+        if let Role::Agent { node, .. } = &mut self.role {
+            *node = now;
+        }
+    }
+
+    /// What was answered is answered the same again, or refused because the client has said that it
+    /// has the answer.
+    ///
+    /// # Errors
+    /// That it was answered otherwise.
+    fn check_again(&self, sequence: u64, frame: &FrameRef<'_>, bytes: &[u8]) -> Verdict {
+        let Some(first) = self.answered.get(&sequence) else {
+            return Err(format!("a reply to request {sequence}, which was never made"));
+        };
+        if first == bytes {
+            return Ok(());
+        }
+        let stale = decode_body::<Fault>(frame.payload)
+            .is_ok_and(|(fault, _)| fault.reason == Reason::StaleSequence.into());
+        if frame.header.flags & FLAG_ERROR != 0 && stale && sequence < self.mark() {
+            return Ok(());
+        }
+        Err(format!("request {sequence} was answered with {first:?}, then with {bytes:?}"))
+    }
+
+    fn handle_placed(&mut self, reply: &PlaceReply, waits: bool) -> Verdict {
+        let allowed = [Reason::Done, Reason::NoFitNow, Reason::Infeasible];
+        let of_waits = [Reason::Cancelled, Reason::ShuttingDown];
+        let known = allowed.iter().any(|&reason| reply.reason == reason.into())
+            || waits && of_waits.iter().any(|&reason| reply.reason == reason.into());
+        if !known || reply.placed.is_some() != reply.reason.is_done() {
+            return Err(format!("a placement was answered with {reply:?}"));
+        }
+        if let Some(placed) = &reply.placed {
+            let id = placed.allocation.into();
+            let gpus = placed.gpus.iter().fold(0, |mask, gpu| mask | 1 << gpu);
+            let before = self.promised.insert(id, Promise { node: NodeId(placed.node), gpus });
+            if before.is_some() || self.ended.contains(&id) {
+                return Err(format!("allocation {id} was granted twice"));
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_released(&mut self, id: AllocationId, frame: &FrameRef<'_>) -> Verdict {
+        let (reply, _) = decode_body::<ReleaseReply>(frame.payload).map_err(|error| error.to_string())?;
+        let unknown = reply.reason == Reason::UnknownAllocation.into();
+        if !reply.reason.is_done() && !unknown {
+            return Err(format!("the release of {id} was answered with {reply:?}"));
+        }
+        // Two releases of one allocation: one of them ends it.
+        let again = self.ended.contains(&id) && reply.reason.is_done();
+        if again && !self.doubtful.contains(&id) {
+            return Err(format!("{id} was released twice, and both did it"));
+        }
+        self.ended.insert(id);
+        if unknown && self.released.get(&id) == Some(&(1, true)) {
+            self.missed.push(id);
+        }
+        Ok(())
+    }
+
+    /// How many requests have no reply.
+    pub(super) fn open(&self) -> usize {
+        self.pending.len()
+    }
+}

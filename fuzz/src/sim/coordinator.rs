@@ -1,0 +1,345 @@
+//! A small coordinator of statements, over the commands that planners send: it plans on facts that may
+//! be old, prepares on every shard concerned, decides once, and has the shards do what was decided.
+//!
+//! It is slow, and it dies: before the decision, or after it before any shard has heard of it. What it
+//! left behind is then settled by the deadlines of the holds.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use wharf_core::ids::{AllocationId, Incarnation, PartitionId, StatementId};
+use wharf_core::resource::{Amount, Demand, GpuRequest};
+use wharf_core::router::{Port, PortReply, PortRequest, Tag};
+use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::statement::{
+    Allocate, Applied, CommitMode, Decision, DecisionCell, Evict, Granted, Granularity, Operation, Part,
+    Prepare, Prepared,
+};
+use wharf_core::time::Time;
+
+use super::checkers::Verdict;
+use super::checkers::promises::Promise;
+use super::choices::Choices;
+use super::facts::Facts;
+
+/// Its number among planners: no real one has it.
+pub(super) const COORDINATOR: u16 = 999;
+
+/// Most statements under way.
+const UNDER_WAY_MAX: usize = 4;
+
+/// Where one shard's part stands.
+enum State {
+    /// Sent; no answer yet.
+    Asked,
+    /// Held, or found in conflict.
+    Prepared(Prepared),
+    /// Told what was decided.
+    Told,
+}
+
+struct Piece {
+    partition: PartitionId,
+    state: State,
+}
+
+/// A statement under way.
+struct Statement {
+    cell: Arc<DecisionCell>,
+    mode: CommitMode,
+    pieces: Vec<Piece>,
+    decision: Option<Decision>,
+}
+
+/// What a step of the coordinator came to.
+#[derive(Default)]
+pub(super) struct Moved {
+    /// Answers that it took.
+    pub(super) taken: usize,
+    /// What was decided, with what its statements were told to be.
+    pub(super) decided: Vec<(StatementId, Decision)>,
+}
+
+/// Makes statements at a port of its own.
+pub(super) struct Coordinator {
+    port: Port,
+    incarnation: Incarnation,
+    last: u64,
+    last_tag: Tag,
+    under_way: BTreeMap<u64, Statement>,
+    /// Which piece of which statement each answer is to.
+    tags: BTreeMap<Tag, (u64, usize)>,
+    /// Facts of a while ago.
+    seen: Vec<Facts>,
+    /// What it was granted.
+    pub(super) promised: BTreeMap<AllocationId, Promise>,
+    /// What it was told has ended.
+    pub(super) ended: BTreeSet<AllocationId>,
+    /// Statements of which it does not know what became.
+    pub(super) forgotten: BTreeSet<StatementId>,
+}
+
+impl Coordinator {
+    pub(super) fn new(port: Port, incarnation: Incarnation) -> Self {
+        Self {
+            port,
+            incarnation,
+            last: 0,
+            last_tag: 0,
+            under_way: BTreeMap::new(),
+            tags: BTreeMap::new(),
+            seen: Vec::new(),
+            promised: BTreeMap::new(),
+            ended: BTreeSet::new(),
+            forgotten: BTreeSet::new(),
+        }
+    }
+
+    /// The same planner after a start: what it was granted is its own still.
+    pub(super) fn go_on(&mut self, port: Port, incarnation: Incarnation) {
+        let lost: Vec<StatementId> = self.under_way.keys().map(|&number| self.id(number)).collect();
+        let (promised, ended) = (std::mem::take(&mut self.promised), std::mem::take(&mut self.ended));
+        let mut forgotten = std::mem::take(&mut self.forgotten);
+        forgotten.extend(lost);
+        *self = Self { promised, ended, forgotten, ..Self::new(port, incarnation) };
+    }
+
+    /// Whether nothing is under way that it knows of.
+    pub(super) fn is_idle(&self) -> bool {
+        self.under_way.is_empty() && self.port.pending() == 0
+    }
+
+    fn id(&self, number: u64) -> StatementId {
+        StatementId { incarnation: self.incarnation, planner: COORDINATOR, number }
+    }
+
+    fn send(&mut self, number: u64, piece: usize, partition: PartitionId, command: Command, now: Time) {
+        self.last_tag += 1;
+        self.tags.insert(self.last_tag, (number, piece));
+        let at_once = self.port.submit(self.last_tag, PortRequest::Partition(partition, command), now);
+        assert!(matches!(at_once, Ok(None)), "few commands are under way");
+        self.port.flush();
+    }
+
+    /// Looks at the shards, to plan on it later.
+    pub(super) fn look(&mut self, facts: &[Facts]) {
+        self.seen = facts.to_vec();
+    }
+
+    /// Begins a statement out of what it saw last, where there is anything.
+    pub(super) fn begin(&mut self, choices: &mut Choices<'_>, now: Time) -> Option<StatementId> {
+        if self.under_way.len() >= UNDER_WAY_MAX {
+            return None;
+        }
+        let coarse = choices.one_in(3);
+        let count = choices.below(4) as u16 + 1;
+        let mut parts: BTreeMap<usize, Vec<(u16, Operation)>> = BTreeMap::new();
+        let mut partitions = BTreeMap::new();
+        for place in 0..count {
+            let (shard, partition, operation) = plan(&self.seen, choices, coarse)?;
+            partitions.insert(shard, partition);
+            parts.entry(shard).or_default().push((place, operation));
+        }
+        self.last += 1;
+        let (number, id) = (self.last, self.id(self.last));
+        let granularity = if coarse { Granularity::Coarse } else { Granularity::Fine };
+        let mode = if choices.one_in(2) { CommitMode::Incremental } else { CommitMode::AllOrNothing };
+        let cell = Arc::new(DecisionCell::default());
+        let alone = parts.len() == 1 && choices.one_in(2);
+        let mut pieces = Vec::new();
+        for (at, (shard, operations)) in parts.into_iter().enumerate() {
+            let partition = partitions[&shard];
+            let part = Part { statement: id, operations, granularity, mode };
+            let command = if alone {
+                Command::Apply(Box::new(part))
+            } else {
+                let deadline = Time(now.0 + 1 + choices.below(3_000));
+                Command::Prepare(Box::new(Prepare { part, deadline, cell: Arc::clone(&cell) }))
+            };
+            pieces.push(Piece { partition, state: State::Asked });
+            self.send(number, at, partition, command, now);
+        }
+        let decision = alone.then_some(Decision::Committed);
+        self.under_way.insert(number, Statement { cell, mode, pieces, decision });
+        Some(id)
+    }
+
+    /// Takes the shards' answers.
+    pub(super) fn poll(&mut self, now: Time, moved: &mut Moved) -> Verdict {
+        let mut replies = Vec::new();
+        moved.taken += self.port.poll(now, |tag, reply| replies.push((tag, reply)));
+        for (tag, reply) in replies {
+            let Some((number, piece)) = self.tags.remove(&tag) else { continue };
+            let PortReply::One(outcome) = reply else { return Err("a shard answers alone".to_owned()) };
+            match outcome {
+                Outcome::Prepared(prepared) => {
+                    if let Some(statement) = self.under_way.get_mut(&number) {
+                        statement.pieces[piece].state = State::Prepared(*prepared);
+                    }
+                }
+                Outcome::Applied(applied) => self.handle_applied(number, piece, &applied),
+                Outcome::Released(id) => {
+                    self.ended.insert(id);
+                }
+                Outcome::Rejected(Rejection::UnknownStatement(id)) => {
+                    let statement = self.under_way.get(&number);
+                    if statement.is_some_and(|statement| statement.decision == Some(Decision::Committed)) {
+                        return Err(format!("what_is_committed_is_done: {id} was committed, and forgotten"));
+                    }
+                    self.done(number, piece);
+                }
+                // To the release of what was evicted meanwhile.
+                Outcome::Rejected(Rejection::UnknownAllocation(id)) => {
+                    self.ended.insert(id);
+                }
+                other => return Err(format!("{} was answered with {other:?}", self.id(number))),
+            }
+        }
+        Ok(())
+    }
+
+    fn handle_applied(&mut self, number: u64, piece: usize, applied: &Applied) {
+        for (_, granted) in &applied.granted {
+            if let Granted::Allocated(placement) = granted
+                && self.under_way.contains_key(&number)
+            {
+                let promise = Promise { node: placement.node, gpus: placement.gpus.mask };
+                self.promised.insert(placement.allocation, promise);
+            }
+        }
+        self.done(number, piece);
+    }
+
+    /// One shard has done what was decided.
+    fn done(&mut self, number: u64, piece: usize) {
+        let Some(statement) = self.under_way.get_mut(&number) else { return };
+        statement.pieces[piece].state = State::Told;
+        let told = |piece: &Piece| matches!(piece.state, State::Told);
+        let answered = !self.tags.values().any(|&(known, _)| known == number);
+        if answered && statement.pieces.iter().all(told) {
+            self.under_way.remove(&number);
+        }
+    }
+
+    /// Decides a statement that is held everywhere, or tells the shards what was decided, or dies.
+    pub(super) fn go_ahead(&mut self, choices: &mut Choices<'_>, dies: bool, now: Time, moved: &mut Moved) {
+        let numbers: Vec<u64> = self.under_way.keys().copied().collect();
+        if numbers.is_empty() {
+            return;
+        }
+        let number = *choices.pick(&numbers);
+        if dies {
+            // Nobody thinks of it any more.
+            self.under_way.remove(&number);
+            self.forgotten.insert(self.id(number));
+            self.tags.retain(|_, &mut (known, _)| known != number);
+            return;
+        }
+        let id = self.id(number);
+        let Some(statement) = self.under_way.get_mut(&number) else { return };
+        if let Some(decision) = statement.decision {
+            return self.tell(number, decision, now);
+        }
+        let prepared: Vec<&Prepared> = statement
+            .pieces
+            .iter()
+            .filter_map(|piece| match &piece.state {
+                State::Prepared(prepared) => Some(prepared),
+                _ => None,
+            })
+            .collect();
+        if prepared.len() < statement.pieces.len() {
+            return;
+        }
+        let whole = prepared.iter().all(|prepared| prepared.conflicts.is_empty());
+        let any = prepared.iter().any(|prepared| !prepared.held.is_empty());
+        let fits = if statement.mode == CommitMode::AllOrNothing { whole } else { any };
+        let wanted = if fits && !choices.one_in(6) { Decision::Committed } else { Decision::Aborted };
+        let decision = statement.cell.decide(wanted);
+        statement.decision = Some(decision);
+        moved.decided.push((id, decision));
+    }
+
+    /// Tells one shard more what was decided.
+    fn tell(&mut self, number: u64, decision: Decision, now: Time) {
+        let statement = self.id(number);
+        let Some(under_way) = self.under_way.get_mut(&number) else { return };
+        let untold = under_way.pieces.iter_mut().enumerate();
+        let Some((at, piece, held)) = untold
+            .filter_map(|(at, piece)| match &piece.state {
+                State::Prepared(prepared) => {
+                    let held = !prepared.held.is_empty() || prepared.conflicts.is_empty();
+                    Some((at, piece, held))
+                }
+                _ => None,
+            })
+            .next()
+        else {
+            return;
+        };
+        let partition = piece.partition;
+        piece.state = State::Told;
+        if held {
+            self.send(number, at, partition, Command::Finish { statement, decision }, now);
+        } else {
+            self.done(number, at);
+        }
+    }
+
+    /// Gives back everything that it was granted.
+    pub(super) fn release_all(&mut self, now: Time) {
+        for id in std::mem::take(&mut self.promised).into_keys() {
+            self.last_tag += 1;
+            self.tags.insert(self.last_tag, (0, 0));
+            let at_once = self.port.submit(self.last_tag, PortRequest::Release(id), now);
+            assert!(matches!(at_once, Ok(None)), "its partition is there");
+        }
+        self.port.flush();
+    }
+}
+
+/// One operation out of what was seen: its shard, the partition by which that is reached, and itself.
+fn plan(seen: &[Facts], choices: &mut Choices<'_>, coarse: bool) -> Option<(usize, PartitionId, Operation)> {
+    let nodes: Vec<_> = seen
+        .iter()
+        .enumerate()
+        .flat_map(|(shard, facts)| facts.nodes().map(move |node| (shard, node)))
+        .collect();
+    let allocations: Vec<_> = seen
+        .iter()
+        .enumerate()
+        .flat_map(|(shard, facts)| facts.allocations().map(move |allocation| (shard, allocation)))
+        .collect();
+    if nodes.is_empty() {
+        return None;
+    }
+    if !allocations.is_empty() && choices.one_in(3) {
+        let &(shard, allocation) = choices.pick(&allocations);
+        let version = seen[shard].node(allocation.node).map(|node| node.version);
+        let grace_ns = if choices.one_in(2) { 0 } else { choices.below(8_000) };
+        let evict = Evict { allocation: allocation.id, expected: version.filter(|_| coarse), grace_ns };
+        return Some((shard, allocation.id.partition, Operation::Evict(evict)));
+    }
+    let &(shard, node) = choices.pick(&nodes);
+    let gpu = match choices.below(4) {
+        0 => GpuRequest::Fraction(3000),
+        1 => GpuRequest::Whole(1),
+        _ => GpuRequest::None,
+    };
+    let demand = Demand {
+        cpu: Amount::whole(choices.below(3) as u32),
+        memory: Amount::whole(choices.below(3) as u32),
+        gpu,
+        custom: None,
+    };
+    let registration = &node.registration;
+    let allocate = Allocate {
+        node: registration.id,
+        expected: coarse.then_some(node.version),
+        demand,
+        gpus: None,
+        owner: wharf_core::ids::OwnerId::new(choices.below(6)).filter(|owner| owner.number() < 3),
+        bundle: None,
+    };
+    Some((shard, registration.partition, Operation::Allocate(allocate)))
+}

@@ -1,0 +1,405 @@
+//! The registrar's desk: node commands, reports, beats, reservations and adoptions, in the order in
+//! which they come.
+//!
+//! The production task (`net/src/server/registrar_task.rs`) holds channels of a runtime, so a stand-in
+//! carries its jobs; registrar, conversion and port are production code.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use wharf_core::ids::{NodeId, PartitionId};
+use wharf_core::node::{AgentReport, LifeEvent};
+use wharf_core::registrar::{Catalog, Registrar, RegistrarError, Reported};
+use wharf_core::router::{Port, PortReply, PortRequest, Tag};
+use wharf_core::shard::{Command, Outcome};
+use wharf_core::store::ShardState;
+use wharf_core::time::Time;
+use wharf_net::codec::decode_body;
+use wharf_net::convert::{
+    adoption, agent_report, named_rejection_fault, node_spec, placed_reply, refused_adoption,
+    refused_reservation, registrar_fault, rejection_fault, reservation, reservation_owner, reserve_reply,
+};
+use wharf_net::protocol::{
+    AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, Kind,
+    NodeBody, NodeReply, NodesReply, NodesRequest, PlaceReply, Reason, RemoveRequest, ReportReply,
+    ReportRequest, ReserveReply, ReserveRequest,
+};
+
+use super::server::Question;
+
+/// How long an agent may be silent here, in ns of virtual time.
+pub(super) const LOST_AFTER: u64 = 20_000;
+
+/// What the desk says to a question.
+pub(super) enum Answer {
+    Nodes(NodesReply),
+    Report(ReportReply),
+    Heartbeat(HeartbeatReply),
+    Reserved(ReserveReply),
+    Adopted(Box<PlaceReply>),
+}
+
+enum JobKind {
+    Node(NodeReply),
+    Report(ReportReply),
+    Heartbeat(HeartbeatReply),
+    Lost,
+    /// An adoption or a reservation: its outcome is its answer.
+    One(Option<Answer>),
+    Export,
+}
+
+struct Job {
+    /// Who asked, if anybody did.
+    asked: Option<(u64, u64, Kind)>,
+    left: usize,
+    kind: JobKind,
+}
+
+/// Who asked, and what is said.
+pub(super) type Said = ((u64, u64, Kind), Answer);
+
+/// The registrar and its port.
+pub(super) struct Desk {
+    pub(super) registrar: Registrar,
+    port: Port,
+    catalog: Arc<ArcSwap<Catalog>>,
+    pub(super) questions: VecDeque<Question>,
+    jobs: BTreeMap<Tag, Job>,
+    last: Tag,
+    exported: Option<Vec<ShardState>>,
+}
+
+type Planned = Result<Vec<(PartitionId, Command)>, Fault>;
+
+impl Desk {
+    pub(super) fn new(
+        mut registrar: Registrar,
+        port: Port,
+        catalog: Arc<ArcSwap<Catalog>>,
+        now: Time,
+    ) -> Self {
+        registrar.heartbeats().set_lost_after(LOST_AFTER, now);
+        let (questions, jobs) = (VecDeque::new(), BTreeMap::new());
+        Self { registrar, port, catalog, questions, jobs, last: 0, exported: None }
+    }
+
+    /// Whether nothing is under way and nothing is asked.
+    pub(super) fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.questions.is_empty()
+    }
+
+    fn publish(&mut self) {
+        self.catalog.store(Arc::new(self.registrar.catalog()));
+    }
+
+    fn start(
+        &mut self,
+        asked: Option<(u64, u64, Kind)>,
+        kind: JobKind,
+        commands: Vec<(PartitionId, Command)>,
+        now: Time,
+    ) {
+        self.last += 1;
+        self.jobs.insert(self.last, Job { asked, left: commands.len(), kind });
+        for (partition, command) in commands {
+            let at_once = self.port.submit(self.last, PortRequest::Partition(partition, command), now);
+            assert!(matches!(at_once, Ok(None)), "few commands are under way");
+        }
+        self.port.flush();
+    }
+
+    /// Asks every shard for its durable state.
+    pub(super) fn export(&mut self, now: Time) {
+        self.last += 1;
+        self.jobs.insert(self.last, Job { asked: None, left: 1, kind: JobKind::Export });
+        let at_once = self.port.submit(self.last, PortRequest::Every(Command::Export), now);
+        assert!(matches!(at_once, Ok(None)), "nothing else is under way");
+        self.port.flush();
+    }
+
+    /// What the shards exported, once they have.
+    pub(super) fn take_exported(&mut self) -> Option<Vec<ShardState>> {
+        self.exported.take()
+    }
+
+    /// Takes the next question; what is said to it at once.
+    pub(super) fn take_question(&mut self, now: Time) -> Option<Said> {
+        let question = self.questions.pop_front()?;
+        let asked = (question.connection, question.sequence, question.kind);
+        let refused = match question.kind {
+            Kind::AddNodes | Kind::UpdateNodes | Kind::DrainNodes | Kind::RemoveNodes => {
+                let (mut reply, planned) = self.plan_nodes(&question);
+                self.publish();
+                match planned {
+                    Ok(commands) => {
+                        self.start(Some(asked), JobKind::Node(reply), commands, now);
+                        return None;
+                    }
+                    Err(fault) => {
+                        (reply.reason, reply.fault) = (fault.reason, Some(fault));
+                        Answer::Nodes(NodesReply { replies: vec![reply] })
+                    }
+                }
+            }
+            Kind::Report => self.handle_report(asked, body(&question), now)?,
+            Kind::Heartbeat => self.handle_heartbeat(asked, body(&question), now)?,
+            Kind::Reserve | Kind::EndReservation => match self.plan_reservation(&question, now) {
+                Ok(commands) => {
+                    self.start(Some(asked), JobKind::One(None), commands, now);
+                    return None;
+                }
+                Err(fault) => Answer::Reserved(refused_reservation(fault)),
+            },
+            Kind::Adopt => match self.plan_adopt(body(&question)) {
+                Ok(commands) => {
+                    self.start(Some(asked), JobKind::One(None), commands, now);
+                    return None;
+                }
+                Err(fault) => Answer::Adopted(Box::new(refused_adoption(fault))),
+            },
+            other => unreachable!("{other:?} does not go to the registrar"),
+        };
+        Some((asked, refused))
+    }
+
+    fn resolve(&self, name: &str) -> Result<(NodeId, PartitionId), Fault> {
+        self.registrar.resolve(name).map_err(|error| registrar_fault(&error))
+    }
+
+    fn plan_nodes(&mut self, question: &Question) -> (NodeReply, Planned) {
+        let planned = match question.kind {
+            Kind::AddNodes => self.plan_add(first(body::<NodesRequest>(question).nodes)),
+            Kind::UpdateNodes => self.plan_update(first(body::<NodesRequest>(question).nodes)),
+            Kind::DrainNodes => {
+                let request: DrainRequest = body(question);
+                let event = if request.undo { LifeEvent::Undrain } else { LifeEvent::Drain };
+                self.resolve(&first(request.names).0)
+                    .map(|(node, partition)| (node, partition, Command::Life(node, event)))
+            }
+            _ => {
+                let RemoveRequest { names, force } = body(question);
+                self.resolve(&first(names).0)
+                    .map(|(node, partition)| (node, partition, Command::RemoveNode { node, force }))
+            }
+        };
+        match planned {
+            Ok((node, partition, command)) => {
+                (NodeReply { node: node.0, ..NodeReply::default() }, Ok(vec![(partition, command)]))
+            }
+            Err(fault) => (NodeReply::default(), Err(fault)),
+        }
+    }
+
+    fn plan_add(&mut self, node: NodeBody) -> Result<(NodeId, PartitionId, Command), Fault> {
+        if let Ok((id, _)) = self.registrar.resolve(&node.name) {
+            return Err(registrar_fault(&RegistrarError::NodeExists { name: node.name.into(), id }));
+        }
+        let spec = node_spec(node, self.registrar.resources_mut())?;
+        let registration = self.registrar.register(spec).map_err(|error| registrar_fault(&error))?;
+        let (id, partition) = (registration.id, registration.partition);
+        Ok((id, partition, Command::AddNode(Box::new(registration))))
+    }
+
+    fn plan_update(&mut self, node: NodeBody) -> Result<(NodeId, PartitionId, Command), Fault> {
+        self.resolve(&node.name)?;
+        let spec = node_spec(node, self.registrar.resources_mut())?;
+        let (id, partition, spec) = self.registrar.update(spec).map_err(|error| registrar_fault(&error))?;
+        Ok((id, partition, Command::UpdateNode(id, Box::new(spec))))
+    }
+
+    fn plan_reservation(&self, question: &Question, now: Time) -> Planned {
+        if question.kind == Kind::Reserve {
+            let request: ReserveRequest = body(question);
+            let (node, partition) = self.resolve(&request.node)?;
+            let reserve = reservation(request, node, &self.catalog.load(), now)?;
+            return Ok(vec![(partition, Command::Reserve(Box::new(reserve)))]);
+        }
+        let request: EndReservationRequest = body(question);
+        let owner = reservation_owner(request.owner)?;
+        let (node, partition) = self.resolve(&request.node)?;
+        Ok(vec![(partition, Command::EndReservation(node, owner))])
+    }
+
+    fn plan_adopt(&self, request: AdoptRequest) -> Planned {
+        let (node, partition) = self.resolve(&request.node)?;
+        let adoption = adoption(request, node, &self.catalog.load())?;
+        Ok(vec![(partition, Command::Adopt(Box::new(adoption)))])
+    }
+
+    fn handle_report(
+        &mut self,
+        asked: (u64, u64, Kind),
+        request: ReportRequest,
+        now: Time,
+    ) -> Option<Answer> {
+        let version = request.version;
+        let (node, commands) = match self.plan_report(request) {
+            Ok(plan) => plan,
+            Err(fault) => {
+                let reason = fault.reason;
+                return Some(Answer::Report(ReportReply {
+                    reason,
+                    fault: Some(fault),
+                    ..ReportReply::default()
+                }));
+            }
+        };
+        self.publish();
+        self.registrar.heartbeats().reported(node, version, now);
+        let reply = ReportReply { node: node.0, ..ReportReply::default() };
+        self.start(Some(asked), JobKind::Report(reply), commands, now);
+        None
+    }
+
+    fn plan_report(
+        &mut self,
+        request: ReportRequest,
+    ) -> Result<(NodeId, Vec<(PartitionId, Command)>), Fault> {
+        let report = agent_report(request, self.registrar.resources_mut())?;
+        self.registrar.check_report(&report.spec).map_err(|error| registrar_fault(&error))?;
+        let reported = self.registrar.report(report.spec.clone()).map_err(|error| registrar_fault(&error))?;
+        let filed = |node, spec| Command::Report(node, Box::new(AgentReport { spec, ..report.clone() }));
+        Ok(match reported {
+            Reported::Known(node, partition, spec) => (node, vec![(partition, filed(node, spec))]),
+            Reported::New(new) => {
+                let (node, partition, filed) = (new.id, new.partition, filed(new.id, new.spec.clone()));
+                (node, vec![(partition, Command::AddNode(Box::new(new))), (partition, filed)])
+            }
+            Reported::Replaced { old: (old, old_partition), new } => {
+                let (node, partition, filed) = (new.id, new.partition, filed(new.id, new.spec.clone()));
+                let gone = (old_partition, Command::RemoveNode { node: old, force: true });
+                (node, vec![gone, (partition, Command::AddNode(Box::new(new))), (partition, filed)])
+            }
+        })
+    }
+
+    fn handle_heartbeat(
+        &mut self,
+        asked: (u64, u64, Kind),
+        request: HeartbeatRequest,
+        now: Time,
+    ) -> Option<Answer> {
+        let node = NodeId(request.node);
+        let heard = self.registrar.heartbeats().beat(node, request.version, now);
+        let reply = HeartbeatReply {
+            reason: if heard.is_some() { Reason::Done } else { Reason::UnknownNode }.into(),
+            report_again: heard.is_none_or(|heard| heard.report_again),
+            ..HeartbeatReply::default()
+        };
+        match (heard.is_some_and(|heard| heard.tell), self.registrar.partition(node)) {
+            (true, Some(partition)) => {
+                let beat = vec![(partition, Command::Life(node, LifeEvent::Beat))];
+                self.start(Some(asked), JobKind::Heartbeat(reply), beat, now);
+                None
+            }
+            _ => Some(Answer::Heartbeat(reply)),
+        }
+    }
+
+    /// Nodes whose agents were silent for too long are lost.
+    pub(super) fn lose_silent(&mut self, now: Time) -> usize {
+        if self.registrar.heartbeats().next_deadline().is_none_or(|deadline| deadline > now) {
+            return 0;
+        }
+        let lost = self.registrar.heartbeats().take_lost(now, 64);
+        let located = lost.into_iter().filter_map(|node| Some((self.registrar.partition(node)?, node)));
+        let commands: Vec<_> = located.map(|(p, node)| (p, Command::Life(node, LifeEvent::Lose))).collect();
+        let count = commands.len();
+        if count > 0 {
+            self.start(None, JobKind::Lost, commands, now);
+        }
+        count
+    }
+
+    /// Takes what the shards answered.
+    pub(super) fn poll(&mut self, now: Time) -> Vec<Said> {
+        let mut replies = Vec::new();
+        self.port.poll(now, |tag, reply| replies.push((tag, reply)));
+        let mut said = Vec::new();
+        let mut forgot = false;
+        for (tag, reply) in replies {
+            let mut job = self.jobs.remove(&tag).expect("a reply is to a job under way");
+            job.left -= 1;
+            match reply {
+                PortReply::Every(outcomes) => {
+                    let states = outcomes.into_iter().map(|outcome| match outcome {
+                        Outcome::Exported(state) => *state,
+                        other => unreachable!("no outcome of an export: {other:?}"),
+                    });
+                    self.exported = Some(states.collect());
+                }
+                PortReply::One(outcome) => match (&mut job.kind, job.asked) {
+                    (JobKind::One(answer), Some((.., kind))) => *answer = Some(self.one(kind, &outcome)),
+                    (kind, _) => forgot |= self.handle_outcome(kind, outcome),
+                },
+                other => unreachable!("the registrar places nothing: {other:?}"),
+            }
+            if job.left > 0 {
+                self.jobs.insert(tag, job);
+                continue;
+            }
+            let answer = match job.kind {
+                JobKind::Node(reply) => Answer::Nodes(NodesReply { replies: vec![reply] }),
+                JobKind::Report(reply) => Answer::Report(reply),
+                JobKind::Heartbeat(reply) => Answer::Heartbeat(reply),
+                JobKind::One(answer) => answer.expect("its shard answered"),
+                JobKind::Lost | JobKind::Export => continue,
+            };
+            said.extend(job.asked.map(|asked| (asked, answer)));
+        }
+        if forgot {
+            self.publish();
+        }
+        said
+    }
+
+    /// Enters what a shard answered; whether a node is gone.
+    fn handle_outcome(&mut self, job: &mut JobKind, outcome: Outcome) -> bool {
+        if let Outcome::NodeRemoved { node, allocations_ended } = outcome {
+            self.registrar.forget(node);
+            match job {
+                JobKind::Node(reply) => reply.allocations_ended = allocations_ended,
+                JobKind::Report(reply) => reply.allocations_ended = allocations_ended,
+                _ => {}
+            }
+            return true;
+        }
+        match (job, outcome) {
+            (JobKind::Node(reply), Outcome::Rejected(rejection)) => {
+                let fault = rejection_fault(&rejection);
+                (reply.reason, reply.fault) = (fault.reason, Some(fault));
+            }
+            (JobKind::Report(reply), Outcome::Rejected(rejection)) => {
+                let fault = rejection_fault(&rejection);
+                (reply.reason, reply.fault) = (fault.reason, Some(fault));
+            }
+            (JobKind::Heartbeat(reply), Outcome::Rejected(_)) => {
+                (reply.reason, reply.report_again) = (Reason::UnknownNode.into(), true);
+            }
+            _ => {}
+        }
+        false
+    }
+
+    fn one(&self, kind: Kind, outcome: &Outcome) -> Answer {
+        let catalog = self.catalog.load();
+        match outcome {
+            Outcome::Adopted(placement) => Answer::Adopted(Box::new(placed_reply(placement, &catalog).reply)),
+            Outcome::Rejected(rejection) if kind == Kind::Adopt => {
+                let fault = named_rejection_fault(rejection, &catalog.resources);
+                Answer::Adopted(Box::new(refused_adoption(fault)))
+            }
+            outcome => Answer::Reserved(reserve_reply(outcome, &catalog.resources)),
+        }
+    }
+}
+
+fn body<T: serde::de::DeserializeOwned>(question: &Question) -> T {
+    decode_body(&question.payload).expect("our own body").0
+}
+
+fn first<T>(list: Vec<T>) -> T {
+    list.into_iter().next().expect("clients here name one node per message")
+}

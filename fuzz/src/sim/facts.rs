@@ -1,0 +1,112 @@
+//! What a shard's state is, as data that checkers look at: its durable state, and the books of its
+//! nodes as callers are shown them.
+
+use wharf_core::ids::{NodeId, ShardId};
+use wharf_core::node::{NodeState, TaintEffect};
+use wharf_core::request::PlacementRequest;
+use wharf_core::resource::{GPU_UNIT, GpuRequest};
+use wharf_core::shard::{Command, NodeBooks, Outcome, ResourceKind, Shard};
+use wharf_core::store::{AllocationRecord, NodeRecord, PartitionState};
+use wharf_core::time::Time;
+
+/// A shard's state at one moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Facts {
+    /// What a stop would keep.
+    pub partitions: Vec<PartitionState>,
+    /// The books of its nodes, in no order.
+    pub books: Vec<NodeBooks>,
+}
+
+impl Facts {
+    /// As `shard` stands.
+    #[must_use]
+    pub fn of(shard: &Shard) -> Self {
+        Self { partitions: shard.export().partitions, books: shard.books() }
+    }
+
+    /// Its nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = &NodeRecord> {
+        self.partitions.iter().flat_map(|partition| &partition.nodes)
+    }
+
+    /// One node.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> Option<&NodeRecord> {
+        self.nodes().find(|node| node.registration.id == id)
+    }
+
+    /// The books of one node.
+    #[must_use]
+    pub fn books_of(&self, id: NodeId) -> Option<&NodeBooks> {
+        self.books.iter().find(|books| books.node == id)
+    }
+
+    /// Its allocations.
+    pub fn allocations(&self) -> impl Iterator<Item = &AllocationRecord> {
+        self.partitions.iter().flat_map(|partition| &partition.allocations)
+    }
+
+    /// Whether the node takes new work and offers to everybody what `request` asks. What is reserved
+    /// there for the request's owner is left out, and so are custom kinds: it may fit although this says no.
+    #[must_use]
+    pub fn offers(&self, id: NodeId, request: &PlacementRequest) -> bool {
+        let (Some(node), Some(books)) = (self.node(id), self.books_of(id)) else { return false };
+        let spec = &node.registration.spec;
+        let demand = &request.demand;
+        node.state == NodeState::Ready
+            && request.selector.as_ref().is_none_or(|selector| selector.holds(&spec.labels))
+            && request.candidates.as_ref().is_none_or(|candidates| candidates.contains(&id))
+            && !spec.taints.as_slice().iter().any(|taint| taint.effect != TaintEffect::PreferNoSchedule)
+            && available(books, ResourceKind::Cpu) >= demand.cpu.units()
+            && available(books, ResourceKind::Memory) >= demand.memory.units()
+            && offers_gpus(books, demand.gpu)
+            && demand.custom().is_empty()
+    }
+}
+
+/// What a node has available of one resource.
+#[must_use]
+pub fn available(books: &NodeBooks, kind: ResourceKind) -> i64 {
+    books.resources.iter().find(|(known, _)| *known == kind).map_or(0, |(_, book)| book.available)
+}
+
+/// The available part of each GPU instance.
+pub fn gpus_available(books: &NodeBooks) -> impl Iterator<Item = (u8, u32)> {
+    let gpus = books.instances.iter().filter(|(kind, _)| *kind == ResourceKind::Gpu);
+    gpus.flat_map(|(_, gpus)| gpus).map(|gpu| (gpu.instance, gpu.available))
+}
+
+/// What no allocation holds of a healthy GPU instance: available, or set aside.
+#[must_use]
+pub fn gpu_not_allocated(books: &NodeBooks, instance: u8) -> u32 {
+    let gpus = books.instances.iter().filter(|(kind, _)| *kind == ResourceKind::Gpu);
+    let gpu = gpus.flat_map(|(_, gpus)| gpus).find(|gpu| gpu.instance == instance);
+    gpu.map_or(0, |gpu| (u32::from(GPU_UNIT) + gpu.shortfall).saturating_sub(gpu.allocated + gpu.unhealthy))
+}
+
+fn offers_gpus(books: &NodeBooks, asked: GpuRequest) -> bool {
+    let with = |part: u16| gpus_available(books).filter(move |&(_, free)| free >= u32::from(part)).count();
+    match asked {
+        GpuRequest::None => true,
+        GpuRequest::Fraction(part) => with(part) >= 1,
+        GpuRequest::Whole(count) => with(GPU_UNIT) >= usize::from(count),
+    }
+}
+
+/// One command carried out by a shard.
+#[derive(Clone, Copy, Debug)]
+pub struct Step<'a> {
+    /// Where.
+    pub shard: ShardId,
+    /// When.
+    pub now: Time,
+    /// What was asked.
+    pub command: &'a Command,
+    /// What it came to.
+    pub outcome: &'a Outcome,
+    /// Before it.
+    pub before: &'a Facts,
+    /// After it.
+    pub after: &'a Facts,
+}

@@ -1,0 +1,55 @@
+//! Messages under way between clients and the service. Each may be delivered at any time, before or
+//! after any other, more than once, or never: what the session's rules must stand.
+
+/// To whom a message goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Towards {
+    /// The service.
+    Server,
+    /// The client.
+    Client,
+}
+
+/// One frame under way.
+#[derive(Clone, Debug)]
+pub(super) struct Message {
+    pub(super) connection: u64,
+    pub(super) towards: Towards,
+    pub(super) frame: Vec<u8>,
+}
+
+/// Most messages under way: beyond, the oldest is lost.
+const UNDER_WAY_MAX: usize = 256;
+
+/// All messages under way, oldest first.
+#[derive(Default)]
+pub(super) struct Network(Vec<Message>);
+
+impl Network {
+    pub(super) fn send(&mut self, connection: u64, towards: Towards, frame: Vec<u8>) {
+        if self.0.len() == UNDER_WAY_MAX {
+            self.0.remove(0);
+        }
+        self.0.push(Message { connection, towards, frame });
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.0.len()
+    }
+
+    /// Takes the message at `place`.
+    pub(super) fn take(&mut self, place: usize) -> Message {
+        self.0.remove(place)
+    }
+
+    /// Puts a second copy of the message at `place` under way.
+    pub(super) fn double(&mut self, place: usize) {
+        let copy = self.0[place].clone();
+        self.send(copy.connection, copy.towards, copy.frame);
+    }
+
+    /// Loses what goes to a server that is gone.
+    pub(super) fn lose_requests(&mut self) {
+        self.0.retain(|message| message.towards == Towards::Client);
+    }
+}

@@ -1,0 +1,113 @@
+//! The phase without faults: messages arrive, clients come back and ask again, agents beat. At its end
+//! everything is answered, nothing waits in vain, and what clients gave back is free.
+
+use super::checkers::Verdict;
+use super::checkers::waiting::nothing_waits_in_vain;
+use super::client::{Asked, Role};
+use super::network::Towards;
+use super::script;
+use super::world::World;
+
+/// Rounds within which everything must be answered.
+const ROUNDS_MAX: usize = 300;
+
+/// Longer than any hold and any grace here, and shorter than an agent may be silent.
+const GRACE: u64 = 10_000;
+
+/// Brings the world to rest.
+pub(super) fn settle(world: &mut World<'_>) -> Verdict {
+    world.trace.line(format_args!("no more faults"));
+    for client in &mut world.clients {
+        if let Role::Agent { alive, .. } = &mut client.role {
+            *alive = true;
+        }
+    }
+    answer_all(world)?;
+    // Holds of statements that nobody decides reach their deadlines, and what was evicted its end.
+    world.pass(GRACE);
+    answer_all(world)?;
+    world.gangs.look_at_all(world.now);
+    answer_all(world)?;
+    world.statements.all_or_none().map_err(|found| format!("all_or_none: {found}"))?;
+    world.check_owners()?;
+    nothing_waits_in_vain(world.server.waiting(), &world.facts)
+        .map_err(|found| format!("nothing_waits_in_vain: {found}"))?;
+    end_waits(world)?;
+    give_back(world)?;
+    world.restart()?;
+    world.check_owners()
+}
+
+/// Rounds of everything, until only waits are without a reply.
+fn answer_all(world: &mut World<'_>) -> Verdict {
+    for _ in 0..ROUNDS_MAX {
+        for at in 0..world.clients.len() {
+            if world.clients[at].connection.is_none() {
+                let front = at % world.server.fronts.len();
+                world.connect(at, front);
+            }
+            let client = &world.clients[at];
+            let (Some(connection), open) = (client.connection, client.pending.keys().copied()) else {
+                continue;
+            };
+            for frame in open.filter_map(|sequence| client.frame(sequence)).collect::<Vec<_>>() {
+                world.network.send(connection, Towards::Server, frame);
+            }
+        }
+        while world.network.len() > 0 {
+            world.pass(1);
+            world.deliver_at(0)?;
+        }
+        world.run_dry(true)?;
+        while world.network.len() > 0 {
+            world.pass(1);
+            world.deliver_at(0)?;
+        }
+        if is_answered(world) {
+            return Ok(());
+        }
+    }
+    let open: usize = world.clients.iter().map(|client| client.open()).sum();
+    Err(format!("everything_is_answered: {open} requests are without a reply"))
+}
+
+fn is_answered(world: &World<'_>) -> bool {
+    let all = world.clients.iter().all(|client| {
+        let mut pending = client.pending.values();
+        client.connection.is_some() && pending.all(|p| p.asked == Asked::Place { waits: true })
+    });
+    all && world.server.under_way() == 0 && world.coordinator.is_idle() && !world.is_planning()
+}
+
+/// What waits is taken back; then nothing is under way anywhere.
+fn end_waits(world: &mut World<'_>) -> Verdict {
+    for client in &mut world.clients {
+        let waits: Vec<u64> = client.pending.keys().copied().collect();
+        for sequence in waits {
+            let frame = script::ask_cancel(client, sequence);
+            if let Some(connection) = client.connection {
+                world.network.send(connection, Towards::Server, frame);
+            }
+        }
+    }
+    answer_all(world)?;
+    let open: usize = world.clients.iter().map(|client| client.open()).sum();
+    if open > 0 || !world.ports_are_idle() {
+        return Err(format!("everything_is_answered: {open} waits go on after they were taken back"));
+    }
+    Ok(())
+}
+
+/// Every client gives back what it was promised.
+fn give_back(world: &mut World<'_>) -> Verdict {
+    for at in 0..world.clients.len() {
+        while let Some(frame) = script::release(&mut world.clients[at], &mut world.choices) {
+            if let Some(connection) = world.clients[at].connection {
+                world.network.send(connection, Towards::Server, frame);
+            }
+        }
+    }
+    world.coordinator.release_all(world.now);
+    world.gangs.remove_all(world.now);
+    answer_all(world)
+}

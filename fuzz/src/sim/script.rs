@@ -1,0 +1,233 @@
+//! What clients ask: small worlds on purpose, where requests fill nodes, meet reservations and cross
+//! each other often.
+
+use wharf_core::ids::AllocationId;
+use wharf_core::time::Time;
+use wharf_net::protocol::{
+    AdoptRequest, CancelRequest, DrainRequest, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE,
+    EndReservationRequest, GpuBody, HeartbeatRequest, Kind, MODE_WAIT_UNTIL, Name, NodeBody, NodesRequest,
+    OPERATOR_IN, PLACE_VERSION_OWNER, POLICY_LEAST_STRANDED, Pair, PlaceRequest, PlaceRequestV3,
+    ReleaseRequest, RemoveRequest, ReportRequest, ReserveRequest, SelectorTerm, Taint, WireAllocation,
+};
+
+use super::choices::Choices;
+use super::client::{Asked, Client, Role};
+
+/// 1/10 000 of a unit.
+const UNIT: i64 = 10_000;
+/// Nodes that the operator names.
+const NODES: u64 = 7;
+/// Requests that a client has under way at most.
+const OPEN_MAX: usize = 8;
+
+/// The next thing that a client does: a new request or an old one again; its frame.
+pub(super) fn next_frame(client: &mut Client, choices: &mut Choices<'_>, now: Time) -> Option<Vec<u8>> {
+    let open: Vec<u64> = client.pending.keys().copied().collect();
+    if open.len() >= OPEN_MAX || (!open.is_empty() && choices.one_in(4)) {
+        return client.frame(*choices.pick(&open));
+    }
+    match client.role {
+        Role::User => user(client, choices, now),
+        Role::Operator => operator(client, choices),
+        Role::Agent { .. } => agent(client, choices),
+    }
+}
+
+fn user(client: &mut Client, choices: &mut Choices<'_>, now: Time) -> Option<Vec<u8>> {
+    match choices.below(16) {
+        0..8 => Some(place(client, choices, None)),
+        8 | 9 => {
+            let until = if choices.one_in(3) { 0 } else { now.0 + 1 + choices.below(30_000) };
+            Some(place(client, choices, Some(until)))
+        }
+        10..14 => release(client, choices),
+        14 => release_again(client, choices),
+        _ => cancel(client, choices),
+    }
+}
+
+fn place(client: &mut Client, choices: &mut Choices<'_>, until: Option<u64>) -> Vec<u8> {
+    let gpu = match choices.below(4) {
+        0 => (choices.below(9) as i64 + 1) * 1000,
+        1 => (choices.below(2) as i64 + 1) * UNIT,
+        _ => 0,
+    };
+    let mut request = PlaceRequest {
+        cpu: choices.below(6) as i64 * UNIT / 2,
+        memory: choices.below(4) as i64 * UNIT,
+        gpu,
+        policy: [1, 2, 3, 4, 5, 6, 7, 8, POLICY_LEAST_STRANDED, 0][choices.place(10)],
+        ..PlaceRequest::default()
+    };
+    if choices.one_in(4) {
+        let values = vec![Name(zone(choices))];
+        request.selectors = vec![SelectorTerm { key: "zone".to_owned(), operator: OPERATOR_IN, values }];
+    }
+    if choices.one_in(6) {
+        request.candidates = (0..3).map(|_| choices.below(10) + 1).collect();
+        request.candidates.sort_unstable();
+        request.candidates.dedup();
+    }
+    if let Some(until) = until {
+        (request.mode, request.deadline) = (MODE_WAIT_UNTIL, until);
+        request.priority = choices.below(3) as i32;
+    }
+    let owner = if choices.one_in(5) { choices.below(2) + 1 } else { 0 };
+    let request = PlaceRequestV3 { owner, ..PlaceRequestV3::from(request) };
+    client.ask(Kind::Place, PLACE_VERSION_OWNER, &request, Asked::Place { waits: until.is_some() })
+}
+
+fn zone(choices: &mut Choices<'_>) -> String {
+    (*choices.pick(&["a", "b"])).to_owned()
+}
+
+/// Ends an allocation that was promised.
+pub(super) fn release(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
+    if client.promised.is_empty() {
+        return None;
+    }
+    let live: Vec<AllocationId> = client.promised.keys().copied().collect();
+    Some(ask_release(client, *choices.pick(&live)))
+}
+
+fn release_again(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
+    let ended: Vec<AllocationId> = client.ended.iter().copied().collect();
+    let id = if ended.is_empty() || choices.one_in(4) {
+        // Of a partition that may not be there, and that nobody was granted.
+        let partition = choices.below(10) as u16;
+        WireAllocation { incarnation: 9, partition, sequence: choices.below(9) }.into()
+    } else {
+        *choices.pick(&ended)
+    };
+    Some(ask_release(client, id))
+}
+
+fn ask_release(client: &mut Client, id: AllocationId) -> Vec<u8> {
+    client.ask(Kind::Release, 1, &ReleaseRequest { allocation: id.into() }, Asked::Release(id))
+}
+
+fn cancel(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
+    let waits = client.pending.iter().filter(|(_, p)| p.asked == Asked::Place { waits: true });
+    let waits: Vec<u64> = waits.map(|(&sequence, _)| sequence).collect();
+    (!waits.is_empty()).then(|| ask_cancel(client, *choices.pick(&waits)))
+}
+
+/// Ends the wait of a sequence.
+pub(super) fn ask_cancel(client: &mut Client, sequence: u64) -> Vec<u8> {
+    client.ask(Kind::CancelWait, 1, &CancelRequest { sequence }, Asked::Cancel(sequence))
+}
+
+fn node_body(name: String, choices: &mut Choices<'_>) -> NodeBody {
+    let pair = |key: &str, value: String| Pair { key: key.to_owned(), value };
+    let number: u64 = name.bytes().map(u64::from).sum();
+    // The rack decides the partition and cannot change with an update.
+    let labels = vec![pair("rack", format!("r{}", number % 5)), pair("zone", zone(choices))];
+    let mut taints = Vec::new();
+    if choices.one_in(6) {
+        let effect = *choices.pick(&[EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE]);
+        taints.push(Taint { key: "team".to_owned(), value: "x".to_owned(), effect });
+    }
+    NodeBody {
+        name,
+        cpu: (choices.below(7) as i64 + 1) * UNIT,
+        memory: (choices.below(8) as i64 + 1) * UNIT,
+        gpus: choices.below(4) as u32,
+        labels,
+        taints,
+        ..NodeBody::default()
+    }
+}
+
+/// A node joins.
+pub(super) fn add_node(client: &mut Client, choices: &mut Choices<'_>) -> Vec<u8> {
+    let node = node_body(node_name(choices), choices);
+    client.ask(Kind::AddNodes, 1, &NodesRequest { nodes: vec![node] }, Asked::Operate)
+}
+
+fn node_name(choices: &mut Choices<'_>) -> String {
+    format!("n{}", choices.below(NODES))
+}
+
+/// A node of the operator or of an agent.
+fn any_name(choices: &mut Choices<'_>) -> String {
+    if choices.one_in(4) { format!("agent{}", choices.below(2)) } else { node_name(choices) }
+}
+
+fn operator(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
+    let name = any_name(choices);
+    Some(match choices.below(16) {
+        0..4 => add_node(client, choices),
+        4 | 5 => {
+            let node = node_body(node_name(choices), choices);
+            client.ask(Kind::UpdateNodes, 1, &NodesRequest { nodes: vec![node] }, Asked::Operate)
+        }
+        6 | 7 => {
+            let request = DrainRequest { names: vec![Name(name)], undo: choices.below(2) == 1 };
+            client.ask(Kind::DrainNodes, 1, &request, Asked::Operate)
+        }
+        8 | 9 => {
+            let request = RemoveRequest { names: vec![Name(name)], force: choices.one_in(2) };
+            client.ask(Kind::RemoveNodes, 1, &request, Asked::Operate)
+        }
+        10 | 11 => reserve(client, choices, name),
+        12 => {
+            let request = EndReservationRequest { node: name, owner: choices.below(2) + 1 };
+            client.ask(Kind::EndReservation, 1, &request, Asked::Operate)
+        }
+        13 | 14 => adopt(client, choices, name),
+        _ => return release(client, choices),
+    })
+}
+
+fn reserve(client: &mut Client, choices: &mut Choices<'_>, node: String) -> Vec<u8> {
+    let request = ReserveRequest {
+        node,
+        owner: choices.below(2) + 1,
+        cpu: choices.below(4) as i64 * UNIT,
+        memory: choices.below(4) as i64 * UNIT,
+        gpu: [0, 0, 5000, UNIT][choices.place(4)],
+        custom: Vec::new(),
+        lasts: if choices.one_in(3) { 0 } else { 1 + choices.below(20_000) },
+    };
+    client.ask(Kind::Reserve, 1, &request, Asked::Operate)
+}
+
+fn adopt(client: &mut Client, choices: &mut Choices<'_>, node: String) -> Vec<u8> {
+    let named = choices.one_in(2);
+    let request = AdoptRequest {
+        node,
+        cpu: choices.below(6) as i64 * UNIT,
+        memory: choices.below(4) as i64 * UNIT,
+        gpu: [0, 0, 3000, UNIT][choices.place(4)],
+        external_id: if named { format!("pod-{}", choices.below(3)) } else { String::new() },
+        ..AdoptRequest::default()
+    };
+    client.ask(Kind::Adopt, 1, &request, Asked::Adopt)
+}
+
+/// An agent reports until it knows its node, then beats, and reports what is new.
+fn agent(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
+    let Role::Agent { number, node, version, alive } = &mut client.role else { return None };
+    if !*alive {
+        return None;
+    }
+    if *node != 0 && !choices.one_in(6) {
+        let request = HeartbeatRequest { node: *node, version: *version };
+        return Some(client.ask(Kind::Heartbeat, 1, &request, Asked::Beat));
+    }
+    *version += 1;
+    let (number, version) = (*number, *version);
+    let mut body = node_body(format!("agent{number}"), choices);
+    // A machine that is another now and then: the old node goes with its allocations.
+    body.identity = format!("machine{number}-{}", u64::from(choices.one_in(16)));
+    let gpus = (0..body.gpus).map(|gpu| GpuBody {
+        uuid: format!("gpu-{gpu}"),
+        model: "T4".to_owned(),
+        memory_mib: 1,
+        fault: if choices.one_in(5) { "Xid 79".to_owned() } else { String::new() },
+        ..GpuBody::default()
+    });
+    let gpus = gpus.collect();
+    let request = ReportRequest { node: body, boot: "1".to_owned(), version, gpus };
+    Some(client.ask(Kind::Report, 1, &request, Asked::Report))
+}

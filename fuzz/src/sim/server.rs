@@ -1,0 +1,395 @@
+//! The service's side of the clients: connections with their sessions, and the port of each I/O thread.
+//!
+//! The production tasks of `net/src/server/` hold sockets and a runtime, so a thin stand-in carries the
+//! frames here. What decides is production code: frames and bodies, conversion, the session table, ports.
+
+use std::collections::BTreeMap;
+
+use wharf_core::ids::{Incarnation, SessionId};
+use wharf_core::registrar::Catalog;
+use wharf_core::request::PlacementRequest;
+use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd, WaitRequest};
+use wharf_core::shard::{Outcome, Placement};
+use wharf_core::time::Time;
+use wharf_net::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, decode_body, encode_body, encode_frame};
+use wharf_net::convert::{
+    PlacementDefaults, fault_reply, placed_reply, placement_request, refused_reply, rejection_fault,
+};
+use wharf_net::protocol::{
+    CancelReply, CancelRequest, Fault, Kind, MODE_WAIT_UNTIL, PLACE_VERSION_OWNER, PlaceReply, PlaceReplyV2,
+    PlaceRequestV3, Reason, ReleaseReply, ReleaseRequest, SessionToken,
+};
+use wharf_net::session::{Admission, DetachedSessions, Session};
+
+use super::checkers::waiting::Standing;
+use super::facts::Facts;
+use super::network::{Network, Towards};
+
+/// A connection of a client.
+pub(super) struct Connection {
+    pub(super) front: usize,
+    pub(super) session: Session,
+    /// What waits, by sequence: the tag at its port.
+    waits: BTreeMap<u64, Tag>,
+    /// Nobody hears the replies any more.
+    lost: bool,
+}
+
+/// A request in the engine.
+pub(super) struct Operation {
+    connection: u64,
+    sequence: u64,
+    kind: Kind,
+    /// What a placement asks, and which nodes offered it all the time.
+    placing: Option<(PlacementRequest, Standing)>,
+    waits: bool,
+}
+
+/// One I/O thread.
+pub(super) struct Front {
+    pub(super) port: Port,
+    operations: BTreeMap<Tag, Operation>,
+    last_tag: Tag,
+}
+
+/// A frame for the registrar.
+pub(super) struct Question {
+    pub(super) connection: u64,
+    pub(super) sequence: u64,
+    pub(super) kind: Kind,
+    pub(super) payload: Vec<u8>,
+}
+
+/// What one message or poll came to, for the oracle.
+pub(super) enum Event {
+    /// The engine granted a request of a session.
+    Granted(SessionId, u64, Placement),
+    /// A question for the registrar.
+    Question(Question),
+    /// A promise was broken.
+    Broken(String),
+}
+
+/// All fronts and connections.
+pub(super) struct Server {
+    pub(super) fronts: Vec<Front>,
+    pub(super) connections: BTreeMap<u64, Connection>,
+    detached: DetachedSessions,
+    last_connection: u64,
+    pub(super) events: Vec<Event>,
+}
+
+impl Server {
+    pub(super) fn new(ports: Vec<Port>, incarnation: Incarnation, last_connection: u64) -> Self {
+        let front = |port| Front { port, operations: BTreeMap::new(), last_tag: 0 };
+        Self {
+            fronts: ports.into_iter().map(front).collect(),
+            connections: BTreeMap::new(),
+            detached: DetachedSessions::new(incarnation),
+            last_connection,
+            events: Vec::new(),
+        }
+    }
+
+    pub(super) fn last_connection(&self) -> u64 {
+        self.last_connection
+    }
+
+    /// A client connects: with a new session, or with its own, which must have left its connection.
+    pub(super) fn connect(
+        &mut self,
+        front: usize,
+        resume: Option<(SessionId, SessionToken)>,
+    ) -> Option<(u64, (SessionId, SessionToken))> {
+        let number = self.last_connection + 1;
+        let session = match resume {
+            None => {
+                let mut token = [0; 16];
+                token[..8].copy_from_slice(&number.to_le_bytes());
+                self.detached.open(token)
+            }
+            Some((id, token)) => self.detached.resume(id, &token)?,
+        };
+        self.last_connection = number;
+        let name = (session.id(), session.token());
+        let connection = Connection { front, session, waits: BTreeMap::new(), lost: false };
+        self.connections.insert(number, connection);
+        Some((number, name))
+    }
+
+    /// A connection breaks: what waits there ends, and is asked again at the next one.
+    pub(super) fn disconnect(&mut self, number: u64, network: &mut Network, now: Time) {
+        let Some(connection) = self.connections.get_mut(&number) else { return };
+        connection.lost = true;
+        self.end_waits_of(number, WaitEnd::Cancelled, network, now);
+        self.detach_idle();
+    }
+
+    /// The service stops: what waits ends, and whoever asks hears it.
+    pub(super) fn stop(&mut self, network: &mut Network, now: Time) {
+        let numbers: Vec<u64> = self.connections.keys().copied().collect();
+        for number in numbers {
+            self.end_waits_of(number, WaitEnd::Stopped, network, now);
+        }
+    }
+
+    fn end_waits_of(&mut self, number: u64, end: WaitEnd, network: &mut Network, now: Time) {
+        let Some(connection) = self.connections.get(&number) else { return };
+        let front = connection.front;
+        for tag in connection.waits.values().copied().collect::<Vec<_>>() {
+            self.end_wait(front, tag, end, network, now);
+        }
+    }
+
+    fn end_wait(&mut self, front: usize, tag: Tag, end: WaitEnd, network: &mut Network, now: Time) {
+        if let Some((tag, reply)) = self.fronts[front].port.end_wait(tag, end, now) {
+            self.handle_reply(front, tag, reply, network);
+        }
+    }
+
+    /// Sessions whose connection is gone and that have nothing under way are kept for their clients.
+    fn detach_idle(&mut self) {
+        let idle = self.connections.iter().filter(|(_, c)| c.lost && c.session.in_flight() == 0);
+        let idle: Vec<u64> = idle.map(|(&number, _)| number).collect();
+        for number in idle {
+            if let Some(connection) = self.connections.remove(&number) {
+                self.detached.detach(connection.session);
+            }
+        }
+    }
+
+    /// A frame of a client came.
+    pub(super) fn handle_frame(
+        &mut self,
+        number: u64,
+        frame: &FrameRef<'_>,
+        facts: &[Facts],
+        network: &mut Network,
+        now: Time,
+    ) {
+        let Some(connection) = self.connections.get_mut(&number).filter(|connection| !connection.lost) else {
+            return;
+        };
+        let Header { sequence, kind, lowest_unacknowledged, .. } = frame.header;
+        connection.session.acknowledge(lowest_unacknowledged);
+        let refused = match connection.session.admit(sequence) {
+            Admission::New => None,
+            Admission::UnderWay => return,
+            Admission::Answered(reply) => {
+                network.send(number, Towards::Client, reply.to_vec());
+                return;
+            }
+            Admission::Stale => Some(Reason::StaleSequence),
+            Admission::OutOfWindow => Some(Reason::SequenceOutOfWindow),
+        };
+        if let Some(reason) = refused {
+            let fault = Fault::new(reason, "not done again");
+            let flags = FLAG_REPLY | FLAG_ERROR;
+            let header = Header { kind, flags, version: 1, sequence, lowest_unacknowledged: 0 };
+            network.send(number, Towards::Client, framed(header, &fault));
+            return;
+        }
+        let kind = Kind::from_number(kind).expect("clients here send known kinds");
+        match kind {
+            Kind::Place => self.handle_place(number, sequence, frame.payload, facts, network, now),
+            Kind::Release => {
+                let (request, _) = decode_body::<ReleaseRequest>(frame.payload).expect("our own body");
+                let request = PortRequest::Release(request.allocation.into());
+                self.submit(number, sequence, kind, None, request, network, now);
+            }
+            Kind::CancelWait => {
+                let (request, _) = decode_body::<CancelRequest>(frame.payload).expect("our own body");
+                let connection = &self.connections[&number];
+                let (front, tag) = (connection.front, connection.waits.get(&request.sequence).copied());
+                if let Some(tag) = tag {
+                    self.end_wait(front, tag, WaitEnd::Cancelled, network, now);
+                }
+                self.reply(number, sequence, kind, 1, &CancelReply { waited: tag.is_some() }, network);
+            }
+            _ => {
+                let payload = frame.payload.to_vec();
+                self.events.push(Event::Question(Question { connection: number, sequence, kind, payload }));
+            }
+        }
+    }
+
+    fn handle_place(
+        &mut self,
+        number: u64,
+        sequence: u64,
+        payload: &[u8],
+        facts: &[Facts],
+        network: &mut Network,
+        now: Time,
+    ) {
+        let (wire, _) = decode_body::<PlaceRequestV3>(payload).expect("our own body");
+        let asked = &wire.request.request;
+        let (mode, until, priority) = (asked.mode, asked.deadline, asked.priority);
+        let connection = &self.connections[&number];
+        let port = &mut self.fronts[connection.front].port;
+        let defaults = PlacementDefaults { orders: port.order_count() as u8, ..PlacementDefaults::default() };
+        let request = match placement_request(wire, port.catalog(), defaults) {
+            Ok(request) => request,
+            Err(reply) => {
+                let reply = PlaceReplyV2::from(*reply);
+                return self.reply(number, sequence, Kind::Place, PLACE_VERSION_OWNER, &reply, network);
+            }
+        };
+        let standing = Standing::new(&request, facts.iter());
+        let asked = if mode == MODE_WAIT_UNTIL {
+            let until = if until == 0 { Time(u64::MAX) } else { Time(until) };
+            PortRequest::Wait(Box::new(WaitRequest { request: request.clone(), priority, until }))
+        } else {
+            PortRequest::Place(request.clone())
+        };
+        self.submit(number, sequence, Kind::Place, Some((request, standing)), asked, network, now);
+    }
+
+    #[allow(clippy::too_many_arguments, reason = "who asks, what, and where the answer goes")]
+    fn submit(
+        &mut self,
+        number: u64,
+        sequence: u64,
+        kind: Kind,
+        placing: Option<(PlacementRequest, Standing)>,
+        request: PortRequest,
+        network: &mut Network,
+        now: Time,
+    ) {
+        let connection = self.connections.get_mut(&number).expect("a frame came through it");
+        let at = connection.front;
+        let front = &mut self.fronts[at];
+        front.last_tag += 1;
+        let tag = front.last_tag;
+        let waits = matches!(request, PortRequest::Wait(_));
+        if waits {
+            connection.waits.insert(sequence, tag);
+            connection.session.wait(sequence);
+        }
+        front.operations.insert(tag, Operation { connection: number, sequence, kind, placing, waits });
+        let at_once = front.port.submit(tag, request, now).expect("few requests are under way");
+        front.port.flush();
+        if let Some(reply) = at_once {
+            self.handle_reply(at, tag, reply, network);
+        }
+    }
+
+    /// The thread of a front looks at its rings and deadlines; how many answers it took.
+    pub(super) fn poll(&mut self, at: usize, network: &mut Network, now: Time) -> usize {
+        let front = &mut self.fronts[at];
+        let mut replies = Vec::new();
+        let taken = front.port.poll(now, |tag, reply| replies.push((tag, reply)));
+        front.port.end_waits(now, |tag, reply| replies.push((tag, reply)));
+        front.port.flush();
+        let moved = taken + replies.len();
+        for (tag, reply) in replies {
+            self.handle_reply(at, tag, reply, network);
+        }
+        self.detach_idle();
+        moved
+    }
+
+    fn handle_reply(&mut self, at: usize, tag: Tag, reply: PortReply, network: &mut Network) {
+        let front = &mut self.fronts[at];
+        let operation = front.operations.remove(&tag).expect("a reply is to an operation under way");
+        let catalog = std::sync::Arc::clone(front.port.catalog());
+        let Operation { connection, sequence, kind, placing, waits } = operation;
+        let session = self.connections[&connection].session.id();
+        if let PortReply::Placed(placement) = &reply {
+            self.events.push(Event::Granted(session, sequence, placement.clone()));
+        }
+        if let (PortReply::Refused(..), Some((request, standing))) = (&reply, &placing) {
+            self.events.extend(standing.check_refused(request).err().map(Event::Broken));
+        }
+        if kind == Kind::Release {
+            return self.reply(connection, sequence, kind, 1, &release_reply(reply), network);
+        }
+        let reply = place_reply(reply, &catalog);
+        let connection_state = self.connections.get_mut(&connection).expect("it outlives its operations");
+        if waits {
+            connection_state.waits.remove(&sequence);
+            if connection_state.lost && reply.reply.reason == Reason::Cancelled.into() {
+                connection_state.session.answer_unkept(sequence);
+                return self.detach_idle();
+            }
+        }
+        self.reply(connection, sequence, kind, PLACE_VERSION_OWNER, &reply, network);
+    }
+
+    /// Keeps the answer, and says it where somebody listens.
+    pub(super) fn reply<T: serde::Serialize>(
+        &mut self,
+        number: u64,
+        sequence: u64,
+        kind: Kind,
+        version: u8,
+        body: &T,
+        network: &mut Network,
+    ) {
+        let connection = self.connections.get_mut(&number).expect("it outlives its operations");
+        let header =
+            Header { kind: kind.number(), flags: FLAG_REPLY, version, sequence, lowest_unacknowledged: 0 };
+        let frame = framed(header, body);
+        connection.session.answer(sequence, &frame);
+        if !connection.lost {
+            network.send(number, Towards::Client, frame);
+        }
+        self.detach_idle();
+    }
+
+    /// A shard changed.
+    pub(super) fn shard_changed(&mut self, before: &Facts, now: &Facts) {
+        for operation in self.fronts.iter_mut().flat_map(|front| front.operations.values_mut()) {
+            if let Some((request, standing)) = &mut operation.placing {
+                standing.shard_changed(request, before, now);
+            }
+        }
+    }
+
+    /// What waits at the ports.
+    pub(super) fn waiting(&self) -> impl Iterator<Item = &PlacementRequest> {
+        let operations = self.fronts.iter().flat_map(|front| front.operations.values());
+        let waiting = operations.filter(|operation| operation.waits);
+        waiting.filter_map(|operation| operation.placing.as_ref().map(|(request, _)| request))
+    }
+
+    /// Requests under way that do not wait.
+    pub(super) fn under_way(&self) -> usize {
+        let operations = self.fronts.iter().flat_map(|front| front.operations.values());
+        operations.filter(|operation| !operation.waits).count()
+    }
+}
+
+pub(super) fn framed<T: serde::Serialize>(header: Header, body: &T) -> Vec<u8> {
+    let mut frame = Vec::new();
+    encode_frame(header, &[], &mut frame, |out| encode_body(body, out));
+    frame
+}
+
+fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReplyV2 {
+    match reply {
+        PortReply::Placed(placement) => placed_reply(&placement, catalog),
+        PortReply::Refused(verdict, refusal) | PortReply::WaitEnded(WaitEnd::Expired, verdict, refusal) => {
+            refused_reply(verdict, &refusal, catalog).into()
+        }
+        PortReply::WaitEnded(WaitEnd::Cancelled, verdict, refusal) => {
+            let reply = refused_reply(verdict, &refusal, catalog);
+            PlaceReply { reason: Reason::Cancelled.into(), ..reply }.into()
+        }
+        PortReply::WaitEnded(WaitEnd::Stopped, ..) => {
+            fault_reply(Fault::new(Reason::ShuttingDown, "the service stops: ask again")).into()
+        }
+        other => unreachable!("a placement is placed or refused, not {other:?}"),
+    }
+}
+
+fn release_reply(reply: PortReply) -> ReleaseReply {
+    match reply {
+        PortReply::One(Outcome::Released(_)) => ReleaseReply { reason: Reason::Done.into(), fault: None },
+        PortReply::One(Outcome::Rejected(rejection)) => {
+            let fault = rejection_fault(&rejection);
+            ReleaseReply { reason: fault.reason, fault: Some(fault) }
+        }
+        other => unreachable!("a release is done or rejected, not {other:?}"),
+    }
+}

@@ -1,0 +1,350 @@
+//! The world of a run: an engine of the production code, moved by hand, and everything around it.
+//!
+//! Each step one thing moves: a shard runs a batch, the thread of a port looks at its rings, the registrar
+//! takes a question, a client asks, a message arrives or is lost or doubled, a connection breaks, time
+//! passes, the service stops and starts with another number of shards. Which one is a choice of the
+//! run, so any order and any delay between threads comes about.
+
+mod opened;
+mod stop;
+mod watch;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use wharf_core::executor::ShardRunner;
+use wharf_core::ids::{Incarnation, NodeId};
+use wharf_core::planner::PlannerRunner;
+use wharf_core::store::StoreState;
+use wharf_core::time::Time;
+use wharf_core::view::{View, ViewReader};
+use wharf_net::codec::{FrameRef, decode_frame};
+use wharf_net::protocol::{FRAME_BYTES_MAX, Kind};
+
+use super::checkers::Verdict;
+use super::checkers::promises::Grants;
+use super::checkers::statements::Statements;
+use super::checkers::views::Shown;
+use super::choices::Choices;
+use super::client::{Client, Role};
+use super::coordinator::{Coordinator, Moved};
+use super::desk::{Answer, Desk, Said};
+use super::facts::Facts;
+use super::gangs::Gangs;
+use super::network::{Network, Towards};
+use super::server::{Event, Server};
+use super::trace::Trace;
+use opened::{At, Opened, PARTITIONS, Twin, open};
+
+/// Nodes that are added first; some of them under a name that is taken already.
+const NODES_FIRST: usize = 6;
+
+/// A view that a reader keeps, and what it showed when it was taken.
+type Kept = (Arc<View>, BTreeMap<NodeId, Shown>);
+
+/// Everything of one run.
+pub(super) struct World<'a> {
+    pub(super) choices: Choices<'a>,
+    pub(super) trace: Trace,
+    pub(super) now: Time,
+    incarnation: Incarnation,
+    runners: Vec<ShardRunner>,
+    planners: Vec<PlannerRunner>,
+    views: Vec<ViewReader>,
+    kept: Option<Kept>,
+    twins: Vec<Twin>,
+    pub(super) facts: Vec<Facts>,
+    pub(super) server: Server,
+    desk: Desk,
+    pub(super) clients: Vec<Client>,
+    pub(super) network: Network,
+    pub(super) coordinator: Coordinator,
+    pub(super) gangs: Gangs,
+    pub(super) statements: Statements,
+    grants: Grants,
+}
+
+impl<'a> World<'a> {
+    pub(super) fn new(mut choices: Choices<'a>, keeps_text: bool) -> Self {
+        let opened = open(&StoreState::create(PARTITIONS), &mut choices, 0);
+        let agent = |number| Role::Agent { number, node: 0, version: 0, alive: true };
+        let roles = [Role::Operator, Role::User, Role::User, agent(0), Role::User, agent(1)];
+        let Opened { incarnation, runners, twins, facts, server, desk, planners, views, ports } = opened;
+        let count = 4 + choices.place(3);
+        Self {
+            choices,
+            trace: Trace::new(keeps_text),
+            now: Time(1),
+            incarnation,
+            runners,
+            planners,
+            views,
+            kept: None,
+            twins,
+            facts,
+            server,
+            desk,
+            clients: roles.into_iter().take(count).map(Client::new).collect(),
+            network: Network::default(),
+            coordinator: Coordinator::new(ports.0, incarnation),
+            gangs: Gangs::new(ports.1),
+            statements: Statements::default(),
+            grants: Grants::default(),
+        }
+    }
+
+    /// Some nodes join before anything goes wrong.
+    pub(super) fn populate(&mut self) -> Verdict {
+        self.pass(1);
+        self.connect(0, 0);
+        for _ in 0..NODES_FIRST {
+            let frame = super::script::add_node(&mut self.clients[0], &mut self.choices);
+            if let Some(connection) = self.clients[0].connection {
+                self.network.send(connection, Towards::Server, frame);
+            }
+        }
+        while self.network.len() > 0 {
+            self.deliver_at(0)?;
+        }
+        self.run_dry(false)
+    }
+
+    /// One thing moves.
+    pub(super) fn step(&mut self) -> Verdict {
+        self.pass(1);
+        if self.choices.one_in(60) {
+            let nanos = self.choices.below(2 * super::desk::LOST_AFTER);
+            self.pass(nanos);
+        }
+        match self.choices.below(100) {
+            0..22 => {
+                let shard = self.choices.place(self.runners.len());
+                self.run_shard(shard)?;
+            }
+            22..34 => {
+                let front = self.choices.place(self.server.fronts.len());
+                self.poll_front(front)?;
+            }
+            34..42 => {
+                self.move_desk()?;
+            }
+            42..60 => {
+                let client = self.choices.place(self.clients.len());
+                self.move_client(client)?;
+            }
+            60..75 => self.deliver()?,
+            75..83 => self.move_coordinator()?,
+            83..87 => {
+                self.move_planner();
+            }
+            87..90 => self.move_gangs()?,
+            90 | 91 => self.lose_message(),
+            92 | 93 => self.double_message(),
+            94 | 95 => self.break_connection(),
+            96..98 => {
+                self.desk.lose_silent(self.now);
+            }
+            98 => self.change_agent(),
+            _ => {
+                if self.choices.one_in(4) {
+                    self.restart()?;
+                }
+            }
+        }
+        self.check_promises()
+    }
+
+    pub(super) fn pass(&mut self, nanos: u64) {
+        self.now = Time(self.now.0 + nanos);
+        self.trace.begin(self.now);
+    }
+
+    /// A planner makes a round.
+    fn move_planner(&mut self) -> usize {
+        if self.planners.is_empty() {
+            return 0;
+        }
+        let at = self.choices.place(self.planners.len());
+        let moved = self.planners[at].run_round(&At(self.now));
+        if moved > 0 {
+            self.trace.line(format_args!("planner {at} moves {moved}"));
+        }
+        moved
+    }
+
+    /// Somebody asks for a group, or takes answers.
+    fn move_gangs(&mut self) -> Verdict {
+        if self.choices.below(2) == 0 {
+            self.gangs.act(&mut self.choices, self.now);
+            return Ok(());
+        }
+        self.gangs.poll(self.now).map(|_| ())
+    }
+
+    /// The coordinator looks at the shards, plans, takes answers, decides, tells, or forgets.
+    pub(super) fn move_coordinator(&mut self) -> Verdict {
+        let mut moved = Moved::default();
+        let coordinator = &mut self.coordinator;
+        match self.choices.below(12) {
+            0 => coordinator.look(&self.facts),
+            1..4 => {
+                if let Some(id) = coordinator.begin(&mut self.choices, self.now) {
+                    self.trace.line(format_args!("statement {id} begins"));
+                }
+            }
+            4..8 => coordinator.poll(self.now, &mut moved)?,
+            number => coordinator.go_ahead(&mut self.choices, number == 11, self.now, &mut moved),
+        }
+        for (id, decision) in moved.decided {
+            self.trace.line(format_args!("statement {id} is {decision:?}"));
+        }
+        Ok(())
+    }
+
+    /// The coordinator goes on until it has nothing under way.
+    pub(super) fn settle_coordinator(&mut self) -> Result<usize, String> {
+        let mut moved = Moved::default();
+        self.coordinator.poll(self.now, &mut moved)?;
+        for _ in 0..8 {
+            self.coordinator.go_ahead(&mut self.choices, false, self.now, &mut moved);
+        }
+        Ok(moved.taken + moved.decided.len())
+    }
+
+    pub(super) fn poll_front(&mut self, at: usize) -> Result<usize, String> {
+        let moved = self.server.poll(at, &mut self.network, self.now);
+        if moved > 0 {
+            self.trace.line(format_args!("front {at} takes {moved}"));
+        }
+        self.handle_events()?;
+        Ok(moved)
+    }
+
+    fn handle_events(&mut self) -> Verdict {
+        for event in std::mem::take(&mut self.server.events) {
+            match event {
+                Event::Question(question) => self.desk.questions.push_back(question),
+                Event::Broken(found) => return Err(format!("no_refusal_while_a_node_offers: {found}")),
+                Event::Granted(session, sequence, placement) => {
+                    let granted =
+                        self.grants.one_effect_per_request((session, sequence), placement.allocation);
+                    granted.map_err(|found| format!("one_effect_per_request: {found}"))?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// The desk looks at its rings, or takes a question.
+    pub(super) fn move_desk(&mut self) -> Result<usize, String> {
+        let mut said = self.desk.poll(self.now);
+        let asked = self.desk.questions.len();
+        said.extend(self.desk.take_question(self.now));
+        let moved = said.len() + asked;
+        for said in said {
+            self.say(said);
+        }
+        Ok(moved)
+    }
+
+    fn say(&mut self, ((connection, sequence, kind), answer): Said) {
+        let network = &mut self.network;
+        match answer {
+            Answer::Nodes(reply) => {
+                self.trace.line(format_args!("desk: {kind:?} {:?}", reply.replies));
+                self.server.reply(connection, sequence, kind, 1, &reply, network);
+            }
+            Answer::Report(reply) => self.server.reply(connection, sequence, kind, 1, &reply, network),
+            Answer::Heartbeat(reply) => self.server.reply(connection, sequence, kind, 1, &reply, network),
+            Answer::Reserved(reply) => self.server.reply(connection, sequence, kind, 1, &reply, network),
+            Answer::Adopted(reply) => self.server.reply(connection, sequence, kind, 1, &*reply, network),
+        }
+    }
+
+    /// A client connects, or asks something.
+    fn move_client(&mut self, at: usize) -> Verdict {
+        let client = &mut self.clients[at];
+        let Some(connection) = client.connection else {
+            let front = self.choices.place(self.server.fronts.len());
+            self.connect(at, front);
+            return Ok(());
+        };
+        if let Some(frame) = super::script::next_frame(client, &mut self.choices, self.now) {
+            self.trace.line(format_args!("client {at} sends {} bytes", frame.len()));
+            self.network.send(connection, Towards::Server, frame);
+        }
+        Ok(())
+    }
+
+    pub(super) fn connect(&mut self, at: usize, front: usize) {
+        let client = &mut self.clients[at];
+        if let Some((connection, session)) = self.server.connect(front, client.session()) {
+            self.trace.line(format_args!("client {at} at front {front}: {connection}, {}", session.0));
+            client.connected(connection, session);
+        }
+    }
+
+    fn deliver(&mut self) -> Verdict {
+        if self.network.len() == 0 {
+            return Ok(());
+        }
+        // Half of the time the oldest.
+        let newest = self.network.len();
+        let place = if self.choices.below(2) == 0 { 0 } else { self.choices.place(newest) };
+        self.deliver_at(place)
+    }
+
+    pub(super) fn deliver_at(&mut self, place: usize) -> Verdict {
+        let message = self.network.take(place);
+        let frame = decode_frame(&message.frame, FRAME_BYTES_MAX).map_err(|error| error.to_string())?;
+        let frame = frame.ok_or("a frame is sent whole")?;
+        let FrameRef { header, .. } = frame;
+        let kind = Kind::from_number(header.kind);
+        self.trace.line(format_args!(
+            "{:?} of {} towards {:?}: sequence {}, below {}",
+            kind, message.connection, message.towards, header.sequence, header.lowest_unacknowledged
+        ));
+        if message.towards == Towards::Server {
+            let (server, network) = (&mut self.server, &mut self.network);
+            server.handle_frame(message.connection, &frame, &self.facts, network, self.now);
+            return self.handle_events();
+        }
+        let connection = Some(message.connection);
+        let Some(client) = self.clients.iter_mut().find(|client| client.connection == connection) else {
+            return Ok(());
+        };
+        client.handle_reply(&frame, &message.frame).map_err(|found| format!("answers_stand: {found}"))
+    }
+
+    fn lose_message(&mut self) {
+        if self.network.len() > 0 {
+            let place = self.choices.place(self.network.len());
+            let lost = self.network.take(place);
+            self.trace.line(format_args!("lost: {:?} of {}", lost.towards, lost.connection));
+        }
+    }
+
+    fn double_message(&mut self) {
+        if self.network.len() > 0 {
+            let place = self.choices.place(self.network.len());
+            self.network.double(place);
+            self.trace.line(format_args!("doubled: {place}"));
+        }
+    }
+
+    fn break_connection(&mut self) {
+        let at = self.choices.place(self.clients.len());
+        if let Some(connection) = self.clients[at].connection.take() {
+            self.trace.line(format_args!("connection {connection} breaks"));
+            self.server.disconnect(connection, &mut self.network, self.now);
+        }
+    }
+
+    fn change_agent(&mut self) {
+        let at = self.choices.place(self.clients.len());
+        if let Role::Agent { alive, .. } = &mut self.clients[at].role {
+            *alive = !*alive;
+            self.trace.line(format_args!("agent {at} alive: {alive}"));
+        }
+    }
+}

@@ -1,0 +1,127 @@
+//! One start of the service: an engine moved by hand, and a second set of shards beside it.
+
+use std::collections::BTreeMap;
+use std::task::Waker;
+
+use wharf_core::executor::{BatchRecord, Clock, Observer, ShardRunner, Unobserved};
+use wharf_core::ids::{Incarnation, NodeId};
+use wharf_core::planner::PlannerRunner;
+use wharf_core::router::Port;
+use wharf_core::shard::{Command, Outcome, Shard};
+use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::time::Time;
+use wharf_core::view::ViewReader;
+
+use crate::sim::checkers::order::NoRingStarves;
+use crate::sim::checkers::views::{Shown, VersionsOnlyGrow};
+use crate::sim::choices::Choices;
+use crate::sim::desk::Desk;
+use crate::sim::facts::Facts;
+use crate::sim::server::Server;
+
+/// Partitions of the store: a shard may have one or many.
+pub(super) const PARTITIONS: u16 = 6;
+
+/// How long shards hold a part of a planner's statement here, in ns of virtual time.
+pub(super) const HOLD_NS: u64 = 3_000;
+
+/// A clock that stands.
+pub(super) struct At(pub(super) Time);
+
+impl Clock for At {
+    fn now(&self) -> Time {
+        self.0
+    }
+}
+
+/// What a batch was and what it came to.
+#[derive(Default)]
+pub(super) struct Recorder {
+    pub(super) ran: bool,
+    pub(super) order: Vec<(u16, u16)>,
+    pub(super) commands: Vec<Command>,
+    pub(super) enqueued: Vec<Time>,
+    pub(super) outcomes: Vec<Outcome>,
+}
+
+impl Observer for Recorder {
+    fn handle_batch(&mut self, batch: &BatchRecord<'_>) {
+        self.ran = true;
+        self.order.extend_from_slice(batch.order);
+        self.commands.extend_from_slice(batch.commands);
+        self.enqueued.extend_from_slice(batch.enqueued);
+    }
+
+    fn handle_stepped(&mut self, outcomes: &[Outcome], _finished: Time) {
+        self.outcomes.extend_from_slice(outcomes);
+    }
+
+    fn wants_times(&self) -> bool {
+        true
+    }
+}
+
+/// A second shard that is stepped with the recorded commands one by one: its state between any two of
+/// them is what the checkers look at.
+pub(super) struct Twin {
+    pub(super) shard: Shard,
+    pub(super) starves: NoRingStarves,
+    pub(super) versions: VersionsOnlyGrow,
+    /// What the newest view shows.
+    pub(super) shown: BTreeMap<NodeId, Shown>,
+}
+
+/// The engine of one start, and a second set of shards beside it.
+pub(super) struct Opened {
+    pub(super) incarnation: Incarnation,
+    pub(super) runners: Vec<ShardRunner>,
+    pub(super) twins: Vec<Twin>,
+    pub(super) facts: Vec<Facts>,
+    pub(super) server: Server,
+    pub(super) desk: Desk,
+    pub(super) planners: Vec<PlannerRunner>,
+    pub(super) views: Vec<ViewReader>,
+    /// For the coordinator, and for who asks for groups.
+    pub(super) ports: (Port, Port),
+}
+
+pub(super) fn open(state: &StoreState, choices: &mut Choices<'_>, last_connection: u64) -> Opened {
+    let config = EngineConfig {
+        shards: choices.below(3) as u16 + 1,
+        seed: choices.below(1 << 16),
+        reserved_nodes_percent: 60,
+        views: true,
+        planners: choices.below(3) as u16,
+        hold_ns: HOLD_NS,
+        ..EngineConfig::default()
+    };
+    let fronts = choices.place(2) + 1;
+    let wakers = vec![Waker::noop().clone(); fronts + 3];
+    let mut engine = Engine::open(state.clone(), &config, wakers).expect("numbers in range");
+    let beside = vec![Waker::noop().clone()];
+    let config = EngineConfig { planners: 0, ..config };
+    let again = Engine::open(state.clone(), &config, beside).expect("numbers in range");
+    again.stop.stop();
+    let shards = again.runners.into_iter().map(|runner| runner.run(&At(Time(0)), &mut Unobserved));
+    let twins: Vec<Twin> = shards
+        .map(|shard| Twin {
+            shard,
+            starves: NoRingStarves::default(),
+            versions: VersionsOnlyGrow::default(),
+            shown: BTreeMap::new(),
+        })
+        .collect();
+    let mut port = || engine.ports.pop().expect("three more than fronts");
+    let (port, ports) = (port(), (port(), port()));
+    Opened {
+        incarnation: engine.incarnation,
+        runners: engine.runners,
+        facts: twins.iter().map(|twin| Facts::of(&twin.shard)).collect(),
+        twins,
+        server: Server::new(engine.ports, engine.incarnation, last_connection),
+        desk: Desk::new(engine.registrar, port, engine.catalog, engine.now),
+        planners: engine.planners,
+        views: engine.views,
+        ports,
+    }
+}

@@ -1,0 +1,77 @@
+//! The simulator over many seeds, its determinism, and the replay of one seed.
+//!
+//! `WHARF_SIM_SEEDS=100000 cargo test --release -p wharf-fuzz --test simulation` goes on for longer;
+//! `WHARF_SIM_SEED=7 cargo test -p wharf-fuzz --test simulation replay -- --nocapture` shows one run.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use wharf_fuzz::sim::{Settings, replay_command, run_seed};
+
+/// Seeds of an ordinary test run.
+const SEEDS: u64 = 300;
+
+fn number(name: &str) -> Option<u64> {
+    let text = std::env::var(name).ok()?;
+    Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: give a whole number")))
+}
+
+/// From `WHARF_SIM_FIRST` on, `WHARF_SIM_SEEDS` of them.
+#[test]
+fn seeds_keep_every_promise() {
+    let first = number("WHARF_SIM_FIRST").unwrap_or(1);
+    let last = first + number("WHARF_SIM_SEEDS").unwrap_or(SEEDS);
+    let next = AtomicU64::new(first);
+    let (steps, grants) = (AtomicU64::new(0), AtomicU64::new(0));
+    let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
+    std::thread::scope(|scope| {
+        for _ in 0..threads {
+            scope.spawn(|| {
+                loop {
+                    // Relaxed: a counter, nothing rests on it.
+                    let seed = next.fetch_add(1, Ordering::Relaxed);
+                    if seed >= last {
+                        return;
+                    }
+                    let report = run_seed(seed, Settings::default());
+                    if let Some((step, found)) = report.found {
+                        panic!("seed {seed}, step {step}: {found}\nreplay: {}", replay_command(seed));
+                    }
+                    // Relaxed: both are read once the threads have ended.
+                    steps.fetch_add(report.steps, Ordering::Relaxed);
+                    // Relaxed: as above.
+                    grants.fetch_add(report.grants, Ordering::Relaxed);
+                }
+            });
+        }
+    });
+    let (steps, grants) = (steps.into_inner(), grants.into_inner());
+    println!("{} seeds, {steps} steps, {grants} grants", last - first);
+    assert!(grants > last - first, "a world in which hardly anything is granted shows nothing: {grants}");
+}
+
+#[test]
+fn the_same_seed_is_the_same_run_byte_for_byte() {
+    for seed in 1..=8 {
+        let keeping = Settings { keeps_text: true, ..Settings::default() };
+        let (first, again) = (run_seed(seed, keeping), run_seed(seed, keeping));
+        assert_eq!(first, again);
+        assert!(first.text.as_ref().is_some_and(|text| text.lines().count() > 100));
+        let without = run_seed(seed, Settings::default());
+        assert_eq!((without.hash, without.steps), (first.hash, first.steps), "seed {seed}");
+    }
+    assert_ne!(run_seed(1, Settings::default()).hash, run_seed(2, Settings::default()).hash);
+}
+
+/// Shows the seed that `WHARF_SIM_SEED` names: what a failure says to run.
+#[test]
+fn replay() {
+    let seed = number("WHARF_SIM_SEED");
+    let report = run_seed(seed.unwrap_or(1), Settings { keeps_text: true, ..Settings::default() });
+    if seed.is_some() {
+        println!("{}", report.text.unwrap_or_default());
+        println!("{} steps, trace {}", report.steps, report.hash);
+    }
+    if let Some((step, found)) = report.found {
+        panic!("step {step}: {found}");
+    }
+}

@@ -186,7 +186,10 @@ impl<'a> World<'a> {
         let mut moved = Moved::default();
         let coordinator = &mut self.coordinator;
         match self.choices.below(12) {
-            0 => coordinator.look(&self.facts),
+            0 => {
+                let of_group = |id| matches!(self.grants.statement_of(id), Some((_, Some(_))));
+                coordinator.look(&self.facts, of_group);
+            }
             1..4 => {
                 if let Some(id) = coordinator.begin(&mut self.choices, self.now) {
                     self.trace.line(format_args!("statement {id} begins"));

@@ -25,11 +25,11 @@ impl World<'_> {
             return Err("stops_empty: something is under way after a stop".to_owned());
         }
         self.desk.export(self.now);
-        // An export begins a batch: what is in the rings beside it may have to wait for one more.
-        self.twins.iter_mut().for_each(|twin| twin.starves = NoRingStarves::default());
         let exported = loop {
             self.pass(1);
             for shard in 0..self.runners.len() {
+                // An export begins a batch: what is in the rings beside it may have to wait for one more.
+                self.twins[shard].starves = NoRingStarves::default();
                 self.run_shard(shard)?;
             }
             self.desk.poll(self.now);

@@ -218,7 +218,7 @@ impl Run<'_> {
         let statement = StatementId { incarnation: Incarnation(1), planner: 0, number: self.statements };
         let count = 1 + self.choices.below(4) as u16;
         let pick = self.choices.below(256) as usize;
-        let operations = match self.model.live(pick).filter(|_| pick % 2 == 0) {
+        let operations = match self.model.live(pick).filter(|_| pick.is_multiple_of(2)) {
             Some((victim, node)) => self.preemption(victim, node, count),
             None => (0..count).map(|at| (at, self.operation())).collect(),
         };
@@ -255,7 +255,7 @@ impl Run<'_> {
             }
             18 => {
                 let (node, ill) = (self.node(), self.choices.below(16));
-                let ill = (0..4u8).filter(|i| ill >> i & 1 == 1 && self.now % 2 == 0);
+                let ill = (0..4u8).filter(|i| ill >> i & 1 == 1 && self.now.is_multiple_of(2));
                 Command::SetHealth(node, ill.map(|instance| (instance, "ill".into())).collect())
             }
             _ => match self.choices.below(4) {

@@ -45,7 +45,7 @@ impl PlannerBell {
 
     /// Says for what to ring. Called before the last look at what it is to be rung for.
     pub(crate) fn set_wanted(&self, growth: bool, losses: bool) {
-        let wanted = u64::from(growth) * GROWTH | u64::from(losses) * LOSSES;
+        let wanted = (u64::from(growth) * GROWTH) | (u64::from(losses) * LOSSES);
         // AcqRel: pairs with the read-modify-write in `tell`. If that came first, what the shard
         // published before is seen by the look that follows; else the shard sees what is wanted.
         self.wanted.swap(wanted, Ordering::AcqRel);
@@ -53,7 +53,7 @@ impl PlannerBell {
 
     /// Called by a shard after it published: something grew, or a node was lost or removed.
     pub(crate) fn tell(&self, grew: bool, lost: bool) {
-        let happened = u64::from(grew) * GROWTH | u64::from(lost) * LOSSES;
+        let happened = (u64::from(grew) * GROWTH) | (u64::from(lost) * LOSSES);
         // A read-modify-write that changes nothing, so that it has a place in the order of changes;
         // AcqRel pairs with the swap in `set_wanted`.
         if happened != 0 && self.wanted.fetch_or(0, Ordering::AcqRel) & happened != 0 {

@@ -108,7 +108,10 @@ impl Shard {
                     let slot = node.and_then(|node| self.nodes.slot(node));
                     // As it was before this statement: what it held so far is of no use to others.
                     let version = slot.map(|slot| {
-                        attempt.nodes.get(&slot).map_or(self.nodes.hot(slot).version, |seen| seen.version)
+                        attempt
+                            .nodes
+                            .get(&slot)
+                            .map_or_else(|| self.nodes.hot(slot).version, |seen| seen.version)
                     });
                     conflicts.push(Conflict { operation: at, node, version, reason });
                 }

@@ -19,6 +19,9 @@ use wharf_core::time::Time;
 
 use super::linear_statement_node::{Allocation, Claim, Free, Hold, Node, Take, UNIT};
 
+/// An operation that was possible: its place, itself, its node.
+type Done = (u16, Operation, NodeId);
+
 #[derive(Clone, Debug)]
 struct HeldPart {
     deadline: Time,
@@ -296,7 +299,7 @@ impl LinearStatements {
     }
 
     /// Tries a part; what of it is held, and what conflicts, without the facts about versions.
-    fn try_part(&mut self, part: &Part) -> (Vec<(u16, Operation, NodeId)>, Vec<(u16, ConflictReason)>) {
+    fn try_part(&mut self, part: &Part) -> (Vec<Done>, Vec<(u16, ConflictReason)>) {
         let before = self.clone();
         let (mut held, mut conflicts) = (Vec::new(), Vec::new());
         let mut evicted: BTreeMap<AllocationId, u16> = BTreeMap::new();

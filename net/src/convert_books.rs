@@ -26,7 +26,8 @@ pub(crate) fn named_units(units: &UnitAssignments, resources: &ResourceRegistry)
     units.iter().map(named).collect()
 }
 
-fn mask(field: &str, instances: &[u8], most: usize) -> Result<u64, Fault> {
+/// A set of instances below `most`, each named once.
+pub(crate) fn mask(field: &str, instances: &[u8], most: usize) -> Result<u64, Fault> {
     let mut mask = 0u64;
     for &instance in instances {
         if usize::from(instance) >= most {

@@ -189,24 +189,44 @@ async fn handle_create(
             return answer_at_once(io, state, Kind::CreateGroup, sequence, PlanComplete::Group(*reply));
         }
     };
-    let job = PortRequest::Plan(PlanJob::CreateGroup(spec.into()));
+    let job = PlanJob::CreateGroup(spec.into());
     if !waits {
-        take_room(io, 1).await;
-        let operation = enter(io, state, sequence, Parts::Plan(Kind::CreateGroup, 0), now);
-        return io.submit(operation, 0, job, now);
+        return submit_plan(io, state, sequence, (Kind::CreateGroup, 0), job, now).await;
     }
-    if state.waits.borrow().len() >= CONNECTION_WAITING_MAX {
-        let message = format!(
-            "{CONNECTION_WAITING_MAX} requests wait at this connection: cancel some, or ask again later"
-        );
+    // It takes no room of those that are answered at once, but some of its own.
+    let Ok(room) = io.group_room.try_acquire() else {
+        let message = "as many groups wait at this service as can: ask again later, or without waiting";
         let reply = group_fault(Fault::of_field(Reason::LimitExceeded, "mode", message));
         return answer_at_once(io, state, Kind::CreateGroup, sequence, PlanComplete::Group(reply));
+    };
+    room.forget();
+    let operation = enter(io, state, sequence, Parts::WaitGroup(None), now);
+    state.begins_wait(sequence, operation);
+    io.submit(operation, 0, PortRequest::Plan(job), now);
+}
+
+/// Gives a planner a job whose reply is made as `kind` and `size` say.
+async fn submit_plan(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    (kind, size): (Kind, usize),
+    job: PlanJob,
+    now: Time,
+) {
+    take_plan_room(io).await;
+    let operation = enter(io, state, sequence, Parts::Plan(kind, size), now);
+    io.submit(operation, 0, PortRequest::Plan(job), now);
+}
+
+/// Waits until one more job can enter the port, in order of arrival.
+async fn take_plan_room(io: &Io) {
+    if let Ok(room) = io.plan_room.try_acquire() {
+        return room.forget();
     }
-    let operation =
-        Operation { connection: Rc::clone(state), sequence, started: now, parts: Parts::WaitGroup };
-    let key = io.enter(operation);
-    state.begins_wait(sequence, key);
-    io.submit(key, 0, job, now);
+    // What was submitted so far must be on its way before anybody waits for it.
+    io.port.borrow_mut().flush();
+    io.plan_room.acquire().await.expect("the room is never closed").forget();
 }
 
 async fn handle_place_into(

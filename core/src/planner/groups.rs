@@ -384,9 +384,8 @@ impl Planner {
             self.backlog.remove(at);
             return self.reply(tag, PlanReply::Cancelled);
         }
-        let made = |id: &GroupId| {
-            self.groups.get(id).is_some_and(|group| group.awaiting == Awaiting::Creation(tag))
-        };
+        let made =
+            |id: &GroupId| self.groups.get(id).is_some_and(|group| group.awaiting == Awaiting::Creation(tag));
         let under_way = self.flights.iter().filter_map(|(_, (_, purpose))| match purpose {
             Purpose::Place(placing) => Some(placing.group),
             _ => None,

@@ -10,7 +10,7 @@ use harness::{
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     BundleTemplate, CreateGroupRequest, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GroupBody, GroupReply,
-    GrowGroupRequest, Kind, ListGroupsRequest, MODE_WAIT_UNTIL, NodeBody, PlaceRequest, Reason,
+    GrowGroupRequest, Kind, ListGroupsRequest, MODE_WAIT_UNTIL, Name, NodeBody, PlaceRequest, Reason,
     RemoveRequest, Resume, STRATEGY_PACK, STRATEGY_SPREAD, STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD,
     ShrinkGroupRequest, StatusRequest, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody, WireGroup,
 };
@@ -333,7 +333,7 @@ async fn bundles_of_a_node_that_goes_are_placed_again_and_only_those() {
     add(&client, four()).await;
     let made = stands(create(&client, &group(3, 4, STRATEGY_STRICT_SPREAD)).await);
     let gone = made.bundles[1].placed.clone().expect("it is placed").node_name;
-    let remove = RemoveRequest { names: vec![gone.clone()], force: true };
+    let remove = RemoveRequest { names: vec![Name(gone.clone())], force: true };
     let reply = within(client.remove_nodes(&remove)).await.expect("answered");
     assert!(reply.replies[0].reason.is_done(), "{reply:?}");
     let again = until(&client, made.id, |group| {
@@ -343,7 +343,7 @@ async fn bundles_of_a_node_that_goes_are_placed_again_and_only_those() {
     assert_eq!((&again.bundles[0], &again.bundles[2]), (&made.bundles[0], &made.bundles[2]));
     // No node is left for the next that goes, until one comes.
     let gone = again.bundles[0].placed.clone().expect("it is placed").node_name;
-    let remove = RemoveRequest { names: vec![gone], force: true };
+    let remove = RemoveRequest { names: vec![Name(gone)], force: true };
     assert!(within(client.remove_nodes(&remove)).await.expect("answered").replies[0].reason.is_done());
     until(&client, made.id, |group| group.state == GROUP_DEGRADED && group.bundles[0].placed.is_none()).await;
     add(&client, vec![node("new", 4, 4096, 0)]).await;

@@ -104,7 +104,7 @@ fn replies_about_groups_are_written_as_they_always_were() {
     };
     let reply =
         GroupReply { reason: Reason::NoFitNow.into(), refusal: Some(refusal), ..GroupReply::default() };
-    check(&reply, "X");
+    check(&reply, "010001a501010302050363707501040400010000000000000000000000000000000000016d00");
     let fault = Some(Fault::of_field(Reason::UnknownGroup, "group", "m"));
     check(
         &GroupReply { reason: Reason::UnknownGroup.into(), fault: fault.clone(), ..GroupReply::default() },
@@ -145,7 +145,7 @@ fn statements_are_written_as_they_always_were() {
         OperationBody { operation: OPERATION_EVICT, allocation, grace: 5, ..OperationBody::default() };
     let operations = vec![allocate, evict];
     let request = StatementRequest { operations, granularity: GRANULARITY_COARSE, mode: COMMIT_INCREMENTAL };
-    check(&request, "X");
+    check(&request, "0201070103fb204efb409cfb204e01036e7075fb409c010209000003000000000000000001010203050101");
     let conflict = ConflictBody {
         operation: 1,
         reason: Reason::Insufficient.into(),

@@ -120,6 +120,11 @@ fn a_group_that_cannot_be_is_refused_by_its_field() {
         (with(PlaceRequest { deadline: 1, ..PlaceRequest::default() }), "bundles[1].deadline", "group"),
         (with(PlaceRequest { count: 2, ..PlaceRequest::default() }), "bundles[1].count", "beside"),
         (of(vec![owned]), "bundles[0].owner", "2^63"),
+        (
+            with(PlaceRequest { candidates: (0..1025).collect(), ..PlaceRequest::default() }),
+            "bundles",
+            "1025",
+        ),
         (CreateGroupRequest { strategy: 4, ..of(one()) }, "strategy", "strict-spread"),
         (CreateGroupRequest { mode: 9, ..of(one()) }, "mode", "9"),
         (CreateGroupRequest { deadline: 9, ..of(one()) }, "deadline", "wait"),

@@ -4,7 +4,7 @@
 mod harness;
 
 use harness::{
-    Peer, TestServer, add, ask, audit, books, granted, header, named, node, pair, place, request, units,
+    Peer, TestServer, add, ask, audit, granted, header, named, node, pair, place, request, standing, units,
     within,
 };
 use wharf_net::client::Client;
@@ -67,6 +67,10 @@ async fn until(client: &Client, id: WireGroup, is: impl Fn(&GroupBody) -> bool) 
             if is(&group) {
                 return group;
             }
+            if std::env::var_os("DBG").is_some() {
+                eprintln!("{group:?}");
+                std::thread::sleep(std::time::Duration::from_secs(5));
+            }
             tokio::task::yield_now().await;
         }
     })
@@ -101,7 +105,7 @@ async fn a_group_is_made_shown_listed_grown_shrunk_and_removed() {
     let server = TestServer::start_planning(3, 2);
     let client = server.client().await;
     add(&client, four()).await;
-    let empty = books(&client).await;
+    let empty = standing(&client).await;
     let made = stands(create(&client, &group(3, 2, STRATEGY_STRICT_SPREAD)).await);
     assert_eq!((made.state, made.strategy, made.min_members), (GROUP_PLACED, STRATEGY_STRICT_SPREAD, 3));
     let mut nodes = names(&made);
@@ -143,7 +147,7 @@ async fn a_group_is_made_shown_listed_grown_shrunk_and_removed() {
     assert_eq!(again.reason, Reason::UnknownGroup.into());
     assert_eq!(fault(&status(&client, made.id).await), (Reason::UnknownGroup, "group".to_owned()));
     assert!(within(client.remove_group(other.id)).await.expect("answered").reason.is_done());
-    assert_eq!(books(&client).await, empty);
+    assert_eq!(standing(&client).await, empty);
     server.stop().await;
 }
 
@@ -195,7 +199,7 @@ async fn what_does_not_fit_is_refused_with_the_reason_and_holds_nothing() {
     let client = server.client().await;
     add(&client, four()).await;
     place(&client, &ask(3, 0, 0)).await;
-    let before = books(&client).await;
+    let before = standing(&client).await;
     for (request, reason, cause) in [
         (group(2, 5, STRATEGY_PACK), Reason::Infeasible, Reason::NoNodeForBundle),
         (group(5, 1, STRATEGY_STRICT_PACK), Reason::Infeasible, Reason::NoSingleNode),
@@ -216,7 +220,7 @@ async fn what_does_not_fit_is_refused_with_the_reason_and_holds_nothing() {
     }
     let broken = CreateGroupRequest { strategy: 9, ..group(1, 1, 0) };
     assert_eq!(fault(&create(&client, &broken).await), (Reason::InvalidField, "strategy".to_owned()));
-    assert_eq!(books(&client).await, before);
+    assert_eq!(standing(&client).await, before);
     assert_eq!(within(client.list_groups(&ListGroupsRequest::default())).await.expect("answered").groups, []);
     server.stop().await;
 }
@@ -264,7 +268,7 @@ async fn a_wait_ends_by_its_deadline_by_cancellation_and_by_removal() {
     let client = server.client().await;
     add(&client, four()).await;
     place(&client, &ask(1, 0, 0)).await;
-    let before = books(&client).await;
+    let before = standing(&client).await;
     let wide = || waiting(group(4, 4, STRATEGY_PACK));
     let now = within(client.status(&StatusRequest::default())).await.expect("answered").now;
     let late = create(&client, &CreateGroupRequest { deadline: now + 1_000_000, ..wide() }).await;
@@ -283,7 +287,7 @@ async fn a_wait_ends_by_its_deadline_by_cancellation_and_by_removal() {
     assert_eq!((removed.reason, removed.bundles_ended), (Reason::Done.into(), 0));
     assert_eq!(refused(&within(reply).await.expect("answered")), (Reason::Cancelled, Reason::Cancelled));
     until_waiting(&client, 0).await;
-    assert_eq!(books(&client).await, before);
+    assert_eq!(standing(&client).await, before);
     server.stop().await;
 }
 
@@ -396,7 +400,7 @@ async fn groups_and_single_placements_share_the_nodes() {
     let server = TestServer::start_planning(2, 2);
     let client = server.client().await;
     add(&client, (0..16).map(|i| node(&format!("n{i}"), 8, 8192, 0)).collect()).await;
-    let empty = books(&client).await;
+    let empty = standing(&client).await;
     let mut tasks = tokio::task::JoinSet::new();
     for worker in 0..4 {
         let client = client.clone();
@@ -422,6 +426,6 @@ async fn groups_and_single_placements_share_the_nodes() {
     while let Some(ended) = tasks.join_next().await {
         ended.expect("a worker does not panic");
     }
-    assert_eq!(books(&client).await, empty);
+    assert_eq!(standing(&client).await, empty);
     server.stop().await;
 }

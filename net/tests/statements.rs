@@ -3,7 +3,7 @@
 
 mod harness;
 
-use harness::{Peer, TestServer, add, ask, audit, books, node, place, request, units, within};
+use harness::{Peer, TestServer, add, ask, audit, node, place, request, standing, units, within};
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     COMMIT_INCREMENTAL, ConflictBody, GRANULARITY_COARSE, Kind, ListRequest, OPERATION_ALLOCATE,
@@ -76,7 +76,7 @@ async fn bed() -> (TestServer, Client, Vec<u64>) {
 #[tokio::test]
 async fn a_statement_over_several_shards_is_done_as_a_whole() {
     let (server, client, nodes) = bed().await;
-    let empty = books(&client).await;
+    let empty = standing(&client).await;
     let operations = nodes.iter().map(|&node| take(node, 3));
     let device = OperationBody { gpu: units(1), gpus: vec![1], ..take(nodes[0], 1) };
     let request = all(operations.chain([device]).collect());
@@ -97,7 +97,7 @@ async fn a_statement_over_several_shards_is_done_as_a_whole() {
     let ended = submit(&client, &all(ends)).await;
     assert_eq!(reasons(&ended), [Reason::Done; 6]);
     assert!(ended.operations.iter().all(|operation| operation.until == 0 && operation.placed.is_none()));
-    assert_eq!(books(&client).await, empty);
+    assert_eq!(standing(&client).await, empty);
     server.stop().await;
 }
 
@@ -106,7 +106,7 @@ async fn what_conflicts_is_refused_with_the_facts_and_nothing_is_held() {
     let (server, client, nodes) = bed().await;
     let held = place(&client, &ask(3, 0, 0)).await;
     let (full, free) = (held.node, nodes.iter().copied().find(|&node| node != held.node).expect("another"));
-    let before = books(&client).await;
+    let before = standing(&client).await;
     let others: Vec<OperationBody> = nodes.iter().filter(|&&n| n != full).map(|&n| take(n, 1)).collect();
     let count = others.len();
     let reply = submit(&client, &all(others.into_iter().chain([take(full, 2)]).collect())).await;
@@ -119,7 +119,7 @@ async fn what_conflicts_is_refused_with_the_facts_and_nothing_is_held() {
     assert_eq!((short.asked, short.available, &short.node_name), (units(2), units(1), &held.node_name));
     assert!(short.version.is_some());
     assert_eq!(reasons(&reply)[..count], vec![Reason::Aborted; count]);
-    assert_eq!(books(&client).await, before);
+    assert_eq!(standing(&client).await, before);
 
     let gone = WireAllocation { sequence: 999, ..held.allocation };
     let reply = submit(&client, &all(vec![take(free, 1), evict(gone)])).await;
@@ -133,7 +133,7 @@ async fn what_conflicts_is_refused_with_the_facts_and_nothing_is_held() {
     let device = |gpus| OperationBody { gpu: units(1), gpus, ..take(free, 0) };
     let reply = submit(&client, &all(vec![device(vec![7])])).await;
     assert_eq!((reasons(&reply)[0], conflict(&reply, 0).instance), (Reason::InstanceTaken, Some(7)));
-    assert_eq!(books(&client).await, before);
+    assert_eq!(standing(&client).await, before);
     server.stop().await;
 }
 
@@ -145,7 +145,7 @@ async fn coarse_granularity_refuses_a_node_that_changed() {
     let plan =
         || coarse(nodes.iter().zip(&first).map(|(&node, &version)| expecting(node, version)).collect());
     assert_eq!(submit(&client, &plan()).await.reason, Reason::Done.into());
-    let before = books(&client).await;
+    let before = standing(&client).await;
     let stale = submit(&client, &plan()).await;
     assert_eq!(reasons(&stale), [Reason::VersionChanged; 6]);
     let now = versions(&client).await;
@@ -158,7 +158,7 @@ async fn coarse_granularity_refuses_a_node_that_changed() {
         expecting(node, operation.conflict.as_ref().expect("seen").version.expect("seen"))
     });
     let again: Vec<_> = again.collect();
-    assert_eq!(books(&client).await, before);
+    assert_eq!(standing(&client).await, before);
     assert_eq!(submit(&client, &coarse(again)).await.reason, Reason::Done.into());
     // Fine granularity asks only whether it fits, and coarse wants a version.
     assert_eq!(
@@ -174,7 +174,7 @@ async fn coarse_granularity_refuses_a_node_that_changed() {
 #[tokio::test]
 async fn an_incremental_statement_does_what_does_not_conflict() {
     let (server, client, nodes) = bed().await;
-    let empty = books(&client).await;
+    let empty = standing(&client).await;
     let operations = nodes.iter().enumerate().map(|(i, &node)| take(node, if i % 2 == 0 { 4 } else { 5 }));
     let reply = submit(&client, &partly(operations.collect())).await;
     assert_eq!(reply.reason, Reason::Conflicted.into());
@@ -183,14 +183,14 @@ async fn an_incremental_statement_does_what_does_not_conflict() {
     for at in [0, 2, 4] {
         assert!(release(&client, allocation(&reply, at)).await.reason.is_done());
     }
-    assert_eq!(books(&client).await, empty);
+    assert_eq!(standing(&client).await, empty);
     server.stop().await;
 }
 
 #[tokio::test]
 async fn what_cannot_be_is_a_fault_of_its_operation() {
     let (server, client, nodes) = bed().await;
-    let before = books(&client).await;
+    let before = standing(&client).await;
     let unknown = WireAllocation { partition: 9999, incarnation: 1, sequence: 1 };
     for (operation, reason, field) in [
         (take(999_999, 1), Reason::UnknownNode, "operations[1].node"),
@@ -205,7 +205,7 @@ async fn what_cannot_be_is_a_fault_of_its_operation() {
     }
     let fault = submit(&client, &all(vec![])).await.fault.expect("there is nothing to do");
     assert_eq!(fault.field, "operations");
-    assert_eq!(books(&client).await, before);
+    assert_eq!(standing(&client).await, before);
     server.stop().await;
 }
 
@@ -216,13 +216,13 @@ async fn a_statement_that_is_sent_twice_is_done_once_and_answered_the_same() {
     let body = all(nodes.iter().map(|&node| take(node, 3)).collect());
     let first = peer.call(Kind::SubmitStatement, 1, &body).await;
     assert_eq!(first.body::<StatementReply>().reason, Reason::Done.into());
-    let after = books(&client).await;
+    let after = standing(&client).await;
     peer.send(&request(Kind::SubmitStatement, 1, &body)).await;
     assert_eq!(peer.frame().await.bytes, first.bytes);
     // Asked anew it does not fit.
     let again: StatementReply = peer.call(Kind::SubmitStatement, 2, &body).await.body();
     assert_eq!(reasons(&again), [Reason::Insufficient; 6]);
-    assert_eq!(books(&client).await, after);
+    assert_eq!(standing(&client).await, after);
     server.stop().await;
 }
 

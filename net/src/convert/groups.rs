@@ -18,12 +18,12 @@ use super::{
     kinds_to_learn, placement_request, refusal_body, resource_name,
 };
 use crate::protocol::{
-    BundleBody, BundleTemplate, CreateGroupRequest, Fault, GROUP_COMMITTING, GROUP_CONFLICTS_MAX,
-    GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GROUPS_PER_MESSAGE_MAX, GroupBody, GroupRefusalBody,
-    GroupReply, GroupSummary, ListGroupsReply, MODE_NOW, MODE_WAIT_UNTIL, PlaceIntoRequest, PlaceReply,
-    PlaceRequest, PlacedBody, Reason, RemoveGroupReply, STRATEGY_PACK, STRATEGY_SPREAD, STRATEGY_STRICT_PACK,
-    STRATEGY_STRICT_SPREAD, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
-    WireAllocation,
+    BundleBody, BundleTemplate, CreateGroupRequest, Fault, GROUP_CANDIDATES_MAX, GROUP_COMMITTING,
+    GROUP_CONFLICTS_MAX, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GROUPS_PER_MESSAGE_MAX, GroupBody,
+    GroupRefusalBody, GroupReply, GroupSummary, ListGroupsReply, MODE_NOW, MODE_WAIT_UNTIL, PlaceIntoRequest,
+    PlaceReply, PlaceRequest, PlacedBody, Reason, RemoveGroupReply, STRATEGY_PACK, STRATEGY_SPREAD,
+    STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK,
+    TopologyBody, WireAllocation,
 };
 
 const STRATEGIES: [(u8, Strategy); 4] = [
@@ -133,6 +133,13 @@ pub fn bundles(
     let count: u64 = wire.iter().map(|template| u64::from(template.count)).sum();
     if count == 0 || count > GROUP_BUNDLES_MAX as u64 {
         let message = format!("{count} bundles: give 1 to {GROUP_BUNDLES_MAX}");
+        return Err(Box::new(group_fault(invalid("bundles", message))));
+    }
+    let named: usize = wire.iter().map(|template| template.request.request.request.candidates.len()).sum();
+    if named > GROUP_CANDIDATES_MAX {
+        let message = format!(
+            "{named} candidates in all, which a group keeps: give at most {GROUP_CANDIDATES_MAX}, or name more by a label and a selector"
+        );
         return Err(Box::new(group_fault(invalid("bundles", message))));
     }
     let mut bundles = Vec::with_capacity(usize::try_from(count).expect("it was compared"));

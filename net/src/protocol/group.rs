@@ -14,6 +14,8 @@ use super::{
 
 /// Groups of one page of a list.
 pub const GROUPS_PER_MESSAGE_MAX: usize = 1024;
+/// Candidates that all templates of a message name together.
+pub const GROUP_CANDIDATES_MAX: usize = 1024;
 /// Conflicts that the refusal of a group names.
 pub const GROUP_CONFLICTS_MAX: usize = 64;
 

@@ -86,7 +86,10 @@ fn end(io: &Io, key: usize, why: WaitEnd, now: Time) {
     if let Parts::WaitGroup(ended) = &mut io.operations.borrow_mut()[key].parts {
         // Told once: its planner answers when it has taken it back, or has placed it.
         if ended.replace(why).is_none() {
-            io.port.borrow_mut().cancel_plan(tag(key, 0));
+            let mut port = io.port.borrow_mut();
+            port.cancel_plan(tag(key, 0));
+            // Nobody may be left who reads more of this connection, and then flushes.
+            port.flush();
         }
         return;
     }

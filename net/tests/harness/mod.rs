@@ -24,7 +24,7 @@ use wharf_core::shard::Shard;
 use wharf_core::store::{Engine, EngineConfig, StoreState};
 use wharf_core::time::Time;
 use wharf_net::client::{Client, ClientConfig};
-use wharf_net::protocol::{StatusReply, StatusRequest};
+use wharf_net::protocol::{ListRequest, NodeStatus, StatusReply, StatusRequest};
 use wharf_net::server::{
     IoThread, RegistrarHandle, RegistrarTask, ServerShared, Settings, Unobserved, port_owner, run_io_thread,
     run_registrar,
@@ -209,6 +209,14 @@ impl TestServer {
 /// The status with an audit.
 pub async fn audit(client: &Client) -> StatusReply {
     within(client.status(&StatusRequest { audit: true })).await.expect("the status is answered")
+}
+
+/// All nodes with what is free there, every invariant holding. Versions are left out: what was held and
+/// is given back has changed a node twice.
+pub async fn standing(client: &Client) -> Vec<NodeStatus> {
+    audit(client).await;
+    let page = within(client.list_nodes(&ListRequest { after: 0, limit: 1000 })).await.expect("answered");
+    page.nodes.into_iter().map(|node| NodeStatus { version: 0, ..node }).collect()
 }
 
 /// The canonical hash of the books, every invariant holding.

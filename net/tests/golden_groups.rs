@@ -172,7 +172,9 @@ fn statements_are_written_as_they_always_were() {
     ];
     let statement = Some(WireStatement { incarnation: 1, planner: 2, number: 300 });
     let reply = StatementReply { reason: Reason::Conflicted.into(), statement, operations, fault: None };
-    check(&reply, "X");
+    let operations = "000107016e010203020002fb10270101020300000000000101020307080099000000000101".to_owned();
+    let facts = "9907016e0104010303637075fb409cfb204e010209010102030101020301000101fb2c0104016d";
+    check(&reply, &format!("aa010102fb2c0103{operations}{facts}00"));
 }
 
 #[test]

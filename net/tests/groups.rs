@@ -67,10 +67,6 @@ async fn until(client: &Client, id: WireGroup, is: impl Fn(&GroupBody) -> bool) 
             if is(&group) {
                 return group;
             }
-            if std::env::var_os("DBG").is_some() {
-                eprintln!("{group:?}");
-                std::thread::sleep(std::time::Duration::from_secs(5));
-            }
             tokio::task::yield_now().await;
         }
     })

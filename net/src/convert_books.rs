@@ -161,6 +161,9 @@ pub fn resource_totals(
 #[must_use]
 pub fn named_rejection_fault(rejection: &Rejection, resources: &ResourceRegistry) -> Fault {
     let mut fault = rejection_fault(rejection);
+    if let Rejection::BundleShort { kind, .. } = rejection {
+        fault.message = fault.message.replace(&kind.to_string(), &resource_name(*kind, resources));
+    }
     if let Rejection::InstanceCount { kind, .. }
     | Rejection::NoSuchInstance { kind, .. }
     | Rejection::ReservedTooMuch { kind, .. } = rejection

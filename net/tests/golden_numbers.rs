@@ -109,6 +109,7 @@ fn reasons_never_change_their_meaning() {
         (178, "repeated"),
         (179, "expired"),
         (180, "aborted"),
+        (181, "in_bundle"),
         (200, "malformed_frame"),
         (201, "frame_too_long"),
         (202, "hello_expected"),

@@ -308,6 +308,7 @@ fn conflicts(catalog: &Catalog) -> Vec<(ConflictReason, Reason)> {
         (ConflictReason::Reserved(owner), Reason::ReservedForOther),
         (ConflictReason::UnknownAllocation(ALLOCATION), Reason::UnknownAllocation),
         (ConflictReason::HeldBy(STATEMENT), Reason::HeldByStatement),
+        (ConflictReason::InBundle(ALLOCATION), Reason::InBundle),
         (ConflictReason::AlreadyReleasing, Reason::AlreadyReleasing),
         (ConflictReason::BundlePlaced(BundleId { group: GROUP, index: u32::MAX }), Reason::BundlePlaced),
         (ConflictReason::Contradicts(u16::MAX), Reason::Contradicts),
@@ -330,7 +331,9 @@ fn every_conflict_keeps_its_facts() {
             }
             Reason::InstanceTaken => assert_eq!(body.instance, Some(15)),
             Reason::ReservedForOther => assert_eq!(body.owner, u64::MAX),
-            Reason::UnknownAllocation => assert_eq!(body.allocation, Some(ALLOCATION.into())),
+            Reason::UnknownAllocation | Reason::InBundle => {
+                assert_eq!(body.allocation, Some(ALLOCATION.into()))
+            }
             Reason::HeldByStatement => assert_eq!(body.statement, Some(STATEMENT.into())),
             Reason::BundlePlaced => assert_eq!((body.group, body.bundle), (Some(GROUP.into()), u32::MAX)),
             Reason::Contradicts => assert_eq!(body.other, Some(u16::MAX)),

@@ -10,9 +10,10 @@ use harness::{
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     BundleTemplate, CreateGroupRequest, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GroupBody, GroupReply,
-    GrowGroupRequest, Kind, ListGroupsRequest, MODE_WAIT_UNTIL, Name, NodeBody, PlaceRequest, Reason,
-    RemoveRequest, Resume, STRATEGY_PACK, STRATEGY_SPREAD, STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD,
-    ShrinkGroupRequest, StatusRequest, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody, WireGroup,
+    GrowGroupRequest, Kind, ListGroupsRequest, MODE_WAIT_UNTIL, Name, NodeBody, PlaceIntoRequest,
+    PlaceRequest, Reason, RemoveRequest, Resume, STRATEGY_PACK, STRATEGY_SPREAD, STRATEGY_STRICT_PACK,
+    STRATEGY_STRICT_SPREAD, ShrinkGroupRequest, StatusRequest, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK,
+    TopologyBody, WireGroup,
 };
 
 /// A group of so many bundles of so many cores.
@@ -365,6 +366,56 @@ async fn a_waiting_group_teaches_a_kind_that_nobody_has_yet() {
     assert_eq!(refused(&reply), (Reason::Infeasible, Reason::NoNodeForBundle));
     assert_eq!(reply.fault.expect("it names the field").field, "bundles[0].custom[0].name");
     audit(&client).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn placements_go_into_bundles_and_end_with_them() {
+    let server = TestServer::start_planning(3, 2);
+    let client = server.client().await;
+    add(&client, four()).await;
+    let empty = standing(&client).await;
+    let asks = PlaceRequest { gpu: units(1), ..ask(2, 1024, 0) };
+    let bundles = vec![BundleTemplate { request: asks.into(), count: 2 }];
+    let request = CreateGroupRequest { bundles, strategy: STRATEGY_SPREAD, ..CreateGroupRequest::default() };
+    let made = stands(create(&client, &request).await);
+    let placed: Vec<_> = made.bundles.iter().map(|bundle| bundle.placed.clone().expect("placed")).collect();
+    let with_group = standing(&client).await;
+    let into = async |request: PlaceIntoRequest| within(client.place_into(&request)).await.expect("answered");
+    let one = |cpu| PlaceIntoRequest { cpu: units(cpu), ..PlaceIntoRequest::default() };
+    let by_id = PlaceIntoRequest { allocation: Some(placed[1].allocation), gpu: 5000, ..one(1) };
+    let first = granted(into(by_id).await);
+    // The very device of the bundle, on its node, and nothing more of the node.
+    assert_eq!((first.node, &first.gpus, first.gpu_part), (placed[1].node, &placed[1].gpus, 5000));
+    assert_eq!(standing(&client).await, with_group);
+    let of_group = |bundle, cpu| PlaceIntoRequest { group: Some(made.id), bundle, ..one(cpu) };
+    assert_eq!(granted(into(of_group(Some(0), 2)).await).node, placed[0].node);
+    // The first is full, so it is the second; then none has room.
+    let last = granted(into(of_group(None, 1)).await);
+    assert_eq!(last.node, placed[1].node);
+    for (request, reason, field) in [
+        (of_group(None, 1), Reason::NoFitNow, "bundle"),
+        (of_group(Some(0), 1), Reason::NoFitNow, "bundle"),
+        (of_group(Some(7), 1), Reason::UnknownBundle, "bundle"),
+        (PlaceIntoRequest { group: Some(WireGroup::default()), ..one(1) }, Reason::UnknownGroup, "group"),
+        (one(1), Reason::InvalidField, "allocation"),
+        (
+            PlaceIntoRequest { allocation: Some(first.allocation), ..one(1) },
+            Reason::UnknownAllocation,
+            "allocation",
+        ),
+    ] {
+        let reply = into(request).await;
+        let fault = reply.fault.clone().unwrap_or_else(|| panic!("no fault: {reply:?}"));
+        assert_eq!((fault.reason.known(), fault.field.as_str()), (Some(reason), field), "{fault}");
+    }
+    assert!(within(client.release(last.allocation)).await.expect("answered").reason.is_done());
+    granted(into(of_group(Some(1), 1)).await);
+    let removed = within(client.remove_group(made.id)).await.expect("answered");
+    assert_eq!((removed.reason, removed.bundles_ended), (Reason::Done.into(), 2));
+    assert_eq!(standing(&client).await, empty);
+    let gone = within(client.release(first.allocation)).await.expect("answered");
+    assert_eq!(gone.reason, Reason::UnknownAllocation.into());
     server.stop().await;
 }
 

@@ -214,6 +214,10 @@ pub fn conflict_body(conflict: &Conflict, catalog: &Catalog) -> ConflictBody {
             body.statement = Some(statement.into());
             Reason::HeldByStatement
         }
+        ConflictReason::InBundle(bundle) => {
+            body.allocation = Some(bundle.into());
+            Reason::InBundle
+        }
         ConflictReason::AlreadyReleasing => Reason::AlreadyReleasing,
         ConflictReason::BundlePlaced(bundle) => {
             (body.group, body.bundle) = (Some(bundle.group.into()), bundle.index);

@@ -131,6 +131,8 @@ reasons! {
     Expired = 179, "expired";
     /// An operation that was not done because of others of its statement.
     Aborted = 180, "aborted";
+    /// A conflict: the allocation is placed into a bundle, and goes with a release or with its bundle.
+    InBundle = 181, "in_bundle";
 
     /// The frame is not a frame.
     MalformedFrame = 200, "malformed_frame";

@@ -100,7 +100,7 @@ pub struct ConflictBody {
     pub operation: u16,
     /// `unknown_node`, `not_ready`, `version_changed`, `no_version`, `insufficient`, `instance_taken`,
     /// `reserved_for_other`, `unknown_allocation`, `held_by_statement`, `already_releasing`,
-    /// `bundle_placed`, `contradicts` or `repeated`.
+    /// `in_bundle`, `bundle_placed`, `contradicts` or `repeated`.
     pub reason: ReasonCode,
     /// The node concerned; 0 for none.
     pub node: u64,

@@ -7,8 +7,8 @@ use wharf_core::ids::{AllocationId, GroupId};
 use wharf_core::planner::{BundleView, GroupView, PlanJob, PlanReply};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::Demand;
-use wharf_core::router::{PortReply, PortRequest, Verdict, WaitEnd};
-use wharf_core::shard::{Outcome, Refusal, Rejection};
+use wharf_core::router::{PortReply, PortRequest, WaitEnd};
+use wharf_core::shard::{Command, Outcome, Rejection};
 use wharf_core::time::Time;
 
 use super::connection::ConnectionState;
@@ -20,8 +20,8 @@ use super::wait::stopped;
 use crate::codec::Extension;
 use crate::convert::{
     IntoTarget, bundles, fault_reply, group_fault, group_kinds_to_learn, group_reply, group_spec,
-    groups_page, page_limit, place_into, placed_reply, plan_fault, refused_reply, rejection_fault,
-    removed_group, statement, statement_fault, statement_reply,
+    groups_page, named_rejection_fault, page_limit, place_into, placed_reply, plan_fault, removed_group,
+    statement, statement_fault, statement_reply,
 };
 use crate::protocol::{
     CreateGroupRequest, EXTENSION_UNITS, Fault, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind,
@@ -260,9 +260,18 @@ async fn handle_place_into(
 }
 
 /// Sends a placement to the shard of its bundle.
-fn submit_into(io: &Rc<Io>, operation: usize, bundle: AllocationId, _demand: Demand, now: Time) {
-    let rejected = Outcome::Rejected(Rejection::UnknownAllocation(bundle));
-    io.handle_reply(operation, 0, PortReply::One(rejected), now);
+fn submit_into(io: &Rc<Io>, operation: usize, bundle: AllocationId, demand: Demand, now: Time) {
+    let shard = io.port.borrow_mut().shard_of(bundle.partition);
+    match shard {
+        Some(shard) => {
+            let command = Command::PlaceInto { bundle, demand: Box::new(demand) };
+            io.submit(operation, 0, PortRequest::Shard(shard, command), now);
+        }
+        None => {
+            let rejected = Outcome::Rejected(Rejection::UnknownAllocation(bundle));
+            io.handle_reply(operation, 0, PortReply::One(rejected), now);
+        }
+    }
 }
 
 /// Places into a bundle on behalf of a request that a task carries out.
@@ -340,33 +349,25 @@ async fn place_into_group(
         Ok(bundles) => bundles,
         Err(fault) => return fault_reply(fault),
     };
-    let mut refused = Refusal::default();
     let mut last = None;
     for bundle in bundles {
         match ask_into(io, state, sequence, (bundle, demand.clone()), now).await {
-            PortReply::One(Outcome::Refused(refusal)) => refused.merge(&refusal),
-            // It ended meanwhile, with its node or with the group.
-            reply @ PortReply::One(Outcome::Rejected(_)) => last = Some(reply),
+            // It has no room, or ended meanwhile, with its node or with the group: the next may do.
+            rejected @ PortReply::One(Outcome::Rejected(_)) => last = Some(rejected),
             placed => return into_reply(placed, io.port.borrow_mut().catalog()),
         }
     }
-    match last {
-        Some(rejected) if refused == Refusal::default() => {
-            into_reply(rejected, io.port.borrow_mut().catalog())
-        }
-        _ => into_reply(PortReply::One(Outcome::Refused(Box::new(refused))), io.port.borrow_mut().catalog()),
-    }
+    let rejected = last.expect("there was a bundle to try");
+    into_reply(rejected, io.port.borrow_mut().catalog())
 }
 
 /// The reply to a placement into a bundle.
 pub(super) fn into_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
     match reply {
         PortReply::One(Outcome::Placed(placement)) => placed_reply(&placement, catalog).reply,
-        PortReply::One(Outcome::Refused(refusal)) => {
-            let verdict = if refusal.feasible { Verdict::NoFitNow } else { Verdict::Infeasible };
-            refused_reply(verdict, &refusal, catalog)
+        PortReply::One(Outcome::Rejected(rejection)) => {
+            fault_reply(named_rejection_fault(&rejection, &catalog.resources))
         }
-        PortReply::One(Outcome::Rejected(rejection)) => fault_reply(rejection_fault(&rejection)),
         other => unreachable!("no answer to a placement into a bundle: {other:?}"),
     }
 }

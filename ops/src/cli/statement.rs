@@ -8,7 +8,7 @@ use clap::{Args, Subcommand};
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{AllocationId, StatementId};
 use wharf_core::resource::Amount;
-use wharf_net::client::Client;
+use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
     COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, GRANULARITY_COARSE, GRANULARITY_FINE, NamedAmount,
     NodeBooksRequest, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE, OperationBody, OperationReply,
@@ -28,7 +28,7 @@ pub(super) enum StatementCommand {
 #[derive(Debug, Args)]
 pub(super) struct SubmitArgs {
     /// A JSON file, or `-` for standard input: {"operations": [{"allocate": {"node": "a", "cpu": 2,
-    /// "expected_version": 7}}, {"pipeline": {"node": "a", "gpu": 1}}, {"evict": {"allocation": "a1-2-3",
+    /// "expected_version": 7}}, {"pipeline": {"node": 7, "gpu": 1}}, {"evict": {"allocation": "a1-2-3",
     /// "grace": "30s"}}], "granularity": "fine" or "coarse", "mode": "all-or-nothing" or "incremental"}.
     file: PathBuf,
     #[command(flatten)]
@@ -87,10 +87,18 @@ impl AmountText {
     }
 }
 
+/// A node: its id as a number, or its name; an id such as "n7" where no node has that name.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged, expecting = "expected a node: its id as a number, or its name")]
+enum NodeText {
+    Id(u64),
+    Name(String),
+}
+
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct AllocateText {
-    node: String,
+    node: NodeText,
     expected_version: Option<u64>,
     cpu: Option<AmountText>,
     memory: Option<AmountText>,
@@ -106,7 +114,7 @@ struct AllocateText {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct PipelineText {
-    node: String,
+    node: NodeText,
     expected_version: Option<u64>,
     cpu: Option<AmountText>,
     memory: Option<AmountText>,
@@ -178,7 +186,15 @@ fn operation(text: OperationText) -> Result<(OperationBody, Option<String>), Str
             None
         }
     };
-    Ok((body, named))
+    let name = match named {
+        Some(NodeText::Id(id)) => {
+            body.node = id;
+            None
+        }
+        Some(NodeText::Name(name)) => Some(name),
+        None => None,
+    };
+    Ok((body, name))
 }
 
 /// What the file says: the request, and per operation the name of its node.
@@ -214,22 +230,28 @@ fn read_file(file: &Path) -> anyhow::Result<(StatementRequest, Vec<Option<String
 async fn resolve(
     client: &Client,
     request: &mut StatementRequest,
-    nodes: &[Option<String>],
+    names: &[Option<String>],
 ) -> anyhow::Result<()> {
     let mut known: BTreeMap<&str, u64> = BTreeMap::new();
-    for (operation, name) in request.operations.iter_mut().zip(nodes) {
+    for (operation, name) in request.operations.iter_mut().zip(names) {
         let Some(name) = name.as_deref() else { continue };
-        let id = name.strip_prefix('n').and_then(|number| number.parse().ok());
-        operation.node = match (id, known.get(name)) {
-            (Some(id), _) | (None, Some(&id)) => id,
-            (None, None) => {
-                let books = client.node_books(&NodeBooksRequest { node: name.to_owned() }).await?;
-                known.insert(name, books.node);
-                books.node
-            }
+        operation.node = match known.get(name) {
+            Some(&id) => id,
+            None => find(client, name).await?,
         };
+        known.insert(name, operation.node);
     }
     Ok(())
+}
+
+/// The id of the node of that name, or of that id where there is none.
+async fn find(client: &Client, name: &str) -> Result<u64, ClientError> {
+    let id = name.strip_prefix('n').and_then(|number| number.parse().ok());
+    match (client.node_books(&NodeBooksRequest { node: name.to_owned() }).await, id) {
+        (Ok(books), _) => Ok(books.node),
+        (Err(ClientError::Fault(_)), Some(id)) => Ok(id),
+        (Err(error), _) => Err(error),
+    }
 }
 
 #[derive(Serialize)]
@@ -344,12 +366,13 @@ mod tests {
         let text = r#"{"operations": [
             {"allocate": {"node": "a", "expected_version": 7, "cpu": 0.5, "memory": "8GiB", "gpu": "1",
                           "resources": {"npu": 2}, "gpus": [1], "owner": 9}},
-            {"pipeline": {"node": "n3", "cpu": "1"}},
+            {"pipeline": {"node": 3, "cpu": "1"}},
             {"evict": {"allocation": "a1-2-3", "grace": "30s"}}
         ], "granularity": "coarse", "mode": "incremental"}"#;
         let (request, nodes) = read(text).unwrap();
         assert_eq!((request.granularity, request.mode), (GRANULARITY_COARSE, COMMIT_INCREMENTAL));
-        assert_eq!(nodes, [Some("a".to_owned()), Some("n3".to_owned()), None]);
+        assert_eq!(nodes, [Some("a".to_owned()), None, None]);
+        assert_eq!(request.operations[1].node, 3);
         let [allocate, claim, evict] = &request.operations[..] else { panic!("{request:?}") };
         assert_eq!((allocate.cpu, allocate.memory, allocate.gpu), (5000, 81_920_000, 10_000));
         assert_eq!((allocate.expected_version, allocate.owner, &allocate.gpus[..]), (Some(7), 9, &[1][..]));

@@ -351,8 +351,10 @@ impl ShardRunner {
             self.summary.publish_owners(self.shard.reservation_owners());
         }
         let facts = self.shard.facts();
-        self.summary.publish(&facts);
+        // The view first: a planner that sees growth here finds in the view what grew. In the other order
+        // it could try a waiting group on the old view, and then see no growth any more.
         self.shard.publish_view();
+        self.summary.publish(&facts);
         if !self.planners.is_empty() {
             self.tell_planners(facts.growth);
         }

@@ -5,14 +5,21 @@ mod agent;
 pub use agent::{agent_report, node_details};
 mod candidates;
 pub(crate) use candidates::explain_candidates;
+mod groups;
+pub use groups::{
+    IntoTarget, bundles, group_fault, group_kinds_to_learn, group_refusal, group_reply, group_spec,
+    groups_page, page_limit, place_into, plan_fault, removed_group, strategy_number,
+};
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
 pub use preferences::{effect_number, effect_of};
+mod statements;
+use statements::granularity;
+pub use statements::{conflict_body, statement, statement_fault, statement_reply};
 
 use std::sync::Arc;
 
-use wharf_core::ids::OwnerId;
 use wharf_core::limits::{
     CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX,
 };
@@ -30,6 +37,7 @@ use crate::convert_books::named_units;
 pub use crate::convert_books::{
     adoption, books_reply, named_rejection_fault, refused_adoption, resource_totals,
 };
+use crate::convert_reservations::named_owner;
 pub use crate::convert_reservations::{
     refused_reservation, reservation, reservation_body, reservation_owner, reserve_reply,
 };
@@ -186,7 +194,7 @@ pub fn placement_request(
     let preferences =
         preferences::preferences(old, preferences, &mut candidates, defaults.avoid_gpu, gpu, catalog)
             .map_err(faulty)?;
-    let owner = OwnerId::new(owner);
+    let owner = named_owner("owner", owner).map_err(faulty)?;
     Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner })
 }
 
@@ -284,13 +292,14 @@ pub fn refused_reply(verdict: Verdict, refusal: &Refusal, catalog: &Catalog) -> 
         Verdict::NoFitNow => Reason::NoFitNow,
         Verdict::Infeasible => Reason::Infeasible,
     };
+    let refusal = Some(refusal_body(refusal, catalog));
+    PlaceReply { reason: reason.into(), refusal, ..PlaceReply::default() }
+}
+
+pub(crate) fn refusal_body(refusal: &Refusal, catalog: &Catalog) -> RefusalBody {
     let checks =
         refusal.checks.iter().map(|(&check, shortage)| failed_check(check, *shortage, catalog)).collect();
-    PlaceReply {
-        reason: reason.into(),
-        refusal: Some(RefusalBody { nodes: refusal.nodes, examined: refusal.examined, checks }),
-        ..PlaceReply::default()
-    }
+    RefusalBody { nodes: refusal.nodes, examined: refusal.examined, checks }
 }
 
 fn failed_check(check: Check, shortage: Shortage, catalog: &Catalog) -> FailedCheck {

@@ -26,7 +26,8 @@ pub(crate) fn named_units(units: &UnitAssignments, resources: &ResourceRegistry)
     units.iter().map(named).collect()
 }
 
-fn mask(field: &str, instances: &[u8], most: usize) -> Result<u64, Fault> {
+/// A set of instances below `most`, each named once.
+pub(crate) fn mask(field: &str, instances: &[u8], most: usize) -> Result<u64, Fault> {
     let mut mask = 0u64;
     for &instance in instances {
         if usize::from(instance) >= most {
@@ -160,6 +161,9 @@ pub fn resource_totals(
 #[must_use]
 pub fn named_rejection_fault(rejection: &Rejection, resources: &ResourceRegistry) -> Fault {
     let mut fault = rejection_fault(rejection);
+    if let Rejection::BundleShort { kind, .. } = rejection {
+        fault.message = fault.message.replace(&kind.to_string(), &resource_name(*kind, resources));
+    }
     if let Rejection::InstanceCount { kind, .. }
     | Rejection::NoSuchInstance { kind, .. }
     | Rejection::ReservedTooMuch { kind, .. } = rejection

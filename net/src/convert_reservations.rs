@@ -18,7 +18,17 @@ use crate::protocol::{
 /// # Errors
 /// The fault, where it names nobody.
 pub fn reservation_owner(owner: u64) -> Result<OwnerId, Fault> {
-    OwnerId::new(owner).ok_or_else(|| invalid("owner", "0 is nobody: give a number from 1 on"))
+    named_owner("owner", owner)?.ok_or_else(|| invalid("owner", "0 is nobody: give a number from 1 on"))
+}
+
+/// The owner that a request names, if it names one. The upper half of the numbers is the service's
+/// own: a statement that lost too often reserves under one of them.
+pub(crate) fn named_owner(field: &str, owner: u64) -> Result<Option<OwnerId>, Fault> {
+    if owner >> 63 == 1 {
+        let message = "numbers from 2^63 on are kept for the service: give a smaller one";
+        return Err(invalid(field, message));
+    }
+    Ok(OwnerId::new(owner))
 }
 
 /// The engine's form of a reservation of `node`, made at `now`.

@@ -37,6 +37,18 @@ fn check_every_type(bytes: &[u8]) {
     check_decode::<ListReply>(bytes);
     check_decode::<StatusRequest>(bytes);
     check_decode::<StatusReply>(bytes);
+    check_decode::<CreateGroupRequest>(bytes);
+    check_decode::<GrowGroupRequest>(bytes);
+    check_decode::<ShrinkGroupRequest>(bytes);
+    check_decode::<RemoveGroupRequest>(bytes);
+    check_decode::<RemoveGroupReply>(bytes);
+    check_decode::<GroupStatusRequest>(bytes);
+    check_decode::<GroupReply>(bytes);
+    check_decode::<ListGroupsRequest>(bytes);
+    check_decode::<ListGroupsReply>(bytes);
+    check_decode::<PlaceIntoRequest>(bytes);
+    check_decode::<StatementRequest>(bytes);
+    check_decode::<StatementReply>(bytes);
 }
 
 fn name() -> impl Strategy<Value = String> {
@@ -144,6 +156,124 @@ fn place_reply() -> impl Strategy<Value = PlaceReply> {
         placed,
         refusal,
         fault,
+    })
+}
+
+fn templates() -> impl Strategy<Value = Vec<BundleTemplate>> {
+    let template = (place(), any::<u64>(), any::<u32>()).prop_map(|(request, owner, count)| {
+        let request = PlaceRequestV3 { owner, ..request.into() };
+        BundleTemplate { request, count }
+    });
+    prop::collection::vec(template, 0..3)
+}
+
+fn create_group() -> impl Strategy<Value = CreateGroupRequest> {
+    let topology = (name(), any::<u8>(), any::<u32>()).prop_map(|(key, rule, max_skew)| TopologyBody {
+        key,
+        rule,
+        max_skew,
+    });
+    let numbers = (any::<[u8; 3]>(), any::<u32>(), any::<u64>(), any::<i32>());
+    (templates(), prop::option::of(topology), numbers).prop_map(|(bundles, topology, numbers)| {
+        let ([strategy, mode, granularity], min_members, deadline, priority) = numbers;
+        CreateGroupRequest { bundles, strategy, topology, min_members, mode, deadline, priority, granularity }
+    })
+}
+
+fn operation() -> impl Strategy<Value = OperationBody> {
+    let numbers = (any::<u8>(), any::<[u64; 3]>(), any::<Option<u64>>(), any::<[i64; 3]>());
+    let gpus = prop::collection::vec(any::<u8>(), 0..16);
+    (numbers, amounts(), gpus, prop::option::of(allocation())).prop_map(
+        |(numbers, custom, gpus, allocation)| {
+            let (operation, [node, owner, grace], expected_version, [cpu, memory, gpu]) = numbers;
+            OperationBody {
+                operation,
+                node,
+                expected_version,
+                cpu,
+                memory,
+                gpu,
+                custom,
+                gpus,
+                owner,
+                allocation,
+                grace,
+            }
+        },
+    )
+}
+
+fn group_id() -> impl Strategy<Value = WireGroup> {
+    any::<(u32, u64)>().prop_map(|(incarnation, number)| WireGroup { incarnation, number })
+}
+
+fn conflict() -> impl Strategy<Value = ConflictBody> {
+    let numbers = (any::<[u16; 2]>(), any::<[u64; 2]>(), any::<[Option<u64>; 2]>(), any::<[i64; 2]>());
+    let others = (any::<Option<u8>>(), any::<Option<u16>>(), any::<u32>());
+    let ids =
+        (prop::option::of(allocation()), prop::option::of(group_id()), any::<Option<(u32, u16, u64)>>());
+    (numbers, others, ids, (name(), name(), name())).prop_map(|(numbers, others, ids, texts)| {
+        let ([operation, reason], [node, owner], [version, expected_version], [asked, available]) = numbers;
+        let (instance, other, bundle) = others;
+        let (allocation, group, statement) = ids;
+        let (node_name, resource, message) = texts;
+        let statement =
+            statement.map(|(incarnation, planner, number)| WireStatement { incarnation, planner, number });
+        ConflictBody {
+            operation,
+            reason: ReasonCode(reason),
+            node,
+            node_name,
+            version,
+            expected_version,
+            resource,
+            asked,
+            available,
+            instance,
+            owner,
+            allocation,
+            statement,
+            other,
+            group,
+            bundle,
+            message,
+        }
+    })
+}
+
+fn group_reply() -> impl Strategy<Value = GroupReply> {
+    let bundle =
+        (any::<u32>(), any::<[i64; 3]>(), place_reply()).prop_map(|(index, [cpu, memory, gpu], reply)| {
+            BundleBody { index, cpu, memory, gpu, placed: reply.placed }
+        });
+    let numbers = (group_id(), any::<[u8; 2]>(), any::<[u32; 2]>(), any::<i32>(), any::<u64>());
+    let group = (numbers, prop::collection::vec(bundle, 0..4)).prop_map(|(numbers, bundles)| {
+        let (id, [state, strategy], [min_members, attempts], priority, deadline) = numbers;
+        let topology = None;
+        GroupBody { id, state, strategy, topology, min_members, priority, deadline, attempts, bundles }
+    });
+    let facts = (any::<u16>(), any::<[u32; 3]>(), any::<Option<u32>>(), name(), name());
+    let lists = (place_reply(), prop::collection::vec(conflict(), 0..3));
+    let refusal =
+        (facts, lists).prop_map(|((cause, numbers, bundle, resource, message), (reply, conflicts))| {
+            let ([attempts, bundles, nodes], cause) = (numbers, ReasonCode(cause));
+            let refusal = reply.refusal;
+            GroupRefusalBody {
+                cause,
+                attempts,
+                bundle,
+                bundles,
+                nodes,
+                resource,
+                refusal,
+                conflicts,
+                message,
+            }
+        });
+    let parts = (prop::option::of(group), prop::option::of(refusal), prop::option::of(fault()));
+    (any::<u16>(), parts).prop_map(|(reason, (group, refusal, fault))| {
+        let reason = ReasonCode(reason);
+        GroupReply { reason, group, refusal, fault }
     })
 }
 
@@ -306,6 +436,32 @@ proptest! {
             check_round_trip(request);
         }
         check_round_trip(&ReleaseBatch { requests });
+    }
+
+    #[test]
+    fn groups_and_statements_survive(
+        create in create_group(), operations in prop::collection::vec(operation(), 0..5), reply in group_reply(),
+        conflict in prop::option::of(conflict()), places in prop::collection::vec(place_reply(), 0..3),
+        group in group_id(), bundles in prop::collection::vec(any::<u32>(), 0..5), bundle: Option<u32>,
+        numbers: [u8; 2], until: u64, more: bool,
+    ) {
+        check_round_trip(&create);
+        check_round_trip(&GrowGroupRequest { group, bundles: create.bundles });
+        check_round_trip(&ShrinkGroupRequest { group, bundles });
+        check_round_trip(&reply);
+        let summary = GroupSummary { id: group, state: numbers[0], strategy: numbers[1], ..GroupSummary::default() };
+        check_round_trip(&ListGroupsReply { groups: vec![summary; 3], more });
+        let [granularity, mode] = numbers;
+        if let Some(OperationBody { custom, cpu, memory, gpu, allocation, .. }) = operations.first().cloned() {
+            let group = Some(group);
+            check_round_trip(&PlaceIntoRequest { allocation, group, bundle, cpu, memory, gpu, custom });
+        }
+        check_round_trip(&StatementRequest { operations, granularity, mode });
+        let operations = places.into_iter().map(|place| OperationReply {
+            reason: place.reason, placed: place.placed, until, conflict: conflict.clone(), ..OperationReply::default()
+        });
+        let operations = operations.collect();
+        check_round_trip(&StatementReply { reason: reply.reason, statement: None, operations, fault: reply.fault });
     }
 
     #[test]

@@ -13,6 +13,8 @@ mod commands;
 mod faults;
 #[path = "binary/geometry.rs"]
 mod geometry;
+#[path = "binary/groups.rs"]
+mod groups;
 #[path = "binary/metrics.rs"]
 mod metrics;
 #[path = "binary/reload.rs"]

@@ -156,6 +156,8 @@ impl Group {
             GroupState::Degraded
         };
         let (id, spec, attempts) = (self.id, Arc::clone(&self.spec), self.attempts);
-        GroupView { id, state, spec, bundles: self.bundles.iter().map(bundle).collect(), attempts }
+        let requests = self.bundles.iter().map(|bundle| Arc::clone(&bundle.request)).collect();
+        let bundles = self.bundles.iter().map(bundle).collect();
+        GroupView { id, state, spec, bundles, requests, attempts }
     }
 }

@@ -377,6 +377,32 @@ impl Planner {
         self.incomplete.insert((Reverse(group.spec.priority), id));
     }
 
+    /// Takes back the group whose making is the job of `tag`. One that is being committed is placed, or
+    /// refused where that fails.
+    pub(super) fn cancel(&mut self, tag: JobTag) {
+        if let Some(at) = self.backlog.iter().position(|&(of, _)| of == tag) {
+            self.backlog.remove(at);
+            return self.reply(tag, PlanReply::Cancelled);
+        }
+        let made =
+            |id: &GroupId| self.groups.get(id).is_some_and(|group| group.awaiting == Awaiting::Creation(tag));
+        let under_way = self.flights.iter().filter_map(|(_, (_, purpose))| match purpose {
+            Purpose::Place(placing) => Some(placing.group),
+            _ => None,
+        });
+        let waiting = self.incomplete.iter().map(|&(_, id)| id);
+        let contending = self.contenders.iter().copied().chain(self.ticket_group());
+        // Answered while it was taken back: there is nothing to do.
+        let Some(id) = waiting.chain(contending).chain(under_way).find(made) else { return };
+        let group = self.groups.get_mut(&id).expect("it was just looked at");
+        if group.committing {
+            group.until = None;
+            return;
+        }
+        self.forget_group(id);
+        self.reply(tag, PlanReply::Cancelled);
+    }
+
     /// Groups that waited in vain.
     pub(super) fn end_overdue(&mut self, now: Time) {
         let overdue = |id: &GroupId| {

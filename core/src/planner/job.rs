@@ -26,6 +26,9 @@ pub enum PlanJob {
     ListGroups(Option<GroupId>, u16),
     /// Commit operations that somebody else planned.
     Submit(Box<Submit>),
+    /// Take back the group whose making is the job of the same tag, unless it is placed: that job is
+    /// answered, this one is not.
+    Cancel,
 }
 
 /// Operations that somebody else planned: an external scheduler, to which shards are the arbiter.
@@ -48,6 +51,8 @@ pub enum PlanReply {
     Refused(Box<GroupRefusal>),
     /// It is gone: so many bundles ended.
     Removed(GroupId, u32),
+    /// It was taken back before it was placed.
+    Cancelled,
     /// Groups in order of id.
     Groups(Vec<GroupView>),
     /// What became of the operations.
@@ -171,6 +176,8 @@ pub struct GroupView {
     pub spec: Arc<GroupSpec>,
     /// Its bundles, by place.
     pub bundles: Vec<(u32, BundleView)>,
+    /// What each of `bundles` takes.
+    pub requests: Vec<Arc<PlacementRequest>>,
     /// How often a plan of it was tried.
     pub attempts: u32,
 }

@@ -208,6 +208,7 @@ impl Planner {
             PlanJob::GroupStatus(id) => self.group_status(tag, id),
             PlanJob::ListGroups(after, limit) => self.list_groups(tag, after, limit),
             PlanJob::Submit(submit) => self.submit_operations(tag, *submit, now),
+            PlanJob::Cancel => self.cancel(tag),
         }
     }
 

@@ -125,6 +125,11 @@ impl Planner {
         }
     }
 
+    /// Whose the ticket is.
+    pub(super) fn ticket_group(&self) -> Option<GroupId> {
+        self.ticket.as_ref().map(|ticket| ticket.group)
+    }
+
     fn waits_for_ticket(&self, id: GroupId) -> bool {
         self.groups.get(&id).is_some_and(|group| group.contending)
     }

@@ -18,14 +18,10 @@ pub(crate) struct PlanLink {
 }
 
 enum Pending {
-    One(Tag),
+    /// With the planner that was asked.
+    One(Tag, usize),
     /// A page of groups, of which every planner has some.
-    Page {
-        tag: Tag,
-        limit: u16,
-        left: usize,
-        groups: Vec<GroupView>,
-    },
+    Page { tag: Tag, limit: u16, left: usize, groups: Vec<GroupView> },
 }
 
 /// The planners, as a port sees them.
@@ -75,14 +71,26 @@ impl Plans {
             | PlanJob::ShrinkGroup(group, _)
             | PlanJob::RemoveGroup(group)
             | PlanJob::GroupStatus(group) => self.keeper(*group),
-            PlanJob::CreateGroup(_) | PlanJob::Submit(_) | PlanJob::ListGroups(..) => {
+            PlanJob::CreateGroup(_) | PlanJob::Submit(_) | PlanJob::ListGroups(..) | PlanJob::Cancel => {
                 self.next = (self.next + 1) % self.links.len();
                 self.next
             }
         };
-        let token = self.pending.insert(Pending::One(tag));
+        let token = self.pending.insert(Pending::One(tag, planner));
         self.send(planner, token, job);
         Ok(())
+    }
+
+    /// Takes back the job of `tag`, a group that waits, if it is still under way.
+    pub(super) fn cancel(&mut self, tag: Tag) {
+        let mut pending = self.pending.iter();
+        let found = pending.find_map(|(token, pending)| match pending {
+            Pending::One(of, planner) if *of == tag => Some((token, *planner)),
+            _ => None,
+        });
+        if let Some((token, planner)) = found {
+            self.send(planner, token, PlanJob::Cancel);
+        }
     }
 
     fn keeper(&self, group: GroupId) -> usize {
@@ -120,7 +128,7 @@ impl Plans {
     fn handle_answer(&mut self, token: usize, answer: PlanReply) -> Option<(Tag, PlanReply)> {
         let pending = self.pending.get_mut(token).expect("an answer belongs to a pending job");
         let Pending::Page { left, groups, .. } = pending else {
-            let Pending::One(tag) = self.pending.remove(token) else { unreachable!("just seen") };
+            let Pending::One(tag, _) = self.pending.remove(token) else { unreachable!("just seen") };
             return Some((tag, answer));
         };
         let PlanReply::Groups(page) = answer else { panic!("a page of groups was answered with {answer:?}") };

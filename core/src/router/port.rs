@@ -206,6 +206,13 @@ impl Port {
         self.plans.add(link);
     }
 
+    /// Takes back a group that waits: its own reply says what became of it. To be called once per
+    /// [`PortRequest::Plan`] at most, and for no more than a quarter of those that may be in flight: that
+    /// is what the rings have room for.
+    pub fn cancel_plan(&mut self, tag: Tag) {
+        self.plans.cancel(tag);
+    }
+
     /// How many planners there are behind the port.
     #[must_use]
     pub fn planner_count(&self) -> usize {

@@ -19,12 +19,12 @@ use crate::protocol::{
 };
 
 /// A reply's body, and the extensions that follow it.
-fn split<R: DeserializeOwned>(raw: &[u8]) -> Result<(R, &[u8]), ClientError> {
+pub(super) fn split<R: DeserializeOwned>(raw: &[u8]) -> Result<(R, &[u8]), ClientError> {
     let (reply, taken) = decode_body::<R>(raw)?;
     Ok((reply, &raw[taken..]))
 }
 
-fn placed(raw: &[u8]) -> Result<PlaceReply, ClientError> {
+pub(super) fn placed(raw: &[u8]) -> Result<PlaceReply, ClientError> {
     let (mut reply, rest) = split::<PlaceReply>(raw)?;
     read_units(rest, [&mut reply]);
     Ok(reply)
@@ -79,7 +79,7 @@ impl Client {
         &self,
         request: &PlaceRequest,
     ) -> Result<(u64, impl Future<Output = Result<PlaceReply, ClientError>> + use<>), ClientError> {
-        self.enter_waiting(1, request, placed).await
+        self.enter_waiting(Kind::Place, 1, request, placed).await
     }
 
     /// As [`place_waiting`](Self::place_waiting), with preferences (body version 2).
@@ -90,7 +90,7 @@ impl Client {
         &self,
         request: &PlaceRequestV2,
     ) -> Result<(u64, impl Future<Output = Result<PlaceReplyV2, ClientError>> + use<>), ClientError> {
-        self.enter_waiting(PLACE_VERSION_PREFERENCES, request, placed_v2).await
+        self.enter_waiting(Kind::Place, PLACE_VERSION_PREFERENCES, request, placed_v2).await
     }
 
     /// As [`place_waiting`](Self::place_waiting), of one that may use an owner's reservations (body
@@ -102,17 +102,18 @@ impl Client {
         &self,
         request: &PlaceRequestV3,
     ) -> Result<(u64, impl Future<Output = Result<PlaceReplyV2, ClientError>> + use<>), ClientError> {
-        self.enter_waiting(PLACE_VERSION_OWNER, request, placed_v2).await
+        self.enter_waiting(Kind::Place, PLACE_VERSION_OWNER, request, placed_v2).await
     }
 
-    async fn enter_waiting<Q: Serialize, R>(
+    pub(super) async fn enter_waiting<Q: Serialize, R>(
         &self,
+        kind: Kind,
         version: u8,
         request: &Q,
         read: fn(&[u8]) -> Result<R, ClientError>,
     ) -> Result<(u64, impl Future<Output = Result<R, ClientError>> + use<Q, R>), ClientError> {
         let (sender, receiver) = oneshot::channel();
-        let sequence = self.enter(Kind::Place, version, request, Destination::Waiting(sender)).await?;
+        let sequence = self.enter(kind, version, request, Destination::Waiting(sender)).await?;
         let reply = async move {
             let closed = |_| ClientError::ConnectionLost("the client was closed".into());
             read(&receiver.await.map_err(closed)??)
@@ -120,7 +121,7 @@ impl Client {
         Ok((sequence, reply))
     }
 
-    /// Ends the wait of a placement; whether it waited still. Its own reply says what became of it.
+    /// Ends the wait of a placement or of a group; whether it waited still. Its own reply says what became of it.
     ///
     /// # Errors
     /// As [`call`](Self::call).

@@ -14,3 +14,4 @@ pub use pending::{Completion, Completions};
 mod calls;
 mod connection;
 pub use connection::{Client, ClientConfig};
+mod groups;

@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, RESOURCE_KINDS_MAX, UNIT_INSTANCES_MAX};
 
 use super::bounded::{self, field};
-use super::{EXTENSION_WAITING, NamedAmount, PlaceReply, ReservationBody, StatusReply};
+use super::{EXTENSION_WAITING, NamedAmount, PlaceReply, PlacedBody, ReservationBody, StatusReply};
 use crate::codec::{FLAG_EXTENSIONS, Header, decode_body, encode_body, split_extensions};
 
 /// Tag of the extension of a placement's reply that names the units of unit-instance kinds
@@ -39,31 +39,40 @@ pub struct PlacedUnits {
 
 /// Appends the content of [`EXTENSION_UNITS`] for a reply of these placements to `out`; nothing
 /// where none has units, which is nearly always.
-pub fn units_extension<'a>(places: impl IntoIterator<Item = &'a PlaceReply> + Clone, out: &mut Vec<u8>) {
-    let units = |reply: &PlaceReply| reply.placed.as_ref().is_some_and(|placed| !placed.units.is_empty());
-    if !places.clone().into_iter().any(units) {
-        return;
-    }
-    let placed = (0u32..).zip(places).filter_map(|(place, reply)| {
-        let units = reply.placed.as_ref()?.units.clone();
-        (!units.is_empty()).then_some(PlacedUnits { place, units })
+pub fn units_extension<'a>(places: impl IntoIterator<Item = &'a PlaceReply>, out: &mut Vec<u8>) {
+    write_units(places.into_iter().map(|reply| reply.placed.as_ref()), out);
+}
+
+/// As [`units_extension`], of whatever was placed, by place in the reply.
+pub(super) fn write_units<'a>(places: impl Iterator<Item = Option<&'a PlacedBody>>, out: &mut Vec<u8>) {
+    let placed = (0u32..).zip(places).filter_map(|(place, placed)| {
+        let units = placed.filter(|placed| !placed.units.is_empty())?.units.clone();
+        Some(PlacedUnits { place, units })
     });
-    encode_body(&placed.collect::<Vec<_>>(), out);
+    let placed: Vec<PlacedUnits> = placed.collect();
+    if !placed.is_empty() {
+        encode_body(&placed, out);
+    }
 }
 
 /// Puts the units that the extensions of a reply name into its placements; `rest` is what follows
 /// the body. Extensions that cannot be read are ignored, as unknown ones are.
 pub fn read_units<'a>(rest: &[u8], places: impl IntoIterator<Item = &'a mut PlaceReply>) {
+    take_units(rest, places.into_iter().map(|reply| reply.placed.as_mut()));
+}
+
+/// As [`read_units`], into whatever was placed, by place in the reply.
+pub(super) fn take_units<'a>(rest: &[u8], places: impl Iterator<Item = Option<&'a mut PlacedBody>>) {
     if rest.is_empty() {
         return;
     }
     let header = Header { flags: FLAG_EXTENSIONS, ..Header::default() };
     let extensions = split_extensions(&header, rest).unwrap_or_default();
-    let mut places: Vec<&mut PlaceReply> = places.into_iter().collect();
+    let mut places: Vec<Option<&mut PlacedBody>> = places.collect();
     for extension in extensions.iter().filter(|extension| extension.tag == EXTENSION_UNITS) {
         let placed = decode_body::<Vec<PlacedUnits>>(extension.bytes).map_or_else(|_| Vec::new(), |(p, _)| p);
         for PlacedUnits { place, units } in placed {
-            if let Some(placed) = places.get_mut(place as usize).and_then(|reply| reply.placed.as_mut()) {
+            if let Some(Some(placed)) = places.get_mut(place as usize) {
                 placed.units = units;
             }
         }

@@ -33,9 +33,11 @@ macro_rules! fields {
 
 fields! {
     Boot = "boot";
+    Bundles = "bundles";
     Candidates = "candidates";
     Checks = "checks";
     Client = "client";
+    Conflicts = "conflicts";
     Custom = "custom";
     ExternalId = "external_id";
     Fallbacks = "fallbacks";
@@ -43,6 +45,7 @@ fields! {
     Field = "field";
     Gpus = "gpus";
     GpusAvailable = "gpus_available";
+    Groups = "groups";
     Identity = "identity";
     Instances = "instances";
     Key = "key";
@@ -53,6 +56,7 @@ fields! {
     Names = "names";
     NodeName = "node_name";
     Nodes = "nodes";
+    Operations = "operations";
     Preferred = "preferred";
     PreferredNodes = "preferred_nodes";
     PreferredSelectors = "preferred_selectors";

@@ -42,11 +42,27 @@ pub enum Kind {
     Reserve = 20,
     /// A node is not kept any more.
     EndReservation = 21,
+    /// Makes a placement group.
+    CreateGroup = 22,
+    /// Adds bundles to a group.
+    GrowGroup = 23,
+    /// Takes bundles out of a group.
+    ShrinkGroup = 24,
+    /// Ends a group.
+    RemoveGroup = 25,
+    /// How a group stands.
+    GroupStatus = 26,
+    /// A page of groups.
+    ListGroups = 27,
+    /// A placement into a bundle of a group.
+    PlaceInto = 28,
+    /// Operations that a scheduler of its own has planned.
+    SubmitStatement = 29,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 19] = [
+    pub const ALL: [Self; 27] = [
         Self::Hello,
         Self::Place,
         Self::PlaceBatch,
@@ -66,6 +82,14 @@ impl Kind {
         Self::CancelWait,
         Self::Reserve,
         Self::EndReservation,
+        Self::CreateGroup,
+        Self::GrowGroup,
+        Self::ShrinkGroup,
+        Self::RemoveGroup,
+        Self::GroupStatus,
+        Self::ListGroups,
+        Self::PlaceInto,
+        Self::SubmitStatement,
     ];
 
     /// Its number on the wire.
@@ -103,6 +127,23 @@ impl Kind {
             Self::CancelWait => "cancel_wait",
             Self::Reserve => "reserve",
             Self::EndReservation => "end_reservation",
+            Self::CreateGroup => "create_group",
+            Self::GrowGroup => "grow_group",
+            Self::ShrinkGroup => "shrink_group",
+            Self::RemoveGroup => "remove_group",
+            Self::GroupStatus => "group_status",
+            Self::ListGroups => "list_groups",
+            Self::PlaceInto => "place_into",
+            Self::SubmitStatement => "submit_statement",
         }
+    }
+
+    /// Whether it only looks: its reply is not kept, and asked again it looks again.
+    #[must_use]
+    pub const fn only_looks(self) -> bool {
+        matches!(
+            self,
+            Self::ListNodes | Self::Status | Self::NodeBooks | Self::GroupStatus | Self::ListGroups
+        )
     }
 }

@@ -89,6 +89,50 @@ reasons! {
     Fragmented = 158, "fragmented";
     /// A check that a node failed: it would do, and is reserved for another owner.
     ReservedForOther = 159, "reserved_for_other";
+    /// The service is configured not to serve it.
+    NotServed = 160, "not_served";
+    /// No such group.
+    UnknownGroup = 161, "unknown_group";
+    /// No such bundle of the group, or it is not placed now.
+    UnknownBundle = 162, "unknown_bundle";
+    /// The group is being changed.
+    GroupBusy = 163, "group_busy";
+    /// The group would have fewer bundles than its minimum.
+    BelowMinimum = 164, "below_minimum";
+    /// Why a group is refused: a bundle finds no node beside the others.
+    NoNodeForBundle = 165, "no_node_for_bundle";
+    /// Why a group is refused: no node can hold all bundles.
+    NoSingleNode = 166, "no_single_node";
+    /// Why a group is refused: its bundles need a node each.
+    TooFewNodes = 167, "too_few_nodes";
+    /// Why a group is refused: all nodes together have less than it asks.
+    ClusterTooSmall = 168, "cluster_too_small";
+    /// Why a group is refused: the values of the label have no room for it.
+    TopologyTooSmall = 169, "topology_too_small";
+    /// It conflicted with other work.
+    Conflicted = 170, "conflicted";
+    /// A conflict: the node has another version than was expected.
+    VersionChanged = 171, "version_changed";
+    /// A conflict: coarse granularity, and no version is expected.
+    NoVersion = 172, "no_version";
+    /// A conflict: a named GPU instance is not free, or not there.
+    InstanceTaken = 173, "instance_taken";
+    /// A conflict: another statement is about to evict the allocation.
+    HeldByStatement = 174, "held_by_statement";
+    /// A conflict: the allocation is being released already.
+    AlreadyReleasing = 175, "already_releasing";
+    /// A conflict: the bundle stands on some node already.
+    BundlePlaced = 176, "bundle_placed";
+    /// A conflict: another operation of the same statement forbids it.
+    Contradicts = 177, "contradicts";
+    /// A conflict: the statement was submitted before.
+    Repeated = 178, "repeated";
+    /// A shard held its part of the statement for too long, so it was aborted.
+    Expired = 179, "expired";
+    /// An operation that was not done because of others of its statement.
+    Aborted = 180, "aborted";
+    /// A conflict: the allocation is placed into a bundle, and goes with a release or with its bundle.
+    InBundle = 181, "in_bundle";
 
     /// The frame is not a frame.
     MalformedFrame = 200, "malformed_frame";

@@ -118,7 +118,7 @@ impl ConnectionState {
             encode_frame(header, &[], &mut out, |out| encode_body(&fault, out));
         }
         let mut session = self.session.borrow_mut();
-        if matches!(Kind::from_number(kind), Some(Kind::ListNodes | Kind::Status | Kind::NodeBooks)) {
+        if Kind::from_number(kind).is_some_and(Kind::only_looks) {
             session.answer_unkept(sequence);
         } else {
             session.answer(sequence, &out[start..]);

@@ -12,7 +12,7 @@ use slab::Slab;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tracing::warn;
-use wharf_core::limits::PORT_IN_FLIGHT_MAX;
+use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_IN_FLIGHT_MAX};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::time::Time;
 
@@ -25,6 +25,11 @@ use crate::tls::{ServerCertificate, TlsError, server_crypto};
 
 /// How long a server that stops waits for its peers to take their last replies.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
+
+/// Groups that may wait at one I/O thread: each may also be told to end, which takes room as well.
+const GROUP_ROOM: usize = PLANS_IN_FLIGHT_MAX / 4;
+/// Planners' jobs under way at one I/O thread beside those.
+const PLAN_ROOM: usize = PLANS_IN_FLIGHT_MAX - 2 * GROUP_ROOM;
 
 /// What an I/O thread is made of.
 pub struct IoThread {
@@ -63,6 +68,10 @@ pub(super) struct Io {
     pub(super) operations: RefCell<Slab<Operation>>,
     /// Requests that may still enter the port: waiting for it is in order of arrival.
     pub(super) room: Semaphore,
+    /// The same for planners' jobs.
+    pub(super) plan_room: Semaphore,
+    /// Groups that may still wait.
+    pub(super) group_room: Semaphore,
     pub(super) shared: Arc<ServerShared>,
     pub(super) registrar: RegistrarHandle,
     pub(super) shutdown: watch::Receiver<bool>,
@@ -97,6 +106,8 @@ pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
         port: RefCell::new(thread.port),
         operations: RefCell::new(Slab::new()),
         room: Semaphore::new(PORT_IN_FLIGHT_MAX),
+        plan_room: Semaphore::new(PLAN_ROOM),
+        group_room: Semaphore::new(GROUP_ROOM),
         shared: thread.shared,
         registrar: thread.registrar,
         shutdown: thread.shutdown,
@@ -258,16 +269,22 @@ impl Io {
     pub(super) fn handle_reply(&self, key: usize, part: usize, reply: PortReply, now: Time) {
         let mut operations = self.operations.borrow_mut();
         let operation = &mut operations[key];
-        let waited = matches!(operation.parts, Parts::Wait(..));
-        if !waited {
-            self.room.add_permits(1);
+        let (waited, kind) = (operation.waits(), operation.kind());
+        let question = operation.is_question();
+        match operation.parts {
+            Parts::Wait(..) => {}
+            Parts::WaitGroup(_) => self.group_room.add_permits(1),
+            Parts::Plan(..) | Parts::AskPlan(_) => self.plan_room.add_permits(1),
+            _ => self.room.add_permits(1),
         }
         let complete = {
             let mut port = self.port.borrow_mut();
             operation.handle_part(part, reply, port.catalog())
         };
+        if question {
+            operations.remove(key);
+        }
         let Some(complete) = complete else { return };
-        let kind = operation.kind();
         let Operation { connection, sequence, started, parts } = operations.remove(key);
         drop(operations);
         let candidates = parts.candidates();

@@ -15,6 +15,7 @@ pub use registrar_task::{
 };
 mod operation;
 mod placing;
+mod planning;
 mod reader;
 mod requests;
 mod sessions;

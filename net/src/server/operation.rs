@@ -3,13 +3,16 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
+use tokio::sync::oneshot;
 use wharf_core::ids::NodeId;
 use wharf_core::registrar::Catalog;
-use wharf_core::router::{PortReply, Tag};
+use wharf_core::router::{PortReply, Tag, WaitEnd};
 use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
 
 use super::connection::ConnectionState;
+use super::planning::{PlanComplete, into_reply};
+use super::reader::BODY_VERSION;
 use super::wait::wait_reply;
 use crate::convert::{explain_candidates, placed_reply, refused_reply, rejection_fault};
 use crate::protocol::{
@@ -46,6 +49,16 @@ pub(super) enum Parts {
         replies: Vec<ReleaseReply>,
         left: usize,
     },
+    /// A planner's job of this kind, and what its reply is measured by.
+    Plan(Kind, usize),
+    /// A group that waits: as [`Wait`](Self::Wait); and why it was told not to any more.
+    WaitGroup(Option<WaitEnd>),
+    /// A placement into a bundle.
+    Into,
+    /// A question of a task, which makes the reply.
+    Ask(Option<oneshot::Sender<PortReply>>),
+    /// The same, to a planner.
+    AskPlan(Option<oneshot::Sender<PortReply>>),
 }
 
 impl Parts {
@@ -54,7 +67,7 @@ impl Parts {
         match self {
             Self::Place(_, named) | Self::Wait(_, named) => named.as_ref().map_or(0, |ids| ids.len()),
             Self::PlaceBatch { named, .. } => named.iter().map(|(_, ids)| ids.len()).sum(),
-            Self::Release | Self::ReleaseBatch { .. } => 0,
+            _ => 0,
         }
     }
 }
@@ -68,6 +81,8 @@ pub(super) enum Complete {
     PlaceBatch(PlaceBatchReply),
     PlaceBatchV2(u8, PlaceBatchReplyV2),
     ReleaseBatch(ReleaseBatchReply),
+    Plan(Box<PlanComplete>),
+    Into(PlaceReply),
 }
 
 const PART_BITS: u32 = 16;
@@ -90,7 +105,20 @@ impl Operation {
             Parts::Release => Kind::Release,
             Parts::PlaceBatch { .. } => Kind::PlaceBatch,
             Parts::ReleaseBatch { .. } => Kind::ReleaseBatch,
+            Parts::Plan(kind, _) => kind,
+            Parts::WaitGroup(_) => Kind::CreateGroup,
+            Parts::Into | Parts::Ask(_) | Parts::AskPlan(_) => Kind::PlaceInto,
         }
+    }
+
+    /// Whether it is told to end when its connection is lost.
+    pub(super) fn waits(&self) -> bool {
+        matches!(self.parts, Parts::Wait(..) | Parts::WaitGroup(_))
+    }
+
+    /// Whether a task makes the reply.
+    pub(super) fn is_question(&self) -> bool {
+        matches!(self.parts, Parts::Ask(_) | Parts::AskPlan(_))
     }
 
     /// Takes the engine's reply to one part; the whole reply when it was the last.
@@ -125,6 +153,15 @@ impl Operation {
                 *left -= 1;
                 (*left == 0)
                     .then(|| Complete::ReleaseBatch(ReleaseBatchReply { replies: std::mem::take(replies) }))
+            }
+            Parts::Plan(kind, size) => Some(Complete::plan(*kind, *size, reply, catalog)),
+            &mut Parts::WaitGroup(end) => Some(Complete::waited_group(end, reply, catalog)),
+            Parts::Into => Some(Complete::Into(into_reply(reply, catalog))),
+            Parts::Ask(asker) | Parts::AskPlan(asker) => {
+                let asker = asker.take().expect("a question is answered once");
+                // Who stopped waiting does not want it.
+                drop(asker.send(reply));
+                None
             }
         }
     }
@@ -173,6 +210,8 @@ impl Complete {
             Self::Place(reply) => reply.reason,
             Self::PlaceV2(_, reply) => reply.reply.reason,
             Self::Release(reply) => reply.reason,
+            Self::Plan(complete) => complete.reason(),
+            Self::Into(reply) => reply.reason,
             Self::PlaceBatch(_) | Self::PlaceBatchV2(..) | Self::ReleaseBatch(_) => ReasonCode::default(),
         }
     }
@@ -180,7 +219,9 @@ impl Complete {
     /// Why, of each part of a batch.
     pub(super) fn part_reasons(&self) -> Vec<ReasonCode> {
         match self {
-            Self::Place(_) | Self::PlaceV2(..) | Self::Release(_) => Vec::new(),
+            Self::Place(_) | Self::PlaceV2(..) | Self::Release(_) | Self::Plan(_) | Self::Into(_) => {
+                Vec::new()
+            }
             Self::PlaceBatch(batch) => batch.replies.iter().map(|reply| reply.reason).collect(),
             Self::PlaceBatchV2(_, batch) => batch.replies.iter().map(|reply| reply.reply.reason).collect(),
             Self::ReleaseBatch(batch) => batch.replies.iter().map(|reply| reply.reason).collect(),
@@ -201,6 +242,8 @@ impl Complete {
                 connection.reply_placed(kind, *version, sequence, reply, places);
             }
             Self::ReleaseBatch(reply) => connection.reply(kind, sequence, reply),
+            Self::Plan(complete) => complete.answer(connection, kind, sequence),
+            Self::Into(reply) => connection.reply_placed(kind, BODY_VERSION, sequence, reply, [reply]),
         }
     }
 }

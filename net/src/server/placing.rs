@@ -77,18 +77,21 @@ async fn learn(
     defaults: PlacementDefaults,
 ) -> Result<(), Box<PlaceReply>> {
     let names = kinds_to_learn(request, io.port.borrow_mut().catalog(), defaults)?;
+    learn_names(io, names).await.map_err(|fault| Box::new(fault_reply(fault)))
+}
+
+/// Has the registrar learn these kinds.
+pub(super) async fn learn_names(io: &Io, names: Vec<String>) -> Result<(), Fault> {
     if names.is_empty() {
         return Ok(());
     }
     // What was submitted so far must be on its way before anybody waits for the registrar.
     io.port.borrow_mut().flush();
-    let faulty = |fault: Fault| Box::new(fault_reply(fault));
-    let answer = io.registrar.ask(RegistrarRequest::Learn(names)).await.map_err(faulty)?;
-    match answer.await {
+    match io.registrar.ask(RegistrarRequest::Learn(names)).await?.await {
         Ok(RegistrarReply::Learnt) => Ok(()),
-        Ok(RegistrarReply::Fault(fault)) => Err(faulty(fault)),
+        Ok(RegistrarReply::Fault(fault)) => Err(fault),
         Ok(other) => unreachable!("no answer to what is to be learnt: {other:?}"),
-        Err(_) => Err(faulty(Fault::new(Reason::Unavailable, "the service is shutting down"))),
+        Err(_) => Err(Fault::new(Reason::Unavailable, "the service is shutting down")),
     }
 }
 

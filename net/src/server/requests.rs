@@ -10,6 +10,7 @@ use super::connection::ConnectionState;
 use super::io_thread::Io;
 use super::operation::Parts;
 use super::placing::{enter, handle_place, handle_place_batch, handle_release_batch, take_room};
+use super::planning::handle_planning;
 use super::reader::{Asked, BODY_VERSION, read_any_version, read_body, read_body_up_to};
 use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
@@ -58,6 +59,14 @@ pub(super) async fn handle_request(
             state.reply(kind, sequence, &CancelReply { waited });
             io.observe(kind, ReasonCode::default(), 0);
         }
+        Kind::CreateGroup
+        | Kind::GrowGroup
+        | Kind::ShrinkGroup
+        | Kind::RemoveGroup
+        | Kind::GroupStatus
+        | Kind::ListGroups
+        | Kind::PlaceInto
+        | Kind::SubmitStatement => return handle_planning(io, state, kind, asked, now).await,
         _ => return ask_registrar(io, state, kind, asked, now).await,
     }
     Ok(())
@@ -112,7 +121,15 @@ async fn ask_registrar(
         | Kind::PlaceBatch
         | Kind::Release
         | Kind::ReleaseBatch
-        | Kind::CancelWait => unreachable!("{kind:?} goes to the port"),
+        | Kind::CancelWait
+        | Kind::CreateGroup
+        | Kind::GrowGroup
+        | Kind::ShrinkGroup
+        | Kind::RemoveGroup
+        | Kind::GroupStatus
+        | Kind::ListGroups
+        | Kind::PlaceInto
+        | Kind::SubmitStatement => unreachable!("{kind:?} goes to the port"),
     };
     let (sequence, version) = (asked.frame.header.sequence, asked.frame.header.version);
     let answer = io.registrar.ask(request).await?;

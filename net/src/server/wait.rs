@@ -1,4 +1,4 @@
-//! Placements that wait: how they begin, end early, and are answered.
+//! Placements that wait: how they begin, end early, and are answered. Groups that wait end as they do.
 
 use std::rc::Rc;
 
@@ -83,10 +83,26 @@ pub(super) fn end_all(io: &Io, state: &ConnectionState, why: WaitEnd, now: Time)
 }
 
 fn end(io: &Io, key: usize, why: WaitEnd, now: Time) {
+    if let Parts::WaitGroup(ended) = &mut io.operations.borrow_mut()[key].parts {
+        // Told once: its planner answers when it has taken it back, or has placed it.
+        if ended.replace(why).is_none() {
+            let mut port = io.port.borrow_mut();
+            port.cancel_plan(tag(key, 0));
+            // Nobody may be left who reads more of this connection, and then flushes.
+            port.flush();
+        }
+        return;
+    }
     let done = io.port.borrow_mut().end_wait(tag(key, 0), why, now);
     if let Some((_, reply)) = done {
         io.handle_reply(key, 0, reply, now);
     }
+}
+
+/// What is said to whoever waits when the service stops.
+pub(super) fn stopped() -> Fault {
+    let message = "the service stops, and what waits does not wait on: ask again once it is back";
+    Fault::new(Reason::ShuttingDown, message)
 }
 
 /// The reply to a placement that waited.
@@ -96,10 +112,7 @@ pub(super) fn wait_reply(reply: PortReply, catalog: &Catalog) -> PlaceReplyV2 {
         PortReply::WaitEnded(WaitEnd::Cancelled, verdict, refusal) => {
             PlaceReply { reason: Reason::Cancelled.into(), ..refused_reply(verdict, &refusal, catalog) }
         }
-        PortReply::WaitEnded(WaitEnd::Stopped, ..) => fault_reply(Fault::new(
-            Reason::ShuttingDown,
-            "the service stops, and what waits does not wait on: ask again once it is back",
-        )),
+        PortReply::WaitEnded(WaitEnd::Stopped, ..) => fault_reply(stopped()),
         other => return place_reply(other, catalog),
     };
     ended.into()

@@ -18,12 +18,13 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::watch;
 use wharf_core::executor::{Clock, Unobserved as UnobservedShard};
+use wharf_core::planner::Planner;
 use wharf_core::registrar::Registrar;
 use wharf_core::shard::Shard;
 use wharf_core::store::{Engine, EngineConfig, StoreState};
 use wharf_core::time::Time;
 use wharf_net::client::{Client, ClientConfig};
-use wharf_net::protocol::{StatusReply, StatusRequest};
+use wharf_net::protocol::{ListRequest, NodeStatus, StatusReply, StatusRequest};
 use wharf_net::server::{
     IoThread, RegistrarHandle, RegistrarTask, ServerShared, Settings, Unobserved, port_owner, run_io_thread,
     run_registrar,
@@ -71,7 +72,9 @@ pub struct TestServer {
     io: JoinHandle<()>,
     registrar: JoinHandle<Registrar>,
     shards: Vec<JoinHandle<Shard>>,
+    planners: Vec<JoinHandle<Planner>>,
     stop: wharf_core::executor::StopSignal,
+    planner_stop: wharf_core::executor::StopSignal,
 }
 
 fn spawn<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
@@ -88,6 +91,15 @@ impl TestServer {
     }
 
     pub fn start_with(shards: u16, settings: Settings) -> Self {
+        Self::start_all(shards, 0, settings)
+    }
+
+    /// A server with planners.
+    pub fn start_planning(shards: u16, planners: u16) -> Self {
+        Self::start_all(shards, planners, Settings::default())
+    }
+
+    fn start_all(shards: u16, planners: u16, settings: Settings) -> Self {
         let clock = TestClock(Instant::now());
         let (io_wake, io_waker) = port_owner();
         let (registrar_wake, registrar_waker) = port_owner();
@@ -95,6 +107,7 @@ impl TestServer {
             shards,
             seed: 7,
             unit_instances: vec!["npu".to_owned()],
+            planners,
             ..EngineConfig::default()
         };
         let engine = Engine::open(StoreState::default(), &config, vec![io_waker, registrar_waker])
@@ -113,6 +126,11 @@ impl TestServer {
             spawn("shard", move || runner.run(&clock, &mut UnobservedShard))
         });
         let shards = threads.collect();
+        let threads = engine.planners.into_iter().map(|runner| {
+            let clock = clock.clone();
+            spawn("planner", move || runner.run(&clock, |_| {}))
+        });
+        let planners = threads.collect();
         let (handle, questions) = RegistrarHandle::channel();
         let task = RegistrarTask {
             registrar: engine.registrar,
@@ -141,7 +159,9 @@ impl TestServer {
             };
             runtime().block_on(run_io_thread(thread)).expect("the socket and the certificate are usable");
         });
-        Self { address, certificate: chain, shared, shutdown, io, registrar, shards, stop: engine.stop }
+        let (stop, planner_stop) = (engine.stop, engine.planner_stop);
+        let certificate = chain;
+        Self { address, certificate, shared, shutdown, io, registrar, shards, planners, stop, planner_stop }
     }
 
     pub fn client_config(&self, reconnects: u32) -> ClientConfig {
@@ -163,14 +183,18 @@ impl TestServer {
         self.shutdown.send_replace(true);
     }
 
-    /// Stops it as the daemon does: the I/O thread answers what it accepted, then the registrar
-    /// has nobody to serve, then the shards have nothing to do. Every shard's invariants hold.
+    /// Stops it as the daemon does: the I/O thread answers what it accepted, then planners and the
+    /// registrar have nobody to serve, then the shards have nothing to do. Every shard's invariants hold.
     pub async fn stop(self) {
         self.begin_shutdown();
-        let Self { io, registrar, shards, stop, .. } = self;
+        let Self { io, registrar, shards, planners, stop, planner_stop, .. } = self;
         // Elsewhere: the clients of this runtime must go on meanwhile.
         let joined = tokio::task::spawn_blocking(move || {
             io.join().expect("the I/O thread does not panic");
+            planner_stop.stop();
+            for planner in planners {
+                planner.join().expect("a planner does not panic");
+            }
             registrar.join().expect("the registrar does not panic");
             stop.stop();
             for shard in shards {
@@ -185,6 +209,14 @@ impl TestServer {
 /// The status with an audit.
 pub async fn audit(client: &Client) -> StatusReply {
     within(client.status(&StatusRequest { audit: true })).await.expect("the status is answered")
+}
+
+/// All nodes with what is free there, every invariant holding. Versions are left out: what was held and
+/// is given back has changed a node twice.
+pub async fn standing(client: &Client) -> Vec<NodeStatus> {
+    audit(client).await;
+    let page = within(client.list_nodes(&ListRequest { after: 0, limit: 1000 })).await.expect("answered");
+    page.nodes.into_iter().map(|node| NodeStatus { version: 0, ..node }).collect()
 }
 
 /// The canonical hash of the books, every invariant holding.

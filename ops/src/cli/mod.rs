@@ -7,11 +7,15 @@ mod adopt;
 mod agent;
 mod connect;
 mod demand;
+mod group;
+mod group_view;
+mod into;
 mod node;
 mod place;
 mod print;
 mod reserve;
 mod serve;
+mod statement;
 mod status;
 mod terms;
 
@@ -50,13 +54,19 @@ enum Command {
     /// Report this machine to a service as a node, and keep it alive there.
     Agent(Box<agent::AgentArgs>),
     /// Ask where something should run, and allocate it there.
-    Place(place::PlaceArgs),
+    Place(Box<place::PlaceArgs>),
     /// End allocations.
     Release(place::ReleaseArgs),
     /// Record an allocation that was made elsewhere, also above what the node has.
     Adopt(adopt::AdoptArgs),
     /// Keep a node for an owner, whose work is then placed there first; or end that.
     Reserve(reserve::ReserveArgs),
+    /// Make placement groups, show, list, grow, shrink and remove them.
+    #[command(subcommand)]
+    Group(group::GroupCommand),
+    /// Commit operations that a scheduler of its own has planned.
+    #[command(subcommand)]
+    Statement(statement::StatementCommand),
     /// Show the books, per resource and shard.
     Status(status::StatusArgs),
 }
@@ -77,10 +87,12 @@ pub fn run() -> ExitCode {
         Command::Serve(args) => serve::run(args),
         Command::Node(command) => connect::block_on(node::run(command)),
         Command::Agent(args) => connect::block_on(agent::run(*args)),
-        Command::Place(args) => connect::block_on(place::place(args)),
+        Command::Place(args) => connect::block_on(place::place(*args)),
         Command::Release(args) => connect::block_on(place::release(args)),
         Command::Adopt(args) => connect::block_on(adopt::adopt(args)),
         Command::Reserve(args) => connect::block_on(reserve::reserve(args)),
+        Command::Group(command) => connect::block_on(group::run(command)),
+        Command::Statement(command) => connect::block_on(statement::run(command)),
         Command::Status(args) => connect::block_on(status::run(args)),
     };
     match ended {

@@ -16,6 +16,7 @@ use wharf_net::protocol::{
 
 use super::connect::ConnectArgs;
 use super::demand::DemandArgs;
+use super::into::{self, IntoArgs};
 use super::{Ended, print, terms};
 
 #[derive(Debug, Args)]
@@ -76,6 +77,8 @@ pub(super) struct PlaceArgs {
     #[arg(long)]
     explain_all: bool,
     #[command(flatten)]
+    into: IntoArgs,
+    #[command(flatten)]
     connect: ConnectArgs,
 }
 
@@ -125,14 +128,14 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
 }
 
 /// However the command is told to end: what nobody waits for must not be placed.
-struct Interruption {
+pub(super) struct Interruption {
     interrupt: Signal,
     terminate: Signal,
     hangup: Signal,
 }
 
 impl Interruption {
-    fn new() -> std::io::Result<Self> {
+    pub(super) fn new() -> std::io::Result<Self> {
         Ok(Self {
             interrupt: signal(SignalKind::interrupt())?,
             terminate: signal(SignalKind::terminate())?,
@@ -149,6 +152,12 @@ impl Interruption {
     }
 }
 
+/// When that patience ends. Deadlines are in service time, which the service tells.
+pub(super) async fn deadline(client: &Client, patience: Duration) -> anyhow::Result<u64> {
+    let now = client.status(&StatusRequest { audit: false }).await?.now;
+    Ok(now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)).max(1))
+}
+
 /// Waits for the reply; interrupted, takes the request back, which is then answered so.
 async fn wait_for(
     client: &Client,
@@ -157,9 +166,7 @@ async fn wait_for(
 ) -> anyhow::Result<PlaceReplyV2> {
     // First: a signal that comes while the request is sent is not lost.
     let interruption = Interruption::new()?;
-    // Deadlines are in service time, which the service tells.
-    let now = client.status(&StatusRequest { audit: false }).await?.now;
-    let until = now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)).max(1);
+    let until = deadline(client, patience).await?;
     let asked = &mut whole.request.request;
     (asked.mode, asked.deadline) = (MODE_WAIT_UNTIL, until);
     // As of one that does not wait: a server of an earlier version reads what says nothing new.
@@ -176,7 +183,7 @@ async fn wait_for(
     unless_interrupted(client, interruption, sequence, reply).await
 }
 
-async fn unless_interrupted<R>(
+pub(super) async fn unless_interrupted<R>(
     client: &Client,
     mut interruption: Interruption,
     sequence: u64,
@@ -193,6 +200,9 @@ async fn unless_interrupted<R>(
 }
 
 pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
+    if args.into.is_given() {
+        return into::place(&args.into, &args.demand, &args.connect).await;
+    }
     let request = PlaceRequest {
         cpu: args.demand.cpu.units(),
         memory: args.demand.memory.units(),

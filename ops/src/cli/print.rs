@@ -8,7 +8,7 @@ use serde::Serialize;
 use wharf_core::ids::AllocationId;
 use wharf_core::resource::Amount;
 use wharf_net::protocol::{
-    AgentBody, BookBody, Fault, GpuBody, InstanceBody, NODE_DRAINING, NODE_JOINING, NODE_LOST,
+    AgentBody, BookBody, FailedCheck, Fault, GpuBody, InstanceBody, NODE_DRAINING, NODE_JOINING, NODE_LOST,
     NODE_LOST_DRAINING, NODE_READY, NamedUnits, NodeBooksReply, NodeDetails, NodeReply, PlaceReplyV2, Reason,
     RefusalBody, ReleaseReply, Taint, UnhealthyBody,
 };
@@ -78,11 +78,22 @@ impl From<&Fault> for FaultView {
 }
 
 #[derive(Serialize)]
-struct CheckView {
+pub(super) struct CheckView {
     reason: String,
     resource: String,
     nodes: u64,
     least_short: String,
+}
+
+impl From<&FailedCheck> for CheckView {
+    fn from(check: &FailedCheck) -> Self {
+        Self {
+            reason: check.reason.to_string(),
+            resource: check.resource.clone(),
+            nodes: check.nodes,
+            least_short: units(check.least_short),
+        }
+    }
 }
 
 #[derive(Serialize)]
@@ -106,12 +117,7 @@ impl From<&PlaceReplyV2> for PlaceView {
     fn from(PlaceReplyV2 { reply, alternative }: &PlaceReplyV2) -> Self {
         let placed = reply.placed.as_ref();
         let refusal = reply.refusal.as_ref();
-        let checks = refusal.map_or(&[][..], |refusal| &refusal.checks).iter().map(|check| CheckView {
-            reason: check.reason.to_string(),
-            resource: check.resource.clone(),
-            nodes: check.nodes,
-            least_short: units(check.least_short),
-        });
+        let checks = refusal.map_or(&[][..], |refusal| &refusal.checks).iter().map(CheckView::from);
         Self {
             reason: reply.reason.to_string(),
             node: placed.map(|placed| placed.node_name.clone()),
@@ -144,7 +150,7 @@ impl From<&NamedUnits> for UnitsView {
 }
 
 /// `, 0.5 of GPU 0, 1`.
-fn instances(part: u16, name: &str, ids: &[u8]) -> String {
+pub(super) fn instances(part: u16, name: &str, ids: &[u8]) -> String {
     let ids: Vec<String> = ids.iter().map(u8::to_string).collect();
     if ids.is_empty() {
         String::new()
@@ -173,7 +179,7 @@ pub(super) fn place(done: &str, PlaceReplyV2 { reply, alternative }: &PlaceReply
     }
 }
 
-fn refusal_text(refusal: &RefusalBody) -> String {
+pub(super) fn refusal_text(refusal: &RefusalBody) -> String {
     let over = if refusal.examined == refusal.nodes {
         format!("of {} nodes:", refusal.nodes)
     } else {

@@ -1,0 +1,479 @@
+//! Between wire types and the engine's: placement groups, and placements into their bundles.
+
+use std::sync::Arc;
+
+use wharf_core::ids::GroupId;
+use wharf_core::limits::GROUP_BUNDLES_MAX;
+use wharf_core::planner::{
+    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView,
+    PlanRejection, PlanReply, Spreading, Strategy, TopologyRule,
+};
+use wharf_core::registrar::Catalog;
+use wharf_core::request::PlacementRequest;
+use wharf_core::resource::{Demand, GpuAssignment, GpuRequest};
+use wharf_core::time::Time;
+
+use super::{
+    PlacementDefaults, amount, check_name, conflict_body, custom_demand, fault_reply, granularity, invalid,
+    kinds_to_learn, placement_request, refusal_body, resource_name,
+};
+use crate::protocol::{
+    BundleBody, BundleTemplate, CreateGroupRequest, Fault, GROUP_CANDIDATES_MAX, GROUP_COMMITTING,
+    GROUP_CONFLICTS_MAX, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GROUPS_PER_MESSAGE_MAX, GroupBody,
+    GroupRefusalBody, GroupReply, GroupSummary, ListGroupsReply, MODE_NOW, MODE_WAIT_UNTIL, PlaceIntoRequest,
+    PlaceReply, PlaceRequest, PlacedBody, Reason, RemoveGroupReply, STRATEGY_PACK, STRATEGY_SPREAD,
+    STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK,
+    TopologyBody, WireAllocation,
+};
+
+const STRATEGIES: [(u8, Strategy); 4] = [
+    (STRATEGY_PACK, Strategy::Pack),
+    (STRATEGY_SPREAD, Strategy::Spread),
+    (STRATEGY_STRICT_PACK, Strategy::StrictPack),
+    (STRATEGY_STRICT_SPREAD, Strategy::StrictSpread),
+];
+
+/// The number of a strategy on the wire.
+#[must_use]
+pub fn strategy_number(strategy: Strategy) -> u8 {
+    STRATEGIES.iter().find(|(_, known)| *known == strategy).expect("every strategy has a number").0
+}
+
+fn strategy(number: u8) -> Result<Strategy, Fault> {
+    let known = STRATEGIES.iter().find(|(known, _)| *known == number).map(|&(_, strategy)| strategy);
+    known.ok_or_else(|| {
+        let message = format!(
+            "{number} is no strategy: give 0 (pack), 1 (spread), 2 (strict-pack) or 3 (strict-spread)"
+        );
+        invalid("strategy", message)
+    })
+}
+
+fn topology(wire: TopologyBody) -> Result<TopologyRule, Fault> {
+    check_name("topology.key", &wire.key)?;
+    let spreading = match wire.rule {
+        TOPOLOGY_PACK => Spreading::Pack { strict: false },
+        TOPOLOGY_STRICT_PACK => Spreading::Pack { strict: true },
+        TOPOLOGY_SPREAD => Spreading::Spread { max_skew: wire.max_skew },
+        other => {
+            let message = format!("{other} is no rule: give 1 (pack), 2 (strict-pack) or 3 (spread)");
+            return Err(invalid("topology.rule", message));
+        }
+    };
+    if wire.max_skew > 0 && wire.rule != TOPOLOGY_SPREAD {
+        let message = "only what is spread has a skew: leave it at 0, or give rule 3 (spread)";
+        return Err(invalid("topology.max_skew", message));
+    }
+    Ok(TopologyRule { key: wire.key.into(), spreading })
+}
+
+fn wire_topology(rule: &TopologyRule) -> TopologyBody {
+    let (rule_number, max_skew) = match rule.spreading {
+        Spreading::Pack { strict: false } => (TOPOLOGY_PACK, 0),
+        Spreading::Pack { strict: true } => (TOPOLOGY_STRICT_PACK, 0),
+        Spreading::Spread { max_skew } => (TOPOLOGY_SPREAD, max_skew),
+    };
+    TopologyBody { key: rule.key.to_string(), rule: rule_number, max_skew }
+}
+
+/// A reply that says what is wrong with a request for a group.
+#[must_use]
+pub fn group_fault(fault: Fault) -> GroupReply {
+    GroupReply { reason: fault.reason, fault: Some(fault), ..GroupReply::default() }
+}
+
+/// What a placement's reply says of the bundle that `bundles[at]` describes.
+fn of_bundle(at: usize, reply: PlaceReply) -> Box<GroupReply> {
+    let PlaceReply { reason, refusal, fault, .. } = reply;
+    let fault = fault.map(|mut fault| {
+        let dot = if fault.field.is_empty() { "" } else { "." };
+        fault.field = format!("bundles[{at}]{dot}{}", fault.field);
+        fault
+    });
+    let refusal = refusal.map(|refusal| GroupRefusalBody {
+        cause: Reason::NoNodeForBundle.into(),
+        refusal: Some(refusal),
+        message: fault.as_ref().map_or_else(String::new, |fault| fault.message.clone()),
+        ..GroupRefusalBody::default()
+    });
+    Box::new(GroupReply { reason, group: None, refusal, fault })
+}
+
+/// What a bundle leaves to its group, or to its template.
+fn check_bundle(asked: &PlaceRequest) -> Result<(), Fault> {
+    let of_group = "a group waits as a whole: leave it at its default, and give it for the group";
+    if asked.mode != MODE_NOW {
+        return Err(invalid("mode", of_group));
+    }
+    if asked.priority != 0 {
+        return Err(invalid("priority", of_group));
+    }
+    if asked.deadline != 0 {
+        return Err(invalid("deadline", of_group));
+    }
+    if asked.count != 1 {
+        return Err(invalid(
+            "count",
+            "the number of equal bundles stands beside the request: leave this at 1",
+        ));
+    }
+    Ok(())
+}
+
+/// The engine's form of bundles; equal ones share it.
+///
+/// # Errors
+/// The reply with a fault that names the field (`bundles[3].selectors[0].operator`), or with
+/// `infeasible` where one asks for a resource that no node ever had.
+pub fn bundles(
+    wire: Vec<BundleTemplate>,
+    catalog: &Catalog,
+    defaults: PlacementDefaults,
+) -> Result<Vec<Arc<PlacementRequest>>, Box<GroupReply>> {
+    let count: u64 = wire.iter().map(|template| u64::from(template.count)).sum();
+    if count == 0 || count > GROUP_BUNDLES_MAX as u64 {
+        let message = format!("{count} bundles: give 1 to {GROUP_BUNDLES_MAX}");
+        return Err(Box::new(group_fault(invalid("bundles", message))));
+    }
+    let named: usize = wire.iter().map(|template| template.request.request.request.candidates.len()).sum();
+    if named > GROUP_CANDIDATES_MAX {
+        let message = format!(
+            "{named} candidates in all, which a group keeps: give at most {GROUP_CANDIDATES_MAX}, or name more by a label and a selector"
+        );
+        return Err(Box::new(group_fault(invalid("bundles", message))));
+    }
+    let mut bundles = Vec::with_capacity(usize::try_from(count).expect("it was compared"));
+    for (at, BundleTemplate { request, count }) in wire.into_iter().enumerate() {
+        if count == 0 {
+            let message = "0 bundles of this kind: give 1 or more, or leave it out";
+            return Err(Box::new(group_fault(invalid(format!("bundles[{at}].count"), message))));
+        }
+        let checked = check_bundle(&request.request.request).map_err(|fault| Box::new(fault_reply(fault)));
+        let request = checked.and_then(|()| placement_request(request, catalog, defaults));
+        let request = Arc::new(request.map_err(|reply| of_bundle(at, *reply))?);
+        bundles.extend(std::iter::repeat_n(request, count as usize));
+    }
+    Ok(bundles)
+}
+
+/// Until when a group waits; none: it does not.
+fn wait_until(mode: u8, deadline: u64) -> Result<Option<Time>, Fault> {
+    match mode {
+        MODE_NOW if deadline != 0 => {
+            Err(invalid("deadline", "a group that does not wait has none: leave it at 0, or let it wait"))
+        }
+        MODE_NOW => Ok(None),
+        MODE_WAIT_UNTIL => Ok(Some(if deadline == 0 { Time(u64::MAX) } else { Time(deadline) })),
+        other => Err(invalid("mode", format!("{other} is no mode: give 0 (now) or 1 (wait)"))),
+    }
+}
+
+/// The engine's form of a group.
+///
+/// # Errors
+/// As [`bundles`], or the reply with a fault that names the field.
+pub fn group_spec(
+    wire: CreateGroupRequest,
+    catalog: &Catalog,
+    defaults: PlacementDefaults,
+) -> Result<GroupSpec, Box<GroupReply>> {
+    let faulty = |fault: Fault| Box::new(group_fault(fault));
+    let strategy = strategy(wire.strategy).map_err(faulty)?;
+    let topology = wire.topology.map(topology).transpose().map_err(faulty)?;
+    let wait_until = wait_until(wire.mode, wire.deadline).map_err(faulty)?;
+    let granularity = granularity(wire.granularity).map_err(faulty)?;
+    let mut spec = GroupSpec::new(bundles(wire.bundles, catalog, defaults)?, strategy);
+    if wire.min_members > 0 {
+        spec.min_members = wire.min_members;
+    }
+    (spec.topology, spec.wait_until, spec.granularity) = (topology, wait_until, granularity);
+    spec.priority = wire.priority;
+    spec.check().map_err(|error| faulty(spec_fault(error)))?;
+    Ok(spec)
+}
+
+/// The names of custom kinds that the registry has to learn before a group can wait for them, as
+/// [`kinds_to_learn`] for a placement. Everything else of the group was checked then.
+///
+/// # Errors
+/// What is wrong with the request.
+pub fn group_kinds_to_learn(
+    wire: &CreateGroupRequest,
+    catalog: &Catalog,
+    defaults: PlacementDefaults,
+) -> Result<Vec<String>, Box<GroupReply>> {
+    let mut names = Vec::new();
+    let mut known = wire.clone();
+    for (at, template) in known.bundles.iter_mut().enumerate() {
+        let learnt =
+            kinds_to_learn(&template.request, catalog, defaults).map_err(|reply| of_bundle(at, *reply))?;
+        if !learnt.is_empty() {
+            template.request.request.request.custom.retain(|named| !learnt.contains(&named.name));
+            names.extend(learnt);
+        }
+    }
+    if !names.is_empty() {
+        group_spec(known, catalog, defaults)?;
+        names.sort_unstable();
+        names.dedup();
+    }
+    Ok(names)
+}
+
+fn spec_fault(error: GroupSpecError) -> Fault {
+    let field = match error {
+        GroupSpecError::Bundles(_) => "bundles",
+        GroupSpecError::MinMembers { .. } => "min_members",
+        GroupSpecError::Skew => "topology.max_skew",
+    };
+    invalid(field, error.to_string())
+}
+
+/// Why a planner did not do a job, for the wire.
+#[must_use]
+pub fn plan_fault(rejection: &PlanRejection) -> Fault {
+    let operation = |operation: u16, part: &str| format!("operations[{operation}].{part}");
+    let (reason, field) = match rejection {
+        PlanRejection::UnknownGroup(_) => (Reason::UnknownGroup, "group".to_owned()),
+        PlanRejection::UnknownBundle(..) => (Reason::UnknownBundle, "bundles".to_owned()),
+        PlanRejection::Busy(_) => (Reason::GroupBusy, "group".to_owned()),
+        PlanRejection::BelowMinimum(_) => (Reason::BelowMinimum, "bundles".to_owned()),
+        PlanRejection::Spec(error) => return spec_fault(*error),
+        PlanRejection::Operations(_) => (Reason::InvalidField, "operations".to_owned()),
+        PlanRejection::UnknownNode { operation: at, .. } => (Reason::UnknownNode, operation(*at, "node")),
+        PlanRejection::UnknownAllocation { operation: at, .. } => {
+            (Reason::UnknownAllocation, operation(*at, "allocation"))
+        }
+        PlanRejection::TooManyGroups(_) => (Reason::LimitExceeded, "group".to_owned()),
+    };
+    Fault::of_field(reason, field, rejection.to_string())
+}
+
+fn placed(
+    node: wharf_core::ids::NodeId,
+    id: WireAllocation,
+    gpus: GpuAssignment,
+    catalog: &Catalog,
+) -> PlacedBody {
+    PlacedBody {
+        node: node.0,
+        node_name: catalog.node_name(node).map(ToString::to_string).unwrap_or_default(),
+        allocation: id,
+        gpus: gpus.instances().collect(),
+        gpu_part: gpus.part,
+        units: Vec::new(),
+    }
+}
+
+fn state_number(state: GroupState) -> u8 {
+    match state {
+        GroupState::Waiting => GROUP_WAITING,
+        GroupState::Committing => GROUP_COMMITTING,
+        GroupState::Placed => GROUP_PLACED,
+        GroupState::Degraded => GROUP_DEGRADED,
+    }
+}
+
+/// A group as it stands, for the wire.
+#[must_use]
+pub(super) fn group_body(view: &GroupView, catalog: &Catalog) -> GroupBody {
+    let spec = &view.spec;
+    let bundles = view.bundles.iter().enumerate().map(|(at, &(index, bundle))| {
+        let demand = &view.requests[at].demand;
+        let placed = match bundle {
+            BundleView::Unplaced => None,
+            BundleView::Placed { node, allocation, gpus } => {
+                Some(placed(node, allocation.into(), gpus, catalog))
+            }
+        };
+        let (cpu, memory, gpu) = (demand.cpu.units(), demand.memory.units(), demand.gpu.units());
+        BundleBody { index, cpu, memory, gpu, placed }
+    });
+    GroupBody {
+        id: view.id.into(),
+        state: state_number(view.state),
+        strategy: strategy_number(spec.strategy),
+        topology: spec.topology.as_ref().map(wire_topology),
+        min_members: spec.min_members,
+        priority: spec.priority,
+        deadline: spec.wait_until.map_or(0, |until| if until.0 == u64::MAX { 0 } else { until.0 }),
+        attempts: view.attempts,
+        bundles: bundles.collect(),
+    }
+}
+
+fn summary(view: &GroupView) -> GroupSummary {
+    let placed = view.bundles.iter().filter(|(_, bundle)| *bundle != BundleView::Unplaced).count();
+    let count = |count: usize| u32::try_from(count).expect("a group has few bundles");
+    GroupSummary {
+        id: view.id.into(),
+        state: state_number(view.state),
+        strategy: strategy_number(view.spec.strategy),
+        bundles: count(view.bundles.len()),
+        placed: count(placed),
+        min_members: view.spec.min_members,
+        priority: view.spec.priority,
+    }
+}
+
+/// Why a group was refused, for the wire.
+#[must_use]
+pub fn group_refusal(refusal: &GroupRefusal, catalog: &Catalog) -> GroupReply {
+    let GroupRefusal { infeasible, reason, attempts } = refusal;
+    let mut body =
+        GroupRefusalBody { attempts: *attempts, message: reason.to_string(), ..GroupRefusalBody::default() };
+    let cause = match reason {
+        GroupRefusalReason::Bundle { bundle, placed, refusal } => {
+            (body.bundle, body.bundles) = (Some(*bundle), *placed);
+            body.refusal = Some(refusal_body(refusal, catalog));
+            Reason::NoNodeForBundle
+        }
+        GroupRefusalReason::OneNode { bundles } => {
+            body.bundles = *bundles;
+            Reason::NoSingleNode
+        }
+        GroupRefusalReason::TooFewNodes { bundles, nodes } => {
+            (body.bundles, body.nodes) = (*bundles, *nodes);
+            Reason::TooFewNodes
+        }
+        GroupRefusalReason::Cluster(kind) => {
+            body.resource = resource_name(*kind, &catalog.resources);
+            body.message = body.message.replace(&kind.to_string(), &body.resource);
+            Reason::ClusterTooSmall
+        }
+        GroupRefusalReason::Topology => Reason::TopologyTooSmall,
+        GroupRefusalReason::Conflicts(conflicts) => {
+            let first = conflicts.iter().take(GROUP_CONFLICTS_MAX);
+            body.conflicts = first.map(|conflict| conflict_body(conflict, catalog)).collect();
+            Reason::Conflicted
+        }
+    };
+    body.cause = cause.into();
+    let reason = match cause {
+        _ if *infeasible => Reason::Infeasible,
+        Reason::Conflicted => Reason::Conflicted,
+        _ => Reason::NoFitNow,
+    };
+    GroupReply { reason: reason.into(), refusal: Some(body), ..GroupReply::default() }
+}
+
+fn cancelled_group(message: &str) -> GroupReply {
+    let cause = Reason::Cancelled.into();
+    let refusal = GroupRefusalBody { cause, message: message.to_owned(), ..GroupRefusalBody::default() };
+    GroupReply { reason: cause, refusal: Some(refusal), ..GroupReply::default() }
+}
+
+/// The reply to a request about one group.
+///
+/// # Panics
+/// When it is no answer to such a job.
+#[must_use]
+pub fn group_reply(reply: &PlanReply, catalog: &Catalog) -> GroupReply {
+    match reply {
+        PlanReply::Group(view) => GroupReply {
+            reason: Reason::Done.into(),
+            group: Some(group_body(view, catalog)),
+            ..GroupReply::default()
+        },
+        PlanReply::Refused(refusal) => group_refusal(refusal, catalog),
+        PlanReply::Rejected(rejection) => group_fault(plan_fault(rejection)),
+        PlanReply::Cancelled => cancelled_group("it was taken back before it was placed"),
+        PlanReply::Removed(..) => cancelled_group("the group was removed before this was placed"),
+        other => unreachable!("no answer about one group: {other:?}"),
+    }
+}
+
+/// The reply to the removal of a group.
+///
+/// # Panics
+/// When it is no answer to such a job.
+#[must_use]
+pub fn removed_group(reply: &PlanReply) -> RemoveGroupReply {
+    match reply {
+        PlanReply::Removed(_, ended) => {
+            RemoveGroupReply { bundles_ended: *ended, ..RemoveGroupReply::default() }
+        }
+        PlanReply::Rejected(rejection) => {
+            let fault = plan_fault(rejection);
+            RemoveGroupReply { reason: fault.reason, fault: Some(fault), ..RemoveGroupReply::default() }
+        }
+        other => unreachable!("no answer to a removal: {other:?}"),
+    }
+}
+
+/// How many groups a page may have that is asked for with `limit`.
+///
+/// # Errors
+/// The fault, where that is more than a page has.
+pub fn page_limit(limit: u32) -> Result<u16, Fault> {
+    const MOST: u16 = GROUPS_PER_MESSAGE_MAX as u16;
+    match u16::try_from(limit) {
+        Ok(0) => Ok(MOST),
+        Ok(limit) if limit <= MOST => Ok(limit),
+        _ => Err(invalid("limit", format!("{limit} groups: give at most {MOST}, or 0"))),
+    }
+}
+
+/// A page of groups, of at most `limit`.
+///
+/// # Panics
+/// When it is no answer to such a job.
+#[must_use]
+pub fn groups_page(reply: &PlanReply, limit: usize) -> ListGroupsReply {
+    match reply {
+        PlanReply::Groups(views) => ListGroupsReply {
+            groups: views.iter().take(limit).map(summary).collect(),
+            more: views.len() >= limit,
+        },
+        other => unreachable!("no page of groups: {other:?}"),
+    }
+}
+
+/// Into which bundle a placement is to go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IntoTarget {
+    /// The bundle of that allocation.
+    Allocation(wharf_core::ids::AllocationId),
+    /// One bundle of a group, or the first with room.
+    Group(GroupId, Option<u32>),
+}
+
+/// The engine's form of a placement into a bundle.
+///
+/// # Errors
+/// The reply with a fault that names the field, or with `infeasible` where it asks for a resource that
+/// no node ever had.
+pub fn place_into(
+    wire: PlaceIntoRequest,
+    catalog: &Catalog,
+) -> Result<(IntoTarget, Demand), Box<PlaceReply>> {
+    let faulty = |fault: Fault| Box::new(fault_reply(fault));
+    let target = match (wire.allocation, wire.group, wire.bundle) {
+        (Some(allocation), None, None) => IntoTarget::Allocation(allocation.into()),
+        (None, Some(group), bundle) => IntoTarget::Group(group.into(), bundle),
+        (None, None, _) => {
+            return Err(faulty(invalid(
+                "allocation",
+                "no bundle is named: give its allocation, or its group",
+            )));
+        }
+        (Some(_), None, Some(_)) => {
+            let message = "a bundle that is named by its allocation has no place besides: leave it out";
+            return Err(faulty(invalid("bundle", message)));
+        }
+        (Some(_), Some(_), _) => {
+            let message = "the bundle is named by its allocation already: leave one of the two out";
+            return Err(faulty(invalid("group", message)));
+        }
+    };
+    let gpu = amount("gpu", wire.gpu)
+        .and_then(|amount| GpuRequest::from_amount(amount).map_err(|message| invalid("gpu", message)))
+        .map_err(faulty)?;
+    let demand = Demand {
+        cpu: amount("cpu", wire.cpu).map_err(faulty)?,
+        memory: amount("memory", wire.memory).map_err(faulty)?,
+        gpu,
+        custom: custom_demand(wire.custom, catalog)?,
+    };
+    Ok((target, demand))
+}

@@ -1,0 +1,293 @@
+//! Between wire types and the engine's: statements that are planned elsewhere.
+
+use wharf_core::ids::{AllocationId, NodeId};
+use wharf_core::limits::GPU_INSTANCES_MAX;
+use wharf_core::planner::{PlanReply, StatementReport, Submit};
+use wharf_core::registrar::Catalog;
+use wharf_core::resource::{Demand, GpuRequest};
+use wharf_core::statement::{
+    Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation, Pipeline,
+};
+
+use super::{amount, custom_demand, invalid, plan_fault, resource_name};
+use crate::convert::placed_reply;
+use crate::convert_books::mask;
+use crate::convert_reservations::named_owner;
+use crate::protocol::{
+    COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, ConflictBody, Fault, GRACE_NS_MAX, GRANULARITY_COARSE,
+    GRANULARITY_FINE, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE, OPERATIONS_PER_MESSAGE_MAX,
+    OperationBody, OperationReply, Reason, StatementReply, StatementRequest,
+};
+
+pub(super) fn granularity(number: u8) -> Result<Granularity, Fault> {
+    match number {
+        GRANULARITY_FINE => Ok(Granularity::Fine),
+        GRANULARITY_COARSE => Ok(Granularity::Coarse),
+        other => {
+            let message = format!("{other} is no granularity: give 0 (fine) or 1 (coarse)");
+            Err(invalid("granularity", message))
+        }
+    }
+}
+
+fn mode(number: u8) -> Result<CommitMode, Fault> {
+    match number {
+        COMMIT_ALL_OR_NOTHING => Ok(CommitMode::AllOrNothing),
+        COMMIT_INCREMENTAL => Ok(CommitMode::Incremental),
+        other => {
+            let message = format!("{other} is no mode: give 0 (all or nothing) or 1 (incremental)");
+            Err(invalid("mode", message))
+        }
+    }
+}
+
+/// The engine's form of a statement.
+///
+/// # Errors
+/// The fault, naming the field of the operation (`operations[2].gpu`).
+pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fault> {
+    let count = wire.operations.len();
+    if count == 0 || count > OPERATIONS_PER_MESSAGE_MAX {
+        let message = format!("{count} operations: give 1 to {OPERATIONS_PER_MESSAGE_MAX}");
+        return Err(invalid("operations", message));
+    }
+    let (granularity, mode) = (granularity(wire.granularity)?, mode(wire.mode)?);
+    let operations = wire.operations.into_iter().enumerate().map(|(at, body)| {
+        operation(body, catalog).map_err(|mut fault| {
+            fault.field = format!("operations[{at}].{}", fault.field);
+            fault
+        })
+    });
+    Ok(Submit { operations: operations.collect::<Result<_, _>>()?, granularity, mode })
+}
+
+fn operation(wire: OperationBody, catalog: &Catalog) -> Result<Operation, Fault> {
+    match wire.operation {
+        OPERATION_ALLOCATE => {
+            check_absent(&wire, &[Part::Allocation, Part::Grace])?;
+            let owner = named_owner("owner", wire.owner)?;
+            let expected = wire.expected_version;
+            let (node, gpus) = (node(wire.node, catalog)?, mask("gpus", &wire.gpus, GPU_INSTANCES_MAX)?);
+            let named = !wire.gpus.is_empty();
+            let demand = demand(wire, catalog)?;
+            let gpus = named.then_some(gpus as u16);
+            check_instances(gpus, demand.gpu)?;
+            Ok(Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle: None }))
+        }
+        OPERATION_PIPELINE => {
+            check_absent(&wire, &[Part::Allocation, Part::Grace, Part::Gpus, Part::Owner])?;
+            let (node, expected) = (node(wire.node, catalog)?, wire.expected_version);
+            let demand = demand(wire, catalog)?;
+            Ok(Operation::Pipeline(Pipeline { node, expected, demand, bundle: None }))
+        }
+        OPERATION_EVICT => {
+            check_absent(&wire, &[Part::Node, Part::Amounts, Part::Gpus, Part::Owner])?;
+            let OperationBody { allocation, expected_version: expected, grace: grace_ns, .. } = wire;
+            let allocation = allocation
+                .ok_or_else(|| invalid("allocation", "no allocation is named: say which is to end"))?
+                .into();
+            if grace_ns > GRACE_NS_MAX {
+                return Err(invalid(
+                    "grace",
+                    format!("{grace_ns} ns: give at most {GRACE_NS_MAX} (365 days)"),
+                ));
+            }
+            Ok(Operation::Evict(Evict { allocation, expected, grace_ns }))
+        }
+        other => {
+            let message = format!("{other} is no operation: give 1 (allocate), 2 (pipeline) or 3 (evict)");
+            Err(invalid("operation", message))
+        }
+    }
+}
+
+/// What operations of some kinds do not have.
+#[derive(Clone, Copy)]
+enum Part {
+    Node,
+    Amounts,
+    Gpus,
+    Owner,
+    Allocation,
+    Grace,
+}
+
+/// What an operation of this kind does not have must not be given: it would be overlooked.
+fn check_absent(wire: &OperationBody, parts: &[Part]) -> Result<(), Fault> {
+    for part in parts {
+        let (field, absent) = match part {
+            Part::Node => ("node", wire.node == 0),
+            Part::Amounts if !wire.custom.is_empty() => ("custom", false),
+            Part::Amounts if wire.memory != 0 => ("memory", false),
+            Part::Amounts if wire.gpu != 0 => ("gpu", false),
+            Part::Amounts => ("cpu", wire.cpu == 0),
+            Part::Gpus => ("gpus", wire.gpus.is_empty()),
+            Part::Owner => ("owner", wire.owner == 0),
+            Part::Allocation => ("allocation", wire.allocation.is_none()),
+            Part::Grace => ("grace", wire.grace == 0),
+        };
+        if !absent {
+            let message = format!("an operation of kind {} has none: leave it out", wire.operation);
+            return Err(invalid(field, message));
+        }
+    }
+    Ok(())
+}
+
+fn node(number: u64, catalog: &Catalog) -> Result<NodeId, Fault> {
+    let node = NodeId(number);
+    if catalog.node_partition(node).is_none() {
+        let message = format!("node {node} is not registered: list the nodes to see which are");
+        return Err(Fault::of_field(Reason::UnknownNode, "node", message));
+    }
+    Ok(node)
+}
+
+fn demand(wire: OperationBody, catalog: &Catalog) -> Result<Demand, Fault> {
+    let gpu = amount("gpu", wire.gpu)?;
+    let gpu = GpuRequest::from_amount(gpu).map_err(|message| invalid("gpu", message))?;
+    let (cpu, memory) = (amount("cpu", wire.cpu)?, amount("memory", wire.memory)?);
+    let custom = custom_demand(wire.custom, catalog).map_err(|reply| {
+        let fault = reply.fault.expect("a demand that is not taken is said to be wrong");
+        // Infeasible is a verdict over all nodes; here the node is named.
+        Fault { reason: Reason::InvalidField.into(), ..fault }
+    })?;
+    Ok(Demand { cpu, memory, gpu, custom })
+}
+
+/// As many instances are named as the demand takes.
+fn check_instances(gpus: Option<u16>, asked: GpuRequest) -> Result<(), Fault> {
+    let taken = match asked {
+        GpuRequest::None => 0,
+        GpuRequest::Fraction(_) => 1,
+        GpuRequest::Whole(count) => u32::from(count),
+    };
+    match gpus.map(u16::count_ones) {
+        Some(named) if named != taken => {
+            let message =
+                format!("{named} instances are named, and {taken} are taken: name as many, or none");
+            Err(invalid("gpus", message))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// A conflict, for the wire.
+#[must_use]
+pub fn conflict_body(conflict: &Conflict, catalog: &Catalog) -> ConflictBody {
+    let Conflict { operation, node, version, reason } = conflict;
+    let mut body = ConflictBody {
+        operation: *operation,
+        node: node.map_or(0, |node| node.0),
+        node_name: node.and_then(|node| catalog.node_name(node)).map(ToString::to_string).unwrap_or_default(),
+        version: *version,
+        message: reason.to_string(),
+        ..ConflictBody::default()
+    };
+    let number = match *reason {
+        ConflictReason::UnknownNode => Reason::UnknownNode,
+        ConflictReason::NotReady(_) => Reason::NotReady,
+        ConflictReason::VersionChanged { expected, found } => {
+            (body.expected_version, body.version) = (Some(expected), Some(found));
+            Reason::VersionChanged
+        }
+        ConflictReason::NoVersion => Reason::NoVersion,
+        ConflictReason::Short { kind, asked, available } => {
+            body.resource = resource_name(kind, &catalog.resources);
+            (body.asked, body.available) = (asked.units(), available.units());
+            body.message = body.message.replace(&kind.to_string(), &body.resource);
+            Reason::Insufficient
+        }
+        ConflictReason::InstanceTaken(instance) => {
+            body.instance = Some(instance);
+            Reason::InstanceTaken
+        }
+        ConflictReason::Reserved(owner) => {
+            body.owner = owner.number();
+            Reason::ReservedForOther
+        }
+        ConflictReason::UnknownAllocation(allocation) => {
+            body.allocation = Some(allocation.into());
+            Reason::UnknownAllocation
+        }
+        ConflictReason::HeldBy(statement) => {
+            body.statement = Some(statement.into());
+            Reason::HeldByStatement
+        }
+        ConflictReason::InBundle(bundle) => {
+            body.allocation = Some(bundle.into());
+            Reason::InBundle
+        }
+        ConflictReason::AlreadyReleasing => Reason::AlreadyReleasing,
+        ConflictReason::BundlePlaced(bundle) => {
+            (body.group, body.bundle) = (Some(bundle.group.into()), bundle.index);
+            Reason::BundlePlaced
+        }
+        ConflictReason::Contradicts(other) => {
+            body.other = Some(other);
+            Reason::Contradicts
+        }
+        ConflictReason::Repeated => Reason::Repeated,
+    };
+    body.reason = number.into();
+    body
+}
+
+fn granted(granted: &Granted, catalog: &Catalog) -> OperationReply {
+    let of = |allocation: AllocationId| OperationReply {
+        reason: Reason::Done.into(),
+        allocation: Some(allocation.into()),
+        ..OperationReply::default()
+    };
+    match granted {
+        Granted::Allocated(placement) => {
+            let placed = placed_reply(placement, catalog).reply.placed;
+            OperationReply { placed, ..of(placement.allocation) }
+        }
+        Granted::Pipelined { allocation, node } => OperationReply { node: node.0, ..of(*allocation) },
+        Granted::Releasing { allocation, until } => OperationReply { until: until.0, ..of(*allocation) },
+        Granted::Ended(allocation) => of(*allocation),
+    }
+}
+
+/// A reply that says what is wrong with a statement.
+#[must_use]
+pub fn statement_fault(fault: Fault) -> StatementReply {
+    StatementReply { reason: fault.reason, fault: Some(fault), ..StatementReply::default() }
+}
+
+/// What became of a statement of so many operations.
+fn report(report: &StatementReport, count: usize, catalog: &Catalog) -> StatementReply {
+    let rest = if report.expired { Reason::Expired } else { Reason::Aborted };
+    let mut operations = vec![OperationReply { reason: rest.into(), ..OperationReply::default() }; count];
+    let conflicts = report.applied.iter().flat_map(|applied| &applied.conflicts);
+    for conflict in conflicts.chain(&report.conflicts) {
+        let body = conflict_body(conflict, catalog);
+        operations[usize::from(conflict.operation)] =
+            OperationReply { reason: body.reason, conflict: Some(body), ..OperationReply::default() };
+    }
+    for (place, done) in report.applied.iter().flat_map(|applied| &applied.granted) {
+        operations[usize::from(*place)] = granted(done, catalog);
+    }
+    let all_done = operations.iter().all(|operation| operation.reason.is_done());
+    let reason = match (all_done, report.expired) {
+        (true, _) => Reason::Done,
+        (false, true) => Reason::Expired,
+        (false, false) => Reason::Conflicted,
+    };
+    let statement = Some(report.statement.into());
+    StatementReply { reason: reason.into(), statement, operations, fault: None }
+}
+
+/// The reply to a statement of so many operations.
+///
+/// # Panics
+/// When it is no answer to such a job, or speaks of other operations.
+#[must_use]
+pub fn statement_reply(reply: &PlanReply, count: usize, catalog: &Catalog) -> StatementReply {
+    match reply {
+        PlanReply::Statement(statement) => report(statement, count, catalog),
+        PlanReply::Rejected(rejection) => statement_fault(plan_fault(rejection)),
+        other => unreachable!("no answer to a statement: {other:?}"),
+    }
+}

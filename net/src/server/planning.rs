@@ -1,0 +1,373 @@
+//! Groups and statements on their way from a connection to a planner, and placements into bundles.
+
+use std::rc::Rc;
+
+use tokio::sync::oneshot;
+use wharf_core::ids::{AllocationId, GroupId};
+use wharf_core::planner::{BundleView, GroupView, PlanJob, PlanReply};
+use wharf_core::registrar::Catalog;
+use wharf_core::resource::Demand;
+use wharf_core::router::{PortReply, PortRequest, WaitEnd};
+use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::time::Time;
+
+use super::connection::ConnectionState;
+use super::io_thread::Io;
+use super::operation::{Complete, Parts};
+use super::placing::{enter, learn_names, take_room};
+use super::reader::{Asked, BODY_VERSION, read_body};
+use super::wait::stopped;
+use crate::codec::Extension;
+use crate::convert::{
+    IntoTarget, bundles, fault_reply, group_fault, group_kinds_to_learn, group_reply, group_spec,
+    groups_page, named_rejection_fault, page_limit, place_into, placed_reply, plan_fault, removed_group,
+    statement, statement_fault, statement_reply,
+};
+use crate::protocol::{
+    CreateGroupRequest, EXTENSION_UNITS, Fault, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind,
+    ListGroupsReply, ListGroupsRequest, MODE_WAIT_UNTIL, PlaceIntoRequest, PlaceReply, Reason, ReasonCode,
+    RemoveGroupReply, RemoveGroupRequest, ShrinkGroupRequest, StatementReply, StatementRequest,
+    operation_units_extension,
+};
+
+/// The reply to a planner's job.
+pub(super) enum PlanComplete {
+    Group(GroupReply),
+    Removed(RemoveGroupReply),
+    Groups(ListGroupsReply),
+    Statement(StatementReply),
+}
+
+impl PlanComplete {
+    pub(super) fn reason(&self) -> ReasonCode {
+        match self {
+            Self::Group(reply) => reply.reason,
+            Self::Removed(reply) => reply.reason,
+            Self::Groups(_) => ReasonCode::default(),
+            Self::Statement(reply) => reply.reason,
+        }
+    }
+
+    pub(super) fn answer(&self, connection: &ConnectionState, kind: Kind, sequence: u64) {
+        match self {
+            Self::Group(reply) => connection.reply(kind, sequence, reply),
+            Self::Removed(reply) => connection.reply(kind, sequence, reply),
+            Self::Groups(reply) => connection.reply(kind, sequence, reply),
+            Self::Statement(reply) => {
+                let mut units = Vec::new();
+                operation_units_extension(reply, &mut units);
+                let extension = [Extension { tag: EXTENSION_UNITS, bytes: &units }];
+                let extensions = if units.is_empty() { &[][..] } else { &extension };
+                connection.reply_extended(kind, BODY_VERSION, sequence, extensions, reply);
+            }
+        }
+    }
+}
+
+impl Complete {
+    /// What a planner says to a job of `kind`; `size` is how many operations a statement has, or groups
+    /// a page.
+    pub(super) fn plan(kind: Kind, size: usize, reply: PortReply, catalog: &Catalog) -> Self {
+        let PortReply::Plan(reply) = reply else { unreachable!("a planner answers with a plan's reply") };
+        let complete = match kind {
+            Kind::RemoveGroup => PlanComplete::Removed(removed_group(&reply)),
+            Kind::ListGroups => PlanComplete::Groups(groups_page(&reply, size)),
+            Kind::SubmitStatement => PlanComplete::Statement(statement_reply(&reply, size, catalog)),
+            _ => PlanComplete::Group(group_reply(&reply, catalog)),
+        };
+        Self::Plan(Box::new(complete))
+    }
+}
+
+impl Complete {
+    /// What a planner says to a group that waited, and was told not to any more because of `end`.
+    pub(super) fn waited_group(end: Option<WaitEnd>, reply: PortReply, catalog: &Catalog) -> Self {
+        match (end, &reply) {
+            (Some(WaitEnd::Stopped), PortReply::Plan(reply)) if matches!(**reply, PlanReply::Cancelled) => {
+                Self::Plan(Box::new(PlanComplete::Group(group_fault(stopped()))))
+            }
+            _ => Self::plan(Kind::CreateGroup, 0, reply, catalog),
+        }
+    }
+}
+
+/// Carries out a new request that is a planner's, or about what planners made.
+pub(super) async fn handle_planning(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    kind: Kind,
+    asked: &Asked<'_>,
+    now: Time,
+) -> Result<(), Fault> {
+    let sequence = asked.frame.header.sequence;
+    if io.port.borrow().planner_count() == 0 {
+        let message = "this service has no planners (setting `planners` is 0), and so no groups and no \
+                       statements: set it to 1 or more";
+        return Err(Fault::new(Reason::NotServed, message));
+    }
+    let (size, job) = match kind {
+        Kind::CreateGroup => {
+            handle_create(io, state, sequence, read_body(asked)?, now).await;
+            return Ok(());
+        }
+        Kind::PlaceInto => {
+            handle_place_into(io, state, sequence, read_body(asked)?, now).await;
+            return Ok(());
+        }
+        Kind::GrowGroup => {
+            let GrowGroupRequest { group, bundles: wire } = read_body(asked)?;
+            let made = {
+                let mut port = io.port.borrow_mut();
+                let defaults = io.shared.settings.load().placement_defaults(&port);
+                bundles(wire, port.catalog(), defaults)
+            };
+            match made {
+                Ok(bundles) => (0, PlanJob::GrowGroup(group.into(), bundles)),
+                Err(reply) => {
+                    answer_at_once(io, state, kind, sequence, PlanComplete::Group(*reply));
+                    return Ok(());
+                }
+            }
+        }
+        Kind::ShrinkGroup => {
+            let ShrinkGroupRequest { group, bundles } = read_body(asked)?;
+            (0, PlanJob::ShrinkGroup(group.into(), bundles))
+        }
+        Kind::RemoveGroup => (0, PlanJob::RemoveGroup(read_body::<RemoveGroupRequest>(asked)?.group.into())),
+        Kind::GroupStatus => (0, PlanJob::GroupStatus(read_body::<GroupStatusRequest>(asked)?.group.into())),
+        Kind::ListGroups => {
+            let ListGroupsRequest { after, limit } = read_body(asked)?;
+            let limit = page_limit(limit)?;
+            (usize::from(limit), PlanJob::ListGroups(after.map(Into::into), limit))
+        }
+        Kind::SubmitStatement => {
+            let request: StatementRequest = read_body(asked)?;
+            let size = request.operations.len();
+            let submit = statement(request, io.port.borrow_mut().catalog());
+            match submit {
+                Ok(submit) => (size, PlanJob::Submit(Box::new(submit))),
+                Err(fault) => {
+                    let reply = PlanComplete::Statement(statement_fault(fault));
+                    answer_at_once(io, state, kind, sequence, reply);
+                    return Ok(());
+                }
+            }
+        }
+        other => unreachable!("{other:?} is no planner's"),
+    };
+    submit_plan(io, state, sequence, (kind, size), job, now).await;
+    Ok(())
+}
+
+fn answer_at_once(io: &Io, state: &ConnectionState, kind: Kind, sequence: u64, complete: PlanComplete) {
+    io.observe(kind, complete.reason(), 0);
+    complete.answer(state, kind, sequence);
+}
+
+async fn handle_create(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    request: CreateGroupRequest,
+    now: Time,
+) {
+    let waits = request.mode == MODE_WAIT_UNTIL;
+    let defaults = io.shared.settings.load().placement_defaults(&io.port.borrow());
+    let names = if waits {
+        group_kinds_to_learn(&request, io.port.borrow_mut().catalog(), defaults)
+    } else {
+        Ok(Vec::new())
+    };
+    let learnt = match names {
+        Ok(names) => learn_names(io, names).await.map_err(|fault| Box::new(group_fault(fault))),
+        Err(reply) => Err(reply),
+    };
+    let spec = learnt.and_then(|()| group_spec(request, io.port.borrow_mut().catalog(), defaults));
+    let spec = match spec {
+        Ok(spec) => spec,
+        Err(reply) => {
+            return answer_at_once(io, state, Kind::CreateGroup, sequence, PlanComplete::Group(*reply));
+        }
+    };
+    let job = PlanJob::CreateGroup(spec.into());
+    if !waits {
+        return submit_plan(io, state, sequence, (Kind::CreateGroup, 0), job, now).await;
+    }
+    // It takes no room of those that are answered at once, but some of its own.
+    let Ok(room) = io.group_room.try_acquire() else {
+        let message = "as many groups wait at this service as can: ask again later, or without waiting";
+        let reply = group_fault(Fault::of_field(Reason::LimitExceeded, "mode", message));
+        return answer_at_once(io, state, Kind::CreateGroup, sequence, PlanComplete::Group(reply));
+    };
+    room.forget();
+    let operation = enter(io, state, sequence, Parts::WaitGroup(None), now);
+    state.begins_wait(sequence, operation);
+    io.submit(operation, 0, PortRequest::Plan(job), now);
+}
+
+/// Gives a planner a job whose reply is made as `kind` and `size` say.
+async fn submit_plan(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    (kind, size): (Kind, usize),
+    job: PlanJob,
+    now: Time,
+) {
+    take_plan_room(io).await;
+    let operation = enter(io, state, sequence, Parts::Plan(kind, size), now);
+    io.submit(operation, 0, PortRequest::Plan(job), now);
+}
+
+/// Waits until one more job can enter the port, in order of arrival.
+async fn take_plan_room(io: &Io) {
+    if let Ok(room) = io.plan_room.try_acquire() {
+        return room.forget();
+    }
+    // What was submitted so far must be on its way before anybody waits for it.
+    io.port.borrow_mut().flush();
+    io.plan_room.acquire().await.expect("the room is never closed").forget();
+}
+
+async fn handle_place_into(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    request: PlaceIntoRequest,
+    now: Time,
+) {
+    let converted = place_into(request, io.port.borrow_mut().catalog());
+    match converted {
+        Ok((IntoTarget::Allocation(bundle), demand)) => {
+            take_room(io, 1).await;
+            let operation = enter(io, state, sequence, Parts::Into, now);
+            submit_into(io, operation, bundle, demand, now);
+        }
+        Ok((target @ IntoTarget::Group(..), demand)) => {
+            let (io, state) = (Rc::clone(io), Rc::clone(state));
+            tokio::task::spawn_local(async move {
+                let reply = place_into_group(&io, &state, sequence, (target, demand), now).await;
+                let nanos = io.shared.now().nanos_since(now);
+                io.observe(Kind::PlaceInto, reply.reason, nanos);
+                Complete::Into(reply).answer(&state, Kind::PlaceInto, sequence);
+            });
+        }
+        Err(reply) => {
+            io.observe(Kind::PlaceInto, reply.reason, 0);
+            Complete::Into(*reply).answer(state, Kind::PlaceInto, sequence);
+        }
+    }
+}
+
+/// Sends a placement to the shard of its bundle.
+fn submit_into(io: &Rc<Io>, operation: usize, bundle: AllocationId, demand: Demand, now: Time) {
+    let shard = io.port.borrow_mut().shard_of(bundle.partition);
+    match shard {
+        Some(shard) => {
+            let command = Command::PlaceInto { bundle, demand: Box::new(demand) };
+            io.submit(operation, 0, PortRequest::Shard(shard, command), now);
+        }
+        None => {
+            let rejected = Outcome::Rejected(Rejection::UnknownAllocation(bundle));
+            io.handle_reply(operation, 0, PortReply::One(rejected), now);
+        }
+    }
+}
+
+/// Places into a bundle on behalf of a request that a task carries out.
+async fn ask_into(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    (bundle, demand): (AllocationId, Demand),
+    now: Time,
+) -> PortReply {
+    take_room(io, 1).await;
+    let (asker, answer) = oneshot::channel();
+    let operation = enter(io, state, sequence, Parts::Ask(Some(asker)), now);
+    submit_into(io, operation, bundle, demand, now);
+    io.port.borrow_mut().flush();
+    answer.await.expect("the port answers whatever it took")
+}
+
+/// The status of a group on behalf of a request that a task carries out.
+async fn ask_status(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    group: GroupId,
+    now: Time,
+) -> PlanReply {
+    take_plan_room(io).await;
+    let (asker, answer) = oneshot::channel();
+    let operation = enter(io, state, sequence, Parts::AskPlan(Some(asker)), now);
+    io.submit(operation, 0, PortRequest::Plan(PlanJob::GroupStatus(group)), now);
+    io.port.borrow_mut().flush();
+    match answer.await.expect("the port answers whatever it took") {
+        PortReply::Plan(reply) => *reply,
+        other => unreachable!("a planner answers with a plan's reply, not {other:?}"),
+    }
+}
+
+/// The bundles of a group that a placement may go into, in order of place.
+fn candidates(view: &GroupView, index: Option<u32>) -> Result<Vec<AllocationId>, Fault> {
+    let asked = view.bundles.iter().filter(|&&(place, _)| index.is_none_or(|index| index == place));
+    let placed = asked.clone().filter_map(|(_, bundle)| match bundle {
+        BundleView::Placed { allocation, .. } => Some(*allocation),
+        BundleView::Unplaced => None,
+    });
+    let placed: Vec<AllocationId> = placed.collect();
+    if !placed.is_empty() {
+        return Ok(placed);
+    }
+    let id = view.id;
+    let message = match index {
+        Some(index) if asked.count() == 0 => {
+            format!("group {id} has no bundle {index}: ask for the status of the group to see which it has")
+        }
+        Some(index) => format!("bundle {index} of group {id} is not placed: ask again when it is"),
+        None => format!("no bundle of group {id} is placed: ask again when one is"),
+    };
+    let field = if index.is_some() { "bundle" } else { "group" };
+    Err(Fault::of_field(Reason::UnknownBundle, field, message))
+}
+
+async fn place_into_group(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    (target, demand): (IntoTarget, Demand),
+    now: Time,
+) -> PlaceReply {
+    let IntoTarget::Group(group, index) = target else { unreachable!("a group is named") };
+    let view = match ask_status(io, state, sequence, group, now).await {
+        PlanReply::Group(view) => view,
+        PlanReply::Rejected(rejection) => return fault_reply(plan_fault(&rejection)),
+        other => unreachable!("no answer about one group: {other:?}"),
+    };
+    let bundles = match candidates(&view, index) {
+        Ok(bundles) => bundles,
+        Err(fault) => return fault_reply(fault),
+    };
+    let mut last = None;
+    for bundle in bundles {
+        match ask_into(io, state, sequence, (bundle, demand.clone()), now).await {
+            // It has no room, or ended meanwhile, with its node or with the group: the next may do.
+            rejected @ PortReply::One(Outcome::Rejected(_)) => last = Some(rejected),
+            placed => return into_reply(placed, io.port.borrow_mut().catalog()),
+        }
+    }
+    let rejected = last.expect("there was a bundle to try");
+    into_reply(rejected, io.port.borrow_mut().catalog())
+}
+
+/// The reply to a placement into a bundle.
+pub(super) fn into_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
+    match reply {
+        PortReply::One(Outcome::Placed(placement)) => placed_reply(&placement, catalog).reply,
+        PortReply::One(Outcome::Rejected(rejection)) => {
+            fault_reply(named_rejection_fault(&rejection, &catalog.resources))
+        }
+        other => unreachable!("no answer to a placement into a bundle: {other:?}"),
+    }
+}

@@ -1,0 +1,190 @@
+//! The wire format byte for byte, as in `golden_frames.rs`: groups, placements into their bundles, and
+//! statements.
+
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wharf_net::codec::{decode_body, encode_body};
+use wharf_net::protocol::*;
+
+fn hex(bytes: &[u8]) -> String {
+    bytes.iter().map(|byte| format!("{byte:02x}")).collect()
+}
+
+/// Bytes of a body and what is read from them.
+#[track_caller]
+fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(body: &T, expected: &str) {
+    let mut bytes = Vec::new();
+    encode_body(body, &mut bytes);
+    assert_eq!(hex(&bytes), expected);
+    let (read, taken) = decode_body::<T>(&bytes).expect("a body");
+    assert_eq!((&read, taken), (body, bytes.len()));
+}
+
+const GROUP: WireGroup = WireGroup { incarnation: 1, number: 300 };
+
+fn placed() -> PlacedBody {
+    PlacedBody {
+        node: 7,
+        node_name: "n".to_owned(),
+        allocation: WireAllocation { incarnation: 1, partition: 2, sequence: 3 },
+        gpus: vec![0, 2],
+        gpu_part: 10_000,
+        units: Vec::new(),
+    }
+}
+
+#[test]
+fn requests_for_groups_are_written_as_they_always_were() {
+    let mut request = Vec::new();
+    encode_body(&PlaceRequestV3::default(), &mut request);
+    let template = BundleTemplate { count: 8, ..BundleTemplate::default() };
+    let create = CreateGroupRequest {
+        bundles: vec![template.clone()],
+        strategy: STRATEGY_STRICT_SPREAD,
+        topology: Some(TopologyBody { key: "zone".to_owned(), rule: TOPOLOGY_SPREAD, max_skew: 2 }),
+        min_members: 6,
+        mode: MODE_WAIT_UNTIL,
+        deadline: 9,
+        priority: -1,
+        granularity: GRANULARITY_COARSE,
+    };
+    // One template, then its number, whatever that is: equal bundles cost nothing.
+    check(&create, &format!("01{}0803{}", hex(&request), "01047a6f6e6503020601090101"));
+    check(
+        &GrowGroupRequest { group: GROUP, bundles: vec![template] },
+        &format!("01fb2c0101{}08", hex(&request)),
+    );
+    check(&ShrinkGroupRequest { group: GROUP, bundles: vec![0, 5] }, "01fb2c01020005");
+    check(&RemoveGroupRequest { group: GROUP }, "01fb2c01");
+    check(&GroupStatusRequest { group: GROUP }, "01fb2c01");
+    check(&ListGroupsRequest { after: Some(GROUP), limit: 10 }, "0101fb2c010a");
+    check(&ListGroupsRequest::default(), "0000");
+    let into = PlaceIntoRequest {
+        group: Some(GROUP),
+        bundle: Some(4),
+        cpu: 10_000,
+        memory: 20_000,
+        gpu: 5000,
+        custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        ..PlaceIntoRequest::default()
+    };
+    check(&into, "000101fb2c010104fb204efb409cfb102701036e7075fb409c");
+    let allocation = Some(placed().allocation);
+    check(&PlaceIntoRequest { allocation, ..PlaceIntoRequest::default() }, "01010203000000000000");
+}
+
+#[test]
+fn replies_about_groups_are_written_as_they_always_were() {
+    let bundle = BundleBody { index: 4, cpu: 10_000, memory: 20_000, gpu: 20_000, placed: Some(placed()) };
+    let group = GroupBody {
+        id: GROUP,
+        state: GROUP_PLACED,
+        strategy: STRATEGY_SPREAD,
+        topology: None,
+        min_members: 1,
+        priority: 2,
+        deadline: 9,
+        attempts: 3,
+        bundles: vec![bundle, BundleBody::default()],
+    };
+    let reply = GroupReply { group: Some(group), ..GroupReply::default() };
+    let written =
+        "000101fb2c0103010001040903020".to_owned() + "4fb204efb409cfb409c0107016e010203020002fb1027";
+    check(&reply, &(written + "00000000000000"));
+    let refusal = GroupRefusalBody {
+        cause: Reason::NoNodeForBundle.into(),
+        attempts: 1,
+        bundle: Some(3),
+        bundles: 2,
+        nodes: 5,
+        resource: "cpu".to_owned(),
+        refusal: Some(RefusalBody { nodes: 4, examined: 4, checks: Vec::new() }),
+        conflicts: vec![ConflictBody::default()],
+        message: "m".to_owned(),
+    };
+    let reply =
+        GroupReply { reason: Reason::NoFitNow.into(), refusal: Some(refusal), ..GroupReply::default() };
+    check(&reply, "010001a501010302050363707501040400010000000000000000000000000000000000016d00");
+    let fault = Some(Fault::of_field(Reason::UnknownGroup, "group", "m"));
+    check(
+        &GroupReply { reason: Reason::UnknownGroup.into(), fault: fault.clone(), ..GroupReply::default() },
+        "a1000001a10567726f7570016d",
+    );
+    check(&RemoveGroupReply { bundles_ended: 8, ..RemoveGroupReply::default() }, "000800");
+    let removed =
+        RemoveGroupReply { reason: Reason::UnknownGroup.into(), fault, ..RemoveGroupReply::default() };
+    check(&removed, "a10001a10567726f7570016d");
+    let summary = GroupSummary {
+        id: GROUP,
+        state: GROUP_WAITING,
+        strategy: STRATEGY_PACK,
+        bundles: 8,
+        placed: 7,
+        min_members: 6,
+        priority: -2,
+    };
+    check(&ListGroupsReply { groups: vec![summary], more: true }, "0101fb2c0101000807060301");
+}
+
+#[test]
+fn statements_are_written_as_they_always_were() {
+    let allocate = OperationBody {
+        operation: OPERATION_ALLOCATE,
+        node: 7,
+        expected_version: Some(3),
+        cpu: 10_000,
+        memory: 20_000,
+        gpu: 10_000,
+        custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        gpus: vec![2],
+        owner: 9,
+        ..OperationBody::default()
+    };
+    let allocation = Some(placed().allocation);
+    let evict =
+        OperationBody { operation: OPERATION_EVICT, allocation, grace: 5, ..OperationBody::default() };
+    let operations = vec![allocate, evict];
+    let request = StatementRequest { operations, granularity: GRANULARITY_COARSE, mode: COMMIT_INCREMENTAL };
+    check(&request, "0201070103fb204efb409cfb204e01036e7075fb409c010209000003000000000000000001010203050101");
+    let conflict = ConflictBody {
+        operation: 1,
+        reason: Reason::Insufficient.into(),
+        node: 7,
+        node_name: "n".to_owned(),
+        version: Some(4),
+        expected_version: Some(3),
+        resource: "cpu".to_owned(),
+        asked: 20_000,
+        available: 10_000,
+        instance: Some(2),
+        owner: 9,
+        allocation,
+        statement: Some(WireStatement { incarnation: 1, planner: 2, number: 3 }),
+        other: Some(0),
+        group: Some(GROUP),
+        bundle: 4,
+        message: "m".to_owned(),
+    };
+    let operations = vec![
+        OperationReply { placed: Some(placed()), allocation, ..OperationReply::default() },
+        OperationReply { allocation, node: 7, until: 8, ..OperationReply::default() },
+        OperationReply { reason: conflict.reason, conflict: Some(conflict), ..OperationReply::default() },
+    ];
+    let statement = Some(WireStatement { incarnation: 1, planner: 2, number: 300 });
+    let reply = StatementReply { reason: Reason::Conflicted.into(), statement, operations, fault: None };
+    let operations = "000107016e010203020002fb10270101020300000000000101020307080099000000000101".to_owned();
+    let facts = "9907016e0104010303637075fb409cfb204e010209010102030101020301000101fb2c0104016d";
+    check(&reply, &format!("aa010102fb2c0103{operations}{facts}00"));
+}
+
+#[test]
+fn numbers_of_groups_and_statements_never_change_their_meaning() {
+    let strategies = [STRATEGY_PACK, STRATEGY_SPREAD, STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD];
+    assert_eq!(strategies, [0, 1, 2, 3]);
+    assert_eq!([TOPOLOGY_PACK, TOPOLOGY_STRICT_PACK, TOPOLOGY_SPREAD], [1, 2, 3]);
+    assert_eq!([GROUP_WAITING, GROUP_COMMITTING, GROUP_PLACED, GROUP_DEGRADED], [1, 2, 3, 4]);
+    assert_eq!([OPERATION_ALLOCATE, OPERATION_PIPELINE, OPERATION_EVICT], [1, 2, 3]);
+    assert_eq!([GRANULARITY_FINE, GRANULARITY_COARSE], [0, 1]);
+    assert_eq!([COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL], [0, 1]);
+    assert_eq!((GROUPS_PER_MESSAGE_MAX, OPERATIONS_PER_MESSAGE_MAX), (1024, 1024));
+}

@@ -1,0 +1,405 @@
+//! `wharf group`: placement groups.
+
+use std::time::Duration;
+
+use clap::{Args, Subcommand};
+use wharf_core::ids::{GroupId, Incarnation};
+use wharf_core::planner::Strategy;
+use wharf_core::resource::Amount;
+use wharf_net::client::Client;
+use wharf_net::convert::strategy_number;
+use wharf_net::protocol::{
+    BundleTemplate, CreateGroupRequest, EXPLAIN_BOUNDED, EXPLAIN_FULL, GRANULARITY_COARSE, GRANULARITY_FINE,
+    GroupReply, GrowGroupRequest, ListGroupsRequest, MODE_WAIT_UNTIL, NamedAmount, PlaceRequest,
+    ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
+};
+
+use super::connect::{ConnectArgs, Usage};
+use super::demand::DemandArgs;
+use super::group_view::{GroupReplyView, RemoveView, SummaryView, say_group, say_summaries};
+use super::{Ended, node, place, print, terms};
+
+#[derive(Debug, Subcommand)]
+pub(super) enum GroupCommand {
+    /// Make a group: its bundles are placed as a whole, or none of them is.
+    Create(Box<CreateArgs>),
+    /// Show a group and where its bundles stand.
+    Status(OneArgs),
+    /// List the groups.
+    List(ListArgs),
+    /// Add bundles to a group, all of them or none.
+    Grow(Box<GrowArgs>),
+    /// Take bundles out of a group, with what runs in them.
+    Shrink(ShrinkArgs),
+    /// End groups, with what runs in their bundles.
+    Remove(RemoveArgs),
+}
+
+#[derive(Debug, Args)]
+struct BundleArgs {
+    /// How many equal bundles, of --cpu, --memory, --gpu and --resource each.
+    #[arg(long, value_name = "N", conflicts_with = "bundle")]
+    bundles: Option<u32>,
+    #[command(flatten)]
+    demand: DemandArgs,
+    /// Bundles of one kind, such as `cpu=4,memory=8GiB,gpu=1,count=2`; may be given several times. Names
+    /// that are not cpu, memory, gpu or count are custom resources.
+    #[arg(long, value_name = "WHAT", conflicts_with_all = ["cpu", "memory", "gpu", "resources"])]
+    bundle: Vec<String>,
+    /// A condition on the labels of every bundle's node, as for `wharf place`; may be given several times,
+    /// and all must hold.
+    #[arg(long = "select", value_name = "TERM")]
+    selectors: Vec<String>,
+    /// A taint that every bundle tolerates, as for `wharf place`; may be given several times.
+    #[arg(long = "tolerate", value_name = "KEY=VALUE:EFFECT")]
+    tolerations: Vec<String>,
+    /// Count the reasons of a refusal over all nodes, however many.
+    #[arg(long)]
+    explain_all: bool,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct CreateArgs {
+    #[command(flatten)]
+    bundles: BundleArgs,
+    /// How bundles stand to each other: pack (few nodes), spread (many), strict-pack (one node) or
+    /// strict-spread (a node each).
+    #[arg(long, default_value = "pack", value_parser = strategy)]
+    strategy: Strategy,
+    /// On nodes with one value of the label where that can be; with `!` after it, or nowhere.
+    #[arg(long, value_name = "LABEL[!]", conflicts_with = "spread_by")]
+    pack_by: Option<String>,
+    /// Evenly over the values of the label: the numbers of bundles on any two differ by SKEW at most, 1 if
+    /// not given.
+    #[arg(long, value_name = "LABEL[:SKEW]")]
+    spread_by: Option<String>,
+    /// At least so many bundles are placed, or none; all of them if not given. The others follow when they
+    /// fit.
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
+    min_members: Option<u32>,
+    /// Wait for capacity, at most so long, such as 30s, 5m or 1h; interrupted, it is taken back.
+    #[arg(long, value_name = "TIME", value_parser = place::duration)]
+    wait: Option<Duration>,
+    /// Of waiting groups, those of higher priority go first.
+    #[arg(long, default_value_t = 0, requires = "wait", allow_hyphen_values = true)]
+    priority: i32,
+    /// Take every change of a node since it was looked at for a conflict, not only what does not fit any more.
+    #[arg(long)]
+    coarse: bool,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct OneArgs {
+    /// The group, as `wharf group create` printed it.
+    #[arg(value_parser = group_id)]
+    group: GroupId,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ListArgs {
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct GrowArgs {
+    /// The group.
+    #[arg(value_parser = group_id)]
+    group: GroupId,
+    #[command(flatten)]
+    bundles: BundleArgs,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct ShrinkArgs {
+    /// The group.
+    #[arg(value_parser = group_id)]
+    group: GroupId,
+    /// The places of the bundles, as `wharf group status` shows them.
+    #[arg(required = true, value_name = "BUNDLE")]
+    bundles: Vec<u32>,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+#[derive(Debug, Args)]
+pub(super) struct RemoveArgs {
+    /// The groups.
+    #[arg(required = true, value_parser = group_id)]
+    groups: Vec<GroupId>,
+    #[command(flatten)]
+    connect: ConnectArgs,
+}
+
+/// A group id as `wharf group create` prints it.
+pub(super) fn group_id(text: &str) -> Result<GroupId, String> {
+    let read = || {
+        let (incarnation, number) = text.strip_prefix('g')?.split_once('-')?;
+        Some(GroupId { incarnation: Incarnation(incarnation.parse().ok()?), number: number.parse().ok()? })
+    };
+    read().ok_or_else(|| {
+        format!("`{text}` is no group id: give one such as g1-7, as `wharf group create` and `list` print it")
+    })
+}
+
+fn strategy(text: &str) -> Result<Strategy, String> {
+    let known = Strategy::NAMES.iter().find(|(_, name)| *name == text).map(|&(strategy, _)| strategy);
+    known.ok_or_else(|| {
+        let names: Vec<&str> = Strategy::NAMES.iter().map(|&(_, name)| name).collect();
+        format!("`{text}` is no strategy: give {}", names.join(", "))
+    })
+}
+
+/// `LABEL` or `LABEL!`.
+fn pack_by(text: &str) -> Result<TopologyBody, Usage> {
+    let (key, rule) = match text.strip_suffix('!') {
+        Some(key) => (key, TOPOLOGY_STRICT_PACK),
+        None => (text, TOPOLOGY_PACK),
+    };
+    if key.is_empty() {
+        return Err(Usage(format!("--pack-by {text}: give a label, such as zone, or `zone!`")));
+    }
+    Ok(TopologyBody { key: key.to_owned(), rule, max_skew: 0 })
+}
+
+/// `LABEL` or `LABEL:SKEW`.
+fn spread_by(text: &str) -> Result<TopologyBody, Usage> {
+    let (key, skew) = text.rsplit_once(':').unwrap_or((text, "1"));
+    match skew.parse() {
+        Ok(max_skew) if max_skew > 0 && !key.is_empty() => {
+            Ok(TopologyBody { key: key.to_owned(), rule: TOPOLOGY_SPREAD, max_skew })
+        }
+        _ => Err(Usage(format!("--spread-by {text}: give a label, such as zone, or zone:2 for a skew of 2"))),
+    }
+}
+
+/// `cpu=4,memory=8GiB,gpu=1,count=2`: one bundle, and how many of it.
+fn bundle(text: &str) -> Result<(PlaceRequest, u32), Usage> {
+    let wrong = |message: String| Usage(format!("--bundle {text}: {message}"));
+    let (mut request, mut count) = (PlaceRequest::default(), None);
+    let mut seen = Vec::new();
+    for part in text.split(',') {
+        let (name, value) = part
+            .split_once('=')
+            .map(|(name, value)| (name.trim(), value.trim()))
+            .filter(|(name, value)| !name.is_empty() && !value.is_empty())
+            .ok_or_else(|| {
+                wrong(format!("`{part}` is not NAME=AMOUNT, such as cpu=4,memory=8GiB,gpu=1,count=2"))
+            })?;
+        let name = if name == "gpus" { "gpu" } else { name };
+        if seen.contains(&name) {
+            return Err(wrong(format!("`{name}` is given twice: give each once")));
+        }
+        seen.push(name);
+        let amount =
+            || value.parse::<Amount>().map(Amount::units).map_err(|error| wrong(format!("{name}: {error}")));
+        match name {
+            "cpu" => request.cpu = amount()?,
+            "memory" => {
+                request.memory =
+                    node::memory(value).map_err(|error| wrong(format!("memory: {error}")))?.units()
+            }
+            "gpu" => request.gpu = amount()?,
+            "count" => {
+                let number = value.parse().ok().filter(|&number: &u32| number > 0);
+                count =
+                    Some(number.ok_or_else(|| {
+                        wrong(format!("`{value}` is no number of bundles: give 1 or more"))
+                    })?);
+            }
+            _ => request.custom.push(NamedAmount { name: name.to_owned(), amount: amount()? }),
+        }
+    }
+    if seen == ["count"] {
+        return Err(wrong("it takes nothing: say how much of what, such as cpu=4".to_owned()));
+    }
+    Ok((request, count.unwrap_or(1)))
+}
+
+impl BundleArgs {
+    fn templates(&self) -> Result<Vec<BundleTemplate>, Usage> {
+        let mut bundles: Vec<(PlaceRequest, u32)> =
+            self.bundle.iter().map(|text| bundle(text)).collect::<Result<_, _>>()?;
+        if bundles.is_empty() {
+            let request = PlaceRequest {
+                cpu: self.demand.cpu.units(),
+                memory: self.demand.memory.units(),
+                gpu: self.demand.gpu.units(),
+                custom: self.demand.custom()?,
+                ..PlaceRequest::default()
+            };
+            if request == PlaceRequest::default() {
+                let message = "no bundle is given: give --bundle, or --bundles N and what each takes";
+                return Err(Usage(message.to_owned()));
+            }
+            bundles.push((request, self.bundles.unwrap_or(1)));
+        }
+        let selectors: Vec<_> =
+            self.selectors.iter().map(|text| terms::term("--select", text)).collect::<Result<_, _>>()?;
+        let tolerations: Vec<_> =
+            self.tolerations.iter().map(|text| terms::toleration(text)).collect::<Result<_, _>>()?;
+        let explain = if self.explain_all { EXPLAIN_FULL } else { EXPLAIN_BOUNDED };
+        let template = |(request, count): (PlaceRequest, u32)| {
+            let (selectors, tolerations) = (selectors.clone(), tolerations.clone());
+            let request = PlaceRequest { selectors, tolerations, explain, ..request };
+            BundleTemplate { request: request.into(), count }
+        };
+        Ok(bundles.into_iter().map(template).collect())
+    }
+}
+
+pub(super) async fn run(command: GroupCommand) -> anyhow::Result<Ended> {
+    match command {
+        GroupCommand::Create(args) => create(*args).await,
+        GroupCommand::Status(args) => {
+            let client = args.connect.connect().await?;
+            let reply = client.group_status(args.group.into()).await?;
+            end(client, &args.connect, &reply, None).await
+        }
+        GroupCommand::List(args) => list(args).await,
+        GroupCommand::Grow(args) => {
+            let request = GrowGroupRequest { group: args.group.into(), bundles: args.bundles.templates()? };
+            let client = args.connect.connect().await?;
+            let reply = client.grow_group(&request).await?;
+            end(client, &args.connect, &reply, Some("grown")).await
+        }
+        GroupCommand::Shrink(args) => {
+            let request = ShrinkGroupRequest { group: args.group.into(), bundles: args.bundles };
+            let client = args.connect.connect().await?;
+            let reply = client.shrink_group(&request).await?;
+            end(client, &args.connect, &reply, Some("shrunk")).await
+        }
+        GroupCommand::Remove(args) => remove(args).await,
+    }
+}
+
+/// Prints how a group stands, or why it does not; `done` says what was done with it.
+async fn end(
+    client: Client,
+    connect: &ConnectArgs,
+    reply: &GroupReply,
+    done: Option<&str>,
+) -> anyhow::Result<Ended> {
+    client.close().await;
+    if connect.json {
+        print::json(&GroupReplyView::from(reply))?;
+    } else {
+        say_group(reply, done);
+    }
+    Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+}
+
+async fn create(args: CreateArgs) -> anyhow::Result<Ended> {
+    let topology = match (&args.pack_by, &args.spread_by) {
+        (Some(label), _) => Some(pack_by(label)?),
+        (None, Some(label)) => Some(spread_by(label)?),
+        (None, None) => None,
+    };
+    let mut request = CreateGroupRequest {
+        bundles: args.bundles.templates()?,
+        strategy: strategy_number(args.strategy),
+        topology,
+        min_members: args.min_members.unwrap_or(0),
+        priority: args.priority,
+        granularity: if args.coarse { GRANULARITY_COARSE } else { GRANULARITY_FINE },
+        ..CreateGroupRequest::default()
+    };
+    let client = args.connect.connect().await?;
+    let reply = match args.wait {
+        None => client.create_group(&request).await?,
+        Some(patience) => {
+            // First: a signal that comes while the request is sent is not lost.
+            let interruption = place::Interruption::new()?;
+            request.mode = MODE_WAIT_UNTIL;
+            request.deadline = place::deadline(&client, patience).await?;
+            let (sequence, reply) = client.create_group_waiting(&request).await?;
+            place::unless_interrupted(&client, interruption, sequence, reply).await?
+        }
+    };
+    end(client, &args.connect, &reply, Some("created")).await
+}
+
+async fn list(args: ListArgs) -> anyhow::Result<Ended> {
+    let client = args.connect.connect().await?;
+    let mut groups = Vec::new();
+    loop {
+        let after = groups.last().map(|group: &wharf_net::protocol::GroupSummary| group.id);
+        let page = client.list_groups(&ListGroupsRequest { after, limit: 0 }).await?;
+        let more = page.more && !page.groups.is_empty();
+        groups.extend(page.groups);
+        if !more {
+            break;
+        }
+    }
+    client.close().await;
+    if args.connect.json {
+        print::json(&groups.iter().map(SummaryView::from).collect::<Vec<_>>())?;
+    } else {
+        say_summaries(&groups);
+    }
+    Ok(Ended::Done)
+}
+
+async fn remove(args: RemoveArgs) -> anyhow::Result<Ended> {
+    let client = args.connect.connect().await?;
+    let (mut views, mut all_done) = (Vec::new(), true);
+    for &group in &args.groups {
+        let reply = client.remove_group(group.into()).await?;
+        all_done &= reply.reason.is_done();
+        match &reply.fault {
+            _ if args.connect.json => views.push(RemoveView::new(group, &reply)),
+            Some(fault) => print::say(format_args!("{group}: {fault}")),
+            None => print::say(format_args!("{group}: removed, with {} bundles", reply.bundles_ended)),
+        }
+    }
+    client.close().await;
+    if args.connect.json {
+        print::json(&views)?;
+    }
+    Ok(if all_done { Ended::Done } else { Ended::Refused })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bundles_are_read_by_name() {
+        let (request, count) = bundle("cpu=4, memory=8GiB,gpus=1,count=2,npu=3").unwrap();
+        assert_eq!((request.cpu, request.memory, request.gpu, count), (40_000, 81_920_000, 10_000, 2));
+        assert_eq!(request.custom, [NamedAmount { name: "npu".to_owned(), amount: 30_000 }]);
+        assert_eq!(bundle("cpu=0.5").unwrap().1, 1);
+        for broken in
+            ["", "cpu", "cpu=", "=4", "cpu=x", "cpu=1,cpu=2", "gpu=1,gpus=1", "count=2", "cpu=1,count=0"]
+        {
+            let error = bundle(broken).unwrap_err().0;
+            assert!(error.contains(&format!("--bundle {broken}:")), "{error}");
+        }
+    }
+
+    #[test]
+    fn topologies_are_read() {
+        let read = |body: Result<TopologyBody, Usage>| body.map(|b| (b.key, b.rule, b.max_skew)).ok();
+        assert_eq!(read(pack_by("zone")), Some(("zone".to_owned(), TOPOLOGY_PACK, 0)));
+        assert_eq!(read(pack_by("zone!")), Some(("zone".to_owned(), TOPOLOGY_STRICT_PACK, 0)));
+        assert_eq!(read(spread_by("zone")), Some(("zone".to_owned(), TOPOLOGY_SPREAD, 1)));
+        assert_eq!(read(spread_by("a:b:3")), Some(("a:b".to_owned(), TOPOLOGY_SPREAD, 3)));
+        assert_eq!([pack_by("!").is_err(), pack_by("").is_err()], [true; 2]);
+        assert!([":1", "zone:0", "zone:x", "zone:"].into_iter().all(|text| spread_by(text).is_err()));
+    }
+
+    #[test]
+    fn group_ids_are_read_as_they_are_printed() {
+        let id = GroupId { incarnation: Incarnation(3), number: 1 << 40 };
+        assert_eq!(group_id(&id.to_string()), Ok(id));
+        for broken in ["", "g", "g1", "1-2", "g1-2-3", "g-1-2", "gx-1", "a1-2-3"] {
+            assert!(group_id(broken).unwrap_err().contains(&format!("`{broken}`")), "{broken}");
+        }
+    }
+}

@@ -1,0 +1,72 @@
+//! `wharf place --into` and `--group`: placements into a bundle of a group.
+
+use clap::Args;
+use wharf_core::ids::{AllocationId, GroupId};
+use wharf_net::protocol::{PlaceIntoRequest, PlaceReplyV2};
+
+use super::connect::ConnectArgs;
+use super::demand::DemandArgs;
+use super::{Ended, group, print};
+
+/// What a placement into a bundle does not have: the bundle says where it stands.
+const OF_OTHERS: [&str; 14] = [
+    "policy",
+    "attribute_order",
+    "selectors",
+    "candidates",
+    "fallbacks",
+    "preferred",
+    "preferred_nodes",
+    "node",
+    "tolerations",
+    "avoid_gpu",
+    "wait",
+    "priority",
+    "owner",
+    "explain_all",
+];
+
+#[derive(Debug, Args)]
+pub(super) struct IntoArgs {
+    /// Into the bundle of this allocation, as `wharf group status` shows it.
+    #[arg(long, value_name = "ALLOCATION", conflicts_with_all = OF_OTHERS)]
+    into: Option<AllocationId>,
+    /// Into a bundle of this group: the first with room, unless one is named.
+    #[arg(long, value_parser = group::group_id, conflicts_with_all = OF_OTHERS, conflicts_with = "into")]
+    group: Option<GroupId>,
+    /// The bundle's place in the group.
+    #[arg(long, requires = "group")]
+    bundle: Option<u32>,
+}
+
+impl IntoArgs {
+    /// Whether a bundle is named.
+    pub(super) fn is_given(&self) -> bool {
+        self.into.is_some() || self.group.is_some()
+    }
+}
+
+pub(super) async fn place(
+    into: &IntoArgs,
+    demand: &DemandArgs,
+    connect: &ConnectArgs,
+) -> anyhow::Result<Ended> {
+    let request = PlaceIntoRequest {
+        allocation: into.into.map(Into::into),
+        group: into.group.map(Into::into),
+        bundle: into.bundle,
+        cpu: demand.cpu.units(),
+        memory: demand.memory.units(),
+        gpu: demand.gpu.units(),
+        custom: demand.custom()?,
+    };
+    let client = connect.connect().await?;
+    let reply: PlaceReplyV2 = client.place_into(&request).await?.into();
+    client.close().await;
+    if connect.json {
+        print::json(&print::PlaceView::from(&reply))?;
+    } else {
+        print::place("placed", &reply);
+    }
+    Ok(if reply.reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+}

@@ -1,0 +1,214 @@
+//! Groups and statements by the real binary: made, shown, waited for, used, refused, removed; operations
+//! of an external scheduler out of a file; and nothing left in the books.
+
+use std::process::{Command, Stdio};
+use std::time::Instant;
+
+use serde_json::{Value, json};
+
+use crate::harness::{PATIENCE, Service, Site};
+
+/// All nodes as they stand, every invariant of the books holding. Versions are left out: what was held and
+/// is given back has changed a node twice.
+fn standing(service: &Service) -> Value {
+    assert!(service.json(&["status", "--audit"])["books_hash"].is_string());
+    let mut nodes = service.json(&["node", "list"]);
+    for node in nodes.as_array_mut().expect("a list") {
+        node["version"] = Value::Null;
+    }
+    nodes
+}
+
+fn add_nodes(service: &Service, count: usize) {
+    for i in 0..count {
+        let (name, zone) = (format!("n{i}"), format!("zone=z{}", i % 2));
+        let add = ["node", "add", &name, "--cpu", "4", "--memory", "8GiB", "--gpus", "1", "--label", &zone];
+        service.run(&add).with(0);
+    }
+}
+
+fn text(value: &Value) -> String {
+    value.as_str().expect("a text").to_owned()
+}
+
+#[test]
+fn a_group_lives_from_its_making_to_its_removal() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    add_nodes(&service, 4);
+    let empty = standing(&service);
+    let create =
+        ["group", "create", "--bundles", "3", "--cpu", "2", "--gpu", "1", "--strategy", "strict-spread"];
+    service.run(&create).with(0).says(&["created, placed, 3 of 3 bundles placed", "strict-spread"]);
+    let listed = service.json(&["group", "list"]);
+    let group = text(&listed[0]["group"]);
+    assert_eq!((&listed[0]["state"], &listed[0]["placed"]), (&json!("placed"), &json!(3)));
+    service.run(&["group", "list"]).with(0).says(&[&group, "3/3", "strict-spread"]);
+    let shown = service.json(&["group", "status", &group]);
+    assert_eq!((&shown["reason"], &shown["group"]), (&json!("done"), &json!(group)));
+    let bundles = shown["bundles"].as_array().expect("a list");
+    assert!(
+        bundles.iter().all(|bundle| bundle["gpu"] == json!("1") && bundle["gpus"] == json!([0])),
+        "{shown}"
+    );
+    let bundle = text(&bundles[0]["allocation"]);
+    let into = service.json(&["place", "--into", &bundle, "--cpu", "1", "--gpu", "0.5"]);
+    assert_eq!((&into["node"], &into["gpus"]), (&bundles[0]["node"], &json!([0])), "{into}");
+    service.run(&["place", "--group", &group, "--bundle", "1", "--cpu", "2"]).with(0).says(&["placed on"]);
+    service
+        .run(&["place", "--group", &group, "--bundle", "1", "--cpu", "1"])
+        .with(1)
+        .says(&["no_fit_now", "cpu"]);
+    service
+        .run(&["place", "--group", &group, "--bundle", "9", "--cpu", "1"])
+        .with(1)
+        .says(&["unknown_bundle"]);
+    service.run(&["place", "--into", &bundle, "--policy", "random"]).with(2);
+    service.run(&["group", "grow", &group, "--bundle", "cpu=1,count=1"]).with(0).says(&["4 of 4"]);
+    service.run(&["group", "grow", &group, "--bundle", "cpu=1"]).with(1).says(&["not placed"]);
+    service.run(&["group", "shrink", &group, "0"]).with(0).says(&["shrunk", "3 of 3"]);
+    service.run(&["group", "shrink", &group, "1"]).with(1).says(&["below_minimum", "remove it instead"]);
+    service.run(&["group", "shrink", &group, "0"]).with(1).says(&["unknown_bundle"]);
+    service.run(&["group", "remove", &group]).with(0).says(&["removed, with 3 bundles"]);
+    service.run(&["group", "remove", &group]).with(1).says(&["unknown_group"]);
+    service.run(&["group", "status", &group]).with(1).says(&["unknown_group"]);
+    assert_eq!(standing(&service), empty);
+    service.stop();
+}
+
+#[test]
+fn a_group_that_does_not_fit_says_why_and_holds_nothing() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    add_nodes(&service, 4);
+    let empty = standing(&service);
+    let create = |more: &[&str]| service.run(&[&["group", "create"], more].concat());
+    create(&["--bundles", "2", "--cpu", "5"]).with(1).says(&[
+        "infeasible",
+        "no_node_for_bundle",
+        "insufficient cpu",
+    ]);
+    create(&["--bundles", "5", "--cpu", "1", "--strategy", "strict-pack"])
+        .with(1)
+        .says(&["infeasible", "no_single_node"]);
+    create(&["--bundles", "5", "--cpu", "1", "--strategy", "strict-spread"])
+        .with(1)
+        .says(&["infeasible", "too_few_nodes"]);
+    create(&["--bundles", "5", "--gpu", "1", "--wait", "1h"]).with(1).says(&[
+        "infeasible",
+        "cluster_too_small",
+        "gpu",
+    ]);
+    create(&["--bundle", "cpu=1,qpu=1"]).with(1).says(&["infeasible", "bundles[0].custom[0].name", "qpu"]);
+    create(&["--bundle", "cpu=x"]).with(2).says(&["--bundle cpu=x"]);
+    create(&[]).with(2).says(&["no bundle is given"]);
+    create(&["--bundles", "2", "--cpu", "1", "--strategy", "tight"]).with(2).says(&["strict-pack"]);
+    let refused = create(&["--bundles", "2", "--cpu", "5", "--json"]).with(1).json();
+    assert_eq!(refused["refusal"]["cause"], json!("no_node_for_bundle"));
+    assert_eq!(service.json(&["group", "list"]), json!([]));
+    assert_eq!(standing(&service), empty);
+    let packed = service.json(&["group", "create", "--bundles", "2", "--cpu", "3", "--pack-by", "zone!"]);
+    assert_eq!(packed["topology"], json!("packed by zone!"));
+    let spread = service.json(&["group", "create", "--bundles", "2", "--cpu", "1", "--spread-by", "zone"]);
+    assert_eq!(spread["reason"], json!("done"), "{spread}");
+    service.stop();
+}
+
+#[test]
+fn a_group_waits_until_there_is_room_or_it_is_told_to_end() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    add_nodes(&service, 2);
+    let held = text(&service.json(&["place", "--cpu", "4"])["allocation"]);
+    let (address, ca) = (service.address.to_string(), site.development_certificate());
+    let spawn = || {
+        let create = [
+            "group",
+            "create",
+            "--bundles",
+            "2",
+            "--cpu",
+            "4",
+            "--wait",
+            "1h",
+            "--server",
+            &address,
+            "--ca",
+            &ca,
+        ];
+        site.wharf(&create).stdout(Stdio::piped()).spawn().expect("the binary starts")
+    };
+    let waiting = |count: usize| {
+        let deadline = Instant::now() + PATIENCE;
+        while service.json(&["group", "list"]).as_array().map(Vec::len) != Some(count) {
+            assert!(Instant::now() < deadline, "not {count} wait");
+        }
+    };
+    let child = spawn();
+    waiting(1);
+    let kill = format!("kill -INT {}", child.id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(1));
+    assert!(String::from_utf8_lossy(&output.stdout).contains("cancelled"), "{output:?}");
+    waiting(0);
+    let child = spawn();
+    waiting(1);
+    service.run(&["release", &held]).with(0);
+    let output = child.wait_with_output().expect("it ends");
+    assert_eq!(output.status.code(), Some(0), "{output:?}");
+    assert!(String::from_utf8_lossy(&output.stdout).contains("2 of 2 bundles placed"), "{output:?}");
+    service.stop();
+}
+
+#[test]
+fn a_statement_out_of_a_file_is_done_or_refused_with_the_facts() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    add_nodes(&service, 2);
+    let empty = standing(&service);
+    let version = |node: usize| service.json(&["node", "list"])[node]["version"].as_u64().expect("a number");
+    let write = |operations: Value, granularity: &str| {
+        site.write("plan.json", &json!({"operations": operations, "granularity": granularity}).to_string())
+    };
+    let take = |version: u64| {
+        json!([
+            {"allocate": {"node": "n0", "cpu": 3, "gpu": 1, "expected_version": version}},
+            {"allocate": {"node": "n1", "cpu": "0.5", "memory": "1GiB"}},
+        ])
+    };
+    let plan = write(take(version(0)), "fine");
+    let done = service.json(&["statement", "submit", &plan]);
+    assert_eq!((&done["reason"], &done["operations"][0]["gpus"]), (&json!("done"), &json!([0])), "{done}");
+    let after = standing(&service);
+    service.run(&["statement", "submit", &plan]).with(1).says(&[
+        "conflicted, 0 of 2",
+        "insufficient on n0",
+        "aborted",
+    ]);
+    let stale = write(json!([{"allocate": {"node": "n0", "cpu": 1, "expected_version": 0}}]), "coarse");
+    service.run(&["statement", "submit", &stale]).with(1).says(&["version_changed on n0"]);
+    let unknown = write(json!([{"allocate": {"node": "nowhere", "cpu": 1}}]), "fine");
+    service.run(&["statement", "submit", &unknown]).with(1).says(&["unknown_node", "nowhere"]);
+    let unknown = write(json!([{"allocate": {"node": "n999", "cpu": 1}}]), "fine");
+    service.run(&["statement", "submit", &unknown]).with(1).says(&["operations[0].node"]);
+    let wrong = site.write("plan.json", "{\"operations\": [{\"move\": {}}]}");
+    service.run(&["statement", "submit", &wrong]).with(2).says(&["plan.json", "`allocate`"]);
+    assert_eq!(standing(&service), after);
+    let ids: Vec<String> = (0..2).map(|at| text(&done["operations"][at]["allocation"])).collect();
+    let evict = write(json!([{"evict": {"allocation": ids[0]}}, {"evict": {"allocation": ids[1]}}]), "fine");
+    service.run(&["statement", "submit", &evict]).with(0).says(&["2 of 2 operations done", "has ended"]);
+    assert_eq!(standing(&service), empty);
+    service.stop();
+}
+
+#[test]
+fn a_service_without_planners_names_the_setting() {
+    let site = Site::new();
+    let config = site.write("wharf.toml", "planners = 0\n");
+    let service = site.serve(&["--config", &config]);
+    service.run(&["group", "list"]).with(1).says(&["not_served", "`planners`"]);
+    service.stop();
+    let config = site.write("wharf.toml", "planners = 33\n");
+    site.serve_in_vain(&["--config", &config]).says(&["planners", "0 to 32"]);
+}

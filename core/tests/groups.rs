@@ -45,8 +45,14 @@ fn plan(engine: &mut Engine, job: PlanJob) -> PlanReply {
     }
 }
 
+/// Requests that are one.
+fn same(request: PlacementRequest, count: usize) -> Vec<Arc<PlacementRequest>> {
+    let request = Arc::new(request);
+    std::iter::repeat_with(|| Arc::clone(&request)).take(count).collect()
+}
+
 fn group_of(request: PlacementRequest, count: usize, strategy: Strategy) -> GroupSpec {
-    GroupSpec::new(vec![Arc::new(request); count], strategy)
+    GroupSpec::new(same(request, count), strategy)
 }
 
 fn create(engine: &mut Engine, spec: GroupSpec) -> Result<GroupView, GroupRefusal> {
@@ -298,7 +304,7 @@ fn groups_follow_the_values_of_a_label() {
     };
     assert_eq!(BTreeSet::from_iter(zones(&engine, &packed)).len(), 1);
     plan(&mut engine, PlanJob::RemoveGroup(packed.id));
-    let four = GroupSpec { bundles: vec![Arc::new(cores(8)); 4], min_members: 4, ..pack };
+    let four = GroupSpec { bundles: same(cores(8), 4), min_members: 4, ..pack };
     create(&mut engine, four).expect_err("no zone has four nodes");
     let spread = GroupSpec {
         topology: rule(Spreading::Spread { max_skew: 1 }),
@@ -322,8 +328,8 @@ fn devices_of_bundles_on_one_node_add_up_exactly() {
     // Five parts of 0.6 need five devices: not one node's.
     let parts = group_of(gpu(GpuRequest::Fraction(6000)), 5, Strategy::StrictPack);
     create(&mut engine, parts).expect_err("four devices hold four such parts");
-    let mut mixed = vec![Arc::new(gpu(GpuRequest::Whole(2))); 1];
-    mixed.extend(vec![Arc::new(gpu(GpuRequest::Fraction(5000))); 4]);
+    let mut mixed = same(gpu(GpuRequest::Whole(2)), 1);
+    mixed.extend(same(gpu(GpuRequest::Fraction(5000)), 4));
     let mixed = create(&mut engine, GroupSpec::new(mixed, Strategy::StrictPack)).expect("2 and 4 halves");
     assert_eq!(nodes_of(&mixed).len(), 1);
     check_all(&engine);
@@ -335,9 +341,7 @@ fn a_group_grows_and_shrinks() {
     with_nodes(&mut engine, 4, 16, 0);
     let spec = GroupSpec { min_members: 1, ..group_of(cores(4), 2, Strategy::StrictSpread) };
     let group = create(&mut engine, spec).expect("it fits");
-    let PlanReply::Group(grown) =
-        plan(&mut engine, PlanJob::GrowGroup(group.id, vec![Arc::new(cores(4)); 2]))
-    else {
+    let PlanReply::Group(grown) = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(4), 2))) else {
         panic!("two more nodes are free")
     };
     assert_eq!(nodes_of(&grown).len(), 4);
@@ -534,8 +538,7 @@ fn groups_stand_after_a_start_with_other_numbers_of_shards_and_planners() {
     for group in &groups {
         assert_eq!(places(&status(&mut engine, group.id)), places(group));
     }
-    let PlanReply::Group(grown) =
-        plan(&mut engine, PlanJob::GrowGroup(groups[1].id, vec![Arc::new(cores(4)); 2]))
+    let PlanReply::Group(grown) = plan(&mut engine, PlanJob::GrowGroup(groups[1].id, same(cores(4), 2)))
     else {
         panic!("two nodes are without a bundle of it")
     };

@@ -13,13 +13,15 @@ use wharf_net::codec::{
     encode_frame, split_extensions,
 };
 use wharf_net::protocol::{
-    AdoptRequest, CancelReply, CancelRequest, DETAILS_VERSION, DrainRequest, EXTENSIONS_MAX,
-    EndReservationRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply, HeartbeatRequest, Hello, HelloReply, Kind,
-    ListDetailsReply, ListReply, ListRequest, NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest,
-    PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceBatchV3, PlaceReply, PlaceReplyV2,
-    PlaceRequest, PlaceRequestV2, PlaceRequestV3, ReleaseBatch, ReleaseBatchReply, ReleaseReply,
-    ReleaseRequest, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest,
-    SetResourcesRequest, StatusDetailsReply, StatusReply, StatusRequest,
+    AdoptRequest, CancelReply, CancelRequest, CreateGroupRequest, DETAILS_VERSION, DrainRequest,
+    EXTENSIONS_MAX, EndReservationRequest, FRAME_BYTES_MAX, Fault, GroupReply, GroupStatusRequest,
+    GrowGroupRequest, HeartbeatReply, HeartbeatRequest, Hello, HelloReply, Kind, ListDetailsReply,
+    ListGroupsReply, ListGroupsRequest, ListReply, ListRequest, NodeBooksReply, NodeBooksRequest, NodesReply,
+    NodesRequest, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceBatchV3,
+    PlaceIntoRequest, PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3, ReleaseBatch,
+    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveGroupReply, RemoveGroupRequest, RemoveRequest,
+    ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest, ShrinkGroupRequest,
+    StatementReply, StatementRequest, StatusDetailsReply, StatusReply, StatusRequest,
 };
 
 /// Runs the codec over arbitrary bytes.
@@ -129,6 +131,14 @@ fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String
         Kind::Reserve => both::<ReserveRequest, ReserveReply>(header, payload),
         Kind::EndReservation => both::<EndReservationRequest, ReserveReply>(header, payload),
         Kind::NodeBooks => both::<NodeBooksRequest, NodeBooksReply>(header, payload),
+        Kind::CreateGroup => both::<CreateGroupRequest, GroupReply>(header, payload),
+        Kind::GrowGroup => both::<GrowGroupRequest, GroupReply>(header, payload),
+        Kind::ShrinkGroup => both::<ShrinkGroupRequest, GroupReply>(header, payload),
+        Kind::RemoveGroup => both::<RemoveGroupRequest, RemoveGroupReply>(header, payload),
+        Kind::GroupStatus => both::<GroupStatusRequest, GroupReply>(header, payload),
+        Kind::ListGroups => both::<ListGroupsRequest, ListGroupsReply>(header, payload),
+        Kind::PlaceInto => both::<PlaceIntoRequest, PlaceReplyV2>(header, payload),
+        Kind::SubmitStatement => both::<StatementRequest, StatementReply>(header, payload),
     }
 }
 

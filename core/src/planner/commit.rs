@@ -99,7 +99,7 @@ impl Planner {
         self.metrics.count_concluded(&concluded);
         match purpose {
             Purpose::Place(placing) => self.placement_concluded(*placing, &concluded, now),
-            Purpose::End(group, end) => self.end_concluded(group, end, now),
+            Purpose::End(group, end) => self.end_concluded(group, end, &concluded.conflicts, now),
             Purpose::Submit(tag) => self.submit_concluded(tag, concluded),
         }
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::draft::Draft;
 use super::flight::Concluded;
-use super::group::{Awaiting, Group, Place};
+use super::group::{Awaiting, Bundle, Group, Place};
 use super::job::{PlanRejection, PlanReply};
 use super::spec::{GroupSpec, GroupSpecError};
 use super::strategy::{NoPlace, Standing, Wanted};
@@ -15,7 +15,9 @@ use crate::ids::{AllocationId, BundleId, GroupId, NodeId, ShardId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
 use crate::node::NodeState;
 use crate::request::PlacementRequest;
-use crate::statement::{Allocate, CommitMode, ConflictReason, Evict, Granted, Granularity, Operation};
+use crate::statement::{
+    Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation,
+};
 use crate::time::Time;
 
 impl Planner {
@@ -117,7 +119,7 @@ impl Planner {
     fn end_bundles(&mut self, id: GroupId, allocations: Vec<AllocationId>, purpose: Purpose, now: Time) {
         if allocations.is_empty() {
             let Purpose::End(_, end) = purpose else { unreachable!("bundles end for a purpose") };
-            return self.end_concluded(id, end, now);
+            return self.end_concluded(id, end, &[], now);
         }
         self.groups.get_mut(&id).expect("whose bundles end").committing = true;
         let evict = |allocation| Operation::Evict(Evict { allocation, expected: None, grace_ns: 0 });
@@ -128,7 +130,20 @@ impl Planner {
         self.commit_apart(operations, purpose, now);
     }
 
-    pub(super) fn end_concluded(&mut self, id: GroupId, end: EndPurpose, now: Time) {
+    /// Bundles ended, but those that a statement of others is about to evict: that may be aborted, so
+    /// they are ended again until it is decided.
+    pub(super) fn end_concluded(&mut self, id: GroupId, end: EndPurpose, conflicts: &[Conflict], now: Time) {
+        let held = |conflict: &Conflict| matches!(conflict.reason, ConflictReason::HeldBy(_));
+        if conflicts.iter().any(held) {
+            let goes = |bundle: &&Bundle| match &end {
+                EndPurpose::Removal(..) => true,
+                EndPurpose::Shrink(_, indexes) => indexes.contains(&bundle.index),
+            };
+            let allocations = self.groups[&id].bundles.iter().filter(goes);
+            let allocations = allocations.filter_map(|b| b.place.map(|place| place.allocation).or(b.lost));
+            let allocations = allocations.collect();
+            return self.end_bundles(id, allocations, Purpose::End(id, end), now);
+        }
         match end {
             EndPurpose::Removal(tag, count) => {
                 self.forget_group(id);
@@ -239,12 +254,14 @@ impl Planner {
             ended.extend(bundle.lost.map(|lost| (taken.bundle, lost)));
             operations.push((taken.shard, operation));
         }
-        let mut operations: Vec<(ShardId, Operation)> =
-            operations.into_iter().map(|(shard, operation)| (self.shard_id(shard), operation)).collect();
+        // What ends comes first: a bundle stands once in its shard.
+        let mut all: Vec<(ShardId, Operation)> = Vec::with_capacity(ended.len() + operations.len());
         for &(_, allocation) in &ended {
             let evict = Evict { allocation, expected: None, grace_ns: 0 };
-            operations.push((self.shard_of_allocation(allocation), Operation::Evict(evict)));
+            all.push((self.shard_of_allocation(allocation), Operation::Evict(evict)));
         }
+        all.extend(operations.into_iter().map(|(shard, operation)| (self.shard_id(shard), operation)));
+        let operations = all;
         let ended = ended.into_iter().map(|(bundle, _)| bundle).collect();
         let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
         self.commit(operations, (granularity, CommitMode::AllOrNothing), purpose, now);
@@ -262,7 +279,7 @@ impl Planner {
         for applied in &concluded.applied {
             for (operation, granted) in &applied.granted {
                 let Granted::Allocated(placement) = granted else { continue };
-                let taken = &draft.taken[usize::from(*operation)];
+                let taken = &draft.taken[usize::from(*operation) - ended.len()];
                 self.replicas.copies[taken.shard].granted(taken.slot, taken.key, applied.visible_from);
                 let bundle = group.bundle_mut(taken.bundle).expect("no bundle goes while it is placed");
                 let (node, allocation, gpus) = (placement.node, placement.allocation, placement.gpus);

@@ -107,10 +107,10 @@ enum Purpose {
 #[derive(Debug)]
 struct Placing {
     group: GroupId,
-    /// Operation `i` of the statement is what was taken `i`-th.
-    draft: Draft,
-    /// Bundles whose allocations on lost nodes end with it: the operations after those, in this order.
+    /// Bundles whose allocations on lost nodes end with it: the first operations, in this order.
     ended: Vec<u32>,
+    /// The operations after them, in order of what was taken.
+    draft: Draft,
 }
 
 /// Why bundles end.

@@ -24,7 +24,7 @@ use crate::resource::GpuAssignment;
 use crate::ring::Doorbell;
 use crate::router::Tag;
 use crate::shard::{Command, Outcome, Rejection, Reserve};
-use crate::statement::{Allocate, CommitMode, Granularity, Operation};
+use crate::statement::{Allocate, CommitMode, Evict, Granularity, Operation};
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::Time;
 
@@ -198,10 +198,17 @@ impl Planner {
             let (node, owner) = (taken.node, Some(owner));
             Operation::Allocate(Allocate { node, expected: None, demand, gpus: None, owner, bundle })
         };
-        let operations: Vec<_> = plan.iter().map(|taken| (taken.shard, operation(taken, group))).collect();
-        let operations =
-            operations.into_iter().map(|(at, operation)| (self.shard_id(at), operation)).collect();
-        let placing = Placing { group: id, draft: Draft { taken: plan }, ended: Vec::new() };
+        let placed: Vec<_> = plan.iter().map(|taken| (taken.shard, operation(taken, group))).collect();
+        let lost: Vec<_> =
+            plan.iter().filter_map(|t| Some((t.bundle, group.bundle_mut(t.bundle)?.lost?))).collect();
+        let mut operations: Vec<(ShardId, Operation)> = Vec::with_capacity(lost.len() + placed.len());
+        for &(_, allocation) in &lost {
+            let evict = Evict { allocation, expected: None, grace_ns: 0 };
+            operations.push((self.shard_of_allocation(allocation), Operation::Evict(evict)));
+        }
+        operations.extend(placed.into_iter().map(|(at, operation)| (self.shard_id(at), operation)));
+        let ended = lost.into_iter().map(|(bundle, _)| bundle).collect();
+        let placing = Placing { group: id, ended, draft: Draft { taken: plan } };
         let terms = (Granularity::Fine, CommitMode::AllOrNothing);
         self.commit(operations, terms, Purpose::Place(Box::new(placing)), now);
     }

@@ -38,8 +38,9 @@ struct Inside {
 pub(super) struct Bundles {
     live: FixedMap<AllocationId, Bundle>,
     inside: FixedMap<AllocationId, Inside>,
-    /// All that stand here, as allocation, claim or hold.
-    placed: FixedMap<BundleId, ()>,
+    /// How often each stands here, as allocation, claim or hold: twice while a statement is under way
+    /// that moves it.
+    placed: FixedMap<BundleId, u32>,
 }
 
 impl Bundles {
@@ -56,8 +57,14 @@ impl Bundles {
         self.live.contains_key(&id)
     }
 
-    pub(super) fn is_placed(&self, bundle: BundleId) -> bool {
-        self.placed.contains_key(&bundle)
+    /// How often it stands here.
+    pub(super) fn count(&self, bundle: BundleId) -> u32 {
+        self.placed.get(&bundle).copied().unwrap_or(0)
+    }
+
+    /// The bundle that an allocation is.
+    pub(super) fn id_of(&self, allocation: AllocationId) -> Option<BundleId> {
+        self.live.get(&allocation).map(|bundle| bundle.id)
     }
 
     /// The bundle that an allocation is placed into.
@@ -68,14 +75,16 @@ impl Bundles {
     /// A bundle is held or claimed.
     pub(super) fn promise(&mut self, bundle: Option<BundleId>) {
         if let Some(bundle) = bundle {
-            let before = self.placed.insert(bundle, ());
-            assert!(before.is_none(), "bundle {bundle} is placed twice");
+            *self.placed.entry(bundle).or_default() += 1;
         }
     }
 
     /// A bundle is not held or claimed any more.
     pub(super) fn forget(&mut self, bundle: Option<BundleId>) {
-        if let Some(bundle) = bundle {
+        let Some(bundle) = bundle else { return };
+        let count = self.placed.get_mut(&bundle).expect("what is forgotten was placed");
+        *count -= 1;
+        if *count == 0 {
             self.placed.remove(&bundle);
         }
     }
@@ -91,7 +100,7 @@ impl Bundles {
     /// An allocation ended; what was placed into it, if it was a bundle, ends with it.
     pub(super) fn end(&mut self, id: AllocationId) -> u32 {
         let Some(bundle) = self.live.remove(&id) else { return 0 };
-        self.placed.remove(&bundle.id);
+        self.forget(Some(bundle.id));
         for inside in &bundle.inside {
             self.inside.remove(inside);
         }
@@ -194,13 +203,13 @@ impl Shard {
                 free.take(demand, *gpus, units.as_ref());
             }
             inside += bundle.inside.len();
-            if free != bundle.free || !self.bundles.is_placed(bundle.id) {
+            if free != bundle.free || self.bundles.count(bundle.id) == 0 {
                 return Err(format!("the books of bundle {} are not what is left of it", bundle.id));
             }
         }
         let promised = self.statements.bundles_held() + self.reservations.claims.bundles_claimed();
         if inside != self.bundles.inside.len()
-            || self.bundles.placed.len() != self.bundles.live.len() + promised
+            || self.bundles.placed.values().sum::<u32>() as usize != self.bundles.live.len() + promised
         {
             return Err(format!("{inside} inside bundles, {} known", self.bundles.inside.len()));
         }

@@ -76,6 +76,8 @@ struct Attempt {
     /// expects one.
     nodes: FixedMap<Slot, Seen>,
     evicted: FixedMap<AllocationId, u16>,
+    /// Of these, those that end without grace.
+    ended: Vec<AllocationId>,
     bundles: FixedMap<BundleId, u16>,
 }
 
@@ -94,6 +96,7 @@ impl Shard {
             granularity: part.granularity,
             nodes: FixedMap::default(),
             evicted: FixedMap::default(),
+            ended: Vec::new(),
             bundles: FixedMap::default(),
         };
         for &(at, ref operation) in &part.operations {
@@ -191,8 +194,13 @@ impl Shard {
         let Some(bundle) = bundle else { return Ok(()) };
         match attempt.bundles.get(&bundle) {
             Some(&operation) => Err(ConflictReason::Contradicts(operation)),
-            None if self.bundles.is_placed(bundle) => Err(ConflictReason::BundlePlaced(bundle)),
-            None => Ok(()),
+            None => {
+                // What the statement itself ends leaves room for it.
+                let leaves = |&&id: &&AllocationId| self.bundles.id_of(id) == Some(bundle);
+                let leaving = attempt.ended.iter().filter(leaves).count();
+                let placed = self.bundles.count(bundle) as usize > leaving;
+                if placed { Err(ConflictReason::BundlePlaced(bundle)) } else { Ok(()) }
+            }
         }
     }
 
@@ -314,6 +322,7 @@ impl Shard {
             return Err(ConflictReason::AlreadyReleasing);
         }
         attempt.evicted.insert(id, at);
+        attempt.ended.extend((grace_ns == 0).then_some(id));
         self.statements.evicting.insert(id, attempt.statement);
         self.nodes.hot_mut(slot).version += 1;
         Ok(Hold::Evict { allocation: id, slot, grace_ns })

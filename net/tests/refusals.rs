@@ -487,7 +487,7 @@ async fn texts_and_lists_beyond_their_limits_are_no_bodies() {
         ("name", "254 bytes", PlaceRequest { custom: vec![named(&long(), 1)], ..ask(1, 1, 0) }),
         ("custom", "33 elements", PlaceRequest { custom: vec![named("x", 1); 33], ..ask(1, 1, 0) }),
         ("selectors", "33 elements", PlaceRequest { selectors: vec![term("x", 3, &[]); 33], ..ask(1, 1, 0) }),
-        ("candidates", "1025 elements", PlaceRequest { candidates: vec![1; 1025], ..ask(1, 1, 0) }),
+        ("candidates", "65537 elements", PlaceRequest { candidates: vec![1; 65_537], ..ask(1, 1, 0) }),
     ];
     for (field, expected, request) in placements {
         let fault = refused(within(client.place(&request)).await, Reason::MalformedBody);

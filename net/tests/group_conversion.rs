@@ -375,7 +375,7 @@ fn a_statements_reply_says_of_each_operation_what_became_of_it() {
         ],
         vec![],
     );
-    let partly = reply(report(vec![here, there.clone()], vec![], false), 5);
+    let partly = reply(report(vec![here, there], vec![], false), 5);
     assert_eq!((partly.reason, partly.statement), (Reason::Conflicted.into(), Some(STATEMENT.into())));
     assert_eq!(
         reasons(&partly),

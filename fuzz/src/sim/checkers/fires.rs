@@ -156,7 +156,7 @@ fn a_refusal_of_what_a_node_offers() {
     refused().fires("refusals_are_true", |was| {
         was.before.books[0].resources[0].1.available = 90_000;
     });
-    placed().fires("refusals_are_true", |was| was.outcome = Outcome::Refused(Box::new(Refusal::default())));
+    placed().fires("refusals_are_true", |was| was.outcome = Outcome::Refused(Box::default()));
 }
 
 #[test]

@@ -158,7 +158,7 @@ fn a_view_of_a_state_that_never_was() {
     assert_eq!(views_are_true(&after, &was.after), Ok(()));
     assert!(views_are_true(&before, &was.after).is_err(), "an old one");
     assert!(views_are_true(&BTreeMap::new(), &was.after).is_err());
-    let mut lost = was.after.clone();
+    let mut lost = was.after;
     lost.partitions[0].nodes[1].state = NodeState::Draining;
     assert!(views_are_true(&after, &lost).is_err());
     assert_eq!(kept_views_stand(&after, &after), Ok(()));

@@ -9,7 +9,7 @@ use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::shard::{
-    Command, HybridSettings, Outcome, Refusal, Rejection, Reserve, ResourceKind, Shard, ShardConfig,
+    Command, HybridSettings, Outcome, Rejection, Reserve, ResourceKind, Shard, ShardConfig,
 };
 use wharf_core::time::Time;
 

@@ -19,6 +19,16 @@ async fn ids(client: &Client) -> Vec<u64> {
     page.nodes.iter().map(|node| node.id).collect()
 }
 
+/// Looks until so many wait for what nobody has: a request that was just sent is on its way.
+async fn until_waiting(client: &Client, count: u64) {
+    within(async {
+        while client.status(&StatusRequest::default()).await.expect("answered").waiting.infeasible != count {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
 #[tokio::test]
 async fn fifty_thousand_candidates_are_placed_among() {
     let server = TestServer::start(4);
@@ -78,21 +88,12 @@ async fn what_candidates_take_is_bounded_under_way_and_while_they_wait() {
     assert_eq!(fault.reason, Reason::LimitExceeded.into());
     assert!(fault.message.contains("name fewer"), "{fault}");
     // Those that name none are in nobody's way, and one that ends makes room.
-    let status = within(client.status(&StatusRequest::default())).await.expect("answered");
-    assert_eq!(status.waiting.infeasible, room as u64);
+    until_waiting(&client, room as u64).await;
     let (first, reply) = waiting.swap_remove(0);
     assert!(within(client.cancel_wait(first)).await.expect("answered").waited);
     assert_eq!(within(reply).await.expect("answered").reason, Reason::Cancelled.into());
     let (_, reply) = within(client.place_waiting(&waits)).await.expect("sent");
-    // As many as before, once the shard has it.
-    within(async {
-        let waiting =
-            async || client.status(&StatusRequest::default()).await.expect("answered").waiting.infeasible;
-        while waiting().await != room as u64 {
-            tokio::task::yield_now().await;
-        }
-    })
-    .await;
+    until_waiting(&client, room as u64).await;
     drop((waiting, reply));
     server.stop().await;
 }

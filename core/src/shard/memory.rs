@@ -136,7 +136,8 @@ mod tests {
         let preferences = Some(std::sync::Arc::new(preferences));
         let request = PlacementRequest { preferences, ..PlacementRequest::new(demand, Policy::BestFit) };
         shard.step([Command::Place(request)], Time(0), &mut outcomes);
-        assert!(row(&shard, "rankings of preferences") >= before + 1024 * 4, "a rank per node");
+        let rank = size_of::<crate::request::Rank>() as u64;
+        assert!(row(&shard, "rankings of preferences") >= before + 1024 * rank, "a rank per node");
     }
 
     /// What waits and what was adopted is counted, by its number, and gone again with it.

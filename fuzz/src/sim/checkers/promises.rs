@@ -159,9 +159,5 @@ fn in_order(shards: &[Facts]) -> Facts {
     }
     all.partitions.sort_by_key(|partition| partition.id);
     all.books.sort_by_key(|books| books.node);
-    // What is on its way out is not durable yet: it is allocated again.
-    for (_, book) in all.books.iter_mut().flat_map(|books| &mut books.resources) {
-        book.allocated += std::mem::take(&mut book.releasing);
-    }
     all
 }

@@ -254,7 +254,6 @@ impl Statements {
     pub fn handle_stop(&mut self) -> Verdict {
         let verdict = self.all_or_none();
         self.known.clear();
-        self.releasing.clear();
         verdict
     }
 }

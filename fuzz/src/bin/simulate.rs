@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     };
     let (mut steps, mut grants) = (0, 0);
     for seed in first..first.saturating_add(count) {
-        let report = run_seed(seed, Settings::default());
+        let report = run_seed(seed, settings());
         (steps, grants) = (steps + report.steps, grants + report.grants);
         if (seed - first) % SEEDS_TOLD == SEEDS_TOLD - 1 {
             println!("{} seeds, {steps} steps", seed - first + 1);
@@ -34,8 +34,13 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
+/// With groups where `WHARF_SIM_GROUPS` is set.
+fn settings() -> Settings {
+    Settings { groups: std::env::var_os("WHARF_SIM_GROUPS").is_some(), ..Settings::default() }
+}
+
 fn show(seed: u64) -> ExitCode {
-    let report = run_seed(seed, Settings { keeps_text: true, ..Settings::default() });
+    let report = run_seed(seed, Settings { keeps_text: true, ..settings() });
     println!("{}", report.text.unwrap_or_default());
     println!("{} steps, {} grants, trace {}", report.steps, report.grants, report.hash);
     let Some((step, found)) = report.found else { return ExitCode::SUCCESS };

@@ -21,6 +21,7 @@ use wharf_core::view::{View, ViewReader};
 use wharf_net::codec::{FrameRef, decode_frame};
 use wharf_net::protocol::{FRAME_BYTES_MAX, Kind};
 
+use super::Settings;
 use super::checkers::Verdict;
 use super::checkers::promises::Grants;
 use super::checkers::statements::Statements;
@@ -62,10 +63,11 @@ pub(super) struct World<'a> {
     pub(super) gangs: Gangs,
     pub(super) statements: Statements,
     grants: Grants,
+    asks_for_groups: bool,
 }
 
 impl<'a> World<'a> {
-    pub(super) fn new(mut choices: Choices<'a>, keeps_text: bool) -> Self {
+    pub(super) fn new(mut choices: Choices<'a>, settings: Settings) -> Self {
         let opened = open(&StoreState::create(PARTITIONS), &mut choices, 0);
         let agent = |number| Role::Agent { number, node: 0, version: 0, alive: true };
         let roles = [Role::Operator, Role::User, Role::User, agent(0), Role::User, agent(1)];
@@ -73,7 +75,8 @@ impl<'a> World<'a> {
         let count = 4 + choices.place(3);
         Self {
             choices,
-            trace: Trace::new(keeps_text),
+            trace: Trace::new(settings.keeps_text),
+            asks_for_groups: settings.groups,
             now: Time(1),
             incarnation,
             runners,
@@ -174,7 +177,7 @@ impl<'a> World<'a> {
 
     /// Somebody asks for a group, or takes answers.
     fn move_gangs(&mut self) -> Verdict {
-        if self.choices.below(2) == 0 {
+        if self.asks_for_groups && self.choices.below(2) == 0 {
             self.gangs.act(&mut self.choices, self.now);
             return Ok(());
         }

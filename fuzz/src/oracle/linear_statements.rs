@@ -33,6 +33,8 @@ struct HeldPart {
 /// The model.
 #[derive(Clone, Debug, Default)]
 pub struct LinearStatements {
+    /// What the part that is looked at ends without grace: it leaves room for its bundle.
+    ending: BTreeSet<AllocationId>,
     nodes: BTreeMap<NodeId, Node>,
     held: BTreeMap<StatementId, HeldPart>,
     kept: BTreeMap<StatementId, (Time, Applied)>,
@@ -70,7 +72,8 @@ impl LinearStatements {
 
     fn placed(&self, bundle: BundleId) -> bool {
         self.nodes.values().any(|node| {
-            let live = node.allocations.values().map(|allocation| allocation.bundle);
+            let live = node.allocations.iter().filter(|(id, _)| !self.ending.contains(id));
+            let live = live.map(|(_, allocation)| allocation.bundle);
             let held = node.holds.iter().chain(node.claims.iter().map(|claim| &claim.hold));
             live.chain(held.map(|hold| hold.bundle)).any(|known| known == Some(bundle))
         })
@@ -303,6 +306,7 @@ impl LinearStatements {
         let before = self.clone();
         let (mut held, mut conflicts) = (Vec::new(), Vec::new());
         let mut evicted: BTreeMap<AllocationId, u16> = BTreeMap::new();
+        self.ending.clear();
         for &(at, ref operation) in &part.operations {
             let done = match operation {
                 Operation::Allocate(allocate) => self.hold_allocation(part.statement, at, allocate),
@@ -313,6 +317,7 @@ impl LinearStatements {
                     let done = self.hold_eviction(part.statement, evict, &evicted);
                     if done.is_ok() {
                         evicted.insert(evict.allocation, at);
+                        self.ending.extend((evict.grace_ns == 0).then_some(evict.allocation));
                     }
                     done
                 }

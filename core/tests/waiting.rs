@@ -11,7 +11,7 @@ use wharf_core::node::LifeEvent;
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest, Tag, Verdict, WaitEnd, WaitRequest};
-use wharf_core::shard::{Command, Outcome, Park, WaitToken};
+use wharf_core::shard::{Command, Home, Outcome, Park, ResourceKind, WaitToken};
 use wharf_core::store::{Engine, StoreState};
 use wharf_core::time::Time;
 
@@ -123,6 +123,28 @@ fn a_request_that_fits_is_placed_at_once_and_one_that_none_could_hold_by_a_new_n
     check_all(&engine);
 }
 
+/// The load stands where the request could run, whichever shard is asked first; what could run
+/// nowhere is counted once all the same.
+#[test]
+fn the_load_of_what_waits_stands_at_a_node_that_could_hold_it() {
+    let mut engine = open(StoreState::create(16), SHARDS, 2);
+    let node = add_node(&mut engine, node_spec("a", 4, 0));
+    place(&mut engine, cores(4));
+    for tag in 1..=16u32 {
+        submit_wait(&mut engine, tag.into(), cores(3), 0, u64::MAX);
+        assert!(settle(&mut engine).is_empty());
+        let books = PortRequest::Partition(node.partition, Command::NodeBooks(node.id));
+        let PortReply::One(Outcome::Books(books)) = ask_at_other(&mut engine, books) else {
+            panic!("the node is known")
+        };
+        let load = books.resources.iter().find(|(kind, _)| *kind == ResourceKind::Cpu).expect("cpu").1.load;
+        assert_eq!(load, i64::from(Amount::whole(3 * tag).units()));
+    }
+    submit_wait(&mut engine, 17, cores(64), 0, u64::MAX);
+    assert!(settle(&mut engine).is_empty());
+    assert_eq!(parked(&mut engine), 17);
+}
+
 #[test]
 fn waits_end_by_deadline_by_being_taken_back_and_by_the_end() {
     let (mut engine, held) = full();
@@ -211,7 +233,7 @@ fn a_release_that_helps_nobody_looks_at_few() {
         };
         let token = WaitToken { port: 0, number };
         let request = PlacementRequest::new(demand, Policy::BestFit);
-        Command::Park(Box::new(Park { token, request, priority: 0, since: Time(number), home: true }))
+        Command::Park(Box::new(Park { token, request, priority: 0, since: Time(number), home: Home::Here }))
     };
     shard.step((0..10_000).map(park), Time(2), &mut Vec::new());
     let before = shard.wake_visits();

@@ -10,7 +10,7 @@ use wharf_core::ids::NodeId;
 use wharf_core::node::{Labels, LifeEvent, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term};
 use wharf_core::request::{PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Demand, GpuRequest};
-use wharf_core::shard::{Command, Outcome, Park, Shard, WaitToken};
+use wharf_core::shard::{Command, Home, Outcome, Park, Shard, WaitToken};
 use wharf_core::time::Time;
 
 const NODE: NodeId = NodeId(1);
@@ -31,7 +31,7 @@ fn waiting_for(spec: &NodeSpec, agent: bool, request: PlacementRequest) -> Shard
 }
 
 fn park(shard: &mut Shard, request: PlacementRequest) {
-    let park = Park { token: TOKEN, request, priority: 0, since: Time(0), home: true };
+    let park = Park { token: TOKEN, request, priority: 0, since: Time(0), home: Home::Here };
     let outcome = step(shard, Command::Park(Box::new(park)));
     assert!(matches!(outcome, Outcome::Parked(_)), "{outcome:?}");
     assert_eq!(shard.drain_woken().count(), 0);

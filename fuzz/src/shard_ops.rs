@@ -24,7 +24,8 @@ use wharf_core::node::{Toleration, TolerationOperator};
 use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest};
 use wharf_core::shard::{
-    Adoption, Command, HybridSettings, Outcome, Park, Reserve, ResourceKind, Shard, ShardConfig, WaitToken,
+    Adoption, Command, Home, HybridSettings, Outcome, Park, Reserve, ResourceKind, Shard, ShardConfig,
+    WaitToken,
 };
 use wharf_core::time::Time;
 
@@ -482,7 +483,7 @@ impl Pair {
                     request: request.request(self.last_node),
                     priority: i32::from(priority % 4),
                     since: Time(self.last_wait / 2),
-                    home: true,
+                    home: Home::Here,
                 }))
             }
             Operation::Unpark(pick) => Command::Unpark(self.waiting(pick)),

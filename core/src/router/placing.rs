@@ -15,6 +15,10 @@ impl ShardSet {
         self.0[shard.index() / 64] >> (shard.index() % 64) & 1 == 1
     }
 
+    pub(super) fn len(&self) -> usize {
+        self.0.iter().map(|word| word.count_ones() as usize).sum()
+    }
+
     pub(super) fn insert(&mut self, shard: ShardId) {
         self.0[shard.index() / 64] |= 1 << (shard.index() % 64);
     }

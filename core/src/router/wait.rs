@@ -10,13 +10,13 @@
 
 use std::collections::VecDeque;
 
-use super::placing::{Placing, ShardSet};
+use super::placing::Placing;
 use super::port::{Pending, Port, PortReply, Tag, merged};
 use crate::ids::ShardId;
 use crate::limits::{PORT_WAITING_MAX, WAIT_IN_FLIGHT_MAX};
 use crate::map::FixedMap;
 use crate::request::PlacementRequest;
-use crate::shard::{Command, Outcome, Park, Placement, Refusal, WaitToken};
+use crate::shard::{Command, Home, Outcome, Park, Placement, Refusal, WaitToken};
 use crate::time::Time;
 
 /// A placement that waits for capacity.
@@ -55,6 +55,8 @@ struct Wait {
     woken: Vec<ShardId>,
     /// Whether a command is under way that could place it.
     busy: bool,
+    /// What the copy under way or the latest one was told of where the request is counted.
+    home: Home,
     ended: Option<WaitEnd>,
 }
 
@@ -119,6 +121,7 @@ impl Port {
             parked: Vec::new(),
             woken: Vec::new(),
             busy: false,
+            home: Home::IfFeasible,
             ended: None,
         };
         self.waits.deadlines.insert((wait.until, number));
@@ -147,9 +150,12 @@ impl Port {
             wait.busy = true;
             self.waits.queued.push_back((shard, Some(number), Command::Retry(token)));
         } else if let Some(shard) = self.choose(&wait.placing) {
-            let home = wait.placing.asked == ShardSet::default();
             wait.placing.at = shard;
             wait.placing.asked.insert(shard);
+            if wait.home == Home::IfFeasible && wait.placing.asked.len() == self.shard_count() {
+                wait.home = Home::Here;
+            }
+            let home = wait.home;
             wait.busy = true;
             let request = wait.placing.request.clone();
             let park = Park { token, request, priority: wait.priority, since: wait.since, home };
@@ -204,6 +210,9 @@ impl Port {
         };
         if parked {
             wait.parked.push(at);
+            if wait.home.is_at(&refusal) {
+                wait.home = Home::Elsewhere;
+            }
         }
         wait.placing.refusals.retain(|&(shard, _)| shard != at);
         wait.placing.refusals.push((at, refusal));

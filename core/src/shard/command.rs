@@ -343,7 +343,30 @@ pub struct Park {
     /// Of equal priority, those that wait longer.
     pub since: Time,
     /// Whether it is counted at this shard: a copy stands at each.
-    pub home: bool,
+    pub home: Home,
+}
+
+/// Where a waiting request is counted: at one shard, the first asked of those that could hold it
+/// if nothing else ran there, so that its load stands at a node; at the last asked if none could.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Home {
+    /// At another shard.
+    Elsewhere,
+    /// Here, if the refusal says that it is feasible here.
+    IfFeasible,
+    /// Here: no other shard could hold it either.
+    Here,
+}
+
+impl Home {
+    /// Whether a copy is counted at the shard that refused it so.
+    pub(crate) fn is_at(self, refusal: &Refusal) -> bool {
+        match self {
+            Self::Elsewhere => false,
+            Self::IfFeasible => refusal.feasible,
+            Self::Here => true,
+        }
+    }
 }
 
 /// An allocation that was made elsewhere.

@@ -37,7 +37,7 @@ mod tests {
     use crate::node::{Labels, NodeRegistration, NodeSpec};
     use crate::request::{PlacementRequest, Policy};
     use crate::resource::{Amount, Demand, GpuRequest};
-    use crate::shard::{Adoption, Command, Park, Shard, ShardConfig, WaitToken};
+    use crate::shard::{Adoption, Command, Home, Park, Shard, ShardConfig, WaitToken};
     use crate::time::Time;
 
     fn sum(shard: &Shard, per: Per) -> u64 {
@@ -154,7 +154,7 @@ mod tests {
             let cpu = Amount::whole(100 + if number.is_multiple_of(2) { 0 } else { number as u32 });
             let request = PlacementRequest::new(Demand { cpu, ..Demand::default() }, Policy::BestFit);
             let token = WaitToken { port: 0, number };
-            Command::Park(Box::new(Park { token, request, priority: 0, since: Time(0), home: true }))
+            Command::Park(Box::new(Park { token, request, priority: 0, since: Time(0), home: Home::Here }))
         };
         let adopt = |number: u64| {
             Command::Adopt(Box::new(Adoption {

@@ -14,7 +14,7 @@ mod claims;
 pub use claims::ClaimEvent;
 mod command;
 pub use command::{
-    Adoption, Audit, Command, NodeView, Outcome, Park, Placement, Rejection, ResourceKind, ResourceSum,
+    Adoption, Audit, Command, Home, NodeView, Outcome, Park, Placement, Rejection, ResourceKind, ResourceSum,
     ShardStatus, WaitToken,
 };
 mod custom;

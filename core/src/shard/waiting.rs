@@ -117,7 +117,7 @@ impl Waiting {
         self.copies.is_empty()
     }
 
-    fn park(&mut self, park: Park) {
+    fn park(&mut self, park: Park, home: bool) {
         let shape = shape_of(&park.request);
         let hash = shape_hash(&shape);
         let same = self.by_hash.entry(hash).or_default();
@@ -133,7 +133,7 @@ impl Waiting {
         let turn = (Reverse(park.priority), park.since, park.token);
         self.shapes[at].armed.insert(turn);
         self.shapes[at].copies += 1;
-        let copy = Copy { request: park.request, shape: at, turn, home: park.home, under_way: None };
+        let copy = Copy { request: park.request, shape: at, turn, home, under_way: None };
         let before = self.copies.insert(park.token, copy);
         assert!(before.is_none(), "{:?} is parked twice", park.token);
     }
@@ -241,7 +241,8 @@ impl Shard {
     pub(super) fn handle_park(&mut self, park: Park) -> Outcome {
         let outcome = self.handle_place(&park.request);
         let Outcome::Refused(refusal) = outcome else { return outcome };
-        self.waiting.park(park);
+        let home = park.home.is_at(&refusal);
+        self.waiting.park(park, home);
         Outcome::Parked(refusal)
     }
 

@@ -56,23 +56,12 @@ fn a_placement_waits_until_a_release_or_its_deadline() {
     let held = service.json(&["place", "--cpu", "4"])["allocation"].as_str().expect("placed").to_owned();
     service.run(&["place", "--cpu", "1", "--wait", "1ms"]).with(1).says(&["no_fit_now", "insufficient cpu"]);
     service.run(&["place", "--cpu", "1", "--wait", "soon"]).with(2).says(&["30s"]);
-    std::thread::scope(|scope| {
-        let certificate = site.development_certificate();
-        let server = service.client_config(&certificate).server.to_string();
-        let site = &site;
-        let waiting = scope.spawn(move || {
-            let place =
-                ["place", "--cpu", "3", "--wait", "1h", "--json", "--server", &server, "--ca", &certificate];
-            site.run(&place).with(0).json()
-        });
-        while service.json(&["status"])["waiting"] != json!(1) {
-            std::thread::yield_now();
-        }
-        let books = service.json(&["node", "show", "a"]);
-        assert_eq!(books["resources"][0]["load"], json!("3"));
-        service.run(&["release", &held]).with(0);
-        assert_eq!(waiting.join().expect("no panic")["node"], json!("a"));
-    });
+    let waiting = service.begin(&["place", "--cpu", "3", "--wait", "1h", "--json"]);
+    service.until(&["status"], |status| status["waiting"] == json!(1));
+    let books = service.json(&["node", "show", "a"]);
+    assert_eq!(books["resources"][0]["load"], json!("3"));
+    service.run(&["release", &held]).with(0);
+    assert_eq!(waiting.end().with(0).json()["node"], json!("a"));
     service.run(&["status"]).with(0).says(&["0 requests waiting"]);
     service.stop();
 }

@@ -1,12 +1,9 @@
 //! Groups and statements by the real binary: made, shown, waited for, used, refused, removed; operations
 //! of an external scheduler out of a file; and nothing left in the books.
 
-use std::process::{Command, Stdio};
-use std::time::Instant;
-
 use serde_json::{Value, json};
 
-use crate::harness::{PATIENCE, Service, Site};
+use crate::harness::{Service, Site};
 
 /// All nodes as they stand, every invariant of the books holding. Versions are left out: what was held and
 /// is given back has changed a node twice.
@@ -120,44 +117,19 @@ fn a_group_waits_until_there_is_room_or_it_is_told_to_end() {
     let service = site.serve(&["--shards", "2"]);
     add_nodes(&service, 2);
     let held = text(&service.json(&["place", "--cpu", "4"])["allocation"]);
-    let (address, ca) = (service.address.to_string(), site.development_certificate());
-    let spawn = || {
-        let create = [
-            "group",
-            "create",
-            "--bundles",
-            "2",
-            "--cpu",
-            "4",
-            "--wait",
-            "1h",
-            "--server",
-            &address,
-            "--ca",
-            &ca,
-        ];
-        site.wharf(&create).stdout(Stdio::piped()).spawn().expect("the binary starts")
-    };
+    let create = ["group", "create", "--bundles", "2", "--cpu", "4", "--wait", "1h"];
     let waiting = |count: usize| {
-        let deadline = Instant::now() + PATIENCE;
-        while service.json(&["group", "list"]).as_array().map(Vec::len) != Some(count) {
-            assert!(Instant::now() < deadline, "not {count} wait");
-        }
+        service.until(&["group", "list"], |groups| groups.as_array().map(Vec::len) == Some(count));
     };
-    let child = spawn();
+    let child = service.begin(&create);
     waiting(1);
-    let kill = format!("kill -INT {}", child.id());
-    assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(1));
-    assert!(String::from_utf8_lossy(&output.stdout).contains("cancelled"), "{output:?}");
+    child.signal("INT");
+    child.end().with(1).says(&["cancelled"]);
     waiting(0);
-    let child = spawn();
+    let child = service.begin(&create);
     waiting(1);
     service.run(&["release", &held]).with(0);
-    let output = child.wait_with_output().expect("it ends");
-    assert_eq!(output.status.code(), Some(0), "{output:?}");
-    assert!(String::from_utf8_lossy(&output.stdout).contains("2 of 2 bundles placed"), "{output:?}");
+    child.end().with(0).says(&["2 of 2 bundles placed"]);
     service.stop();
 }
 

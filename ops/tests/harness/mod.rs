@@ -112,9 +112,7 @@ pub struct Ended {
 
 impl Ended {
     pub fn of(command: &mut Command) -> Self {
-        let Output { status, stdout, stderr } = command.output().expect("the binary runs");
-        let text = |bytes| String::from_utf8(bytes).expect("output is text");
-        Self { code: status.code(), out: text(stdout), err: text(stderr) }
+        Self::from(command.output().expect("the binary runs"))
     }
 
     /// With this exit status; all of its output is text for people.
@@ -137,6 +135,47 @@ impl Ended {
     #[track_caller]
     pub fn json(&self) -> Value {
         serde_json::from_str(&self.out).unwrap_or_else(|error| panic!("{error}: {self:#?}"))
+    }
+}
+
+impl From<Output> for Ended {
+    fn from(Output { status, stdout, stderr }: Output) -> Self {
+        let text = |bytes| String::from_utf8(bytes).expect("output is text");
+        Self { code: status.code(), out: text(stdout), err: text(stderr) }
+    }
+}
+
+fn signal(child: &Child, name: &str) {
+    let kill = format!("kill -{name} {}", child.id());
+    assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+}
+
+/// A command under way; it does not outlive a test that fails meanwhile.
+pub struct UnderWay(Option<Child>);
+
+impl UnderWay {
+    pub fn of(command: &mut Command) -> Self {
+        let child = command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn();
+        Self(Some(child.expect("the binary runs")))
+    }
+
+    /// Sends a signal by name.
+    pub fn signal(&self, name: &str) {
+        signal(self.0.as_ref().expect("not ended"), name);
+    }
+
+    /// Waits for its end.
+    pub fn end(mut self) -> Ended {
+        Ended::from(self.0.take().expect("not ended").wait_with_output().expect("a child"))
+    }
+}
+
+impl Drop for UnderWay {
+    fn drop(&mut self) {
+        if let Some(child) = &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
     }
 }
 
@@ -213,8 +252,7 @@ impl Service {
 
     /// Sends a signal by name.
     pub fn signal(&self, name: &str) {
-        let kill = format!("kill -{name} {}", self.child.id());
-        assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
+        signal(&self.child, name);
     }
 
     /// Waits for the end of the process, without which there is no answer.
@@ -249,10 +287,19 @@ impl Service {
     }
 
     pub fn run_trusting(&self, ca: &str, arguments: &[&str]) -> Ended {
+        Ended::of(&mut self.command(ca, arguments))
+    }
+
+    /// Begins a command against it that ends later.
+    pub fn begin(&self, arguments: &[&str]) -> UnderWay {
+        UnderWay::of(&mut self.command(&self.certificate, arguments))
+    }
+
+    fn command(&self, ca: &str, arguments: &[&str]) -> Command {
         let address = self.address.to_string();
         let mut all = arguments.to_vec();
         all.extend(["--server", &address, "--ca", ca]);
-        self.site.run(&all)
+        self.site.wharf(&all)
     }
 
     /// What a command prints with `--json`, having succeeded.
@@ -264,6 +311,19 @@ impl Service {
     }
 
     /// A client in the test's process.
+    /// Asks until what is printed with `--json` is as wished.
+    #[track_caller]
+    pub fn until(&self, arguments: &[&str], wished: impl Fn(&Value) -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let said = self.json(arguments);
+            if wished(&said) {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{arguments:?} never became as wished: {said}");
+        }
+    }
+
     pub async fn client(&self) -> Client {
         self.client_trusting(&self.certificate).await
     }

@@ -144,7 +144,7 @@ mod tests {
     use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
     use crate::request::{PlacementRequest, Policy};
     use crate::resource::{Amount, Demand, GpuRequest};
-    use crate::shard::{Command, HybridSettings, Outcome, Park, Shard, ShardConfig, WaitToken};
+    use crate::shard::{Command, Home, HybridSettings, Outcome, Park, Shard, ShardConfig, WaitToken};
     use crate::time::Time;
 
     /// A waiting request whose room is taken again and again before it is tried.
@@ -182,7 +182,7 @@ mod tests {
         };
         let (Outcome::Placed(mut held), ..) = step(Command::Place(request(Policy::Fgd))) else { panic!() };
         let token = WaitToken { port: 0, number: 1 };
-        let (request_waiting, priority, since, home) = (request(Policy::Fgd), 0, Time(0), true);
+        let (request_waiting, priority, since, home) = (request(Policy::Fgd), 0, Time(0), Home::Here);
         let park = Park { token, request: request_waiting, priority, since, home };
         let (_, _, arrivals) = step(Command::Park(Box::new(park)));
         assert_eq!(arrivals, 2);

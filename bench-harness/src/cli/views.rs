@@ -5,7 +5,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use wharf_ops::cli::say;
 
-use crate::views::{Bench, MemoryRow, PublishRow, ReadersRow};
+use crate::views::{Bench, MemoryRow, PlannersRow, PublishRow, ReadersRow};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Table {
@@ -15,6 +15,8 @@ enum Table {
     Readers,
     /// What a reader keeps that never lets go.
     Memory,
+    /// What planners search: a private copy, beside an index in the view.
+    Planners,
 }
 
 #[derive(Debug, Args)]
@@ -50,6 +52,7 @@ struct Rows {
     publish: Vec<PublishRow>,
     readers: Vec<ReadersRow>,
     memory: Vec<MemoryRow>,
+    planners: Vec<PlannersRow>,
 }
 
 impl ViewsArgs {
@@ -59,11 +62,13 @@ impl ViewsArgs {
             tables = if self.json {
                 vec![Table::Publish]
             } else {
-                vec![Table::Publish, Table::Readers, Table::Memory]
+                vec![Table::Publish, Table::Readers, Table::Memory, Table::Planners]
             };
         }
         if self.json && tables.len() > 1 {
-            anyhow::bail!("--json prints one array of rows: name one of --tables publish, readers, memory");
+            anyhow::bail!(
+                "--json prints one array of rows: name one of --tables publish, readers, memory, planners"
+            );
         }
         let rows = self.measure(&tables);
         if !self.json {
@@ -74,6 +79,7 @@ impl ViewsArgs {
             Table::Publish => serde_json::to_string_pretty(&rows.publish)?,
             Table::Readers => serde_json::to_string_pretty(&rows.readers)?,
             Table::Memory => serde_json::to_string_pretty(&rows.memory)?,
+            Table::Planners => serde_json::to_string_pretty(&rows.planners)?,
         };
         say(format_args!("{text}"));
         Ok(())
@@ -96,6 +102,10 @@ impl ViewsArgs {
             if tables.contains(&Table::Memory) {
                 let publications = [self.rounds.div_ceil(10), self.rounds];
                 rows.memory.extend(publications.map(|count| bench.beside_a_keeper(u64::from(count))));
+            }
+            if tables.contains(&Table::Planners) {
+                bench.fill();
+                rows.planners.push(bench.beside_planners(self.rounds.div_ceil(10)));
             }
         }
         rows
@@ -129,6 +139,18 @@ impl Rows {
             let MemoryRow { nodes, publications, chunks, chunks_live, bytes_live, told } = row;
             say(format_args!(
                 "{nodes:>9} {publications:>13} {chunks:>17} {chunks_live:>12} {bytes_live:>11}  {told}"
+            ));
+        }
+        if !self.planners.is_empty() {
+            say(format_args!(
+                "    nodes  copy: sync ns/change  plan ns  bytes  in the view: publish ns/change  search ns"
+            ));
+        }
+        for row in &self.planners {
+            let PlannersRow { nodes, copy_sync_ns, copy_plan_ns, copy_bytes, .. } = row;
+            let PlannersRow { inside_publish_ns, inside_search_ns, .. } = row;
+            say(format_args!(
+                "{nodes:>9} {copy_sync_ns:>20} {copy_plan_ns:>8} {copy_bytes:>6} {inside_publish_ns:>31} {inside_search_ns:>10}"
             ));
         }
     }

@@ -1,5 +1,8 @@
-//! `wharf-bench views`: what publishing a view costs, what readers cost the shard, and what a reader
-//! keeps that never lets go.
+//! `wharf-bench views`: what publishing a view costs, what readers cost the shard, what a reader
+//! keeps that never lets go, and what planners search.
+
+mod inside;
+mod planners;
 
 use std::collections::BTreeSet;
 use std::hint::black_box;
@@ -12,11 +15,13 @@ use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, S
 use wharf_core::index::Geometry;
 use wharf_core::node::{Labels, NodeRegistration, NodeSpec, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
-use wharf_core::resource::{Amount, Demand};
+use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
 use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
 use wharf_core::time::Time;
 use wharf_core::view::{Copied, View};
+
+pub use self::planners::PlannersRow;
 
 /// What one publication costs.
 #[derive(Clone, Copy, Debug, Serialize)]
@@ -67,6 +72,7 @@ pub struct MemoryRow {
 pub struct Bench {
     shard: Shard,
     rng: Rng,
+    seed: u64,
     nodes: u32,
     live: Vec<AllocationId>,
     outcomes: Vec<Outcome>,
@@ -87,23 +93,27 @@ fn registration(number: u64) -> NodeRegistration {
     NodeRegistration { id, ordinal, partition, spec, agent: None }
 }
 
+fn config(seed: u64) -> ShardConfig {
+    ShardConfig {
+        shard: ShardId(0),
+        incarnation: Incarnation(1),
+        partitions: vec![PartitionId(0)],
+        geometry: Geometry::default(),
+        seed,
+        hybrid: HybridSettings::default(),
+    }
+}
+
 impl Bench {
     /// A shard of so many equal nodes with one allocation each on the mean, that makes views.
     #[must_use]
     pub fn new(nodes: u32, seed: u64) -> Self {
-        let mut shard = Shard::new(ShardConfig {
-            shard: ShardId(0),
-            incarnation: Incarnation(1),
-            partitions: vec![PartitionId(0)],
-            geometry: Geometry::default(),
-            seed,
-            hybrid: HybridSettings::default(),
-        });
+        let mut shard = Shard::new(config(seed));
         let mut outcomes = Vec::new();
         let commands = (1..=u64::from(nodes)).map(|number| Command::AddNode(Box::new(registration(number))));
         shard.step(commands, Time(0), &mut outcomes);
         outcomes.clear();
-        let mut bench = Self { shard, rng: Rng::new(seed), nodes, live: Vec::new(), outcomes };
+        let mut bench = Self { shard, rng: Rng::new(seed), seed, nodes, live: Vec::new(), outcomes };
         for _ in 0..nodes {
             bench.place();
         }
@@ -122,7 +132,22 @@ impl Bench {
 
     fn place(&mut self) {
         let node = NodeId(1 + self.rng.below(u64::from(self.nodes)));
-        let demand = Demand { cpu: Amount::from_milli(100), ..Demand::default() };
+        self.place_on(node, Demand { cpu: Amount::from_milli(100), ..Demand::default() });
+    }
+
+    /// Fills each node, so that of cpu and GPUs 85 % are in use on the mean.
+    pub fn fill(&mut self) {
+        for number in 1..=u64::from(self.nodes) {
+            let cpu = Amount::whole(40 + self.rng.below(23) as u32);
+            let gpu = GpuRequest::Whole(6 + self.rng.below(3) as u8);
+            self.place_on(NodeId(number), Demand { cpu, gpu, ..Demand::default() });
+            // It stays: what is changed is the small allocations.
+            self.live.pop();
+        }
+        self.publish();
+    }
+
+    fn place_on(&mut self, node: NodeId, demand: Demand) {
         let mut request = PlacementRequest::new(demand, Policy::FirstFit);
         request.candidates = Some(Arc::from([node]));
         self.step(Command::Place(request));

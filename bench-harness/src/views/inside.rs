@@ -1,0 +1,125 @@
+//! What planners could search instead of a private copy: an index that is part of the view.
+//!
+//! The most favourable form of one: a tree over the slots, eight children a branch, with the largest
+//! free amounts below each. It is shared between successive views as the view's own chunks are: who
+//! changes it copies the way to what changed. It finds the first node that fits and nothing else; an
+//! index that serves the other policies (cells by coordinate, orders, marks, ranks) would copy two
+//! ways per change, out of the old cell and into the new one, each with more beside it.
+
+use std::sync::Arc;
+
+use wharf_core::index::Slot;
+use wharf_core::view::HotImage;
+
+const FAN: usize = 8;
+
+/// Free amounts: cpu and memory in their units, whole GPUs, and the largest free part of one.
+pub(super) type Free = [i64; 4];
+
+const NOTHING: Free = [-1; 4];
+
+#[derive(Clone)]
+struct Branch {
+    /// Of what stands below each child.
+    most: [Free; FAN],
+    children: [Option<Arc<Branch>>; FAN],
+}
+
+impl Branch {
+    fn empty() -> Self {
+        Self { most: [NOTHING; FAN], children: std::array::from_fn(|_| None) }
+    }
+
+    /// The largest of each over all children.
+    fn largest(&self) -> Free {
+        self.most.iter().fold(NOTHING, |most, child| std::array::from_fn(|i| most[i].max(child[i])))
+    }
+}
+
+/// A persistent index: its clone is a view of it.
+#[derive(Clone)]
+pub(super) struct Inside {
+    root: Arc<Branch>,
+    levels: u32,
+}
+
+/// What an image shows free.
+pub(super) fn free_of(image: &HotImage) -> Free {
+    if image.state.is_none() {
+        return NOTHING;
+    }
+    let (whole, part) = (i64::from(image.whole_gpus), i64::from(image.largest_gpu_part));
+    [image.cpu.units(), image.memory.units(), whole, part]
+}
+
+impl Inside {
+    /// For so many slots.
+    pub(super) fn new(slots: u32) -> Self {
+        let mut levels = 1;
+        while FAN.pow(levels) < slots as usize {
+            levels += 1;
+        }
+        Self { root: Arc::new(Branch::empty()), levels }
+    }
+
+    /// A node has so much free from now on; branches that a clone shares are copied first.
+    pub(super) fn set(&mut self, slot: Slot, free: Free) {
+        set(&mut self.root, self.levels - 1, slot as usize, free);
+    }
+
+    /// The first slot with as much free.
+    pub(super) fn first_fit(&self, asked: &Free) -> Option<Slot> {
+        first_fit(&self.root, self.levels - 1, asked).map(|slot| slot as Slot)
+    }
+}
+
+fn set(branch: &mut Arc<Branch>, level: u32, slot: usize, free: Free) {
+    let branch = Arc::make_mut(branch);
+    let at = slot / FAN.pow(level) % FAN;
+    branch.most[at] = if level == 0 {
+        free
+    } else {
+        let child = branch.children[at].get_or_insert_with(|| Arc::new(Branch::empty()));
+        set(child, level - 1, slot, free);
+        child.largest()
+    };
+}
+
+fn first_fit(branch: &Branch, level: u32, asked: &Free) -> Option<usize> {
+    let fits = |most: &Free| most.iter().zip(asked).all(|(most, asked)| most >= asked);
+    (0..FAN).filter(|&at| fits(&branch.most[at])).find_map(|at| {
+        if level == 0 {
+            return Some(at);
+        }
+        let below = first_fit(branch.children[at].as_ref()?, level - 1, asked)?;
+        Some(at * FAN.pow(level) + below)
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use wharf_core::rng::Rng;
+
+    use super::*;
+
+    #[test]
+    fn it_finds_what_a_scan_finds_and_a_clone_stays_as_it_was() {
+        let mut rng = Rng::new(1);
+        let mut draw = |rng: &mut Rng| -> Free { std::array::from_fn(|_| rng.below(8) as i64) };
+        let (mut index, mut nodes) = (Inside::new(300), vec![NOTHING; 300]);
+        let mut kept = (index.clone(), nodes.clone());
+        for round in 0..2_000u32 {
+            let slot = rng.below(300) as usize;
+            nodes[slot] = draw(&mut rng);
+            index.set(slot as Slot, nodes[slot]);
+            let asked = draw(&mut rng);
+            for (index, nodes) in [(&index, &nodes), (&kept.0, &kept.1)] {
+                let scan = nodes.iter().position(|free| free.iter().zip(&asked).all(|(f, a)| f >= a));
+                assert_eq!(index.first_fit(&asked), scan.map(|slot| slot as Slot));
+            }
+            if round % 100 == 0 {
+                kept = (index.clone(), nodes.clone());
+            }
+        }
+    }
+}

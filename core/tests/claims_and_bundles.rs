@@ -194,3 +194,28 @@ fn claims_evictions_and_bundles_outlive_a_start() {
     let ended = again.step(Command::Release(placed.allocation));
     assert!(matches!(ended, Outcome::BundleReleased { ended: 0, .. }), "{ended:?}");
 }
+
+#[test]
+fn what_statements_leave_behind_is_counted_and_gone_again_with_them() {
+    let mut bed = Bed::with_nodes(&[(64, 4)]);
+    let bytes = |bed: &Bed, name: &str| {
+        bed.shard.memory().iter().find(|row| row.name == name).map_or(0, |row| row.bytes)
+    };
+    let rows = ["statements under way", "releasing allocations", "claims", "bundles and what is in them"];
+    assert_eq!(rows.map(|name| bytes(&bed, name)), [0; 4]);
+    assert_eq!(bytes(&bed, "the published view"), 0, "no views, no row");
+    bed.prepare(part(1, (0..4).map(|_| allocate(1, cores(1)))), 1_000);
+    let held = bytes(&bed, rows[0]);
+    assert!((64..20_000).contains(&held), "{held} bytes of four holds");
+    bed.finish(1, Decision::Aborted);
+    let victim = bed.place(cores(60));
+    let bundle = Allocate { bundle: Some(bundle(1, 0)), ..allocation(1, gpus("2")) };
+    let operations = [Operation::Allocate(bundle), evict(victim, 1_000), pipeline(1, cores(60))];
+    assert_eq!(bed.apply(part(2, operations)).granted.len(), 3);
+    for name in &rows[1..] {
+        assert!((16..10_000).contains(&bytes(&bed, name)), "{name}: {}", bytes(&bed, name));
+    }
+    bed.shard.enable_views();
+    let view = bytes(&bed, "the published view");
+    assert!((256..100_000).contains(&view), "{view} bytes of a view of one node");
+}

@@ -44,6 +44,16 @@ pub(super) struct Bundles {
 }
 
 impl Bundles {
+    /// What they take, without what boxed parts of a demand take.
+    pub(super) fn bytes(&self) -> u64 {
+        use crate::memory::{of_btree, of_map, of_vec};
+        let of_bundle = |bundle: &Bundle| {
+            of_vec(&bundle.free.custom) + of_btree(bundle.inside.len(), size_of::<AllocationId>())
+        };
+        let bundles = self.live.values().map(of_bundle).sum::<u64>();
+        of_map(&self.live) + of_map(&self.inside) + of_map(&self.placed) + bundles
+    }
+
     pub(super) fn is_empty(&self) -> bool {
         self.live.is_empty()
     }

@@ -62,6 +62,13 @@ pub(super) struct Claims {
 }
 
 impl Claims {
+    /// What they take, without what boxed parts of a demand take.
+    pub(super) fn bytes(&self) -> u64 {
+        use crate::memory::{of_map, of_vec};
+        let claims = self.by_slot.values().map(|node| of_vec(&node.claims)).sum::<u64>();
+        of_map(&self.by_slot) + of_map(&self.by_id) + of_vec(&self.events) + claims
+    }
+
     #[inline]
     pub(super) fn len(&self) -> usize {
         self.by_slot.len()

@@ -19,6 +19,13 @@ impl Shard {
         self.adopted.memory(|name, bytes| add(name, Per::Allocation, bytes));
         self.waiting.memory(|name, bytes| add(name, Per::Waiting, bytes));
         add("reservations", Per::Shard, self.reservation_bytes());
+        self.statements.memory(|name, bytes| add(name, Per::Shard, bytes));
+        add("claims", Per::Shard, self.reservations.claims.bytes());
+        add("bundles and what is in them", Per::Shard, self.bundles.bytes());
+        if self.views.is_some() {
+            add("the published view", Per::Node, self.current_view().map_or(0, |view| view.extent().bytes));
+            add("past views that are kept, at most", Per::Shard, self.retained_views().bytes);
+        }
         add("candidate sets of selectors", Per::Shard, self.selectors.memory());
         add("rankings of preferences", Per::Shard, self.rankings.memory());
         if let Some(order) = &self.hybrid {

@@ -22,6 +22,11 @@ impl Releasing {
         self.until.is_empty()
     }
 
+    pub(super) fn bytes(&self) -> u64 {
+        let deadline = size_of::<(Time, AllocationId)>();
+        crate::memory::of_map(&self.until) + crate::memory::of_btree(self.deadlines.len(), deadline)
+    }
+
     /// When an allocation ends by itself.
     pub(super) fn until(&self, id: AllocationId) -> Option<Time> {
         self.until.get(&id).copied()

@@ -76,6 +76,22 @@ impl Statements {
         self.busy = beside || !self.evicting.is_empty() || !self.releasing.is_empty();
     }
 
+    /// Adds a row per structure; what boxed parts of a demand take is left out.
+    pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
+        use crate::memory::{of_btree, of_map, of_vec};
+        let held = self.parts.values().map(|part| of_vec(&part.held));
+        let results = self.kept.values().map(|(_, applied)| of_vec(&applied.granted));
+        let listed = self.by_slot.values().map(of_vec);
+        let deadline = size_of::<(Time, StatementId)>();
+        let statements = of_map(&self.parts)
+            + of_map(&self.kept)
+            + of_map(&self.by_slot)
+            + of_map(&self.evicting)
+            + of_btree(self.deadlines.len() + self.kept_until.len(), deadline);
+        add("statements under way", statements + held.chain(results).chain(listed).sum::<u64>());
+        add("releasing allocations", self.releasing.bytes());
+    }
+
     /// What views show of what is held at a node.
     pub(super) fn images_at(&self, slot: Slot) -> Box<[HoldImage]> {
         let Some(there) = self.by_slot.get(&slot) else { return Box::default() };

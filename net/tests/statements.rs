@@ -6,8 +6,9 @@ mod harness;
 use harness::{Peer, TestServer, add, ask, audit, node, place, request, standing, units, within};
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    COMMIT_INCREMENTAL, ConflictBody, GRANULARITY_COARSE, Kind, ListRequest, OPERATION_ALLOCATE,
-    OPERATION_EVICT, OperationBody, Reason, ReleaseReply, StatementReply, StatementRequest, WireAllocation,
+    COMMIT_INCREMENTAL, ConflictBody, GRANULARITY_COARSE, Kind, ListRequest, NodeBooksRequest,
+    OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE, OperationBody, Reason, ReleaseReply,
+    StatementReply, StatementRequest, WireAllocation,
 };
 
 fn take(node: u64, cpu: i64) -> OperationBody {
@@ -260,5 +261,46 @@ async fn two_schedulers_that_want_the_same_nodes_never_both_win() {
     assert!(won > 0);
     let status = audit(&client).await;
     assert_eq!(status.shards.iter().map(|shard| shard.allocations).sum::<u64>(), 0);
+    server.stop().await;
+}
+
+/// cpu of a node, in whole cores: available, allocated, releasing, pipelined.
+async fn cores_of(client: &Client, name: &str) -> [i64; 4] {
+    let request = NodeBooksRequest { node: name.into() };
+    let books = within(client.node_books(&request)).await.expect("the node is there");
+    let cpu = books.resources.iter().find(|book| book.name == "cpu").expect("every node has cpu");
+    [cpu.available, cpu.allocated, cpu.releasing, cpu.pipelined].map(|amount| amount / units(1))
+}
+
+#[tokio::test]
+async fn what_is_pipelined_follows_an_eviction_with_grace() {
+    let (server, client, nodes) = bed().await;
+    let full = submit(&client, &all(vec![take(nodes[0], 4), take(nodes[1], 4)])).await;
+    let victims = [allocation(&full, 0), allocation(&full, 1)];
+    let hour = 3_600_000_000_000;
+    let gently = |victim, grace| OperationBody { grace, ..evict(victim) };
+    let claim =
+        |node, cpu| OperationBody { operation: OPERATION_PIPELINE, node, cpu: units(cpu), ..take(node, cpu) };
+    // Nothing is promised beyond what is on its way out.
+    let refused = submit(&client, &all(vec![gently(victims[0], hour), claim(nodes[0], 5)])).await;
+    assert_eq!(reasons(&refused), [Reason::Aborted, Reason::Insufficient], "{refused:?}");
+    assert_eq!(cores_of(&client, "n0").await, [0, 4, 0, 0]);
+    // One leaves when it is told to, the other when its time is up.
+    let plan = vec![gently(victims[0], hour), claim(nodes[0], 3), gently(victims[1], 1), claim(nodes[1], 4)];
+    let done = submit(&client, &all(plan)).await;
+    assert_eq!(reasons(&done), [Reason::Done; 4]);
+    assert!(done.operations[0].until > 0 && done.operations[1].node == nodes[0]);
+    let claims = [allocation(&done, 1), allocation(&done, 3)];
+    assert_eq!(cores_of(&client, "n0").await, [0, 0, 4, 3]);
+    audit(&client).await;
+    assert!(release(&client, victims[0]).await.reason.is_done());
+    assert_eq!(cores_of(&client, "n0").await, [1, 3, 0, 0]);
+    within(async { while cores_of(&client, "n1").await != [0, 4, 0, 0] {} }).await;
+    audit(&client).await;
+    for claim in claims {
+        assert!(release(&client, claim).await.reason.is_done());
+    }
+    assert_eq!(release(&client, victims[1]).await.reason, Reason::UnknownAllocation.into());
+    assert_eq!(cores_of(&client, "n1").await, [4, 0, 0, 0]);
     server.stop().await;
 }

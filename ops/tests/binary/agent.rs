@@ -157,6 +157,33 @@ fn a_device_fails_and_heals_while_its_node_stays() {
     service.stop();
 }
 
+/// Bundles of a lost node are placed again, and only those.
+#[test]
+fn a_group_leaves_a_machine_that_is_lost() {
+    let site = Site::new();
+    inventory(&site.path("gpus.json"), [None, None]);
+    let service = serve(&site, "127.0.0.1:0", "1");
+    let agent = agent(&site, &service.address.to_string(), "m1", &[]);
+    wait_for(&service, is("ready"));
+    service.run(&["node", "add", "other", "--cpu", "8", "--memory", "64GiB"]).with(0);
+    let create = ["group", "create", "--bundles", "2", "--cpu", "8", "--strategy", "strict-spread"];
+    let made = service.json(&create);
+    let group = made["group"].as_str().expect("an id").to_owned();
+    let place = |bundle: &Value| bundle["node"].as_str().map(str::to_owned);
+    let bundles = made["bundles"].as_array().expect("bundles").clone();
+    let moved = bundles.iter().position(|bundle| place(bundle).as_deref() == Some("worker")).expect("there");
+    drop(agent);
+    let status = ["group", "status", &group];
+    service.run(&["node", "add", "new", "--cpu", "8", "--memory", "64GiB"]).with(0);
+    service.until(&status, |group| place(&group["bundles"][moved]).as_deref() == Some("new"));
+    let now = service.json(&status);
+    assert_eq!(now["bundles"][1 - moved], bundles[1 - moved], "it stayed");
+    let lost = service.json(&["node", "show", "worker"]);
+    assert_eq!(lost["allocations"], json!(0), "what was lost is not in the books: {lost}");
+    service.json(&["status", "--audit"]);
+    service.stop();
+}
+
 #[test]
 fn a_silent_agent_is_lost_and_comes_back_with_what_it_had() {
     let site = Site::new();

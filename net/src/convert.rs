@@ -57,6 +57,11 @@ pub(crate) fn amount(field: &str, units: i64) -> Result<Amount, Fault> {
     Amount::try_from_units(units).map_err(|error| invalid(field, error.to_string()))
 }
 
+/// An amount of the resource GPU: a part of one, or whole ones.
+pub(crate) fn gpu_request(units: i64) -> Result<GpuRequest, Fault> {
+    GpuRequest::from_amount(amount("gpu", units)?).map_err(|message| invalid("gpu", message))
+}
+
 /// Checks a name: neither empty nor too long, and printable.
 ///
 /// # Errors
@@ -166,9 +171,7 @@ pub fn placement_request(
     let PlaceRequestV3 { request: PlaceRequestV2 { request: wire, preferences }, owner } = wire.into();
     let faulty = |fault: Fault| Box::new(fault_reply(fault));
     check_served(&wire).map_err(faulty)?;
-    let gpu = amount("gpu", wire.gpu)
-        .and_then(|amount| GpuRequest::from_amount(amount).map_err(|message| invalid("gpu", message)))
-        .map_err(faulty)?;
+    let gpu = gpu_request(wire.gpu).map_err(faulty)?;
     let demand = Demand {
         cpu: amount("cpu", wire.cpu).map_err(faulty)?,
         memory: amount("memory", wire.memory).map_err(faulty)?,

@@ -8,8 +8,8 @@ use wharf_core::shard::{Adoption, NodeBooks, Rejection, ResourceKind};
 use wharf_core::time::Time;
 
 use crate::convert::{
-    amount, check_custom_name, check_name, custom_demand, invalid, rejection_fault, reservation_body,
-    resource_name,
+    amount, check_custom_name, check_name, custom_demand, gpu_request, invalid, rejection_fault,
+    reservation_body, resource_name,
 };
 use crate::protocol::{
     AdoptRequest, BookBody, Fault, InstanceBody, Name, NamedAmount, NamedUnits, NodeBooksReply, PlaceReply,
@@ -65,7 +65,7 @@ pub fn adoption(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<A
 
 /// Amounts on a node, as adoptions and reservations give them.
 pub(crate) fn amounts_on(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<Adoption, Fault> {
-    let gpu = GpuRequest::from_amount(amount("gpu", wire.gpu)?).map_err(|message| invalid("gpu", message))?;
+    let gpu = gpu_request(wire.gpu)?;
     for (i, named) in wire.custom.iter().enumerate() {
         let field = format!("custom[{i}].name");
         check_custom_name(&field, &named.name)?;

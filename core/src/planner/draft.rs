@@ -35,6 +35,11 @@ impl Draft {
     pub(super) fn savepoint(&self) -> Savepoint {
         Savepoint(self.taken.len())
     }
+
+    /// How much was taken since then.
+    pub(super) fn taken_since(&self, savepoint: Savepoint) -> usize {
+        self.taken.len() - savepoint.0
+    }
 }
 
 /// The copies of all shards.

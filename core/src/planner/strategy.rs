@@ -7,7 +7,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-use super::draft::{Draft, Replicas};
+use super::draft::{Draft, Replicas, Savepoint};
 use super::spec::{Spreading, Strategy, TopologyRule};
 use super::together::{Item, largest_first};
 use crate::ids::NodeId;
@@ -59,7 +59,6 @@ impl Replicas {
 
     fn place(&mut self, wanted: &Wanted, items: &[Item], draft: &mut Draft) -> Result<(), NoPlace> {
         let savepoint = draft.savepoint();
-        let before = draft.taken.len();
         let failed = match wanted.strategy {
             Strategy::Pack => self.pack(wanted, items, draft),
             Strategy::StrictPack => self.pack_strictly(wanted, items, draft),
@@ -67,7 +66,18 @@ impl Replicas {
             Strategy::StrictSpread => self.spread(wanted, items, true, draft),
         };
         self.unhide_all();
-        let placed = draft.taken.len() - before;
+        self.keep_enough(wanted, failed, draft, savepoint)
+    }
+
+    /// Keeps what was placed since the savepoint if it is as much as is wanted at least.
+    fn keep_enough(
+        &mut self,
+        wanted: &Wanted,
+        failed: Option<u32>,
+        draft: &mut Draft,
+        savepoint: Savepoint,
+    ) -> Result<(), NoPlace> {
+        let placed = draft.taken_since(savepoint);
         match failed {
             Some(bundle) if placed < wanted.least => {
                 self.roll_back(draft, savepoint);
@@ -197,7 +207,7 @@ impl Replicas {
         max_skew: u32,
         draft: &mut Draft,
     ) -> Result<(), NoPlace> {
-        let (savepoint, before) = (draft.savepoint(), draft.taken.len());
+        let savepoint = draft.savepoint();
         let mut counts: BTreeMap<Arc<str>, u32> = self.values_of(key);
         let count_of = |counts: &mut BTreeMap<Arc<str>, u32>, value: Option<&str>| {
             if let Some(count) = value.and_then(|value| counts.get_mut(value)) {
@@ -233,14 +243,7 @@ impl Replicas {
             }
         }
         self.unhide_all();
-        let placed = draft.taken.len() - before;
-        match failed {
-            Some(bundle) if placed < wanted.least => {
-                self.roll_back(draft, savepoint);
-                Err(NoPlace { bundle, placed })
-            }
-            _ => Ok(()),
-        }
+        self.keep_enough(wanted, failed, draft, savepoint)
     }
 
     /// The values of a label on nodes that take new work, each with a zero.

@@ -10,7 +10,7 @@ use super::table::{NodeTable, Room, custom_values};
 use crate::ids::ResourceId;
 use crate::index::{ResourceVector, Slot};
 use crate::limits::GPU_INSTANCES_MAX;
-use crate::resource::{Amount, Demand, GpuBooks, GpuRequest, ReservedAmounts, parts_set_aside};
+use crate::resource::{Amount, Demand, GpuBooks, GpuRequest, ReservedAmounts, UnitBooks, parts_set_aside};
 
 /// What is set aside on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -111,6 +111,30 @@ fn put_back_books(room: &mut Room, gpus: &mut GpuBooks, custom: &mut [CustomBook
     }
 }
 
+/// Moves cpu and memory out of what is free, as far as it is.
+fn set_aside_plain(room: &mut Room, cpu: Amount, memory: Amount) -> SetAside {
+    let (cpu, memory) = (cpu.min(room.cpu), memory.min(room.memory));
+    room.cpu = room.cpu.minus(cpu);
+    room.memory = room.memory.minus(memory);
+    SetAside { cpu, memory, ..SetAside::default() }
+}
+
+/// Moves `amount` of a custom kind out of what is free, as far as it is; `of_units` takes it from
+/// the units of a kind that has them.
+fn set_aside_custom(
+    book: &mut CustomBook,
+    amount: Amount,
+    of_units: impl FnOnce(&mut UnitBooks) -> Vec<u16>,
+) -> CustomAside {
+    let units = book.units.as_mut().map_or_else(Vec::new, |units| of_units(units));
+    let amount = match &book.units {
+        Some(units) => book.available.minus(units.free()),
+        None => amount.min(book.available),
+    };
+    book.available = book.available.minus(amount);
+    CustomAside { id: book.id, amount, units }
+}
+
 impl NodeTable {
     /// Moves back what was set aside.
     pub(super) fn put_back(&mut self, slot: Slot, aside: &SetAside) {
@@ -121,13 +145,7 @@ impl NodeTable {
     /// Moves what `reserved` sets aside out of what is free.
     pub(super) fn set_aside(&mut self, slot: Slot, reserved: &ReservedAmounts) -> SetAside {
         let (room, hot, cold) = self.parts_mut(slot);
-        let mut aside = SetAside {
-            cpu: reserved.cpu.min(room.cpu),
-            memory: reserved.memory.min(room.memory),
-            ..SetAside::default()
-        };
-        room.cpu = room.cpu.minus(aside.cpu);
-        room.memory = room.memory.minus(aside.memory);
+        let mut aside = set_aside_plain(room, reserved.cpu, reserved.memory);
         if !reserved.gpu.is_zero() {
             let free: Vec<u16> = (0..GPU_INSTANCES_MAX as u8).map(|i| hot.gpus.free(i)).collect();
             aside.gpus.copy_from_slice(&parts_set_aside(&free, reserved.gpu));
@@ -139,13 +157,7 @@ impl NodeTable {
         for &(id, amount) in &reserved.custom {
             let Ok(at) = cold.custom.binary_search_by_key(&id, |book| book.id) else { continue };
             let book = &mut cold.custom[at];
-            let units = book.units.as_mut().map_or_else(Vec::new, |units| units.set_aside(amount));
-            let amount = match &book.units {
-                Some(units) => book.available.minus(units.free()),
-                None => amount.min(book.available),
-            };
-            book.available = book.available.minus(amount);
-            aside.custom.push(CustomAside { id, amount, units });
+            aside.custom.push(set_aside_custom(book, amount, |units| units.set_aside(amount)));
         }
         aside
     }
@@ -153,13 +165,7 @@ impl NodeTable {
     /// Moves what is `wanted`, on its very instances, out of what is free, as far as it is.
     pub(super) fn set_aside_exactly(&mut self, slot: Slot, wanted: &Held) -> SetAside {
         let (room, hot, cold) = self.parts_mut(slot);
-        let mut aside = SetAside {
-            cpu: wanted.cpu.min(room.cpu),
-            memory: wanted.memory.min(room.memory),
-            ..SetAside::default()
-        };
-        room.cpu = room.cpu.minus(aside.cpu);
-        room.memory = room.memory.minus(aside.memory);
+        let mut aside = set_aside_plain(room, wanted.cpu, wanted.memory);
         for (instance, (part, &wanted)) in (0u8..).zip(aside.gpus.iter_mut().zip(&wanted.gpus)) {
             let free = hot.gpus.free(instance);
             *part = wanted.min(u32::from(free)) as u16;
@@ -170,13 +176,7 @@ impl NodeTable {
             let Ok(at) = cold.custom.binary_search_by_key(&id, |book| book.id) else { continue };
             let book = &mut cold.custom[at];
             let of_unit = |unit| wanted.units.get(&(id, unit)).copied().unwrap_or(0);
-            let units = book.units.as_mut().map_or_else(Vec::new, |units| units.set_aside_parts(of_unit));
-            let amount = match &book.units {
-                Some(units) => book.available.minus(units.free()),
-                None => amount.min(book.available),
-            };
-            book.available = book.available.minus(amount);
-            aside.custom.push(CustomAside { id, amount, units });
+            aside.custom.push(set_aside_custom(book, amount, |units| units.set_aside_parts(of_unit)));
         }
         aside
     }

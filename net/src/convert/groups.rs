@@ -10,12 +10,12 @@ use wharf_core::planner::{
 };
 use wharf_core::registrar::Catalog;
 use wharf_core::request::PlacementRequest;
-use wharf_core::resource::{Demand, GpuAssignment, GpuRequest};
+use wharf_core::resource::{Demand, GpuAssignment};
 use wharf_core::time::Time;
 
 use super::{
-    PlacementDefaults, amount, check_name, conflict_body, custom_demand, fault_reply, granularity, invalid,
-    kinds_to_learn, placement_request, refusal_body, resource_name,
+    PlacementDefaults, amount, check_name, conflict_body, custom_demand, fault_reply, gpu_request,
+    granularity, invalid, kinds_to_learn, placement_request, refusal_body, resource_name,
 };
 use crate::protocol::{
     BundleBody, BundleTemplate, CreateGroupRequest, Fault, GROUP_CANDIDATES_MAX, GROUP_COMMITTING,
@@ -466,13 +466,10 @@ pub fn place_into(
             return Err(faulty(invalid("group", message)));
         }
     };
-    let gpu = amount("gpu", wire.gpu)
-        .and_then(|amount| GpuRequest::from_amount(amount).map_err(|message| invalid("gpu", message)))
-        .map_err(faulty)?;
     let demand = Demand {
         cpu: amount("cpu", wire.cpu).map_err(faulty)?,
         memory: amount("memory", wire.memory).map_err(faulty)?,
-        gpu,
+        gpu: gpu_request(wire.gpu).map_err(faulty)?,
         custom: custom_demand(wire.custom, catalog)?,
     };
     Ok((target, demand))

@@ -9,7 +9,7 @@ use wharf_core::statement::{
     Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation, Pipeline,
 };
 
-use super::{amount, custom_demand, invalid, plan_fault, resource_name};
+use super::{amount, custom_demand, gpu_request, invalid, plan_fault, resource_name};
 use crate::convert::placed_reply;
 use crate::convert_books::mask;
 use crate::convert_reservations::named_owner;
@@ -144,8 +144,7 @@ fn node(number: u64, catalog: &Catalog) -> Result<NodeId, Fault> {
 }
 
 fn demand(wire: OperationBody, catalog: &Catalog) -> Result<Demand, Fault> {
-    let gpu = amount("gpu", wire.gpu)?;
-    let gpu = GpuRequest::from_amount(gpu).map_err(|message| invalid("gpu", message))?;
+    let gpu = gpu_request(wire.gpu)?;
     let (cpu, memory) = (amount("cpu", wire.cpu)?, amount("memory", wire.memory)?);
     let custom = custom_demand(wire.custom, catalog).map_err(|reply| {
         let fault = reply.fault.expect("a demand that is not taken is said to be wrong");

@@ -19,13 +19,13 @@ use wharf_core::ring::Doorbell;
 fn growth_is_never_missed(shards: usize) {
     loom::model(move || {
         let bed = StdArc::new(Bed::default());
-        let doorbell = Arc::new(Doorbell::new(Waker::from(StdArc::clone(&bed))));
-        let bell = Arc::new(PlannerBell::new(Arc::clone(&doorbell)));
+        let doorbell = StdArc::new(Doorbell::new(Waker::from(StdArc::clone(&bed))));
+        let bell = StdArc::new(PlannerBell::new(StdArc::clone(&doorbell)));
         let growth: Vec<Arc<AtomicU64>> = (0..shards).map(|_| Arc::new(AtomicU64::new(0))).collect();
         let threads: Vec<_> = growth
             .iter()
             .map(|growth| {
-                let (growth, bell) = (Arc::clone(growth), Arc::clone(&bell));
+                let (growth, bell) = (Arc::clone(growth), StdArc::clone(&bell));
                 thread::spawn(move || {
                     // Relaxed: the order is that of `tell`.
                     growth.store(1, Ordering::Relaxed);

@@ -7,10 +7,14 @@ use wharf_bench::views::Bench;
 
 #[test]
 fn every_table_has_its_fields() {
-    let fields: [(&str, &[&str]); 3] = [
+    let fields: [(&str, &[&str]); 4] = [
         ("publish", &["nodes", "changes", "publish_ns", "bytes_copied", "chunks_copied"]),
         ("readers", &["nodes", "readers", "ops_per_second", "views_per_second"]),
         ("memory", &["nodes", "publications", "chunks", "chunks_live", "bytes_live", "told"]),
+        (
+            "planners",
+            &["copy_sync_ns", "copy_plan_ns", "copy_bytes", "inside_publish_ns", "inside_search_ns"],
+        ),
     ];
     for (table, fields) in fields {
         let output = Command::new(env!("CARGO_BIN_EXE_wharf-bench"))
@@ -48,4 +52,13 @@ fn who_keeps_a_view_keeps_it_once() {
     let few = bench.beside_a_keeper(20);
     let many = bench.beside_a_keeper(2_000);
     assert!(many.chunks_live <= 2 * many.chunks && few.chunks_live <= 2 * few.chunks, "{few:?} {many:?}");
+}
+
+/// Both ways to search name the same first nodes, or the run panics.
+#[test]
+fn a_private_copy_and_an_index_in_the_view_find_the_same() {
+    let mut bench = Bench::new(300, 3);
+    bench.fill();
+    let row = bench.beside_planners(20);
+    assert!(row.nodes == 300 && row.copy_bytes > 300 * 100, "{row:?}");
 }

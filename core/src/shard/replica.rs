@@ -251,6 +251,15 @@ impl Shard {
     /// When this is no replica.
     pub fn plan(&mut self, request: &PlacementRequest) -> Option<Planned> {
         assert!(self.replica.is_some(), "only a replica is planned on");
+        let (slot, (gpus, units), alternative) = self.take_unrecorded(request)?;
+        let node = self.nodes.hot(slot).id;
+        let shown = self.base().and_then(|view| view.hot(slot));
+        let version = shown.map_or(0, |image| image.version);
+        Some(Planned { slot, node, version, gpus, units, alternative })
+    }
+
+    /// Takes what `request` asks where its policy says; no allocation is recorded.
+    pub(super) fn take_unrecorded(&mut self, request: &PlacementRequest) -> Option<(Slot, Taken, u8)> {
         let scope = self.scope(request);
         let found = if let Some(owner) = request.owner
             && let Some((slot, gpus, alternative)) = self.find_reserved(owner, request, scope)
@@ -262,14 +271,8 @@ impl Shard {
             self.cover(found.0);
             found
         };
-        let (slot, (gpus, units), alternative): (Slot, Taken, u8) = found;
-        self.fragmentation.touch(slot);
-        self.index.update(slot, &self.nodes.available(slot));
-        self.follow_hybrid(slot);
-        let node = self.nodes.hot(slot).id;
-        let shown = self.base().and_then(|view| view.hot(slot));
-        let version = shown.map_or(0, |image| image.version);
-        Some(Planned { slot, node, version, gpus, units, alternative })
+        self.follow_books(found.0);
+        Some(found)
     }
 
     /// Checks that this replica, of which nothing is planned, is what its view shows, and that all

@@ -4,7 +4,6 @@
 use std::sync::Arc;
 
 use super::ranked::Scope;
-use super::table::Taken;
 use super::{Shard, Slot};
 use crate::ids::NodeId;
 use crate::node::NodeState;
@@ -36,14 +35,7 @@ impl Shard {
 
     /// Takes what `request` asks where its policy says, and records no allocation.
     pub(crate) fn take_tentatively(&mut self, request: &PlacementRequest) -> Option<Tentative> {
-        let scope = self.scope(request);
-        let (slot, (gpus, _)) = if let Some(found) = self.take_tentatively_reserved(request, scope) {
-            found
-        } else {
-            let (slot, taken, _) = self.take_found(request, scope)?;
-            (slot, taken)
-        };
-        self.follow_tentative(slot);
+        let (slot, (gpus, _), _) = self.take_unrecorded(request)?;
         Some(Tentative { slot, node: self.nodes.hot(slot).id, gpus })
     }
 
@@ -57,16 +49,6 @@ impl Shard {
             Scope::Plain(set) => self.find(request, set),
             Scope::Ranked(id) => self.find_ranked(request, id).0,
         }
-    }
-
-    /// As [`take_tentatively`](Self::take_tentatively), on nodes that are reserved for the request's owner.
-    fn take_tentatively_reserved(
-        &mut self,
-        request: &PlacementRequest,
-        scope: Scope,
-    ) -> Option<(Slot, Taken)> {
-        let (slot, gpus, _) = self.find_reserved(request.owner?, request, scope)?;
-        Some((slot, self.take_reserved(slot, request, gpus)))
     }
 
     /// Takes `demand` on that node, if it is ready and fits: the very instances, if some are given

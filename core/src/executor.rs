@@ -24,6 +24,7 @@ use crate::shard::{ClaimEvent, Command, Outcome, Shard};
 use crate::statement::Decision;
 use crate::sync::{AtomicBool, Ordering};
 use crate::time::Time;
+use crate::view::{ViewInterest, ViewNews};
 
 use crate::router::WokenBox;
 use crate::router::port::{Answer, Submission};
@@ -78,6 +79,7 @@ pub struct ShardLink {
     pub(crate) answers: Producer<Answer>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) woken: Arc<WokenBox>,
+    pub(crate) news: Arc<ViewNews>,
 }
 
 /// Wakes a thread once it has said which one it is.
@@ -164,6 +166,8 @@ pub struct ShardRunner {
     /// Of the owners of reservations that were published last.
     owners_version: u64,
     planners: Vec<Arc<PlannerBell>>,
+    /// Who wants to hear of views.
+    interest: Arc<ViewInterest>,
     /// Growth and losses when planners were told last.
     told: (u64, u64),
 }
@@ -179,12 +183,14 @@ impl ShardRunner {
         stop: StopSignal,
     ) -> Self {
         stop.watch(&bell);
+        let interest = Arc::default();
         summary.publish_owners(shard.reservation_owners());
         summary.publish(&shard.facts());
         let owners_version = shard.reservation_owners_version();
         Self {
             owners_version,
             planners: Vec::new(),
+            interest,
             told: (0, 0),
             shard,
             id,
@@ -353,10 +359,29 @@ impl ShardRunner {
         let facts = self.shard.facts();
         // The view first: a planner that sees growth here finds in the view what grew. In the other order
         // it could try a waiting group on the old view, and then see no growth any more.
-        self.shard.publish_view();
+        let view = self.shard.publish_view();
         self.summary.publish(&facts);
         if !self.planners.is_empty() {
             self.tell_planners(facts.growth);
+        }
+        if let Some(view) = view {
+            self.tell_followers(view.version().sequence);
+        }
+    }
+
+    /// Who may follow its views, and how they say so.
+    pub(crate) fn set_interest(&mut self, interest: Arc<ViewInterest>) {
+        self.interest = interest;
+    }
+
+    /// Tells the ports that want to hear of the view that was just published.
+    fn tell_followers(&mut self, sequence: u64) {
+        let mut ports = self.interest.take(sequence);
+        while ports != 0 {
+            let link = &self.links[ports.trailing_zeros() as usize];
+            link.news.put(self.id);
+            link.bell.ring();
+            ports &= ports - 1;
         }
     }
 

@@ -131,6 +131,8 @@ pub const PLACEMENTS_PER_MESSAGE_MAX: usize = 1024;
 pub const VIEW_VERSIONS_MAX: u64 = 1 << 16;
 /// Bytes replaced since, after which it has to.
 pub const VIEW_BYTES_MAX: u64 = 256 << 20;
+/// Publications after which a port that keeps a view looks whether it still may.
+pub const VIEW_LOOK_INTERVAL: u64 = 64;
 
 /// Most bundles of one placement group.
 pub const GROUP_BUNDLES_MAX: usize = 1024;

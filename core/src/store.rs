@@ -31,7 +31,7 @@ use crate::router::WokenBox;
 use crate::router::{Port, PortLink, RoutingTable};
 use crate::shard::{GranularityState, HybridSettings, Shard, ShardConfig};
 use crate::time::Time;
-use crate::view::ViewReader;
+use crate::view::{ViewInterest, ViewNews, ViewReader};
 use planners::{Ground, PlannerThreads, keep_groups};
 
 /// A node in the durable state.
@@ -437,6 +437,7 @@ impl Engine {
         };
         let mut ports: Vec<Port> = bells.into_iter().zip(links).zip(0..).map(port).collect();
         let of_planners = ports.split_off(callers);
+        ports.iter_mut().for_each(|port| port.set_views(views.clone()));
         let ground = Ground { config, geometry: &geometry, table: &table.load(), incarnation, views: &views };
         let (mut planners, planner_stop) = threads.open(&ground, of_planners, &mut ports, &mut seeds);
         let groups = keep_groups(state.groups, &mut planners);
@@ -486,20 +487,27 @@ fn link_shards(
     stop: &StopSignal,
 ) -> (Vec<ShardRunner>, Vec<Vec<PortLink>>) {
     let mut port_links: Vec<Vec<PortLink>> = bells.iter().map(|_| Vec::new()).collect();
+    let news: Vec<Arc<ViewNews>> = bells.iter().map(|_| Arc::default()).collect();
     let mut runners = Vec::new();
     for (id, shard) in (0..).map(ShardId).zip(shards) {
         let (shard_bell, waker) = ShardRunner::doorbell();
+        let interest = Arc::<ViewInterest>::default();
         let mut links = Vec::new();
-        for (bell, of_port) in bells.iter().zip(&mut port_links) {
+        for ((bell, news), of_port) in bells.iter().zip(&news).zip(&mut port_links) {
             let (submissions, from_port) = channel(RING_SLOTS);
             let (to_port, answers) = channel(RING_SLOTS);
             let (woken, bell) = (Arc::new(WokenBox::default()), Arc::clone(bell));
             let (for_port, shard_bell) = (Arc::clone(&woken), Arc::clone(&shard_bell));
-            links.push(ShardLink { submissions: from_port, answers: to_port, bell, woken });
-            of_port.push(PortLink { submissions, answers, bell: shard_bell, woken: for_port });
+            let (interest, news) = (Arc::clone(&interest), Arc::clone(news));
+            let of_shard = Arc::clone(&news);
+            links.push(ShardLink { submissions: from_port, answers: to_port, bell, woken, news: of_shard });
+            let (bell, woken) = (shard_bell, for_port);
+            of_port.push(PortLink { submissions, answers, bell, woken, interest, news });
         }
         let summary = Arc::clone(table.summary(id));
-        runners.push(ShardRunner::new(id, shard, links, summary, shard_bell, waker, stop.clone()));
+        let mut runner = ShardRunner::new(id, shard, links, summary, shard_bell, waker, stop.clone());
+        runner.set_interest(interest);
+        runners.push(runner);
     }
     (runners, port_links)
 }

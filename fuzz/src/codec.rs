@@ -14,7 +14,7 @@ use wharf_net::codec::{
 };
 use wharf_net::protocol::{
     AdoptRequest, CancelReply, CancelRequest, CreateGroupRequest, DETAILS_VERSION, DrainRequest,
-    EXTENSIONS_MAX, EndReservationRequest, FRAME_BYTES_MAX, Fault, GroupReply, GroupStatusRequest,
+    EXTENSIONS_MAX, EndReservationRequest, FRAME_BYTES_MAX, Fault, FollowReply, FollowRequest, GroupReply, GroupStatusRequest,
     GrowGroupRequest, HeartbeatReply, HeartbeatRequest, Hello, HelloReply, Kind, ListDetailsReply,
     ListGroupsReply, ListGroupsRequest, ListReply, ListRequest, NodeBooksReply, NodeBooksRequest, NodesReply,
     NodesRequest, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceBatchV3,
@@ -139,6 +139,7 @@ fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String
         Kind::ListGroups => both::<ListGroupsRequest, ListGroupsReply>(header, payload),
         Kind::PlaceInto => both::<PlaceIntoRequest, PlaceReplyV2>(header, payload),
         Kind::SubmitStatement => both::<StatementRequest, StatementReply>(header, payload),
+        Kind::Follow => both::<FollowRequest, FollowReply>(header, payload),
     }
 }
 

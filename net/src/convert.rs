@@ -5,6 +5,8 @@ mod agent;
 pub use agent::{agent_report, node_details};
 mod candidates;
 pub(crate) use candidates::explain_candidates;
+mod follow;
+pub(crate) use follow::{follow_kinds, follow_limit, follow_page};
 mod groups;
 pub use groups::{
     IntoTarget, bundles, group_fault, group_kinds_to_learn, group_refusal, group_reply, group_spec,
@@ -20,6 +22,7 @@ pub use statements::{conflict_body, statement, statement_fault, statement_reply}
 
 use std::sync::Arc;
 
+use wharf_core::ids::ResourceId;
 use wharf_core::limits::{
     CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NAME_BYTES_MAX, RESOURCE_KINDS_MAX,
 };
@@ -396,37 +399,49 @@ fn node_custom(
 pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus {
     let registration = &view.registration;
     let spec = &registration.spec;
-    let custom = spec.custom.as_deref().unwrap_or(&[]).iter().map(|&(id, amount)| NamedAmount {
-        name: resources.name(id).unwrap_or_default().to_owned(),
-        amount: amount.units(),
-    });
-    let body = NodeBody {
+    NodeStatus {
+        id: registration.id.0,
+        ordinal: registration.ordinal.0,
+        partition: registration.partition.0,
+        state: state_number(view.state),
+        version: view.version,
+        body: node_body(spec, resources),
+        cpu_available: view.cpu_available.units(),
+        memory_available: view.memory_available.units(),
+        gpus_available: (0..spec.gpus).map(|i| view.gpus_available.free(i)).collect(),
+        allocations: view.allocations,
+    }
+}
+
+/// Capacity and labels of a node, for the wire.
+fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
+    NodeBody {
         name: spec.name.to_string(),
         identity: spec.identity.as_deref().unwrap_or_default().to_owned(),
         cpu: spec.cpu.units(),
         memory: spec.memory.units(),
         gpus: u32::from(spec.gpus),
-        custom: custom.collect(),
+        custom: named_amounts(spec.custom.as_deref().unwrap_or(&[]).iter().copied(), resources),
         labels: spec.labels.iter().map(|(k, v)| Pair { key: k.to_owned(), value: v.to_owned() }).collect(),
         taints: preferences::wire_taints(&spec.taints),
-    };
-    NodeStatus {
-        id: registration.id.0,
-        ordinal: registration.ordinal.0,
-        partition: registration.partition.0,
-        state: match view.state {
-            NodeState::Ready => NODE_READY,
-            NodeState::Draining => NODE_DRAINING,
-            NodeState::Joining => NODE_JOINING,
-            NodeState::Lost { draining: false } => NODE_LOST,
-            NodeState::Lost { draining: true } => NODE_LOST_DRAINING,
-        },
-        version: view.version,
-        body,
-        cpu_available: view.cpu_available.units(),
-        memory_available: view.memory_available.units(),
-        gpus_available: (0..spec.gpus).map(|i| view.gpus_available.free(i)).collect(),
-        allocations: view.allocations,
+    }
+}
+
+fn named_amounts(
+    amounts: impl Iterator<Item = (ResourceId, Amount)>,
+    resources: &ResourceRegistry,
+) -> Vec<NamedAmount> {
+    let name = |id| resources.name(id).unwrap_or_default().to_owned();
+    amounts.map(|(id, amount)| NamedAmount { name: name(id), amount: amount.units() }).collect()
+}
+
+fn state_number(state: NodeState) -> u8 {
+    match state {
+        NodeState::Ready => NODE_READY,
+        NodeState::Draining => NODE_DRAINING,
+        NodeState::Joining => NODE_JOINING,
+        NodeState::Lost { draining: false } => NODE_LOST,
+        NodeState::Lost { draining: true } => NODE_LOST_DRAINING,
     }
 }
 

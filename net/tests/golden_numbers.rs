@@ -34,6 +34,7 @@ fn numbers_never_change_their_meaning() {
         (27, "list_groups"),
         (28, "place_into"),
         (29, "submit_statement"),
+        (30, "follow"),
     ];
     assert_eq!(kinds, expected);
     assert!(Kind::ALL.iter().all(|&kind| Kind::from_number(kind.number()) == Some(kind)));
@@ -110,6 +111,11 @@ fn reasons_never_change_their_meaning() {
         (179, "expired"),
         (180, "aborted"),
         (181, "in_bundle"),
+        (182, "unknown_shard"),
+        (183, "new_follower"),
+        (184, "other_incarnation"),
+        (185, "too_far_behind"),
+        (186, "future_version"),
         (200, "malformed_frame"),
         (201, "frame_too_long"),
         (202, "hello_expected"),

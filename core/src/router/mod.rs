@@ -7,6 +7,8 @@ pub(crate) mod plans;
 pub(crate) use plans::PlanLink;
 pub(crate) mod wait;
 pub use wait::{WaitEnd, WaitRequest};
+mod watching;
+pub use watching::PortViews;
 mod woken;
 pub use woken::WokenBox;
 mod summary;

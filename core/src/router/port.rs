@@ -21,6 +21,7 @@ use super::WokenBox;
 use super::placing::{FallbackSweep, Placing};
 use super::plans::{PlanLink, Plans};
 use super::wait::{WaitEnd, WaitRequest, Waits};
+use super::watching::PortViews;
 use crate::ids::{AllocationId, PartitionId, ShardId};
 use crate::index::Geometry;
 use crate::limits::PORT_IN_FLIGHT_MAX;
@@ -33,6 +34,7 @@ use crate::ring::{Consumer, Doorbell, Producer};
 use crate::rng::Rng;
 use crate::shard::{Command, Outcome, Placement, Refusal, Rejection};
 use crate::time::Time;
+use crate::view::{ViewInterest, ViewNews, ViewReader};
 
 /// The caller's name for a request: comes back with the reply.
 pub type Tag = u64;
@@ -56,6 +58,10 @@ pub struct PortLink {
     pub(crate) answers: Consumer<Answer>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) woken: Arc<WokenBox>,
+    /// The shard's.
+    pub(crate) interest: Arc<ViewInterest>,
+    /// The port's, the same in all its links.
+    pub(crate) news: Arc<ViewNews>,
 }
 
 /// What can be asked at a port.
@@ -140,6 +146,7 @@ pub struct Port {
     pub(super) waits: Waits,
     plans: Plans,
     spilled: u64,
+    pub(super) views: PortViews,
 }
 
 impl Port {
@@ -158,6 +165,7 @@ impl Port {
     ) -> Self {
         Self {
             waits: Waits::new(number),
+            views: PortViews::new(number, &links),
             touched: vec![false; links.len()],
             links,
             table: Cache::new(Arc::clone(table)),
@@ -177,6 +185,17 @@ impl Port {
     #[must_use]
     pub fn bell(&self) -> &Arc<Doorbell> {
         &self.bell
+    }
+
+    /// The views of the shards.
+    #[must_use]
+    pub fn views(&self) -> &PortViews {
+        &self.views
+    }
+
+    /// From now on the shards' views can be had here.
+    pub(crate) fn set_views(&mut self, readers: Vec<ViewReader>) {
+        self.views.set_readers(readers);
     }
 
     /// The newest published catalog.
@@ -429,11 +448,12 @@ impl Port {
         taken + self.plans.poll(reply)
     }
 
-    /// Whether no answer is there now.
+    /// Whether no answer is there now, and nothing is told of views.
     pub fn is_idle(&mut self) -> bool {
         self.links.iter_mut().all(|link| link.answers.is_empty())
             && self.nothing_woken()
             && self.plans.is_idle()
+            && !self.views.has_news()
     }
 
     fn handle_answer(&mut self, shard: usize, answer: Answer, now: Time) -> Option<(Tag, PortReply)> {

@@ -157,6 +157,21 @@ impl Default for AllocationImage {
     }
 }
 
+impl AllocationImage {
+    /// With what else it holds.
+    pub(crate) fn view(&self, more: Option<&MoreImage>) -> AllocationView {
+        let custom = more.and_then(|more| more.custom.clone());
+        let demand = Demand { cpu: self.cpu, memory: self.memory, gpu: self.gpu, custom };
+        let units = more.and_then(|more| more.units.clone());
+        AllocationView { id: self.id, demand, gpus: self.gpus, units }
+    }
+
+    /// Whether it is the same allocation, holding the same on the same node.
+    pub(crate) fn is_same(&self, other: &Self) -> bool {
+        *self == Self { next: self.next, ..*other }
+    }
+}
+
 /// What few allocations hold.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MoreImage {

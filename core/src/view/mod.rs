@@ -11,13 +11,16 @@
 //! Views of several shards are not one instant: whoever plans on them says on which versions.
 
 mod cell;
+mod changes;
 mod dirty;
 mod image;
 mod mirror;
 mod reader;
 mod trie;
+mod watch;
 
 pub use cell::ViewCell;
+pub use changes::{Change, ChangeCursor, ChangeKinds, Step};
 pub(crate) use dirty::{Changes, Dirty};
 pub use image::{AllocationImage, AllocationView, ColdImage, HoldImage, HotImage};
 pub(crate) use image::{MoreImage, NO_ALLOCATION, Shortfalls};
@@ -25,6 +28,7 @@ pub(crate) use mirror::Mirror;
 pub(crate) use reader::Published;
 pub use reader::{Fresh, Retained, ViewReader};
 pub use trie::Copied;
+pub use watch::{ViewInterest, ViewNews};
 
 use std::sync::Arc;
 
@@ -117,11 +121,7 @@ impl View {
         std::iter::from_fn(move || {
             let (image, more) = self.mirror.allocation(at)?;
             at = image.next;
-            let custom = more.and_then(|more| more.custom.clone());
-            let demand =
-                crate::resource::Demand { cpu: image.cpu, memory: image.memory, gpu: image.gpu, custom };
-            let units = more.and_then(|more| more.units.clone());
-            Some(AllocationView { id: image.id, demand, gpus: image.gpus, units })
+            Some(image.view(more))
         })
     }
 

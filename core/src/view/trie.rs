@@ -6,6 +6,7 @@
 //! that copying one is copying memory. Branches are narrow, because copying one takes a reference to
 //! each of its children, and each of these lies elsewhere in memory.
 
+use std::ops::ControlFlow;
 use std::sync::Arc;
 
 /// Children of a branch.
@@ -203,33 +204,37 @@ struct Difference<'a, T, F> {
     visit: &'a mut F,
 }
 
-impl<T: Default, F: FnMut(u32, &T, &T)> Difference<'_, T, F> {
-    /// Goes down where the two are not the same chunk.
+impl<T: Default, F: FnMut(u32, &T, &T) -> ControlFlow<()>> Difference<'_, T, F> {
+    /// Goes down where the two are not the same chunk, to places from `from` on.
     fn walk<const WIDTH: usize>(
         &mut self,
-        (level, base): (u32, usize),
+        (level, base, from): (u32, usize, usize),
         new: Option<&Arc<Branch<T, WIDTH>>>,
         old: Option<&Arc<Branch<T, WIDTH>>>,
-    ) {
+    ) -> ControlFlow<()> {
         if is_same(new, old) {
-            return;
+            return ControlFlow::Continue(());
         }
         for number in 0..FAN {
             let start = base + number * span::<WIDTH>(level);
+            if start + span::<WIDTH>(level) <= from {
+                continue;
+            }
             if level > 1 {
-                self.walk((level - 1, start), branch_of(new, number), branch_of(old, number));
+                self.walk((level - 1, start, from), branch_of(new, number), branch_of(old, number))?;
                 continue;
             }
             let (new, old) = (leaf_of(new, number), leaf_of(old, number));
             if is_same(new, old) {
                 continue;
             }
-            for place in 0..WIDTH {
+            for place in from.saturating_sub(start)..WIDTH {
                 let new = new.map_or(&self.unset, |leaf| &leaf[place]);
                 let old = old.map_or(&self.unset, |leaf| &leaf[place]);
-                (self.visit)(u32::try_from(start + place).expect("places fit u32"), new, old);
+                (self.visit)(u32::try_from(start + place).expect("places fit u32"), new, old)?;
             }
         }
+        ControlFlow::Continue(())
     }
 }
 
@@ -237,6 +242,19 @@ impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
     /// Calls `visit` with place, new and old value of every element of a leaf that `older` does not
     /// share, in order of place: at least those that differ. Costs what is not shared, not the size.
     pub(crate) fn unshared(&self, older: &Self, mut visit: impl FnMut(u32, &T, &T)) {
+        let _ = self.unshared_from(older, 0, |place, new, old| {
+            visit(place, new, old);
+            ControlFlow::Continue(())
+        });
+    }
+
+    /// As [`unshared`](Self::unshared), of the places from `from` on and until `visit` breaks.
+    pub(crate) fn unshared_from(
+        &self,
+        older: &Self,
+        from: u32,
+        mut visit: impl FnMut(u32, &T, &T) -> ControlFlow<()>,
+    ) -> ControlFlow<()> {
         // Of two heights the lower tree stands, as the higher one is concerned, at its left edge.
         let height = self.height.max(older.height);
         let raised = |trie: &Self| {
@@ -251,15 +269,14 @@ impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
             root
         };
         if height == 0 {
-            return;
+            return ControlFlow::Continue(());
         }
-        let mut difference = Difference { unset: T::default(), visit: &mut visit };
+        let (mut difference, from) = (Difference { unset: T::default(), visit: &mut visit }, from as usize);
         if self.height == older.height {
-            difference.walk((height, 0), self.root.as_ref(), older.root.as_ref());
-        } else {
-            let (new, old) = (raised(self), raised(older));
-            difference.walk((height, 0), new.as_ref(), old.as_ref());
+            return difference.walk((height, 0, from), self.root.as_ref(), older.root.as_ref());
         }
+        let (new, old) = (raised(self), raised(older));
+        difference.walk((height, 0, from), new.as_ref(), old.as_ref())
     }
 
     /// Calls `visit` with every element of the leaves that are there, in order of place.

@@ -14,4 +14,6 @@ pub use pending::{Completion, Completions};
 mod calls;
 mod connection;
 pub use connection::{Client, ClientConfig};
+mod follow;
+pub use follow::{Followed, Follower, Mirror, MirroredShard};
 mod groups;

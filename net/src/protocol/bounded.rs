@@ -32,6 +32,8 @@ macro_rules! fields {
 }
 
 fields! {
+    Allocations = "allocations";
+    AllocationsEnded = "allocations_ended";
     Boot = "boot";
     Bundles = "bundles";
     Candidates = "candidates";
@@ -46,6 +48,8 @@ fields! {
     Gpus = "gpus";
     GpusAvailable = "gpus_available";
     Groups = "groups";
+    Holds = "holds";
+    HoldsEnded = "holds_ended";
     Identity = "identity";
     Instances = "instances";
     Key = "key";
@@ -56,6 +60,7 @@ fields! {
     Names = "names";
     NodeName = "node_name";
     Nodes = "nodes";
+    NodesGone = "nodes_gone";
     Operations = "operations";
     Preferred = "preferred";
     PreferredNodes = "preferred_nodes";
@@ -78,6 +83,7 @@ fields! {
     Uuid = "uuid";
     Value = "value";
     Values = "values";
+    Versions = "from";
 }
 
 /// Stands between a field's name and what is wrong with it: no name holds it.

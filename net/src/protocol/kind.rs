@@ -58,11 +58,13 @@ pub enum Kind {
     PlaceInto = 28,
     /// Operations that a scheduler of its own has planned.
     SubmitStatement = 29,
+    /// What changed since the client's versions, or the next change.
+    Follow = 30,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Self; 27] = [
+    pub const ALL: [Self; 28] = [
         Self::Hello,
         Self::Place,
         Self::PlaceBatch,
@@ -90,6 +92,7 @@ impl Kind {
         Self::ListGroups,
         Self::PlaceInto,
         Self::SubmitStatement,
+        Self::Follow,
     ];
 
     /// Its number on the wire.
@@ -135,6 +138,7 @@ impl Kind {
             Self::ListGroups => "list_groups",
             Self::PlaceInto => "place_into",
             Self::SubmitStatement => "submit_statement",
+            Self::Follow => "follow",
         }
     }
 
@@ -143,7 +147,12 @@ impl Kind {
     pub const fn only_looks(self) -> bool {
         matches!(
             self,
-            Self::ListNodes | Self::Status | Self::NodeBooks | Self::GroupStatus | Self::ListGroups
+            Self::ListNodes
+                | Self::Status
+                | Self::NodeBooks
+                | Self::GroupStatus
+                | Self::ListGroups
+                | Self::Follow
         )
     }
 }

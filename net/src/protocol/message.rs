@@ -49,7 +49,7 @@ impl From<WireSession> for SessionId {
 }
 
 /// [`AllocationId`] on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WireAllocation {
     /// The start of the service that granted it.
     pub incarnation: u32,

@@ -8,6 +8,8 @@ mod agent;
 pub use agent::*;
 mod books;
 pub use books::*;
+mod follow;
+pub use follow::*;
 mod group;
 pub use group::*;
 mod kind;

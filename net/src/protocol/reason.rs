@@ -133,6 +133,16 @@ reasons! {
     Aborted = 180, "aborted";
     /// A conflict: the allocation is placed into a bundle, and goes with a release or with its bundle.
     InBundle = 181, "in_bundle";
+    /// No such shard in this start of the service.
+    UnknownShard = 182, "unknown_shard";
+    /// Why a follower begins with nothing: it named no version.
+    NewFollower = 183, "new_follower";
+    /// Why a follower begins with nothing: its version is of another start of the service.
+    OtherIncarnation = 184, "other_incarnation";
+    /// Why a follower begins with nothing: its version is not kept any more.
+    TooFarBehind = 185, "too_far_behind";
+    /// Why a follower begins with nothing: the shard has not come to its version yet.
+    FutureVersion = 186, "future_version";
 
     /// The frame is not a frame.
     MalformedFrame = 200, "malformed_frame";

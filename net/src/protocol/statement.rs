@@ -28,7 +28,7 @@ pub const COMMIT_ALL_OR_NOTHING: u8 = 0;
 pub const COMMIT_INCREMENTAL: u8 = 1;
 
 /// [`StatementId`] on the wire.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WireStatement {
     /// The start of the service.
     pub incarnation: u32,

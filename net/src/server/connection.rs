@@ -15,6 +15,7 @@ use wharf_core::router::WaitEnd;
 use wharf_core::time::Time;
 
 use super::closing::close_at_once;
+use super::follow::{self, Follow};
 use super::io_thread::Io;
 use super::reader::{Asked, BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body};
 use super::requests::handle_request;
@@ -28,6 +29,9 @@ use crate::protocol::{
     Reason, ReasonCode, VERSION_MAX, VERSION_MIN, units_extension,
 };
 use crate::session::{Admission, Session};
+
+/// Replies that the peer has not taken, beyond which it gets no page of changes.
+const LONG_REPLIES_MAX: u32 = 8;
 
 /// What the tasks of one connection share.
 pub(super) struct ConnectionState {
@@ -50,6 +54,8 @@ pub(super) struct ConnectionState {
     candidates: Cell<[usize; 2]>,
     /// The peer is gone without having said so, and may come back.
     lost: Cell<bool>,
+    /// What it follows, if it follows changes.
+    pub(super) follow: RefCell<Option<Rc<Follow>>>,
 }
 
 impl ConnectionState {
@@ -172,6 +178,14 @@ impl ConnectionState {
         self.candidates.set(held);
     }
 
+    /// Waits until the peer has taken all but a few replies: before one that is long is made.
+    pub(super) async fn has_written(&self, io: &Io) {
+        while self.unwritten.get() >= LONG_REPLIES_MAX && !self.broken.get() {
+            io.port.borrow_mut().flush();
+            self.room.notified().await;
+        }
+    }
+
     fn is_busy(&self) -> bool {
         let in_flight = self.session.borrow().in_flight() - self.waits.borrow().len();
         let unanswered = in_flight + self.unwritten.get() as usize;
@@ -269,6 +283,7 @@ async fn serve_session(
         waits: RefCell::new(BTreeMap::new()),
         candidates: Cell::new([0; 2]),
         lost: Cell::new(false),
+        follow: RefCell::new(None),
     });
     let header =
         Header { kind: Kind::Hello.number(), flags: FLAG_REPLY, version: BODY_VERSION, ..Header::default() };
@@ -290,6 +305,7 @@ async fn serve_session(
             state.lost.set(!reader.ended && !stopping);
             let why = if stopping { WaitEnd::Stopped } else { WaitEnd::Cancelled };
             wait::end_all(io, &state, why, io.shared.now());
+            follow::end(&state);
             state.ending.set(true);
             state.written.notify_one();
             read
@@ -300,6 +316,7 @@ async fn serve_session(
     while state.session.borrow().in_flight() > 0 {
         state.written.notified().await;
     }
+    follow::depart(io, &state);
     let session = Session::new(state.session.borrow().id(), [0; 16]);
     let session = state.session.replace(session);
     if reader.ended && served.is_ok() && taken {

@@ -18,6 +18,7 @@ use wharf_core::time::Time;
 
 use super::closing::Liftable;
 use super::connection::serve_connection;
+use super::follow::{self, Follow};
 use super::operation::{Operation, Parts, split_tag, tag};
 use super::{IoObserver, RegistrarHandle, ServerShared};
 use crate::protocol::{Kind, ReasonCode};
@@ -75,6 +76,8 @@ pub(super) struct Io {
     pub(super) shared: Arc<ServerShared>,
     pub(super) registrar: RegistrarHandle,
     pub(super) shutdown: watch::Receiver<bool>,
+    /// The connections that follow changes.
+    pub(super) followers: RefCell<Vec<Rc<Follow>>>,
     observer: RefCell<Box<dyn IoObserver>>,
     wake: Arc<Notify>,
     /// What of the port's spilled placements is counted.
@@ -111,6 +114,7 @@ pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
         shared: thread.shared,
         registrar: thread.registrar,
         shutdown: thread.shutdown,
+        followers: RefCell::new(Vec::new()),
         observer: RefCell::new(thread.observer),
         wake: thread.wake,
         spilled: Cell::new(0),
@@ -180,7 +184,8 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
 /// Takes the engine's answers and hands the replies to their connections.
 async fn answer(io: Rc<Io>) {
     loop {
-        if io.poll_port() > 0 {
+        let told = follow::handle_news(&io);
+        if io.poll_port() > 0 || told {
             // Also while answers keep coming.
             let now = io.shared.now();
             let due = io.port.borrow().next_deadline().is_some_and(|deadline| deadline <= now);

@@ -7,6 +7,7 @@
 
 mod closing;
 mod connection;
+mod follow;
 mod io_thread;
 pub use io_thread::{IoError, IoThread, run_io_thread};
 mod registrar_task;
@@ -30,7 +31,9 @@ use arc_swap::ArcSwap;
 use tokio::sync::{Notify, Semaphore};
 use wharf_core::executor::Clock;
 use wharf_core::ids::Incarnation;
-use wharf_core::limits::{NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX};
+use wharf_core::limits::{
+    NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX, VIEW_VERSIONS_MAX,
+};
 use wharf_core::request::Policy;
 #[cfg(doc)]
 use wharf_core::router::Port;
@@ -103,6 +106,12 @@ pub struct Counters {
     pub frames_refused: AtomicU64,
     /// Placements that went on to another shard.
     pub spilled: AtomicU64,
+    /// Connections that follow changes.
+    pub followers: AtomicU64,
+    /// Pages of changes that followers were given.
+    pub follow_pages: AtomicU64,
+    /// Steps that began with nothing.
+    pub follow_resyncs: AtomicU64,
 }
 
 /// What all threads of a server share.
@@ -115,6 +124,8 @@ pub struct ServerShared {
     resident_bytes: Box<dyn Fn() -> u64 + Send + Sync>,
     settings: ArcSwap<Settings>,
     sessions: Sessions,
+    departed: follow::Departed,
+    follow_versions_max: AtomicU64,
     /// Connections that may still come.
     connection_room: Arc<Semaphore>,
     /// For metrics.
@@ -140,6 +151,8 @@ impl ServerShared {
             resident_bytes,
             settings: ArcSwap::from_pointee(settings),
             sessions: Sessions::new(incarnation),
+            departed: follow::Departed::default(),
+            follow_versions_max: AtomicU64::new(VIEW_VERSIONS_MAX),
             connection_room: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
             counters: Counters::default(),
         })
@@ -148,6 +161,18 @@ impl ServerShared {
     /// Exchanges the settings.
     pub fn set_settings(&self, settings: Settings) {
         self.settings.store(Arc::new(settings));
+    }
+
+    /// After so many versions of a shard, a follower that has asked for nothing meanwhile begins anew: a
+    /// reader's bound (`VIEW_VERSIONS_MAX`) unless this is called.
+    pub fn set_follow_versions_max(&self, versions: u64) {
+        // Relaxed: a bound on memory, nothing else rests on it.
+        self.follow_versions_max.store(versions, Ordering::Relaxed);
+    }
+
+    fn follow_versions_max(&self) -> u64 {
+        // Relaxed: as where it is set.
+        self.follow_versions_max.load(Ordering::Relaxed)
     }
 
     fn now(&self) -> Time {

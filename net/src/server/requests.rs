@@ -7,6 +7,7 @@ use wharf_core::router::PortRequest;
 use wharf_core::time::Time;
 
 use super::connection::ConnectionState;
+use super::follow;
 use super::io_thread::Io;
 use super::operation::Parts;
 use super::placing::{enter, handle_place, handle_place_batch, handle_release_batch, take_room};
@@ -67,6 +68,7 @@ pub(super) async fn handle_request(
         | Kind::ListGroups
         | Kind::PlaceInto
         | Kind::SubmitStatement => return handle_planning(io, state, kind, asked, now).await,
+        Kind::Follow => return follow::handle_follow(io, state, sequence, read_body(asked)?, now).await,
         _ => return ask_registrar(io, state, kind, asked, now).await,
     }
     Ok(())
@@ -129,7 +131,8 @@ async fn ask_registrar(
         | Kind::GroupStatus
         | Kind::ListGroups
         | Kind::PlaceInto
-        | Kind::SubmitStatement => unreachable!("{kind:?} goes to the port"),
+        | Kind::SubmitStatement
+        | Kind::Follow => unreachable!("{kind:?} goes to the port"),
     };
     let (sequence, version) = (asked.frame.header.sequence, asked.frame.header.version);
     let answer = io.registrar.ask(request).await?;

@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::watch;
 use wharf_core::executor::{Clock, Unobserved as UnobservedShard};
+use wharf_core::ids::Incarnation;
 use wharf_core::planner::Planner;
 use wharf_core::registrar::Registrar;
 use wharf_core::shard::Shard;
@@ -99,7 +100,17 @@ impl TestServer {
         Self::start_all(shards, planners, Settings::default())
     }
 
+    /// A server that was started before: its incarnation follows that one.
+    pub fn start_again(shards: u16, before: u32) -> Self {
+        let state = StoreState { incarnation: Incarnation(before), ..StoreState::default() };
+        Self::start_over(state, shards, 1, Settings::default())
+    }
+
     fn start_all(shards: u16, planners: u16, settings: Settings) -> Self {
+        Self::start_over(StoreState::default(), shards, planners, settings)
+    }
+
+    fn start_over(state: StoreState, shards: u16, planners: u16, settings: Settings) -> Self {
         let clock = TestClock(Instant::now());
         let (io_wake, io_waker) = port_owner();
         let (registrar_wake, registrar_waker) = port_owner();
@@ -110,7 +121,7 @@ impl TestServer {
             planners,
             ..EngineConfig::default()
         };
-        let engine = Engine::open(StoreState::default(), &config, vec![io_waker, registrar_waker])
+        let engine = Engine::open(state, &config, vec![io_waker, registrar_waker])
             .expect("the numbers are in range");
         let mut ports = engine.ports.into_iter();
         let (io_port, registrar_port) = (ports.next().expect("two"), ports.next().expect("two"));

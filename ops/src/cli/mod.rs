@@ -18,6 +18,8 @@ mod serve;
 mod statement;
 mod status;
 mod terms;
+mod watch;
+mod watch_view;
 
 use std::process::ExitCode;
 
@@ -69,6 +71,8 @@ enum Command {
     Statement(statement::StatementCommand),
     /// Show the books, per resource and shard.
     Status(status::StatusArgs),
+    /// Print what changes, line by line: nodes, allocations, what statements hold.
+    Watch(watch::WatchArgs),
 }
 
 /// How a command ended.
@@ -94,6 +98,7 @@ pub fn run() -> ExitCode {
         Command::Group(command) => connect::block_on(group::run(command)),
         Command::Statement(command) => connect::block_on(statement::run(command)),
         Command::Status(args) => connect::block_on(status::run(args)),
+        Command::Watch(args) => connect::block_on(watch::run(args)),
     };
     match ended {
         Ok(Ended::Done) => ExitCode::SUCCESS,

@@ -143,7 +143,7 @@ impl Interruption {
         })
     }
 
-    async fn told(&mut self) {
+    pub(super) async fn told(&mut self) {
         tokio::select! {
             _ = self.interrupt.recv() => {}
             _ = self.terminate.recv() => {}

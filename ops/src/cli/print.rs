@@ -290,7 +290,7 @@ impl From<&AgentBody> for AgentView {
     }
 }
 
-fn state_name(state: u8) -> &'static str {
+pub(super) fn state_name(state: u8) -> &'static str {
     match state {
         NODE_READY => "ready",
         NODE_DRAINING => "draining",

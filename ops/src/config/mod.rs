@@ -57,6 +57,8 @@ pub struct Config {
     pub reserved_nodes_percent: u8,
     /// Planner threads; 0: no groups and statements are served.
     pub planners: u16,
+    /// Whether changes can be followed where there are no planners.
+    pub follow: bool,
     /// How long a shard holds its part of a statement before it asks to abort, in ns.
     pub hold_timeout: u64,
     /// What can change while the service runs.
@@ -217,6 +219,7 @@ impl Config {
             unit_instances: unit_instances(raw.unit_instance_resources)?,
             reserved_nodes_percent: percent("reserved_nodes_percent", raw.reserved_nodes_percent)?,
             planners: raw.planners,
+            follow: raw.follow,
             hold_timeout: duration("hold_timeout", &raw.hold_timeout)?,
             reloadable: Reloadable {
                 policy,
@@ -252,6 +255,7 @@ impl Config {
             ("unit_instance_resources", self.unit_instances != other.unit_instances),
             ("reserved_nodes_percent", self.reserved_nodes_percent != other.reserved_nodes_percent),
             ("planners", self.planners != other.planners),
+            ("follow", self.follow != other.follow),
             ("hold_timeout", self.hold_timeout != other.hold_timeout),
         ];
         differences.into_iter().filter(|&(_, differs)| differs).map(|(name, _)| name).collect()

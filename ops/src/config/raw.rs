@@ -55,6 +55,8 @@ pub struct Raw {
     pub reserved_nodes_percent: u8,
     /// Planner threads, which place groups and commit statements; 0: there are none of either.
     pub planners: u16,
+    /// Whether changes can be followed where there are no planners: with planners they always can.
+    pub follow: bool,
     /// Seconds that a shard holds its part of a statement before it asks to abort; at most four decimals.
     pub hold_timeout: String,
     /// The hybrid policy.
@@ -187,6 +189,7 @@ impl Default for Raw {
             avoid_gpu_nodes: false,
             reserved_nodes_percent: wharf_core::limits::RESERVED_NODES_PERCENT_DEFAULT,
             planners: 1,
+            follow: false,
             hold_timeout: "1".to_owned(),
             hybrid: HybridRaw::default(),
             attribute_orders: Vec::new(),
@@ -220,7 +223,7 @@ pub struct Overrides {
 }
 
 /// Settings by their environment names, less the `WHARF_` before them.
-const KEYS: [&str; 34] = [
+const KEYS: [&str; 35] = [
     "listen",
     "metrics_listen",
     "data_dir",
@@ -241,6 +244,7 @@ const KEYS: [&str; 34] = [
     "avoid_gpu_nodes",
     "reserved_nodes_percent",
     "planners",
+    "follow",
     "hold_timeout",
     "hybrid.threshold",
     "hybrid.top_k",

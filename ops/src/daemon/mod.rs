@@ -397,7 +397,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         reserved_nodes_percent: config.reserved_nodes_percent,
         planners: config.planners,
         hold_ns: config.hold_timeout,
-        views: false,
+        views: config.follow,
     }
 }
 

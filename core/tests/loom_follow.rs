@@ -1,0 +1,58 @@
+//! Model checking of how followers are told of views by loom: every interleaving within the bound.
+//! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_follow --release`
+#![cfg(loom)]
+
+mod loom_bed;
+
+use std::sync::Arc as StdArc;
+use std::task::Waker;
+
+use loom::sync::Arc;
+use loom::sync::atomic::{AtomicU64, Ordering};
+use loom::thread;
+use loom_bed::Bed;
+use wharf_core::ids::ShardId;
+use wharf_core::ring::Doorbell;
+use wharf_core::view::{ViewInterest, ViewNews};
+
+/// A shard publishes and tells, a port asks, looks and sleeps, as `executor.rs` and the server do. The
+/// published view is a number.
+#[test]
+fn whoever_asks_before_looking_sees_the_last_view() {
+    loom::model(|| {
+        let bed = StdArc::new(Bed::default());
+        let doorbell = Arc::new(Doorbell::new(Waker::from(StdArc::clone(&bed))));
+        let interest = Arc::new(ViewInterest::default());
+        let news = Arc::new(ViewNews::default());
+        let view = Arc::new(AtomicU64::new(0));
+        let shard = {
+            let (doorbell, interest) = (Arc::clone(&doorbell), Arc::clone(&interest));
+            let (news, view) = (Arc::clone(&news), Arc::clone(&view));
+            thread::spawn(move || {
+                for sequence in 1..=2 {
+                    // Release: as the cell publishes; pairs with the Acquire of the look.
+                    view.store(sequence, Ordering::Release);
+                    if interest.take(sequence) & 1 != 0 {
+                        news.put(ShardId(0));
+                        doorbell.ring();
+                    }
+                }
+            })
+        };
+        loop {
+            interest.want_next(0);
+            // Acquire: as a reader takes the view.
+            if view.load(Ordering::Acquire) == 2 {
+                break;
+            }
+            // Nothing new yet: until it is told. loom reports a deadlock here if a view can be missed.
+            while news.is_empty() {
+                if doorbell.sleep_if(|| news.is_empty()) {
+                    bed.sleep();
+                }
+            }
+            news.take(|_| {});
+        }
+        shard.join().unwrap();
+    });
+}

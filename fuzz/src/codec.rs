@@ -14,14 +14,14 @@ use wharf_net::codec::{
 };
 use wharf_net::protocol::{
     AdoptRequest, CancelReply, CancelRequest, CreateGroupRequest, DETAILS_VERSION, DrainRequest,
-    EXTENSIONS_MAX, EndReservationRequest, FRAME_BYTES_MAX, Fault, FollowReply, FollowRequest, GroupReply, GroupStatusRequest,
-    GrowGroupRequest, HeartbeatReply, HeartbeatRequest, Hello, HelloReply, Kind, ListDetailsReply,
-    ListGroupsReply, ListGroupsRequest, ListReply, ListRequest, NodeBooksReply, NodeBooksRequest, NodesReply,
-    NodesRequest, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceBatchV3,
-    PlaceIntoRequest, PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveGroupReply, RemoveGroupRequest, RemoveRequest,
-    ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest, ShrinkGroupRequest,
-    StatementReply, StatementRequest, StatusDetailsReply, StatusReply, StatusRequest,
+    EXTENSIONS_MAX, EndReservationRequest, FRAME_BYTES_MAX, Fault, FollowReply, FollowRequest, GroupReply,
+    GroupStatusRequest, GrowGroupRequest, HeartbeatReply, HeartbeatRequest, Hello, HelloReply, Kind,
+    ListDetailsReply, ListGroupsReply, ListGroupsRequest, ListReply, ListRequest, NodeBooksReply,
+    NodeBooksRequest, NodesReply, NodesRequest, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2,
+    PlaceBatchV3, PlaceIntoRequest, PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3,
+    ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveGroupReply, RemoveGroupRequest,
+    RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest,
+    ShrinkGroupRequest, StatementReply, StatementRequest, StatusDetailsReply, StatusReply, StatusRequest,
 };
 
 /// Runs the codec over arbitrary bytes.

@@ -4,6 +4,7 @@ mod layout;
 mod reservations;
 use layout::Layout;
 pub use reservations::{ReservationCounts, run_reservation_ops};
+mod follow;
 mod views;
 pub use views::{ViewCounts, run_view_ops};
 

@@ -1,4 +1,5 @@
-//! Views are states that the shard was in, never change, and make replicas that place as it does.
+//! Views are states that the shard was in, never change, make replicas that place as it does, and tell a
+//! follower what there is.
 
 use wharf_fuzz::{ViewCounts, bytes_of_seed, run_view_ops};
 
@@ -10,5 +11,8 @@ fn replicas_place_as_their_shard_does() {
         let run = run_view_ops(&bytes_of_seed(1_000 + seed, 3000));
         counts.add(&run.unwrap_or_else(|difference| panic!("seed {seed}: {difference}")));
     }
-    assert!(counts.placed > 300 && counts.refused > 300 && counts.views > 1_000, "{counts:?}");
+    assert!(
+        counts.placed > 300 && counts.refused > 300 && counts.views > 1_000 && counts.told > 1_000,
+        "{counts:?}"
+    );
 }

@@ -48,7 +48,8 @@ async fn fresh(client: &Client) -> Mirror {
 
 /// What is told of nodes is what a list says.
 async fn assert_listed(client: &Client, mirror: &Mirror) {
-    let page = within(client.list_node_details(&ListRequest { after: 0, limit: 1000 })).await.expect("listed");
+    let page =
+        within(client.list_node_details(&ListRequest { after: 0, limit: 1000 })).await.expect("listed");
     let told = mirror.nodes();
     assert_eq!(page.nodes.len(), told.len());
     for NodeDetails { status, unhealthy, reserved, .. } in page.nodes {
@@ -125,9 +126,9 @@ impl Traffic {
                 within(client.update_nodes(&NodesRequest { nodes })).await.expect("answered");
             }
             4 => {
-                let bundle = BundleTemplate { count: 1 + self.rng.below(3) as u32, ..BundleTemplate::default() };
-                let mut bundle = bundle;
-                bundle.request.request.cpu = units(1);
+                let count = 1 + self.rng.below(3) as u32;
+                let mut bundle = BundleTemplate { count, ..BundleTemplate::default() };
+                bundle.request.request.request.cpu = units(1);
                 let request = CreateGroupRequest { bundles: vec![bundle], ..CreateGroupRequest::default() };
                 let made = within(client.create_group(&request)).await.expect("answered");
                 self.groups.extend(made.group.map(|group| group.id));
@@ -209,7 +210,10 @@ async fn who_waits_is_woken_by_what_is_followed_and_only_by_that() {
     assert!(page.begins && !page.is_resync() && page.nodes.is_empty() && page.next.is_none(), "{page:?}");
     assert_eq!(page.allocations.len(), 1);
     let begun = &page.allocations[0];
-    assert_eq!((begun.allocation, begun.node, &begun.node_name), (placed.allocation, placed.node, &placed.node_name));
+    assert_eq!(
+        (begun.allocation, begun.node, &begun.node_name),
+        (placed.allocation, placed.node, &placed.node_name)
+    );
     assert_eq!((begun.holds.cpu, begun.holds.gpu, &begun.holds.gpus), (units(3), units(1), &placed.gpus));
     assert!(nodes.contains(&begun.node) || begun.node_name == "c");
     assert!(within(client.release(placed.allocation)).await.expect("answered").reason.is_done());
@@ -268,9 +272,21 @@ async fn what_cannot_be_is_refused_and_what_is_not_kept_begins_anew() {
         (FollowRequest { kinds: 0, ..all(&[], 0) }, Reason::InvalidField, "kinds"),
         (FollowRequest { kinds: 8, ..all(&[], 0) }, Reason::InvalidField, "kinds"),
         (FollowRequest { limit: 4097, ..all(&[], 0) }, Reason::InvalidField, "limit"),
-        (FollowRequest { at: Some(FollowCursor { to: version(2, 1, 1), ..at }), ..all(&[], 0) }, Reason::UnknownShard, "at"),
-        (FollowRequest { at: Some(FollowCursor { stage: 6, ..at }), ..all(&[], 0) }, Reason::InvalidField, "at.stage"),
-        (all(&(0..257).map(|shard| version(shard, 1, 1)).collect::<Vec<_>>(), 0), Reason::MalformedBody, "from"),
+        (
+            FollowRequest { at: Some(FollowCursor { to: version(2, 1, 1), ..at }), ..all(&[], 0) },
+            Reason::UnknownShard,
+            "at",
+        ),
+        (
+            FollowRequest { at: Some(FollowCursor { stage: 6, ..at }), ..all(&[], 0) },
+            Reason::InvalidField,
+            "at.stage",
+        ),
+        (
+            all(&(0..257).map(|shard| version(shard, 1, 1)).collect::<Vec<_>>(), 0),
+            Reason::MalformedBody,
+            "from",
+        ),
     ];
     let mut sequence = 0;
     for (asked, reason, field) in &wrong {
@@ -288,7 +304,8 @@ async fn what_cannot_be_is_refused_and_what_is_not_kept_begins_anew() {
         sequence += 1;
         // A shard of an earlier start that is no more is nobody's fault.
         let from = all(&[from, version(9, 7, 7)], 0);
-        let mut page = peer.call(Kind::Follow, sequence, &from).await.body::<FollowReply>().page.expect("begins");
+        let mut page =
+            peer.call(Kind::Follow, sequence, &from).await.body::<FollowReply>().page.expect("begins");
         while page.to.shard != 0 {
             sequence += 1;
             page = peer.call(Kind::Follow, sequence, &from).await.body::<FollowReply>().page.expect("begins");
@@ -362,7 +379,9 @@ async fn a_follower_goes_on_after_a_lost_connection() {
     let client = server.client().await;
     let told = catch_up(&mut client.follow(&versions), &mut mirror).await;
     assert!(told.iter().all(|followed| !followed.page.is_resync()), "{told:?}");
-    assert!(told.iter().any(|f| f.page.allocations.iter().any(|begun| begun.allocation == placed.allocation)));
+    assert!(
+        told.iter().any(|f| f.page.allocations.iter().any(|begun| begun.allocation == placed.allocation))
+    );
     server.stop().await;
 }
 
@@ -417,7 +436,10 @@ async fn a_restarted_service_is_followed_anew_with_as_many_shards_as_it_has() {
     add(&client, vec![node("other", 4, 64, 1)]).await;
     follower.go_on_with(client.clone());
     let told = catch_up(&mut follower, &mut mirror).await;
-    assert!(told.iter().all(|f| f.page.resync == Reason::OtherIncarnation.into() && f.shards == 2), "{told:?}");
+    assert!(
+        told.iter().all(|f| f.page.resync == Reason::OtherIncarnation.into() && f.shards == 2),
+        "{told:?}"
+    );
     assert_eq!((mirror.shards.len(), mirror.nodes().len()), (2, 1));
     assert!(follower.versions().iter().all(|version| version.incarnation == 5));
     assert_eq!(content(&mirror), content(&fresh(&client).await));

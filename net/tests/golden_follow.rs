@@ -82,7 +82,12 @@ fn replies_are_written_as_they_always_were() {
         allocations_ended: vec![AllocationEnded { allocation: ALLOCATION, node: 7, node_name: name() }],
         nodes_gone: vec![NodeGone { node: 7, node_name: name() }],
         nodes: vec![node, NodeChange::default()],
-        allocations: vec![AllocationBegun { allocation: ALLOCATION, node: 7, node_name: name(), holds: holding() }],
+        allocations: vec![AllocationBegun {
+            allocation: ALLOCATION,
+            node: 7,
+            node_name: name(),
+            holds: holding(),
+        }],
         holds: vec![HoldBegun {
             statement: STATEMENT,
             operation: 1,
@@ -94,9 +99,10 @@ fn replies_are_written_as_they_always_were() {
     };
     let head = "03010203fb2c0101b9010203fb2c01040506080 90a".replace(' ', "");
     let ended = "0101020301 07016e 01010203 07016e 0107016e".replace(' ', "");
-    let node = "02 07016e0109fb204efb409c02fb1027000101 01036e7075fb409c01010172040501 016e00fb204e000000000000 \
+    let node =
+        "02 07016e0109fb204efb409c02fb1027000101 01036e7075fb409c01010172040501 016e00fb204e0000000000 \
                 00000000000000000000"
-        .replace(' ', "");
+            .replace(' ', "");
     let holding = "fb204efb409cfb102701036e7075fb409c0102fb881301036e7075020001fb1027";
     let begun = format!("0101020307016e{holding}01010203 0107016e01{holding}01010203").replace(' ', "");
     check(&FollowReply { shards: 3, page: Some(page) }, &format!("{head}{ended}{node}{begun}"));
@@ -105,5 +111,8 @@ fn replies_are_written_as_they_always_were() {
 #[test]
 fn numbers_of_following_never_change_their_meaning() {
     assert_eq!([FOLLOW_NODES, FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_ALL], [1, 2, 4, 7]);
-    assert_eq!((CHANGES_PER_MESSAGE_MAX, CHANGES_PER_MESSAGE_DEFAULT, FOLLOW_WAIT_MS_MAX), (4096, 1024, 3_600_000));
+    assert_eq!(
+        (CHANGES_PER_MESSAGE_MAX, CHANGES_PER_MESSAGE_DEFAULT, FOLLOW_WAIT_MS_MAX),
+        (4096, 1024, 3_600_000)
+    );
 }

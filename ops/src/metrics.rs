@@ -313,6 +313,7 @@ impl Snapshot {
                 ("resource", "The books per resource, in its unit", resource_samples(details)),
                 ("groups", "Placement groups, waiting ones included", groups),
                 ("connections", "Open connections", plain(load(&counters.connections) as f64)),
+                ("followers", "Connections that follow changes", plain(load(&counters.followers) as f64)),
                 ("resident_bytes", "Resident memory of the process", plain(status.resident_bytes as f64)),
             ],
             counters: vec![
@@ -328,6 +329,12 @@ impl Snapshot {
                     "connections_opened",
                     "Connections since the start",
                     plain(load(&counters.connections_total)),
+                ),
+                ("follow_pages", "Pages of changes to followers", plain(load(&counters.follow_pages))),
+                (
+                    "follow_resyncs",
+                    "Times that a follower began with nothing, per shard",
+                    plain(load(&counters.follow_resyncs)),
                 ),
                 (
                     "frames_refused",

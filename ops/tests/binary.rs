@@ -25,3 +25,5 @@ mod reservations;
 mod restarts;
 #[path = "binary/waits.rs"]
 mod waits;
+#[path = "binary/watch.rs"]
+mod watch;

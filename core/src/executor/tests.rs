@@ -48,7 +48,13 @@ fn bed() -> Bed {
     let (submissions, from_port) = channel(16);
     let (to_port, answers) = channel(16);
     let bell = Arc::new(Doorbell::new(Waker::noop().clone()));
-    let link = ShardLink { submissions: from_port, answers: to_port, bell, woken: Arc::default(), news: Arc::default() };
+    let link = ShardLink {
+        submissions: from_port,
+        answers: to_port,
+        bell,
+        woken: Arc::default(),
+        news: Arc::default(),
+    };
     let (bell, waker) = ShardRunner::doorbell();
     let table = crate::router::RoutingTable::even(1, 1);
     let (summary, stop) = (Arc::clone(table.summary(ShardId(0))), StopSignal::default());

@@ -306,10 +306,7 @@ fn count(left: &mut usize, slot: Slot, end: &mut Option<Slot>) -> ControlFlow<()
     ControlFlow::Continue(())
 }
 
-fn is_same_image(
-    one: &Option<std::sync::Arc<ColdImage>>,
-    other: &Option<std::sync::Arc<ColdImage>>,
-) -> bool {
+fn is_same_image(one: &Option<std::sync::Arc<ColdImage>>, other: &Option<std::sync::Arc<ColdImage>>) -> bool {
     match (one, other) {
         (Some(one), Some(other)) => std::sync::Arc::ptr_eq(one, other),
         (None, None) => true,

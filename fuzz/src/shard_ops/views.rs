@@ -9,6 +9,7 @@ use wharf_core::rng::Rng;
 use wharf_core::shard::{HybridSettings, Outcome, Planned, Shard, ShardConfig};
 use wharf_core::view::View;
 
+use super::follow::Follower;
 use super::{
     INCARNATION, Layout, OPERATIONS_MAX, Operation, PARTITIONS, Pair, PartitionId, ShardId, typical,
 };
@@ -27,6 +28,8 @@ pub struct ViewCounts {
     pub refused: u64,
     /// Nodes looked at to bring replicas up to date.
     pub synced: u64,
+    /// Changes that a follower was told.
+    pub told: u64,
 }
 
 impl ViewCounts {
@@ -36,6 +39,7 @@ impl ViewCounts {
         self.placed += other.placed;
         self.refused += other.refused;
         self.synced += other.synced;
+        self.told += other.told;
     }
 }
 
@@ -66,6 +70,7 @@ fn fresh_replica(geometry: Geometry, number: u8) -> Shard {
 struct Run {
     pair: Pair,
     replicas: Vec<Shard>,
+    follower: Follower,
     /// Views that were kept, and what stood in each.
     kept: Vec<(Arc<View>, StateHash)>,
     counts: ViewCounts,
@@ -97,6 +102,10 @@ impl Run {
     }
 
     fn apply(&mut self, operation: Operation) -> Result<(), String> {
+        if self.rng.below(3) == 0 {
+            let view = self.view()?;
+            self.counts.told += self.follower.portion(&view, &mut self.rng)?;
+        }
         let Operation::Place(request) = operation else { return self.pair.apply(operation) };
         let (number, planned) = self.foretell(&request.request(self.pair.last_node))?;
         self.pair.apply(operation)?;
@@ -140,7 +149,8 @@ pub fn run_view_ops(data: &[u8]) -> Result<ViewCounts, String> {
     let reader = pair.shard.enable_views();
     let replicas = (0..REPLICAS).map(|_| fresh_replica(layout.both().0, number)).collect();
     let rng = Rng::new(u64::from(number) ^ data.len() as u64);
-    let mut run = Run { pair, replicas, kept: Vec::new(), counts: ViewCounts::default(), rng };
+    let (follower, kept, counts) = (Follower::default(), Vec::new(), ViewCounts::default());
+    let mut run = Run { pair, replicas, follower, kept, counts, rng };
     for number in 0..OPERATIONS_MAX {
         let Ok(operation) = Operation::arbitrary(&mut bytes) else { break };
         if bytes.is_empty() {

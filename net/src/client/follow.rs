@@ -163,7 +163,8 @@ impl Mirror {
         }
         for node in &page.nodes {
             let before = shard.nodes.remove(&node.node).unwrap_or_default();
-            let (details, body) = (node.details.clone().or(before.details), node.body.clone().or(before.body));
+            let (details, body) =
+                (node.details.clone().or(before.details), node.body.clone().or(before.body));
             shard.nodes.insert(node.node, NodeChange { details, body, ..node.clone() });
         }
         for begun in &page.allocations {

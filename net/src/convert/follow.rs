@@ -2,14 +2,16 @@
 
 use wharf_core::node::NodeRegistration;
 use wharf_core::resource::{Demand, GpuAssignment, ResourceRegistry, UnitAssignments};
-use wharf_core::view::{AllocationView, Change, ChangeCursor, ChangeKinds, ColdImage, HoldImage, HotImage, Step, View};
+use wharf_core::view::{
+    AllocationView, Change, ChangeCursor, ChangeKinds, ColdImage, HoldImage, HotImage, Step, View,
+};
 
 use super::{invalid, named_amounts, node_body, state_number};
 use crate::convert_books::named_units;
 use crate::protocol::{
-    AllocationBegun, AllocationEnded, CHANGES_PER_MESSAGE_DEFAULT, CHANGES_PER_MESSAGE_MAX,
-    FOLLOW_ALL, FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_NODES, Fault, FollowCursor, FollowPage,
-    HoldBegun, HoldEnded, Holding, NodeChange, NodeGone, NodeRest, ShardVersion, UnhealthyBody,
+    AllocationBegun, AllocationEnded, CHANGES_PER_MESSAGE_DEFAULT, CHANGES_PER_MESSAGE_MAX, FOLLOW_ALL,
+    FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_NODES, Fault, FollowCursor, FollowPage, HoldBegun, HoldEnded,
+    Holding, NodeChange, NodeGone, NodeRest, ShardVersion, UnhealthyBody,
 };
 
 /// Bytes of a page, by estimate, after which nothing more is put on it: one change more fits a frame.
@@ -74,12 +76,8 @@ pub(crate) fn follow_page(
         left -= 1;
         left > 0 && filling.bytes < PAGE_BYTES
     });
-    let cursor = |at: ChangeCursor| FollowCursor {
-        to: version,
-        stage: at.stage,
-        place: at.place,
-        within: at.within,
-    };
+    let cursor =
+        |at: ChangeCursor| FollowCursor { to: version, stage: at.stage, place: at.place, within: at.within };
     FollowPage { next: next.map(cursor), ..filling.page }
 }
 
@@ -179,11 +177,12 @@ impl Filling<'_> {
     }
 
     fn rest(&self, cold: &ColdImage) -> NodeRest {
-        let unhealthy = cold.unhealthy().iter().map(|(instance, reason)| UnhealthyBody {
-            instance: *instance,
-            reason: reason.to_string(),
-        });
-        let (owner, until) = cold.reservation().map_or((0, None), |(owner, _, until)| (owner.number(), until));
+        let unhealthy = cold
+            .unhealthy()
+            .iter()
+            .map(|(instance, reason)| UnhealthyBody { instance: *instance, reason: reason.to_string() });
+        let (owner, until) =
+            cold.reservation().map_or((0, None), |(owner, _, until)| (owner.number(), until));
         NodeRest {
             custom: named_amounts(cold.custom_available(), self.resources),
             unhealthy: unhealthy.collect(),

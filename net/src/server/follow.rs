@@ -370,12 +370,7 @@ fn check(request: &FollowRequest, shards: u16, now: ViewVersion) -> Result<Asked
 }
 
 /// The connection as a follower: made with its first request.
-fn follower(
-    io: &Io,
-    state: &ConnectionState,
-    shards: u16,
-    kinds: ChangeKinds,
-) -> Result<Rc<Follow>, Fault> {
+fn follower(io: &Io, state: &ConnectionState, shards: u16, kinds: ChangeKinds) -> Result<Rc<Follow>, Fault> {
     if let Some(follow) = &*state.follow.borrow() {
         return Ok(Rc::clone(follow));
     }

@@ -121,8 +121,8 @@ impl TestServer {
             planners,
             ..EngineConfig::default()
         };
-        let engine = Engine::open(state, &config, vec![io_waker, registrar_waker])
-            .expect("the numbers are in range");
+        let engine =
+            Engine::open(state, &config, vec![io_waker, registrar_waker]).expect("the numbers are in range");
         let mut ports = engine.ports.into_iter();
         let (io_port, registrar_port) = (ports.next().expect("two"), ports.next().expect("two"));
         let shared = ServerShared::new(

@@ -6,9 +6,7 @@ use std::time::Duration;
 
 use clap::Args;
 use wharf_net::client::{Client, ClientError, Followed, Follower};
-use wharf_net::protocol::{
-    FOLLOW_ALL, FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_NODES, Reason, ShardVersion,
-};
+use wharf_net::protocol::{FOLLOW_ALL, FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_NODES, Reason, ShardVersion};
 
 use super::Ended;
 use super::connect::{ConnectArgs, Usage};
@@ -68,7 +66,8 @@ fn versions(text: &str) -> Result<Versions, String> {
         numbers.next().is_none().then_some(version)
     };
     let parts = text.split(',').filter(|part| !part.is_empty());
-    let wrong = |part: &str| format!("`{part}` is no version: give SHARD:INCARNATION:SEQUENCE, such as 0:1:57");
+    let wrong =
+        |part: &str| format!("`{part}` is no version: give SHARD:INCARNATION:SEQUENCE, such as 0:1:57");
     parts.map(|part| one(part).ok_or_else(|| wrong(part))).collect::<Result<_, _>>().map(Versions)
 }
 
@@ -93,11 +92,8 @@ fn written(versions: &[ShardVersion]) -> String {
 
 impl WatchArgs {
     fn kinds(&self) -> u8 {
-        let chosen = [
-            (self.nodes, FOLLOW_NODES),
-            (self.allocations, FOLLOW_ALLOCATIONS),
-            (self.holds, FOLLOW_HOLDS),
-        ];
+        let chosen =
+            [(self.nodes, FOLLOW_NODES), (self.allocations, FOLLOW_ALLOCATIONS), (self.holds, FOLLOW_HOLDS)];
         let sum = chosen.into_iter().filter(|&(is, _)| is).map(|(_, kind)| kind).sum();
         if sum == 0 { FOLLOW_ALL } else { sum }
     }
@@ -108,7 +104,9 @@ fn is_lost(error: &ClientError) -> bool {
     match error {
         ClientError::Fault(fault) => matches!(
             fault.reason.known(),
-            Some(Reason::ShuttingDown | Reason::Unavailable | Reason::UnknownSession | Reason::SessionResumed)
+            Some(
+                Reason::ShuttingDown | Reason::Unavailable | Reason::UnknownSession | Reason::SessionResumed
+            )
         ),
         ClientError::Setup { .. } | ClientError::TooLong(_) => false,
         ClientError::Connect { .. }
@@ -157,7 +155,11 @@ impl Watch<'_> {
         let mut backoff = Backoff::default();
         let mut seen = BTreeSet::new();
         loop {
-            let followed = if self.args.once { follower.poll(Duration::ZERO).await } else { follower.next().await.map(Some) };
+            let followed = if self.args.once {
+                follower.poll(Duration::ZERO).await
+            } else {
+                follower.next().await.map(Some)
+            };
             match followed {
                 Ok(Some(followed)) => {
                     backoff.reset();

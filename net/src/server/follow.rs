@@ -240,6 +240,9 @@ impl Look<'_> {
                 page
             }
             // In the middle of a step there is nothing to go on from.
+            _ if to.incarnation != self.latest.version().incarnation => {
+                self.resync(kept, Reason::OtherIncarnation)
+            }
             _ => self.resync(kept, Reason::TooFarBehind),
         }
     }

@@ -125,9 +125,9 @@ pub(super) async fn run(args: WatchArgs) -> anyhow::Result<Ended> {
         (None, None) => Vec::new(),
     };
     let client = args.connect.connect().await?;
-    let mut follower = Follower::new(client.clone(), args.kinds(), &from);
+    let mut follower = Follower::new(client, args.kinds(), &from);
     let watched = {
-        let mut watch = Watch { args: &args, client, printer: Printer::new(args.connect.json) };
+        let watch = Watch { args: &args, printer: Printer::new(args.connect.json) };
         tokio::select! {
             watched = watch.run(&mut follower) => watched,
             () = interruption.told() => Ok(()),
@@ -146,12 +146,11 @@ pub(super) async fn run(args: WatchArgs) -> anyhow::Result<Ended> {
 
 struct Watch<'a> {
     args: &'a WatchArgs,
-    client: Client,
     printer: Printer,
 }
 
 impl Watch<'_> {
-    async fn run(&mut self, follower: &mut Follower) -> anyhow::Result<()> {
+    async fn run(&self, follower: &mut Follower) -> anyhow::Result<()> {
         let mut backoff = Backoff::default();
         let mut seen = BTreeSet::new();
         loop {
@@ -175,9 +174,8 @@ impl Watch<'_> {
                 Ok(None) => return Ok(()),
                 Err(error) if is_lost(&error) => {
                     self.printer.lost(&error.to_string())?;
-                    self.client = self.connect(&mut backoff).await?;
+                    follower.go_on_with(self.connect(&mut backoff).await?);
                     self.printer.connected()?;
-                    follower.go_on_with(self.client.clone());
                 }
                 Err(error) => return Err(error.into()),
             }

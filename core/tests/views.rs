@@ -19,7 +19,7 @@ use wharf_core::statement::{
     Allocate, CommitMode, Decision, DecisionCell, Granularity, Operation, Part, Prepare,
 };
 use wharf_core::time::Time;
-use wharf_core::view::{Fresh, View};
+use wharf_core::view::{Change, ChangeCursor, ChangeKinds, Fresh, Step, View};
 
 fn config(geometry: Geometry) -> ShardConfig {
     ShardConfig {
@@ -348,6 +348,26 @@ fn readers_beside_a_publisher_see_whole_views_in_order() {
     });
 }
 
+/// The holds that began (true) and ended from one view to another, told one by one.
+fn holds_told(from: &View, to: &View) -> Vec<(bool, NodeId, StatementId, u16)> {
+    let kinds = ChangeKinds { nodes: false, allocations: false, holds: true };
+    let (step, mut told, mut at) = (Step::new(Some(from), to, kinds), Vec::new(), ChangeCursor::default());
+    let mut tell = |change: Change<'_>| {
+        let (began, node, hold) = match change {
+            Change::Hold(node, hold) => (true, node, hold),
+            Change::HoldEnded(node, hold) => (false, node, hold),
+            other => panic!("{other:?} is no hold"),
+        };
+        told.push((began, node.id, hold.statement, hold.operation));
+        false
+    };
+    while let Some(next) = step.portion(at, 100, &mut tell) {
+        assert!(next > at);
+        at = next;
+    }
+    told
+}
+
 #[test]
 fn a_view_shows_what_a_statement_holds_until_it_is_decided() {
     let mut world = World::new(4, Geometry::default(), 3);
@@ -355,24 +375,28 @@ fn a_view_shows_what_a_statement_holds_until_it_is_decided() {
     let free = world.publish();
     let node = NodeId(2);
     let slot = free.slot_of(node).expect("registered");
-    let demand = Demand { cpu: Amount::whole(1), ..Demand::default() };
+    let demand = Demand { cpu: Amount::from_milli(500), ..Demand::default() };
     let allocate =
         Allocate { node, expected: None, demand: demand.clone(), gpus: None, owner: None, bundle: None };
     let statement = StatementId { incarnation: Incarnation(1), planner: 0, number: 9 };
     for decision in [Decision::Aborted, Decision::Committed] {
         let part = Part {
             statement,
-            operations: vec![(5, Operation::Allocate(allocate.clone()))],
+            operations: vec![5, 7]
+                .into_iter()
+                .map(|at| (at, Operation::Allocate(allocate.clone())))
+                .collect(),
             granularity: Granularity::Fine,
             mode: CommitMode::AllOrNothing,
         };
         let (deadline, cell) = (Time(1_000), Arc::new(DecisionCell::default()));
         let prepare = Prepare { part, deadline, cell: Arc::clone(&cell) };
         let outcome = world.step(Command::Prepare(Box::new(prepare)));
-        assert!(matches!(outcome, Outcome::Prepared(prepared) if prepared.held == [5]));
+        assert!(matches!(outcome, Outcome::Prepared(prepared) if prepared.held == [5, 7]));
         let held = world.publish();
         let shown = &held.cold(slot).expect("a node").holds;
-        assert_eq!((shown.len(), shown[0].statement, shown[0].operation), (1, statement, 5));
+        assert_eq!((shown.len(), shown[0].statement, shown[0].operation), (2, statement, 5));
+        assert_eq!(holds_told(&free, &held), [(true, node, statement, 5), (true, node, statement, 7)]);
         assert_eq!(shown[0].taken.as_ref().map(|(taken, _)| taken), Some(&demand));
         let cpu = |view: &View| view.hot(slot).expect("a node").cpu;
         assert_eq!(cpu(&held), cpu(&free).minus(Amount::whole(1)));
@@ -383,8 +407,9 @@ fn a_view_shows_what_a_statement_holds_until_it_is_decided() {
         let after = world.publish();
         assert_eq!(applied.visible_from, after.version().sequence);
         assert!(after.cold(slot).expect("a node").holds.is_empty());
+        assert_eq!(holds_told(&held, &after), [(false, node, statement, 5), (false, node, statement, 7)]);
         let committed = decision == Decision::Committed;
-        assert_eq!(after.allocations(slot).count(), usize::from(committed));
+        assert_eq!(after.allocations(slot).count(), 2 * usize::from(committed));
         assert_eq!(cpu(&after) == cpu(&free), !committed);
     }
 }

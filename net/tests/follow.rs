@@ -312,6 +312,17 @@ async fn what_cannot_be_is_refused_and_what_is_not_kept_begins_anew() {
         }
         assert!(page.is_resync() && page.resync == reason.into(), "{page:?}");
     }
+    audit(&client).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_step_that_nobody_gave_stops_nothing() {
+    let server = TestServer::start_planning(2, 1);
+    let client = server.client().await;
+    add(&client, (0..5).map(|i| node(&format!("n{i}"), 4, 64, 1)).collect()).await;
+    let (mut peer, _) = Peer::open(&server).await;
+    let mut sequence = 0;
     // Steps that nobody gave: of any place of one that is under way, else anew.
     let mut rng = Rng::new(9);
     for _ in 0..200 {

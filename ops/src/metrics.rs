@@ -330,12 +330,6 @@ impl Snapshot {
                     "Connections since the start",
                     plain(load(&counters.connections_total)),
                 ),
-                ("follow_pages", "Pages of changes to followers", plain(load(&counters.follow_pages))),
-                (
-                    "follow_resyncs",
-                    "Times that a follower began with nothing, per shard",
-                    plain(load(&counters.follow_resyncs)),
-                ),
                 (
                     "frames_refused",
                     "Frames refused for a fault of the peer",
@@ -345,11 +339,27 @@ impl Snapshot {
                 ("latency_observations", "Observations per stage", observations),
             ]
             .into_iter()
+            .chain(follow_counters(counters))
             .chain(metrics.planner_counters())
             .collect(),
             latencies,
         }
     }
+}
+
+fn follow_counters(
+    counters: &wharf_net::server::Counters,
+) -> [(&'static str, &'static str, Vec<Sample<u64>>); 2] {
+    // Relaxed: statistics, nothing rests on them.
+    let load = |counter: &std::sync::atomic::AtomicU64| plain(counter.load(Ordering::Relaxed));
+    [
+        ("follow_pages", "Pages of changes to followers", load(&counters.follow_pages)),
+        (
+            "follow_resyncs",
+            "Times that a follower began with nothing, per shard",
+            load(&counters.follow_resyncs),
+        ),
+    ]
 }
 
 fn shard_samples<T>(

@@ -10,11 +10,13 @@
 //! | [`demo`] | a whole service on loopback under churn: what a newcomer runs first |
 //! | [`engine`] | one step of a shard beside a floor and a linear scan: speed, visits, memory |
 //! | [`views`] | what publishing views costs, and their readers |
+//! | [`contention`] | several planners over shared shards: conflicts over decision time and load |
 //! | [`verify`] | an independent check of a placements file |
 //! | [`cli`] | the commands of `wharf-bench` |
 #![forbid(unsafe_code)]
 
 pub mod cli;
+pub mod contention;
 pub mod demo;
 pub mod engine;
 pub mod replay;

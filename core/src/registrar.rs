@@ -89,13 +89,10 @@ pub enum Reported {
     Known(NodeId, PartitionId, NodeSpec),
     /// It is new, or back.
     New(NodeRegistration),
-    /// Another machine stands behind the name: the old node goes with its allocations.
-    Replaced {
-        /// The node that goes.
-        old: (NodeId, PartitionId),
-        /// The node that comes.
-        new: NodeRegistration,
-    },
+    /// The name is that of a machine that is lost, and another one claims it. Nothing is entered: the old
+    /// node has to go first, with its allocations, and a statement that holds it may delay that. Once it is
+    /// [forgotten](Registrar::forget), the report is to be made again. So no two nodes ever have one name.
+    Occupied(NodeId, PartitionId),
 }
 
 /// What a port may know of the global records without asking: published as a whole.
@@ -337,9 +334,7 @@ impl Registrar {
         if known.is_none() || *known == spec.identity {
             return self.update(spec).map(|(id, partition, spec)| Reported::Known(id, partition, spec));
         }
-        // The name is the new node's from here on; the old one is known by its id until it is gone.
-        self.by_name.remove(&spec.name);
-        Ok(Reported::Replaced { old: (id, partition), new: self.enter_new(spec, agent()) })
+        Ok(Reported::Occupied(id, partition))
     }
 
     fn partition_of(&self, spec: &NodeSpec) -> PartitionId {
@@ -518,12 +513,18 @@ mod tests {
         assert!(matches!(refused, RegistrarError::NameInUse { id, .. } if id == by_hand), "{refused}");
         let lost_after = registrar.heartbeats().lost_after();
         assert_eq!(registrar.heartbeats().take_lost(Time(lost_after), 9), [by_hand]);
-        let Ok(Reported::Replaced { old, new }) = registrar.report(of("b")) else { panic!("no new machine") };
-        assert!(old.0 == by_hand && new.id > by_hand && new.agent.is_some());
-        assert_eq!(registrar.resolve("n").unwrap().0, new.id);
-        // The old one keeps its name until its shard has let it go.
-        assert_eq!(registrar.catalog().node_name(by_hand).map(AsRef::as_ref), Some("n"));
+        // However often: the old one keeps its name until its shard has let it go, and nothing is entered.
+        for _ in 0..2 {
+            assert!(matches!(registrar.report(of("b")), Ok(Reported::Occupied(id, _)) if id == by_hand));
+            assert_eq!((registrar.resolve("n").unwrap().0, registrar.node_count()), (by_hand, 1));
+        }
+        // Heard of again meanwhile, it stays.
+        registrar.heartbeats().reported(by_hand, 2, Time(lost_after));
+        assert!(matches!(registrar.report(of("b")), Err(RegistrarError::NameInUse { .. })));
+        assert_eq!(registrar.heartbeats().take_lost(Time(2 * lost_after), 9), [by_hand]);
         registrar.forget(by_hand);
+        let Ok(Reported::New(new)) = registrar.report(of("b")) else { panic!("no new machine") };
+        assert!(new.id > by_hand && new.agent.is_some());
         assert_eq!(registrar.resolve("n").unwrap().0, new.id);
         assert_eq!(registrar.catalog().node_name(by_hand), None);
     }

@@ -8,7 +8,7 @@ use std::task::Waker;
 
 use by_hand::{ManualClock, add_node, ask, check_all, config, cores, export, node_spec, settle};
 use wharf_core::executor::Unobserved;
-use wharf_core::ids::{AllocationId, GroupId, NodeId};
+use wharf_core::ids::{AllocationId, GroupId, NodeId, StatementId};
 use wharf_core::node::{Labels, LifeEvent, NodeSpec};
 use wharf_core::planner::{
     BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupState, GroupView, PlanJob, PlanRejection,
@@ -18,7 +18,10 @@ use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
-use wharf_core::statement::{Allocate, CommitMode, ConflictReason, Evict, Granted, Granularity, Operation};
+use wharf_core::statement::{
+    Allocate, CommitMode, ConflictReason, Decision, DecisionCell, Evict, Granted, Granularity, Operation,
+    Part, Prepare,
+};
 use wharf_core::store::{Engine, EngineConfig, StoreState};
 use wharf_core::time::Time;
 
@@ -547,4 +550,39 @@ fn groups_stand_after_a_start_with_other_numbers_of_shards_and_planners() {
     assert!(matches!(reply, PlanReply::Removed(_, 4)), "{reply:?}");
     assert_eq!(live_allocations(&mut engine), 4 + 6);
     check_all(&engine);
+}
+
+/// A bundle that a statement of others is about to evict: its group goes once that is decided, and the planner
+/// asks again after pauses, not without end.
+#[test]
+fn a_removal_waits_for_a_statement_that_holds_a_bundle() {
+    let mut engine = engine(1, 1);
+    with_nodes(&mut engine, 1, 16, 0);
+    let group = create(&mut engine, group_of(cores(4), 1, Strategy::Pack)).expect("it fits");
+    let (_, _, allocation) = places(&group)[0];
+    let statement = StatementId { incarnation: engine.incarnation, planner: 9, number: 1 };
+    let evict = Operation::Evict(Evict { allocation, expected: None, grace_ns: 0 });
+    let (granularity, mode) = (Granularity::Fine, CommitMode::AllOrNothing);
+    let part = Part { statement, operations: vec![(0, evict)], granularity, mode };
+    let (deadline, cell) = (Time(u64::MAX), Arc::new(DecisionCell::default()));
+    let prepare = Command::Prepare(Box::new(Prepare { part, deadline, cell }));
+    let held = ask(&mut engine, PortRequest::Partition(allocation.partition, prepare));
+    assert!(matches!(held, PortReply::One(Outcome::Prepared(_))), "{held:?}");
+    let asked = ask_besides(&mut engine, PortRequest::Plan(PlanJob::RemoveGroup(group.id)));
+    assert!(asked.is_empty(), "it is held: {asked:?}");
+    let sent = |engine: &Engine| engine.planners[0].planner().metrics().statements;
+    let before = sent(&engine);
+    for pauses in 1..=3 {
+        assert!(engine.planners[0].planner().is_committing(), "a stop waits for it");
+        engine.now = engine.planners[0].planner().next_deadline().expect("it is asked again");
+        assert!(settle(&mut engine).is_empty());
+        assert_eq!(sent(&engine), before + pauses);
+    }
+    let finish = Command::Finish { statement, decision: Decision::Aborted };
+    ask(&mut engine, PortRequest::Partition(allocation.partition, finish));
+    engine.now = engine.planners[0].planner().next_deadline().expect("it is asked again");
+    let replies = settle(&mut engine);
+    let [(7, PortReply::Plan(reply))] = &replies[..] else { panic!("{replies:?}") };
+    assert!(matches!(&**reply, PlanReply::Removed(id, 1) if *id == group.id), "{reply:?}");
+    assert_eq!(live_allocations(&mut engine), 0);
 }

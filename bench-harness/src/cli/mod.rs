@@ -1,5 +1,6 @@
 //! The command line of `wharf-bench`.
 
+mod contention;
 mod demo;
 mod engine;
 mod generate;
@@ -37,6 +38,8 @@ enum Command {
     Engine(engine::EngineArgs),
     /// Measure what publishing views costs, what readers cost the shard, and what they keep.
     Views(views::ViewsArgs),
+    /// Measure conflicts between planners over decision time and load, in virtual time (Omega's figure).
+    Contention(contention::ContentionArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
     Generate(generate::GenerateArgs),
     /// Check a placements file against its trace, with code that shares nothing with the engine.
@@ -54,6 +57,7 @@ impl Cli {
             Command::Replay(args) => args.run(),
             Command::Engine(args) => args.run(),
             Command::Views(args) => args.run(),
+            Command::Contention(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Verify(args) => args.run(),
         }

@@ -17,6 +17,7 @@ use wharf_core::shard::{Command, Outcome, Shard, ShardConfig, ShardFacts};
 use wharf_core::time::Time;
 
 use super::scenario::{Fill, Scenario};
+use super::served::Served;
 
 /// Ops of one batch: 64 commands, what a shard takes from one ring before it turns to the next.
 pub const BATCH_OPS: usize = 32;
@@ -60,6 +61,9 @@ pub struct Singles {
 pub struct EngineDriver<'a> {
     scenario: &'a Scenario,
     shard: Shard,
+    config: ShardConfig,
+    /// What a service does beside the step, where that is measured too.
+    served: Option<Box<Served>>,
     rng: Rng,
     live: VecDeque<Live>,
     capacity: Amounts,
@@ -81,14 +85,15 @@ impl<'a> EngineDriver<'a> {
     /// A shard that holds what the scenario wants held, and is filled.
     #[must_use]
     pub fn new(scenario: &'a Scenario, seed: u64) -> Self {
-        let mut shard = Shard::new(ShardConfig {
+        let config = ShardConfig {
             shard: ShardId(0),
             incarnation: Incarnation(1),
             partitions: (0..PARTITIONS_DEFAULT).map(PartitionId).collect(),
             geometry: Geometry::default(),
             seed,
             hybrid: wharf_core::shard::HybridSettings::default(),
-        });
+        };
+        let mut shard = Shard::new(config.clone());
         let mut outcomes = Vec::new();
         let mut capacity = Amounts::default();
         for (number, spec) in (1u64..).zip(&scenario.nodes) {
@@ -104,6 +109,8 @@ impl<'a> EngineDriver<'a> {
         let mut driver = Self {
             scenario,
             shard,
+            config,
+            served: None,
             rng: Rng::new(seed ^ 0x5EED),
             live: VecDeque::new(),
             capacity,
@@ -149,9 +156,15 @@ impl<'a> EngineDriver<'a> {
         self.last
     }
 
-    /// Publishes a view after each batch from now on, as a served shard does.
-    pub fn publish_views(&mut self) {
-        self.shard.enable_views();
+    /// Does from now on what a service does beside the step of a shard.
+    pub fn serve(&mut self) {
+        self.served = Some(Box::new(Served::new(&mut self.shard, self.config.clone(), self.scenario)));
+    }
+
+    /// Statements among the traffic so far.
+    #[must_use]
+    pub fn statements(&self) -> u64 {
+        self.served.as_ref().map_or(0, |served| served.statements())
     }
 
     /// The shard.
@@ -282,18 +295,34 @@ impl<'a> EngineDriver<'a> {
             self.commands.push(Command::Release(oldest.allocation));
             self.commands.push(Command::Place(self.scenario.requests[request as usize].clone()));
         }
+        if let Some(mut served) = self.served.take() {
+            let mut commands = std::mem::take(&mut self.commands);
+            served.prepare(ops, self.scenario, || self.draw(&self.scenario.measured), &mut commands);
+            (self.commands, self.served) = (commands, Some(served));
+        }
     }
 
     /// Carries out what was prepared; how long it took.
     fn carry_out(&mut self) -> Duration {
+        let requests = 2 * self.drawn.len();
         let started = Instant::now();
+        if let Some(served) = &mut self.served {
+            served.begin(requests, &self.commands);
+        }
         self.shard.step(self.commands.drain(..), Time(0), &mut self.outcomes);
-        // Nothing where no views are made.
-        self.shard.publish_view();
+        if let Some(served) = &mut self.served {
+            self.shard.publish_view();
+            served.hand_out(&self.outcomes);
+        }
         let elapsed = started.elapsed();
         let (outcomes, drawn) = (std::mem::take(&mut self.outcomes), std::mem::take(&mut self.drawn));
-        assert!(outcomes.len() == 2 * drawn.len(), "one outcome per command");
-        for (pair, &request) in outcomes.chunks_exact(2).zip(&drawn) {
+        let (of_requests, of_statements) = outcomes.split_at(requests);
+        if let Some(served) = &mut self.served {
+            for (request, placement) in served.conclude(of_statements) {
+                self.placed(request, &Outcome::Placed(placement));
+            }
+        }
+        for (pair, &request) in of_requests.chunks_exact(2).zip(&drawn) {
             assert!(matches!(pair[0], Outcome::Released(_)), "a release was answered by {:?}", pair[0]);
             self.ops += 1;
             self.refused += u64::from(!self.placed(request, &pair[1]));

@@ -125,7 +125,7 @@ fn measure(planned: &Planned, shapes: &Shapes, budget: Budget, seed: u64, with_s
     drop(steady);
     let mut engine = EngineDriver::new(&scenario, seed);
     if row.target == Target::Served {
-        engine.publish_views();
+        engine.serve();
     }
     let passes = Passes::warm_up(budget, &mut engine);
     let (ns_per_op, floor_ns_per_op) = passes.in_turns(&mut engine, &mut floor);

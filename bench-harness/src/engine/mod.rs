@@ -18,6 +18,7 @@ pub mod report;
 pub mod rows;
 pub mod scan;
 pub mod scenario;
+mod served;
 pub mod shapes;
 
 pub use measure::{Budget, measure_all};

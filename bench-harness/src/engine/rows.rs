@@ -30,7 +30,7 @@ pub enum Target {
     Candidates,
     /// 20 µs.
     Fragmentation,
-    /// One and a half times `steady`; a view is published after each batch.
+    /// One and a half times `steady`, with all that a service does beside the step: views, holds, records, replies.
     Served,
 }
 

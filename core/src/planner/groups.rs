@@ -20,6 +20,9 @@ use crate::statement::{
 };
 use crate::time::Time;
 
+/// What others hold is ended again after this part of the time for which shards hold.
+const PAUSES_PER_HOLD: u64 = 64;
+
 impl Planner {
     pub(super) fn create_group(&mut self, tag: JobTag, spec: Arc<GroupSpec>, now: Time) {
         let checked = spec.check().map_err(PlanRejection::from);
@@ -131,18 +134,13 @@ impl Planner {
     }
 
     /// Bundles ended, but those that a statement of others is about to evict: that may be aborted, so
-    /// they are ended again until it is decided.
+    /// they are ended again, after a pause, until it is decided. Those that others evicted with grace keep it.
     pub(super) fn end_concluded(&mut self, id: GroupId, end: EndPurpose, conflicts: &[Conflict], now: Time) {
         let held = |conflict: &Conflict| matches!(conflict.reason, ConflictReason::HeldBy(_));
         if conflicts.iter().any(held) {
-            let goes = |bundle: &&Bundle| match &end {
-                EndPurpose::Removal(..) => true,
-                EndPurpose::Shrink(_, indexes) => indexes.contains(&bundle.index),
-            };
-            let allocations = self.groups[&id].bundles.iter().filter(goes);
-            let allocations = allocations.filter_map(|b| b.place.map(|place| place.allocation).or(b.lost));
-            let allocations = allocations.collect();
-            return self.end_bundles(id, allocations, Purpose::End(id, end), now);
+            let due = now.plus_nanos((self.config.hold_ns / PAUSES_PER_HOLD).max(1));
+            self.ending.push_back((due, id, end));
+            return;
         }
         match end {
             EndPurpose::Removal(tag, count) => {
@@ -162,6 +160,22 @@ impl Planner {
                 self.reply(tag, PlanReply::Group(Box::new(view)));
                 self.settle(id, now);
             }
+        }
+    }
+
+    /// Ends again what was held by statements of others.
+    pub(super) fn end_again(&mut self, now: Time) {
+        // In order of time: the pause is always the same.
+        while self.ending.front().is_some_and(|&(due, ..)| due <= now) {
+            let (_, id, end) = self.ending.pop_front().expect("just seen");
+            let goes = |bundle: &&Bundle| match &end {
+                EndPurpose::Removal(..) => true,
+                EndPurpose::Shrink(_, indexes) => indexes.contains(&bundle.index),
+            };
+            let allocations = self.groups[&id].bundles.iter().filter(goes);
+            let allocations = allocations.filter_map(|b| b.place.map(|place| place.allocation).or(b.lost));
+            let allocations = allocations.collect();
+            self.end_bundles(id, allocations, Purpose::End(id, end), now);
         }
     }
 

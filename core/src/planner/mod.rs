@@ -143,6 +143,8 @@ pub struct Planner {
     /// Bundles were lost since: they are tried again whatever grew.
     retry_now: bool,
     tickets: Arc<Tickets>,
+    /// Bundles that end once the statements of others that hold them are decided: tried again then, in order.
+    ending: VecDeque<(Time, GroupId, EndPurpose)>,
     /// Groups that wait for a number.
     contenders: VecDeque<GroupId>,
     ticket: Option<Ticket>,
@@ -174,6 +176,7 @@ impl Planner {
             tried_at: Vec::new(),
             retry_now: false,
             tickets: Arc::default(),
+            ending: VecDeque::new(),
             contenders: VecDeque::new(),
             ticket: None,
             ticket_moved: false,
@@ -214,13 +217,13 @@ impl Planner {
     }
 
     /// Takes what shards answered, follows their views, and tries again what waits; how many answers
-    /// there were. Call it when the bell was rung, and when
+    /// there were, and statements that it sent. Call it when the bell was rung, and when
     /// [`next_deadline`](Self::next_deadline) comes.
     pub fn poll(&mut self, now: Time) -> usize {
         self.sync();
         let mut answers = std::mem::take(&mut self.answers);
         self.port.poll(now, |tag, reply| answers.push((tag, reply)));
-        let count = answers.len();
+        let (count, sent) = (answers.len(), self.metrics.statements);
         for (tag, reply) in answers.drain(..) {
             let PortReply::One(outcome) = reply else { panic!("a planner asks single shards: {reply:?}") };
             self.handle_answer(tag, outcome, now);
@@ -231,17 +234,18 @@ impl Planner {
         {
             self.begin(tag, job, now);
         }
+        self.end_again(now);
         self.end_overdue(now);
         self.retry_incomplete(now);
         self.serve_ticket(now);
         self.flush(now);
-        count
+        count + usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
     }
 
-    /// Whether some statement is under way, or a job waits for one to end.
+    /// Whether some statement is under way or to be repeated, or a job waits for one to end.
     #[must_use]
     pub fn is_committing(&self) -> bool {
-        !self.flights.is_empty() || !self.backlog.is_empty()
+        !self.flights.is_empty() || !self.backlog.is_empty() || !self.ending.is_empty()
     }
 
     /// Whether nothing came in that it has not looked at.
@@ -268,12 +272,13 @@ impl Planner {
         !self.by_node.is_empty()
     }
 
-    /// When the first waiting group is to be given up.
+    /// When the first waiting group is to be given up, or something to be tried again.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let waiting = self.incomplete.iter().filter_map(|(_, id)| self.groups.get(id));
         let waiting = waiting.filter(|group| group.missing() > 0).filter_map(|group| group.until);
-        waiting.chain(self.ticket_deadline()).min()
+        let ending = self.ending.front().map(|&(due, ..)| due);
+        waiting.chain(self.ticket_deadline()).chain(ending).min()
     }
 
     /// What was answered since the last call.

@@ -34,9 +34,9 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// With groups where `WHARF_SIM_GROUPS` is set.
+/// Without groups where `WHARF_SIM_NO_GROUPS` is set.
 fn settings() -> Settings {
-    Settings { groups: std::env::var_os("WHARF_SIM_GROUPS").is_some(), ..Settings::default() }
+    Settings { groups: std::env::var_os("WHARF_SIM_NO_GROUPS").is_none(), ..Settings::default() }
 }
 
 fn show(seed: u64) -> ExitCode {

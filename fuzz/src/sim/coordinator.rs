@@ -121,13 +121,9 @@ impl Coordinator {
         self.port.flush();
     }
 
-    /// Looks at the shards, to plan on it later. What is `others`, it leaves alone: a group that goes while
-    /// somebody else's eviction of its bundle is undecided forgets the bundle, as yet.
-    pub(super) fn look(&mut self, facts: &[Facts], others: impl Fn(AllocationId) -> bool) {
+    /// Looks at the shards, to plan on it later: on whatever stands there, bundles of groups included.
+    pub(super) fn look(&mut self, facts: &[Facts]) {
         self.seen = facts.to_vec();
-        for partition in self.seen.iter_mut().flat_map(|facts| &mut facts.partitions) {
-            partition.allocations.retain(|allocation| !others(allocation.id));
-        }
     }
 
     /// Begins a statement out of what it saw last, where there is anything.

@@ -12,7 +12,7 @@ use wharf_core::ids::{NodeId, PartitionId};
 use wharf_core::node::{AgentReport, LifeEvent};
 use wharf_core::registrar::{Catalog, Registrar, RegistrarError, Reported};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
-use wharf_core::shard::{Command, Outcome};
+use wharf_core::shard::{Command, Outcome, Rejection};
 use wharf_core::store::ShardState;
 use wharf_core::time::Time;
 use wharf_net::codec::decode_body;
@@ -45,10 +45,21 @@ enum JobKind {
     Report(ReportReply),
     Heartbeat(HeartbeatReply),
     Lost,
+    /// The node of a lost machine goes before the report of another is filed.
+    Replace(Replacing),
     /// An adoption or a reservation: its outcome is its answer.
     One(Option<Answer>),
     Export,
 }
+
+/// A report that is looked at again then.
+struct Replacing {
+    question: Question,
+    due: Time,
+}
+
+/// How long after a removal that a statement stood in the way of, in ns of virtual time.
+const REMOVE_AGAIN: u64 = 500;
 
 struct Job {
     /// Who asked, if anybody did.
@@ -66,12 +77,15 @@ pub(super) struct Desk {
     port: Port,
     catalog: Arc<ArcSwap<Catalog>>,
     pub(super) questions: VecDeque<Question>,
+    /// Reports of machines whose names lost nodes have.
+    replacing: Vec<Replacing>,
     jobs: BTreeMap<Tag, Job>,
     last: Tag,
     exported: Option<Vec<ShardState>>,
 }
 
 type Planned = Result<Vec<(PartitionId, Command)>, Fault>;
+type Reporting = Result<(NodeId, Vec<(PartitionId, Command)>), (NodeId, PartitionId)>;
 
 impl Desk {
     pub(super) fn new(
@@ -81,13 +95,32 @@ impl Desk {
         now: Time,
     ) -> Self {
         registrar.heartbeats().set_lost_after(LOST_AFTER, now);
-        let (questions, jobs) = (VecDeque::new(), BTreeMap::new());
-        Self { registrar, port, catalog, questions, jobs, last: 0, exported: None }
+        let (questions, replacing, jobs) = (VecDeque::new(), Vec::new(), BTreeMap::new());
+        Self { registrar, port, catalog, questions, replacing, jobs, last: 0, exported: None }
     }
 
     /// Whether nothing is under way and nothing is asked.
     pub(super) fn is_idle(&self) -> bool {
         self.jobs.is_empty() && self.questions.is_empty()
+    }
+
+    /// How many questions can be taken now.
+    pub(super) fn open(&self, now: Time) -> usize {
+        self.questions.len() + self.replacing.iter().filter(|report| report.due <= now).count()
+    }
+
+    /// Whether a report waits for a hold to end.
+    pub(super) fn is_replacing(&self) -> bool {
+        !self.replacing.is_empty()
+    }
+
+    /// Reports that wait are to be made again to the next start.
+    pub(super) fn refuse_replacing(&mut self) -> Vec<Said> {
+        let refused = |Replacing { question, .. }: Replacing| {
+            let reply = ReportReply { reason: Reason::ShuttingDown.into(), ..ReportReply::default() };
+            ((question.connection, question.sequence, question.kind), Answer::Report(reply))
+        };
+        self.replacing.drain(..).map(refused).collect()
     }
 
     fn publish(&mut self) {
@@ -126,7 +159,9 @@ impl Desk {
 
     /// Takes the next question; what is said to it at once.
     pub(super) fn take_question(&mut self, now: Time) -> Option<Said> {
-        let question = self.questions.pop_front()?;
+        let due = self.replacing.iter().position(|report| report.due <= now);
+        let again = due.map(|at| self.replacing.remove(at).question);
+        let question = again.or_else(|| self.questions.pop_front())?;
         let asked = (question.connection, question.sequence, question.kind);
         let refused = match question.kind {
             Kind::AddNodes | Kind::UpdateNodes | Kind::DrainNodes | Kind::RemoveNodes => {
@@ -143,7 +178,7 @@ impl Desk {
                     }
                 }
             }
-            Kind::Report => self.handle_report(asked, body(&question), now)?,
+            Kind::Report => self.handle_report(asked, question, now)?,
             Kind::Heartbeat => self.handle_heartbeat(asked, body(&question), now)?,
             Kind::Reserve | Kind::EndReservation => match self.plan_reservation(&question, now) {
                 Ok(commands) => {
@@ -228,15 +263,17 @@ impl Desk {
         Ok(vec![(partition, Command::Adopt(Box::new(adoption)))])
     }
 
-    fn handle_report(
-        &mut self,
-        asked: (u64, u64, Kind),
-        request: ReportRequest,
-        now: Time,
-    ) -> Option<Answer> {
+    fn handle_report(&mut self, asked: (u64, u64, Kind), question: Question, now: Time) -> Option<Answer> {
+        let request: ReportRequest = body(&question);
         let version = request.version;
         let (node, commands) = match self.plan_report(request) {
-            Ok(plan) => plan,
+            Ok(Ok(plan)) => plan,
+            Ok(Err((old, partition))) => {
+                let gone = vec![(partition, Command::RemoveNode { node: old, force: true })];
+                let report = Replacing { question, due: Time::default() };
+                self.start(Some(asked), JobKind::Replace(report), gone, now);
+                return None;
+            }
             Err(fault) => {
                 let reason = fault.reason;
                 return Some(Answer::Report(ReportReply {
@@ -253,26 +290,20 @@ impl Desk {
         None
     }
 
-    fn plan_report(
-        &mut self,
-        request: ReportRequest,
-    ) -> Result<(NodeId, Vec<(PartitionId, Command)>), Fault> {
+    /// What is to be done, or the old node that has to go first.
+    fn plan_report(&mut self, request: ReportRequest) -> Result<Reporting, Fault> {
         let report = agent_report(request, self.registrar.resources_mut())?;
         self.registrar.check_report(&report.spec).map_err(|error| registrar_fault(&error))?;
         let reported = self.registrar.report(report.spec.clone()).map_err(|error| registrar_fault(&error))?;
         let filed = |node, spec| Command::Report(node, Box::new(AgentReport { spec, ..report.clone() }));
-        Ok(match reported {
+        Ok(Ok(match reported {
             Reported::Known(node, partition, spec) => (node, vec![(partition, filed(node, spec))]),
             Reported::New(new) => {
                 let (node, partition, filed) = (new.id, new.partition, filed(new.id, new.spec.clone()));
                 (node, vec![(partition, Command::AddNode(Box::new(new))), (partition, filed)])
             }
-            Reported::Replaced { old: (old, old_partition), new } => {
-                let (node, partition, filed) = (new.id, new.partition, filed(new.id, new.spec.clone()));
-                let gone = (old_partition, Command::RemoveNode { node: old, force: true });
-                (node, vec![gone, (partition, Command::AddNode(Box::new(new))), (partition, filed)])
-            }
-        })
+            Reported::Occupied(old, partition) => return Ok(Err((old, partition))),
+        }))
     }
 
     fn handle_heartbeat(
@@ -332,7 +363,7 @@ impl Desk {
                 }
                 PortReply::One(outcome) => match (&mut job.kind, job.asked) {
                     (JobKind::One(answer), Some((.., kind))) => *answer = Some(self.one(kind, &outcome)),
-                    (kind, _) => forgot |= self.handle_outcome(kind, outcome),
+                    (kind, _) => forgot |= self.handle_outcome(kind, outcome, now),
                 },
                 other => unreachable!("the registrar places nothing: {other:?}"),
             }
@@ -345,6 +376,10 @@ impl Desk {
                 JobKind::Report(reply) => Answer::Report(reply),
                 JobKind::Heartbeat(reply) => Answer::Heartbeat(reply),
                 JobKind::One(answer) => answer.expect("its shard answered"),
+                JobKind::Replace(report) => {
+                    self.replacing.push(report);
+                    continue;
+                }
                 JobKind::Lost | JobKind::Export => continue,
             };
             said.extend(job.asked.map(|asked| (asked, answer)));
@@ -356,7 +391,7 @@ impl Desk {
     }
 
     /// Enters what a shard answered; whether a node is gone.
-    fn handle_outcome(&mut self, job: &mut JobKind, outcome: Outcome) -> bool {
+    fn handle_outcome(&mut self, job: &mut JobKind, outcome: Outcome, now: Time) -> bool {
         if let Outcome::NodeRemoved { node, allocations_ended } = outcome {
             self.registrar.forget(node);
             match job {
@@ -367,6 +402,13 @@ impl Desk {
             return true;
         }
         match (job, outcome) {
+            (JobKind::Replace(report), Outcome::Rejected(Rejection::NodeHeld { .. })) => {
+                report.due = now.plus_nanos(REMOVE_AGAIN);
+            }
+            (JobKind::Replace(_), Outcome::Rejected(Rejection::UnknownNode(node))) => {
+                self.registrar.forget(node);
+                return true;
+            }
             (JobKind::Node(reply), Outcome::Rejected(rejection)) => {
                 let fault = rejection_fault(&rejection);
                 (reply.reason, reply.fault) = (fault.reason, Some(fault));

@@ -53,14 +53,13 @@ pub struct Settings {
     pub steps: u64,
     /// Whether the text of the trace is kept.
     pub keeps_text: bool,
-    /// Whether groups are asked of planners. Not by default, as yet: a bundle of a lost node that finds its
-    /// place in the shard where it stood conflicts with itself for ever (seed 204).
+    /// Whether groups are asked of planners.
     pub groups: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { steps: STEPS_DEFAULT, keeps_text: false, groups: false }
+        Self { steps: STEPS_DEFAULT, keeps_text: false, groups: true }
     }
 }
 

@@ -218,9 +218,8 @@ fn agent(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
     *version += 1;
     let (number, version) = (*number, *version);
     let mut body = node_body(format!("agent{number}"), choices);
-    // Always the same machine, as yet: where a statement holds the old node of a machine that is another
-    // now, the old node stays beside the new one under the same name.
-    body.identity = format!("machine{number}");
+    // Mostly the same machine; another one under the name has to wait until the node is lost.
+    body.identity = format!("machine{number}-{}", u8::from(choices.one_in(4)));
     let gpus = (0..body.gpus).map(|gpu| GpuBody {
         uuid: format!("gpu-{gpu}"),
         model: "T4".to_owned(),

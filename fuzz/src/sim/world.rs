@@ -189,10 +189,7 @@ impl<'a> World<'a> {
         let mut moved = Moved::default();
         let coordinator = &mut self.coordinator;
         match self.choices.below(12) {
-            0 => {
-                let of_group = |id| matches!(self.grants.statement_of(id), Some((_, Some(_))));
-                coordinator.look(&self.facts, of_group);
-            }
+            0 => coordinator.look(&self.facts),
             1..4 => {
                 if let Some(id) = coordinator.begin(&mut self.choices, self.now) {
                     self.trace.line(format_args!("statement {id} begins"));
@@ -244,13 +241,18 @@ impl<'a> World<'a> {
     /// The desk looks at its rings, or takes a question.
     pub(super) fn move_desk(&mut self) -> Result<usize, String> {
         let mut said = self.desk.poll(self.now);
-        let asked = self.desk.questions.len();
+        let asked = self.desk.open(self.now);
         said.extend(self.desk.take_question(self.now));
         let moved = said.len() + asked;
         for said in said {
             self.say(said);
         }
         Ok(moved)
+    }
+
+    /// Whether a report waits for a hold to end.
+    pub(super) fn is_replacing(&self) -> bool {
+        self.desk.is_replacing()
     }
 
     fn say(&mut self, ((connection, sequence, kind), answer): Said) {

@@ -2,6 +2,7 @@
 
 mod agents;
 mod reservations;
+mod sums;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,9 +29,10 @@ use crate::protocol::{
     AdoptRequest, DrainRequest, EndReservationRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply,
     HeartbeatRequest, ListDetailsReply, ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply,
     NodesReply, NodesRequest, PlaceReply, Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply,
-    ReserveRequest, ReservedSums, ResourceStatus, SetResourcesRequest, ShardLife, ShardStatusBody,
-    StatusDetailsReply, StatusReply, StatusRequest, Waiting,
+    ReserveRequest, ReservedSums, ResourceStatus, SetResourcesRequest, ShardLife, StatusDetailsReply,
+    StatusReply, StatusRequest,
 };
+use sums::{shard_status, waiting};
 
 /// Bytes of the nodes of one page: with the frame's header and the list's length they fit a frame.
 const LIST_BYTES_MAX: usize = FRAME_BYTES_MAX as usize - 128;
@@ -156,6 +158,8 @@ enum JobKind {
     List(u16),
     Status(StatusRequest),
     Report(ReportReply),
+    /// The node of a lost machine goes before the report of another is filed.
+    Replace(Box<agents::Replacing>),
     Heartbeat(HeartbeatReply),
     /// Nodes whose agents fell silent.
     Lost,
@@ -167,18 +171,23 @@ enum JobKind {
 struct Desk {
     task: RegistrarTask,
     jobs: Slab<Job>,
+    /// Reports that are to be looked at again.
+    replacing: Vec<(agents::Replacing, oneshot::Sender<RegistrarReply>)>,
+    /// The export of a stop is under way.
+    stops: bool,
     stopped: bool,
 }
 
 /// Runs until it is told to stop, or every handle is dropped; gives the registrar back.
-pub async fn run_registrar(task: RegistrarTask, questions: RegistrarQuestions) -> Registrar {
-    let mut questions = questions.0;
-    let mut desk = Desk { task, jobs: Slab::new(), stopped: false };
-    let room = SHARDS_MAX as usize + NODES_PER_MESSAGE_MAX;
+pub async fn run_registrar(task: RegistrarTask, mut questions: RegistrarQuestions) -> Registrar {
+    let mut desk = Desk::new(task);
     loop {
         desk.poll();
         if desk.stopped {
             return desk.task.registrar;
+        }
+        if desk.has_room() {
+            desk.handle_replacing();
         }
         let asleep = {
             let port = &mut desk.task.port;
@@ -188,13 +197,13 @@ pub async fn run_registrar(task: RegistrarTask, questions: RegistrarQuestions) -
         if !asleep {
             continue;
         }
-        let has_room = desk.task.port.pending() + room <= PORT_IN_FLIGHT_MAX;
+        let has_room = desk.has_room();
         let patience = desk.patience().filter(|_| has_room);
         let wake = Arc::clone(&desk.task.wake);
         tokio::select! {
             () = wake.notified() => {}
             () = tokio::time::sleep(patience.unwrap_or_default()), if patience.is_some() => desk.lose_silent(),
-            question = questions.recv(), if has_room => match question {
+            question = questions.0.recv(), if has_room => match question {
                 Some((request, reply)) => desk.handle(request, reply),
                 None => return desk.task.registrar,
             },
@@ -210,6 +219,14 @@ fn faulty(fault: Fault) -> NodeReply {
 type Planned = Result<(PartitionId, Command, NodeId), Fault>;
 
 impl Desk {
+    fn new(task: RegistrarTask) -> Self {
+        Self { task, jobs: Slab::new(), replacing: Vec::new(), stops: false, stopped: false }
+    }
+
+    fn has_room(&self) -> bool {
+        self.task.port.pending() + SHARDS_MAX as usize + NODES_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX
+    }
+
     fn handle(&mut self, request: RegistrarRequest, reply: oneshot::Sender<RegistrarReply>) {
         match request {
             RegistrarRequest::Add(request) => {
@@ -262,7 +279,10 @@ impl Desk {
             }
             RegistrarRequest::Reserve(request) => self.handle_reserve(request, reply),
             RegistrarRequest::EndReservation(request) => self.handle_end_reservation(&request, reply),
-            RegistrarRequest::Stop => self.start_every(JobKind::Stop, Command::Export, reply),
+            RegistrarRequest::Stop => {
+                self.stops = true;
+                self.start_every(JobKind::Stop, Command::Export, reply);
+            }
         }
     }
 
@@ -454,6 +474,9 @@ impl Desk {
             JobKind::List(limit) => RegistrarReply::List(self.list(limit, outcomes)),
             JobKind::Status(request) => RegistrarReply::Status(Box::new(self.status(request, outcomes))),
             JobKind::Report(reply) => RegistrarReply::Report(reply),
+            JobKind::Replace(report) => {
+                return self.replacing.extend(job.reply.map(|reply| (*report, reply)));
+            }
             JobKind::Heartbeat(reply) => RegistrarReply::Heartbeat(reply),
             JobKind::Lost => return,
             JobKind::One(reply) => reply.expect("its shard answered"),
@@ -552,33 +575,5 @@ impl Desk {
             books_hash: request.audit.then(|| books_hash(&state, partitions.into_values()).0),
         };
         StatusDetailsReply { status, life, unhealthy }
-    }
-}
-
-/// What waits, over all shards: a shape is feasible where some node of some shard could hold it.
-fn waiting(statuses: &[ShardStatus]) -> Waiting {
-    let mut shapes: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
-    for shape in statuses.iter().flat_map(|status| &status.waiting) {
-        let (homes, feasible) = shapes.entry(shape.hash).or_default();
-        *homes += shape.homes;
-        *feasible |= shape.feasible;
-    }
-    let mut waiting = Waiting::default();
-    for (homes, feasible) in shapes.into_values() {
-        *(if feasible { &mut waiting.feasible } else { &mut waiting.infeasible }) += homes;
-    }
-    waiting
-}
-
-fn shard_status(status: &ShardStatus) -> ShardStatusBody {
-    ShardStatusBody {
-        shard: status.shard.0,
-        nodes_ready: status.nodes_ready,
-        nodes_draining: status.nodes_draining + status.nodes_joining + status.nodes_lost,
-        allocations: status.allocations,
-        placed: status.placed,
-        refused: status.refused,
-        released: status.released,
-        state_hash: status.audit.as_ref().map(|audit| audit.shard.0),
     }
 }

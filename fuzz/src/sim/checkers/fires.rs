@@ -14,7 +14,7 @@ use wharf_core::shard::{
 use wharf_core::time::Time;
 
 use super::order::{NoRingStarves, replay_gives_the_same};
-use super::promises::{Grants, Promise, a_start_keeps_the_books, live, promises_are_kept};
+use super::promises::{Grants, Promise, a_start_keeps_the_books, live, one_node_per_name, promises_are_kept};
 use super::waiting::{Standing, nothing_waits_in_vain};
 use super::{OF_A_STEP, check_step};
 use crate::sim::facts::{Facts, Step};
@@ -305,4 +305,11 @@ fn facts_are_of_the_shard() {
     let was = placed();
     assert_eq!(crate::sim::facts::available(&was.after.books[0], ResourceKind::Cpu), 50_000);
     assert_eq!((was.before.allocations().count(), was.after.allocations().count()), (0, 1));
+}
+
+#[test]
+fn two_nodes_of_one_name() {
+    let facts = [Facts::of(&Bed::new(1).0), Facts::of(&Bed::new(2).0)];
+    assert_eq!(one_node_per_name(&facts[1..]), Ok(()));
+    assert!(one_node_per_name(&facts).is_err(), "n1 stands on two shards");
 }

@@ -161,3 +161,18 @@ fn in_order(shards: &[Facts]) -> Facts {
     all.books.sort_by_key(|books| books.node);
     all
 }
+
+/// No two nodes, of any state and on any shards, have one name.
+///
+/// # Errors
+/// Which do.
+pub fn one_node_per_name(facts: &[Facts]) -> Verdict {
+    let mut names = BTreeMap::new();
+    for node in facts.iter().flat_map(Facts::nodes) {
+        let (id, name) = (node.registration.id, &node.registration.spec.name);
+        if let Some(other) = names.insert(name, id) {
+            return Err(format!("nodes {other} and {id} are both called `{name}`"));
+        }
+    }
+    Ok(())
+}

@@ -3,7 +3,7 @@
 use wharf_core::store::StoreState;
 
 use super::World;
-use super::opened::{At, Opened, open};
+use super::opened::{At, HOLD_NS, Opened, open};
 use crate::sim::checkers::Verdict;
 use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::promises::a_start_keeps_the_books;
@@ -17,12 +17,20 @@ impl World<'_> {
         self.handle_events()?;
         let settles = self.choices.below(2) == 1;
         self.run_dry(settles)?;
+        for said in self.desk.refuse_replacing() {
+            self.say(said);
+        }
         if self.is_planning()
             || !self.desk.is_idle()
             || self.server.under_way() > 0
             || self.server.waiting().next().is_some()
         {
-            return Err("stops_empty: something is under way after a stop".to_owned());
+            return Err(format!(
+                "stops_empty: something is under way after a stop: planning {}, desk idle {}, under way {}",
+                self.is_planning(),
+                self.desk.is_idle(),
+                self.server.under_way()
+            ));
         }
         self.desk.export(self.now);
         let exported = loop {
@@ -71,11 +79,17 @@ impl World<'_> {
             moved += self.move_desk()?;
             for planner in &mut self.planners {
                 moved += planner.run_round(&At(self.now));
+                // A round may send statements without having taken anything.
+                moved += usize::from(planner.planner().is_committing());
             }
             moved += self.gangs.poll(self.now)?;
             moved += if settles { self.settle_coordinator()? } else { 0 };
             if moved == 0 {
                 return Ok(());
+            }
+            if self.is_planning() {
+                // It may wait for a hold to end.
+                self.pass(HOLD_NS / 64);
             }
         }
         Err("comes_to_rest: the engine goes on for ever".to_owned())

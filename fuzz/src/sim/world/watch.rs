@@ -1,11 +1,12 @@
 //! What is looked at: every command of every shard, every view, and what clients were promised.
 
+use wharf_core::ids::AllocationId;
 use wharf_core::shard::{Command, Outcome};
 
 use super::World;
 use super::opened::{At, Recorder};
 use crate::sim::checkers::order::replay_gives_the_same;
-use crate::sim::checkers::promises::{live, promises_are_kept};
+use crate::sim::checkers::promises::{live, one_node_per_name, promises_are_kept};
 use crate::sim::checkers::statements::granted_and_ended;
 use crate::sim::checkers::views::{kept_views_stand, shown, views_are_true};
 use crate::sim::checkers::{Verdict, check_step};
@@ -88,6 +89,9 @@ impl World<'_> {
             match outcome {
                 Outcome::NodeRemoved { node, .. } => self.grants.node_removed(*node, &before),
                 Outcome::Adopted(placement) => self.grants.adopted(placement.allocation),
+                Outcome::NodeAdded(_) => {
+                    one_node_per_name(&self.facts).map_err(|found| format!("one_node_per_name: {found}"))?;
+                }
                 _ => {}
             }
         }
@@ -129,7 +133,13 @@ impl World<'_> {
         let live = live(&self.facts);
         promises_are_kept(&self.coordinator.promised, &self.coordinator.ended, &live, &self.grants)
             .map_err(|found| format!("promises_are_kept: statements: {found}"))?;
-        if let Some(id) = self.gangs.ended.iter().find(|id| live.contains_key(id)) {
+        // What somebody else evicted with grace keeps it, whatever becomes of its group.
+        let releasing = |id: &AllocationId| {
+            let mut partitions = self.facts.iter().flat_map(|facts| &facts.partitions);
+            partitions.any(|partition| partition.releasing.iter().any(|record| record.allocation == *id))
+        };
+        let mut stays = self.gangs.ended.iter().filter(|id| live.contains_key(id));
+        if let Some(id) = stays.find(|id| !releasing(id)) {
             return Err(format!("groups_go_whole: {id} was in a group that is gone, and is there"));
         }
         for client in &mut self.clients {

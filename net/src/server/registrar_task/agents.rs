@@ -9,7 +9,8 @@ use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::node::{AgentReport, LifeEvent, NodeState};
 use wharf_core::registrar::Reported;
 use wharf_core::router::PortRequest;
-use wharf_core::shard::{Command, Outcome};
+use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::time::Time;
 
 use super::{Desk, Job, JobKind, RegistrarReply};
 use crate::convert::{agent_report, registrar_fault, rejection_fault};
@@ -20,38 +21,88 @@ fn millis(nanos: u64) -> u32 {
     u32::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u32::MAX)
 }
 
-/// What a report comes to: the node, and commands in their order.
-struct Plan {
-    node: NodeId,
-    replaced: Option<NodeId>,
-    commands: Vec<(PartitionId, Command)>,
+/// What a report comes to.
+enum Plan {
+    /// Commands in their order.
+    File(NodeId, Vec<(PartitionId, Command)>),
+    /// A lost node has the name, and has to go first.
+    Remove(NodeId, PartitionId),
+}
+
+/// A report of a machine whose name a lost node has, while that is being removed.
+pub(super) struct Replacing {
+    request: ReportRequest,
+    /// The old node, and how many allocations ended with it.
+    removed: Option<(NodeId, u32)>,
+    /// When the report is looked at again.
+    due: Time,
+}
+
+/// How long after a removal that a statement stood in the way of, in ns. Holds last milliseconds, and end
+/// with the statement's deadline.
+const REMOVE_AGAIN_NS: u64 = 10_000_000;
+
+fn refuse(fault: Fault, reply: oneshot::Sender<RegistrarReply>) {
+    let refused = ReportReply { reason: fault.reason, fault: Some(fault), ..ReportReply::default() };
+    // Who stopped waiting does not want it.
+    let _ = reply.send(RegistrarReply::Report(refused));
 }
 
 impl Desk {
     pub(super) fn handle_report(&mut self, request: ReportRequest, reply: oneshot::Sender<RegistrarReply>) {
-        let version = request.version;
-        let plan = match self.plan_report(request) {
-            Ok(plan) => plan,
-            Err(fault) => {
-                let refused =
-                    ReportReply { reason: fault.reason, fault: Some(fault), ..ReportReply::default() };
-                let _ = reply.send(RegistrarReply::Report(refused));
+        self.file_report(Replacing { request, removed: None, due: Time::default() }, reply);
+    }
+
+    /// Looks again at reports whose way is free by now, or may be.
+    pub(super) fn handle_replacing(&mut self) {
+        if self.replacing.is_empty() {
+            return;
+        }
+        let now = self.task.shared.now();
+        let mut room = NODES_PER_MESSAGE_MAX / 4;
+        for (report, reply) in std::mem::take(&mut self.replacing) {
+            if self.stops {
+                // Nothing begins beside the export of a stop: the agent reports again to the next start.
+                let fault = Fault::new(Reason::ShuttingDown, "the service is stopping: report again");
+                refuse(fault, reply);
+            } else if report.due <= now && room > 0 {
+                room -= 1;
+                self.file_report(report, reply);
+            } else {
+                self.replacing.push((report, reply));
+            }
+        }
+    }
+
+    fn file_report(&mut self, replacing: Replacing, reply: oneshot::Sender<RegistrarReply>) {
+        let (version, removed) = (replacing.request.version, replacing.removed);
+        let (node, commands) = match self.plan_report(replacing.request.clone()) {
+            Ok(Plan::File(node, commands)) => (node, commands),
+            Ok(Plan::Remove(old, partition)) => {
+                let gone = Command::RemoveNode { node: old, force: true };
+                self.start(JobKind::Replace(Box::new(replacing)), Some(reply), vec![(partition, gone)]);
                 return;
             }
+            Err(fault) => return refuse(fault, reply),
         };
         // Published before any shard can place on a new node: a reply that names it finds its name.
         self.publish();
         let now = self.task.shared.now();
         let heartbeats = self.task.registrar.heartbeats();
-        heartbeats.reported(plan.node, version, now);
+        heartbeats.reported(node, version, now);
         let answer = ReportReply {
-            node: plan.node.0,
+            node: node.0,
             interval_ms: millis(heartbeats.interval()),
             lost_after_ms: millis(heartbeats.lost_after()),
-            replaced: plan.replaced.map_or(0, |node| node.0),
+            replaced: removed.map_or(0, |(node, _)| node.0),
+            allocations_ended: removed.map_or(0, |(_, ended)| ended),
             ..ReportReply::default()
         };
-        self.start(JobKind::Report(answer), Some(reply), plan.commands);
+        if let Some((old, ended)) = removed {
+            let name = self.task.registrar.name(node).unwrap_or_default();
+            warn!(%old, %name, new = %node, ended, "another machine has this node's name now: the old node is gone, its allocations ended");
+        }
+        self.start(JobKind::Report(answer), Some(reply), commands);
     }
 
     fn plan_report(&mut self, mut request: ReportRequest) -> Result<Plan, Fault> {
@@ -66,23 +117,12 @@ impl Desk {
         let reported = registrar.report(report.spec.clone()).map_err(|error| registrar_fault(&error))?;
         let filed = |node, spec| Command::Report(node, Box::new(AgentReport { spec, ..report.clone() }));
         Ok(match reported {
-            Reported::Known(node, partition, spec) => {
-                Plan { node, replaced: None, commands: vec![(partition, filed(node, spec))] }
-            }
+            Reported::Known(node, partition, spec) => Plan::File(node, vec![(partition, filed(node, spec))]),
             Reported::New(new) => {
                 let (node, partition, filed) = (new.id, new.partition, filed(new.id, new.spec.clone()));
-                let commands = vec![(partition, Command::AddNode(Box::new(new))), (partition, filed)];
-                Plan { node, replaced: None, commands }
+                Plan::File(node, vec![(partition, Command::AddNode(Box::new(new))), (partition, filed)])
             }
-            Reported::Replaced { old: (old, old_partition), new } => {
-                let (node, partition, filed) = (new.id, new.partition, filed(new.id, new.spec.clone()));
-                let commands = vec![
-                    (old_partition, Command::RemoveNode { node: old, force: true }),
-                    (partition, Command::AddNode(Box::new(new))),
-                    (partition, filed),
-                ];
-                Plan { node, replaced: Some(old), commands }
-            }
+            Reported::Occupied(old, partition) => Plan::Remove(old, partition),
         })
     }
 
@@ -125,9 +165,10 @@ impl Desk {
         self.start(JobKind::Lost, None, commands);
     }
 
-    /// How long until an agent's silence is too long.
+    /// How long until an agent's silence is too long, or a report is to be looked at again.
     pub(super) fn patience(&mut self) -> Option<Duration> {
-        let deadline = self.task.registrar.heartbeats().next_deadline()?;
+        let again = self.replacing.iter().map(|(report, _)| report.due);
+        let deadline = again.chain(self.task.registrar.heartbeats().next_deadline()).min()?;
         Some(Duration::from_nanos(deadline.nanos_since(self.task.shared.now())))
     }
 
@@ -151,12 +192,18 @@ impl Desk {
     /// Enters what a shard answered to a part of a report, a beat or a loss; whether a node is gone.
     pub(super) fn handle_agent_outcome(&mut self, key: usize, outcome: Outcome) -> bool {
         let name = |desk: &Self, node| desk.task.registrar.name(node).unwrap_or_default().to_owned();
+        let now = self.task.shared.now();
         match (&mut self.jobs[key].kind, outcome) {
-            (JobKind::Report(reply), Outcome::NodeRemoved { node, allocations_ended }) => {
-                reply.allocations_ended = allocations_ended;
-                let new = reply.node;
-                let name = name(self, node);
-                warn!(%node, %name, new, allocations_ended, "another machine has this node's name now: the old node is gone, its allocations ended");
+            (JobKind::Replace(report), Outcome::NodeRemoved { node, allocations_ended }) => {
+                report.removed = Some((node, allocations_ended));
+                self.task.registrar.forget(node);
+                return true;
+            }
+            (JobKind::Replace(report), Outcome::Rejected(Rejection::NodeHeld { .. })) => {
+                report.due = now.plus_nanos(REMOVE_AGAIN_NS);
+            }
+            // Removed by somebody else meanwhile.
+            (JobKind::Replace(_), Outcome::Rejected(Rejection::UnknownNode(node))) => {
                 self.task.registrar.forget(node);
                 return true;
             }
@@ -169,7 +216,7 @@ impl Desk {
                 info!(%node, name = %name(self, node), state = state.name(), "heard of this node's agent");
             }
             // Removed while this was under way: the next beat is told so.
-            (JobKind::Report(reply), Outcome::Rejected(rejection)) if reply.replaced == 0 => {
+            (JobKind::Report(reply), Outcome::Rejected(rejection)) => {
                 let fault = rejection_fault(&rejection);
                 (reply.reason, reply.fault) = (fault.reason, Some(fault));
             }
@@ -183,3 +230,6 @@ impl Desk {
         false
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,312 @@
+//! The shared state: shards with their nodes and what runs there, and how a statement is committed.
+
+use std::sync::Arc;
+
+use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId};
+use wharf_core::index::Geometry;
+use wharf_core::node::{Labels, NodeRegistration, NodeSpec, Taints};
+use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::resource::{Amount, Demand};
+use wharf_core::rng::Rng;
+use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
+use wharf_core::statement::{
+    Applied, CommitMode, Decision, DecisionCell, Granted, Granularity, Operation, Part, Prepare,
+};
+use wharf_core::time::Time;
+use wharf_core::view::View;
+
+use super::Settings;
+
+/// Of each node.
+const NODE_CORES: u32 = 32;
+const NODE_MIB: u32 = 128 * 1024;
+/// Longer than any run: what is decided is decided at the same instant.
+const HOLD_NS: u64 = 1 << 62;
+
+/// An operation, with the place of its shard.
+pub type Placed = (usize, Operation);
+
+/// How a statement is to be committed.
+#[derive(Clone, Copy, Debug)]
+pub struct Terms {
+    /// What counts as a conflict.
+    pub granularity: Granularity,
+    /// What becomes of the rest.
+    pub mode: CommitMode,
+}
+
+/// What became of a statement: which of its operations were granted, by place; how many conflicted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Committed {
+    /// In order of place.
+    pub granted: Vec<u16>,
+    /// Operations that conflicted.
+    pub conflicts: usize,
+}
+
+/// What a task takes: a core on the mean, and four times as many GiB.
+pub fn task(rng: &mut Rng) -> PlacementRequest {
+    let milli = 500 * (1 + rng.below(3)) as u32;
+    let demand =
+        Demand { cpu: Amount::from_milli(milli), memory: Amount::whole(4 * milli), ..Demand::default() };
+    // As Omega's own simulation: randomised, so that planners do not all choose the same node.
+    PlacementRequest::new(demand, Policy::Random)
+}
+
+fn config(shard: u16, seed: u64) -> ShardConfig {
+    ShardConfig {
+        shard: ShardId(shard),
+        incarnation: Incarnation(1),
+        partitions: vec![PartitionId(shard)],
+        geometry: Geometry::default(),
+        seed,
+        hybrid: HybridSettings::default(),
+    }
+}
+
+/// An empty private copy of shard number `shard`.
+#[must_use]
+pub fn replica(shard: u16, seed: u64) -> Shard {
+    Shard::replica(config(shard, seed))
+}
+
+/// What runs somewhere.
+#[derive(Clone, Copy, Debug)]
+struct Live {
+    shard: usize,
+    id: AllocationId,
+    cpu: i64,
+}
+
+/// The cell.
+pub struct Cell {
+    shards: Vec<Shard>,
+    live: Vec<Live>,
+    /// Cpu that is taken, and that is to be taken, in 1/10 000 cores.
+    taken: i64,
+    target: i64,
+    rng: Rng,
+    outcomes: Vec<Outcome>,
+}
+
+impl Cell {
+    /// Nodes, and as much on them as is to be.
+    #[must_use]
+    pub fn new(settings: &Settings) -> Self {
+        let mut rng = Rng::new(settings.seed);
+        let shards = (0..settings.shards).map(|shard| Shard::new(config(shard, rng.next_u64())));
+        let shards = shards.collect();
+        let cores = i64::from(settings.nodes) * Amount::whole(NODE_CORES).units();
+        let target = cores / 100 * i64::from(settings.full_percent);
+        let mut cell = Self { shards, live: Vec::new(), taken: 0, target, rng, outcomes: Vec::new() };
+        for number in 1..=u64::from(settings.nodes) {
+            let shard = (number % u64::from(settings.shards)) as u16;
+            let node = registration(number, shard);
+            cell.step(usize::from(shard), Command::AddNode(Box::new(node)), Time(0));
+        }
+        for shard in &mut cell.shards {
+            shard.enable_views();
+        }
+        while cell.taken < cell.target {
+            let shard = cell.rng.below(u64::from(settings.shards)) as usize;
+            let request = task(&mut cell.rng);
+            let cpu = request.demand.cpu.units();
+            if let Outcome::Placed(placed) = cell.step(shard, Command::Place(request), Time(0)) {
+                cell.enter(shard, placed.allocation, cpu);
+            }
+        }
+        cell.publish();
+        cell
+    }
+
+    /// How many shards there are.
+    #[must_use]
+    pub fn shard_count(&self) -> usize {
+        self.shards.len()
+    }
+
+    /// The newest view of a shard.
+    #[must_use]
+    pub fn view(&self, shard: usize) -> &Arc<View> {
+        self.shards[shard].current_view().expect("views are made")
+    }
+
+    fn step(&mut self, shard: usize, command: Command, now: Time) -> Outcome {
+        self.shards[shard].step([command], now, &mut self.outcomes);
+        self.outcomes.pop().expect("one command, one outcome")
+    }
+
+    fn publish(&mut self) {
+        for shard in &mut self.shards {
+            shard.publish_view();
+        }
+    }
+
+    fn enter(&mut self, shard: usize, id: AllocationId, cpu: i64) {
+        self.live.push(Live { shard, id, cpu });
+        self.taken += cpu;
+    }
+
+    /// Commits `operations`: over one shard in one step; over several, prepared everywhere, decided once, and
+    /// done everywhere or (all-or-nothing) nowhere. Then as much ends elsewhere as came.
+    pub fn commit(
+        &mut self,
+        statement: StatementId,
+        operations: &[Placed],
+        terms: Terms,
+        now: Time,
+    ) -> Committed {
+        let Terms { granularity, mode } = terms;
+        let mut parts: Vec<(usize, Part)> = Vec::new();
+        for shard in 0..self.shards.len() {
+            let of_shard = (0u16..).zip(operations).filter(|(_, (at, _))| *at == shard);
+            let operations: Vec<_> =
+                of_shard.map(|(place, (_, operation))| (place, operation.clone())).collect();
+            if !operations.is_empty() {
+                parts.push((shard, Part { statement, operations, granularity, mode }));
+            }
+        }
+        let mut committed = Committed::default();
+        if parts.len() == 1 {
+            let (shard, part) = parts.swap_remove(0);
+            let outcome = self.step(shard, Command::Apply(Box::new(part)), now);
+            self.take_applied(shard, &outcome, operations, &mut committed);
+        } else {
+            self.commit_across(parts, operations, now, &mut committed);
+        }
+        committed.granted.sort_unstable();
+        while self.taken > self.target {
+            let at = self.rng.below(self.live.len() as u64) as usize;
+            let Live { shard, id, cpu } = self.live.swap_remove(at);
+            let outcome = self.step(shard, Command::Release(id), now);
+            assert!(matches!(outcome, Outcome::Released(_)), "what is live ends: {outcome:?}");
+            self.taken -= cpu;
+        }
+        self.publish();
+        committed
+    }
+
+    fn commit_across(
+        &mut self,
+        parts: Vec<(usize, Part)>,
+        operations: &[Placed],
+        now: Time,
+        committed: &mut Committed,
+    ) {
+        let cell = Arc::new(DecisionCell::default());
+        let deadline = now.plus_nanos(HOLD_NS);
+        let (mut holding, mut whole) = (Vec::new(), true);
+        for (shard, part) in parts {
+            let (statement, mode) = (part.statement, part.mode);
+            let prepare = Prepare { part, deadline, cell: Arc::clone(&cell) };
+            let outcome = self.step(shard, Command::Prepare(Box::new(prepare)), now);
+            let Outcome::Prepared(prepared) = outcome else { unreachable!("not prepared: {outcome:?}") };
+            committed.conflicts += prepared.conflicts.len();
+            whole &= prepared.conflicts.is_empty() || mode == CommitMode::Incremental;
+            if !prepared.held.is_empty() {
+                holding.push((shard, statement));
+            }
+        }
+        let decision = cell.decide(if whole { Decision::Committed } else { Decision::Aborted });
+        for (shard, statement) in holding {
+            let outcome = self.step(shard, Command::Finish { statement, decision }, now);
+            self.take_applied(shard, &outcome, operations, committed);
+        }
+    }
+
+    fn take_applied(
+        &mut self,
+        shard: usize,
+        outcome: &Outcome,
+        operations: &[Placed],
+        committed: &mut Committed,
+    ) {
+        let Outcome::Applied(applied) = outcome else { unreachable!("not applied: {outcome:?}") };
+        let Applied { granted, conflicts, .. } = &**applied;
+        committed.conflicts += conflicts.len();
+        for (place, granted) in granted {
+            let (Granted::Allocated(placed), Operation::Allocate(asked)) =
+                (granted, &operations[usize::from(*place)].1)
+            else {
+                unreachable!("only allocations are asked: {granted:?}")
+            };
+            self.enter(shard, placed.allocation, asked.demand.cpu.units());
+            committed.granted.push(*place);
+        }
+    }
+
+    /// Checks the books of every shard.
+    ///
+    /// # Errors
+    /// What is wrong.
+    pub fn check(&self) -> Result<(), String> {
+        self.shards.iter().try_for_each(Shard::check_invariants)
+    }
+}
+
+fn registration(number: u64, shard: u16) -> NodeRegistration {
+    let spec = NodeSpec {
+        name: format!("node-{number}").into(),
+        identity: None,
+        cpu: Amount::whole(NODE_CORES),
+        memory: Amount::whole(NODE_MIB),
+        gpus: 0,
+        custom: None,
+        labels: Labels::default(),
+        taints: Taints::default(),
+    };
+    let (id, ordinal) = (NodeId(number), Ordinal(number));
+    NodeRegistration { id, ordinal, partition: PartitionId(shard), spec, agent: None }
+}
+
+#[cfg(test)]
+mod tests {
+    use wharf_core::statement::Allocate;
+
+    use super::*;
+
+    fn allocate(shard: usize, node: u64, cores: u32, expected: Option<u64>) -> Placed {
+        let demand = Demand { cpu: Amount::whole(cores), ..Demand::default() };
+        let node = NodeId(node);
+        (
+            shard,
+            Operation::Allocate(Allocate { node, expected, demand, gpus: None, owner: None, bundle: None }),
+        )
+    }
+
+    fn id(number: u64) -> StatementId {
+        StatementId { incarnation: Incarnation(1), planner: 0, number }
+    }
+
+    #[test]
+    fn a_statement_over_two_shards_is_done_as_its_mode_says() {
+        let settings = Settings { nodes: 2, shards: 2, full_percent: 99, seconds: 1, seed: 1 };
+        for (mode, granted) in [(CommitMode::AllOrNothing, vec![]), (CommitMode::Incremental, vec![1])] {
+            let mut cell = Cell::new(&Settings { full_percent: 0, ..settings });
+            cell.target = i64::MAX;
+            let terms = Terms { granularity: Granularity::Fine, mode };
+            let first = cell.commit(id(1), &[allocate(1, 1, 30, None)], terms, Time(1));
+            assert_eq!(first, Committed { granted: vec![0], conflicts: 0 });
+            let both = [allocate(1, 1, 3, None), allocate(0, 2, 3, None)];
+            let second = cell.commit(id(2), &both, terms, Time(2));
+            assert_eq!(second, Committed { granted, conflicts: 1 });
+            assert_eq!(cell.check(), Ok(()));
+        }
+    }
+
+    #[test]
+    fn coarse_conflicts_where_fine_does_not() {
+        let settings = Settings { nodes: 1, shards: 1, full_percent: 0, seconds: 1, seed: 1 };
+        let mode = CommitMode::AllOrNothing;
+        let mut cell = Cell::new(&settings);
+        cell.target = i64::MAX;
+        let mut version = 0;
+        cell.view(0).nodes(|_, image, _| version = image.version);
+        let planned = [allocate(0, 1, 1, Some(version))];
+        let coarse = Terms { granularity: Granularity::Coarse, mode };
+        assert_eq!(cell.commit(id(1), &planned, coarse, Time(1)).conflicts, 0);
+        assert_eq!(cell.commit(id(2), &planned, coarse, Time(2)).conflicts, 1);
+        let fine = Terms { granularity: Granularity::Fine, mode };
+        assert_eq!(cell.commit(id(3), &planned, fine, Time(3)).conflicts, 0);
+    }
+}

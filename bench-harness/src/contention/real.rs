@@ -1,0 +1,253 @@
+//! The same question to the engine itself: its planners and shards on threads, as many as there are, over
+//! whatever cores there are. What a planner decides takes as long as it takes, microseconds; so conflicts
+//! show how planning overlaps on this machine, and rates how it slices time. Kept apart from the figure
+//! for that reason.
+
+use std::sync::Arc;
+use std::task::Waker;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use wharf_core::executor::{Clock, ThreadWaker, Unobserved};
+use wharf_core::node::{Labels, NodeSpec, Taints};
+use wharf_core::planner::{GroupSpec, PlanJob, PlanReply, Planner, PlannerMetrics, Strategy};
+use wharf_core::resource::Amount;
+use wharf_core::rng::Rng;
+use wharf_core::router::{Port, PortReply, PortRequest};
+use wharf_core::shard::{Command, Outcome};
+use wharf_core::statement::Granularity;
+use wharf_core::store::{Engine, EngineConfig, StoreState};
+
+use super::cell::task;
+use super::{Settings, granularity_name};
+use crate::target::ReplayClock;
+
+/// Groups that each planner has under way.
+const UNDER_WAY: usize = 4;
+/// Bundles of each group.
+const BUNDLES: usize = 8;
+/// Of each node.
+const NODE_CORES: u32 = 32;
+/// How long the driver sleeps at most before it looks again.
+const WATCH: Duration = Duration::from_millis(100);
+
+/// Planners on threads. All are all-or-nothing: a group is.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+pub struct RealRow {
+    /// Planners, each on a thread.
+    pub planners: u16,
+    /// `fine` or `coarse`, as in the simulator's rows.
+    pub granularity: &'static str,
+    /// Shards, each on a thread.
+    pub shards: u16,
+    /// Statements in which something conflicted, per group that was made.
+    pub conflict_fraction: f64,
+    /// Of the operations that were sent to shards (those that end groups included), the part that
+    /// was not granted.
+    pub wasted_fraction: f64,
+    /// Plans that were tried, per group that was made.
+    pub attempts_per_statement: f64,
+    /// Groups of 8 bundles that were made, and removed again, a second of real time.
+    pub statements_per_second: f64,
+    /// Groups that were refused.
+    pub refused: u64,
+}
+
+/// An engine whose shards and planners run.
+struct Running {
+    engine: Engine,
+    clock: ReplayClock,
+    shards: Vec<JoinHandle<()>>,
+    planners: Vec<JoinHandle<Planner>>,
+}
+
+#[derive(Default)]
+struct Made {
+    groups: u64,
+    attempts: u64,
+    refused: u64,
+}
+
+/// What so many planners do for about `limit`.
+///
+/// # Errors
+/// When the engine cannot be started.
+pub fn run(
+    settings: &Settings,
+    planners: u16,
+    granularity: Granularity,
+    limit: Duration,
+) -> anyhow::Result<RealRow> {
+    let mut running = Running::open(settings, planners)?;
+    running.fill(settings)?;
+    let mut rng = Rng::new(settings.seed);
+    let started = Instant::now();
+    let made = running.make_groups(UNDER_WAY * usize::from(planners), granularity, &mut rng, limit);
+    let seconds = started.elapsed().as_secs_f64();
+    let metrics = running.stop();
+    let per_group = |count: u64| count as f64 / made.groups.max(1) as f64;
+    Ok(RealRow {
+        planners,
+        granularity: granularity_name(granularity),
+        shards: settings.shards,
+        conflict_fraction: per_group(metrics.conflicted),
+        wasted_fraction: (metrics.operations - metrics.granted) as f64 / metrics.operations.max(1) as f64,
+        attempts_per_statement: per_group(made.attempts),
+        statements_per_second: made.groups as f64 / seconds,
+        refused: made.refused,
+    })
+}
+
+impl Running {
+    fn open(settings: &Settings, planners: u16) -> anyhow::Result<Self> {
+        let waker = Arc::new(ThreadWaker::default());
+        waker.set_current();
+        let config = EngineConfig {
+            shards: settings.shards,
+            seed: settings.seed,
+            planners,
+            ..EngineConfig::default()
+        };
+        let mut engine = Engine::open(StoreState::default(), &config, vec![Waker::from(waker)])?;
+        let clock = ReplayClock::real();
+        let (mut shards, mut of_planners) = (Vec::new(), Vec::new());
+        for runner in std::mem::take(&mut engine.runners) {
+            let clock = clock.clone();
+            let thread = std::thread::Builder::new().name("wharf-shard".to_owned());
+            shards.push(thread.spawn(move || drop(runner.run(&clock, &mut Unobserved)))?);
+        }
+        for runner in std::mem::take(&mut engine.planners) {
+            let clock = clock.clone();
+            let thread = std::thread::Builder::new().name("wharf-planner".to_owned());
+            of_planners.push(thread.spawn(move || runner.run(&clock, |_| {}))?);
+        }
+        Ok(Self { engine, clock, shards, planners: of_planners })
+    }
+
+    fn port(&mut self) -> &mut Port {
+        &mut self.engine.ports[0]
+    }
+
+    /// Sends what is asked, and takes at least one answer.
+    fn wait(&mut self, replies: &mut Vec<PortReply>) {
+        self.port().flush();
+        loop {
+            let now = self.clock.now();
+            let port = self.port();
+            port.poll(now, |_, reply| replies.push(reply));
+            if !replies.is_empty() {
+                return;
+            }
+            let bell = Arc::clone(port.bell());
+            if bell.sleep_if(|| port.is_idle()) {
+                std::thread::park_timeout(WATCH);
+            }
+        }
+    }
+
+    fn submit(&mut self, request: PortRequest) {
+        let now = self.clock.now();
+        let at_once = self.port().submit(0, request, now);
+        assert!(matches!(at_once, Ok(None)), "few requests are under way");
+    }
+
+    /// Nodes, and work on them.
+    fn fill(&mut self, settings: &Settings) -> anyhow::Result<()> {
+        let mut replies = Vec::new();
+        for number in 0..settings.nodes {
+            let spec = NodeSpec {
+                name: format!("node-{number}").into(),
+                identity: None,
+                cpu: Amount::whole(NODE_CORES),
+                memory: Amount::whole(128 * 1024),
+                gpus: 0,
+                custom: None,
+                labels: Labels::default(),
+                taints: Taints::default(),
+            };
+            let node = self.engine.registrar.register(spec)?;
+            let partition = node.partition;
+            self.engine.catalog.store(Arc::new(self.engine.registrar.catalog()));
+            self.submit(PortRequest::Partition(partition, Command::AddNode(Box::new(node))));
+            self.wait(&mut replies);
+            replies.clear();
+        }
+        let all = i64::from(settings.nodes) * Amount::whole(NODE_CORES).units();
+        let (mut rng, mut taken) = (Rng::new(settings.seed), 0);
+        while taken < all / 100 * i64::from(settings.full_percent) {
+            let request = task(&mut rng);
+            let cpu = request.demand.cpu.units();
+            self.submit(PortRequest::Place(request));
+            self.wait(&mut replies);
+            for reply in replies.drain(..) {
+                taken += if matches!(reply, PortReply::Placed(_)) { cpu } else { 0 };
+            }
+        }
+        Ok(())
+    }
+
+    /// Makes groups and removes each again, so many at a time.
+    fn make_groups(
+        &mut self,
+        under_way: usize,
+        granularity: Granularity,
+        rng: &mut Rng,
+        limit: Duration,
+    ) -> Made {
+        let (mut made, mut replies) = (Made::default(), Vec::new());
+        let started = Instant::now();
+        let mut create = |running: &mut Self| {
+            let bundles = (0..BUNDLES).map(|_| Arc::new(task(rng))).collect();
+            let spec = GroupSpec { granularity, ..GroupSpec::new(bundles, Strategy::Spread) };
+            running.submit(PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))));
+        };
+        (0..under_way).for_each(|_| create(self));
+        let mut left = under_way;
+        while left > 0 {
+            self.wait(&mut replies);
+            for reply in replies.drain(..) {
+                let PortReply::Plan(reply) = reply else { unreachable!("planners answer: {reply:?}") };
+                let goes_on = started.elapsed() < limit;
+                match *reply {
+                    PlanReply::Group(group) => {
+                        (made.groups, made.attempts) =
+                            (made.groups + 1, made.attempts + u64::from(group.attempts));
+                        self.submit(PortRequest::Plan(PlanJob::RemoveGroup(group.id)));
+                        continue;
+                    }
+                    PlanReply::Refused(_) => made.refused += 1,
+                    PlanReply::Removed(..) => {}
+                    other => unreachable!("no answer to a group: {other:?}"),
+                }
+                if goes_on {
+                    create(self);
+                } else {
+                    left -= 1;
+                }
+            }
+        }
+        made
+    }
+
+    /// Stops planners, then shards; what the planners did.
+    fn stop(mut self) -> PlannerMetrics {
+        self.submit(PortRequest::Every(Command::Status { audit: true }));
+        let mut replies = Vec::new();
+        self.wait(&mut replies);
+        let audited = matches!(&replies[..], [PortReply::Every(all)] if all.iter().all(|one| matches!(one, Outcome::Status(_))));
+        assert!(audited, "an audit is answered: {replies:?}");
+        self.engine.planner_stop.stop();
+        let mut sum = PlannerMetrics::default();
+        for thread in self.planners {
+            let planner = thread.join().expect("a planner does not panic");
+            let metrics = planner.metrics();
+            sum.conflicted += metrics.conflicted;
+            sum.operations += metrics.operations;
+            sum.granted += metrics.granted;
+        }
+        self.engine.stop.stop();
+        self.shards.into_iter().for_each(|thread| thread.join().expect("a shard does not panic"));
+        sum
+    }
+}

@@ -1,0 +1,224 @@
+//! What a served shard does beside its step, for the row `served-step`: after each batch its view is
+//! published, one statement of four allocations per hundred placements is prepared in a batch and finished in
+//! the next (held in between), the batch is recorded as the service's observer does (the wait of each command
+//! in its ring, the step), and every outcome is made the reply of its request: converted, encoded as a
+//! frame, and kept by the client's session, which admitted the request before and forgets what the client
+//! acknowledged.
+//!
+//! Not in it, because threads of their own do that: reading frames, rings and bells, TLS and UDP, planning
+//! (here on a private copy, while the clock stands), the registrar. Nothing is written to disk while the service
+//! runs: there is no journal yet.
+
+use std::sync::Arc;
+
+use wharf_core::executor::{BatchRecord, Clock, Observer};
+use wharf_core::ids::{Incarnation, SessionId, ShardId, StatementId};
+use wharf_core::registrar::{Catalog, Registrar, TOPOLOGY_LABEL_DEFAULT};
+use wharf_core::router::Verdict;
+use wharf_core::shard::{Command, Outcome, Placement, Shard, ShardConfig};
+use wharf_core::statement::{
+    Allocate, CommitMode, Decision, DecisionCell, Granted, Granularity, Operation, Part, Prepare,
+};
+use wharf_core::time::Time;
+use wharf_core::view::ViewReader;
+use wharf_net::codec::{FLAG_REPLY, Header, encode_body, encode_frame};
+use wharf_net::convert::{placed_reply, refused_reply};
+use wharf_net::protocol::{Kind, PlaceReplyV2, Reason, ReleaseReply};
+use wharf_net::server::{ServerShared, Settings};
+use wharf_net::session::{Admission, Session};
+use wharf_ops::metrics::{Metrics, ShardObserver};
+
+use super::scenario::Scenario;
+use crate::target::ReplayClock;
+
+/// Placements per statement.
+const PLACEMENTS: usize = 100;
+/// Allocations of a statement.
+pub(super) const ALLOCATIONS: usize = 4;
+/// Requests that a client has without acknowledgement.
+const WINDOW: u64 = 256;
+/// Bytes that are written to a connection at once.
+const WRITE_BYTES: usize = 64 * 1024;
+
+/// Everything beside the shard.
+pub(super) struct Served {
+    reader: ViewReader,
+    /// Plans statements.
+    copy: Shard,
+    catalog: Catalog,
+    clock: ReplayClock,
+    observer: ShardObserver,
+    enqueued: Vec<Time>,
+    session: Session,
+    /// Of the first request of the batch under way.
+    sequence: u64,
+    out: Vec<u8>,
+    /// Since the last statement.
+    placements: usize,
+    statements: u64,
+    /// Held since the batch before.
+    held: Option<StatementId>,
+    /// The requests of the statement under way, by place.
+    requests: Vec<u32>,
+}
+
+impl Served {
+    /// What serves `shard`, which was made as `config` says.
+    pub(super) fn new(shard: &mut Shard, config: ShardConfig, scenario: &Scenario) -> Self {
+        let mut registrar = Registrar::new(1, TOPOLOGY_LABEL_DEFAULT);
+        for spec in &scenario.nodes {
+            registrar.register(spec.clone()).expect("names of a scenario differ");
+        }
+        let clock = ReplayClock::real();
+        let shared = ServerShared::new(
+            [0; 16],
+            Incarnation(1),
+            Arc::new(clock.clone()),
+            Box::new(|| 0),
+            Settings::default(),
+        );
+        let session = SessionId { incarnation: Incarnation(1), number: 1 };
+        Self {
+            reader: shard.enable_views(),
+            copy: Shard::replica(config),
+            catalog: registrar.catalog(),
+            clock,
+            observer: Metrics::new((1, 1, 0), shared).shard_observer(ShardId(0)),
+            enqueued: Vec::new(),
+            session: Session::new(session, [0; 16]),
+            sequence: 1,
+            out: Vec::new(),
+            placements: 0,
+            statements: 0,
+            held: None,
+            requests: Vec::new(),
+        }
+    }
+
+    /// While the clock stands: the statement's commands that go behind `ops` placements. `draw` gives the
+    /// requests of a new one.
+    pub(super) fn prepare(
+        &mut self,
+        ops: usize,
+        scenario: &Scenario,
+        mut draw: impl FnMut() -> u32,
+        commands: &mut Vec<Command>,
+    ) {
+        self.placements += ops;
+        if let Some(statement) = self.held.take() {
+            commands.push(Command::Finish { statement, decision: Decision::Committed });
+        } else if self.placements >= PLACEMENTS {
+            self.placements -= PLACEMENTS;
+            self.requests = (0..ALLOCATIONS).map(|_| draw()).collect();
+            commands.extend(self.plan(scenario));
+        }
+    }
+
+    /// A statement on what the newest view shows; none where not all of it fits.
+    fn plan(&mut self, scenario: &Scenario) -> Option<Command> {
+        self.copy.sync(&self.reader.latest());
+        let mut operations = Vec::with_capacity(ALLOCATIONS);
+        for (place, &request) in (0u16..).zip(&self.requests) {
+            let request = &scenario.requests[request as usize];
+            let planned = self.copy.plan(request)?;
+            let allocate = Allocate {
+                node: planned.node,
+                expected: None,
+                demand: request.demand.clone(),
+                gpus: None,
+                owner: None,
+                bundle: None,
+            };
+            operations.push((place, Operation::Allocate(allocate)));
+        }
+        self.statements += 1;
+        let statement = StatementId { incarnation: Incarnation(1), planner: 0, number: self.statements };
+        let (granularity, mode) = (Granularity::Fine, CommitMode::AllOrNothing);
+        let part = Part { statement, operations, granularity, mode };
+        let (deadline, cell) = (Time(u64::MAX), Arc::new(DecisionCell::default()));
+        Some(Command::Prepare(Box::new(Prepare { part, deadline, cell })))
+    }
+
+    /// Before the step: `requests` of a client are admitted, and the batch is recorded.
+    pub(super) fn begin(&mut self, requests: usize, commands: &[Command]) {
+        for sequence in self.sequence..self.sequence + requests as u64 {
+            self.session.acknowledge(sequence.saturating_sub(WINDOW));
+            let admitted = matches!(self.session.admit(sequence), Admission::New);
+            assert!(admitted, "request {sequence} is new");
+        }
+        let now = self.clock.now();
+        self.enqueued.clear();
+        self.enqueued.resize(commands.len(), now);
+        let order = [(0, commands.len() as u16)];
+        let enqueued = &self.enqueued;
+        self.observer.handle_batch(&BatchRecord {
+            shard: ShardId(0),
+            now,
+            order: &order,
+            commands,
+            enqueued,
+        });
+    }
+
+    /// After the step: it is recorded, and the outcomes of requests become replies.
+    pub(super) fn hand_out(&mut self, outcomes: &[Outcome]) {
+        self.observer.handle_stepped(outcomes, self.clock.now());
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Placed(placement) => {
+                    let reply = placed_reply(placement, &self.catalog);
+                    self.reply(Kind::Place, 2, &reply);
+                }
+                Outcome::Refused(refusal) => {
+                    let reply = refused_reply(Verdict::NoFitNow, refusal, &self.catalog);
+                    self.reply(Kind::Place, 2, &PlaceReplyV2::from(reply));
+                }
+                Outcome::Released(_) => {
+                    let reply = ReleaseReply { reason: Reason::Done.into(), ..ReleaseReply::default() };
+                    self.reply(Kind::Release, 1, &reply);
+                }
+                // A planner's.
+                _ => {}
+            }
+        }
+        if self.out.len() >= WRITE_BYTES {
+            self.out.clear();
+        }
+    }
+
+    fn reply<T: serde::Serialize>(&mut self, kind: Kind, version: u8, body: &T) {
+        let (kind, flags, sequence) = (kind.number(), FLAG_REPLY, self.sequence);
+        let header = Header { kind, flags, version, sequence, ..Header::default() };
+        let start = self.out.len();
+        encode_frame(header, &[], &mut self.out, |out| encode_body(body, out));
+        self.session.answer(sequence, &self.out[start..]);
+        self.sequence += 1;
+    }
+
+    /// While the clock stands: what a statement was granted, with the request of each.
+    pub(super) fn conclude(&mut self, outcomes: &[Outcome]) -> Vec<(u32, Placement)> {
+        let mut placed = Vec::new();
+        for outcome in outcomes {
+            match outcome {
+                Outcome::Prepared(prepared) => {
+                    self.held = Some(prepared.statement).filter(|_| !prepared.held.is_empty());
+                }
+                Outcome::Applied(applied) => {
+                    for (place, granted) in &applied.granted {
+                        let Granted::Allocated(placement) = granted else {
+                            unreachable!("only allocations are asked: {granted:?}")
+                        };
+                        placed.push((self.requests[usize::from(*place)], placement.clone()));
+                    }
+                }
+                other => unreachable!("no outcome of a statement: {other:?}"),
+            }
+        }
+        placed
+    }
+
+    /// How many statements were prepared.
+    pub(super) fn statements(&self) -> u64 {
+        self.statements
+    }
+}

@@ -1,0 +1,35 @@
+//! Sums over shards, as a status shows them.
+
+use std::collections::BTreeMap;
+
+use wharf_core::shard::ShardStatus;
+
+use crate::protocol::{ShardStatusBody, Waiting};
+
+/// What waits, over all shards: a shape is feasible where some node of some shard could hold it.
+pub(super) fn waiting(statuses: &[ShardStatus]) -> Waiting {
+    let mut shapes: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
+    for shape in statuses.iter().flat_map(|status| &status.waiting) {
+        let (homes, feasible) = shapes.entry(shape.hash).or_default();
+        *homes += shape.homes;
+        *feasible |= shape.feasible;
+    }
+    let mut waiting = Waiting::default();
+    for (homes, feasible) in shapes.into_values() {
+        *(if feasible { &mut waiting.feasible } else { &mut waiting.infeasible }) += homes;
+    }
+    waiting
+}
+
+pub(super) fn shard_status(status: &ShardStatus) -> ShardStatusBody {
+    ShardStatusBody {
+        shard: status.shard.0,
+        nodes_ready: status.nodes_ready,
+        nodes_draining: status.nodes_draining + status.nodes_joining + status.nodes_lost,
+        allocations: status.allocations,
+        placed: status.placed,
+        refused: status.refused,
+        released: status.released,
+        state_hash: status.audit.as_ref().map(|audit| audit.shard.0),
+    }
+}

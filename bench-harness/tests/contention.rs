@@ -78,7 +78,7 @@ fn fine_and_incremental_come_out_ahead() {
         [(Fine, Incremental), (Fine, AllOrNothing), (Coarse, Incremental), (Coarse, AllOrNothing)]
             .map(|(granularity, mode)| row(16, granularity, mode));
     assert!(worst.conflict_fraction > 2.0 * fine.conflict_fraction, "{worst:?}, {fine:?}");
-    assert!(worst.wasted_fraction > 2.0 * coarse.wasted_fraction, "{worst:?}, {coarse:?}");
+    assert!(worst.wasted_fraction > 1.2 * coarse.wasted_fraction, "{worst:?}, {coarse:?}");
     assert!(fine.wasted_fraction >= best.wasted_fraction, "{fine:?}, {best:?}");
     assert!(best.statements_per_second > worst.statements_per_second, "{best:?}, {worst:?}");
     assert!(best.busyness < worst.busyness, "{best:?}, {worst:?}");

@@ -138,7 +138,7 @@ fn the_load_of_what_waits_stands_at_a_node_that_could_hold_it() {
             panic!("the node is known")
         };
         let load = books.resources.iter().find(|(kind, _)| *kind == ResourceKind::Cpu).expect("cpu").1.load;
-        assert_eq!(load, i64::from(Amount::whole(3 * tag).units()));
+        assert_eq!(load, Amount::whole(3 * tag).units());
     }
     submit_wait(&mut engine, 17, cores(64), 0, u64::MAX);
     assert!(settle(&mut engine).is_empty());

@@ -22,7 +22,7 @@ const NOTHING: Free = [-1; 4];
 struct Branch {
     /// Of what stands below each child.
     most: [Free; FAN],
-    children: [Option<Arc<Branch>>; FAN],
+    children: [Option<Arc<Self>>; FAN],
 }
 
 impl Branch {
@@ -105,7 +105,7 @@ mod tests {
     #[test]
     fn it_finds_what_a_scan_finds_and_a_clone_stays_as_it_was() {
         let mut rng = Rng::new(1);
-        let mut draw = |rng: &mut Rng| -> Free { std::array::from_fn(|_| rng.below(8) as i64) };
+        let draw = |rng: &mut Rng| -> Free { std::array::from_fn(|_| rng.below(8) as i64) };
         let (mut index, mut nodes) = (Inside::new(300), vec![NOTHING; 300]);
         let mut kept = (index.clone(), nodes.clone());
         for round in 0..2_000u32 {

@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use wharf_core::planner::Planner;
+use wharf_core::planner::{Planner, PlannerMetrics};
 
 /// Counters of one planner, and how many groups it keeps.
 #[derive(Debug, Default)]
@@ -32,6 +32,21 @@ impl PlannerCounters {
         ];
         // Relaxed: statistics, nothing rests on them.
         values.into_iter().for_each(|(counter, value)| counter.store(value, Ordering::Relaxed));
+    }
+
+    /// What the planner counted until it said so last.
+    #[must_use]
+    pub fn metrics(&self) -> PlannerMetrics {
+        // Relaxed: as in `follow`.
+        let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
+        PlannerMetrics {
+            statements: load(&self.statements),
+            committed: load(&self.committed),
+            conflicted: load(&self.conflicted),
+            expired: load(&self.expired),
+            operations: load(&self.operations),
+            granted: load(&self.granted),
+        }
     }
 
     /// How many groups it keeps.

@@ -4,6 +4,7 @@ mod contention;
 mod demo;
 mod engine;
 mod generate;
+mod groups;
 mod replay;
 mod verify;
 mod views;
@@ -40,6 +41,8 @@ enum Command {
     Views(views::ViewsArgs),
     /// Measure conflicts between planners over decision time and load, in virtual time (Omega's figure).
     Contention(contention::ContentionArgs),
+    /// Measure how fast groups are made and removed over QUIC, beside many that stand.
+    Groups(groups::GroupsArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
     Generate(generate::GenerateArgs),
     /// Check a placements file against its trace, with code that shares nothing with the engine.
@@ -58,6 +61,7 @@ impl Cli {
             Command::Engine(args) => args.run(),
             Command::Views(args) => args.run(),
             Command::Contention(args) => args.run(),
+            Command::Groups(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Verify(args) => args.run(),
         }

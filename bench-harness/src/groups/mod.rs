@@ -1,0 +1,236 @@
+//! `wharf-bench groups`: how fast gangs are made and removed, over QUIC, beside many that stand.
+//!
+//! A whole service runs in this process, as in the demo; one client makes and removes groups, with
+//! so many under way at once. What it is told is kept, and compared with every node's books.
+
+mod load;
+mod standing;
+
+use std::fmt;
+use std::time::Duration;
+
+use serde::Serialize;
+use wharf_core::planner::{PlannerMetrics, Strategy};
+use wharf_net::client::{Client, ClientConfig, ClientError};
+use wharf_ops::config::Config;
+use wharf_ops::daemon::{Daemon, DaemonError};
+
+use crate::replay::{LatencyNs, rate};
+use load::Load;
+
+/// The strategies, by their names.
+pub const STRATEGIES: [(&str, Strategy); 4] = [
+    ("pack", Strategy::Pack),
+    ("spread", Strategy::Spread),
+    ("strict-pack", Strategy::StrictPack),
+    ("strict-spread", Strategy::StrictSpread),
+];
+
+/// What is measured: a row per number of bundles and strategy.
+#[derive(Clone, Debug)]
+pub struct GroupsOptions {
+    /// Bundles of a group, each row's.
+    pub bundles: Vec<u32>,
+    /// Strategies, each row's.
+    pub strategies: Vec<Strategy>,
+    /// Groups made and removed per row.
+    pub groups: u64,
+    /// Groups that stand meanwhile.
+    pub live: u64,
+    /// Groups under way at most.
+    pub in_flight: usize,
+    /// Nodes: 64 cores, 256 GiB each.
+    pub nodes: u32,
+    /// Shards of the service.
+    pub shards: u16,
+    /// Planners of the service.
+    pub planners: u16,
+    /// Of the service, and of which group goes next.
+    pub seed: u64,
+    /// Groups that are refused are counted, and no failure.
+    pub may_refuse: bool,
+}
+
+impl Default for GroupsOptions {
+    fn default() -> Self {
+        Self {
+            bundles: vec![2, 8, 64],
+            strategies: STRATEGIES.iter().map(|&(_, strategy)| strategy).collect(),
+            groups: 50_000,
+            live: 1_000,
+            in_flight: 256,
+            nodes: 1_000,
+            shards: 2,
+            planners: 1,
+            seed: 1,
+            may_refuse: false,
+        }
+    }
+}
+
+/// A measurement that failed.
+#[derive(Debug, thiserror::Error)]
+pub enum GroupsError {
+    /// The temporary data directory or the runtime cannot be made.
+    #[error("a temporary directory or an event loop for the service cannot be made")]
+    Environment(#[from] std::io::Error),
+    /// The service failed.
+    #[error(transparent)]
+    Daemon(#[from] DaemonError),
+    /// The connection failed.
+    #[error("the service did not answer as it should")]
+    Client(#[from] ClientError),
+    /// A number is out of range.
+    #[error("{0}")]
+    Range(String),
+    /// A group was refused, and that was not asked for.
+    #[error("a group was refused ({0}): give more --nodes, fewer --live groups, or --may-refuse")]
+    Refused(String),
+    /// An answer or the books are not what was promised.
+    #[error("{0}")]
+    Wrong(String),
+}
+
+/// What was measured of one number of bundles and one strategy.
+#[derive(Clone, Debug, Serialize)]
+pub struct GroupsRow {
+    /// Bundles of each group.
+    pub bundles: u32,
+    /// How they are placed.
+    pub strategy: &'static str,
+    /// Groups that stood meanwhile.
+    pub live_groups: u64,
+    /// Groups that were made and removed again.
+    pub groups: u64,
+    /// The same, a second.
+    pub groups_per_second: f64,
+    /// From the submission of a group to its answer: the median.
+    pub p50_ns: u64,
+    /// The same: 99 of 100 took no longer.
+    pub p99_ns: u64,
+    /// Groups that were refused.
+    pub refused: u64,
+    /// Statements in which something conflicted, of all.
+    pub conflict_fraction: f64,
+    /// Shards of the service.
+    pub shards: u16,
+    /// Planners of the service.
+    pub planners: u16,
+    /// Groups under way at most.
+    pub in_flight: usize,
+}
+
+/// Measures all rows; `each` is called with every row as it is there.
+///
+/// # Errors
+/// When the service fails, refuses a group, or answers what its books do not hold.
+pub fn run(options: &GroupsOptions, mut each: impl FnMut(&GroupsRow)) -> Result<Vec<GroupsRow>, GroupsError> {
+    let directory = tempfile::tempdir()?;
+    let mut config = Config::embedded(directory.path().to_owned());
+    config.listen.set_port(0);
+    config.metrics_listen = None;
+    (config.seed, config.shards, config.planners) = (options.seed, options.shards, options.planners);
+    let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+    let daemon = Daemon::start(config)?;
+    let rows = runtime.block_on(drive(&daemon, options, &mut each));
+    runtime.block_on(daemon.stop())?;
+    rows
+}
+
+async fn drive(
+    daemon: &Daemon,
+    options: &GroupsOptions,
+    each: &mut impl FnMut(&GroupsRow),
+) -> Result<Vec<GroupsRow>, GroupsError> {
+    let config = ClientConfig {
+        server: daemon.address(),
+        server_name: "localhost".to_owned(),
+        roots: daemon.certificates().to_vec(),
+        name: "wharf-bench groups".to_owned(),
+        reconnects: 0,
+    };
+    let client = Client::connect(config).await?;
+    let most = client.hello().limits.in_flight_max as usize;
+    if options.in_flight == 0 || options.in_flight > most {
+        let message = format!("{} groups under way: give 1 to {most}", options.in_flight);
+        return Err(GroupsError::Range(message));
+    }
+    let mut load = Load::new(client, options);
+    load.register(options.nodes).await?;
+    let mut rows = Vec::new();
+    for &bundles in &options.bundles {
+        for &strategy in &options.strategies {
+            let row = measure(daemon, &mut load, (bundles, strategy), options).await?;
+            each(&row);
+            rows.push(row);
+        }
+    }
+    load.close().await;
+    Ok(rows)
+}
+
+/// What all planners of the service did so far.
+fn planned(daemon: &Daemon, planners: u16) -> PlannerMetrics {
+    let each = (0..usize::from(planners)).map(|number| daemon.metrics().planner(number).metrics());
+    each.fold(PlannerMetrics::default(), |sum, one| PlannerMetrics {
+        statements: sum.statements + one.statements,
+        committed: sum.committed + one.committed,
+        conflicted: sum.conflicted + one.conflicted,
+        expired: sum.expired + one.expired,
+        operations: sum.operations + one.operations,
+        granted: sum.granted + one.granted,
+    })
+}
+
+async fn measure(
+    daemon: &Daemon,
+    load: &mut Load,
+    (bundles, strategy): (u32, Strategy),
+    options: &GroupsOptions,
+) -> Result<GroupsRow, GroupsError> {
+    load.begin(bundles, strategy);
+    load.fill(options.live).await?;
+    // Not what filling took: the same work again, so that the service is warm.
+    load.churn(options.groups / 10).await?;
+    let before = planned(daemon, options.planners);
+    let churn = load.churn(options.groups).await?;
+    let after = planned(daemon, options.planners);
+    load.audit().await?;
+    load.remove_all().await?;
+    load.audit().await?;
+    let name = STRATEGIES.iter().find(|(_, known)| *known == strategy).expect("every strategy has a name").0;
+    let latency = LatencyNs::of(&churn.latency);
+    let statements = (after.statements - before.statements).max(1);
+    Ok(GroupsRow {
+        bundles,
+        strategy: name,
+        live_groups: options.live,
+        groups: churn.done,
+        groups_per_second: rate(churn.done, churn.elapsed).round(),
+        p50_ns: latency.p50,
+        p99_ns: latency.p99,
+        refused: churn.refused,
+        conflict_fraction: (after.conflicted - before.conflicted) as f64 / statements as f64,
+        shards: options.shards,
+        planners: options.planners,
+        in_flight: options.in_flight,
+    })
+}
+
+impl GroupsRow {
+    /// The names of the columns, as [`Display`](fmt::Display) prints them.
+    pub const HEAD: &str = "bundles  strategy       live  groups/s      p50 µs      p99 µs  refused  conflicts  shards  planners  in flight";
+}
+
+impl fmt::Display for GroupsRow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let micros = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64() * 1e6;
+        let Self { bundles, strategy, live_groups, groups_per_second, p50_ns, p99_ns, .. } = self;
+        let (p50, p99, conflicts) = (micros(*p50_ns), micros(*p99_ns), self.conflict_fraction * 100.0);
+        write!(
+            f,
+            "{bundles:>7}  {strategy:<13} {live_groups:>5} {groups_per_second:>9.0} {p50:>11.1} {p99:>11.1} {:>8} {conflicts:>8.2} % {:>7} {:>9} {:>10}",
+            self.refused, self.shards, self.planners, self.in_flight
+        )
+    }
+}

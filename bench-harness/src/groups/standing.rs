@@ -1,0 +1,106 @@
+//! The groups that stand, as their answers said, and the check of the books against them.
+
+use wharf_core::map::FixedMap;
+use wharf_core::planner::Strategy;
+use wharf_core::resource::Amount;
+use wharf_core::rng::Rng;
+use wharf_net::protocol::{BundleBody, GroupBody, NodeStatus, WireGroup};
+
+use super::GroupsError;
+
+/// Cores of a node.
+pub(super) const NODE_CORES: u32 = 64;
+/// MiB of a node.
+pub(super) const NODE_MEMORY: u32 = 256 * 1024;
+
+/// Half a core: a node holds two groups of 64 bundles.
+pub(super) fn bundle_cpu() -> Amount {
+    Amount::from_milli(500)
+}
+
+/// A GiB.
+pub(super) fn bundle_memory() -> Amount {
+    Amount::whole(1024)
+}
+
+/// The groups that stand.
+#[derive(Default)]
+pub(super) struct Standing {
+    groups: Vec<(WireGroup, Vec<BundleBody>)>,
+}
+
+impl Standing {
+    pub(super) fn groups(&self) -> usize {
+        self.groups.len()
+    }
+
+    /// A group that was placed, as asked.
+    pub(super) fn enter(
+        &mut self,
+        group: GroupBody,
+        bundles: u32,
+        strategy: Strategy,
+    ) -> Result<(), GroupsError> {
+        let GroupBody { id, bundles: placed, .. } = group;
+        let wrong = |what: &str| Err(GroupsError::Wrong(format!("group {id:?} {what}: {placed:?}")));
+        let nodes = || placed.iter().filter_map(|bundle| bundle.placed.as_ref()).map(|placed| placed.node);
+        if nodes().count() != bundles as usize || placed.len() != bundles as usize {
+            return wrong("was not placed wholly");
+        }
+        let fine = match strategy {
+            Strategy::StrictPack => nodes().all(|node| Some(node) == nodes().next()),
+            Strategy::StrictSpread => {
+                let mut all: Vec<u64> = nodes().collect();
+                all.sort_unstable();
+                all.windows(2).all(|pair| pair[0] != pair[1])
+            }
+            Strategy::Pack | Strategy::Spread => true,
+        };
+        if !fine {
+            return wrong("is not placed by its strategy");
+        }
+        self.groups.push((id, placed));
+        Ok(())
+    }
+
+    /// Takes out a random one.
+    ///
+    /// # Panics
+    /// When none stands.
+    pub(super) fn any(&mut self, rng: &mut Rng) -> WireGroup {
+        let at = rng.below(self.groups.len() as u64) as usize;
+        self.groups.swap_remove(at).0
+    }
+
+    /// Checks that nodes hold the bundles of these groups and nothing else, and that the service knows
+    /// these groups and no others.
+    pub(super) fn check(&self, nodes: &[NodeStatus], listed: &[WireGroup]) -> Result<(), GroupsError> {
+        let mut counts: FixedMap<u64, u32> = FixedMap::default();
+        let placed = self.groups.iter().flat_map(|(_, bundles)| bundles);
+        for placed in placed.filter_map(|bundle| bundle.placed.as_ref()) {
+            *counts.entry(placed.node).or_default() += 1;
+        }
+        for node in nodes {
+            let count = counts.remove(&node.id).unwrap_or_default();
+            let left = |whole: u32, each: Amount| Amount::whole(whole).units() - i64::from(count) * each.units();
+            let free = (left(NODE_CORES, bundle_cpu()), left(NODE_MEMORY, bundle_memory()));
+            if node.allocations != count || (node.cpu_available, node.memory_available) != free {
+                let message = format!("{count} bundles stand on node n{}, which says {node:?}", node.id);
+                return Err(GroupsError::Wrong(message));
+            }
+        }
+        if let Some((node, count)) = counts.into_iter().next() {
+            return Err(GroupsError::Wrong(format!("{count} bundles stand on node n{node}, which is not listed")));
+        }
+        let key = |group: &WireGroup| (group.incarnation, group.number);
+        let mut known: Vec<_> = self.groups.iter().map(|(id, _)| key(id)).collect();
+        let mut listed: Vec<_> = listed.iter().map(key).collect();
+        known.sort_unstable();
+        listed.sort_unstable();
+        if known != listed {
+            let message = format!("{} groups stand, and the service lists {}", known.len(), listed.len());
+            return Err(GroupsError::Wrong(message));
+        }
+        Ok(())
+    }
+}

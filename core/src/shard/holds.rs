@@ -15,7 +15,7 @@ use super::reservations::Used;
 use super::set_aside::{Revealed, SetAside};
 use super::table::{COLD, HOT};
 use super::{Shard, Slot};
-use crate::ids::{AllocationId, BundleId, NodeId, StatementId};
+use crate::ids::{AllocationId, BundleId, Incarnation, NodeId, StatementId};
 use crate::map::FixedMap;
 use crate::planted::{PlantedBug, is_planted};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, UnitAssignments};
@@ -68,10 +68,12 @@ pub(super) struct HeldAllocation {
     pub(super) used: Option<Used>,
 }
 
-/// What one part has done so far.
-struct Attempt {
+/// What one part has done so far. Its tables are kept from part to part.
+pub(super) struct Attempt {
     statement: StatementId,
     granularity: Granularity,
+    /// It is done in the same step: nobody meets what it holds.
+    at_once: bool,
     /// Per node that it changed or compared: the version before, and the first operation that
     /// expects one.
     nodes: FixedMap<Slot, Seen>,
@@ -81,6 +83,31 @@ struct Attempt {
     bundles: FixedMap<BundleId, u16>,
 }
 
+impl Default for Attempt {
+    fn default() -> Self {
+        Self {
+            statement: StatementId { incarnation: Incarnation(0), planner: 0, number: 0 },
+            granularity: Granularity::Fine,
+            at_once: false,
+            nodes: FixedMap::default(),
+            evicted: FixedMap::default(),
+            ended: Vec::new(),
+            bundles: FixedMap::default(),
+        }
+    }
+}
+
+impl Attempt {
+    /// Begins with a part.
+    fn begin(&mut self, part: &Part, at_once: bool) {
+        (self.statement, self.granularity, self.at_once) = (part.statement, part.granularity, at_once);
+        self.nodes.clear();
+        self.evicted.clear();
+        self.ended.clear();
+        self.bundles.clear();
+    }
+}
+
 /// A node as the part found it.
 struct Seen {
     version: u64,
@@ -88,43 +115,25 @@ struct Seen {
 }
 
 impl Shard {
-    /// Holds what of a part can be held; of one that is to be done as a whole all or nothing.
-    pub(super) fn hold_part(&mut self, part: &Part) -> (Vec<(u16, Hold)>, Vec<Conflict>) {
+    /// Holds what of a part can be held; of one that is to be done as a whole all or nothing. What is
+    /// committed in the same step (`at_once`) is in no view as held, and need not be known to its nodes.
+    pub(super) fn hold_part(&mut self, part: &Part, at_once: bool) -> (Vec<(u16, Hold)>, Vec<Conflict>) {
         let (mut held, mut conflicts) = (Vec::with_capacity(part.operations.len()), Vec::new());
-        let mut attempt = Attempt {
-            statement: part.statement,
-            granularity: part.granularity,
-            nodes: FixedMap::default(),
-            evicted: FixedMap::default(),
-            ended: Vec::new(),
-            bundles: FixedMap::default(),
-        };
+        let mut attempt = std::mem::take(&mut self.statements.attempt);
+        attempt.begin(part, at_once);
         for &(at, ref operation) in &part.operations {
             match self.hold(operation, at, &mut attempt) {
                 Ok(hold) => {
-                    self.statements.enter_at(hold.slot(), part.statement);
-                    self.nodes.touch(hold.slot(), HOT | COLD);
+                    self.enter_hold(hold.slot(), part.statement, at_once);
                     held.push((at, hold));
                 }
-                Err(reason) => {
-                    let node = operation.node().or_else(|| self.node_evicted(operation));
-                    let slot = node.and_then(|node| self.nodes.slot(node));
-                    // As it was before this statement: what it held so far is of no use to others.
-                    let version = slot.map(|slot| {
-                        attempt
-                            .nodes
-                            .get(&slot)
-                            .map_or_else(|| self.nodes.hot(slot).version, |seen| seen.version)
-                    });
-                    conflicts.push(Conflict { operation: at, node, version, reason });
-                }
+                Err(reason) => conflicts.push(self.conflict(operation, at, reason, &attempt)),
             }
         }
         let whole = part.mode == CommitMode::AllOrNothing && !conflicts.is_empty();
         if whole {
             while let Some((_, hold)) = held.pop() {
-                self.statements.leave_at(hold.slot(), part.statement);
-                self.nodes.touch(hold.slot(), HOT | COLD);
+                self.leave_hold(hold.slot(), part.statement, at_once);
                 self.take_back(hold);
             }
         }
@@ -140,7 +149,48 @@ impl Shard {
                 self.follow_books(slot);
             }
         }
+        self.statements.attempt = attempt;
         (held, conflicts)
+    }
+
+    /// A conflict, with the facts that an operation met.
+    fn conflict(
+        &self,
+        operation: &Operation,
+        at: u16,
+        reason: ConflictReason,
+        attempt: &Attempt,
+    ) -> Conflict {
+        let node = operation.node().or_else(|| self.node_evicted(operation));
+        let slot = node.and_then(|node| self.nodes.slot(node));
+        // As it was before this statement: what it held so far is of no use to others.
+        let version = slot.map(|slot| {
+            attempt.nodes.get(&slot).map_or_else(|| self.nodes.hot(slot).version, |seen| seen.version)
+        });
+        Conflict { operation: at, node, version, reason }
+    }
+
+    /// What views show of a node with a hold. That is in the cold part, which one that is committed at
+    /// once does not change, unless what it takes is reserved there.
+    fn touch_hold(&mut self, slot: Slot, at_once: bool) {
+        let hot = at_once && self.reservations.is_empty();
+        self.nodes.touch(slot, if hot { HOT } else { HOT | COLD });
+    }
+
+    /// A hold is known to its node; one that is committed at once is not.
+    fn enter_hold(&mut self, slot: Slot, statement: StatementId, at_once: bool) {
+        if !at_once {
+            self.statements.enter_at(slot, statement);
+        }
+        self.touch_hold(slot, at_once);
+    }
+
+    /// A hold is over.
+    fn leave_hold(&mut self, slot: Slot, statement: StatementId, at_once: bool) {
+        if !at_once {
+            self.statements.leave_at(slot, statement);
+        }
+        self.touch_hold(slot, at_once);
     }
 
     /// The node of the allocation that an operation evicts.
@@ -360,8 +410,7 @@ impl Shard {
     pub(super) fn undo(&mut self, statement: StatementId, held: Vec<(u16, Hold)>) {
         for (_, hold) in held.into_iter().rev() {
             let slot = hold.slot();
-            self.statements.leave_at(slot, statement);
-            self.nodes.touch(slot, HOT | COLD);
+            self.leave_hold(slot, statement, false);
             let grows = !matches!(hold, Hold::Evict { .. });
             self.take_back(hold);
             if grows {
@@ -370,13 +419,17 @@ impl Shard {
         }
     }
 
-    /// Commits what is held; what each operation came to, in order of place.
-    pub(super) fn commit(&mut self, statement: StatementId, held: Vec<(u16, Hold)>) -> Vec<(u16, Granted)> {
+    /// Commits what is held; what each operation came to, in order of place. `at_once`: as it was held.
+    pub(super) fn commit(
+        &mut self,
+        statement: StatementId,
+        held: Vec<(u16, Hold)>,
+        at_once: bool,
+    ) -> Vec<(u16, Granted)> {
         let mut granted = Vec::with_capacity(held.len());
         let mut claimed: BTreeSet<Slot> = BTreeSet::new();
         for (at, hold) in held {
-            self.statements.leave_at(hold.slot(), statement);
-            self.nodes.touch(hold.slot(), HOT | COLD);
+            self.leave_hold(hold.slot(), statement, at_once);
             let came_to = match hold {
                 Hold::Allocate(held) => Granted::Allocated(self.commit_allocation(held)),
                 Hold::Pipeline { slot, number } => {

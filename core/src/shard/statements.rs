@@ -9,7 +9,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::command::{Outcome, Rejection};
-use super::holds::{HeldAllocation, Hold};
+use super::holds::{Attempt, HeldAllocation, Hold};
 use super::releasing::Releasing;
 use super::{NodeState, Shard};
 use crate::ids::{AllocationId, NodeId, StatementId};
@@ -49,6 +49,8 @@ pub(super) struct Statements {
     /// Allocations that a statement is about to evict.
     pub(super) evicting: FixedMap<AllocationId, StatementId>,
     pub(super) releasing: Releasing,
+    /// Of the part that is looked at; between two of them without a meaning.
+    pub(super) attempt: Attempt,
     /// When a step is due.
     next: Option<Time>,
     /// Whether a release has more to do than give back.
@@ -172,7 +174,7 @@ impl Shard {
         if let Some(conflicts) = self.repeated(&part) {
             return Outcome::Prepared(Box::new(Prepared { statement, held: Vec::new(), conflicts }));
         }
-        let (held, conflicts) = self.hold_part(&part);
+        let (held, conflicts) = self.hold_part(&part, false);
         let places = held.iter().map(|&(at, _)| at).collect();
         if !held.is_empty() || conflicts.is_empty() {
             let asked = deadline <= self.now;
@@ -196,7 +198,7 @@ impl Shard {
             return Ok(Outcome::Applied(Box::new(applied)));
         };
         let granted = match decision {
-            Decision::Committed => self.commit(statement, part.held),
+            Decision::Committed => self.commit(statement, part.held, false),
             Decision::Aborted => {
                 self.undo(statement, part.held);
                 Vec::new()
@@ -224,11 +226,11 @@ impl Shard {
         let statement = part.statement;
         let (held, conflicts) = match self.repeated(part) {
             Some(conflicts) => (Vec::new(), conflicts),
-            None => self.hold_part(part),
+            None => self.hold_part(part, true),
         };
         let done = !held.is_empty() || conflicts.is_empty();
         let decision = if done { Decision::Committed } else { Decision::Aborted };
-        let granted = self.commit(statement, held);
+        let granted = self.commit(statement, held, true);
         self.statements_changed();
         Outcome::Applied(Box::new(Applied {
             statement,

@@ -220,15 +220,28 @@ impl Planner {
     /// there were, and statements that it sent. Call it when the bell was rung, and when
     /// [`next_deadline`](Self::next_deadline) comes.
     pub fn poll(&mut self, now: Time) -> usize {
-        self.sync();
+        self.take_answers(now) + self.advance(now)
+    }
+
+    /// The first half of [`poll`](Self::poll): takes what shards answered, and follows their views. Jobs
+    /// are best taken after it: what is granted is then known to be.
+    fn take_answers(&mut self, now: Time) -> usize {
         let mut answers = std::mem::take(&mut self.answers);
         self.port.poll(now, |tag, reply| answers.push((tag, reply)));
-        let (count, sent) = (answers.len(), self.metrics.statements);
+        let count = answers.len();
         for (tag, reply) in answers.drain(..) {
             let PortReply::One(outcome) = reply else { panic!("a planner asks single shards: {reply:?}") };
             self.handle_answer(tag, outcome, now);
         }
         self.answers = answers;
+        // After the answers: what they granted is in these views, and each node is made anew once.
+        self.sync();
+        count
+    }
+
+    /// The second half: tries again what waits, and sends what is ready; how many statements are new.
+    fn advance(&mut self, now: Time) -> usize {
+        let sent = self.metrics.statements;
         while self.flights.len() < PLANNER_FLIGHTS_MAX
             && let Some((tag, job)) = self.backlog.pop_front()
         {
@@ -239,7 +252,7 @@ impl Planner {
         self.retry_incomplete(now);
         self.serve_ticket(now);
         self.flush(now);
-        count + usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
+        usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
     }
 
     /// Whether some statement is under way or to be repeated, or a job waits for one to end.

@@ -45,13 +45,15 @@ pub(super) struct Replica {
     claims: FixedMap<Slot, Vec<Claim>>,
     next_key: ClaimKey,
     hidden: Vec<Slot>,
+    /// Nodes with claims that the view shows already: to be made anew by the next [`sync`](Replica::sync).
+    stale: Vec<Slot>,
 }
 
 impl Replica {
     /// An empty copy; the first [`sync`](Self::sync) fills it.
     pub(super) fn new(shard: Shard, reader: ViewReader) -> Self {
-        let (claims, hidden) = (FixedMap::default(), Vec::new());
-        Self { shard, reader, view: None, claims, next_key: 0, hidden }
+        let (claims, hidden, stale) = (FixedMap::default(), Vec::new(), Vec::new());
+        Self { shard, reader, view: None, claims, next_key: 0, hidden, stale }
     }
 
     /// Brings the copy up to the newest view; tells of nodes that stopped taking work.
@@ -62,18 +64,23 @@ impl Replica {
             newest.nodes(|slot, _, _| self.shard.renew(slot));
             return;
         };
-        if Arc::ptr_eq(&newest, &before) {
-            return;
+        // Each node once, however much of it was granted and changed.
+        let mut slots = std::mem::take(&mut self.stale);
+        if !Arc::ptr_eq(&newest, &before) {
+            self.shard.follow_view(&newest);
+            newest.diff(&before, |slot| {
+                slots.push(slot);
+                let Some(HotImage { id, state: Some(stood), .. }) = before.hot(slot) else { return };
+                let stands = newest.hot(slot).filter(|image| image.id == *id).and_then(|image| image.state);
+                if stands.is_none_or(|stands| stands != *stood && stands != NodeState::Ready) {
+                    stopped.push((*id, stands));
+                }
+            });
         }
-        self.shard.follow_view(&newest);
-        newest.diff(&before, |slot| {
-            self.renew(slot);
-            let Some(HotImage { id, state: Some(stood), .. }) = before.hot(slot) else { return };
-            let stands = newest.hot(slot).filter(|image| image.id == *id).and_then(|image| image.state);
-            if stands.is_none_or(|stands| stands != *stood && stands != NodeState::Ready) {
-                stopped.push((*id, stands));
-            }
-        });
+        slots.sort_unstable();
+        slots.dedup();
+        slots.drain(..).for_each(|slot| self.renew(slot));
+        self.stale = slots;
     }
 
     /// The sequence of the view that the copy equals.
@@ -137,13 +144,12 @@ impl Replica {
 
     /// What was taken is granted, and shown by the shard's views from `sequence` on.
     pub(super) fn granted(&mut self, slot: Slot, key: ClaimKey, sequence: u64) {
-        if self.sequence() >= sequence {
-            self.give_up(slot, &[key]);
-            return;
-        }
         let claims = self.claims.get_mut(&slot);
         if let Some(claim) = claims.and_then(|claims| claims.iter_mut().find(|claim| claim.key == key)) {
             claim.visible_from = Some(sequence);
+            if self.sequence() >= sequence {
+                self.stale.push(slot);
+            }
         }
     }
 

@@ -162,7 +162,7 @@ impl PlannerRunner {
     /// One round: jobs in, answers in, replies out; how much there was of it.
     pub fn run_round(&mut self, clock: &impl Clock) -> usize {
         let now = clock.now();
-        let mut count = 0;
+        let mut count = self.planner.take_answers(now);
         for (at, link) in self.links.iter_mut().enumerate() {
             for _ in 0..RING_QUANTUM {
                 let Some(PlanSubmission { token, job }) = link.jobs.pop() else { break };
@@ -170,7 +170,7 @@ impl PlannerRunner {
                 count += 1;
             }
         }
-        count += self.planner.poll(now);
+        count += self.planner.advance(now);
         count + self.hand_out()
     }
 

@@ -213,9 +213,12 @@ impl Planner {
         self.reply(tag, PlanReply::Groups(page));
     }
 
-    /// Plans what has no place, and begins to commit the plan.
+    /// Plans what has no place, and begins to commit the plan. A plan goes by the views of its round; only
+    /// the newest ones can say that there is no place.
     pub(super) fn try_group(&mut self, id: GroupId, now: Time) {
-        self.sync();
+        if !self.followed {
+            self.sync();
+        }
         let free = |group: &&mut Group| !group.committing && !group.contending;
         let Some(group) = self.groups.get_mut(&id).filter(free) else { return };
         if !group.is_incomplete() {
@@ -225,7 +228,11 @@ impl Planner {
         let granularity = group.spec.granularity;
         let wanted = self.wanted(id);
         let mut draft = Draft::default();
-        match self.replicas.plan(wanted, &mut draft) {
+        let mut planned = self.replicas.plan(wanted, &mut draft);
+        if planned.is_err() && self.followed && self.sync() {
+            planned = self.replicas.plan(self.wanted(id), &mut draft);
+        }
+        match planned {
             Ok(()) => self.commit_placing(id, draft, granularity, now),
             Err(no_place) => self.no_place(id, no_place, now),
         }

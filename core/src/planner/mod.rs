@@ -153,6 +153,8 @@ pub struct Planner {
     next_group: u64,
     next_statement: u64,
     replies: Vec<(JobTag, PlanReply)>,
+    /// The copies were brought up to date in this round.
+    followed: bool,
     metrics: PlannerMetrics,
     answers: Vec<(u64, PortReply)>,
 }
@@ -183,6 +185,7 @@ impl Planner {
             next_group: 0,
             next_statement: 0,
             replies: Vec::new(),
+            followed: false,
             metrics: PlannerMetrics::default(),
             answers: Vec::new(),
         }
@@ -236,6 +239,7 @@ impl Planner {
         self.answers = answers;
         // After the answers: what they granted is in these views, and each node is made anew once.
         self.sync();
+        self.followed = true;
         count
     }
 
@@ -251,6 +255,7 @@ impl Planner {
         self.end_overdue(now);
         self.retry_incomplete(now);
         self.serve_ticket(now);
+        self.followed = false;
         self.flush(now);
         usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
     }
@@ -311,15 +316,17 @@ impl Planner {
         self.groups.len()
     }
 
-    /// Brings every copy up to the newest view, and looks after bundles on nodes that were lost.
-    fn sync(&mut self) {
-        let mut stopped = Vec::new();
+    /// Brings every copy up to the newest view, and looks after bundles on nodes that were lost. Whether
+    /// any copy was not there yet.
+    fn sync(&mut self) -> bool {
+        let (mut stopped, mut moved) = (Vec::new(), false);
         for copy in &mut self.replicas.copies {
-            copy.sync(&mut stopped);
+            moved |= copy.sync(&mut stopped);
         }
         for (node, state) in stopped {
             self.node_stopped(node, state);
         }
+        moved
     }
 
     fn reply(&mut self, tag: JobTag, reply: PlanReply) {

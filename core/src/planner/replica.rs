@@ -56,16 +56,18 @@ impl Replica {
         Self { shard, reader, view: None, claims, next_key: 0, hidden, stale }
     }
 
-    /// Brings the copy up to the newest view; tells of nodes that stopped taking work.
-    pub(super) fn sync(&mut self, stopped: &mut Vec<Stopped>) {
+    /// Brings the copy up to the newest view; tells of nodes that stopped taking work. Whether it was
+    /// not there yet.
+    pub(super) fn sync(&mut self, stopped: &mut Vec<Stopped>) -> bool {
         let newest = self.reader.latest();
         let Some(before) = self.view.replace(Arc::clone(&newest)) else {
             self.shard.follow_view(&newest);
             newest.nodes(|slot, _, _| self.shard.renew(slot));
-            return;
+            return true;
         };
         // Each node once, however much of it was granted and changed.
         let mut slots = std::mem::take(&mut self.stale);
+        let moved = !Arc::ptr_eq(&newest, &before) || !slots.is_empty();
         if !Arc::ptr_eq(&newest, &before) {
             self.shard.follow_view(&newest);
             newest.diff(&before, |slot| {
@@ -81,6 +83,7 @@ impl Replica {
         slots.dedup();
         slots.drain(..).for_each(|slot| self.renew(slot));
         self.stale = slots;
+        moved
     }
 
     /// The sequence of the view that the copy equals.

@@ -14,6 +14,23 @@ use crate::time::Time;
 /// A tag is the key of a flight and the place of a part.
 const PART_BITS: u32 = 16;
 
+/// Operations by shard, each with its place. Most statements have one shard.
+fn parts_of(operations: Vec<(ShardId, Operation)>) -> Vec<(ShardId, Vec<(u16, Operation)>)> {
+    let (first, count) = (operations[0].0, operations.len());
+    let single = operations.iter().all(|&(shard, _)| shard == first);
+    let places = (0usize..).zip(operations).map(|(at, (shard, operation))| {
+        (shard, (u16::try_from(at).expect("STATEMENT_OPERATIONS_MAX fits u16"), operation))
+    });
+    if single {
+        let mut part = Vec::with_capacity(count);
+        part.extend(places.map(|(_, operation)| operation));
+        return vec![(first, part)];
+    }
+    let mut parts: BTreeMap<ShardId, Vec<(u16, Operation)>> = BTreeMap::new();
+    places.for_each(|(shard, operation)| parts.entry(shard).or_default().push(operation));
+    parts.into_iter().collect()
+}
+
 impl Planner {
     fn next_statement(&mut self) -> StatementId {
         self.next_statement += 1;
@@ -47,12 +64,7 @@ impl Planner {
     fn launch(&mut self, operations: Vec<(ShardId, Operation)>, terms: Terms, purpose: Purpose) {
         let statement = self.next_statement();
         self.metrics.count_statement(operations.len());
-        let mut parts: BTreeMap<ShardId, Vec<(u16, Operation)>> = BTreeMap::new();
-        for (at, (shard, operation)) in operations.into_iter().enumerate() {
-            let at = u16::try_from(at).expect("STATEMENT_OPERATIONS_MAX fits u16");
-            parts.entry(shard).or_default().push((at, operation));
-        }
-        let mut flight = Flight::new(statement, parts.into_iter().collect(), terms);
+        let mut flight = Flight::new(statement, parts_of(operations), terms);
         let commands = flight.begin();
         let key = self.flights.insert((flight, purpose));
         self.send(key, commands);

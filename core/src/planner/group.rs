@@ -112,6 +112,11 @@ impl Group {
         first
     }
 
+    pub(super) fn bundle(&self, index: u32) -> Option<&Bundle> {
+        let at = self.bundles.binary_search_by_key(&index, |bundle| bundle.index).ok()?;
+        Some(&self.bundles[at])
+    }
+
     pub(super) fn bundle_mut(&mut self, index: u32) -> Option<&mut Bundle> {
         let at = self.bundles.binary_search_by_key(&index, |bundle| bundle.index).ok()?;
         Some(&mut self.bundles[at])

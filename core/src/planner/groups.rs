@@ -3,7 +3,7 @@
 use std::cmp::Reverse;
 use std::sync::Arc;
 
-use super::draft::Draft;
+use super::draft::{Draft, Taken};
 use super::flight::Concluded;
 use super::group::{Awaiting, Bundle, Group, Place};
 use super::job::{PlanRejection, PlanReply};
@@ -256,13 +256,20 @@ impl Planner {
     }
 
     fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity, now: Time) {
-        let mut operations = Vec::with_capacity(draft.taken.len());
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
         group.committing = true;
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
-        let mut ended = Vec::new();
+        let lost = |taken: &Taken| Some((taken.bundle, group.bundle(taken.bundle)?.lost?));
+        let ended: Vec<(u32, AllocationId)> = draft.taken.iter().filter_map(lost).collect();
+        let mut operations = Vec::with_capacity(ended.len() + draft.taken.len());
+        // What ends comes first: a bundle stands once in its shard.
+        for &(_, allocation) in &ended {
+            let evict = Evict { allocation, expected: None, grace_ns: 0 };
+            operations.push((self.shard_of_allocation(allocation), Operation::Evict(evict)));
+        }
+        let group = &self.groups[&id];
         for taken in &draft.taken {
-            let bundle = group.bundle_mut(taken.bundle).expect("what is planned is of the group");
+            let bundle = group.bundle(taken.bundle).expect("what is planned is of the group");
             let request = &bundle.request;
             let operation = Operation::Allocate(Allocate {
                 node: taken.node,
@@ -272,17 +279,8 @@ impl Planner {
                 owner: request.owner,
                 bundle: Some(BundleId { group: id, index: taken.bundle }),
             });
-            ended.extend(bundle.lost.map(|lost| (taken.bundle, lost)));
-            operations.push((taken.shard, operation));
+            operations.push((self.shard_id(taken.shard), operation));
         }
-        // What ends comes first: a bundle stands once in its shard.
-        let mut all: Vec<(ShardId, Operation)> = Vec::with_capacity(ended.len() + operations.len());
-        for &(_, allocation) in &ended {
-            let evict = Evict { allocation, expected: None, grace_ns: 0 };
-            all.push((self.shard_of_allocation(allocation), Operation::Evict(evict)));
-        }
-        all.extend(operations.into_iter().map(|(shard, operation)| (self.shard_id(shard), operation)));
-        let operations = all;
         let ended = ended.into_iter().map(|(bundle, _)| bundle).collect();
         let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
         self.commit(operations, (granularity, CommitMode::AllOrNothing), purpose, now);

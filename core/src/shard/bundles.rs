@@ -18,11 +18,32 @@ use crate::resource::{Demand, GpuAssignment, UnitAssignments};
 use crate::statement::ConflictReason;
 use crate::store::{BundleRecord, InsideRecord};
 
-/// A bundle.
+/// A bundle. Most have nothing inside, and no books.
 struct Bundle {
     id: BundleId,
+    books: Option<Box<Books>>,
+}
+
+/// What of a bundle is free, and what is placed into it.
+struct Books {
     free: Revealed,
     inside: BTreeSet<AllocationId>,
+}
+
+impl Bundle {
+    /// The books of the bundle that `allocation` is, opened with the first placement.
+    fn open(&mut self, allocation: &Allocation) -> &mut Books {
+        let Allocation { demand, gpus, units, .. } = allocation;
+        self.books.get_or_insert_with(|| {
+            let free = Revealed::of_allocation(demand, *gpus, units.as_ref());
+            Box::new(Books { free, inside: BTreeSet::new() })
+        })
+    }
+
+    /// What is placed into it, in order of id.
+    fn inside(&self) -> impl Iterator<Item = AllocationId> {
+        self.books.iter().flat_map(|books| books.inside.iter().copied())
+    }
 }
 
 /// What is placed into a bundle.
@@ -47,10 +68,12 @@ impl Bundles {
     /// What they take, without what boxed parts of a demand take.
     pub(super) fn bytes(&self) -> u64 {
         use crate::memory::{of_btree, of_map, of_vec};
-        let of_bundle = |bundle: &Bundle| {
-            of_vec(&bundle.free.custom) + of_btree(bundle.inside.len(), size_of::<AllocationId>())
+        let of_books = |books: &Books| {
+            let inside = of_btree(books.inside.len(), size_of::<AllocationId>());
+            size_of::<Books>() as u64 + of_vec(&books.free.custom) + inside
         };
-        let bundles = self.live.values().map(of_bundle).sum::<u64>();
+        let books = self.live.values().filter_map(|bundle| bundle.books.as_deref());
+        let bundles = books.map(of_books).sum::<u64>();
         of_map(&self.live) + of_map(&self.inside) + of_map(&self.placed) + bundles
     }
 
@@ -102,25 +125,25 @@ impl Bundles {
     /// A promised bundle is an allocation from now on.
     pub(super) fn enter(&mut self, bundle: Option<BundleId>, allocation: &Allocation) {
         let Some(id) = bundle else { return };
-        let Allocation { demand, gpus, units, .. } = allocation;
-        let free = Revealed::of_allocation(demand, *gpus, units.as_ref());
-        self.live.insert(allocation.id, Bundle { id, free, inside: BTreeSet::new() });
+        self.live.insert(allocation.id, Bundle { id, books: None });
     }
 
     /// An allocation ended; what was placed into it, if it was a bundle, ends with it.
     pub(super) fn end(&mut self, id: AllocationId) -> u32 {
         let Some(bundle) = self.live.remove(&id) else { return 0 };
         self.forget(Some(bundle.id));
-        for inside in &bundle.inside {
-            self.inside.remove(inside);
+        let mut ended = 0;
+        for inside in bundle.inside() {
+            self.inside.remove(&inside);
+            ended += 1;
         }
-        u32::try_from(bundle.inside.len()).expect("fewer allocations than u32 can count")
+        ended
     }
 
     /// The bundles of an allocation, in the durable state.
     pub(super) fn records(&self, id: AllocationId) -> Option<(BundleRecord, Vec<InsideRecord>)> {
         let bundle = self.live.get(&id)?;
-        let inside = bundle.inside.iter().map(|&id| {
+        let inside = bundle.inside().map(|id| {
             let Inside { bundle, demand, gpus, units } = &self.inside[&id];
             let (demand, units) = (demand.clone(), units.clone());
             InsideRecord { id, bundle: *bundle, demand, gpus: *gpus, units }
@@ -152,14 +175,15 @@ impl Shard {
         if let NodeState::Lost { .. } = self.nodes.state(slot) {
             return Err(Rejection::BundleLost { bundle, node });
         }
-        if let Some(ConflictReason::Short { kind, asked, available }) = short_of(&there.free, demand) {
+        let books = there.open(&allocation);
+        if let Some(ConflictReason::Short { kind, asked, available }) = short_of(&books.free, demand) {
             return Err(Rejection::BundleShort { bundle, kind, asked, available });
         }
-        let (gpus, units) = there.free.planned(demand).expect("just checked");
-        there.free.take(demand, gpus, units.as_ref());
+        let (gpus, units) = books.free.planned(demand).expect("just checked");
+        books.free.take(demand, gpus, units.as_ref());
         let id = self.next_id(slot);
         let there = self.bundles.live.get_mut(&bundle).expect("just found");
-        there.inside.insert(id);
+        there.open(&allocation).inside.insert(id);
         let inside = Inside { bundle, demand: demand.clone(), gpus, units: units.clone() };
         self.bundles.inside.insert(id, inside);
         self.sums.placed += 1;
@@ -173,8 +197,9 @@ impl Shard {
             return false;
         };
         let there = self.bundles.live.get_mut(&bundle).expect("what is inside has a bundle");
-        there.free.give(&demand, gpus, units.as_ref());
-        there.inside.remove(&id);
+        let books = there.books.as_mut().expect("what is inside stands in the books");
+        books.free.give(&demand, gpus, units.as_ref());
+        books.inside.remove(&id);
         let slot = self.ledger.get(bundle).expect("a bundle is live").node;
         self.sums.released += 1;
         self.nodes.hot_mut(slot).version += 1;
@@ -192,8 +217,9 @@ impl Shard {
     pub(super) fn resume_inside(&mut self, record: InsideRecord) {
         let InsideRecord { id, bundle, demand, gpus, units } = record;
         let there = self.bundles.live.get_mut(&bundle).expect("what is inside has a bundle");
-        there.free.take(&demand, gpus, units.as_ref());
-        there.inside.insert(id);
+        let books = there.open(&self.ledger.get(bundle).expect("a bundle is an allocation"));
+        books.free.take(&demand, gpus, units.as_ref());
+        books.inside.insert(id);
         self.bundles.inside.insert(id, Inside { bundle, demand, gpus, units });
     }
 
@@ -206,14 +232,15 @@ impl Shard {
             };
             let Allocation { demand, gpus, units, .. } = &allocation;
             let mut free = Revealed::of_allocation(demand, *gpus, units.as_ref());
-            for id in &bundle.inside {
-                let Some(Inside { demand, gpus, units, .. }) = self.bundles.inside.get(id) else {
+            for id in bundle.inside() {
+                let Some(Inside { demand, gpus, units, .. }) = self.bundles.inside.get(&id) else {
                     return Err(format!("{id} is lost out of bundle {}", bundle.id));
                 };
                 free.take(demand, *gpus, units.as_ref());
             }
-            inside += bundle.inside.len();
-            if free != bundle.free || self.bundles.count(bundle.id) == 0 {
+            inside += bundle.inside().count();
+            let agree = bundle.books.as_ref().is_none_or(|books| books.free == free);
+            if !agree || self.bundles.count(bundle.id) == 0 {
                 return Err(format!("the books of bundle {} are not what is left of it", bundle.id));
             }
         }

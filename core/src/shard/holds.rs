@@ -196,7 +196,7 @@ impl Shard {
     /// The node of the allocation that an operation evicts.
     fn node_evicted(&self, operation: &Operation) -> Option<NodeId> {
         let Operation::Evict(evict) = operation else { return None };
-        self.ledger.get(evict.allocation).map(|allocation| self.nodes.hot(allocation.node).id)
+        self.ledger.slot_of(evict.allocation).map(|slot| self.nodes.hot(slot).id)
     }
 
     fn hold(
@@ -359,11 +359,10 @@ impl Shard {
         if let Some(&operation) = attempt.evicted.get(&id) {
             return Err(ConflictReason::Contradicts(operation));
         }
-        let allocation = self.ledger.get(id).ok_or_else(|| match self.bundles.holder(id) {
+        let slot = self.ledger.slot_of(id).ok_or_else(|| match self.bundles.holder(id) {
             Some(bundle) => ConflictReason::InBundle(bundle),
             None => ConflictReason::UnknownAllocation(id),
         })?;
-        let slot = allocation.node;
         self.expect_version(slot, expected, at, attempt)?;
         if let Some(&statement) = self.statements.evicting.get(&id) {
             return Err(ConflictReason::HeldBy(statement));
@@ -373,7 +372,9 @@ impl Shard {
         }
         attempt.evicted.insert(id, at);
         attempt.ended.extend((grace_ns == 0).then_some(id));
-        self.statements.evicting.insert(id, attempt.statement);
+        if !attempt.at_once {
+            self.statements.evicting.insert(id, attempt.statement);
+        }
         self.nodes.hot_mut(slot).version += 1;
         Ok(Hold::Evict { allocation: id, slot, grace_ns })
     }
@@ -490,11 +491,12 @@ impl Shard {
 
     fn commit_eviction(&mut self, id: AllocationId, grace_ns: u64) -> Granted {
         self.statements.evicting.remove(&id);
-        let Some(allocation) = self.ledger.get(id) else { return Granted::Ended(id) };
         if grace_ns == 0 {
-            self.end_beside(id).expect("just found");
+            // It may have ended by itself since it was held.
+            let _ = self.end_beside(id);
             return Granted::Ended(id);
         }
+        let Some(allocation) = self.ledger.get(id) else { return Granted::Ended(id) };
         let until = Time(self.now.0.saturating_add(grace_ns));
         self.begin_release(&allocation, until);
         Granted::Releasing { allocation: id, until }

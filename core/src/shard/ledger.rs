@@ -161,6 +161,12 @@ impl Ledger {
         self.record(at).cloned().map(Record::into_allocation)
     }
 
+    /// Where the live allocation of `id` stands.
+    pub(super) fn slot_of(&self, id: AllocationId) -> Option<Slot> {
+        let at = *self.by_id.find(hash(id), |&at| self.is(at, id))?;
+        self.record(at).map(|record| record.node)
+    }
+
     /// Records an allocation that its node's books already hold.
     ///
     /// # Panics

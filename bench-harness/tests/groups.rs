@@ -29,7 +29,8 @@ fn every_row_has_its_fields_and_the_books_hold_what_was_answered() {
 
 #[test]
 fn a_refusal_is_a_failure_unless_it_is_asked_for() {
-    let few = ["--bundles", "5", "--strategy", "strict-spread", "--nodes", "4", "--live", "0", "--groups", "9"];
+    let few =
+        ["--bundles", "5", "--strategy", "strict-spread", "--nodes", "4", "--live", "0", "--groups", "9"];
     let output = groups(&few);
     let said = String::from_utf8_lossy(&output.stderr);
     assert!(output.status.code() == Some(1) && said.contains("--may-refuse"), "{said}");

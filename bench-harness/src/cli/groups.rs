@@ -46,9 +46,9 @@ pub(super) struct GroupsArgs {
 
 impl GroupsArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
-        let named = STRATEGIES.iter().filter(|(name, _)| {
-            self.strategy.is_empty() || self.strategy.iter().any(|asked| asked == name)
-        });
+        let named = STRATEGIES
+            .iter()
+            .filter(|(name, _)| self.strategy.is_empty() || self.strategy.iter().any(|asked| asked == name));
         let options = GroupsOptions {
             bundles: self.bundles,
             strategies: named.map(|&(_, strategy)| strategy).collect(),

@@ -58,7 +58,6 @@ pub(super) struct Load {
     request: CreateGroupRequest,
     strategy: Strategy,
     bundles: u32,
-    in_flight: usize,
     under_way: Vec<Option<UnderWay>>,
     free: Vec<usize>,
     rng: Rng,
@@ -75,7 +74,6 @@ impl Load {
             request: CreateGroupRequest::default(),
             strategy: Strategy::Pack,
             bundles: 0,
-            in_flight: options.in_flight,
             under_way: vec![None; options.in_flight],
             free: (0..options.in_flight).rev().collect(),
             rng: Rng::new(options.seed),
@@ -84,7 +82,7 @@ impl Load {
         }
     }
 
-    /// Registers the nodes, one rack of sixteen after the other.
+    /// Registers the nodes: all alike.
     pub(super) async fn register(&mut self, nodes: u32) -> Result<(), GroupsError> {
         let body = |number: u32| NodeBody {
             name: format!("node-{number}"),
@@ -196,7 +194,8 @@ impl Load {
                     }
                     _ => {
                         let said = reply.refusal.map(|refusal| refusal.message);
-                        let said = said.or(reply.fault.map(|fault| fault.to_string())).unwrap_or_default();
+                        let said =
+                            said.or_else(|| reply.fault.map(|fault| fault.to_string())).unwrap_or_default();
                         return Err(GroupsError::Refused(said));
                     }
                 }
@@ -227,7 +226,8 @@ impl Load {
         }
         let (mut after, mut nodes) = (0, Vec::new());
         loop {
-            let page = self.client.list_nodes(&ListRequest { after, limit: NODES_PER_MESSAGE_MAX as u16 }).await?;
+            let page =
+                self.client.list_nodes(&ListRequest { after, limit: NODES_PER_MESSAGE_MAX as u16 }).await?;
             nodes.extend(page.nodes);
             if !page.more {
                 break;

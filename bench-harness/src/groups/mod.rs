@@ -108,6 +108,9 @@ pub struct GroupsRow {
     pub p50_ns: u64,
     /// The same: 99 of 100 took no longer.
     pub p99_ns: u64,
+    /// Processor time that service and load together took per group, in ns, where the system tells: unlike
+    /// the rate it hardly depends on what else runs on the machine.
+    pub cpu_ns: Option<u64>,
     /// Groups that were refused.
     pub refused: u64,
     /// Statements in which something conflicted, of all.
@@ -182,6 +185,15 @@ fn planned(daemon: &Daemon, planners: u16) -> PlannerMetrics {
     })
 }
 
+/// The processor time of all threads of this process, in ns; none where the system does not tell.
+fn cpu_nanos() -> Option<u64> {
+    let of_thread = |entry: std::io::Result<std::fs::DirEntry>| {
+        let text = std::fs::read_to_string(entry.ok()?.path().join("schedstat")).ok()?;
+        text.split_whitespace().next()?.parse::<u64>().ok()
+    };
+    std::fs::read_dir("/proc/self/task").ok()?.map(of_thread).sum()
+}
+
 async fn measure(
     daemon: &Daemon,
     load: &mut Load,
@@ -192,9 +204,9 @@ async fn measure(
     load.fill(options.live).await?;
     // Not what filling took: the same work again, so that the service is warm.
     load.churn(options.groups / 10).await?;
-    let before = planned(daemon, options.planners);
+    let (before, cpu_before) = (planned(daemon, options.planners), cpu_nanos());
     let churn = load.churn(options.groups).await?;
-    let after = planned(daemon, options.planners);
+    let (after, cpu_after) = (planned(daemon, options.planners), cpu_nanos());
     load.audit().await?;
     load.remove_all().await?;
     load.audit().await?;
@@ -209,6 +221,7 @@ async fn measure(
         groups_per_second: rate(churn.done, churn.elapsed).round(),
         p50_ns: latency.p50,
         p99_ns: latency.p99,
+        cpu_ns: cpu_after.zip(cpu_before).map(|(after, before)| (after - before) / churn.done.max(1)),
         refused: churn.refused,
         conflict_fraction: (after.conflicted - before.conflicted) as f64 / statements as f64,
         shards: options.shards,
@@ -219,17 +232,18 @@ async fn measure(
 
 impl GroupsRow {
     /// The names of the columns, as [`Display`](fmt::Display) prints them.
-    pub const HEAD: &str = "bundles  strategy       live  groups/s      p50 µs      p99 µs  refused  conflicts  shards  planners  in flight";
+    pub const HEAD: &str = "bundles  strategy       live  groups/s      p50 µs      p99 µs  cpu µs  refused  conflicts  shards  planners  in flight";
 }
 
 impl fmt::Display for GroupsRow {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let micros = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64() * 1e6;
         let Self { bundles, strategy, live_groups, groups_per_second, p50_ns, p99_ns, .. } = self;
+        let cpu = self.cpu_ns.map_or_else(|| "-".to_owned(), |nanos| format!("{:.1}", micros(nanos)));
         let (p50, p99, conflicts) = (micros(*p50_ns), micros(*p99_ns), self.conflict_fraction * 100.0);
         write!(
             f,
-            "{bundles:>7}  {strategy:<13} {live_groups:>5} {groups_per_second:>9.0} {p50:>11.1} {p99:>11.1} {:>8} {conflicts:>8.2} % {:>7} {:>9} {:>10}",
+            "{bundles:>7}  {strategy:<13} {live_groups:>5} {groups_per_second:>9.0} {p50:>11.1} {p99:>11.1} {cpu:>7} {:>8} {conflicts:>8.2} % {:>7} {:>9} {:>10}",
             self.refused, self.shards, self.planners, self.in_flight
         )
     }

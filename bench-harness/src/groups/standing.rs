@@ -82,7 +82,8 @@ impl Standing {
         }
         for node in nodes {
             let count = counts.remove(&node.id).unwrap_or_default();
-            let left = |whole: u32, each: Amount| Amount::whole(whole).units() - i64::from(count) * each.units();
+            let left =
+                |whole: u32, each: Amount| Amount::whole(whole).units() - i64::from(count) * each.units();
             let free = (left(NODE_CORES, bundle_cpu()), left(NODE_MEMORY, bundle_memory()));
             if node.allocations != count || (node.cpu_available, node.memory_available) != free {
                 let message = format!("{count} bundles stand on node n{}, which says {node:?}", node.id);
@@ -90,7 +91,9 @@ impl Standing {
             }
         }
         if let Some((node, count)) = counts.into_iter().next() {
-            return Err(GroupsError::Wrong(format!("{count} bundles stand on node n{node}, which is not listed")));
+            return Err(GroupsError::Wrong(format!(
+                "{count} bundles stand on node n{node}, which is not listed"
+            )));
         }
         let key = |group: &WireGroup| (group.incarnation, group.number);
         let mut known: Vec<_> = self.groups.iter().map(|(id, _)| key(id)).collect();

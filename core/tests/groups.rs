@@ -11,8 +11,8 @@ use wharf_core::executor::Unobserved;
 use wharf_core::ids::{AllocationId, GroupId, NodeId, StatementId};
 use wharf_core::node::{Labels, LifeEvent, NodeSpec};
 use wharf_core::planner::{
-    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupState, GroupView, PlanJob, PlanRejection,
-    PlanReply, Spreading, Strategy, Submit, TopologyRule,
+    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, PlanJob,
+    PlanRejection, PlanReply, Spreading, Strategy, Submit, TopologyRule,
 };
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
@@ -523,6 +523,56 @@ fn a_large_group_comes_to_its_end_among_hostile_traffic_and_does_not_starve_it()
         }
         check_all(&engine);
     }
+}
+
+/// Whoever waits for a number behind others is answered when its own time is up, not when theirs is.
+#[test]
+fn a_group_behind_the_tickets_of_others_waits_no_longer_than_it_asked() {
+    let mut engine = engine(1, 1);
+    with_nodes(&mut engine, 2, 16, 0);
+    let mut live = Vec::new();
+    while let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(1))) {
+        live.push(placement.allocation);
+    }
+    let until = |tag: u64, now: Time| Time(now.0 + tag * 1_000_000);
+    let started = engine.now;
+    for tag in 11..=13 {
+        let wait_until = Some(until(tag, started));
+        let spec = GroupSpec { wait_until, ..group_of(cores(16), 2, Strategy::StrictSpread) };
+        let job = PlanJob::CreateGroup(Arc::new(spec));
+        engine.ports[0].submit(tag, PortRequest::Plan(job), engine.now).expect("room");
+        engine.ports[0].flush();
+        assert!(settle(&mut engine).is_empty(), "all is full");
+    }
+    // Each round something comes free, and is taken: all three come to want a number.
+    for _ in 0..12 {
+        let (replies, _) = hostile_round(&mut engine, &mut live);
+        assert!(replies.iter().all(|(tag, _)| *tag <= 2), "{replies:?}");
+    }
+    let mut ended = Vec::new();
+    while let Some(due) = engine.planners[0].planner().next_deadline() {
+        assert!(due.0 <= until(13, started).0, "somebody waits longer than it asked: {due:?}");
+        engine.now = Time(engine.now.0.max(due.0));
+        for (tag, reply) in settle(&mut engine) {
+            assert!(matches!(reply, PortReply::Plan(reply) if matches!(*reply, PlanReply::Refused(_))));
+            assert!(engine.now >= until(tag, started));
+            ended.push(tag);
+        }
+    }
+    assert_eq!(ended, [11, 12, 13]);
+    check_all(&engine);
+}
+
+#[test]
+fn what_contradicts_itself_is_no_group() {
+    let mut engine = engine(1, 1);
+    with_nodes(&mut engine, 2, 16, 0);
+    let spreading = Spreading::Spread { max_skew: 1 };
+    let topology = Some(TopologyRule { key: "zone".into(), spreading });
+    let spec = GroupSpec { topology, ..group_of(cores(1), 2, Strategy::StrictPack) };
+    let reply = plan(&mut engine, PlanJob::CreateGroup(Arc::new(spec)));
+    let expected = PlanRejection::Spec(GroupSpecError::StrictPackSpread);
+    assert!(matches!(&reply, PlanReply::Rejected(rejection) if *rejection == expected), "{reply:?}");
 }
 
 #[test]

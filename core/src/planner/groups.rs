@@ -446,7 +446,11 @@ impl Planner {
             matches!(group.awaiting, Awaiting::Creation(_)) && group.until.is_some_and(|until| until <= now)
         };
         let due: Vec<GroupId> = self.incomplete.iter().map(|&(_, id)| id).filter(overdue).collect();
-        for id in due {
+        let queued: Vec<GroupId> = self.queued_contenders().filter(overdue).collect();
+        for id in due.into_iter().chain(queued) {
+            // A number that is not served yet ends with its group.
+            self.contenders.retain(|&contender| contender != id);
+            self.groups.get_mut(&id).expect("just looked at").contending = false;
             // The last attempt: refused by it, if it finds no place.
             self.try_group(id, now);
         }

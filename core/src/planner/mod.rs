@@ -293,7 +293,8 @@ impl Planner {
     /// When the first waiting group is to be given up, or something to be tried again.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        let waiting = self.incomplete.iter().filter_map(|(_, id)| self.groups.get(id));
+        let waiting = self.incomplete.iter().map(|&(_, id)| id).chain(self.queued_contenders());
+        let waiting = waiting.filter_map(|id| self.groups.get(&id));
         let waiting = waiting.filter(|group| group.missing() > 0).filter_map(|group| group.until);
         let ending = self.ending.front().map(|&(due, ..)| due);
         waiting.chain(self.ticket_deadline()).chain(ending).min()

@@ -100,6 +100,11 @@ pub enum GroupSpecError {
     /// A skew of nothing.
     #[error("a skew of at most 0 allows nothing unless all are equal: give at least 1")]
     Skew,
+    /// On one node, and over the values of a label.
+    #[error(
+        "bundles that all go on one node cannot be spread over a label: take another strategy, or no spreading"
+    )]
+    StrictPackSpread,
 }
 
 impl GroupSpec {
@@ -126,6 +131,11 @@ impl GroupSpec {
         match self.topology {
             Some(TopologyRule { spreading: Spreading::Spread { max_skew: 0 }, .. }) => {
                 Err(GroupSpecError::Skew)
+            }
+            Some(TopologyRule { spreading: Spreading::Spread { .. }, .. })
+                if self.strategy == Strategy::StrictPack =>
+            {
+                Err(GroupSpecError::StrictPackSpread)
             }
             _ => Ok(()),
         }

@@ -125,6 +125,13 @@ impl Planner {
         }
     }
 
+    /// Groups whose number is not served yet.
+    pub(super) fn queued_contenders(&self) -> impl Iterator<Item = GroupId> {
+        let queued = self.ticket.as_ref().filter(|ticket| ticket.stage == Stage::Queued);
+        let ids = self.contenders.iter().copied().chain(queued.map(|ticket| ticket.group));
+        ids.filter(|&id| self.waits_for_ticket(id))
+    }
+
     /// Whose the ticket is.
     pub(super) fn ticket_group(&self) -> Option<GroupId> {
         self.ticket.as_ref().map(|ticket| ticket.group)

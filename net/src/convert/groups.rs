@@ -225,6 +225,7 @@ fn spec_fault(error: GroupSpecError) -> Fault {
         GroupSpecError::Bundles(_) => "bundles",
         GroupSpecError::MinMembers { .. } => "min_members",
         GroupSpecError::Skew => "topology.max_skew",
+        GroupSpecError::StrictPackSpread => "topology.rule",
     };
     invalid(field, error.to_string())
 }

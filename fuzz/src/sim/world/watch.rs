@@ -158,7 +158,7 @@ impl World<'_> {
     pub(in crate::sim) fn check_owners(&self) -> Verdict {
         let knows = |id, request: Option<_>| {
             if let Some((statement, group)) = self.grants.statement_of(id) {
-                // Groups end with the service, as yet: their bundles stay.
+                // The script's groups are forgotten with the service: their bundles stay.
                 return match statement.planner {
                     COORDINATOR => {
                         self.coordinator.promised.contains_key(&id)

@@ -100,7 +100,7 @@ impl Desk {
         };
         if let Some((old, ended)) = removed {
             let name = self.task.registrar.name(node).unwrap_or_default();
-            warn!(%old, %name, new = %node, ended, "another machine has this node's name now: the old node is gone, its allocations ended");
+            warn!(%old, %name, new = %node, allocations_ended = ended, "another machine has this node's name now: the old node is gone, its allocations ended");
         }
         self.start(JobKind::Report(answer), Some(reply), commands);
     }

@@ -1,18 +1,22 @@
 //! Placement groups: planners, shards and ports run by hand.
 
 mod by_hand;
+mod group_bed;
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
 
 use by_hand::{ManualClock, add_node, ask, check_all, config, cores, export, node_spec, settle};
+use group_bed::{
+    create, engine, group_of, labelled, live_allocations, nodes_of, places, plan, same, with_nodes,
+};
 use wharf_core::executor::Unobserved;
 use wharf_core::ids::{AllocationId, GroupId, NodeId, StatementId};
-use wharf_core::node::{Labels, LifeEvent, NodeSpec};
+use wharf_core::node::{LifeEvent, NodeSpec};
 use wharf_core::planner::{
-    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, PlanJob,
-    PlanRejection, PlanReply, Spreading, Strategy, Submit, TopologyRule,
+    GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, PlanJob, PlanRejection, PlanReply,
+    Spreading, Strategy, Submit, TopologyRule,
 };
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
@@ -22,74 +26,8 @@ use wharf_core::statement::{
     Allocate, CommitMode, ConflictReason, Decision, DecisionCell, Evict, Granted, Granularity, Operation,
     Part, Prepare,
 };
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::store::{Engine, EngineConfig};
 use wharf_core::time::Time;
-
-fn engine(shards: u16, planners: u16) -> Engine {
-    let config = EngineConfig { planners, ..config(shards) };
-    Engine::open(StoreState::create(8), &config, vec![Waker::noop().clone()]).expect("numbers in range")
-}
-
-/// Nodes of `cpu` cores and `gpus` devices each, with these labels.
-fn with_nodes(engine: &mut Engine, count: u32, cpu: u32, gpus: u8) -> Vec<NodeId> {
-    let spec = |number| node_spec(&format!("n{number}"), cpu, gpus);
-    (0..count).map(|number| add_node(engine, spec(number)).id).collect()
-}
-
-fn labelled(name: &str, cpu: u32, zone: &str) -> NodeSpec {
-    let labels = Labels::new(vec![("zone".into(), zone.into())]).expect("one key");
-    NodeSpec { labels, ..node_spec(name, cpu, 0) }
-}
-
-fn plan(engine: &mut Engine, job: PlanJob) -> PlanReply {
-    match ask(engine, PortRequest::Plan(job)) {
-        PortReply::Plan(reply) => *reply,
-        other => panic!("a planner answers: {other:?}"),
-    }
-}
-
-/// Requests that are one.
-fn same(request: PlacementRequest, count: usize) -> Vec<Arc<PlacementRequest>> {
-    let request = Arc::new(request);
-    std::iter::repeat_with(|| Arc::clone(&request)).take(count).collect()
-}
-
-fn group_of(request: PlacementRequest, count: usize, strategy: Strategy) -> GroupSpec {
-    GroupSpec::new(same(request, count), strategy)
-}
-
-fn create(engine: &mut Engine, spec: GroupSpec) -> Result<GroupView, GroupRefusal> {
-    match plan(engine, PlanJob::CreateGroup(Arc::new(spec))) {
-        PlanReply::Group(view) => Ok(*view),
-        PlanReply::Refused(refusal) => Err(*refusal),
-        other => panic!("made or refused: {other:?}"),
-    }
-}
-
-fn places(view: &GroupView) -> Vec<(u32, NodeId, AllocationId)> {
-    let place = |&(index, bundle): &(u32, BundleView)| match bundle {
-        BundleView::Placed { node, allocation, .. } => Some((index, node, allocation)),
-        BundleView::Unplaced => None,
-    };
-    view.bundles.iter().filter_map(place).collect()
-}
-
-fn nodes_of(view: &GroupView) -> BTreeMap<NodeId, usize> {
-    let mut nodes = BTreeMap::new();
-    places(view).iter().for_each(|&(_, node, _)| *nodes.entry(node).or_default() += 1);
-    nodes
-}
-
-fn live_allocations(engine: &mut Engine) -> u64 {
-    let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(Command::Status { audit: true })) else {
-        panic!("every shard answers");
-    };
-    let of_shard = |outcome| match outcome {
-        Outcome::Status(status) => status.allocations,
-        other => panic!("a status: {other:?}"),
-    };
-    outcomes.into_iter().map(of_shard).sum()
-}
 
 fn life(engine: &mut Engine, node: NodeId, event: LifeEvent) {
     let partition = engine.catalog.load().node_partition(node).expect("a registered node");

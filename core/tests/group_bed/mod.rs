@@ -1,0 +1,83 @@
+//! What tests of groups share: an engine with planners run by hand, groups that are alike, and how they stand.
+
+#![allow(dead_code, reason = "each test binary uses its part")]
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+use std::task::Waker;
+
+use wharf_core::ids::{AllocationId, NodeId};
+use wharf_core::node::{Labels, NodeSpec};
+use wharf_core::planner::{BundleView, GroupRefusal, GroupSpec, GroupView, PlanJob, PlanReply, Strategy};
+use wharf_core::request::PlacementRequest;
+use wharf_core::router::{PortReply, PortRequest};
+use wharf_core::shard::{Command, Outcome};
+use wharf_core::store::{Engine, EngineConfig, StoreState};
+
+use crate::by_hand::{add_node, ask, config, node_spec};
+
+pub(crate) fn engine(shards: u16, planners: u16) -> Engine {
+    let config = EngineConfig { planners, ..config(shards) };
+    Engine::open(StoreState::create(8), &config, vec![Waker::noop().clone()]).expect("numbers in range")
+}
+
+/// Nodes of `cpu` cores and `gpus` devices each, with these labels.
+pub(crate) fn with_nodes(engine: &mut Engine, count: u32, cpu: u32, gpus: u8) -> Vec<NodeId> {
+    let spec = |number| node_spec(&format!("n{number}"), cpu, gpus);
+    (0..count).map(|number| add_node(engine, spec(number)).id).collect()
+}
+
+pub(crate) fn labelled(name: &str, cpu: u32, zone: &str) -> NodeSpec {
+    let labels = Labels::new(vec![("zone".into(), zone.into())]).expect("one key");
+    NodeSpec { labels, ..node_spec(name, cpu, 0) }
+}
+
+pub(crate) fn plan(engine: &mut Engine, job: PlanJob) -> PlanReply {
+    match ask(engine, PortRequest::Plan(job)) {
+        PortReply::Plan(reply) => *reply,
+        other => panic!("a planner answers: {other:?}"),
+    }
+}
+
+/// Requests that are one.
+pub(crate) fn same(request: PlacementRequest, count: usize) -> Vec<Arc<PlacementRequest>> {
+    let request = Arc::new(request);
+    std::iter::repeat_with(|| Arc::clone(&request)).take(count).collect()
+}
+
+pub(crate) fn group_of(request: PlacementRequest, count: usize, strategy: Strategy) -> GroupSpec {
+    GroupSpec::new(same(request, count), strategy)
+}
+
+pub(crate) fn create(engine: &mut Engine, spec: GroupSpec) -> Result<GroupView, GroupRefusal> {
+    match plan(engine, PlanJob::CreateGroup(Arc::new(spec))) {
+        PlanReply::Group(view) => Ok(*view),
+        PlanReply::Refused(refusal) => Err(*refusal),
+        other => panic!("made or refused: {other:?}"),
+    }
+}
+
+pub(crate) fn places(view: &GroupView) -> Vec<(u32, NodeId, AllocationId)> {
+    let place = |&(index, bundle): &(u32, BundleView)| match bundle {
+        BundleView::Placed { node, allocation, .. } => Some((index, node, allocation)),
+        BundleView::Unplaced => None,
+    };
+    view.bundles.iter().filter_map(place).collect()
+}
+
+pub(crate) fn nodes_of(view: &GroupView) -> BTreeMap<NodeId, usize> {
+    let mut nodes = BTreeMap::new();
+    places(view).iter().for_each(|&(_, node, _)| *nodes.entry(node).or_default() += 1);
+    nodes
+}
+
+pub(crate) fn live_allocations(engine: &mut Engine) -> u64 {
+    let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(Command::Status { audit: true })) else {
+        panic!("every shard answers");
+    };
+    let of_shard = |outcome| match outcome {
+        Outcome::Status(status) => status.allocations,
+        other => panic!("a status: {other:?}"),
+    };
+    outcomes.into_iter().map(of_shard).sum()
+}

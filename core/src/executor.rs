@@ -314,7 +314,7 @@ impl ShardRunner {
 
     /// Tells planners of what may concern them, after it was published.
     fn tell_planners(&mut self, growth: u64) {
-        let now = (growth, self.shard.losses());
+        let now = (growth, self.shard.endings());
         let before = std::mem::replace(&mut self.told, now);
         for planner in &self.planners {
             planner.tell(now.0 != before.0, now.1 != before.1);

@@ -9,14 +9,15 @@ use std::task::Waker;
 
 use by_hand::{ManualClock, add_node, ask, check_all, config, cores, export, node_spec, settle};
 use group_bed::{
-    create, engine, group_of, labelled, live_allocations, nodes_of, places, plan, same, with_nodes,
+    add_agent_node, ask_besides, create, engine, group_of, labelled, life, live_allocations, nodes_of,
+    places, plan, same, status, submit, with_nodes,
 };
 use wharf_core::executor::Unobserved;
-use wharf_core::ids::{AllocationId, GroupId, NodeId, StatementId};
-use wharf_core::node::{LifeEvent, NodeSpec};
+use wharf_core::ids::{AllocationId, NodeId, StatementId};
+use wharf_core::node::LifeEvent;
 use wharf_core::planner::{
     GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, PlanJob, PlanRejection, PlanReply,
-    Spreading, Strategy, Submit, TopologyRule,
+    Spreading, Strategy, TopologyRule,
 };
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
@@ -28,12 +29,6 @@ use wharf_core::statement::{
 };
 use wharf_core::store::{Engine, EngineConfig};
 use wharf_core::time::Time;
-
-fn life(engine: &mut Engine, node: NodeId, event: LifeEvent) {
-    let partition = engine.catalog.load().node_partition(node).expect("a registered node");
-    let reply = ask(engine, PortRequest::Partition(partition, Command::Life(node, event)));
-    assert!(matches!(reply, PortReply::One(Outcome::StateSet(..))), "{reply:?}");
-}
 
 #[test]
 fn strategies_hold_over_any_number_of_shards() {
@@ -96,7 +91,11 @@ fn what_never_fits_is_infeasible_with_the_reason_and_moves_nothing() {
 fn what_does_not_fit_now_is_refused_whole_or_waits_for_room() {
     let mut engine = engine(2, 1);
     with_nodes(&mut engine, 4, 16, 0);
-    let filler = create(&mut engine, group_of(cores(10), 4, Strategy::Spread)).expect("it fits");
+    let place = |engine: &mut Engine| match ask(engine, PortRequest::Place(cores(10))) {
+        PortReply::Placed(placement) => placement.allocation,
+        other => panic!("a node is free: {other:?}"),
+    };
+    let live: Vec<AllocationId> = (0..4).map(|_| place(&mut engine)).collect();
     let refusal = create(&mut engine, group_of(cores(8), 2, Strategy::Spread)).expect_err("no room");
     assert!(!refusal.infeasible, "{refusal:?}");
     assert_eq!(live_allocations(&mut engine), 4);
@@ -107,19 +106,12 @@ fn what_does_not_fit_now_is_refused_whole_or_waits_for_room() {
         .expect("room");
     engine.ports[0].flush();
     assert!(settle(&mut engine).is_empty(), "it waits");
-    for (at, &(_, _, allocation)) in places(&filler).iter().take(2).enumerate() {
+    for (at, &allocation) in live.iter().take(2).enumerate() {
         let reply = ask_besides(&mut engine, PortRequest::Release(allocation));
         assert_eq!(reply.iter().any(|(tag, _)| *tag == 9), at == 1, "{reply:?}");
     }
     assert_eq!(live_allocations(&mut engine), 4);
     check_all(&engine);
-}
-
-/// As `ask`, where another reply may come beside.
-fn ask_besides(engine: &mut Engine, request: PortRequest) -> Vec<(u64, PortReply)> {
-    engine.ports[0].submit(7, request, engine.now).expect("room");
-    engine.ports[0].flush();
-    settle(engine)
 }
 
 #[test]
@@ -206,24 +198,6 @@ fn a_node_that_goes_while_it_is_planned_on_is_no_place() {
     };
     assert!(replies.iter().any(refused), "{replies:?}");
     assert_eq!(live_allocations(&mut engine), 0);
-}
-
-fn add_agent_node(engine: &mut Engine, spec: NodeSpec) -> NodeId {
-    let mut registration = engine.registrar.register(spec).expect("a new name");
-    registration.agent = Some(Arc::default());
-    engine.catalog.store(Arc::new(engine.registrar.catalog()));
-    let (id, partition) = (registration.id, registration.partition);
-    let reply = ask(engine, PortRequest::Partition(partition, Command::AddNode(Box::new(registration))));
-    assert!(matches!(reply, PortReply::One(Outcome::NodeAdded(_))), "{reply:?}");
-    life(engine, id, LifeEvent::Beat);
-    id
-}
-
-fn status(engine: &mut Engine, id: GroupId) -> GroupView {
-    match plan(engine, PlanJob::GroupStatus(id)) {
-        PlanReply::Group(view) => *view,
-        other => panic!("it stands: {other:?}"),
-    }
 }
 
 #[test]
@@ -320,15 +294,6 @@ fn planners_over_the_same_nodes_never_exceed_them() {
     assert_eq!((replies.len(), placed.count()), (12, 4));
     assert_eq!(live_allocations(&mut engine), 16);
     check_all(&engine);
-}
-
-fn submit(
-    engine: &mut Engine,
-    operations: Vec<Operation>,
-    granularity: Granularity,
-    mode: CommitMode,
-) -> PlanReply {
-    plan(engine, PlanJob::Submit(Box::new(Submit { operations, granularity, mode })))
 }
 
 fn allocate(node: NodeId, cpu: u32, expected: Option<u64>) -> Operation {

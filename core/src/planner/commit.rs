@@ -97,7 +97,12 @@ impl Planner {
             return self.handle_ticket_answer(&outcome, now);
         }
         let (key, part) = ((tag >> PART_BITS) as usize, (tag & ((1 << PART_BITS) - 1)) as usize);
-        let (flight, _) = self.flights.get_mut(key).expect("answers are of flights under way");
+        let (flight, purpose) = self.flights.get_mut(key).expect("answers are of flights under way");
+        if !matches!(purpose, Purpose::Submit(_))
+            && let Some((shard, bundles, visible_from)) = flight.ended_at_once(part, &outcome)
+        {
+            self.replicas.copies[usize::from(shard.0)].ended(bundles, visible_from);
+        }
         let commands = flight.handle(part, outcome);
         if !commands.is_empty() {
             self.send(key, commands);
@@ -111,7 +116,11 @@ impl Planner {
         self.metrics.count_concluded(&concluded);
         match purpose {
             Purpose::Place(placing) => self.placement_concluded(*placing, &concluded, now),
-            Purpose::End(group, end) => self.end_concluded(group, end, &concluded.conflicts, now),
+            Purpose::End(group, end) => {
+                let granted = concluded.applied.iter().map(|applied| applied.granted.len());
+                let ended = u32::try_from(granted.sum::<usize>()).expect("GROUP_BUNDLES_MAX fits u32");
+                self.end_concluded(group, end, ended, &concluded.conflicts, now);
+            }
             Purpose::Submit(tag) => self.submit_concluded(tag, concluded),
         }
     }

@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::ids::{ShardId, StatementId};
 use crate::shard::{Command, Outcome, Rejection};
 use crate::statement::{
-    Applied, CommitMode, Conflict, Decision, DecisionCell, Granularity, Operation, Part, Prepare,
+    Applied, CommitMode, Conflict, Decision, DecisionCell, Granted, Granularity, Operation, Part, Prepare,
 };
 use crate::time::Time;
 
@@ -131,6 +131,14 @@ impl Flight {
         }
         self.left = commands.len();
         commands
+    }
+
+    /// The bundles that a part over one shard ended, by its answer: where, how many, and from which view on.
+    /// A part that was held is none of these: what it ended may have ended before by itself.
+    pub(super) fn ended_at_once(&self, part: usize, outcome: &Outcome) -> Option<(ShardId, u64, u64)> {
+        let (Outcome::Applied(applied), None) = (outcome, &self.cell) else { return None };
+        let ended = applied.granted.iter().filter(|(_, granted)| matches!(granted, Granted::Ended(_)));
+        Some((self.parts[part].shard, ended.count() as u64, applied.visible_from))
     }
 
     fn holds(&self) -> bool {

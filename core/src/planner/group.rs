@@ -52,6 +52,8 @@ pub(super) struct Group {
     pub(super) awaiting: Awaiting,
     /// A statement of it is under way.
     pub(super) committing: bool,
+    /// Bundles of it were lost or ended while one was.
+    pub(super) fell_short: bool,
     /// It is to be removed as soon as nothing is under way.
     pub(super) removal: Option<JobTag>,
     /// It ends in nothing when this passes before its minimum is placed.
@@ -71,6 +73,7 @@ impl Group {
             next_index: 0,
             awaiting: Awaiting::Creation(tag),
             committing: false,
+            fell_short: false,
             removal: None,
             until: spec.wait_until,
             spec: Arc::clone(&spec),
@@ -85,7 +88,7 @@ impl Group {
     /// A group that an earlier start placed.
     pub(super) fn resumed(id: GroupId, spec: Arc<GroupSpec>, bundles: Vec<Bundle>, next_index: u32) -> Self {
         let (awaiting, removal, until) = (Awaiting::Nobody, None, None);
-        let (committing, contending, attempts, losses) = (false, false, 0, 0);
+        let (committing, fell_short, contending, attempts, losses) = (false, false, false, 0, 0);
         Self {
             id,
             spec,
@@ -93,6 +96,7 @@ impl Group {
             next_index,
             awaiting,
             committing,
+            fell_short,
             removal,
             until,
             attempts,
@@ -155,7 +159,7 @@ impl Group {
             GroupState::Committing
         } else if self.missing() == 0 {
             GroupState::Placed
-        } else if self.placed() == 0 && self.bundles.iter().all(|bundle| bundle.lost.is_none()) {
+        } else if matches!(self.awaiting, Awaiting::Creation(_)) {
             GroupState::Waiting
         } else {
             GroupState::Degraded

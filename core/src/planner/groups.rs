@@ -114,15 +114,14 @@ impl Planner {
         if let Awaiting::Creation(creator) | Awaiting::Growth(creator, _) = awaiting {
             self.reply(creator, PlanReply::Removed(id, 0));
         }
-        let count = u32::try_from(allocations.len()).expect("GROUP_BUNDLES_MAX fits u32");
-        self.end_bundles(id, allocations, Purpose::End(id, EndPurpose::Removal(tag, count)), now);
+        self.end_bundles(id, allocations, Purpose::End(id, EndPurpose::Removal(tag, 0)), now);
     }
 
     /// Ends allocations of bundles, each shard on its own.
     fn end_bundles(&mut self, id: GroupId, allocations: Vec<AllocationId>, purpose: Purpose, now: Time) {
         if allocations.is_empty() {
             let Purpose::End(_, end) = purpose else { unreachable!("bundles end for a purpose") };
-            return self.end_concluded(id, end, &[], now);
+            return self.end_concluded(id, end, 0, &[], now);
         }
         self.groups.get_mut(&id).expect("whose bundles end").committing = true;
         let evict = |allocation| Operation::Evict(Evict { allocation, expected: None, grace_ns: 0 });
@@ -135,7 +134,17 @@ impl Planner {
 
     /// Bundles ended, but those that a statement of others is about to evict: that may be aborted, so
     /// they are ended again, after a pause, until it is decided. Those that others evicted with grace keep it.
-    pub(super) fn end_concluded(&mut self, id: GroupId, end: EndPurpose, conflicts: &[Conflict], now: Time) {
+    pub(super) fn end_concluded(
+        &mut self,
+        id: GroupId,
+        mut end: EndPurpose,
+        ended: u32,
+        conflicts: &[Conflict],
+        now: Time,
+    ) {
+        if let EndPurpose::Removal(_, count) = &mut end {
+            *count += ended;
+        }
         let held = |conflict: &Conflict| matches!(conflict.reason, ConflictReason::HeldBy(_));
         if conflicts.iter().any(held) {
             let due = now.plus_nanos((self.config.hold_ns / PAUSES_PER_HOLD).max(1));
@@ -179,7 +188,7 @@ impl Planner {
         }
     }
 
-    fn left_node(&mut self, node: Option<NodeId>, id: GroupId, index: u32) {
+    pub(super) fn left_node(&mut self, node: Option<NodeId>, id: GroupId, index: u32) {
         let Some(node) = node else { return };
         if let Some(bundles) = self.by_node.get_mut(&node) {
             bundles.remove(&(id, index));
@@ -295,6 +304,7 @@ impl Planner {
         }
         let group = self.groups.get_mut(&id).expect("groups stay while a statement of theirs is under way");
         group.committing = false;
+        let mut looked_at_before = Vec::new();
         for applied in &concluded.applied {
             for (operation, granted) in &applied.granted {
                 let Granted::Allocated(placement) = granted else { continue };
@@ -305,16 +315,21 @@ impl Planner {
                 bundle.place = Some(Place { node, allocation, gpus });
                 bundle.lost = None;
                 self.by_node.entry(node).or_default().insert((id, taken.bundle));
+                if self.replicas.copies[taken.shard].others_ended_since(applied.visible_from) {
+                    looked_at_before.push(node);
+                }
             }
         }
         if !lost {
             group.losses = 0;
+            looked_at_before.into_iter().for_each(|node| self.look_after(node));
             self.ticket_concluded(id, true, now);
             return self.settle(id, now);
         }
         for conflict in &concluded.conflicts {
             // What was to be ended with it has ended by itself.
             if let ConflictReason::UnknownAllocation(gone) = conflict.reason {
+                self.ticket_moved = true;
                 let of_it = group.bundles.iter_mut().filter(|bundle| ended.contains(&bundle.index));
                 of_it.filter(|bundle| bundle.lost == Some(gone)).for_each(|bundle| bundle.lost = None);
             }
@@ -342,14 +357,19 @@ impl Planner {
         let (priority, removal) = (group.spec.priority, group.removal.is_some());
         let nodes: Vec<NodeId> = group.bundles.iter().filter_map(|bundle| Some(bundle.place?.node)).collect();
         let incomplete = group.is_incomplete();
+        let fell_short = std::mem::take(&mut group.fell_short) && incomplete;
         if let Awaiting::Creation(tag) | Awaiting::Growth(tag, _) = awaiting {
             self.reply(tag, PlanReply::Group(Box::new(view)));
         }
         if removal {
             return self.begin_removal(id, now);
         }
+        // What ended while something was under way could not be tried then.
+        self.retry_now |= fell_short;
         if incomplete {
             self.incomplete.insert((Reverse(priority), id));
+        } else {
+            self.incomplete.remove(&(Reverse(priority), id));
         }
         // A node that was lost while its bundle was under way.
         for node in nodes {
@@ -358,22 +378,6 @@ impl Planner {
             if !matches!(state, Some(NodeState::Joining | NodeState::Ready | NodeState::Draining)) {
                 self.node_stopped(node, state);
             }
-        }
-    }
-
-    /// Bundles on a node that is lost or gone are to be placed again; on one that only takes no new
-    /// work they stay.
-    pub(super) fn node_stopped(&mut self, node: NodeId, state: Option<NodeState>) {
-        if !matches!(state, None | Some(NodeState::Lost { .. })) {
-            return;
-        }
-        for (id, index) in self.by_node.remove(&node).unwrap_or_default() {
-            let group = self.groups.get_mut(&id).expect("bundles on nodes are of groups");
-            let bundle = group.bundle_mut(index).expect("bundles on nodes are of groups");
-            let place = bundle.place.take().expect("a bundle on a node has a place");
-            bundle.lost = state.map(|_| place.allocation);
-            self.incomplete.insert((Reverse(group.spec.priority), id));
-            self.retry_now = true;
         }
     }
 

@@ -49,7 +49,8 @@ pub enum PlanReply {
     Group(Box<GroupView>),
     /// It does not fit.
     Refused(Box<GroupRefusal>),
-    /// It is gone: so many bundles ended.
+    /// It is gone: so many bundles ended with it. Not those that had ended before, nor those that somebody
+    /// evicted with grace: they keep it.
     Removed(GroupId, u32),
     /// It was taken back before it was placed.
     Cancelled,
@@ -166,6 +167,10 @@ pub enum PlanRejection {
 }
 
 /// A group as it stands.
+///
+/// A bundle that its caller released, or that a statement of others evicted, is not placed any more as soon as
+/// the planner has seen a view that shows it; it is placed again, under another allocation, as one whose node
+/// was lost. To give a bundle back for good, shrink the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupView {
     /// Its id.
@@ -191,7 +196,8 @@ pub enum GroupState {
     Committing,
     /// At least its minimum is placed.
     Placed,
-    /// Bundles were lost with their nodes, and fewer than its minimum are placed: they are placed again.
+    /// Bundles were lost with their nodes, released by their caller or evicted by others, and fewer than its
+    /// minimum are placed: they are placed again.
     Degraded,
 }
 

@@ -32,6 +32,7 @@ mod submit;
 mod ticket;
 pub(crate) use ticket::Tickets;
 mod together;
+mod upkeep;
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -117,7 +118,7 @@ struct Placing {
 /// Why bundles end.
 #[derive(Clone, Debug)]
 enum EndPurpose {
-    /// The group goes: so many bundles end.
+    /// The group goes: so many bundles ended with it so far.
     Removal(JobTag, u32),
     /// These bundles go.
     Shrink(JobTag, Vec<u32>),
@@ -275,6 +276,7 @@ impl Planner {
             && self.replies.is_empty()
             && !grew
             && !self.retry_now
+            && !(self.wants_losses() && self.replicas.copies.iter().any(Replica::has_endings))
             && self.port.is_idle()
     }
 
@@ -284,7 +286,7 @@ impl Planner {
         !self.incomplete.is_empty() || self.ticket.is_some()
     }
 
-    /// Whether nodes that are lost matter: then shards should ring for that.
+    /// Whether nodes that are lost and bundles that end matter: then shards should ring for that.
     #[must_use]
     pub fn wants_losses(&self) -> bool {
         !self.by_node.is_empty()
@@ -315,19 +317,6 @@ impl Planner {
     #[must_use]
     pub fn group_count(&self) -> usize {
         self.groups.len()
-    }
-
-    /// Brings every copy up to the newest view, and looks after bundles on nodes that were lost. Whether
-    /// any copy was not there yet.
-    fn sync(&mut self) -> bool {
-        let (mut stopped, mut moved) = (Vec::new(), false);
-        for copy in &mut self.replicas.copies {
-            moved |= copy.sync(&mut stopped);
-        }
-        for (node, state) in stopped {
-            self.node_stopped(node, state);
-        }
-        moved
     }
 
     fn reply(&mut self, tag: JobTag, reply: PlanReply) {

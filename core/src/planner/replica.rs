@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use crate::ids::NodeId;
+use crate::ids::{AllocationId, NodeId};
 use crate::index::Slot;
 use crate::map::FixedMap;
 use crate::node::NodeState;
@@ -33,8 +33,16 @@ struct Claim {
     visible_from: Option<u64>,
 }
 
-/// A node that takes no new work any more, and how it stands: none where it is gone.
-pub(super) type Stopped = (NodeId, Option<NodeState>);
+/// What views tell of nodes on which bundles may stand.
+#[derive(Default)]
+pub(super) struct News {
+    /// Nodes that take no new work any more, and how they stand: none where one is gone.
+    pub(super) stopped: Vec<(NodeId, Option<NodeState>)>,
+    /// Nodes that changed where some bundle ended that the planner did not end itself.
+    pub(super) touched: Vec<NodeId>,
+    /// Whether it is the first view: what was adopted is to be looked at.
+    pub(super) first: bool,
+}
 
 /// The copy of one shard.
 pub(super) struct Replica {
@@ -47,24 +55,34 @@ pub(super) struct Replica {
     hidden: Vec<Slot>,
     /// Nodes with claims that the view shows already: to be made anew by the next [`sync`](Replica::sync).
     stale: Vec<Slot>,
+    /// What the next view counts of endings if only this planner's own were added.
+    endings: u64,
+    /// The newest view that showed others.
+    others_ended: Option<u64>,
 }
 
 impl Replica {
     /// An empty copy; the first [`sync`](Self::sync) fills it.
     pub(super) fn new(shard: Shard, reader: ViewReader) -> Self {
         let (claims, hidden, stale) = (FixedMap::default(), Vec::new(), Vec::new());
-        Self { shard, reader, view: None, claims, next_key: 0, hidden, stale }
+        let (view, others_ended) = (None, None);
+        Self { shard, reader, view, claims, next_key: 0, hidden, stale, endings: 0, others_ended }
     }
 
-    /// Brings the copy up to the newest view; tells of nodes that stopped taking work. Whether it was
+    /// Brings the copy up to the newest view; tells what bundles are to be looked after. Whether it was
     /// not there yet.
-    pub(super) fn sync(&mut self, stopped: &mut Vec<Stopped>) -> bool {
+    pub(super) fn sync(&mut self, news: &mut News) -> bool {
         let newest = self.reader.latest();
+        let others = std::mem::replace(&mut self.endings, newest.head().endings) != self.endings;
         let Some(before) = self.view.replace(Arc::clone(&newest)) else {
             self.shard.follow_view(&newest);
             newest.nodes(|slot, _, _| self.shard.renew(slot));
+            news.first = true;
             return true;
         };
+        if others {
+            self.others_ended = Some(newest.version().sequence);
+        }
         // Each node once, however much of it was granted and changed.
         let mut slots = std::mem::take(&mut self.stale);
         let moved = !Arc::ptr_eq(&newest, &before) || !slots.is_empty();
@@ -72,10 +90,13 @@ impl Replica {
             self.shard.follow_view(&newest);
             newest.diff(&before, |slot| {
                 slots.push(slot);
+                if others {
+                    news.touched.extend(newest.hot(slot).map(|image| image.id));
+                }
                 let Some(HotImage { id, state: Some(stood), .. }) = before.hot(slot) else { return };
                 let stands = newest.hot(slot).filter(|image| image.id == *id).and_then(|image| image.state);
                 if stands.is_none_or(|stands| stands != *stood && stands != NodeState::Ready) {
-                    stopped.push((*id, stands));
+                    news.stopped.push((*id, stands));
                 }
             });
         }
@@ -89,6 +110,29 @@ impl Replica {
     /// The sequence of the view that the copy equals.
     pub(super) fn sequence(&self) -> u64 {
         self.view.as_ref().map_or(0, |view| view.version().sequence)
+    }
+
+    /// Bundles ended by an own statement, shown by views from `sequence` on.
+    pub(super) fn ended(&mut self, bundles: u64, sequence: u64) {
+        // In a view that was followed already they were taken for those of others.
+        if self.sequence() < sequence {
+            self.endings += bundles;
+        }
+    }
+
+    /// Whether a view from `sequence` on that was followed showed bundles that others ended.
+    pub(super) fn others_ended_since(&self, sequence: u64) -> bool {
+        self.others_ended.is_some_and(|at| at >= sequence)
+    }
+
+    /// Whether the newest view shows endings that were not looked at.
+    pub(super) fn has_endings(&self) -> bool {
+        self.reader.latest().head().endings != self.endings
+    }
+
+    /// Whether an allocation of a node is live, in the view.
+    pub(super) fn live_on(&self, slot: Slot) -> impl Iterator<Item = AllocationId> {
+        self.view.iter().flat_map(move |view| view.allocations(slot)).map(|allocation| allocation.id)
     }
 
     /// How the view shows a node.

@@ -53,7 +53,7 @@ impl PlannerBell {
         self.wanted.swap(wanted, Ordering::AcqRel);
     }
 
-    /// Called by a shard after it published: something grew, or a node was lost or removed.
+    /// Called by a shard after it published: something grew, or a node was lost or removed or a bundle ended.
     pub fn tell(&self, grew: bool, lost: bool) {
         let happened = (u64::from(grew) * GROWTH) | (u64::from(lost) * LOSSES);
         // A read-modify-write that changes nothing, so that it has a place in the order of changes;

@@ -62,6 +62,8 @@ pub(super) struct Bundles {
     /// How often each stands here, as allocation, claim or hold: twice while a statement is under way
     /// that moves it.
     placed: FixedMap<BundleId, u32>,
+    /// Counts bundles that ended.
+    pub(super) ended: u64,
 }
 
 impl Bundles {
@@ -132,6 +134,7 @@ impl Bundles {
     pub(super) fn end(&mut self, id: AllocationId) -> u32 {
         let Some(bundle) = self.live.remove(&id) else { return 0 };
         self.forget(Some(bundle.id));
+        self.ended += 1;
         let mut ended = 0;
         for inside in bundle.inside() {
             self.inside.remove(&inside);

@@ -575,10 +575,10 @@ impl Shard {
         ShardFacts { growth: self.growth, highest, load: self.sums.load() }
     }
 
-    /// Grows with each node that is lost or removed.
+    /// Grows with each node that is lost or removed, and each bundle that ends.
     #[must_use]
-    pub fn losses(&self) -> u64 {
-        self.losses
+    pub fn endings(&self) -> u64 {
+        self.losses + self.bundles.ended
     }
 
     /// What all searches so far cost.

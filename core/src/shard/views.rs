@@ -100,6 +100,7 @@ impl Shard {
             node_count: u32::try_from(self.nodes.len()).expect("NODES_MAX fits u32"),
             allocation_count: self.ledger.len() as u64,
             facts: self.facts(),
+            endings: self.endings(),
             thetas,
             copied,
         }

@@ -61,6 +61,8 @@ pub struct ViewHead {
     pub allocation_count: u64,
     /// What the router knows of the shard.
     pub facts: ShardFacts,
+    /// Counts nodes that were lost or removed, and bundles that ended, since the start of the service.
+    pub endings: u64,
     /// Steps of coordinates, where any follows the nodes.
     pub(crate) thetas: Option<Arc<[i64]>>,
     /// What all publications of the shard have copied, this one included.

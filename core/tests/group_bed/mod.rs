@@ -6,15 +6,18 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-use wharf_core::ids::{AllocationId, NodeId};
-use wharf_core::node::{Labels, NodeSpec};
-use wharf_core::planner::{BundleView, GroupRefusal, GroupSpec, GroupView, PlanJob, PlanReply, Strategy};
+use wharf_core::ids::{AllocationId, GroupId, NodeId};
+use wharf_core::node::{Labels, LifeEvent, NodeSpec};
+use wharf_core::planner::{
+    BundleView, GroupRefusal, GroupSpec, GroupView, PlanJob, PlanReply, Strategy, Submit,
+};
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
+use wharf_core::statement::{CommitMode, Granularity, Operation};
 use wharf_core::store::{Engine, EngineConfig, StoreState};
 
-use crate::by_hand::{add_node, ask, config, node_spec};
+use crate::by_hand::{add_node, ask, config, node_spec, settle};
 
 pub(crate) fn engine(shards: u16, planners: u16) -> Engine {
     let config = EngineConfig { planners, ..config(shards) };
@@ -80,4 +83,44 @@ pub(crate) fn live_allocations(engine: &mut Engine) -> u64 {
         other => panic!("a status: {other:?}"),
     };
     outcomes.into_iter().map(of_shard).sum()
+}
+
+pub(crate) fn life(engine: &mut Engine, node: NodeId, event: LifeEvent) {
+    let partition = engine.catalog.load().node_partition(node).expect("a registered node");
+    let reply = ask(engine, PortRequest::Partition(partition, Command::Life(node, event)));
+    assert!(matches!(reply, PortReply::One(Outcome::StateSet(..))), "{reply:?}");
+}
+
+/// As `ask`, where another reply may come beside.
+pub(crate) fn ask_besides(engine: &mut Engine, request: PortRequest) -> Vec<(u64, PortReply)> {
+    engine.ports[0].submit(7, request, engine.now).expect("room");
+    engine.ports[0].flush();
+    settle(engine)
+}
+
+pub(crate) fn add_agent_node(engine: &mut Engine, spec: NodeSpec) -> NodeId {
+    let mut registration = engine.registrar.register(spec).expect("a new name");
+    registration.agent = Some(Arc::default());
+    engine.catalog.store(Arc::new(engine.registrar.catalog()));
+    let (id, partition) = (registration.id, registration.partition);
+    let reply = ask(engine, PortRequest::Partition(partition, Command::AddNode(Box::new(registration))));
+    assert!(matches!(reply, PortReply::One(Outcome::NodeAdded(_))), "{reply:?}");
+    life(engine, id, LifeEvent::Beat);
+    id
+}
+
+pub(crate) fn status(engine: &mut Engine, id: GroupId) -> GroupView {
+    match plan(engine, PlanJob::GroupStatus(id)) {
+        PlanReply::Group(view) => *view,
+        other => panic!("it stands: {other:?}"),
+    }
+}
+
+pub(crate) fn submit(
+    engine: &mut Engine,
+    operations: Vec<Operation>,
+    granularity: Granularity,
+    mode: CommitMode,
+) -> PlanReply {
+    plan(engine, PlanJob::Submit(Box::new(Submit { operations, granularity, mode })))
 }

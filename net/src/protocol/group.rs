@@ -46,7 +46,8 @@ pub const GROUP_WAITING: u8 = 1;
 pub const GROUP_COMMITTING: u8 = 2;
 /// At least its minimum is placed.
 pub const GROUP_PLACED: u8 = 3;
-/// Bundles were lost with their nodes, and fewer than the minimum are left: they are placed again.
+/// Bundles were lost with their nodes, released or evicted, and fewer than the minimum are left: they are placed
+/// again.
 pub const GROUP_DEGRADED: u8 = 4;
 
 /// [`GroupId`] on the wire.

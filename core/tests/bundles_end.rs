@@ -270,22 +270,23 @@ fn send(engine: &mut Engine, tag: u64, request: PortRequest) {
 #[test]
 fn a_bundle_that_was_seen_to_end_while_its_group_grew_is_placed_again() {
     let mut engine = engine(2, 1);
-    with_nodes(&mut engine, 8, 16, 0);
+    with_nodes(&mut engine, 16, 16, 0);
     let group = create(&mut engine, group_of(cores(16), 2, Strategy::StrictSpread)).expect("it fits");
     let gone = allocation_of(&group, 1).expect("placed");
     let here = (0..2).find(|&shard| live_at(&engine, shard).contains(&gone)).expect("it is live");
-    send(&mut engine, 1, PortRequest::Plan(PlanJob::GrowGroup(group.id, same(cores(16), 5))));
+    send(&mut engine, 1, PortRequest::Plan(PlanJob::GrowGroup(group.id, same(cores(16), 14))));
     round(&mut engine, &[0, 1]);
     // Both hold their parts.
     round(&mut engine, &[]);
     send(&mut engine, 2, PortRequest::Release(gone));
     round(&mut engine, &[here]);
     round(&mut engine, &[]);
-    assert!(engine.planners[0].planner().is_committing(), "the other shard has not done it");
+    let metrics = engine.planners[0].planner().metrics();
+    assert_eq!((metrics.statements, metrics.committed), (2, 1), "the other shard has not done it");
     assert_eq!(settle(&mut engine).len(), 2);
     let after = status(&mut engine, group.id);
-    assert_eq!((after.state, nodes_of(&after).len()), (GroupState::Placed, 7), "{after:?}");
-    assert_eq!(live_allocations(&mut engine), 7);
+    assert_eq!((after.state, nodes_of(&after).len()), (GroupState::Placed, 16), "{after:?}");
+    assert_eq!(live_allocations(&mut engine), 16);
     check_all(&engine);
 }
 

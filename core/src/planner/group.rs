@@ -63,6 +63,8 @@ pub(super) struct Group {
     pub(super) losses: u32,
     /// It waits for its ticket, or has it.
     pub(super) contending: bool,
+    /// Tickets that were served in vain since the last success.
+    pub(super) tickets: u32,
 }
 
 impl Group {
@@ -80,6 +82,7 @@ impl Group {
             attempts: 0,
             losses: 0,
             contending: false,
+            tickets: 0,
         };
         group.add(&spec.bundles);
         group
@@ -102,6 +105,7 @@ impl Group {
             attempts,
             losses,
             contending,
+            tickets: 0,
         }
     }
 

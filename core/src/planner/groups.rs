@@ -321,7 +321,7 @@ impl Planner {
             }
         }
         if !lost {
-            group.losses = 0;
+            (group.losses, group.tickets) = (0, 0);
             looked_at_before.into_iter().for_each(|node| self.look_after(node));
             self.ticket_concluded(id, true, now);
             return self.settle(id, now);
@@ -334,10 +334,13 @@ impl Planner {
                 of_it.filter(|bundle| bundle.lost == Some(gone)).for_each(|bundle| bundle.lost = None);
             }
         }
-        if group.removal.is_some() {
+        let removal = group.removal.is_some();
+        // Its ticket, if it has one, ends or goes on in any case.
+        let by_ticket = self.ticket_concluded(id, false, now);
+        if removal {
             return self.begin_removal(id, now);
         }
-        if self.ticket_concluded(id, false, now) {
+        if by_ticket {
             return;
         }
         let group = self.groups.get_mut(&id).expect("just seen");

@@ -8,6 +8,7 @@
 
 mod commit;
 mod draft;
+mod emptied;
 mod flight;
 mod group;
 mod groups;

@@ -135,6 +135,11 @@ impl Replica {
         self.view.iter().flat_map(move |view| view.allocations(slot)).map(|allocation| allocation.id)
     }
 
+    /// The view that the copy equals.
+    pub(super) fn base(&self) -> Option<&View> {
+        self.view.as_deref()
+    }
+
     /// How the view shows a node.
     pub(super) fn state(&self, slot: Slot) -> Option<NodeState> {
         self.view.as_ref()?.hot(slot)?.state

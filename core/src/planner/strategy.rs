@@ -23,6 +23,7 @@ pub(super) struct Standing {
 }
 
 /// What is to be placed.
+#[derive(Clone)]
 pub(super) struct Wanted {
     pub(super) strategy: Strategy,
     pub(super) topology: Option<TopologyRule>,

@@ -5,25 +5,26 @@
 //! free of later requests: what comes free there is set aside for it, and direct traffic cannot
 //! take it. Then it commits as the owner of these reservations. One ticket is served at a time over
 //! all planners, and for a bounded time: that is what bounds what groups can keep from direct
-//! traffic. After it the next is served, and a group that still waits takes a new number.
+//! traffic. After it, when its reservations have ended, the next is served, and a group that still waits
+//! takes a new number.
 //!
-//! Groups with a rule over the values of a label reserve only what fits at that moment.
+//! Where its bundles go is planned as ever, on copies on which nothing of others runs (`emptied.rs`).
+//! A node that is reserved for somebody else is not reserved: bundles of that owner are placed there.
 
 use std::cmp::Reverse;
 use std::sync::{Arc, OnceLock};
 
 use super::draft::{Draft, Taken};
+use super::emptied::Own;
 use super::group::Group;
-use super::spec::Strategy;
 use super::strategy::NoPlace;
-use super::together::{Item, combined, largest_first, reserved_demand};
+use super::together::{Item, reserved_demand};
 use super::{Placing, Planner, Purpose};
 use crate::ids::{GroupId, NodeId, OwnerId, ShardId};
-use crate::index::Slot;
-use crate::resource::GpuAssignment;
+use crate::resource::{Demand, ReservedAmounts};
 use crate::ring::Doorbell;
 use crate::router::Tag;
-use crate::shard::{Command, Outcome, Rejection, Reserve};
+use crate::shard::{Command, Outcome, Reserve};
 use crate::statement::{Allocate, CommitMode, Evict, Granularity, Operation};
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::Time;
@@ -74,6 +75,8 @@ enum Stage {
     Reserved,
     /// Being committed.
     Committing,
+    /// So many shards have not answered that what was reserved has ended; then the next is served.
+    Ending { left: usize },
 }
 
 /// The ticket of a planner.
@@ -121,7 +124,7 @@ impl Planner {
                 self.end_ticket(now);
             }
             Stage::Reserved if self.ticket_moved => self.commit_ticket(now),
-            Stage::Queued | Stage::Reserving { .. } | Stage::Reserved | Stage::Committing => {}
+            _ => {}
         }
     }
 
@@ -152,10 +155,8 @@ impl Planner {
         let until = self.groups[&id].until.map_or(until, |of_group| until.min(of_group));
         let mut reserved = Vec::new();
         for of_node in plan.chunk_by(|a, b| (a.shard, a.slot) == (b.shard, b.slot)) {
-            let group = &self.groups[&id];
-            let items: Vec<Item> = of_node.iter().map(|taken| group.item(taken.bundle)).collect();
             let (shard, node) = (self.shard_id(of_node[0].shard), of_node[0].node);
-            let Some(demand) = reserved_demand(&items) else { return self.end_ticket(now) };
+            let Some(demand) = self.demand_of(id, of_node) else { continue };
             let reserve = Reserve { node, owner, demand, until: Some(until) };
             self.outbox.push_back((TICKET_TAG, shard, Command::Reserve(Box::new(reserve))));
             reserved.push((shard, node));
@@ -165,25 +166,53 @@ impl Planner {
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         (ticket.until, ticket.plan, ticket.reserved) = (until, plan, reserved);
         ticket.stage = Stage::Reserving { left, refused: false };
+        if left == 0 {
+            self.reserved(now);
+        }
+    }
+
+    /// What is to be reserved on a node for the bundles that go there; none where it is somebody else's, or
+    /// they take nothing.
+    fn demand_of(&self, id: GroupId, of_node: &[Taken]) -> Option<Demand> {
+        let (group, place) = (&self.groups[&id], of_node[0]);
+        let copy = &self.replicas.copies[place.shard];
+        if copy.reserved_for(place.slot).is_some() {
+            return None;
+        }
+        let items: Vec<Item> = of_node.iter().map(|taken| group.item(taken.bundle)).collect();
+        let devices = of_node.iter().fold(0, |mask, taken| mask | taken.gpus.mask).count_ones();
+        let demand = reserved_demand(&items, devices, copy.spec(place.slot)?)?;
+        Some(demand).filter(|demand| !ReservedAmounts::from(demand).is_empty())
     }
 
     /// What a shard answered to the ticket.
     pub(super) fn handle_ticket_answer(&mut self, outcome: &Outcome, now: Time) {
-        // That what was reserved ends is not waited for: it may have been used up, too.
-        let Some(ticket) = &mut self.ticket else { return };
-        let Stage::Reserving { left, refused } = &mut ticket.stage else { return };
-        match outcome {
-            Outcome::Reserved(_) => {}
-            Outcome::Rejected(Rejection::NotReserved { .. }) | Outcome::ReservationEnded(_) => return,
-            Outcome::Rejected(_) => *refused = true,
-            other => panic!("a reservation was answered with {other:?}"),
+        let ticket = self.ticket.as_mut().expect("a ticket stays until all is answered");
+        match &mut ticket.stage {
+            Stage::Reserving { left, refused } => {
+                *left -= 1;
+                *refused |= !matches!(outcome, Outcome::Reserved(_));
+                if *left == 0 {
+                    self.reserved(now);
+                }
+            }
+            // It ended, or had ended by itself, was used up, or went with its node.
+            Stage::Ending { left } => {
+                *left -= 1;
+                if *left == 0 {
+                    self.drop_ticket();
+                }
+            }
+            stage => panic!("nothing is to be answered to a ticket that is {stage:?}: {outcome:?}"),
         }
-        *left -= 1;
-        if *left > 0 {
-            return;
-        }
+    }
+
+    /// All that was to be reserved is answered.
+    fn reserved(&mut self, now: Time) {
+        let ticket = self.ticket.as_mut().expect("a ticket is served");
+        let refused = matches!(ticket.stage, Stage::Reserving { refused: true, .. });
         let waits = self.groups.get(&ticket.group).is_some_and(|group| group.contending);
-        if *refused || !waits {
+        if refused || !waits {
             self.end_ticket(now);
         } else {
             ticket.stage = Stage::Reserved;
@@ -195,14 +224,16 @@ impl Planner {
         self.ticket_moved = false;
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         ticket.stage = Stage::Committing;
-        let (id, owner, plan) = (ticket.group, ticket.owner(), ticket.plan.clone());
+        let (id, plan) = (ticket.group, ticket.plan.clone());
         let group = self.groups.get_mut(&id).expect("a group with a ticket is there");
         group.committing = true;
         group.attempts += 1;
         let operation = |taken: &Taken, group: &Group| {
-            let demand = group.item(taken.bundle).request.demand.clone();
+            let Item { request, .. } = group.item(taken.bundle);
             let bundle = Some(crate::ids::BundleId { group: id, index: taken.bundle });
-            let (node, owner) = (taken.node, Some(owner));
+            let (node, demand) = (taken.node, request.demand.clone());
+            let reserved = ticket.reserved.iter().any(|&(_, reserved)| reserved == node);
+            let owner = if reserved { Some(ticket.owner()) } else { request.owner };
             Operation::Allocate(Allocate { node, expected: None, demand, gpus: None, owner, bundle })
         };
         let placed: Vec<_> = plan.iter().map(|taken| (taken.shard, operation(taken, group))).collect();
@@ -234,98 +265,54 @@ impl Planner {
         true
     }
 
-    /// Ends what is reserved, serves the next; the group goes on as one that found no place.
+    /// Ends what is reserved, and serves the next when that is done; the group goes on as one that found no
+    /// place.
     fn end_ticket(&mut self, now: Time) {
-        let ticket = self.ticket.take().expect("a ticket is served");
-        let owner = ticket.owner();
-        for (shard, node) in ticket.reserved {
+        let ticket = self.ticket.as_mut().expect("a ticket is served");
+        let (id, owner, reserved) = (ticket.group, ticket.owner(), std::mem::take(&mut ticket.reserved));
+        ticket.stage = Stage::Ending { left: reserved.len() };
+        if reserved.is_empty() {
+            self.drop_ticket();
+        }
+        for (shard, node) in reserved {
             self.outbox.push_back((TICKET_TAG, shard, Command::EndReservation(node, owner)));
         }
-        self.tickets.serve_next();
-        let Some(group) = self.groups.get_mut(&ticket.group).filter(|group| group.contending) else { return };
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.contending) else { return };
         group.contending = false;
+        group.tickets = group.tickets.saturating_add(1);
         let bundle = group.bundles.iter().find(|bundle| bundle.place.is_none());
         let bundle = bundle.map_or(0, |bundle| bundle.index);
         let removal = group.removal.is_some();
         if removal {
-            self.begin_removal(ticket.group, now);
+            self.begin_removal(id, now);
         } else {
-            self.no_place(ticket.group, NoPlace { bundle, placed: 0 }, now);
+            self.no_place(id, NoPlace { bundle, placed: 0 }, now);
         }
     }
 
-    /// Where the bundles of a group go: as they fit now, else as they would on nodes where nothing runs.
+    fn drop_ticket(&mut self) {
+        self.ticket = None;
+        self.tickets.serve_next();
+    }
+
+    /// Where the bundles of a group go: as they fit now, else as they would if nothing of others ran.
     fn plan_reserved(&mut self, id: GroupId) -> Option<Vec<Taken>> {
         self.sync();
         let mut draft = Draft::default();
         let savepoint = draft.savepoint();
-        let wanted = self.wanted(id);
-        if self.replicas.plan(wanted, &mut draft).is_ok() {
+        if self.replicas.plan(self.wanted(id), &mut draft).is_ok() {
             let plan = draft.taken.clone();
             self.replicas.roll_back(&mut draft, savepoint);
             return Some(plan);
         }
-        let group = &self.groups[&id];
-        if group.spec.topology.is_some() || group.placed() > 0 && group.spec.strategy != Strategy::Spread {
-            return None;
-        }
-        let mut items: Vec<Item> = self.wanted(id).items;
-        largest_first(&mut items);
-        self.plan_on_empty(self.groups[&id].spec.strategy, &items)
-    }
-
-    /// First fit, largest first, over nodes with most free first, as if nothing ran there. Looked at are
-    /// some more nodes than there are bundles: those that come free soonest.
-    fn plan_on_empty(&mut self, strategy: Strategy, items: &[Item]) -> Option<Vec<Taken>> {
-        let mut nodes: Vec<(Reverse<u64>, usize, Slot)> = Vec::new();
-        for (shard, copy) in self.replicas.copies.iter().enumerate() {
-            nodes.extend(copy.shard().free_shares().map(|(slot, share)| (Reverse(share), shard, slot)));
-        }
-        nodes.sort_unstable();
-        nodes.retain(|&(_, shard, slot)| self.could_hold(shard, slot, &items[..1]));
-        nodes.truncate(2 * items.len() + 64);
-        let mut held: Vec<Vec<Item>> = vec![Vec::new(); nodes.len()];
-        if strategy == Strategy::StrictPack {
-            let at = (0..nodes.len()).find(|&at| self.could_hold(nodes[at].1, nodes[at].2, items))?;
-            held[at] = items.to_vec();
-        } else {
-            for item in items {
-                let mut first = |empty: bool| {
-                    (0..nodes.len()).find(|&at| {
-                        let together = [&held[at][..], std::slice::from_ref(item)].concat();
-                        (!empty || held[at].is_empty())
-                            && self.could_hold(nodes[at].1, nodes[at].2, &together)
-                    })
-                };
-                let at = match strategy {
-                    Strategy::StrictSpread => first(true),
-                    Strategy::Spread => first(true).or_else(|| first(false)),
-                    Strategy::Pack | Strategy::StrictPack => first(false),
-                };
-                held[at?].push(item.clone());
-            }
-        }
-        let mut plan = Vec::new();
-        for (items, &(_, shard, slot)) in held.iter().zip(&nodes) {
-            let node = self.replicas.copies[shard].shard().node_at(slot)?;
-            let taken = |item: &Item| Taken {
-                bundle: item.bundle,
-                shard,
-                slot,
-                node,
-                gpus: GpuAssignment::NONE,
-                key: 0,
-            };
-            plan.extend(items.iter().map(taken));
-        }
-        Some(plan)
-    }
-
-    /// Whether a node could hold all of `items` if nothing ran there.
-    fn could_hold(&mut self, shard: usize, slot: Slot, items: &[Item]) -> bool {
-        let copy = self.replicas.copies[shard].shard_mut();
-        items.iter().all(|item| copy.may_hold(slot, &item.request))
-            && combined(items).is_some_and(|request| copy.could_hold(slot, &request.demand))
+        let standing = self.groups[&id].bundles.iter().filter_map(|bundle| Some((bundle, bundle.place?)));
+        let own = standing.map(|(bundle, place)| {
+            let (node, demand, gpus) = (place.node, bundle.request.demand.clone(), place.gpus);
+            Own { node, demand, gpus }
+        });
+        let own: Vec<Own> = own.collect();
+        let (wanted, turn) = (self.wanted(id), self.groups[&id].tickets);
+        self.replicas.plan_on_empty(&wanted, &own, turn)
     }
 
     /// When the ticket has something to do by itself.

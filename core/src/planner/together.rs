@@ -7,11 +7,11 @@
 use std::sync::Arc;
 
 use super::draft::{Draft, Replicas, Taken};
-use crate::ids::NodeId;
+use crate::ids::{NodeId, ResourceId};
 use crate::limits::TOGETHER_TRIES_MAX;
-use crate::node::Selector;
+use crate::node::{NodeSpec, Selector};
 use crate::request::PlacementRequest;
-use crate::resource::{Amount, Demand, GPU_UNIT, GpuRequest};
+use crate::resource::{Amount, Demand, GpuRequest};
 
 /// A bundle to place.
 #[derive(Clone, Debug)]
@@ -34,7 +34,7 @@ pub(super) fn largest_first(items: &mut [Item]) {
 fn sum(items: &[Item]) -> Option<Demand> {
     let (mut cpu, mut memory) = (Amount::ZERO, Amount::ZERO);
     let (mut whole, mut largest_part) = (0u32, 0u16);
-    let mut custom: Vec<(crate::ids::ResourceId, Amount)> = Vec::new();
+    let mut custom: Vec<(ResourceId, Amount)> = Vec::new();
     for item in items {
         let demand = &item.request.demand;
         cpu = cpu.checked_plus(demand.cpu)?;
@@ -98,17 +98,30 @@ pub(super) fn combined(items: &[Item]) -> Option<PlacementRequest> {
     Some(request)
 }
 
-/// What is to be reserved for all of `items` on one node: parts of devices count as whole ones, so many
-/// as they make up. None where no node has as much.
-pub(super) fn reserved_demand(items: &[Item]) -> Option<Demand> {
-    let units: i64 = items.iter().map(|item| item.request.demand.gpu.units()).sum();
-    let unit = i64::from(GPU_UNIT);
-    let gpu = match (units, items) {
-        (_, [item]) => item.request.demand.gpu,
-        (0, _) => GpuRequest::None,
-        _ => GpuRequest::Whole(u8::try_from((units + unit - 1) / unit).ok().filter(|&count| count <= 16)?),
+/// What is to be reserved for all of `items` on one node, which are planned on so many of its devices: these
+/// count as whole ones, and so do units of unit-instance kinds. None where no node has as much.
+pub(super) fn reserved_demand(items: &[Item], devices: u32, spec: &NodeSpec) -> Option<Demand> {
+    let all = sum(items)?;
+    if let [_] = items {
+        return Some(all);
+    }
+    let gpu = match devices {
+        0 => GpuRequest::None,
+        count => GpuRequest::Whole(u8::try_from(count).ok()?),
     };
-    Some(Demand { gpu, ..sum(items)? })
+    let whole_units = |id: ResourceId| {
+        let asked = items.iter().flat_map(|item| item.request.demand.custom());
+        let asked = asked.filter(|(kind, _)| *kind == id).map(|(_, amount)| amount.units());
+        let unit = Amount::whole(1).units();
+        let units: i64 = asked.map(|units| (units + unit - 1) / unit).sum();
+        Amount::whole(u32::try_from(units).unwrap_or(u32::MAX)).min(spec.custom_total(id))
+    };
+    let custom = all.custom().iter().map(|&(id, amount)| match id.is_unit_instance() {
+        true => (id, whole_units(id)),
+        false => (id, amount),
+    });
+    let custom = Demand::canonical_custom(custom.collect()).expect("each kind is there once");
+    Some(Demand { gpu, custom, ..all })
 }
 
 /// What stands in both of two sorted lists.

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::ranked::Scope;
-use super::{Shard, Slot};
+use super::{Shard, ShardConfig, Slot};
 use crate::ids::NodeId;
 use crate::node::NodeState;
 use crate::request::{PlacementRequest, Policy};
@@ -110,6 +110,18 @@ impl Shard {
         }
     }
 
+    /// What a shard like this one is made with.
+    pub(crate) fn alike(&self) -> ShardConfig {
+        ShardConfig {
+            shard: self.id,
+            incarnation: self.incarnation,
+            partitions: self.sequences.iter().map(|(partition, _)| partition).collect(),
+            geometry: self.index.geometry().clone(),
+            seed: 0,
+            hybrid: self.hybrid_settings,
+        }
+    }
+
     /// Why it would refuse `request`.
     pub(crate) fn refusal_of(&mut self, request: &PlacementRequest) -> Refusal {
         let scope = self.scope(request);
@@ -149,7 +161,7 @@ impl Shard {
         self.nodes.could_fit(slot, demand)
     }
 
-    /// The ready nodes, each with the part of its cpu and memory that is free, in 1/1000 of either.
+    /// The ready nodes, each with the part of its cpu, memory and GPUs that is free, in 1/1000 of each.
     pub(crate) fn free_shares(&self) -> impl Iterator<Item = (Slot, u64)> {
         let part = |free: Amount, of: Amount| match of.units() {
             0 => 0,
@@ -157,7 +169,10 @@ impl Shard {
         };
         self.nodes.iter().filter(|&(slot, ..)| self.is_ready(slot)).map(move |(slot, _, cold)| {
             let (room, spec) = (self.nodes.room(slot), &cold.registration.spec);
-            (slot, part(room.cpu, spec.cpu) + part(room.memory, spec.memory))
+            let gpus = &self.nodes.hot(slot).gpus;
+            let free = Amount::from_parts((0..spec.gpus).map(|instance| u32::from(gpus.free(instance))));
+            let gpus = part(free, Amount::whole(u32::from(spec.gpus)));
+            (slot, part(room.cpu, spec.cpu) + part(room.memory, spec.memory) + gpus)
         })
     }
 

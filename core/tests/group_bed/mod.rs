@@ -17,7 +17,7 @@ use wharf_core::shard::{Command, Outcome};
 use wharf_core::statement::{CommitMode, Granularity, Operation};
 use wharf_core::store::{Engine, EngineConfig, StoreState};
 
-use crate::by_hand::{add_node, ask, config, node_spec, settle};
+use crate::by_hand::{add_node, ask, config, cores, node_spec, settle};
 
 pub(crate) fn engine(shards: u16, planners: u16) -> Engine {
     let config = EngineConfig { planners, ..config(shards) };
@@ -123,4 +123,24 @@ pub(crate) fn submit(
     mode: CommitMode,
 ) -> PlanReply {
     plan(engine, PlanJob::Submit(Box::new(Submit { operations, granularity, mode })))
+}
+
+/// Direct traffic that takes whatever comes free at once, in the same batch.
+pub(crate) fn hostile_round(
+    engine: &mut Engine,
+    live: &mut Vec<AllocationId>,
+) -> (Vec<(u64, PortReply)>, bool) {
+    let oldest = live.remove(0);
+    engine.ports[0].submit(1, PortRequest::Release(oldest), engine.now).expect("room");
+    engine.ports[0].submit(2, PortRequest::Place(cores(1)), engine.now).expect("room");
+    engine.ports[0].flush();
+    let replies = settle(engine);
+    let mut served = false;
+    for (tag, reply) in &replies {
+        if let (2, PortReply::Placed(placement)) = (*tag, reply) {
+            live.push(placement.allocation);
+            served = true;
+        }
+    }
+    (replies, served)
 }

@@ -5,6 +5,9 @@ use std::process::ExitCode;
 use clap::Parser;
 use wharf_bench::cli::{Cli, Usage};
 
+#[global_allocator]
+static ALLOCATOR: mimalloc::MiMalloc = mimalloc::MiMalloc;
+
 fn main() -> ExitCode {
     match Cli::parse().run() {
         Ok(()) => ExitCode::SUCCESS,

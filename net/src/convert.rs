@@ -413,8 +413,9 @@ pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus 
     }
 }
 
-/// Capacity and labels of a node, for the wire.
-fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
+/// Capacity, labels and taints of a node, for the wire.
+#[must_use]
+pub fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
     NodeBody {
         name: spec.name.to_string(),
         identity: spec.identity.as_deref().unwrap_or_default().to_owned(),

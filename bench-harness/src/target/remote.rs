@@ -11,14 +11,14 @@ use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::map::FixedMap;
 use wharf_core::node::{NodeSpec, Operator};
 use wharf_core::request::{Explain, PlacementRequest};
-use wharf_core::resource::GpuAssignment;
+use wharf_core::resource::{GpuAssignment, ResourceRegistry};
 use wharf_core::router::Verdict;
 use wharf_net::client::{Client, ClientError, Completion, Completions};
 use wharf_net::codec::decode_body;
-use wharf_net::convert::policy_number;
+use wharf_net::convert::{node_body, policy_number};
 use wharf_net::protocol::{
-    EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodeBody, NodesRequest, OPERATOR_EXISTS, OPERATOR_GREATER,
-    OPERATOR_IN, OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, Pair, PlaceReply, PlaceRequest, Reason,
+    EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodesRequest, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN,
+    OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, Pair, PlaceReply, PlaceRequest, Reason,
     ReleaseReply, ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
 };
 
@@ -95,7 +95,9 @@ impl RemoteTarget {
     }
 
     fn register_batch(&mut self, nodes: &[NodeSpec]) -> Result<(), TargetError> {
-        let request = NodesRequest { nodes: nodes.iter().map(node_body).collect() };
+        // Traces name no custom kinds.
+        let no_kinds = ResourceRegistry::default();
+        let request = NodesRequest { nodes: nodes.iter().map(|node| node_body(node, &no_kinds)).collect() };
         let reply = self.runtime.block_on(self.client().add_nodes(&request)).map_err(unreachable)?;
         for reply in reply.replies {
             if let Some(fault) = reply.fault {
@@ -144,19 +146,6 @@ impl RemoteTarget {
                 reply.fault.map_or_else(|| reply.reason.to_string(), |f| f.to_string()),
             )),
         }
-    }
-}
-
-/// A node for the wire.
-fn node_body(spec: &NodeSpec) -> NodeBody {
-    NodeBody {
-        name: spec.name.to_string(),
-        identity: spec.identity.as_deref().unwrap_or_default().to_owned(),
-        cpu: spec.cpu.units(),
-        memory: spec.memory.units(),
-        gpus: u32::from(spec.gpus),
-        labels: spec.labels.iter().map(|(k, v)| Pair { key: k.to_owned(), value: v.to_owned() }).collect(),
-        ..NodeBody::default()
     }
 }
 

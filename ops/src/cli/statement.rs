@@ -39,7 +39,8 @@ pub(super) struct SubmitArgs {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 struct StatementText {
-    operations: Vec<OperationText>,
+    /// Read one by one, so that an error names its operation.
+    operations: Vec<serde_json::Value>,
     #[serde(default)]
     granularity: GranularityText,
     #[serde(default)]
@@ -62,12 +63,34 @@ enum ModeText {
     Incremental,
 }
 
-#[derive(Debug, Deserialize)]
-#[serde(rename_all = "kebab-case")]
+#[derive(Debug)]
 enum OperationText {
     Allocate(AllocateText),
     Pipeline(PipelineText),
     Evict(EvictText),
+}
+
+impl OperationText {
+    /// One of `{"allocate": …}`, `{"pipeline": …}`, `{"evict": …}`.
+    fn read(value: serde_json::Value) -> Result<Self, String> {
+        let one = "expected an object with one key: `allocate`, `pipeline` or `evict`";
+        let serde_json::Value::Object(keys) = value else { return Err(one.to_owned()) };
+        let named: Vec<String> = keys.keys().map(|key| format!("`{key}`")).collect();
+        let mut keys = keys.into_iter();
+        let (Some((key, of_it)), None) = (keys.next(), keys.next()) else {
+            return Err(match named.len() {
+                0 => format!("no key: {one}"),
+                _ => format!("{}: {one}; write one operation for each", named.join(" and ")),
+            });
+        };
+        let within = |error: serde_json::Error| format!("`{key}`: {error}");
+        match key.as_str() {
+            "allocate" => serde_json::from_value(of_it).map(Self::Allocate).map_err(within),
+            "pipeline" => serde_json::from_value(of_it).map(Self::Pipeline).map_err(within),
+            "evict" => serde_json::from_value(of_it).map(Self::Evict).map_err(within),
+            _ => Err(format!("`{key}`: {one}")),
+        }
+    }
 }
 
 /// An amount: a number, or a text such as "0.5" or, for memory, "8GiB".
@@ -200,7 +223,10 @@ fn operation(text: OperationText) -> Result<(OperationBody, Option<String>), Str
 /// What the file says: the request, and per operation the name of its node.
 fn read(text: &str) -> Result<(StatementRequest, Vec<Option<String>>), String> {
     let statement: StatementText = serde_json::from_str(text).map_err(|error| error.to_string())?;
-    let read = |(at, text)| operation(text).map_err(|message| format!("operations[{at}]: {message}"));
+    let read = |(at, value)| {
+        let read = OperationText::read(value).and_then(operation);
+        read.map_err(|message| format!("operations[{at}]: {message}"))
+    };
     let read: Vec<_> = statement.operations.into_iter().enumerate().map(read).collect::<Result<_, _>>()?;
     let (operations, nodes) = read.into_iter().unzip();
     let granularity = match statement.granularity {
@@ -269,12 +295,12 @@ struct OperationView {
 }
 
 impl OperationView {
-    fn new(operation: usize, reply: &OperationReply) -> Self {
+    fn new(operation: usize, name: Option<&str>, reply: &OperationReply) -> Self {
         let placed = reply.placed.as_ref();
         Self {
             operation,
             reason: reply.reason.to_string(),
-            node: placed.map(|placed| placed.node_name.clone()),
+            node: placed.map(|placed| placed.node_name.clone()).or_else(|| name.map(str::to_owned)),
             node_id: placed.map(|placed| placed.node).or_else(|| Some(reply.node).filter(|&node| node > 0)),
             allocation: reply.allocation.map(|id| AllocationId::from(id).to_string()),
             gpus: placed.map(|placed| placed.gpus.clone()).unwrap_or_default(),
@@ -293,20 +319,23 @@ struct StatementView {
     fault: Option<print::FaultView>,
 }
 
-impl From<&StatementReply> for StatementView {
-    fn from(reply: &StatementReply) -> Self {
-        let operations = reply.operations.iter().enumerate();
+impl StatementView {
+    /// `names`: of their nodes, where they were given by name.
+    fn new(names: &[Option<String>], reply: &StatementReply) -> Self {
+        let operations = reply.operations.iter().zip(names).enumerate();
         Self {
             reason: reply.reason.to_string(),
             statement: reply.statement.map(|id| StatementId::from(id).to_string()),
-            operations: operations.map(|(at, reply)| OperationView::new(at, reply)).collect(),
+            operations: operations
+                .map(|(at, (reply, name))| OperationView::new(at, name.as_deref(), reply))
+                .collect(),
             fault: reply.fault.as_ref().map(print::FaultView::from),
         }
     }
 }
 
 /// What became of one operation, for people.
-fn operation_text(asked: u8, reply: &OperationReply) -> String {
+fn operation_text(asked: u8, name: Option<&str>, reply: &OperationReply) -> String {
     let id = reply.allocation.map(|id| AllocationId::from(id).to_string()).unwrap_or_default();
     if let Some(conflict) = &reply.conflict {
         return conflict_text(conflict);
@@ -319,7 +348,10 @@ fn operation_text(asked: u8, reply: &OperationReply) -> String {
             let gpus = print::instances(placed.gpu_part, "GPU", &placed.gpus);
             format!("allocated on {} as {id}{gpus}", placed.node_name)
         }
-        (None, OPERATION_PIPELINE) => format!("claimed on n{} as {id}", reply.node),
+        (None, OPERATION_PIPELINE) => {
+            let node = name.map_or_else(|| format!("n{}", reply.node), str::to_owned);
+            format!("claimed on {node} as {id}")
+        }
         (None, _) if reply.until > 0 => format!(
             "{id} is being released, until second {}.{} of service time at the latest",
             reply.until / 1_000_000_000,
@@ -329,7 +361,7 @@ fn operation_text(asked: u8, reply: &OperationReply) -> String {
     }
 }
 
-fn say_statement(request: &StatementRequest, reply: &StatementReply) {
+fn say_statement(request: &StatementRequest, names: &[Option<String>], reply: &StatementReply) {
     if let Some(fault) = &reply.fault {
         return print::say(format_args!("not done: {fault}"));
     }
@@ -337,8 +369,9 @@ fn say_statement(request: &StatementRequest, reply: &StatementReply) {
     let id = reply.statement.map(|id| StatementId::from(id).to_string()).unwrap_or_default();
     let all = reply.operations.len();
     print::say(format_args!("statement {id}: {}, {done} of {all} operations done", reply.reason));
-    for (at, (asked, reply)) in request.operations.iter().zip(&reply.operations).enumerate() {
-        print::say(format_args!("  {at:>4}  {}", operation_text(asked.operation, reply)));
+    let asked = request.operations.iter().zip(names);
+    for (at, ((asked, name), reply)) in asked.zip(&reply.operations).enumerate() {
+        print::say(format_args!("  {at:>4}  {}", operation_text(asked.operation, name.as_deref(), reply)));
     }
 }
 
@@ -350,9 +383,9 @@ pub(super) async fn run(command: StatementCommand) -> anyhow::Result<Ended> {
     let reply = client.submit_statement(&request).await?;
     client.close().await;
     if args.connect.json {
-        print::json(&StatementView::from(&reply))?;
+        print::json(&StatementView::new(&nodes, &reply))?;
     } else {
-        say_statement(&request, &reply);
+        say_statement(&request, &nodes, &reply);
     }
     Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
 }
@@ -389,8 +422,18 @@ mod tests {
             ("", "EOF"),
             ("{}", "operations"),
             (r#"{"operations": [{"allocate": {"cpu": 1}}]}"#, "node"),
-            (r#"{"operations": [{"allocate": {"node": "a", "cpus": 1}}]}"#, "cpus"),
-            (r#"{"operations": [{"move": {}}]}"#, "allocate"),
+            (
+                r#"{"operations": [{"allocate": {"node": "a", "cpus": 1}}]}"#,
+                "operations[0]: `allocate`: unknown field `cpus`",
+            ),
+            (r#"{"operations": [{"move": {}}]}"#, "operations[0]: `move`: expected"),
+            (
+                r#"{"operations": [{"evict": {"allocation": "a1-1-1"}}, {"allocate": {}, "evict": {}}]}"#,
+                "operations[1]: `allocate` and `evict`: expected an object with one key",
+            ),
+            (r#"{"operations": [{}]}"#, "operations[0]: no key"),
+            (r#"{"operations": ["evict"]}"#, "operations[0]: expected an object"),
+            (r#"{"operations": [{"pipeline": {"node": []}}]}"#, "operations[0]: `pipeline`: expected a node"),
             (r#"{"operations": [{"allocate": {"node": "a", "cpu": "x"}}]}"#, "operations[0]: `cpu`"),
             (r#"{"operations": [{"evict": {"allocation": "x"}}]}"#, "operations[0]: `allocation`"),
             (

@@ -137,7 +137,8 @@ impl Traffic {
                 let at = self.rng.below(self.groups.len() as u64) as usize;
                 within(client.remove_group(self.groups.swap_remove(at))).await.expect("answered");
             }
-            6..=10 if !self.live.is_empty() => {
+            6 if !self.live.is_empty() => self.evict_and_claim().await,
+            7..=10 if !self.live.is_empty() => {
                 let at = self.rng.below(self.live.len() as u64) as usize;
                 within(client.release(self.live.swap_remove(at))).await.expect("answered");
             }
@@ -151,6 +152,75 @@ impl Traffic {
             }
         }
     }
+
+    /// An allocation has a while left, or no time at all, and somebody claims a part of what it holds.
+    async fn evict_and_claim(&mut self) {
+        let at = self.rng.below(self.live.len() as u64) as usize;
+        let grace = [0, 1, 3_600_000_000_000][self.rng.below(3) as usize];
+        let allocation = Some(self.live[at]);
+        let evict =
+            OperationBody { operation: OPERATION_EVICT, allocation, grace, ..OperationBody::default() };
+        let mut operations = vec![evict];
+        let name = NodeBooksRequest { node: self.name() };
+        if let Ok(books) = within(self.client.node_books(&name)).await {
+            let (node, cpu) = (books.node, 5000);
+            let claim =
+                OperationBody { operation: OPERATION_PIPELINE, node, cpu, ..OperationBody::default() };
+            operations.push(claim);
+        }
+        let mode = COMMIT_INCREMENTAL;
+        let request = StatementRequest { operations, mode, ..StatementRequest::default() };
+        let done = within(self.client.submit_statement(&request)).await.expect("answered");
+        if let [_, claimed] = &done.operations[..]
+            && claimed.reason.is_done()
+        {
+            self.live.extend(claimed.allocation);
+        }
+    }
+}
+
+#[tokio::test]
+async fn what_is_being_released_and_who_claims_it_is_told_of_nodes() {
+    let server = TestServer::start_planning(1, 1);
+    let client = server.client().await;
+    let nodes = add(&client, vec![node("a", 4, 4096, 0), node("b", 4, 4096, 0)]).await;
+    let placed = within(client.place(&ask(4, 64, 0))).await.expect("answered").placed.expect("it fits");
+    let (mut follower, mut mirror) = (client.follow(&[]), Mirror::default());
+    catch_up(&mut follower, &mut mirror).await;
+    assert!(mirror.nodes().values().all(|node| node.pending.is_empty()));
+    let hour = 3_600_000_000_000;
+    let allocation = Some(placed.allocation);
+    let operations = vec![
+        OperationBody { operation: OPERATION_EVICT, allocation, grace: hour, ..OperationBody::default() },
+        OperationBody {
+            operation: OPERATION_PIPELINE,
+            node: placed.node,
+            cpu: units(3),
+            ..OperationBody::default()
+        },
+    ];
+    let request = StatementRequest { operations, ..StatementRequest::default() };
+    let done = within(client.submit_statement(&request)).await.expect("answered");
+    let claimed = done.operations[1].allocation.expect("claimed");
+    catch_up(&mut follower, &mut mirror).await;
+    let other = nodes.iter().copied().find(|&node| node != placed.node).expect("two nodes");
+    let told = mirror.nodes();
+    assert!(told[&other].pending.is_empty());
+    let Pending { releasing, claims } = &told[&placed.node].pending;
+    let [leaves] = &releasing[..] else { panic!("{releasing:?}") };
+    assert_eq!((leaves.allocation, leaves.until), (placed.allocation, done.operations[0].until));
+    let [claim] = &claims[..] else { panic!("{claims:?}") };
+    assert_eq!((claim.allocation, claim.holds.cpu), (claimed, units(3)));
+    // Until it leaves it stands where it stood, and the claim is no allocation yet.
+    let standing = |mirror: &Mirror| -> Vec<WireAllocation> {
+        mirror.shards.values().flat_map(|shard| shard.allocations.keys().copied()).collect()
+    };
+    assert_eq!(standing(&mirror), [placed.allocation]);
+    within(client.release(placed.allocation)).await.expect("released");
+    catch_up(&mut follower, &mut mirror).await;
+    assert!(mirror.nodes().values().all(|node| node.pending.is_empty()));
+    assert_eq!(standing(&mirror), [claimed]);
+    server.stop().await;
 }
 
 #[tokio::test]
@@ -350,10 +420,10 @@ async fn a_service_without_views_says_so() {
     server.stop().await;
 }
 
-/// Waits until the server has seen the end of all connections that followed.
-async fn nobody_follows(server: &TestServer) {
+/// Waits until the server has seen the end of the connections that followed, but of so many.
+async fn followers_are(server: &TestServer, left: u64) {
     let gone = async {
-        while server.shared.counters.followers.load(Ordering::Relaxed) > 0 {
+        while server.shared.counters.followers.load(Ordering::Relaxed) > left {
             tokio::task::yield_now().await;
         }
     };
@@ -374,7 +444,7 @@ async fn a_follower_goes_on_after_a_lost_connection() {
     for _ in 0..40 {
         traffic.step().await;
         follower.go_on_with(server.client().await);
-        nobody_follows(&server).await;
+        followers_are(&server, 0).await;
         if let Some(followed) = within(follower.poll(Duration::ZERO)).await.expect("answered") {
             mirror.apply(&followed);
         }
@@ -385,7 +455,7 @@ async fn a_follower_goes_on_after_a_lost_connection() {
     // Another follower goes on from the versions, of whole steps.
     let versions = follower.versions();
     drop(follower);
-    nobody_follows_but_one(&server).await;
+    followers_are(&server, 1).await;
     let placed = place(&traffic.client, &ask(0, 1, 0)).await;
     let client = server.client().await;
     let told = catch_up(&mut client.follow(&versions), &mut mirror).await;
@@ -394,16 +464,6 @@ async fn a_follower_goes_on_after_a_lost_connection() {
         told.iter().any(|f| f.page.allocations.iter().any(|begun| begun.allocation == placed.allocation))
     );
     server.stop().await;
-}
-
-/// As [`nobody_follows`], where one client that followed is still there.
-async fn nobody_follows_but_one(server: &TestServer) {
-    let gone = async {
-        while server.shared.counters.followers.load(Ordering::Relaxed) > 1 {
-            tokio::task::yield_now().await;
-        }
-    };
-    within(gone).await;
 }
 
 #[tokio::test]

@@ -69,6 +69,7 @@ fn replies_are_written_as_they_always_were() {
             until: 5,
         }),
         body: Some(NodeBody { name: name(), cpu: 10_000, ..NodeBody::default() }),
+        pending: Pending::default(),
     };
     let page = FollowPage {
         to: TO,
@@ -106,6 +107,34 @@ fn replies_are_written_as_they_always_were() {
     let holding = "fb204efb409cfb102701036e7075fb409c0102fb881301036e7075020001fb1027";
     let begun = format!("0101020307016e{holding}01010203 0107016e01{holding}01010203").replace(' ', "");
     check(&FollowReply { shards: 3, page: Some(page) }, &format!("{head}{ended}{node}{begun}"));
+}
+
+#[test]
+fn what_is_pending_stands_in_an_extension() {
+    let pending = Pending {
+        releasing: vec![ReleasingBody { allocation: ALLOCATION, until: 300 }],
+        claims: vec![ClaimBody { allocation: ALLOCATION, holds: holding() }],
+    };
+    let holding = "fb204efb409cfb102701036e7075fb409c0102fb881301036e7075020001fb1027";
+    let listed = PagePending { nodes: vec![NodePending { at: 1, pending: pending.clone() }] };
+    check(&listed, &format!("010101010203fb2c0101010203{holding}"));
+    // Nothing of it is in the body.
+    let bare =
+        FollowPage { nodes: vec![NodeChange::default(), NodeChange::default()], ..FollowPage::default() };
+    let mut page = bare.clone();
+    page.nodes[1].pending = pending;
+    let bytes = |page: &FollowPage| {
+        let (mut body, mut extension) = (Vec::new(), Vec::new());
+        encode_body(page, &mut body);
+        pending_extension(page, &mut extension);
+        (body, extension)
+    };
+    assert_eq!(bytes(&page).0, bytes(&bare).0);
+    assert!(bytes(&bare).1.is_empty());
+    let mut encoded = Vec::new();
+    encode_body(&listed, &mut encoded);
+    assert_eq!(bytes(&page).1, encoded);
+    assert_eq!((EXTENSION_PENDING, PENDING_MAX), (23, 1024));
 }
 
 #[test]

@@ -13,6 +13,7 @@ use super::audit::Held;
 use super::command::Placement;
 use super::ledger::Allocation;
 use super::set_aside::{Revealed, SetAside};
+use super::table::COLD;
 use super::{Shard, Slot};
 use crate::ids::{AllocationId, BundleId};
 use crate::limits::GPU_INSTANCES_MAX;
@@ -21,6 +22,7 @@ use crate::planted::{PlantedBug, is_planted};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, UnitAssignments, UnitBooks};
 use crate::statement::ConflictReason;
 use crate::store::ClaimRecord;
+use crate::view::ClaimImage;
 
 /// What became of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -220,6 +222,7 @@ impl Shard {
         claim.expect("a claim that is held is there").id = Some(id);
         claims.by_id.insert(id, slot);
         self.nodes.hot_mut(slot).version += 1;
+        self.nodes.touch(slot, COLD);
         id
     }
 
@@ -234,6 +237,15 @@ impl Shard {
             _ => true,
         });
         granted
+    }
+
+    /// What views show of the claims of a node.
+    pub(super) fn claim_images(&self, slot: Slot) -> Box<[ClaimImage]> {
+        let image = |claim: &Claim| {
+            let Claim { id, demand, gpus, units, .. } = claim;
+            Some(ClaimImage { id: (*id)?, demand: demand.clone(), gpus: *gpus, units: units.clone() })
+        };
+        self.reservations.claims.at(slot).iter().filter_map(image).collect()
     }
 
     /// Ends a claim at its caller's wish; whether there is one.
@@ -277,6 +289,8 @@ impl Shard {
     pub(super) fn reveal_claims(&mut self, slot: Slot) {
         if let Some(there) = self.reservations.claims.by_slot.get_mut(&slot) {
             self.nodes.put_back(slot, &std::mem::take(&mut there.aside));
+            // Whatever is revealed for, views show what comes of it.
+            self.nodes.touch(slot, COLD);
         }
     }
 
@@ -374,6 +388,7 @@ impl Shard {
         claims.last += 1;
         let number = claims.last;
         claims.push(slot, Claim { number, id: Some(id), demand, gpus, units, bundle });
+        self.nodes.touch(slot, COLD);
         self.cover(slot);
         self.follow_books(slot);
     }

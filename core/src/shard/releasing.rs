@@ -3,12 +3,14 @@
 
 use std::collections::BTreeSet;
 
-use super::Shard;
 use super::command::{Outcome, Rejection};
 use super::ledger::Allocation;
+use super::table::COLD;
+use super::{Shard, Slot};
 use crate::ids::AllocationId;
 use crate::map::FixedMap;
 use crate::time::Time;
+use crate::view::PendingImage;
 
 /// What is on its way out.
 #[derive(Default)]
@@ -68,9 +70,23 @@ impl Shard {
         self.nodes.hot_mut(allocation.node).version += 1;
     }
 
+    /// What views show of what is on its way out at a node, and claimed there.
+    pub(super) fn pending_image(&self, slot: Slot) -> Option<Box<PendingImage>> {
+        let until = |allocation: Allocation| Some((allocation.id, self.releasing_until(allocation.id)?));
+        let mut releasing: Vec<(AllocationId, Time)> = match self.statements.releasing.is_empty() {
+            true => Vec::new(),
+            false => self.ledger.of_node(slot, &self.nodes).filter_map(until).collect(),
+        };
+        releasing.sort_unstable();
+        let claims = self.claim_images(slot);
+        let there = !releasing.is_empty() || !claims.is_empty();
+        there.then(|| Box::new(PendingImage { releasing: releasing.into(), claims }))
+    }
+
     /// Takes over an allocation that was on its way out in an earlier start.
     pub(super) fn resume_release(&mut self, allocation: &Allocation, until: Time) {
         self.statements.releasing.enter(allocation.id, until);
+        self.nodes.touch(allocation.node, COLD);
         self.sums.release(&allocation.demand);
         self.sums.releasing(&allocation.demand, 1);
     }
@@ -91,6 +107,7 @@ impl Shard {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
         if self.statements.releasing.leave(id) {
             self.sums.releasing(&allocation.demand, -1);
+            self.nodes.touch(allocation.node, COLD);
         } else {
             self.sums.release(&allocation.demand);
         }

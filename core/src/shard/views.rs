@@ -188,6 +188,7 @@ impl Shard {
             custom: cold.custom.clone().into_boxed_slice(),
             reservation: self.reservations.at(slot).cloned().map(Box::new),
             holds: self.statements.images_at(slot),
+            pending: self.pending_image(slot),
         })
     }
 

@@ -85,6 +85,32 @@ pub struct ColdImage {
     pub(crate) reservation: Option<Box<Reservation>>,
     /// What statements hold here that are not decided, by statement.
     pub holds: Box<[HoldImage]>,
+    /// None: nothing is on its way out, and nothing is claimed.
+    pub pending: Option<Box<PendingImage>>,
+}
+
+/// What is to change on a node by itself: whoever plans a claim
+/// ([`Pipeline`](crate::statement::Operation::Pipeline)) plans on this.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct PendingImage {
+    /// Allocations on their way out, in order of id, and when each ends at the latest; until it ends each is
+    /// among the node's allocations.
+    pub releasing: Box<[(AllocationId, Time)]>,
+    /// Claims of committed statements, in the order in which they are served.
+    pub claims: Box<[ClaimImage]>,
+}
+
+/// A claim on what is being released.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ClaimImage {
+    /// The id of its allocation, once all of its own has come free.
+    pub id: AllocationId,
+    /// What it claims.
+    pub demand: Demand,
+    /// Which GPU instances.
+    pub gpus: GpuAssignment,
+    /// Which units of unit-instance kinds.
+    pub units: Option<Arc<UnitAssignments>>,
 }
 
 /// What a statement that is not decided holds on a node.

@@ -22,7 +22,7 @@ mod watch;
 pub use cell::ViewCell;
 pub use changes::{Change, ChangeCursor, ChangeKinds, Step};
 pub(crate) use dirty::{Changes, Dirty};
-pub use image::{AllocationImage, AllocationView, ColdImage, HoldImage, HotImage};
+pub use image::{AllocationImage, AllocationView, ClaimImage, ColdImage, HoldImage, HotImage, PendingImage};
 pub(crate) use image::{MoreImage, NO_ALLOCATION, Shortfalls};
 pub(crate) use mirror::Mirror;
 pub(crate) use reader::Published;

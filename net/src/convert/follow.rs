@@ -3,15 +3,17 @@
 use wharf_core::node::NodeRegistration;
 use wharf_core::resource::{Demand, GpuAssignment, ResourceRegistry, UnitAssignments};
 use wharf_core::view::{
-    AllocationView, Change, ChangeCursor, ChangeKinds, ColdImage, HoldImage, HotImage, Step, View,
+    AllocationView, Change, ChangeCursor, ChangeKinds, ColdImage, HoldImage, HotImage, PendingImage, Step,
+    View,
 };
 
 use super::{invalid, named_amounts, node_body, state_number};
 use crate::convert_books::named_units;
 use crate::protocol::{
-    AllocationBegun, AllocationEnded, CHANGES_PER_MESSAGE_DEFAULT, CHANGES_PER_MESSAGE_MAX, FOLLOW_ALL,
-    FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_NODES, Fault, FollowCursor, FollowPage, HoldBegun, HoldEnded,
-    Holding, NodeChange, NodeGone, NodeRest, ShardVersion, UnhealthyBody,
+    AllocationBegun, AllocationEnded, CHANGES_PER_MESSAGE_DEFAULT, CHANGES_PER_MESSAGE_MAX, ClaimBody,
+    FOLLOW_ALL, FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_NODES, Fault, FollowCursor, FollowPage, HoldBegun,
+    HoldEnded, Holding, NodeChange, NodeGone, NodeRest, PENDING_MAX, Pending, ReleasingBody, ShardVersion,
+    UnhealthyBody,
 };
 
 /// Bytes of a page, by estimate, after which nothing more is put on it: one change more fits a frame.
@@ -161,6 +163,7 @@ impl Filling<'_> {
             let unhealthy: usize = rest.unhealthy.iter().map(|u| u.reason.len() + ELEMENT_BYTES).sum();
             self.bytes += custom + unhealthy;
         }
+        let pending = cold.pending.as_deref().map_or_else(Pending::default, |pending| self.pending(pending));
         let (node, node_name) = self.node(&cold.registration);
         NodeChange {
             node,
@@ -173,7 +176,26 @@ impl Filling<'_> {
             allocations: hot.allocations,
             details,
             body,
+            pending,
         }
+    }
+
+    fn pending(&mut self, pending: &PendingImage) -> Pending {
+        let releasing = pending.releasing.iter().take(PENDING_MAX);
+        let releasing: Vec<_> = releasing
+            .map(|&(allocation, until)| ReleasingBody { allocation: allocation.into(), until: until.0 })
+            .collect();
+        let claims: Vec<_> = pending
+            .claims
+            .iter()
+            .take(PENDING_MAX)
+            .map(|claim| {
+                let holds = self.holding(&claim.demand, claim.gpus, claim.units.as_deref());
+                ClaimBody { allocation: claim.id.into(), holds }
+            })
+            .collect();
+        self.bytes += releasing.len() * 2 * ELEMENT_BYTES + claims.len() * NUMBERS_BYTES;
+        Pending { releasing, claims }
     }
 
     fn rest(&self, cold: &ColdImage) -> NodeRest {

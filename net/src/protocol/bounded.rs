@@ -38,6 +38,7 @@ fields! {
     Bundles = "bundles";
     Candidates = "candidates";
     Checks = "checks";
+    Claims = "claims";
     Client = "client";
     Conflicts = "conflicts";
     Custom = "custom";
@@ -67,6 +68,7 @@ fields! {
     PreferredSelectors = "preferred_selectors";
     Queue = "queue";
     Reason = "reason";
+    Releasing = "releasing";
     Replies = "replies";
     Requests = "requests";
     Resource = "resource";

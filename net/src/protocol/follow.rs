@@ -12,6 +12,7 @@ use wharf_core::view::ViewVersion;
 
 use super::bounded::{self, field};
 use super::{NamedAmount, NamedUnits, NodeBody, ReasonCode, UnhealthyBody, WireAllocation, WireStatement};
+use crate::codec::{FLAG_EXTENSIONS, Header, decode_body, encode_body, split_extensions};
 
 /// Tell of nodes.
 pub const FOLLOW_NODES: u8 = 1;
@@ -207,6 +208,95 @@ pub struct NodeChange {
     pub details: Option<NodeRest>,
     /// Capacity and labels. None: as they were.
     pub body: Option<NodeBody>,
+    /// What is to change here by itself. It stands in the extension [`EXTENSION_PENDING`] of the frame, not in
+    /// the body.
+    #[serde(skip)]
+    pub pending: Pending,
+}
+
+/// Tag of the extension of a page that says what is on its way out and what is claimed on its nodes: a list
+/// of [`NodePending`]. Nodes of the page that are not in it have neither. Ignorable.
+pub const EXTENSION_PENDING: u16 = 23;
+
+/// Most elements of each list of [`Pending`]: of more, the first are told.
+pub const PENDING_MAX: usize = 1024;
+
+/// What is to change on a node by itself: what claims (`OPERATION_PIPELINE`) are planned on.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Pending {
+    /// Allocations on their way out, by id: each is among the node's allocations until it ends.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Releasing, PENDING_MAX>")]
+    pub releasing: Vec<ReleasingBody>,
+    /// Claims, in the order in which they are served.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Claims, PENDING_MAX>")]
+    pub claims: Vec<ClaimBody>,
+}
+
+impl Pending {
+    /// Whether nothing is on its way out, and nothing claimed.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.releasing.is_empty() && self.claims.is_empty()
+    }
+}
+
+/// An allocation on its way out.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReleasingBody {
+    /// Which.
+    pub allocation: WireAllocation,
+    /// When it ends at the latest, in ns of service time.
+    pub until: u64,
+}
+
+/// A claim on what is being released.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ClaimBody {
+    /// The id of its allocation, once all of its own has come free.
+    pub allocation: WireAllocation,
+    /// What it claims.
+    pub holds: Holding,
+}
+
+/// What is to change on one node of a page.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct NodePending {
+    /// Its place in the page's list of nodes.
+    pub at: u32,
+    /// What.
+    pub pending: Pending,
+}
+
+/// Content of [`EXTENSION_PENDING`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PagePending {
+    /// In order of place.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Nodes, CHANGES_PER_MESSAGE_MAX>")]
+    pub nodes: Vec<NodePending>,
+}
+
+/// Appends the content of [`EXTENSION_PENDING`] for `page` to `out`; nothing where nothing is pending.
+pub fn pending_extension(page: &FollowPage, out: &mut Vec<u8>) {
+    let nodes = (0u32..).zip(&page.nodes).filter(|(_, node)| !node.pending.is_empty());
+    let nodes: Vec<_> = nodes.map(|(at, node)| NodePending { at, pending: node.pending.clone() }).collect();
+    if !nodes.is_empty() {
+        encode_body(&PagePending { nodes }, out);
+    }
+}
+
+/// Puts what the extensions of a page hold into it; `rest` is what follows the body.
+pub fn read_pending(rest: &[u8], page: &mut FollowPage) {
+    let header = Header { flags: FLAG_EXTENSIONS, ..Header::default() };
+    let extensions =
+        if rest.is_empty() { Vec::new() } else { split_extensions(&header, rest).unwrap_or_default() };
+    let pending = extensions.iter().find(|extension| extension.tag == EXTENSION_PENDING);
+    if let Some(Ok((listed, _))) = pending.map(|extension| decode_body::<PagePending>(extension.bytes)) {
+        for NodePending { at, pending } in listed.nodes {
+            if let Some(node) = page.nodes.get_mut(at as usize) {
+                node.pending = pending;
+            }
+        }
+    }
 }
 
 /// What else is told of a node.

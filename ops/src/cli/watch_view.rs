@@ -70,6 +70,19 @@ struct UnhealthyView<'a> {
     reason: &'a str,
 }
 
+/// An allocation that ends at `until`, in ns of service time, at the latest.
+#[derive(Serialize)]
+struct ReleasingView {
+    allocation: String,
+    until: u64,
+}
+
+#[derive(Serialize)]
+struct ClaimView<'a> {
+    allocation: String,
+    holds: HoldingView<'a>,
+}
+
 /// One line of JSON.
 #[derive(Serialize)]
 #[serde(tag = "event", rename_all = "snake_case")]
@@ -93,6 +106,10 @@ enum Line<'a> {
         unhealthy: Option<Vec<UnhealthyView<'a>>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         owner: Option<u64>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        releasing: Vec<ReleasingView>,
+        #[serde(skip_serializing_if = "Vec::is_empty")]
+        claims: Vec<ClaimView<'a>>,
         #[serde(skip_serializing_if = "Option::is_none")]
         capacity: Option<CapacityView<'a>>,
     },
@@ -152,6 +169,24 @@ fn node_line(change: &NodeChange) -> Line<'_> {
         resources: details.map(|details| amounts(&details.custom)),
         unhealthy,
         owner: details.map(|details| details.owner),
+        releasing: change
+            .pending
+            .releasing
+            .iter()
+            .map(|r| ReleasingView {
+                allocation: AllocationId::from(r.allocation).to_string(),
+                until: r.until,
+            })
+            .collect(),
+        claims: change
+            .pending
+            .claims
+            .iter()
+            .map(|claim| ClaimView {
+                allocation: AllocationId::from(claim.allocation).to_string(),
+                holds: HoldingView::from(&claim.holds),
+            })
+            .collect(),
         capacity: change.body.as_ref().map(|body| CapacityView {
             cpu: units(body.cpu),
             memory: units(body.memory),
@@ -170,9 +205,16 @@ fn node_text(change: &NodeChange) -> String {
     let custom: String = custom.map(|amount| format!(", {} {}", units(amount.amount), amount.name)).collect();
     let owner = change.details.as_ref().map_or(0, |details| details.owner);
     let owner = if owner == 0 { String::new() } else { format!(", reserved for {owner}") };
+    let pending = &change.pending;
+    let releasing = match pending.releasing.len() {
+        0 => String::new(),
+        count => format!(", {count} being released"),
+    };
+    let claims =
+        if pending.claims.is_empty() { String::new() } else { format!(", {} claimed", pending.claims.len()) };
     let (state, cpu, memory) = (state_name(*state), units(change.cpu), units(change.memory));
     format!(
-        "node {node_name} (n{node}) {state}, version {version}: free {cpu} cpu, {memory} memory{gpus}{custom}{owner}"
+        "node {node_name} (n{node}) {state}, version {version}: free {cpu} cpu, {memory} memory{gpus}{custom}{owner}{releasing}{claims}"
     )
 }
 

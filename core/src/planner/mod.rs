@@ -272,12 +272,13 @@ impl Planner {
     pub fn is_idle(&mut self) -> bool {
         let grew = self.wants_growth() && self.port.growth() != self.tried_at;
         let serves = self.ticket.is_none() && !self.contenders.is_empty();
+        let ended = self.wants_losses() && self.replicas.copies.iter().any(Replica::has_endings);
         !serves
             && self.outbox.is_empty()
             && self.replies.is_empty()
             && !grew
             && !self.retry_now
-            && !(self.wants_losses() && self.replicas.copies.iter().any(Replica::has_endings))
+            && !ended
             && self.port.is_idle()
     }
 

@@ -17,7 +17,7 @@ use wharf_core::ids::{AllocationId, NodeId, StatementId};
 use wharf_core::node::LifeEvent;
 use wharf_core::planner::{
     GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, PlanJob, PlanRejection, PlanReply,
-    Spreading, Strategy, TopologyRule,
+    PlannerMetrics, Spreading, Strategy, TopologyRule,
 };
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
@@ -146,6 +146,52 @@ fn a_gang_is_placed_with_its_minimum_and_completed_when_room_comes() {
     assert_eq!(places(&gang).len(), 4);
     let spec = GroupSpec { min_members: 2, ..group_of(cores(10), 2, Strategy::Spread) };
     create(&mut engine, spec).expect_err("not even its minimum");
+    check_all(&engine);
+}
+
+#[test]
+fn of_bundles_beyond_the_minimum_what_does_not_conflict_is_kept_and_the_rest_planned_again() {
+    let mut engine = engine(1, 1);
+    let nodes = with_nodes(&mut engine, 5, 1, 0);
+    let held: Vec<AllocationId> = (0..4)
+        .map(|_| match ask(&mut engine, PortRequest::Place(cores(1))) {
+            PortReply::Placed(placement) => placement.allocation,
+            other => panic!("it fits: {other:?}"),
+        })
+        .collect();
+    let spec = GroupSpec { min_members: 1, ..group_of(cores(1), 4, Strategy::Spread) };
+    let gang = create(&mut engine, spec).expect("one fits");
+    assert_eq!(places(&gang).len(), 1);
+    // Two come free; the planner plans on both, and a placement takes one before its statement comes.
+    let clock = ManualClock::new(engine.now);
+    for &allocation in &held[..2] {
+        engine.ports[0].submit(1, PortRequest::Release(allocation), engine.now).expect("room");
+    }
+    engine.ports[0].flush();
+    engine.runners[0].run_batch(&clock, &mut Unobserved);
+    let before = *engine.planners[0].planner().metrics();
+    engine.planners[0].run_round(&clock);
+    engine.ports[0].submit(2, PortRequest::Place(cores(1)), engine.now).expect("room");
+    engine.ports[0].flush();
+    let replies = settle(&mut engine);
+    assert!(
+        replies.iter().any(|(tag, reply)| *tag == 2 && matches!(reply, PortReply::Placed(_))),
+        "{replies:?}"
+    );
+    let gang = status(&mut engine, gang.id);
+    assert_eq!((places(&gang).len(), nodes_of(&gang).len(), gang.state), (2, 2, GroupState::Placed));
+    let after = *engine.planners[0].planner().metrics();
+    let since = |count: fn(&PlannerMetrics) -> u64| count(&after) - count(&before);
+    assert_eq!(
+        (since(|m| m.attempts), since(|m| m.placings), since(|m| m.operations), since(|m| m.granted)),
+        (1, 1, 2, 1),
+        "one statement, of which one operation conflicted"
+    );
+    // What conflicted waits for room, and takes it.
+    let released = ask(&mut engine, PortRequest::Release(held[2]));
+    assert!(matches!(released, PortReply::One(Outcome::Released(_))), "{released:?}");
+    assert_eq!(places(&status(&mut engine, gang.id)).len(), 3);
+    assert_eq!(nodes.len(), 5);
     check_all(&engine);
 }
 

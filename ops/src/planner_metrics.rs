@@ -11,6 +11,8 @@ pub struct PlannerCounters {
     committed: AtomicU64,
     conflicted: AtomicU64,
     expired: AtomicU64,
+    attempts: AtomicU64,
+    placings: AtomicU64,
     operations: AtomicU64,
     granted: AtomicU64,
     groups: AtomicU64,
@@ -26,6 +28,8 @@ impl PlannerCounters {
             (&self.committed, metrics.committed),
             (&self.conflicted, metrics.conflicted),
             (&self.expired, metrics.expired),
+            (&self.attempts, metrics.attempts),
+            (&self.placings, metrics.placings),
             (&self.operations, metrics.operations),
             (&self.granted, metrics.granted),
             (&self.groups, groups),
@@ -44,6 +48,8 @@ impl PlannerCounters {
             committed: load(&self.committed),
             conflicted: load(&self.conflicted),
             expired: load(&self.expired),
+            attempts: load(&self.attempts),
+            placings: load(&self.placings),
             operations: load(&self.operations),
             granted: load(&self.granted),
         }
@@ -56,7 +62,7 @@ impl PlannerCounters {
     }
 
     /// Its counters: name, help, value.
-    pub(crate) fn counters(&self) -> [(&'static str, &'static str, u64); 6] {
+    pub(crate) fn counters(&self) -> [(&'static str, &'static str, u64); 8] {
         // Relaxed: as in `follow`.
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
@@ -64,6 +70,12 @@ impl PlannerCounters {
             ("statements_committed", "Statements committed, at least in part", load(&self.committed)),
             ("statements_conflicted", "Statements in which something conflicted", load(&self.conflicted)),
             ("statements_expired", "Statements that shards ended at their deadline", load(&self.expired)),
+            ("attempts", "Statements that placed bundles of groups, or tried to", load(&self.attempts)),
+            (
+                "placings",
+                "Attempts that placed any; attempts over these are attempts per statement",
+                load(&self.placings),
+            ),
             ("operations", "Operations that planners sent to shards", load(&self.operations)),
             ("operations_granted", "Operations granted; the rest was wasted work", load(&self.granted)),
         ]

@@ -180,6 +180,8 @@ fn planned(daemon: &Daemon, planners: u16) -> PlannerMetrics {
         committed: sum.committed + one.committed,
         conflicted: sum.conflicted + one.conflicted,
         expired: sum.expired + one.expired,
+        attempts: sum.attempts + one.attempts,
+        placings: sum.placings + one.placings,
         operations: sum.operations + one.operations,
         granted: sum.granted + one.granted,
     })

@@ -63,7 +63,7 @@ impl Planner {
 
     fn launch(&mut self, operations: Vec<(ShardId, Operation)>, terms: Terms, purpose: Purpose) {
         let statement = self.next_statement();
-        self.metrics.count_statement(operations.len());
+        self.metrics.count_statement(operations.len(), &purpose);
         let mut flight = Flight::new(statement, parts_of(operations), terms);
         let commands = flight.begin();
         let key = self.flights.insert((flight, purpose));
@@ -113,7 +113,7 @@ impl Planner {
     }
 
     fn concluded(&mut self, concluded: Concluded, purpose: Purpose, now: Time) {
-        self.metrics.count_concluded(&concluded);
+        self.metrics.count_concluded(&concluded, &purpose);
         match purpose {
             Purpose::Place(placing) => self.placement_concluded(*placing, &concluded, now),
             Purpose::End(group, end) => {

@@ -1,13 +1,14 @@
 //! The life of a group: made, grown, shrunk, placed again where nodes are lost, removed.
 
 use std::cmp::Reverse;
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::draft::{Draft, Taken};
 use super::flight::Concluded;
 use super::group::{Awaiting, Bundle, Group, Place};
 use super::job::{PlanRejection, PlanReply};
-use super::spec::{GroupSpec, GroupSpecError};
+use super::spec::{GroupSpec, GroupSpecError, Spreading, TopologyRule};
 use super::strategy::{NoPlace, Standing, Wanted};
 use super::together::Item;
 use super::{EndPurpose, JobTag, Placing, Planner, Purpose};
@@ -290,20 +291,25 @@ impl Planner {
             });
             operations.push((self.shard_id(taken.shard), operation));
         }
+        let mode = commit_mode(group, ended.is_empty());
         let ended = ended.into_iter().map(|(bundle, _)| bundle).collect();
         let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
-        self.commit(operations, (granularity, CommitMode::AllOrNothing), purpose, now);
+        self.commit(operations, (granularity, mode), purpose, now);
     }
 
     pub(super) fn placement_concluded(&mut self, placing: Placing, concluded: &Concluded, now: Time) {
-        let Placing { group: id, mut draft, ended } = placing;
-        let lost = concluded.applied.is_empty();
-        if lost {
-            let start = Draft::default().savepoint();
-            self.replicas.roll_back(&mut draft, start);
+        let Placing { group: id, draft, ended } = placing;
+        let granted: usize = concluded.applied.iter().map(|applied| applied.granted.len()).sum();
+        let lost = granted == 0;
+        let partly = !lost && granted < ended.len() + draft.taken.len();
+        if lost || partly {
+            let mut refused = Draft { taken: refused(&draft, ended.len(), concluded) };
+            self.replicas.roll_back(&mut refused, Draft::default().savepoint());
         }
         let group = self.groups.get_mut(&id).expect("groups stay while a statement of theirs is under way");
         group.committing = false;
+        // What is left where the rest was granted is planned again at once.
+        group.fell_short |= partly;
         let mut looked_at_before = Vec::new();
         for applied in &concluded.applied {
             for (operation, granted) in &applied.granted {
@@ -480,4 +486,21 @@ impl Planner {
             self.try_group(id, now);
         }
     }
+}
+
+/// What of a plan was not granted. Its first operations, so many, ended something.
+fn refused(draft: &Draft, ended: usize, concluded: &Concluded) -> Vec<Taken> {
+    let granted = concluded.applied.iter().flat_map(|applied| &applied.granted);
+    let granted: BTreeSet<usize> = granted.map(|&(place, _)| usize::from(place)).collect();
+    let taken = (ended..).zip(&draft.taken).filter(|(place, _)| !granted.contains(place));
+    taken.map(|(_, taken)| *taken).collect()
+}
+
+/// Bundles beyond the minimum of a group that stands depend on nothing, unless a skew binds them or what they
+/// were elsewhere ends with the same statement: each that does not conflict is kept. All others are placed as
+/// they were planned, or not at all.
+fn commit_mode(group: &Group, nothing_ends: bool) -> CommitMode {
+    let skew = matches!(group.spec.topology, Some(TopologyRule { spreading: Spreading::Spread { .. }, .. }));
+    let apart = nothing_ends && !skew && group.missing() == 0 && group.awaiting == Awaiting::Nobody;
+    if apart { CommitMode::Incremental } else { CommitMode::AllOrNothing }
 }

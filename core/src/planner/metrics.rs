@@ -1,6 +1,7 @@
 //! What a planner did: Omega's figures (Schwarzkopf et al., EuroSys 2013, section 4): conflicts, work
 //! that was useful and work that was wasted.
 
+use super::Purpose;
 use super::flight::Concluded;
 
 /// Counters of one planner since its start.
@@ -14,6 +15,10 @@ pub struct PlannerMetrics {
     pub conflicted: u64,
     /// Of them, those that shards ended at their deadline.
     pub expired: u64,
+    /// Of all statements, those that placed bundles of groups, or tried to.
+    pub attempts: u64,
+    /// Of these, those that placed any: attempts per placing are what the paper calls attempts per job.
+    pub placings: u64,
     /// Operations that were sent to shards.
     pub operations: u64,
     /// Of them, those that were granted: useful work. The rest was wasted.
@@ -21,16 +26,18 @@ pub struct PlannerMetrics {
 }
 
 impl PlannerMetrics {
-    pub(super) fn count_statement(&mut self, operations: usize) {
+    pub(super) fn count_statement(&mut self, operations: usize, purpose: &Purpose) {
         self.statements += 1;
+        self.attempts += u64::from(matches!(purpose, Purpose::Place(_)));
         self.operations += operations as u64;
     }
 
-    pub(super) fn count_concluded(&mut self, concluded: &Concluded) {
+    pub(super) fn count_concluded(&mut self, concluded: &Concluded, purpose: &Purpose) {
         self.committed += u64::from(!concluded.applied.is_empty());
         self.conflicted += u64::from(!concluded.conflicts.is_empty());
         self.expired += u64::from(concluded.expired);
-        let granted = concluded.applied.iter().map(|applied| applied.granted.len());
-        self.granted += granted.sum::<usize>() as u64;
+        let granted: usize = concluded.applied.iter().map(|applied| applied.granted.len()).sum();
+        self.granted += granted as u64;
+        self.placings += u64::from(granted > 0 && matches!(purpose, Purpose::Place(_)));
     }
 }

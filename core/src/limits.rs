@@ -148,6 +148,8 @@ pub const PLANNER_FLIGHTS_MAX: usize = 256;
 pub const PLANS_IN_FLIGHT_MAX: usize = RING_SLOTS - 1;
 /// Losses of a statement, after which it takes a ticket and reserves what it needs.
 pub const STATEMENT_LOSSES_MAX: u32 = 6;
+/// Orders beside "largest first" in which bundles that differ are tried before a group finds no place.
+pub const GROUP_ORDERS_MAX: usize = 4;
 /// Nodes that are tried to hold several bundles together whose devices may not fit there after all.
 pub const TOGETHER_TRIES_MAX: usize = 16;
 /// How long a shard holds its part of a statement before it asks to abort, in ns, unless configured.

@@ -116,6 +116,7 @@ fn reasons_never_change_their_meaning() {
         (184, "other_incarnation"),
         (185, "too_far_behind"),
         (186, "future_version"),
+        (187, "own_bundles"),
         (200, "malformed_frame"),
         (201, "frame_too_long"),
         (202, "hello_expected"),

@@ -427,7 +427,18 @@ fn every_refusal_of_a_group_says_what_it_falls_short_of() {
     let (_, cause, body) = refused(true, GroupRefusalReason::Cluster(npu));
     assert_eq!((cause, body.resource.as_str()), (Reason::ClusterTooSmall, "npu"));
     assert!(body.message.contains("npu"), "{}", body.message);
-    assert_eq!(refused(false, GroupRefusalReason::Topology).1, Reason::TopologyTooSmall);
+    let (key, value, strategy): (Arc<str>, Arc<str>, _) = ("zone".into(), "b".into(), "strict-spread");
+    let own = GroupRefusalReason::OwnBundles { bundle: 5, placed: 4, bundles: 6, nodes: 3, strategy };
+    let (reason, cause, body) = refused(false, own);
+    assert_eq!((reason, cause), (Reason::NoFitNow, Reason::OwnBundles));
+    assert_eq!((body.bundle, body.bundles, body.nodes), (Some(5), 4, 3));
+    let no_value = refused(false, GroupRefusalReason::NoValue { key: Arc::clone(&key) });
+    assert_eq!((no_value.1, no_value.2.bundle), (Reason::TopologyTooSmall, None));
+    let (key, value) = (Arc::clone(&key), Arc::clone(&value));
+    let topology = GroupRefusalReason::Topology { key, value, placed: 2, bundle: 3, bundles: 8 };
+    let (_, cause, body) = refused(false, topology);
+    assert_eq!((cause, body.bundle, body.bundles), (Reason::TopologyTooSmall, Some(3), 2));
+    assert!(body.message.contains("zone=b"), "{}", body.message);
     let (reason, cause, body) = refused(false, GroupRefusalReason::Conflicts(lost));
     assert_eq!(
         (reason, cause, body.conflicts.len()),

@@ -8,7 +8,7 @@
 //! runs there does not end, the group's next ticket takes nodes at random.
 
 use std::cmp::Reverse;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::draft::{Draft, Replicas, Taken};
@@ -53,7 +53,7 @@ impl Replicas {
         }
         let mut most = first_choice(wanted, own);
         loop {
-            let (mut chosen, left_out) = self.choose(&places, wanted.topology.as_ref(), &requests, most);
+            let (mut chosen, left_out) = self.choose(&places, wanted, &requests, most);
             chosen.extend(own.iter().filter_map(|bundle| self.locate(bundle.node)));
             chosen.sort_unstable();
             chosen.dedup();
@@ -88,20 +88,27 @@ impl Replicas {
     }
 
     /// Per value of the rule's label and request, the first `most` nodes that could hold it; of each value at
-    /// least one, because values without room count, too. And whether any that could was left out.
+    /// least one where some bundle may stand, because values without room count, too. And whether any that
+    /// could was left out.
     fn choose(
         &mut self,
         places: &[Place],
-        rule: Option<&TopologyRule>,
+        wanted: &Wanted,
         requests: &[Arc<PlacementRequest>],
         most: usize,
     ) -> (Vec<Place>, bool) {
         let mut counts: BTreeMap<Option<String>, Vec<usize>> = BTreeMap::new();
+        let mut seen: BTreeSet<String> = BTreeSet::new();
         let (mut chosen, mut left_out) = (Vec::new(), false);
         for &(shard, slot) in places {
             let copy = &mut self.copies[shard];
-            let value = rule.and_then(|rule| copy.shard().label_of(slot, &rule.key)).map(str::to_owned);
-            let first = value.is_some() && !counts.contains_key(&value);
+            let value = wanted.topology.as_ref().and_then(|rule| copy.shard().label_of(slot, &rule.key));
+            let value = value.map(str::to_owned);
+            let first = value.as_ref().is_some_and(|value| !seen.contains(value))
+                && requests.iter().chain(&wanted.settled).any(|asked| copy.shard_mut().may_hold(slot, asked));
+            if first {
+                seen.extend(value.clone());
+            }
             let counts = counts.entry(value).or_insert_with(|| vec![0; requests.len()]);
             let mut needed = first;
             // What has enough already is not looked at, unless the node is taken for another.

@@ -262,7 +262,10 @@ impl Planner {
         let standing = standing.into_iter().filter_map(|node| self.replicas.locate(node));
         let standing: Vec<Standing> = standing.map(|(shard, slot)| Standing { shard, slot }).collect();
         let (strategy, topology) = (group.spec.strategy, group.spec.topology.clone());
-        Wanted { strategy, topology, items, standing, least }
+        let placed = group.bundles.iter().filter(|b| b.place.is_some() && topology.is_some());
+        let mut settled: Vec<_> = placed.map(|b| Arc::clone(&b.request)).collect();
+        settled.dedup_by(|a, b| Arc::ptr_eq(a, b));
+        Wanted { strategy, topology, items, standing, settled, least }
     }
 
     fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity, now: Time) {
@@ -392,7 +395,7 @@ impl Planner {
 
     /// A plan finds no place: refused, or it waits.
     pub(super) fn no_place(&mut self, id: GroupId, no_place: NoPlace, now: Time) {
-        let refusal = self.refusal(id, no_place);
+        let refusal = self.refusal(id, &no_place);
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
         match group.awaiting {
             Awaiting::Creation(tag) => {

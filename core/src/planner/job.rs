@@ -116,9 +116,67 @@ pub enum GroupRefusalReason {
     /// All nodes together have less than is asked in all.
     #[error("all nodes together have less {0} than the bundles ask in all")]
     Cluster(ResourceKind),
+    /// The nodes with room for a bundle are used by others of its own group.
+    #[error(
+        "placed {placed} of {bundles}: the {nodes} nodes with room for bundle {bundle} are used by this \
+         group's own bundles ({strategy})"
+    )]
+    OwnBundles {
+        /// The place of the bundle that finds no node.
+        bundle: u32,
+        /// How many others find one.
+        placed: u32,
+        /// How many are to be placed at least.
+        bundles: u32,
+        /// Nodes that would do if no bundle of the group stood there.
+        nodes: u32,
+        /// By its name.
+        strategy: &'static str,
+    },
+    /// No node that takes new work, and where a bundle of the group may stand, has the label.
+    #[error("no node that takes work, and where one of the bundles may stand, has the label {key}")]
+    NoValue {
+        /// The label.
+        key: Arc<str>,
+    },
     /// No value of the label has room for all.
-    #[error("no value of the label has room for the bundles")]
-    Topology,
+    #[error(
+        "no value of {key} has room for {bundles} bundles: {key}={value} has the most, for {placed} of them, \
+         and none for bundle {bundle} beside these"
+    )]
+    Topology {
+        /// The label.
+        key: Arc<str>,
+        /// Its value with room for the most.
+        value: Arc<str>,
+        /// For how many.
+        placed: u32,
+        /// The place of the bundle that finds no node there beside these.
+        bundle: u32,
+        /// How many are to be placed at least.
+        bundles: u32,
+    },
+    /// Some value of the label has room for too few, and the skew keeps the others back.
+    #[error(
+        "placed {placed} of {bundles}: {key}={value} has {count} of them and no room for bundle {bundle}, \
+         and no other value may have more than {max_skew} beyond that"
+    )]
+    Skew {
+        /// The label.
+        key: Arc<str>,
+        /// Its value with the fewest.
+        value: Arc<str>,
+        /// How many the group has there.
+        count: u32,
+        /// How much more other values may have.
+        max_skew: u32,
+        /// The place of the bundle that finds no node.
+        bundle: u32,
+        /// How many others find one.
+        placed: u32,
+        /// How many are to be placed at least.
+        bundles: u32,
+    },
     /// It lost against other work, as often as is tried.
     #[error("it conflicted with other work at each attempt")]
     Conflicts(Vec<Conflict>),

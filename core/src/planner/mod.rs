@@ -33,7 +33,9 @@ mod submit;
 mod ticket;
 pub(crate) use ticket::Tickets;
 mod together;
+mod topology;
 mod upkeep;
+mod used;
 mod verdict;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};

@@ -247,6 +247,15 @@ impl Replica {
         }
     }
 
+    /// Puts one hidden node back into every search.
+    pub(super) fn show(&mut self, slot: Slot) {
+        let Some(at) = self.hidden.iter().position(|&hidden| hidden == slot) else { return };
+        self.hidden.remove(at);
+        if self.state(slot) == Some(NodeState::Ready) {
+            self.shard.unhide(slot);
+        }
+    }
+
     /// How many nodes are hidden.
     pub(super) fn hidden_count(&self) -> usize {
         self.hidden.len()

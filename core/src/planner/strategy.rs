@@ -2,17 +2,20 @@
 //!
 //! All of it takes by the shards' own search on the planner's copies. `Pack` takes the longest
 //! stretch of bundles, largest first, that one node holds, then goes on with the rest; `Spread`
-//! hides the nodes that are used and shows them again when no other is left.
+//! hides the nodes that are used, and goes to those with fewest bundles when no other is left.
+//!
+//! For bundles that are all alike this finds a placement wherever there is one. Bundles that differ
+//! are tried in a few orders: largest first, then those first that found no place, and of a gang the
+//! smallest ones first. That is a heuristic (packing is NP-hard): a placement may be missed.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::draft::{Draft, Replicas, Savepoint};
 use super::spec::{Spreading, Strategy, TopologyRule};
-use super::together::{Item, largest_first};
-use crate::ids::NodeId;
+use super::together::{Item, alike, largest_first};
+use super::used::Used;
 use crate::index::Slot;
-use crate::node::{Operator, Selector, Term};
+use crate::limits::GROUP_ORDERS_MAX;
 use crate::request::PlacementRequest;
 
 /// A bundle that stands already: its place in the group, and where.
@@ -31,34 +34,74 @@ pub(super) struct Wanted {
     pub(super) items: Vec<Item>,
     /// The other bundles of the group.
     pub(super) standing: Vec<Standing>,
+    /// What those ask, each once in a row, where there is a rule over a label.
+    pub(super) settled: Vec<Arc<PlacementRequest>>,
     /// At least so many of `items` are placed, or none.
     pub(super) least: usize,
 }
 
 /// The first bundle that found no place.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoPlace {
     pub(super) bundle: u32,
     /// How many others had found one.
     pub(super) placed: usize,
+    /// Of a rule over a label: the value that got furthest, or that kept the others back, and how many
+    /// bundles it had.
+    pub(super) at: Option<(Arc<str>, u32)>,
+}
+
+impl NoPlace {
+    /// Nothing is known but that it found none.
+    pub(super) fn of(bundle: u32) -> Self {
+        Self { bundle, placed: 0, at: None }
+    }
 }
 
 impl Replicas {
-    /// Takes what is wanted.
+    /// Takes what is wanted: in a few orders, where bundles differ.
     pub(super) fn plan(&mut self, mut wanted: Wanted, draft: &mut Draft) -> Result<(), NoPlace> {
         largest_first(&mut wanted.items);
-        match wanted.topology.clone() {
-            None => self.place(&wanted, &wanted.items, draft),
+        let Err(mut no_place) = self.plan_in_order(&wanted, draft) else { return Ok(()) };
+        if alike(&wanted.items) {
+            return Err(no_place);
+        }
+        let mut failing = no_place.bundle;
+        for order in 0..GROUP_ORDERS_MAX {
+            let spare = wanted.items.len() - wanted.least;
+            if order == 0 && spare > 0 {
+                // The largest of a gang took the room of several small ones, which would do.
+                wanted.items.rotate_left(spare);
+            } else {
+                bring_forward(&mut wanted.items, failing);
+            }
+            let Err(here) = self.plan_in_order(&wanted, draft) else { return Ok(()) };
+            failing = here.bundle;
+            if here.placed > no_place.placed {
+                no_place = here;
+            }
+        }
+        Err(no_place)
+    }
+
+    fn plan_in_order(&mut self, wanted: &Wanted, draft: &mut Draft) -> Result<(), NoPlace> {
+        match &wanted.topology {
+            None => self.place(wanted, &wanted.items, draft),
             Some(TopologyRule { key, spreading: Spreading::Pack { strict } }) => {
-                self.pack_by_label(&wanted, &key, strict, draft)
+                self.pack_by_label(wanted, key, *strict, draft)
             }
             Some(TopologyRule { key, spreading: Spreading::Spread { max_skew } }) => {
-                self.spread_by_label(&wanted, &key, max_skew, draft)
+                self.spread_by_label(wanted, key, *max_skew, draft)
             }
         }
     }
 
-    fn place(&mut self, wanted: &Wanted, items: &[Item], draft: &mut Draft) -> Result<(), NoPlace> {
+    pub(super) fn place(
+        &mut self,
+        wanted: &Wanted,
+        items: &[Item],
+        draft: &mut Draft,
+    ) -> Result<(), NoPlace> {
         let savepoint = draft.savepoint();
         let failed = match wanted.strategy {
             Strategy::Pack => self.pack(wanted, items, draft),
@@ -71,7 +114,7 @@ impl Replicas {
     }
 
     /// Keeps what was placed since the savepoint if it is as much as is wanted at least.
-    fn keep_enough(
+    pub(super) fn keep_enough(
         &mut self,
         wanted: &Wanted,
         failed: Option<u32>,
@@ -82,7 +125,7 @@ impl Replicas {
         match failed {
             Some(bundle) if placed < wanted.least => {
                 self.roll_back(draft, savepoint);
-                Err(NoPlace { bundle, placed })
+                Err(NoPlace { bundle, placed, at: None })
             }
             _ => Ok(()),
         }
@@ -154,131 +197,37 @@ impl Replicas {
     /// Places each of `items` on a node of its own, or where that cannot be and is not strict, on
     /// those with fewest; the first that finds no place.
     fn spread(&mut self, wanted: &Wanted, items: &[Item], strict: bool, draft: &mut Draft) -> Option<u32> {
+        let mut used = Used::default();
         for standing in &wanted.standing {
             self.hide(standing.shard, standing.slot);
+            used.add((standing.shard, standing.slot));
         }
         let mut failed = None;
+        // What found no unused node: another of it finds none either.
+        let mut spent: Option<&Arc<PlacementRequest>> = None;
         for item in items {
-            let mut placed = self.take(draft, item.bundle, &item.request);
-            if !placed && !strict {
-                // Every node that could hold it has one: another round over all of them.
-                self.unhide_all();
-                placed = self.take(draft, item.bundle, &item.request);
+            let known = spent.is_some_and(|spent| Arc::ptr_eq(spent, &item.request));
+            let mut placed = !known && self.take(draft, item.bundle, &item.request);
+            if !placed {
+                spent = Some(&item.request);
+                placed = !strict && self.take_used(draft, &used, item.bundle, &item.request);
             }
             if placed {
                 let taken = *draft.taken.last().expect("just taken");
                 self.hide(taken.shard, taken.slot);
+                used.add((taken.shard, taken.slot));
             } else {
                 failed = failed.or(Some(item.bundle));
             }
         }
         failed
     }
+}
 
-    fn pack_by_label(
-        &mut self,
-        wanted: &Wanted,
-        key: &Arc<str>,
-        strict: bool,
-        draft: &mut Draft,
-    ) -> Result<(), NoPlace> {
-        let standing = wanted.standing.first();
-        let standing = standing.and_then(|s| self.copies[s.shard].shard().label_of(s.slot, key));
-        let values: Vec<Arc<str>> = match standing {
-            Some(value) => vec![Arc::from(value)],
-            None => self.values_of(key).into_keys().collect(),
-        };
-        let mut failed = NoPlace { bundle: wanted.items[0].bundle, placed: 0 };
-        for value in values {
-            let items: Vec<Item> = wanted.items.iter().map(|item| self.within(item, key, &value)).collect();
-            match self.place(wanted, &items, draft) {
-                Ok(()) => return Ok(()),
-                Err(here) if here.placed >= failed.placed => failed = here,
-                Err(_) => {}
-            }
-        }
-        if strict { Err(failed) } else { self.place(wanted, &wanted.items, draft) }
-    }
-
-    /// Bundle after bundle goes to the value that has the fewest, as long as the skew allows.
-    fn spread_by_label(
-        &mut self,
-        wanted: &Wanted,
-        key: &Arc<str>,
-        max_skew: u32,
-        draft: &mut Draft,
-    ) -> Result<(), NoPlace> {
-        let savepoint = draft.savepoint();
-        let mut counts: BTreeMap<Arc<str>, u32> = self.values_of(key);
-        let count_of = |counts: &mut BTreeMap<Arc<str>, u32>, value: Option<&str>| {
-            if let Some(count) = value.and_then(|value| counts.get_mut(value)) {
-                *count += 1;
-            }
-        };
-        let spreads = matches!(wanted.strategy, Strategy::Spread | Strategy::StrictSpread);
-        for standing in &wanted.standing {
-            count_of(&mut counts, self.copies[standing.shard].shard().label_of(standing.slot, key));
-            if spreads {
-                self.hide(standing.shard, standing.slot);
-            }
-        }
-        let mut failed = None;
-        for item in &wanted.items {
-            let least = counts.values().copied().min().unwrap_or(0);
-            let mut order: Vec<(u32, Arc<str>)> = counts.iter().map(|(v, &c)| (c, Arc::clone(v))).collect();
-            order.retain(|&(count, _)| count + 1 - least <= max_skew);
-            order.sort();
-            let placed = order.iter().find(|(_, value)| {
-                let item = self.within(item, key, value);
-                self.take(draft, item.bundle, &item.request)
-            });
-            match placed {
-                Some((_, value)) => {
-                    count_of(&mut counts, Some(value));
-                    let taken = *draft.taken.last().expect("just taken");
-                    if spreads {
-                        self.hide(taken.shard, taken.slot);
-                    }
-                }
-                None => failed = failed.or(Some(item.bundle)),
-            }
-        }
-        self.unhide_all();
-        self.keep_enough(wanted, failed, draft, savepoint)
-    }
-
-    /// The values of a label on nodes that take new work, each with a zero.
-    fn values_of(&self, key: &str) -> BTreeMap<Arc<str>, u32> {
-        let mut values = BTreeMap::new();
-        for copy in &self.copies {
-            for (_, value) in copy.shard().label_values(key) {
-                if !values.contains_key(value) {
-                    values.insert(Arc::from(value), 0);
-                }
-            }
-        }
-        values
-    }
-
-    /// The same bundle, on nodes with that value of the label only.
-    fn within(&self, item: &Item, key: &str, value: &Arc<str>) -> Item {
-        let term = Term { key: key.to_owned(), operator: Operator::In, values: vec![value.to_string()] };
-        let mut request: PlacementRequest = (*item.request).clone();
-        if request.fallbacks().is_empty() {
-            let terms = request.selector.as_ref().map_or(&[][..], |selector| selector.terms());
-            request.selector = Some(Arc::new(Selector::new([terms, &[term]].concat())));
-        } else {
-            // Each of its selectors would need the term: name the nodes instead.
-            let named = request.candidates.as_deref();
-            let mut ids: Vec<NodeId> = Vec::new();
-            for copy in &self.copies {
-                let there = copy.shard().label_values(key).filter(|(_, label)| *label == &**value);
-                ids.extend(there.filter_map(|(slot, _)| copy.shard().node_at(slot)));
-            }
-            ids.retain(|id| named.is_none_or(|named| named.binary_search(id).is_ok()));
-            ids.sort_unstable();
-            request.candidates = Some(ids.into());
-        }
-        Item { bundle: item.bundle, request: Arc::new(request) }
-    }
+/// Puts the bundle that found no place, and those that ask the same, before all others.
+fn bring_forward(items: &mut [Item], bundle: u32) {
+    let asked = items.iter().find(|item| item.bundle == bundle).map(|item| Arc::clone(&item.request));
+    let asked = asked.expect("what found no place was to be placed");
+    // The sort is stable: the others keep their order.
+    items.sort_by_cached_key(|item| !(Arc::ptr_eq(&item.request, &asked) || item.request == asked));
 }

@@ -286,7 +286,7 @@ impl Planner {
         if removal {
             self.begin_removal(id, now);
         } else {
-            self.no_place(id, NoPlace { bundle, placed: 0 }, now);
+            self.no_place(id, NoPlace::of(bundle), now);
         }
     }
 

@@ -31,6 +31,13 @@ pub(super) fn largest_first(items: &mut [Item]) {
     items.sort_by_cached_key(|item| (std::cmp::Reverse(size(item)), item.bundle));
 }
 
+/// Whether all ask the same.
+pub(super) fn alike(items: &[Item]) -> bool {
+    let same =
+        |pair: &[Item]| Arc::ptr_eq(&pair[0].request, &pair[1].request) || pair[0].request == pair[1].request;
+    items.windows(2).all(same)
+}
+
 fn sum(items: &[Item]) -> Option<Demand> {
     let (mut cpu, mut memory) = (Amount::ZERO, Amount::ZERO);
     let (mut whole, mut largest_part) = (0u32, 0u16);

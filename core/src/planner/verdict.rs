@@ -9,7 +9,7 @@ use super::Planner;
 use super::group::Group;
 use super::job::{GroupRefusal, GroupRefusalReason};
 use super::spec::{Spreading, Strategy, TopologyRule};
-use super::strategy::NoPlace;
+use super::strategy::{NoPlace, Wanted};
 use super::together::{Item, combined};
 use crate::ids::GroupId;
 use crate::request::PlacementRequest;
@@ -18,12 +18,12 @@ use crate::shard::{Refusal, ResourceKind};
 use std::sync::Arc;
 
 impl Planner {
-    pub(super) fn refusal(&mut self, id: GroupId, no_place: NoPlace) -> GroupRefusal {
+    pub(super) fn refusal(&mut self, id: GroupId, no_place: &NoPlace) -> GroupRefusal {
         let group = &self.groups[&id];
         let attempts = group.attempts;
         let items = items_of(group);
         let all = group.spec.min_members as usize >= items.len();
-        let (strategy, topology) = (group.spec.strategy, group.spec.topology.clone());
+        let strategy = group.spec.strategy;
         let infeasible = if all { self.proof(strategy, &items) } else { None };
         if let Some(reason) = infeasible {
             return GroupRefusal { infeasible: true, reason, attempts };
@@ -35,15 +35,48 @@ impl Planner {
             let reason = bundle_reason(no_place, refusal);
             return GroupRefusal { infeasible: true, reason, attempts };
         }
-        let bundles = u32::try_from(items.len()).expect("GROUP_BUNDLES_MAX fits u32");
-        let reason = match (topology, strategy) {
-            (Some(TopologyRule { spreading: Spreading::Pack { strict: true }, .. }), _) => {
-                GroupRefusalReason::Topology
-            }
-            (_, Strategy::StrictPack) => GroupRefusalReason::OneNode { bundles },
-            _ => bundle_reason(no_place, refusal),
-        };
+        let reason = self.shortage(&self.wanted(id), no_place, &failing, refusal);
         GroupRefusal { infeasible: false, reason, attempts }
+    }
+
+    /// What keeps a group from a place now.
+    fn shortage(
+        &mut self,
+        wanted: &Wanted,
+        no_place: &NoPlace,
+        failing: &PlacementRequest,
+        refusal: Refusal,
+    ) -> GroupRefusalReason {
+        let (bundle, placed, bundles) = (no_place.bundle, number(no_place.placed), number(wanted.least));
+        match (&wanted.topology, &no_place.at) {
+            (Some(TopologyRule { key, spreading }), at)
+                if *spreading != (Spreading::Pack { strict: false }) =>
+            {
+                let key = Arc::clone(key);
+                let Some((value, count)) = at.clone() else { return GroupRefusalReason::NoValue { key } };
+                return match *spreading {
+                    Spreading::Pack { .. } => {
+                        GroupRefusalReason::Topology { key, value, placed, bundle, bundles }
+                    }
+                    Spreading::Spread { max_skew } => {
+                        GroupRefusalReason::Skew { key, value, count, max_skew, bundle, placed, bundles }
+                    }
+                };
+            }
+            _ if wanted.strategy == Strategy::StrictPack => {
+                let bundles = number(wanted.items.len() + wanted.standing.len());
+                return GroupRefusalReason::OneNode { bundles };
+            }
+            _ => {}
+        }
+        let others = no_place.placed + wanted.standing.len();
+        match number(self.replicas.count_with_room(failing, others)) {
+            0 => bundle_reason(no_place, refusal),
+            nodes => {
+                let strategy = wanted.strategy.name();
+                GroupRefusalReason::OwnBundles { bundle, placed, bundles, nodes, strategy }
+            }
+        }
     }
 
     /// What proves that the bundles can never be placed, if anything does.
@@ -108,9 +141,13 @@ fn items_of(group: &Group) -> Vec<Item> {
     group.bundles.iter().map(item).collect()
 }
 
-fn bundle_reason(no_place: NoPlace, refusal: Refusal) -> GroupRefusalReason {
-    let placed = u32::try_from(no_place.placed).expect("GROUP_BUNDLES_MAX fits u32");
-    GroupRefusalReason::Bundle { bundle: no_place.bundle, placed, refusal: Box::new(refusal) }
+fn number(count: usize) -> u32 {
+    u32::try_from(count).expect("GROUP_BUNDLES_MAX fits u32")
+}
+
+fn bundle_reason(no_place: &NoPlace, refusal: Refusal) -> GroupRefusalReason {
+    let (bundle, placed) = (no_place.bundle, number(no_place.placed));
+    GroupRefusalReason::Bundle { bundle, placed, refusal: Box::new(refusal) }
 }
 
 /// In each resource the least that any bundle asks.

@@ -1,6 +1,7 @@
 //! What a planner does with its private copy of a shard: it finds and takes by the code that
 //! places, without a record, and makes nodes again what the shard's view says of them.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::ranked::Scope;
@@ -143,12 +144,44 @@ impl Shard {
         self.nodes.room(slot).state == Some(NodeState::Ready)
     }
 
-    /// The value of a label of each ready node.
+    /// The value of a label of each node, whatever its state.
     pub(crate) fn label_values<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (Slot, &'a str)> {
-        self.nodes.iter().filter_map(move |(slot, _, cold)| {
-            let ready = self.nodes.state(slot) == NodeState::Ready;
-            Some((slot, cold.registration.spec.labels.get(key)?)).filter(|_| ready)
-        })
+        self.nodes
+            .iter()
+            .filter_map(move |(slot, _, cold)| Some((slot, cold.registration.spec.labels.get(key)?)))
+    }
+
+    /// The values of a label on ready nodes where `request` may stand as far as labels, taints and names
+    /// go, each with a zero unless it is there already: one pass over the nodes, or over the named ones.
+    pub(crate) fn values_open_to(
+        &mut self,
+        key: &str,
+        request: &PlacementRequest,
+        values: &mut BTreeMap<Arc<str>, u32>,
+    ) {
+        let scope = self.scope(request);
+        let mut look = |slot: Slot| {
+            let eligible = self.nodes.state(slot) == NodeState::Ready
+                && match scope {
+                    Scope::Plain(set) => set.is_none_or(|set| self.selectors.at(set).contains(slot)),
+                    Scope::Ranked(id) => self.rankings.at(id).rank(slot).is_eligible(),
+                };
+            if eligible
+                && let Some(value) = self.label_of(slot, key)
+                && !values.contains_key(value)
+            {
+                values.insert(Arc::from(value), 0);
+            }
+        };
+        match &request.candidates {
+            Some(ids) => ids.iter().filter_map(|&id| self.nodes.slot(id)).for_each(look),
+            None => self.nodes.iter().for_each(|(slot, ..)| look(slot)),
+        }
+    }
+
+    /// Whether what is free on the node suffices, whatever its state.
+    pub(crate) fn has_room(&self, slot: Slot, demand: &Demand) -> bool {
+        self.nodes.fits(slot, demand)
     }
 
     /// The value of a label of one node.

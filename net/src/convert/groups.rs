@@ -342,7 +342,16 @@ pub fn group_refusal(refusal: &GroupRefusal, catalog: &Catalog) -> GroupReply {
             body.message = body.message.replace(&kind.to_string(), &body.resource);
             Reason::ClusterTooSmall
         }
-        GroupRefusalReason::Topology => Reason::TopologyTooSmall,
+        GroupRefusalReason::OwnBundles { bundle, placed, nodes, .. } => {
+            (body.bundle, body.bundles, body.nodes) = (Some(*bundle), *placed, *nodes);
+            Reason::OwnBundles
+        }
+        GroupRefusalReason::NoValue { .. } => Reason::TopologyTooSmall,
+        GroupRefusalReason::Topology { bundle, placed, .. }
+        | GroupRefusalReason::Skew { bundle, placed, .. } => {
+            (body.bundle, body.bundles) = (Some(*bundle), *placed);
+            Reason::TopologyTooSmall
+        }
         GroupRefusalReason::Conflicts(conflicts) => {
             let first = conflicts.iter().take(GROUP_CONFLICTS_MAX);
             body.conflicts = first.map(|conflict| conflict_body(conflict, catalog)).collect();

@@ -143,6 +143,8 @@ reasons! {
     TooFarBehind = 185, "too_far_behind";
     /// Why a follower begins with nothing: the shard has not come to its version yet.
     FutureVersion = 186, "future_version";
+    /// Why a group is refused: the nodes with room for a bundle are used by others of its own.
+    OwnBundles = 187, "own_bundles";
 
     /// The frame is not a frame.
     MalformedFrame = 200, "malformed_frame";

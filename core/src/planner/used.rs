@@ -1,0 +1,83 @@
+//! The nodes that bundles of one group stand on: what spreading leaves to the last.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use super::draft::{Draft, Replicas};
+use crate::index::Slot;
+use crate::request::PlacementRequest;
+
+/// Nodes, each with how many bundles of the group it has.
+#[derive(Debug, Default)]
+pub(super) struct Used {
+    counts: BTreeMap<(usize, Slot), u32>,
+    /// The same, those with fewest first.
+    order: BTreeSet<(u32, usize, Slot)>,
+}
+
+impl Used {
+    /// Another bundle stands on the node.
+    pub(super) fn add(&mut self, (shard, slot): (usize, Slot)) {
+        let count = self.counts.entry((shard, slot)).or_default();
+        self.order.remove(&(*count, shard, slot));
+        *count += 1;
+        self.order.insert((*count, shard, slot));
+    }
+
+    fn fewest_first(&self) -> impl Iterator<Item = (usize, Slot)> {
+        self.order.iter().map(|&(_, shard, slot)| (shard, slot))
+    }
+}
+
+impl Replicas {
+    /// Takes what a bundle asks on the node of `used`, all of them hidden, that has fewest bundles and
+    /// fits; it stays hidden.
+    pub(super) fn take_used(
+        &mut self,
+        draft: &mut Draft,
+        used: &Used,
+        bundle: u32,
+        request: &PlacementRequest,
+    ) -> bool {
+        for (shard, slot) in used.fewest_first() {
+            if !self.copies[shard].shard().has_room(slot, &request.demand) {
+                continue;
+            }
+            self.copies[shard].show(slot);
+            let placed = self.take_on(draft, (shard, slot), bundle, request);
+            self.copies[shard].hide(slot);
+            if placed {
+                return true;
+            }
+        }
+        // What is reserved for its owner there only the search finds.
+        request.owner.is_some() && self.take_reserved_of(draft, used, bundle, request)
+    }
+
+    /// How many nodes have room for `request` now; counts no further than `enough`.
+    pub(super) fn count_with_room(&mut self, request: &PlacementRequest, enough: usize) -> usize {
+        let mut count = 0;
+        for copy in &mut self.copies {
+            while count < enough
+                && let Some(slot) = copy.shard_mut().find_tentatively(request)
+            {
+                copy.hide(slot);
+                count += 1;
+            }
+        }
+        self.unhide_all();
+        count
+    }
+
+    fn take_reserved_of(
+        &mut self,
+        draft: &mut Draft,
+        used: &Used,
+        bundle: u32,
+        request: &PlacementRequest,
+    ) -> bool {
+        used.fewest_first().for_each(|(shard, slot)| self.copies[shard].show(slot));
+        let placed = self.take(draft, bundle, request);
+        used.fewest_first().for_each(|(shard, slot)| self.copies[shard].hide(slot));
+        placed
+    }
+}

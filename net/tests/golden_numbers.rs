@@ -117,6 +117,8 @@ fn reasons_never_change_their_meaning() {
         (185, "too_far_behind"),
         (186, "future_version"),
         (187, "own_bundles"),
+        (188, "confined_too_small"),
+        (189, "too_few_places"),
         (200, "malformed_frame"),
         (201, "frame_too_long"),
         (202, "hello_expected"),

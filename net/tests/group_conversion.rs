@@ -427,6 +427,13 @@ fn every_refusal_of_a_group_says_what_it_falls_short_of() {
     let (_, cause, body) = refused(true, GroupRefusalReason::Cluster(npu));
     assert_eq!((cause, body.resource.as_str()), (Reason::ClusterTooSmall, "npu"));
     assert!(body.message.contains("npu"), "{}", body.message);
+    let confined = GroupRefusalReason::Confined { bundles: 3, nodes: 2, kind: npu };
+    let (reason, cause, body) = refused(true, confined);
+    assert_eq!((reason, cause), (Reason::Infeasible, Reason::ConfinedTooSmall));
+    assert_eq!((body.bundles, body.nodes, body.resource.as_str()), (3, 2, "npu"));
+    assert!(body.message.ends_with("too little npu"), "{}", body.message);
+    let (_, cause, body) = refused(true, GroupRefusalReason::TooFewPlaces { bundles: 8, most: 7 });
+    assert_eq!((cause, body.bundles), (Reason::TooFewPlaces, 8));
     let (key, value, strategy): (Arc<str>, Arc<str>, _) = ("zone".into(), "b".into(), "strict-spread");
     let own = GroupRefusalReason::OwnBundles { bundle: 5, placed: 4, bundles: 6, nodes: 3, strategy };
     let (reason, cause, body) = refused(false, own);
@@ -439,6 +446,11 @@ fn every_refusal_of_a_group_says_what_it_falls_short_of() {
     let (_, cause, body) = refused(false, topology);
     assert_eq!((cause, body.bundle, body.bundles), (Reason::TopologyTooSmall, Some(3), 2));
     assert!(body.message.contains("zone=b"), "{}", body.message);
+    let small =
+        GroupRefusalReason::ValueTooSmall { key: "zone".into(), value: "b".into(), most: 2, bundles: 8 };
+    let (reason, cause, body) = refused(true, small);
+    assert_eq!((reason, cause, body.bundle), (Reason::Infeasible, Reason::TopologyTooSmall, None));
+    assert!(body.bundles == 8 && body.message.contains("zone=b could hold 2"), "{}", body.message);
     let (reason, cause, body) = refused(false, GroupRefusalReason::Conflicts(lost));
     assert_eq!(
         (reason, cause, body.conflicts.len()),

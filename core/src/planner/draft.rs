@@ -118,6 +118,11 @@ impl Replicas {
         }
     }
 
+    /// A number that changes with the nodes: what they are and have, and which take work.
+    pub(super) fn shape(&self) -> u64 {
+        self.copies.iter().map(Replica::shape).sum()
+    }
+
     /// Where a node stands.
     pub(super) fn locate(&self, node: NodeId) -> Option<(usize, Slot)> {
         self.copies.iter().enumerate().find_map(|(shard, copy)| Some((shard, copy.shard().slot_of(node)?)))

@@ -65,6 +65,8 @@ pub(super) struct Group {
     pub(super) contending: bool,
     /// Tickets that were served in vain since the last success.
     pub(super) tickets: u32,
+    /// The shape of the nodes by which it was last found that it is not infeasible.
+    pub(super) judged: Option<u64>,
 }
 
 impl Group {
@@ -83,6 +85,7 @@ impl Group {
             losses: 0,
             contending: false,
             tickets: 0,
+            judged: None,
         };
         group.add(&spec.bundles);
         group
@@ -106,6 +109,7 @@ impl Group {
             losses,
             contending,
             tickets: 0,
+            judged: None,
         }
     }
 

@@ -395,17 +395,26 @@ impl Planner {
 
     /// A plan finds no place: refused, or it waits.
     pub(super) fn no_place(&mut self, id: GroupId, no_place: NoPlace, now: Time) {
-        let refusal = self.refusal(id, &no_place);
-        let group = self.groups.get_mut(&id).expect("who plans for a group has it");
+        let nodes = self.replicas.shape();
+        let group = &self.groups[&id];
         match group.awaiting {
             Awaiting::Creation(tag) => {
-                if !refusal.infeasible && group.until.is_some_and(|until| until > now) {
+                let waits = group.until.is_some_and(|until| until > now);
+                // That it could be placed is a matter of the nodes alone: it stands while they do.
+                if waits && group.judged == Some(nodes) {
+                    return self.wait_for_room(id);
+                }
+                let refusal = self.refusal(id, &no_place);
+                if waits && !refusal.infeasible {
+                    self.groups.get_mut(&id).expect("just seen").judged = Some(nodes);
                     return self.wait_for_room(id);
                 }
                 self.forget_group(id);
                 self.reply(tag, PlanReply::Refused(Box::new(refusal)));
             }
             Awaiting::Growth(tag, first) => {
+                let refusal = self.refusal(id, &no_place);
+                let group = self.groups.get_mut(&id).expect("just seen");
                 group.awaiting = Awaiting::Nobody;
                 group.bundles.retain(|bundle| bundle.index < first);
                 self.reply(tag, PlanReply::Refused(Box::new(refusal)));

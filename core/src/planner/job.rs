@@ -100,18 +100,38 @@ pub enum GroupRefusalReason {
         refusal: Box<Refusal>,
     },
     /// All on one node is more than any node can give.
-    #[error("no node can hold all {bundles} bundles")]
+    #[error("no node can hold {bundles} bundles together")]
     OneNode {
-        /// How many.
+        /// How many are to be there at least.
         bundles: u32,
     },
     /// Each on a node of its own: too few nodes.
-    #[error("{bundles} bundles need a node each, and {nodes} could hold the smallest of them")]
+    #[error("{bundles} bundles need a node each, and {nodes} could hold any of them")]
     TooFewNodes {
+        /// How many: all, or some that few nodes could hold.
+        bundles: u32,
+        /// Nodes that could hold any of these.
+        nodes: u32,
+    },
+    /// Some bundles may stand on some nodes only, which together have less than these ask.
+    #[error("{bundles} bundles could stand on {nodes} nodes only, which together have too little {kind}")]
+    Confined {
         /// How many.
         bundles: u32,
-        /// Nodes that could hold the smallest.
+        /// How many nodes could hold any of them.
         nodes: u32,
+        /// Of what.
+        kind: ResourceKind,
+    },
+    /// What nodes have does not go into as many bundles.
+    #[error(
+        "nodes could hold {most} bundles at most if nothing else ran there, and {bundles} are to be placed"
+    )]
+    TooFewPlaces {
+        /// How many are to be placed at least.
+        bundles: u32,
+        /// How many could be.
+        most: u32,
     },
     /// All nodes together have less than is asked in all.
     #[error("all nodes together have less {0} than the bundles ask in all")]
@@ -138,6 +158,40 @@ pub enum GroupRefusalReason {
     NoValue {
         /// The label.
         key: Arc<str>,
+    },
+    /// The nodes of no value of the label could hold as many.
+    #[error(
+        "no value of {key} could hold {bundles} bundles if nothing else ran there: {key}={value} could hold \
+         {most} at most, others no more"
+    )]
+    ValueTooSmall {
+        /// The label.
+        key: Arc<str>,
+        /// Its value that could hold most.
+        value: Arc<str>,
+        /// How many.
+        most: u32,
+        /// How many are to be placed at least.
+        bundles: u32,
+    },
+    /// Some value of the label could hold too few, and the skew keeps the others back.
+    #[error(
+        "{key}={value} could hold {room} bundles at most if nothing else ran there, and no other value may have \
+         more than {max_skew} beyond that: {most} of {bundles} at most"
+    )]
+    SkewTooSmall {
+        /// The label.
+        key: Arc<str>,
+        /// Its value that could hold fewest.
+        value: Arc<str>,
+        /// How many, those that stand there included.
+        room: u32,
+        /// How much more other values may have.
+        max_skew: u32,
+        /// How many bundles could be placed at most.
+        most: u32,
+        /// How many are to be.
+        bundles: u32,
     },
     /// No value of the label has room for all.
     #[error(

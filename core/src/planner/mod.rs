@@ -6,10 +6,12 @@
 //! replies come out; [`PlannerRunner`] is the loop around it on a thread. It keeps the groups whose
 //! number is its own modulo the number of planners ([`keeper_of`]).
 
+mod capacity;
 mod commit;
 mod draft;
 mod emptied;
 mod flight;
+mod flow;
 mod group;
 mod groups;
 mod job;
@@ -19,6 +21,7 @@ pub use job::{
 };
 mod metrics;
 pub use metrics::PlannerMetrics;
+mod proof;
 mod replica;
 mod runner;
 pub use runner::PlannerBell;

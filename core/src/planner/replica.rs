@@ -59,6 +59,8 @@ pub(super) struct Replica {
     endings: u64,
     /// The newest view that showed others.
     others_ended: Option<u64>,
+    /// How often nodes came, went, or changed in capacity, names, labels, taints or state.
+    shape: u64,
 }
 
 impl Replica {
@@ -66,7 +68,7 @@ impl Replica {
     pub(super) fn new(shard: Shard, reader: ViewReader) -> Self {
         let (claims, hidden, stale) = (FixedMap::default(), Vec::new(), Vec::new());
         let (view, others_ended) = (None, None);
-        Self { shard, reader, view, claims, next_key: 0, hidden, stale, endings: 0, others_ended }
+        Self { shard, reader, view, claims, next_key: 0, hidden, stale, endings: 0, others_ended, shape: 0 }
     }
 
     /// Brings the copy up to the newest view; tells what bundles are to be looked after. Whether it was
@@ -78,6 +80,7 @@ impl Replica {
             self.shard.follow_view(&newest);
             newest.nodes(|slot, _, _| self.shard.renew(slot));
             news.first = true;
+            self.shape += 1;
             return true;
         };
         if others {
@@ -93,6 +96,7 @@ impl Replica {
                 if others {
                     news.touched.extend(newest.hot(slot).map(|image| image.id));
                 }
+                self.shape += u64::from(!same_shape(&newest, &before, slot));
                 let Some(HotImage { id, state: Some(stood), .. }) = before.hot(slot) else { return };
                 let stands = newest.hot(slot).filter(|image| image.id == *id).and_then(|image| image.state);
                 if stands.is_none_or(|stands| stands != *stood && stands != NodeState::Ready) {
@@ -138,6 +142,11 @@ impl Replica {
     /// The view that the copy equals.
     pub(super) fn base(&self) -> Option<&View> {
         self.view.as_deref()
+    }
+
+    /// How often what could be placed, were nothing running, may have changed.
+    pub(super) fn shape(&self) -> u64 {
+        self.shape
     }
 
     /// How the view shows a node.
@@ -265,4 +274,14 @@ impl Replica {
     pub(super) fn refusal(&mut self, request: &PlacementRequest) -> Refusal {
         self.shard.refusal_of(request)
     }
+}
+
+/// Whether a node is the same in both, but for what runs there.
+fn same_shape(newest: &View, before: &View, slot: Slot) -> bool {
+    let state = |view: &View| view.hot(slot).and_then(|image| image.state);
+    let same_spec = match (newest.cold(slot), before.cold(slot)) {
+        (Some(now), Some(then)) => Arc::ptr_eq(&now.registration, &then.registration),
+        (now, then) => now.is_none() && then.is_none(),
+    };
+    same_spec && state(newest) == state(before)
 }

@@ -1,40 +1,49 @@
 //! Why a group finds no place, and whether it ever could.
 //!
-//! *Infeasible* is said only where it is proved, by what every placement would need: a bundle that
-//! no node could hold, a sum that no node or not even all nodes have, more bundles than nodes that
-//! could hold the smallest. Where none of these is so the group may still be one that cannot be
-//! placed; it is then called unplaceable now.
+//! *Infeasible* is said only where it is proved: where fewer bundles than must be placed could be, were
+//! nothing running but what stands of the group itself (upper bounds, `proof.rs`). Where that is not so the
+//! group may still be one that cannot be placed; it is then called unplaceable now.
 
 use super::Planner;
-use super::group::Group;
+use super::capacity::Stands;
 use super::job::{GroupRefusal, GroupRefusalReason};
+use super::proof::{Bound, Field, StandsBy, Value, Why};
 use super::spec::{Spreading, Strategy, TopologyRule};
 use super::strategy::{NoPlace, Wanted};
-use super::together::{Item, combined};
 use crate::ids::GroupId;
 use crate::request::PlacementRequest;
-use crate::resource::{Demand, GpuRequest};
-use crate::shard::{Refusal, ResourceKind};
+use crate::shard::Refusal;
+use std::collections::BTreeMap;
 use std::sync::Arc;
+
+/// What keeps a group from ever being placed.
+enum Never {
+    /// No node could hold this bundle.
+    Bundle(u32, Arc<PlacementRequest>),
+    /// Anything else.
+    Reason(GroupRefusalReason),
+}
+
+/// A rule over a label, and what is known of its values whatever runs.
+struct Rule {
+    key: Arc<str>,
+    spreading: Spreading,
+    /// Values that keep others back.
+    counted: BTreeMap<Arc<str>, u32>,
+    /// How many bundles stand on each.
+    standing: BTreeMap<Arc<str>, u32>,
+    /// The value that bundles are confined to by the first that stands.
+    pinned: Option<Arc<str>>,
+}
 
 impl Planner {
     pub(super) fn refusal(&mut self, id: GroupId, no_place: &NoPlace) -> GroupRefusal {
-        let group = &self.groups[&id];
-        let attempts = group.attempts;
-        let items = items_of(group);
-        let all = group.spec.min_members as usize >= items.len();
-        let strategy = group.spec.strategy;
-        let infeasible = if all { self.proof(strategy, &items) } else { None };
-        if let Some(reason) = infeasible {
+        let attempts = self.groups[&id].attempts;
+        if let Some(reason) = self.proof(id, no_place) {
             return GroupRefusal { infeasible: true, reason, attempts };
         }
-        let failing = items.iter().find(|item| item.bundle == no_place.bundle);
-        let failing = Arc::clone(&failing.expect("a bundle of the group found no place").request);
+        let failing = self.groups[&id].item(no_place.bundle).request;
         let refusal = self.refusal_of(&failing);
-        if !refusal.feasible && all {
-            let reason = bundle_reason(no_place, refusal);
-            return GroupRefusal { infeasible: true, reason, attempts };
-        }
         let reason = self.shortage(&self.wanted(id), no_place, &failing, refusal);
         GroupRefusal { infeasible: false, reason, attempts }
     }
@@ -64,14 +73,14 @@ impl Planner {
                 };
             }
             _ if wanted.strategy == Strategy::StrictPack => {
-                let bundles = number(wanted.items.len() + wanted.standing.len());
+                let bundles = number(wanted.least + wanted.standing.len());
                 return GroupRefusalReason::OneNode { bundles };
             }
             _ => {}
         }
         let others = no_place.placed + wanted.standing.len();
         match number(self.replicas.count_with_room(failing, others)) {
-            0 => bundle_reason(no_place, refusal),
+            0 => bundle_reason(bundle, placed, refusal),
             nodes => {
                 let strategy = wanted.strategy.name();
                 GroupRefusalReason::OwnBundles { bundle, placed, bundles, nodes, strategy }
@@ -79,27 +88,58 @@ impl Planner {
         }
     }
 
-    /// What proves that the bundles can never be placed, if anything does.
-    fn proof(&mut self, strategy: Strategy, items: &[Item]) -> Option<GroupRefusalReason> {
-        let bundles = u32::try_from(items.len()).expect("GROUP_BUNDLES_MAX fits u32");
-        if let Some(kind) = self.short_in_all(items) {
-            return Some(GroupRefusalReason::Cluster(kind));
+    /// What proves that the group can never be placed, if anything does.
+    fn proof(&mut self, id: GroupId, no_place: &NoPlace) -> Option<GroupRefusalReason> {
+        let wanted = self.wanted(id);
+        let rule = self.rule(&wanted);
+        let never = self.never(id, &wanted, rule.as_ref())?;
+        match never {
+            Never::Reason(reason) => Some(reason),
+            Never::Bundle(bundle, request) => {
+                let refusal = self.refusal_of(&request);
+                Some(bundle_reason(bundle, number(no_place.placed), refusal))
+            }
         }
-        match strategy {
-            Strategy::StrictPack if items.len() > 1 => {
-                let fits = combined(items).is_some_and(|request| self.refusal_of(&request).feasible);
-                (!fits).then_some(GroupRefusalReason::OneNode { bundles })
+    }
+
+    /// The rule over a label that must hold.
+    fn rule(&mut self, wanted: &Wanted) -> Option<Rule> {
+        let TopologyRule { key, spreading } = wanted.topology.clone()?;
+        let counted = match spreading {
+            Spreading::Pack { strict: false } => return None,
+            Spreading::Pack { strict: true } => BTreeMap::new(),
+            Spreading::Spread { .. } => self.replicas.values_of(wanted, &key),
+        };
+        let mut standing = BTreeMap::new();
+        let value_of = |at: &super::strategy::Standing| -> Option<Arc<str>> {
+            self.replicas.copies[at.shard].shard().label_of(at.slot, &key).map(Arc::from)
+        };
+        for value in wanted.standing.iter().filter_map(value_of) {
+            *standing.entry(value).or_default() += 1;
+        }
+        let pinned = wanted.standing.first().and_then(value_of);
+        Some(Rule { key, spreading, counted, standing, pinned })
+    }
+
+    /// Looks at nodes until nothing can be proved, or all were looked at.
+    fn never(&mut self, id: GroupId, wanted: &Wanted, rule: Option<&Rule>) -> Option<Never> {
+        let mut stands = StandsBy::new();
+        for bundle in &self.groups[&id].bundles {
+            if let Some(place) = bundle.place
+                && let Some(at) = self.replicas.locate(place.node)
+            {
+                let held = Stands { demand: &bundle.request.demand, gpus: place.gpus };
+                stands.entry(at).or_default().push(held);
             }
-            Strategy::StrictSpread => {
-                let smallest = smallest(items);
-                let mut nodes = 0;
-                for copy in &self.replicas.copies {
-                    nodes += copy.shard().count_could_fit(&smallest, items.len() - nodes.min(items.len()));
-                }
-                let nodes = u32::try_from(nodes).expect("counted no further than the bundles");
-                (nodes < bundles).then_some(GroupRefusalReason::TooFewNodes { bundles, nodes })
+        }
+        let mut field = Field::new(wanted);
+        let key = rule.map(|rule| &*rule.key);
+        loop {
+            let more = self.replicas.extend(&mut field, wanted, key, &stands);
+            let never = judge(&field, wanted, rule)?;
+            if !more {
+                return Some(never);
             }
-            _ => None,
         }
     }
 
@@ -111,50 +151,86 @@ impl Planner {
         }
         merged
     }
+}
 
-    /// A resource of which all nodes together have less than is asked.
-    fn short_in_all(&self, items: &[Item]) -> Option<ResourceKind> {
-        let mut asked = [0i128; 3];
-        for item in items {
-            let demand = &item.request.demand;
-            asked[0] += i128::from(demand.cpu.units());
-            asked[1] += i128::from(demand.memory.units());
-            asked[2] += i128::from(demand.gpu.units());
-        }
-        let mut has = [0i128; 3];
-        for copy in &self.replicas.copies {
-            for (has, total) in has.iter_mut().zip(copy.shard().totals()) {
-                *has += total;
+/// What excludes the group on the nodes that are in the field.
+fn judge(field: &Field, wanted: &Wanted, rule: Option<&Rule>) -> Option<Never> {
+    let bundles = number(wanted.least);
+    if let (possible, Some(class)) = field.possible()
+        && possible < bundles
+    {
+        return Some(Never::Bundle(class.bundle, Arc::clone(&class.request)));
+    }
+    let bound = field.bound(&field.everywhere());
+    if bound.most < bundles {
+        return Some(Never::Reason(reason_of(bound, bundles, wanted.standing.len())));
+    }
+    let rule = rule?;
+    let key = Arc::clone(&rule.key);
+    let by_value = field.by_value();
+    match rule.spreading {
+        Spreading::Pack { .. } => {
+            let mut best: Option<(u32, Arc<str>)> = None;
+            for (value, patches) in by_value {
+                if rule.pinned.as_ref().is_some_and(|pinned| *pinned != value) {
+                    continue;
+                }
+                let most = field.bound(&patches).most;
+                if best.as_ref().is_none_or(|(known, _)| most > *known) {
+                    best = Some((most, value));
+                }
             }
+            let Some((most, value)) = best else {
+                return Some(Never::Reason(GroupRefusalReason::NoValue { key }));
+            };
+            let reason = GroupRefusalReason::ValueTooSmall { key, value, most, bundles };
+            (most < bundles).then_some(Never::Reason(reason))
         }
-        let kinds = [ResourceKind::Cpu, ResourceKind::Memory, ResourceKind::Gpu];
-        kinds
-            .into_iter()
-            .zip(asked.into_iter().zip(has))
-            .find_map(|(kind, (asked, has))| (asked > has).then_some(kind))
+        Spreading::Spread { max_skew } => {
+            let mut values: BTreeMap<Arc<str>, Value<'_>> = BTreeMap::new();
+            let empty = |name: &Arc<str>| Value {
+                name: Arc::clone(name),
+                patches: Vec::new(),
+                counts: rule.counted.contains_key(name),
+                standing: rule.standing.get(name).copied().unwrap_or(0),
+                most: 0,
+            };
+            for name in rule.counted.keys().chain(by_value.keys()) {
+                values.entry(Arc::clone(name)).or_insert_with(|| empty(name));
+            }
+            for (name, patches) in by_value {
+                let value = values.get_mut(&name).expect("all names were entered");
+                value.most = field.bound(&patches).most;
+                value.patches = patches;
+            }
+            let values: Vec<Value<'_>> = values.into_values().filter(|v| v.counts || v.most > 0).collect();
+            let most = field.spread_bound(&values, max_skew);
+            let fewest = values.iter().filter(|value| value.counts);
+            let Some(fewest) = fewest.min_by_key(|value| value.standing + value.most) else {
+                let reason = GroupRefusalReason::NoValue { key };
+                return values.is_empty().then_some(Never::Reason(reason));
+            };
+            let (value, room) = (Arc::clone(&fewest.name), fewest.standing + fewest.most);
+            let reason = GroupRefusalReason::SkewTooSmall { key, value, room, max_skew, most, bundles };
+            (most < bundles).then_some(Never::Reason(reason))
+        }
     }
 }
 
-fn items_of(group: &Group) -> Vec<Item> {
-    let item =
-        |bundle: &super::group::Bundle| Item { bundle: bundle.index, request: Arc::clone(&bundle.request) };
-    group.bundles.iter().map(item).collect()
+fn reason_of(bound: Bound, bundles: u32, standing: usize) -> GroupRefusalReason {
+    match bound.why {
+        Why::Cluster(kind) => GroupRefusalReason::Cluster(kind),
+        Why::Confined { bundles, nodes, kind } => GroupRefusalReason::Confined { bundles, nodes, kind },
+        Why::OneNode => GroupRefusalReason::OneNode { bundles: bundles + number(standing) },
+        Why::Nodes { bundles, nodes } => GroupRefusalReason::TooFewNodes { bundles, nodes },
+        Why::Cut => GroupRefusalReason::TooFewPlaces { bundles, most: bound.most },
+    }
 }
 
 fn number(count: usize) -> u32 {
     u32::try_from(count).expect("GROUP_BUNDLES_MAX fits u32")
 }
 
-fn bundle_reason(no_place: &NoPlace, refusal: Refusal) -> GroupRefusalReason {
-    let (bundle, placed) = (no_place.bundle, number(no_place.placed));
+fn bundle_reason(bundle: u32, placed: u32, refusal: Refusal) -> GroupRefusalReason {
     GroupRefusalReason::Bundle { bundle, placed, refusal: Box::new(refusal) }
-}
-
-/// In each resource the least that any bundle asks.
-fn smallest(items: &[Item]) -> Demand {
-    let demands = || items.iter().map(|item| &item.request.demand);
-    let cpu = demands().map(|demand| demand.cpu).min().expect("a group has bundles");
-    let memory = demands().map(|demand| demand.memory).min().expect("a group has bundles");
-    let gpu = demands().map(|demand| demand.gpu).min_by_key(|gpu| gpu.units()).unwrap_or(GpuRequest::None);
-    Demand { cpu, memory, gpu, custom: None }
 }

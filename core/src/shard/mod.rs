@@ -17,6 +17,7 @@ pub use command::{
     Adoption, Audit, Command, Home, NodeView, Outcome, Park, Placement, Rejection, ResourceKind, ResourceSum,
     ShardStatus, WaitToken,
 };
+mod could_hold;
 mod custom;
 pub(crate) use custom::CustomBook;
 mod explain;

@@ -9,7 +9,7 @@ use super::{Shard, ShardConfig, Slot};
 use crate::ids::NodeId;
 use crate::node::NodeState;
 use crate::request::{PlacementRequest, Policy};
-use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment};
+use crate::resource::{Amount, Demand, GpuAssignment};
 use crate::shard::Refusal;
 use crate::view::View;
 
@@ -207,23 +207,5 @@ impl Shard {
             let gpus = part(free, Amount::whole(u32::from(spec.gpus)));
             (slot, part(room.cpu, spec.cpu) + part(room.memory, spec.memory) + gpus)
         })
-    }
-
-    /// Capacity of cpu, memory and GPUs over all nodes, in 1/10 000 units.
-    pub(crate) fn totals(&self) -> [i128; 3] {
-        let mut totals = [0; 3];
-        for (_, _, cold) in self.nodes.iter() {
-            let spec = &cold.registration.spec;
-            let gpus = i64::from(spec.gpus) * i64::from(GPU_UNIT);
-            for (total, of_node) in totals.iter_mut().zip([spec.cpu.units(), spec.memory.units(), gpus]) {
-                *total += i128::from(of_node);
-            }
-        }
-        totals
-    }
-
-    /// How many nodes could hold `demand` if nothing ran there; counts no further than `enough`.
-    pub(crate) fn count_could_fit(&self, demand: &Demand, enough: usize) -> usize {
-        self.nodes.iter().filter(|&(slot, ..)| self.nodes.could_fit(slot, demand)).take(enough).count()
     }
 }

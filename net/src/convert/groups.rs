@@ -11,6 +11,7 @@ use wharf_core::planner::{
 use wharf_core::registrar::Catalog;
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{Demand, GpuAssignment};
+use wharf_core::shard::ResourceKind;
 use wharf_core::time::Time;
 
 use super::{
@@ -338,15 +339,28 @@ pub fn group_refusal(refusal: &GroupRefusal, catalog: &Catalog) -> GroupReply {
             Reason::TooFewNodes
         }
         GroupRefusalReason::Cluster(kind) => {
-            body.resource = resource_name(*kind, &catalog.resources);
-            body.message = body.message.replace(&kind.to_string(), &body.resource);
+            name_kind(&mut body, *kind, catalog);
             Reason::ClusterTooSmall
+        }
+        GroupRefusalReason::Confined { bundles, nodes, kind } => {
+            (body.bundles, body.nodes) = (*bundles, *nodes);
+            name_kind(&mut body, *kind, catalog);
+            Reason::ConfinedTooSmall
+        }
+        GroupRefusalReason::TooFewPlaces { bundles, .. } => {
+            body.bundles = *bundles;
+            Reason::TooFewPlaces
         }
         GroupRefusalReason::OwnBundles { bundle, placed, nodes, .. } => {
             (body.bundle, body.bundles, body.nodes) = (Some(*bundle), *placed, *nodes);
             Reason::OwnBundles
         }
         GroupRefusalReason::NoValue { .. } => Reason::TopologyTooSmall,
+        GroupRefusalReason::ValueTooSmall { bundles, .. }
+        | GroupRefusalReason::SkewTooSmall { bundles, .. } => {
+            body.bundles = *bundles;
+            Reason::TopologyTooSmall
+        }
         GroupRefusalReason::Topology { bundle, placed, .. }
         | GroupRefusalReason::Skew { bundle, placed, .. } => {
             (body.bundle, body.bundles) = (Some(*bundle), *placed);
@@ -365,6 +379,12 @@ pub fn group_refusal(refusal: &GroupRefusal, catalog: &Catalog) -> GroupReply {
         _ => Reason::NoFitNow,
     };
     GroupReply { reason: reason.into(), refusal: Some(body), ..GroupReply::default() }
+}
+
+/// Says which resource it is about, by its name.
+fn name_kind(body: &mut GroupRefusalBody, kind: ResourceKind, catalog: &Catalog) {
+    body.resource = resource_name(kind, &catalog.resources);
+    body.message = body.message.replace(&kind.to_string(), &body.resource);
 }
 
 fn cancelled_group(message: &str) -> GroupReply {

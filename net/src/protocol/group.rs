@@ -247,20 +247,22 @@ pub struct GroupBody {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRefusalBody {
     /// `no_node_for_bundle`, `no_single_node`, `too_few_nodes`, `cluster_too_small`,
-    /// `topology_too_small`, `own_bundles`, `conflicted` or `cancelled`.
+    /// `topology_too_small`, `own_bundles`, `confined_too_small`, `too_few_places`, `conflicted` or
+    /// `cancelled`.
     pub cause: ReasonCode,
     /// Over how many attempts.
     pub attempts: u32,
     /// The place of the bundle that finds no node (`no_node_for_bundle`, `own_bundles`, `topology_too_small`).
     pub bundle: Option<u32>,
     /// How many bundles it is about: all those that find a node beside the one that does not
-    /// (`no_node_for_bundle`, `own_bundles`, `topology_too_small`), or all of the group (`no_single_node`,
-    /// `too_few_nodes`).
+    /// (with a `bundle`), those that are confined to few nodes (`too_few_nodes`, `confined_too_small`), or
+    /// else all that must be placed.
     pub bundles: u32,
-    /// Nodes that could hold the smallest bundle (`too_few_nodes`), or that have room for the bundle and are
-    /// used by others of its group (`own_bundles`).
+    /// Nodes that could hold any of them (`too_few_nodes`, `confined_too_small`), or that have room for the
+    /// bundle and are used by others of its group (`own_bundles`).
     pub nodes: u32,
-    /// The resource of which all nodes together have too little (`cluster_too_small`), or empty.
+    /// The resource of which nodes together have too little (`cluster_too_small`, `confined_too_small`), or
+    /// empty.
     #[serde(deserialize_with = "bounded::name::<_, field::Resource>")]
     pub resource: String,
     /// What nodes lack for that bundle (`no_node_for_bundle`).

@@ -145,6 +145,10 @@ reasons! {
     FutureVersion = 186, "future_version";
     /// Why a group is refused: the nodes with room for a bundle are used by others of its own.
     OwnBundles = 187, "own_bundles";
+    /// Why a group is refused: the nodes that some of its bundles are confined to have less than these ask.
+    ConfinedTooSmall = 188, "confined_too_small";
+    /// Why a group is refused: nodes could hold fewer of its bundles, whatever else runs.
+    TooFewPlaces = 189, "too_few_places";
 
     /// The frame is not a frame.
     MalformedFrame = 200, "malformed_frame";

@@ -1,0 +1,124 @@
+//! How many of some kinds of things go to some sinks: a maximal flow, by shortest augmenting paths
+//! (Edmonds and Karp), with a least and a most per sink.
+
+/// `supply[k]` things of each kind; of kind `k` at most `edges[k][s]` go to sink `s`, which takes
+/// `least[s]..=most[s]` in all. The most that can go somewhere, and the kinds and sinks on the near side of
+/// a minimal cut; none where some sink does not get its least.
+pub(super) fn assign(supply: &[u32], edges: &[Vec<u32>], least: &[u32], most: &[u32]) -> Option<Assigned> {
+    let mut flow = Flow {
+        left: supply.to_vec(),
+        gone: edges.iter().map(|of_kind| vec![0; of_kind.len()]).collect(),
+        edges,
+        taken: vec![0; most.len()],
+    };
+    flow.fill(least);
+    if flow.taken != least {
+        return None;
+    }
+    // What a sink has it keeps: a path ends at another.
+    let (kinds, sinks) = flow.fill(most);
+    Some(Assigned { count: flow.taken.iter().sum(), kinds, sinks })
+}
+
+/// What [`assign`] found.
+pub(super) struct Assigned {
+    pub(super) count: u32,
+    /// Kinds of which some go nowhere, or that could make room for those.
+    pub(super) kinds: Vec<bool>,
+    /// Where those could go, all of them full.
+    pub(super) sinks: Vec<bool>,
+}
+
+struct Flow<'a> {
+    left: Vec<u32>,
+    edges: &'a [Vec<u32>],
+    gone: Vec<Vec<u32>>,
+    taken: Vec<u32>,
+}
+
+impl Flow<'_> {
+    /// Augments until no path is left; what can be reached then.
+    fn fill(&mut self, room: &[u32]) -> (Vec<bool>, Vec<bool>) {
+        loop {
+            // Of a kind the sink that it was reached from, of a sink the kind.
+            let mut kinds: Vec<Option<Option<usize>>> =
+                self.left.iter().map(|&left| (left > 0).then_some(None)).collect();
+            let mut sinks: Vec<Option<usize>> = vec![None; room.len()];
+            let mut queue: Vec<usize> = (0..kinds.len()).filter(|&kind| kinds[kind].is_some()).collect();
+            let mut end = None;
+            let mut at = 0;
+            while end.is_none() && at < queue.len() {
+                let kind = queue[at];
+                at += 1;
+                for sink in 0..room.len() {
+                    if sinks[sink].is_some() || self.gone[kind][sink] >= self.edges[kind][sink] {
+                        continue;
+                    }
+                    sinks[sink] = Some(kind);
+                    if self.taken[sink] < room[sink] {
+                        end = Some(sink);
+                        break;
+                    }
+                    for (other, from) in kinds.iter_mut().enumerate() {
+                        if from.is_none() && self.gone[other][sink] > 0 {
+                            *from = Some(Some(sink));
+                            queue.push(other);
+                        }
+                    }
+                }
+            }
+            let Some(end) = end else {
+                let reached = |known: &[Option<_>]| known.iter().map(Option::is_some).collect();
+                return (kinds.iter().map(Option::is_some).collect(), reached(&sinks));
+            };
+            self.augment(&kinds, &sinks, end, room[end] - self.taken[end]);
+        }
+    }
+
+    /// Sends as much as can go along the path that ends at `end`.
+    fn augment(
+        &mut self,
+        kinds: &[Option<Option<usize>>],
+        sinks: &[Option<usize>],
+        end: usize,
+        mut amount: u32,
+    ) {
+        let mut path = Vec::new();
+        let mut sink = end;
+        loop {
+            let kind = sinks[sink].expect("a path was found");
+            let from = kinds[kind].expect("a path was found");
+            amount = amount.min(self.edges[kind][sink] - self.gone[kind][sink]);
+            amount = amount.min(from.map_or(self.left[kind], |back| self.gone[kind][back]));
+            path.push((kind, sink, from));
+            let Some(back) = from else { break };
+            sink = back;
+        }
+        for &(kind, sink, from) in &path {
+            self.gone[kind][sink] += amount;
+            match from {
+                Some(back) => self.gone[kind][back] -= amount,
+                None => self.left[kind] -= amount,
+            }
+        }
+        self.taken[end] += amount;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn kinds_make_room_for_each_other() {
+        // The first kind goes to both sinks, the second to the first alone.
+        let edges = [vec![9, 9], vec![9, 0]];
+        let assigned = assign(&[2, 1], &edges, &[0, 0], &[1, 2]).expect("no sink asks for any");
+        assert_eq!(assigned.count, 3);
+        let crowded = assign(&[1, 2], &edges, &[0, 0], &[1, 2]).expect("no sink asks for any");
+        assert_eq!((crowded.count, crowded.kinds, crowded.sinks), (2, vec![false, true], vec![true, false]));
+        assert!(assign(&[1, 2], &edges, &[0, 2], &[3, 3]).is_none(), "the second gets one at most");
+        assert_eq!(assign(&[2, 2], &edges, &[0, 2], &[1, 2]).expect("it gets both").count, 3);
+        assert_eq!(assign(&[5], &[vec![2, 1]], &[0, 0], &[9, 9]).expect("no least").count, 3);
+    }
+}

@@ -1,0 +1,389 @@
+//! Upper bounds on how many bundles nodes could hold if nothing ran there: where a bound is below what must
+//! be placed, a group is infeasible. Nothing here depends on what runs now.
+//!
+//! One pass over the nodes per different request makes *patches*: nodes with the same value of the label
+//! that could hold the same requests. All bounds are over patches: sums (also over the nodes that some
+//! bundles are confined to), how many of each request and how many of any mix each node holds, distinct
+//! nodes by Hall's theorem (a maximal flow from requests to patches). Another node never lowers a bound, so
+//! the pass ends as soon as no bound of the nodes so far excludes the group: mostly after a few hundred.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use super::capacity::{Capacity, Measure, Stands};
+use super::draft::Replicas;
+use super::flow::assign;
+use super::spec::Strategy;
+use super::strategy::Wanted;
+use crate::index::Slot;
+use crate::request::PlacementRequest;
+use crate::resource::Demand;
+use crate::shard::ResourceKind;
+
+/// Different requests that are told apart; bundles beyond these count as if they asked for nothing.
+const CLASSES_MAX: usize = 63;
+/// Slots of each shard that are looked at first: then as many again, and so on, until nothing can be proved.
+const LOOKED_AT_FIRST: Slot = 256;
+/// What one flow may cost at most, in looks at a kind and a sink.
+const FLOW_COST_MAX: usize = 1 << 22;
+
+/// Bundles that ask the same.
+pub(super) struct Class {
+    pub(super) request: Arc<PlacementRequest>,
+    pub(super) count: u32,
+    /// The first of them.
+    pub(super) bundle: u32,
+}
+
+/// Nodes that could hold the same requests, and have the same value of the label.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Patch {
+    /// Which of the classes each of them could hold one of.
+    classes: u64,
+    nodes: u32,
+    /// What they have in all, by measure.
+    room: Vec<i128>,
+    /// How many of each class they hold, no other there.
+    counts: Vec<u32>,
+    /// How many of any mix, each node for itself.
+    mixed: u32,
+    /// The most of any mix that one of them holds.
+    one: u32,
+}
+
+/// Why no more can be placed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Why {
+    /// All nodes together have too little of it.
+    Cluster(ResourceKind),
+    /// So many bundles may stand on so many nodes, which have too little of it together.
+    Confined { bundles: u32, nodes: u32, kind: ResourceKind },
+    /// No node holds more.
+    OneNode,
+    /// So many bundles need a node each, and so many nodes could hold any of them.
+    Nodes { bundles: u32, nodes: u32 },
+    /// What nodes have does not go into bundles.
+    Cut,
+}
+
+/// At most so many bundles, and why.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Bound {
+    pub(super) most: u32,
+    pub(super) why: Why,
+}
+
+/// What is to be placed, and what there is for it.
+pub(super) struct Field {
+    strategy: Strategy,
+    least: u32,
+    bundles: u32,
+    pub(super) classes: Vec<Class>,
+    measures: Vec<Measure>,
+    /// By class and measure.
+    weights: Vec<Vec<i128>>,
+    /// By measure: the classes, smallest first.
+    order: Vec<Vec<usize>>,
+    /// By value of the label (none: nodes without it, or no label matters) and by classes.
+    patches: BTreeMap<(Option<Arc<str>>, u64), Patch>,
+    /// The slots of each shard before this one are in it.
+    looked_at: Slot,
+}
+
+/// What stands of the group, by node.
+pub(super) type StandsBy<'a> = BTreeMap<(usize, Slot), Vec<Stands<'a>>>;
+
+impl Replicas {
+    /// Adds the next nodes to a field, as if nothing ran there but what stands of the group; whether there are
+    /// more. `key` is the label that matters.
+    pub(super) fn extend(
+        &mut self,
+        field: &mut Field,
+        wanted: &Wanted,
+        key: Option<&str>,
+        stands: &StandsBy<'_>,
+    ) -> bool {
+        let pinned = wanted.standing.first().filter(|_| wanted.strategy == Strategy::StrictPack);
+        let requests: Vec<Arc<PlacementRequest>> =
+            field.classes.iter().map(|class| Arc::clone(&class.request)).collect();
+        let requests: Vec<&PlacementRequest> = requests.iter().map(|request| &**request).collect();
+        let slots = field.looked_at..(2 * field.looked_at).max(LOOKED_AT_FIRST);
+        field.looked_at = slots.end;
+        let mut more = false;
+        for (shard, copy) in self.copies.iter_mut().enumerate() {
+            more |= copy.shard_mut().capable(&requests, slots.clone(), |slot, spec, held| {
+                let standing = stands.get(&(shard, slot)).map_or(&[][..], Vec::as_slice);
+                let excluded = pinned.is_some_and(|at| (at.shard, at.slot) != (shard, slot))
+                    || wanted.strategy == Strategy::StrictSpread && !standing.is_empty();
+                let value = key.and_then(|key| spec.labels.get(key));
+                field.add_node(value, if excluded { 0 } else { held }, &Capacity::new(spec, standing));
+            });
+        }
+        more
+    }
+}
+
+impl Field {
+    /// Nothing is there so far.
+    pub(super) fn new(wanted: &Wanted) -> Self {
+        let mut classes: Vec<Class> = Vec::new();
+        for item in &wanted.items {
+            let same =
+                |class: &Class| Arc::ptr_eq(&class.request, &item.request) || class.request == item.request;
+            match classes.iter().rposition(same) {
+                Some(at) => classes[at].count += 1,
+                None if classes.len() <= CLASSES_MAX => {
+                    let request = Arc::clone(&item.request);
+                    classes.push(Class { request, count: 1, bundle: item.bundle });
+                }
+                None => {
+                    // Whatever it asks, nothing is proved by it.
+                    let nothing = PlacementRequest::new(Demand::default(), item.request.policy);
+                    let last = classes.last_mut().expect("there are many");
+                    (last.request, last.count) = (Arc::new(nothing), last.count + 1);
+                }
+            }
+        }
+        let measures = Measure::all(classes.iter().map(|class| &class.request.demand));
+        let weigh = |class: &Class| -> Vec<i128> {
+            measures.iter().map(|measure| measure.weight(&class.request.demand)).collect()
+        };
+        let weights: Vec<Vec<i128>> = classes.iter().map(weigh).collect();
+        let by_weight = |measure: usize| {
+            let mut order: Vec<usize> = (0..classes.len()).collect();
+            order.sort_by_key(|&class| weights[class][measure]);
+            order
+        };
+        let order = (0..measures.len()).map(by_weight).collect();
+        let number = |count: usize| u32::try_from(count).expect("GROUP_BUNDLES_MAX fits u32");
+        let (least, bundles) = (number(wanted.least), number(wanted.items.len()));
+        let (strategy, patches, looked_at) = (wanted.strategy, BTreeMap::new(), 0);
+        Self { strategy, least, bundles, classes, measures, weights, order, patches, looked_at }
+    }
+
+    fn add_node(&mut self, value: Option<&str>, held: u64, node: &Capacity<'_>) {
+        let apart = self.strategy == Strategy::StrictSpread;
+        let room: Vec<i128> = self.measures.iter().map(|measure| measure.room(node)).collect();
+        let mut counts = vec![0u32; self.classes.len()];
+        let mut held_now = 0;
+        for (at, class) in self.classes.iter().enumerate().filter(|(at, _)| held >> at & 1 == 1) {
+            let enough = if apart { 1 } else { class.count };
+            counts[at] = node.count(&class.request.demand, enough);
+            held_now |= u64::from(counts[at] > 0) << at;
+        }
+        let by_sum = self.by_sums(held_now, &room).0;
+        let mixed = by_sum.min(counts.iter().sum()).min(if apart { 1 } else { u32::MAX });
+        let patch = self.patches.entry((value.map(Arc::from), held_now)).or_insert_with(|| Patch {
+            classes: held_now,
+            room: vec![0; room.len()],
+            counts: vec![0; counts.len()],
+            ..Patch::default()
+        });
+        patch.nodes += 1;
+        patch.mixed = patch.mixed.saturating_add(mixed);
+        patch.one = patch.one.max(mixed);
+        patch.room.iter_mut().zip(room).for_each(|(sum, of_node)| *sum += of_node);
+        patch.counts.iter_mut().zip(counts).for_each(|(sum, of_node)| *sum = sum.saturating_add(of_node));
+    }
+
+    /// How many bundles of `classes` have no more in sum than `room`, smallest first; and the measure that
+    /// allows fewest.
+    fn by_sums(&self, classes: u64, room: &[i128]) -> (u32, Option<usize>) {
+        let mut least = (u32::MAX, None);
+        for (measure, order) in self.order.iter().enumerate() {
+            let (mut left, mut count) = (room[measure], 0u32);
+            for &class in order.iter().filter(|&&class| classes >> class & 1 == 1) {
+                let (weight, of_class) = (self.weights[class][measure], self.classes[class].count);
+                let fit = if weight == 0 { of_class } else { clamp(left / weight).min(of_class) };
+                left -= i128::from(fit) * weight;
+                count += fit;
+            }
+            if count < least.0 {
+                least = (count, Some(measure));
+            }
+        }
+        let all = (0..self.classes.len()).filter(|class| classes >> class & 1 == 1);
+        least.0 = least.0.min(all.map(|class| self.classes[class].count).sum());
+        least
+    }
+
+    /// All patches.
+    pub(super) fn everywhere(&self) -> Vec<&Patch> {
+        self.patches.values().collect()
+    }
+
+    /// The patches of each value of the label.
+    pub(super) fn by_value(&self) -> BTreeMap<Arc<str>, Vec<&Patch>> {
+        let mut by_value: BTreeMap<Arc<str>, Vec<&Patch>> = BTreeMap::new();
+        for ((value, _), patch) in &self.patches {
+            if let Some(value) = value {
+                by_value.entry(Arc::clone(value)).or_default().push(patch);
+            }
+        }
+        by_value
+    }
+
+    /// Bundles that some node could hold, and the first that none could.
+    pub(super) fn possible(&self) -> (u32, Option<&Class>) {
+        let held = self.patches.keys().fold(0, |held, (_, classes)| held | classes);
+        let mut none = self.classes.iter().enumerate().filter(|(at, _)| held >> at & 1 == 0);
+        let beyond: u32 = none.clone().map(|(_, class)| class.count).sum();
+        (self.bundles - beyond, none.next().map(|(_, class)| class))
+    }
+
+    /// At most so many bundles can be placed on these patches, by the strategy; the first reason that suffices.
+    pub(super) fn bound(&self, patches: &[&Patch]) -> Bound {
+        let mut best = Bound { most: self.bundles, why: Why::Cut };
+        let mut note = |most: u32, why: Why| {
+            if most < best.most {
+                best = if best.most < self.least { Bound { most, ..best } } else { Bound { most, why } };
+            }
+        };
+        let all = u64::MAX >> (63 - (self.classes.len() - 1));
+        let (most, measure) = self.by_sums(all, &self.room_of(patches.iter().copied()));
+        if let Some(measure) = measure {
+            note(most, Why::Cluster(self.measures[measure].kind));
+        }
+        for class in 0..self.classes.len() {
+            if let Some((most, why)) = self.confined(patches, class) {
+                note(most, why);
+            }
+        }
+        match self.strategy {
+            Strategy::StrictPack => {
+                note(patches.iter().map(|patch| patch.one).max().unwrap_or(0), Why::OneNode)
+            }
+            Strategy::StrictSpread => {
+                self.distinct(patches).into_iter().for_each(|(most, why)| note(most, why))
+            }
+            Strategy::Pack | Strategy::Spread => {}
+        }
+        note((0..self.classes.len()).map(|class| self.most_of(patches, class)).sum(), Why::Cut);
+        note(patches.iter().fold(0u32, |sum, patch| sum.saturating_add(patch.mixed)), Why::Cut);
+        best
+    }
+
+    fn room_of<'a>(&self, patches: impl Iterator<Item = &'a Patch>) -> Vec<i128> {
+        let mut room = vec![0; self.measures.len()];
+        for patch in patches {
+            room.iter_mut().zip(&patch.room).for_each(|(sum, of_patch)| *sum += of_patch);
+        }
+        room
+    }
+
+    /// How many of one class the patches hold, at most as many as there are.
+    pub(super) fn most_of(&self, patches: &[&Patch], class: usize) -> u32 {
+        let sum = patches.iter().fold(0u32, |sum, patch| sum.saturating_add(patch.counts[class]));
+        sum.min(self.classes[class].count)
+    }
+
+    /// The bundles that can stand nowhere but where those of `class` can, against what is there.
+    fn confined(&self, patches: &[&Patch], class: usize) -> Option<(u32, Why)> {
+        let (mut inside, mut elsewhere) = (0u64, 0u64);
+        for patch in patches {
+            if patch.classes >> class & 1 == 1 {
+                inside |= patch.classes;
+            } else {
+                elsewhere |= patch.classes;
+            }
+        }
+        let confined = inside & !elsewhere;
+        let of_class = || patches.iter().copied().filter(|patch| patch.classes >> class & 1 == 1);
+        let (fit, measure) = self.by_sums(confined, &self.room_of(of_class()));
+        let others = (0..self.classes.len()).filter(|other| confined >> other & 1 == 0);
+        let others: u32 = others.map(|other| self.most_of(patches, other)).sum();
+        let bundles = (0..self.classes.len()).filter(|of| confined >> of & 1 == 1);
+        let bundles = bundles.map(|of| self.classes[of].count).sum();
+        let nodes = of_class().map(|patch| patch.nodes).sum();
+        let kind = self.measures[measure?].kind;
+        (confined != 0).then_some((fit + others, Why::Confined { bundles, nodes, kind }))
+    }
+
+    /// Each bundle on a node of its own.
+    fn distinct(&self, patches: &[&Patch]) -> Option<(u32, Why)> {
+        if too_much(self.classes.len(), patches.len()) {
+            return None;
+        }
+        let supply: Vec<u32> = self.classes.iter().map(|class| class.count).collect();
+        // Only nodes are few: so what is full in the end are nodes, which the reason counts.
+        let edge = |class: usize, patch: &Patch| if patch.classes >> class & 1 == 1 { u32::MAX } else { 0 };
+        let edges: Vec<Vec<u32>> =
+            (0..supply.len()).map(|class| patches.iter().map(|patch| edge(class, patch)).collect()).collect();
+        let nodes: Vec<u32> = patches.iter().map(|patch| patch.nodes).collect();
+        let assigned = assign(&supply, &edges, &vec![0; nodes.len()], &nodes)?;
+        let sum = |of: &[u32], which: &[bool]| {
+            of.iter().zip(which).filter(|(_, in_it)| **in_it).map(|(n, _)| n).sum()
+        };
+        let why = if self.least == self.bundles {
+            Why::Nodes { bundles: sum(&supply, &assigned.kinds), nodes: sum(&nodes, &assigned.sinks) }
+        } else {
+            Why::Nodes { bundles: self.least, nodes: assigned.count }
+        };
+        Some((assigned.count, why))
+    }
+
+    /// At most so many bundles can be spread over values within a skew. `standing` are the bundles there are by
+    /// value; those of the values that do not `count` keep nothing back.
+    pub(super) fn spread_bound(&self, values: &[Value<'_>], max_skew: u32) -> u32 {
+        let merged = too_much(self.classes.len(), values.len());
+        let supply: Vec<u32> = match merged {
+            true => vec![self.bundles],
+            false => self.classes.iter().map(|class| class.count).collect(),
+        };
+        let edges: Vec<Vec<u32>> = (0..supply.len())
+            .map(|class| {
+                values
+                    .iter()
+                    .map(|value| if merged { value.most } else { self.most_of(&value.patches, class) })
+                    .collect()
+            })
+            .collect();
+        let counted = || values.iter().filter(|value| value.counts);
+        let Some(mut level) = counted().map(|value| value.standing).min() else {
+            return values.iter().fold(0u32, |sum, value| sum.saturating_add(value.most)).min(self.bundles);
+        };
+        let mut best = 0;
+        loop {
+            // All values have at least `level` in the end, so none takes more than the skew beyond it.
+            let least =
+                |value: &Value<'_>| if value.counts { level.saturating_sub(value.standing) } else { 0 };
+            let least: Vec<u32> = values.iter().map(least).collect();
+            let most = |value: &Value<'_>| {
+                value.most.min(level.saturating_add(max_skew).saturating_sub(value.standing))
+            };
+            let most: Vec<u32> = values.iter().map(most).collect();
+            if least.iter().zip(values).any(|(least, value)| *least > value.most) {
+                return best;
+            }
+            let most: Vec<u32> = most.iter().zip(&least).map(|(most, least)| *most.max(least)).collect();
+            let Some(assigned) = assign(&supply, &edges, &least, &most) else { return best };
+            best = best.max(assigned.count);
+            if best >= self.least {
+                return best;
+            }
+            level += 1;
+        }
+    }
+}
+
+/// A value of the label, over which bundles are spread.
+pub(super) struct Value<'a> {
+    pub(super) name: Arc<str>,
+    pub(super) patches: Vec<&'a Patch>,
+    /// It keeps the others back.
+    pub(super) counts: bool,
+    /// Bundles of the group that stand there.
+    pub(super) standing: u32,
+    /// How many more it could hold.
+    pub(super) most: u32,
+}
+
+fn clamp(count: i128) -> u32 {
+    u32::try_from(count.max(0)).unwrap_or(u32::MAX)
+}
+
+/// Whether a flow would cost more than a proof is worth.
+fn too_much(kinds: usize, sinks: usize) -> bool {
+    let edges = kinds * sinks;
+    edges.saturating_mul(edges) > FLOW_COST_MAX
+}

@@ -1,0 +1,45 @@
+//! What nodes could hold if nothing ran there: for proofs that something can never be placed.
+
+use std::ops::Range;
+
+use super::ranked::Scope;
+use super::{Shard, Slot};
+use crate::limits::{RANKINGS_KEPT_MAX, SELECTORS_KEPT_MAX};
+use crate::node::NodeSpec;
+use crate::request::PlacementRequest;
+
+impl Shard {
+    /// The nodes in these slots, whatever their state, each with the requests (a bit each) of which it could
+    /// hold one if nothing ran there, and may by labels, taints and names. Where it ended: more slots there are.
+    ///
+    /// # Panics
+    /// When there are more requests than bits, or than rankings are kept.
+    pub(crate) fn capable(
+        &mut self,
+        requests: &[&PlacementRequest],
+        slots: Range<Slot>,
+        mut visit: impl FnMut(Slot, &NodeSpec, u64),
+    ) -> bool {
+        const { assert!(RANKINGS_KEPT_MAX >= 64 && SELECTORS_KEPT_MAX >= 64, "kept while they are looked at") };
+        assert!(requests.len() <= 64, "a bit for each of {} requests", requests.len());
+        let scopes: Vec<Scope> = requests.iter().map(|request| self.scope(request)).collect();
+        let end = slots.end.min(self.nodes.slots());
+        for slot in slots.start..end {
+            if !self.nodes.is_there(slot) {
+                continue;
+            }
+            let (id, spec) = (self.nodes.hot(slot).id, &self.nodes.cold(slot).registration.spec);
+            let mut bits = 0;
+            for (at, (&request, &scope)) in requests.iter().zip(&scopes).enumerate() {
+                let eligible = match scope {
+                    Scope::Plain(set) => set.is_none_or(|set| self.selectors.at(set).contains(slot)),
+                    Scope::Ranked(id) => self.rankings.at(id).rank(slot).is_eligible(),
+                };
+                let named = || request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&id).is_ok());
+                bits |= u64::from(eligible && named() && self.nodes.could_fit(slot, &request.demand)) << at;
+            }
+            visit(slot, spec, bits);
+        }
+        end < self.nodes.slots()
+    }
+}

@@ -18,8 +18,8 @@ use wharf_net::codec::decode_body;
 use wharf_net::convert::{node_body, policy_number};
 use wharf_net::protocol::{
     EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodesRequest, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN,
-    OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, Pair, PlaceReply, PlaceRequest, Reason,
-    ReleaseReply, ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
+    OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceReply, PlaceRequest, Reason, ReleaseReply,
+    ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
 };
 
 use super::{Answer, BookSum, Books, Granted, Order, Reply, Target, TargetError};

@@ -66,6 +66,11 @@ impl Planner {
         self.metrics.count_statement(operations.len(), &purpose);
         let mut flight = Flight::new(statement, parts_of(operations), terms);
         let commands = flight.begin();
+        if flight.is_done_at_once() && !matches!(purpose, Purpose::Submit(_)) {
+            for &(_, shard, _) in &commands {
+                self.replicas.copies[usize::from(shard.0)].endings.sent();
+            }
+        }
         let key = self.flights.insert((flight, purpose));
         self.send(key, commands);
     }
@@ -101,7 +106,7 @@ impl Planner {
         if !matches!(purpose, Purpose::Submit(_))
             && let Some((shard, bundles, visible_from)) = flight.ended_at_once(part, &outcome)
         {
-            self.replicas.copies[usize::from(shard.0)].ended(bundles, visible_from);
+            self.replicas.copies[usize::from(shard.0)].endings.answered(bundles, visible_from);
         }
         let commands = flight.handle(part, outcome);
         if !commands.is_empty() {

@@ -133,6 +133,11 @@ impl Flight {
         commands
     }
 
+    /// Whether each part is done as soon as its shard has it.
+    pub(super) fn is_done_at_once(&self) -> bool {
+        self.cell.is_none()
+    }
+
     /// The bundles that a part over one shard ended, by its answer: where, how many, and from which view on.
     /// A part that was held is none of these: what it ended may have ended before by itself.
     pub(super) fn ended_at_once(&self, part: usize, outcome: &Outcome) -> Option<(ShardId, u64, u64)> {

@@ -324,7 +324,7 @@ impl Planner {
                 bundle.place = Some(Place { node, allocation, gpus });
                 bundle.lost = None;
                 self.by_node.entry(node).or_default().insert((id, taken.bundle));
-                if self.replicas.copies[taken.shard].others_ended_since(applied.visible_from) {
+                if self.replicas.copies[taken.shard].endings.others_since(applied.visible_from) {
                     looked_at_before.push(node);
                 }
             }

@@ -10,6 +10,7 @@ mod capacity;
 mod commit;
 mod draft;
 mod emptied;
+mod endings;
 mod flight;
 mod flow;
 mod group;

@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::endings::Endings;
 use crate::ids::{AllocationId, NodeId};
 use crate::index::Slot;
 use crate::map::FixedMap;
@@ -55,10 +56,7 @@ pub(super) struct Replica {
     hidden: Vec<Slot>,
     /// Nodes with claims that the view shows already: to be made anew by the next [`sync`](Replica::sync).
     stale: Vec<Slot>,
-    /// What the next view counts of endings if only this planner's own were added.
-    endings: u64,
-    /// The newest view that showed others.
-    others_ended: Option<u64>,
+    pub(super) endings: Endings,
     /// How often nodes came, went, or changed in capacity, names, labels, taints or state.
     shape: u64,
 }
@@ -67,25 +65,25 @@ impl Replica {
     /// An empty copy; the first [`sync`](Self::sync) fills it.
     pub(super) fn new(shard: Shard, reader: ViewReader) -> Self {
         let (claims, hidden, stale) = (FixedMap::default(), Vec::new(), Vec::new());
-        let (view, others_ended) = (None, None);
-        Self { shard, reader, view, claims, next_key: 0, hidden, stale, endings: 0, others_ended, shape: 0 }
+        let endings = Endings::default();
+        Self { shard, reader, view: None, claims, next_key: 0, hidden, stale, endings, shape: 0 }
     }
 
     /// Brings the copy up to the newest view; tells what bundles are to be looked after. Whether it was
     /// not there yet.
     pub(super) fn sync(&mut self, news: &mut News) -> bool {
         let newest = self.reader.latest();
-        let others = std::mem::replace(&mut self.endings, newest.head().endings) != self.endings;
         let Some(before) = self.view.replace(Arc::clone(&newest)) else {
             self.shard.follow_view(&newest);
             newest.nodes(|slot, _, _| self.shard.renew(slot));
             news.first = true;
+            self.endings.begin(newest.head().endings);
             self.shape += 1;
             return true;
         };
-        if others {
-            self.others_ended = Some(newest.version().sequence);
-        }
+        let count = newest.head().endings;
+        let ended = !self.endings.knows(count);
+        let mut touched = Vec::new();
         // Each node once, however much of it was granted and changed.
         let mut slots = std::mem::take(&mut self.stale);
         let moved = !Arc::ptr_eq(&newest, &before) || !slots.is_empty();
@@ -93,9 +91,7 @@ impl Replica {
             self.shard.follow_view(&newest);
             newest.diff(&before, |slot| {
                 slots.push(slot);
-                if others {
-                    news.touched.extend(newest.hot(slot).map(|image| image.id));
-                }
+                touched.extend(ended.then_some(slot));
                 self.shape += u64::from(!same_shape(&newest, &before, slot));
                 let Some(HotImage { id, state: Some(stood), .. }) = before.hot(slot) else { return };
                 let stands = newest.hot(slot).filter(|image| image.id == *id).and_then(|image| image.state);
@@ -108,6 +104,10 @@ impl Replica {
         slots.dedup();
         slots.drain(..).for_each(|slot| self.renew(slot));
         self.stale = slots;
+        if ended {
+            self.endings.follow(newest.version().sequence, count, touched);
+        }
+        self.endings.judge(|slot| news.touched.extend(newest.hot(slot).map(|image| image.id)));
         moved
     }
 
@@ -116,22 +116,9 @@ impl Replica {
         self.view.as_ref().map_or(0, |view| view.version().sequence)
     }
 
-    /// Bundles ended by an own statement, shown by views from `sequence` on.
-    pub(super) fn ended(&mut self, bundles: u64, sequence: u64) {
-        // In a view that was followed already they were taken for those of others.
-        if self.sequence() < sequence {
-            self.endings += bundles;
-        }
-    }
-
-    /// Whether a view from `sequence` on that was followed showed bundles that others ended.
-    pub(super) fn others_ended_since(&self, sequence: u64) -> bool {
-        self.others_ended.is_some_and(|at| at >= sequence)
-    }
-
     /// Whether the newest view shows endings that were not looked at.
     pub(super) fn has_endings(&self) -> bool {
-        self.reader.latest().head().endings != self.endings
+        !self.endings.knows(self.reader.latest().head().endings)
     }
 
     /// Whether an allocation of a node is live, in the view.

@@ -31,6 +31,20 @@ pub enum PlantedBug {
     DeadlineOverrulesDecision,
     /// What was done of a statement past its deadline is not kept for its coordinator.
     LateResultForgotten,
+    /// A chunk of a view that changed is shared with the view before it.
+    ViewSharesChangedChunk,
+    /// A portion that ends among nodes leaves out the next one.
+    PortionSkipsNode,
+    /// What a lost statement of a planner had taken stays taken on its copy.
+    ClaimKeptByLoser,
+    /// A bundle that was lost is placed again, and what it was on the lost node is not ended.
+    LostBundleNotEnded,
+    /// The removal of a group forgets its last bundle.
+    RemovalForgetsBundle,
+    /// Bundles that stand are not counted where the next are spread.
+    SpreadForgetsStanding,
+    /// Who waits for a group is refused at once.
+    GroupNeverWaits,
     /// A session forgets one outcome more than was acknowledged (asked in wharf-net).
     OutcomeForgottenEarly,
     /// The codec believes the length that an extension states (asked in wharf-net).

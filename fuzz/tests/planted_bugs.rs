@@ -120,3 +120,24 @@ fn the_simulator_finds_bugs_of_statements() {
     simulator_finds(PlantedBug::DeadlineOverrulesDecision, &["statements"]);
     simulator_finds(PlantedBug::LateResultForgotten, &["what_is_committed_is_done", "statements"]);
 }
+
+#[test]
+fn the_simulator_finds_bugs_of_planners() {
+    simulator_finds(PlantedBug::ClaimKeptByLoser, &["no_fit_is_no_fit", "no_bundle_waits_in_vain", "panic"]);
+    simulator_finds(
+        PlantedBug::LostBundleNotEnded,
+        &["bundles_are_of_groups", "everything_is_somebodys", "no_bundle_waits_in_vain"],
+    );
+    simulator_finds(PlantedBug::RemovalForgetsBundle, &["groups_go_whole", "everything_is_somebodys"]);
+    simulator_finds(PlantedBug::SpreadForgetsStanding, &["groups_keep_their_rules", "groups_are_as_asked"]);
+    simulator_finds(PlantedBug::GroupNeverWaits, &["who_may_wait_is_not_refused"]);
+}
+
+#[test]
+fn the_simulator_finds_bugs_of_views_and_of_following() {
+    simulator_finds(
+        PlantedBug::ViewSharesChangedChunk,
+        &["views_are_true", "versions_only_grow", "groups_keep_their_rules", "panic"],
+    );
+    simulator_finds(PlantedBug::PortionSkipsNode, &["followers_keep_up"]);
+}

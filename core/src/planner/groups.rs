@@ -15,6 +15,7 @@ use super::{EndPurpose, JobTag, Placing, Planner, Purpose};
 use crate::ids::{AllocationId, BundleId, GroupId, NodeId, ShardId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
 use crate::node::NodeState;
+use crate::planted::{PlantedBug, is_planted};
 use crate::request::PlacementRequest;
 use crate::statement::{
     Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation,
@@ -110,8 +111,11 @@ impl Planner {
         let awaiting = std::mem::replace(&mut group.awaiting, Awaiting::Nobody);
         group.contending = false;
         let standing = group.bundles.iter();
-        let allocations: Vec<_> =
+        let mut allocations: Vec<_> =
             standing.filter_map(|b| b.place.map(|place| place.allocation).or(b.lost)).collect();
+        if is_planted(PlantedBug::RemovalForgetsBundle) {
+            allocations.pop();
+        }
         if let Awaiting::Creation(creator) | Awaiting::Growth(creator, _) = awaiting {
             self.reply(creator, PlanReply::Removed(id, 0));
         }
@@ -259,7 +263,9 @@ impl Planner {
             _ => group.missing().max(1),
         };
         let standing: Vec<NodeId> = group.bundles.iter().filter_map(|b| Some(b.place?.node)).collect();
-        let standing = standing.into_iter().filter_map(|node| self.replicas.locate(node));
+        let forgets = is_planted(PlantedBug::SpreadForgetsStanding);
+        let standing = standing.into_iter().filter(|_| !forgets);
+        let standing = standing.filter_map(|node| self.replicas.locate(node));
         let standing: Vec<Standing> = standing.map(|(shard, slot)| Standing { shard, slot }).collect();
         let (strategy, topology) = (group.spec.strategy, group.spec.topology.clone());
         let placed = group.bundles.iter().filter(|b| b.place.is_some() && topology.is_some());
@@ -273,7 +279,10 @@ impl Planner {
         group.committing = true;
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
         let lost = |taken: &Taken| Some((taken.bundle, group.bundle(taken.bundle)?.lost?));
-        let ended: Vec<(u32, AllocationId)> = draft.taken.iter().filter_map(lost).collect();
+        let mut ended: Vec<(u32, AllocationId)> = draft.taken.iter().filter_map(lost).collect();
+        if is_planted(PlantedBug::LostBundleNotEnded) {
+            ended.clear();
+        }
         let mut operations = Vec::with_capacity(ended.len() + draft.taken.len());
         // What ends comes first: a bundle stands once in its shard.
         for &(_, allocation) in &ended {
@@ -305,7 +314,7 @@ impl Planner {
         let granted: usize = concluded.applied.iter().map(|applied| applied.granted.len()).sum();
         let lost = granted == 0;
         let partly = !lost && granted < ended.len() + draft.taken.len();
-        if lost || partly {
+        if (lost || partly) && !is_planted(PlantedBug::ClaimKeptByLoser) {
             let mut refused = Draft { taken: refused(&draft, ended.len(), concluded) };
             self.replicas.roll_back(&mut refused, Draft::default().savepoint());
         }
@@ -365,6 +374,8 @@ impl Planner {
     fn settle(&mut self, id: GroupId, now: Time) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let awaiting = std::mem::replace(&mut group.awaiting, Awaiting::Nobody);
+        // Its deadline is that of its making: what is lost later is placed again whenever that is possible.
+        group.until = None;
         let view = group.view();
         let (priority, removal) = (group.spec.priority, group.removal.is_some());
         let nodes: Vec<NodeId> = group.bundles.iter().filter_map(|bundle| Some(bundle.place?.node)).collect();
@@ -400,6 +411,7 @@ impl Planner {
         match group.awaiting {
             Awaiting::Creation(tag) => {
                 let waits = group.until.is_some_and(|until| until > now);
+                let waits = waits && !is_planted(PlantedBug::GroupNeverWaits);
                 // That it could be placed is a matter of the nodes alone: it stands while they do.
                 if waits && group.judged == Some(nodes) {
                     return self.wait_for_room(id);

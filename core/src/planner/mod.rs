@@ -35,7 +35,7 @@ pub use state::{GroupBundleRecord, GroupRecord};
 mod strategy;
 mod submit;
 mod ticket;
-pub(crate) use ticket::Tickets;
+pub use ticket::Tickets;
 mod together;
 mod topology;
 mod upkeep;
@@ -277,9 +277,8 @@ impl Planner {
     /// Whether nothing came in that it has not looked at.
     pub fn is_idle(&mut self) -> bool {
         let grew = self.wants_growth() && self.port.growth() != self.tried_at;
-        let serves = self.ticket.is_none() && !self.contenders.is_empty();
         let ended = self.wants_losses() && self.replicas.copies.iter().any(Replica::has_endings);
-        !serves
+        !self.is_called()
             && self.outbox.is_empty()
             && self.replies.is_empty()
             && !grew

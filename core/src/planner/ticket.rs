@@ -32,9 +32,9 @@ use crate::time::Time;
 /// The answer to a command of a ticket, not of a flight.
 pub(super) const TICKET_TAG: Tag = Tag::MAX;
 
-/// Numbers, and which is served: shared by all planners.
+/// Numbers, and which is served: shared by all planners. Model-checked in `core/tests/loom_tickets.rs`.
 #[derive(Default)]
-pub(crate) struct Tickets {
+pub struct Tickets {
     next: AtomicU64,
     serving: AtomicU64,
     /// Of all planners.
@@ -43,21 +43,30 @@ pub(crate) struct Tickets {
 
 impl Tickets {
     /// Whose bells are rung when the next number is served.
-    pub(crate) fn set_bells(&self, bells: Vec<Arc<Doorbell>>) {
+    ///
+    /// # Panics
+    /// When it was said before.
+    pub fn set_bells(&self, bells: Vec<Arc<Doorbell>>) {
         assert!(self.bells.set(bells).is_ok(), "the planners are known once");
     }
 
-    fn take(&self) -> u64 {
+    /// Takes the next number: it is served when all before it were.
+    #[must_use]
+    pub fn take(&self) -> u64 {
         // Relaxed: only that numbers differ matters.
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn is_served(&self, number: u64) -> bool {
+    /// Whether that number is being served. Who sleeps until it is looks after its bell was rung, and a
+    /// last time before it sleeps.
+    #[must_use]
+    pub fn is_served(&self, number: u64) -> bool {
         // Acquire pairs with the Release in `serve_next`: what the one before did is done.
         self.serving.load(Ordering::Acquire) == number
     }
 
-    fn serve_next(&self) {
+    /// The number that is served is done with. Called by who took it, once.
+    pub fn serve_next(&self) {
         // Release pairs with the Acquire in `is_served`.
         self.serving.fetch_add(1, Ordering::Release);
         self.bells.get().into_iter().flatten().for_each(|bell| bell.ring());
@@ -125,6 +134,14 @@ impl Planner {
             }
             Stage::Reserved if self.ticket_moved => self.commit_ticket(now),
             _ => {}
+        }
+    }
+
+    /// Whether a number could be taken, or the one that was taken is served: what came after the last look.
+    pub(super) fn is_called(&self) -> bool {
+        match &self.ticket {
+            None => !self.contenders.is_empty(),
+            Some(ticket) => ticket.stage == Stage::Queued && self.tickets.is_served(ticket.number),
         }
     }
 

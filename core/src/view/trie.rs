@@ -9,6 +9,8 @@
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
+use crate::planted::{PlantedBug, is_planted};
+
 /// Children of a branch.
 const FAN: usize = 4;
 
@@ -112,6 +114,11 @@ impl<T: Clone + Default, const WIDTH: usize> Branch<T, WIDTH> {
                     own(child, copied).set((level - 1, start), here, value, copied);
                 }
                 Self::Leaves(children) => {
+                    if is_planted(PlantedBug::ViewSharesChangedChunk)
+                        && children[number].as_ref().is_some_and(|leaf| Arc::strong_count(leaf) > 1)
+                    {
+                        continue;
+                    }
                     let child = children[number].get_or_insert_with(|| {
                         copied.count(size_of::<Leaf<T, WIDTH>>());
                         Arc::new(std::array::from_fn(|_| T::default()))

@@ -13,12 +13,13 @@ use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::shard::{Command, Outcome, Rejection};
 use wharf_core::statement::{
     Allocate, Applied, CommitMode, Decision, DecisionCell, Evict, Granted, Granularity, Operation, Part,
-    Prepare, Prepared,
+    Pipeline, Prepare, Prepared,
 };
 use wharf_core::time::Time;
 
-use super::checkers::Verdict;
 use super::checkers::promises::Promise;
+use super::checkers::rest::what_is_committed_is_done;
+use super::checkers::{Verdict, named};
 use super::choices::Choices;
 use super::facts::Facts;
 
@@ -73,6 +74,8 @@ pub(super) struct Coordinator {
     seen: Vec<Facts>,
     /// What it was granted.
     pub(super) promised: BTreeMap<AllocationId, Promise>,
+    /// Claims, under the ids that their allocations will have.
+    claims: BTreeSet<AllocationId>,
     /// What it was told has ended.
     pub(super) ended: BTreeSet<AllocationId>,
     /// Statements of which it does not know what became.
@@ -90,6 +93,7 @@ impl Coordinator {
             tags: BTreeMap::new(),
             seen: Vec::new(),
             promised: BTreeMap::new(),
+            claims: BTreeSet::new(),
             ended: BTreeSet::new(),
             forgotten: BTreeSet::new(),
         }
@@ -101,7 +105,13 @@ impl Coordinator {
         let (promised, ended) = (std::mem::take(&mut self.promised), std::mem::take(&mut self.ended));
         let mut forgotten = std::mem::take(&mut self.forgotten);
         forgotten.extend(lost);
-        *self = Self { promised, ended, forgotten, ..Self::new(port, incarnation) };
+        let claims = std::mem::take(&mut self.claims);
+        *self = Self { promised, claims, ended, forgotten, ..Self::new(port, incarnation) };
+    }
+
+    /// Whether it was granted this, as an allocation or as a claim.
+    pub(super) fn owns(&self, id: AllocationId) -> bool {
+        self.promised.contains_key(&id) || self.claims.contains(&id)
     }
 
     /// Whether nothing is under way that it knows of.
@@ -178,14 +188,12 @@ impl Coordinator {
                     }
                 }
                 Outcome::Applied(applied) => self.handle_applied(number, piece, &applied),
-                Outcome::Released(id) => {
+                Outcome::Released(id) | Outcome::BundleReleased { bundle: id, .. } => {
                     self.ended.insert(id);
                 }
                 Outcome::Rejected(Rejection::UnknownStatement(id)) => {
-                    let statement = self.under_way.get(&number);
-                    if statement.is_some_and(|statement| statement.decision == Some(Decision::Committed)) {
-                        return Err(format!("what_is_committed_is_done: {id} was committed, and forgotten"));
-                    }
+                    let decision = self.under_way.get(&number).and_then(|statement| statement.decision);
+                    named("what_is_committed_is_done", what_is_committed_is_done(id, decision))?;
                     self.done(number, piece);
                 }
                 // To the release of what was evicted meanwhile.
@@ -199,12 +207,16 @@ impl Coordinator {
     }
 
     fn handle_applied(&mut self, number: u64, piece: usize, applied: &Applied) {
-        for (_, granted) in &applied.granted {
-            if let Granted::Allocated(placement) = granted
-                && self.under_way.contains_key(&number)
-            {
-                let promise = Promise { node: placement.node, gpus: placement.gpus.mask };
-                self.promised.insert(placement.allocation, promise);
+        for (_, granted) in applied.granted.iter().filter(|_| self.under_way.contains_key(&number)) {
+            match granted {
+                Granted::Allocated(placement) => {
+                    let promise = Promise { node: placement.node, gpus: placement.gpus.mask };
+                    self.promised.insert(placement.allocation, promise);
+                }
+                Granted::Pipelined { allocation, .. } => {
+                    self.claims.insert(*allocation);
+                }
+                Granted::Releasing { .. } | Granted::Ended(_) => {}
             }
         }
         self.done(number, piece);
@@ -288,7 +300,8 @@ impl Coordinator {
 
     /// Gives back everything that it was granted.
     pub(super) fn release_all(&mut self, now: Time) {
-        for id in std::mem::take(&mut self.promised).into_keys() {
+        let claims = std::mem::take(&mut self.claims);
+        for id in std::mem::take(&mut self.promised).into_keys().chain(claims) {
             self.last_tag += 1;
             self.tags.insert(self.last_tag, (0, 0));
             let at_once = self.port.submit(self.last_tag, PortRequest::Release(id), now);
@@ -333,6 +346,11 @@ fn plan(seen: &[Facts], choices: &mut Choices<'_>, coarse: bool) -> Option<(usiz
         custom: None,
     };
     let registration = &node.registration;
+    if choices.one_in(5) {
+        let (node, expected, bundle) = (registration.id, coarse.then_some(node.version), None);
+        let pipeline = Pipeline { node, expected, demand, bundle };
+        return Some((shard, registration.partition, Operation::Pipeline(pipeline)));
+    }
     let allocate = Allocate {
         node: registration.id,
         expected: coarse.then_some(node.version),

@@ -15,7 +15,8 @@
 //! | `server`, `desk` | connections and the registrar: what production tasks hold, without their sockets |
 //! | `client`, `script` | clients: what they ask, and what they were promised |
 //! | `coordinator` | statements over several shards, and coordinators that die |
-//! | `gangs` | placement groups, asked of the planners |
+//! | `gangs` | placement groups, and statements of others, asked of the planners |
+//! | `follower` | somebody who follows changes |
 //! | `network` | messages under way |
 //! | `quiet` | the phase without faults |
 //!
@@ -28,6 +29,7 @@ mod client;
 mod coordinator;
 mod desk;
 pub mod facts;
+mod follower;
 mod gangs;
 mod network;
 mod quiet;

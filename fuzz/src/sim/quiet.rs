@@ -1,8 +1,9 @@
 //! The phase without faults: messages arrive, clients come back and ask again, agents beat. At its end
 //! everything is answered, nothing waits in vain, and what clients gave back is free.
 
-use super::checkers::Verdict;
+use super::checkers::rest::everything_is_answered;
 use super::checkers::waiting::nothing_waits_in_vain;
+use super::checkers::{Verdict, named};
 use super::client::{Asked, Role};
 use super::network::Towards;
 use super::script;
@@ -13,6 +14,9 @@ const ROUNDS_MAX: usize = 300;
 
 /// Longer than any hold and any grace here, and shorter than an agent may be silent.
 const GRACE: u64 = 10_000;
+
+/// Deadlines of planners that are waited for: of waiting groups, and of as many tickets.
+const DEADLINES_MAX: usize = 16;
 
 /// How long reports that wait for a hold are left alone, per round.
 const REPLACING: u64 = 100;
@@ -29,16 +33,28 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
     // Holds of statements that nobody decides reach their deadlines, and what was evicted its end.
     world.pass(GRACE);
     answer_all(world)?;
-    world.gangs.look_at_all(world.now);
-    answer_all(world)?;
-    world.statements.all_or_none().map_err(|found| format!("all_or_none: {found}"))?;
+    settle_groups(world)?;
+    named("all_or_none", world.statements.all_or_none())?;
     world.check_owners()?;
-    nothing_waits_in_vain(world.server.waiting(), &world.facts)
-        .map_err(|found| format!("nothing_waits_in_vain: {found}"))?;
+    world.check_groups()?;
+    world.settle_follower()?;
+    let waiting = nothing_waits_in_vain(world.server.waiting(), &world.facts);
+    named("nothing_waits_in_vain", waiting)?;
     end_waits(world)?;
     give_back(world)?;
     world.restart()?;
     world.check_owners()
+}
+
+/// Groups that wait reach their deadlines, and those that queue for a ticket have had theirs.
+fn settle_groups(world: &mut World<'_>) -> Verdict {
+    for _ in 0..DEADLINES_MAX {
+        let Some(due) = world.next_planning() else { break };
+        world.pass(due.nanos_since(world.now) + 1);
+        answer_all(world)?;
+    }
+    world.gangs.look_at_all(world.now);
+    answer_all(world)
 }
 
 /// Rounds of everything, until only waits are without a reply.
@@ -75,7 +91,7 @@ fn answer_all(world: &mut World<'_>) -> Verdict {
         }
     }
     let open: usize = world.clients.iter().map(|client| client.open()).sum();
-    Err(format!("everything_is_answered: {open} requests are without a reply"))
+    named("everything_is_answered", everything_is_answered(open.max(1), "requests are without a reply"))
 }
 
 fn is_answered(world: &World<'_>) -> bool {
@@ -83,7 +99,10 @@ fn is_answered(world: &World<'_>) -> bool {
         let mut pending = client.pending.values();
         client.connection.is_some() && pending.all(|p| p.asked == Asked::Place { waits: true })
     });
-    all && world.server.under_way() == 0 && world.coordinator.is_idle() && !world.is_planning()
+    all && world.server.under_way() == 0
+        && world.coordinator.is_idle()
+        && !world.is_planning()
+        && world.gangs.is_idle()
 }
 
 /// What waits is taken back; then nothing is under way anywhere.
@@ -99,10 +118,8 @@ fn end_waits(world: &mut World<'_>) -> Verdict {
     }
     answer_all(world)?;
     let open: usize = world.clients.iter().map(|client| client.open()).sum();
-    if open > 0 || !world.ports_are_idle() {
-        return Err(format!("everything_is_answered: {open} waits go on after they were taken back"));
-    }
-    Ok(())
+    let open = open + usize::from(!world.ports_are_idle());
+    named("everything_is_answered", everything_is_answered(open, "waits go on after they were taken back"))
 }
 
 /// Every client gives back what it was promised.
@@ -115,6 +132,6 @@ fn give_back(world: &mut World<'_>) -> Verdict {
         }
     }
     world.coordinator.release_all(world.now);
-    world.gangs.remove_all(world.now);
+    world.gangs.give_back(world.now);
     answer_all(world)
 }

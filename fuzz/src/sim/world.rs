@@ -6,15 +6,16 @@
 //! run, so any order and any delay between threads comes about.
 
 mod opened;
+mod planning;
 mod stop;
 mod watch;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wharf_core::executor::ShardRunner;
-use wharf_core::ids::{Incarnation, NodeId};
-use wharf_core::planner::PlannerRunner;
+use wharf_core::ids::{AllocationId, Incarnation, NodeId};
+use wharf_core::planner::{GroupRecord, PlannerRunner};
 use wharf_core::store::StoreState;
 use wharf_core::time::Time;
 use wharf_core::view::{View, ViewReader};
@@ -22,20 +23,22 @@ use wharf_net::codec::{FrameRef, decode_frame};
 use wharf_net::protocol::{FRAME_BYTES_MAX, Kind};
 
 use super::Settings;
-use super::checkers::Verdict;
 use super::checkers::promises::Grants;
+use super::checkers::rules::Rules;
 use super::checkers::statements::Statements;
 use super::checkers::views::Shown;
+use super::checkers::{Verdict, named};
 use super::choices::Choices;
 use super::client::{Client, Role};
 use super::coordinator::{Coordinator, Moved};
 use super::desk::{Answer, Desk, Said};
 use super::facts::Facts;
+use super::follower::Follower;
 use super::gangs::Gangs;
 use super::network::{Network, Towards};
 use super::server::{Event, Server};
 use super::trace::Trace;
-use opened::{At, Opened, PARTITIONS, Twin, open};
+use opened::{Opened, PARTITIONS, Twin, open};
 
 /// Nodes that are added first; some of them under a name that is taken already.
 const NODES_FIRST: usize = 6;
@@ -61,8 +64,15 @@ pub(super) struct World<'a> {
     pub(super) network: Network,
     pub(super) coordinator: Coordinator,
     pub(super) gangs: Gangs,
+    follower: Follower,
+    /// Groups that no planner of this start keeps.
+    unkept: Vec<GroupRecord>,
     pub(super) statements: Statements,
     grants: Grants,
+    rules: Rules,
+    /// Bundles that somebody else than their planner ended, and bundles that were on nodes when these were lost.
+    ended_by_others: BTreeSet<AllocationId>,
+    were_lost: BTreeSet<AllocationId>,
     asks_for_groups: bool,
 }
 
@@ -71,7 +81,8 @@ impl<'a> World<'a> {
         let opened = open(&StoreState::create(PARTITIONS), &mut choices, 0);
         let agent = |number| Role::Agent { number, node: 0, version: 0, alive: true };
         let roles = [Role::Operator, Role::User, Role::User, agent(0), Role::User, agent(1)];
-        let Opened { incarnation, runners, twins, facts, server, desk, planners, views, ports } = opened;
+        let Opened { incarnation, runners, twins, facts, server, desk, planners, views, ports, unkept } =
+            opened;
         let count = 4 + choices.place(3);
         Self {
             choices,
@@ -91,8 +102,13 @@ impl<'a> World<'a> {
             network: Network::default(),
             coordinator: Coordinator::new(ports.0, incarnation),
             gangs: Gangs::new(ports.1),
+            follower: Follower::new(ports.2),
+            unkept,
             statements: Statements::default(),
             grants: Grants::default(),
+            rules: Rules::default(),
+            ended_by_others: BTreeSet::new(),
+            were_lost: BTreeSet::new(),
         }
     }
 
@@ -120,32 +136,35 @@ impl<'a> World<'a> {
             self.pass(nanos);
         }
         match self.choices.below(100) {
-            0..22 => {
+            0..20 => {
                 let shard = self.choices.place(self.runners.len());
                 self.run_shard(shard)?;
             }
-            22..34 => {
+            20..31 => {
                 let front = self.choices.place(self.server.fronts.len());
                 self.poll_front(front)?;
             }
-            34..42 => {
+            31..38 => {
                 self.move_desk()?;
             }
-            42..60 => {
+            38..54 => {
                 let client = self.choices.place(self.clients.len());
                 self.move_client(client)?;
             }
-            60..75 => self.deliver()?,
-            75..83 => self.move_coordinator()?,
-            83..87 => {
+            54..68 => self.deliver()?,
+            68..75 => self.move_coordinator()?,
+            75..81 => {
                 self.move_planner();
             }
-            87..90 => self.move_gangs()?,
-            90 | 91 => self.lose_message(),
-            92 | 93 => self.double_message(),
-            94 | 95 => self.break_connection(),
-            96..98 => {
+            81..89 => self.move_gangs()?,
+            89 | 90 => self.lose_message(),
+            91 | 92 => self.double_message(),
+            93 | 94 => self.break_connection(),
+            95..97 => {
                 self.desk.lose_silent(self.now);
+            }
+            97 => {
+                self.follower.act(&mut self.choices, false)?;
             }
             98 => self.change_agent(),
             _ => {
@@ -160,28 +179,6 @@ impl<'a> World<'a> {
     pub(super) fn pass(&mut self, nanos: u64) {
         self.now = Time(self.now.0 + nanos);
         self.trace.begin(self.now);
-    }
-
-    /// A planner makes a round.
-    fn move_planner(&mut self) -> usize {
-        if self.planners.is_empty() {
-            return 0;
-        }
-        let at = self.choices.place(self.planners.len());
-        let moved = self.planners[at].run_round(&At(self.now));
-        if moved > 0 {
-            self.trace.line(format_args!("planner {at} moves {moved}"));
-        }
-        moved
-    }
-
-    /// Somebody asks for a group, or takes answers.
-    fn move_gangs(&mut self) -> Verdict {
-        if self.asks_for_groups && self.choices.below(2) == 0 {
-            self.gangs.act(&mut self.choices, self.now);
-            return Ok(());
-        }
-        self.gangs.poll(self.now).map(|_| ())
     }
 
     /// The coordinator looks at the shards, plans, takes answers, decides, tells, or forgets.
@@ -227,11 +224,11 @@ impl<'a> World<'a> {
         for event in std::mem::take(&mut self.server.events) {
             match event {
                 Event::Question(question) => self.desk.questions.push_back(question),
-                Event::Broken(found) => return Err(format!("no_refusal_while_a_node_offers: {found}")),
+                Event::Broken(found) => return named("no_refusal_while_a_node_offers", Err(found)),
                 Event::Granted(session, sequence, placement) => {
                     let granted =
                         self.grants.one_effect_per_request((session, sequence), placement.allocation);
-                    granted.map_err(|found| format!("one_effect_per_request: {found}"))?;
+                    named("one_effect_per_request", granted)?;
                 }
             }
         }
@@ -321,7 +318,7 @@ impl<'a> World<'a> {
         let Some(client) = self.clients.iter_mut().find(|client| client.connection == connection) else {
             return Ok(());
         };
-        client.handle_reply(&frame, &message.frame).map_err(|found| format!("answers_stand: {found}"))
+        named("answers_stand", client.handle_reply(&frame, &message.frame))
     }
 
     fn lose_message(&mut self) {

@@ -87,6 +87,15 @@ impl Bed {
     }
 }
 
+impl Bed {
+    /// What its newest view shows.
+    pub(super) fn mirror(&mut self) -> super::following::Mirror {
+        let reader = self.0.enable_views();
+        self.0.publish_view();
+        super::following::Mirror::of(&reader.latest())
+    }
+}
+
 pub(super) fn asks(cpu: u32, gpus: u8) -> PlacementRequest {
     let gpu = if gpus == 0 { GpuRequest::None } else { GpuRequest::Whole(gpus) };
     let demand = Demand { cpu: Amount::whole(cpu), gpu, ..Demand::default() };
@@ -103,7 +112,7 @@ fn refused() -> Was {
 }
 
 #[test]
-fn a_grant_of_more_than_there_was() {
+pub(super) fn a_grant_of_more_than_there_was() {
     placed().fires("grants_fit_what_was_available", |was| {
         was.before.books[0].resources[0].1.available = 20_000;
     });
@@ -115,7 +124,7 @@ fn a_grant_of_more_than_there_was() {
 }
 
 #[test]
-fn a_grant_on_a_node_that_takes_no_work() {
+pub(super) fn a_grant_on_a_node_that_takes_no_work() {
     placed().fires("grants_go_where_they_may", |was| {
         was.before.partitions[0].nodes[0].state = NodeState::Draining;
     });
@@ -125,7 +134,7 @@ fn a_grant_on_a_node_that_takes_no_work() {
 }
 
 #[test]
-fn an_allocation_that_nobody_asked_for() {
+pub(super) fn an_allocation_that_nobody_asked_for() {
     placed().fires("allocations_are_what_was_granted", |was| {
         let mut other = was.after.partitions[0].allocations[0].clone();
         other.id.sequence += 1;
@@ -141,7 +150,7 @@ fn an_allocation_that_nobody_asked_for() {
 }
 
 #[test]
-fn a_rejection_that_leaves_a_trace() {
+pub(super) fn a_rejection_that_leaves_a_trace() {
     let nothing = AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence: 99 };
     let was = Bed::new(1).step(Command::Release(nothing));
     assert!(matches!(was.outcome, Outcome::Rejected(Rejection::UnknownAllocation(_))));
@@ -152,7 +161,7 @@ fn a_rejection_that_leaves_a_trace() {
 }
 
 #[test]
-fn a_refusal_of_what_a_node_offers() {
+pub(super) fn a_refusal_of_what_a_node_offers() {
     refused().fires("refusals_are_true", |was| {
         was.before.books[0].resources[0].1.available = 90_000;
     });
@@ -160,7 +169,7 @@ fn a_refusal_of_what_a_node_offers() {
 }
 
 #[test]
-fn a_placement_out_of_what_is_reserved_for_another() {
+pub(super) fn a_placement_out_of_what_is_reserved_for_another() {
     let mut bed = Bed::new(2);
     let owner = OwnerId::new(1).expect("not 0");
     let demand = Demand { cpu: Amount::whole(6), ..Demand::default() };
@@ -172,7 +181,7 @@ fn a_placement_out_of_what_is_reserved_for_another() {
 }
 
 #[test]
-fn books_that_do_not_balance() {
+pub(super) fn books_that_do_not_balance() {
     for tamper in [
         |book: &mut wharf_core::shard::Book| book.available += 1,
         |book: &mut wharf_core::shard::Book| book.allocated = -1,
@@ -188,7 +197,7 @@ fn books_that_do_not_balance() {
 }
 
 #[test]
-fn books_that_are_not_the_sum_of_allocations() {
+pub(super) fn books_that_are_not_the_sum_of_allocations() {
     placed().fires("books_are_the_sum_of_allocations", |was| {
         was.after.partitions[0].allocations[0].demand.cpu = Amount::whole(4);
     });
@@ -199,14 +208,14 @@ fn books_that_are_not_the_sum_of_allocations() {
 }
 
 #[test]
-fn an_unhealthy_instance_that_offers() {
+pub(super) fn an_unhealthy_instance_that_offers() {
     placed().fires("unhealthy_offers_nothing", |was| {
         was.after.partitions[0].nodes[0].unhealthy = vec![(1, "Xid 79".into())];
     });
 }
 
 #[test]
-fn a_replay_that_comes_to_something_else() {
+pub(super) fn a_replay_that_comes_to_something_else() {
     let outcome = [placed().outcome];
     let (one, two) = (StateHash(1), StateHash(2));
     assert_eq!(replay_gives_the_same((&outcome, &outcome), (one, one)), Ok(()));
@@ -216,7 +225,7 @@ fn a_replay_that_comes_to_something_else() {
 }
 
 #[test]
-fn a_ring_that_is_passed_over() {
+pub(super) fn a_ring_that_is_passed_over() {
     let mut starves = NoRingStarves::default();
     assert_eq!(starves.check(Time(10), &[Time(3), Time(9)]), Ok(()));
     assert_eq!(starves.check(Time(20), &[Time(12)]), Ok(()));
@@ -229,7 +238,7 @@ fn a_ring_that_is_passed_over() {
 }
 
 #[test]
-fn a_request_with_two_effects() {
+pub(super) fn a_request_with_two_effects() {
     let session = SessionId { incarnation: Incarnation(1), number: 1 };
     let id = |sequence| AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence };
     let mut grants = Grants::default();
@@ -240,7 +249,7 @@ fn a_request_with_two_effects() {
 }
 
 #[test]
-fn a_promise_that_is_broken() {
+pub(super) fn a_promise_that_is_broken() {
     let was = placed();
     let Outcome::Placed(placement) = &was.outcome else { panic!("room") };
     let id = placement.allocation;
@@ -260,7 +269,7 @@ fn a_promise_that_is_broken() {
 }
 
 #[test]
-fn an_allocation_that_is_nobodys() {
+pub(super) fn an_allocation_that_is_nobodys() {
     let was = placed();
     let mut grants = Grants::default();
     assert!(grants.everything_is_somebodys(std::slice::from_ref(&was.after), |_, _| false).is_err());
@@ -270,7 +279,7 @@ fn an_allocation_that_is_nobodys() {
 }
 
 #[test]
-fn a_start_that_forgets() {
+pub(super) fn a_start_that_forgets() {
     let was = placed();
     let (before, after) = ([was.after.clone()], [was.after]);
     assert_eq!(a_start_keeps_the_books(&before, &after), Ok(()));
@@ -278,7 +287,7 @@ fn a_start_that_forgets() {
 }
 
 #[test]
-fn a_refusal_while_a_node_offers_all_the_time() {
+pub(super) fn a_refusal_while_a_node_offers_all_the_time() {
     let was = placed();
     let small = asks(5, 0);
     let mut standing = Standing::new(&small, [&was.before].into_iter());
@@ -293,7 +302,7 @@ fn a_refusal_while_a_node_offers_all_the_time() {
 }
 
 #[test]
-fn a_wait_in_vain() {
+pub(super) fn a_wait_in_vain() {
     let facts = [placed().after];
     assert!(nothing_waits_in_vain([&asks(5, 1)].into_iter(), &facts).is_err());
     assert_eq!(nothing_waits_in_vain([&asks(6, 0), &asks(1, 2)].into_iter(), &facts), Ok(()));
@@ -308,7 +317,7 @@ fn facts_are_of_the_shard() {
 }
 
 #[test]
-fn two_nodes_of_one_name() {
+pub(super) fn two_nodes_of_one_name() {
     let facts = [Facts::of(&Bed::new(1).0), Facts::of(&Bed::new(2).0)];
     assert_eq!(one_node_per_name(&facts[1..]), Ok(()));
     assert!(one_node_per_name(&facts).is_err(), "n1 stands on two shards");

@@ -48,7 +48,7 @@ fn finish(bed: &mut Bed, decision: Decision) -> Was {
 }
 
 #[test]
-fn a_statement_that_is_done_as_decided_is_silent() {
+pub(super) fn a_statement_that_is_done_as_decided_is_silent() {
     for decision in [Decision::Committed, Decision::Aborted] {
         let mut bed = Bed::new(1);
         let (mut statements, cell) = held(&mut bed);
@@ -74,7 +74,7 @@ fn finish_fires(decided: Decision, tamper: impl FnOnce(&mut Was)) {
 }
 
 #[test]
-fn a_statement_that_is_done_otherwise() {
+pub(super) fn a_statement_that_is_done_otherwise() {
     // Against the decision, in part, forgotten, and after an abort.
     finish_fires(Decision::Committed, |was| {
         was.command = Command::Finish { statement: STATEMENT, decision: Decision::Aborted };
@@ -100,7 +100,7 @@ fn a_statement_that_is_done_otherwise() {
 }
 
 #[test]
-fn what_is_held_after_the_end_of_its_statement() {
+pub(super) fn what_is_held_after_the_end_of_its_statement() {
     // An abort that gives back too little, and a commit that goes on holding.
     for decision in [Decision::Committed, Decision::Aborted] {
         finish_fires(decision, |was| was.after.books[0].resources[0].1.held = 10_000);
@@ -109,7 +109,7 @@ fn what_is_held_after_the_end_of_its_statement() {
 }
 
 #[test]
-fn a_part_that_is_held_by_halves() {
+pub(super) fn a_part_that_is_held_by_halves() {
     let mut bed = Bed::new(1);
     let cell = Arc::new(DecisionCell::default());
     let prepare = Prepare { part: part(vec![allocate(1), allocate(9)]), deadline: Time(100), cell };
@@ -121,7 +121,7 @@ fn a_part_that_is_held_by_halves() {
 }
 
 #[test]
-fn a_statement_that_makes_a_node_short() {
+pub(super) fn a_statement_that_makes_a_node_short() {
     let was = Bed::new(1).step(Command::Apply(Box::new(part(vec![allocate(3)]))));
     was.fires("statements_take_only_what_is_there", |was| {
         let book = &mut was.after.books[0].resources[0].1;
@@ -132,7 +132,7 @@ fn a_statement_that_makes_a_node_short() {
 }
 
 #[test]
-fn what_ends_by_itself_without_being_evicted() {
+pub(super) fn what_ends_by_itself_without_being_evicted() {
     let mut bed = Bed::new(1);
     let Outcome::Placed(placed) = bed.step(Command::Place(asks(2, 0))).outcome else { panic!("room") };
     let evict = Evict { allocation: placed.allocation, expected: None, grace_ns: 50 };
@@ -152,7 +152,7 @@ fn what_ends_by_itself_without_being_evicted() {
 }
 
 #[test]
-fn a_view_of_a_state_that_never_was() {
+pub(super) fn a_view_of_a_state_that_never_was() {
     let was = Bed::new(2).step(Command::Place(asks(3, 1)));
     let (before, after) = (stated(&was.before), stated(&was.after));
     assert_eq!(views_are_true(&after, &was.after), Ok(()));
@@ -166,7 +166,7 @@ fn a_view_of_a_state_that_never_was() {
 }
 
 #[test]
-fn a_version_that_goes_back() {
+pub(super) fn a_version_that_goes_back() {
     let version = |incarnation, sequence| ViewVersion { incarnation: Incarnation(incarnation), sequence };
     let mut versions = VersionsOnlyGrow::default();
     let now = Incarnation(2);

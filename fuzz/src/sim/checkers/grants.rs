@@ -10,6 +10,7 @@ use wharf_core::shard::{Command, Outcome, Placement, ResourceKind};
 use wharf_core::statement::Operation;
 use wharf_core::store::AllocationRecord;
 
+use super::inside::claims;
 use super::statements::granted_and_ended;
 use super::{Verdict, ensure};
 use crate::sim::facts::{Facts, Step, available, gpu_not_allocated, gpus_available};
@@ -17,6 +18,8 @@ use crate::sim::facts::{Facts, Step, available, gpu_not_allocated, gpus_availabl
 /// What the step granted to a request, with the request where the command names it: a retry does not.
 fn granted<'a>(step: &Step<'a>) -> Option<(&'a Placement, Option<&'a PlacementRequest>)> {
     match (step.command, step.outcome) {
+        // Out of the books of a bundle, not of a node.
+        (Command::PlaceInto { .. }, _) => None,
         (Command::Place(request), Outcome::Placed(placement)) => Some((placement, Some(request))),
         (Command::Park(park), Outcome::Placed(placement)) => Some((placement, Some(&park.request))),
         (_, Outcome::Placed(placement)) => Some((placement, None)),
@@ -88,11 +91,15 @@ pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
     };
     let (mut expected, after) = (by_id(step.before), by_id(step.after));
     match (step.command, step.outcome) {
-        (_, Outcome::Released(id)) => {
-            ensure(expected.remove(id).is_some(), || format!("{id} was released and was not there"))?;
+        (Command::PlaceInto { .. }, _) => {}
+        (_, Outcome::Released(id) | Outcome::BundleReleased { bundle: id, .. }) => {
+            let there = expected.remove(id).is_some() || is_no_allocation(step.before, *id);
+            ensure(there, || format!("{id} was released and was not there"))?;
         }
         (_, Outcome::NodeRemoved { node, allocations_ended }) => {
-            let before = expected.len();
+            let there = |id| expected.get(&id).is_some_and(|bundle: &AllocationRecord| bundle.node == *node);
+            let inside = step.before.partitions.iter().flat_map(|partition| &partition.inside);
+            let before = expected.len() + inside.filter(|record| there(record.bundle)).count();
             expected.retain(|_, allocation| allocation.node != *node);
             ensure(before - expected.len() == *allocations_ended as usize, || {
                 format!("{node} is gone with {allocations_ended} allocations, and had others")
@@ -136,11 +143,23 @@ pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
         }
         _ => {}
     }
+    // Claims become allocations when what they claim is there.
+    for id in claims(step.before).into_keys() {
+        if let Some(new) = after.get(&id) {
+            expected.entry(id).or_insert_with(|| new.clone());
+        }
+    }
     let differs = |id: &&AllocationId| expected.get(id) != after.get(id);
     match expected.keys().chain(after.keys()).find(differs) {
         None => Ok(()),
         Some(id) => Err(format!("{id}: expected {:?}, is {:?}", expected.get(id), after.get(id))),
     }
+}
+
+/// Whether the id is a claim's, or is inside a bundle.
+fn is_no_allocation(facts: &Facts, id: AllocationId) -> bool {
+    let inside = facts.partitions.iter().flat_map(|partition| &partition.inside);
+    claims(facts).contains_key(&id) || inside.into_iter().any(|record| record.id == id)
 }
 
 /// What is rejected, refused or only asked moves nothing.
@@ -226,9 +245,13 @@ pub fn statements_take_only_what_is_there(step: &Step<'_>) -> Verdict {
     for after in &step.after.books {
         let Some(before) = step.before.books_of(after.node) else { continue };
         let owner = before.reservation.as_ref().map(|reservation| reservation.owner);
-        let by_owner = part.operations.iter().any(|(_, operation)| {
-            matches!(operation, Operation::Allocate(allocate)
-                if allocate.node == after.node && allocate.owner.is_some() && allocate.owner == owner)
+        // A claim whose own is free at once takes it before the owner of a reservation.
+        let by_owner = part.operations.iter().any(|(_, operation)| match operation {
+            Operation::Allocate(allocate) => {
+                allocate.node == after.node && allocate.owner.is_some() && allocate.owner == owner
+            }
+            Operation::Pipeline(pipeline) => pipeline.node == after.node,
+            Operation::Evict(_) => false,
         });
         for ((kind, before), (_, after_book)) in before.resources.iter().zip(&after.resources) {
             let short = after_book.shortfall > before.shortfall;

@@ -8,10 +8,21 @@ pub mod books;
 mod fires;
 #[cfg(test)]
 mod fires_beyond;
+#[cfg(test)]
+mod fires_groups;
+#[cfg(test)]
+mod fires_rest;
+pub mod following;
 pub mod grants;
+pub mod groups;
+pub mod inside;
 pub mod order;
 pub mod promises;
+pub mod refused;
+pub mod rest;
+pub mod rules;
 pub mod statements;
+pub mod submitted;
 pub mod views;
 pub mod waiting;
 
@@ -35,7 +46,64 @@ pub const OF_A_STEP: &[(&str, Checker)] = &[
     ("books_balance", books::books_balance),
     ("books_are_the_sum_of_allocations", books::books_are_the_sum_of_allocations),
     ("unhealthy_offers_nothing", books::unhealthy_offers_nothing),
+    ("inside_is_of_its_bundle", inside::inside_is_of_its_bundle),
+    ("claims_become_what_they_claim", inside::claims_become_what_they_claim),
+    ("coarse_goes_by_versions", submitted::coarse_goes_by_versions),
 ];
+
+/// Every other checker, by its name.
+pub const BEYOND_A_STEP: &[&str] = &[
+    "a_start_keeps_the_books",
+    "a_start_keeps_the_groups",
+    "all_or_none",
+    "answers_stand",
+    "bundles_are_of_groups",
+    "comes_to_rest",
+    "every_group_is_settled",
+    "everything_is_answered",
+    "everything_is_somebodys",
+    "followers_are_told",
+    "followers_keep_up",
+    "groups_are_as_asked",
+    "groups_go_whole",
+    "groups_keep_their_rules",
+    "groups_stand_in_the_books",
+    "index_agrees_with_table",
+    "infeasible_is_infeasible",
+    "inside_stands",
+    "kept_views_stand",
+    "no_bundle_waits_in_vain",
+    "no_fit_is_no_fit",
+    "no_refusal_while_a_node_offers",
+    "no_ring_starves",
+    "nothing_waits_in_vain",
+    "one_effect_per_request",
+    "one_node_per_name",
+    "only_what_is_evicted_ends_by_itself",
+    "planners_keep_what_callers_know",
+    "planners_sleep",
+    "promises_are_kept",
+    "replay_gives_the_same",
+    "statements",
+    "statements_are_answered_fairly",
+    "stops_empty",
+    "versions_only_grow",
+    "views_are_true",
+    "what_is_committed_is_done",
+    "who_may_wait_is_not_refused",
+];
+
+/// What a checker of that name found, with its name.
+///
+/// # Errors
+/// As the checker.
+///
+/// # Panics
+/// When no checker has that name: then no test would miss one that never fires.
+pub fn named<T>(name: &str, verdict: Result<T, String>) -> Result<T, String> {
+    debug_assert!(BEYOND_A_STEP.contains(&name), "{name} is not in the list of checkers");
+    verdict.map_err(|found| format!("{name}: {found}"))
+}
 
 /// Runs every checker of a single step.
 ///

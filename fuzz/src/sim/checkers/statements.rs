@@ -8,7 +8,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use wharf_core::ids::{AllocationId, GroupId, NodeId, ShardId, StatementId};
+use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, ShardId, StatementId};
 use wharf_core::resource::Demand;
 use wharf_core::shard::{Command, Outcome, Placement, ResourceKind};
 use wharf_core::statement::{
@@ -16,8 +16,20 @@ use wharf_core::statement::{
 };
 use wharf_core::time::Time;
 
+use super::rules::Placed;
 use super::{Verdict, ensure};
 use crate::sim::facts::{Facts, Step};
+
+/// What a statement made.
+#[derive(Clone, Debug)]
+pub struct Made {
+    /// The allocation, or what a claim will be.
+    pub id: AllocationId,
+    /// The bundle that it is.
+    pub bundle: Option<(GroupId, Placed)>,
+    /// Out of what a ticket had reserved.
+    pub by_ticket: bool,
+}
 
 /// One shard's part, as its answers show it.
 #[derive(Clone, Debug)]
@@ -209,9 +221,9 @@ impl Statements {
         Ok(ended)
     }
 
-    /// The allocations that a step of a statement made, and of which groups they are bundles.
+    /// The allocations and claims that a step of a statement made, and of which groups they are bundles.
     #[must_use]
-    pub fn made(&self, step: &Step<'_>) -> Vec<(AllocationId, Option<GroupId>)> {
+    pub fn made(&self, step: &Step<'_>) -> Vec<Made> {
         let Outcome::Applied(applied) = step.outcome else { return Vec::new() };
         let held = self.known.get(&applied.statement).and_then(|known| known.parts.get(&step.shard));
         let operation = |place: u16| match step.command {
@@ -220,11 +232,19 @@ impl Statements {
         };
         let made = applied.granted.iter().filter_map(|(place, granted)| match granted {
             Granted::Allocated(placement) => Some((*place, placement.allocation)),
+            Granted::Pipelined { allocation, .. } => Some((*place, *allocation)),
             _ => None,
         });
         made.map(|(place, id)| match operation(place) {
-            Some(Operation::Allocate(allocate)) => (id, allocate.bundle.map(|bundle| bundle.group)),
-            _ => (id, None),
+            Some(Operation::Allocate(allocate)) => {
+                let placed = |bundle: BundleId| {
+                    let (index, node, demand) = (bundle.index, allocate.node, allocate.demand.clone());
+                    (bundle.group, Placed { index, node, demand })
+                };
+                let by_ticket = allocate.owner.is_some_and(OwnerId::is_ticket);
+                Made { id, bundle: allocate.bundle.map(placed), by_ticket }
+            }
+            _ => Made { id, bundle: None, by_ticket: false },
         })
         .collect()
     }

@@ -7,6 +7,7 @@ use wharf_core::ids::{AllocationId, Incarnation, NodeId};
 use wharf_core::node::NodeState;
 use wharf_core::resource::{Demand, GpuAssignment};
 use wharf_core::shard::ResourceKind;
+use wharf_core::time::Time;
 use wharf_core::view::{View, ViewVersion};
 
 use super::{Verdict, ensure};
@@ -21,6 +22,10 @@ pub struct Shown {
     memory: i64,
     gpus: Vec<u16>,
     allocations: BTreeMap<AllocationId, (Demand, GpuAssignment)>,
+    /// What is on its way out, and until when.
+    releasing: BTreeMap<AllocationId, Time>,
+    /// Claims, in the order in which they are served.
+    claims: Vec<AllocationId>,
 }
 
 /// What a view shows.
@@ -30,6 +35,9 @@ pub fn shown(view: &View) -> BTreeMap<NodeId, Shown> {
     view.nodes(|slot, hot, cold| {
         let gpus = (0..cold.registration.spec.gpus).map(|gpu| hot.gpus.free(gpu)).collect();
         let allocations = view.allocations(slot).map(|a| (a.id, (a.demand, a.gpus))).collect();
+        let pending = cold.pending.as_deref();
+        let releasing = pending.into_iter().flat_map(|pending| pending.releasing.iter().copied());
+        let claims = pending.into_iter().flat_map(|pending| pending.claims.iter().map(|claim| claim.id));
         let node = Shown {
             state: hot.state.unwrap_or(NodeState::Joining),
             version: hot.version,
@@ -37,6 +45,8 @@ pub fn shown(view: &View) -> BTreeMap<NodeId, Shown> {
             memory: hot.memory.units(),
             gpus,
             allocations,
+            releasing: releasing.collect(),
+            claims: claims.collect(),
         };
         nodes.insert(hot.id, node);
     });
@@ -55,14 +65,20 @@ pub fn stated(facts: &Facts) -> BTreeMap<NodeId, Shown> {
                 *gpu = free as u16;
             }
         }
-        let own = facts.allocations().filter(|allocation| allocation.node == id);
+        let own = || facts.allocations().filter(|allocation| allocation.node == id);
+        let partitions = || facts.partitions.iter();
+        let releasing = partitions().flat_map(|partition| &partition.releasing);
+        let releasing = releasing.filter(|record| own().any(|known| known.id == record.allocation));
+        let claims = partitions().flat_map(|partition| &partition.claims).filter(|claim| claim.node == id);
         let shown = Shown {
             state: node.state,
             version: node.version,
             cpu: available(books, ResourceKind::Cpu),
             memory: available(books, ResourceKind::Memory),
             gpus,
-            allocations: own.map(|a| (a.id, (a.demand.clone(), a.gpus))).collect(),
+            releasing: releasing.map(|record| (record.allocation, record.until)).collect(),
+            claims: claims.map(|claim| claim.id).collect(),
+            allocations: own().map(|a| (a.id, (a.demand.clone(), a.gpus))).collect(),
         };
         Some((id, shown))
     });

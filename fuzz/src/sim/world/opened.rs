@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use wharf_core::executor::{BatchRecord, Clock, Observer, ShardRunner, Unobserved};
 use wharf_core::ids::{Incarnation, NodeId};
-use wharf_core::planner::PlannerRunner;
+use wharf_core::planner::{GroupRecord, PlannerRunner};
 use wharf_core::router::Port;
 use wharf_core::shard::{Command, Outcome, Shard};
 use wharf_core::store::{Engine, EngineConfig, StoreState};
@@ -80,9 +80,11 @@ pub(super) struct Opened {
     pub(super) server: Server,
     pub(super) desk: Desk,
     pub(super) planners: Vec<PlannerRunner>,
+    /// Groups that no planner keeps, because there is none.
+    pub(super) unkept: Vec<GroupRecord>,
     pub(super) views: Vec<ViewReader>,
-    /// For the coordinator, and for who asks for groups.
-    pub(super) ports: (Port, Port),
+    /// For the coordinator, for who asks for groups, and for who follows.
+    pub(super) ports: (Port, Port, Port),
 }
 
 pub(super) fn open(state: &StoreState, choices: &mut Choices<'_>, last_connection: u64) -> Opened {
@@ -96,7 +98,7 @@ pub(super) fn open(state: &StoreState, choices: &mut Choices<'_>, last_connectio
         ..EngineConfig::default()
     };
     let fronts = choices.place(2) + 1;
-    let wakers = vec![Waker::noop().clone(); fronts + 3];
+    let wakers = vec![Waker::noop().clone(); fronts + 4];
     let mut engine = Engine::open(state.clone(), &config, wakers).expect("numbers in range");
     let beside = vec![Waker::noop().clone()];
     let config = EngineConfig { planners: 0, ..config };
@@ -111,8 +113,8 @@ pub(super) fn open(state: &StoreState, choices: &mut Choices<'_>, last_connectio
             shown: BTreeMap::new(),
         })
         .collect();
-    let mut port = || engine.ports.pop().expect("three more than fronts");
-    let (port, ports) = (port(), (port(), port()));
+    let mut port = || engine.ports.pop().expect("four more than fronts");
+    let (port, ports) = (port(), (port(), port(), port()));
     Opened {
         incarnation: engine.incarnation,
         runners: engine.runners,
@@ -121,6 +123,7 @@ pub(super) fn open(state: &StoreState, choices: &mut Choices<'_>, last_connectio
         server: Server::new(engine.ports, engine.incarnation, last_connection),
         desk: Desk::new(engine.registrar, port, engine.catalog, engine.now),
         planners: engine.planners,
+        unkept: engine.groups,
         views: engine.views,
         ports,
     }

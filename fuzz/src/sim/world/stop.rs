@@ -3,11 +3,16 @@
 use wharf_core::store::StoreState;
 
 use super::World;
-use super::opened::{At, HOLD_NS, Opened, open};
-use crate::sim::checkers::Verdict;
+use super::opened::{HOLD_NS, Opened, open};
+use crate::sim::checkers::groups::{a_start_keeps_the_groups, planners_keep_what_callers_know};
 use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::promises::a_start_keeps_the_books;
-use crate::sim::gangs::Gangs;
+use crate::sim::checkers::rest::{UnderWay, comes_to_rest, stops_empty};
+use crate::sim::checkers::{Verdict, named};
+use crate::sim::follower::Follower;
+
+/// Rounds within which everything must have come to rest.
+const ROUNDS_MAX: usize = 1000;
 
 impl World<'_> {
     /// The service stops cleanly and starts again, with another number of shards.
@@ -20,18 +25,13 @@ impl World<'_> {
         for said in self.desk.refuse_replacing() {
             self.say(said);
         }
-        if self.is_planning()
-            || !self.desk.is_idle()
-            || self.server.under_way() > 0
-            || self.server.waiting().next().is_some()
-        {
-            return Err(format!(
-                "stops_empty: something is under way after a stop: planning {}, desk idle {}, under way {}",
-                self.is_planning(),
-                self.desk.is_idle(),
-                self.server.under_way()
-            ));
-        }
+        let left = UnderWay {
+            planning: self.is_planning(),
+            desk: !self.desk.is_idle(),
+            requests: self.server.under_way(),
+            waiting: self.server.waiting().count(),
+        };
+        named("stops_empty", stops_empty(left))?;
         self.desk.export(self.now);
         let exported = loop {
             self.pass(1);
@@ -45,31 +45,37 @@ impl World<'_> {
                 break exported;
             }
         };
-        let state = StoreState::collect(self.incarnation, self.now, &self.desk.registrar, exported);
-        self.statements.handle_stop().map_err(|found| format!("all_or_none: {found}"))?;
+        let mut state = StoreState::collect(self.incarnation, self.now, &self.desk.registrar, exported);
+        state.groups = self.groups();
+        let known = state.groups.iter().map(|group| group.id).collect();
+        named("planners_keep_what_callers_know", planners_keep_what_callers_know(&known, self.gangs.ids()))?;
+        named("all_or_none", self.statements.handle_stop())?;
         self.say_goodbye()?;
         let before = std::mem::take(&mut self.facts);
         let opened = open(&state, &mut self.choices, self.server.last_connection());
-        let Opened { incarnation, runners, twins, facts, server, desk, planners, views, ports } = opened;
-        (self.planners, self.views, self.kept) = (planners, views, None);
-        self.gangs = Gangs::new(ports.1);
+        let Opened { incarnation, runners, twins, facts, server, desk, planners, views, ports, unkept } =
+            opened;
+        (self.planners, self.views, self.kept, self.unkept) = (planners, views, None, unkept);
+        self.gangs.go_on(ports.1);
+        self.follower = Follower::new(ports.2);
+        self.rules.forget_rounds();
         self.coordinator.go_on(ports.0, incarnation);
         self.trace.line(format_args!("{incarnation:?} starts with {} shards", runners.len()));
         (self.incarnation, self.runners, self.twins, self.facts) = (incarnation, runners, twins, facts);
         (self.server, self.desk) = (server, desk);
-        a_start_keeps_the_books(&before, &self.facts)
-            .map_err(|found| format!("a_start_keeps_the_books: {found}"))?;
+        named("a_start_keeps_the_books", a_start_keeps_the_books(&before, &self.facts))?;
         for runner in &self.runners {
-            runner.shard().check_invariants().map_err(|found| format!("a_start_keeps_the_books: {found}"))?;
+            named("a_start_keeps_the_books", runner.shard().check_invariants())?;
         }
-        Ok(())
+        named("a_start_keeps_the_groups", a_start_keeps_the_groups(&state.groups, &self.groups()))
     }
 
     /// Every thread goes on until nothing moves; the coordinator too, where it is to settle.
     pub(in crate::sim) fn run_dry(&mut self, settles: bool) -> Verdict {
-        for _ in 0..1000 {
+        let mut moved = 0;
+        for _ in 0..ROUNDS_MAX {
             self.pass(1);
-            let mut moved = 0;
+            moved = 0;
             for shard in 0..self.runners.len() {
                 moved += self.run_shard(shard)?;
             }
@@ -77,12 +83,12 @@ impl World<'_> {
                 moved += self.poll_front(front)?;
             }
             moved += self.move_desk()?;
-            for planner in &mut self.planners {
-                moved += planner.run_round(&At(self.now));
+            for planner in 0..self.planners.len() {
+                moved += self.run_planner(planner);
                 // A round may send statements without having taken anything.
-                moved += usize::from(planner.planner().is_committing());
+                moved += usize::from(self.planners[planner].planner().is_committing());
             }
-            moved += self.gangs.poll(self.now)?;
+            moved += self.poll_gangs()?;
             moved += if settles { self.settle_coordinator()? } else { 0 };
             if moved == 0 {
                 return Ok(());
@@ -92,7 +98,7 @@ impl World<'_> {
                 self.pass(HOLD_NS / 64);
             }
         }
-        Err("comes_to_rest: the engine goes on for ever".to_owned())
+        named("comes_to_rest", comes_to_rest(moved, ROUNDS_MAX))
     }
 
     /// The last replies reach their clients or do not; then sessions and connections are gone.

@@ -1,15 +1,22 @@
 //! What is looked at: every command of every shard, every view, and what clients were promised.
 
-use wharf_core::ids::AllocationId;
+use std::collections::BTreeSet;
+
+use wharf_core::ids::{AllocationId, NodeId};
+use wharf_core::node::NodeState;
 use wharf_core::shard::{Command, Outcome};
+use wharf_core::statement::Granted;
 
 use super::World;
 use super::opened::{At, Recorder};
+use crate::sim::checkers::groups::groups_go_whole;
 use crate::sim::checkers::order::replay_gives_the_same;
 use crate::sim::checkers::promises::{live, one_node_per_name, promises_are_kept};
+use crate::sim::checkers::rest::inside_stands;
+use crate::sim::checkers::rules::bundles;
 use crate::sim::checkers::statements::granted_and_ended;
 use crate::sim::checkers::views::{kept_views_stand, shown, views_are_true};
-use crate::sim::checkers::{Verdict, check_step};
+use crate::sim::checkers::{Verdict, check_step, named};
 use crate::sim::coordinator::COORDINATOR;
 use crate::sim::facts::{Facts, Step};
 
@@ -22,11 +29,8 @@ impl World<'_> {
             return Ok(0);
         }
         self.trace.line(format_args!("shard {at} runs {:?}", batch.order));
-        self.twins[at]
-            .starves
-            .check(self.now, &batch.enqueued)
-            .map_err(|e| format!("no_ring_starves: {e}"))?;
-        self.runners[at].shard().check_invariants().map_err(|e| format!("index_agrees_with_table: {e}"))?;
+        named("no_ring_starves", self.twins[at].starves.check(self.now, &batch.enqueued))?;
+        named("index_agrees_with_table", self.runners[at].shard().check_invariants())?;
         let mut again = Vec::new();
         self.repeat(at, None, &mut again)?;
         for (command, outcome) in batch.commands.iter().zip(&batch.outcomes) {
@@ -38,8 +42,7 @@ impl World<'_> {
         }
         let states = (self.runners[at].shard().state_hash(), self.twins[at].shard.state_hash());
         self.trace.line(format_args!("  state {}", states.0));
-        replay_gives_the_same((&batch.outcomes, &again), states)
-            .map_err(|e| format!("replay_gives_the_same: {e}"))?;
+        named("replay_gives_the_same", replay_gives_the_same((&batch.outcomes, &again), states))?;
         self.check_views(at)?;
         Ok(batch.commands.len().max(1))
     }
@@ -51,12 +54,11 @@ impl World<'_> {
         let view = self.views[at].latest();
         let now = shown(&view);
         let changed = now != twin.shown;
-        twin.versions
-            .check(self.incarnation, view.version(), changed)
-            .map_err(|found| format!("versions_only_grow: shard {at}: {found}"))?;
-        views_are_true(&now, &self.facts[at]).map_err(|found| format!("views_are_true: {found}"))?;
+        let grown = twin.versions.check(self.incarnation, view.version(), changed);
+        named("versions_only_grow", grown)?;
+        named("views_are_true", views_are_true(&now, &self.facts[at]))?;
         if let Some((kept, then)) = &self.kept {
-            kept_views_stand(then, &shown(kept)).map_err(|found| format!("kept_views_stand: {found}"))?;
+            named("kept_views_stand", kept_views_stand(then, &shown(kept)))?;
         }
         if self.choices.one_in(16) {
             self.kept = Some((view, now.clone()));
@@ -80,7 +82,7 @@ impl World<'_> {
         }
         twin.drain_woken();
         let after = Facts::of(twin);
-        twin.check_invariants().map_err(|found| format!("index_agrees_with_table: {found}"))?;
+        named("index_agrees_with_table", twin.check_invariants())?;
         let before = std::mem::replace(&mut self.facts[at], after);
         let after = &self.facts[at];
         if let Some((command, outcome)) = done {
@@ -90,13 +92,51 @@ impl World<'_> {
                 Outcome::NodeRemoved { node, .. } => self.grants.node_removed(*node, &before),
                 Outcome::Adopted(placement) => self.grants.adopted(placement.allocation),
                 Outcome::NodeAdded(_) => {
-                    one_node_per_name(&self.facts).map_err(|found| format!("one_node_per_name: {found}"))?;
+                    named("one_node_per_name", one_node_per_name(&self.facts))?;
                 }
                 _ => {}
             }
         }
         self.server.shard_changed(&before, after);
+        self.follow_bundles(at, done, &before);
         self.follow_statements(at, done, &before)
+    }
+
+    /// What somebody else than their planner does to the bundles of groups.
+    fn follow_bundles(&mut self, at: usize, done: Option<(&Command, &Outcome)>, before: &Facts) {
+        let after = &self.facts[at];
+        let applied = match done {
+            Some((_, Outcome::Applied(applied))) => Some(applied),
+            _ => None,
+        };
+        let by_planner = applied.is_some_and(|applied| applied.statement.planner != COORDINATOR);
+        let live: BTreeSet<AllocationId> = bundles(std::slice::from_ref(after)).map(|(id, _)| id).collect();
+        let leaving = applied.into_iter().filter(|_| !by_planner).flat_map(|applied| &applied.granted);
+        let leaving: BTreeSet<AllocationId> = leaving
+            .filter_map(|(_, granted)| match granted {
+                Granted::Releasing { allocation, .. } => Some(*allocation),
+                _ => None,
+            })
+            .collect();
+        for (id, bundle) in bundles(std::slice::from_ref(before)) {
+            let ended = !live.contains(&id) && !by_planner;
+            if ended {
+                self.ended_by_others.insert(id);
+            }
+            if ended || leaving.contains(&id) {
+                self.rules.muddle(bundle.group);
+            }
+        }
+        // Also what is granted on a node that was lost meanwhile.
+        let lost = after.nodes().filter(|node| matches!(node.state, NodeState::Lost { .. }));
+        let lost: BTreeSet<NodeId> = lost.map(|node| node.registration.id).collect();
+        let on_lost = after.allocations().filter(|known| lost.contains(&known.node)).map(|known| known.id);
+        let on_lost: BTreeSet<AllocationId> = on_lost.collect();
+        for (id, bundle) in bundles(std::slice::from_ref(after)) {
+            if on_lost.contains(&id) && self.were_lost.insert(id) {
+                self.rules.muddle(bundle.group);
+            }
+        }
     }
 
     /// What a step means for statements, and what they mean for callers.
@@ -109,18 +149,21 @@ impl World<'_> {
         let after = &self.facts[at];
         let Some((command, outcome)) = done else {
             let ended = self.statements.only_what_is_evicted_ends_by_itself(before, after, self.now);
-            let ended = ended.map_err(|found| format!("only_what_is_evicted_ends_by_itself: {found}"))?;
+            let ended = named("only_what_is_evicted_ends_by_itself", ended)?;
             ended.into_iter().for_each(|id| self.grants.evicted(id));
             return Ok(());
         };
         let shard = self.runners[at].id();
         let step = Step { shard, now: self.now, command, outcome, before, after };
-        self.statements.handle(&step).map_err(|found| format!("statements: {found}"))?;
+        named("statements", self.statements.handle(&step))?;
         if let Outcome::Applied(applied) = outcome {
             let (_, ended) = granted_and_ended(applied);
             let statement = applied.statement;
-            for (id, group) in self.statements.made(&step) {
-                self.grants.made(id, statement, group);
+            for made in self.statements.made(&step) {
+                self.grants.made(made.id, statement, made.bundle.as_ref().map(|(group, _)| *group));
+                if let Some((group, placed)) = made.bundle {
+                    self.rules.granted(statement, group, placed, made.by_ticket);
+                }
             }
             ended.into_iter().for_each(|id| self.grants.evicted(id));
         }
@@ -131,20 +174,23 @@ impl World<'_> {
     /// went with its node.
     pub(super) fn check_promises(&mut self) -> Verdict {
         let live = live(&self.facts);
-        promises_are_kept(&self.coordinator.promised, &self.coordinator.ended, &live, &self.grants)
-            .map_err(|found| format!("promises_are_kept: statements: {found}"))?;
+        for (promised, ended) in [
+            (&self.coordinator.promised, &self.coordinator.ended),
+            (&self.gangs.promised, &self.gangs.released),
+        ] {
+            named("promises_are_kept", promises_are_kept(promised, ended, &live, &self.grants))?;
+        }
+        named("inside_stands", inside_stands(self.gangs.inside(), &self.facts))?;
         // What somebody else evicted with grace keeps it, whatever becomes of its group.
         let releasing = |id: &AllocationId| {
             let mut partitions = self.facts.iter().flat_map(|facts| &facts.partitions);
             partitions.any(|partition| partition.releasing.iter().any(|record| record.allocation == *id))
         };
-        let mut stays = self.gangs.ended.iter().filter(|id| live.contains_key(id));
-        if let Some(id) = stays.find(|id| !releasing(id)) {
-            return Err(format!("groups_go_whole: {id} was in a group that is gone, and is there"));
-        }
+        let whole = groups_go_whole(&self.gangs.ended, |id| live.contains_key(&id), |id| releasing(&id));
+        named("groups_go_whole", whole)?;
         for client in &mut self.clients {
-            promises_are_kept(&client.promised, &client.ended, &live, &self.grants)
-                .map_err(|found| format!("promises_are_kept: {found}"))?;
+            let kept = promises_are_kept(&client.promised, &client.ended, &live, &self.grants);
+            named("promises_are_kept", kept)?;
             for id in std::mem::take(&mut client.missed) {
                 if !self.grants.is_gone(id) && !client.doubtful.contains(&id) {
                     return Err(format!("promises_are_kept: {id} was gone before its release"));
@@ -158,16 +204,11 @@ impl World<'_> {
     pub(in crate::sim) fn check_owners(&self) -> Verdict {
         let knows = |id, request: Option<_>| {
             if let Some((statement, group)) = self.grants.statement_of(id) {
-                // The script's groups are forgotten with the service: their bundles stay.
                 return match statement.planner {
                     COORDINATOR => {
-                        self.coordinator.promised.contains_key(&id)
-                            || self.coordinator.forgotten.contains(&statement)
+                        self.coordinator.owns(id) || self.coordinator.forgotten.contains(&statement)
                     }
-                    _ => {
-                        group.is_some_and(|group| self.gangs.has(group))
-                            || statement.incarnation != self.incarnation
-                    }
+                    _ => group.map_or_else(|| self.gangs.owns(id), |group| self.gangs.has(group)),
                 };
             }
             self.clients.iter().any(|client| {
@@ -177,7 +218,7 @@ impl World<'_> {
             })
         };
         let owned = self.grants.everything_is_somebodys(&self.facts, knows);
-        owned.map_err(|found| format!("everything_is_somebodys: {found}"))
+        named("everything_is_somebodys", owned)
     }
 
     /// How many placements were granted.

@@ -1,0 +1,188 @@
+//! The checkers of rest, of followers and of answers fire; and none of all checkers is without such a test.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId, StatementId};
+use wharf_core::statement::Decision;
+use wharf_core::time::Time;
+use wharf_core::view::ViewVersion;
+use wharf_net::codec::{FLAG_REPLY, Header, decode_frame};
+use wharf_net::protocol::{FRAME_BYTES_MAX, Kind, Reason, ReleaseReply, ReleaseRequest, SessionToken};
+
+use super::following::{Mirror, followers_are_told, followers_keep_up};
+use super::rest::{
+    UnderWay, comes_to_rest, everything_is_answered, planners_sleep, stops_empty, what_is_committed_is_done,
+};
+use super::{BEYOND_A_STEP, OF_A_STEP, fires, fires_beyond, fires_groups, named};
+use crate::sim::client::{Asked, Client, Role};
+use crate::sim::server::framed;
+
+#[test]
+fn a_request_without_a_reply() {
+    assert_eq!(everything_is_answered(0, "requests"), Ok(()));
+    assert!(everything_is_answered(1, "requests").is_err());
+}
+
+#[test]
+fn a_stop_with_something_under_way() {
+    assert_eq!(stops_empty(UnderWay::default()), Ok(()));
+    for left in [
+        UnderWay { planning: true, ..UnderWay::default() },
+        UnderWay { desk: true, ..UnderWay::default() },
+        UnderWay { requests: 1, ..UnderWay::default() },
+        UnderWay { waiting: 1, ..UnderWay::default() },
+    ] {
+        assert!(stops_empty(left).is_err(), "{left:?}");
+    }
+}
+
+#[test]
+fn an_engine_that_goes_on_for_ever() {
+    assert_eq!(comes_to_rest(0, 3), Ok(()));
+    assert!(comes_to_rest(1, 1000).is_err());
+}
+
+#[test]
+fn a_planner_that_never_sleeps() {
+    assert_eq!(planners_sleep(Time(5), None), Ok(()));
+    assert_eq!(planners_sleep(Time(5), Some(Time(6))), Ok(()));
+    assert!(planners_sleep(Time(5), Some(Time(5))).is_err());
+}
+
+#[test]
+fn a_committed_statement_that_is_forgotten() {
+    let id = StatementId { incarnation: Incarnation(1), planner: 0, number: 1 };
+    assert_eq!(what_is_committed_is_done(id, None), Ok(()));
+    assert_eq!(what_is_committed_is_done(id, Some(Decision::Aborted)), Ok(()));
+    assert!(what_is_committed_is_done(id, Some(Decision::Committed)).is_err());
+}
+
+#[test]
+fn a_follower_that_has_something_else() {
+    let version = |sequence| ViewVersion { incarnation: Incarnation(1), sequence };
+    let mut bed = fires::Bed::new(2);
+    let nothing = Mirror::default();
+    let shown = bed.mirror();
+    assert_ne!(shown, nothing);
+    assert_eq!(followers_keep_up(None, &shown, version(2), &shown), Ok(()));
+    assert_eq!(followers_keep_up(Some(version(1)), &shown, version(2), &shown), Ok(()));
+    assert!(followers_keep_up(Some(version(2)), &shown, version(2), &shown).is_err(), "a version again");
+    assert!(followers_keep_up(None, &nothing, version(2), &shown).is_err());
+    assert_eq!(followers_are_told(&[version(2)], &[Some(version(2))]), Ok(()));
+    assert!(followers_are_told(&[version(3)], &[Some(version(2))]).is_err());
+    assert!(followers_are_told(&[version(3)], &[None]).is_err());
+}
+
+#[test]
+fn an_answer_that_is_another_the_next_time() {
+    let id = AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence: 1 };
+    let reply = |sequence, reason: Reason| {
+        let version = 1;
+        let header = Header {
+            kind: Kind::Release.number(),
+            flags: FLAG_REPLY,
+            version,
+            sequence,
+            lowest_unacknowledged: 0,
+        };
+        framed(header, &ReleaseReply { reason: reason.into(), fault: None })
+    };
+    let asked = || {
+        let mut client = Client::new(Role::User);
+        let session = SessionId { incarnation: Incarnation(1), number: 1 };
+        client.connected(1, (session, SessionToken::default()));
+        let request = ReleaseRequest { allocation: id.into() };
+        client.ask(Kind::Release, 1, &request, Asked::Release(id));
+        client
+    };
+    let says = |client: &mut Client, bytes: &[u8]| {
+        let frame = decode_frame(bytes, FRAME_BYTES_MAX).expect("our own").expect("whole");
+        client.handle_reply(&frame, bytes)
+    };
+    let (done, unknown) = (reply(1, Reason::Done), reply(1, Reason::UnknownAllocation));
+    let mut client = asked();
+    assert_eq!((says(&mut client, &done), says(&mut client, &done)), (Ok(()), Ok(())));
+    assert!(says(&mut client, &unknown).is_err(), "it was answered otherwise");
+    assert!(says(&mut asked(), &reply(2, Reason::Done)).is_err(), "nobody asked that");
+    assert!(says(&mut asked(), &reply(1, Reason::NoFitNow)).is_err(), "no answer to a release");
+}
+
+/// What breaks inside a shard is broken on purpose there (`fuzz/tests/planted_bugs.rs`).
+fn a_shard_that_disagrees_with_itself() {
+    let planted = include_str!("../../../tests/planted_bugs.rs");
+    assert!(planted.contains("\"index_agrees_with_table\""));
+}
+
+/// Every checker, with a test above or beside that makes it fire.
+const FIRES: &[(&str, fn())] = &[
+    ("a_start_keeps_the_books", fires::a_start_that_forgets),
+    ("a_start_keeps_the_groups", fires_groups::a_group_that_is_another_after_a_start),
+    ("all_or_none", fires_beyond::a_statement_that_is_done_as_decided_is_silent),
+    ("allocations_are_what_was_granted", fires::an_allocation_that_nobody_asked_for),
+    ("answers_stand", an_answer_that_is_another_the_next_time),
+    ("books_are_the_sum_of_allocations", fires::books_that_are_not_the_sum_of_allocations),
+    ("books_balance", fires::books_that_do_not_balance),
+    ("bundles_are_of_groups", fires_groups::a_bundle_of_no_group),
+    ("claims_become_what_they_claim", fires_groups::a_claim_that_comes_or_goes_by_itself),
+    ("coarse_goes_by_versions", fires_groups::a_coarse_operation_on_another_version),
+    ("comes_to_rest", an_engine_that_goes_on_for_ever),
+    ("every_group_is_settled", fires_groups::a_group_that_goes_on_for_ever),
+    ("everything_is_answered", a_request_without_a_reply),
+    ("everything_is_somebodys", fires::an_allocation_that_is_nobodys),
+    ("followers_are_told", a_follower_that_has_something_else),
+    ("followers_keep_up", a_follower_that_has_something_else),
+    ("grants_fit_what_was_available", fires::a_grant_of_more_than_there_was),
+    ("grants_go_where_they_may", fires::a_grant_on_a_node_that_takes_no_work),
+    ("groups_are_as_asked", fires_groups::a_group_that_is_shown_otherwise_than_asked),
+    ("groups_go_whole", fires_groups::a_bundle_that_outlives_its_group),
+    ("groups_keep_their_rules", fires_groups::a_group_that_is_placed_against_its_rules),
+    ("groups_stand_in_the_books", fires_groups::a_bundle_that_is_not_in_the_books),
+    ("index_agrees_with_table", a_shard_that_disagrees_with_itself),
+    ("infeasible_is_infeasible", fires_groups::a_group_that_is_called_infeasible_and_is_not),
+    ("inside_is_of_its_bundle", fires_groups::what_is_inside_a_bundle_and_does_not_belong_there),
+    ("inside_stands", fires_groups::what_is_inside_a_bundle_and_does_not_belong_there),
+    ("kept_views_stand", fires_beyond::a_view_of_a_state_that_never_was),
+    ("no_bundle_waits_in_vain", fires_groups::a_bundle_that_waits_in_vain),
+    ("no_fit_is_no_fit", fires_groups::a_group_that_is_refused_and_fits),
+    ("no_refusal_while_a_node_offers", fires::a_refusal_while_a_node_offers_all_the_time),
+    ("no_ring_starves", fires::a_ring_that_is_passed_over),
+    ("nobody_takes_what_is_reserved", fires::a_placement_out_of_what_is_reserved_for_another),
+    ("nothing_waits_in_vain", fires::a_wait_in_vain),
+    ("one_effect_per_request", fires::a_request_with_two_effects),
+    ("one_node_per_name", fires::two_nodes_of_one_name),
+    ("only_what_is_evicted_ends_by_itself", fires_beyond::what_ends_by_itself_without_being_evicted),
+    ("planners_keep_what_callers_know", fires_groups::a_group_that_only_one_side_knows),
+    ("planners_sleep", a_planner_that_never_sleeps),
+    ("promises_are_kept", fires::a_promise_that_is_broken),
+    ("refusals_are_true", fires::a_refusal_of_what_a_node_offers),
+    ("rejections_move_nothing", fires::a_rejection_that_leaves_a_trace),
+    ("replay_gives_the_same", fires::a_replay_that_comes_to_something_else),
+    ("statements", fires_beyond::a_statement_that_is_done_otherwise),
+    ("statements_are_answered_fairly", fires_groups::a_statement_of_others_that_is_answered_unfairly),
+    ("statements_take_only_what_is_there", fires_beyond::a_statement_that_makes_a_node_short),
+    ("stops_empty", a_stop_with_something_under_way),
+    ("unhealthy_offers_nothing", fires::an_unhealthy_instance_that_offers),
+    ("versions_only_grow", fires_beyond::a_version_that_goes_back),
+    ("views_are_true", fires_beyond::a_view_of_a_state_that_never_was),
+    ("what_is_committed_is_done", a_committed_statement_that_is_forgotten),
+    ("who_may_wait_is_not_refused", fires_groups::a_group_that_is_refused_before_its_time),
+];
+
+#[test]
+fn no_checker_is_without_a_test_that_makes_it_fire() {
+    let of_a_step = OF_A_STEP.iter().map(|(name, _)| *name);
+    let checkers: BTreeSet<&str> = of_a_step.chain(BEYOND_A_STEP.iter().copied()).collect();
+    let tested: BTreeMap<&str, fn()> = FIRES.iter().copied().collect();
+    let untested: Vec<_> = checkers.iter().filter(|name| !tested.contains_key(*name)).collect();
+    assert!(untested.is_empty(), "no test makes these fire: {untested:?}");
+    assert_eq!(tested.len(), checkers.len(), "a test of what is no checker");
+    tested.values().for_each(|fires| fires());
+    assert_eq!(named("stops_empty", Ok(())), Ok(()));
+}
+
+#[test]
+#[cfg(debug_assertions)]
+#[should_panic(expected = "not in the list of checkers")]
+fn a_checker_that_is_not_in_the_list_is_missed_at_once() {
+    let _ = named("nobody_knows_me", Ok(()));
+}

@@ -1,0 +1,180 @@
+//! Groups as their callers are shown them: what was asked, no less than their minimum, and what stands in the
+//! shards' books; and once all is quiet, nothing that fits waits.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId};
+use wharf_core::planner::{BundleView, GroupRefusal, GroupSpec, GroupState, GroupView, Strategy};
+use wharf_core::resource::GpuAssignment;
+use wharf_core::store::AllocationRecord;
+
+use super::rules::{Requests, Round, bundles};
+use super::{Verdict, ensure};
+use crate::sim::facts::Facts;
+
+/// The bundles that are placed: their index, node, allocation and GPU instances.
+pub fn placed(group: &GroupView) -> impl Iterator<Item = (u32, NodeId, AllocationId, GpuAssignment)> {
+    group.bundles.iter().filter_map(|&(index, bundle)| match bundle {
+        BundleView::Placed { node, allocation, gpus } => Some((index, node, allocation, gpus)),
+        BundleView::Unplaced => None,
+    })
+}
+
+/// A group is shown as it was asked for, and has its minimum where it is called placed.
+///
+/// # Errors
+/// What differs.
+pub fn groups_are_as_asked(view: &GroupView, spec: &GroupSpec, requests: &Requests) -> Verdict {
+    let nodes: BTreeSet<NodeId> = placed(view).map(|(_, node, ..)| node).collect();
+    let count = placed(view).count();
+    let strategy = match spec.strategy {
+        Strategy::StrictPack => nodes.len() <= 1,
+        Strategy::StrictSpread => nodes.len() == count,
+        Strategy::Pack | Strategy::Spread => true,
+    };
+    ensure(strategy, || format!("{view:?} is not {:?}", spec.strategy))?;
+    let enough = view.state != GroupState::Placed || count >= spec.min_members as usize;
+    ensure(enough, || format!("{view:?} is called placed"))?;
+    ensure(*view.spec == *spec, || format!("{spec:?} was asked, shown is {view:?}"))?;
+    let shown = view.bundles.iter().map(|(index, _)| index).zip(&view.requests);
+    let other =
+        shown.filter(|(index, shown)| requests.get(index).is_some_and(|asked| asked != *shown)).next();
+    ensure(other.is_none(), || format!("bundle {other:?} was asked otherwise: {requests:?}"))
+}
+
+/// What may be otherwise than a planner says, because somebody else did it and the planner may not know yet.
+pub struct Excused<'a> {
+    /// Whether somebody else ended this allocation.
+    pub ended: &'a dyn Fn(AllocationId) -> bool,
+}
+
+/// Each bundle that is called placed is an allocation in a shard's ledger, on that node, with these
+/// instances, and is that bundle there; unless somebody else has ended it since.
+///
+/// # Errors
+/// The bundle that is not.
+pub fn groups_stand_in_the_books(view: &GroupView, facts: &[Facts], excused: &Excused<'_>) -> Verdict {
+    let bundles: BTreeMap<AllocationId, BundleId> = bundles(facts).collect();
+    for (index, node, allocation, gpus) in placed(view) {
+        let there = facts.iter().flat_map(Facts::allocations).find(|record| record.id == allocation);
+        let of = bundles.get(&allocation);
+        let same = |there: &AllocationRecord| {
+            (there.node, there.gpus) == (node, gpus) && of == Some(&BundleId { group: view.id, index })
+        };
+        ensure(there.map_or_else(|| (excused.ended)(allocation), same), || {
+            format!(
+                "bundle {index} of {} is called placed on {node} as {allocation}: {there:?}, {of:?}",
+                view.id
+            )
+        })?;
+    }
+    Ok(())
+}
+
+/// Once all is quiet: each bundle in a shard is one that its group's planner calls placed, or one that was on
+/// a lost node (`lost`) and is to be placed again.
+///
+/// # Errors
+/// The bundle that is nobody's.
+pub fn bundles_are_of_groups<'a>(
+    facts: &[Facts],
+    group: impl Fn(GroupId) -> Option<&'a GroupView>,
+    lost: impl Fn(AllocationId) -> bool,
+) -> Verdict {
+    for (allocation, bundle) in bundles(facts) {
+        let view = group(bundle.group);
+        let known = view.is_some_and(|view| {
+            placed(view).any(|(index, _, id, _)| (index, id) == (bundle.index, allocation))
+                || lost(allocation) && view.bundles.contains(&(bundle.index, BundleView::Unplaced))
+        });
+        ensure(known, || format!("{allocation} is bundle {bundle}, and its group is {view:?}"))?;
+    }
+    Ok(())
+}
+
+/// What was in a group that is gone, or in a bundle that was taken out of one, is not there, unless somebody
+/// else evicted it with grace, which it keeps.
+///
+/// # Errors
+/// What is there.
+pub fn groups_go_whole(
+    ended: &BTreeSet<AllocationId>,
+    is_live: impl Fn(AllocationId) -> bool,
+    is_releasing: impl Fn(AllocationId) -> bool,
+) -> Verdict {
+    let mut stays = ended.iter().filter(|&&id| is_live(id) && !is_releasing(id));
+    match stays.next() {
+        None => Ok(()),
+        Some(id) => Err(format!("{id} was in a group that is gone, and is there")),
+    }
+}
+
+/// Once all is quiet: no bundle waits that a node could hold now. Judged where a bundle alone decides: of
+/// groups without a rule over a label, on nodes that no other bundle of theirs excludes.
+///
+/// # Errors
+/// The bundle and the node.
+pub fn no_bundle_waits_in_vain(view: &GroupView, facts: &[Facts]) -> Verdict {
+    let free =
+        matches!(view.spec.strategy, Strategy::Pack | Strategy::Spread) && view.spec.topology.is_none();
+    let open: Vec<_> = view.bundles.iter().zip(&view.requests).collect();
+    let open: Vec<_> = open.into_iter().filter(|((_, at), _)| *at == BundleView::Unplaced).collect();
+    let missing = (view.spec.min_members as usize).saturating_sub(placed(view).count());
+    // Where more than one must be placed together, one that fits alone proves nothing.
+    if !free || missing > 1 {
+        return Ok(());
+    }
+    for ((index, _), request) in open {
+        let offers = |facts: &&Facts| facts.nodes().any(|node| facts.offers(node.registration.id, request));
+        let found = facts.iter().find(offers).is_none();
+        ensure(found, || format!("bundle {index} of {view:?} waits, and fits"))?;
+    }
+    Ok(())
+}
+
+/// Once all is quiet, and after every deadline: every job is answered, and no group is under way.
+///
+/// # Errors
+/// How many jobs have no answer.
+pub fn every_group_is_settled<'a>(
+    mut views: impl Iterator<Item = &'a GroupView>,
+    unanswered: usize,
+) -> Verdict {
+    ensure(unanswered == 0, || format!("{unanswered} jobs of planners are without an answer"))?;
+    let open = views.find(|view| view.state == GroupState::Committing);
+    ensure(open.is_none(), || format!("{open:?} goes on for ever"))
+}
+
+/// Planners keep exactly the groups that their callers know.
+///
+/// # Errors
+/// A group that only one side knows.
+pub fn planners_keep_what_callers_know(
+    kept: &BTreeSet<GroupId>,
+    known: impl Iterator<Item = GroupId>,
+) -> Verdict {
+    let known: BTreeSet<GroupId> = known.collect();
+    ensure(*kept == known, || format!("planners keep {kept:?}, and their callers know {known:?}"))
+}
+
+/// A group that may wait is refused for now at its deadline, not before.
+///
+/// # Errors
+/// That it was refused too soon.
+pub fn who_may_wait_is_not_refused(spec: &GroupSpec, refusal: &GroupRefusal, round: &Round) -> Verdict {
+    let waits = !refusal.infeasible && spec.wait_until.is_some_and(|until| until > round.now);
+    ensure(!waits, || format!("{spec:?} is refused at {:?}: {refusal:?}", round.now))
+}
+
+/// A start keeps the groups of the stop.
+///
+/// # Errors
+/// The first that is otherwise.
+pub fn a_start_keeps_the_groups(
+    before: &[wharf_core::planner::GroupRecord],
+    after: &[wharf_core::planner::GroupRecord],
+) -> Verdict {
+    let differs = before.iter().zip(after).find(|(before, after)| before != after);
+    ensure(differs.is_none(), || format!("a group is another after a start: {differs:?}"))?;
+    ensure(before.len() == after.len(), || format!("{} groups, then {}", before.len(), after.len()))
+}

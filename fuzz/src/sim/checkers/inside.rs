@@ -1,0 +1,132 @@
+//! What is placed into bundles, and claims on what is being released, step by step.
+
+use std::collections::BTreeMap;
+
+use wharf_core::ids::AllocationId;
+use wharf_core::resource::GpuAssignment;
+use wharf_core::shard::{Command, Outcome};
+use wharf_core::statement::Granted;
+use wharf_core::store::{AllocationRecord, ClaimRecord, InsideRecord};
+
+use super::{Verdict, ensure};
+use crate::sim::facts::{Facts, Step};
+
+fn inside(facts: &Facts) -> BTreeMap<AllocationId, &InsideRecord> {
+    facts
+        .partitions
+        .iter()
+        .flat_map(|partition| &partition.inside)
+        .map(|record| (record.id, record))
+        .collect()
+}
+
+/// The claims of a shard, by the id that each has as an allocation.
+#[must_use]
+pub fn claims(facts: &Facts) -> BTreeMap<AllocationId, &ClaimRecord> {
+    facts
+        .partitions
+        .iter()
+        .flat_map(|partition| &partition.claims)
+        .map(|record| (record.id, record))
+        .collect()
+}
+
+fn within(inner: &GpuAssignment, outer: &GpuAssignment) -> bool {
+    inner.mask & !outer.mask == 0
+}
+
+/// What is inside a bundle is no more than the bundle, on its own instances; it comes when it is placed
+/// there, and goes when it is released or with its bundle.
+///
+/// # Errors
+/// What is not so.
+pub fn inside_is_of_its_bundle(step: &Step<'_>) -> Verdict {
+    let live: BTreeMap<AllocationId, &AllocationRecord> =
+        step.after.allocations().map(|allocation| (allocation.id, allocation)).collect();
+    let (before, after) = (inside(step.before), inside(step.after));
+    let mut taken: BTreeMap<AllocationId, ([i64; 3], BTreeMap<u8, u32>)> = BTreeMap::new();
+    for record in after.values() {
+        let bundle = live.get(&record.bundle).ok_or_else(|| format!("{record:?} is in nothing"))?;
+        ensure(within(&record.gpus, &bundle.gpus), || format!("{record:?} is beside {bundle:?}"))?;
+        let (sum, gpus) = taken.entry(record.bundle).or_default();
+        let demand = &record.demand;
+        for (sum, part) in
+            sum.iter_mut().zip([demand.cpu.units(), demand.memory.units(), record.gpus.units()])
+        {
+            *sum += part;
+        }
+        for instance in record.gpus.instances() {
+            *gpus.entry(instance).or_default() += u32::from(record.gpus.part);
+        }
+    }
+    for (id, (sum, gpus)) in &taken {
+        let bundle = live[id];
+        let all = [bundle.demand.cpu.units(), bundle.demand.memory.units(), bundle.gpus.units()];
+        let fits = sum.iter().zip(all).all(|(sum, all)| *sum <= all)
+            && gpus.values().all(|&parts| parts <= u32::from(bundle.gpus.part));
+        ensure(fits, || format!("{sum:?} and {gpus:?} are in {bundle:?}"))?;
+    }
+    for (id, record) in &before {
+        let released = matches!(step.outcome, Outcome::Released(released) if released == id);
+        let stays = after.get(id) == Some(record);
+        ensure(stays || released || !live.contains_key(&record.bundle), || format!("{record:?} is gone"))?;
+        ensure(!released || !after.contains_key(id), || format!("{record:?} was released, and is there"))?;
+    }
+    for (id, record) in after.iter().filter(|(id, _)| !before.contains_key(id)) {
+        let placed = match (step.command, step.outcome) {
+            (Command::PlaceInto { bundle, demand }, Outcome::Placed(placement)) => {
+                placement.allocation == *id && *bundle == record.bundle && **demand == record.demand
+            }
+            _ => false,
+        };
+        ensure(placed, || format!("{record:?} came by {:?}", step.command))?;
+    }
+    Ok(())
+}
+
+/// A claim comes when its statement is committed, and becomes the allocation that it claims under the id that
+/// was promised; or it ends because it is given back, or because its node cannot hold it any more.
+///
+/// # Errors
+/// What is not so.
+pub fn claims_become_what_they_claim(step: &Step<'_>) -> Verdict {
+    let (before, after) = (claims(step.before), claims(step.after));
+    let committed = |id: &AllocationId| match step.outcome {
+        Outcome::Applied(applied) => applied.granted.iter().any(|(_, granted)| {
+            matches!(granted, Granted::Pipelined { allocation, .. } if allocation == id)
+                || matches!(granted, Granted::Allocated(placement) if placement.allocation == *id)
+        }),
+        _ => false,
+    };
+    let new = after.keys().find(|id| !before.contains_key(id) && !committed(id));
+    ensure(new.is_none(), || format!("claim {new:?} came by {:?}", step.command))?;
+    for allocation in step.after.allocations() {
+        if let Some(claim) = before.get(&allocation.id) {
+            // Planned anew, it may have other instances.
+            let same = claim.node == allocation.node && claim.demand == allocation.demand;
+            ensure(same && !after.contains_key(&allocation.id), || format!("{claim:?} is {allocation:?}"))?;
+        }
+    }
+    let lost = before.iter().find(|(id, claim)| {
+        let is_now = step.after.allocations().any(|allocation| allocation.id == **id);
+        !after.contains_key(id) && !is_now && !may_end(step, claim)
+    });
+    ensure(lost.is_none(), || format!("claim {lost:?} ended by {:?}", step.command))
+}
+
+/// Whether a step may end a claim.
+fn may_end(step: &Step<'_>, claim: &ClaimRecord) -> bool {
+    let node = claim.node;
+    match (step.command, step.outcome) {
+        (_, Outcome::Released(id)) => *id == claim.id,
+        // Evicted or ended at once before it was granted.
+        (_, Outcome::Applied(applied)) => applied
+            .granted
+            .iter()
+            .any(|(_, granted)| matches!(granted, Granted::Ended(id) if *id == claim.id)),
+        (_, Outcome::NodeRemoved { node: gone, .. }) => *gone == node,
+        (Command::UpdateNode(of, _) | Command::Report(of, _) | Command::SetHealth(of, _), _)
+        | (Command::SetResources(of, _) | Command::Life(of, _), _) => *of == node,
+        _ => false,
+    }
+}

@@ -1,0 +1,111 @@
+//! Planners and their callers: rounds, answers, and what is judged of groups once all is quiet.
+
+use std::sync::Arc;
+
+use wharf_core::ids::{AllocationId, StatementId};
+use wharf_core::planner::GroupRecord;
+use wharf_core::time::Time;
+
+use super::World;
+use super::opened::At;
+use crate::sim::checkers::groups::{
+    Excused, bundles_are_of_groups, every_group_is_settled, groups_stand_in_the_books,
+    no_bundle_waits_in_vain, planners_keep_what_callers_know,
+};
+use crate::sim::checkers::rest::planners_sleep;
+use crate::sim::checkers::rules::Round;
+use crate::sim::checkers::{Verdict, named};
+use crate::sim::gangs::Bench;
+
+impl World<'_> {
+    /// Some planner makes a round.
+    pub(super) fn move_planner(&mut self) {
+        if !self.planners.is_empty() {
+            let at = self.choices.place(self.planners.len());
+            self.run_planner(at);
+        }
+    }
+
+    /// A planner makes a round; what it saw in it is kept for those who judge what it did.
+    pub(in crate::sim) fn run_planner(&mut self, at: usize) -> usize {
+        let before = self.planners[at].planner().metrics().statements;
+        let moved = self.planners[at].run_round(&At(self.now));
+        let planner = self.planners[at].planner();
+        let (after, is_quiet) = (planner.metrics().statements, !planner.is_committing());
+        if moved > 0 || after > before {
+            let number = u16::try_from(at).expect("few planners");
+            let round =
+                Arc::new(Round { planner: number, now: self.now, facts: self.facts.clone(), is_quiet });
+            let id =
+                |statement| StatementId { incarnation: self.incarnation, planner: number, number: statement };
+            self.rules.planned((before + 1..=after).map(id), &round);
+            self.gangs.collect(self.now, Some(&round));
+            self.trace.line(format_args!("planner {at} moves {moved}, makes {} statements", after - before));
+        }
+        moved
+    }
+
+    /// Somebody asks planners something, looks at the shards, or takes answers.
+    pub(super) fn move_gangs(&mut self) -> Verdict {
+        match self.choices.below(8) {
+            0 => self.gangs.look(&self.facts),
+            1..5 if self.asks_for_groups => {
+                if let Some(asked) = self.gangs.act(&mut self.choices, self.now) {
+                    self.trace.line(format_args!("{asked}"));
+                }
+            }
+            _ => {
+                self.poll_gangs()?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Who follows takes all that it was told of.
+    pub(in crate::sim) fn settle_follower(&mut self) -> Verdict {
+        while self.follower.act(&mut self.choices, true)? {}
+        self.follower.is_current()
+    }
+
+    /// The callers of planners take their answers.
+    pub(in crate::sim) fn poll_gangs(&mut self) -> Result<usize, String> {
+        // An answer may be older than the end of a lost bundle.
+        let ended = |id: AllocationId| self.ended_by_others.contains(&id) || self.were_lost.contains(&id);
+        let excused = Excused { ended: &ended };
+        let mut bench = Bench { facts: &self.facts, rules: &mut self.rules, excused, trace: &mut self.trace };
+        self.gangs.poll(self.now, &mut bench)
+    }
+
+    /// The groups that planners keep, and those that none keeps, in order of id.
+    pub(super) fn groups(&self) -> Vec<GroupRecord> {
+        let kept = self.planners.iter().flat_map(|planner| planner.planner().export());
+        let mut groups: Vec<GroupRecord> = kept.chain(self.unkept.iter().cloned()).collect();
+        groups.sort_by_key(|group| group.id);
+        groups
+    }
+
+    /// When a planner wants to be woken first.
+    pub(in crate::sim) fn next_planning(&self) -> Option<Time> {
+        self.planners.iter().filter_map(|planner| planner.planner().next_deadline()).min()
+    }
+
+    /// Once all is quiet, every deadline is over and every group was looked at.
+    pub(in crate::sim) fn check_groups(&self) -> Verdict {
+        named("planners_sleep", planners_sleep(self.now, self.next_planning()))?;
+        if self.planners.is_empty() {
+            return Ok(());
+        }
+        named("every_group_is_settled", every_group_is_settled(self.gangs.views(), self.gangs.unanswered()))?;
+        let keep = planners_keep_what_callers_know(self.gangs.kept(), self.gangs.ids());
+        named("planners_keep_what_callers_know", keep)?;
+        // By now views have shown their planners whatever ended.
+        let excused = Excused { ended: &|_| false };
+        for view in self.gangs.views() {
+            named("groups_stand_in_the_books", groups_stand_in_the_books(view, &self.facts, &excused))?;
+            named("no_bundle_waits_in_vain", no_bundle_waits_in_vain(view, &self.facts))?;
+        }
+        let lost = |id: AllocationId| self.were_lost.contains(&id);
+        let of_groups = bundles_are_of_groups(&self.facts, |group| self.gangs.view(group), lost);
+        named("bundles_are_of_groups", of_groups)
+    }
+}

@@ -170,7 +170,7 @@ fn round(facts: Facts) -> Round {
 #[test]
 pub(super) fn a_group_that_is_refused_before_its_time() {
     let refusal = |infeasible| {
-        let reason = GroupRefusalReason::Topology;
+        let reason = GroupRefusalReason::OneNode { bundles: 1 };
         GroupRefusal { infeasible, reason, attempts: 1 }
     };
     let waits = |until| GroupSpec { wait_until: Some(Time(until)), ..spec(1, Strategy::Pack) };

@@ -52,17 +52,24 @@ impl Facts {
     #[must_use]
     pub fn offers(&self, id: NodeId, request: &PlacementRequest) -> bool {
         let (Some(node), Some(books)) = (self.node(id), self.books_of(id)) else { return false };
-        let spec = &node.registration.spec;
         let demand = &request.demand;
-        node.state == NodeState::Ready
-            && request.selector.as_ref().is_none_or(|selector| selector.holds(&spec.labels))
-            && request.candidates.as_ref().is_none_or(|candidates| candidates.contains(&id))
-            && !spec.taints.as_slice().iter().any(|taint| taint.effect != TaintEffect::PreferNoSchedule)
+        node_admits(node, request)
             && available(books, ResourceKind::Cpu) >= demand.cpu.units()
             && available(books, ResourceKind::Memory) >= demand.memory.units()
             && offers_gpus(books, demand.gpu)
             && demand.custom().is_empty()
     }
+}
+
+/// Whether a node takes new work, and that request's, which tolerates nothing and has no fallback.
+#[must_use]
+pub fn node_admits(node: &NodeRecord, request: &PlacementRequest) -> bool {
+    let NodeRecord { registration, state, .. } = node;
+    let spec = &registration.spec;
+    *state == NodeState::Ready
+        && request.selector.as_ref().is_none_or(|selector| selector.holds(&spec.labels))
+        && request.candidates.as_ref().is_none_or(|named| named.contains(&registration.id))
+        && !spec.taints.as_slice().iter().any(|taint| taint.effect != TaintEffect::PreferNoSchedule)
 }
 
 /// What a node has available of one resource.

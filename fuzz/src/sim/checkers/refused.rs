@@ -4,7 +4,6 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::NodeId;
-use wharf_core::node::{NodeState, TaintEffect};
 use wharf_core::planner::{GroupSpec, Spreading, Strategy};
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{Demand, GPU_UNIT, GpuRequest};
@@ -13,7 +12,7 @@ use wharf_core::store::NodeRecord;
 
 use super::rules::Round;
 use super::{Verdict, ensure};
-use crate::sim::facts::{Facts, available, gpus_available};
+use crate::sim::facts::{Facts, available, gpus_available, node_admits};
 
 /// Most bundles of groups for which every assignment is tried.
 const BUNDLES_MAX: usize = 6;
@@ -45,16 +44,6 @@ impl<'a> Room<'a> {
         let gpus = gpus_available(books).map(|(_, free)| free).collect();
         let (cpu, memory) = (available(books, ResourceKind::Cpu), available(books, ResourceKind::Memory));
         Some(Self { node, cpu, memory, gpus, bundles: 0 })
-    }
-
-    /// Whether the node takes new work, and that request's.
-    fn admits(&self, request: &PlacementRequest) -> bool {
-        let NodeRecord { registration, state, .. } = self.node;
-        let spec = &registration.spec;
-        *state == NodeState::Ready
-            && request.selector.as_ref().is_none_or(|selector| selector.holds(&spec.labels))
-            && request.candidates.as_ref().is_none_or(|named| named.contains(&registration.id))
-            && !spec.taints.as_slice().iter().any(|taint| taint.effect != TaintEffect::PreferNoSchedule)
     }
 
     /// Takes `demand`, where it fits: of GPUs what leaves most whole.
@@ -118,7 +107,7 @@ fn assign(spec: &GroupSpec, rooms: &mut [Room<'_>], skips: usize, chosen: &mut V
             Strategy::StrictPack => (0..rooms.len()).all(|other| other == at || rooms[other].bundles == 0),
             Strategy::Pack | Strategy::Spread => true,
         };
-        if !strict || !rooms[at].admits(request) {
+        if !strict || !node_admits(rooms[at].node, request) {
             continue;
         }
         let before = rooms[at].clone();
@@ -188,7 +177,9 @@ pub fn no_fit_is_no_fit(
     let mut room: BTreeMap<Option<&str>, Vec<usize>> = BTreeMap::new();
     for facts in &round.facts {
         for node in facts.nodes() {
-            let Some(mut left) = Room::now(facts, node).filter(|left| left.admits(first)) else { continue };
+            let Some(mut left) = Room::now(facts, node).filter(|left| node_admits(left.node, first)) else {
+                continue;
+            };
             let value = spec.topology.as_ref().map(|rule| left.label(&rule.key));
             let strict =
                 spec.topology.as_ref().is_some_and(|rule| rule.spreading == Spreading::Pack { strict: true });

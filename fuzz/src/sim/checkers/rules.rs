@@ -8,14 +8,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, StatementId};
-use wharf_core::node::NodeState;
 use wharf_core::planner::{GroupSpec, Spreading, Strategy};
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::Demand;
 use wharf_core::time::Time;
 
 use super::{Verdict, ensure};
-use crate::sim::facts::Facts;
+use crate::sim::facts::{Facts, node_admits};
 
 /// What a planner saw in one round.
 #[derive(Clone, Debug)]
@@ -87,9 +86,11 @@ pub fn groups_keep_their_rules(spec: &GroupSpec, requests: &Requests, placing: &
         Spreading::Pack { strict: false } => Ok(()),
         Spreading::Pack { strict: true } => packed_by_label(placing, value),
         Spreading::Spread { max_skew } => {
-            let ready =
-                round.facts.iter().flat_map(Facts::nodes).filter(|node| node.state == NodeState::Ready);
-            let values = ready.filter_map(|node| node.registration.spec.labels.get(&rule.key));
+            // Values where no bundle may stand do not count; what else was to be placed may admit more.
+            let placed = || placing.placed.iter().filter_map(|placed| requests.get(&placed.index));
+            let nodes = round.facts.iter().flat_map(Facts::nodes);
+            let open = nodes.filter(|node| placed().any(|asked| node_admits(node, asked)));
+            let values = open.filter_map(|node| node.registration.spec.labels.get(&rule.key));
             spread_by_label(placing, value, values.collect(), max_skew)
         }
     }
@@ -97,12 +98,9 @@ pub fn groups_keep_their_rules(spec: &GroupSpec, requests: &Requests, placing: &
 
 fn admits(asked: &PlacementRequest, placed: &Placed, round: &Round) -> Verdict {
     let node = round.facts.iter().find_map(|facts| facts.node(placed.node));
-    let ready = node.filter(|node| node.state == NodeState::Ready);
-    let held = ready.is_some_and(|node| {
-        asked.selector.as_ref().is_none_or(|selector| selector.holds(&node.registration.spec.labels))
-    });
-    let named = asked.candidates.as_ref().is_none_or(|named| named.contains(&placed.node));
-    ensure(held && named, || format!("{asked:?} does not admit {}, where it was planned", placed.node))
+    ensure(node.is_some_and(|node| node_admits(node, asked)), || {
+        format!("{asked:?} does not admit {}, where it was planned", placed.node)
+    })
 }
 
 fn strategy_is_kept(strategy: Strategy, placing: &Placing) -> Verdict {

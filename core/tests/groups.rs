@@ -322,6 +322,23 @@ fn a_group_grows_and_shrinks() {
 }
 
 #[test]
+fn a_group_that_stands_in_part_grows_by_what_fits() {
+    let mut engine = engine(1, 1);
+    with_nodes(&mut engine, 2, 4, 0);
+    let spec = GroupSpec { min_members: 2, ..group_of(cores(3), 3, Strategy::Pack) };
+    let gang = create(&mut engine, spec).expect("its minimum fits");
+    assert_eq!(places(&gang).len(), 2);
+    let grow = |engine: &mut Engine, cpu| plan(engine, PlanJob::GrowGroup(gang.id, same(cores(cpu), 1)));
+    assert!(matches!(grow(&mut engine, 2), PlanReply::Refused(_)));
+    let PlanReply::Group(grown) = grow(&mut engine, 1) else { panic!("a core is left on each") };
+    assert_eq!(places(&grown).iter().map(|&(index, ..)| index).collect::<Vec<_>>(), [0, 1, 4]);
+    // What was open still is, until there is room.
+    add_node(&mut engine, node_spec("late", 4, 0));
+    assert_eq!(places(&status(&mut engine, gang.id)).len(), 4);
+    check_all(&engine);
+}
+
+#[test]
 fn planners_over_the_same_nodes_never_exceed_them() {
     let mut engine = engine(3, 3);
     with_nodes(&mut engine, 6, 16, 0);

@@ -255,7 +255,12 @@ impl Planner {
     /// What of a group is to be placed.
     pub(super) fn wanted(&self, id: GroupId) -> Wanted {
         let group = &self.groups[&id];
-        let open = group.bundles.iter().filter(|bundle| bundle.place.is_none());
+        // A growth of a group that stands is about the new bundles, whatever else of it is open.
+        let from = match group.awaiting {
+            Awaiting::Growth(_, first) if group.missing() == 0 => first,
+            _ => 0,
+        };
+        let open = group.bundles.iter().filter(|bundle| bundle.place.is_none() && bundle.index >= from);
         let items: Vec<Item> =
             open.map(|b| Item { bundle: b.index, request: Arc::clone(&b.request) }).collect();
         let least = match group.awaiting {

@@ -4,6 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::NodeId;
+use wharf_core::node::NodeState;
 use wharf_core::planner::{GroupSpec, Spreading, Strategy};
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{Demand, GPU_UNIT, GpuRequest};

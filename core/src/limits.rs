@@ -146,8 +146,12 @@ pub const PLANNERS_MAX: u16 = 32;
 pub const PLANNER_FLIGHTS_MAX: usize = 256;
 /// Jobs that one port may have at the planners at once: what bounds their rings.
 pub const PLANS_IN_FLIGHT_MAX: usize = RING_SLOTS - 1;
+/// Most claims of one node: each plan of another looks at all of them.
+pub const CLAIMS_PER_NODE_MAX: usize = 1024;
 /// Losses of a statement, after which it takes a ticket and reserves what it needs.
 pub const STATEMENT_LOSSES_MAX: u32 = 6;
+/// Waiting groups that a planner tries again per round: others' jobs and answers come between.
+pub const GROUP_RETRIES_PER_ROUND: usize = 64;
 /// Orders beside "largest first" in which bundles that differ are tried before a group finds no place.
 pub const GROUP_ORDERS_MAX: usize = 4;
 /// Nodes that are tried to hold several bundles together whose devices may not fit there after all.

@@ -7,6 +7,7 @@ use statement_bed::{
     Bed, allocate, allocation, bundle, cores, evict, gpus, part, pipeline, pipeline_bundle, statement,
 };
 use wharf_core::ids::{AllocationId, NodeId};
+use wharf_core::limits::CLAIMS_PER_NODE_MAX;
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::shard::{ClaimEvent, Command, Outcome, Rejection, ResourceKind};
 use wharf_core::statement::{Allocate, Applied, ConflictReason, Decision, Granted, Operation};
@@ -53,6 +54,23 @@ fn what_comes_free_bit_by_bit_is_set_aside_for_the_claim() {
     bed.idle_until(bed.now + 100);
     let book = bed.books(1).resources[0].1;
     assert_eq!((book.allocated, book.available, book.pipelined), (70_000, 10_000, 0));
+}
+
+#[test]
+fn a_node_has_a_bounded_number_of_claims() {
+    let mut bed = Bed::with_nodes(&[(8, 0)]);
+    let victim = bed.place(cores(8));
+    bed.apply(part(1, [evict(victim, 100)]));
+    let little = || Demand { cpu: Amount::from_milli(1), ..Demand::default() };
+    for number in 0..CLAIMS_PER_NODE_MAX as u64 {
+        let applied = bed.apply(part(2 + number, [pipeline(1, little())]));
+        assert!(applied.conflicts.is_empty(), "claim {number}");
+    }
+    let lost = bed.apply(part(5_000, [pipeline(1, little())]));
+    assert_eq!(lost.conflicts[0].reason, ConflictReason::TooManyClaims);
+    bed.release(victim);
+    let applied = bed.apply(part(5_001, [pipeline(1, little())]));
+    assert!(matches!(applied.granted[0].1, Granted::Allocated(_)));
 }
 
 #[test]

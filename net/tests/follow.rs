@@ -206,7 +206,9 @@ async fn what_is_being_released_and_who_claims_it_is_told_of_nodes() {
     let other = nodes.iter().copied().find(|&node| node != placed.node).expect("two nodes");
     let told = mirror.nodes();
     assert!(told[&other].pending.is_empty());
-    let Pending { releasing, claims } = &told[&placed.node].pending;
+    let Pending { releasing, claims, untold: 0 } = &told[&placed.node].pending else {
+        panic!("all of it fits")
+    };
     let [leaves] = &releasing[..] else { panic!("{releasing:?}") };
     assert_eq!((leaves.allocation, leaves.until), (placed.allocation, done.operations[0].until));
     let [claim] = &claims[..] else { panic!("{claims:?}") };

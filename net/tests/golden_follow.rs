@@ -114,10 +114,11 @@ fn what_is_pending_stands_in_an_extension() {
     let pending = Pending {
         releasing: vec![ReleasingBody { allocation: ALLOCATION, until: 300 }],
         claims: vec![ClaimBody { allocation: ALLOCATION, holds: holding() }],
+        untold: 7,
     };
     let holding = "fb204efb409cfb102701036e7075fb409c0102fb881301036e7075020001fb1027";
     let listed = PagePending { nodes: vec![NodePending { at: 1, pending: pending.clone() }] };
-    check(&listed, &format!("010101010203fb2c0101010203{holding}"));
+    check(&listed, &format!("010101010203fb2c0101010203{holding}07"));
     // Nothing of it is in the body.
     let bare =
         FollowPage { nodes: vec![NodeChange::default(), NodeChange::default()], ..FollowPage::default() };

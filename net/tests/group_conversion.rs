@@ -310,6 +310,7 @@ fn conflicts(catalog: &Catalog) -> Vec<(ConflictReason, Reason)> {
         (ConflictReason::HeldBy(STATEMENT), Reason::HeldByStatement),
         (ConflictReason::InBundle(ALLOCATION), Reason::InBundle),
         (ConflictReason::AlreadyReleasing, Reason::AlreadyReleasing),
+        (ConflictReason::TooManyClaims, Reason::LimitExceeded),
         (ConflictReason::BundlePlaced(BundleId { group: GROUP, index: u32::MAX }), Reason::BundlePlaced),
         (ConflictReason::Contradicts(u16::MAX), Reason::Contradicts),
         (ConflictReason::Repeated, Reason::Repeated),

@@ -13,7 +13,7 @@ use super::strategy::{NoPlace, Standing, Wanted};
 use super::together::Item;
 use super::{EndPurpose, JobTag, Placing, Planner, Purpose};
 use crate::ids::{AllocationId, BundleId, GroupId, NodeId, ShardId};
-use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
+use crate::limits::{GROUP_BUNDLES_MAX, GROUP_RETRIES_PER_ROUND, GROUPS_MAX, STATEMENT_LOSSES_MAX};
 use crate::node::NodeState;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::PlacementRequest;
@@ -74,12 +74,18 @@ impl Planner {
         if let Some(&unknown) = indexes.iter().find(|&&index| group.bundle_mut(index).is_none()) {
             return Err(PlanRejection::UnknownBundle(id, unknown));
         }
-        let stays = group.bundles.iter().filter(|bundle| !indexes.contains(&bundle.index));
-        if stays.count() < group.spec.min_members as usize {
+        let least = group.spec.min_members as usize;
+        let (goes, stays): (Vec<&Bundle>, Vec<&Bundle>) =
+            group.bundles.iter().partition(|bundle| indexes.contains(&bundle.index));
+        let placed = |bundles: &[&Bundle]| bundles.iter().filter(|bundle| bundle.place.is_some()).count();
+        // One that is below its minimum already may still give up what has no place.
+        if stays.len() < least || (placed(&goes) > 0 && placed(&stays) < least) {
             return Err(PlanRejection::BelowMinimum(id));
         }
-        let goes = group.bundles.iter().filter(|bundle| indexes.contains(&bundle.index));
-        Ok(goes.filter_map(|bundle| bundle.place.map(|place| place.allocation).or(bundle.lost)).collect())
+        Ok(goes
+            .into_iter()
+            .filter_map(|bundle| bundle.place.map(|place| place.allocation).or(bundle.lost))
+            .collect())
     }
 
     /// A group that nothing is under way of.
@@ -282,6 +288,8 @@ impl Planner {
     fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity, now: Time) {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
         group.committing = true;
+        // What this does not place is tried after it, if it was to be tried.
+        group.fell_short |= self.retry_now || !self.retrying.is_empty();
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
         let lost = |taken: &Taken| Some((taken.bundle, group.bundle(taken.bundle)?.lost?));
         let mut ended: Vec<(u32, AllocationId)> = draft.taken.iter().filter_map(lost).collect();
@@ -370,8 +378,12 @@ impl Planner {
         group.losses += 1;
         if group.losses < STATEMENT_LOSSES_MAX {
             self.try_group(id, now);
-        } else {
+        } else if group.missing() > 0 || group.awaiting != Awaiting::Nobody {
             self.contend(id);
+        } else {
+            // What is beyond its minimum takes no ticket.
+            group.losses = 0;
+            self.incomplete.insert((Reverse(group.spec.priority), id));
         }
     }
 
@@ -434,6 +446,8 @@ impl Planner {
                 let group = self.groups.get_mut(&id).expect("just seen");
                 group.awaiting = Awaiting::Nobody;
                 group.bundles.retain(|bundle| bundle.index < first);
+                // They never were: the next ones have their numbers.
+                group.next_index = first;
                 self.reply(tag, PlanReply::Refused(Box::new(refusal)));
                 self.settle(id, now);
             }
@@ -498,21 +512,29 @@ impl Planner {
         }
     }
 
-    /// Tries groups that wait for capacity, where any may have come.
+    /// Tries groups that wait for capacity, where any may have come: some per round, those of higher priority
+    /// first, until each was tried since.
     pub(super) fn retry_incomplete(&mut self, now: Time) {
         if !self.wants_growth() {
-            return;
+            self.retry_now = false;
+            return self.retrying.clear();
         }
-        let growth = self.port.growth();
-        if growth == self.tried_at && !self.retry_now {
-            return;
+        if self.retrying.is_empty() {
+            let growth = self.port.growth();
+            if growth == self.tried_at && !self.retry_now {
+                return;
+            }
+            self.ticket_moved = true;
+            self.retry_now = false;
+            self.tried_at = growth;
+            self.retrying.extend(self.incomplete.iter().copied());
         }
-        self.ticket_moved = true;
-        self.retry_now = false;
-        self.tried_at = growth;
-        let waiting: Vec<GroupId> = self.incomplete.iter().map(|&(_, id)| id).collect();
-        for id in waiting {
-            self.try_group(id, now);
+        let count = self.retrying.len().min(GROUP_RETRIES_PER_ROUND);
+        for _ in 0..count {
+            let waiting = self.retrying.pop_front().expect("just counted");
+            if self.incomplete.contains(&waiting) {
+                self.try_group(waiting.1, now);
+            }
         }
     }
 }

@@ -148,6 +148,8 @@ pub struct Planner {
     incomplete: BTreeSet<(std::cmp::Reverse<i32>, GroupId)>,
     /// The shards' growth when incomplete groups were last tried.
     tried_at: Vec<u64>,
+    /// Those that are still to be tried since.
+    retrying: VecDeque<(std::cmp::Reverse<i32>, GroupId)>,
     /// Bundles were lost since: they are tried again whatever grew.
     retry_now: bool,
     tickets: Arc<Tickets>,
@@ -184,6 +186,7 @@ impl Planner {
             by_node: FixedMap::default(),
             incomplete: BTreeSet::new(),
             tried_at: Vec::new(),
+            retrying: VecDeque::new(),
             retry_now: false,
             tickets: Arc::default(),
             ending: VecDeque::new(),
@@ -283,6 +286,7 @@ impl Planner {
             && self.replies.is_empty()
             && !grew
             && !self.retry_now
+            && self.retrying.is_empty()
             && !ended
             && self.port.is_idle()
     }

@@ -16,7 +16,7 @@ use super::set_aside::{Revealed, SetAside};
 use super::table::COLD;
 use super::{Shard, Slot};
 use crate::ids::{AllocationId, BundleId};
-use crate::limits::GPU_INSTANCES_MAX;
+use crate::limits::{CLAIMS_PER_NODE_MAX, GPU_INSTANCES_MAX};
 use crate::map::FixedMap;
 use crate::planted::{PlantedBug, is_planted};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, UnitAssignments, UnitBooks};
@@ -192,6 +192,9 @@ impl Shard {
         bundle: Option<BundleId>,
         evicted: impl Fn(AllocationId) -> bool,
     ) -> Result<u64, ConflictReason> {
+        if self.reservations.claims.at(slot).len() >= CLAIMS_PER_NODE_MAX {
+            return Err(ConflictReason::TooManyClaims);
+        }
         let claimed = sum(self.reservations.claims.at(slot));
         let (gpus, units) = self.future(slot, evicted, &claimed).planned(demand)?;
         self.reveal(slot);

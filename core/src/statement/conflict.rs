@@ -2,6 +2,7 @@
 //! on them and not on what it believed.
 
 use crate::ids::{AllocationId, BundleId, NodeId, OwnerId, StatementId};
+use crate::limits::CLAIMS_PER_NODE_MAX;
 use crate::node::NodeState;
 use crate::resource::Amount;
 use crate::shard::ResourceKind;
@@ -70,6 +71,9 @@ pub enum ConflictReason {
     /// The bundle stands on some node already.
     #[error("bundle {0} is placed already")]
     BundlePlaced(BundleId),
+    /// The node has as many claims as one may have.
+    #[error("the node has {CLAIMS_PER_NODE_MAX} claims already: wait until some of them are granted")]
+    TooManyClaims,
     /// Another operation of the same statement forbids it: it evicts the same allocation, or
     /// expects another version of the same node, or is the same bundle.
     #[error("it contradicts operation {0} of the same statement")]

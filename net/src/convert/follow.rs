@@ -18,6 +18,8 @@ use crate::protocol::{
 
 /// Bytes of a page, by estimate, after which nothing more is put on it: one change more fits a frame.
 const PAGE_BYTES: usize = 256 << 10;
+/// Bytes, by the same estimate, of what is told as pending of one node.
+const PENDING_BYTES: usize = 128 << 10;
 /// Places of two views that are compared for one page: some hundred microseconds.
 const PAGE_LOOKS: usize = 8192;
 /// What numbers and lengths of a change take at most, beside its texts and lists.
@@ -180,22 +182,26 @@ impl Filling<'_> {
         }
     }
 
+    /// The first of each list, as far as a page has room for one node: the claims next in turn.
     fn pending(&mut self, pending: &PendingImage) -> Pending {
         let releasing = pending.releasing.iter().take(PENDING_MAX);
         let releasing: Vec<_> = releasing
             .map(|&(allocation, until)| ReleasingBody { allocation: allocation.into(), until: until.0 })
             .collect();
-        let claims: Vec<_> = pending
-            .claims
-            .iter()
-            .take(PENDING_MAX)
-            .map(|claim| {
-                let holds = self.holding(&claim.demand, claim.gpus, claim.units.as_deref());
-                ClaimBody { allocation: claim.id.into(), holds }
-            })
-            .collect();
-        self.bytes += releasing.len() * 2 * ELEMENT_BYTES + claims.len() * NUMBERS_BYTES;
-        Pending { releasing, claims }
+        self.bytes += releasing.len() * 2 * ELEMENT_BYTES;
+        let (mut claims, full) = (Vec::new(), self.bytes + PENDING_BYTES);
+        for claim in pending.claims.iter().take(PENDING_MAX) {
+            let holds = self.holding(&claim.demand, claim.gpus, claim.units.as_deref());
+            self.bytes += NUMBERS_BYTES;
+            if self.bytes > full {
+                break;
+            }
+            claims.push(ClaimBody { allocation: claim.id.into(), holds });
+        }
+        let all = pending.releasing.len() + pending.claims.len();
+        let untold = all - releasing.len() - claims.len();
+        let untold = u32::try_from(untold).unwrap_or(u32::MAX);
+        Pending { releasing, claims, untold }
     }
 
     fn rest(&self, cold: &ColdImage) -> NodeRest {

@@ -218,6 +218,7 @@ pub fn conflict_body(conflict: &Conflict, catalog: &Catalog) -> ConflictBody {
             Reason::InBundle
         }
         ConflictReason::AlreadyReleasing => Reason::AlreadyReleasing,
+        ConflictReason::TooManyClaims => Reason::LimitExceeded,
         ConflictReason::BundlePlaced(bundle) => {
             (body.group, body.bundle) = (Some(bundle.group.into()), bundle.index);
             Reason::BundlePlaced

@@ -218,7 +218,7 @@ pub struct NodeChange {
 /// of [`NodePending`]. Nodes of the page that are not in it have neither. Ignorable.
 pub const EXTENSION_PENDING: u16 = 23;
 
-/// Most elements of each list of [`Pending`]: of more, the first are told.
+/// Most elements of each list of [`Pending`].
 pub const PENDING_MAX: usize = 1024;
 
 /// What is to change on a node by itself: what claims (`OPERATION_PIPELINE`) are planned on.
@@ -230,13 +230,15 @@ pub struct Pending {
     /// Claims, in the order in which they are served.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Claims, PENDING_MAX>")]
     pub claims: Vec<ClaimBody>,
+    /// How many more there are of both, which would not fit a page.
+    pub untold: u32,
 }
 
 impl Pending {
     /// Whether nothing is on its way out, and nothing claimed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.releasing.is_empty() && self.claims.is_empty()
+        *self == Self::default()
     }
 }
 

@@ -110,6 +110,9 @@ enum Line<'a> {
         releasing: Vec<ReleasingView>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         claims: Vec<ClaimView<'a>>,
+        /// Of both lists, beyond what fits a page.
+        #[serde(skip_serializing_if = "Option::is_none")]
+        untold: Option<u32>,
         #[serde(skip_serializing_if = "Option::is_none")]
         capacity: Option<CapacityView<'a>>,
     },
@@ -187,6 +190,7 @@ fn node_line(change: &NodeChange) -> Line<'_> {
                 holds: HoldingView::from(&claim.holds),
             })
             .collect(),
+        untold: Some(change.pending.untold).filter(|&untold| untold > 0),
         capacity: change.body.as_ref().map(|body| CapacityView {
             cpu: units(body.cpu),
             memory: units(body.memory),

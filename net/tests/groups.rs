@@ -202,7 +202,7 @@ async fn what_does_not_fit_is_refused_with_the_reason_and_holds_nothing() {
         (group(5, 1, STRATEGY_STRICT_PACK), Reason::Infeasible, Reason::NoSingleNode),
         (group(5, 1, STRATEGY_STRICT_SPREAD), Reason::Infeasible, Reason::TooFewNodes),
         (group(5, 4, STRATEGY_PACK), Reason::Infeasible, Reason::ClusterTooSmall),
-        (group(4, 4, STRATEGY_PACK), Reason::NoFitNow, Reason::NoNodeForBundle),
+        (group(4, 4, STRATEGY_PACK), Reason::NoFitNow, Reason::OwnBundles),
     ] {
         let reply = create(&client, &request).await;
         assert_eq!(refused(&reply), (reason, cause), "{reply:?}");
@@ -269,7 +269,7 @@ async fn a_wait_ends_by_its_deadline_by_cancellation_and_by_removal() {
     let wide = || waiting(group(4, 4, STRATEGY_PACK));
     let now = within(client.status(&StatusRequest::default())).await.expect("answered").now;
     let late = create(&client, &CreateGroupRequest { deadline: now + 1_000_000, ..wide() }).await;
-    assert_eq!(refused(&late), (Reason::NoFitNow, Reason::NoNodeForBundle));
+    assert_eq!(refused(&late), (Reason::NoFitNow, Reason::OwnBundles));
 
     let (sequence, reply) = within(client.create_group_waiting(&wide())).await.expect("sent");
     until_waiting(&client, 1).await;

@@ -36,9 +36,8 @@ pub fn groups_are_as_asked(view: &GroupView, spec: &GroupSpec, requests: &Reques
     let enough = view.state != GroupState::Placed || count >= spec.min_members as usize;
     ensure(enough, || format!("{view:?} is called placed"))?;
     ensure(*view.spec == *spec, || format!("{spec:?} was asked, shown is {view:?}"))?;
-    let shown = view.bundles.iter().map(|(index, _)| index).zip(&view.requests);
-    let other =
-        shown.filter(|(index, shown)| requests.get(index).is_some_and(|asked| asked != *shown)).next();
+    let mut shown = view.bundles.iter().map(|(index, _)| index).zip(&view.requests);
+    let other = shown.find(|(index, shown)| requests.get(index).is_some_and(|asked| asked != *shown));
     ensure(other.is_none(), || format!("bundle {other:?} was asked otherwise: {requests:?}"))
 }
 

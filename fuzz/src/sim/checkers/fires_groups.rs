@@ -53,7 +53,8 @@ fn bundle(bed: &mut Bed) -> (Was, AllocationId) {
 }
 
 fn spec(count: usize, strategy: Strategy) -> GroupSpec {
-    GroupSpec::new(vec![Arc::new(asks(2, 1)); count], strategy)
+    let request = Arc::new(asks(2, 1));
+    GroupSpec::new(std::iter::repeat_n(request, count).collect(), strategy)
 }
 
 fn requests(spec: &GroupSpec) -> Requests {

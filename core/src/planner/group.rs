@@ -52,8 +52,6 @@ pub(super) struct Group {
     pub(super) awaiting: Awaiting,
     /// A statement of it is under way.
     pub(super) committing: bool,
-    /// Bundles of it were lost or ended while one was.
-    pub(super) fell_short: bool,
     /// It is to be removed as soon as nothing is under way.
     pub(super) removal: Option<JobTag>,
     /// It ends in nothing when this passes before its minimum is placed.
@@ -77,7 +75,6 @@ impl Group {
             next_index: 0,
             awaiting: Awaiting::Creation(tag),
             committing: false,
-            fell_short: false,
             removal: None,
             until: spec.wait_until,
             spec: Arc::clone(&spec),
@@ -94,7 +91,7 @@ impl Group {
     /// A group that an earlier start placed.
     pub(super) fn resumed(id: GroupId, spec: Arc<GroupSpec>, bundles: Vec<Bundle>, next_index: u32) -> Self {
         let (awaiting, removal, until) = (Awaiting::Nobody, None, None);
-        let (committing, fell_short, contending, attempts, losses) = (false, false, false, 0, 0);
+        let (committing, contending, attempts, losses) = (false, false, 0, 0);
         Self {
             id,
             spec,
@@ -102,7 +99,6 @@ impl Group {
             next_index,
             awaiting,
             committing,
-            fell_short,
             removal,
             until,
             attempts,

@@ -288,8 +288,6 @@ impl Planner {
     fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity, now: Time) {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
         group.committing = true;
-        // What this does not place is tried after it, if it was to be tried.
-        group.fell_short |= self.retry_now || !self.retrying.is_empty();
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
         let lost = |taken: &Taken| Some((taken.bundle, group.bundle(taken.bundle)?.lost?));
         let mut ended: Vec<(u32, AllocationId)> = draft.taken.iter().filter_map(lost).collect();
@@ -317,6 +315,8 @@ impl Planner {
             operations.push((self.shard_id(taken.shard), operation));
         }
         let mode = commit_mode(group, ended.is_empty());
+        // What a bundle was on a lost node goes whatever became of that node: no version is expected of it.
+        let granularity = if ended.is_empty() { granularity } else { Granularity::Fine };
         let ended = ended.into_iter().map(|(bundle, _)| bundle).collect();
         let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
         self.commit(operations, (granularity, mode), purpose, now);
@@ -333,8 +333,6 @@ impl Planner {
         }
         let group = self.groups.get_mut(&id).expect("groups stay while a statement of theirs is under way");
         group.committing = false;
-        // What is left where the rest was granted is planned again at once.
-        group.fell_short |= partly;
         let mut looked_at_before = Vec::new();
         for applied in &concluded.applied {
             for (operation, granted) in &applied.granted {
@@ -353,7 +351,8 @@ impl Planner {
         }
         if !lost {
             (group.losses, group.tickets) = (0, 0);
-            looked_at_before.into_iter().for_each(|node| self.look_after(node));
+            // By a view that shows all that is answered, which the one followed now may not.
+            self.look_again.append(&mut looked_at_before);
             self.ticket_concluded(id, true, now);
             return self.settle(id, now);
         }
@@ -377,7 +376,8 @@ impl Planner {
         let group = self.groups.get_mut(&id).expect("just seen");
         group.losses += 1;
         if group.losses < STATEMENT_LOSSES_MAX {
-            self.try_group(id, now);
+            // Not before all answers are taken: what they granted is in views, and claimed on the copies still.
+            self.lost.push(id);
         } else if group.missing() > 0 || group.awaiting != Awaiting::Nobody {
             self.contend(id);
         } else {
@@ -397,16 +397,15 @@ impl Planner {
         let (priority, removal) = (group.spec.priority, group.removal.is_some());
         let nodes: Vec<NodeId> = group.bundles.iter().filter_map(|bundle| Some(bundle.place?.node)).collect();
         let incomplete = group.is_incomplete();
-        let fell_short = std::mem::take(&mut group.fell_short) && incomplete;
         if let Awaiting::Creation(tag) | Awaiting::Growth(tag, _) = awaiting {
             self.reply(tag, PlanReply::Group(Box::new(view)));
         }
         if removal {
             return self.begin_removal(id, now);
         }
-        // What ended while something was under way could not be tried then.
-        self.retry_now |= fell_short;
         if incomplete {
+            // What ended, conflicted or came free while something was under way could not be tried then.
+            self.retry_now = true;
             self.incomplete.insert((Reverse(priority), id));
         } else {
             self.incomplete.remove(&(Reverse(priority), id));

@@ -148,6 +148,10 @@ pub struct Planner {
     incomplete: BTreeSet<(std::cmp::Reverse<i32>, GroupId)>,
     /// The shards' growth when incomplete groups were last tried.
     tried_at: Vec<u64>,
+    /// Nodes on which bundles were granted that may have ended before that was known.
+    look_again: Vec<NodeId>,
+    /// Those whose statement was lost to other work: planned again once all answers are taken.
+    lost: Vec<GroupId>,
     /// Those that are still to be tried since.
     retrying: VecDeque<(std::cmp::Reverse<i32>, GroupId)>,
     /// Bundles were lost since: they are tried again whatever grew.
@@ -186,6 +190,8 @@ impl Planner {
             by_node: FixedMap::default(),
             incomplete: BTreeSet::new(),
             tried_at: Vec::new(),
+            look_again: Vec::new(),
+            lost: Vec::new(),
             retrying: VecDeque::new(),
             retry_now: false,
             tickets: Arc::default(),
@@ -251,6 +257,9 @@ impl Planner {
         // After the answers: what they granted is in these views, and each node is made anew once.
         self.sync();
         self.followed = true;
+        for id in std::mem::take(&mut self.lost) {
+            self.try_group(id, now);
+        }
         count
     }
 

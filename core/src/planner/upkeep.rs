@@ -28,6 +28,7 @@ impl Planner {
         for (node, state) in news.stopped {
             self.node_stopped(node, state);
         }
+        news.touched.append(&mut self.look_again);
         for node in news.touched {
             self.look_after(node);
         }
@@ -77,7 +78,6 @@ impl Planner {
     /// A bundle of a group stands no more: it is placed again as soon as nothing else of it is under way.
     fn is_short(&mut self, id: GroupId) {
         let group = self.groups.get_mut(&id).expect("a group whose bundle ended is there");
-        group.fell_short |= group.committing;
         self.incomplete.insert((Reverse(group.spec.priority), id));
         self.retry_now = true;
     }

@@ -353,7 +353,7 @@ impl Planner {
             (group.losses, group.tickets) = (0, 0);
             // By a view that shows all that is answered, which the one followed now may not.
             self.look_again.append(&mut looked_at_before);
-            self.ticket_concluded(id, true, now);
+            self.ticket_concluded(id, true, &[], now);
             return self.settle(id, now);
         }
         for conflict in &concluded.conflicts {
@@ -366,7 +366,7 @@ impl Planner {
         }
         let removal = group.removal.is_some();
         // Its ticket, if it has one, ends or goes on in any case.
-        let by_ticket = self.ticket_concluded(id, false, now);
+        let by_ticket = self.ticket_concluded(id, false, &concluded.conflicts, now);
         if removal {
             return self.begin_removal(id, now);
         }

@@ -25,7 +25,7 @@ use crate::resource::{Demand, ReservedAmounts};
 use crate::ring::Doorbell;
 use crate::router::Tag;
 use crate::shard::{Command, Outcome, Reserve};
-use crate::statement::{Allocate, CommitMode, Evict, Granularity, Operation};
+use crate::statement::{Allocate, CommitMode, Conflict, ConflictReason, Evict, Granularity, Operation};
 use crate::sync::{AtomicU64, Ordering};
 use crate::time::Time;
 
@@ -99,6 +99,10 @@ pub(super) struct Ticket {
     /// Where each bundle goes.
     plan: Vec<Taken>,
     reserved: Vec<(ShardId, NodeId)>,
+    /// The shards' growth when it was sent to be committed.
+    sent_at: Vec<u64>,
+    /// Shards that had no room then: it is sent again when one of them has grown. None: whenever any has.
+    blocked_by: Option<Vec<usize>>,
 }
 
 impl Ticket {
@@ -124,17 +128,28 @@ impl Planner {
             let Some(group) = self.contenders.pop_front() else { return };
             let (number, stage) = (self.tickets.take(), Stage::Queued);
             let (plan, reserved) = (Vec::new(), Vec::new());
-            self.ticket = Some(Ticket { number, group, stage, until: now, plan, reserved });
+            let (sent_at, blocked_by) = (Vec::new(), None);
+            self.ticket =
+                Some(Ticket { number, group, stage, until: now, plan, reserved, sent_at, blocked_by });
         }
+        let unblocked = self.is_unblocked();
         let ticket = self.ticket.as_ref().expect("just taken");
         match ticket.stage {
             Stage::Queued if self.tickets.is_served(ticket.number) => self.reserve(now),
             Stage::Reserved if ticket.until <= now || !self.waits_for_ticket(ticket.group) => {
                 self.end_ticket(now);
             }
-            Stage::Reserved if self.ticket_moved => self.commit_ticket(now),
+            Stage::Reserved if self.ticket_moved && unblocked => self.commit_ticket(now),
             _ => {}
         }
+    }
+
+    /// Whether any shard that had no room for the ticket has grown since.
+    fn is_unblocked(&mut self) -> bool {
+        let ticket = self.ticket.as_ref().expect("a ticket is served");
+        let Some(blocked_by) = &ticket.blocked_by else { return true };
+        let growth = self.port.growth();
+        blocked_by.iter().any(|&shard| growth.get(shard) != ticket.sent_at.get(shard))
     }
 
     /// Whether a number could be taken, or the one that was taken is served: what came after the last look.
@@ -241,6 +256,7 @@ impl Planner {
         self.ticket_moved = false;
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         ticket.stage = Stage::Committing;
+        (ticket.sent_at, ticket.blocked_by) = (self.port.growth(), None);
         let (id, plan) = (ticket.group, ticket.plan.clone());
         let group = self.groups.get_mut(&id).expect("a group with a ticket is there");
         group.committing = true;
@@ -269,12 +285,25 @@ impl Planner {
     }
 
     /// Whether the statement that just ended was the ticket's; `done`: it was committed.
-    pub(super) fn ticket_concluded(&mut self, id: GroupId, done: bool, now: Time) -> bool {
+    pub(super) fn ticket_concluded(
+        &mut self,
+        id: GroupId,
+        done: bool,
+        conflicts: &[Conflict],
+        now: Time,
+    ) -> bool {
         let Some(ticket) = &mut self.ticket else { return false };
         if ticket.group != id || ticket.stage != Stage::Committing {
             return false;
         }
         ticket.stage = Stage::Reserved;
+        // What other shards held and gave back is no reason to try again.
+        let shard = |conflict: &Conflict| match conflict.reason {
+            ConflictReason::UnknownAllocation(_) => None,
+            _ => Some(self.replicas.locate(conflict.node?)?.0),
+        };
+        ticket.blocked_by =
+            conflicts.iter().map(shard).collect::<Option<Vec<usize>>>().filter(|by| !by.is_empty());
         if done {
             self.groups.get_mut(&id).expect("a group with a ticket is there").contending = false;
             self.end_ticket(now);

@@ -60,7 +60,7 @@ fn what_comes_free_bit_by_bit_is_set_aside_for_the_claim() {
 fn a_node_has_a_bounded_number_of_claims() {
     let mut bed = Bed::with_nodes(&[(8, 0)]);
     let victim = bed.place(cores(8));
-    bed.apply(part(1, [evict(victim, 100)]));
+    bed.apply(part(1, [evict(victim, 1_000_000_000)]));
     let little = || Demand { cpu: Amount::from_milli(1), ..Demand::default() };
     for number in 0..CLAIMS_PER_NODE_MAX as u64 {
         let applied = bed.apply(part(2 + number, [pipeline(1, little())]));

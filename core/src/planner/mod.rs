@@ -257,10 +257,14 @@ impl Planner {
         // After the answers: what they granted is in these views, and each node is made anew once.
         self.sync();
         self.followed = true;
+        self.try_lost(now);
+        count
+    }
+
+    fn try_lost(&mut self, now: Time) {
         for id in std::mem::take(&mut self.lost) {
             self.try_group(id, now);
         }
-        count
     }
 
     /// The second half: tries again what waits, and sends what is ready; how many statements are new.
@@ -275,6 +279,7 @@ impl Planner {
         self.end_overdue(now);
         self.retry_incomplete(now);
         self.serve_ticket(now);
+        self.try_lost(now);
         self.followed = false;
         self.flush(now);
         usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)

@@ -17,7 +17,6 @@ use std::sync::{Arc, OnceLock};
 use super::draft::{Draft, Taken};
 use super::emptied::Own;
 use super::group::Group;
-use super::strategy::NoPlace;
 use super::together::{Item, reserved_demand};
 use super::{Placing, Planner, Purpose};
 use crate::ids::{GroupId, NodeId, OwnerId, ShardId};
@@ -326,13 +325,12 @@ impl Planner {
         let Some(group) = self.groups.get_mut(&id).filter(|group| group.contending) else { return };
         group.contending = false;
         group.tickets = group.tickets.saturating_add(1);
-        let bundle = group.bundles.iter().find(|bundle| bundle.place.is_none());
-        let bundle = bundle.map_or(0, |bundle| bundle.index);
         let removal = group.removal.is_some();
         if removal {
             self.begin_removal(id, now);
         } else {
-            self.no_place(id, NoPlace::of(bundle), now);
+            // What it reserved, or others gave back, may be free by now.
+            self.lost.push(id);
         }
     }
 

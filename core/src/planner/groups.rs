@@ -333,7 +333,6 @@ impl Planner {
         }
         let group = self.groups.get_mut(&id).expect("groups stay while a statement of theirs is under way");
         group.committing = false;
-        let mut looked_at_before = Vec::new();
         for applied in &concluded.applied {
             for (operation, granted) in &applied.granted {
                 let Granted::Allocated(placement) = granted else { continue };
@@ -345,14 +344,13 @@ impl Planner {
                 bundle.lost = None;
                 self.by_node.entry(node).or_default().insert((id, taken.bundle));
                 if self.replicas.copies[taken.shard].endings.others_since(applied.visible_from) {
-                    looked_at_before.push(node);
+                    // By a view that shows all that is answered, which the one followed now may not.
+                    self.look_again.push(node);
                 }
             }
         }
         if !lost {
             (group.losses, group.tickets) = (0, 0);
-            // By a view that shows all that is answered, which the one followed now may not.
-            self.look_again.append(&mut looked_at_before);
             self.ticket_concluded(id, true, &[], now);
             return self.settle(id, now);
         }

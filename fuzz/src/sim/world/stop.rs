@@ -72,10 +72,10 @@ impl World<'_> {
 
     /// Every thread goes on until nothing moves; the coordinator too, where it is to settle.
     pub(in crate::sim) fn run_dry(&mut self, settles: bool) -> Verdict {
-        let mut moved = 0;
+        let (mut moved, mut before) = (0, 1);
         for _ in 0..ROUNDS_MAX {
             self.pass(1);
-            moved = 0;
+            before = std::mem::replace(&mut moved, 0);
             for shard in 0..self.runners.len() {
                 moved += self.run_shard(shard)?;
             }
@@ -90,7 +90,8 @@ impl World<'_> {
             }
             moved += self.poll_gangs()?;
             moved += if settles { self.settle_coordinator()? } else { 0 };
-            if moved == 0 {
+            // Twice: what a planner reserves for a ticket is seen to move only by the shard's next round.
+            if moved + before == 0 {
                 return Ok(());
             }
             if self.is_planning() {

@@ -6,7 +6,7 @@ mod statement_bed;
 use statement_bed::{
     Bed, allocate, allocation, bundle, cores, evict, gpus, part, pipeline, pipeline_bundle, statement,
 };
-use wharf_core::ids::{AllocationId, NodeId};
+use wharf_core::ids::{AllocationId, NodeId, OwnerId};
 use wharf_core::limits::CLAIMS_PER_NODE_MAX;
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::shard::{ClaimEvent, Command, Outcome, Rejection, ResourceKind};
@@ -54,6 +54,45 @@ fn what_comes_free_bit_by_bit_is_set_aside_for_the_claim() {
     bed.idle_until(bed.now + 100);
     let book = bed.books(1).resources[0].1;
     assert_eq!((book.allocated, book.available, book.pipelined), (70_000, 10_000, 0));
+}
+
+#[test]
+fn a_claim_takes_nothing_that_is_set_aside_for_the_owner_of_a_reservation() {
+    let mut bed = Bed::with_nodes(&[(8, 1)]);
+    let half = || Demand { cpu: Amount::whole(4), ..gpus("0.5") };
+    let victim = bed.place(half());
+    assert!(matches!(bed.reserve(1, 7, half(), None), Outcome::Reserved(_)));
+    // What will be free: half of the device and four cores, beside the half that is free and reserved.
+    bed.apply(part(1, [evict(victim, 100), pipeline(1, half())]));
+    for kind in [0, 2] {
+        let book = bed.books(1).resources[kind].1;
+        assert_eq!((book.allocated, book.available, book.pipelined), (0, 0, book.reserved), "{kind}");
+    }
+    let one = Allocate { owner: OwnerId::new(7), ..allocation(1, half()) };
+    let own = bed.apply(part(2, [Operation::Allocate(one)]));
+    assert!(matches!(own.granted[..], [(0, Granted::Allocated(_))]), "{own:?}");
+    assert_eq!(bed.shard.drain_claim_events().count(), 0, "the victim has its grace still");
+    bed.release(victim);
+    assert!(matches!(bed.shard.drain_claim_events().next(), Some(ClaimEvent::Granted(_))));
+}
+
+#[test]
+fn a_reservation_takes_nothing_that_a_claim_before_it_cannot_do_without() {
+    let mut bed = Bed::with_nodes(&[(8, 0)]);
+    bed.place(cores(1));
+    let victim = bed.place(cores(3));
+    // Three cores of six are to come, four are free.
+    bed.apply(part(1, [evict(victim, 100), pipeline(1, cores(6))]));
+    assert!(matches!(bed.reserve(1, 7, cores(8), None), Outcome::Reserved(_)));
+    let mine = |cpu| Operation::Allocate(Allocate { owner: OwnerId::new(7), ..allocation(1, cores(cpu)) });
+    let lost = bed.apply(part(2, [mine(2)]));
+    let short =
+        |available| ConflictReason::Short { kind: ResourceKind::Cpu, asked: Amount::whole(2), available };
+    assert_eq!(lost.conflicts[0].reason, short(Amount::whole(1)));
+    assert_eq!(bed.apply(part(3, [mine(1)])).granted.len(), 1);
+    bed.release(victim);
+    assert!(matches!(bed.shard.drain_claim_events().next(), Some(ClaimEvent::Granted(_))));
+    assert_eq!(bed.books(1).resources[0].1.allocated, 80_000);
 }
 
 #[test]

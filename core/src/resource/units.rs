@@ -260,8 +260,10 @@ impl UnitBooks {
     }
 
     /// Moves what a reservation of `amount` sets aside out of what is free; how much of each unit.
-    pub(crate) fn set_aside(&mut self, amount: Amount) -> Vec<u16> {
-        let free: Vec<u16> = self.units.iter().map(|unit| unit.free).collect();
+    /// From each unit no more than is free of it in `most`, if that is given.
+    pub(crate) fn set_aside(&mut self, amount: Amount, most: Option<&Self>) -> Vec<u16> {
+        let most = |id: u8| most.map_or(u16::MAX, |most| most.unit(id).free);
+        let free: Vec<u16> = (0u8..).zip(&self.units).map(|(id, unit)| unit.free.min(most(id))).collect();
         let parts = parts_set_aside(&free, amount);
         for (unit, part) in self.units.iter_mut().zip(&parts) {
             unit.free -= part;

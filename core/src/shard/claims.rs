@@ -184,6 +184,14 @@ impl Shard {
         Revealed { room, gpus, custom }
     }
 
+    /// What a reservation of a node may have beside its claims: what will be free less what is claimed. With
+    /// that, a claim that is planned takes nothing from what is set aside for an owner, and an owner nothing
+    /// that a claim cannot do without. None if there are no claims. Nothing is reserved meanwhile.
+    pub(super) fn beside_claims(&self, slot: Slot) -> Option<Revealed> {
+        let claims = self.reservations.claims.at(slot);
+        (!claims.is_empty()).then(|| self.future(slot, |_| false, &sum(claims)))
+    }
+
     /// Plans a claim on what will be free; its number.
     pub(super) fn hold_claim(
         &mut self,
@@ -303,7 +311,9 @@ impl Shard {
             return;
         }
         self.reveal(slot);
-        let mut left = self.nodes.revealed(slot, &SetAside::default());
+        self.cover(slot);
+        let aside = self.reservations.claims.aside(slot).cloned().unwrap_or_default();
+        let mut left = self.nodes.revealed(slot, &aside);
         let mut ready = Vec::new();
         for claim in self.reservations.claims.at(slot) {
             // What an earlier one waits for is not there for a later one.
@@ -313,6 +323,7 @@ impl Shard {
                 ready.push(id);
             }
         }
+        self.reveal(slot);
         for id in ready {
             let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
             let Claim { demand, gpus, units, bundle, .. } = claim.expect("just listed");
@@ -415,23 +426,20 @@ impl Shard {
             if there.claims.is_empty() {
                 return Err(format!("node {node} has no claims, and is among those that have"));
             }
-            let none = SetAside::default();
-            let reserved = self.reservations.at(slot).map_or(&none, |reservation| &reservation.aside);
             let mut left = self.future(slot, |_| false, &Held::default());
             let mut free = self.nodes.revealed(slot, &there.aside);
             let visible = self.nodes.room(slot);
             let (wanted, aside) = (sum(&there.claims), &there.aside);
-            let wrong = |wanted: Amount, aside: Amount, visible: Amount, reserved: Amount| {
-                aside > wanted || (aside < wanted && !visible.plus(reserved).is_zero())
+            let wrong = |wanted: Amount, aside: Amount, visible: Amount| {
+                aside > wanted || (aside < wanted && !visible.is_zero())
             };
-            if wrong(wanted.cpu, aside.cpu, visible.cpu, reserved.cpu)
-                || wrong(wanted.memory, aside.memory, visible.memory, reserved.memory)
+            if wrong(wanted.cpu, aside.cpu, visible.cpu) || wrong(wanted.memory, aside.memory, visible.memory)
             {
                 return Err(format!("node {node}: {aside:?} is set aside for claims beside {visible:?}"));
             }
             for instance in 0..GPU_INSTANCES_MAX {
                 let (wanted, aside) = (wanted.gpus[instance], u32::from(aside.gpus[instance]));
-                let free = self.nodes.hot(slot).gpus.free(instance as u8) + reserved.gpus[instance];
+                let free = self.nodes.hot(slot).gpus.free(instance as u8);
                 if aside > wanted || (aside < wanted && free > 0) || wanted > u32::from(GPU_UNIT) {
                     return Err(format!(
                         "node {node}, gpu instance {instance}: {aside} of {wanted} set aside"
@@ -440,7 +448,7 @@ impl Shard {
             }
             for claim in &there.claims {
                 let (demand, gpus, units) = (&claim.demand, claim.gpus, claim.units.as_ref());
-                if claim.id.is_some() && !left.covers_claim(demand, gpus, units) && reserved == &none {
+                if claim.id.is_some() && !left.covers_claim(demand, gpus, units) {
                     return Err(format!("node {node}: {claim:?} is claimed beyond what will be free"));
                 }
                 left.claim(demand, gpus, units);

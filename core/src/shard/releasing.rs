@@ -68,6 +68,11 @@ impl Shard {
     pub(super) fn begin_release(&mut self, allocation: &Allocation, until: Time) {
         self.resume_release(allocation, until);
         self.nodes.hot_mut(allocation.node).version += 1;
+        if !self.reservations.is_empty() {
+            // A reservation may have more of what is free where more is on its way out.
+            self.reveal(allocation.node);
+            self.cover(allocation.node);
+        }
     }
 
     /// What views show of what is on its way out at a node, and claimed there.

@@ -339,11 +339,12 @@ impl Shard {
     fn enter_reservation(&mut self, slot: Slot, owner: OwnerId, left: ReservedAmounts, until: Option<Time>) {
         let (ordinal, available) = (self.nodes.ordinal(slot), self.nodes.available(slot));
         self.reserved_tree.insert(slot, ordinal, &available, Marks::NONE);
-        let aside = self.nodes.set_aside(slot, &left);
-        let node = self.nodes.hot(slot).id;
+        let (node, aside) = (self.nodes.hot(slot).id, SetAside::default());
         self.reservations.last += 1;
         let number = self.reservations.last;
         self.reservations.enter(slot, node, Reservation { owner, left, until, aside, number, in_use: 0 });
+        self.reveal(slot);
+        self.cover(slot);
     }
 
     /// A replica's node is reserved so: its books are what is left beside it already.
@@ -399,8 +400,27 @@ impl Shard {
 
     /// Sets aside again, after [`reveal`](Self::reveal).
     pub(super) fn cover(&mut self, slot: Slot) {
+        if self.reservations.claims.at(slot).is_empty() {
+            return self.cover_reserved(slot);
+        }
+        self.set_reserved_aside(slot);
         self.cover_claims(slot);
-        self.cover_reserved(slot);
+        if self.reservations.at(slot).is_some() {
+            let available = self.reservations.available_to_owner(&self.nodes, slot);
+            self.reserved_tree.update(slot, &available);
+        }
+    }
+
+    /// What is reserved comes first in what is free, so far as the node's claims can wait for what is
+    /// on its way out.
+    fn set_reserved_aside(&mut self, slot: Slot) {
+        if self.reservations.at(slot).is_none() {
+            return;
+        }
+        let beside = self.beside_claims(slot);
+        if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
+            reservation.aside = self.nodes.set_aside(slot, &reservation.left, beside.as_ref());
+        }
     }
 
     /// What is set aside on a node, for claims and for who reserved it.
@@ -421,9 +441,9 @@ impl Shard {
 
     /// Sets aside what is reserved, after [`reveal_reserved`](Self::reveal_reserved).
     pub(super) fn cover_reserved(&mut self, slot: Slot) {
-        if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
+        if self.reservations.at(slot).is_some() {
             self.reserved_tree.update(slot, &self.nodes.available(slot));
-            reservation.aside = self.nodes.set_aside(slot, &reservation.left);
+            self.set_reserved_aside(slot);
         }
     }
 

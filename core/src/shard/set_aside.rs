@@ -142,12 +142,23 @@ impl NodeTable {
         put_back_books(room, &mut hot.gpus, &mut cold.custom, aside);
     }
 
-    /// Moves what `reserved` sets aside out of what is free.
-    pub(super) fn set_aside(&mut self, slot: Slot, reserved: &ReservedAmounts) -> SetAside {
+    /// Moves what `reserved` sets aside out of what is free, and nothing beyond `most`, if that is given.
+    pub(super) fn set_aside(
+        &mut self,
+        slot: Slot,
+        reserved: &ReservedAmounts,
+        most: Option<&Revealed>,
+    ) -> SetAside {
         let (room, hot, cold) = self.parts_mut(slot);
-        let mut aside = set_aside_plain(room, reserved.cpu, reserved.memory);
+        let within =
+            |amount: Amount, of: fn(&Room) -> Amount| most.map_or(amount, |most| amount.min(of(&most.room)));
+        let (cpu, memory) =
+            (within(reserved.cpu, |room| room.cpu), within(reserved.memory, |room| room.memory));
+        let mut aside = set_aside_plain(room, cpu, memory);
         if !reserved.gpu.is_zero() {
-            let free: Vec<u16> = (0..GPU_INSTANCES_MAX as u8).map(|i| hot.gpus.free(i)).collect();
+            let most = |instance| most.map_or(u16::MAX, |most| most.gpus.free(instance));
+            let free: Vec<u16> =
+                (0..GPU_INSTANCES_MAX as u8).map(|i| hot.gpus.free(i).min(most(i))).collect();
             aside.gpus.copy_from_slice(&parts_set_aside(&free, reserved.gpu));
             for (instance, part) in (0u8..).zip(aside.gpus) {
                 hot.gpus.set_free(instance, hot.gpus.free(instance) - part);
@@ -157,7 +168,11 @@ impl NodeTable {
         for &(id, amount) in &reserved.custom {
             let Ok(at) = cold.custom.binary_search_by_key(&id, |book| book.id) else { continue };
             let book = &mut cold.custom[at];
-            aside.custom.push(set_aside_custom(book, amount, |units| units.set_aside(amount)));
+            let most = most.and_then(|most| most.book(id));
+            let amount = most.map_or(amount, |most| amount.min(most.available));
+            let of_units =
+                |units: &mut UnitBooks| units.set_aside(amount, most.and_then(|most| most.units.as_deref()));
+            aside.custom.push(set_aside_custom(book, amount, of_units));
         }
         aside
     }

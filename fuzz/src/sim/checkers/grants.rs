@@ -245,17 +245,18 @@ pub fn statements_take_only_what_is_there(step: &Step<'_>) -> Verdict {
     for after in &step.after.books {
         let Some(before) = step.before.books_of(after.node) else { continue };
         let owner = before.reservation.as_ref().map(|reservation| reservation.owner);
-        // A claim whose own is free at once takes it before the owner of a reservation.
         let by_owner = part.operations.iter().any(|(_, operation)| match operation {
             Operation::Allocate(allocate) => {
                 allocate.node == after.node && allocate.owner.is_some() && allocate.owner == owner
             }
-            Operation::Pipeline(pipeline) => pipeline.node == after.node,
-            Operation::Evict(_) => false,
+            Operation::Pipeline(_) | Operation::Evict(_) => false,
         });
         for ((kind, before), (_, after_book)) in before.resources.iter().zip(&after.resources) {
             let short = after_book.shortfall > before.shortfall;
-            let taken = !by_owner && *kind != ResourceKind::Gpu && after_book.reserved < before.reserved;
+            // What was set aside for a claim that is granted is not set aside any more.
+            let granted = (before.pipelined - after_book.pipelined).max(0);
+            let reserved = after_book.reserved + granted;
+            let taken = !by_owner && *kind != ResourceKind::Gpu && reserved < before.reserved;
             ensure(!short && !taken, || {
                 format!("node {}, {kind}: {before:?}, then {after_book:?}, by {part:?}", after.node)
             })?;

@@ -72,10 +72,10 @@ impl World<'_> {
 
     /// Every thread goes on until nothing moves; the coordinator too, where it is to settle.
     pub(in crate::sim) fn run_dry(&mut self, settles: bool) -> Verdict {
-        let (mut moved, mut before) = (0, 1);
+        let mut moved = 1;
         for _ in 0..ROUNDS_MAX {
             self.pass(1);
-            before = std::mem::replace(&mut moved, 0);
+            let before = std::mem::replace(&mut moved, 0);
             for shard in 0..self.runners.len() {
                 moved += self.run_shard(shard)?;
             }

@@ -134,6 +134,13 @@ pub const VIEW_BYTES_MAX: u64 = 256 << 20;
 /// Publications after which a port that keeps a view looks whether it still may.
 pub const VIEW_LOOK_INTERVAL: u64 = 64;
 
+/// Labels whose values a planner keeps with their nodes, for rules over them; the one not used for longest
+/// gives way. The first group with a rule over another costs a pass over the nodes.
+pub const RULE_LABELS_KEPT_MAX: usize = 8;
+
+/// Nodes of one value of a label that a plan names; where more have it, it selects them by the label.
+pub const RULE_NODES_NAMED_MAX: usize = 4096;
+
 /// Most bundles of one placement group.
 pub const GROUP_BUNDLES_MAX: usize = 1024;
 /// Most groups that one planner keeps.

@@ -1,6 +1,9 @@
 //! A plan in the making, over the copies of all shards, with savepoints.
 
+use std::sync::Arc;
+
 use super::replica::{ClaimKey, Replica};
+use super::topology::OpenValues;
 use crate::ids::NodeId;
 use crate::index::Slot;
 use crate::request::PlacementRequest;
@@ -46,11 +49,14 @@ impl Draft {
 pub(super) struct Replicas {
     pub(super) copies: Vec<Replica>,
     rng: Rng,
+    /// The copies that are searched now; none: all.
+    searched: Option<Arc<[bool]>>,
+    pub(super) open_values: OpenValues,
 }
 
 impl Replicas {
     pub(super) fn new(copies: Vec<Replica>, seed: u64) -> Self {
-        Self { copies, rng: Rng::new(seed) }
+        Self { copies, rng: Rng::new(seed), searched: None, open_values: OpenValues::default() }
     }
 
     /// In which order shards are asked: the one that the draft used last first, because a plan
@@ -62,7 +68,14 @@ impl Replicas {
             None if count == 1 => 0,
             None => self.rng.below(count as u64) as usize,
         };
-        (0..count).map(move |step| (first + step) % count)
+        let searched = self.searched.clone();
+        let is_searched = move |shard: &usize| searched.as_ref().is_none_or(|searched| searched[*shard]);
+        (0..count).map(move |step| (first + step) % count).filter(is_searched)
+    }
+
+    /// From now on only those copies are searched; none: all.
+    pub(super) fn search_only(&mut self, searched: Option<Arc<[bool]>>) {
+        self.searched = searched;
     }
 
     /// Takes what a bundle asks where its policy says, on any shard.

@@ -8,6 +8,7 @@
 
 mod capacity;
 mod commit;
+mod domains;
 mod draft;
 mod emptied;
 mod endings;

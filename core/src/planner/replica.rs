@@ -7,6 +7,7 @@
 
 use std::sync::Arc;
 
+use super::domains::{Domain, Domains};
 use super::endings::Endings;
 use crate::ids::{AllocationId, NodeId};
 use crate::index::Slot;
@@ -59,14 +60,15 @@ pub(super) struct Replica {
     pub(super) endings: Endings,
     /// How often nodes came, went, or changed in capacity, names, labels, taints or state.
     shape: u64,
+    domains: Domains,
 }
 
 impl Replica {
     /// An empty copy; the first [`sync`](Self::sync) fills it.
     pub(super) fn new(shard: Shard, reader: ViewReader) -> Self {
         let (claims, hidden, stale) = (FixedMap::default(), Vec::new(), Vec::new());
-        let endings = Endings::default();
-        Self { shard, reader, view: None, claims, next_key: 0, hidden, stale, endings, shape: 0 }
+        let (endings, domains) = (Endings::default(), Domains::default());
+        Self { shard, reader, view: None, claims, next_key: 0, hidden, stale, endings, shape: 0, domains }
     }
 
     /// Brings the copy up to the newest view; tells what bundles are to be looked after. Whether it was
@@ -78,6 +80,7 @@ impl Replica {
             newest.nodes(|slot, _, _| self.shard.renew(slot));
             news.first = true;
             self.endings.begin(newest.head().endings);
+            self.domains.forget();
             self.shape += 1;
             return true;
         };
@@ -92,7 +95,12 @@ impl Replica {
             newest.diff(&before, |slot| {
                 slots.push(slot);
                 touched.extend(ended.then_some(slot));
-                self.shape += u64::from(!same_shape(&newest, &before, slot));
+                if !same_shape(&newest, &before, slot) {
+                    self.shape += 1;
+                    let there = newest.hot(slot).is_some_and(|image| image.state.is_some());
+                    let cold = newest.cold(slot).filter(|_| there);
+                    self.domains.follow(slot, cold.map(|cold| &cold.registration.spec.labels));
+                }
                 let Some(HotImage { id, state: Some(stood), .. }) = before.hot(slot) else { return };
                 let stands = newest.hot(slot).filter(|image| image.id == *id).and_then(|image| image.state);
                 if stands.is_none_or(|stands| stands != *stood && stands != NodeState::Ready) {
@@ -134,6 +142,39 @@ impl Replica {
     /// How often what could be placed, were nothing running, may have changed.
     pub(super) fn shape(&self) -> u64 {
         self.shape
+    }
+
+    /// The nodes by the value of a label, whatever their state.
+    pub(super) fn domain(&mut self, key: &str) -> &Domain {
+        let shard = &self.shard;
+        self.domains.keep(key, || shard.label_values(key))
+    }
+
+    /// The values of a label on nodes that take new work and where `request` may stand as far as labels,
+    /// taints and names go.
+    pub(super) fn values_open_to(&mut self, key: &str, request: &PlacementRequest, open: &mut Vec<Arc<str>>) {
+        self.domain(key);
+        let Self { shard, domains, .. } = self;
+        let named: Option<Vec<Slot>> =
+            request.candidates.as_ref().map(|ids| ids.iter().filter_map(|&id| shard.slot_of(id)).collect());
+        let eligible = shard.eligible(request);
+        let domain = domains.keep(key, std::iter::empty);
+        match named {
+            Some(named) => {
+                open.extend(
+                    named
+                        .into_iter()
+                        .filter(|&slot| eligible(slot))
+                        .filter_map(|slot| domain.value(slot))
+                        .cloned(),
+                );
+            }
+            None => {
+                let values =
+                    domain.values().iter().filter(|(_, slots)| slots.iter().any(|&slot| eligible(slot)));
+                open.extend(values.map(|(value, _)| Arc::clone(value)));
+            }
+        }
     }
 
     /// How the view shows a node.

@@ -3,69 +3,170 @@
 //! Counted are the values of nodes that take new work and where at least one bundle of the group may
 //! stand (Kubernetes' `nodeAffinityPolicy: Honor`, its default): a value that every selector excludes
 //! keeps nothing back.
+//!
+//! There may be as many values as nodes (a rule over host names). So a value is searched only where a
+//! look at its nodes finds room, and what is known of all values is made once for many plans.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use super::draft::{Draft, Replicas};
+use super::replica::Replica;
 use super::spec::Strategy;
 use super::strategy::{NoPlace, Wanted};
 use super::together::Item;
 use super::used::Used;
 use crate::ids::NodeId;
+use crate::index::Slot;
+use crate::limits::RULE_NODES_NAMED_MAX;
 use crate::node::{Operator, Selector, Term};
 use crate::request::PlacementRequest;
+use crate::resource::Demand;
 
-/// One value of the label while bundles are spread over them.
-struct Level {
-    name: Arc<str>,
-    /// Bundles of the group on its nodes.
-    count: u32,
-    /// Where those are, if nodes are to be used once as far as can be.
-    used: Used,
-    /// By class: how far what it asks can still be had here.
-    room: Vec<Room>,
+/// Answers to which values are open that are kept.
+const OPEN_VALUES_KEPT_MAX: usize = 16;
+/// Demands that differ up to which the nodes of a value are looked at for each.
+const DEMANDS_LOOKED_AT_MAX: usize = 4;
+
+/// The values that were open to groups, which depends on what nodes are and not on what runs there.
+#[derive(Default)]
+pub(super) struct OpenValues {
+    /// Those used last come last.
+    kept: Vec<Open>,
 }
 
-/// What there is for a class of bundles on one value. It only becomes less while a plan is made.
-#[derive(Clone)]
-enum Room {
-    /// Not looked at.
-    Unknown,
-    /// By this request, which is that of the class on nodes with the value only.
-    Unused(Arc<PlacementRequest>),
-    /// Only on nodes that are used already.
-    Used(Arc<PlacementRequest>),
-    /// None.
-    Full,
+struct Open {
+    key: Arc<str>,
+    asked: Vec<Arc<PlacementRequest>>,
+    shape: u64,
+    values: Arc<Values>,
 }
 
-/// Bundles that are being spread.
-struct Levels<'a> {
-    key: &'a str,
-    strategy: Strategy,
-    levels: Vec<Level>,
-    /// The different requests.
-    classes: Vec<Arc<PlacementRequest>>,
+/// Values of a label in order, each with all its nodes.
+#[derive(Default)]
+pub(super) struct Values {
+    pub(super) names: Vec<Arc<str>>,
+    /// Where the nodes of each end.
+    ends: Vec<usize>,
+    nodes: Vec<(u32, Slot)>,
 }
 
-impl Levels<'_> {
-    fn least(&self) -> u32 {
-        self.levels.iter().map(|level| level.count).min().unwrap_or(0)
+impl Values {
+    /// The nodes of a value: copy and slot, copy by copy.
+    fn nodes(&self, at: usize) -> &[(u32, Slot)] {
+        let from = if at == 0 { 0 } else { self.ends[at - 1] };
+        &self.nodes[from..self.ends[at]]
     }
 
-    /// The values that one more bundle may go to, those with fewest first.
-    fn open(&self, max_skew: u32) -> Vec<usize> {
-        let least = self.least();
-        let open = |at: &usize| self.levels[*at].count + 1 - least <= max_skew;
-        let mut order: Vec<usize> = (0..self.levels.len()).filter(open).collect();
-        order.sort_by_key(|&at| self.levels[at].count);
-        order
+    fn add(&mut self, name: Arc<str>, copies: &mut [Replica], key: &str) {
+        for (copy, replica) in (0u32..).zip(copies) {
+            self.nodes.extend(replica.domain(key).slots(&name).iter().map(|&slot| (copy, slot)));
+        }
+        self.ends.push(self.nodes.len());
+        self.names.push(name);
+    }
+}
+
+/// Bundles that are being spread over the values of a label, by the place of each in their order.
+struct Levels {
+    key: Arc<str>,
+    strategy: Strategy,
+    values: Arc<Values>,
+    /// Bundles of the group on each.
+    counts: Vec<u32>,
+    /// How many have none.
+    empty: usize,
+    /// Those that have some, with fewest first.
+    begun: BTreeSet<(u32, usize)>,
+    /// Where those are, if nodes are to be used once as far as can be.
+    used: BTreeMap<usize, Used>,
+    classes: Vec<Class>,
+}
+
+/// Bundles that ask the same, and what there is for them. It only becomes less while a plan is made.
+struct Class {
+    request: Arc<PlacementRequest>,
+    /// The same request on the nodes of one value only.
+    within: BTreeMap<usize, Arc<PlacementRequest>>,
+    /// No value before this one that has no bundle has room.
+    first_empty: usize,
+    /// Values with bundles where no unused node has room, and of these those where none has.
+    spent: BTreeSet<usize>,
+    full: BTreeSet<usize>,
+}
+
+impl Levels {
+    /// How many bundles the value with fewest has.
+    fn least(&self) -> u32 {
+        match self.begun.first() {
+            Some(&(count, _)) if self.empty == 0 => count,
+            _ => 0,
+        }
+    }
+
+    /// The value with fewest.
+    fn lowest(&self) -> Option<usize> {
+        match self.empty {
+            0 => self.begun.first().map(|&(_, at)| at),
+            _ => self.counts.iter().position(|&count| count == 0),
+        }
+    }
+
+    /// The values with bundles that one more may go to, those with fewest first.
+    fn open(&self, max_skew: u32) -> impl Iterator<Item = usize> {
+        let most = self.least().saturating_add(max_skew);
+        self.begun.iter().take_while(move |&&(count, _)| count < most).map(|&(_, at)| at)
     }
 
     fn find(&self, name: Option<&str>) -> Option<usize> {
         let name = name?;
-        self.levels.binary_search_by(|level| (*level.name).cmp(name)).ok()
+        self.values.names.binary_search_by(|level| (**level).cmp(name)).ok()
+    }
+
+    fn count(&mut self, at: usize) {
+        let count = &mut self.counts[at];
+        match *count {
+            0 => self.empty -= 1,
+            before => assert!(self.begun.remove(&(before, at)), "a value with bundles is among the begun"),
+        }
+        *count += 1;
+        self.begun.insert((*count, at));
+    }
+}
+
+/// What at least is needed of a value, where that is known by sums: cpu, memory and devices, in units.
+struct Floor {
+    needed: [i128; 3],
+    demands: Vec<Demand>,
+}
+
+impl Floor {
+    /// None where what is reserved for an owner, whom searches show more, may serve.
+    fn of(wanted: &Wanted) -> Option<Self> {
+        if wanted.items.iter().any(|item| item.request.owner.is_some()) {
+            return None;
+        }
+        let part = |of: fn(&Demand) -> i64| -> i128 {
+            let mut parts: Vec<i64> = wanted.items.iter().map(|item| of(&item.request.demand)).collect();
+            parts.sort_unstable();
+            parts.iter().take(wanted.least).map(|&units| i128::from(units)).sum()
+        };
+        let needed = [
+            part(|demand| demand.cpu.units()),
+            part(|demand| demand.memory.units()),
+            part(|d| d.gpu.units()),
+        ];
+        let mut demands: Vec<Demand> = Vec::new();
+        for item in &wanted.items {
+            if !demands.contains(&item.request.demand) {
+                demands.push(item.request.demand.clone());
+            }
+            if demands.len() > DEMANDS_LOOKED_AT_MAX {
+                demands = vec![Demand::default()];
+                break;
+            }
+        }
+        Some(Self { needed, demands })
     }
 }
 
@@ -79,20 +180,75 @@ impl Replicas {
     ) -> Result<(), NoPlace> {
         let standing = wanted.standing.first();
         let standing = standing.and_then(|s| self.copies[s.shard].shard().label_of(s.slot, key));
-        let values: Vec<Arc<str>> = match standing {
-            Some(value) => vec![Arc::from(value)],
-            None => self.values_of(wanted, key).into_keys().collect(),
+        let (values, floor) = match standing.map(Arc::from) {
+            Some(value) => {
+                let mut values = Values::default();
+                values.add(value, &mut self.copies, key);
+                (Arc::new(values), None)
+            }
+            None => (self.values_of(wanted, key), Floor::of(wanted)),
         };
         let mut failed = NoPlace::of(wanted.items[0].bundle);
-        for value in values {
-            let items = self.all_within(&wanted.items, key, &value);
-            let Err(here) = self.place(wanted, &items, draft) else { return Ok(()) };
-            if here.placed > failed.placed || failed.at.is_none() {
-                let placed = u32::try_from(here.placed).expect("GROUP_BUNDLES_MAX fits u32");
-                failed = NoPlace { at: Some((value, placed)), ..here };
+        let mut fullest: Option<(i128, usize)> = None;
+        for at in 0..values.names.len() {
+            let share = floor.as_ref().map_or(ENOUGH, |floor| self.share_of(values.nodes(at), floor));
+            if share < ENOUGH {
+                if fullest.is_none_or(|(most, _)| share > most) {
+                    fullest = Some((share, at));
+                }
+                continue;
+            }
+            if self.pack_on_value(wanted, (key, &values, at), draft, &mut failed) {
+                return Ok(());
             }
         }
+        // How far it gets where most is free is what its caller is told.
+        if let Some((_, at)) = fullest
+            && self.pack_on_value(wanted, (key, &values, at), draft, &mut failed)
+        {
+            return Ok(());
+        }
         if strict { Err(failed) } else { self.place(wanted, &wanted.items, draft) }
+    }
+
+    /// Whether all found a place on that value; `failed` is the value that got furthest.
+    fn pack_on_value(
+        &mut self,
+        wanted: &Wanted,
+        (key, values, at): (&str, &Values, usize),
+        draft: &mut Draft,
+        failed: &mut NoPlace,
+    ) -> bool {
+        let items = self.all_within(&wanted.items, (key, values, at));
+        self.search_copies_of(values.nodes(at));
+        let placed = self.place(wanted, &items, draft);
+        self.search_only(None);
+        let Err(here) = placed else { return true };
+        if here.placed > failed.placed || failed.at.is_none() {
+            let placed = u32::try_from(here.placed).expect("GROUP_BUNDLES_MAX fits u32");
+            *failed = NoPlace { at: Some((Arc::clone(&values.names[at]), placed)), ..here };
+        }
+        false
+    }
+
+    /// What is free on nodes of what is needed at least, in thousandths: below 1,000 it is too little.
+    fn share_of(&self, nodes: &[(u32, Slot)], floor: &Floor) -> i128 {
+        let mut free = [0; 3];
+        for &(copy, slot) in nodes {
+            let shard = self.copies[copy as usize].shard();
+            if shard.is_ready(slot) && floor.demands.iter().any(|demand| shard.has_room(slot, demand)) {
+                free.iter_mut().zip(shard.free_on(slot)).for_each(|(sum, free)| *sum += i128::from(free));
+            }
+        }
+        let needed = floor.needed.iter().zip(free).filter(|&(&needed, _)| needed > 0);
+        needed.map(|(&needed, free)| free * ENOUGH / needed).min().unwrap_or(ENOUGH)
+    }
+
+    /// Only copies that have some of `nodes` are searched from now on.
+    fn search_copies_of(&mut self, nodes: &[(u32, Slot)]) {
+        let mut searched = vec![false; self.copies.len()];
+        nodes.iter().for_each(|&(copy, _)| searched[copy as usize] = true);
+        self.search_only(Some(searched.into()));
     }
 
     /// Bundle after bundle goes to the value that has the fewest, as long as the skew allows. One that
@@ -123,45 +279,47 @@ impl Replicas {
         self.unhide_all();
         let failed = pending.first().map(|&item| wanted.items[item].bundle);
         self.keep_enough(wanted, failed, draft, savepoint).map_err(|no_place| {
-            let least = levels.levels.iter().min_by_key(|level| level.count);
-            NoPlace { at: least.map(|level| (Arc::clone(&level.name), level.count)), ..no_place }
+            let at = levels.lowest().map(|at| (Arc::clone(&levels.values.names[at]), levels.counts[at]));
+            NoPlace { at, ..no_place }
         })
     }
 
     /// The values with what stands there, hidden where nodes are to be used once; and the class of each item.
-    fn levels<'a>(&mut self, wanted: &Wanted, key: &'a str) -> (Levels<'a>, Vec<usize>) {
-        let mut classes: Vec<Arc<PlacementRequest>> = Vec::new();
-        let mut class_of = |item: &Item| {
-            let same = |known: &Arc<_>| Arc::ptr_eq(known, &item.request) || *known == item.request;
+    fn levels(&mut self, wanted: &Wanted, key: &Arc<str>) -> (Levels, Vec<usize>) {
+        let mut classes: Vec<Class> = Vec::new();
+        let mut class_of = |Item { request, .. }: &Item| {
+            let same = |known: &Class| Arc::ptr_eq(&known.request, request) || known.request == *request;
             // Largest first, so the last is the likeliest.
             classes.iter().rposition(same).unwrap_or_else(|| {
-                classes.push(Arc::clone(&item.request));
+                let (within, request) = (BTreeMap::new(), Arc::clone(request));
+                let (spent, full) = (BTreeSet::new(), BTreeSet::new());
+                classes.push(Class { request, within, first_empty: 0, spent, full });
                 classes.len() - 1
             })
         };
         let of_class: Vec<usize> = wanted.items.iter().map(&mut class_of).collect();
-        let room = vec![Room::Unknown; classes.len()];
-        let values = self.values_of(wanted, key).into_keys();
-        let level = |name| Level { name, count: 0, used: Used::default(), room: room.clone() };
-        let levels = values.map(level).collect();
-        let mut levels = Levels { key, strategy: wanted.strategy, levels, classes };
+        let values = self.values_of(wanted, key);
+        let (counts, empty) = (vec![0; values.names.len()], values.names.len());
+        let (begun, used, key, strategy) =
+            (BTreeSet::new(), BTreeMap::new(), Arc::clone(key), wanted.strategy);
+        let mut levels = Levels { key, strategy, values, counts, empty, begun, used, classes };
         for standing in &wanted.standing {
-            let value = self.copies[standing.shard].shard().label_of(standing.slot, key);
+            let value = self.copies[standing.shard].shard().label_of(standing.slot, &levels.key);
             let at = levels.find(value);
             self.count_on_level(&mut levels, at, (standing.shard, standing.slot));
         }
         (levels, of_class)
     }
 
-    fn count_on_level(&mut self, levels: &mut Levels<'_>, at: Option<usize>, place: (usize, u32)) {
+    fn count_on_level(&mut self, levels: &mut Levels, at: Option<usize>, place: (usize, u32)) {
         let spreads = matches!(levels.strategy, Strategy::Spread | Strategy::StrictSpread);
         if spreads {
             self.hide(place.0, place.1);
         }
         if let Some(at) = at {
-            levels.levels[at].count += 1;
+            levels.count(at);
             if spreads {
-                levels.levels[at].used.add(place);
+                levels.used.entry(at).or_default().add(place);
             }
         }
     }
@@ -171,65 +329,133 @@ impl Replicas {
     fn take_on_level(
         &mut self,
         draft: &mut Draft,
-        levels: &mut Levels<'_>,
+        levels: &mut Levels,
         max_skew: u32,
         (class, bundle): (usize, u32),
     ) -> bool {
-        let open = levels.open(max_skew);
-        for &at in &open {
-            if let Room::Unknown = levels.levels[at].room[class] {
-                let within = self.within(&levels.classes[class], levels.key, &levels.levels[at].name);
-                levels.levels[at].room[class] = Room::Unused(within);
-            }
-            let Room::Unused(request) = &levels.levels[at].room[class] else { continue };
-            let request = Arc::clone(request);
-            if self.take(draft, bundle, &request) {
-                let taken = *draft.taken.last().expect("just taken");
-                self.count_on_level(levels, Some(at), (taken.shard, taken.slot));
+        // One more on an empty one is within every skew.
+        while levels.empty > 0 && levels.classes[class].first_empty < levels.counts.len() {
+            let at = levels.classes[class].first_empty;
+            if levels.counts[at] == 0 && self.take_unused(draft, levels, at, (class, bundle)) {
                 return true;
             }
-            let soft = levels.strategy == Strategy::Spread;
-            levels.levels[at].room[class] = if soft { Room::Used(request) } else { Room::Full };
+            levels.classes[class].first_empty += 1;
         }
+        let open: Vec<usize> = levels.open(max_skew).collect();
         for &at in &open {
-            let Room::Used(request) = &levels.levels[at].room[class] else { continue };
-            let request = Arc::clone(request);
-            if self.take_used(draft, &levels.levels[at].used, bundle, &request) {
+            if levels.classes[class].spent.contains(&at) {
+                continue;
+            }
+            if self.take_unused(draft, levels, at, (class, bundle)) {
+                return true;
+            }
+            levels.classes[class].spent.insert(at);
+        }
+        if levels.strategy != Strategy::Spread {
+            return false;
+        }
+        for at in open {
+            if levels.classes[class].full.contains(&at) || !levels.used.contains_key(&at) {
+                continue;
+            }
+            let request = self.request_within(levels, at, class);
+            self.search_copies_of(levels.values.nodes(at));
+            let placed = self.take_used(draft, &levels.used[&at], bundle, &request);
+            self.search_only(None);
+            if placed {
                 let taken = *draft.taken.last().expect("just taken");
                 self.count_on_level(levels, Some(at), (taken.shard, taken.slot));
                 return true;
             }
-            levels.levels[at].room[class] = Room::Full;
+            levels.classes[class].full.insert(at);
         }
         false
     }
 
-    /// The values of the label on nodes that take new work and where a bundle of the group may stand, each
-    /// with a zero: a pass over the nodes for each selector that differs.
-    pub(super) fn values_of(&mut self, wanted: &Wanted, key: &str) -> BTreeMap<Arc<str>, u32> {
-        let mut asked: Vec<&PlacementRequest> = Vec::new();
+    /// Takes a bundle on a node of that value that is not hidden.
+    fn take_unused(
+        &mut self,
+        draft: &mut Draft,
+        levels: &mut Levels,
+        at: usize,
+        (class, bundle): (usize, u32),
+    ) -> bool {
+        let (request, nodes) = (&levels.classes[class].request, levels.values.nodes(at));
+        let has_room = |&(copy, slot): &(u32, Slot)| {
+            let shard = self.copies[copy as usize].shard();
+            shard.is_ready(slot) && shard.has_room(slot, &request.demand)
+        };
+        if request.owner.is_none() && !nodes.iter().any(has_room) {
+            return false;
+        }
+        self.search_copies_of(nodes);
+        let request = self.request_within(levels, at, class);
+        let placed = self.take(draft, bundle, &request);
+        self.search_only(None);
+        if placed {
+            let taken = *draft.taken.last().expect("just taken");
+            self.count_on_level(levels, Some(at), (taken.shard, taken.slot));
+        }
+        placed
+    }
+
+    fn request_within(&mut self, levels: &mut Levels, at: usize, class: usize) -> Arc<PlacementRequest> {
+        let (value, class) = ((&*levels.key, &*levels.values, at), &mut levels.classes[class]);
+        let within = class.within.entry(at).or_insert_with(|| self.within(&class.request, value));
+        Arc::clone(within)
+    }
+
+    /// The values of the label on nodes that take new work and where a bundle of the group may stand, in
+    /// order.
+    pub(super) fn values_of(&mut self, wanted: &Wanted, key: &Arc<str>) -> Arc<Values> {
+        let mut asked: Vec<&Arc<PlacementRequest>> = Vec::new();
         for request in wanted.items.iter().map(|item| &item.request).chain(&wanted.settled) {
             if !asked.iter().rev().any(|known| same_nodes(known, request)) {
                 asked.push(request);
             }
         }
-        let mut values = BTreeMap::new();
-        for request in asked {
-            for copy in &mut self.copies {
-                copy.shard_mut().values_open_to(key, request, &mut values);
+        let shape = self.shape();
+        let is_same = |open: &Open| {
+            open.key == *key
+                && open.asked.len() == asked.len()
+                && open.asked.iter().zip(&asked).all(|(a, b)| same_nodes(a, b))
+        };
+        if let Some(at) = self.open_values.kept.iter().position(is_same) {
+            let open = self.open_values.kept.remove(at);
+            if open.shape == shape {
+                let values = Arc::clone(&open.values);
+                self.open_values.kept.push(open);
+                return values;
             }
         }
+        let mut names = Vec::new();
+        for request in &asked {
+            for copy in &mut self.copies {
+                copy.values_open_to(key, request, &mut names);
+            }
+        }
+        // Stretches in order already, which the stable sort merges.
+        names.sort();
+        names.dedup();
+        let mut values = Values::default();
+        names.into_iter().for_each(|name| values.add(name, &mut self.copies, key));
+        let values = Arc::new(values);
+        if self.open_values.kept.len() == OPEN_VALUES_KEPT_MAX {
+            self.open_values.kept.remove(0);
+        }
+        let asked = asked.into_iter().cloned().collect();
+        self.open_values.kept.push(Open { key: Arc::clone(key), asked, shape, values: Arc::clone(&values) });
         values
     }
 
     /// The same bundles, on nodes with that value of the label only.
-    fn all_within(&self, items: &[Item], key: &str, value: &Arc<str>) -> Vec<Item> {
+    fn all_within(&self, items: &[Item], value: (&str, &Values, usize)) -> Vec<Item> {
         let mut last: Option<(&Arc<PlacementRequest>, Arc<PlacementRequest>)> = None;
         let mut placed = Vec::with_capacity(items.len());
         for item in items {
             let request = match &last {
                 Some((asked, request)) if Arc::ptr_eq(asked, &item.request) => Arc::clone(request),
-                _ => self.within(&item.request, key, value),
+                _ => self.within(&item.request, value),
             };
             last = Some((&item.request, Arc::clone(&request)));
             placed.push(Item { bundle: item.bundle, request });
@@ -237,28 +463,34 @@ impl Replicas {
         placed
     }
 
-    /// The same request, on nodes with that value of the label only.
-    fn within(&self, asked: &PlacementRequest, key: &str, value: &Arc<str>) -> Arc<PlacementRequest> {
-        let term = Term { key: key.to_owned(), operator: Operator::In, values: vec![value.to_string()] };
+    /// The same request, on nodes with that value of the label only: named, or, where they are many,
+    /// selected by it.
+    fn within(
+        &self,
+        asked: &PlacementRequest,
+        (key, values, at): (&str, &Values, usize),
+    ) -> Arc<PlacementRequest> {
         let mut request: PlacementRequest = asked.clone();
-        if request.fallbacks().is_empty() {
+        let nodes = values.nodes(at);
+        if nodes.len() > RULE_NODES_NAMED_MAX && request.fallbacks().is_empty() {
+            let value = values.names[at].to_string();
+            let term = Term { key: key.to_owned(), operator: Operator::In, values: vec![value] };
             let terms = request.selector.as_ref().map_or(&[][..], |selector| selector.terms());
             request.selector = Some(Arc::new(Selector::new([terms, &[term]].concat())));
-        } else {
-            // Each of its selectors would need the term: name the nodes instead.
-            let named = request.candidates.as_deref();
-            let mut ids: Vec<NodeId> = Vec::new();
-            for copy in &self.copies {
-                let there = copy.shard().label_values(key).filter(|(_, label)| *label == &**value);
-                ids.extend(there.filter_map(|(slot, _)| copy.shard().node_at(slot)));
-            }
-            ids.retain(|id| named.is_none_or(|named| named.binary_search(id).is_ok()));
-            ids.sort_unstable();
-            request.candidates = Some(ids.into());
+            return Arc::new(request);
         }
+        let named = request.candidates.as_deref();
+        let id = |&(copy, slot): &(u32, Slot)| self.copies[copy as usize].shard().node_at(slot);
+        let mut ids: Vec<NodeId> = nodes.iter().filter_map(id).collect();
+        ids.retain(|id| named.is_none_or(|named| named.binary_search(id).is_ok()));
+        ids.sort_unstable();
+        request.candidates = Some(ids.into());
         Arc::new(request)
     }
 }
+
+/// All that is needed, in the thousandths of [`Replicas::share_of`].
+const ENOUGH: i128 = 1_000;
 
 /// Whether both may stand on the same nodes, as far as labels, taints and names go; "no" where that takes
 /// more than a look.

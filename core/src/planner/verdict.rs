@@ -10,6 +10,7 @@ use super::job::{GroupRefusal, GroupRefusalReason};
 use super::proof::{Bound, Field, StandsBy, Value, Why};
 use super::spec::{Spreading, Strategy, TopologyRule};
 use super::strategy::{NoPlace, Wanted};
+use super::topology::Values;
 use crate::ids::GroupId;
 use crate::request::PlacementRequest;
 use crate::shard::Refusal;
@@ -29,7 +30,7 @@ struct Rule {
     key: Arc<str>,
     spreading: Spreading,
     /// Values that keep others back.
-    counted: BTreeMap<Arc<str>, u32>,
+    counted: Arc<Values>,
     /// How many bundles stand on each.
     standing: BTreeMap<Arc<str>, u32>,
     /// The value that bundles are confined to by the first that stands.
@@ -107,7 +108,7 @@ impl Planner {
         let TopologyRule { key, spreading } = wanted.topology.clone()?;
         let counted = match spreading {
             Spreading::Pack { strict: false } => return None,
-            Spreading::Pack { strict: true } => BTreeMap::new(),
+            Spreading::Pack { strict: true } => Arc::default(),
             Spreading::Spread { .. } => self.replicas.values_of(wanted, &key),
         };
         let mut standing = BTreeMap::new();
@@ -191,11 +192,11 @@ fn judge(field: &Field, wanted: &Wanted, rule: Option<&Rule>) -> Option<Never> {
             let empty = |name: &Arc<str>| Value {
                 name: Arc::clone(name),
                 patches: Vec::new(),
-                counts: rule.counted.contains_key(name),
+                counts: rule.counted.names.binary_search(name).is_ok(),
                 standing: rule.standing.get(name).copied().unwrap_or(0),
                 most: 0,
             };
-            for name in rule.counted.keys().chain(by_value.keys()) {
+            for name in rule.counted.names.iter().chain(by_value.keys()) {
                 values.entry(Arc::clone(name)).or_insert_with(|| empty(name));
             }
             for (name, patches) in by_value {

@@ -1,7 +1,6 @@
 //! What a planner does with its private copy of a shard: it finds and takes by the code that
 //! places, without a record, and makes nodes again what the shard's view says of them.
 
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::ranked::Scope;
@@ -151,32 +150,23 @@ impl Shard {
             .filter_map(move |(slot, _, cold)| Some((slot, cold.registration.spec.labels.get(key)?)))
     }
 
-    /// The values of a label on ready nodes where `request` may stand as far as labels, taints and names
-    /// go, each with a zero unless it is there already: one pass over the nodes, or over the named ones.
-    pub(crate) fn values_open_to(
-        &mut self,
-        key: &str,
-        request: &PlacementRequest,
-        values: &mut BTreeMap<Arc<str>, u32>,
-    ) {
+    /// Whether a node takes new work and `request` may stand there as far as labels and taints go.
+    pub(crate) fn eligible(&mut self, request: &PlacementRequest) -> impl Fn(Slot) -> bool + use<'_> {
         let scope = self.scope(request);
-        let mut look = |slot: Slot| {
-            let eligible = self.nodes.state(slot) == NodeState::Ready
+        let this = &*self;
+        move |slot| {
+            this.is_ready(slot)
                 && match scope {
-                    Scope::Plain(set) => set.is_none_or(|set| self.selectors.at(set).contains(slot)),
-                    Scope::Ranked(id) => self.rankings.at(id).rank(slot).is_eligible(),
-                };
-            if eligible
-                && let Some(value) = self.label_of(slot, key)
-                && !values.contains_key(value)
-            {
-                values.insert(Arc::from(value), 0);
-            }
-        };
-        match &request.candidates {
-            Some(ids) => ids.iter().filter_map(|&id| self.nodes.slot(id)).for_each(look),
-            None => self.nodes.iter().for_each(|(slot, ..)| look(slot)),
+                    Scope::Plain(set) => set.is_none_or(|set| this.selectors.at(set).contains(slot)),
+                    Scope::Ranked(id) => this.rankings.at(id).rank(slot).is_eligible(),
+                }
         }
+    }
+
+    /// What is free on a node: cpu, memory and devices, in units.
+    pub(crate) fn free_on(&self, slot: Slot) -> [i64; 3] {
+        let (room, gpus) = (self.nodes.room(slot), &self.nodes.hot(slot).gpus);
+        [room.cpu.units(), room.memory.units(), gpus.total_free()]
     }
 
     /// Whether what is free on the node suffices, whatever its state.

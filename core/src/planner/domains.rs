@@ -1,0 +1,144 @@
+//! The values of the labels that rules are over, each with its nodes: made when a rule first names a label,
+//! then brought up to date as nodes come, go and change. So a plan looks at the nodes of a value, not at all.
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use crate::index::Slot;
+use crate::limits::RULE_LABELS_KEPT_MAX;
+use crate::node::Labels;
+
+/// The nodes of a copy by the value of one label.
+#[derive(Default)]
+pub(super) struct Domain {
+    key: Arc<str>,
+    /// None is empty; in each the slots are in no order.
+    values: BTreeMap<Arc<str>, Vec<Slot>>,
+    of_slot: Vec<Option<Arc<str>>>,
+    used: u64,
+}
+
+/// What a copy keeps; the label not used for longest gives way.
+#[derive(Default)]
+pub(super) struct Domains {
+    kept: Vec<Domain>,
+    uses: u64,
+}
+
+impl Domain {
+    /// The values in order, with their nodes.
+    pub(super) fn values(&self) -> &BTreeMap<Arc<str>, Vec<Slot>> {
+        &self.values
+    }
+
+    /// The nodes with that value.
+    pub(super) fn slots(&self, value: &str) -> &[Slot] {
+        self.values.get(value).map_or(&[], Vec::as_slice)
+    }
+
+    /// The value of a node.
+    pub(super) fn value(&self, slot: Slot) -> Option<&Arc<str>> {
+        self.of_slot.get(slot as usize)?.as_ref()
+    }
+
+    fn set(&mut self, slot: Slot, value: Option<&str>) {
+        let at = slot as usize;
+        if self.value(slot).map(|value| &**value) == value {
+            return;
+        }
+        if self.of_slot.len() <= at {
+            self.of_slot.resize(at + 1, None);
+        }
+        if let Some(before) = self.of_slot[at].take() {
+            let slots = self.values.get_mut(&before).expect("a value has its nodes");
+            let place =
+                slots.iter().position(|&there| there == slot).expect("a node is among those of its value");
+            slots.swap_remove(place);
+            if slots.is_empty() {
+                self.values.remove(&before);
+            }
+        }
+        let Some(value) = value else { return };
+        let shared = match self.values.get_key_value(value) {
+            Some((known, _)) => Arc::clone(known),
+            None => Arc::from(value),
+        };
+        self.values.entry(Arc::clone(&shared)).or_default().push(slot);
+        self.of_slot[at] = Some(shared);
+    }
+}
+
+impl Domains {
+    /// The nodes by the value of `key`; `nodes` are those that have one, looked at if it is not kept.
+    pub(super) fn keep<'a, N>(&mut self, key: &str, nodes: impl FnOnce() -> N) -> &Domain
+    where
+        N: Iterator<Item = (Slot, &'a str)>,
+    {
+        self.uses += 1;
+        let at = self.kept.iter().position(|domain| &*domain.key == key).unwrap_or_else(|| {
+            let mut made = Domain { key: Arc::from(key), ..Domain::default() };
+            nodes().for_each(|(slot, value)| made.set(slot, Some(value)));
+            if self.kept.len() < RULE_LABELS_KEPT_MAX {
+                self.kept.push(made);
+                return self.kept.len() - 1;
+            }
+            let oldest = (0..self.kept.len()).min_by_key(|&at| self.kept[at].used).expect("some are kept");
+            self.kept[oldest] = made;
+            oldest
+        });
+        self.kept[at].used = self.uses;
+        &self.kept[at]
+    }
+
+    /// A node has these labels from now on; none: it is gone.
+    pub(super) fn follow(&mut self, slot: Slot, labels: Option<&Labels>) {
+        for domain in &mut self.kept {
+            let value = labels.and_then(|labels| labels.get(&domain.key));
+            domain.set(slot, value);
+        }
+    }
+
+    /// Nothing is known any more.
+    pub(super) fn forget(&mut self) {
+        self.kept.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rng::Rng;
+
+    #[test]
+    fn values_have_the_nodes_that_have_them_whatever_came_and_went() {
+        let mut domains = Domains::default();
+        let mut nodes: BTreeMap<Slot, Labels> = BTreeMap::new();
+        let mut rng = Rng::new(7);
+        for step in 0..2_000u64 {
+            let slot = rng.below(40) as Slot;
+            if rng.below(3) == 0 {
+                nodes.remove(&slot);
+                domains.follow(slot, None);
+            } else {
+                let keys = (0..RULE_LABELS_KEPT_MAX as u64 + 2).filter(|_| step % 2 == 0);
+                let pairs =
+                    keys.map(|key| (format!("k{key}").into(), format!("v{}", (key + step) % 5).into()));
+                let labels = Labels::new(pairs.collect()).expect("each key once");
+                domains.follow(slot, Some(&labels));
+                nodes.insert(slot, labels);
+            }
+            let key = format!("k{}", rng.below(RULE_LABELS_KEPT_MAX as u64 + 2));
+            let with = || nodes.iter().filter_map(|(&slot, labels)| Some((slot, labels.get(&key)?)));
+            let domain = domains.keep(&key, with);
+            let mut expected: BTreeMap<&str, Vec<Slot>> = BTreeMap::new();
+            with().for_each(|(slot, value)| expected.entry(value).or_default().push(slot));
+            assert_eq!(domain.values().len(), expected.len(), "{key}");
+            for (value, slots) in expected {
+                let mut there = domain.slots(value).to_vec();
+                there.sort_unstable();
+                assert_eq!(there, slots, "{key}={value}");
+                assert!(slots.iter().all(|&slot| domain.value(slot).is_some_and(|of| **of == *value)));
+            }
+        }
+    }
+}

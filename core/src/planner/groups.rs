@@ -362,6 +362,8 @@ impl Planner {
                 of_it.filter(|bundle| bundle.lost == Some(gone)).for_each(|bundle| bundle.lost = None);
             }
         }
+        // What the plan had taken on the copies is free again, which no shard tells as growth.
+        self.retry_now = true;
         let removal = group.removal.is_some();
         // Its ticket, if it has one, ends or goes on in any case.
         let by_ticket = self.ticket_concluded(id, false, &concluded.conflicts, now);

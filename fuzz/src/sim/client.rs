@@ -272,7 +272,10 @@ impl Client {
         if again && !self.doubtful.contains(&id) {
             return Err(format!("{id} was released twice, and both did it"));
         }
-        self.ended.insert(id);
+        // One that it was never promised may be there later, under the name that it guessed.
+        if reply.reason.is_done() || self.released.get(&id).is_some_and(|&(_, promised)| promised) {
+            self.ended.insert(id);
+        }
         if unknown && self.released.get(&id) == Some(&(1, true)) {
             self.missed.push(id);
         }

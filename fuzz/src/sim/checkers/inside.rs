@@ -125,6 +125,8 @@ fn may_end(step: &Step<'_>, claim: &ClaimRecord) -> bool {
             .iter()
             .any(|(_, granted)| matches!(granted, Granted::Ended(id) if *id == claim.id)),
         (_, Outcome::NodeRemoved { node: gone, .. }) => *gone == node,
+        // What others made is there, whatever was claimed.
+        (Command::Adopt(adoption), _) => adoption.node == node,
         (Command::UpdateNode(of, _) | Command::Report(of, _) | Command::SetHealth(of, _), _)
         | (Command::SetResources(of, _) | Command::Life(of, _), _) => *of == node,
         _ => false,

@@ -181,11 +181,7 @@ impl World<'_> {
             named("promises_are_kept", promises_are_kept(promised, ended, &live, &self.grants))?;
         }
         named("inside_stands", inside_stands(self.gangs.inside(), &self.facts))?;
-        // What somebody else evicted with grace keeps it, whatever becomes of its group.
-        let releasing = |id: &AllocationId| {
-            let mut partitions = self.facts.iter().flat_map(|facts| &facts.partitions);
-            partitions.any(|partition| partition.releasing.iter().any(|record| record.allocation == *id))
-        };
+        let releasing = releasing(&self.facts);
         let whole = groups_go_whole(&self.gangs.ended, |id| live.contains_key(&id), |id| releasing(&id));
         named("groups_go_whole", whole)?;
         for client in &mut self.clients {
@@ -202,13 +198,15 @@ impl World<'_> {
 
     /// Every live allocation is some request's, and its client knows it or cannot know.
     pub(in crate::sim) fn check_owners(&self) -> Verdict {
+        let releasing = releasing(&self.facts);
         let knows = |id, request: Option<_>| {
             if let Some((statement, group)) = self.grants.statement_of(id) {
                 return match statement.planner {
                     COORDINATOR => {
                         self.coordinator.owns(id) || self.coordinator.forgotten.contains(&statement)
                     }
-                    _ => group.map_or_else(|| self.gangs.owns(id), |group| self.gangs.has(group)),
+                    _ => group
+                        .map_or_else(|| self.gangs.owns(id), |group| self.gangs.has(group) || releasing(&id)),
                 };
             }
             self.clients.iter().any(|client| {
@@ -238,5 +236,13 @@ impl World<'_> {
             && self.coordinator.is_idle()
             && self.gangs.is_idle()
             && !self.is_planning()
+    }
+}
+
+/// What somebody evicted with grace keeps it, whatever becomes of its group.
+fn releasing(shards: &[Facts]) -> impl Fn(&AllocationId) -> bool {
+    |id| {
+        let mut partitions = shards.iter().flat_map(|facts| &facts.partitions);
+        partitions.any(|partition| partition.releasing.iter().any(|record| record.allocation == *id))
     }
 }

@@ -189,6 +189,42 @@ async fn an_incremental_statement_does_what_does_not_conflict() {
 }
 
 #[tokio::test]
+async fn what_an_incremental_statement_names_in_vain_is_that_operations_conflict() {
+    let (server, client, nodes) = bed().await;
+    let empty = standing(&client).await;
+    let nowhere = WireAllocation { partition: 9999, incarnation: 1, sequence: 1 };
+    // Over one shard, over several, and over none: places are those that were sent.
+    let mut operations = vec![take(999_999, 1), take(nodes[0], 5), evict(nowhere), take(nodes[0], 4)];
+    for count in [4, 8] {
+        let reply = submit(&client, &partly(operations.clone())).await;
+        assert_eq!((reply.reason, &reply.fault), (Reason::Conflicted.into(), &None), "{reply:?}");
+        let mut expected =
+            vec![Reason::UnknownNode, Reason::Insufficient, Reason::UnknownAllocation, Reason::Done];
+        expected.extend([Reason::UnknownNode, Reason::Done, Reason::Done, Reason::Done]);
+        assert_eq!(reasons(&reply), expected[..count]);
+        assert_eq!(conflict(&reply, 0).node, 999_999);
+        assert_eq!((conflict(&reply, 2).allocation, conflict(&reply, 1).node), (Some(nowhere), nodes[0]));
+        audit(&client).await;
+        for at in (0..count).filter(|&at| reply.operations[at].reason.is_done()) {
+            assert!(release(&client, allocation(&reply, at)).await.reason.is_done());
+        }
+        assert_eq!(standing(&client).await, empty);
+        operations.extend([take(0, 1), take(nodes[1], 1), take(nodes[2], 1), take(nodes[3], 1)]);
+    }
+    let reply = submit(&client, &partly(vec![take(999_999, 1), evict(nowhere)])).await;
+    assert_eq!(reasons(&reply), [Reason::UnknownNode, Reason::UnknownAllocation]);
+    assert!(reply.statement.is_some() && reply.reason == Reason::Conflicted.into(), "{reply:?}");
+    // What contradicts another names it by its place in the statement.
+    let (first, twice) = (place(&client, &ask(1, 0, 0)).await.allocation, standing(&client).await);
+    let reply = submit(&client, &partly(vec![take(999_999, 1), evict(first), evict(first)])).await;
+    assert_eq!(reasons(&reply), [Reason::UnknownNode, Reason::Done, Reason::Contradicts]);
+    assert_eq!(conflict(&reply, 2).other, Some(1));
+    assert_ne!(standing(&client).await, twice);
+    assert_eq!(standing(&client).await, empty);
+    server.stop().await;
+}
+
+#[tokio::test]
 async fn what_cannot_be_is_a_fault_of_its_operation() {
     let (server, client, nodes) = bed().await;
     let before = standing(&client).await;

@@ -8,19 +8,23 @@ use super::{Planner, Purpose};
 use crate::ids::{ShardId, StatementId};
 use crate::router::PortRequest;
 use crate::shard::{Command, Outcome};
-use crate::statement::{CommitMode, Granularity, Operation};
+use crate::statement::{CommitMode, Conflict, Granularity, Operation};
 use crate::time::Time;
 
 /// A tag is the key of a flight and the place of a part.
 const PART_BITS: u32 = 16;
 
-/// Operations by shard, each with its place. Most statements have one shard.
-fn parts_of(operations: Vec<(ShardId, Operation)>) -> Vec<(ShardId, Vec<(u16, Operation)>)> {
+/// Operations by shard, each with its place. Most statements have one shard. The places of `conflicts`, in
+/// ascending order, are those of operations that are sent to none.
+fn parts_of(
+    operations: Vec<(ShardId, Operation)>,
+    conflicts: &[Conflict],
+) -> Vec<(ShardId, Vec<(u16, Operation)>)> {
     let (first, count) = (operations[0].0, operations.len());
     let single = operations.iter().all(|&(shard, _)| shard == first);
-    let places = (0usize..).zip(operations).map(|(at, (shard, operation))| {
-        (shard, (u16::try_from(at).expect("STATEMENT_OPERATIONS_MAX fits u16"), operation))
-    });
+    let sent = |at: &u16| conflicts.binary_search_by_key(at, |conflict| conflict.operation).is_err();
+    let places = (0..=u16::MAX).filter(sent).zip(operations);
+    let places = places.map(|(at, (shard, operation))| (shard, (at, operation)));
     if single {
         let mut part = Vec::with_capacity(count);
         part.extend(places.map(|(_, operation)| operation));
@@ -32,7 +36,7 @@ fn parts_of(operations: Vec<(ShardId, Operation)>) -> Vec<(ShardId, Vec<(u16, Op
 }
 
 impl Planner {
-    fn next_statement(&mut self) -> StatementId {
+    pub(super) fn next_statement(&mut self) -> StatementId {
         self.next_statement += 1;
         let (incarnation, planner) = (self.config.incarnation, self.config.number);
         StatementId { incarnation, planner, number: self.next_statement }
@@ -42,12 +46,25 @@ impl Planner {
     pub(super) fn commit(
         &mut self,
         operations: Vec<(ShardId, Operation)>,
+        terms: (Granularity, CommitMode),
+        purpose: Purpose,
+        now: Time,
+    ) {
+        self.commit_rest(operations, Vec::new(), terms, purpose, now);
+    }
+
+    /// Commits what is left of a statement of which some operations, in ascending order, conflict before any
+    /// shard has seen them.
+    pub(super) fn commit_rest(
+        &mut self,
+        operations: Vec<(ShardId, Operation)>,
+        conflicts: Vec<Conflict>,
         (granularity, mode): (Granularity, CommitMode),
         purpose: Purpose,
         now: Time,
     ) {
         let terms = Terms { granularity, mode, deadline: now.plus_nanos(self.config.hold_ns), atomic: true };
-        self.launch(operations, terms, purpose);
+        self.launch(operations, conflicts, terms, purpose);
     }
 
     /// Carries out `operations`, as far as each is possible, on each shard on its own.
@@ -58,13 +75,20 @@ impl Planner {
         now: Time,
     ) {
         let (granularity, mode) = (Granularity::Fine, CommitMode::Incremental);
-        self.launch(operations, Terms { granularity, mode, deadline: now, atomic: false }, purpose);
+        let terms = Terms { granularity, mode, deadline: now, atomic: false };
+        self.launch(operations, Vec::new(), terms, purpose);
     }
 
-    fn launch(&mut self, operations: Vec<(ShardId, Operation)>, terms: Terms, purpose: Purpose) {
+    fn launch(
+        &mut self,
+        operations: Vec<(ShardId, Operation)>,
+        conflicts: Vec<Conflict>,
+        terms: Terms,
+        purpose: Purpose,
+    ) {
         let statement = self.next_statement();
         self.metrics.count_statement(operations.len(), &purpose);
-        let mut flight = Flight::new(statement, parts_of(operations), terms);
+        let mut flight = Flight::new(statement, parts_of(operations, &conflicts), conflicts, terms);
         let commands = flight.begin();
         if flight.is_done_at_once() && !matches!(purpose, Purpose::Submit(_)) {
             for &(_, shard, _) in &commands {

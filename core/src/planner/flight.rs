@@ -66,10 +66,12 @@ pub(super) struct Concluded {
 }
 
 impl Flight {
-    /// The statement of `parts`, each with a shard and its operations.
+    /// The statement of `parts`, each with a shard and its operations, beside operations that conflict
+    /// before any shard has seen them.
     pub(super) fn new(
         statement: StatementId,
         parts: Vec<(ShardId, Vec<(u16, Operation)>)>,
+        conflicts: Vec<Conflict>,
         terms: Terms,
     ) -> Self {
         assert!(!parts.is_empty(), "a statement has operations");
@@ -78,7 +80,7 @@ impl Flight {
             .into_iter()
             .map(|(shard, operations)| FlightPart { shard, operations, holds: false })
             .collect();
-        let (conflicts, applied, expired) = (Vec::new(), Vec::new(), false);
+        let (applied, expired) = (Vec::new(), false);
         Self { statement, left: parts.len(), parts, terms, cell, conflicts, applied, expired }
     }
 
@@ -178,7 +180,7 @@ mod tests {
     fn flight(mode: CommitMode) -> (Flight, Arc<DecisionCell>) {
         let parts = vec![(ShardId(0), vec![(0, operation(1))]), (ShardId(3), vec![(1, operation(2))])];
         let terms = Terms { granularity: Granularity::Fine, mode, deadline: Time(9), atomic: true };
-        let mut flight = Flight::new(ID, parts, terms);
+        let mut flight = Flight::new(ID, parts, Vec::new(), terms);
         let commands = flight.begin();
         let [(0, ShardId(0), Command::Prepare(first)), (1, ShardId(3), Command::Prepare(_))] = &commands[..]
         else {

@@ -257,7 +257,8 @@ pub enum PlanRejection {
     /// A statement of nothing, or of too much.
     #[error("{0} operations: give 1 to {max}", max = crate::limits::STATEMENT_OPERATIONS_MAX)]
     Operations(usize),
-    /// An operation names a node that is not registered.
+    /// An operation of a statement that is done as a whole names a node that is not registered. (Of an
+    /// incremental one, the operation alone conflicts.)
     #[error("operation {operation}: node {node} is not registered")]
     UnknownNode {
         /// Its place.
@@ -265,7 +266,7 @@ pub enum PlanRejection {
         /// The node.
         node: NodeId,
     },
-    /// An operation names an allocation of a partition that the store does not have.
+    /// An operation, likewise, names an allocation of a partition that the store does not have.
     #[error("operation {operation}: allocation {allocation} was never granted")]
     UnknownAllocation {
         /// Its place.

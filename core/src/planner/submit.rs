@@ -5,43 +5,58 @@ use super::job::{PlanRejection, PlanReply, StatementReport, Submit};
 use super::{JobTag, Planner, Purpose};
 use crate::ids::{AllocationId, ShardId};
 use crate::limits::STATEMENT_OPERATIONS_MAX;
-use crate::statement::{Evict, Operation};
+use crate::statement::{CommitMode, Conflict, ConflictReason, Evict, Operation};
 use crate::time::Time;
+
+/// Operations with their shards, and those that concern no shard there is: each has its conflict.
+type Routed = (Vec<(ShardId, Operation)>, Vec<Conflict>);
 
 impl Planner {
     pub(super) fn submit_operations(&mut self, tag: JobTag, submit: Submit, now: Time) {
-        match self.routed(submit.operations) {
-            Ok(operations) => {
-                self.commit(operations, (submit.granularity, submit.mode), Purpose::Submit(tag), now);
+        let Submit { operations, granularity, mode } = submit;
+        match self.routed(operations, mode) {
+            Ok((operations, conflicts)) if operations.is_empty() => {
+                let (statement, applied, expired) = (self.next_statement(), Vec::new(), false);
+                let report = StatementReport { statement, applied, conflicts, expired };
+                self.reply(tag, PlanReply::Statement(Box::new(report)));
+            }
+            Ok((operations, conflicts)) => {
+                self.commit_rest(operations, conflicts, (granularity, mode), Purpose::Submit(tag), now);
             }
             Err(rejection) => self.reply(tag, PlanReply::Rejected(rejection)),
         }
     }
 
-    /// Each operation with the shard that it concerns.
-    fn routed(&mut self, operations: Vec<Operation>) -> Result<Vec<(ShardId, Operation)>, PlanRejection> {
+    /// Each operation with the shard that it concerns. One that concerns none is a conflict where the rest is
+    /// to be done without it.
+    fn routed(&mut self, operations: Vec<Operation>, mode: CommitMode) -> Result<Routed, PlanRejection> {
         if operations.is_empty() || operations.len() > STATEMENT_OPERATIONS_MAX {
             return Err(PlanRejection::Operations(operations.len()));
         }
         let mut routed = Vec::with_capacity(operations.len());
+        let mut conflicts = Vec::new();
         for (at, operation) in (0u16..).zip(operations) {
-            let shard = match (&operation, operation.node()) {
+            let (shard, unknown) = match (&operation, operation.node()) {
                 (_, Some(node)) => {
                     let partition = self.port.catalog().node_partition(node);
                     let shard = partition.and_then(|partition| self.port.shard_of(partition));
-                    shard.ok_or(PlanRejection::UnknownNode { operation: at, node })?
+                    (shard, PlanRejection::UnknownNode { operation: at, node })
                 }
                 (&Operation::Evict(Evict { allocation, .. }), None) => {
                     let shard = self.port.shard_of(allocation.partition);
-                    shard.ok_or(PlanRejection::UnknownAllocation { operation: at, allocation })?
+                    (shard, PlanRejection::UnknownAllocation { operation: at, allocation })
                 }
                 (operation, None) => {
                     unreachable!("an operation names a node or an allocation: {operation:?}")
                 }
             };
-            routed.push((shard, operation));
+            match shard {
+                Some(shard) => routed.push((shard, operation)),
+                None if mode == CommitMode::Incremental => conflicts.push(unknown_conflict(at, &operation)),
+                None => return Err(unknown),
+            }
         }
-        Ok(routed)
+        Ok((routed, conflicts))
     }
 
     pub(super) fn submit_concluded(&mut self, tag: JobTag, concluded: Concluded) {
@@ -54,4 +69,13 @@ impl Planner {
     pub(super) fn shard_of_allocation(&mut self, allocation: AllocationId) -> ShardId {
         self.port.shard_of(allocation.partition).expect("an allocation that was granted has a partition")
     }
+}
+
+/// That the operation at this place names what is not there.
+fn unknown_conflict(at: u16, operation: &Operation) -> Conflict {
+    let reason = match operation {
+        Operation::Evict(evict) => ConflictReason::UnknownAllocation(evict.allocation),
+        Operation::Allocate(_) | Operation::Pipeline(_) => ConflictReason::UnknownNode,
+    };
+    Conflict { operation: at, node: operation.node(), version: None, reason }
 }

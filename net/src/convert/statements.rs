@@ -44,7 +44,8 @@ fn mode(number: u8) -> Result<CommitMode, Fault> {
 /// The engine's form of a statement.
 ///
 /// # Errors
-/// The fault, naming the field of the operation (`operations[2].gpu`).
+/// The fault, naming the field of the operation (`operations[2].gpu`). A node that is not registered is one of
+/// a statement that is done as a whole; of an incremental one only that operation conflicts.
 pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fault> {
     let count = wire.operations.len();
     if count == 0 || count > OPERATIONS_PER_MESSAGE_MAX {
@@ -53,7 +54,7 @@ pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fa
     }
     let (granularity, mode) = (granularity(wire.granularity)?, mode(wire.mode)?);
     let operations = wire.operations.into_iter().enumerate().map(|(at, body)| {
-        operation(body, catalog).map_err(|mut fault| {
+        operation(body, mode, catalog).map_err(|mut fault| {
             fault.field = format!("operations[{at}].{}", fault.field);
             fault
         })
@@ -61,13 +62,14 @@ pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fa
     Ok(Submit { operations: operations.collect::<Result<_, _>>()?, granularity, mode })
 }
 
-fn operation(wire: OperationBody, catalog: &Catalog) -> Result<Operation, Fault> {
+fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result<Operation, Fault> {
     match wire.operation {
         OPERATION_ALLOCATE => {
             check_absent(&wire, &[Part::Allocation, Part::Grace])?;
             let owner = named_owner("owner", wire.owner)?;
             let expected = wire.expected_version;
-            let (node, gpus) = (node(wire.node, catalog)?, mask("gpus", &wire.gpus, GPU_INSTANCES_MAX)?);
+            let (node, gpus) =
+                (node(wire.node, mode, catalog)?, mask("gpus", &wire.gpus, GPU_INSTANCES_MAX)?);
             let named = !wire.gpus.is_empty();
             let demand = demand(wire, catalog)?;
             let gpus = named.then_some(gpus as u16);
@@ -76,7 +78,7 @@ fn operation(wire: OperationBody, catalog: &Catalog) -> Result<Operation, Fault>
         }
         OPERATION_PIPELINE => {
             check_absent(&wire, &[Part::Allocation, Part::Grace, Part::Gpus, Part::Owner])?;
-            let (node, expected) = (node(wire.node, catalog)?, wire.expected_version);
+            let (node, expected) = (node(wire.node, mode, catalog)?, wire.expected_version);
             let demand = demand(wire, catalog)?;
             Ok(Operation::Pipeline(Pipeline { node, expected, demand, bundle: None }))
         }
@@ -134,9 +136,11 @@ fn check_absent(wire: &OperationBody, parts: &[Part]) -> Result<(), Fault> {
     Ok(())
 }
 
-fn node(number: u64, catalog: &Catalog) -> Result<NodeId, Fault> {
+/// The node of an operation. In an incremental statement, one that is not registered is the operation's own
+/// conflict, which the planner finds.
+fn node(number: u64, mode: CommitMode, catalog: &Catalog) -> Result<NodeId, Fault> {
     let node = NodeId(number);
-    if catalog.node_partition(node).is_none() {
+    if mode == CommitMode::AllOrNothing && catalog.node_partition(node).is_none() {
         let message = format!("node {node} is not registered: list the nodes to see which are");
         return Err(Fault::of_field(Reason::UnknownNode, "node", message));
     }

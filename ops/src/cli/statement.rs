@@ -10,9 +10,9 @@ use wharf_core::ids::{AllocationId, StatementId};
 use wharf_core::resource::Amount;
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
-    COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, GRANULARITY_COARSE, GRANULARITY_FINE, NamedAmount,
+    COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, Fault, GRANULARITY_COARSE, GRANULARITY_FINE, NamedAmount,
     NodeBooksRequest, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE, OperationBody, OperationReply,
-    StatementReply, StatementRequest,
+    Reason, StatementReply, StatementRequest,
 };
 
 use super::connect::{ConnectArgs, Usage};
@@ -252,22 +252,41 @@ fn read_file(file: &Path) -> anyhow::Result<(StatementRequest, Vec<Option<String
     Ok(read(&text).map_err(wrong)?)
 }
 
-/// Finds the ids of nodes that are given by name.
+/// Finds the ids of nodes that are given by name. A node that is not there is 0 in an incremental statement,
+/// where only its operation conflicts; it ends one that is done as a whole.
 async fn resolve(
     client: &Client,
     request: &mut StatementRequest,
     names: &[Option<String>],
-) -> anyhow::Result<()> {
+) -> Result<(), ClientError> {
     let mut known: BTreeMap<&str, u64> = BTreeMap::new();
-    for (operation, name) in request.operations.iter_mut().zip(names) {
+    for (at, (operation, name)) in request.operations.iter_mut().zip(names).enumerate() {
         let Some(name) = name.as_deref() else { continue };
         operation.node = match known.get(name) {
             Some(&id) => id,
-            None => find(client, name).await?,
+            None => match find(client, name).await {
+                Err(ClientError::Fault(fault)) if fault.reason == Reason::UnknownNode.into() => {
+                    if request.mode != COMMIT_INCREMENTAL {
+                        return Err(Fault { field: format!("operations[{at}].node"), ..fault }.into());
+                    }
+                    0
+                }
+                found => found?,
+            },
         };
         known.insert(name, operation.node);
     }
     Ok(())
+}
+
+/// Says of each conflict about a node that was not found by its name which name that was.
+fn name_unknown(request: &StatementRequest, names: &[Option<String>], reply: &mut StatementReply) {
+    let operations = request.operations.iter().zip(names).zip(&mut reply.operations);
+    for ((_, name), reply) in operations.filter(|((operation, _), _)| operation.node == 0) {
+        if let (Some(name), Some(conflict)) = (name, &mut reply.conflict) {
+            conflict.node_name.clone_from(name);
+        }
+    }
 }
 
 /// The id of the node of that name, or of that id where there is none.
@@ -379,9 +398,19 @@ pub(super) async fn run(command: StatementCommand) -> anyhow::Result<Ended> {
     let StatementCommand::Submit(args) = command;
     let (mut request, nodes) = read_file(&args.file)?;
     let client = args.connect.connect().await?;
-    resolve(&client, &mut request, &nodes).await?;
-    let reply = client.submit_statement(&request).await?;
+    let reply = match resolve(&client, &mut request, &nodes).await {
+        Ok(()) => client.submit_statement(&request).await,
+        Err(error) => Err(error),
+    };
     client.close().await;
+    let mut reply = match reply {
+        // As the service answers where a node is given by its id.
+        Err(ClientError::Fault(fault)) if fault.reason == Reason::UnknownNode.into() => {
+            StatementReply { reason: fault.reason, fault: Some(fault), ..StatementReply::default() }
+        }
+        reply => reply?,
+    };
+    name_unknown(&request, &nodes, &mut reply);
     if args.connect.json {
         print::json(&StatementView::new(&nodes, &reply))?;
     } else {

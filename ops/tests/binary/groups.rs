@@ -175,6 +175,43 @@ fn a_statement_out_of_a_file_is_done_or_refused_with_the_facts() {
 }
 
 #[test]
+fn a_node_that_is_not_there_ends_its_operation_or_the_whole_statement() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    add_nodes(&service, 2);
+    let empty = standing(&service);
+    let operations = json!([
+        {"allocate": {"node": "n0", "cpu": 1}},
+        {"allocate": {"node": "nowhere", "cpu": 1}},
+        {"pipeline": {"node": 4711, "cpu": 1}},
+        {"allocate": {"node": "n1", "cpu": 1}},
+    ]);
+    let write =
+        |mode: &str| site.write("plan.json", &json!({"operations": operations, "mode": mode}).to_string());
+    let whole = write("all-or-nothing");
+    service.run(&["statement", "submit", &whole]).with(1).says(&["unknown_node", "operations[1].node"]);
+    let refused = service.run(&["statement", "submit", &whole, "--json"]).with(1).json();
+    assert_eq!(
+        (&refused["reason"], &refused["fault"]["field"]),
+        (&json!("unknown_node"), &json!("operations[1].node")),
+        "{refused}"
+    );
+    assert_eq!(standing(&service), empty);
+    let partly = write("incremental");
+    let done = service.run(&["statement", "submit", &partly, "--json"]).with(1).json();
+    let of = |at: usize| &done["operations"][at];
+    let reasons: Vec<&Value> = (0..4).map(|at| &of(at)["reason"]).collect();
+    assert_eq!(reasons, ["done", "unknown_node", "unknown_node", "done"], "{done}");
+    assert_eq!(of(1)["conflict"]["node"], json!("nowhere"));
+    assert_eq!(of(2)["conflict"]["node_id"], json!(4711));
+    for at in [0, 3] {
+        service.run(&["release", &text(&of(at)["allocation"])]).with(0);
+    }
+    assert_eq!(standing(&service), empty);
+    service.stop();
+}
+
+#[test]
 fn a_service_without_planners_names_the_setting() {
     let site = Site::new();
     let config = site.write("wharf.toml", "planners = 0\n");

@@ -9,7 +9,7 @@ use wharf_core::planner::{
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::PortReply;
 use wharf_core::shard::{Outcome, Rejection};
-use wharf_core::statement::Granted;
+use wharf_core::statement::{CommitMode, Granted};
 use wharf_core::time::Time;
 
 use super::{Asked, Gangs, Known};
@@ -145,9 +145,9 @@ impl Gangs {
         let fits = match (asked, rejection) {
             (Asked::Submit(submit), PlanRejection::Operations(count)) => *count == submit.operations.len(),
             (
-                Asked::Submit(_),
+                Asked::Submit(submit),
                 PlanRejection::UnknownNode { .. } | PlanRejection::UnknownAllocation { .. },
-            ) => true,
+            ) => submit.mode == CommitMode::AllOrNothing,
             (Asked::Grow(..) | Asked::Shrink(..) | Asked::Remove(_), PlanRejection::Busy(_)) => true,
             (Asked::Shrink(..), PlanRejection::UnknownBundle(..) | PlanRejection::BelowMinimum(_)) => true,
             (

@@ -71,7 +71,7 @@ pub(super) struct ListArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
-    /// The node's name.
+    /// The node's name (never its id).
     name: String,
     #[command(flatten)]
     connect: ConnectArgs,

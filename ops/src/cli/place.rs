@@ -37,7 +37,7 @@ pub(super) struct PlaceArgs {
     /// given several times, and all must hold.
     #[arg(long = "select", value_name = "TERM")]
     selectors: Vec<String>,
-    /// Only these nodes, by id; may be given several times.
+    /// Only these nodes, by id (7 or n7; never a name); may be given several times.
     #[arg(long = "candidate", value_name = "ID", value_parser = node_id)]
     candidates: Vec<u64>,
     /// Conditions that stand in for --select where no node fits, with `;` between them; may be
@@ -48,11 +48,11 @@ pub(super) struct PlaceArgs {
     /// given several times. Nodes with the greatest sum of weights come first.
     #[arg(long = "prefer", value_name = "TERM;TERM:WEIGHT")]
     preferred: Vec<String>,
-    /// A node that is tried before the policy decides, by id; may be given several times, tried
-    /// in order.
+    /// A node that is tried before the policy decides, by id (7 or n7; never a name); may be given
+    /// several times, tried in order.
     #[arg(long = "prefer-node", value_name = "ID", value_parser = node_id)]
     preferred_nodes: Vec<u64>,
-    /// This node or none, by id.
+    /// This node or none, by id (7 or n7; never a name).
     #[arg(long, value_name = "ID", value_parser = node_id, conflicts_with = "candidates")]
     node: Option<u64>,
     /// A taint to tolerate: KEY, KEY=VALUE or `*`, and if given an effect after a colon; may be
@@ -91,12 +91,13 @@ pub(super) struct ReleaseArgs {
     connect: ConnectArgs,
 }
 
-/// A node id as `wharf node list` prints it, with or without its `n`.
+/// A node id as `wharf node list` prints it, with or without its `n`: where an id is asked, a text is never
+/// a name, as elsewhere one is never an id.
 fn node_id(text: &str) -> Result<u64, String> {
     let number = text.strip_prefix('n').unwrap_or(text);
-    number
-        .parse()
-        .map_err(|_| format!("`{text}` is no node id: give one such as n7, as `wharf node list` prints it"))
+    number.parse().map_err(|_| {
+        format!("`{text}` is no node id: give one such as n7, as `wharf node list` prints it beside the name")
+    })
 }
 
 /// The number of an attribute order on the wire.

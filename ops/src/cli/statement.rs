@@ -30,6 +30,9 @@ pub(super) struct SubmitArgs {
     /// A JSON file, or `-` for standard input: {"operations": [{"allocate": {"node": "a", "cpu": 2,
     /// "expected_version": 7}}, {"pipeline": {"node": 7, "gpu": 1}}, {"evict": {"allocation": "a1-2-3",
     /// "grace": "30s"}}], "granularity": "fine" or "coarse", "mode": "all-or-nothing" or "incremental"}.
+    ///
+    /// A `node` that is a text is the node of that name, one that is a number is the node of that id: "n5"
+    /// is a name, 5 is an id.
     file: PathBuf,
     #[command(flatten)]
     connect: ConnectArgs,
@@ -110,7 +113,7 @@ impl AmountText {
     }
 }
 
-/// A node: its id as a number, or its name; an id such as "n7" where no node has that name.
+/// A node: its id as a number, or its name as a text. A text is never an id.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(untagged, expecting = "expected a node: its id as a number, or its name")]
 enum NodeText {
@@ -289,14 +292,9 @@ fn name_unknown(request: &StatementRequest, names: &[Option<String>], reply: &mu
     }
 }
 
-/// The id of the node of that name, or of that id where there is none.
+/// The id of the node of that name.
 async fn find(client: &Client, name: &str) -> Result<u64, ClientError> {
-    let id = name.strip_prefix('n').and_then(|number| number.parse().ok());
-    match (client.node_books(&NodeBooksRequest { node: name.to_owned() }).await, id) {
-        (Ok(books), _) => Ok(books.node),
-        (Err(ClientError::Fault(_)), Some(id)) => Ok(id),
-        (Err(error), _) => Err(error),
-    }
+    Ok(client.node_books(&NodeBooksRequest { node: name.to_owned() }).await?.node)
 }
 
 #[derive(Serialize)]

@@ -212,6 +212,37 @@ fn a_node_that_is_not_there_ends_its_operation_or_the_whole_statement() {
 }
 
 #[test]
+fn a_text_is_a_nodes_name_and_a_number_its_id() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "1"]);
+    // Named as others are numbered: n1 is the second node, and nobody is called n2.
+    for name in ["first", "n1"] {
+        service.run(&["node", "add", name, "--cpu", "4", "--memory", "8GiB"]).with(0);
+    }
+    let listed = service.json(&["node", "list"]);
+    let ids: Vec<u64> = (0..2).map(|at| listed[at]["id"].as_u64().expect("a number")).collect();
+    assert_eq!(ids, [1, 2], "{listed}");
+    let submit = |node: Value| {
+        let operations = json!([{"allocate": {"node": node, "cpu": 1}}]);
+        let plan = site.write("plan.json", &json!({"operations": operations}).to_string());
+        service.run(&["statement", "submit", &plan, "--json"])
+    };
+    assert_eq!(submit(json!("n1")).with(0).json()["operations"][0]["node_id"], json!(2));
+    assert_eq!(submit(json!(1)).with(0).json()["operations"][0]["node"], json!("first"));
+    assert_eq!(submit(json!("n2")).with(1).json()["reason"], json!("unknown_node"));
+    assert_eq!(submit(json!("2")).with(1).json()["reason"], json!("unknown_node"));
+    // So it is elsewhere: a NODE is a name, an ID is an id.
+    assert_eq!(service.json(&["node", "show", "n1"])["id"], json!(2));
+    service.run(&["node", "show", "n2"]).with(1).says(&["unknown_node"]);
+    for id in ["1", "n1"] {
+        let placed = service.json(&["place", "--cpu", "1", "--node", id]);
+        assert_eq!(placed["node"], json!("first"), "{placed}");
+    }
+    service.run(&["place", "--cpu", "1", "--node", "first"]).with(2).says(&["first", "node list"]);
+    service.stop();
+}
+
+#[test]
 fn a_service_without_planners_names_the_setting() {
     let site = Site::new();
     let config = site.write("wharf.toml", "planners = 0\n");

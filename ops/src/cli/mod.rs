@@ -16,6 +16,7 @@ mod print;
 mod reserve;
 mod serve;
 mod statement;
+mod statement_file;
 mod status;
 mod terms;
 mod watch;

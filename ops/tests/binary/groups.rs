@@ -164,8 +164,24 @@ fn a_statement_out_of_a_file_is_done_or_refused_with_the_facts() {
     service.run(&["statement", "submit", &unknown]).with(1).says(&["unknown_node", "nowhere"]);
     let unknown = write(json!([{"allocate": {"node": "n999", "cpu": 1}}]), "fine");
     service.run(&["statement", "submit", &unknown]).with(1).says(&["operations[0].node"]);
-    let wrong = site.write("plan.json", "{\"operations\": [{\"move\": {}}]}");
-    service.run(&["statement", "submit", &wrong]).with(2).says(&["plan.json", "`allocate`"]);
+    let allocate = json!({"allocate": {"node": "n0", "cpu": 1}});
+    for (file, says) in [
+        (
+            json!({"operations": [{"move": {}}]}),
+            ["operations[0]: `move`", "`allocate`, `pipeline` or `evict`"],
+        ),
+        (json!([]), ["a list stands here", "give an object with the list `operations`"]),
+        (json!({"operations": [allocate, {"evict": []}]}), ["operations[1].evict: a list", "give an object"]),
+        (
+            json!({"operations": [allocate, {"evict": {"allocation": 7}}]}),
+            ["operations[1].evict.allocation: the number 7", "such as \"a1-83-1\""],
+        ),
+        (json!({"operations": [allocate], "mode": "some"}), ["mode: the text \"some\"", "\"incremental\""]),
+        (json!({"operations": [allocate], "granularity": []}), ["granularity: a list", "\"coarse\""]),
+    ] {
+        let plan = site.write("plan.json", &file.to_string());
+        service.run(&["statement", "submit", &plan]).with(2).says(&["plan.json: "]).says(&says);
+    }
     assert_eq!(standing(&service), after);
     let ids: Vec<String> = (0..2).map(|at| text(&done["operations"][at]["allocation"])).collect();
     let evict = write(json!([{"evict": {"allocation": ids[0]}}, {"evict": {"allocation": ids[1]}}]), "fine");

@@ -88,6 +88,30 @@ fn books_are_written_as_they_always_were() {
 }
 
 #[test]
+fn an_extension_that_cannot_be_read_is_the_peers_fault() {
+    let broken = |tag: u16| [&tag.to_le_bytes()[..], &[1, 0, 0, 0, 255]].concat();
+    let mut placed = PlaceReply { placed: Some(PlacedBody::default()), ..PlaceReply::default() };
+    let (mut books, mut status) = (NodeBooksReply::default(), StatusReply::default());
+    let mut page = ListDetailsReply::default();
+    for (tag, read) in [
+        (EXTENSION_UNITS, read_units(&broken(EXTENSION_UNITS), [&mut placed])),
+        (EXTENSION_WAITING, read_waiting(&broken(EXTENSION_WAITING), &mut status)),
+        (EXTENSION_RESERVED, read_reserved(&broken(EXTENSION_RESERVED), &mut status)),
+        (EXTENSION_UNHEALTHY, read_unhealthy(&broken(EXTENSION_UNHEALTHY), &mut books)),
+        (EXTENSION_RESERVATION, read_reservation(&broken(EXTENSION_RESERVATION), &mut books)),
+        (EXTENSION_RESERVED_NODES, read_reserved_nodes(&broken(EXTENSION_RESERVED_NODES), &mut page)),
+    ] {
+        let error = read.expect_err("one byte is none of these");
+        assert_eq!(error.field, format!("extensions[{tag}]"), "{error}");
+    }
+    // Of what was not placed there are no units, and none of a second one.
+    read_units(&[1, 0, 3, 0, 0, 0, 1, 0, 0], [&mut placed]).expect("units of no kind");
+    for (place, of) in [(1, &mut placed), (0, &mut PlaceReply::default())] {
+        assert!(read_units(&[1, 0, 3, 0, 0, 0, 1, place, 0], [of]).is_err());
+    }
+}
+
+#[test]
 fn the_end_of_a_wait_is_written_as_it_always_was() {
     check(&CancelRequest { sequence: 300 }, "fb2c01");
     check(&CancelReply { waited: true }, "01");
@@ -111,7 +135,7 @@ fn extensions_are_written_as_they_always_were() {
     let framed = [&[3, 0, bytes.len() as u8, 0, 0, 0][..], &bytes].concat();
     let told = books.clone();
     books.instances[1] = InstanceBody::default();
-    read_unhealthy(&framed, &mut books);
+    read_unhealthy(&framed, &mut books).expect("as it was written");
     assert_eq!(books, told);
     // What stands in an extension stands in no body.
     let bare = PlaceReply { placed: Some(PlacedBody::default()), ..PlaceReply::default() };

@@ -136,6 +136,26 @@ fn what_is_pending_stands_in_an_extension() {
     encode_body(&listed, &mut encoded);
     assert_eq!(bytes(&page).1, encoded);
     assert_eq!((EXTENSION_PENDING, PENDING_MAX), (23, 1024));
+    // Read back, and nothing else is taken for it.
+    let framed = |tag: u16, bytes: &[u8]| {
+        let length = u32::try_from(bytes.len()).expect("short").to_le_bytes();
+        [&tag.to_le_bytes()[..], &length, bytes].concat()
+    };
+    let mut read = bare.clone();
+    read_pending(&framed(EXTENSION_PENDING, &encoded), &mut read).expect("as it was written");
+    assert_eq!(read, page);
+    let mut other = bare.clone();
+    read_pending(&framed(99, b"?"), &mut other).expect("an extension that is not known");
+    assert_eq!(other, bare);
+    let (cut, whole) = (&encoded[..encoded.len() - 1], framed(EXTENSION_PENDING, &encoded));
+    for broken in [framed(EXTENSION_PENDING, cut), framed(EXTENSION_PENDING, b""), whole[..9].to_vec()] {
+        let error = read_pending(&broken, &mut bare.clone()).expect_err("it cannot be read");
+        assert_eq!(error.field, "extensions[23]", "{error}");
+    }
+    // It speaks of the second node of a page of one.
+    let mut short = FollowPage { nodes: vec![NodeChange::default()], ..FollowPage::default() };
+    let error = read_pending(&whole, &mut short).expect_err("there is no such node");
+    assert!(error.message.contains("place 1 of 1"), "{error}");
 }
 
 #[test]

@@ -26,13 +26,13 @@ pub(super) fn split<R: DeserializeOwned>(raw: &[u8]) -> Result<(R, &[u8]), Clien
 
 pub(super) fn placed(raw: &[u8]) -> Result<PlaceReply, ClientError> {
     let (mut reply, rest) = split::<PlaceReply>(raw)?;
-    read_units(rest, [&mut reply]);
+    read_units(rest, [&mut reply])?;
     Ok(reply)
 }
 
 fn placed_v2(raw: &[u8]) -> Result<PlaceReplyV2, ClientError> {
     let (mut reply, rest) = split::<PlaceReplyV2>(raw)?;
-    read_units(rest, [&mut reply.reply]);
+    read_units(rest, [&mut reply.reply])?;
     Ok(reply)
 }
 
@@ -152,8 +152,8 @@ impl Client {
     pub async fn node_books(&self, request: &NodeBooksRequest) -> Result<NodeBooksReply, ClientError> {
         let raw = self.call_raw(Kind::NodeBooks, 1, request).await?;
         let (mut reply, rest) = split::<NodeBooksReply>(&raw)?;
-        read_unhealthy(rest, &mut reply);
-        read_reservation(rest, &mut reply);
+        read_unhealthy(rest, &mut reply)?;
+        read_reservation(rest, &mut reply)?;
         Ok(reply)
     }
 
@@ -183,7 +183,7 @@ impl Client {
     pub async fn place_batch(&self, batch: &PlaceBatch) -> Result<PlaceBatchReply, ClientError> {
         let raw = self.call_raw(Kind::PlaceBatch, 1, batch).await?;
         let (mut reply, rest) = split::<PlaceBatchReply>(&raw)?;
-        read_units(rest, &mut reply.replies);
+        read_units(rest, &mut reply.replies)?;
         Ok(reply)
     }
 
@@ -194,7 +194,7 @@ impl Client {
     pub async fn place_batch_v2(&self, batch: &PlaceBatchV2) -> Result<PlaceBatchReplyV2, ClientError> {
         let raw = self.call_raw(Kind::PlaceBatch, PLACE_VERSION_PREFERENCES, batch).await?;
         let (mut reply, rest) = split::<PlaceBatchReplyV2>(&raw)?;
-        read_units(rest, reply.replies.iter_mut().map(|reply| &mut reply.reply));
+        read_units(rest, reply.replies.iter_mut().map(|reply| &mut reply.reply))?;
         Ok(reply)
     }
 
@@ -206,7 +206,7 @@ impl Client {
     pub async fn place_batch_v3(&self, batch: &PlaceBatchV3) -> Result<PlaceBatchReplyV2, ClientError> {
         let raw = self.call_raw(Kind::PlaceBatch, PLACE_VERSION_OWNER, batch).await?;
         let (mut reply, rest) = split::<PlaceBatchReplyV2>(&raw)?;
-        read_units(rest, reply.replies.iter_mut().map(|reply| &mut reply.reply));
+        read_units(rest, reply.replies.iter_mut().map(|reply| &mut reply.reply))?;
         Ok(reply)
     }
 
@@ -273,8 +273,8 @@ impl Client {
     pub async fn status(&self, request: &StatusRequest) -> Result<StatusReply, ClientError> {
         let raw = self.call_raw(Kind::Status, 1, request).await?;
         let (mut reply, rest) = split::<StatusReply>(&raw)?;
-        read_waiting(rest, &mut reply);
-        read_reserved(rest, &mut reply);
+        read_waiting(rest, &mut reply)?;
+        read_reserved(rest, &mut reply)?;
         Ok(reply)
     }
 
@@ -285,8 +285,8 @@ impl Client {
     pub async fn status_details(&self, request: &StatusRequest) -> Result<StatusDetailsReply, ClientError> {
         let raw = self.call_raw(Kind::Status, DETAILS_VERSION, request).await?;
         let (mut reply, rest) = split::<StatusDetailsReply>(&raw)?;
-        read_waiting(rest, &mut reply.status);
-        read_reserved(rest, &mut reply.status);
+        read_waiting(rest, &mut reply.status)?;
+        read_reserved(rest, &mut reply.status)?;
         Ok(reply)
     }
 
@@ -297,7 +297,7 @@ impl Client {
     pub async fn list_node_details(&self, request: &ListRequest) -> Result<ListDetailsReply, ClientError> {
         let raw = self.call_raw(Kind::ListNodes, DETAILS_VERSION, request).await?;
         let (mut reply, rest) = split::<ListDetailsReply>(&raw)?;
-        read_reserved_nodes(rest, &mut reply);
+        read_reserved_nodes(rest, &mut reply)?;
         Ok(reply)
     }
 

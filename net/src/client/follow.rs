@@ -21,7 +21,7 @@ impl Client {
     pub async fn follow_page(&self, request: &FollowRequest) -> Result<FollowReply, ClientError> {
         let raw = self.call_raw(Kind::Follow, 1, request).await?;
         let (mut reply, rest) = split::<FollowReply>(&raw)?;
-        reply.page.iter_mut().for_each(|page| read_pending(rest, page));
+        reply.page.iter_mut().try_for_each(|page| read_pending(rest, page))?;
         Ok(reply)
     }
 

@@ -91,7 +91,7 @@ impl Client {
     pub async fn submit_statement(&self, request: &StatementRequest) -> Result<StatementReply, ClientError> {
         let raw = self.call_raw(Kind::SubmitStatement, 1, request).await?;
         let (mut reply, rest) = split::<StatementReply>(&raw)?;
-        read_operation_units(rest, &mut reply);
+        read_operation_units(rest, &mut reply)?;
         Ok(reply)
     }
 }

@@ -4,8 +4,9 @@ use serde::{Deserialize, Serialize};
 use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, RESOURCE_KINDS_MAX, UNIT_INSTANCES_MAX};
 
 use super::bounded::{self, field};
+use super::extension::{element, malformed, read_extension};
 use super::{EXTENSION_WAITING, NamedAmount, PlaceReply, PlacedBody, ReservationBody, StatusReply};
-use crate::codec::{FLAG_EXTENSIONS, Header, decode_body, encode_body, split_extensions};
+use crate::codec::{BodyError, encode_body};
 
 /// Tag of the extension of a placement's reply that names the units of unit-instance kinds
 /// ([`PlacedUnits`]). Ignorable: the allocation holds them whether or not a client reads it.
@@ -56,38 +57,40 @@ pub(super) fn write_units<'a>(places: impl Iterator<Item = Option<&'a PlacedBody
 }
 
 /// Puts the units that the extensions of a reply name into its placements; `rest` is what follows
-/// the body. Extensions that cannot be read are ignored, as unknown ones are.
-pub fn read_units<'a>(rest: &[u8], places: impl IntoIterator<Item = &'a mut PlaceReply>) {
-    take_units(rest, places.into_iter().map(|reply| reply.placed.as_mut()));
+/// the body.
+///
+/// # Errors
+/// When the extension cannot be read, or speaks of placements that the reply does not have: the peer's fault.
+pub fn read_units<'a>(
+    rest: &[u8],
+    places: impl IntoIterator<Item = &'a mut PlaceReply>,
+) -> Result<(), BodyError> {
+    take_units(rest, places.into_iter().map(|reply| reply.placed.as_mut()))
 }
 
 /// As [`read_units`], into whatever was placed, by place in the reply.
-pub(super) fn take_units<'a>(rest: &[u8], places: impl Iterator<Item = Option<&'a mut PlacedBody>>) {
-    if rest.is_empty() {
-        return;
-    }
-    let header = Header { flags: FLAG_EXTENSIONS, ..Header::default() };
-    let extensions = split_extensions(&header, rest).unwrap_or_default();
+pub(super) fn take_units<'a>(
+    rest: &[u8],
+    places: impl Iterator<Item = Option<&'a mut PlacedBody>>,
+) -> Result<(), BodyError> {
+    let Some(listed) = read_extension::<Vec<PlacedUnits>>(rest, EXTENSION_UNITS)? else { return Ok(()) };
     let mut places: Vec<Option<&mut PlacedBody>> = places.collect();
-    for extension in extensions.iter().filter(|extension| extension.tag == EXTENSION_UNITS) {
-        let placed = decode_body::<Vec<PlacedUnits>>(extension.bytes).map_or_else(|_| Vec::new(), |(p, _)| p);
-        for PlacedUnits { place, units } in placed {
-            if let Some(Some(placed)) = places.get_mut(place as usize) {
-                placed.units = units;
-            }
+    for PlacedUnits { place, units } in listed {
+        match element(&mut places, place as usize, EXTENSION_UNITS)? {
+            Some(placed) => placed.units = units,
+            None => return Err(malformed(EXTENSION_UNITS, format_args!("nothing was placed at {place}"))),
         }
     }
+    Ok(())
 }
 
 /// Puts what the extensions of a status hold into it; `rest` is what follows the body.
-pub fn read_waiting(rest: &[u8], status: &mut StatusReply) {
-    let header = Header { flags: FLAG_EXTENSIONS, ..Header::default() };
-    let extensions =
-        if rest.is_empty() { Vec::new() } else { split_extensions(&header, rest).unwrap_or_default() };
-    let waiting = extensions.iter().find(|extension| extension.tag == EXTENSION_WAITING);
-    if let Some(Ok((waiting, _))) = waiting.map(|extension| decode_body(extension.bytes)) {
-        status.waiting = waiting;
-    }
+///
+/// # Errors
+/// When the extension cannot be read: the peer's fault.
+pub fn read_waiting(rest: &[u8], status: &mut StatusReply) -> Result<(), BodyError> {
+    status.waiting = read_extension(rest, EXTENSION_WAITING)?.unwrap_or_default();
+    Ok(())
 }
 
 /// Records an allocation that was made elsewhere, also above capacity. The reply is a
@@ -229,20 +232,16 @@ pub fn unhealthy_extension(reply: &NodeBooksReply, out: &mut Vec<u8>) {
 }
 
 /// Puts what the extensions of a node's books hold into them; `rest` is what follows the body.
-pub fn read_unhealthy(rest: &[u8], reply: &mut NodeBooksReply) {
-    let header = Header { flags: FLAG_EXTENSIONS, ..Header::default() };
-    let extensions =
-        if rest.is_empty() { Vec::new() } else { split_extensions(&header, rest).unwrap_or_default() };
-    let unhealthy = extensions.iter().find(|extension| extension.tag == EXTENSION_UNHEALTHY);
-    if let Some(Ok((listed, _))) =
-        unhealthy.map(|extension| decode_body::<UnhealthyInstances>(extension.bytes))
-    {
-        for UnhealthyInstance { at, unhealthy, reason } in listed.instances {
-            if let Some(instance) = reply.instances.get_mut(at as usize) {
-                (instance.unhealthy, instance.reason) = (unhealthy, reason);
-            }
-        }
+///
+/// # Errors
+/// When the extension cannot be read, or speaks of instances that the books do not have: the peer's fault.
+pub fn read_unhealthy(rest: &[u8], reply: &mut NodeBooksReply) -> Result<(), BodyError> {
+    let listed: UnhealthyInstances = read_extension(rest, EXTENSION_UNHEALTHY)?.unwrap_or_default();
+    for UnhealthyInstance { at, unhealthy, reason } in listed.instances {
+        let instance = element(&mut reply.instances, at as usize, EXTENSION_UNHEALTHY)?;
+        (instance.unhealthy, instance.reason) = (unhealthy, reason);
     }
+    Ok(())
 }
 
 /// The books of a node.

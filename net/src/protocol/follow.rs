@@ -11,8 +11,9 @@ use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, SHARDS_MAX};
 use wharf_core::view::ViewVersion;
 
 use super::bounded::{self, field};
+use super::extension::{element, read_extension};
 use super::{NamedAmount, NamedUnits, NodeBody, ReasonCode, UnhealthyBody, WireAllocation, WireStatement};
-use crate::codec::{FLAG_EXTENSIONS, Header, decode_body, encode_body, split_extensions};
+use crate::codec::{BodyError, encode_body};
 
 /// Tell of nodes.
 pub const FOLLOW_NODES: u8 = 1;
@@ -287,18 +288,15 @@ pub fn pending_extension(page: &FollowPage, out: &mut Vec<u8>) {
 }
 
 /// Puts what the extensions of a page hold into it; `rest` is what follows the body.
-pub fn read_pending(rest: &[u8], page: &mut FollowPage) {
-    let header = Header { flags: FLAG_EXTENSIONS, ..Header::default() };
-    let extensions =
-        if rest.is_empty() { Vec::new() } else { split_extensions(&header, rest).unwrap_or_default() };
-    let pending = extensions.iter().find(|extension| extension.tag == EXTENSION_PENDING);
-    if let Some(Ok((listed, _))) = pending.map(|extension| decode_body::<PagePending>(extension.bytes)) {
-        for NodePending { at, pending } in listed.nodes {
-            if let Some(node) = page.nodes.get_mut(at as usize) {
-                node.pending = pending;
-            }
-        }
+///
+/// # Errors
+/// When the extension cannot be read, or speaks of nodes that are not on the page: the peer's fault.
+pub fn read_pending(rest: &[u8], page: &mut FollowPage) -> Result<(), BodyError> {
+    let listed: PagePending = read_extension(rest, EXTENSION_PENDING)?.unwrap_or_default();
+    for NodePending { at, pending } in listed.nodes {
+        element(&mut page.nodes, at as usize, EXTENSION_PENDING)?.pending = pending;
     }
+    Ok(())
 }
 
 /// What else is told of a node.

@@ -8,6 +8,7 @@ mod agent;
 pub use agent::*;
 mod books;
 pub use books::*;
+mod extension;
 mod follow;
 pub use follow::*;
 mod group;

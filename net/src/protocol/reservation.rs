@@ -1,18 +1,18 @@
 //! Reservations: made and ended by messages of their own, named by placements of body version 3,
 //! and shown with a node's books.
 
-use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use wharf_core::limits::{
     CUSTOM_RESOURCES_MAX, NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, RESOURCE_KINDS_MAX, SHARDS_MAX,
 };
 
 use super::bounded::{self, field};
+use super::extension::{element, read_extension};
 use super::{
     Fault, ListDetailsReply, Name, NamedAmount, NodeBooksReply, PlaceRequest, PlaceRequestV2, ReasonCode,
     StatusReply,
 };
-use crate::codec::{FLAG_EXTENSIONS, Header, decode_body, split_extensions};
+use crate::codec::BodyError;
 
 /// The body version of placements that name the owner of reservations. Their replies are those of
 /// [version 2](super::PLACE_VERSION_PREFERENCES).
@@ -157,38 +157,38 @@ pub struct ReservationBody {
     pub standing: ReservationStanding,
 }
 
-/// What the extension `tag` holds, where it is among those in `rest`, which is what follows the body.
-fn read<T: DeserializeOwned>(rest: &[u8], tag: u16) -> Option<T> {
-    if rest.is_empty() {
-        return None;
-    }
-    let header = Header { flags: FLAG_EXTENSIONS, ..Header::default() };
-    let extensions = split_extensions(&header, rest).unwrap_or_default();
-    let extension = extensions.iter().find(|extension| extension.tag == tag)?;
-    decode_body(extension.bytes).ok().map(|(read, _)| read)
-}
-
 /// Puts what the extensions of a node's books hold into them; `rest` is what follows the body.
-pub fn read_reservation(rest: &[u8], books: &mut NodeBooksReply) {
-    books.reservation = read(rest, EXTENSION_RESERVATION);
+///
+/// # Errors
+/// When an extension cannot be read: the peer's fault.
+pub fn read_reservation(rest: &[u8], books: &mut NodeBooksReply) -> Result<(), BodyError> {
+    books.reservation = read_extension(rest, EXTENSION_RESERVATION)?;
     if let Some(reservation) = &mut books.reservation {
-        reservation.standing = read(rest, EXTENSION_RESERVATION_STANDING).unwrap_or_default();
+        reservation.standing = read_extension(rest, EXTENSION_RESERVATION_STANDING)?.unwrap_or_default();
     }
+    Ok(())
 }
 
 /// Puts what the extensions of a status say of reservations into it.
-pub fn read_reserved(rest: &[u8], status: &mut StatusReply) {
-    status.reserved = read(rest, EXTENSION_RESERVED).unwrap_or_default();
+///
+/// # Errors
+/// When the extension cannot be read: the peer's fault.
+pub fn read_reserved(rest: &[u8], status: &mut StatusReply) -> Result<(), BodyError> {
+    status.reserved = read_extension(rest, EXTENSION_RESERVED)?.unwrap_or_default();
+    Ok(())
 }
 
 /// Puts what the extensions of a page say of reservations into its nodes.
-pub fn read_reserved_nodes(rest: &[u8], page: &mut ListDetailsReply) {
-    let reserved: ReservedNodes = read(rest, EXTENSION_RESERVED_NODES).unwrap_or_default();
+///
+/// # Errors
+/// When the extension cannot be read, or speaks of nodes that are not on the page: the peer's fault.
+pub fn read_reserved_nodes(rest: &[u8], page: &mut ListDetailsReply) -> Result<(), BodyError> {
+    let reserved: ReservedNodes = read_extension(rest, EXTENSION_RESERVED_NODES)?.unwrap_or_default();
     for node in reserved.nodes {
-        if let Some(listed) = page.nodes.get_mut(usize::from(node.at)) {
-            listed.reserved = Some(node);
-        }
+        let listed = element(&mut page.nodes, usize::from(node.at), EXTENSION_RESERVED_NODES)?;
+        listed.reserved = Some(node);
     }
+    Ok(())
 }
 
 /// The reserved nodes of a page, for its extension.

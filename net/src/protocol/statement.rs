@@ -7,6 +7,7 @@ use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, STATEMENT_OPER
 use super::books::{take_units, write_units};
 use super::bounded::{self, field};
 use super::{Fault, NamedAmount, PlacedBody, ReasonCode, WireAllocation, WireGroup};
+use crate::codec::BodyError;
 
 /// Operations of one message: what is said of all of them fits one reply.
 pub const OPERATIONS_PER_MESSAGE_MAX: usize = 1024;
@@ -55,7 +56,8 @@ impl From<WireStatement> for StatementId {
 pub struct OperationBody {
     /// `OPERATION_*`.
     pub operation: u8,
-    /// Allocate, pipeline: the node's id.
+    /// Allocate, pipeline: the node's id. One that is not registered ends a statement that is done as a
+    /// whole with a fault that names the operation; of an incremental one only the operation conflicts.
     pub node: u64,
     /// The version of the node that it was planned on, which coarse granularity compares. Operations of
     /// one statement on one node name the same.
@@ -179,6 +181,9 @@ pub fn operation_units_extension(reply: &StatementReply, out: &mut Vec<u8>) {
 
 /// Puts the units that the extensions of a reply name into its allocations; `rest` is what follows the
 /// body.
-pub fn read_operation_units(rest: &[u8], reply: &mut StatementReply) {
-    take_units(rest, reply.operations.iter_mut().map(|operation| operation.placed.as_mut()));
+///
+/// # Errors
+/// When the extension cannot be read, or speaks of what was not placed: the peer's fault.
+pub fn read_operation_units(rest: &[u8], reply: &mut StatementReply) -> Result<(), BodyError> {
+    take_units(rest, reply.operations.iter_mut().map(|operation| operation.placed.as_mut()))
 }

@@ -9,8 +9,8 @@ use serde::Serialize;
 use wharf_core::ids::{AllocationId, StatementId};
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
-    COMMIT_INCREMENTAL, Fault, NodeBooksRequest, OPERATION_PIPELINE, OperationReply, Reason, StatementReply,
-    StatementRequest,
+    COMMIT_INCREMENTAL, Fault, GRANULARITY_FINE, NodeBooksRequest, OPERATION_PIPELINE, OperationReply,
+    Reason, StatementReply, StatementRequest,
 };
 
 use super::connect::{ConnectArgs, Usage};
@@ -31,6 +31,11 @@ pub(super) struct SubmitArgs {
     ///
     /// A `node` that is a text is the node of that name, one that is a number is the node of that id: "n5"
     /// is a name, 5 is an id.
+    ///
+    /// `expected_version` is the version of the operation's node that it was planned on (`wharf node list
+    /// --json` tells it; for `evict`, of the node where the allocation is). With granularity "coarse" every
+    /// operation must name one, and conflicts where the node has another by now. With "fine" it is not
+    /// compared: an operation conflicts only where it is not possible any more. The answer says which it was.
     file: PathBuf,
     #[command(flatten)]
     connect: ConnectArgs,
@@ -125,23 +130,31 @@ impl OperationView {
 struct StatementView {
     reason: String,
     statement: Option<String>,
+    /// Whether versions that operations expected were compared; none where none was expected.
+    versions_compared: Option<bool>,
     operations: Vec<OperationView>,
     fault: Option<print::FaultView>,
 }
 
 impl StatementView {
     /// `names`: of their nodes, where they were given by name.
-    fn new(names: &[Option<String>], reply: &StatementReply) -> Self {
+    fn new(request: &StatementRequest, names: &[Option<String>], reply: &StatementReply) -> Self {
         let operations = reply.operations.iter().zip(names).enumerate();
         Self {
             reason: reply.reason.to_string(),
             statement: reply.statement.map(|id| StatementId::from(id).to_string()),
+            versions_compared: expects(request).then_some(request.granularity != GRANULARITY_FINE),
             operations: operations
                 .map(|(at, (reply, name))| OperationView::new(at, name.as_deref(), reply))
                 .collect(),
             fault: reply.fault.as_ref().map(print::FaultView::from),
         }
     }
+}
+
+/// Whether some operation names the version that it was planned on.
+fn expects(request: &StatementRequest) -> bool {
+    request.operations.iter().any(|operation| operation.expected_version.is_some())
 }
 
 /// What became of one operation, for people.
@@ -178,7 +191,9 @@ fn say_statement(request: &StatementRequest, names: &[Option<String>], reply: &S
     let done = reply.operations.iter().filter(|operation| operation.reason.is_done()).count();
     let id = reply.statement.map(|id| StatementId::from(id).to_string()).unwrap_or_default();
     let all = reply.operations.len();
-    print::say(format_args!("statement {id}: {}, {done} of {all} operations done", reply.reason));
+    let uncompared = expects(request) && request.granularity == GRANULARITY_FINE;
+    let versions = if uncompared { "; fine: expected versions were not compared" } else { "" };
+    print::say(format_args!("statement {id}: {}, {done} of {all} operations done{versions}", reply.reason));
     let asked = request.operations.iter().zip(names);
     for (at, ((asked, name), reply)) in asked.zip(&reply.operations).enumerate() {
         print::say(format_args!("  {at:>4}  {}", operation_text(asked.operation, name.as_deref(), reply)));
@@ -203,7 +218,7 @@ pub(super) async fn run(command: StatementCommand) -> anyhow::Result<Ended> {
     };
     name_unknown(&request, &nodes, &mut reply);
     if args.connect.json {
-        print::json(&StatementView::new(&nodes, &reply))?;
+        print::json(&StatementView::new(&request, &nodes, &reply))?;
     } else {
         say_statement(&request, &nodes, &reply);
     }

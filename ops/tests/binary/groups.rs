@@ -151,15 +151,27 @@ fn a_statement_out_of_a_file_is_done_or_refused_with_the_facts() {
     };
     let plan = write(take(version(0)), "fine");
     let done = service.json(&["statement", "submit", &plan]);
+    assert_eq!(done["versions_compared"], json!(false), "{done}");
     assert_eq!((&done["reason"], &done["operations"][0]["gpus"]), (&json!("done"), &json!([0])), "{done}");
     let after = standing(&service);
     service.run(&["statement", "submit", &plan]).with(1).says(&[
-        "conflicted, 0 of 2",
+        "conflicted, 0 of 2 operations done; fine: expected versions were not compared",
         "insufficient on n0",
         "aborted",
     ]);
     let stale = write(json!([{"allocate": {"node": "n0", "cpu": 1, "expected_version": 0}}]), "coarse");
-    service.run(&["statement", "submit", &stale]).with(1).says(&["version_changed on n0"]);
+    service
+        .run(&["statement", "submit", &stale])
+        .with(1)
+        .says(&["version_changed on n0", "0 of 1 operations done\n"]);
+    let compared = service.run(&["statement", "submit", &stale, "--json"]).with(1).json();
+    assert_eq!(compared["versions_compared"], json!(true));
+    let blind = write(json!([{"allocate": {"node": "n0", "cpu": 1}}]), "coarse");
+    let blind = service.run(&["statement", "submit", &blind, "--json"]).with(1).json();
+    assert_eq!(
+        (&blind["versions_compared"], &blind["operations"][0]["reason"]),
+        (&Value::Null, &json!("no_version"))
+    );
     let unknown = write(json!([{"allocate": {"node": "nowhere", "cpu": 1}}]), "fine");
     service.run(&["statement", "submit", &unknown]).with(1).says(&["unknown_node", "nowhere"]);
     let unknown = write(json!([{"allocate": {"node": "n999", "cpu": 1}}]), "fine");

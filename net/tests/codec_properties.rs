@@ -480,7 +480,7 @@ proptest! {
         check_round_trip(&ListReply { nodes, more });
         let reply = NodeReply { reason: fault.reason, node, allocations_ended, fault: Some(fault.clone()) };
         check_round_trip(&NodesReply { replies: vec![NodeReply::default(), reply] });
-        let released = ReleaseReply { reason: fault.reason, fault: Some(fault) };
+        let released = ReleaseReply { reason: fault.reason, fault: Some(fault), inside_ended: None };
         check_round_trip(&released);
         check_round_trip(&ReleaseBatchReply { replies: vec![ReleaseReply::default(), released] });
     }

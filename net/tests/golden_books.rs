@@ -88,6 +88,23 @@ fn books_are_written_as_they_always_were() {
 }
 
 #[test]
+fn what_ended_inside_bundles_stands_in_an_extension() {
+    let bundle = ReleaseReply { inside_ended: Some(300), ..ReleaseReply::default() };
+    let told = [ReleaseReply::default(), bundle];
+    let mut bytes = Vec::new();
+    released_extension(&told, &mut bytes);
+    assert_eq!((EXTENSION_BUNDLES_RELEASED, hex(&bytes).as_str()), (24, "0101fb2c01"));
+    let framed = [&[24, 0, bytes.len() as u8, 0, 0, 0][..], &bytes].concat();
+    let mut read = [ReleaseReply::default(), ReleaseReply::default()];
+    read_released(&framed, &mut read).expect("as it was written");
+    assert_eq!(read, told);
+    assert!(read_released(&framed, &mut read[..1]).is_err(), "it speaks of the second");
+    bytes.clear();
+    released_extension(&[ReleaseReply::default()], &mut bytes);
+    assert!(bytes.is_empty());
+}
+
+#[test]
 fn an_extension_that_cannot_be_read_is_the_peers_fault() {
     let broken = |tag: u16| [&tag.to_le_bytes()[..], &[1, 0, 0, 0, 255]].concat();
     let mut placed = PlaceReply { placed: Some(PlacedBody::default()), ..PlaceReply::default() };

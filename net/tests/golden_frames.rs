@@ -316,7 +316,8 @@ fn release_is_written_as_it_always_was() {
         &ReleaseReply::default(),
         "160000000400020104030201000000000b0a000000000000 0000",
     );
-    let reply = ReleaseReply { reason: Reason::UnknownAllocation.into(), fault: Some(fault()) };
+    let (reason, fault) = (Reason::UnknownAllocation.into(), Some(fault()));
+    let reply = ReleaseReply { reason, fault, inside_ended: None };
     check(
         Kind::Release,
         FLAG_REPLY,

@@ -385,10 +385,10 @@ fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReplyV2 {
 
 fn release_reply(reply: PortReply) -> ReleaseReply {
     match reply {
-        PortReply::One(Outcome::Released(_)) => ReleaseReply { reason: Reason::Done.into(), fault: None },
+        PortReply::One(Outcome::Released(_)) => ReleaseReply::default(),
         PortReply::One(Outcome::Rejected(rejection)) => {
             let fault = rejection_fault(&rejection);
-            ReleaseReply { reason: fault.reason, fault: Some(fault) }
+            ReleaseReply { reason: fault.reason, fault: Some(fault), inside_ended: None }
         }
         other => unreachable!("a release is done or rejected, not {other:?}"),
     }

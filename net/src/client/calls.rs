@@ -14,8 +14,8 @@ use crate::protocol::{
     PLACE_VERSION_PREFERENCES, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceBatchV3,
     PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3, ReleaseBatch, ReleaseBatchReply,
     ReleaseReply, ReleaseRequest, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest,
-    SetResourcesRequest, StatusDetailsReply, StatusReply, StatusRequest, WireAllocation, read_reservation,
-    read_reserved, read_reserved_nodes, read_unhealthy, read_units, read_waiting,
+    SetResourcesRequest, StatusDetailsReply, StatusReply, StatusRequest, WireAllocation, read_released,
+    read_reservation, read_reserved, read_reserved_nodes, read_unhealthy, read_units, read_waiting,
 };
 
 /// A reply's body, and the extensions that follow it.
@@ -215,7 +215,10 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call).
     pub async fn release(&self, allocation: WireAllocation) -> Result<ReleaseReply, ClientError> {
-        self.call(Kind::Release, &ReleaseRequest { allocation }).await
+        let raw = self.call_raw(Kind::Release, 1, &ReleaseRequest { allocation }).await?;
+        let (mut reply, rest) = split::<ReleaseReply>(&raw)?;
+        read_released(rest, std::slice::from_mut(&mut reply))?;
+        Ok(reply)
     }
 
     /// Ends several allocations.
@@ -223,7 +226,10 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call).
     pub async fn release_batch(&self, batch: &ReleaseBatch) -> Result<ReleaseBatchReply, ClientError> {
-        self.call(Kind::ReleaseBatch, batch).await
+        let raw = self.call_raw(Kind::ReleaseBatch, 1, batch).await?;
+        let (mut reply, rest) = split::<ReleaseBatchReply>(&raw)?;
+        read_released(rest, &mut reply.replies)?;
+        Ok(reply)
     }
 
     /// Registers nodes.

@@ -6,7 +6,9 @@ use wharf_core::limits::{
 };
 
 use super::bounded::{self, field};
+use super::extension::{element, read_extension};
 use super::{Fault, NamedAmount, ReasonCode, WireAllocation};
+use crate::codec::{BodyError, encode_body};
 
 /// The server's configured policy.
 pub const POLICY_DEFAULT: u8 = 0;
@@ -274,6 +276,54 @@ pub struct ReleaseReply {
     pub reason: ReasonCode,
     /// What is wrong.
     pub fault: Option<Fault>,
+    /// Of a bundle of a group: how many allocations inside ended with it. It stands in the extension
+    /// [`EXTENSION_BUNDLES_RELEASED`] of the frame, not in the body.
+    #[serde(skip)]
+    pub inside_ended: Option<u32>,
+}
+
+/// Tag of the extension of a release's reply, or of a batch's, that says of bundles among what was released how
+/// many allocations inside ended with each: a list of [`BundleReleased`]. Ignorable.
+pub const EXTENSION_BUNDLES_RELEASED: u16 = 24;
+
+/// A bundle that was released.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BundleReleased {
+    /// Its place in the batch; 0 where there is one.
+    pub at: u32,
+    /// How many allocations inside ended with it.
+    pub ended: u32,
+}
+
+/// Content of [`EXTENSION_BUNDLES_RELEASED`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BundlesReleased {
+    /// In order of place.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Replies, PLACEMENTS_PER_MESSAGE_MAX>")]
+    pub bundles: Vec<BundleReleased>,
+}
+
+/// Appends the content of [`EXTENSION_BUNDLES_RELEASED`] for `replies` to `out`; nothing where none was of a bundle,
+/// which is nearly always.
+pub fn released_extension(replies: &[ReleaseReply], out: &mut Vec<u8>) {
+    let bundles = (0u32..).zip(replies);
+    let bundles: Vec<_> =
+        bundles.filter_map(|(at, reply)| Some(BundleReleased { at, ended: reply.inside_ended? })).collect();
+    if !bundles.is_empty() {
+        encode_body(&BundlesReleased { bundles }, out);
+    }
+}
+
+/// Puts what the extensions of a reply say of bundles into `replies`; `rest` is what follows the body.
+///
+/// # Errors
+/// When the extension cannot be read, or speaks of what was not released: the peer's fault.
+pub fn read_released(rest: &[u8], replies: &mut [ReleaseReply]) -> Result<(), BodyError> {
+    let released: BundlesReleased = read_extension(rest, EXTENSION_BUNDLES_RELEASED)?.unwrap_or_default();
+    for BundleReleased { at, ended } in released.bundles {
+        element(replies, at as usize, EXTENSION_BUNDLES_RELEASED)?.inside_ended = Some(ended);
+    }
+    Ok(())
 }
 
 /// A placement of this session does not wait any more. Its own reply says what became of it.

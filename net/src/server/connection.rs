@@ -25,8 +25,9 @@ use crate::codec::{
     Extension, FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame,
 };
 use crate::protocol::{
-    Acknowledged, EXTENSION_ACKNOWLEDGED, EXTENSION_UNITS, Fault, Hello, HelloReply, Kind, PlaceReply,
-    Reason, ReasonCode, VERSION_MAX, VERSION_MIN, units_extension,
+    Acknowledged, EXTENSION_ACKNOWLEDGED, EXTENSION_BUNDLES_RELEASED, EXTENSION_UNITS, Fault, Hello,
+    HelloReply, Kind, PlaceReply, Reason, ReasonCode, ReleaseReply, VERSION_MAX, VERSION_MIN,
+    released_extension, units_extension,
 };
 use crate::session::{Admission, Session};
 
@@ -84,6 +85,21 @@ impl ConnectionState {
         let extension = [Extension { tag: EXTENSION_UNITS, bytes: &units }];
         let extensions = if units.is_empty() { &[][..] } else { &extension };
         self.reply_extended(kind, version, sequence, extensions, body);
+    }
+
+    /// As [`reply`](Self::reply), for what may have been bundles.
+    pub(super) fn reply_released<T: Serialize>(
+        &self,
+        kind: Kind,
+        sequence: u64,
+        body: &T,
+        replies: &[ReleaseReply],
+    ) {
+        let mut released = Vec::new();
+        released_extension(replies, &mut released);
+        let extension = [Extension { tag: EXTENSION_BUNDLES_RELEASED, bytes: &released }];
+        let extensions = if released.is_empty() { &[][..] } else { &extension };
+        self.reply_extended(kind, BODY_VERSION, sequence, extensions, body);
     }
 
     pub(super) fn reply_fault(&self, kind: u16, sequence: u64, fault: &Fault) {

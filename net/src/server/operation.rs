@@ -17,7 +17,7 @@ use super::wait::wait_reply;
 use crate::convert::{explain_candidates, placed_reply, refused_reply, rejection_fault};
 use crate::protocol::{
     FRAME_BYTES_MAX, Kind, PLACE_VERSION_PREFERENCES, PlaceBatchReply, PlaceBatchReplyV2, PlaceReply,
-    PlaceReplyV2, Reason, ReasonCode, ReleaseBatchReply, ReleaseReply,
+    PlaceReplyV2, ReasonCode, ReleaseBatchReply, ReleaseReply,
 };
 
 /// A request whose parts are in the engine.
@@ -235,13 +235,15 @@ impl Complete {
             Self::PlaceV2(version, reply) => {
                 connection.reply_placed(kind, *version, sequence, reply, [&reply.reply]);
             }
-            Self::Release(reply) => connection.reply(kind, sequence, reply),
+            Self::Release(reply) => {
+                connection.reply_released(kind, sequence, reply, std::slice::from_ref(reply));
+            }
             Self::PlaceBatch(reply) => connection.reply_placed(kind, 1, sequence, reply, &reply.replies),
             Self::PlaceBatchV2(version, reply) => {
                 let places = reply.replies.iter().map(|reply| &reply.reply);
                 connection.reply_placed(kind, *version, sequence, reply, places);
             }
-            Self::ReleaseBatch(reply) => connection.reply(kind, sequence, reply),
+            Self::ReleaseBatch(reply) => connection.reply_released(kind, sequence, reply, &reply.replies),
             Self::Plan(complete) => complete.answer(connection, kind, sequence),
             Self::Into(reply) => connection.reply_placed(kind, BODY_VERSION, sequence, reply, [reply]),
         }
@@ -258,12 +260,13 @@ pub(super) fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReplyV2 {
 
 pub(super) fn release_reply(reply: PortReply) -> ReleaseReply {
     match reply {
-        PortReply::One(Outcome::Released(_) | Outcome::BundleReleased { .. }) => {
-            ReleaseReply { reason: Reason::Done.into(), fault: None }
+        PortReply::One(Outcome::Released(_)) => ReleaseReply::default(),
+        PortReply::One(Outcome::BundleReleased { ended, .. }) => {
+            ReleaseReply { inside_ended: Some(ended), ..ReleaseReply::default() }
         }
         PortReply::One(Outcome::Rejected(rejection)) => {
             let fault = rejection_fault(&rejection);
-            ReleaseReply { reason: fault.reason, fault: Some(fault) }
+            ReleaseReply { reason: fault.reason, fault: Some(fault), inside_ended: None }
         }
         other => unreachable!("a release is done or rejected, not {other:?}"),
     }

@@ -271,7 +271,17 @@ pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {
             match &reply.fault {
                 _ if args.connect.json => views.push(print::ReleaseView::new(id, reply)),
                 Some(fault) => print::say(format_args!("{id}: {fault}")),
-                None => print::say(format_args!("{id}: released")),
+                None => match reply.inside_ended {
+                    None => print::say(format_args!("{id}: released")),
+                    Some(1) => {
+                        print::say(format_args!("{id}: released, a bundle, and 1 placement inside it"))
+                    }
+                    Some(ended) => {
+                        print::say(format_args!(
+                            "{id}: released, a bundle, and {ended} placements inside it"
+                        ));
+                    }
+                },
             }
         }
     }

@@ -202,13 +202,16 @@ pub(super) fn refusal_text(refusal: &RefusalBody) -> String {
 pub(super) struct ReleaseView {
     pub(super) allocation: String,
     pub(super) reason: String,
+    /// Of a bundle: how many allocations inside ended with it.
+    pub(super) inside_ended: Option<u32>,
     pub(super) fault: Option<FaultView>,
 }
 
 impl ReleaseView {
     pub(super) fn new(allocation: AllocationId, reply: &ReleaseReply) -> Self {
         let fault = reply.fault.as_ref().map(FaultView::from);
-        Self { allocation: allocation.to_string(), reason: reply.reason.to_string(), fault }
+        let (allocation, reason) = (allocation.to_string(), reply.reason.to_string());
+        Self { allocation, reason, inside_ended: reply.inside_ended, fault }
     }
 }
 

@@ -240,6 +240,27 @@ fn a_node_that_is_not_there_ends_its_operation_or_the_whole_statement() {
 }
 
 #[test]
+fn a_bundles_release_says_what_ended_inside() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    add_nodes(&service, 2);
+    let group = service.json(&["group", "create", "--bundles", "3", "--cpu", "2"]);
+    let bundle = |at: usize| text(&group["bundles"][at]["allocation"]);
+    for _ in 0..2 {
+        service.run(&["place", "--into", &bundle(0), "--cpu", "1"]).with(0);
+    }
+    let alone = text(&service.json(&["place", "--cpu", "1"])["allocation"]);
+    let inside = text(&service.json(&["place", "--into", &bundle(2), "--cpu", "1"])["allocation"]);
+    let released = service.json(&["release", &bundle(0), &alone, &bundle(1)]);
+    let ended: Vec<&Value> = (0..3).map(|at| &released[at]["inside_ended"]).collect();
+    assert_eq!(ended, [&json!(2), &Value::Null, &json!(0)], "{released}");
+    service.run(&["release", &bundle(2)]).with(0).says(&["released, a bundle, and 1 placement inside it"]);
+    // It ended with its bundle.
+    service.run(&["release", &inside]).with(1).says(&["unknown_allocation"]);
+    service.stop();
+}
+
+#[test]
 fn a_text_is_a_nodes_name_and_a_number_its_id() {
     let site = Site::new();
     let service = site.serve(&["--shards", "1"]);

@@ -85,7 +85,7 @@ fn an_answer_that_is_another_the_next_time() {
             sequence,
             lowest_unacknowledged: 0,
         };
-        framed(header, &ReleaseReply { reason: reason.into(), fault: None })
+        framed(header, &ReleaseReply { reason: reason.into(), ..ReleaseReply::default() })
     };
     let asked = || {
         let mut client = Client::new(Role::User);

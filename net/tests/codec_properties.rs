@@ -244,7 +244,7 @@ fn conflict() -> impl Strategy<Value = ConflictBody> {
 fn group_reply() -> impl Strategy<Value = GroupReply> {
     let bundle =
         (any::<u32>(), any::<[i64; 3]>(), place_reply()).prop_map(|(index, [cpu, memory, gpu], reply)| {
-            BundleBody { index, cpu, memory, gpu, placed: reply.placed }
+            BundleBody { index, cpu, memory, gpu, placed: reply.placed, releasing_until: 0 }
         });
     let numbers = (group_id(), any::<[u8; 2]>(), any::<[u32; 2]>(), any::<i32>(), any::<u64>());
     let group = (numbers, prop::collection::vec(bundle, 0..4)).prop_map(|(numbers, bundles)| {

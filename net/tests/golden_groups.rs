@@ -75,7 +75,14 @@ fn requests_for_groups_are_written_as_they_always_were() {
 
 #[test]
 fn replies_about_groups_are_written_as_they_always_were() {
-    let bundle = BundleBody { index: 4, cpu: 10_000, memory: 20_000, gpu: 20_000, placed: Some(placed()) };
+    let bundle = BundleBody {
+        index: 4,
+        cpu: 10_000,
+        memory: 20_000,
+        gpu: 20_000,
+        placed: Some(placed()),
+        releasing_until: 0,
+    };
     let group = GroupBody {
         id: GROUP,
         state: GROUP_PLACED,
@@ -187,4 +194,32 @@ fn numbers_of_groups_and_statements_never_change_their_meaning() {
     assert_eq!([GRANULARITY_FINE, GRANULARITY_COARSE], [0, 1]);
     assert_eq!([COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL], [0, 1]);
     assert_eq!((GROUPS_PER_MESSAGE_MAX, OPERATIONS_PER_MESSAGE_MAX), (1024, 1024));
+}
+
+#[test]
+fn what_is_being_released_stands_in_an_extension() {
+    let bundles = vec![BundleBody::default(), BundleBody { releasing_until: 300, ..BundleBody::default() }];
+    let told = GroupBody { bundles, ..GroupBody::default() };
+    let mut bytes = Vec::new();
+    releasing_extension(&told, &mut bytes);
+    assert_eq!(EXTENSION_BUNDLES_RELEASING, 25);
+    assert_eq!(bytes, [1, 1, 0xfb, 0x2c, 1]);
+    // Nothing of it is in the body.
+    let mut bare = told.clone();
+    bare.bundles[1].releasing_until = 0;
+    let body = |group: &GroupBody| {
+        let mut bytes = Vec::new();
+        encode_body(group, &mut bytes);
+        bytes
+    };
+    assert_eq!(body(&told), body(&bare));
+    let framed = [&[25, 0, bytes.len() as u8, 0, 0, 0][..], &bytes].concat();
+    read_releasing(&framed, &mut bare).expect("as it was written");
+    assert_eq!(bare, told);
+    bare.bundles.truncate(1);
+    assert!(read_releasing(&framed, &mut bare).is_err(), "it speaks of the second");
+    assert!(read_releasing(&framed[..8], &mut bare).is_err(), "it is cut off");
+    bytes.clear();
+    releasing_extension(&GroupBody::default(), &mut bytes);
+    assert!(bytes.is_empty());
 }

@@ -502,6 +502,7 @@ fn view(nodes: &[NodeId], bundles: usize) -> GroupView {
         bundles: (0..bundles).map(|i| (i as u32, placed)).collect(),
         requests: vec![Arc::clone(&request); bundles],
         attempts: 1,
+        releasing: Vec::new(),
     }
 }
 

@@ -171,6 +171,6 @@ impl Group {
         let (id, spec, attempts) = (self.id, Arc::clone(&self.spec), self.attempts);
         let requests = self.bundles.iter().map(|bundle| Arc::clone(&bundle.request)).collect();
         let bundles = self.bundles.iter().map(bundle).collect();
-        GroupView { id, state, spec, bundles, requests, attempts }
+        GroupView { id, state, spec, bundles, requests, attempts, releasing: Vec::new() }
     }
 }

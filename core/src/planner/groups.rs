@@ -218,8 +218,11 @@ impl Planner {
     }
 
     pub(super) fn group_status(&mut self, tag: JobTag, id: GroupId) {
+        if !self.followed {
+            self.sync();
+        }
         let reply = match self.groups.get(&id) {
-            Some(group) => PlanReply::Group(Box::new(group.view())),
+            Some(group) => PlanReply::Group(Box::new(self.shown(group))),
             None => PlanReply::Rejected(PlanRejection::UnknownGroup(id)),
         };
         self.reply(tag, reply);

@@ -8,6 +8,7 @@ use crate::request::PlacementRequest;
 use crate::resource::GpuAssignment;
 use crate::shard::{Refusal, ResourceKind};
 use crate::statement::{Applied, CommitMode, Conflict, Granularity, Operation};
+use crate::time::Time;
 
 /// One job.
 #[derive(Clone, Debug)]
@@ -298,6 +299,9 @@ pub struct GroupView {
     pub requests: Vec<Arc<PlacementRequest>>,
     /// How often a plan of it was tried.
     pub attempts: u32,
+    /// Of those of `bundles` that somebody evicted with grace: the place, and when each ends at the latest. Told by
+    /// a status alone; by the views that the planner has followed.
+    pub releasing: Vec<(u32, Time)>,
 }
 
 /// How a group stands.

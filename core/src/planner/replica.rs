@@ -16,6 +16,7 @@ use crate::node::NodeState;
 use crate::request::PlacementRequest;
 use crate::resource::{Demand, GpuAssignment};
 use crate::shard::{Refusal, Shard, Tentative};
+use crate::time::Time;
 use crate::view::{HotImage, View, ViewReader};
 
 /// Names one thing taken on a copy.
@@ -132,6 +133,13 @@ impl Replica {
     /// Whether an allocation of a node is live, in the view.
     pub(super) fn live_on(&self, slot: Slot) -> impl Iterator<Item = AllocationId> {
         self.view.iter().flat_map(move |view| view.allocations(slot)).map(|allocation| allocation.id)
+    }
+
+    /// When an allocation of a node that is on its way out ends at the latest, in the view.
+    pub(super) fn releasing(&self, slot: Slot, id: AllocationId) -> Option<Time> {
+        let pending = self.view.as_ref()?.cold(slot)?.pending.as_ref()?;
+        let at = pending.releasing.binary_search_by_key(&id, |&(id, _)| id).ok()?;
+        Some(pending.releasing[at].1)
     }
 
     /// The view that the copy equals.

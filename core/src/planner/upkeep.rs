@@ -9,6 +9,8 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::Planner;
+use super::group::{Bundle, Group};
+use super::job::GroupView;
 use super::replica::News;
 use crate::ids::{AllocationId, GroupId, NodeId};
 use crate::node::NodeState;
@@ -73,6 +75,17 @@ impl Planner {
             self.left_node(Some(node), id, index);
             self.is_short(id);
         }
+    }
+
+    /// A group as it stands, with what is on its way out.
+    pub(super) fn shown(&self, group: &Group) -> GroupView {
+        let releasing = |bundle: &Bundle| {
+            let place = bundle.place?;
+            let (shard, slot) = self.replicas.locate(place.node)?;
+            Some((bundle.index, self.replicas.copies[shard].releasing(slot, place.allocation)?))
+        };
+        let releasing = group.bundles.iter().filter_map(releasing).collect();
+        GroupView { releasing, ..group.view() }
     }
 
     /// A bundle of a group stands no more: it is placed again as soon as nothing else of it is under way.

@@ -5,11 +5,13 @@ use super::{Client, ClientError};
 use crate::protocol::{
     CreateGroupRequest, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsReply,
     ListGroupsRequest, MODE_WAIT_UNTIL, PlaceIntoRequest, PlaceReply, RemoveGroupReply, RemoveGroupRequest,
-    ShrinkGroupRequest, StatementReply, StatementRequest, WireGroup, read_operation_units,
+    ShrinkGroupRequest, StatementReply, StatementRequest, WireGroup, read_operation_units, read_releasing,
 };
 
 fn group(raw: &[u8]) -> Result<GroupReply, ClientError> {
-    Ok(split::<GroupReply>(raw)?.0)
+    let (mut reply, rest) = split::<GroupReply>(raw)?;
+    reply.group.iter_mut().try_for_each(|group| read_releasing(rest, group))?;
+    Ok(reply)
 }
 
 impl Client {
@@ -64,8 +66,8 @@ impl Client {
     ///
     /// # Errors
     /// As [`call`](Self::call); that there is none stands in the reply.
-    pub async fn group_status(&self, group: WireGroup) -> Result<GroupReply, ClientError> {
-        self.call(Kind::GroupStatus, &GroupStatusRequest { group }).await
+    pub async fn group_status(&self, id: WireGroup) -> Result<GroupReply, ClientError> {
+        group(&self.call_raw(Kind::GroupStatus, 1, &GroupStatusRequest { group: id }).await?)
     }
 
     /// A page of groups.

@@ -289,7 +289,8 @@ pub(super) fn group_body(view: &GroupView, catalog: &Catalog) -> GroupBody {
             }
         };
         let (cpu, memory, gpu) = (demand.cpu.units(), demand.memory.units(), demand.gpu.units());
-        BundleBody { index, cpu, memory, gpu, placed }
+        let until = view.releasing.iter().find(|(releasing, _)| *releasing == index);
+        BundleBody { index, cpu, memory, gpu, placed, releasing_until: until.map_or(0, |(_, until)| until.0) }
     });
     GroupBody {
         id: view.id.into(),

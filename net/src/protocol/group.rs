@@ -8,9 +8,11 @@ use wharf_core::ids::{GroupId, Incarnation};
 use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GROUP_BUNDLES_MAX};
 
 use super::bounded::{self, field};
+use super::extension::{element, read_extension};
 use super::{
     ConflictBody, Fault, NamedAmount, PlaceRequestV3, PlacedBody, ReasonCode, RefusalBody, WireAllocation,
 };
+use crate::codec::{BodyError, encode_body};
 
 /// Groups of one page of a list.
 pub const GROUPS_PER_MESSAGE_MAX: usize = 1024;
@@ -217,6 +219,54 @@ pub struct BundleBody {
     pub gpu: i64,
     /// Where it stands; none while it is not placed. By this allocation placements are made into it.
     pub placed: Option<PlacedBody>,
+    /// When it ends at the latest, in ns of service time, as somebody evicted it with grace; 0: nobody did. Told by
+    /// a status alone. It stands in the extension [`EXTENSION_BUNDLES_RELEASING`] of the frame, not in the body.
+    #[serde(skip)]
+    pub releasing_until: u64,
+}
+
+/// Tag of the extension of a group's status that says which of its bundles are being released:
+/// [`BundlesReleasing`]. Ignorable.
+pub const EXTENSION_BUNDLES_RELEASING: u16 = 25;
+
+/// A bundle that is being released.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BundleReleasing {
+    /// Its place in the list of the body.
+    pub at: u32,
+    /// When it ends at the latest, in ns of service time.
+    pub until: u64,
+}
+
+/// Content of [`EXTENSION_BUNDLES_RELEASING`].
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct BundlesReleasing {
+    /// In order of place.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Bundles, GROUP_BUNDLES_MAX>")]
+    pub bundles: Vec<BundleReleasing>,
+}
+
+/// Appends the content of [`EXTENSION_BUNDLES_RELEASING`] for `group` to `out`; nothing where none is on its way
+/// out.
+pub fn releasing_extension(group: &GroupBody, out: &mut Vec<u8>) {
+    let bundles = (0u32..).zip(&group.bundles).filter(|(_, bundle)| bundle.releasing_until > 0);
+    let bundles: Vec<_> =
+        bundles.map(|(at, bundle)| BundleReleasing { at, until: bundle.releasing_until }).collect();
+    if !bundles.is_empty() {
+        encode_body(&BundlesReleasing { bundles }, out);
+    }
+}
+
+/// Puts what the extensions of a reply say of bundles into `group`; `rest` is what follows the body.
+///
+/// # Errors
+/// When the extension cannot be read, or speaks of bundles that the group does not have: the peer's fault.
+pub fn read_releasing(rest: &[u8], group: &mut GroupBody) -> Result<(), BodyError> {
+    let listed: BundlesReleasing = read_extension(rest, EXTENSION_BUNDLES_RELEASING)?.unwrap_or_default();
+    for BundleReleasing { at, until } in listed.bundles {
+        element(&mut group.bundles, at as usize, EXTENSION_BUNDLES_RELEASING)?.releasing_until = until;
+    }
+    Ok(())
 }
 
 /// A group as it stands.

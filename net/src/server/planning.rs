@@ -24,10 +24,10 @@ use crate::convert::{
     statement, statement_fault, statement_reply,
 };
 use crate::protocol::{
-    CreateGroupRequest, EXTENSION_UNITS, Fault, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind,
-    ListGroupsReply, ListGroupsRequest, MODE_WAIT_UNTIL, PlaceIntoRequest, PlaceReply, Reason, ReasonCode,
-    RemoveGroupReply, RemoveGroupRequest, ShrinkGroupRequest, StatementReply, StatementRequest,
-    operation_units_extension,
+    CreateGroupRequest, EXTENSION_BUNDLES_RELEASING, EXTENSION_UNITS, Fault, GroupReply, GroupStatusRequest,
+    GrowGroupRequest, Kind, ListGroupsReply, ListGroupsRequest, MODE_WAIT_UNTIL, PlaceIntoRequest,
+    PlaceReply, Reason, ReasonCode, RemoveGroupReply, RemoveGroupRequest, ShrinkGroupRequest, StatementReply,
+    StatementRequest, operation_units_extension, releasing_extension,
 };
 
 /// The reply to a planner's job.
@@ -50,7 +50,13 @@ impl PlanComplete {
 
     pub(super) fn answer(&self, connection: &ConnectionState, kind: Kind, sequence: u64) {
         match self {
-            Self::Group(reply) => connection.reply(kind, sequence, reply),
+            Self::Group(reply) => {
+                let mut releasing = Vec::new();
+                reply.group.iter().for_each(|group| releasing_extension(group, &mut releasing));
+                let extension = [Extension { tag: EXTENSION_BUNDLES_RELEASING, bytes: &releasing }];
+                let extensions = if releasing.is_empty() { &[][..] } else { &extension };
+                connection.reply_extended(kind, BODY_VERSION, sequence, extensions, reply);
+            }
             Self::Removed(reply) => connection.reply(kind, sequence, reply),
             Self::Groups(reply) => connection.reply(kind, sequence, reply),
             Self::Statement(reply) => {

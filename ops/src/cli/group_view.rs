@@ -49,6 +49,8 @@ struct BundleView {
     allocation: Option<String>,
     gpus: Vec<u8>,
     gpu_part: Option<String>,
+    /// It was evicted with grace: when it ends at the latest, in ns of service time.
+    releasing_until: Option<u64>,
 }
 
 impl From<&BundleBody> for BundleView {
@@ -64,6 +66,7 @@ impl From<&BundleBody> for BundleView {
             allocation: placed.map(|placed| AllocationId::from(placed.allocation).to_string()),
             gpus: placed.map(|placed| placed.gpus.clone()).unwrap_or_default(),
             gpu_part: placed.filter(|p| !p.gpus.is_empty()).map(|p| units(i64::from(p.gpu_part))),
+            releasing_until: Some(body.releasing_until).filter(|&until| until > 0),
         }
     }
 }
@@ -267,7 +270,9 @@ fn bundle_row(bundle: &BundleBody) -> Vec<String> {
     );
     let taken = [bundle.cpu, bundle.memory, bundle.gpu].map(units);
     let [cpu, memory, gpu] = taken;
-    vec![bundle.index.to_string(), node, allocation, cpu, memory, gpu, gpus]
+    let until = bundle.releasing_until;
+    let until = if until > 0 { format!("second {}", print::seconds(until)) } else { String::new() };
+    vec![bundle.index.to_string(), node, allocation, cpu, memory, gpu, gpus, until]
 }
 
 /// How a group stands, or why it does not, for people; `done` says what was done with it.
@@ -286,7 +291,9 @@ pub(super) fn say_group(reply: &GroupReply, done: Option<&str>) {
             strategy_name(group.strategy),
         ));
         let rows: Vec<_> = group.bundles.iter().map(bundle_row).collect();
-        table(&["BUNDLE", "NODE", "ALLOCATION", "CPU", "MEMORY MIB", "GPU", "INSTANCES"], &rows);
+        let columns =
+            ["BUNDLE", "NODE", "ALLOCATION", "CPU", "MEMORY MIB", "GPU", "INSTANCES", "RELEASING UNTIL"];
+        table(&columns, &rows);
     } else if let Some(refusal) = &reply.refusal {
         say(format_args!("not placed: {}, {}: {}", reply.reason, refusal.cause, refusal.message));
         if let Some(counts) = &refusal.refusal {

@@ -198,6 +198,11 @@ pub(super) fn refusal_text(refusal: &RefusalBody) -> String {
     std::iter::once(over).chain(lines).collect::<Vec<_>>().join("\n")
 }
 
+/// A point of service time in ns, as seconds with one decimal.
+pub(super) fn seconds(nanos: u64) -> String {
+    format!("{}.{}", nanos / 1_000_000_000, nanos / 100_000_000 % 10)
+}
+
 #[derive(Serialize)]
 pub(super) struct ReleaseView {
     pub(super) allocation: String,

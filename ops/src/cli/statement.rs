@@ -176,9 +176,8 @@ fn operation_text(asked: u8, name: Option<&str>, reply: &OperationReply) -> Stri
             format!("claimed on {node} as {id}")
         }
         (None, _) if reply.until > 0 => format!(
-            "{id} is being released, until second {}.{} of service time at the latest",
-            reply.until / 1_000_000_000,
-            reply.until / 100_000_000 % 10
+            "{id} is being released, until second {} of service time at the latest",
+            print::seconds(reply.until)
         ),
         (None, _) => format!("{id} has ended"),
     }

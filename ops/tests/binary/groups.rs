@@ -261,6 +261,38 @@ fn a_bundles_release_says_what_ended_inside() {
 }
 
 #[test]
+fn a_bundle_that_is_evicted_with_grace_is_shown_with_its_end() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    add_nodes(&service, 2);
+    let made = service.json(&["group", "create", "--bundles", "2", "--cpu", "2"]);
+    let (group, bundle) = (text(&made["group"]), text(&made["bundles"][1]["allocation"]));
+    let shown = service.json(&["group", "status", &group]);
+    assert!((0..2).all(|at| shown["bundles"][at]["releasing_until"].is_null()), "{shown}");
+    let evict = json!({"operations": [{"evict": {"allocation": bundle, "grace": "1h"}}]});
+    let plan = site.write("plan.json", &evict.to_string());
+    let evicted = service.json(&["statement", "submit", &plan]);
+    let until = &evicted["operations"][0]["until"];
+    let second = until.as_u64().expect("a time") / 1_000_000_000;
+    let shown = service.json(&["group", "status", &group]);
+    assert_eq!(
+        (&shown["bundles"][1]["releasing_until"], &shown["state"]),
+        (until, &json!("placed")),
+        "{shown}"
+    );
+    assert!(shown["bundles"][0]["releasing_until"].is_null(), "{shown}");
+    let second = format!("second {second}.");
+    service.run(&["group", "status", &group]).with(0).says(&["RELEASING UNTIL", &second]);
+    // Once it is gone another stands in its place.
+    service.run(&["release", &bundle]).with(0);
+    service.until(&["group", "status", &group], |shown| {
+        let again = &shown["bundles"][1];
+        again["releasing_until"].is_null() && again["allocation"].as_str().is_some_and(|id| id != bundle)
+    });
+    service.stop();
+}
+
+#[test]
 fn a_text_is_a_nodes_name_and_a_number_its_id() {
     let site = Site::new();
     let service = site.serve(&["--shards", "1"]);

@@ -76,6 +76,7 @@ fn view(spec: &GroupSpec, nodes: &[Option<u64>], first: AllocationId) -> GroupVi
         bundles: (0..).zip(nodes).map(bundle).collect(),
         requests: spec.bundles.clone(),
         attempts: 1,
+        releasing: Vec::new(),
     }
 }
 

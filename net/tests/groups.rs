@@ -15,6 +15,7 @@ use wharf_net::protocol::{
     STRATEGY_STRICT_SPREAD, ShrinkGroupRequest, StatusRequest, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK,
     TopologyBody, WireGroup,
 };
+use wharf_net::server::Settings;
 
 /// A group of so many bundles of so many cores.
 fn group(count: u32, cpu: i64, strategy: u8) -> CreateGroupRequest {
@@ -309,6 +310,37 @@ async fn a_lost_connection_takes_its_waiting_group_back_and_a_resumed_one_asks_a
     // Asked again, it is answered the same again, and no second group is made.
     assert_eq!(stands(peer.call(Kind::CreateGroup, 1, &wide).await.body::<GroupReply>()), made);
     assert_eq!(allocations(&client).await, 4);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn one_connection_does_not_take_the_room_of_all_groups_that_wait() {
+    let settings = Settings { waiting_groups_max: 2, ..Settings::default() };
+    let server = TestServer::start_planning_with(1, 1, settings);
+    let (client, other) = (server.client().await, server.client().await);
+    add(&client, vec![node("a", 4, 64, 0)]).await;
+    let held = place(&client, &ask(4, 0, 0)).await;
+    let request = waiting(group(1, 4, STRATEGY_PACK));
+    let begin = || async { within(client.create_group_waiting(&request)).await.expect("sent") };
+    let (first, first_reply) = begin().await;
+    let (_, second_reply) = begin().await;
+    let refused = create(&client, &request).await;
+    assert_eq!(fault(&refused), (Reason::LimitExceeded, "mode".to_owned()));
+    let message = refused.fault.expect("just seen").message;
+    assert!(message.contains("2 groups") && message.contains("`waiting_groups_max`"), "{message}");
+    // Others have room of their own, and so has this one when one of its own ends.
+    let (_, others) = within(other.create_group_waiting(&request)).await.expect("sent");
+    until_waiting(&client, 3).await;
+    assert!(within(client.cancel_wait(first)).await.expect("answered").waited);
+    assert_eq!(within(first_reply).await.expect("answered").reason, Reason::Cancelled.into());
+    let (_, third_reply) = begin().await;
+    until_waiting(&client, 3).await;
+    assert!(within(client.release(held.allocation)).await.expect("answered").reason.is_done());
+    let mut made = stands(within(second_reply).await.expect("answered"));
+    assert!(within(client.remove_group(made.id)).await.expect("answered").reason.is_done());
+    made = stands(within(others).await.expect("answered"));
+    assert!(within(client.remove_group(made.id)).await.expect("answered").reason.is_done());
+    stands(within(third_reply).await.expect("answered"));
     server.stop().await;
 }
 

@@ -51,6 +51,8 @@ pub(super) struct ConnectionState {
     broken: Cell<bool>,
     /// Placements that wait, by sequence: their operations.
     pub(super) waits: RefCell<BTreeMap<u64, usize>>,
+    /// How many of these are groups.
+    groups_waiting: Cell<u32>,
     /// Candidates of requests that are under way, and of those that wait.
     candidates: Cell<[usize; 2]>,
     /// The peer is gone without having said so, and may come back.
@@ -167,6 +169,17 @@ impl ConnectionState {
             self.written.notify_one();
         }
         forgotten
+    }
+
+    /// Groups that wait.
+    pub(super) fn groups_waiting(&self) -> u32 {
+        self.groups_waiting.get()
+    }
+
+    /// One more group waits, or one less.
+    pub(super) fn counts_group(&self, waits: bool) {
+        let count = self.groups_waiting.get();
+        self.groups_waiting.set(if waits { count + 1 } else { count - 1 });
     }
 
     /// A placement waits from now on, and the operation by which it does.
@@ -297,6 +310,7 @@ async fn serve_session(
         ending: Cell::new(false),
         broken: Cell::new(false),
         waits: RefCell::new(BTreeMap::new()),
+        groups_waiting: Cell::new(0),
         candidates: Cell::new([0; 2]),
         lost: Cell::new(false),
         follow: RefCell::new(None),

@@ -28,7 +28,7 @@ use crate::tls::{ServerCertificate, TlsError, server_crypto};
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
 /// Groups that may wait at one I/O thread: each may also be told to end, which takes room as well.
-const GROUP_ROOM: usize = PLANS_IN_FLIGHT_MAX / 4;
+pub(super) const GROUP_ROOM: usize = PLANS_IN_FLIGHT_MAX / 4;
 /// Planners' jobs under way at one I/O thread beside those.
 const PLAN_ROOM: usize = PLANS_IN_FLIGHT_MAX - 2 * GROUP_ROOM;
 
@@ -278,7 +278,10 @@ impl Io {
         let question = operation.is_question();
         match operation.parts {
             Parts::Wait(..) => {}
-            Parts::WaitGroup(_) => self.group_room.add_permits(1),
+            Parts::WaitGroup(_) => {
+                self.group_room.add_permits(1);
+                operation.connection.counts_group(false);
+            }
             Parts::Plan(..) | Parts::AskPlan(_) => self.plan_room.add_permits(1),
             _ => self.room.add_permits(1),
         }

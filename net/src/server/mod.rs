@@ -52,6 +52,11 @@ const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(5);
 /// Connections of a server at a time, those in their handshake included.
 const CONNECTIONS_MAX: usize = 4096;
 
+/// Groups that may wait at one I/O thread, whosever they are.
+pub const WAITING_GROUPS_MAX: u32 = io_thread::GROUP_ROOM as u32;
+/// Groups that may wait at one connection, unless configured otherwise: a quarter of those of its I/O thread.
+pub const WAITING_GROUPS_DEFAULT: u32 = WAITING_GROUPS_MAX / 4;
+
 /// What can change while the server runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
@@ -59,13 +64,20 @@ pub struct Settings {
     pub default_policy: Policy,
     /// Unanswered requests of one connection, for connections opened from now on.
     pub in_flight_max: u32,
+    /// Groups that may wait at one connection.
+    pub waiting_groups_max: u32,
     /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
     pub avoid_gpu_nodes: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { default_policy: Policy::default(), in_flight_max: IN_FLIGHT_DEFAULT, avoid_gpu_nodes: false }
+        Self {
+            default_policy: Policy::default(),
+            in_flight_max: IN_FLIGHT_DEFAULT,
+            waiting_groups_max: WAITING_GROUPS_DEFAULT,
+            avoid_gpu_nodes: false,
+        }
     }
 }
 

@@ -11,6 +11,7 @@ use wharf_core::router::{PortReply, PortRequest, WaitEnd};
 use wharf_core::shard::{Command, Outcome, Rejection};
 use wharf_core::time::Time;
 
+use super::WAITING_GROUPS_MAX;
 use super::connection::ConnectionState;
 use super::io_thread::Io;
 use super::operation::{Complete, Parts};
@@ -200,15 +201,37 @@ async fn handle_create(
         return submit_plan(io, state, sequence, (Kind::CreateGroup, 0), job, now).await;
     }
     // It takes no room of those that are answered at once, but some of its own.
-    let Ok(room) = io.group_room.try_acquire() else {
-        let message = "as many groups wait at this service as can: ask again later, or without waiting";
-        let reply = group_fault(Fault::of_field(Reason::LimitExceeded, "mode", message));
-        return answer_at_once(io, state, Kind::CreateGroup, sequence, PlanComplete::Group(reply));
-    };
-    room.forget();
+    if let Err(fault) = take_group_room(io, state) {
+        let reply = PlanComplete::Group(group_fault(fault));
+        return answer_at_once(io, state, Kind::CreateGroup, sequence, reply);
+    }
     let operation = enter(io, state, sequence, Parts::WaitGroup(None), now);
     state.begins_wait(sequence, operation);
     io.submit(operation, 0, PortRequest::Plan(job), now);
+}
+
+/// Takes room for one more group that waits: of the connection, so that nobody takes all there is, and of the I/O
+/// thread.
+fn take_group_room(io: &Io, state: &ConnectionState) -> Result<(), Fault> {
+    let limit = io.shared.settings.load().waiting_groups_max;
+    let full = |message: String| Err(Fault::of_field(Reason::LimitExceeded, "mode", message));
+    if state.groups_waiting() >= limit {
+        return full(format!(
+            "{limit} groups wait at this connection, which is all that may (setting `waiting_groups_max`): cancel \
+             some, ask again later, or without waiting"
+        ));
+    }
+    match io.group_room.try_acquire() {
+        Ok(room) => room.forget(),
+        Err(_) => {
+            return full(format!(
+                "{WAITING_GROUPS_MAX} groups wait at this I/O thread of the service, which is all that can: ask \
+                 again later, or without waiting"
+            ));
+        }
+    }
+    state.counts_group(true);
+    Ok(())
 }
 
 /// Gives a planner a job whose reply is made as `kind` and `size` say.

@@ -100,6 +100,11 @@ impl TestServer {
         Self::start_all(shards, planners, Settings::default())
     }
 
+    /// The same with settings.
+    pub fn start_planning_with(shards: u16, planners: u16, settings: Settings) -> Self {
+        Self::start_all(shards, planners, settings)
+    }
+
     /// A server that was started before: its incarnation follows that one.
     pub fn start_again(shards: u16, before: u32) -> Self {
         let state = StoreState { incarnation: Incarnation(before), ..StoreState::default() };

@@ -19,6 +19,7 @@ use wharf_core::resource::{Amount, shown_number};
 use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 
 use crate::typical_pods;
+use wharf_net::server::WAITING_GROUPS_MAX;
 
 /// Checked settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -74,6 +75,8 @@ pub struct Reloadable {
     pub avoid_gpu_nodes: bool,
     /// Unanswered requests of one connection.
     pub in_flight_max: u32,
+    /// Groups that may wait at one connection.
+    pub waiting_groups_max: u32,
     /// What is logged, as `tracing` filters are written.
     pub log: String,
     /// PEM files of the server's certificate chain and key; a development certificate if none.
@@ -177,6 +180,11 @@ impl Config {
             let message = format!("{} is out of range: give 1 to {PORT_IN_FLIGHT_MAX}", raw.in_flight_max);
             return Err(value("in_flight_max", message));
         }
+        if !(1..=WAITING_GROUPS_MAX).contains(&raw.waiting_groups_max) {
+            let message =
+                format!("{} is out of range: give 1 to {WAITING_GROUPS_MAX}", raw.waiting_groups_max);
+            return Err(value("waiting_groups_max", message));
+        }
         if raw.topology_label.is_empty() {
             return Err(value("topology_label", "it is empty: name a label"));
         }
@@ -225,6 +233,7 @@ impl Config {
                 policy,
                 avoid_gpu_nodes: raw.avoid_gpu_nodes,
                 in_flight_max: raw.in_flight_max,
+                waiting_groups_max: raw.waiting_groups_max,
                 log: raw.log,
                 tls,
             },
@@ -341,7 +350,7 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 23] = [
+        let cases: [(Change, &str); 25] = [
             (|raw| raw.reserved_nodes_percent = 101, "`reserved_nodes_percent`"),
             (|raw| raw.node_lost_after = "0.05".into(), "`node_lost_after`"),
             (|raw| raw.node_lost_after = "soon".into(), "`node_lost_after`"),
@@ -359,6 +368,8 @@ mod tests {
             (|raw| raw.hold_timeout = "0".into(), "`hold_timeout`"),
             (|raw| raw.partitions = 0, "`partitions`"),
             (|raw| raw.in_flight_max = 0, "`in_flight_max`"),
+            (|raw| raw.waiting_groups_max = 0, "`waiting_groups_max`"),
+            (|raw| raw.waiting_groups_max = WAITING_GROUPS_MAX + 1, "`waiting_groups_max`"),
             (|raw| raw.listen = "nowhere".into(), "`listen`"),
             (|raw| raw.policy = "worst-fit".into(), "`policy`"),
             (|raw| raw.hybrid.threshold = "1.1".into(), "`hybrid.threshold`"),

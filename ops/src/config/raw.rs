@@ -37,6 +37,8 @@ pub struct Raw {
     pub policy: String,
     /// Unanswered requests of one connection.
     pub in_flight_max: u32,
+    /// Groups that may wait at one connection.
+    pub waiting_groups_max: u32,
     /// Typical requests of the fragmentation-aware policies; learnt from what arrives if none.
     pub typical_pods: Option<PathBuf>,
     /// What is logged.
@@ -181,6 +183,7 @@ impl Default for Raw {
             node_lost_after: "30".to_owned(),
             policy: wharf_core::request::Policy::default().name().to_owned(),
             in_flight_max: wharf_net::protocol::IN_FLIGHT_DEFAULT,
+            waiting_groups_max: wharf_net::server::WAITING_GROUPS_DEFAULT,
             typical_pods: None,
             log: "info".to_owned(),
             tls_certificate: None,
@@ -223,7 +226,7 @@ pub struct Overrides {
 }
 
 /// Settings by their environment names, less the `WHARF_` before them.
-const KEYS: [&str; 35] = [
+const KEYS: [&str; 36] = [
     "listen",
     "metrics_listen",
     "data_dir",
@@ -236,6 +239,7 @@ const KEYS: [&str; 35] = [
     "node_lost_after",
     "policy",
     "in_flight_max",
+    "waiting_groups_max",
     "typical_pods",
     "log",
     "tls_certificate",

@@ -405,6 +405,7 @@ fn settings(reloadable: &Reloadable) -> Settings {
     Settings {
         default_policy: reloadable.policy,
         in_flight_max: reloadable.in_flight_max,
+        waiting_groups_max: reloadable.waiting_groups_max,
         avoid_gpu_nodes: reloadable.avoid_gpu_nodes,
     }
 }

@@ -12,6 +12,7 @@ use by_hand::{add_node, ask, check_all, cores};
 use group_bed::{create, engine, group_of, labelled, nodes_of, same, with_nodes};
 use group_oracle::{Cases, Counts};
 use wharf_core::ids::NodeId;
+use wharf_core::limits::RULE_NODES_NAMED_MAX;
 use wharf_core::node::{Operator, Selector, Term};
 use wharf_core::planner::{GroupRefusalReason, GroupSpec, Spreading, Strategy, TopologyRule};
 use wharf_core::request::PlacementRequest;
@@ -170,4 +171,33 @@ fn a_refusal_says_when_the_groups_own_bundles_are_in_the_way() {
     let text = "no node that takes work, and where one of the bundles may stand, has the label rack";
     assert_eq!((none.infeasible, &*none.reason.to_string()), (true, text));
     check_all(&engine);
+}
+
+#[test]
+fn a_value_of_more_nodes_than_are_named_is_selected_by_its_label() {
+    let mut engine = engine(2, 1);
+    let count = RULE_NODES_NAMED_MAX as u32 + 4;
+    let nodes: Vec<NodeId> = (0..count)
+        .map(|number| {
+            let zone = if number < 3 { "a" } else { "b" };
+            add_node(&mut engine, labelled(&format!("n{number}"), 8, zone)).id
+        })
+        .collect();
+    let zone_of = |node: NodeId| usize::from(!nodes[..3].contains(&node));
+    let rule = |spreading| Some(TopologyRule { key: "zone".into(), spreading });
+    // Zone a has 24 cores, in threes of eight.
+    let packed = GroupSpec {
+        topology: rule(Spreading::Pack { strict: true }),
+        ..group_of(cores(6), 8, Strategy::Pack)
+    };
+    let view = create(&mut engine, packed).expect("zone b has room");
+    assert!(nodes_of(&view).keys().all(|&node| zone_of(node) == 1), "{view:?}");
+    let spread = GroupSpec {
+        topology: rule(Spreading::Spread { max_skew: 1 }),
+        ..group_of(cores(6), 6, Strategy::StrictSpread)
+    };
+    let view = create(&mut engine, spread).expect("three in each zone");
+    let in_b = nodes_of(&view).keys().filter(|&&node| zone_of(node) == 1).count();
+    assert_eq!((nodes_of(&view).len(), in_b), (6, 3));
+    check_all(&mut engine);
 }

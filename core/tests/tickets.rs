@@ -5,15 +5,18 @@ mod group_bed;
 
 use std::sync::Arc;
 
-use by_hand::{add_node, ask, check_all, cores, node_spec, settle};
+use by_hand::{ManualClock, add_node, ask, check_all, cores, node_spec, settle};
 use group_bed::{
     add_agent_node, ask_besides, create, engine, group_of, hostile_round, labelled, life, live_allocations,
     nodes_of, places, plan, same, status, with_nodes,
 };
+use wharf_core::executor::Unobserved;
 use wharf_core::ids::{AllocationId, GroupId, NodeId, OwnerId};
+use wharf_core::limits::TICKET_NS_DEFAULT;
 use wharf_core::node::{LifeEvent, NodeSpec};
 use wharf_core::planner::{
-    GroupSpec, GroupState, GroupView, PlanJob, PlanReply, Spreading, Strategy, TopologyRule,
+    GroupRefusalReason, GroupSpec, GroupState, GroupView, PlanJob, PlanReply, Spreading, Strategy,
+    TopologyRule,
 };
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
@@ -452,4 +455,96 @@ fn what_a_lost_plan_had_taken_is_tried_for_at_once() {
         lost += usize::from(placed == [4, 4]);
     }
     assert!(lost > 0, "in one of the orders six cores lose");
+}
+
+/// Direct traffic moves from one of two nodes to the other, just before a group that does not wait is committed on
+/// the one that seemed free: it loses each time. What it answered so far; none where the shard takes the planner's
+/// commands first.
+fn overtaken(engine: &mut Engine, moving: &mut AllocationId, rounds: usize) -> Option<Vec<(u64, PortReply)>> {
+    let mut replies = Vec::new();
+    let clock = |engine: &Engine| ManualClock::new(engine.now);
+    for _ in 0..rounds {
+        // The plan is made and sent; then the room is taken by who came to the shard before.
+        engine.ports[0].submit(1, PortRequest::Place(cores(16)), engine.now).expect("room");
+        engine.ports[0].submit(2, PortRequest::Release(*moving), engine.now).expect("room");
+        engine.ports[0].flush();
+        let now = clock(engine);
+        engine.planners[0].run_round(&now);
+        engine.runners[0].run_batch(&now, &mut Unobserved);
+        engine.ports[0].poll(engine.now, |tag, reply| replies.push((tag, reply)));
+        let placed = replies.iter().find_map(|(tag, reply)| match reply {
+            PortReply::Placed(placement) if *tag == 1 => Some(placement.allocation),
+            _ => None,
+        });
+        *moving = placed?;
+        // Which ring comes first changes from batch to batch.
+        engine.runners[0].run_batch(&now, &mut Unobserved);
+        replies.retain(|(tag, _)| *tag > 2);
+    }
+    Some(replies)
+}
+
+/// Behind others that wait for nodes that do not come free, it is answered after the time of one ticket, not
+/// of all of theirs.
+#[test]
+fn who_does_not_wait_is_answered_in_bounded_time_behind_the_tickets_of_others() {
+    for loses_on in [false, true] {
+        let shown = [false, true].map(|later| answered_in_time(loses_on, later).is_some());
+        assert!(shown.contains(&true));
+    }
+}
+
+/// `later`: the shard is a batch further.
+fn answered_in_time(loses_on: bool, later: bool) -> Option<()> {
+    let mut engine = engine(1, 1);
+    add_node(&mut engine, node_spec("a", 16, 0));
+    let PortReply::Placed(first) = ask(&mut engine, PortRequest::Place(cores(16))) else { panic!("room") };
+    let mut moving = first.allocation;
+    add_node(&mut engine, node_spec("b", 16, 0));
+    // Two that wait for nodes of which somebody keeps a part: their tickets are in vain.
+    for number in 0..2 {
+        add_node(&mut engine, node_spec(&format!("large{number}"), 48, 0));
+        let PortReply::Placed(kept) = ask(&mut engine, PortRequest::Place(cores(40))) else { panic!("room") };
+        assert_ne!(kept.node, first.node);
+    }
+    for tag in [11, 12] {
+        let spec = GroupSpec { wait_until: Some(Time(u64::MAX)), ..group_of(cores(40), 1, Strategy::Pack) };
+        engine.ports[0]
+            .submit(tag, PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))), engine.now)
+            .expect("room");
+        engine.ports[0].flush();
+        assert!(settle(&mut engine).is_empty());
+    }
+    // Each release is room that is too little for them: they take numbers.
+    for _ in 0..8 {
+        let PortReply::Placed(small) = ask(&mut engine, PortRequest::Place(cores(1))) else { panic!("room") };
+        ask(&mut engine, PortRequest::Release(small.allocation));
+    }
+    let spec =
+        Arc::new(group_of(PlacementRequest { policy: Policy::LeastFit, ..cores(16) }, 1, Strategy::Pack));
+    engine.ports[0].submit(9, PortRequest::Plan(PlanJob::CreateGroup(spec)), engine.now).expect("room");
+    engine.ports[0].flush();
+    if later {
+        engine.runners[0].run_batch(&ManualClock::new(engine.now), &mut Unobserved);
+    }
+    let replies = overtaken(&mut engine, &mut moving, 12)?;
+    assert!(replies.is_empty(), "{replies:?}");
+    let due = engine.planners[0].planner().next_deadline().expect("tickets end");
+    // The clock of these rounds moves by one whenever it is looked at.
+    let bound = Time(engine.now.0 + TICKET_NS_DEFAULT + 100);
+    assert!(due <= bound);
+    engine.now = bound;
+    let mut replies = if loses_on { overtaken(&mut engine, &mut moving, 12)? } else { settle(&mut engine) };
+    replies.retain(|(tag, _)| *tag == 9);
+    let [(_, PortReply::Plan(reply))] = &replies[..] else { panic!("it is answered: {replies:?}") };
+    match &**reply {
+        PlanReply::Group(_) if !loses_on => {}
+        PlanReply::Refused(refusal) if loses_on => {
+            assert!(matches!(&refusal.reason, GroupRefusalReason::Conflicts(lost) if !lost.is_empty()));
+            assert!(!refusal.infeasible);
+        }
+        other => panic!("{other:?}"),
+    }
+    check_all(&engine);
+    Some(())
 }

@@ -14,14 +14,15 @@ use wharf_net::codec::{
 };
 use wharf_net::protocol::{
     AdoptRequest, CancelReply, CancelRequest, CreateGroupRequest, DETAILS_VERSION, DrainRequest,
-    EXTENSIONS_MAX, EndReservationRequest, FRAME_BYTES_MAX, Fault, FollowReply, FollowRequest, GroupReply,
-    GroupStatusRequest, GrowGroupRequest, HeartbeatReply, HeartbeatRequest, Hello, HelloReply, Kind,
-    ListDetailsReply, ListGroupsReply, ListGroupsRequest, ListReply, ListRequest, NodeBooksReply,
-    NodeBooksRequest, NodesReply, NodesRequest, PlaceBatch, PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2,
-    PlaceBatchV3, PlaceIntoRequest, PlaceReply, PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3,
-    ReleaseBatch, ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveGroupReply, RemoveGroupRequest,
-    RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest,
-    ShrinkGroupRequest, StatementReply, StatementRequest, StatusDetailsReply, StatusReply, StatusRequest,
+    EXTENSIONS_MAX, EndReservationRequest, FRAME_BYTES_MAX, Fault, FollowReply, FollowRequest,
+    GROW_VERSION_WAIT, GroupReply, GroupStatusRequest, GrowGroupRequest, GrowGroupRequestV2, HeartbeatReply,
+    HeartbeatRequest, Hello, HelloReply, Kind, ListDetailsReply, ListGroupsReply, ListGroupsRequest,
+    ListReply, ListRequest, NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest, PlaceBatch,
+    PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceBatchV3, PlaceIntoRequest, PlaceReply,
+    PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3, ReleaseBatch, ReleaseBatchReply,
+    ReleaseReply, ReleaseRequest, RemoveGroupReply, RemoveGroupRequest, RemoveRequest, ReportReply,
+    ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest, ShrinkGroupRequest, StatementReply,
+    StatementRequest, StatusDetailsReply, StatusReply, StatusRequest,
 };
 
 /// Runs the codec over arbitrary bytes.
@@ -132,6 +133,9 @@ fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String
         Kind::EndReservation => both::<EndReservationRequest, ReserveReply>(header, payload),
         Kind::NodeBooks => both::<NodeBooksRequest, NodeBooksReply>(header, payload),
         Kind::CreateGroup => both::<CreateGroupRequest, GroupReply>(header, payload),
+        Kind::GrowGroup if header.version >= GROW_VERSION_WAIT => {
+            both::<GrowGroupRequestV2, GroupReply>(header, payload)
+        }
         Kind::GrowGroup => both::<GrowGroupRequest, GroupReply>(header, payload),
         Kind::ShrinkGroup => both::<ShrinkGroupRequest, GroupReply>(header, payload),
         Kind::RemoveGroup => both::<RemoveGroupRequest, RemoveGroupReply>(header, payload),

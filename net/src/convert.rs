@@ -10,7 +10,7 @@ pub(crate) use follow::{follow_kinds, follow_limit, follow_page};
 mod groups;
 pub use groups::{
     IntoTarget, bundles, group_fault, group_kinds_to_learn, group_refusal, group_reply, group_spec,
-    groups_page, page_limit, place_into, plan_fault, removed_group, strategy_number,
+    groups_page, page_limit, place_into, plan_fault, removed_group, strategy_number, wait_until,
 };
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};

@@ -39,6 +39,7 @@ fn check_every_type(bytes: &[u8]) {
     check_decode::<StatusReply>(bytes);
     check_decode::<CreateGroupRequest>(bytes);
     check_decode::<GrowGroupRequest>(bytes);
+    check_decode::<GrowGroupRequestV2>(bytes);
     check_decode::<ShrinkGroupRequest>(bytes);
     check_decode::<RemoveGroupRequest>(bytes);
     check_decode::<RemoveGroupReply>(bytes);

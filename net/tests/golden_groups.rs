@@ -223,3 +223,17 @@ fn what_is_being_released_stands_in_an_extension() {
     releasing_extension(&GroupBody::default(), &mut bytes);
     assert!(bytes.is_empty());
 }
+
+#[test]
+fn growth_that_waits_is_version_1_and_then_how_it_waits() {
+    let request = GrowGroupRequest { group: GROUP, bundles: Vec::new() };
+    let mut first = Vec::new();
+    encode_body(&request, &mut first);
+    let second = GrowGroupRequestV2 { request, mode: MODE_WAIT_UNTIL, deadline: 300 };
+    let mut bytes = Vec::new();
+    encode_body(&second, &mut bytes);
+    assert_eq!(GROW_VERSION_WAIT, 2);
+    assert_eq!(bytes, [&first[..], &[1, 0xfb, 0x2c, 1]].concat());
+    let (read, taken) = decode_body::<GrowGroupRequestV2>(&bytes).expect("a body");
+    assert_eq!((read, taken), (second, bytes.len()));
+}

@@ -10,10 +10,10 @@ use harness::{
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     BundleTemplate, CreateGroupRequest, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GroupBody, GroupReply,
-    GrowGroupRequest, Kind, ListGroupsRequest, MODE_WAIT_UNTIL, Name, NodeBody, PlaceIntoRequest,
-    PlaceRequest, Reason, RemoveRequest, Resume, STRATEGY_PACK, STRATEGY_SPREAD, STRATEGY_STRICT_PACK,
-    STRATEGY_STRICT_SPREAD, ShrinkGroupRequest, StatusRequest, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK,
-    TopologyBody, WireGroup,
+    GrowGroupRequest, GrowGroupRequestV2, Kind, ListGroupsRequest, MODE_NOW, MODE_WAIT_UNTIL, Name, NodeBody,
+    PlaceIntoRequest, PlaceRequest, Reason, RemoveRequest, Resume, STRATEGY_PACK, STRATEGY_SPREAD,
+    STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD, ShrinkGroupRequest, StatusRequest, TOPOLOGY_SPREAD,
+    TOPOLOGY_STRICT_PACK, TopologyBody, WireGroup,
 };
 use wharf_net::server::Settings;
 
@@ -310,6 +310,54 @@ async fn a_lost_connection_takes_its_waiting_group_back_and_a_resumed_one_asks_a
     // Asked again, it is answered the same again, and no second group is made.
     assert_eq!(stands(peer.call(Kind::CreateGroup, 1, &wide).await.body::<GroupReply>()), made);
     assert_eq!(allocations(&client).await, 4);
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_a_group_grows_by_waits_as_a_group_does() {
+    let server = TestServer::start_planning(2, 2);
+    let client = server.client().await;
+    add(&client, (0..2).map(|i| node(&format!("n{i}"), 4, 64, 0)).collect()).await;
+    let made = stands(create(&client, &group(1, 4, STRATEGY_PACK)).await);
+    let held = place(&client, &ask(4, 0, 0)).await;
+    let bundles = group(1, 4, STRATEGY_PACK).bundles;
+    let request = |mode, deadline| GrowGroupRequestV2 {
+        request: GrowGroupRequest { group: made.id, bundles: bundles.clone() },
+        mode,
+        deadline,
+    };
+    let begin = |request: GrowGroupRequestV2| {
+        let client = &client;
+        async move { within(client.grow_group_waiting(&request)).await.expect("sent") }
+    };
+    // Without a wait it is refused, as a body of version 1 is.
+    let reply = within(client.grow_group_v2(&request(MODE_NOW, 0))).await.expect("answered");
+    assert_eq!(refused(&reply).0, Reason::NoFitNow);
+    for (mode, deadline, field) in [(MODE_NOW, 7, "deadline"), (9, 0, "mode")] {
+        let reply = within(client.grow_group_v2(&request(mode, deadline))).await.expect("answered");
+        assert_eq!(fault(&reply), (Reason::InvalidField, field.to_owned()));
+    }
+    let (_, reply) = begin(request(MODE_WAIT_UNTIL, 1)).await;
+    assert_eq!(refused(&within(reply).await.expect("answered")).0, Reason::NoFitNow, "its time was up");
+    let (sequence, reply) = begin(request(MODE_WAIT_UNTIL, 0)).await;
+    until(&client, made.id, |group| group.bundles.len() == 2).await;
+    assert!(within(client.cancel_wait(sequence)).await.expect("answered").waited);
+    assert_eq!(within(reply).await.expect("answered").reason, Reason::Cancelled.into());
+    until(&client, made.id, |group| group.bundles.len() == 1).await;
+    // A lost connection takes it back too.
+    let (mut peer, _) = Peer::open(&server).await;
+    let version = wharf_net::protocol::GROW_VERSION_WAIT;
+    let head = wharf_net::codec::Header { version, ..header(Kind::GrowGroup, 1) };
+    peer.send(&harness::frame(head, &request(MODE_WAIT_UNTIL, 0))).await;
+    until(&client, made.id, |group| group.bundles.len() == 2).await;
+    peer.leave().await;
+    until(&client, made.id, |group| group.bundles.len() == 1).await;
+    let (_, reply) = begin(request(MODE_WAIT_UNTIL, 0)).await;
+    until(&client, made.id, |group| group.bundles.len() == 2).await;
+    assert!(within(client.release(held.allocation)).await.expect("answered").reason.is_done());
+    let grown = stands(within(reply).await.expect("answered"));
+    assert!(grown.state == GROUP_PLACED && grown.bundles.iter().all(|bundle| bundle.placed.is_some()));
+    audit(&client).await;
     server.stop().await;
 }
 

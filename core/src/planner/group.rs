@@ -54,8 +54,10 @@ pub(super) struct Group {
     pub(super) committing: bool,
     /// It is to be removed as soon as nothing is under way.
     pub(super) removal: Option<JobTag>,
-    /// It ends in nothing when this passes before its minimum is placed.
+    /// It ends in nothing when this passes before its minimum is placed, or what it grows by.
     pub(super) until: Option<Time>,
+    /// Who does not wait and lost too often waits for a ticket until then.
+    pub(super) queued_until: Option<Time>,
     pub(super) attempts: u32,
     /// Attempts lost to other work since the last success.
     pub(super) losses: u32,
@@ -77,6 +79,7 @@ impl Group {
             committing: false,
             removal: None,
             until: spec.wait_until,
+            queued_until: None,
             spec: Arc::clone(&spec),
             attempts: 0,
             losses: 0,
@@ -101,6 +104,7 @@ impl Group {
             committing,
             removal,
             until,
+            queued_until: None,
             attempts,
             losses,
             contending,
@@ -149,6 +153,22 @@ impl Group {
     /// Whether some bundle has no place.
     pub(super) fn is_incomplete(&self) -> bool {
         self.bundles.iter().any(|bundle| bundle.place.is_none())
+    }
+
+    /// When whoever waits for it is to be answered, however it stands then.
+    pub(super) fn deadline(&self) -> Option<Time> {
+        match self.awaiting {
+            Awaiting::Nobody => None,
+            Awaiting::Creation(_) | Awaiting::Growth(..) => self.until.or(self.queued_until),
+        }
+    }
+
+    /// The index of the first bundle that it grows by, if it grows.
+    pub(super) fn grows_from(&self) -> Option<u32> {
+        match self.awaiting {
+            Awaiting::Growth(_, first) => Some(first),
+            _ => None,
+        }
     }
 
     pub(super) fn view(&self) -> GroupView {

@@ -11,6 +11,7 @@ use super::job::{PlanRejection, PlanReply};
 use super::spec::{GroupSpec, GroupSpecError, Spreading, TopologyRule};
 use super::strategy::{NoPlace, Standing, Wanted};
 use super::together::Item;
+use super::waits::may_wait;
 use super::{EndPurpose, JobTag, Placing, Planner, Purpose};
 use crate::ids::{AllocationId, BundleId, GroupId, NodeId, ShardId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUP_RETRIES_PER_ROUND, GROUPS_MAX, STATEMENT_LOSSES_MAX};
@@ -42,7 +43,7 @@ impl Planner {
         &mut self,
         tag: JobTag,
         id: GroupId,
-        requests: &[Arc<PlacementRequest>],
+        (requests, until): (&[Arc<PlacementRequest>], Option<Time>),
         now: Time,
     ) {
         let group = match self.settled(id) {
@@ -56,6 +57,7 @@ impl Planner {
         }
         let first = group.add(requests);
         group.awaiting = Awaiting::Growth(tag, first);
+        (group.until, group.queued_until, group.judged) = (until, None, None);
         self.try_group(id, now);
     }
 
@@ -209,7 +211,7 @@ impl Planner {
         }
     }
 
-    fn forget_group(&mut self, id: GroupId) {
+    pub(super) fn forget_group(&mut self, id: GroupId) {
         let Some(group) = self.groups.remove(&id) else { return };
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
         for bundle in &group.bundles {
@@ -381,7 +383,12 @@ impl Planner {
         if group.losses < STATEMENT_LOSSES_MAX {
             // Not before all answers are taken: what they granted is in views, and claimed on the copies still.
             self.lost.push(id);
+        } else if group.deadline().is_some_and(|deadline| deadline <= now) {
+            self.refuse_loser(id, &concluded.conflicts, now);
         } else if group.missing() > 0 || group.awaiting != Awaiting::Nobody {
+            // Who does not wait is answered in bounded time, also behind the tickets of others.
+            let bound = now.plus_nanos(self.config.ticket_ns);
+            group.queued_until = group.queued_until.or(Some(bound));
             self.contend(id);
         } else {
             // What is beyond its minimum takes no ticket.
@@ -391,11 +398,11 @@ impl Planner {
     }
 
     /// Nothing is under way of a group: answers who waits, goes on with what was asked meanwhile.
-    fn settle(&mut self, id: GroupId, now: Time) {
+    pub(super) fn settle(&mut self, id: GroupId, now: Time) {
         let Some(group) = self.groups.get_mut(&id) else { return };
         let awaiting = std::mem::replace(&mut group.awaiting, Awaiting::Nobody);
         // Its deadline is that of its making: what is lost later is placed again whenever that is possible.
-        group.until = None;
+        (group.until, group.queued_until) = (None, None);
         let view = group.view();
         let (priority, removal) = (group.spec.priority, group.removal.is_some());
         let nodes: Vec<NodeId> = group.bundles.iter().filter_map(|bundle| Some(bundle.place?.node)).collect();
@@ -428,8 +435,8 @@ impl Planner {
         let nodes = self.replicas.shape();
         let group = &self.groups[&id];
         match group.awaiting {
-            Awaiting::Creation(tag) => {
-                let waits = group.until.is_some_and(|until| until > now);
+            Awaiting::Creation(_) | Awaiting::Growth(..) => {
+                let waits = group.until.is_some_and(|until| until > now) && may_wait(group);
                 let waits = waits && !is_planted(PlantedBug::GroupNeverWaits);
                 // That it could be placed is a matter of the nodes alone: it stands while they do.
                 if waits && group.judged == Some(nodes) {
@@ -440,18 +447,7 @@ impl Planner {
                     self.groups.get_mut(&id).expect("just seen").judged = Some(nodes);
                     return self.wait_for_room(id);
                 }
-                self.forget_group(id);
-                self.reply(tag, PlanReply::Refused(Box::new(refusal)));
-            }
-            Awaiting::Growth(tag, first) => {
-                let refusal = self.refusal(id, &no_place);
-                let group = self.groups.get_mut(&id).expect("just seen");
-                group.awaiting = Awaiting::Nobody;
-                group.bundles.retain(|bundle| bundle.index < first);
-                // They never were: the next ones have their numbers.
-                group.next_index = first;
-                self.reply(tag, PlanReply::Refused(Box::new(refusal)));
-                self.settle(id, now);
+                self.give_up(id, PlanReply::Refused(Box::new(refusal)), now);
             }
             Awaiting::Nobody if group.missing() > 0 => self.wait_for_room(id),
             // What is beyond its minimum keeps nothing from others.
@@ -473,13 +469,16 @@ impl Planner {
 
     /// Takes back the group whose making is the job of `tag`. One that is being committed is placed, or
     /// refused where that fails.
-    pub(super) fn cancel(&mut self, tag: JobTag) {
+    pub(super) fn cancel(&mut self, tag: JobTag, now: Time) {
         if let Some(at) = self.backlog.iter().position(|&(of, _)| of == tag) {
             self.backlog.remove(at);
             return self.reply(tag, PlanReply::Cancelled);
         }
-        let made =
-            |id: &GroupId| self.groups.get(id).is_some_and(|group| group.awaiting == Awaiting::Creation(tag));
+        let of_tag = |group: &Group| match group.awaiting {
+            Awaiting::Creation(of) | Awaiting::Growth(of, _) => of == tag,
+            Awaiting::Nobody => false,
+        };
+        let made = |id: &GroupId| self.groups.get(id).is_some_and(of_tag);
         let under_way = self.flights.iter().filter_map(|(_, (_, purpose))| match purpose {
             Purpose::Place(placing) => Some(placing.group),
             _ => None,
@@ -493,16 +492,12 @@ impl Planner {
             group.until = None;
             return;
         }
-        self.forget_group(id);
-        self.reply(tag, PlanReply::Cancelled);
+        self.give_up(id, PlanReply::Cancelled, now);
     }
 
     /// Groups that waited in vain.
     pub(super) fn end_overdue(&mut self, now: Time) {
-        let overdue = |id: &GroupId| {
-            let group = &self.groups[id];
-            matches!(group.awaiting, Awaiting::Creation(_)) && group.until.is_some_and(|until| until <= now)
-        };
+        let overdue = |id: &GroupId| self.groups[id].deadline().is_some_and(|deadline| deadline <= now);
         let due: Vec<GroupId> = self.incomplete.iter().map(|&(_, id)| id).filter(overdue).collect();
         let queued: Vec<GroupId> = self.queued_contenders().filter(overdue).collect();
         for id in due.into_iter().chain(queued) {

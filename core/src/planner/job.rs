@@ -17,6 +17,8 @@ pub enum PlanJob {
     CreateGroup(Arc<GroupSpec>),
     /// Add bundles to a group: all of them, or none.
     GrowGroup(GroupId, Vec<Arc<PlacementRequest>>),
+    /// The same, and where they do not fit now they wait until then.
+    GrowGroupUntil(GroupId, Vec<Arc<PlacementRequest>>, Time),
     /// Take bundles out of a group, by their places, with what runs in them.
     ShrinkGroup(GroupId, Vec<u32>),
     /// End a group, with what runs in its bundles.
@@ -27,8 +29,8 @@ pub enum PlanJob {
     ListGroups(Option<GroupId>, u16),
     /// Commit operations that somebody else planned.
     Submit(Box<Submit>),
-    /// Take back the group whose making is the job of the same tag, unless it is placed: that job is
-    /// answered, this one is not.
+    /// Take back the group whose making is the job of the same tag, or the bundles that it adds, unless they are
+    /// placed: that job is answered, this one is not.
     Cancel,
 }
 

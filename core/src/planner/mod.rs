@@ -42,6 +42,7 @@ mod topology;
 mod upkeep;
 mod used;
 mod verdict;
+mod waits;
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -216,7 +217,13 @@ impl Planner {
 
     /// Takes a job; it is answered in [`take_replies`](Self::take_replies).
     pub fn submit(&mut self, tag: JobTag, job: PlanJob, now: Time) {
-        let plans = matches!(job, PlanJob::CreateGroup(_) | PlanJob::GrowGroup(..) | PlanJob::Submit(_));
+        let plans = matches!(
+            job,
+            PlanJob::CreateGroup(_)
+                | PlanJob::GrowGroup(..)
+                | PlanJob::GrowGroupUntil(..)
+                | PlanJob::Submit(_)
+        );
         if plans && (!self.backlog.is_empty() || self.flights.len() >= PLANNER_FLIGHTS_MAX) {
             self.backlog.push_back((tag, job));
             return;
@@ -227,13 +234,16 @@ impl Planner {
     fn begin(&mut self, tag: JobTag, job: PlanJob, now: Time) {
         match job {
             PlanJob::CreateGroup(spec) => self.create_group(tag, spec, now),
-            PlanJob::GrowGroup(id, requests) => self.grow_group(tag, id, &requests, now),
+            PlanJob::GrowGroup(id, requests) => self.grow_group(tag, id, (&requests, None), now),
+            PlanJob::GrowGroupUntil(id, requests, until) => {
+                self.grow_group(tag, id, (&requests, Some(until)), now);
+            }
             PlanJob::ShrinkGroup(id, indexes) => self.shrink_group(tag, id, &indexes, now),
             PlanJob::RemoveGroup(id) => self.remove_group(tag, id, now),
             PlanJob::GroupStatus(id) => self.group_status(tag, id),
             PlanJob::ListGroups(after, limit) => self.list_groups(tag, after, limit),
             PlanJob::Submit(submit) => self.submit_operations(tag, *submit, now),
-            PlanJob::Cancel => self.cancel(tag),
+            PlanJob::Cancel => self.cancel(tag, now),
         }
     }
 
@@ -323,7 +333,7 @@ impl Planner {
     pub fn next_deadline(&self) -> Option<Time> {
         let waiting = self.incomplete.iter().map(|&(_, id)| id).chain(self.queued_contenders());
         let waiting = waiting.filter_map(|id| self.groups.get(&id));
-        let waiting = waiting.filter(|group| group.missing() > 0).filter_map(|group| group.until);
+        let waiting = waiting.filter_map(Group::deadline);
         let ending = self.ending.front().map(|&(due, ..)| due);
         waiting.chain(self.ticket_deadline()).chain(ending).min()
     }

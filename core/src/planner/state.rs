@@ -48,9 +48,11 @@ impl Planner {
         let record = |group: &Group| GroupRecord {
             id: group.id,
             spec: Arc::clone(&group.spec),
-            bundles: group.bundles.iter().map(bundle_record).collect(),
-            next_index: group.next_index,
+            // What it grows by and has no place was promised to nobody.
+            bundles: standing(group).map(bundle_record).collect(),
+            next_index: group.grows_from().unwrap_or(group.next_index),
         };
+
         self.groups.values().filter(made).map(record).collect()
     }
 
@@ -74,6 +76,12 @@ impl Planner {
         let before = self.groups.insert(id, group);
         assert!(before.is_none(), "group {id} is there twice");
     }
+}
+
+/// The bundles that a group has without what it grows by.
+fn standing(group: &Group) -> impl Iterator<Item = &Bundle> {
+    let first = group.grows_from();
+    group.bundles.iter().filter(move |bundle| first.is_none_or(|first| bundle.index < first))
 }
 
 fn bundle_record(bundle: &Bundle) -> GroupBundleRecord {

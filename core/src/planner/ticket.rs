@@ -183,7 +183,7 @@ impl Planner {
         let Some(mut plan) = plan else { return self.end_ticket(now) };
         plan.sort_by_key(|taken| (taken.shard, taken.slot));
         let until = now.plus_nanos(self.config.ticket_ns);
-        let until = self.groups[&id].until.map_or(until, |of_group| until.min(of_group));
+        let until = self.groups[&id].deadline().map_or(until, |of_group| until.min(of_group));
         let mut reserved = Vec::new();
         for of_node in plan.chunk_by(|a, b| (a.shard, a.slot) == (b.shard, b.slot)) {
             let (shard, node) = (self.shard_id(of_node[0].shard), of_node[0].node);

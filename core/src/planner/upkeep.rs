@@ -90,7 +90,10 @@ impl Planner {
 
     /// A bundle of a group stands no more: it is placed again as soon as nothing else of it is under way.
     fn is_short(&mut self, id: GroupId) {
+        let queued = self.groups[&id].grows_from().is_some() && self.queued_contenders().any(|of| of == id);
         let group = self.groups.get_mut(&id).expect("a group whose bundle ended is there");
+        // What it grows by does not keep back what it had.
+        group.contending &= !queued;
         self.incomplete.insert((Reverse(group.spec.priority), id));
         self.retry_now = true;
     }

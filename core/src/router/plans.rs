@@ -68,6 +68,7 @@ impl Plans {
         }
         let planner = match &job {
             PlanJob::GrowGroup(group, _)
+            | PlanJob::GrowGroupUntil(group, ..)
             | PlanJob::ShrinkGroup(group, _)
             | PlanJob::RemoveGroup(group)
             | PlanJob::GroupStatus(group) => self.keeper(*group),

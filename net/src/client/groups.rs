@@ -3,9 +3,10 @@
 use super::calls::{placed, split};
 use super::{Client, ClientError};
 use crate::protocol::{
-    CreateGroupRequest, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsReply,
-    ListGroupsRequest, MODE_WAIT_UNTIL, PlaceIntoRequest, PlaceReply, RemoveGroupReply, RemoveGroupRequest,
-    ShrinkGroupRequest, StatementReply, StatementRequest, WireGroup, read_operation_units, read_releasing,
+    CreateGroupRequest, GROW_VERSION_WAIT, GroupReply, GroupStatusRequest, GrowGroupRequest,
+    GrowGroupRequestV2, Kind, ListGroupsReply, ListGroupsRequest, MODE_WAIT_UNTIL, PlaceIntoRequest,
+    PlaceReply, RemoveGroupReply, RemoveGroupRequest, ShrinkGroupRequest, StatementReply, StatementRequest,
+    WireGroup, read_operation_units, read_releasing,
 };
 
 fn group(raw: &[u8]) -> Result<GroupReply, ClientError> {
@@ -44,6 +45,30 @@ impl Client {
     /// As [`call`](Self::call); what is wrong with them stands in the reply.
     pub async fn grow_group(&self, request: &GrowGroupRequest) -> Result<GroupReply, ClientError> {
         self.call(Kind::GrowGroup, request).await
+    }
+
+    /// Adds bundles to a group (body version 2). Those that wait are answered when they are placed, or waited in
+    /// vain.
+    ///
+    /// # Errors
+    /// As [`call`](Self::call); what is wrong with them stands in the reply.
+    pub async fn grow_group_v2(&self, request: &GrowGroupRequestV2) -> Result<GroupReply, ClientError> {
+        if request.mode == MODE_WAIT_UNTIL {
+            return self.grow_group_waiting(request).await?.1.await;
+        }
+        group(&self.call_raw(Kind::GrowGroup, GROW_VERSION_WAIT, request).await?)
+    }
+
+    /// Adds bundles to a group that wait where they do not fit now: the sequence, by which that can be
+    /// [cancelled](Self::cancel_wait), and the reply.
+    ///
+    /// # Errors
+    /// When the connection is gone.
+    pub async fn grow_group_waiting(
+        &self,
+        request: &GrowGroupRequestV2,
+    ) -> Result<(u64, impl Future<Output = Result<GroupReply, ClientError>> + use<>), ClientError> {
+        self.enter_waiting(Kind::GrowGroup, GROW_VERSION_WAIT, request, group).await
     }
 
     /// Takes bundles out of a group, with what runs in them.

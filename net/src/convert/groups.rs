@@ -157,8 +157,11 @@ pub fn bundles(
     Ok(bundles)
 }
 
-/// Until when a group waits; none: it does not.
-fn wait_until(mode: u8, deadline: u64) -> Result<Option<Time>, Fault> {
+/// Until when a group, or what it grows by, waits; none: it does not.
+///
+/// # Errors
+/// The fault, naming `mode` or `deadline`.
+pub fn wait_until(mode: u8, deadline: u64) -> Result<Option<Time>, Fault> {
     match mode {
         MODE_NOW if deadline != 0 => {
             Err(invalid("deadline", "a group that does not wait has none: leave it at 0, or let it wait"))

@@ -133,6 +133,27 @@ pub struct GrowGroupRequest {
     pub bundles: Vec<BundleTemplate>,
 }
 
+/// The body version of growth that may wait.
+pub const GROW_VERSION_WAIT: u8 = 2;
+
+/// Adds bundles to a group, version 2. The reply is that of version 1.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct GrowGroupRequestV2 {
+    /// As in version 1.
+    pub request: GrowGroupRequest,
+    /// `MODE_*`: whether they wait where they do not fit now. They do not while a bundle that the group had has no
+    /// place: that comes first.
+    pub mode: u8,
+    /// Until when they wait, in ns of service time; 0 for ever. 0 where they do not wait.
+    pub deadline: u64,
+}
+
+impl From<GrowGroupRequest> for GrowGroupRequestV2 {
+    fn from(request: GrowGroupRequest) -> Self {
+        Self { request, ..Self::default() }
+    }
+}
+
 /// Takes bundles out of a group, with what runs in them. The reply is a [`GroupReply`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShrinkGroupRequest {

@@ -278,7 +278,7 @@ impl Io {
         let question = operation.is_question();
         match operation.parts {
             Parts::Wait(..) => {}
-            Parts::WaitGroup(_) => {
+            Parts::WaitGroup(..) => {
                 self.group_room.add_permits(1);
                 operation.connection.counts_group(false);
             }

@@ -51,8 +51,9 @@ pub(super) enum Parts {
     },
     /// A planner's job of this kind, and what its reply is measured by.
     Plan(Kind, usize),
-    /// A group that waits: as [`Wait`](Self::Wait); and why it was told not to any more.
-    WaitGroup(Option<WaitEnd>),
+    /// A group that waits, or what one grows by, by the request's kind: as [`Wait`](Self::Wait); and why it was told
+    /// not to any more.
+    WaitGroup(Kind, Option<WaitEnd>),
     /// A placement into a bundle.
     Into,
     /// A question of a task, which makes the reply.
@@ -106,14 +107,14 @@ impl Operation {
             Parts::PlaceBatch { .. } => Kind::PlaceBatch,
             Parts::ReleaseBatch { .. } => Kind::ReleaseBatch,
             Parts::Plan(kind, _) => kind,
-            Parts::WaitGroup(_) => Kind::CreateGroup,
+            Parts::WaitGroup(kind, _) => kind,
             Parts::Into | Parts::Ask(_) | Parts::AskPlan(_) => Kind::PlaceInto,
         }
     }
 
     /// Whether it is told to end when its connection is lost.
     pub(super) fn waits(&self) -> bool {
-        matches!(self.parts, Parts::Wait(..) | Parts::WaitGroup(_))
+        matches!(self.parts, Parts::Wait(..) | Parts::WaitGroup(..))
     }
 
     /// Whether a task makes the reply.
@@ -155,7 +156,7 @@ impl Operation {
                     .then(|| Complete::ReleaseBatch(ReleaseBatchReply { replies: std::mem::take(replies) }))
             }
             Parts::Plan(kind, size) => Some(Complete::plan(*kind, *size, reply, catalog)),
-            &mut Parts::WaitGroup(end) => Some(Complete::waited_group(end, reply, catalog)),
+            &mut Parts::WaitGroup(_, end) => Some(Complete::waited_group(end, reply, catalog)),
             Parts::Into => Some(Complete::Into(into_reply(reply, catalog))),
             Parts::Ask(asker) | Parts::AskPlan(asker) => {
                 let asker = asker.take().expect("a question is answered once");

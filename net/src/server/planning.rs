@@ -16,19 +16,19 @@ use super::connection::ConnectionState;
 use super::io_thread::Io;
 use super::operation::{Complete, Parts};
 use super::placing::{enter, learn_names, take_room};
-use super::reader::{Asked, BODY_VERSION, read_body};
+use super::reader::{Asked, BODY_VERSION, read_any_version, read_body, read_body_up_to};
 use super::wait::stopped;
 use crate::codec::Extension;
 use crate::convert::{
     IntoTarget, bundles, fault_reply, group_fault, group_kinds_to_learn, group_reply, group_spec,
     groups_page, named_rejection_fault, page_limit, place_into, placed_reply, plan_fault, removed_group,
-    statement, statement_fault, statement_reply,
+    statement, statement_fault, statement_reply, wait_until,
 };
 use crate::protocol::{
-    CreateGroupRequest, EXTENSION_BUNDLES_RELEASING, EXTENSION_UNITS, Fault, GroupReply, GroupStatusRequest,
-    GrowGroupRequest, Kind, ListGroupsReply, ListGroupsRequest, MODE_WAIT_UNTIL, PlaceIntoRequest,
-    PlaceReply, Reason, ReasonCode, RemoveGroupReply, RemoveGroupRequest, ShrinkGroupRequest, StatementReply,
-    StatementRequest, operation_units_extension, releasing_extension,
+    CreateGroupRequest, EXTENSION_BUNDLES_RELEASING, EXTENSION_UNITS, Fault, GROW_VERSION_WAIT, GroupReply,
+    GroupStatusRequest, GrowGroupRequest, GrowGroupRequestV2, Kind, ListGroupsReply, ListGroupsRequest,
+    MODE_WAIT_UNTIL, PlaceIntoRequest, PlaceReply, Reason, ReasonCode, RemoveGroupReply, RemoveGroupRequest,
+    ShrinkGroupRequest, StatementReply, StatementRequest, operation_units_extension, releasing_extension,
 };
 
 /// The reply to a planner's job.
@@ -122,19 +122,8 @@ pub(super) async fn handle_planning(
             return Ok(());
         }
         Kind::GrowGroup => {
-            let GrowGroupRequest { group, bundles: wire } = read_body(asked)?;
-            let made = {
-                let mut port = io.port.borrow_mut();
-                let defaults = io.shared.settings.load().placement_defaults(&port);
-                bundles(wire, port.catalog(), defaults)
-            };
-            match made {
-                Ok(bundles) => (0, PlanJob::GrowGroup(group.into(), bundles)),
-                Err(reply) => {
-                    answer_at_once(io, state, kind, sequence, PlanComplete::Group(*reply));
-                    return Ok(());
-                }
-            }
+            handle_grow(io, state, sequence, read_growth(asked)?, now).await;
+            return Ok(());
         }
         Kind::ShrinkGroup => {
             let ShrinkGroupRequest { group, bundles } = read_body(asked)?;
@@ -197,15 +186,59 @@ async fn handle_create(
         }
     };
     let job = PlanJob::CreateGroup(spec.into());
-    if !waits {
-        return submit_plan(io, state, sequence, (Kind::CreateGroup, 0), job, now).await;
+    if waits {
+        begin_wait(io, state, sequence, (Kind::CreateGroup, job), now);
+    } else {
+        submit_plan(io, state, sequence, (Kind::CreateGroup, 0), job, now).await;
     }
-    // It takes no room of those that are answered at once, but some of its own.
+}
+
+fn read_growth(asked: &Asked<'_>) -> Result<GrowGroupRequestV2, Fault> {
+    match asked.frame.header.version {
+        GROW_VERSION_WAIT => read_any_version(asked),
+        _ => Ok(read_body_up_to::<GrowGroupRequest>(asked, GROW_VERSION_WAIT)?.into()),
+    }
+}
+
+async fn handle_grow(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    request: GrowGroupRequestV2,
+    now: Time,
+) {
+    let GrowGroupRequestV2 { request: GrowGroupRequest { group, bundles: wire }, mode, deadline } = request;
+    let until = wait_until(mode, deadline).map_err(|fault| Box::new(group_fault(fault)));
+    let made = until.and_then(|until| {
+        let mut port = io.port.borrow_mut();
+        let defaults = io.shared.settings.load().placement_defaults(&port);
+        Ok((bundles(wire, port.catalog(), defaults)?, until))
+    });
+    let kind = Kind::GrowGroup;
+    match made {
+        Ok((bundles, None)) => {
+            submit_plan(io, state, sequence, (kind, 0), PlanJob::GrowGroup(group.into(), bundles), now).await;
+        }
+        Ok((bundles, Some(until))) => {
+            let job = PlanJob::GrowGroupUntil(group.into(), bundles, until);
+            begin_wait(io, state, sequence, (kind, job), now);
+        }
+        Err(reply) => answer_at_once(io, state, kind, sequence, PlanComplete::Group(*reply)),
+    }
+}
+
+/// Gives a planner a job that may wait. It takes no room of those that are answered at once, but some of its own.
+fn begin_wait(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    (kind, job): (Kind, PlanJob),
+    now: Time,
+) {
     if let Err(fault) = take_group_room(io, state) {
-        let reply = PlanComplete::Group(group_fault(fault));
-        return answer_at_once(io, state, Kind::CreateGroup, sequence, reply);
+        return answer_at_once(io, state, kind, sequence, PlanComplete::Group(group_fault(fault)));
     }
-    let operation = enter(io, state, sequence, Parts::WaitGroup(None), now);
+    let operation = enter(io, state, sequence, Parts::WaitGroup(kind, None), now);
     state.begins_wait(sequence, operation);
     io.submit(operation, 0, PortRequest::Plan(job), now);
 }

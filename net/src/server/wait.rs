@@ -83,7 +83,7 @@ pub(super) fn end_all(io: &Io, state: &ConnectionState, why: WaitEnd, now: Time)
 }
 
 fn end(io: &Io, key: usize, why: WaitEnd, now: Time) {
-    if let Parts::WaitGroup(ended) = &mut io.operations.borrow_mut()[key].parts {
+    if let Parts::WaitGroup(_, ended) = &mut io.operations.borrow_mut()[key].parts {
         // Told once: its planner answers when it has taken it back, or has placed it.
         if ended.replace(why).is_none() {
             let mut port = io.port.borrow_mut();

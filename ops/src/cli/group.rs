@@ -10,8 +10,8 @@ use wharf_net::client::Client;
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
     BundleTemplate, CreateGroupRequest, EXPLAIN_BOUNDED, EXPLAIN_FULL, GRANULARITY_COARSE, GRANULARITY_FINE,
-    GroupReply, GrowGroupRequest, ListGroupsRequest, MODE_WAIT_UNTIL, NamedAmount, PlaceRequest,
-    ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
+    GroupReply, GrowGroupRequest, GrowGroupRequestV2, ListGroupsRequest, MODE_WAIT_UNTIL, NamedAmount,
+    PlaceRequest, ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
 };
 
 use super::connect::{ConnectArgs, Usage};
@@ -77,7 +77,8 @@ pub(super) struct CreateArgs {
     /// fit.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     min_members: Option<u32>,
-    /// Wait for capacity, at most so long, such as 30s, 5m or 1h; interrupted, it is taken back.
+    /// Wait for capacity, at most so long, such as 30s, 5m or 1h; interrupted, it is taken back. Without, it is
+    /// placed or refused at once; only one that other work overtakes again and again is tried for some ten seconds.
     #[arg(long, value_name = "TIME", value_parser = place::duration)]
     wait: Option<Duration>,
     /// Of waiting groups, those of higher priority go first.
@@ -112,6 +113,10 @@ pub(super) struct GrowArgs {
     group: GroupId,
     #[command(flatten)]
     bundles: BundleArgs,
+    /// Wait for capacity, at most so long, such as 30s, 5m or 1h; interrupted, it is taken back. While a bundle that
+    /// the group has is not placed, nothing else of it waits: that comes first.
+    #[arg(long, value_name = "TIME", value_parser = place::duration)]
+    wait: Option<Duration>,
     #[command(flatten)]
     connect: ConnectArgs,
 }
@@ -266,7 +271,17 @@ pub(super) async fn run(command: GroupCommand) -> anyhow::Result<Ended> {
         GroupCommand::Grow(args) => {
             let request = GrowGroupRequest { group: args.group.into(), bundles: args.bundles.templates()? };
             let client = args.connect.connect().await?;
-            let reply = client.grow_group(&request).await?;
+            let reply = match args.wait {
+                None => client.grow_group(&request).await?,
+                Some(patience) => {
+                    // First: a signal that comes while the request is sent is not lost.
+                    let interruption = place::Interruption::new()?;
+                    let deadline = place::deadline(&client, patience).await?;
+                    let request = GrowGroupRequestV2 { request, mode: MODE_WAIT_UNTIL, deadline };
+                    let (sequence, reply) = client.grow_group_waiting(&request).await?;
+                    place::unless_interrupted(&client, interruption, sequence, reply).await?
+                }
+            };
             end(client, &args.connect, &reply, Some("grown")).await
         }
         GroupCommand::Shrink(args) => {

@@ -130,6 +130,21 @@ fn a_group_waits_until_there_is_room_or_it_is_told_to_end() {
     waiting(1);
     service.run(&["release", &held]).with(0);
     child.end().with(0).says(&["2 of 2 bundles placed"]);
+    // What a group grows by waits as well.
+    let group = text(&service.json(&["group", "list"])[0]["group"]);
+    let grow = ["group", "grow", &group, "--bundle", "cpu=3", "--wait"];
+    let of_three = |shown: &Value| shown["bundles"].as_array().map(Vec::len) == Some(3);
+    service.run(&["node", "add", "late", "--cpu", "4", "--memory", "8GiB"]).with(0);
+    let held = text(&service.json(&["place", "--cpu", "4"])["allocation"]);
+    service.run(&[&grow[..], &["1ms"]].concat()).with(1).says(&["no_fit_now"]);
+    let child = service.begin(&[&grow[..], &["1h"]].concat());
+    service.until(&["group", "status", &group], of_three);
+    child.signal("INT");
+    child.end().with(1).says(&["cancelled"]);
+    let child = service.begin(&[&grow[..], &["1h"]].concat());
+    service.until(&["group", "status", &group], of_three);
+    service.run(&["release", &held]).with(0);
+    child.end().with(0).says(&["grown", "3 of 3 bundles placed"]);
     service.stop();
 }
 

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, GroupId};
 use wharf_core::planner::{
-    GroupRefusal, GroupSpec, GroupView, PlanRejection, PlanReply, StatementReport, Strategy,
+    GroupRefusal, GroupRefusalReason, GroupSpec, GroupView, PlanRejection, PlanReply, StatementReport,
+    Strategy,
 };
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::PortReply;
@@ -38,6 +39,10 @@ fn refused(spec: &GroupSpec, taken_back: bool, refusal: &GroupRefusal, round: &R
     // Taken back while it was committed, it waits no longer.
     let waits = if taken_back { Ok(()) } else { who_may_wait_is_not_refused(spec, refusal, round) };
     named("who_may_wait_is_not_refused", waits)?;
+    if matches!(refusal.reason, GroupRefusalReason::Conflicts(_)) {
+        // It fitted, and lost until its time was up.
+        return Ok(());
+    }
     if refusal.infeasible {
         return named("infeasible_is_infeasible", infeasible_is_infeasible(spec, round));
     }
@@ -85,7 +90,9 @@ impl Gangs {
             (Asked::Grow(group, requests), PlanReply::Group(view)) => {
                 self.grown(group, &requests, *view, bench)
             }
-            (Asked::Grow(group, requests), PlanReply::Refused(refusal)) if !refusal.infeasible => {
+            (Asked::Grow(group, requests), PlanReply::Refused(refusal))
+                if !refusal.infeasible && !matches!(refusal.reason, GroupRefusalReason::Conflicts(_)) =>
+            {
                 self.growth_refused(group, &requests, &round, bench)
             }
             (Asked::Grow(..), PlanReply::Refused(_)) => Ok(()),

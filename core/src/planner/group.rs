@@ -59,6 +59,8 @@ pub(super) struct Group {
     /// Who does not wait and lost too often waits for a ticket until then.
     pub(super) queued_until: Option<Time>,
     pub(super) attempts: u32,
+    /// It found no place when it was tried last.
+    pub(super) in_vain: bool,
     /// Attempts lost to other work since the last success.
     pub(super) losses: u32,
     /// It waits for its ticket, or has it.
@@ -82,6 +84,7 @@ impl Group {
             queued_until: None,
             spec: Arc::clone(&spec),
             attempts: 0,
+            in_vain: false,
             losses: 0,
             contending: false,
             tickets: 0,
@@ -106,6 +109,7 @@ impl Group {
             until,
             queued_until: None,
             attempts,
+            in_vain: false,
             losses,
             contending,
             tickets: 0,

@@ -14,7 +14,7 @@ use super::together::Item;
 use super::waits::may_wait;
 use super::{EndPurpose, JobTag, Placing, Planner, Purpose};
 use crate::ids::{AllocationId, BundleId, GroupId, NodeId, ShardId};
-use crate::limits::{GROUP_BUNDLES_MAX, GROUP_RETRIES_PER_ROUND, GROUPS_MAX, STATEMENT_LOSSES_MAX};
+use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
 use crate::node::NodeState;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::PlacementRequest;
@@ -36,6 +36,7 @@ impl Planner {
         }
         let id = self.next_group_id();
         self.groups.insert(id, Group::new(id, spec, tag));
+        self.asked.insert(tag, id);
         self.try_group(id, now);
     }
 
@@ -58,6 +59,7 @@ impl Planner {
         let first = group.add(requests);
         group.awaiting = Awaiting::Growth(tag, first);
         (group.until, group.queued_until, group.judged) = (until, None, None);
+        self.asked.insert(tag, id);
         self.try_group(id, now);
     }
 
@@ -212,6 +214,7 @@ impl Planner {
     }
 
     pub(super) fn forget_group(&mut self, id: GroupId) {
+        self.forget_deadline(id);
         let Some(group) = self.groups.remove(&id) else { return };
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
         for bundle in &group.bundles {
@@ -292,7 +295,7 @@ impl Planner {
 
     fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity, now: Time) {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
-        group.committing = true;
+        (group.committing, group.in_vain) = (true, false);
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
         let lost = |taken: &Taken| Some((taken.bundle, group.bundle(taken.bundle)?.lost?));
         let mut ended: Vec<(u32, AllocationId)> = draft.taken.iter().filter_map(lost).collect();
@@ -368,7 +371,7 @@ impl Planner {
             }
         }
         // What the plan had taken on the copies is free again, which no shard tells as growth.
-        self.retry_now = true;
+        self.given_up = true;
         let removal = group.removal.is_some();
         // Its ticket, if it has one, ends or goes on in any case.
         let by_ticket = self.ticket_concluded(id, false, &concluded.conflicts, now);
@@ -393,12 +396,13 @@ impl Planner {
         } else {
             // What is beyond its minimum takes no ticket.
             group.losses = 0;
-            self.incomplete.insert((Reverse(group.spec.priority), id));
+            self.wait(id);
         }
     }
 
     /// Nothing is under way of a group: answers who waits, goes on with what was asked meanwhile.
     pub(super) fn settle(&mut self, id: GroupId, now: Time) {
+        self.forget_deadline(id);
         let Some(group) = self.groups.get_mut(&id) else { return };
         let awaiting = std::mem::replace(&mut group.awaiting, Awaiting::Nobody);
         // Its deadline is that of its making: what is lost later is placed again whenever that is possible.
@@ -416,7 +420,7 @@ impl Planner {
         if incomplete {
             // What ended, conflicted or came free while something was under way could not be tried then.
             self.retry_now = true;
-            self.incomplete.insert((Reverse(priority), id));
+            self.wait(id);
         } else {
             self.incomplete.remove(&(Reverse(priority), id));
         }
@@ -451,87 +455,7 @@ impl Planner {
             }
             Awaiting::Nobody if group.missing() > 0 => self.wait_for_room(id),
             // What is beyond its minimum keeps nothing from others.
-            Awaiting::Nobody => {
-                self.incomplete.insert((Reverse(group.spec.priority), id));
-            }
-        }
-    }
-
-    /// A group found no place, and is tried again when anything grows; after some times by a ticket.
-    fn wait_for_room(&mut self, id: GroupId) {
-        let group = self.groups.get_mut(&id).expect("who plans for a group has it");
-        group.losses += 1;
-        if group.losses >= STATEMENT_LOSSES_MAX {
-            return self.contend(id);
-        }
-        self.incomplete.insert((Reverse(group.spec.priority), id));
-    }
-
-    /// Takes back the group whose making is the job of `tag`. One that is being committed is placed, or
-    /// refused where that fails.
-    pub(super) fn cancel(&mut self, tag: JobTag, now: Time) {
-        if let Some(at) = self.backlog.iter().position(|&(of, _)| of == tag) {
-            self.backlog.remove(at);
-            return self.reply(tag, PlanReply::Cancelled);
-        }
-        let of_tag = |group: &Group| match group.awaiting {
-            Awaiting::Creation(of) | Awaiting::Growth(of, _) => of == tag,
-            Awaiting::Nobody => false,
-        };
-        let made = |id: &GroupId| self.groups.get(id).is_some_and(of_tag);
-        let under_way = self.flights.iter().filter_map(|(_, (_, purpose))| match purpose {
-            Purpose::Place(placing) => Some(placing.group),
-            _ => None,
-        });
-        let waiting = self.incomplete.iter().map(|&(_, id)| id);
-        let contending = self.contenders.iter().copied().chain(self.ticket_group());
-        // Answered while it was taken back: there is nothing to do.
-        let Some(id) = waiting.chain(contending).chain(under_way).find(made) else { return };
-        let group = self.groups.get_mut(&id).expect("it was just looked at");
-        if group.committing {
-            group.until = None;
-            return;
-        }
-        self.give_up(id, PlanReply::Cancelled, now);
-    }
-
-    /// Groups that waited in vain.
-    pub(super) fn end_overdue(&mut self, now: Time) {
-        let overdue = |id: &GroupId| self.groups[id].deadline().is_some_and(|deadline| deadline <= now);
-        let due: Vec<GroupId> = self.incomplete.iter().map(|&(_, id)| id).filter(overdue).collect();
-        let queued: Vec<GroupId> = self.queued_contenders().filter(overdue).collect();
-        for id in due.into_iter().chain(queued) {
-            // A number that is not served yet ends with its group.
-            self.contenders.retain(|&contender| contender != id);
-            self.groups.get_mut(&id).expect("just looked at").contending = false;
-            // The last attempt: refused by it, if it finds no place.
-            self.try_group(id, now);
-        }
-    }
-
-    /// Tries groups that wait for capacity, where any may have come: some per round, those of higher priority
-    /// first, until each was tried since.
-    pub(super) fn retry_incomplete(&mut self, now: Time) {
-        if !self.wants_growth() {
-            self.retry_now = false;
-            return self.retrying.clear();
-        }
-        if self.retrying.is_empty() {
-            let growth = self.port.growth();
-            if growth == self.tried_at && !self.retry_now {
-                return;
-            }
-            self.ticket_moved = true;
-            self.retry_now = false;
-            self.tried_at = growth;
-            self.retrying.extend(self.incomplete.iter().copied());
-        }
-        let count = self.retrying.len().min(GROUP_RETRIES_PER_ROUND);
-        for _ in 0..count {
-            let waiting = self.retrying.pop_front().expect("just counted");
-            if self.incomplete.contains(&waiting) {
-                self.try_group(waiting.1, now);
-            }
+            Awaiting::Nobody => self.wait_in_vain(id),
         }
     }
 }

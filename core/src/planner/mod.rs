@@ -158,6 +158,12 @@ pub struct Planner {
     retrying: VecDeque<(std::cmp::Reverse<i32>, GroupId)>,
     /// Bundles were lost since: they are tried again whatever grew.
     retry_now: bool,
+    /// A plan was lost since, so that others may have room on the copies which no shard tells of.
+    given_up: bool,
+    /// When whoever waits is to be answered: of all that wait, and maybe of some that do not any more.
+    deadlines: BTreeSet<(Time, GroupId)>,
+    /// What is asked for by jobs that are not answered.
+    asked: FixedMap<JobTag, GroupId>,
     tickets: Arc<Tickets>,
     /// Bundles that end once the statements of others that hold them are decided: tried again then, in order.
     ending: VecDeque<(Time, GroupId, EndPurpose)>,
@@ -196,6 +202,9 @@ impl Planner {
             lost: Vec::new(),
             retrying: VecDeque::new(),
             retry_now: false,
+            given_up: false,
+            deadlines: BTreeSet::new(),
+            asked: FixedMap::default(),
             tickets: Arc::default(),
             ending: VecDeque::new(),
             contenders: VecDeque::new(),
@@ -311,6 +320,7 @@ impl Planner {
             && self.replies.is_empty()
             && !grew
             && !self.retry_now
+            && !self.given_up
             && self.retrying.is_empty()
             && !ended
             && self.port.is_idle()
@@ -331,11 +341,8 @@ impl Planner {
     /// When the first waiting group is to be given up, or something to be tried again.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        let waiting = self.incomplete.iter().map(|&(_, id)| id).chain(self.queued_contenders());
-        let waiting = waiting.filter_map(|id| self.groups.get(&id));
-        let waiting = waiting.filter_map(Group::deadline);
         let ending = self.ending.front().map(|&(due, ..)| due);
-        waiting.chain(self.ticket_deadline()).chain(ending).min()
+        self.first_deadline().into_iter().chain(self.ticket_deadline()).chain(ending).min()
     }
 
     /// What was answered since the last call.
@@ -356,6 +363,7 @@ impl Planner {
     }
 
     fn reply(&mut self, tag: JobTag, reply: PlanReply) {
+        self.asked.remove(&tag);
         self.replies.push((tag, reply));
     }
 

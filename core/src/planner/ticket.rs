@@ -117,6 +117,7 @@ impl Planner {
         (group.losses, group.contending) = (0, true);
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
         self.contenders.push_back(id);
+        self.watch_deadline(id);
     }
 
     /// Does what can be done for the ticket now.
@@ -159,16 +160,10 @@ impl Planner {
         }
     }
 
-    /// Groups whose number is not served yet.
-    pub(super) fn queued_contenders(&self) -> impl Iterator<Item = GroupId> {
-        let queued = self.ticket.as_ref().filter(|ticket| ticket.stage == Stage::Queued);
-        let ids = self.contenders.iter().copied().chain(queued.map(|ticket| ticket.group));
-        ids.filter(|&id| self.waits_for_ticket(id))
-    }
-
-    /// Whose the ticket is.
-    pub(super) fn ticket_group(&self) -> Option<GroupId> {
-        self.ticket.as_ref().map(|ticket| ticket.group)
+    /// Whether its number is not served yet.
+    pub(super) fn is_queued(&self, id: GroupId) -> bool {
+        let is_served = self.ticket.as_ref().is_some_and(|t| t.group == id && t.stage != Stage::Queued);
+        self.waits_for_ticket(id) && !is_served
     }
 
     fn waits_for_ticket(&self, id: GroupId) -> bool {

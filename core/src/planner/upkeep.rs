@@ -5,7 +5,6 @@
 //! its own sees by one number per view whether there are others; only then it compares its bundles on the
 //! nodes that changed with what the view has there.
 
-use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
 use super::Planner;
@@ -90,11 +89,11 @@ impl Planner {
 
     /// A bundle of a group stands no more: it is placed again as soon as nothing else of it is under way.
     fn is_short(&mut self, id: GroupId) {
-        let queued = self.groups[&id].grows_from().is_some() && self.queued_contenders().any(|of| of == id);
+        let queued = self.groups[&id].grows_from().is_some() && self.is_queued(id);
         let group = self.groups.get_mut(&id).expect("a group whose bundle ended is there");
         // What it grows by does not keep back what it had.
         group.contending &= !queued;
-        self.incomplete.insert((Reverse(group.spec.priority), id));
+        self.wait(id);
         self.retry_now = true;
     }
 }

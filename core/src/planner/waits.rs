@@ -1,9 +1,13 @@
-//! Whoever waits for a group, or for bundles that it grows by: how that ends without a place.
+//! Groups that wait: what they are tried again for, and how that ends without a place.
 
-use super::Planner;
+use std::cmp::Reverse;
+use std::collections::BTreeSet;
+
 use super::group::{Awaiting, Group};
 use super::job::{GroupRefusal, GroupRefusalReason, PlanReply};
+use super::{JobTag, Planner};
 use crate::ids::GroupId;
+use crate::limits::{GROUP_RETRIES_PER_ROUND, STATEMENT_LOSSES_MAX};
 use crate::statement::Conflict;
 use crate::time::Time;
 
@@ -15,8 +19,125 @@ pub(super) fn may_wait(group: &Group) -> bool {
 }
 
 impl Planner {
+    /// A group with bundles that have no place waits for anything to grow, or for its deadline.
+    pub(super) fn wait(&mut self, id: GroupId) {
+        let group = &self.groups[&id];
+        self.incomplete.insert((Reverse(group.spec.priority), id));
+        self.watch_deadline(id);
+    }
+
+    /// The same, because there is no place now.
+    pub(super) fn wait_in_vain(&mut self, id: GroupId) {
+        self.groups.get_mut(&id).expect("who plans for a group has it").in_vain = true;
+        self.wait(id);
+    }
+
+    /// A group found no place, and is tried again when anything grows; after some times by a ticket.
+    pub(super) fn wait_for_room(&mut self, id: GroupId) {
+        let group = self.groups.get_mut(&id).expect("who plans for a group has it");
+        group.losses += 1;
+        if group.losses >= STATEMENT_LOSSES_MAX {
+            return self.contend(id);
+        }
+        self.wait_in_vain(id);
+    }
+
+    /// It is looked at again when its time is up.
+    pub(super) fn watch_deadline(&mut self, id: GroupId) {
+        self.deadlines.extend(self.groups[&id].deadline().map(|deadline| (deadline, id)));
+    }
+
+    /// Nobody waits for it any more, or not until then.
+    pub(super) fn forget_deadline(&mut self, id: GroupId) {
+        let Some(group) = self.groups.get(&id) else { return };
+        for until in [group.until, group.queued_until].into_iter().flatten() {
+            self.deadlines.remove(&(until, id));
+        }
+    }
+
+    /// Takes back the group whose making is the job of `tag`, or what it grows by. One that is being committed
+    /// is placed, or refused where that fails.
+    pub(super) fn cancel(&mut self, tag: JobTag, now: Time) {
+        if let Some(at) = self.backlog.iter().position(|&(of, _)| of == tag) {
+            self.backlog.remove(at);
+            return self.reply(tag, PlanReply::Cancelled);
+        }
+        // Answered while it was taken back: there is nothing to do.
+        let Some(&id) = self.asked.get(&tag) else { return };
+        self.forget_deadline(id);
+        let group = self.groups.get_mut(&id).expect("who is asked for stays until that is answered");
+        if group.committing {
+            group.until = None;
+            return;
+        }
+        self.give_up(id, PlanReply::Cancelled, now);
+    }
+
+    /// Groups that waited in vain.
+    pub(super) fn end_overdue(&mut self, now: Time) {
+        let mut overdue = Vec::new();
+        while let Some(&(until, id)) = self.deadlines.first()
+            && until <= now
+        {
+            self.deadlines.pop_first();
+            let group = &self.groups[&id];
+            // One of which a statement is under way, or whose number is served, comes back to wait or ends.
+            let waits = self.incomplete.contains(&(Reverse(group.spec.priority), id)) || self.is_queued(id);
+            if waits && group.deadline().is_some_and(|deadline| deadline <= now) {
+                overdue.push(id);
+            }
+        }
+        if overdue.is_empty() {
+            return;
+        }
+        // A number that is not served yet ends with its group.
+        let ends: BTreeSet<GroupId> = overdue.iter().copied().collect();
+        self.contenders.retain(|contender| !ends.contains(contender));
+        for id in overdue {
+            self.groups.get_mut(&id).expect("just looked at").contending = false;
+            // The last attempt: refused by it, if it finds no place.
+            self.try_group(id, now);
+        }
+    }
+
+    /// When the first of those that wait is to be given up.
+    pub(super) fn first_deadline(&self) -> Option<Time> {
+        self.deadlines.first().map(|&(until, _)| until)
+    }
+
+    /// Tries groups that wait for capacity, where any may have come: some per round, those of higher priority
+    /// first, until each was tried since.
+    pub(super) fn retry_incomplete(&mut self, now: Time) {
+        if !self.wants_growth() {
+            (self.retry_now, self.given_up) = (false, false);
+            return self.retrying.clear();
+        }
+        if self.retrying.is_empty() {
+            let growth = self.port.growth();
+            if growth != self.tried_at || self.retry_now {
+                self.ticket_moved = true;
+                (self.retry_now, self.given_up) = (false, false);
+                self.tried_at = growth;
+                self.retrying.extend(self.incomplete.iter().copied());
+            } else if std::mem::take(&mut self.given_up) {
+                // Those that found a place and lost it would lose it again to the same.
+                let groups = &self.groups;
+                let in_vain = |(_, id): &&(Reverse<i32>, GroupId)| groups[id].in_vain;
+                self.retrying.extend(self.incomplete.iter().filter(in_vain).copied());
+            }
+        }
+        let count = self.retrying.len().min(GROUP_RETRIES_PER_ROUND);
+        for _ in 0..count {
+            let waiting = self.retrying.pop_front().expect("just counted");
+            if self.incomplete.contains(&waiting) {
+                self.try_group(waiting.1, now);
+            }
+        }
+    }
+
     /// Answers who asked for a group, which is forgotten, or for more bundles, which are taken out again.
     pub(super) fn give_up(&mut self, id: GroupId, reply: PlanReply, now: Time) {
+        self.forget_deadline(id);
         let group = self.groups.get_mut(&id).expect("what is given up is there");
         match std::mem::replace(&mut group.awaiting, Awaiting::Nobody) {
             Awaiting::Creation(tag) => {

@@ -13,6 +13,7 @@ use wharf_core::ids::{AllocationId, GroupId};
 use wharf_core::node::LifeEvent;
 use wharf_core::planner::{GroupState, GroupView, PlanJob, PlanRejection, PlanReply, Strategy};
 use wharf_core::router::{PortReply, PortRequest};
+use wharf_core::shard::{Command, Outcome};
 use wharf_core::store::Engine;
 use wharf_core::time::Time;
 
@@ -132,7 +133,7 @@ fn bundles_that_are_lost_come_before_those_that_are_new() {
     assert!(nodes.contains(&lost));
     // Whoever wants more of the group is told, and its bundle is the first that gets what comes free.
     let partition = engine.catalog.load().node_partition(lost).expect("registered");
-    let command = wharf_core::shard::Command::Life(lost, LifeEvent::Lose);
+    let command = Command::Life(lost, LifeEvent::Lose);
     let replies = group_bed::ask_besides(&mut engine, PortRequest::Partition(partition, command));
     let reply = answer(replies);
     assert!(matches!(&reply, PlanReply::Refused(refusal) if !refusal.infeasible), "{reply:?}");
@@ -172,5 +173,44 @@ fn it_comes_to_its_end_among_hostile_traffic() {
     }
     let after = grown(answer(made.into_iter().collect()));
     assert_eq!(nodes_of(&after).len(), 2);
+    check_all(&engine);
+}
+
+/// The ticket of what was taken back ends, also where the same group wants something else by then.
+#[test]
+fn what_is_taken_back_while_its_ticket_is_served_leaves_nothing() {
+    let mut engine = engine(1, 1);
+    with_nodes(&mut engine, 1, 8, 0);
+    let group = create(&mut engine, group_of(cores(8), 1, Strategy::Pack)).expect("it fits");
+    for number in 1..3 {
+        add_node(&mut engine, node_spec(&format!("late{number}"), 16, 0));
+    }
+    let mut live = Vec::new();
+    while let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(1))) {
+        live.push(placement.allocation);
+    }
+    let reserved =
+        |engine: &mut Engine| match ask(engine, PortRequest::Every(Command::Status { audit: true })) {
+            PortReply::Every(outcomes) => match &outcomes[..] {
+                [Outcome::Status(status)] => status.nodes_reserved,
+                other => panic!("a status: {other:?}"),
+            },
+            other => panic!("every shard answers: {other:?}"),
+        };
+    for count in [2, 1] {
+        let job = PlanJob::GrowGroupUntil(group.id, same(cores(16), count), Time(u64::MAX));
+        engine.ports[0].submit(TAG, PortRequest::Plan(job), engine.now).expect("room");
+        engine.ports[0].flush();
+        assert!(settle(&mut engine).is_empty(), "all is full");
+        let served = (0..100).find(|_| {
+            assert!(hostile_round(&mut engine, &mut live).0.iter().all(|(tag, _)| *tag != TAG));
+            reserved(&mut engine) > 0
+        });
+        assert!(served.is_some(), "its ticket is served after some losses");
+        engine.ports[0].cancel_plan(TAG);
+        engine.ports[0].flush();
+        assert!(matches!(answer(settle(&mut engine)), PlanReply::Cancelled));
+        assert_eq!((reserved(&mut engine), status(&mut engine, group.id).bundles.len()), (0, 1));
+    }
     check_all(&engine);
 }

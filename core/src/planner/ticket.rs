@@ -92,6 +92,8 @@ enum Stage {
 pub(super) struct Ticket {
     number: u64,
     group: GroupId,
+    /// What it was taken for was given up: whatever the group wants by now, this ticket ends.
+    void: bool,
     stage: Stage,
     /// When what is reserved ends.
     until: Time,
@@ -129,14 +131,23 @@ impl Planner {
             let (number, stage) = (self.tickets.take(), Stage::Queued);
             let (plan, reserved) = (Vec::new(), Vec::new());
             let (sent_at, blocked_by) = (Vec::new(), None);
-            self.ticket =
-                Some(Ticket { number, group, stage, until: now, plan, reserved, sent_at, blocked_by });
+            self.ticket = Some(Ticket {
+                number,
+                group,
+                void: false,
+                stage,
+                until: now,
+                plan,
+                reserved,
+                sent_at,
+                blocked_by,
+            });
         }
         let unblocked = self.is_unblocked();
         let ticket = self.ticket.as_ref().expect("just taken");
         match ticket.stage {
             Stage::Queued if self.tickets.is_served(ticket.number) => self.reserve(now),
-            Stage::Reserved if ticket.until <= now || !self.waits_for_ticket(ticket.group) => {
+            Stage::Reserved if ticket.until <= now || !self.is_wanted(ticket) => {
                 self.end_ticket(now);
             }
             Stage::Reserved if self.ticket_moved && unblocked => self.commit_ticket(now),
@@ -162,8 +173,18 @@ impl Planner {
 
     /// Whether its number is not served yet.
     pub(super) fn is_queued(&self, id: GroupId) -> bool {
-        let is_served = self.ticket.as_ref().is_some_and(|t| t.group == id && t.stage != Stage::Queued);
-        self.waits_for_ticket(id) && !is_served
+        let served = |t: &Ticket| t.group == id && t.stage != Stage::Queued && !t.void;
+        self.waits_for_ticket(id) && !self.ticket.as_ref().is_some_and(served)
+    }
+
+    /// What a group's ticket was taken for is given up.
+    pub(super) fn void_ticket(&mut self, id: GroupId) {
+        self.ticket.iter_mut().filter(|ticket| ticket.group == id).for_each(|ticket| ticket.void = true);
+    }
+
+    /// Whether what the ticket was taken for is still wanted.
+    fn is_wanted(&self, ticket: &Ticket) -> bool {
+        !ticket.void && self.waits_for_ticket(ticket.group)
     }
 
     fn waits_for_ticket(&self, id: GroupId) -> bool {
@@ -172,8 +193,8 @@ impl Planner {
 
     /// Chooses nodes for the group and reserves them.
     fn reserve(&mut self, now: Time) {
-        let (id, owner) = self.ticket.as_ref().map(|t| (t.group, t.owner())).expect("a ticket is served");
-        let waits = self.waits_for_ticket(id);
+        let ticket = self.ticket.as_ref().expect("a ticket is served");
+        let (id, owner, waits) = (ticket.group, ticket.owner(), self.is_wanted(ticket));
         let plan = waits.then(|| self.plan_reserved(id)).flatten();
         let Some(mut plan) = plan else { return self.end_ticket(now) };
         plan.sort_by_key(|taken| (taken.shard, taken.slot));
@@ -237,7 +258,7 @@ impl Planner {
     fn reserved(&mut self, now: Time) {
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         let refused = matches!(ticket.stage, Stage::Reserving { refused: true, .. });
-        let waits = self.groups.get(&ticket.group).is_some_and(|group| group.contending);
+        let waits = !ticket.void && self.groups.get(&ticket.group).is_some_and(|group| group.contending);
         if refused || !waits {
             self.end_ticket(now);
         } else {
@@ -310,6 +331,7 @@ impl Planner {
     fn end_ticket(&mut self, now: Time) {
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         let (id, owner, reserved) = (ticket.group, ticket.owner(), std::mem::take(&mut ticket.reserved));
+        let void = ticket.void;
         ticket.stage = Stage::Ending { left: reserved.len() };
         if reserved.is_empty() {
             self.drop_ticket();
@@ -317,7 +339,7 @@ impl Planner {
         for (shard, node) in reserved {
             self.outbox.push_back((TICKET_TAG, shard, Command::EndReservation(node, owner)));
         }
-        let Some(group) = self.groups.get_mut(&id).filter(|group| group.contending) else { return };
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.contending && !void) else { return };
         group.contending = false;
         group.tickets = group.tickets.saturating_add(1);
         let removal = group.removal.is_some();

@@ -149,6 +149,7 @@ impl Planner {
                 // They never were: the next ones have their numbers.
                 group.next_index = first;
                 (group.contending, group.losses) = (false, 0);
+                self.void_ticket(id);
                 self.reply(tag, reply);
                 self.settle(id, now);
             }

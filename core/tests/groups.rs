@@ -12,7 +12,7 @@ use group_bed::{
     add_agent_node, ask_besides, create, engine, group_of, labelled, life, live_allocations, nodes_of,
     places, plan, same, status, submit, with_nodes,
 };
-use wharf_core::executor::Unobserved;
+use wharf_core::executor::{Clock, ShardRunner, Unobserved};
 use wharf_core::ids::{AllocationId, NodeId, StatementId};
 use wharf_core::node::LifeEvent;
 use wharf_core::planner::{
@@ -503,4 +503,41 @@ fn a_removal_waits_for_a_statement_that_holds_a_bundle() {
     let [(7, PortReply::Plan(reply))] = &replies[..] else { panic!("{replies:?}") };
     assert!(matches!(&**reply, PlanReply::Removed(id, 1) if *id == group.id), "{reply:?}");
     assert_eq!(live_allocations(&mut engine), 0);
+}
+
+/// What a statement holds on one shard is in that shard's view while it is on the way to the other.
+#[test]
+fn what_a_statement_holds_is_not_counted_twice_against_the_next_group() {
+    let mut engine = engine(2, 1);
+    let large = add_node(&mut engine, node_spec("large", 8, 0));
+    let shard = |engine: &Engine, node: NodeId| {
+        let has = |runner: &ShardRunner| runner.shard().books().iter().any(|books| books.node == node);
+        engine.runners.iter().position(has).expect("a registered node")
+    };
+    let holder = shard(&engine, large.id);
+    let mut small = add_node(&mut engine, node_spec("small", 3, 0));
+    // Until it is a name for which the other shard is chosen.
+    while shard(&engine, small.id) == holder {
+        let remove = Command::RemoveNode { node: small.id, force: false };
+        ask(&mut engine, PortRequest::Partition(small.partition, remove));
+        small = add_node(&mut engine, node_spec(&format!("small-{}", small.id.0), 3, 0));
+    }
+    let clock = ManualClock::new(engine.now);
+    let job = |spec| PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec)));
+    let over_both = group_of(cores(3), 2, Strategy::StrictSpread);
+    engine.ports[0].submit(1, job(over_both), engine.now).expect("room");
+    engine.ports[0].flush();
+    engine.planners[0].run_round(&clock);
+    engine.runners[holder].run_batch(&clock, &mut Unobserved);
+    engine.ports[0].submit(2, job(group_of(cores(5), 1, Strategy::Pack)), engine.now).expect("room");
+    engine.ports[0].flush();
+    engine.planners[0].run_round(&clock);
+    engine.now = clock.now();
+    let replies = settle(&mut engine);
+    for tag in [1, 2] {
+        let reply = replies.iter().find(|(of, _)| *of == tag).map(|(_, reply)| reply);
+        let placed = matches!(reply, Some(PortReply::Plan(reply)) if matches!(**reply, PlanReply::Group(_)));
+        assert!(placed, "{tag}: {reply:?}");
+    }
+    check_all(&engine);
 }

@@ -59,6 +59,8 @@ pub(super) struct Group {
     /// Who does not wait and lost too often waits for a ticket until then.
     pub(super) queued_until: Option<Time>,
     pub(super) attempts: u32,
+    /// How often in a row it was not believed that there is no place.
+    pub(super) doubts: u8,
     /// It found no place when it was tried last.
     pub(super) in_vain: bool,
     /// Attempts lost to other work since the last success.
@@ -85,6 +87,7 @@ impl Group {
             spec: Arc::clone(&spec),
             attempts: 0,
             in_vain: false,
+            doubts: 0,
             losses: 0,
             contending: false,
             tickets: 0,
@@ -110,6 +113,7 @@ impl Group {
             queued_until: None,
             attempts,
             in_vain: false,
+            doubts: 0,
             losses,
             contending,
             tickets: 0,

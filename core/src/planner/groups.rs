@@ -295,7 +295,7 @@ impl Planner {
 
     fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity, now: Time) {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
-        (group.committing, group.in_vain) = (true, false);
+        (group.committing, group.in_vain, group.doubts) = (true, false, 0);
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
         let lost = |taken: &Taken| Some((taken.bundle, group.bundle(taken.bundle)?.lost?));
         let mut ended: Vec<(u32, AllocationId)> = draft.taken.iter().filter_map(lost).collect();
@@ -436,6 +436,9 @@ impl Planner {
 
     /// A plan finds no place: refused, or it waits.
     pub(super) fn no_place(&mut self, id: GroupId, no_place: NoPlace, now: Time) {
+        if self.is_in_doubt(id) {
+            return self.doubted.push(id);
+        }
         let nodes = self.replicas.shape();
         let group = &self.groups[&id];
         match group.awaiting {

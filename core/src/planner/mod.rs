@@ -154,6 +154,8 @@ pub struct Planner {
     look_again: Vec<NodeId>,
     /// Those whose statement was lost to other work: planned again once all answers are taken.
     lost: Vec<GroupId>,
+    /// Those that found no place where something may have been counted twice: the same when answers came.
+    doubted: Vec<GroupId>,
     /// Those that are still to be tried since.
     retrying: VecDeque<(std::cmp::Reverse<i32>, GroupId)>,
     /// Bundles were lost since: they are tried again whatever grew.
@@ -200,6 +202,7 @@ impl Planner {
             tried_at: Vec::new(),
             look_again: Vec::new(),
             lost: Vec::new(),
+            doubted: Vec::new(),
             retrying: VecDeque::new(),
             retry_now: false,
             given_up: false,
@@ -277,6 +280,9 @@ impl Planner {
         // After the answers: what they granted is in these views, and each node is made anew once.
         self.sync();
         self.followed = true;
+        if count > 0 {
+            self.lost.append(&mut self.doubted);
+        }
         self.try_lost(now);
         count
     }

@@ -34,6 +34,8 @@ struct Claim {
     taken: bool,
     /// From this view on the shard shows it.
     visible_from: Option<u64>,
+    /// Of the node, when it was taken.
+    version: Option<u64>,
 }
 
 /// What views tell of nodes on which bundles may stand.
@@ -224,9 +226,18 @@ impl Replica {
         self.next_key += 1;
         let (key, gpus) = (self.next_key, tentative.gpus);
         let node = tentative.node;
-        let claim = Claim { key, node, demand: demand.clone(), gpus, taken: true, visible_from: None };
+        let (demand, version) = (demand.clone(), self.version(tentative.slot));
+        let claim = Claim { key, node, demand, gpus, taken: true, visible_from: None, version };
         self.claims.entry(tentative.slot).or_default().push(claim);
         key
+    }
+
+    /// Whether something may be counted twice: taken here, and held or granted by the shard already, as the view
+    /// shows, while its answer is still on the way.
+    pub(super) fn is_doubtful(&self) -> bool {
+        let mut claims =
+            self.claims.iter().flat_map(|(&slot, claims)| claims.iter().map(move |of| (slot, of)));
+        claims.any(|(slot, claim)| claim.visible_from.is_none() && claim.version != self.version(slot))
     }
 
     /// Gives up what was taken on a node.

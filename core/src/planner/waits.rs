@@ -5,11 +5,15 @@ use std::collections::BTreeSet;
 
 use super::group::{Awaiting, Group};
 use super::job::{GroupRefusal, GroupRefusalReason, PlanReply};
+use super::replica::Replica;
 use super::{JobTag, Planner};
 use crate::ids::GroupId;
 use crate::limits::{GROUP_RETRIES_PER_ROUND, STATEMENT_LOSSES_MAX};
 use crate::statement::Conflict;
 use crate::time::Time;
+
+/// How often a group that found no place waits for answers before it is believed.
+const DOUBTS_MAX: u8 = 8;
 
 /// Whether what a group is to be placed with may wait. What it grows by waits only while the rest stands: what
 /// was lost is placed again first.
@@ -40,6 +44,16 @@ impl Planner {
             return self.contend(id);
         }
         self.wait_in_vain(id);
+    }
+
+    /// Whether a group may have found no place only because something is counted twice, which answers that are
+    /// on the way will tell. That is asked a few times, then the group is answered in any case.
+    pub(super) fn is_in_doubt(&mut self, id: GroupId) -> bool {
+        let doubtful = self.replicas.copies.iter().any(Replica::is_doubtful);
+        let group = self.groups.get_mut(&id).expect("who plans for a group has it");
+        let asks = doubtful && group.doubts < DOUBTS_MAX;
+        group.doubts = if asks { group.doubts + 1 } else { 0 };
+        asks
     }
 
     /// It is looked at again when its time is up.

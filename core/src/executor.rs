@@ -294,7 +294,7 @@ impl ShardRunner {
             commands: &self.batch,
             enqueued: &self.enqueued,
         });
-        self.shard.step(self.batch.drain(..), now, &mut self.outcomes);
+        self.shard.step_batch(&mut self.batch, now, &mut self.outcomes);
         assert!(self.outcomes.len() == count, "{count} commands, {} outcomes", self.outcomes.len());
         // Before the outcomes: whoever has seen one finds facts at least as new.
         self.publish();

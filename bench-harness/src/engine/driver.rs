@@ -309,7 +309,7 @@ impl<'a> EngineDriver<'a> {
         if let Some(served) = &mut self.served {
             served.begin(requests, &self.commands);
         }
-        self.shard.step(self.commands.drain(..), Time(0), &mut self.outcomes);
+        self.shard.step_batch(&mut self.commands, Time(0), &mut self.outcomes);
         if let Some(served) = &mut self.served {
             self.shard.publish_view();
             served.hand_out(&self.outcomes);

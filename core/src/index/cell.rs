@@ -41,6 +41,27 @@ pub(super) enum Entries<'a, K> {
     Runs(&'a Runs<K>),
 }
 
+impl<K: Key> Entries<'_, K> {
+    /// Reads what taking an entry out will read.
+    #[inline]
+    pub(super) fn read_ahead(&self, key: K, tag: Tag) -> usize {
+        match self {
+            Self::Run(keys, tags) => read_lines(keys, tags),
+            Self::Runs(runs) => {
+                let run = runs.holding(key, tag);
+                read_lines(run.keys(), run.tags())
+            }
+        }
+    }
+}
+
+/// Reads a word of each cache line.
+#[inline]
+fn read_lines<K: Key>(keys: &[K], tags: &[Tag]) -> usize {
+    let of_keys = keys.iter().step_by(8).filter(|&&key| key == K::ZERO).count();
+    tags.iter().step_by(16).fold(of_keys, |sum, tag| sum ^ tag.bits() as usize)
+}
+
 impl<K: Key> Cell<K> {
     pub(super) fn empty() -> Self {
         let (tags, keys) = ([Tag::default(); FEW], [K::ZERO; FEW]);

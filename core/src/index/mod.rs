@@ -255,6 +255,12 @@ impl DistBuckets {
         }
     }
 
+    /// Reads what an [`update`](Self::update) of a node will read of where it stands.
+    #[inline]
+    pub(crate) fn read_ahead(&self, slot: Slot) -> usize {
+        self.trees[0].as_ref().map_or(0, |tree| tree.read_ahead(slot))
+    }
+
     /// Exchanges the marks of a node.
     ///
     /// # Panics

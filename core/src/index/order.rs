@@ -102,6 +102,12 @@ impl OrderTree {
         })
     }
 
+    /// Reads what an update of a node will read.
+    #[inline]
+    pub(super) fn read_ahead(&self, slot: Slot) -> usize {
+        each!(&self.tree, tree => tree.entry(slot).map_or(0, |(key, tag)| tree.plane.read_ahead(key, tag)))
+    }
+
     pub(super) fn mark(&mut self, slot: Slot, marks: Marks) {
         each!(&mut self.tree, tree => tree.mark(slot, marks));
     }

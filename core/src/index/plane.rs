@@ -225,6 +225,12 @@ impl<K: Key> Plane<K> {
         true
     }
 
+    /// Reads what taking an entry out will read.
+    #[inline]
+    pub(super) fn read_ahead(&self, key: K, tag: Tag) -> usize {
+        self.cells[self.grid.cell(key)].entries().read_ahead(key, tag)
+    }
+
     /// An entry that stands here has other marks.
     pub(super) fn mark(&mut self, key: K, tag: Tag, marks: Marks) {
         let cell = self.grid.cell(key);

@@ -129,6 +129,11 @@ impl<K: Key> Runs<K> {
         self.firsts.partition_point(|&first| first <= (key, tag)).saturating_sub(1)
     }
 
+    /// The run in which an entry stands or belongs.
+    pub(super) fn holding(&self, key: K, tag: Tag) -> &Run<K> {
+        &self.runs[self.run_for(key, tag)]
+    }
+
     pub(super) fn insert(&mut self, key: K, tag: Tag, marks: Marks, room: usize) {
         let mut at = self.run_for(key, tag);
         if self.runs[at].len() >= room {

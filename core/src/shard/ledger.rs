@@ -155,6 +155,18 @@ impl Ledger {
         self.record(at).is_some_and(|record| record.id == id)
     }
 
+    /// Where the live allocation of `id` probably stands: told without a look at its record.
+    #[inline]
+    pub(super) fn place_hint(&self, id: AllocationId) -> Option<u32> {
+        self.by_id.find(hash(id), |_| true).copied()
+    }
+
+    /// Of the record at a place, if any stands there: its node, and its neighbours in the node's list.
+    #[inline]
+    pub(super) fn neighbours(&self, at: u32) -> Option<(Slot, u32, u32)> {
+        self.record(at).map(|record| (record.node, record.previous, record.next))
+    }
+
     /// The live allocation of `id`.
     pub(super) fn get(&self, id: AllocationId) -> Option<Allocation> {
         let at = *self.by_id.find(hash(id), |&at| self.is(at, id))?;

@@ -5,6 +5,7 @@
 //! around [`Shard::step`], in [`executor`](crate::executor).
 
 mod adoption;
+mod ahead;
 mod audit;
 pub use audit::partition_hash;
 mod books;
@@ -193,6 +194,14 @@ impl Shard {
     /// # Panics
     /// When an invariant of the shard is broken, or `now` goes back.
     pub fn step(&mut self, batch: impl IntoIterator<Item = Command>, now: Time, outcomes: &mut Vec<Outcome>) {
+        self.begin_step(now);
+        for command in batch {
+            outcomes.push(self.handle_command(command));
+        }
+    }
+
+    /// What is due comes first.
+    fn begin_step(&mut self, now: Time) {
         assert!(self.replica.is_none(), "a replica carries out no commands");
         assert!(now >= self.now, "the clock went back from {:?} to {now:?}", self.now);
         self.now = now;
@@ -201,9 +210,6 @@ impl Shard {
         }
         if self.statements.next_deadline() <= now {
             self.expire_statements();
-        }
-        for command in batch {
-            outcomes.push(self.handle_command(command));
         }
     }
 

@@ -209,6 +209,13 @@ impl NodeTable {
         self.by_id.get(&id).copied()
     }
 
+    /// Reads what a release will read of a node.
+    #[inline]
+    pub(super) fn read_ahead(&self, slot: Slot) -> (u64, Amount, Option<Amount>) {
+        let cold = self.cold[slot as usize].as_ref();
+        (self.hot(slot).version, self.room(slot).cpu, cold.map(|cold| cold.registration.spec.cpu))
+    }
+
     pub(super) fn room(&self, slot: Slot) -> &Room {
         &self.rooms[slot as usize]
     }

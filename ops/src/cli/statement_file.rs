@@ -21,8 +21,8 @@ enum Json {
     Bool(bool),
     Number(serde_json::Number),
     Text(String),
-    List(Vec<Json>),
-    Object(Vec<(String, Json)>),
+    List(Vec<Self>),
+    Object(Vec<(String, Self)>),
 }
 
 struct JsonVisitor;

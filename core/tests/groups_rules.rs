@@ -199,5 +199,5 @@ fn a_value_of_more_nodes_than_are_named_is_selected_by_its_label() {
     let view = create(&mut engine, spread).expect("three in each zone");
     let in_b = nodes_of(&view).keys().filter(|&&node| zone_of(node) == 1).count();
     assert_eq!((nodes_of(&view).len(), in_b), (6, 3));
-    check_all(&mut engine);
+    check_all(&engine);
 }

@@ -455,14 +455,15 @@ pub(super) fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> (u64, bool)
 }
 
 impl Default for Geometry {
-    /// cpu by the core, memory by 4 GiB, whole GPUs one by one, parts of a GPU by twentieths.
+    /// cpu by the core, memory by 4 GiB, whole GPUs one by one, parts of a GPU by hundredths: the step in
+    /// which they are asked for, so that nodes that have less stand apart from those that fit.
     fn default() -> Self {
         let four_gib = Amount::whole(4096).units();
         Self::new(vec![
             (Dimension::Cpu, Amount::SCALE),
             (Dimension::Memory, four_gib),
             (Dimension::WholeGpus, 1),
-            (Dimension::LargestGpuPart, 500),
+            (Dimension::LargestGpuPart, 100),
         ])
         .expect("four different dimensions, positive steps")
     }

@@ -209,7 +209,7 @@ impl Default for GranularityRaw {
         Self {
             cpu: "1".to_owned(),
             memory: "4096".to_owned(),
-            gpu_part: "0.05".to_owned(),
+            gpu_part: "0.01".to_owned(),
             weighted: "1".to_owned(),
             resources: BTreeMap::new(),
         }

@@ -13,7 +13,7 @@ use wharf_core::shard::{Outcome, Rejection};
 use wharf_core::statement::{CommitMode, Granted};
 use wharf_core::time::Time;
 
-use super::{Asked, Gangs, Known};
+use super::{Asked, Gangs, Known, Waits};
 use crate::sim::checkers::groups::{
     Excused, groups_are_as_asked, groups_stand_in_the_books, placed, who_may_wait_is_not_refused,
 };
@@ -86,11 +86,11 @@ impl Gangs {
             (Asked::Create(spec, taken_back), PlanReply::Refused(refusal)) => {
                 refused(&spec, taken_back, &refusal, &round)
             }
-            (Asked::Create(_, true), PlanReply::Cancelled) => Ok(()),
-            (Asked::Grow(group, requests), PlanReply::Group(view)) => {
+            (Asked::Create(_, true) | Asked::Grow(_, _, Waits::NoMore), PlanReply::Cancelled) => Ok(()),
+            (Asked::Grow(group, requests, _), PlanReply::Group(view)) => {
                 self.grown(group, &requests, *view, bench)
             }
-            (Asked::Grow(group, requests), PlanReply::Refused(refusal))
+            (Asked::Grow(group, requests, _), PlanReply::Refused(refusal))
                 if !refusal.infeasible && !matches!(refusal.reason, GroupRefusalReason::Conflicts(_)) =>
             {
                 self.growth_refused(group, &requests, &round, bench)
@@ -158,7 +158,10 @@ impl Gangs {
             (Asked::Grow(..) | Asked::Shrink(..) | Asked::Remove(_), PlanRejection::Busy(_)) => true,
             (Asked::Shrink(..), PlanRejection::UnknownBundle(..) | PlanRejection::BelowMinimum(_)) => true,
             (
-                Asked::Grow(group, _) | Asked::Shrink(group, _) | Asked::Remove(group) | Asked::Status(group),
+                Asked::Grow(group, ..)
+                | Asked::Shrink(group, _)
+                | Asked::Remove(group)
+                | Asked::Status(group),
                 PlanRejection::UnknownGroup(unknown),
             ) => group == unknown && !self.groups.contains_key(group),
             _ => false,

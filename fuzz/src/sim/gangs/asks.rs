@@ -51,6 +51,11 @@ fn topology(choices: &mut Choices<'_>, strategy: Strategy) -> TopologyRule {
     TopologyRule { key, spreading }
 }
 
+/// Until when what a group grows by may wait.
+pub(super) fn until(choices: &mut Choices<'_>, now: Time) -> Option<Time> {
+    choices.one_in(2).then(|| Time(now.0 + choices.below(8_000)))
+}
+
 pub(super) fn spec(choices: &mut Choices<'_>, now: Time) -> GroupSpec {
     let count = choices.below(4) + 1;
     let strategies = Strategy::NAMES.map(|(strategy, _)| strategy);

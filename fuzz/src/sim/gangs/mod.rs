@@ -31,7 +31,8 @@ const GROUPS_MAX: usize = 6;
 enum Asked {
     /// A group; whether it was taken back.
     Create(Arc<GroupSpec>, bool),
-    Grow(GroupId, Vec<Arc<PlacementRequest>>),
+    /// More bundles; whether they may wait, and whether they were taken back.
+    Grow(GroupId, Vec<Arc<PlacementRequest>>, Waits),
     Shrink(GroupId, Vec<u32>),
     Remove(GroupId),
     Status(GroupId),
@@ -41,6 +42,15 @@ enum Asked {
     Into(AllocationId),
     /// The end of a bundle, of what is inside one, or of what a statement was granted.
     Release(AllocationId),
+}
+
+/// Whether what is asked for may wait.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waits {
+    No,
+    Yes,
+    /// It was taken back since.
+    NoMore,
 }
 
 /// A group that its caller knows.
@@ -99,7 +109,7 @@ impl Gangs {
     /// The same callers after a start: what stood stands, what had no answer was not done, or in part.
     pub(super) fn go_on(&mut self, port: Port) {
         for asked in std::mem::take(&mut self.asked).into_values() {
-            if let Asked::Grow(group, _) = asked
+            if let Asked::Grow(group, ..) = asked
                 && let Some(known) = self.groups.get_mut(&group)
             {
                 known.is_vague = true;
@@ -111,7 +121,12 @@ impl Gangs {
 
     /// Whether nothing is under way, but groups that may wait.
     pub(super) fn is_idle(&self) -> bool {
-        self.inbox.is_empty() && self.asked.values().all(|asked| matches!(asked, Asked::Create(..)))
+        let waits = |asked: &Asked| match asked {
+            Asked::Create(..) => true,
+            Asked::Grow(_, _, waits) => *waits != Waits::No,
+            _ => false,
+        };
+        self.inbox.is_empty() && self.asked.values().all(waits)
     }
 
     /// Jobs without an answer.
@@ -211,8 +226,11 @@ impl Gangs {
         match number {
             6 | 7 => {
                 let requests: Vec<_> = (0..=choices.below(2)).map(|_| asks::bundle(choices)).collect();
-                let job = PlanJob::GrowGroup(group, requests.clone());
-                self.plan(Asked::Grow(group, requests), job, now);
+                let (waits, job) = match asks::until(choices, now) {
+                    None => (Waits::No, PlanJob::GrowGroup(group, requests.clone())),
+                    Some(until) => (Waits::Yes, PlanJob::GrowGroupUntil(group, requests.clone(), until)),
+                };
+                self.plan(Asked::Grow(group, requests, waits), job, now);
             }
             8 => {
                 let indexes = vec![choices.below(4) as u32];
@@ -255,17 +273,21 @@ impl Gangs {
         }
     }
 
-    /// Takes back a group that is not placed yet.
+    /// Takes back a group, or what one grows by, that is not placed yet.
     fn take_back(&mut self, choices: &mut Choices<'_>) {
         let open = self.asked.iter_mut().filter_map(|(&tag, asked)| match asked {
-            Asked::Create(_, taken_back) if !*taken_back => Some((tag, taken_back)),
+            Asked::Create(_, false) | Asked::Grow(_, _, Waits::Yes) => Some((tag, asked)),
             _ => None,
         });
         let mut open: Vec<_> = open.collect();
         if !open.is_empty() {
             let at = choices.place(open.len());
-            let (tag, taken_back) = &mut open[at];
-            **taken_back = true;
+            let (tag, asked) = &mut open[at];
+            match asked {
+                Asked::Create(_, taken_back) => *taken_back = true,
+                Asked::Grow(_, _, waits) => *waits = Waits::NoMore,
+                _ => unreachable!("just chosen"),
+            }
             let tag = *tag;
             self.port.cancel_plan(tag);
             self.port.flush();

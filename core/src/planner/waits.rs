@@ -49,7 +49,9 @@ impl Planner {
     /// Whether a group may have found no place only because something is counted twice, which answers that are
     /// on the way will tell. That is asked a few times, then the group is answered in any case.
     pub(super) fn is_in_doubt(&mut self, id: GroupId) -> bool {
-        let doubtful = self.replicas.copies.iter().any(Replica::is_doubtful);
+        // With nothing under way no answer would come.
+        let answers = !self.flights.is_empty();
+        let doubtful = answers && self.replicas.copies.iter().any(Replica::is_doubtful);
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
         let asks = doubtful && group.doubts < DOUBTS_MAX;
         group.doubts = if asks { group.doubts + 1 } else { 0 };

@@ -98,7 +98,8 @@ fn a_group_behind_the_tickets_of_others_waits_no_longer_than_it_asked() {
         assert!(replies.iter().all(|(tag, _)| *tag <= 2), "{replies:?}");
     }
     let mut ended = Vec::new();
-    while let Some(due) = engine.planners[0].planner().next_deadline() {
+    while ended.len() < 3 {
+        let due = engine.planners[0].planner().next_deadline().expect("some wait");
         assert!(due.0 <= until(13, started).0, "somebody waits longer than it asked: {due:?}");
         engine.now = Time(engine.now.0.max(due.0));
         for (tag, reply) in settle(&mut engine) {
@@ -547,4 +548,32 @@ fn answered_in_time(loses_on: bool, later: bool) -> Option<()> {
     }
     check_all(&engine);
     Some(())
+}
+
+#[test]
+fn a_group_that_nothing_makes_room_for_leaves_direct_traffic_most_of_the_time() {
+    let mut engine = engine(2, 1);
+    with_nodes(&mut engine, 4, 8, 0);
+    // It never ends, so the group that wants every node whole never finds its place.
+    assert!(matches!(ask(&mut engine, PortRequest::Place(cores(1))), PortReply::Placed(_)));
+    let spec = group_of(cores(8), 4, Strategy::StrictSpread);
+    let spec = GroupSpec { wait_until: Some(Time(u64::MAX)), ..spec };
+    let waits = ask_besides(&mut engine, PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))));
+    assert!(waits.is_empty(), "{waits:?}");
+    let (mut placed, mut reserved) = (0, 0);
+    const ROUNDS: usize = 1_000;
+    for _ in 0..ROUNDS {
+        engine.now = Time(engine.now.0 + 200_000_000);
+        match ask(&mut engine, PortRequest::Place(cores(1))) {
+            PortReply::Placed(placement) => {
+                placed += 1;
+                ask(&mut engine, PortRequest::Release(placement.allocation));
+            }
+            PortReply::Refused(..) => reserved += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    // 200 seconds: five tickets of ten, and their pauses.
+    assert!(reserved > 0, "its tickets reserve all that there is");
+    assert!(placed * 10 > ROUNDS * 7, "{placed} of {ROUNDS}, {reserved} while all was reserved");
 }

@@ -5,8 +5,9 @@
 //! free of later requests: what comes free there is set aside for it, and direct traffic cannot
 //! take it. Then it commits as the owner of these reservations. One ticket is served at a time over
 //! all planners, and for a bounded time: that is what bounds what groups can keep from direct
-//! traffic. After it, when its reservations have ended, the next is served, and a group that still waits
-//! takes a new number.
+//! traffic. After it, when its reservations have ended and three times as long as they stood has passed, the
+//! next is served, and a group that still waits takes a new number. So tickets reserve a quarter of any time at
+//! most, also where what keeps a group from its place never ends.
 //!
 //! Where its bundles go is planned as ever, on copies on which nothing of others runs (`emptied.rs`).
 //! A node that is reserved for somebody else is not reserved: bundles of that owner are placed there.
@@ -72,6 +73,9 @@ impl Tickets {
     }
 }
 
+/// So many times as long as a ticket reserved something nothing is reserved after it.
+const TICKET_PAUSE: u64 = 3;
+
 /// How far the planner's ticket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -83,8 +87,10 @@ enum Stage {
     Reserved,
     /// Being committed.
     Committing,
-    /// So many shards have not answered that what was reserved has ended; then the next is served.
+    /// So many shards have not answered that what was reserved has ended.
     Ending { left: usize },
+    /// Nothing is reserved for a while; then the next is served.
+    Pausing { until: Time },
 }
 
 /// The ticket of a planner.
@@ -95,6 +101,8 @@ pub(super) struct Ticket {
     /// What it was taken for was given up: whatever the group wants by now, this ticket ends.
     void: bool,
     stage: Stage,
+    /// Since when something is reserved.
+    since: Time,
     /// When what is reserved ends.
     until: Time,
     /// Where each bundle goes.
@@ -124,6 +132,10 @@ impl Planner {
 
     /// Does what can be done for the ticket now.
     pub(super) fn serve_ticket(&mut self, now: Time) {
+        let is_over = |ticket: &Ticket| matches!(ticket.stage, Stage::Pausing { until } if until <= now);
+        if self.ticket.as_ref().is_some_and(is_over) {
+            self.drop_ticket();
+        }
         if self.ticket.is_none() {
             let groups = &self.groups;
             self.contenders.retain(|id| groups.get(id).is_some_and(|group| group.contending));
@@ -136,6 +148,7 @@ impl Planner {
                 group,
                 void: false,
                 stage,
+                since: now,
                 until: now,
                 plan,
                 reserved,
@@ -169,6 +182,13 @@ impl Planner {
             None => !self.contenders.is_empty(),
             Some(ticket) => ticket.stage == Stage::Queued && self.tickets.is_served(ticket.number),
         }
+    }
+
+    /// Whether its ticket asks shards, or is to be served now: not whether it waits for time or room.
+    #[must_use]
+    pub fn is_ticket_moving(&self) -> bool {
+        let asks = |t: &Ticket| matches!(t.stage, Stage::Reserving { .. } | Stage::Ending { .. });
+        self.is_called() || self.ticket.as_ref().is_some_and(asks)
     }
 
     /// Whether its number is not served yet.
@@ -211,7 +231,7 @@ impl Planner {
         // In order of partition and node at each shard, and one ticket at a time: nobody waits for another.
         let left = reserved.len();
         let ticket = self.ticket.as_mut().expect("a ticket is served");
-        (ticket.until, ticket.plan, ticket.reserved) = (until, plan, reserved);
+        (ticket.since, ticket.until, ticket.plan, ticket.reserved) = (now, until, plan, reserved);
         ticket.stage = Stage::Reserving { left, refused: false };
         if left == 0 {
             self.reserved(now);
@@ -247,7 +267,7 @@ impl Planner {
             Stage::Ending { left } => {
                 *left -= 1;
                 if *left == 0 {
-                    self.drop_ticket();
+                    self.pause_tickets(now);
                 }
             }
             stage => panic!("nothing is to be answered to a ticket that is {stage:?}: {outcome:?}"),
@@ -351,6 +371,18 @@ impl Planner {
         }
     }
 
+    /// What was reserved has ended: for some times as long as that took nothing is, so that what groups keep from
+    /// direct traffic is a bounded part of any time, however many wait and whatever keeps them from their place.
+    fn pause_tickets(&mut self, now: Time) {
+        let ticket = self.ticket.as_mut().expect("a ticket is served");
+        let pause = now.nanos_since(ticket.since).saturating_mul(TICKET_PAUSE);
+        // Its group has nothing to do with it any more, and may queue again.
+        (ticket.stage, ticket.void) = (Stage::Pausing { until: now.plus_nanos(pause) }, true);
+        if pause == 0 {
+            self.drop_ticket();
+        }
+    }
+
     fn drop_ticket(&mut self) {
         self.ticket = None;
         self.tickets.serve_next();
@@ -379,6 +411,10 @@ impl Planner {
     /// When the ticket has something to do by itself.
     pub(super) fn ticket_deadline(&self) -> Option<Time> {
         let ticket = self.ticket.as_ref()?;
-        matches!(ticket.stage, Stage::Reserved).then_some(ticket.until)
+        match ticket.stage {
+            Stage::Reserved => Some(ticket.until),
+            Stage::Pausing { until } => Some(until),
+            _ => None,
+        }
     }
 }

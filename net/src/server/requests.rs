@@ -233,7 +233,9 @@ fn reply_status(state: &ConnectionState, version: u8, sequence: u64, reply: &Sta
         encode_body(&status.waiting, &mut waiting);
         extensions.push(Extension { tag: EXTENSION_WAITING, bytes: &waiting });
     }
-    if status.reserved.nodes.iter().any(|&nodes| nodes > 0) {
+    // Also where no node is reserved: what waits for a claim is set aside as well.
+    let set_aside = &status.reserved;
+    if set_aside.nodes.iter().any(|&nodes| nodes > 0) || set_aside.amounts.iter().any(|&amount| amount > 0) {
         encode_body(&status.reserved, &mut reserved);
         extensions.push(Extension { tag: EXTENSION_RESERVED, bytes: &reserved });
     }

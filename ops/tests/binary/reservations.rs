@@ -96,3 +96,24 @@ fn the_share_of_nodes_that_may_be_reserved_is_a_setting() {
     let config = site.write("wharf.toml", "reserved_nodes_percent = 101\n");
     site.serve_in_vain(&["--config", &config]).says(&["reserved_nodes_percent", "0 to 100"]);
 }
+
+#[test]
+fn what_is_set_aside_for_a_claim_is_reserved_in_the_status() {
+    let site = Site::new();
+    let service = site.serve(&[]);
+    service.run(&["node", "add", "a", "--cpu", "16", "--memory", "8GiB"]).with(0);
+    let victim = service.json(&["place", "--cpu", "8"])["allocation"].clone();
+    let operations = json!([
+        {"evict": {"allocation": victim, "grace": "1h"}},
+        {"pipeline": {"node": "a", "cpu": 12}},
+    ]);
+    let plan = site.write("plan.json", &json!({ "operations": operations }).to_string());
+    service.run(&["statement", "submit", &plan]).with(0);
+    // Eight of twelve are free, and nobody else's.
+    let cpu = service.json(&["status"])["resources"][0].clone();
+    assert_eq!((&cpu["reserved"], &cpu["available"]), (&json!("8"), &json!("0")), "{cpu}");
+    service.run(&["release", victim.as_str().expect("an id")]).with(0);
+    let cpu = service.json(&["status"])["resources"][0].clone();
+    assert_eq!((&cpu["available"], &cpu["allocated"]), (&json!("4"), &json!("12")), "{cpu}");
+    service.stop();
+}

@@ -72,10 +72,10 @@ impl World<'_> {
 
     /// Every thread goes on until nothing moves; the coordinator too, where it is to settle.
     pub(in crate::sim) fn run_dry(&mut self, settles: bool) -> Verdict {
-        let mut moved = 1;
+        let mut moved = 0;
         for _ in 0..ROUNDS_MAX {
             self.pass(1);
-            let before = std::mem::replace(&mut moved, 0);
+            moved = 0;
             for shard in 0..self.runners.len() {
                 moved += self.run_shard(shard)?;
             }
@@ -86,12 +86,12 @@ impl World<'_> {
             for planner in 0..self.planners.len() {
                 moved += self.run_planner(planner);
                 // A round may send statements without having taken anything.
-                moved += usize::from(self.planners[planner].planner().is_committing());
+                let planner = self.planners[planner].planner();
+                moved += usize::from(planner.is_committing() || planner.is_ticket_moving());
             }
             moved += self.poll_gangs()?;
             moved += if settles { self.settle_coordinator()? } else { 0 };
-            // Twice: what a planner reserves for a ticket is seen to move only by the shard's next round.
-            if moved + before == 0 {
+            if moved == 0 {
                 return Ok(());
             }
             if self.is_planning() {

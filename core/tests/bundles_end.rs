@@ -274,7 +274,7 @@ fn a_bundle_that_was_seen_to_end_while_its_group_grew_is_placed_again() {
     let group = create(&mut engine, group_of(cores(16), 2, Strategy::StrictSpread)).expect("it fits");
     let gone = allocation_of(&group, 1).expect("placed");
     let here = (0..2).find(|&shard| live_at(&engine, shard).contains(&gone)).expect("it is live");
-    send(&mut engine, 1, PortRequest::Plan(PlanJob::GrowGroup(group.id, same(cores(16), 14))));
+    send(&mut engine, 1, PortRequest::Plan(PlanJob::GrowGroup(group.id, same(cores(16), 14), None)));
     round(&mut engine, &[0, 1]);
     // Both hold their parts.
     round(&mut engine, &[]);

@@ -302,11 +302,12 @@ fn a_group_grows_and_shrinks() {
     with_nodes(&mut engine, 4, 16, 0);
     let spec = GroupSpec { min_members: 1, ..group_of(cores(4), 2, Strategy::StrictSpread) };
     let group = create(&mut engine, spec).expect("it fits");
-    let PlanReply::Group(grown) = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(4), 2))) else {
+    let PlanReply::Group(grown) = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(4), 2), None))
+    else {
         panic!("two more nodes are free")
     };
     assert_eq!(nodes_of(&grown).len(), 4);
-    let refused = plan(&mut engine, PlanJob::GrowGroup(group.id, vec![Arc::new(cores(4))]));
+    let refused = plan(&mut engine, PlanJob::GrowGroup(group.id, vec![Arc::new(cores(4))], None));
     assert!(matches!(refused, PlanReply::Refused(_)), "no fifth node: {refused:?}");
     assert_eq!(live_allocations(&mut engine), 4);
     let PlanReply::Group(shrunk) = plan(&mut engine, PlanJob::ShrinkGroup(group.id, vec![0, 3])) else {
@@ -328,7 +329,8 @@ fn a_group_that_stands_in_part_grows_by_what_fits() {
     let spec = GroupSpec { min_members: 2, ..group_of(cores(3), 3, Strategy::Pack) };
     let gang = create(&mut engine, spec).expect("its minimum fits");
     assert_eq!(places(&gang).len(), 2);
-    let grow = |engine: &mut Engine, cpu| plan(engine, PlanJob::GrowGroup(gang.id, same(cores(cpu), 1)));
+    let grow =
+        |engine: &mut Engine, cpu| plan(engine, PlanJob::GrowGroup(gang.id, same(cores(cpu), 1), None));
     assert!(matches!(grow(&mut engine, 2), PlanReply::Refused(_)));
     let PlanReply::Group(grown) = grow(&mut engine, 1) else { panic!("a core is left on each") };
     assert_eq!(places(&grown).iter().map(|&(index, ..)| index).collect::<Vec<_>>(), [0, 1, 3]);
@@ -459,7 +461,8 @@ fn groups_stand_after_a_start_with_other_numbers_of_shards_and_planners() {
     for group in &groups {
         assert_eq!(places(&status(&mut engine, group.id)), places(group));
     }
-    let PlanReply::Group(grown) = plan(&mut engine, PlanJob::GrowGroup(groups[1].id, same(cores(4), 2)))
+    let PlanReply::Group(grown) =
+        plan(&mut engine, PlanJob::GrowGroup(groups[1].id, same(cores(4), 2), None))
     else {
         panic!("two nodes are without a bundle of it")
     };

@@ -95,7 +95,7 @@ fn of_growth_infeasible_is_said_rightly_and_mostly() {
             grown.settle(asked, node, gpus.instances());
             grown.standing.push((asked.clone(), node));
         }
-        match plan(&mut engine, PlanJob::GrowGroup(view.id, requests(&grown.bundles))) {
+        match plan(&mut engine, PlanJob::GrowGroup(view.id, requests(&grown.bundles), None)) {
             PlanReply::Refused(refusal) => judge(&mut counts, &refusal, &grown, seed),
             PlanReply::Group(after) => {
                 let places = grown.places_of(&after)[first.bundles.len()..].to_vec();
@@ -187,7 +187,7 @@ fn rules_over_a_label_are_infeasible_by_what_its_values_could_hold() {
     let nine = ruled("zone", spread, group_of(cores(2), 9, Strategy::Spread));
     let nine = create(&mut engine, nine).expect("four and five");
     // Growth is judged with what stands.
-    let grow = PlanJob::GrowGroup(nine.id, same(cores(2), 1));
+    let grow = PlanJob::GrowGroup(nine.id, same(cores(2), 1), None);
     let PlanReply::Refused(refusal) = plan(&mut engine, grow) else { panic!("the tenth") };
     assert!(refusal.infeasible, "{refusal:?}");
     let soft = ruled("zone", Spreading::Pack { strict: false }, group_of(cores(5), 4, Strategy::Pack));

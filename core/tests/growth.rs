@@ -21,7 +21,7 @@ const TAG: u64 = 9;
 
 /// Asks for more bundles, until then.
 fn begin(engine: &mut Engine, group: GroupId, cpu: u32, until: Time) -> Vec<(u64, PortReply)> {
-    let job = PlanJob::GrowGroupUntil(group, same(cores(cpu), 1), until);
+    let job = PlanJob::GrowGroup(group, same(cores(cpu), 1), Some(until));
     engine.ports[0].submit(TAG, PortRequest::Plan(job), engine.now).expect("room");
     engine.ports[0].flush();
     settle(engine)
@@ -69,7 +69,7 @@ fn what_a_group_grows_by_waits_until_there_is_room() {
             (waiting.state, waiting.bundles.len(), places(&waiting).len()),
             (GroupState::Placed, 3, 2)
         );
-        let busy = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(1), 1)));
+        let busy = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(1), 1), None));
         assert!(matches!(busy, PlanReply::Rejected(PlanRejection::Busy(_))), "{busy:?}");
         // What was not placed yet is in no store: who asked is told.
         let kept = engine.planners[0].planner().export();
@@ -198,7 +198,7 @@ fn what_is_taken_back_while_its_ticket_is_served_leaves_nothing() {
             other => panic!("every shard answers: {other:?}"),
         };
     for count in [2, 1] {
-        let job = PlanJob::GrowGroupUntil(group.id, same(cores(16), count), Time(u64::MAX));
+        let job = PlanJob::GrowGroup(group.id, same(cores(16), count), Some(Time(u64::MAX)));
         engine.ports[0].submit(TAG, PortRequest::Plan(job), engine.now).expect("room");
         engine.ports[0].flush();
         assert!(settle(&mut engine).is_empty(), "all is full");

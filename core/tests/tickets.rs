@@ -299,7 +299,7 @@ fn a_group_that_grew_comes_back_to_its_minimum() {
         let mut engine = engine(2, 1);
         agents(&mut engine, 7, |number| node_spec(&format!("n{number}"), 16, 0));
         let group = create(&mut engine, group_of(cores(12), 3, strategy)).expect("it fits");
-        let grown = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(12), 1)));
+        let grown = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(12), 1), None));
         let PlanReply::Group(grown) = grown else { panic!("a node is free: {grown:?}") };
         let mut live = fill(&mut engine);
         for &(_, node, _) in &places(&grown)[2..] {

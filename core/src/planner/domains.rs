@@ -1,7 +1,7 @@
 //! The values of the labels that rules are over, each with its nodes: made when a rule first names a label,
 //! then brought up to date as nodes come, go and change. So a plan looks at the nodes of a value, not at all.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::index::Slot;
@@ -12,8 +12,8 @@ use crate::node::Labels;
 #[derive(Default)]
 pub(super) struct Domain {
     key: Arc<str>,
-    /// None is empty; in each the slots are in no order.
-    values: BTreeMap<Arc<str>, Vec<Slot>>,
+    /// None is empty.
+    values: BTreeMap<Arc<str>, BTreeSet<Slot>>,
     of_slot: Vec<Option<Arc<str>>>,
     used: u64,
 }
@@ -27,13 +27,13 @@ pub(super) struct Domains {
 
 impl Domain {
     /// The values in order, with their nodes.
-    pub(super) fn values(&self) -> &BTreeMap<Arc<str>, Vec<Slot>> {
+    pub(super) fn values(&self) -> &BTreeMap<Arc<str>, BTreeSet<Slot>> {
         &self.values
     }
 
     /// The nodes with that value.
-    pub(super) fn slots(&self, value: &str) -> &[Slot] {
-        self.values.get(value).map_or(&[], Vec::as_slice)
+    pub(super) fn slots(&self, value: &str) -> impl Iterator<Item = Slot> {
+        self.values.get(value).into_iter().flatten().copied()
     }
 
     /// The value of a node.
@@ -51,9 +51,7 @@ impl Domain {
         }
         if let Some(before) = self.of_slot[at].take() {
             let slots = self.values.get_mut(&before).expect("a value has its nodes");
-            let place =
-                slots.iter().position(|&there| there == slot).expect("a node is among those of its value");
-            slots.swap_remove(place);
+            assert!(slots.remove(&slot), "a node is among those of its value");
             if slots.is_empty() {
                 self.values.remove(&before);
             }
@@ -63,7 +61,7 @@ impl Domain {
             Some((known, _)) => Arc::clone(known),
             None => Arc::from(value),
         };
-        self.values.entry(Arc::clone(&shared)).or_default().push(slot);
+        self.values.entry(Arc::clone(&shared)).or_default().insert(slot);
         self.of_slot[at] = Some(shared);
     }
 }
@@ -134,9 +132,7 @@ mod tests {
             with().for_each(|(slot, value)| expected.entry(value).or_default().push(slot));
             assert_eq!(domain.values().len(), expected.len(), "{key}");
             for (value, slots) in expected {
-                let mut there = domain.slots(value).to_vec();
-                there.sort_unstable();
-                assert_eq!(there, slots, "{key}={value}");
+                assert_eq!(domain.slots(value).collect::<Vec<_>>(), slots, "{key}={value}");
                 assert!(slots.iter().all(|&slot| domain.value(slot).is_some_and(|of| **of == *value)));
             }
         }

@@ -15,10 +15,8 @@ use crate::time::Time;
 pub enum PlanJob {
     /// Make a group.
     CreateGroup(Arc<GroupSpec>),
-    /// Add bundles to a group: all of them, or none.
-    GrowGroup(GroupId, Vec<Arc<PlacementRequest>>),
-    /// The same, and where they do not fit now they wait until then.
-    GrowGroupUntil(GroupId, Vec<Arc<PlacementRequest>>, Time),
+    /// Add bundles to a group: all of them, or none. What does not fit now waits until then, or is refused.
+    GrowGroup(GroupId, Vec<Arc<PlacementRequest>>, Option<Time>),
     /// Take bundles out of a group, by their places, with what runs in them.
     ShrinkGroup(GroupId, Vec<u32>),
     /// End a group, with what runs in its bundles.

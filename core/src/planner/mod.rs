@@ -229,13 +229,7 @@ impl Planner {
 
     /// Takes a job; it is answered in [`take_replies`](Self::take_replies).
     pub fn submit(&mut self, tag: JobTag, job: PlanJob, now: Time) {
-        let plans = matches!(
-            job,
-            PlanJob::CreateGroup(_)
-                | PlanJob::GrowGroup(..)
-                | PlanJob::GrowGroupUntil(..)
-                | PlanJob::Submit(_)
-        );
+        let plans = matches!(job, PlanJob::CreateGroup(_) | PlanJob::GrowGroup(..) | PlanJob::Submit(_));
         if plans && (!self.backlog.is_empty() || self.flights.len() >= PLANNER_FLIGHTS_MAX) {
             self.backlog.push_back((tag, job));
             return;
@@ -246,10 +240,7 @@ impl Planner {
     fn begin(&mut self, tag: JobTag, job: PlanJob, now: Time) {
         match job {
             PlanJob::CreateGroup(spec) => self.create_group(tag, spec, now),
-            PlanJob::GrowGroup(id, requests) => self.grow_group(tag, id, (&requests, None), now),
-            PlanJob::GrowGroupUntil(id, requests, until) => {
-                self.grow_group(tag, id, (&requests, Some(until)), now);
-            }
+            PlanJob::GrowGroup(id, requests, until) => self.grow_group(tag, id, (&requests, until), now),
             PlanJob::ShrinkGroup(id, indexes) => self.shrink_group(tag, id, &indexes, now),
             PlanJob::RemoveGroup(id) => self.remove_group(tag, id, now),
             PlanJob::GroupStatus(id) => self.group_status(tag, id),

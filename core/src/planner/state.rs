@@ -52,7 +52,6 @@ impl Planner {
             bundles: standing(group).map(bundle_record).collect(),
             next_index: group.grows_from().unwrap_or(group.next_index),
         };
-
         self.groups.values().filter(made).map(record).collect()
     }
 

@@ -60,7 +60,7 @@ impl Values {
 
     fn add(&mut self, name: Arc<str>, copies: &mut [Replica], key: &str) {
         for (copy, replica) in (0u32..).zip(copies) {
-            self.nodes.extend(replica.domain(key).slots(&name).iter().map(|&slot| (copy, slot)));
+            self.nodes.extend(replica.domain(key).slots(&name).map(|slot| (copy, slot)));
         }
         self.ends.push(self.nodes.len());
         self.names.push(name);

@@ -67,8 +67,7 @@ impl Plans {
             return Ok(());
         }
         let planner = match &job {
-            PlanJob::GrowGroup(group, _)
-            | PlanJob::GrowGroupUntil(group, ..)
+            PlanJob::GrowGroup(group, ..)
             | PlanJob::ShrinkGroup(group, _)
             | PlanJob::RemoveGroup(group)
             | PlanJob::GroupStatus(group) => self.keeper(*group),

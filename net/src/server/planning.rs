@@ -216,12 +216,13 @@ async fn handle_grow(
     });
     let kind = Kind::GrowGroup;
     match made {
-        Ok((bundles, None)) => {
-            submit_plan(io, state, sequence, (kind, 0), PlanJob::GrowGroup(group.into(), bundles), now).await;
-        }
-        Ok((bundles, Some(until))) => {
-            let job = PlanJob::GrowGroupUntil(group.into(), bundles, until);
-            begin_wait(io, state, sequence, (kind, job), now);
+        Ok((bundles, until)) => {
+            let job = PlanJob::GrowGroup(group.into(), bundles, until);
+            if until.is_some() {
+                begin_wait(io, state, sequence, (kind, job), now);
+            } else {
+                submit_plan(io, state, sequence, (kind, 0), job, now).await;
+            }
         }
         Err(reply) => answer_at_once(io, state, kind, sequence, PlanComplete::Group(*reply)),
     }

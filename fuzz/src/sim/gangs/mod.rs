@@ -226,10 +226,9 @@ impl Gangs {
         match number {
             6 | 7 => {
                 let requests: Vec<_> = (0..=choices.below(2)).map(|_| asks::bundle(choices)).collect();
-                let (waits, job) = match asks::until(choices, now) {
-                    None => (Waits::No, PlanJob::GrowGroup(group, requests.clone())),
-                    Some(until) => (Waits::Yes, PlanJob::GrowGroupUntil(group, requests.clone(), until)),
-                };
+                let until = asks::until(choices, now);
+                let waits = if until.is_some() { Waits::Yes } else { Waits::No };
+                let job = PlanJob::GrowGroup(group, requests.clone(), until);
                 self.plan(Asked::Grow(group, requests, waits), job, now);
             }
             8 => {

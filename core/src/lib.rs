@@ -17,6 +17,7 @@
 //! | [`registrar`] | global records: names, ids, ordinals, resource kinds |
 //! | [`ring`] | bounded lock-free rings between ports and shards |
 //! | [`router`] | which shard is asked, and what all shards together answer |
+//! | [`planner`] | groups and statements over several shards: planned on replicas, committed optimistically |
 //! | [`executor`] | shards on threads |
 //! | [`planted`] | bugs that tests switch on to show that they are found |
 //! | [`store`] | the durable state, and an engine of any number of shards over it |

@@ -91,7 +91,7 @@ pub(super) struct Reservations {
     owners_version: u64,
     /// The number of the last reservation.
     last: u64,
-    /// What is set aside besides: nobody's, and first.
+    /// Amounts withheld for claims. [`Shard::cover`] says in which order claims and reservations take.
     pub(super) claims: Claims,
 }
 

@@ -9,6 +9,7 @@
 //! | [`replay`] | the driver, its report, the placements file |
 //! | [`demo`] | a whole service on loopback under churn: what a newcomer runs first |
 //! | [`engine`] | one step of a shard beside a floor and a linear scan: speed, visits, memory |
+//! | [`figures`] | the tables of `docs/benchmarks.md`, out of measurements |
 //! | [`groups`] | gangs made and removed over QUIC |
 //! | [`views`] | what publishing views costs, and their readers |
 //! | [`contention`] | several planners over shared shards: conflicts over decision time and load |
@@ -20,6 +21,7 @@ pub mod cli;
 pub mod contention;
 pub mod demo;
 pub mod engine;
+pub mod figures;
 pub mod groups;
 pub mod replay;
 pub mod target;

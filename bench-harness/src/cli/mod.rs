@@ -3,6 +3,7 @@
 mod contention;
 mod demo;
 mod engine;
+mod figures;
 mod generate;
 mod groups;
 mod replay;
@@ -43,6 +44,8 @@ enum Command {
     Contention(contention::ContentionArgs),
     /// Measure how fast groups are made and removed over QUIC, beside many that stand.
     Groups(groups::GroupsArgs),
+    /// Measure, and write the tables of docs/benchmarks.md with commit, machine and date.
+    Figures(figures::FiguresArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
     Generate(generate::GenerateArgs),
     /// Check a placements file against its trace, with code that shares nothing with the engine.
@@ -62,6 +65,7 @@ impl Cli {
             Command::Views(args) => args.run(),
             Command::Contention(args) => args.run(),
             Command::Groups(args) => args.run(),
+            Command::Figures(args) => args.run(),
             Command::Generate(args) => args.run(),
             Command::Verify(args) => args.run(),
         }

@@ -1,0 +1,37 @@
+//! `wharf-bench figures`.
+
+use std::path::PathBuf;
+
+use clap::Args;
+use wharf_ops::cli::say;
+
+use super::Usage;
+use crate::figures::{SECTIONS, Section, write};
+
+#[derive(Debug, Args)]
+pub(super) struct FiguresArgs {
+    /// Tables by name, separated by commas [default: all].
+    #[arg(long, value_name = "NAMES", value_delimiter = ',')]
+    only: Vec<String>,
+    /// The page whose tables are written.
+    #[arg(long, value_name = "FILE", default_value = "docs/benchmarks.md")]
+    page: PathBuf,
+    /// Run every command with a few operations only: shows the columns and measures nothing.
+    #[arg(long)]
+    quick: bool,
+}
+
+impl FiguresArgs {
+    pub(super) fn run(self) -> anyhow::Result<()> {
+        let names = || SECTIONS.iter().map(|section| section.name).collect::<Vec<_>>().join(", ");
+        if let Some(unknown) = self.only.iter().find(|name| SECTIONS.iter().all(|of| of.name != **name)) {
+            return Err(Usage(format!("`{unknown}` is not a table: give one of {}", names())).into());
+        }
+        let chosen =
+            |section: &&Section| self.only.is_empty() || self.only.iter().any(|name| name == section.name);
+        let sections: Vec<&Section> = SECTIONS.iter().filter(chosen).collect();
+        write(&self.page, &sections, self.quick, |name| say(format_args!("{name}")))?;
+        say(format_args!("{} tables written to {}", sections.len(), self.page.display()));
+        Ok(())
+    }
+}

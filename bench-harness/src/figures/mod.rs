@@ -1,0 +1,140 @@
+//! Writes the tables of a page out of measurements: `wharf-bench figures`.
+//!
+//! The page marks where each table belongs by `<!-- figures: NAME -->` and `<!-- end of figures -->`. What is between the
+//! marks is replaced by the table, its command, the commit, the machine and the date. Nothing else of the page changes.
+
+mod machine;
+mod sections;
+mod table;
+
+use std::path::Path;
+use std::process::{Command, Stdio};
+
+use anyhow::{Context, bail};
+use serde_json::Value;
+
+pub use machine::Origin;
+pub use sections::{SECTIONS, Section};
+pub use table::{Column, Unit};
+
+/// The mark behind a table.
+const END: &str = "<!-- end of figures -->";
+
+/// The mark in front of the table of a section.
+fn begin(name: &str) -> String {
+    format!("<!-- figures: {name} -->")
+}
+
+/// Runs every command of a section with this binary, and returns the rows of all.
+///
+/// # Errors
+/// When a command fails, or prints something other than JSON rows.
+pub fn measure(section: &Section, quick: bool) -> anyhow::Result<Vec<Value>> {
+    let binary = std::env::current_exe().context("the path of this binary")?;
+    let mut rows = Vec::new();
+    for command in section.commands {
+        let mut arguments: Vec<&str> = command.split(' ').collect();
+        if quick {
+            arguments.extend(section.quick.split(' ').filter(|argument| !argument.is_empty()));
+        }
+        let output = Command::new(&binary)
+            .args(&arguments)
+            .arg("--json")
+            .stderr(Stdio::inherit())
+            .output()
+            .with_context(|| format!("cannot start `wharf-bench {command}`"))?;
+        if !output.status.success() {
+            bail!("`wharf-bench {}` failed: its message is above", arguments.join(" "));
+        }
+        let printed: Value = serde_json::from_slice(&output.stdout)
+            .with_context(|| format!("`wharf-bench {command} --json` printed no JSON"))?;
+        match printed {
+            Value::Array(of_command) => rows.extend(of_command),
+            row => rows.push(row),
+        }
+    }
+    Ok(rows)
+}
+
+/// The text between the marks of a section.
+///
+/// # Errors
+/// When a row lacks a column, which names both.
+pub fn render(section: &Section, rows: &[Value], origin: &Origin) -> anyhow::Result<String> {
+    let table = table::render(section.columns, rows).with_context(|| format!("section {}", section.name))?;
+    let commands: Vec<String> =
+        section.commands.iter().map(|command| format!("`wharf-bench {command}`")).collect();
+    Ok(format!("{}\n\n{table}\n{origin}\n", commands.join(", ")))
+}
+
+/// The page with the table of a section exchanged.
+///
+/// # Errors
+/// When the page lacks the marks of the section.
+pub fn splice(page: &str, name: &str, text: &str) -> anyhow::Result<String> {
+    let mark = begin(name);
+    let Some((before, rest)) = page.split_once(&mark) else {
+        bail!("the page has no mark `{mark}`: add it, and `{END}` after it");
+    };
+    let Some((_, after)) = rest.split_once(END) else {
+        bail!("the page has no `{END}` after `{mark}`: add it");
+    };
+    Ok(format!("{before}{mark}\n{text}{END}{after}"))
+}
+
+/// Measures the sections and writes their tables into the page, one after the other, so that an interrupted run keeps
+/// what it measured. `note` is told the name of each section before it runs.
+///
+/// # Errors
+/// When the page cannot be read or written, lacks a mark, or a measurement fails.
+pub fn write(
+    page: &Path,
+    sections: &[&Section],
+    quick: bool,
+    mut note: impl FnMut(&str),
+) -> anyhow::Result<()> {
+    let read = || std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()));
+    // All marks are checked before the first measurement, which may take minutes.
+    let text = read()?;
+    for section in sections {
+        splice(&text, section.name, "")?;
+    }
+    for section in sections {
+        note(section.name);
+        let rows = measure(section, quick)?;
+        let rendered = render(section, &rows, &Origin::of_this_run(quick))?;
+        let text = splice(&read()?, section.name, &rendered)?;
+        std::fs::write(page, text).with_context(|| format!("cannot write {}", page.display()))?;
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PAGE: &str = "# Page\n<!-- figures: a -->\nold\n<!-- end of figures -->\nafter\n\
+                        <!-- figures: b -->\nkept\n<!-- end of figures -->\n";
+
+    #[test]
+    fn a_table_is_exchanged_and_nothing_else() {
+        let page = splice(PAGE, "a", "new\n").expect("the mark is there");
+        assert_eq!(page, PAGE.replace("old", "new"));
+    }
+
+    #[test]
+    fn a_missing_mark_is_named() {
+        let error = splice(PAGE, "c", "").expect_err("no mark").to_string();
+        assert!(error.contains("<!-- figures: c -->"), "{error}");
+        let error = splice("<!-- figures: a -->\n", "a", "").expect_err("no end").to_string();
+        assert!(error.contains(END), "{error}");
+    }
+
+    #[test]
+    fn every_section_has_a_name_of_its_own() {
+        for (at, section) in SECTIONS.iter().enumerate() {
+            assert!(SECTIONS[..at].iter().all(|other| other.name != section.name), "{}", section.name);
+            assert!(!section.commands.is_empty() && !section.columns.is_empty(), "{}", section.name);
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The tables of `docs/benchmarks.md`: the commands that measure each, and the columns that are shown.
+
+use super::table::Unit::{Count, Decimals, Microseconds, Milliseconds, PercentOf, Plain};
+use super::table::{Column, Unit};
+
+/// A table.
+#[derive(Clone, Copy, Debug)]
+pub struct Section {
+    /// The name in the page's mark.
+    pub name: &'static str,
+    /// Arguments of `wharf-bench`, without `--json`; the rows of all are one table.
+    pub commands: &'static [&'static str],
+    /// Arguments that make each command short, for tests of the columns.
+    pub quick: &'static str,
+    /// The columns.
+    pub columns: &'static [Column],
+}
+
+const fn column(title: &'static str, pointer: &'static str, unit: Unit) -> Column {
+    Column { title, pointer, unit }
+}
+
+const ENGINE: &[Column] = &[
+    column("row", "/name", Plain),
+    column("nodes", "/nodes", Count),
+    column("policy", "/policy", Plain),
+    column("ns per op", "/ns_per_op", Count),
+    column("floor ns", "/floor_ns_per_op", Count),
+    column("× floor", "/ratio_to_floor", Decimals(1)),
+    column("scan ns", "/scan_ns_per_op", Count),
+    column("p50 ns", "/p50_ns", Count),
+    column("p99 ns", "/p99_ns", Count),
+    column("visits, mean", "/visited_mean", Decimals(1)),
+    column("visits, max", "/visited_max", Count),
+    column("bytes per node", "/bytes_per_node", Count),
+    column("bytes per allocation", "/bytes_per_allocation", Count),
+];
+
+/// Arguments that make `wharf-bench engine` short.
+const ENGINE_QUICK: &str = "--nodes 1000 --ops 200";
+
+const REPLAY: &[Column] = &[
+    column("policy", "/policy", Plain),
+    column("shards", "/shards", Count),
+    column("decisions/s", "/placements_per_second", Count),
+    column("p50 µs", "/latency_ns/p50", Microseconds),
+    column("p99 µs", "/latency_ns/p99", Microseconds),
+    column("placed", "/placed", Count),
+    column("not placed", "/unplaced", Count),
+    column("GPUs allocated %", "/gpu_allocated_milli", PercentOf("/gpu_capacity_milli")),
+];
+
+/// All tables, in the order of the page.
+pub const SECTIONS: &[Section] = &[
+    Section {
+        name: "engine-steady",
+        commands: &["engine --rows steady"],
+        quick: ENGINE_QUICK,
+        columns: ENGINE,
+    },
+    Section {
+        name: "engine-unkind",
+        commands: &[
+            "engine --rows adversarial-last,adversarial-anticorrelated,adversarial-fractions,full-99.5,all-equal,all-different",
+        ],
+        quick: ENGINE_QUICK,
+        columns: ENGINE,
+    },
+    Section {
+        name: "engine-candidates",
+        commands: &["engine --rows candidates-1,candidates-10,candidates-1000,candidates-half"],
+        quick: ENGINE_QUICK,
+        columns: ENGINE,
+    },
+    Section {
+        name: "engine-served",
+        commands: &["engine --rows steady,served-step --nodes 1000,10000"],
+        quick: "--ops 200",
+        columns: ENGINE,
+    },
+    Section { name: "engine-fgd", commands: &["engine --rows fgd"], quick: ENGINE_QUICK, columns: ENGINE },
+    Section {
+        name: "views-publish",
+        commands: &["views --tables publish"],
+        quick: "--nodes 200 --rounds 5",
+        columns: &[
+            column("nodes", "/nodes", Count),
+            column("changes", "/changes", Count),
+            column("ns", "/publish_ns", Count),
+            column("chunks copied", "/chunks_copied", Count),
+            column("bytes copied", "/bytes_copied", Count),
+        ],
+    },
+    Section {
+        name: "views-readers",
+        commands: &["views --tables readers"],
+        quick: "--nodes 200 --rounds 5 --millis 5",
+        columns: &[
+            column("nodes", "/nodes", Count),
+            column("readers", "/readers", Count),
+            column("ops/s", "/ops_per_second", Count),
+            column("views read/s", "/views_per_second", Count),
+        ],
+    },
+    Section {
+        name: "views-planners",
+        commands: &["views --tables planners"],
+        quick: "--nodes 200 --rounds 5",
+        columns: &[
+            column("nodes", "/nodes", Count),
+            column("replica: ns per change", "/copy_sync_ns", Count),
+            column("replica: ns per plan", "/copy_plan_ns", Count),
+            column("replica: bytes", "/copy_bytes", Count),
+            column("index in the view: ns per change", "/inside_publish_ns", Count),
+            column("index in the view: ns per search", "/inside_search_ns", Count),
+        ],
+    },
+    Section {
+        name: "groups",
+        commands: &["groups"],
+        quick: "--groups 20 --live 5 --nodes 100",
+        columns: &[
+            column("bundles", "/bundles", Count),
+            column("strategy", "/strategy", Plain),
+            column("groups/s", "/groups_per_second", Count),
+            column("p50 ms", "/p50_ns", Milliseconds),
+            column("p99 ms", "/p99_ns", Milliseconds),
+            column("cpu µs", "/cpu_ns", Microseconds),
+            column("refused", "/refused", Count),
+        ],
+    },
+    Section {
+        name: "contention",
+        commands: &["contention --decision-ms 100 --load 32 --seconds 30 --planners 1,4,8,32"],
+        quick: "",
+        columns: &[
+            column("planners", "/planners", Count),
+            column("conflict detection", "/granularity", Plain),
+            column("mode", "/mode", Plain),
+            column("conflict fraction", "/conflict_fraction", Decimals(3)),
+            column("wasted", "/wasted_fraction", Decimals(3)),
+            column("busyness", "/busyness", Decimals(2)),
+            column("jobs/s", "/statements_per_second", Decimals(1)),
+        ],
+    },
+    Section {
+        name: "replay",
+        commands: &[
+            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy best-fit",
+            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy least-fit",
+            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy first-fit",
+            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy next-fit",
+            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy random",
+            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy fgd",
+            "replay --nodes ../shared/data/openb/openb_node_list_all_node.csv --pods ../shared/data/openb/openb_pod_list_default.csv --policy least-stranded",
+        ],
+        quick: "",
+        columns: REPLAY,
+    },
+];

@@ -1,0 +1,145 @@
+//! A Markdown table out of JSON rows.
+
+use anyhow::bail;
+use serde_json::Value;
+
+/// How a number is printed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unit {
+    /// As it is, a text or a truth value.
+    Plain,
+    /// A whole number with separators; a fraction is rounded.
+    Count,
+    /// With so many decimal places.
+    Decimals(usize),
+    /// A number of nanoseconds, printed in microseconds with one decimal place.
+    Microseconds,
+    /// A number of nanoseconds, printed in milliseconds with one decimal place.
+    Milliseconds,
+    /// The quotient of this column's number and another's in percent, with two decimal places.
+    PercentOf(&'static str),
+}
+
+/// A column: its heading, the JSON pointer of its value in a row, and how it is printed. A `null` is printed as a dash.
+#[derive(Clone, Copy, Debug)]
+pub struct Column {
+    /// The heading.
+    pub title: &'static str,
+    /// The JSON pointer.
+    pub pointer: &'static str,
+    /// How it is printed.
+    pub unit: Unit,
+}
+
+/// The table, with a line break at its end.
+///
+/// # Errors
+/// When a row lacks a column, or a number is something else.
+pub(super) fn render(columns: &[Column], rows: &[Value]) -> anyhow::Result<String> {
+    let mut table = String::new();
+    let titles: Vec<&str> = columns.iter().map(|column| column.title).collect();
+    line(&mut table, &titles);
+    line(&mut table, &vec!["---"; columns.len()]);
+    for row in rows {
+        let cells: Vec<String> =
+            columns.iter().map(|column| cell(column, row)).collect::<anyhow::Result<_>>()?;
+        line(&mut table, &cells);
+    }
+    Ok(table)
+}
+
+fn line(table: &mut String, cells: &[impl AsRef<str>]) {
+    for cell in cells {
+        table.push_str("| ");
+        table.push_str(cell.as_ref());
+        table.push(' ');
+    }
+    table.push_str("|\n");
+}
+
+fn cell(column: &Column, row: &Value) -> anyhow::Result<String> {
+    let Some(value) = row.pointer(column.pointer) else {
+        bail!("column {}: a row has no {}: {row}", column.title, column.pointer);
+    };
+    if value.is_null() {
+        return Ok("–".to_owned());
+    }
+    if let (Unit::Plain, Some(text)) = (column.unit, value.as_str()) {
+        return Ok(text.to_owned());
+    }
+    if column.unit == Unit::Plain {
+        return Ok(value.to_string());
+    }
+    let Some(number) = value.as_f64() else {
+        bail!("column {}: {} is no number: {value}", column.title, column.pointer);
+    };
+    Ok(match column.unit {
+        Unit::Plain | Unit::Count => separated(number),
+        Unit::Decimals(places) => format!("{number:.places$}"),
+        Unit::Microseconds => format!("{:.1}", number / 1e3),
+        Unit::Milliseconds => format!("{:.1}", number / 1e6),
+        Unit::PercentOf(whole) => match row.pointer(whole).and_then(Value::as_f64) {
+            Some(whole) if whole > 0.0 => format!("{:.2}", number / whole * 100.0),
+            _ => bail!("column {}: a row has no positive {whole}: {row}", column.title),
+        },
+    })
+}
+
+fn separated(number: f64) -> String {
+    let digits = format!("{number:.0}");
+    let (sign, digits) = digits.split_at(usize::from(digits.starts_with('-')));
+    let mut text = sign.to_owned();
+    for (at, digit) in digits.chars().enumerate() {
+        if at > 0 && (digits.len() - at).is_multiple_of(3) {
+            text.push(',');
+        }
+        text.push(digit);
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+
+    const fn column(title: &'static str, pointer: &'static str, unit: Unit) -> Column {
+        Column { title, pointer, unit }
+    }
+
+    #[test]
+    fn numbers_are_printed_by_unit() {
+        let columns = [
+            column("name", "/name", Unit::Plain),
+            column("count", "/deep/count", Unit::Count),
+            column("ratio", "/ratio", Unit::Decimals(2)),
+            column("p99 µs", "/p99_ns", Unit::Microseconds),
+            column("p99 ms", "/p99_ns", Unit::Milliseconds),
+            column("share %", "/ratio", Unit::PercentOf("/whole")),
+            column("scan", "/scan", Unit::Count),
+        ];
+        let row = json!({
+            "name": "steady", "deep": {"count": 1_234_567.4}, "ratio": 0.5, "p99_ns": 1_550_000, "whole": 2, "scan": null
+        });
+        let table = render(&columns, &[row]).expect("all columns");
+        let last = table.lines().last().expect("a row");
+        assert_eq!(last, "| steady | 1,234,567 | 0.50 | 1550.0 | 1.6 | 25.00 | – |");
+        assert_eq!(table.lines().count(), 3);
+    }
+
+    #[test]
+    fn a_missing_column_and_a_text_in_a_number_are_errors() {
+        let columns = [column("count", "/count", Unit::Count)];
+        let error = render(&columns, &[json!({"other": 1})]).expect_err("no column").to_string();
+        assert!(error.contains("/count"), "{error}");
+        assert!(render(&columns, &[json!({"count": "many"})]).is_err());
+    }
+
+    #[test]
+    fn separators_are_every_three_digits() {
+        for (number, text) in [(0.0, "0"), (999.0, "999"), (1_000.0, "1,000"), (-12_345.0, "-12,345")] {
+            assert_eq!(separated(number), text);
+        }
+    }
+}

@@ -15,7 +15,6 @@ use super::waits::may_wait;
 use super::{EndPurpose, JobTag, Placing, Planner, Purpose};
 use crate::ids::{AllocationId, BundleId, GroupId, NodeId, ShardId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
-use crate::node::NodeState;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::PlacementRequest;
 use crate::statement::{
@@ -351,6 +350,8 @@ impl Planner {
                 bundle.place = Some(Place { node, allocation, gpus });
                 bundle.lost = None;
                 self.by_node.entry(node).or_default().insert((id, taken.bundle));
+                // The view followed now may be older than the grant: the node may have been lost in it.
+                self.granted_on.push(node);
                 if self.replicas.copies[taken.shard].endings.others_since(applied.visible_from) {
                     // By a view that shows all that is answered, which the one followed now may not.
                     self.look_again.push(node);
@@ -409,7 +410,6 @@ impl Planner {
         (group.until, group.queued_until) = (None, None);
         let view = group.view();
         let (priority, removal) = (group.spec.priority, group.removal.is_some());
-        let nodes: Vec<NodeId> = group.bundles.iter().filter_map(|bundle| Some(bundle.place?.node)).collect();
         let incomplete = group.is_incomplete();
         if let Awaiting::Creation(tag) | Awaiting::Growth(tag, _) = awaiting {
             self.reply(tag, PlanReply::Group(Box::new(view)));
@@ -423,14 +423,6 @@ impl Planner {
             self.wait(id);
         } else {
             self.incomplete.remove(&(Reverse(priority), id));
-        }
-        // A node that was lost while its bundle was under way.
-        for node in nodes {
-            let state = self.replicas.locate(node);
-            let state = state.and_then(|(shard, slot)| self.replicas.copies[shard].state(slot));
-            if !matches!(state, Some(NodeState::Joining | NodeState::Ready | NodeState::Draining)) {
-                self.node_stopped(node, state);
-            }
         }
     }
 

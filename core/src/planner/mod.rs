@@ -152,6 +152,8 @@ pub struct Planner {
     tried_at: Vec<u64>,
     /// Nodes on which bundles were granted that may have ended before that was known.
     look_again: Vec<NodeId>,
+    /// Nodes on which bundles were granted: judged by the next views, which show the grants.
+    granted_on: Vec<NodeId>,
     /// Those whose statement was lost to other work: planned again once all answers are taken.
     lost: Vec<GroupId>,
     /// Those that found no place where something may have been counted twice: the same when answers came.
@@ -201,6 +203,7 @@ impl Planner {
             incomplete: BTreeSet::new(),
             tried_at: Vec::new(),
             look_again: Vec::new(),
+            granted_on: Vec::new(),
             lost: Vec::new(),
             doubted: Vec::new(),
             retrying: VecDeque::new(),

@@ -89,6 +89,11 @@ impl World<'_> {
         self.planners.iter().filter_map(|planner| planner.planner().next_deadline()).min()
     }
 
+    /// Statements that planners have made since this start.
+    pub(in crate::sim) fn statements_made(&self) -> u64 {
+        self.planners.iter().map(|planner| planner.planner().metrics().statements).sum()
+    }
+
     /// Once all is quiet, every deadline is over and every group was looked at.
     pub(in crate::sim) fn check_groups(&self) -> Verdict {
         named("planners_sleep", planners_sleep(self.now, self.next_planning()))?;

@@ -143,7 +143,7 @@ impl Planner {
             .into_iter()
             .map(|allocation| (self.shard_of_allocation(allocation), evict(allocation)))
             .collect();
-        self.commit_apart(operations, purpose, now);
+        self.commit_apart(operations, purpose);
     }
 
     /// Bundles ended, but those that a statement of others is about to evict: that may be aborted, so
@@ -260,7 +260,7 @@ impl Planner {
             planned = self.replicas.plan(self.wanted(id), &mut draft);
         }
         match planned {
-            Ok(()) => self.commit_placing(id, draft, granularity, now),
+            Ok(()) => self.commit_placing(id, draft, granularity),
             Err(no_place) => self.no_place(id, no_place, now),
         }
     }
@@ -292,7 +292,7 @@ impl Planner {
         Wanted { strategy, topology, items, standing, settled, least }
     }
 
-    fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity, now: Time) {
+    fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity) {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
         (group.committing, group.in_vain, group.doubts) = (true, false, 0);
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
@@ -326,7 +326,7 @@ impl Planner {
         let granularity = if ended.is_empty() { granularity } else { Granularity::Fine };
         let ended = ended.into_iter().map(|(bundle, _)| bundle).collect();
         let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
-        self.commit(operations, (granularity, mode), purpose, now);
+        self.commit(operations, (granularity, mode), purpose);
     }
 
     pub(super) fn placement_concluded(&mut self, placing: Placing, concluded: &Concluded, now: Time) {

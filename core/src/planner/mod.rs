@@ -248,7 +248,7 @@ impl Planner {
             PlanJob::RemoveGroup(id) => self.remove_group(tag, id, now),
             PlanJob::GroupStatus(id) => self.group_status(tag, id),
             PlanJob::ListGroups(after, limit) => self.list_groups(tag, after, limit),
-            PlanJob::Submit(submit) => self.submit_operations(tag, *submit, now),
+            PlanJob::Submit(submit) => self.submit_operations(tag, *submit),
             PlanJob::Cancel => self.cancel(tag, now),
         }
     }
@@ -257,7 +257,9 @@ impl Planner {
     /// there were, and statements that it sent. Call it when the bell was rung, and when
     /// [`next_deadline`](Self::next_deadline) comes.
     pub fn poll(&mut self, now: Time) -> usize {
-        self.take_answers(now) + self.advance(now)
+        let moved = self.take_answers(now) + self.advance(now);
+        self.flush(now);
+        moved
     }
 
     /// The first half of [`poll`](Self::poll): takes what shards answered, and follows their views. Jobs
@@ -301,7 +303,6 @@ impl Planner {
         self.serve_ticket(now);
         self.try_lost(now);
         self.followed = false;
-        self.flush(now);
         usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
     }
 

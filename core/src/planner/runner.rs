@@ -163,6 +163,8 @@ impl PlannerRunner {
     pub fn run_round(&mut self, clock: &impl Clock) -> usize {
         let now = clock.now();
         let mut count = self.planner.take_answers(now);
+        // What is decided leaves before anything is planned.
+        self.planner.flush(clock.now());
         for (at, link) in self.links.iter_mut().enumerate() {
             for _ in 0..RING_QUANTUM {
                 let Some(PlanSubmission { token, job }) = link.jobs.pop() else { break };
@@ -171,6 +173,7 @@ impl PlannerRunner {
             }
         }
         count += self.planner.advance(now);
+        self.planner.flush(clock.now());
         count + self.hand_out()
     }
 

@@ -163,7 +163,7 @@ impl Planner {
             Stage::Reserved if ticket.until <= now || !self.is_wanted(ticket) => {
                 self.end_ticket(now);
             }
-            Stage::Reserved if self.ticket_moved && unblocked => self.commit_ticket(now),
+            Stage::Reserved if self.ticket_moved && unblocked => self.commit_ticket(),
             _ => {}
         }
     }
@@ -283,11 +283,11 @@ impl Planner {
             self.end_ticket(now);
         } else {
             ticket.stage = Stage::Reserved;
-            self.commit_ticket(now);
+            self.commit_ticket();
         }
     }
 
-    fn commit_ticket(&mut self, now: Time) {
+    fn commit_ticket(&mut self) {
         self.ticket_moved = false;
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         ticket.stage = Stage::Committing;
@@ -316,7 +316,7 @@ impl Planner {
         let ended = lost.into_iter().map(|(bundle, _)| bundle).collect();
         let placing = Placing { group: id, ended, draft: Draft { taken: plan } };
         let terms = (Granularity::Fine, CommitMode::AllOrNothing);
-        self.commit(operations, terms, Purpose::Place(Box::new(placing)), now);
+        self.commit(operations, terms, Purpose::Place(Box::new(placing)));
     }
 
     /// Whether the statement that just ended was the ticket's; `done`: it was committed.

@@ -367,7 +367,7 @@ impl Planner {
             self.begin_removal(id, now);
         } else {
             // What it reserved, or others gave back, may be free by now.
-            self.lost.push(id);
+            self.lost.push_back(id);
         }
     }
 
@@ -393,7 +393,7 @@ impl Planner {
         self.sync();
         let mut draft = Draft::default();
         let savepoint = draft.savepoint();
-        if self.replicas.plan(self.wanted(id), &mut draft).is_ok() {
+        if self.replicas.plan(self.wanted(id), self.budget.search, &mut draft).is_ok() {
             let plan = draft.taken.clone();
             self.replicas.roll_back(&mut draft, savepoint);
             return Some(plan);
@@ -405,7 +405,7 @@ impl Planner {
         });
         let own: Vec<Own> = own.collect();
         let (wanted, turn) = (self.wanted(id), self.groups[&id].tickets);
-        self.replicas.plan_on_empty(&wanted, &own, turn)
+        self.replicas.plan_on_empty(&wanted, &own, turn, self.budget.search)
     }
 
     /// When the ticket has something to do by itself.

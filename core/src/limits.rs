@@ -159,6 +159,19 @@ pub const CLAIMS_PER_NODE_MAX: usize = 1024;
 pub const STATEMENT_LOSSES_MAX: u32 = 6;
 /// Waiting groups that a planner tries again per round: others' jobs and answers come between.
 pub const GROUP_RETRIES_PER_ROUND: usize = 64;
+/// Work units after which a round of a planner takes nothing more up. A unit is a node, a vertex of an index or a
+/// bundle that is looked at: some tens of ns.
+pub const ROUND_WORK_MAX: u64 = 1 << 17;
+/// Work units after which the search for the places of one group is given up.
+pub const SEARCH_WORK_MAX: u64 = 1 << 19;
+/// Work units after which a proof that a group is infeasible goes on in a later round.
+pub const PROOF_WORK_MAX: u64 = 1 << 15;
+/// Looks at a kind and a sink after which a proof gives up a bound by flows.
+pub const PROOF_FLOW_MAX: usize = 1 << 22;
+/// Work units that the jobs of one client of a port may take before the next client has its turn.
+pub const CLIENT_QUANTUM: u64 = 1 << 13;
+/// Groups without a place whose verdict a planner keeps, for groups that ask the same.
+pub const VERDICTS_KEPT_MAX: usize = 256;
 /// Orders beside "largest first" in which bundles that differ are tried before a group finds no place.
 pub const GROUP_ORDERS_MAX: usize = 4;
 /// Nodes that are tried to hold several bundles together whose devices may not fit there after all.
@@ -179,6 +192,7 @@ const _: () = assert!(CANDIDATES_MAX <= CANDIDATES_IN_FLIGHT_MAX);
 const _: () = assert!(CANDIDATES_MAX <= CANDIDATES_WAITING_MAX);
 const _: () = assert!(CANDIDATES_WAITING_MAX <= PORT_CANDIDATES_WAITING_MAX);
 const _: () = assert!(RING_SLOTS.is_power_of_two());
+const _: () = assert!(PROOF_WORK_MAX <= ROUND_WORK_MAX && CLIENT_QUANTUM <= ROUND_WORK_MAX);
 const _: () = assert!(GPU_INSTANCES_MAX <= 16, "a GPU mask is a u16");
 const _: () = assert!(MEASURES_KEPT.is_power_of_two());
 const _: () = assert!(TYPICAL_SHAPES_MAX < u8::MAX as usize, "classes are u8");

@@ -48,9 +48,8 @@ impl Planner {
         operations: Vec<(ShardId, Operation)>,
         terms: (Granularity, CommitMode),
         purpose: Purpose,
-        now: Time,
     ) {
-        self.commit_rest(operations, Vec::new(), terms, purpose, now);
+        self.commit_rest(operations, Vec::new(), terms, purpose);
     }
 
     /// Commits what is left of a statement of which some operations, in ascending order, conflict before any
@@ -61,21 +60,15 @@ impl Planner {
         conflicts: Vec<Conflict>,
         (granularity, mode): (Granularity, CommitMode),
         purpose: Purpose,
-        now: Time,
     ) {
-        let terms = Terms { granularity, mode, deadline: now.plus_nanos(self.config.hold_ns), atomic: true };
+        let terms = Terms { granularity, mode, atomic: true };
         self.launch(operations, conflicts, terms, purpose);
     }
 
     /// Carries out `operations`, as far as each is possible, on each shard on its own.
-    pub(super) fn commit_apart(
-        &mut self,
-        operations: Vec<(ShardId, Operation)>,
-        purpose: Purpose,
-        now: Time,
-    ) {
+    pub(super) fn commit_apart(&mut self, operations: Vec<(ShardId, Operation)>, purpose: Purpose) {
         let (granularity, mode) = (Granularity::Fine, CommitMode::Incremental);
-        let terms = Terms { granularity, mode, deadline: now, atomic: false };
+        let terms = Terms { granularity, mode, atomic: false };
         self.launch(operations, Vec::new(), terms, purpose);
     }
 
@@ -106,9 +99,13 @@ impl Planner {
         }
     }
 
-    /// Sends what is ready.
+    /// Sends what is ready. `now` is when it leaves: shards hold their parts of a statement from then on, however
+    /// long it took to plan.
     pub fn flush(&mut self, now: Time) {
-        while let Some((tag, shard, command)) = self.outbox.pop_front() {
+        while let Some((tag, shard, mut command)) = self.outbox.pop_front() {
+            if let Command::Prepare(prepare) = &mut command {
+                prepare.deadline = now.plus_nanos(self.config.hold_ns);
+            }
             let request = PortRequest::Shard(shard, command);
             if !self.port.has_room(&request) {
                 let PortRequest::Shard(shard, command) = request else { unreachable!("just made") };

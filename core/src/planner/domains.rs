@@ -23,6 +23,8 @@ pub(super) struct Domain {
 pub(super) struct Domains {
     kept: Vec<Domain>,
     uses: u64,
+    /// Nodes that were looked at to make them.
+    looked_at: u64,
 }
 
 impl Domain {
@@ -75,7 +77,10 @@ impl Domains {
         self.uses += 1;
         let at = self.kept.iter().position(|domain| &*domain.key == key).unwrap_or_else(|| {
             let mut made = Domain { key: Arc::from(key), ..Domain::default() };
-            nodes().for_each(|(slot, value)| made.set(slot, Some(value)));
+            nodes().for_each(|(slot, value)| {
+                self.looked_at += 1;
+                made.set(slot, Some(value));
+            });
             if self.kept.len() < RULE_LABELS_KEPT_MAX {
                 self.kept.push(made);
                 return self.kept.len() - 1;
@@ -94,6 +99,11 @@ impl Domains {
             let value = labels.and_then(|labels| labels.get(&domain.key));
             domain.set(slot, value);
         }
+    }
+
+    /// How many nodes were looked at so far because a label was not kept.
+    pub(super) fn looked_at(&self) -> u64 {
+        self.looked_at
     }
 
     /// Nothing is known any more.

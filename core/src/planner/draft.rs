@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::replica::{ClaimKey, Replica};
 use super::topology::OpenValues;
+use super::work::Meter;
 use crate::ids::NodeId;
 use crate::index::Slot;
 use crate::request::PlacementRequest;
@@ -52,11 +53,14 @@ pub(super) struct Replicas {
     /// The copies that are searched now; none: all.
     searched: Option<Arc<[bool]>>,
     pub(super) open_values: OpenValues,
+    /// Counts what searches and proofs look at.
+    pub(super) meter: Meter,
 }
 
 impl Replicas {
     pub(super) fn new(copies: Vec<Replica>, seed: u64) -> Self {
-        Self { copies, rng: Rng::new(seed), searched: None, open_values: OpenValues::default() }
+        let (open_values, meter) = (OpenValues::default(), Meter::default());
+        Self { copies, rng: Rng::new(seed), searched: None, open_values, meter }
     }
 
     /// In which order shards are asked: the one that the draft used last first, because a plan
@@ -78,10 +82,19 @@ impl Replicas {
         self.searched = searched;
     }
 
+    /// Searches one copy, and counts what that looks at.
+    pub(super) fn search<T>(&mut self, shard: usize, search: impl FnOnce(&mut Replica) -> T) -> T {
+        let copy = &mut self.copies[shard];
+        let before = copy.looked_at();
+        let found = search(copy);
+        self.meter.charge(1 + copy.looked_at() - before);
+        found
+    }
+
     /// Takes what a bundle asks where its policy says, on any shard.
     pub(super) fn take(&mut self, draft: &mut Draft, bundle: u32, request: &PlacementRequest) -> bool {
         for shard in self.order(draft) {
-            if let Some((tentative, key)) = self.copies[shard].take(request) {
+            if let Some((tentative, key)) = self.search(shard, |copy| copy.take(request)) {
                 let (slot, node, gpus) = (tentative.slot, tentative.node, tentative.gpus);
                 draft.taken.push(Taken { bundle, shard, slot, node, gpus, key });
                 return true;
@@ -98,6 +111,7 @@ impl Replicas {
         bundle: u32,
         request: &PlacementRequest,
     ) -> bool {
+        self.meter.charge(1);
         let copy = &mut self.copies[shard];
         if !copy.shard_mut().may_hold(slot, request) {
             return false;
@@ -112,6 +126,7 @@ impl Replicas {
     /// Gives up all that was taken after `savepoint`.
     pub(super) fn roll_back(&mut self, draft: &mut Draft, savepoint: Savepoint) {
         let mut undone = draft.taken.split_off(savepoint.0);
+        self.meter.charge(undone.len() as u64);
         undone.sort_unstable_by_key(|taken| (taken.shard, taken.slot));
         for of_node in undone.chunk_by(|a, b| (a.shard, a.slot) == (b.shard, b.slot)) {
             let keys: Vec<ClaimKey> = of_node.iter().map(|taken| taken.key).collect();

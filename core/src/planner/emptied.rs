@@ -41,11 +41,20 @@ type Place = (usize, Slot);
 
 impl Replicas {
     /// Where `wanted` goes if nothing runs but `own`: no more of it than is wanted at least, so that no more
-    /// is reserved than must be. `turn`: how many such plans of the group were in vain.
-    pub(super) fn plan_on_empty(&mut self, wanted: &Wanted, own: &[Own], turn: u32) -> Option<Vec<Taken>> {
+    /// is reserved than must be. `turn`: how many such plans of the group were in vain. A search that looks at more
+    /// than `units` is given up.
+    pub(super) fn plan_on_empty(
+        &mut self,
+        wanted: &Wanted,
+        own: &[Own],
+        turn: u32,
+        units: u64,
+    ) -> Option<Vec<Taken>> {
+        let end = self.meter.spent() + units;
         let requests = distinct(&wanted.items);
         let mut rng = Rng::new(u64::from(turn));
         let mut places = self.most_free_first();
+        self.meter.charge(places.len() as u64);
         if turn > 0 {
             for at in (1..places.len()).rev() {
                 places.swap(at, rng.below(at as u64 + 1) as usize);
@@ -54,6 +63,7 @@ impl Replicas {
         let mut most = first_choice(wanted, own);
         loop {
             let (mut chosen, left_out) = self.choose(&places, wanted, &requests, most);
+            self.meter.charge(places.len() as u64);
             chosen.extend(own.iter().filter_map(|bundle| self.locate(bundle.node)));
             chosen.sort_unstable();
             chosen.dedup();
@@ -61,7 +71,11 @@ impl Replicas {
             let standing = own.iter().filter_map(|bundle| emptied.locate(bundle.node));
             let standing = standing.map(|(shard, slot)| Standing { shard, slot }).collect();
             let mut draft = Draft::default();
-            if emptied.plan(Wanted { standing, ..wanted.clone() }, &mut draft).is_ok() {
+            let left = end.saturating_sub(self.meter.spent()).max(1);
+            let planned = emptied.plan(Wanted { standing, ..wanted.clone() }, left, &mut draft);
+            // Each chosen node was made for it.
+            self.meter.charge(chosen.len() as u64 + emptied.meter.spent());
+            if planned.is_ok() {
                 // What was taken first keeps the rules without what comes after it.
                 draft.taken.truncate(wanted.least.max(1));
                 let here = |taken: Taken| {
@@ -70,7 +84,7 @@ impl Replicas {
                 };
                 return Some(draft.taken.into_iter().map(here).collect());
             }
-            if !left_out {
+            if !left_out || self.meter.spent() >= end {
                 return None;
             }
             most = most.saturating_mul(MORE);

@@ -24,8 +24,6 @@ use crate::time::Time;
 pub(super) struct Terms {
     pub(super) granularity: Granularity,
     pub(super) mode: CommitMode,
-    /// When shards begin to ask to abort.
-    pub(super) deadline: Time,
     /// Over several shards everywhere or nowhere; otherwise each shard does what it can.
     pub(super) atomic: bool,
 }
@@ -84,9 +82,10 @@ impl Flight {
         Self { statement, left: parts.len(), parts, terms, cell, conflicts, applied, expired }
     }
 
-    /// What is to be sent first: the place of a part, its shard, the command.
+    /// What is to be sent first: the place of a part, its shard, the command. How long shards hold their parts is
+    /// entered when the commands leave: what passes until then is not the shards' time.
     pub(super) fn begin(&mut self) -> Vec<(usize, ShardId, Command)> {
-        let Terms { granularity, mode, deadline, .. } = self.terms;
+        let Terms { granularity, mode, .. } = self.terms;
         let (statement, cell) = (self.statement, self.cell.clone());
         let commands = self.parts.iter_mut().map(|part| {
             let operations = std::mem::take(&mut part.operations);
@@ -94,7 +93,8 @@ impl Flight {
             let command = match &cell {
                 None => Command::Apply(Box::new(part_of)),
                 Some(cell) => {
-                    Command::Prepare(Box::new(Prepare { part: part_of, deadline, cell: Arc::clone(cell) }))
+                    let (deadline, cell) = (Time::default(), Arc::clone(cell));
+                    Command::Prepare(Box::new(Prepare { part: part_of, deadline, cell }))
                 }
             };
             (part.shard, command)
@@ -179,7 +179,7 @@ mod tests {
 
     fn flight(mode: CommitMode) -> (Flight, Arc<DecisionCell>) {
         let parts = vec![(ShardId(0), vec![(0, operation(1))]), (ShardId(3), vec![(1, operation(2))])];
-        let terms = Terms { granularity: Granularity::Fine, mode, deadline: Time(9), atomic: true };
+        let terms = Terms { granularity: Granularity::Fine, mode, atomic: true };
         let mut flight = Flight::new(ID, parts, Vec::new(), terms);
         let commands = flight.begin();
         let [(0, ShardId(0), Command::Prepare(first)), (1, ShardId(3), Command::Prepare(_))] = &commands[..]

@@ -1,15 +1,26 @@
 //! How many of some kinds of things go to some sinks: a maximal flow, by shortest augmenting paths
 //! (Edmonds and Karp), with a least and a most per sink.
 
+use std::cell::Cell;
+
 /// `supply[k]` things of each kind; of kind `k` at most `edges[k][s]` go to sink `s`, which takes
 /// `least[s]..=most[s]` in all. The most that can go somewhere, and the kinds and sinks on the near side of
 /// a minimal cut; none where some sink does not get its least.
-pub(super) fn assign(supply: &[u32], edges: &[Vec<u32>], least: &[u32], most: &[u32]) -> Option<Assigned> {
+///
+/// `looks` counts looks at a kind and a sink.
+pub(super) fn assign(
+    supply: &[u32],
+    edges: &[Vec<u32>],
+    least: &[u32],
+    most: &[u32],
+    looks: &Cell<u64>,
+) -> Option<Assigned> {
     let mut flow = Flow {
         left: supply.to_vec(),
         gone: edges.iter().map(|of_kind| vec![0; of_kind.len()]).collect(),
         edges,
         taken: vec![0; most.len()],
+        looks,
     };
     flow.fill(least);
     if flow.taken != least {
@@ -34,6 +45,7 @@ struct Flow<'a> {
     edges: &'a [Vec<u32>],
     gone: Vec<Vec<u32>>,
     taken: Vec<u32>,
+    looks: &'a Cell<u64>,
 }
 
 impl Flow<'_> {
@@ -50,6 +62,7 @@ impl Flow<'_> {
             while end.is_none() && at < queue.len() {
                 let kind = queue[at];
                 at += 1;
+                self.looks.set(self.looks.get() + room.len() as u64);
                 for sink in 0..room.len() {
                     if sinks[sink].is_some() || self.gone[kind][sink] >= self.edges[kind][sink] {
                         continue;
@@ -113,12 +126,16 @@ mod tests {
     fn kinds_make_room_for_each_other() {
         // The first kind goes to both sinks, the second to the first alone.
         let edges = [vec![9, 9], vec![9, 0]];
-        let assigned = assign(&[2, 1], &edges, &[0, 0], &[1, 2]).expect("no sink asks for any");
+        let assigned =
+            assign(&[2, 1], &edges, &[0, 0], &[1, 2], &Cell::new(0)).expect("no sink asks for any");
         assert_eq!(assigned.count, 3);
-        let crowded = assign(&[1, 2], &edges, &[0, 0], &[1, 2]).expect("no sink asks for any");
+        let crowded = assign(&[1, 2], &edges, &[0, 0], &[1, 2], &Cell::new(0)).expect("no sink asks for any");
         assert_eq!((crowded.count, crowded.kinds, crowded.sinks), (2, vec![false, true], vec![true, false]));
-        assert!(assign(&[1, 2], &edges, &[0, 2], &[3, 3]).is_none(), "the second gets one at most");
-        assert_eq!(assign(&[2, 2], &edges, &[0, 2], &[1, 2]).expect("it gets both").count, 3);
-        assert_eq!(assign(&[5], &[vec![2, 1]], &[0, 0], &[9, 9]).expect("no least").count, 3);
+        assert!(
+            assign(&[1, 2], &edges, &[0, 2], &[3, 3], &Cell::new(0)).is_none(),
+            "the second gets one at most"
+        );
+        assert_eq!(assign(&[2, 2], &edges, &[0, 2], &[1, 2], &Cell::new(0)).expect("it gets both").count, 3);
+        assert_eq!(assign(&[5], &[vec![2, 1]], &[0, 0], &[9, 9], &Cell::new(0)).expect("no least").count, 3);
     }
 }

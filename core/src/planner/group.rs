@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use super::JobTag;
 use super::job::{BundleView, GroupState, GroupView};
+use super::queue::PortClient;
 use super::spec::GroupSpec;
 use super::together::Item;
 use crate::ids::{AllocationId, GroupId, NodeId};
@@ -46,6 +47,8 @@ pub(super) enum Awaiting {
 pub(super) struct Group {
     pub(super) id: GroupId,
     pub(super) spec: Arc<GroupSpec>,
+    /// Who asked for it last; none since a start.
+    pub(super) client: Option<PortClient>,
     /// In order of index.
     pub(super) bundles: Vec<Bundle>,
     pub(super) next_index: u32,
@@ -71,12 +74,15 @@ pub(super) struct Group {
     pub(super) tickets: u32,
     /// The shape of the nodes by which it was last found that it is not infeasible.
     pub(super) judged: Option<u64>,
+    /// A proof about it goes on in a later round.
+    pub(super) undecided: bool,
 }
 
 impl Group {
-    pub(super) fn new(id: GroupId, spec: Arc<GroupSpec>, tag: JobTag) -> Self {
+    pub(super) fn new(id: GroupId, spec: Arc<GroupSpec>, tag: JobTag, client: PortClient) -> Self {
         let mut group = Self {
             id,
+            client: Some(client),
             bundles: Vec::with_capacity(spec.bundles.len()),
             next_index: 0,
             awaiting: Awaiting::Creation(tag),
@@ -92,6 +98,7 @@ impl Group {
             contending: false,
             tickets: 0,
             judged: None,
+            undecided: false,
         };
         group.add(&spec.bundles);
         group
@@ -104,6 +111,7 @@ impl Group {
         Self {
             id,
             spec,
+            client: None,
             bundles,
             next_index,
             awaiting,
@@ -118,6 +126,7 @@ impl Group {
             contending,
             tickets: 0,
             judged: None,
+            undecided: false,
         }
     }
 

@@ -7,7 +7,8 @@ use std::sync::Arc;
 use super::draft::{Draft, Taken};
 use super::flight::Concluded;
 use super::group::{Awaiting, Bundle, Group, Place};
-use super::job::{PlanRejection, PlanReply};
+use super::job::{GroupView, PlanRejection, PlanReply};
+use super::queue::PortClient;
 use super::spec::{GroupSpec, GroupSpecError, Spreading, TopologyRule};
 use super::strategy::{NoPlace, Standing, Wanted};
 use super::together::Item;
@@ -15,7 +16,6 @@ use super::waits::may_wait;
 use super::{EndPurpose, JobTag, Placing, Planner, Purpose};
 use crate::ids::{AllocationId, BundleId, GroupId, NodeId, ShardId};
 use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
-use crate::node::NodeState;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::PlacementRequest;
 use crate::statement::{
@@ -27,7 +27,7 @@ use crate::time::Time;
 const PAUSES_PER_HOLD: u64 = 64;
 
 impl Planner {
-    pub(super) fn create_group(&mut self, tag: JobTag, spec: Arc<GroupSpec>, now: Time) {
+    pub(super) fn create_group(&mut self, tag: JobTag, client: PortClient, spec: Arc<GroupSpec>, now: Time) {
         let checked = spec.check().map_err(PlanRejection::from);
         let room =
             (self.groups.len() < GROUPS_MAX).then_some(()).ok_or(PlanRejection::TooManyGroups(GROUPS_MAX));
@@ -35,14 +35,14 @@ impl Planner {
             return self.reply(tag, PlanReply::Rejected(rejection));
         }
         let id = self.next_group_id();
-        self.groups.insert(id, Group::new(id, spec, tag));
+        self.groups.insert(id, Group::new(id, spec, tag, client));
         self.asked.insert(tag, id);
         self.try_group(id, now);
     }
 
     pub(super) fn grow_group(
         &mut self,
-        tag: JobTag,
+        (tag, client): (JobTag, PortClient),
         id: GroupId,
         (requests, until): (&[Arc<PlacementRequest>], Option<Time>),
         now: Time,
@@ -58,6 +58,7 @@ impl Planner {
         }
         let first = group.add(requests);
         group.awaiting = Awaiting::Growth(tag, first);
+        group.client = Some(client);
         (group.until, group.queued_until, group.judged) = (until, None, None);
         self.asked.insert(tag, id);
         self.try_group(id, now);
@@ -144,7 +145,7 @@ impl Planner {
             .into_iter()
             .map(|allocation| (self.shard_of_allocation(allocation), evict(allocation)))
             .collect();
-        self.commit_apart(operations, purpose, now);
+        self.commit_apart(operations, purpose);
     }
 
     /// Bundles ended, but those that a statement of others is about to evict: that may be aborted, so
@@ -215,6 +216,7 @@ impl Planner {
 
     pub(super) fn forget_group(&mut self, id: GroupId) {
         self.forget_deadline(id);
+        self.proofs.remove(&id);
         let Some(group) = self.groups.remove(&id) else { return };
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
         for bundle in &group.bundles {
@@ -227,7 +229,10 @@ impl Planner {
             self.sync();
         }
         let reply = match self.groups.get(&id) {
-            Some(group) => PlanReply::Group(Box::new(self.shown(group))),
+            Some(group) => {
+                self.replicas.meter.charge(group.bundles.len() as u64);
+                PlanReply::Group(Box::new(self.shown(group)))
+            }
             None => PlanReply::Rejected(PlanRejection::UnknownGroup(id)),
         };
         self.reply(tag, reply);
@@ -237,7 +242,8 @@ impl Planner {
         use std::ops::Bound::{Excluded, Unbounded};
         let from = after.map_or(Unbounded, Excluded);
         let page = self.groups.range((from, Unbounded)).take(usize::from(limit));
-        let page = page.map(|(_, group)| group.view()).collect();
+        let page: Vec<GroupView> = page.map(|(_, group)| group.view()).collect();
+        self.replicas.meter.charge(page.iter().map(|group| 1 + group.bundles.len() as u64).sum());
         self.reply(tag, PlanReply::Groups(page));
     }
 
@@ -254,16 +260,33 @@ impl Planner {
         }
         group.attempts += 1;
         let granularity = group.spec.granularity;
-        let wanted = self.wanted(id);
+        if let Some(no_place) = self.recall(id) {
+            self.work.recalled += 1;
+            self.replicas.meter.charge(1);
+            return self.judge(id, &no_place, now);
+        }
         let mut draft = Draft::default();
-        let mut planned = self.replicas.plan(wanted, &mut draft);
+        let mut planned = self.search(id, &mut draft);
         if planned.is_err() && self.followed && self.sync() {
-            planned = self.replicas.plan(self.wanted(id), &mut draft);
+            planned = self.search(id, &mut draft);
         }
         match planned {
-            Ok(()) => self.commit_placing(id, draft, granularity, now),
-            Err(no_place) => self.no_place(id, no_place, now),
+            Ok(()) => self.commit_placing(id, draft, granularity),
+            Err(no_place) => {
+                self.keep_verdict(id, &no_place);
+                if self.is_in_doubt(id) {
+                    return self.doubted.push(id);
+                }
+                self.judge(id, &no_place, now);
+            }
         }
+    }
+
+    fn search(&mut self, id: GroupId, draft: &mut Draft) -> Result<(), NoPlace> {
+        let planned = self.replicas.plan(self.wanted(id), self.budget.search, draft);
+        self.work.searches += 1;
+        self.work.given_up += u64::from(planned.as_ref().is_err_and(|no_place| no_place.given_up));
+        planned
     }
 
     /// What of a group is to be placed.
@@ -293,7 +316,7 @@ impl Planner {
         Wanted { strategy, topology, items, standing, settled, least }
     }
 
-    fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity, now: Time) {
+    fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity) {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
         (group.committing, group.in_vain, group.doubts) = (true, false, 0);
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
@@ -327,7 +350,7 @@ impl Planner {
         let granularity = if ended.is_empty() { granularity } else { Granularity::Fine };
         let ended = ended.into_iter().map(|(bundle, _)| bundle).collect();
         let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
-        self.commit(operations, (granularity, mode), purpose, now);
+        self.commit(operations, (granularity, mode), purpose);
     }
 
     pub(super) fn placement_concluded(&mut self, placing: Placing, concluded: &Concluded, now: Time) {
@@ -338,6 +361,7 @@ impl Planner {
         if (lost || partly) && !is_planted(PlantedBug::ClaimKeptByLoser) {
             let mut refused = Draft { taken: refused(&draft, ended.len(), concluded) };
             self.replicas.roll_back(&mut refused, Draft::default().savepoint());
+            self.released += 1;
         }
         let group = self.groups.get_mut(&id).expect("groups stay while a statement of theirs is under way");
         group.committing = false;
@@ -351,6 +375,8 @@ impl Planner {
                 bundle.place = Some(Place { node, allocation, gpus });
                 bundle.lost = None;
                 self.by_node.entry(node).or_default().insert((id, taken.bundle));
+                // The view followed now may be older than the grant: the node may have been lost in it.
+                self.granted_on.push(node);
                 if self.replicas.copies[taken.shard].endings.others_since(applied.visible_from) {
                     // By a view that shows all that is answered, which the one followed now may not.
                     self.look_again.push(node);
@@ -385,7 +411,7 @@ impl Planner {
         group.losses += 1;
         if group.losses < STATEMENT_LOSSES_MAX {
             // Not before all answers are taken: what they granted is in views, and claimed on the copies still.
-            self.lost.push(id);
+            self.lost.push_back(id);
         } else if group.deadline().is_some_and(|deadline| deadline <= now) {
             self.refuse_loser(id, &concluded.conflicts, now);
         } else if group.missing() > 0 || group.awaiting != Awaiting::Nobody {
@@ -409,7 +435,6 @@ impl Planner {
         (group.until, group.queued_until) = (None, None);
         let view = group.view();
         let (priority, removal) = (group.spec.priority, group.removal.is_some());
-        let nodes: Vec<NodeId> = group.bundles.iter().filter_map(|bundle| Some(bundle.place?.node)).collect();
         let incomplete = group.is_incomplete();
         if let Awaiting::Creation(tag) | Awaiting::Growth(tag, _) = awaiting {
             self.reply(tag, PlanReply::Group(Box::new(view)));
@@ -424,21 +449,10 @@ impl Planner {
         } else {
             self.incomplete.remove(&(Reverse(priority), id));
         }
-        // A node that was lost while its bundle was under way.
-        for node in nodes {
-            let state = self.replicas.locate(node);
-            let state = state.and_then(|(shard, slot)| self.replicas.copies[shard].state(slot));
-            if !matches!(state, Some(NodeState::Joining | NodeState::Ready | NodeState::Draining)) {
-                self.node_stopped(node, state);
-            }
-        }
     }
 
-    /// A plan finds no place: refused, or it waits.
-    pub(super) fn no_place(&mut self, id: GroupId, no_place: NoPlace, now: Time) {
-        if self.is_in_doubt(id) {
-            return self.doubted.push(id);
-        }
+    /// A group has no place: refused, or it waits.
+    fn judge(&mut self, id: GroupId, no_place: &NoPlace, now: Time) {
         let nodes = self.replicas.shape();
         let group = &self.groups[&id];
         match group.awaiting {
@@ -449,7 +463,7 @@ impl Planner {
                 if waits && group.judged == Some(nodes) {
                     return self.wait_for_room(id);
                 }
-                let refusal = self.refusal(id, &no_place);
+                let Some(refusal) = self.refusal(id, no_place) else { return self.leave_undecided(id) };
                 if waits && !refusal.infeasible {
                     self.groups.get_mut(&id).expect("just seen").judged = Some(nodes);
                     return self.wait_for_room(id);

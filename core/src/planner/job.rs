@@ -32,6 +32,25 @@ pub enum PlanJob {
     Cancel,
 }
 
+impl PlanJob {
+    /// Whether it may begin a statement.
+    pub(super) fn plans(&self) -> bool {
+        matches!(self, Self::CreateGroup(_) | Self::GrowGroup(..) | Self::Submit(_))
+    }
+
+    /// What it costs by itself, in units: what it names, but for a list or a status, whose bundles are counted
+    /// when they are shown.
+    pub(super) fn units(&self) -> u64 {
+        1 + match self {
+            Self::CreateGroup(spec) => spec.bundles.len() as u64,
+            Self::GrowGroup(_, requests, _) => requests.len() as u64,
+            Self::ShrinkGroup(_, indexes) => indexes.len() as u64,
+            Self::Submit(submit) => submit.operations.len() as u64,
+            Self::RemoveGroup(_) | Self::GroupStatus(_) | Self::ListGroups(..) | Self::Cancel => 0,
+        }
+    }
+}
+
 /// Operations that somebody else planned: an external scheduler, to which shards are the arbiter.
 #[derive(Clone, Debug)]
 pub struct Submit {
@@ -231,6 +250,21 @@ pub enum GroupRefusalReason {
         placed: u32,
         /// How many are to be placed at least.
         bundles: u32,
+    },
+    /// The search was given up: whether it fits is not known.
+    #[error(
+        "the search was given up after {units} steps: it had placed {placed} of {bundles} bundles, and not bundle \
+         {bundle}; whether they fit is not known: ask for bundles that differ less, or for a smaller group"
+    )]
+    SearchGivenUp {
+        /// The place of a bundle that had found no node by then.
+        bundle: u32,
+        /// How many others had found one.
+        placed: u32,
+        /// How many are to be placed at least.
+        bundles: u32,
+        /// Units of work of the search ([`PlannerBudget::search`](super::PlannerBudget::search)).
+        units: u64,
     },
     /// It lost against other work, as often as is tried.
     #[error("it conflicted with other work at each attempt")]

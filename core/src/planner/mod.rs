@@ -24,6 +24,9 @@ pub use job::{
 mod metrics;
 pub use metrics::PlannerMetrics;
 mod proof;
+mod queue;
+pub use queue::ClientKey;
+mod recall;
 mod replica;
 mod runner;
 pub use runner::PlannerBell;
@@ -43,6 +46,8 @@ mod upkeep;
 mod used;
 mod verdict;
 mod waits;
+mod work;
+pub use work::{PlannerBudget, PlannerWork};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -50,7 +55,7 @@ use std::sync::Arc;
 use slab::Slab;
 
 use crate::ids::{GroupId, Incarnation, NodeId, ShardId};
-use crate::limits::{HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT};
+use crate::limits::{GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT};
 use crate::map::FixedMap;
 use crate::router::{Port, PortReply};
 use crate::shard::{Command, Shard};
@@ -59,8 +64,11 @@ use crate::view::ViewReader;
 use draft::{Draft, Replicas};
 use flight::Flight;
 use group::Group;
+use queue::{JobQueue, PortClient};
+use recall::Verdicts;
 use replica::Replica;
 use ticket::Ticket;
+use verdict::Proof;
 
 /// The caller's name for a job: comes back with the reply.
 pub type JobTag = u64;
@@ -141,8 +149,8 @@ pub struct Planner {
     flights: Slab<(Flight, Purpose)>,
     /// Commands that the port had no room for.
     outbox: VecDeque<(u64, ShardId, Command)>,
-    /// Jobs that wait for a flight to end.
-    backlog: VecDeque<(JobTag, PlanJob)>,
+    /// Jobs that were not begun.
+    queue: JobQueue,
     groups: BTreeMap<GroupId, Group>,
     /// Bundles by the node they stand on.
     by_node: FixedMap<NodeId, BTreeSet<(GroupId, u32)>>,
@@ -152,11 +160,21 @@ pub struct Planner {
     tried_at: Vec<u64>,
     /// Nodes on which bundles were granted that may have ended before that was known.
     look_again: Vec<NodeId>,
+    /// Nodes on which bundles were granted: judged by the next views, which show the grants.
+    granted_on: Vec<NodeId>,
     /// Those whose statement was lost to other work: planned again once all answers are taken.
-    lost: Vec<GroupId>,
+    lost: VecDeque<GroupId>,
     /// Those that found no place where something may have been counted twice: the same when answers came.
     doubted: Vec<GroupId>,
-    /// Those that are still to be tried since.
+    /// Those about which a proof goes on in a later round, and whose they are.
+    undecided: VecDeque<(GroupId, PortClient)>,
+    /// What these proofs have so far.
+    proofs: FixedMap<GroupId, Proof>,
+    /// What was found for groups that have no place.
+    verdicts: Verdicts,
+    /// How often a lost plan gave up what it had taken on the copies.
+    released: u64,
+    /// Those that are still to be tried since something grew.
     retrying: VecDeque<(std::cmp::Reverse<i32>, GroupId)>,
     /// Bundles were lost since: they are tried again whatever grew.
     retry_now: bool,
@@ -180,6 +198,10 @@ pub struct Planner {
     /// The copies were brought up to date in this round.
     followed: bool,
     metrics: PlannerMetrics,
+    budget: PlannerBudget,
+    work: PlannerWork,
+    /// Units that were spent before this round.
+    round_began_at: u64,
     answers: Vec<(u64, PortReply)>,
 }
 
@@ -195,14 +217,19 @@ impl Planner {
             replicas: Replicas::new(copies, seed),
             flights: Slab::new(),
             outbox: VecDeque::new(),
-            backlog: VecDeque::new(),
+            queue: JobQueue::default(),
             groups: BTreeMap::new(),
             by_node: FixedMap::default(),
             incomplete: BTreeSet::new(),
             tried_at: Vec::new(),
             look_again: Vec::new(),
-            lost: Vec::new(),
+            granted_on: Vec::new(),
+            lost: VecDeque::new(),
             doubted: Vec::new(),
+            undecided: VecDeque::new(),
+            proofs: FixedMap::default(),
+            verdicts: Verdicts::default(),
+            released: 0,
             retrying: VecDeque::new(),
             retry_now: false,
             given_up: false,
@@ -218,6 +245,9 @@ impl Planner {
             replies: Vec::new(),
             followed: false,
             metrics: PlannerMetrics::default(),
+            budget: PlannerBudget::default(),
+            work: PlannerWork::default(),
+            round_began_at: 0,
             answers: Vec::new(),
         }
     }
@@ -227,34 +257,65 @@ impl Planner {
         self.tickets = tickets;
     }
 
-    /// Takes a job; it is answered in [`take_replies`](Self::take_replies).
-    pub fn submit(&mut self, tag: JobTag, job: PlanJob, now: Time) {
-        let plans = matches!(job, PlanJob::CreateGroup(_) | PlanJob::GrowGroup(..) | PlanJob::Submit(_));
-        if plans && (!self.backlog.is_empty() || self.flights.len() >= PLANNER_FLIGHTS_MAX) {
-            self.backlog.push_back((tag, job));
-            return;
-        }
-        self.begin(tag, job, now);
+    /// Bounds its work otherwise than by default.
+    pub fn set_budget(&mut self, budget: PlannerBudget) {
+        self.budget = budget;
     }
 
-    fn begin(&mut self, tag: JobTag, job: PlanJob, now: Time) {
+    /// The bounds of its work.
+    #[must_use]
+    pub fn budget(&self) -> PlannerBudget {
+        self.budget
+    }
+
+    /// Takes a job of a client of the port at that place; it is begun when its client has its turn, and answered in
+    /// [`take_replies`](Self::take_replies).
+    pub fn submit(&mut self, tag: JobTag, client: (usize, ClientKey), job: PlanJob, now: Time) {
         match job {
-            PlanJob::CreateGroup(spec) => self.create_group(tag, spec, now),
-            PlanJob::GrowGroup(id, requests, until) => self.grow_group(tag, id, (&requests, until), now),
+            PlanJob::Cancel => self.cancel(tag, client, now),
+            job => self.queue.push(client, tag, job),
+        }
+    }
+
+    fn begin(&mut self, tag: JobTag, client: PortClient, job: PlanJob, now: Time) {
+        match job {
+            PlanJob::CreateGroup(spec) => self.create_group(tag, client, spec, now),
+            PlanJob::GrowGroup(id, requests, until) => {
+                self.grow_group((tag, client), id, (&requests, until), now);
+            }
             PlanJob::ShrinkGroup(id, indexes) => self.shrink_group(tag, id, &indexes, now),
             PlanJob::RemoveGroup(id) => self.remove_group(tag, id, now),
             PlanJob::GroupStatus(id) => self.group_status(tag, id),
             PlanJob::ListGroups(after, limit) => self.list_groups(tag, after, limit),
-            PlanJob::Submit(submit) => self.submit_operations(tag, *submit, now),
-            PlanJob::Cancel => self.cancel(tag, now),
+            PlanJob::Submit(submit) => self.submit_operations(tag, *submit),
+            PlanJob::Cancel => unreachable!("taken back as soon as it comes"),
         }
+    }
+
+    /// Whether a job may be begun: as many statements as may be are under way at most.
+    fn may_begin(&self) -> impl Fn(&PlanJob) -> bool + use<> {
+        let has_room = self.flights.len() < PLANNER_FLIGHTS_MAX;
+        move |job| has_room || !job.plans()
+    }
+
+    /// Begins the next job, on its client's account; whether there was one.
+    fn begin_next(&mut self, now: Time) -> bool {
+        let may_begin = self.may_begin();
+        let Some((client, tag, job)) = self.queue.next(may_begin) else { return false };
+        let before = self.replicas.meter.spent();
+        self.replicas.meter.charge(job.units());
+        self.begin(tag, client, job, now);
+        self.queue.charge(client, self.replicas.meter.spent() - before);
+        true
     }
 
     /// Takes what shards answered, follows their views, and tries again what waits; how many answers
     /// there were, and statements that it sent. Call it when the bell was rung, and when
     /// [`next_deadline`](Self::next_deadline) comes.
     pub fn poll(&mut self, now: Time) -> usize {
-        self.take_answers(now) + self.advance(now)
+        let moved = self.take_answers(now) + self.advance(now);
+        self.flush(now);
+        moved
     }
 
     /// The first half of [`poll`](Self::poll): takes what shards answered, and follows their views. Jobs
@@ -272,40 +333,64 @@ impl Planner {
         self.sync();
         self.followed = true;
         if count > 0 {
-            self.lost.append(&mut self.doubted);
+            self.lost.extend(self.doubted.drain(..));
         }
-        self.try_lost(now);
         count
     }
 
-    fn try_lost(&mut self, now: Time) {
-        for id in std::mem::take(&mut self.lost) {
-            self.try_group(id, now);
+    /// Takes `step` at most `count` times, until there is nothing left to do or `units` are spent; once at least.
+    fn within(&mut self, units: u64, count: usize, mut step: impl FnMut(&mut Self) -> bool) {
+        let end = self.replicas.meter.spent() + units;
+        for _ in 0..count {
+            if !step(self) || self.replicas.meter.spent() >= end {
+                break;
+            }
         }
     }
 
-    /// The second half: tries again what waits, and sends what is ready; how many statements are new.
+    /// Tries the next group that lost its plan, or whose time is up; whether there was one.
+    fn try_lost(&mut self, now: Time) -> bool {
+        let Some(id) = self.lost.pop_front() else { return false };
+        self.try_group(id, now);
+        true
+    }
+
+    /// The second half: begins jobs, tries again what waits, and makes statements; how many are new. Each kind of work
+    /// has its share of the round's units, so that what was made ready leaves in time; the rest is left to the next
+    /// round.
     fn advance(&mut self, now: Time) -> usize {
         let sent = self.metrics.statements;
-        while self.flights.len() < PLANNER_FLIGHTS_MAX
-            && let Some((tag, job)) = self.backlog.pop_front()
-        {
-            self.begin(tag, job, now);
-        }
+        let share = self.budget.round / 4;
         self.end_again(now);
         self.end_overdue(now);
-        self.retry_incomplete(now);
+        self.within(share, self.lost.len(), |planner| planner.try_lost(now));
+        self.within(share, usize::MAX, |planner| planner.begin_next(now));
+        self.within(share, self.undecided.len(), |planner| planner.decide_next(now));
+        self.look_for_growth();
+        self.within(share, GROUP_RETRIES_PER_ROUND, |planner| planner.retry_next(now));
         self.serve_ticket(now);
-        self.try_lost(now);
+        // What a ticket reserved, or others gave back, may be free by now.
+        self.within(share, self.lost.len(), |planner| planner.try_lost(now));
         self.followed = false;
-        self.flush(now);
+        self.work.units = self.replicas.meter.spent();
+        let of_round = self.work.units - self.round_began_at;
+        self.work.most_per_round = self.work.most_per_round.max(of_round);
+        self.round_began_at = self.work.units;
         usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
+    }
+
+    /// Whether a round left something to the next one.
+    pub(crate) fn has_left_over(&self) -> bool {
+        !self.lost.is_empty()
+            || !self.undecided.is_empty()
+            || !self.retrying.is_empty()
+            || self.queue.has_ready(self.may_begin())
     }
 
     /// Whether some statement is under way or to be repeated, or a job waits for one to end.
     #[must_use]
     pub fn is_committing(&self) -> bool {
-        !self.flights.is_empty() || !self.backlog.is_empty() || !self.ending.is_empty()
+        !self.flights.is_empty() || !self.queue.is_empty() || !self.ending.is_empty()
     }
 
     /// Whether nothing came in that it has not looked at.
@@ -318,7 +403,7 @@ impl Planner {
             && !grew
             && !self.retry_now
             && !self.given_up
-            && self.retrying.is_empty()
+            && !self.has_left_over()
             && !ended
             && self.port.is_idle()
     }
@@ -351,6 +436,12 @@ impl Planner {
     #[must_use]
     pub fn metrics(&self) -> &PlannerMetrics {
         &self.metrics
+    }
+
+    /// What it did so far, counted.
+    #[must_use]
+    pub fn work(&self) -> PlannerWork {
+        self.work
     }
 
     /// How many groups it keeps.

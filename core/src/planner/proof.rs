@@ -7,6 +7,7 @@
 //! nodes by Hall's theorem (a maximal flow from requests to patches). Another node never lowers a bound, so
 //! the pass ends as soon as no bound of the nodes so far excludes the group: mostly after a few hundred.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -15,7 +16,9 @@ use super::draft::Replicas;
 use super::flow::assign;
 use super::spec::Strategy;
 use super::strategy::Wanted;
+use super::work::LOOKS_PER_UNIT;
 use crate::index::Slot;
+use crate::limits::PROOF_FLOW_MAX;
 use crate::request::PlacementRequest;
 use crate::resource::Demand;
 use crate::shard::ResourceKind;
@@ -24,8 +27,8 @@ use crate::shard::ResourceKind;
 const CLASSES_MAX: usize = 63;
 /// Slots of each shard that are looked at first: then as many again, and so on, until nothing can be proved.
 const LOOKED_AT_FIRST: Slot = 256;
-/// What one flow may cost at most, in looks at a kind and a sink.
-const FLOW_COST_MAX: usize = 1 << 22;
+/// Slots of each shard that are looked at in one step at the least.
+const STEP_MIN: u64 = 4;
 
 /// Bundles that ask the same.
 pub(super) struct Class {
@@ -88,14 +91,18 @@ pub(super) struct Field {
     patches: BTreeMap<(Option<Arc<str>>, u64), Patch>,
     /// The slots of each shard before this one are in it.
     looked_at: Slot,
+    /// What is in it is judged when so many are.
+    judged_at: Slot,
+    /// Looks of the flows of the judgement under way.
+    looks: Cell<u64>,
 }
 
 /// What stands of the group, by node.
 pub(super) type StandsBy<'a> = BTreeMap<(usize, Slot), Vec<Stands<'a>>>;
 
 impl Replicas {
-    /// Adds the next nodes to a field, as if nothing ran there but what stands of the group; whether there are
-    /// more. `key` is the label that matters.
+    /// Adds the next nodes to a field, as if nothing ran there but what stands of the group, as far as it is to be
+    /// judged again, or the work that is allowed goes; whether there are more. `key` is the label that matters.
     pub(super) fn extend(
         &mut self,
         field: &mut Field,
@@ -107,9 +114,13 @@ impl Replicas {
         let requests: Vec<Arc<PlacementRequest>> =
             field.classes.iter().map(|class| Arc::clone(&class.request)).collect();
         let requests: Vec<&PlacementRequest> = requests.iter().map(|request| &**request).collect();
-        let slots = field.looked_at..(2 * field.looked_at).max(LOOKED_AT_FIRST);
+        let per_node = 1 + (field.classes.len() * field.measures.len() / 16) as u64;
+        let copies = self.copies.len().max(1) as u64;
+        let step = (self.meter.left() / (per_node * copies)).clamp(STEP_MIN, u64::from(LOOKED_AT_FIRST));
+        let end = field.looked_at.saturating_add(step as Slot).min(field.judged_at);
+        let slots = field.looked_at..end;
         field.looked_at = slots.end;
-        let mut more = false;
+        let (mut more, mut looked) = (false, 0);
         for (shard, copy) in self.copies.iter_mut().enumerate() {
             more |= copy.shard_mut().capable(&requests, slots.clone(), |slot, spec, held| {
                 let standing = stands.get(&(shard, slot)).map_or(&[][..], Vec::as_slice);
@@ -117,8 +128,10 @@ impl Replicas {
                     || wanted.strategy == Strategy::StrictSpread && !standing.is_empty();
                 let value = key.and_then(|key| spec.labels.get(key));
                 field.add_node(value, if excluded { 0 } else { held }, &Capacity::new(spec, standing));
+                looked += per_node;
             });
         }
+        self.meter.charge(looked + copies);
         more
     }
 }
@@ -157,8 +170,44 @@ impl Field {
         let order = (0..measures.len()).map(by_weight).collect();
         let number = |count: usize| u32::try_from(count).expect("GROUP_BUNDLES_MAX fits u32");
         let (least, bundles) = (number(wanted.least), number(wanted.items.len()));
-        let (strategy, patches, looked_at) = (wanted.strategy, BTreeMap::new(), 0);
-        Self { strategy, least, bundles, classes, measures, weights, order, patches, looked_at }
+        let (strategy, patches) = (wanted.strategy, BTreeMap::new());
+        Self {
+            strategy,
+            least,
+            bundles,
+            classes,
+            measures,
+            weights,
+            order,
+            patches,
+            looked_at: 0,
+            judged_at: LOOKED_AT_FIRST,
+            looks: Cell::new(0),
+        }
+    }
+
+    /// Whether so much was added since it was judged that it is to be judged again; it then is.
+    pub(super) fn is_due(&mut self) -> bool {
+        if self.looked_at < self.judged_at {
+            return false;
+        }
+        self.judged_at = self.looked_at.saturating_mul(2);
+        true
+    }
+
+    /// What a judgement of it costs, in units, but for its flows; those are counted from now on.
+    pub(super) fn begin_judging(&self) -> u64 {
+        self.looks.set(0);
+        (self.patches.len() * (1 + self.classes.len() / 16)) as u64
+    }
+
+    /// What its flows cost since then, in units.
+    pub(super) fn flow_units(&self) -> u64 {
+        self.looks.get() / LOOKS_PER_UNIT
+    }
+
+    fn flows_are_spent(&self) -> bool {
+        self.looks.get() > PROOF_FLOW_MAX as u64
     }
 
     fn add_node(&mut self, value: Option<&str>, held: u64, node: &Capacity<'_>) {
@@ -310,7 +359,7 @@ impl Field {
         let edges: Vec<Vec<u32>> =
             (0..supply.len()).map(|class| patches.iter().map(|patch| edge(class, patch)).collect()).collect();
         let nodes: Vec<u32> = patches.iter().map(|patch| patch.nodes).collect();
-        let assigned = assign(&supply, &edges, &vec![0; nodes.len()], &nodes)?;
+        let assigned = assign(&supply, &edges, &vec![0; nodes.len()], &nodes, &self.looks)?;
         let sum = |of: &[u32], which: &[bool]| {
             of.iter().zip(which).filter(|(_, in_it)| **in_it).map(|(n, _)| n).sum()
         };
@@ -356,10 +405,23 @@ impl Field {
                 return best;
             }
             let most: Vec<u32> = most.iter().zip(&least).map(|(most, least)| *most.max(least)).collect();
-            let Some(assigned) = assign(&supply, &edges, &least, &most) else { return best };
-            best = best.max(assigned.count);
+            let count = match &supply[..] {
+                // Of one kind as many go as there are, or as there is room for.
+                &[all] => {
+                    self.looks.set(self.looks.get() + values.len() as u64);
+                    let sum = |of: &[u32]| of.iter().fold(0u32, |sum, &one| sum.saturating_add(one));
+                    (sum(&least) <= all).then(|| all.min(sum(&most)))
+                }
+                _ => assign(&supply, &edges, &least, &most, &self.looks).map(|assigned| assigned.count),
+            };
+            let Some(count) = count else { return best };
+            best = best.max(count);
             if best >= self.least {
                 return best;
+            }
+            // What costs too much to be bounded is not excluded.
+            if self.flows_are_spent() {
+                return self.bundles;
             }
             level += 1;
         }
@@ -385,5 +447,5 @@ fn clamp(count: i128) -> u32 {
 /// Whether a flow would cost more than a proof is worth.
 fn too_much(kinds: usize, sinks: usize) -> bool {
     let edges = kinds * sinks;
-    edges.saturating_mul(edges) > FLOW_COST_MAX
+    edges.saturating_mul(edges) > PROOF_FLOW_MAX
 }

@@ -162,7 +162,14 @@ impl Replica {
 
     /// The values of a label on nodes that take new work and where `request` may stand as far as labels,
     /// taints and names go.
-    pub(super) fn values_open_to(&mut self, key: &str, request: &PlacementRequest, open: &mut Vec<Arc<str>>) {
+    ///
+    /// How many nodes were looked at for it, at most.
+    pub(super) fn values_open_to(
+        &mut self,
+        key: &str,
+        request: &PlacementRequest,
+        open: &mut Vec<Arc<str>>,
+    ) -> usize {
         self.domain(key);
         let Self { shard, domains, .. } = self;
         let named: Option<Vec<Slot>> =
@@ -171,6 +178,7 @@ impl Replica {
         let domain = domains.keep(key, std::iter::empty);
         match named {
             Some(named) => {
+                let looked_at = named.len();
                 open.extend(
                     named
                         .into_iter()
@@ -178,11 +186,16 @@ impl Replica {
                         .filter_map(|slot| domain.value(slot))
                         .cloned(),
                 );
+                looked_at
             }
             None => {
-                let values =
-                    domain.values().iter().filter(|(_, slots)| slots.iter().any(|&slot| eligible(slot)));
-                open.extend(values.map(|(value, _)| Arc::clone(value)));
+                let mut looked_at = 0;
+                for (value, slots) in domain.values() {
+                    let at = slots.iter().position(|&slot| eligible(slot));
+                    looked_at += at.map_or(slots.len(), |at| at + 1);
+                    open.extend(at.map(|_| Arc::clone(value)));
+                }
+                looked_at
             }
         }
     }
@@ -190,6 +203,12 @@ impl Replica {
     /// How the view shows a node.
     pub(super) fn state(&self, slot: Slot) -> Option<NodeState> {
         self.view.as_ref()?.hot(slot)?.state
+    }
+
+    /// What its searches have looked at so far: vertices, and nodes.
+    pub(super) fn looked_at(&self) -> u64 {
+        let visits = self.shard.visits();
+        visits.vertices + visits.nodes + self.domains.looked_at()
     }
 
     /// The version of a node, to be expected by a plan.

@@ -3,9 +3,9 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use super::{GroupRecord, JobTag, PlanJob, PlanReply, Planner};
+use super::{ClientKey, GroupRecord, JobTag, PlanJob, PlanReply, Planner, PlannerBudget};
 use crate::executor::{Clock, StopSignal, ThreadWaker};
-use crate::limits::{RING_QUANTUM, RING_SLOTS};
+use crate::limits::RING_SLOTS;
 use crate::ring::{Consumer, Doorbell, Producer, channel};
 use crate::router::{PlanLink, Port};
 use crate::sync::{AtomicU64, Ordering};
@@ -13,6 +13,7 @@ use crate::sync::{AtomicU64, Ordering};
 /// A job on its way to a planner.
 pub(crate) struct PlanSubmission {
     pub(crate) token: u32,
+    pub(crate) client: ClientKey,
     pub(crate) job: PlanJob,
 }
 
@@ -107,6 +108,11 @@ impl PlannerRunner {
         self.spin = looks;
     }
 
+    /// Bounds its work otherwise than by default.
+    pub fn set_budget(&mut self, budget: PlannerBudget) {
+        self.planner.set_budget(budget);
+    }
+
     /// The planner, to be looked at between rounds.
     #[must_use]
     pub fn planner(&self) -> &Planner {
@@ -159,19 +165,23 @@ impl PlannerRunner {
         }
     }
 
-    /// One round: jobs in, answers in, replies out; how much there was of it.
+    /// One round: jobs in, answers in, replies out; how much there was of it, and whether some is left over.
     pub fn run_round(&mut self, clock: &impl Clock) -> usize {
         let now = clock.now();
         let mut count = self.planner.take_answers(now);
+        // What is decided leaves before anything is planned.
+        self.planner.flush(clock.now());
         for (at, link) in self.links.iter_mut().enumerate() {
-            for _ in 0..RING_QUANTUM {
-                let Some(PlanSubmission { token, job }) = link.jobs.pop() else { break };
-                self.planner.submit(tag(at, token), job, now);
+            // All of them, so that no client's jobs wait behind another's in the ring: they are begun in turn.
+            for _ in 0..RING_SLOTS {
+                let Some(PlanSubmission { token, client, job }) = link.jobs.pop() else { break };
+                self.planner.submit(tag(at, token), (at, client), job, now);
                 count += 1;
             }
         }
         count += self.planner.advance(now);
-        count + self.hand_out()
+        self.planner.flush(clock.now());
+        count + self.hand_out() + usize::from(self.planner.has_left_over())
     }
 
     fn hand_out(&mut self) -> usize {

@@ -49,18 +49,29 @@ pub(super) struct NoPlace {
     /// Of a rule over a label: the value that got furthest, or that kept the others back, and how many
     /// bundles it had.
     pub(super) at: Option<(Arc<str>, u32)>,
+    /// The search was given up: whether there is a place is not known.
+    pub(super) given_up: bool,
 }
 
 impl NoPlace {
     /// Nothing is known but that it found none.
     pub(super) fn of(bundle: u32) -> Self {
-        Self { bundle, placed: 0, at: None }
+        Self { bundle, placed: 0, at: None, given_up: false }
     }
 }
 
 impl Replicas {
-    /// Takes what is wanted: in a few orders, where bundles differ.
-    pub(super) fn plan(&mut self, mut wanted: Wanted, draft: &mut Draft) -> Result<(), NoPlace> {
+    /// Takes what is wanted: in a few orders, where bundles differ. A search that looks at more than `units` is
+    /// given up.
+    pub(super) fn plan(&mut self, wanted: Wanted, units: u64, draft: &mut Draft) -> Result<(), NoPlace> {
+        self.meter.allow(units);
+        let planned = self.plan_in_orders(wanted, draft);
+        let given_up = self.meter.is_spent();
+        self.meter.allow(u64::MAX);
+        planned.map_err(|no_place| NoPlace { given_up, ..no_place })
+    }
+
+    fn plan_in_orders(&mut self, mut wanted: Wanted, draft: &mut Draft) -> Result<(), NoPlace> {
         largest_first(&mut wanted.items);
         let Err(mut no_place) = self.plan_in_order(&wanted, draft) else { return Ok(()) };
         if alike(&wanted.items) {
@@ -68,6 +79,9 @@ impl Replicas {
         }
         let mut failing = no_place.bundle;
         for order in 0..GROUP_ORDERS_MAX {
+            if self.meter.is_spent() {
+                break;
+            }
             let spare = wanted.items.len() - wanted.least;
             if order == 0 && spare > 0 {
                 // The largest of a gang took the room of several small ones, which would do.
@@ -125,7 +139,7 @@ impl Replicas {
         match failed {
             Some(bundle) if placed < wanted.least => {
                 self.roll_back(draft, savepoint);
-                Err(NoPlace { bundle, placed, at: None })
+                Err(NoPlace { placed, ..NoPlace::of(bundle) })
             }
             _ => Ok(()),
         }
@@ -142,6 +156,9 @@ impl Replicas {
         let mut failed = None;
         let mut rest = &rest[..];
         while !rest.is_empty() {
+            if self.meter.is_spent() {
+                return failed.or(Some(rest[0].bundle));
+            }
             let count = self.take_longest(draft, rest);
             if count == 0 {
                 failed = failed.or(Some(rest[0].bundle));
@@ -162,7 +179,7 @@ impl Replicas {
         }
         let savepoint = draft.savepoint();
         let (mut held, mut beyond) = (0, items.len());
-        while held + 1 < beyond {
+        while held + 1 < beyond && !self.meter.is_spent() {
             let middle = held.midpoint(beyond);
             if self.take_together(draft, &items[..middle]) {
                 self.roll_back(draft, savepoint);
@@ -206,6 +223,10 @@ impl Replicas {
         // What found no unused node: another of it finds none either.
         let mut spent: Option<&Arc<PlacementRequest>> = None;
         for item in items {
+            if self.meter.is_spent() {
+                failed = failed.or(Some(item.bundle));
+                break;
+            }
             let known = spent.is_some_and(|spent| Arc::ptr_eq(spent, &item.request));
             let mut placed = !known && self.take(draft, item.bundle, &item.request);
             if !placed {

@@ -6,13 +6,12 @@ use super::{JobTag, Planner, Purpose};
 use crate::ids::{AllocationId, ShardId};
 use crate::limits::STATEMENT_OPERATIONS_MAX;
 use crate::statement::{CommitMode, Conflict, ConflictReason, Evict, Operation};
-use crate::time::Time;
 
 /// Operations with their shards, and those that concern no shard there is: each has its conflict.
 type Routed = (Vec<(ShardId, Operation)>, Vec<Conflict>);
 
 impl Planner {
-    pub(super) fn submit_operations(&mut self, tag: JobTag, submit: Submit, now: Time) {
+    pub(super) fn submit_operations(&mut self, tag: JobTag, submit: Submit) {
         let Submit { operations, granularity, mode } = submit;
         match self.routed(operations, mode) {
             Ok((operations, conflicts)) if operations.is_empty() => {
@@ -21,7 +20,7 @@ impl Planner {
                 self.reply(tag, PlanReply::Statement(Box::new(report)));
             }
             Ok((operations, conflicts)) => {
-                self.commit_rest(operations, conflicts, (granularity, mode), Purpose::Submit(tag), now);
+                self.commit_rest(operations, conflicts, (granularity, mode), Purpose::Submit(tag));
             }
             Err(rejection) => self.reply(tag, PlanReply::Rejected(rejection)),
         }

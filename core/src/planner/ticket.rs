@@ -163,7 +163,7 @@ impl Planner {
             Stage::Reserved if ticket.until <= now || !self.is_wanted(ticket) => {
                 self.end_ticket(now);
             }
-            Stage::Reserved if self.ticket_moved && unblocked => self.commit_ticket(now),
+            Stage::Reserved if self.ticket_moved && unblocked => self.commit_ticket(),
             _ => {}
         }
     }
@@ -283,11 +283,11 @@ impl Planner {
             self.end_ticket(now);
         } else {
             ticket.stage = Stage::Reserved;
-            self.commit_ticket(now);
+            self.commit_ticket();
         }
     }
 
-    fn commit_ticket(&mut self, now: Time) {
+    fn commit_ticket(&mut self) {
         self.ticket_moved = false;
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         ticket.stage = Stage::Committing;
@@ -316,7 +316,7 @@ impl Planner {
         let ended = lost.into_iter().map(|(bundle, _)| bundle).collect();
         let placing = Placing { group: id, ended, draft: Draft { taken: plan } };
         let terms = (Granularity::Fine, CommitMode::AllOrNothing);
-        self.commit(operations, terms, Purpose::Place(Box::new(placing)), now);
+        self.commit(operations, terms, Purpose::Place(Box::new(placing)));
     }
 
     /// Whether the statement that just ended was the ticket's; `done`: it was committed.
@@ -367,7 +367,7 @@ impl Planner {
             self.begin_removal(id, now);
         } else {
             // What it reserved, or others gave back, may be free by now.
-            self.lost.push(id);
+            self.lost.push_back(id);
         }
     }
 
@@ -393,7 +393,7 @@ impl Planner {
         self.sync();
         let mut draft = Draft::default();
         let savepoint = draft.savepoint();
-        if self.replicas.plan(self.wanted(id), &mut draft).is_ok() {
+        if self.replicas.plan(self.wanted(id), self.budget.search, &mut draft).is_ok() {
             let plan = draft.taken.clone();
             self.replicas.roll_back(&mut draft, savepoint);
             return Some(plan);
@@ -405,7 +405,7 @@ impl Planner {
         });
         let own: Vec<Own> = own.collect();
         let (wanted, turn) = (self.wanted(id), self.groups[&id].tickets);
-        self.replicas.plan_on_empty(&wanted, &own, turn)
+        self.replicas.plan_on_empty(&wanted, &own, turn, self.budget.search)
     }
 
     /// When the ticket has something to do by itself.

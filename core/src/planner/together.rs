@@ -147,7 +147,8 @@ impl Replicas {
             let hidden = self.copies[shard].hidden_count();
             let mut placed = false;
             for _ in 0..TOGETHER_TRIES_MAX {
-                let Some(slot) = self.copies[shard].shard_mut().find_tentatively(&request) else { break };
+                let found = self.search(shard, |copy| copy.shard_mut().find_tentatively(&request));
+                let Some(slot) = found else { break };
                 placed = self.take_all_on(draft, (shard, slot), items);
                 if placed {
                     break;
@@ -172,6 +173,7 @@ impl Replicas {
         let savepoint = draft.savepoint();
         let copy = &mut self.copies[shard];
         for item in items {
+            self.meter.charge(1);
             let taken = if copy.shard_mut().may_hold(slot, &item.request) {
                 copy.take_on(slot, &item.request.demand)
             } else {

@@ -186,11 +186,17 @@ impl Replicas {
                 values.add(value, &mut self.copies, key);
                 (Arc::new(values), None)
             }
-            None => (self.values_of(wanted, key), Floor::of(wanted)),
+            None => match self.values_of(wanted, key) {
+                Some(values) => (values, Floor::of(wanted)),
+                None => return Err(NoPlace::of(wanted.items[0].bundle)),
+            },
         };
         let mut failed = NoPlace::of(wanted.items[0].bundle);
         let mut fullest: Option<(i128, usize)> = None;
         for at in 0..values.names.len() {
+            if self.meter.is_spent() {
+                return Err(failed);
+            }
             let share = floor.as_ref().map_or(ENOUGH, |floor| self.share_of(values.nodes(at), floor));
             if share < ENOUGH {
                 if fullest.is_none_or(|(most, _)| share > most) {
@@ -233,6 +239,7 @@ impl Replicas {
 
     /// What is free on nodes of what is needed at least, in thousandths: below 1,000 it is too little.
     fn share_of(&self, nodes: &[(u32, Slot)], floor: &Floor) -> i128 {
+        self.meter.charge(nodes.len() as u64);
         let mut free = [0; 3];
         for &(copy, slot) in nodes {
             let shard = self.copies[copy as usize].shard();
@@ -261,10 +268,14 @@ impl Replicas {
         draft: &mut Draft,
     ) -> Result<(), NoPlace> {
         let savepoint = draft.savepoint();
-        let (mut levels, of_class) = self.levels(wanted, key);
+        let Some((mut levels, of_class)) = self.levels(wanted, key) else {
+            return Err(NoPlace::of(wanted.items[0].bundle));
+        };
         let mut pending: Vec<usize> = (0..wanted.items.len()).collect();
         let mut waits = vec![false; levels.classes.len()];
-        while let Some(next) = pending.iter().position(|&item| !waits[of_class[item]]) {
+        while let Some(next) = pending.iter().position(|&item| !waits[of_class[item]])
+            && !self.meter.is_spent()
+        {
             let item = pending[next];
             let least = levels.least();
             if self.take_on_level(draft, &mut levels, max_skew, (of_class[item], wanted.items[item].bundle)) {
@@ -285,7 +296,8 @@ impl Replicas {
     }
 
     /// The values with what stands there, hidden where nodes are to be used once; and the class of each item.
-    fn levels(&mut self, wanted: &Wanted, key: &Arc<str>) -> (Levels, Vec<usize>) {
+    /// None where the search was given up before they were known.
+    fn levels(&mut self, wanted: &Wanted, key: &Arc<str>) -> Option<(Levels, Vec<usize>)> {
         let mut classes: Vec<Class> = Vec::new();
         let mut class_of = |Item { request, .. }: &Item| {
             let same = |known: &Class| Arc::ptr_eq(&known.request, request) || known.request == *request;
@@ -298,7 +310,8 @@ impl Replicas {
             })
         };
         let of_class: Vec<usize> = wanted.items.iter().map(&mut class_of).collect();
-        let values = self.values_of(wanted, key);
+        let values = self.values_of(wanted, key)?;
+        self.meter.charge(values.names.len() as u64);
         let (counts, empty) = (vec![0; values.names.len()], values.names.len());
         let (begun, used, key, strategy) =
             (BTreeSet::new(), BTreeMap::new(), Arc::clone(key), wanted.strategy);
@@ -308,7 +321,7 @@ impl Replicas {
             let at = levels.find(value);
             self.count_on_level(&mut levels, at, (standing.shard, standing.slot));
         }
-        (levels, of_class)
+        Some((levels, of_class))
     }
 
     fn count_on_level(&mut self, levels: &mut Levels, at: Option<usize>, place: (usize, u32)) {
@@ -335,6 +348,10 @@ impl Replicas {
     ) -> bool {
         // One more on an empty one is within every skew.
         while levels.empty > 0 && levels.classes[class].first_empty < levels.counts.len() {
+            if self.meter.is_spent() {
+                return false;
+            }
+            self.meter.charge(1);
             let at = levels.classes[class].first_empty;
             if levels.counts[at] == 0 && self.take_unused(draft, levels, at, (class, bundle)) {
                 return true;
@@ -342,7 +359,11 @@ impl Replicas {
             levels.classes[class].first_empty += 1;
         }
         let open: Vec<usize> = levels.open(max_skew).collect();
+        self.meter.charge(open.len() as u64);
         for &at in &open {
+            if self.meter.is_spent() {
+                return false;
+            }
             if levels.classes[class].spent.contains(&at) {
                 continue;
             }
@@ -355,6 +376,9 @@ impl Replicas {
             return false;
         }
         for at in open {
+            if self.meter.is_spent() {
+                return false;
+            }
             if levels.classes[class].full.contains(&at) || !levels.used.contains_key(&at) {
                 continue;
             }
@@ -381,6 +405,7 @@ impl Replicas {
         (class, bundle): (usize, u32),
     ) -> bool {
         let (request, nodes) = (&levels.classes[class].request, levels.values.nodes(at));
+        self.meter.charge(nodes.len() as u64);
         let has_room = |&(copy, slot): &(u32, Slot)| {
             let shard = self.copies[copy as usize].shard();
             shard.is_ready(slot) && shard.has_room(slot, &request.demand)
@@ -406,8 +431,8 @@ impl Replicas {
     }
 
     /// The values of the label on nodes that take new work and where a bundle of the group may stand, in
-    /// order.
-    pub(super) fn values_of(&mut self, wanted: &Wanted, key: &Arc<str>) -> Arc<Values> {
+    /// order. None where the search was given up before all were known.
+    pub(super) fn values_of(&mut self, wanted: &Wanted, key: &Arc<str>) -> Option<Arc<Values>> {
         let mut asked: Vec<&Arc<PlacementRequest>> = Vec::new();
         for request in wanted.items.iter().map(|item| &item.request).chain(&wanted.settled) {
             if !asked.iter().rev().any(|known| same_nodes(known, request)) {
@@ -425,13 +450,17 @@ impl Replicas {
             if open.shape == shape {
                 let values = Arc::clone(&open.values);
                 self.open_values.kept.push(open);
-                return values;
+                return Some(values);
             }
         }
         let mut names = Vec::new();
         for request in &asked {
-            for copy in &mut self.copies {
-                copy.values_open_to(key, request, &mut names);
+            for shard in 0..self.copies.len() {
+                if self.meter.is_spent() {
+                    return None;
+                }
+                let looked_at = self.search(shard, |copy| copy.values_open_to(key, request, &mut names));
+                self.meter.charge(looked_at as u64);
             }
         }
         // Stretches in order already, which the stable sort merges.
@@ -445,7 +474,7 @@ impl Replicas {
         }
         let asked = asked.into_iter().cloned().collect();
         self.open_values.kept.push(Open { key: Arc::clone(key), asked, shape, values: Arc::clone(&values) });
-        values
+        Some(values)
     }
 
     /// The same bundles, on nodes with that value of the label only.
@@ -472,6 +501,7 @@ impl Replicas {
     ) -> Arc<PlacementRequest> {
         let mut request: PlacementRequest = asked.clone();
         let nodes = values.nodes(at);
+        self.meter.charge(nodes.len().min(RULE_NODES_NAMED_MAX) as u64);
         if nodes.len() > RULE_NODES_NAMED_MAX && request.fallbacks().is_empty() {
             let value = values.names[at].to_string();
             let term = Term { key: key.to_owned(), operator: Operator::In, values: vec![value] };

@@ -29,6 +29,13 @@ impl Planner {
         for (node, state) in news.stopped {
             self.node_stopped(node, state);
         }
+        // Nodes that were lost while a statement was about to place bundles on them. These views are as new as
+        // every answer that was taken, so they show what was granted; older ones may show a loss before it.
+        for node in std::mem::take(&mut self.granted_on) {
+            let state = self.replicas.locate(node);
+            let state = state.and_then(|(shard, slot)| self.replicas.copies[shard].state(slot));
+            self.node_stopped(node, state);
+        }
         news.touched.append(&mut self.look_again);
         for node in news.touched {
             self.look_after(node);

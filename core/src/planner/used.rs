@@ -39,6 +39,7 @@ impl Replicas {
         request: &PlacementRequest,
     ) -> bool {
         for (shard, slot) in used.fewest_first() {
+            self.meter.charge(1);
             if !self.copies[shard].shard().has_room(slot, &request.demand) {
                 continue;
             }
@@ -53,17 +54,21 @@ impl Replicas {
         request.owner.is_some() && self.take_reserved_of(draft, used, bundle, request)
     }
 
-    /// How many nodes have room for `request` now; counts no further than `enough`.
-    pub(super) fn count_with_room(&mut self, request: &PlacementRequest, enough: usize) -> usize {
+    /// How many nodes have room for `request` now; counts no further than `enough`, nor than looking at so many
+    /// `units` goes.
+    pub(super) fn count_with_room(&mut self, request: &PlacementRequest, enough: usize, units: u64) -> usize {
+        self.meter.allow(units);
         let mut count = 0;
-        for copy in &mut self.copies {
+        for shard in 0..self.copies.len() {
             while count < enough
-                && let Some(slot) = copy.shard_mut().find_tentatively(request)
+                && !self.meter.is_spent()
+                && let Some(slot) = self.search(shard, |copy| copy.shard_mut().find_tentatively(request))
             {
-                copy.hide(slot);
+                self.copies[shard].hide(slot);
                 count += 1;
             }
         }
+        self.meter.allow(u64::MAX);
         self.unhide_all();
         count
     }

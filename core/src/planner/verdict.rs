@@ -9,7 +9,7 @@ use super::capacity::Stands;
 use super::job::{GroupRefusal, GroupRefusalReason};
 use super::proof::{Bound, Field, StandsBy, Value, Why};
 use super::spec::{Spreading, Strategy, TopologyRule};
-use super::strategy::{NoPlace, Wanted};
+use super::strategy::{NoPlace, Standing, Wanted};
 use super::topology::Values;
 use crate::ids::GroupId;
 use crate::request::PlacementRequest;
@@ -37,16 +37,69 @@ struct Rule {
     pinned: Option<Arc<str>>,
 }
 
+/// A proof that goes on in a later round.
+pub(super) struct Proof {
+    /// What it is about: the nodes, and what of the group is to be placed beside which bundles.
+    nodes: u64,
+    items: Vec<u32>,
+    least: usize,
+    standing: Vec<Standing>,
+    field: Field,
+}
+
+impl Proof {
+    fn new(wanted: &Wanted, nodes: u64) -> Self {
+        let items = wanted.items.iter().map(|item| item.bundle).collect();
+        let (standing, field) = (wanted.standing.clone(), Field::new(wanted));
+        Self { nodes, items, least: wanted.least, standing, field }
+    }
+
+    fn is_about(&self, wanted: &Wanted, nodes: u64) -> bool {
+        let items = wanted.items.iter().map(|item| item.bundle);
+        self.nodes == nodes
+            && self.least == wanted.least
+            && self.standing == wanted.standing
+            && self.items.iter().copied().eq(items)
+    }
+}
+
+/// How far a proof came in one turn.
+enum Proved {
+    /// The group is infeasible.
+    Never(GroupRefusalReason),
+    /// Nothing excludes it.
+    Open,
+    /// Not all nodes were looked at.
+    Unfinished,
+}
+
 impl Planner {
-    pub(super) fn refusal(&mut self, id: GroupId, no_place: &NoPlace) -> GroupRefusal {
+    /// What a group is told that found no place. None: that takes another turn.
+    pub(super) fn refusal(&mut self, id: GroupId, no_place: &NoPlace) -> Option<GroupRefusal> {
         let attempts = self.groups[&id].attempts;
-        if let Some(reason) = self.proof(id, no_place) {
-            return GroupRefusal { infeasible: true, reason, attempts };
+        if let Some((infeasible, reason)) = self.recall_told(id) {
+            return Some(GroupRefusal { infeasible, reason, attempts });
+        }
+        let told = match self.proof(id, no_place) {
+            Proved::Never(reason) => (true, reason),
+            Proved::Open => (false, self.reason(id, no_place)),
+            Proved::Unfinished => return None,
+        };
+        self.keep_told(id, &told);
+        let (infeasible, reason) = told;
+        Some(GroupRefusal { infeasible, reason, attempts })
+    }
+
+    /// Why a group that may be feasible has no place.
+    fn reason(&mut self, id: GroupId, no_place: &NoPlace) -> GroupRefusalReason {
+        let wanted = self.wanted(id);
+        if no_place.given_up {
+            let (bundle, placed, bundles) = (no_place.bundle, number(no_place.placed), number(wanted.least));
+            return GroupRefusalReason::SearchGivenUp { bundle, placed, bundles, units: self.budget.search };
         }
         let failing = self.groups[&id].item(no_place.bundle).request;
         let refusal = self.refusal_of(&failing);
-        let reason = self.shortage(&self.wanted(id), no_place, &failing, refusal);
-        GroupRefusal { infeasible: false, reason, attempts }
+        self.shortage(&wanted, no_place, &failing, refusal)
     }
 
     /// What keeps a group from a place now.
@@ -80,7 +133,7 @@ impl Planner {
             _ => {}
         }
         let others = no_place.placed + wanted.standing.len();
-        match number(self.replicas.count_with_room(failing, others)) {
+        match number(self.replicas.count_with_room(failing, others, self.budget.search)) {
             0 => bundle_reason(bundle, placed, refusal),
             nodes => {
                 let strategy = wanted.strategy.name();
@@ -89,41 +142,64 @@ impl Planner {
         }
     }
 
-    /// What proves that the group can never be placed, if anything does.
-    fn proof(&mut self, id: GroupId, no_place: &NoPlace) -> Option<GroupRefusalReason> {
+    /// Looks for what proves that the group can never be placed; goes on where an earlier turn ended.
+    fn proof(&mut self, id: GroupId, no_place: &NoPlace) -> Proved {
         let wanted = self.wanted(id);
-        let rule = self.rule(&wanted);
-        let never = self.never(id, &wanted, rule.as_ref())?;
+        self.work.proofs += 1;
+        let Some(rule) = self.rule(&wanted) else { return Proved::Open };
+        let nodes = self.replicas.shape();
+        let proof = self.proofs.remove(&id).filter(|proof| proof.is_about(&wanted, nodes));
+        let mut proof = proof.unwrap_or_else(|| Proof::new(&wanted, nodes));
+        self.replicas.meter.allow(self.budget.proof);
+        let never = self.never(id, &wanted, rule.as_ref(), &mut proof.field);
+        self.replicas.meter.allow(u64::MAX);
         match never {
-            Never::Reason(reason) => Some(reason),
-            Never::Bundle(bundle, request) => {
+            None => {
+                self.proofs.insert(id, proof);
+                Proved::Unfinished
+            }
+            Some(None) => Proved::Open,
+            Some(Some(Never::Reason(reason))) => Proved::Never(reason),
+            Some(Some(Never::Bundle(bundle, request))) => {
                 let refusal = self.refusal_of(&request);
-                Some(bundle_reason(bundle, number(no_place.placed), refusal))
+                Proved::Never(bundle_reason(bundle, number(no_place.placed), refusal))
             }
         }
     }
 
-    /// The rule over a label that must hold.
-    fn rule(&mut self, wanted: &Wanted) -> Option<Rule> {
-        let TopologyRule { key, spreading } = wanted.topology.clone()?;
+    /// The rule over a label that must hold, if there is one. None: its values are too many to be looked at.
+    fn rule(&mut self, wanted: &Wanted) -> Option<Option<Rule>> {
+        let Some(TopologyRule { key, spreading }) = wanted.topology.clone() else { return Some(None) };
         let counted = match spreading {
-            Spreading::Pack { strict: false } => return None,
+            Spreading::Pack { strict: false } => return Some(None),
             Spreading::Pack { strict: true } => Arc::default(),
-            Spreading::Spread { .. } => self.replicas.values_of(wanted, &key),
+            Spreading::Spread { .. } => {
+                self.replicas.meter.allow(self.budget.search);
+                let values = self.replicas.values_of(wanted, &key);
+                self.replicas.meter.allow(u64::MAX);
+                values?
+            }
         };
         let mut standing = BTreeMap::new();
-        let value_of = |at: &super::strategy::Standing| -> Option<Arc<str>> {
+        let value_of = |at: &Standing| -> Option<Arc<str>> {
             self.replicas.copies[at.shard].shard().label_of(at.slot, &key).map(Arc::from)
         };
         for value in wanted.standing.iter().filter_map(value_of) {
             *standing.entry(value).or_default() += 1;
         }
         let pinned = wanted.standing.first().and_then(value_of);
-        Some(Rule { key, spreading, counted, standing, pinned })
+        Some(Some(Rule { key, spreading, counted, standing, pinned }))
     }
 
-    /// Looks at nodes until nothing can be proved, or all were looked at.
-    fn never(&mut self, id: GroupId, wanted: &Wanted, rule: Option<&Rule>) -> Option<Never> {
+    /// Looks at nodes until nothing can be proved, or all were looked at: what is proved then. None: the work
+    /// that is allowed is done before that.
+    fn never(
+        &mut self,
+        id: GroupId,
+        wanted: &Wanted,
+        rule: Option<&Rule>,
+        field: &mut Field,
+    ) -> Option<Option<Never>> {
         let mut stands = StandsBy::new();
         for bundle in &self.groups[&id].bundles {
             if let Some(place) = bundle.place
@@ -133,13 +209,19 @@ impl Planner {
                 stands.entry(at).or_default().push(held);
             }
         }
-        let mut field = Field::new(wanted);
         let key = rule.map(|rule| &*rule.key);
         loop {
-            let more = self.replicas.extend(&mut field, wanted, key, &stands);
-            let never = judge(&field, wanted, rule)?;
-            if !more {
-                return Some(never);
+            let more = self.replicas.extend(field, wanted, key, &stands);
+            if field.is_due() || !more {
+                self.replicas.meter.charge(field.begin_judging());
+                let never = judge(field, wanted, rule);
+                self.replicas.meter.charge(field.flow_units());
+                if never.is_none() || !more {
+                    return Some(never);
+                }
+            }
+            if self.replicas.meter.is_spent() {
+                return None;
             }
         }
     }
@@ -148,7 +230,9 @@ impl Planner {
     fn refusal_of(&mut self, request: &PlacementRequest) -> Refusal {
         let mut merged = Refusal::default();
         for copy in &mut self.replicas.copies {
-            merged.merge(&copy.refusal(request));
+            let refusal = copy.refusal(request);
+            self.replicas.meter.charge(1 + refusal.examined);
+            merged.merge(&refusal);
         }
         merged
     }

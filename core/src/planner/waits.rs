@@ -1,14 +1,16 @@
 //! Groups that wait: what they are tried again for, and how that ends without a place.
 
 use std::cmp::Reverse;
-use std::collections::BTreeSet;
+use std::collections::{BTreeSet, VecDeque};
 
 use super::group::{Awaiting, Group};
 use super::job::{GroupRefusal, GroupRefusalReason, PlanReply};
+use super::queue::PortClient;
 use super::replica::Replica;
 use super::{JobTag, Planner};
 use crate::ids::GroupId;
-use crate::limits::{GROUP_RETRIES_PER_ROUND, STATEMENT_LOSSES_MAX};
+use crate::limits::STATEMENT_LOSSES_MAX;
+use crate::map::FixedMap;
 use crate::statement::Conflict;
 use crate::time::Time;
 
@@ -73,9 +75,8 @@ impl Planner {
 
     /// Takes back the group whose making is the job of `tag`, or what it grows by. One that is being committed
     /// is placed, or refused where that fails.
-    pub(super) fn cancel(&mut self, tag: JobTag, now: Time) {
-        if let Some(at) = self.backlog.iter().position(|&(of, _)| of == tag) {
-            self.backlog.remove(at);
+    pub(super) fn cancel(&mut self, tag: JobTag, client: PortClient, now: Time) {
+        if self.queue.cancel(client, tag) {
             return self.reply(tag, PlanReply::Cancelled);
         }
         // Answered while it was taken back: there is nothing to do.
@@ -89,7 +90,32 @@ impl Planner {
         self.give_up(id, PlanReply::Cancelled, now);
     }
 
-    /// Groups that waited in vain.
+    /// A proof about a group goes on in a later round; until it ends, no other job of its client begins.
+    pub(super) fn leave_undecided(&mut self, id: GroupId) {
+        let group = self.groups.get_mut(&id).expect("who plans for a group has it");
+        // The next turn goes on with this attempt.
+        group.attempts -= 1;
+        if !std::mem::replace(&mut group.undecided, true) {
+            let client = group.client.expect("whose group is refused has asked for it");
+            self.queue.hold(client);
+            self.undecided.push_back((id, client));
+        }
+    }
+
+    /// Goes on with the next group that is undecided, on its client's account; whether there was one.
+    pub(super) fn decide_next(&mut self, now: Time) -> bool {
+        let Some((id, client)) = self.undecided.pop_front() else { return false };
+        self.queue.release(client);
+        let before = self.replicas.meter.spent();
+        if let Some(group) = self.groups.get_mut(&id) {
+            group.undecided = false;
+            self.try_group(id, now);
+        }
+        self.queue.charge(client, self.replicas.meter.spent() - before);
+        true
+    }
+
+    /// Groups whose time is up are tried once more.
     pub(super) fn end_overdue(&mut self, now: Time) {
         let mut overdue = Vec::new();
         while let Some(&(until, id)) = self.deadlines.first()
@@ -112,7 +138,7 @@ impl Planner {
         for id in overdue {
             self.groups.get_mut(&id).expect("just looked at").contending = false;
             // The last attempt: refused by it, if it finds no place.
-            self.try_group(id, now);
+            self.lost.push_back(id);
         }
     }
 
@@ -121,34 +147,50 @@ impl Planner {
         self.deadlines.first().map(|&(until, _)| until)
     }
 
-    /// Tries groups that wait for capacity, where any may have come: some per round, those of higher priority
-    /// first, until each was tried since.
-    pub(super) fn retry_incomplete(&mut self, now: Time) {
+    /// Looks whether capacity may have come for groups that wait: these are then tried again, each once.
+    pub(super) fn look_for_growth(&mut self) {
         if !self.wants_growth() {
             (self.retry_now, self.given_up) = (false, false);
             return self.retrying.clear();
         }
-        if self.retrying.is_empty() {
-            let growth = self.port.growth();
-            if growth != self.tried_at || self.retry_now {
-                self.ticket_moved = true;
-                (self.retry_now, self.given_up) = (false, false);
-                self.tried_at = growth;
-                self.retrying.extend(self.incomplete.iter().copied());
-            } else if std::mem::take(&mut self.given_up) {
-                // Those that found a place and lost it would lose it again to the same.
-                let groups = &self.groups;
-                let in_vain = |(_, id): &&(Reverse<i32>, GroupId)| groups[id].in_vain;
-                self.retrying.extend(self.incomplete.iter().filter(in_vain).copied());
+        if !self.retrying.is_empty() {
+            return;
+        }
+        let growth = self.port.growth();
+        if growth != self.tried_at || self.retry_now {
+            self.ticket_moved = true;
+            (self.retry_now, self.given_up) = (false, false);
+            self.tried_at = growth;
+            self.retrying = self.in_turn(|_| true);
+        } else if std::mem::take(&mut self.given_up) {
+            // Those that found a place and lost it would lose it again to the same.
+            self.retrying = self.in_turn(|group| group.in_vain);
+        }
+    }
+
+    /// Groups that wait: those of higher priority first, of the same priority one of each client in turn.
+    fn in_turn(&self, which: impl Fn(&Group) -> bool) -> VecDeque<(Reverse<i32>, GroupId)> {
+        let mut before: FixedMap<(i32, Option<PortClient>), u32> = FixedMap::default();
+        let mut order: Vec<(Reverse<i32>, u32, GroupId)> = Vec::with_capacity(self.incomplete.len());
+        for &(priority, id) in &self.incomplete {
+            let group = &self.groups[&id];
+            if which(group) {
+                let of_client = before.entry((priority.0, group.client)).or_default();
+                order.push((priority, *of_client, id));
+                *of_client += 1;
             }
         }
-        let count = self.retrying.len().min(GROUP_RETRIES_PER_ROUND);
-        for _ in 0..count {
-            let waiting = self.retrying.pop_front().expect("just counted");
-            if self.incomplete.contains(&waiting) {
-                self.try_group(waiting.1, now);
-            }
+        order.sort_unstable();
+        order.into_iter().map(|(priority, _, id)| (priority, id)).collect()
+    }
+
+    /// Tries the next group that waits; whether there was one.
+    pub(super) fn retry_next(&mut self, now: Time) -> bool {
+        let Some(waiting) = self.retrying.pop_front() else { return false };
+        if self.incomplete.contains(&waiting) {
+            self.try_group(waiting.1, now);
         }
+        true
     }
 
     /// Answers who asked for a group, which is forgotten, or for more bundles, which are taken out again.

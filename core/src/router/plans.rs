@@ -7,7 +7,7 @@ use slab::Slab;
 use super::port::{NoRoom, PortReply, Tag};
 use crate::ids::GroupId;
 use crate::limits::PLANS_IN_FLIGHT_MAX;
-use crate::planner::{GroupView, PlanAnswer, PlanJob, PlanReply, PlanSubmission, keeper_of};
+use crate::planner::{ClientKey, GroupView, PlanAnswer, PlanJob, PlanReply, PlanSubmission, keeper_of};
 use crate::ring::{Consumer, Doorbell, Producer};
 
 /// The rings between a port and one planner, and the bell of the planner.
@@ -18,8 +18,8 @@ pub(crate) struct PlanLink {
 }
 
 enum Pending {
-    /// With the planner that was asked.
-    One(Tag, usize),
+    /// With the planner that was asked, and for whom.
+    One(Tag, usize, ClientKey),
     /// A page of groups, of which every planner has some.
     Page { tag: Tag, limit: u16, left: usize, groups: Vec<GroupView> },
 }
@@ -53,7 +53,7 @@ impl Plans {
     }
 
     /// Sends a job on its way.
-    pub(super) fn submit(&mut self, tag: Tag, job: PlanJob) -> Result<(), NoRoom> {
+    pub(super) fn submit(&mut self, tag: Tag, client: ClientKey, job: PlanJob) -> Result<(), NoRoom> {
         assert!(!self.links.is_empty(), "a job for planners, and there are none: ask `planner_count` first");
         if !self.has_room() {
             return Err(NoRoom);
@@ -62,7 +62,7 @@ impl Plans {
             let (left, groups) = (self.links.len(), Vec::new());
             let token = self.pending.insert(Pending::Page { tag, limit, left, groups });
             for planner in 0..self.links.len() {
-                self.send(planner, token, job.clone());
+                self.send(planner, token, client, job.clone());
             }
             return Ok(());
         }
@@ -76,8 +76,8 @@ impl Plans {
                 self.next
             }
         };
-        let token = self.pending.insert(Pending::One(tag, planner));
-        self.send(planner, token, job);
+        let token = self.pending.insert(Pending::One(tag, planner, client));
+        self.send(planner, token, client, job);
         Ok(())
     }
 
@@ -85,11 +85,11 @@ impl Plans {
     pub(super) fn cancel(&mut self, tag: Tag) {
         let mut pending = self.pending.iter();
         let found = pending.find_map(|(token, pending)| match pending {
-            Pending::One(of, planner) if *of == tag => Some((token, *planner)),
+            Pending::One(of, planner, client) if *of == tag => Some((token, *planner, *client)),
             _ => None,
         });
-        if let Some((token, planner)) = found {
-            self.send(planner, token, PlanJob::Cancel);
+        if let Some((token, planner, client)) = found {
+            self.send(planner, token, client, PlanJob::Cancel);
         }
     }
 
@@ -97,9 +97,9 @@ impl Plans {
         usize::from(keeper_of(group, u16::try_from(self.links.len()).expect("PLANNERS_MAX fits u16")))
     }
 
-    fn send(&mut self, planner: usize, token: usize, job: PlanJob) {
+    fn send(&mut self, planner: usize, token: usize, client: ClientKey, job: PlanJob) {
         let token = u32::try_from(token).expect("PLANS_IN_FLIGHT_MAX fits u32");
-        let pushed = self.links[planner].jobs.push(PlanSubmission { token, job });
+        let pushed = self.links[planner].jobs.push(PlanSubmission { token, client, job });
         assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
         self.touched[planner] = true;
     }
@@ -128,7 +128,7 @@ impl Plans {
     fn handle_answer(&mut self, token: usize, answer: PlanReply) -> Option<(Tag, PlanReply)> {
         let pending = self.pending.get_mut(token).expect("an answer belongs to a pending job");
         let Pending::Page { left, groups, .. } = pending else {
-            let Pending::One(tag, _) = self.pending.remove(token) else { unreachable!("just seen") };
+            let Pending::One(tag, ..) = self.pending.remove(token) else { unreachable!("just seen") };
             return Some((tag, answer));
         };
         let PlanReply::Groups(page) = answer else { panic!("a page of groups was answered with {answer:?}") };

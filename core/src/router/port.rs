@@ -25,7 +25,7 @@ use super::watching::PortViews;
 use crate::ids::{AllocationId, PartitionId, ShardId};
 use crate::index::Geometry;
 use crate::limits::PORT_IN_FLIGHT_MAX;
-use crate::planner::{PlanJob, PlanReply};
+use crate::planner::{ClientKey, PlanJob, PlanReply};
 use crate::planted::{PlantedBug, is_planted};
 use crate::registrar::Catalog;
 use crate::request::PlacementRequest;
@@ -79,8 +79,10 @@ pub enum PortRequest {
     Every(Command),
     /// A command for one shard.
     Shard(ShardId, Command),
-    /// A job for the planner that keeps the group, or for any.
+    /// A job for the planner that keeps the group, or for any. Such jobs are all of one client.
     Plan(PlanJob),
+    /// The same, of a client that planners serve in turn with the port's others.
+    PlanFor(ClientKey, PlanJob),
 }
 
 /// What the shards together say to a placement that none of them could do.
@@ -274,7 +276,7 @@ impl Port {
         if matches!(request, PortRequest::Wait(_)) {
             return self.can_wait();
         }
-        if matches!(request, PortRequest::Plan(_)) {
+        if matches!(request, PortRequest::Plan(_) | PortRequest::PlanFor(..)) {
             return self.plans.has_room();
         }
         let submissions = if matches!(request, PortRequest::Every(_)) { self.links.len() } else { 1 };
@@ -308,7 +310,8 @@ impl Port {
                 self.submit_one(tag, shard, command, now);
             }
             PortRequest::Shard(shard, command) => self.submit_one(tag, shard, command, now),
-            PortRequest::Plan(job) => self.plans.submit(tag, job)?,
+            PortRequest::Plan(job) => self.plans.submit(tag, ClientKey::default(), job)?,
+            PortRequest::PlanFor(client, job) => self.plans.submit(tag, client, job)?,
             PortRequest::Every(command) => {
                 let shards = self.links.len();
                 let left = u16::try_from(shards).expect("SHARDS_MAX fits u16");

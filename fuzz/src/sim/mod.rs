@@ -57,11 +57,13 @@ pub struct Settings {
     pub keeps_text: bool,
     /// Whether groups are asked of planners.
     pub groups: bool,
+    /// Whether planners have small budgets in some runs, so that rounds leave work over and searches are given up.
+    pub small_budgets: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { steps: STEPS_DEFAULT, keeps_text: false, groups: true }
+        Self { steps: STEPS_DEFAULT, keeps_text: false, groups: true, small_budgets: true }
     }
 }
 

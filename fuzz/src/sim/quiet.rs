@@ -18,6 +18,9 @@ const GRACE: u64 = 10_000;
 /// Deadlines of planners that are waited for: of waiting groups, and of as many tickets.
 const DEADLINES_MAX: usize = 16;
 
+/// Looks at all groups until no planner makes a statement meanwhile.
+const LOOKS_MAX: usize = 16;
+
 /// How long reports that wait for a hold are left alone, per round.
 const REPLACING: u64 = 100;
 
@@ -53,8 +56,16 @@ fn settle_groups(world: &mut World<'_>) -> Verdict {
         world.pass(due.nanos_since(world.now) + 1);
         answer_all(world)?;
     }
-    world.gangs.look_at_all(world.now);
-    answer_all(world)
+    // A ticket that is served at the last deadline may place a group after it was looked at.
+    for _ in 0..LOOKS_MAX {
+        let before = world.statements_made();
+        world.gangs.look_at_all(world.now);
+        answer_all(world)?;
+        if world.statements_made() == before {
+            break;
+        }
+    }
+    Ok(())
 }
 
 /// Rounds of everything, until only waits are without a reply.

@@ -74,11 +74,14 @@ pub(super) struct World<'a> {
     ended_by_others: BTreeSet<AllocationId>,
     were_lost: BTreeSet<AllocationId>,
     asks_for_groups: bool,
+    small_budgets: bool,
+    /// Most nodes of any moment of this start, and whether a planner gave a search up since.
+    most_nodes: usize,
 }
 
 impl<'a> World<'a> {
     pub(super) fn new(mut choices: Choices<'a>, settings: Settings) -> Self {
-        let opened = open(&StoreState::create(PARTITIONS), &mut choices, 0);
+        let opened = open(&StoreState::create(PARTITIONS), &mut choices, 0, settings.small_budgets);
         let agent = |number| Role::Agent { number, node: 0, version: 0, alive: true };
         let roles = [Role::Operator, Role::User, Role::User, agent(0), Role::User, agent(1)];
         let Opened { incarnation, runners, twins, facts, server, desk, planners, views, ports, unkept } =
@@ -88,6 +91,8 @@ impl<'a> World<'a> {
             choices,
             trace: Trace::new(settings.keeps_text),
             asks_for_groups: settings.groups,
+            small_budgets: settings.small_budgets,
+            most_nodes: 0,
             now: Time(1),
             incarnation,
             runners,
@@ -173,6 +178,7 @@ impl<'a> World<'a> {
                 }
             }
         }
+        self.check_planners()?;
         self.check_promises()
     }
 

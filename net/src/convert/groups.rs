@@ -370,6 +370,10 @@ pub fn group_refusal(refusal: &GroupRefusal, catalog: &Catalog) -> GroupReply {
             (body.bundle, body.bundles) = (Some(*bundle), *placed);
             Reason::TopologyTooSmall
         }
+        GroupRefusalReason::SearchGivenUp { bundle, placed, .. } => {
+            (body.bundle, body.bundles) = (Some(*bundle), *placed);
+            Reason::LimitExceeded
+        }
         GroupRefusalReason::Conflicts(conflicts) => {
             let first = conflicts.iter().take(GROUP_CONFLICTS_MAX);
             body.conflicts = first.map(|conflict| conflict_body(conflict, catalog)).collect();

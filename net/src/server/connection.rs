@@ -11,6 +11,7 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
 use wharf_core::limits::CANDIDATES_IN_FLIGHT_MAX;
+use wharf_core::planner::ClientKey;
 use wharf_core::router::WaitEnd;
 use wharf_core::time::Time;
 
@@ -62,6 +63,11 @@ pub(super) struct ConnectionState {
 }
 
 impl ConnectionState {
+    /// Whose jobs planners serve in turn with those of others: its session, also over several connections.
+    pub(super) fn client(&self) -> ClientKey {
+        self.session.borrow().id().number
+    }
+
     /// Answers `sequence` with `body`, and keeps the answer until it is acknowledged, unless the
     /// request only looked.
     pub(super) fn reply<T: Serialize>(&self, kind: Kind, sequence: u64, body: &T) {

@@ -241,7 +241,7 @@ fn begin_wait(
     }
     let operation = enter(io, state, sequence, Parts::WaitGroup(kind, None), now);
     state.begins_wait(sequence, operation);
-    io.submit(operation, 0, PortRequest::Plan(job), now);
+    io.submit(operation, 0, PortRequest::PlanFor(state.client(), job), now);
 }
 
 /// Takes room for one more group that waits: of the connection, so that nobody takes all there is, and of the I/O
@@ -279,7 +279,7 @@ async fn submit_plan(
 ) {
     take_plan_room(io).await;
     let operation = enter(io, state, sequence, Parts::Plan(kind, size), now);
-    io.submit(operation, 0, PortRequest::Plan(job), now);
+    io.submit(operation, 0, PortRequest::PlanFor(state.client(), job), now);
 }
 
 /// Waits until one more job can enter the port, in order of arrival.
@@ -364,7 +364,7 @@ async fn ask_status(
     take_plan_room(io).await;
     let (asker, answer) = oneshot::channel();
     let operation = enter(io, state, sequence, Parts::AskPlan(Some(asker)), now);
-    io.submit(operation, 0, PortRequest::Plan(PlanJob::GroupStatus(group)), now);
+    io.submit(operation, 0, PortRequest::PlanFor(state.client(), PlanJob::GroupStatus(group)), now);
     io.port.borrow_mut().flush();
     match answer.await.expect("the port answers whatever it took") {
         PortReply::Plan(reply) => *reply,

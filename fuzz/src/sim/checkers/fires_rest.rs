@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId, StatementId};
+use wharf_core::planner::{PlannerBudget, PlannerWork};
 use wharf_core::statement::Decision;
 use wharf_core::time::Time;
 use wharf_core::view::ViewVersion;
@@ -13,6 +14,7 @@ use super::following::{Mirror, followers_are_told, followers_keep_up};
 use super::rest::{
     UnderWay, comes_to_rest, everything_is_answered, planners_sleep, stops_empty, what_is_committed_is_done,
 };
+use super::work::rounds_are_bounded;
 use super::{BEYOND_A_STEP, OF_A_STEP, fires, fires_beyond, fires_groups, named};
 use crate::sim::client::{Asked, Client, Role};
 use crate::sim::server::framed;
@@ -47,6 +49,16 @@ fn a_planner_that_never_sleeps() {
     assert_eq!(planners_sleep(Time(5), None), Ok(()));
     assert_eq!(planners_sleep(Time(5), Some(Time(6))), Ok(()));
     assert!(planners_sleep(Time(5), Some(Time(5))).is_err());
+}
+
+#[test]
+fn a_round_without_a_bound() {
+    let budget = PlannerBudget { round: 16, search: 64, proof: 8 };
+    let of_round = |most_per_round| PlannerWork { most_per_round, ..PlannerWork::default() };
+    assert_eq!(rounds_are_bounded(&of_round(500), &budget, 10), Ok(()));
+    // What a flood of groups takes that are all tried at once.
+    assert!(rounds_are_bounded(&of_round(1 << 22), &budget, 10).is_err());
+    assert_eq!(rounds_are_bounded(&of_round(1 << 20), &PlannerBudget::default(), 10), Ok(()));
 }
 
 #[test]
@@ -157,6 +169,7 @@ const FIRES: &[(&str, fn())] = &[
     ("refusals_are_true", fires::a_refusal_of_what_a_node_offers),
     ("rejections_move_nothing", fires::a_rejection_that_leaves_a_trace),
     ("replay_gives_the_same", fires::a_replay_that_comes_to_something_else),
+    ("rounds_are_bounded", a_round_without_a_bound),
     ("statements", fires_beyond::a_statement_that_is_done_otherwise),
     ("statements_are_answered_fairly", fires_groups::a_statement_of_others_that_is_answered_unfairly),
     ("statements_take_only_what_is_there", fires_beyond::a_statement_that_makes_a_node_short),

@@ -25,6 +25,7 @@ pub mod statements;
 pub mod submitted;
 pub mod views;
 pub mod waiting;
+pub mod work;
 
 use super::facts::Step;
 
@@ -84,6 +85,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "planners_sleep",
     "promises_are_kept",
     "replay_gives_the_same",
+    "rounds_are_bounded",
     "statements",
     "statements_are_answered_fairly",
     "stops_empty",

@@ -46,6 +46,10 @@ fn refused(spec: &GroupSpec, taken_back: bool, refusal: &GroupRefusal, round: &R
     if refusal.infeasible {
         return named("infeasible_is_infeasible", infeasible_is_infeasible(spec, round));
     }
+    if matches!(refusal.reason, GroupRefusalReason::SearchGivenUp { .. }) {
+        // Whether it fits is not known, which is what it was told.
+        return Ok(());
+    }
     let least = spec.min_members as usize;
     named("no_fit_is_no_fit", no_fit_is_no_fit(spec, &spec.bundles, least, round))
 }
@@ -91,7 +95,11 @@ impl Gangs {
                 self.grown(group, &requests, *view, bench)
             }
             (Asked::Grow(group, requests, _), PlanReply::Refused(refusal))
-                if !refusal.infeasible && !matches!(refusal.reason, GroupRefusalReason::Conflicts(_)) =>
+                if !refusal.infeasible
+                    && !matches!(
+                        refusal.reason,
+                        GroupRefusalReason::Conflicts(_) | GroupRefusalReason::SearchGivenUp { .. }
+                    ) =>
             {
                 self.growth_refused(group, &requests, &round, bench)
             }

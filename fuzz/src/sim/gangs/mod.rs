@@ -26,6 +26,9 @@ use super::facts::Facts;
 /// Most groups, and most jobs under way.
 const GROUPS_MAX: usize = 6;
 
+/// Clients of which planners take jobs in turn.
+const CLIENTS: u64 = 3;
+
 /// What was asked.
 #[derive(Debug)]
 enum Asked {
@@ -186,7 +189,15 @@ impl Gangs {
     }
 
     fn plan(&mut self, asked: Asked, job: PlanJob, now: Time) {
-        self.ask(asked, PortRequest::Plan(job), now);
+        // Several clients ask; what is asked about one group is asked by one.
+        let client = match &asked {
+            Asked::Grow(group, ..)
+            | Asked::Shrink(group, _)
+            | Asked::Remove(group)
+            | Asked::Status(group) => group.number % CLIENTS,
+            _ => self.last % CLIENTS,
+        };
+        self.ask(asked, PortRequest::PlanFor(client, job), now);
     }
 
     /// Looks at the shards, to plan on it later.

@@ -5,7 +5,7 @@ use std::task::Waker;
 
 use wharf_core::executor::{BatchRecord, Clock, Observer, ShardRunner, Unobserved};
 use wharf_core::ids::{Incarnation, NodeId};
-use wharf_core::planner::{GroupRecord, PlannerRunner};
+use wharf_core::planner::{GroupRecord, PlannerBudget, PlannerRunner};
 use wharf_core::router::Port;
 use wharf_core::shard::{Command, Outcome, Shard};
 use wharf_core::store::{Engine, EngineConfig, StoreState};
@@ -87,7 +87,24 @@ pub(super) struct Opened {
     pub(super) ports: (Port, Port, Port),
 }
 
-pub(super) fn open(state: &StoreState, choices: &mut Choices<'_>, last_connection: u64) -> Opened {
+/// Bounds of planners' work, by the seed: half of the starts have those of the service.
+fn budget(seed: u64) -> PlannerBudget {
+    let whole = PlannerBudget::default();
+    match seed % 8 {
+        0 => PlannerBudget { round: 4, search: 64, proof: 4 },
+        1 => PlannerBudget { round: 16, proof: 4, ..whole },
+        2 => PlannerBudget { round: 64, proof: 8, ..whole },
+        3 => PlannerBudget { proof: 8, ..whole },
+        _ => whole,
+    }
+}
+
+pub(super) fn open(
+    state: &StoreState,
+    choices: &mut Choices<'_>,
+    last_connection: u64,
+    small_budgets: bool,
+) -> Opened {
     let config = EngineConfig {
         shards: choices.below(3) as u16 + 1,
         seed: choices.below(1 << 16),
@@ -100,6 +117,9 @@ pub(super) fn open(state: &StoreState, choices: &mut Choices<'_>, last_connectio
     let fronts = choices.place(2) + 1;
     let wakers = vec![Waker::noop().clone(); fronts + 4];
     let mut engine = Engine::open(state.clone(), &config, wakers).expect("numbers in range");
+    if small_budgets {
+        engine.planners.iter_mut().for_each(|planner| planner.set_budget(budget(config.seed)));
+    }
     let beside = vec![Waker::noop().clone()];
     let config = EngineConfig { planners: 0, ..config };
     let again = Engine::open(state.clone(), &config, beside).expect("numbers in range");

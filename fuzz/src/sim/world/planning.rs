@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, StatementId};
-use wharf_core::planner::GroupRecord;
+use wharf_core::planner::{GroupRecord, PlannerRunner};
 use wharf_core::time::Time;
 
 use super::World;
@@ -14,6 +14,7 @@ use crate::sim::checkers::groups::{
 };
 use crate::sim::checkers::rest::planners_sleep;
 use crate::sim::checkers::rules::Round;
+use crate::sim::checkers::work::rounds_are_bounded;
 use crate::sim::checkers::{Verdict, named};
 use crate::sim::gangs::Bench;
 
@@ -89,6 +90,22 @@ impl World<'_> {
         self.planners.iter().filter_map(|planner| planner.planner().next_deadline()).min()
     }
 
+    /// What planners do in a round is bounded.
+    pub(in crate::sim) fn check_planners(&mut self) -> Verdict {
+        let nodes = self.facts.iter().map(|facts| facts.nodes().count()).sum();
+        self.most_nodes = self.most_nodes.max(nodes);
+        for planner in self.planners.iter().map(PlannerRunner::planner) {
+            let bounded = rounds_are_bounded(&planner.work(), &planner.budget(), self.most_nodes);
+            named("rounds_are_bounded", bounded)?;
+        }
+        Ok(())
+    }
+
+    /// Statements that planners have made since this start.
+    pub(in crate::sim) fn statements_made(&self) -> u64 {
+        self.planners.iter().map(|planner| planner.planner().metrics().statements).sum()
+    }
+
     /// Once all is quiet, every deadline is over and every group was looked at.
     pub(in crate::sim) fn check_groups(&self) -> Verdict {
         named("planners_sleep", planners_sleep(self.now, self.next_planning()))?;
@@ -102,7 +119,10 @@ impl World<'_> {
         let excused = Excused { ended: &|_| false };
         for view in self.gangs.views() {
             named("groups_stand_in_the_books", groups_stand_in_the_books(view, &self.facts, &excused))?;
-            named("no_bundle_waits_in_vain", no_bundle_waits_in_vain(view, &self.facts))?;
+            // What a search was given up for may fit.
+            if !self.planners.iter().any(|planner| planner.planner().work().given_up > 0) {
+                named("no_bundle_waits_in_vain", no_bundle_waits_in_vain(view, &self.facts))?;
+            }
         }
         let lost = |id: AllocationId| self.were_lost.contains(&id);
         let of_groups = bundles_are_of_groups(&self.facts, |group| self.gangs.view(group), lost);

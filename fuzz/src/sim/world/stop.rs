@@ -52,7 +52,7 @@ impl World<'_> {
         named("all_or_none", self.statements.handle_stop())?;
         self.say_goodbye()?;
         let before = std::mem::take(&mut self.facts);
-        let opened = open(&state, &mut self.choices, self.server.last_connection());
+        let opened = open(&state, &mut self.choices, self.server.last_connection(), self.small_budgets);
         let Opened { incarnation, runners, twins, facts, server, desk, planners, views, ports, unkept } =
             opened;
         (self.planners, self.views, self.kept, self.unkept) = (planners, views, None, unkept);

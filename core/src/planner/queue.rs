@@ -1,0 +1,186 @@
+//! Jobs that wait for a planner, by client: each client has its turn, however many jobs others have.
+//!
+//! Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995), with costs that are known afterwards only: a
+//! client whose jobs cost more than its quantum is passed over until its later turns have paid for them. So a
+//! job waits for one turn of each other client at most, not for all of their jobs.
+
+use std::collections::VecDeque;
+
+use super::{JobTag, PlanJob};
+use crate::limits::CLIENT_QUANTUM;
+use crate::map::FixedMap;
+
+/// Whose jobs are served in turn: numbered by whoever gives them to a port. Ports have clients of their own.
+pub type ClientKey = u64;
+
+/// A client of one of the ports: the place of the port, and its client.
+pub(super) type PortClient = (usize, ClientKey);
+
+#[derive(Debug, Default)]
+struct Client {
+    jobs: VecDeque<(JobTag, PlanJob)>,
+    /// Units that it may spend in this turn. Below zero: what it spent beyond its turns.
+    left: i64,
+    /// Groups of its that are still being decided: its next job waits for them.
+    undecided: u32,
+}
+
+/// The jobs of all clients.
+#[derive(Debug, Default)]
+pub(super) struct JobQueue {
+    clients: FixedMap<PortClient, Client>,
+    /// Clients with jobs or debts, each once; the first one has its turn.
+    turns: VecDeque<PortClient>,
+    jobs: usize,
+}
+
+impl JobQueue {
+    fn client(&mut self, client: PortClient) -> &mut Client {
+        self.clients.entry(client).or_insert_with(|| {
+            self.turns.push_back(client);
+            Client::default()
+        })
+    }
+
+    pub(super) fn push(&mut self, client: PortClient, tag: JobTag, job: PlanJob) {
+        self.client(client).jobs.push_back((tag, job));
+        self.jobs += 1;
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.jobs == 0
+    }
+
+    /// Takes back a job that was not begun: whether there was one.
+    pub(super) fn cancel(&mut self, client: PortClient, tag: JobTag) -> bool {
+        let Some(of_client) = self.clients.get_mut(&client) else { return false };
+        let Some(at) = of_client.jobs.iter().position(|&(of, _)| of == tag) else { return false };
+        of_client.jobs.remove(at);
+        self.jobs -= 1;
+        true
+    }
+
+    /// A client's job has cost so many units.
+    pub(super) fn charge(&mut self, client: PortClient, units: u64) {
+        let units = i64::try_from(units).unwrap_or(i64::MAX);
+        let of_client = self.client(client);
+        of_client.left = of_client.left.saturating_sub(units);
+    }
+
+    /// A group of a client is not decided yet; then its jobs wait.
+    pub(super) fn hold(&mut self, client: PortClient) {
+        self.client(client).undecided += 1;
+    }
+
+    /// It is decided, or gone.
+    pub(super) fn release(&mut self, client: PortClient) {
+        let of_client = self.client(client);
+        assert!(of_client.undecided > 0, "client {client:?} has no group that is undecided");
+        of_client.undecided -= 1;
+    }
+
+    /// Whether some job could be begun.
+    pub(super) fn has_ready(&self, may_begin: impl Fn(&PlanJob) -> bool) -> bool {
+        let ready = |client: &Client| client.ready().is_some_and(&may_begin);
+        !self.is_empty() && self.clients.values().any(ready)
+    }
+
+    /// The next job, of those that may begin now.
+    pub(super) fn next(
+        &mut self,
+        may_begin: impl Fn(&PlanJob) -> bool,
+    ) -> Option<(PortClient, JobTag, PlanJob)> {
+        if !self.has_ready(&may_begin) {
+            return None;
+        }
+        loop {
+            let client = *self.turns.front().expect("a client with a job has turns");
+            let of_client = self.clients.get_mut(&client).expect("clients with turns are kept");
+            let ready = of_client.ready().is_some_and(&may_begin);
+            if ready && of_client.left >= 0 {
+                let (tag, job) = of_client.jobs.pop_front().expect("just seen");
+                self.jobs -= 1;
+                return Some((client, tag, job));
+            }
+            // Its turn is over. A client without jobs saves nothing up for later.
+            self.turns.pop_front();
+            of_client.left = (of_client.left + CLIENT_QUANTUM as i64).min(CLIENT_QUANTUM as i64);
+            if of_client.jobs.is_empty() && of_client.undecided == 0 && of_client.left >= 0 {
+                self.clients.remove(&client);
+            } else {
+                self.turns.push_back(client);
+            }
+        }
+    }
+}
+
+impl Client {
+    fn ready(&self) -> Option<&PlanJob> {
+        self.jobs.front().filter(|_| self.undecided == 0).map(|(_, job)| job)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FLOOD: PortClient = (0, 1);
+    const SMALL: PortClient = (0, 2);
+
+    fn job() -> PlanJob {
+        PlanJob::ListGroups(None, 1)
+    }
+
+    #[test]
+    fn a_job_waits_for_one_turn_of_another_client_however_many_jobs_that_has() {
+        for jobs in [1, 100, 4000] {
+            let mut queue = JobQueue::default();
+            (0..jobs).for_each(|tag| queue.push(FLOOD, tag, job()));
+            let (client, ..) = queue.next(|_| true).expect("there are jobs");
+            queue.charge(client, 50 * CLIENT_QUANTUM);
+            queue.push(SMALL, 9000, job());
+            let (client, tag, _) = queue.next(|_| true).expect("there are jobs");
+            assert_eq!((client, tag), (SMALL, 9000), "beside {jobs} jobs");
+        }
+    }
+
+    #[test]
+    fn clients_get_equal_shares_of_units_whatever_their_jobs_cost() {
+        let mut queue = JobQueue::default();
+        (0..2000).for_each(|tag| queue.push(FLOOD, tag, job()));
+        (2000..9000).for_each(|tag| queue.push(SMALL, tag, job()));
+        let mut spent = [0u64; 2];
+        for _ in 0..4000 {
+            let (client, ..) = queue.next(|_| true).expect("there are jobs");
+            let cost = if client == FLOOD { 20 * CLIENT_QUANTUM } else { CLIENT_QUANTUM / 100 };
+            spent[usize::from(client == SMALL)] += cost;
+            queue.charge(client, cost);
+        }
+        let [flood, small] = spent;
+        assert!(flood.abs_diff(small) <= 22 * CLIENT_QUANTUM, "{flood} and {small}");
+    }
+
+    #[test]
+    fn a_client_alone_is_served_at_once_whatever_it_owes() {
+        let mut queue = JobQueue::default();
+        for tag in 0..100 {
+            queue.push(FLOOD, tag, job());
+            assert_eq!(queue.next(|_| true).map(|(_, tag, _)| tag), Some(tag));
+            queue.charge(FLOOD, 1000 * CLIENT_QUANTUM);
+        }
+        assert!(queue.is_empty() && queue.next(|_| true).is_none());
+    }
+
+    #[test]
+    fn jobs_of_a_client_keep_their_order_and_wait_for_what_is_undecided() {
+        let mut queue = JobQueue::default();
+        (0..3).for_each(|tag| queue.push(SMALL, tag, job()));
+        queue.hold(SMALL);
+        assert!(queue.next(|_| true).is_none());
+        queue.release(SMALL);
+        assert!(queue.cancel(SMALL, 1) && !queue.cancel(SMALL, 1));
+        let tags: Vec<JobTag> = std::iter::from_fn(|| queue.next(|_| true)).map(|(_, tag, _)| tag).collect();
+        assert_eq!(tags, [0, 2]);
+        assert!(!queue.has_ready(|_| true));
+    }
+}

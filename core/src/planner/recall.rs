@@ -1,0 +1,158 @@
+//! What was found for a group that has no place, kept for groups that ask the same.
+//!
+//! A search that found no place finds none again until something grows, a lost plan gives up what it had taken,
+//! or nodes change. So groups that ask the same are decided together: the first one is searched for, the others
+//! cost a comparison. That a group is infeasible depends on nodes alone, and stays true while they do.
+
+use std::collections::VecDeque;
+use std::hash::{Hash, Hasher};
+use std::sync::Arc;
+
+use super::Planner;
+use super::group::{Awaiting, Group};
+use super::job::GroupRefusalReason;
+use super::replica::Replica;
+use super::spec::GroupSpec;
+use super::strategy::NoPlace;
+use crate::ids::GroupId;
+use crate::limits::VERDICTS_KEPT_MAX;
+use crate::map::FixedMap;
+use crate::request::PlacementRequest;
+
+/// While this is the same, what found no place finds none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Epoch {
+    /// How often something grew, by the views that are followed.
+    growth: u64,
+    /// How often a lost plan gave up what it had taken on the copies.
+    released: u64,
+    /// How often what nodes are changed.
+    nodes: u64,
+}
+
+/// What a group was told: whether it is infeasible, and why it has no place.
+pub(super) type Told = (bool, GroupRefusalReason);
+
+/// What was found for one group.
+#[derive(Clone, Debug)]
+struct Verdict {
+    spec: Arc<GroupSpec>,
+    epoch: Epoch,
+    no_place: NoPlace,
+    told: Option<Told>,
+}
+
+/// What was found for the groups that were decided last.
+#[derive(Debug, Default)]
+pub(super) struct Verdicts {
+    /// By the hash of what is asked; where two are the same the later one is kept.
+    kept: FixedMap<u64, Verdict>,
+    /// The hashes, oldest first.
+    order: VecDeque<u64>,
+}
+
+impl Verdicts {
+    fn find(&self, spec: &GroupSpec) -> Option<&Verdict> {
+        self.kept.get(&hash_of(spec)).filter(|verdict| asks_the_same(&verdict.spec, spec))
+    }
+
+    fn keep(&mut self, verdict: Verdict) {
+        let hash = hash_of(&verdict.spec);
+        if self.kept.insert(hash, verdict).is_some() {
+            return;
+        }
+        self.order.push_back(hash);
+        if self.order.len() > VERDICTS_KEPT_MAX {
+            let oldest = self.order.pop_front().expect("many are kept");
+            self.kept.remove(&oldest);
+        }
+    }
+}
+
+impl Planner {
+    fn epoch(&self) -> Epoch {
+        let growth = self.replicas.copies.iter().filter_map(Replica::base);
+        let growth = growth.map(|view| view.head().facts.growth).sum();
+        Epoch { growth, released: self.released, nodes: self.replicas.shape() }
+    }
+
+    /// That an equal group found no place, where that still holds for this one.
+    pub(super) fn recall(&self, id: GroupId) -> Option<NoPlace> {
+        let group = self.groups.get(&id).filter(|group| is_new(group))?;
+        let Verdict { epoch, no_place, told, .. } = self.verdicts.find(&group.spec)?;
+        let now = self.epoch();
+        let infeasible = told.as_ref().is_some_and(|(infeasible, _)| *infeasible);
+        let holds = *epoch == now || infeasible && epoch.nodes == now.nodes;
+        holds.then(|| no_place.clone())
+    }
+
+    /// What an equal group was told, where [`recall`](Self::recall) found that it holds for this one.
+    pub(super) fn recall_told(&self, id: GroupId) -> Option<Told> {
+        self.recall(id)?;
+        self.verdicts.find(&self.groups[&id].spec)?.told.clone()
+    }
+
+    /// A search found no place for a group.
+    pub(super) fn keep_verdict(&mut self, id: GroupId, no_place: &NoPlace) {
+        let Some(group) = self.groups.get(&id).filter(|group| is_new(group)) else { return };
+        // What is counted twice may be free in truth.
+        if self.replicas.copies.iter().any(Replica::is_doubtful) {
+            return;
+        }
+        let (spec, no_place) = (Arc::clone(&group.spec), no_place.clone());
+        let verdict = Verdict { spec, epoch: self.epoch(), no_place, told: None };
+        self.verdicts.keep(verdict);
+    }
+
+    /// What the group is told for it.
+    pub(super) fn keep_told(&mut self, id: GroupId, told: &Told) {
+        let Some(group) = self.groups.get(&id).filter(|group| is_new(group)) else { return };
+        let hash = hash_of(&group.spec);
+        let verdict = self.verdicts.kept.get_mut(&hash);
+        if let Some(verdict) = verdict.filter(|verdict| asks_the_same(&verdict.spec, &group.spec)) {
+            verdict.told = Some(told.clone());
+        }
+    }
+}
+
+/// Whether nothing is known of a group but what was asked when it was made.
+fn is_new(group: &Group) -> bool {
+    let made = matches!(group.awaiting, Awaiting::Creation(_));
+    made && group.bundles.iter().all(|bundle| bundle.place.is_none() && bundle.lost.is_none())
+}
+
+/// Whether two groups find a place in the same cases.
+fn asks_the_same(a: &GroupSpec, b: &GroupSpec) -> bool {
+    a.strategy == b.strategy
+        && a.min_members == b.min_members
+        && a.topology == b.topology
+        && same_requests(&a.bundles, &b.bundles)
+}
+
+fn same_requests(a: &[Arc<PlacementRequest>], b: &[Arc<PlacementRequest>]) -> bool {
+    let mut last: Option<(&Arc<PlacementRequest>, &Arc<PlacementRequest>)> = None;
+    let mut same = |(a, b)| {
+        // Bundles of one group that ask the same share their request.
+        let known = last.is_some_and(|(x, y)| Arc::ptr_eq(x, a) && Arc::ptr_eq(y, b));
+        last = Some((a, b));
+        known || a == b
+    };
+    a.len() == b.len() && a.iter().zip(b).all(|pair| same(pair))
+}
+
+/// Equal for groups that ask the same. Peers choose what is asked, so others may have it, too.
+fn hash_of(spec: &GroupSpec) -> u64 {
+    let mut hasher = rustc_hash::FxHasher::default();
+    (spec.strategy, spec.min_members, spec.bundles.len()).hash(&mut hasher);
+    spec.topology.hash(&mut hasher);
+    let mut last: Option<&Arc<PlacementRequest>> = None;
+    for request in &spec.bundles {
+        if !last.is_some_and(|last| Arc::ptr_eq(last, request) || last == request) {
+            request.demand.hash(&mut hasher);
+            request.selector.as_ref().map(|selector| selector.hash()).hash(&mut hasher);
+            request.candidates.as_ref().map(|ids| ids.len()).hash(&mut hasher);
+        }
+        last = Some(request);
+    }
+    hasher.finish()
+}

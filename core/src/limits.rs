@@ -151,8 +151,13 @@ pub const STATEMENT_OPERATIONS_MAX: usize = 4096;
 pub const PLANNERS_MAX: u16 = 32;
 /// Jobs that a planner has under way at once; more wait in its rings.
 pub const PLANNER_FLIGHTS_MAX: usize = 256;
-/// Jobs that one port may have at the planners at once: what bounds their rings.
-pub const PLANS_IN_FLIGHT_MAX: usize = RING_SLOTS - 1;
+/// Jobs that one port may have at the planners at once. Each has at most one slot of each ring.
+pub const PLANS_IN_FLIGHT_MAX: usize = 3584;
+/// Cancels of such jobs that are on their way to a planner besides, until it has taken them. Others
+/// wait at the port.
+pub const PLAN_CANCELS_IN_FLIGHT_MAX: usize = 512;
+/// Groups that may wait at one port: they are some of its jobs.
+pub const PORT_GROUPS_WAITING_MAX: usize = 1023;
 /// Most claims of one node: each plan of another looks at all of them.
 pub const CLAIMS_PER_NODE_MAX: usize = 1024;
 /// Losses of a statement, after which it takes a ticket and reserves what it needs.
@@ -172,6 +177,8 @@ const _: () = assert!(
     STATEMENT_OPERATIONS_MAX >= 2 * GROUP_BUNDLES_MAX && STATEMENT_OPERATIONS_MAX <= u16::MAX as usize
 );
 const _: () = assert!(PORT_IN_FLIGHT_MAX + WAIT_IN_FLIGHT_MAX <= RING_SLOTS);
+const _: () = assert!(PLANS_IN_FLIGHT_MAX + PLAN_CANCELS_IN_FLIGHT_MAX <= RING_SLOTS);
+const _: () = assert!(PORT_GROUPS_WAITING_MAX < PLANS_IN_FLIGHT_MAX);
 const _: () = assert!(CONNECTION_WAITING_MAX <= PORT_WAITING_MAX);
 const _: () = assert!(PLACEMENTS_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
 const _: () = assert!(NODES_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);

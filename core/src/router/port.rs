@@ -225,9 +225,8 @@ impl Port {
         self.plans.add(link);
     }
 
-    /// Takes back a group that waits: its own reply says what became of it. To be called once per
-    /// [`PortRequest::Plan`] at most, and for no more than a quarter of those that may be in flight: that
-    /// is what the rings have room for.
+    /// Takes back a group that waits: its own reply says what became of it. Does nothing where the
+    /// group is answered, or was taken back before. Takes no room of requests.
     pub fn cancel_plan(&mut self, tag: Tag) {
         self.plans.cancel(tag);
     }

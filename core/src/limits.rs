@@ -68,9 +68,12 @@ pub const BEATS_MISSED_MAX: u64 = 3;
 
 /// Slots of a ring between a port and a shard, each way.
 pub const RING_SLOTS: usize = 4096;
-/// Requests that one port may have in the engine at once: an answer always finds room in its
-/// ring, so a shard never waits for an I/O thread.
+/// Requests that one port may have in the engine at once. Each has at most one command or answer in
+/// each ring, also a question to every shard, so an answer always finds room in its ring, and a shard
+/// never waits for an I/O thread.
 pub const PORT_IN_FLIGHT_MAX: usize = 3584;
+/// Of these, questions to every shard: each costs every shard a command, and keeps an answer of each.
+pub const EVERY_IN_FLIGHT_MAX: usize = 8;
 /// Commands about waiting requests that one port may have in the engine besides.
 pub const WAIT_IN_FLIGHT_MAX: usize = 512;
 /// Requests that may wait at one port; a shard holds a copy of those of all its ports.
@@ -179,9 +182,13 @@ const _: () = assert!(
 const _: () = assert!(PORT_IN_FLIGHT_MAX + WAIT_IN_FLIGHT_MAX <= RING_SLOTS);
 const _: () = assert!(PLANS_IN_FLIGHT_MAX + PLAN_CANCELS_IN_FLIGHT_MAX <= RING_SLOTS);
 const _: () = assert!(PORT_GROUPS_WAITING_MAX < PLANS_IN_FLIGHT_MAX);
+const _: () = assert!(
+    EVERY_IN_FLIGHT_MAX * SHARDS_MAX as usize <= PORT_IN_FLIGHT_MAX,
+    "questions to every shard cost no more than other requests may"
+);
 const _: () = assert!(CONNECTION_WAITING_MAX <= PORT_WAITING_MAX);
 const _: () = assert!(PLACEMENTS_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
-const _: () = assert!(NODES_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
+const _: () = assert!(NODES_PER_MESSAGE_MAX + EVERY_IN_FLIGHT_MAX <= PORT_IN_FLIGHT_MAX);
 const _: () = assert!(CANDIDATES_MAX <= CANDIDATES_IN_FLIGHT_MAX);
 const _: () = assert!(CANDIDATES_MAX <= CANDIDATES_WAITING_MAX);
 const _: () = assert!(CANDIDATES_WAITING_MAX <= PORT_CANDIDATES_WAITING_MAX);

@@ -24,7 +24,7 @@ use super::wait::{WaitEnd, WaitRequest, Waits};
 use super::watching::PortViews;
 use crate::ids::{AllocationId, PartitionId, ShardId};
 use crate::index::Geometry;
-use crate::limits::PORT_IN_FLIGHT_MAX;
+use crate::limits::{EVERY_IN_FLIGHT_MAX, PORT_IN_FLIGHT_MAX};
 use crate::planner::{PlanJob, PlanReply};
 use crate::planted::{PlantedBug, is_planted};
 use crate::registrar::Catalog;
@@ -111,7 +111,10 @@ pub enum PortReply {
 
 /// The port has as many requests under way as it may: poll, then submit again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{PORT_IN_FLIGHT_MAX} requests are under way at this port: wait for replies")]
+#[error(
+    "as much is under way at this port as may be ({PORT_IN_FLIGHT_MAX} requests, of which \
+     {EVERY_IN_FLIGHT_MAX} to every shard): wait for replies"
+)]
 pub struct NoRoom;
 
 pub(super) enum Pending {
@@ -137,9 +140,10 @@ pub struct Port {
     table: Cache<Arc<ArcSwap<RoutingTable>>, Arc<RoutingTable>>,
     catalog: Cache<Arc<ArcSwap<Catalog>>, Arc<Catalog>>,
     geometry: Geometry,
+    /// Requests under way. Each has at most one command or answer in each ring: this bounds the rings.
     pending: Slab<Pending>,
-    /// Submissions in the rings: what bounds the rings.
-    in_flight: usize,
+    /// Of these, questions to every shard.
+    every_in_flight: usize,
     rng: Rng,
     bell: Arc<Doorbell>,
     placings: Slab<Placing>,
@@ -172,7 +176,7 @@ impl Port {
             catalog: Cache::new(Arc::clone(catalog)),
             geometry,
             pending: Slab::with_capacity(PORT_IN_FLIGHT_MAX),
-            in_flight: 0,
+            every_in_flight: 0,
             rng: Rng::new(seed),
             bell,
             placings: Slab::new(),
@@ -276,8 +280,15 @@ impl Port {
         if matches!(request, PortRequest::Plan(_)) {
             return self.plans.has_room();
         }
-        let submissions = if matches!(request, PortRequest::Every(_)) { self.links.len() } else { 1 };
-        self.in_flight + submissions <= PORT_IN_FLIGHT_MAX
+        let every = matches!(request, PortRequest::Every(_));
+        self.room() > 0 && !(every && self.every_in_flight >= EVERY_IN_FLIGHT_MAX)
+    }
+
+    /// How many more requests to single shards can be submitted now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        // What waits has slots of its own.
+        PORT_IN_FLIGHT_MAX - (self.pending.len() - self.waits.in_flight())
     }
 
     /// Sends `request` on its way; its reply will carry `tag`. Shards learn of it at the next
@@ -313,6 +324,7 @@ impl Port {
                 let left = u16::try_from(shards).expect("SHARDS_MAX fits u16");
                 let pending = Pending::Every { tag, left, outcomes: vec![None; shards] };
                 let token = self.pending.insert(pending);
+                self.every_in_flight += 1;
                 for shard in 0..left {
                     self.send(ShardId(shard), token, command.clone(), now);
                 }
@@ -344,13 +356,8 @@ impl Port {
         self.send(shard, token, command, now);
     }
 
-    fn send(&mut self, shard: ShardId, token: usize, command: Command, now: Time) {
-        self.in_flight += 1;
-        self.send_besides(shard, token, command, now);
-    }
-
-    /// Sends what does not count among the requests under way.
-    pub(super) fn send_besides(&mut self, shard: ShardId, token: usize, command: Command, now: Time) {
+    /// Sends a command of a pending request. Who inserted that made sure of the room.
+    pub(super) fn send(&mut self, shard: ShardId, token: usize, command: Command, now: Time) {
         let token = u32::try_from(token).expect("PORT_IN_FLIGHT_MAX fits u32");
         let pushed = self.links[shard.index()].submissions.push(Submission { token, enqueued: now, command });
         assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
@@ -465,7 +472,6 @@ impl Port {
                 _ => None,
             };
         }
-        self.in_flight -= 1;
         match pending {
             Pending::Wait(_) | Pending::Ignored => unreachable!("answered above"),
             &mut Pending::Place(tag, key) => self.handle_place_answer(token, tag, key, answer.outcome, now),
@@ -483,6 +489,7 @@ impl Port {
                 }
                 let all = std::mem::take(outcomes).into_iter().flatten().collect();
                 self.pending.remove(token);
+                self.every_in_flight -= 1;
                 Some((tag, PortReply::Every(all)))
             }
         }

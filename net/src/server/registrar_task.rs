@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use slab::Slab;
 use tokio::sync::{Notify, mpsc, oneshot};
 use wharf_core::ids::{NodeId, Ordinal, PartitionId};
-use wharf_core::limits::{NODES_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX, SHARDS_MAX};
+use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::node::LifeEvent;
 use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::router::{Port, PortReply, PortRequest};
@@ -226,7 +226,8 @@ impl Desk {
     /// Whether the next question finds room, whatever it is: one command per node of a message (what else the
     /// task begins by itself is less), or a question to every shard.
     fn has_room(&self) -> bool {
-        self.task.port.pending() + SHARDS_MAX as usize + NODES_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX
+        let port = &self.task.port;
+        port.room() >= NODES_PER_MESSAGE_MAX && port.has_room(&PortRequest::Every(Command::Export))
     }
 
     fn handle(&mut self, request: RegistrarRequest, reply: oneshot::Sender<RegistrarReply>) {

@@ -1,18 +1,21 @@
-//! The registrar's task, moved by hand: what a refused question leaves behind.
+//! The registrar's task, moved by hand: the room for its questions, and what a refused one leaves behind.
 
 use std::sync::Arc;
 use std::task::Waker;
 
 use tokio::sync::{Notify, oneshot};
 use wharf_core::executor::{Clock, ShardRunner, Unobserved};
+use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::registrar::RegistrarState;
+use wharf_core::router::{NoRoom, PortRequest};
+use wharf_core::shard::Command;
 use wharf_core::store::{Engine, EngineConfig, StoreState};
 use wharf_core::time::Time;
 
 use super::{Desk, RegistrarReply, RegistrarRequest, RegistrarTask};
 use crate::protocol::{
-    NamedAmount, NodeBody, NodeReply, NodesRequest, Reason, ReportReply, ReportRequest,
-    SetResourcesRequest,
+    ListRequest, NamedAmount, NodeBody, NodeReply, NodesRequest, Reason, ReportReply, ReportRequest,
+    SetResourcesRequest, StatusRequest,
 };
 use crate::server::{ServerShared, Settings};
 
@@ -108,6 +111,46 @@ fn update(node: NodeBody) -> RegistrarRequest {
 
 fn custom(name: &str) -> NamedAmount {
     NamedAmount { name: name.to_owned(), amount: 10_000 }
+}
+
+/// Whatever the number of shards: as long as the task takes questions, there is room for any of them.
+#[test]
+fn every_question_that_is_taken_finds_room() {
+    let questions: [fn() -> RegistrarRequest; 2] = [
+        || RegistrarRequest::List(ListRequest { after: 0, limit: 1 }),
+        || RegistrarRequest::Status(StatusRequest { audit: true }),
+    ];
+    for shards in [1, 4, 16, 64] {
+        let mut bed = Bed::new(shards);
+        bed.one(add(node("n")));
+        for question in questions {
+            let mut answers = Vec::new();
+            // More than ever find room at once: the rest of them waits outside.
+            while bed.desk.has_room() && answers.len() < 4096 {
+                answers.push(bed.put(question()));
+            }
+            assert!(!answers.is_empty() && answers.len() < 4096, "{} at once", answers.len());
+            bed.settle();
+            assert!(bed.desk.has_room());
+            answers.iter_mut().for_each(|answer| drop(answer.try_recv().expect("answered")));
+        }
+    }
+}
+
+/// The largest batch of node commands finds room beside as many questions to every shard as may be under way.
+#[test]
+fn a_whole_batch_finds_room_beside_questions_to_every_shard() {
+    let mut bed = Bed::new(64);
+    let port = &mut bed.desk.task.port;
+    let every = || PortRequest::Every(Command::Status { audit: false });
+    let mut questions = 0;
+    while port.has_room(&every()) {
+        port.submit(0, every(), Time(1)).unwrap();
+        questions += 1;
+    }
+    assert!(questions > 1);
+    assert_eq!(port.submit(0, every(), Time(1)).unwrap_err(), NoRoom);
+    assert!(port.room() >= NODES_PER_MESSAGE_MAX);
 }
 
 #[test]

@@ -68,9 +68,12 @@ pub const BEATS_MISSED_MAX: u64 = 3;
 
 /// Slots of a ring between a port and a shard, each way.
 pub const RING_SLOTS: usize = 4096;
-/// Requests that one port may have in the engine at once: an answer always finds room in its
-/// ring, so a shard never waits for an I/O thread.
+/// Requests that one port may have in the engine at once. Each has at most one command or answer in
+/// each ring, also a question to every shard, so an answer always finds room in its ring, and a shard
+/// never waits for an I/O thread.
 pub const PORT_IN_FLIGHT_MAX: usize = 3584;
+/// Of these, questions to every shard: each costs every shard a command, and keeps an answer of each.
+pub const EVERY_IN_FLIGHT_MAX: usize = 8;
 /// Commands about waiting requests that one port may have in the engine besides.
 pub const WAIT_IN_FLIGHT_MAX: usize = 512;
 /// Requests that may wait at one port; a shard holds a copy of those of all its ports.
@@ -151,8 +154,13 @@ pub const STATEMENT_OPERATIONS_MAX: usize = 4096;
 pub const PLANNERS_MAX: u16 = 32;
 /// Jobs that a planner has under way at once; more wait in its rings.
 pub const PLANNER_FLIGHTS_MAX: usize = 256;
-/// Jobs that one port may have at the planners at once: what bounds their rings.
-pub const PLANS_IN_FLIGHT_MAX: usize = RING_SLOTS - 1;
+/// Jobs that one port may have at the planners at once. Each has at most one slot of each ring.
+pub const PLANS_IN_FLIGHT_MAX: usize = 3584;
+/// Cancels of such jobs that are on their way to a planner besides, until it has taken them. Others
+/// wait at the port.
+pub const PLAN_CANCELS_IN_FLIGHT_MAX: usize = 512;
+/// Groups that may wait at one port: they are some of its jobs.
+pub const PORT_GROUPS_WAITING_MAX: usize = 1023;
 /// Most claims of one node: each plan of another looks at all of them.
 pub const CLAIMS_PER_NODE_MAX: usize = 1024;
 /// Losses of a statement, after which it takes a ticket and reserves what it needs.
@@ -185,9 +193,15 @@ const _: () = assert!(
     STATEMENT_OPERATIONS_MAX >= 2 * GROUP_BUNDLES_MAX && STATEMENT_OPERATIONS_MAX <= u16::MAX as usize
 );
 const _: () = assert!(PORT_IN_FLIGHT_MAX + WAIT_IN_FLIGHT_MAX <= RING_SLOTS);
+const _: () = assert!(PLANS_IN_FLIGHT_MAX + PLAN_CANCELS_IN_FLIGHT_MAX <= RING_SLOTS);
+const _: () = assert!(PORT_GROUPS_WAITING_MAX < PLANS_IN_FLIGHT_MAX);
+const _: () = assert!(
+    EVERY_IN_FLIGHT_MAX * SHARDS_MAX as usize <= PORT_IN_FLIGHT_MAX,
+    "questions to every shard cost no more than other requests may"
+);
 const _: () = assert!(CONNECTION_WAITING_MAX <= PORT_WAITING_MAX);
 const _: () = assert!(PLACEMENTS_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
-const _: () = assert!(NODES_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX);
+const _: () = assert!(NODES_PER_MESSAGE_MAX + EVERY_IN_FLIGHT_MAX <= PORT_IN_FLIGHT_MAX);
 const _: () = assert!(CANDIDATES_MAX <= CANDIDATES_IN_FLIGHT_MAX);
 const _: () = assert!(CANDIDATES_MAX <= CANDIDATES_WAITING_MAX);
 const _: () = assert!(CANDIDATES_WAITING_MAX <= PORT_CANDIDATES_WAITING_MAX);

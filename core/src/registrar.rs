@@ -280,11 +280,19 @@ impl Registrar {
     /// # Errors
     /// When the name is taken, or no more nodes fit.
     pub fn register(&mut self, spec: NodeSpec) -> Result<NodeRegistration, RegistrarError> {
-        if let Some(&id) = self.by_name.get(&spec.name) {
-            return Err(RegistrarError::NodeExists { name: spec.name, id });
-        }
-        self.check_room()?;
+        self.check_register(&spec.name)?;
         Ok(self.enter_new(spec, None))
+    }
+
+    /// Checks whether [`register`](Self::register) would take a node of this name.
+    ///
+    /// # Errors
+    /// As there.
+    pub fn check_register(&self, name: &str) -> Result<(), RegistrarError> {
+        match self.by_name.get(name) {
+            Some(&id) => Err(RegistrarError::NodeExists { name: name.into(), id }),
+            None => self.check_room(),
+        }
     }
 
     fn check_room(&self) -> Result<(), RegistrarError> {
@@ -303,20 +311,21 @@ impl Registrar {
         registration
     }
 
-    /// Whether [`report`](Self::report) would take `spec`.
+    /// Checks what [`report`](Self::report) would take `spec` for, and enters nothing. Returns the lost
+    /// node that has to go first, as [`Reported::Occupied`] does.
     ///
     /// # Errors
     /// As there.
-    pub fn check_report(&self, spec: &NodeSpec) -> Result<(), RegistrarError> {
-        let Ok((id, _)) = self.resolve(&spec.name) else { return self.check_room() };
+    pub fn check_report(&self, spec: &NodeSpec) -> Result<Option<(NodeId, PartitionId)>, RegistrarError> {
+        let Ok((id, partition)) = self.resolve(&spec.name) else { return self.check_room().map(|()| None) };
         let known = &self.nodes[&id];
         if known.identity.is_none() || known.identity == spec.identity {
-            return self.check_topology(known, spec);
+            return self.check_topology(known, spec).map(|()| None);
         }
         if self.heartbeats.is_alive(id) {
             return Err(RegistrarError::NameInUse { name: Arc::clone(&spec.name), id });
         }
-        self.check_room()
+        self.check_room().map(|()| Some((id, partition)))
     }
 
     /// Takes an agent's report of its machine, which has an identity.
@@ -325,16 +334,13 @@ impl Registrar {
     /// When the label that decides the partition would change, another machine of that name
     /// lives, or no more nodes fit.
     pub fn report(&mut self, spec: NodeSpec) -> Result<Reported, RegistrarError> {
-        let agent = || Some(Arc::new(AgentFacts::default()));
-        self.check_report(&spec)?;
-        let Ok((id, partition)) = self.resolve(&spec.name) else {
-            return Ok(Reported::New(self.enter_new(spec, agent())));
-        };
-        let known = &self.nodes[&id].identity;
-        if known.is_none() || *known == spec.identity {
-            return self.update(spec).map(|(id, partition, spec)| Reported::Known(id, partition, spec));
+        if let Some((id, partition)) = self.check_report(&spec)? {
+            return Ok(Reported::Occupied(id, partition));
         }
-        Ok(Reported::Occupied(id, partition))
+        if self.resolve(&spec.name).is_err() {
+            return Ok(Reported::New(self.enter_new(spec, Some(Arc::new(AgentFacts::default())))));
+        }
+        self.update(spec).map(|(id, partition, spec)| Reported::Known(id, partition, spec))
     }
 
     fn partition_of(&self, spec: &NodeSpec) -> PartitionId {
@@ -377,26 +383,36 @@ impl Registrar {
         self.nodes.insert(node.id, entry);
     }
 
-    /// Checks an update of the node that `spec` names, and interns it.
+    /// Checks whether [`update`](Self::update) would take `spec`, and enters nothing; the node and its
+    /// partition.
     ///
     /// # Errors
-    /// When no node has that name, or its topology label or its identity would change. An
-    /// identity that is not given stays.
-    pub fn update(&mut self, mut spec: NodeSpec) -> Result<(NodeId, PartitionId, NodeSpec), RegistrarError> {
+    /// When no node has that name, or its topology label or its identity would change.
+    pub fn check_update(&self, spec: &NodeSpec) -> Result<(NodeId, PartitionId), RegistrarError> {
         let (id, partition) = self.resolve(&spec.name)?;
         let known = &self.nodes[&id];
-        match (&known.identity, &spec.identity) {
-            (Some(known), Some(given)) if known != given => {
-                let (name, known, given) = (spec.name, Arc::clone(known), Arc::clone(given));
-                return Err(RegistrarError::IdentityFixed { name, known, given });
-            }
-            (Some(known), None) => spec.identity = Some(Arc::clone(known)),
-            _ => {}
+        if let (Some(known), Some(given)) = (&known.identity, &spec.identity)
+            && known != given
+        {
+            let name = Arc::clone(&spec.name);
+            return Err(RegistrarError::IdentityFixed { name, known: known.clone(), given: given.clone() });
         }
-        self.check_topology(known, &spec)?;
-        let identity = spec.identity.clone();
-        if let Some(entry) = self.nodes.get_mut(&id) {
-            entry.identity = identity;
+        self.check_topology(known, spec)?;
+        Ok((id, partition))
+    }
+
+    /// Takes an update of the node that `spec` names: enters its identity, and interns it. An identity
+    /// that is not given stays.
+    ///
+    /// # Errors
+    /// As [`check_update`](Self::check_update). Nothing is entered then.
+    pub fn update(&mut self, mut spec: NodeSpec) -> Result<(NodeId, PartitionId, NodeSpec), RegistrarError> {
+        let (id, partition) = self.check_update(&spec)?;
+        let entry = self.nodes.get_mut(&id).expect("a name is that of a registered node");
+        if spec.identity.is_none() {
+            spec.identity.clone_from(&entry.identity);
+        } else {
+            entry.identity.clone_from(&spec.identity);
         }
         Ok((id, partition, self.intern(spec)))
     }

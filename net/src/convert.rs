@@ -359,15 +359,16 @@ fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
     Labels::new(pairs).map_err(|error| invalid("labels", error.to_string()))
 }
 
-fn node_custom(
-    wire: Vec<NamedAmount>,
-    resources: &mut ResourceRegistry,
-) -> Result<Option<wharf_core::resource::CustomAmounts>, Fault> {
+/// Checks the custom resources of a node: with what it finds right, [`node_spec`] teaches the registry, without
+/// error.
+///
+/// # Errors
+/// The fault, naming the field.
+pub(crate) fn check_custom(wire: &[NamedAmount], resources: &ResourceRegistry) -> Result<(), Fault> {
     if wire.len() > CUSTOM_RESOURCES_MAX {
         let message = format!("{} custom resources: give at most {CUSTOM_RESOURCES_MAX}", wire.len());
         return Err(invalid("custom", message));
     }
-    // First all checks, then the learning: a refused node leaves no trace in the registry.
     for (i, named) in wire.iter().enumerate() {
         check_custom_name(&format!("custom[{i}].name"), &named.name)?;
         let total = amount(&format!("custom[{i}].amount"), named.amount)?;
@@ -385,6 +386,15 @@ fn node_custom(
     if resources.len() + new > RESOURCE_KINDS_MAX {
         return Err(Fault::of_field(Reason::LimitExceeded, "custom", RegistryFull.to_string()));
     }
+    Ok(())
+}
+
+fn node_custom(
+    wire: Vec<NamedAmount>,
+    resources: &mut ResourceRegistry,
+) -> Result<Option<wharf_core::resource::CustomAmounts>, Fault> {
+    // First all checks, then the learning: a refused node leaves no trace in the registry.
+    check_custom(&wire, resources)?;
     let mut amounts = Vec::with_capacity(wire.len());
     for named in wire {
         let id = resources.learn(&named.name).expect("there is room for all of them");

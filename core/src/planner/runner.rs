@@ -17,10 +17,12 @@ pub(crate) struct PlanSubmission {
     pub(crate) job: PlanJob,
 }
 
-/// A reply on its way back.
-pub(crate) struct PlanAnswer {
-    pub(crate) token: u32,
-    pub(crate) reply: PlanReply,
+/// What comes back.
+pub(crate) enum PlanAnswer {
+    /// The reply to the job of this token.
+    Reply { token: u32, reply: PlanReply },
+    /// A cancel was taken: its slot is free again. Not that it found its job.
+    CancelTaken,
 }
 
 /// The rings between a planner and one port, and the bell of the port.
@@ -171,25 +173,31 @@ impl PlannerRunner {
         let mut count = self.planner.take_answers(now);
         // What is decided leaves before anything is planned.
         self.planner.flush(clock.now());
+        let mut rung = 0u64;
         for (at, link) in self.links.iter_mut().enumerate() {
             // All of them, so that no client's jobs wait behind another's in the ring: they are begun in turn.
             for _ in 0..RING_SLOTS {
                 let Some(PlanSubmission { token, client, job }) = link.jobs.pop() else { break };
+                if matches!(job, PlanJob::Cancel) {
+                    let pushed = link.replies.push(PlanAnswer::CancelTaken);
+                    assert!(pushed.is_ok(), "a ring holds all cancels that a port may have in flight");
+                    rung |= 1 << at;
+                }
                 self.planner.submit(tag(at, token), (at, client), job, now);
                 count += 1;
             }
         }
         count += self.planner.advance(now);
         self.planner.flush(clock.now());
-        count + self.hand_out() + usize::from(self.planner.has_left_over())
+        count + self.hand_out(rung) + usize::from(self.planner.has_left_over())
     }
 
-    fn hand_out(&mut self) -> usize {
-        let mut rung = 0u64;
+    /// Hands out the replies, and rings the ports that get some, and those of `rung`; how many replies.
+    fn hand_out(&mut self, mut rung: u64) -> usize {
         let mut count = 0;
         for (tag, reply) in self.planner.take_replies() {
             let at = (tag >> TOKEN_BITS) as usize;
-            let pushed = self.links[at].replies.push(PlanAnswer { token: tag as u32, reply });
+            let pushed = self.links[at].replies.push(PlanAnswer::Reply { token: tag as u32, reply });
             assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
             rung |= 1 << at;
             count += 1;

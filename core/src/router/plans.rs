@@ -1,12 +1,17 @@
 //! The planners behind a port: which is asked, and what they answer.
+//!
+//! A job has one slot of each ring, from its submission to its reply. A cancel takes a slot of its
+//! own, also where its job is answered before the planner has looked at it. So cancels are counted
+//! apart, until their planner says that it took them; what is beyond their bound waits here.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use slab::Slab;
 
 use super::port::{NoRoom, PortReply, Tag};
 use crate::ids::GroupId;
-use crate::limits::PLANS_IN_FLIGHT_MAX;
+use crate::limits::{PLAN_CANCELS_IN_FLIGHT_MAX, PLANS_IN_FLIGHT_MAX};
 use crate::planner::{ClientKey, GroupView, PlanAnswer, PlanJob, PlanReply, PlanSubmission, keeper_of};
 use crate::ring::{Consumer, Doorbell, Producer};
 
@@ -17,9 +22,20 @@ pub(crate) struct PlanLink {
     pub(crate) bell: Arc<Doorbell>,
 }
 
+/// How far the cancel of a job has come.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Cancel {
+    /// Nobody takes the job back.
+    None,
+    /// It waits for a slot, under this number.
+    Queued(u64),
+    /// It is in the ring of its planner, or was.
+    Sent,
+}
+
 enum Pending {
     /// With the planner that was asked, and for whom.
-    One(Tag, usize, ClientKey),
+    One { tag: Tag, planner: usize, client: ClientKey, cancel: Cancel },
     /// A page of groups, of which every planner has some.
     Page { tag: Tag, limit: u16, left: usize, groups: Vec<GroupView> },
 }
@@ -30,6 +46,13 @@ pub(super) struct Plans {
     links: Vec<PlanLink>,
     touched: Vec<bool>,
     pending: Slab<Pending>,
+    /// Tokens of jobs whose cancels find no slot yet, by the numbers of these cancels. A job that is
+    /// answered takes its own away: there are never more than jobs.
+    cancels: BTreeMap<u64, usize>,
+    /// The number of the last cancel.
+    last_cancel: u64,
+    /// Cancels that no planner said it took.
+    cancels_in_flight: usize,
     /// The planner that is given the next job which any may do.
     next: usize,
 }
@@ -71,24 +94,44 @@ impl Plans {
             | PlanJob::ShrinkGroup(group, _)
             | PlanJob::RemoveGroup(group)
             | PlanJob::GroupStatus(group) => self.keeper(*group),
-            PlanJob::CreateGroup(_) | PlanJob::Submit(_) | PlanJob::ListGroups(..) | PlanJob::Cancel => {
+            PlanJob::Cancel => panic!("a job is taken back by `cancel_plan`"),
+            PlanJob::CreateGroup(_) | PlanJob::Submit(_) | PlanJob::ListGroups(..) => {
                 self.next = (self.next + 1) % self.links.len();
                 self.next
             }
         };
-        let token = self.pending.insert(Pending::One(tag, planner, client));
+        let token = self.pending.insert(Pending::One { tag, planner, client, cancel: Cancel::None });
         self.send(planner, token, client, job);
         Ok(())
     }
 
-    /// Takes back the job of `tag`, a group that waits, if it is still under way.
+    /// Takes back the job of `tag`, a group that waits, if it is still under way and was not taken
+    /// back before.
     pub(super) fn cancel(&mut self, tag: Tag) {
-        let mut pending = self.pending.iter();
-        let found = pending.find_map(|(token, pending)| match pending {
-            Pending::One(of, planner, client) if *of == tag => Some((token, *planner, *client)),
+        let number = self.last_cancel + 1;
+        let found = self.pending.iter_mut().find_map(|(token, pending)| match pending {
+            Pending::One { tag: of, cancel, .. } if *of == tag => Some((token, cancel)),
             _ => None,
         });
-        if let Some((token, planner, client)) = found {
+        if let Some((token, cancel @ Cancel::None)) = found {
+            *cancel = Cancel::Queued(number);
+            self.last_cancel = number;
+            self.cancels.insert(number, token);
+            self.send_cancels();
+        }
+    }
+
+    /// Sends the cancels that find a slot, in order.
+    fn send_cancels(&mut self) {
+        while self.cancels_in_flight < PLAN_CANCELS_IN_FLIGHT_MAX
+            && let Some((_, token)) = self.cancels.pop_first()
+        {
+            let Pending::One { planner, client, cancel, .. } = &mut self.pending[token] else {
+                panic!("a page of groups is not taken back")
+            };
+            *cancel = Cancel::Sent;
+            let (planner, client) = (*planner, *client);
+            self.cancels_in_flight += 1;
             self.send(planner, token, client, PlanJob::Cancel);
         }
     }
@@ -115,12 +158,19 @@ impl Plans {
     pub(super) fn poll(&mut self, mut reply: impl FnMut(Tag, PortReply)) -> usize {
         let mut taken = 0;
         for planner in 0..self.links.len() {
-            while let Some(PlanAnswer { token, reply: answer }) = self.links[planner].replies.pop() {
+            while let Some(answer) = self.links[planner].replies.pop() {
                 taken += 1;
+                let PlanAnswer::Reply { token, reply: answer } = answer else {
+                    self.cancels_in_flight -= 1;
+                    continue;
+                };
                 if let Some((tag, done)) = self.handle_answer(token as usize, answer) {
                     reply(tag, PortReply::Plan(Box::new(done)));
                 }
             }
+        }
+        if !self.cancels.is_empty() {
+            self.send_cancels();
         }
         taken
     }
@@ -128,7 +178,13 @@ impl Plans {
     fn handle_answer(&mut self, token: usize, answer: PlanReply) -> Option<(Tag, PlanReply)> {
         let pending = self.pending.get_mut(token).expect("an answer belongs to a pending job");
         let Pending::Page { left, groups, .. } = pending else {
-            let Pending::One(tag, ..) = self.pending.remove(token) else { unreachable!("just seen") };
+            let Pending::One { tag, cancel, .. } = self.pending.remove(token) else {
+                unreachable!("just seen")
+            };
+            if let Cancel::Queued(number) = cancel {
+                // It would take back the next job that has this token.
+                self.cancels.remove(&number);
+            }
             return Some((tag, answer));
         };
         let PlanReply::Groups(page) = answer else { panic!("a page of groups was answered with {answer:?}") };

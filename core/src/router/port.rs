@@ -24,7 +24,7 @@ use super::wait::{WaitEnd, WaitRequest, Waits};
 use super::watching::PortViews;
 use crate::ids::{AllocationId, PartitionId, ShardId};
 use crate::index::Geometry;
-use crate::limits::PORT_IN_FLIGHT_MAX;
+use crate::limits::{EVERY_IN_FLIGHT_MAX, PORT_IN_FLIGHT_MAX};
 use crate::planner::{ClientKey, PlanJob, PlanReply};
 use crate::planted::{PlantedBug, is_planted};
 use crate::registrar::Catalog;
@@ -113,7 +113,10 @@ pub enum PortReply {
 
 /// The port has as many requests under way as it may: poll, then submit again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{PORT_IN_FLIGHT_MAX} requests are under way at this port: wait for replies")]
+#[error(
+    "as much is under way at this port as may be ({PORT_IN_FLIGHT_MAX} requests, of which \
+     {EVERY_IN_FLIGHT_MAX} to every shard): wait for replies"
+)]
 pub struct NoRoom;
 
 pub(super) enum Pending {
@@ -139,9 +142,10 @@ pub struct Port {
     table: Cache<Arc<ArcSwap<RoutingTable>>, Arc<RoutingTable>>,
     catalog: Cache<Arc<ArcSwap<Catalog>>, Arc<Catalog>>,
     geometry: Geometry,
+    /// Requests under way. Each has at most one command or answer in each ring: this bounds the rings.
     pending: Slab<Pending>,
-    /// Submissions in the rings: what bounds the rings.
-    in_flight: usize,
+    /// Of these, questions to every shard.
+    every_in_flight: usize,
     rng: Rng,
     bell: Arc<Doorbell>,
     placings: Slab<Placing>,
@@ -174,7 +178,7 @@ impl Port {
             catalog: Cache::new(Arc::clone(catalog)),
             geometry,
             pending: Slab::with_capacity(PORT_IN_FLIGHT_MAX),
-            in_flight: 0,
+            every_in_flight: 0,
             rng: Rng::new(seed),
             bell,
             placings: Slab::new(),
@@ -227,9 +231,8 @@ impl Port {
         self.plans.add(link);
     }
 
-    /// Takes back a group that waits: its own reply says what became of it. To be called once per
-    /// [`PortRequest::Plan`] at most, and for no more than a quarter of those that may be in flight: that
-    /// is what the rings have room for.
+    /// Takes back a group that waits: its own reply says what became of it. Does nothing where the
+    /// group is answered, or was taken back before. Takes no room of requests.
     pub fn cancel_plan(&mut self, tag: Tag) {
         self.plans.cancel(tag);
     }
@@ -279,8 +282,15 @@ impl Port {
         if matches!(request, PortRequest::Plan(_) | PortRequest::PlanFor(..)) {
             return self.plans.has_room();
         }
-        let submissions = if matches!(request, PortRequest::Every(_)) { self.links.len() } else { 1 };
-        self.in_flight + submissions <= PORT_IN_FLIGHT_MAX
+        let every = matches!(request, PortRequest::Every(_));
+        self.room() > 0 && !(every && self.every_in_flight >= EVERY_IN_FLIGHT_MAX)
+    }
+
+    /// How many more requests to single shards can be submitted now.
+    #[must_use]
+    pub fn room(&self) -> usize {
+        // What waits has slots of its own.
+        PORT_IN_FLIGHT_MAX - (self.pending.len() - self.waits.in_flight())
     }
 
     /// Sends `request` on its way; its reply will carry `tag`. Shards learn of it at the next
@@ -317,6 +327,7 @@ impl Port {
                 let left = u16::try_from(shards).expect("SHARDS_MAX fits u16");
                 let pending = Pending::Every { tag, left, outcomes: vec![None; shards] };
                 let token = self.pending.insert(pending);
+                self.every_in_flight += 1;
                 for shard in 0..left {
                     self.send(ShardId(shard), token, command.clone(), now);
                 }
@@ -348,13 +359,8 @@ impl Port {
         self.send(shard, token, command, now);
     }
 
-    fn send(&mut self, shard: ShardId, token: usize, command: Command, now: Time) {
-        self.in_flight += 1;
-        self.send_besides(shard, token, command, now);
-    }
-
-    /// Sends what does not count among the requests under way.
-    pub(super) fn send_besides(&mut self, shard: ShardId, token: usize, command: Command, now: Time) {
+    /// Sends a command of a pending request. Who inserted that made sure of the room.
+    pub(super) fn send(&mut self, shard: ShardId, token: usize, command: Command, now: Time) {
         let token = u32::try_from(token).expect("PORT_IN_FLIGHT_MAX fits u32");
         let pushed = self.links[shard.index()].submissions.push(Submission { token, enqueued: now, command });
         assert!(pushed.is_ok(), "a ring holds all that a port may have in flight");
@@ -469,7 +475,6 @@ impl Port {
                 _ => None,
             };
         }
-        self.in_flight -= 1;
         match pending {
             Pending::Wait(_) | Pending::Ignored => unreachable!("answered above"),
             &mut Pending::Place(tag, key) => self.handle_place_answer(token, tag, key, answer.outcome, now),
@@ -487,6 +492,7 @@ impl Port {
                 }
                 let all = std::mem::take(outcomes).into_iter().flatten().collect();
                 self.pending.remove(token);
+                self.every_in_flight -= 1;
                 Some((tag, PortReply::Every(all)))
             }
         }

@@ -84,6 +84,11 @@ impl Waits {
         self.by_number.len()
     }
 
+    /// Commands under way, each with a pending request of its own.
+    pub(super) fn in_flight(&self) -> usize {
+        self.in_flight
+    }
+
     fn token(&self, number: u64) -> WaitToken {
         WaitToken { port: self.port, number }
     }
@@ -188,7 +193,7 @@ impl Port {
         {
             let pending = self.pending_mut().insert(number.map_or(Pending::Ignored, Pending::Wait));
             self.waits.in_flight += 1;
-            self.send_besides(shard, pending, command, now);
+            self.send(shard, pending, command, now);
         }
     }
 

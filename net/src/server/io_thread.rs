@@ -12,7 +12,7 @@ use slab::Slab;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tracing::warn;
-use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_IN_FLIGHT_MAX};
+use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::time::Time;
 
@@ -27,10 +27,8 @@ use crate::tls::{ServerCertificate, TlsError, server_crypto};
 /// How long a server that stops waits for its peers to take their last replies.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// Groups that may wait at one I/O thread: each may also be told to end, which takes room as well.
-pub(super) const GROUP_ROOM: usize = PLANS_IN_FLIGHT_MAX / 4;
-/// Planners' jobs under way at one I/O thread beside those.
-const PLAN_ROOM: usize = PLANS_IN_FLIGHT_MAX - 2 * GROUP_ROOM;
+/// Planners' jobs under way at one I/O thread that are no groups that wait.
+const PLAN_ROOM: usize = PLANS_IN_FLIGHT_MAX - PORT_GROUPS_WAITING_MAX;
 
 /// What an I/O thread is made of.
 pub struct IoThread {
@@ -110,7 +108,7 @@ pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
         operations: RefCell::new(Slab::new()),
         room: Semaphore::new(PORT_IN_FLIGHT_MAX),
         plan_room: Semaphore::new(PLAN_ROOM),
-        group_room: Semaphore::new(GROUP_ROOM),
+        group_room: Semaphore::new(PORT_GROUPS_WAITING_MAX),
         shared: thread.shared,
         registrar: thread.registrar,
         shutdown: thread.shutdown,

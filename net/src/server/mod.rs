@@ -32,7 +32,8 @@ use tokio::sync::{Notify, Semaphore};
 use wharf_core::executor::Clock;
 use wharf_core::ids::Incarnation;
 use wharf_core::limits::{
-    NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX, VIEW_VERSIONS_MAX,
+    NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX,
+    VIEW_VERSIONS_MAX,
 };
 use wharf_core::request::Policy;
 #[cfg(doc)]
@@ -53,7 +54,7 @@ const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(5);
 const CONNECTIONS_MAX: usize = 4096;
 
 /// Groups that may wait at one I/O thread, whosever they are.
-pub const WAITING_GROUPS_MAX: u32 = io_thread::GROUP_ROOM as u32;
+pub const WAITING_GROUPS_MAX: u32 = PORT_GROUPS_WAITING_MAX as u32;
 /// Groups that may wait at one connection, unless configured otherwise: a quarter of those of its I/O thread.
 pub const WAITING_GROUPS_DEFAULT: u32 = WAITING_GROUPS_MAX / 4;
 

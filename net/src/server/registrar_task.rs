@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use slab::Slab;
 use tokio::sync::{Notify, mpsc, oneshot};
 use wharf_core::ids::{NodeId, Ordinal, PartitionId};
-use wharf_core::limits::{NODES_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX, SHARDS_MAX};
+use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::node::LifeEvent;
 use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::router::{Port, PortReply, PortRequest};
@@ -223,8 +223,11 @@ impl Desk {
         Self { task, jobs: Slab::new(), replacing: Vec::new(), stops: false, stopped: false }
     }
 
+    /// Whether the next question finds room, whatever it is: one command per node of a message (what else the
+    /// task begins by itself is less), or a question to every shard.
     fn has_room(&self) -> bool {
-        self.task.port.pending() + SHARDS_MAX as usize + NODES_PER_MESSAGE_MAX <= PORT_IN_FLIGHT_MAX
+        let port = &self.task.port;
+        port.room() >= NODES_PER_MESSAGE_MAX && port.has_room(&PortRequest::Every(Command::Export))
     }
 
     fn handle(&mut self, request: RegistrarRequest, reply: oneshot::Sender<RegistrarReply>) {
@@ -288,11 +291,8 @@ impl Desk {
 
     fn plan_add(&mut self, node: NodeBody) -> Planned {
         let registrar = &mut self.task.registrar;
-        // The name first: a node added twice must not teach the registry anything.
-        if let Ok((id, _)) = registrar.resolve(&node.name) {
-            let exists = wharf_core::registrar::RegistrarError::NodeExists { name: node.name.into(), id };
-            return Err(registrar_fault(&exists));
-        }
+        // First whatever can be refused: a refused node must not teach the registry anything.
+        registrar.check_register(&node.name).map_err(|error| registrar_fault(&error))?;
         let spec = node_spec(node, registrar.resources_mut())?;
         let registration = registrar.register(spec).map_err(|error| registrar_fault(&error))?;
         let (partition, id) = (registration.partition, registration.id);
@@ -302,11 +302,11 @@ impl Desk {
     fn plan_update(&mut self, node: NodeBody) -> Planned {
         let registrar = &mut self.task.registrar;
         registrar.resolve(&node.name).map_err(|error| registrar_fault(&error))?;
-        // First without its custom resources, whatever can be refused: a refused update must not
-        // teach the registry anything.
+        // All checks come before anything is entered: a refused update must neither teach the registry a
+        // resource nor leave its identity. Without custom resources, a spec teaches nothing.
         let bare = NodeBody { custom: Vec::new(), ..node.clone() };
         let bare = node_spec(bare, registrar.resources_mut())?;
-        registrar.update(bare).map_err(|error| registrar_fault(&error))?;
+        registrar.check_update(&bare).map_err(|error| registrar_fault(&error))?;
         let spec = node_spec(node, registrar.resources_mut())?;
         let (id, partition, spec) = registrar.update(spec).map_err(|error| registrar_fault(&error))?;
         Ok((partition, Command::UpdateNode(id, Box::new(spec)), id))
@@ -577,3 +577,6 @@ impl Desk {
         StatusDetailsReply { status, life, unhealthy }
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -13,7 +13,7 @@ use wharf_core::shard::{Command, Outcome, Rejection};
 use wharf_core::time::Time;
 
 use super::{Desk, Job, JobKind, RegistrarReply};
-use crate::convert::{agent_report, registrar_fault, rejection_fault};
+use crate::convert::{agent_report, check_custom, registrar_fault, rejection_fault};
 use crate::protocol::{Fault, HeartbeatReply, HeartbeatRequest, Reason, ReportReply, ReportRequest};
 use crate::server::operation::tag;
 
@@ -108,10 +108,14 @@ impl Desk {
     fn plan_report(&mut self, mut request: ReportRequest) -> Result<Plan, Fault> {
         let registrar = &mut self.task.registrar;
         // First without its custom resources, whatever can be refused: a refused report must not
-        // teach the registry anything.
+        // teach the registry anything, nor may one for which a lost node has to go first.
         let custom = std::mem::take(&mut request.node.custom);
         let bare = agent_report(request.clone(), registrar.resources_mut())?;
-        registrar.check_report(&bare.spec).map_err(|error| registrar_fault(&error))?;
+        let occupied = registrar.check_report(&bare.spec).map_err(|error| registrar_fault(&error))?;
+        if let Some((old, partition)) = occupied {
+            check_custom(&custom, registrar.resources_mut())?;
+            return Ok(Plan::Remove(old, partition));
+        }
         request.node.custom = custom;
         let report = agent_report(request, registrar.resources_mut())?;
         let reported = registrar.report(report.spec.clone()).map_err(|error| registrar_fault(&error))?;

@@ -4,11 +4,15 @@
 //! It has one owner, like a shard, and is the only port that sends node commands, so those
 //! arrive at a shard in the order in which they were decided. It is off the hot path.
 
+mod directory;
 mod heartbeat;
 pub use heartbeat::{Heard, Heartbeats};
 mod removed;
 pub use removed::RemovedNode;
+mod texts;
 
+use std::collections::BTreeMap;
+use std::ops::Bound;
 use std::sync::Arc;
 
 use crate::hash::stable_hash;
@@ -17,7 +21,9 @@ use crate::limits::NODES_MAX;
 use crate::map::FixedMap;
 use crate::node::{AgentFacts, NodeRegistration, NodeSpec};
 use crate::resource::ResourceRegistry;
+use directory::Directory;
 use removed::RemovedNodes;
+use texts::Texts;
 
 /// The label that keeps nodes of one rack in one partition, unless configured otherwise.
 pub const TOPOLOGY_LABEL_DEFAULT: &str = "rack";
@@ -98,46 +104,25 @@ pub enum Reported {
 /// What a port may know of the global records without asking: published as a whole.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    /// By node id, in chunks that successive catalogs share. Ids may jump from start to start,
-    /// so the chunks are found by number and not by position.
-    chunks: FixedMap<u64, Arc<Chunk>>,
+    /// By node id. Successive catalogs share what is equal.
+    nodes: Directory,
     /// The resource kinds.
     pub resources: Arc<ResourceRegistry>,
     /// How many nodes are registered.
     pub node_count: u64,
 }
 
-/// Label texts that are kept without a sweep.
-const TEXTS_UNSWEPT: usize = 1024;
-
-type Chunk = Vec<Option<(Arc<str>, PartitionId)>>;
-const CHUNK: u64 = 256;
-
 impl Catalog {
     /// The name of a registered node.
     #[must_use]
     pub fn node_name(&self, id: NodeId) -> Option<&Arc<str>> {
-        self.node(id).map(|(name, _)| name)
+        self.nodes.get(id).map(|(name, _)| name)
     }
 
     /// The partition of a registered node.
     #[must_use]
     pub fn node_partition(&self, id: NodeId) -> Option<PartitionId> {
-        self.node(id).map(|&(_, partition)| partition)
-    }
-
-    fn node(&self, id: NodeId) -> Option<&(Arc<str>, PartitionId)> {
-        self.chunks.get(&(id.0 / CHUNK))?.get((id.0 % CHUNK) as usize)?.as_ref()
-    }
-
-    fn set(&mut self, id: NodeId, node: Option<(Arc<str>, PartitionId)>) {
-        let number = id.0 / CHUNK;
-        let gone = node.is_none();
-        let chunk = self.chunks.entry(number).or_insert_with(|| Arc::new(vec![None; CHUNK as usize]));
-        Arc::make_mut(chunk)[(id.0 % CHUNK) as usize] = node;
-        if gone && chunk.iter().all(Option::is_none) {
-            self.chunks.remove(&number);
-        }
+        self.nodes.get(id).map(|&(_, partition)| partition)
     }
 }
 
@@ -165,10 +150,9 @@ pub struct Registrar {
     catalog: Catalog,
     removed: RemovedNodes,
     heartbeats: Heartbeats,
-    /// Texts of labels and taints, shared between nodes.
-    texts: FixedMap<Arc<str>, ()>,
-    /// How many were left when they were last swept.
-    texts_swept: usize,
+    texts: Texts,
+    /// Every node in order of registration, to be listed.
+    by_ordinal: BTreeMap<Ordinal, NodeId>,
 }
 
 impl Registrar {
@@ -185,8 +169,8 @@ impl Registrar {
             catalog: Catalog::default(),
             removed: RemovedNodes::default(),
             heartbeats: Heartbeats::default(),
-            texts: FixedMap::default(),
-            texts_swept: 0,
+            texts: Texts::default(),
+            by_ordinal: BTreeMap::new(),
         }
     }
 
@@ -236,7 +220,7 @@ impl Registrar {
         &mut self.resources
     }
 
-    /// The catalog as it stands now, to be published.
+    /// The catalog as it stands now, to be published: O(1), and O(resource kinds) after a new one.
     #[must_use]
     pub fn catalog(&mut self) -> Catalog {
         if self.catalog.resources.len() != self.resources.len() {
@@ -244,6 +228,18 @@ impl Registrar {
         }
         self.catalog.node_count = self.nodes.len() as u64;
         self.catalog.clone()
+    }
+
+    /// References that were copied so far to keep published catalogs as they are.
+    #[must_use]
+    pub fn catalog_copied(&self) -> u64 {
+        self.catalog.nodes.copied()
+    }
+
+    /// The nodes after `after` in order of registration: of each its ordinal and its partition.
+    pub fn nodes_after(&self, after: Ordinal) -> impl Iterator<Item = (Ordinal, PartitionId)> {
+        let later = self.by_ordinal.range((Bound::Excluded(after), Bound::Unbounded));
+        later.map(|(&ordinal, id)| (ordinal, self.nodes[id].partition))
     }
 
     /// How many nodes are registered.
@@ -349,19 +345,7 @@ impl Registrar {
     }
 
     fn intern(&mut self, mut spec: NodeSpec) -> NodeSpec {
-        // Texts that no node bears any more go when the map has doubled: each costs O(1) in all.
-        if self.texts.len() > 2 * self.texts_swept + TEXTS_UNSWEPT {
-            self.texts.retain(|text, ()| Arc::strong_count(text) > 1);
-            self.texts_swept = self.texts.len();
-        }
-        let texts = &mut self.texts;
-        let mut share = |text: &Arc<str>| {
-            if let Some((known, ())) = texts.get_key_value(text) {
-                return Arc::clone(known);
-            }
-            texts.insert(Arc::clone(text), ());
-            Arc::clone(text)
-        };
+        let mut share = |text: &Arc<str>| self.texts.share(text);
         spec.labels = spec.labels.shared(&mut share);
         spec.taints = spec.taints.shared(&mut share);
         spec
@@ -377,7 +361,9 @@ impl Registrar {
             identity,
             ordinal: node.ordinal,
         };
-        self.catalog.set(node.id, Some((Arc::clone(&node.spec.name), node.partition)));
+        self.catalog.nodes.set(node.id, Some((Arc::clone(&node.spec.name), node.partition)));
+        let before = self.by_ordinal.insert(node.ordinal, node.id);
+        assert!(before.is_none(), "two nodes were registered as number {}", node.ordinal.0);
         let before = self.by_name.insert(Arc::clone(&node.spec.name), node.id);
         assert!(before.is_none(), "two nodes are called `{}`", node.spec.name);
         self.nodes.insert(node.id, entry);
@@ -432,7 +418,8 @@ impl Registrar {
         if self.by_name.get(&name) == Some(&id) {
             self.by_name.remove(&name);
         }
-        self.catalog.set(id, None);
+        self.catalog.nodes.set(id, None);
+        self.by_ordinal.remove(&ordinal);
         self.heartbeats.forget(id);
         if let Some(identity) = identity {
             self.removed.keep(RemovedNode { name, identity, id, ordinal });
@@ -553,7 +540,38 @@ mod tests {
             registrar.forget(id);
             id = registrar.register(spec("n", &[("job", &round.to_string())])).unwrap().id;
         }
-        assert!(registrar.texts.len() < 2 * TEXTS_UNSWEPT, "{} texts", registrar.texts.len());
+        assert!(registrar.texts.len() < 8, "{} texts", registrar.texts.len());
+    }
+
+    /// A catalog is published after each node, and none of them copies all that are there.
+    #[test]
+    fn a_catalog_costs_the_same_however_many_nodes_there_are() {
+        let mut registrar = Registrar::new(256, "rack");
+        let mut copied = Vec::new();
+        let mut published = registrar.catalog();
+        for number in 0..20_000 {
+            let before = registrar.catalog_copied();
+            let id = registrar.register(spec(&format!("n{number}"), &[])).unwrap().id;
+            published = registrar.catalog();
+            copied.push(registrar.catalog_copied() - before);
+            assert_eq!(published.node_name(id).map(AsRef::as_ref), Some(format!("n{number}").as_str()));
+        }
+        let most = |range: std::ops::Range<usize>| copied[range].iter().max().copied();
+        assert_eq!(most(1000..2000), Some(64 + 2 * 16));
+        assert_eq!(most(18_000..20_000), Some(64 + 3 * 16), "one more level");
+        assert_eq!(published.node_count, 20_000);
+    }
+
+    #[test]
+    fn nodes_are_listed_in_order_of_registration_from_anywhere() {
+        let mut registrar = Registrar::new(16, "rack");
+        let nodes: Vec<_> =
+            (0..50).map(|i| registrar.register(spec(&format!("n{i}"), &[])).unwrap()).collect();
+        registrar.forget(nodes[20].id);
+        let listed: Vec<_> = registrar.nodes_after(nodes[18].ordinal).take(3).collect();
+        let expected = [19, 21, 22].map(|at: usize| (nodes[at].ordinal, nodes[at].partition));
+        assert_eq!(listed, expected);
+        assert_eq!(registrar.nodes_after(nodes[49].ordinal).count(), 0);
     }
 
     #[test]

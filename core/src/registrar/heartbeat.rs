@@ -13,8 +13,8 @@ use crate::time::Time;
 /// What is known of one agent.
 #[derive(Clone, Copy, Debug)]
 struct Pulse {
-    /// When it is lost unless it is heard of before; none once it is lost.
-    deadline: Option<Time>,
+    /// When it was last heard of, or expected from; none once it is lost.
+    heard: Option<Time>,
     /// Whether its shard was told that it lives, since that was last in doubt.
     told: bool,
     /// The version of its last report to this start of the service.
@@ -35,12 +35,20 @@ pub struct Heartbeats {
     /// How long an agent may be silent, in ns.
     lost_after: u64,
     pulses: FixedMap<NodeId, Pulse>,
-    deadlines: BTreeSet<(Time, NodeId)>,
+    /// The agents that are not lost, by when they were last heard of.
+    alive: BTreeSet<(Time, NodeId)>,
+    /// All agents count as heard of then, if they were not since.
+    granted: Time,
 }
 
 impl Default for Heartbeats {
     fn default() -> Self {
-        Self { lost_after: NODE_LOST_AFTER_DEFAULT, pulses: FixedMap::default(), deadlines: BTreeSet::new() }
+        Self {
+            lost_after: NODE_LOST_AFTER_DEFAULT,
+            pulses: FixedMap::default(),
+            alive: BTreeSet::new(),
+            granted: Time::default(),
+        }
     }
 }
 
@@ -48,7 +56,7 @@ impl Heartbeats {
     /// Sets how long an agent may be silent, in ns; agents known already have that from now on.
     pub fn set_lost_after(&mut self, nanos: u64, now: Time) {
         self.lost_after = nanos.max(1);
-        self.grant_all(now);
+        self.granted = now;
     }
 
     /// How long an agent may be silent, in ns.
@@ -65,47 +73,45 @@ impl Heartbeats {
 
     fn set(&mut self, node: NodeId, pulse: Pulse) {
         let before = self.pulses.insert(node, pulse);
-        if let Some(deadline) = before.and_then(|before| before.deadline) {
-            self.deadlines.remove(&(deadline, node));
+        if let Some(heard) = before.and_then(|before| before.heard) {
+            self.alive.remove(&(heard, node));
         }
-        self.deadlines.extend(pulse.deadline.map(|deadline| (deadline, node)));
+        self.alive.extend(pulse.heard.map(|heard| (heard, node)));
     }
 
-    fn deadline(&self, now: Time) -> Option<Time> {
-        Some(Time(now.0.saturating_add(self.lost_after)))
+    /// When an agent is lost that was last heard of at `heard`.
+    fn deadline(&self, heard: Time) -> Time {
+        Time(heard.max(self.granted).0.saturating_add(self.lost_after))
     }
 
     /// A node of the store has an agent, of which this start has not heard.
     pub fn expect(&mut self, node: NodeId, now: Time) {
-        let deadline = self.deadline(now);
-        self.set(node, Pulse { deadline, told: false, version: None });
+        self.set(node, Pulse { heard: Some(now), told: false, version: None });
     }
 
     /// An agent reported; its shard is told with the report, but for a node that joins the first
     /// beat is news too.
     pub fn reported(&mut self, node: NodeId, version: u64, now: Time) {
-        let deadline = self.deadline(now);
-        self.set(node, Pulse { deadline, told: false, version: Some(version) });
+        self.set(node, Pulse { heard: Some(now), told: false, version: Some(version) });
     }
 
     /// An agent beat for a node; none if no agent reported for it.
     pub fn beat(&mut self, node: NodeId, version: u64, now: Time) -> Option<Heard> {
         let known = *self.pulses.get(&node)?;
-        let deadline = self.deadline(now);
-        self.set(node, Pulse { deadline, told: true, version: known.version });
+        self.set(node, Pulse { heard: Some(now), told: true, version: known.version });
         Some(Heard { report_again: known.version != Some(version), tell: !known.told })
     }
 
     /// Whether an agent keeps the node, and it is not too late for it to be heard of.
     #[must_use]
     pub fn is_alive(&self, node: NodeId) -> bool {
-        self.pulses.get(&node).is_some_and(|pulse| pulse.deadline.is_some())
+        self.pulses.get(&node).is_some_and(|pulse| pulse.heard.is_some())
     }
 
     /// When the next agent is lost unless it is heard of.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
-        self.deadlines.first().map(|&(deadline, _)| deadline)
+        self.alive.first().map(|&(heard, _)| self.deadline(heard))
     }
 
     /// At most `most` nodes whose agents were silent for too long: they are lost.
@@ -115,40 +121,22 @@ impl Heartbeats {
     pub fn take_lost(&mut self, now: Time, most: usize) -> Vec<NodeId> {
         let Some(first) = self.next_deadline() else { return Vec::new() };
         if now.nanos_since(first) >= self.lost_after {
-            self.grant_all(now);
+            self.granted = now;
             return Vec::new();
         }
-        let lost: Vec<NodeId> = self
-            .deadlines
-            .iter()
-            .take_while(|&&(deadline, _)| deadline <= now)
-            .take(most)
-            .map(|&(_, node)| node)
-            .collect();
+        let silent = self.alive.iter().take_while(|&&(heard, _)| self.deadline(heard) <= now);
+        let lost: Vec<NodeId> = silent.take(most).map(|&(_, node)| node).collect();
         for &node in &lost {
             let version = self.pulses.get(&node).and_then(|pulse| pulse.version);
-            self.set(node, Pulse { deadline: None, told: false, version });
+            self.set(node, Pulse { heard: None, told: false, version });
         }
         lost
     }
 
-    /// A fresh period for every agent that is not lost.
-    fn grant_all(&mut self, now: Time) {
-        let deadline = self.deadline(now);
-        let alive: Vec<NodeId> =
-            std::mem::take(&mut self.deadlines).into_iter().map(|(_, node)| node).collect();
-        for node in alive {
-            if let Some(pulse) = self.pulses.get_mut(&node) {
-                pulse.deadline = deadline;
-            }
-            self.deadlines.extend(deadline.map(|deadline| (deadline, node)));
-        }
-    }
-
     /// The node is gone.
     pub fn forget(&mut self, node: NodeId) {
-        if let Some(deadline) = self.pulses.remove(&node).and_then(|pulse| pulse.deadline) {
-            self.deadlines.remove(&(deadline, node));
+        if let Some(heard) = self.pulses.remove(&node).and_then(|pulse| pulse.heard) {
+            self.alive.remove(&(heard, node));
         }
     }
 }

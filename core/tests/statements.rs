@@ -4,11 +4,13 @@
 mod by_hand;
 mod statement_bed;
 
+use by_hand::cores as request_of;
 use statement_bed::{Bed, allocate, coarse, cores, evict, gpus, incremental, part, statement};
 use wharf_core::ids::{NodeId, OwnerId};
 use wharf_core::limits::RESULT_KEPT_NS;
 use wharf_core::node::{LifeEvent, NodeState};
-use wharf_core::resource::Amount;
+use wharf_core::request::PlacementRequest;
+use wharf_core::resource::{Amount, Demand};
 use wharf_core::shard::{Command, Outcome, Rejection, ResourceKind};
 use wharf_core::statement::{Allocate, ConflictReason, Decision, Granted, Operation, Part};
 use wharf_core::time::Time;
@@ -195,6 +197,53 @@ fn a_reservation_that_ended_meanwhile_does_not_come_back_with_an_abort() {
     bed.finish(1, Decision::Aborted);
     let books = bed.books(1);
     assert_eq!((books.reservation, books.resources[0].1.available), (None, 80_000));
+}
+
+/// Holds `demand` for owner 7 on node 1.
+fn hold_for_owner(bed: &mut Bed, number: u64, demand: Demand) {
+    let owner = OwnerId::new(7);
+    let one = Allocate { owner, ..statement_bed::allocation(1, demand) };
+    let prepared = bed.prepare(part(number, [Operation::Allocate(one)]), 10_000);
+    assert_eq!(prepared.conflicts, []);
+}
+
+/// The reservations in the durable state, and whether the shard opens again over it.
+fn exported_reservations(bed: &mut Bed) -> usize {
+    let Outcome::Exported(exported) = bed.step(Command::Export) else { panic!("an export") };
+    let mut reservations = exported.partitions.iter().flat_map(|partition| &partition.reservations);
+    assert!(reservations.clone().all(|record| !record.left.is_empty()), "a reservation of nothing is stored");
+    reservations.by_ref().count()
+}
+
+#[test]
+fn a_reservation_that_was_used_up_ends_with_the_abort_of_the_last_hold_on_it() {
+    let mut bed = Bed::with_nodes(&[(8, 0)]);
+    let memory = Demand { memory: Amount::whole(4), ..Demand::default() };
+    bed.reserve(1, 7, memory.clone(), None);
+    // The hold takes cores, of which none are reserved. The owner's placement takes all that is.
+    hold_for_owner(&mut bed, 1, cores(2));
+    let request = PlacementRequest { owner: OwnerId::new(7), demand: memory, ..request_of(0) };
+    let placed = bed.step(Command::Place(request));
+    assert!(matches!(placed, Outcome::Placed(_)), "{placed:?}");
+    assert_eq!(exported_reservations(&mut bed), 0);
+    bed.finish(1, Decision::Aborted);
+    assert_eq!(bed.books(1).reservation, None);
+    assert_eq!(exported_reservations(&mut bed), 0);
+    assert!(matches!(bed.reserve(1, 8, cores(1), None), Outcome::Reserved(_)), "nobody has the node");
+    bed.reopened();
+}
+
+#[test]
+fn a_reservation_that_one_statement_used_up_ends_with_the_abort_of_another() {
+    let mut bed = Bed::with_nodes(&[(8, 0)]);
+    bed.reserve(1, 7, cores(4), None);
+    hold_for_owner(&mut bed, 1, cores(4));
+    hold_for_owner(&mut bed, 2, cores(1));
+    bed.finish(1, Decision::Committed);
+    assert_eq!(exported_reservations(&mut bed), 0);
+    bed.finish(2, Decision::Aborted);
+    assert_eq!(bed.books(1).reservation, None);
+    bed.reopened();
 }
 
 #[test]

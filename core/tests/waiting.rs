@@ -4,10 +4,15 @@ mod by_hand;
 
 use std::collections::BTreeMap;
 
-use by_hand::{Workload, add_node, ask, check_all, cores, lone_node, lone_shard, node_spec, open, settle};
-use wharf_core::ids::{AllocationId, NodeId};
+use by_hand::{
+    ManualClock, Recorder, Workload, add_node, ask, check_all, cores, lone_node, lone_shard, node_spec, open,
+    settle,
+};
+use wharf_core::executor::Clock;
+use wharf_core::hash::stable_hash;
+use wharf_core::ids::{AllocationId, NodeId, PartitionId};
 use wharf_core::limits::PORT_WAITING_MAX;
-use wharf_core::node::LifeEvent;
+use wharf_core::node::{LifeEvent, NodeSpec};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest, Tag, Verdict, WaitEnd, WaitRequest};
@@ -264,4 +269,157 @@ fn no_more_wait_at_a_port_than_may() {
     settle(&mut engine);
     // Requests that do not wait have room all the same.
     place(&mut engine, cores(1));
+}
+
+const MANY_SHARDS: u16 = 8;
+
+/// Eight shards. Shards 0 to 6 have a node with cores and one with memory, so that what they publish excludes no
+/// request. Shard 7 has `count` nodes of four cores and as much memory as those need.
+fn one_shard_of_many_fits(count: usize) -> (Engine, Vec<NodeId>) {
+    let mut engine = open(StoreState::create(16), MANY_SHARDS, 2);
+    let table = engine.table.load_full();
+    let (mut left, mut fitting) = (vec![2; usize::from(MANY_SHARDS)], Vec::new());
+    left[7] = count;
+    for number in 0.. {
+        if left.iter().all(|&left| left == 0) {
+            break;
+        }
+        let name = format!("n{number}");
+        let partition = PartitionId((stable_hash(name.as_bytes()) % 16) as u16);
+        let shard = table.shard(partition).expect("a partition of the store").index();
+        if left[shard] == 0 {
+            continue;
+        }
+        left[shard] -= 1;
+        let (cpu, memory) = match (shard, left[shard]) {
+            (7, _) => (4, 4),
+            (_, 0) => (100, 1),
+            (..) => (1, 100),
+        };
+        let memory = Amount::whole(memory);
+        let node = add_node(&mut engine, NodeSpec { memory, ..node_spec(&name, cpu, 0) });
+        if shard == 7 {
+            fitting.push(node.id);
+        }
+    }
+    (engine, fitting)
+}
+
+/// So many cores, and as many MiB.
+fn cores_and_memory(count: u32) -> PlacementRequest {
+    let demand = Demand { cpu: Amount::whole(count), memory: Amount::whole(count), ..Demand::default() };
+    PlacementRequest { demand, ..cores(0) }
+}
+
+/// Submits a request whose deadline passes while the first shard is asked; all replies to it.
+fn wait_past_the_deadline(engine: &mut Engine, tag: Tag, request: PlacementRequest) -> Vec<(Tag, PortReply)> {
+    let until = Time(engine.now.0 + 1);
+    submit_wait(engine, tag, request, 0, until.0);
+    let mut replies = Vec::new();
+    engine.ports[0].end_waits(until, |tag, reply| replies.push((tag, reply)));
+    assert_eq!(engine.ports[0].next_deadline(), None);
+    replies.extend(settle(engine));
+    assert_eq!(engine.ports[0].waiting(), 0);
+    replies
+}
+
+#[test]
+fn what_one_node_could_hold_all_the_time_is_placed_although_the_deadline_passed_first() {
+    let (mut engine, nodes) = one_shard_of_many_fits(1);
+    for tag in 0..50 {
+        let replies = wait_past_the_deadline(&mut engine, tag, cores_and_memory(4));
+        let [(answered, PortReply::Placed(placed))] = &replies[..] else { panic!("{tag}: {replies:?}") };
+        assert_eq!((*answered, placed.node), (tag, nodes[0]));
+        assert!(release(&mut engine, placed.allocation).is_empty());
+        assert_eq!(parked(&mut engine), 0);
+    }
+    check_all(&engine);
+}
+
+#[test]
+fn a_deadline_says_infeasible_only_of_what_no_shard_could_hold() {
+    let (mut engine, nodes) = one_shard_of_many_fits(1);
+    let held = place(&mut engine, cores_and_memory(4));
+    for (tag, count, expected) in [(1, 4, Verdict::NoFitNow), (2, 64, Verdict::Infeasible)] {
+        let replies = wait_past_the_deadline(&mut engine, tag, cores_and_memory(count));
+        let [(_, PortReply::WaitEnded(WaitEnd::Expired, verdict, refusal))] = &replies[..] else {
+            panic!("{replies:?}")
+        };
+        assert_eq!((*verdict, refusal.nodes), (expected, 15), "every node of every shard was looked at");
+    }
+    // The node grows while it is full: nobody is woken, and what was infeasible is not any more.
+    let request = PlacementRequest { candidates: Some(nodes.clone().into()), ..cores_and_memory(8) };
+    submit_wait(&mut engine, 3, request, 0, u64::MAX - 1);
+    assert!(settle(&mut engine).is_empty());
+    let name = engine.registrar.name(nodes[0]).expect("registered").to_owned();
+    let spec = NodeSpec { memory: Amount::whole(8), ..node_spec(&name, 8, 0) };
+    let (id, partition, spec) = engine.registrar.update(spec).expect("registered");
+    let update = PortRequest::Partition(partition, Command::UpdateNode(id, Box::new(spec)));
+    assert!(matches!(ask_at_other(&mut engine, update), PortReply::One(Outcome::NodeUpdated(_))));
+    let mut replies = Vec::new();
+    engine.ports[0].end_waits(Time(u64::MAX), |tag, reply| replies.push((tag, reply)));
+    replies.extend(settle(&mut engine));
+    assert!(
+        matches!(replies[..], [(3, PortReply::WaitEnded(WaitEnd::Expired, Verdict::NoFitNow, _))]),
+        "{replies:?}"
+    );
+    assert!(release(&mut engine, held).is_empty());
+    assert_eq!(parked(&mut engine), 0);
+    check_all(&engine);
+}
+
+#[test]
+fn what_is_taken_back_before_all_shards_were_asked_is_not_called_infeasible() {
+    let (mut engine, _) = one_shard_of_many_fits(1);
+    place(&mut engine, cores_and_memory(4));
+    for (tag, end) in [(1, WaitEnd::Cancelled), (2, WaitEnd::Stopped)] {
+        submit_wait(&mut engine, tag, cores_and_memory(4), 0, u64::MAX);
+        let now = engine.now;
+        assert!(engine.ports[0].end_wait(tag, end, now).is_none(), "a shard is being asked");
+        let replies = settle(&mut engine);
+        let [(answered, PortReply::WaitEnded(ended, verdict, refusal))] = &replies[..] else {
+            panic!("{replies:?}")
+        };
+        assert_eq!((*answered, *ended, *verdict), (tag, end, Verdict::NoFitNow));
+        assert!(refusal.nodes < 15, "no further shard is asked");
+    }
+    assert_eq!((engine.ports[0].waiting(), parked(&mut engine)), (0, 0));
+}
+
+/// After the deadline every shard is asked once at most, and one that stops the wait ends that too.
+#[test]
+fn a_request_past_its_deadline_costs_one_question_per_shard_and_none_once_the_service_stops() {
+    let (mut engine, _) = one_shard_of_many_fits(1);
+    place(&mut engine, cores_and_memory(4));
+    let clock = ManualClock::new(engine.now);
+    let mut asked = |engine: &mut Engine| {
+        let mut recorder = Recorder::default();
+        loop {
+            let mut moved = 0;
+            for runner in &mut engine.runners {
+                moved += runner.run_batch(&clock, &mut recorder);
+            }
+            engine.now = clock.now();
+            let now = engine.now;
+            moved += engine.ports[0].poll(now, |_, _| {});
+            if moved == 0 {
+                let places = |command: &&Command| {
+                    matches!(command, Command::Park(_) | Command::Retry(_) | Command::Place(_))
+                };
+                return recorder.commands.iter().filter(places).count();
+            }
+        }
+    };
+    for tag in 0..8 {
+        let until = Time(engine.now.0 + 1);
+        submit_wait(&mut engine, tag, cores_and_memory(64), 0, until.0);
+        engine.ports[0].end_waits(until, |_, reply| panic!("{reply:?}"));
+        assert_eq!(asked(&mut engine), usize::from(MANY_SHARDS));
+        let until = Time(engine.now.0 + 1);
+        submit_wait(&mut engine, tag, cores_and_memory(64), 0, until.0);
+        engine.ports[0].end_waits(until, |_, reply| panic!("{reply:?}"));
+        engine.ports[0].stop_waits(until, |_, reply| panic!("{reply:?}"));
+        assert_eq!(asked(&mut engine), 1, "the one that was under way");
+        assert_eq!(engine.ports[0].waiting(), 0);
+    }
 }

@@ -457,6 +457,11 @@ impl Port {
         taken + self.plans.poll(reply)
     }
 
+    /// What a shard publishes of its growth: another number than in a refusal says that the refusal may be old.
+    pub(super) fn growth_of(&mut self, shard: ShardId) -> u64 {
+        self.table.load().summary(shard).growth()
+    }
+
     /// Whether no answer is there now, and nothing is told of views.
     pub fn is_idle(&mut self) -> bool {
         self.links.iter_mut().all(|link| link.answers.is_empty())

@@ -4,6 +4,11 @@
 //! A request with fallback selectors is asked at each shard with all of them at once, without the
 //! sweeps of those that do not wait: the first shard that can place it by any selector does.
 //!
+//! A deadline is answered with what is true of all shards. Shards that were not asked yet are asked then, once
+//! each and without parking, and so are those that woke the request. Where the verdict would be `infeasible`, shards
+//! that grew since they refused are asked again. So a deadline costs two commands per
+//! shard at most.
+//!
 //! Of one waiting request at most one command is under way that could place it, so that it is
 //! placed once. What wakes it meanwhile is remembered and tried next. Its copies at other shards
 //! are taken away once it is decided.
@@ -11,7 +16,7 @@
 use std::collections::VecDeque;
 
 use super::placing::Placing;
-use super::port::{Pending, Port, PortReply, Tag, merged};
+use super::port::{Pending, Port, PortReply, Tag, Verdict, merged};
 use crate::ids::ShardId;
 use crate::limits::{PORT_WAITING_MAX, WAIT_IN_FLIGHT_MAX};
 use crate::map::FixedMap;
@@ -58,6 +63,8 @@ struct Wait {
     /// What the copy under way or the latest one was told of where the request is counted.
     home: Home,
     ended: Option<WaitEnd>,
+    /// Whether old refusals were looked through after the deadline.
+    reviewed: bool,
 }
 
 /// The waiting requests of a port.
@@ -128,6 +135,7 @@ impl Port {
             busy: false,
             home: Home::IfFeasible,
             ended: None,
+            reviewed: false,
         };
         self.waits.deadlines.insert((wait.until, number));
         let before = self.waits.by_tag.insert(tag, number);
@@ -138,36 +146,68 @@ impl Port {
         self.send_queued(now);
     }
 
-    /// The next step of a request: the answer if it is decided, else a retry where it was woken,
-    /// else the next shard that does not hold it yet, else it waits.
+    /// The next step of a request: a question to a shard, else the answer if its wait has ended, else it waits.
     fn go_on(&mut self, number: u64) -> Option<(Tag, PortReply)> {
         let mut wait = self.waits.by_number.remove(&number).expect("a waiting request");
         debug_assert!(!wait.busy, "one step at a time");
         let token = self.waits.token(number);
-        if let Some(end) = wait.ended {
+        // What was taken back, and what the service's stop ends, is not to be placed any more.
+        let asks = wait.ended.is_none_or(|end| end == WaitEnd::Expired);
+        if asks && let Some((shard, command)) = self.next_question(token, &mut wait) {
+            wait.placing.at = shard;
+            wait.busy = true;
+            self.waits.queued.push_back((shard, Some(number), command));
+        } else if let Some(end) = wait.ended {
+            let whole = wait.placing.asked.len() == self.shard_count();
             return Some(self.decided(number, wait, |refusals| {
                 let (verdict, refusal) = merged(refusals);
+                // Of shards that were not asked nothing is known.
+                let verdict = if whole { verdict } else { Verdict::NoFitNow };
                 PortReply::WaitEnded(end, verdict, refusal)
             }));
         }
-        if let Some(shard) = wait.woken.pop() {
-            wait.placing.at = shard;
-            wait.busy = true;
-            self.waits.queued.push_back((shard, Some(number), Command::Retry(token)));
-        } else if let Some(shard) = self.choose(&wait.placing) {
-            wait.placing.at = shard;
-            wait.placing.asked.insert(shard);
-            if wait.home == Home::IfFeasible && wait.placing.asked.len() == self.shard_count() {
-                wait.home = Home::Here;
-            }
-            let home = wait.home;
-            wait.busy = true;
-            let request = wait.placing.request.clone();
-            let park = Park { token, request, priority: wait.priority, since: wait.since, home };
-            self.waits.queued.push_back((shard, Some(number), Command::Park(Box::new(park))));
-        }
         self.waits.by_number.insert(number, wait);
         None
+    }
+
+    /// The next shard to ask, and what: a retry where the request was woken, else a shard that was not asked yet.
+    fn next_question(&mut self, token: WaitToken, wait: &mut Wait) -> Option<(ShardId, Command)> {
+        if let Some(shard) = wait.woken.pop() {
+            return Some((shard, Command::Retry(token)));
+        }
+        let mut next = self.choose(&wait.placing);
+        if next.is_none() && wait.ended.is_some() && !std::mem::replace(&mut wait.reviewed, true) {
+            self.forget_outgrown(&mut wait.placing);
+            next = self.choose(&wait.placing);
+        }
+        let shard = next?;
+        wait.placing.asked.insert(shard);
+        if wait.home == Home::IfFeasible && wait.placing.asked.len() == self.shard_count() {
+            wait.home = Home::Here;
+        }
+        let request = wait.placing.request.clone();
+        let command = if wait.parked.contains(&shard) {
+            Command::Retry(token)
+        } else if wait.ended.is_some() {
+            Command::Place(request)
+        } else {
+            let (priority, since, home) = (wait.priority, wait.since, wait.home);
+            Command::Park(Box::new(Park { token, request, priority, since, home }))
+        };
+        Some((shard, command))
+    }
+
+    /// Of a request that no shard could hold: the shards that grew since they refused it are not asked yet. A node
+    /// that grows while it is full wakes nobody, so their refusals may be old.
+    fn forget_outgrown(&mut self, placing: &mut Placing) {
+        if placing.refusals.iter().any(|(_, refusal)| refusal.feasible) {
+            return;
+        }
+        for (shard, refusal) in &placing.refusals {
+            if self.growth_of(*shard) != refusal.growth {
+                placing.asked.remove(*shard);
+            }
+        }
     }
 
     /// Takes the copies of a decided request away.
@@ -242,6 +282,10 @@ impl Port {
             for number in woken.take() {
                 // One that is decided already has its copies on the way out.
                 let Some(wait) = self.waits.by_number.get_mut(&number) else { continue };
+                // After its end a request asks each shard once, whatever comes free meanwhile.
+                if wait.ended.is_some() {
+                    continue;
+                }
                 wait.woken.push(ShardId(shard as u16));
                 if !wait.busy
                     && let Some((tag, done)) = self.go_on(number)
@@ -269,7 +313,10 @@ impl Port {
 
     fn end_number(&mut self, number: u64, end: WaitEnd) -> Option<(Tag, PortReply)> {
         let wait = self.waits.by_number.get_mut(&number).expect("a tag names a waiting request");
-        wait.ended.get_or_insert(end);
+        // A deadline may have questions under way; another end asks no more.
+        if wait.ended.is_none_or(|ended| ended == WaitEnd::Expired) {
+            wait.ended = Some(end);
+        }
         let until = wait.until;
         self.waits.deadlines.remove(&(until, number));
         if self.waits.by_number[&number].busy { None } else { self.go_on(number) }

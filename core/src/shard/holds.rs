@@ -20,7 +20,8 @@ use crate::map::FixedMap;
 use crate::planted::{PlantedBug, is_planted};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, UnitAssignments};
 use crate::statement::{
-    Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation, Part, Pipeline,
+    Allocate, CommitMode, Conflict, ConflictReason, Decision, Evict, Granted, Granularity, Operation, Part,
+    Pipeline,
 };
 use crate::time::Time;
 
@@ -388,8 +389,11 @@ impl Shard {
                 let forgotten = is_planted(PlantedBug::AbortForgetsGpu);
                 let gpus = if forgotten { GpuAssignment::NONE } else { held.gpus };
                 self.nodes.give(slot, &held.demand, gpus, held.units.as_ref());
-                if let Some(used) = &held.used {
-                    self.reservations.give_back(slot, used);
+                if let Some(used) = &held.used
+                    && self.reservations.end_use(slot, used, Decision::Aborted)
+                {
+                    // Nothing of it is set aside: all is revealed.
+                    self.forget_reservation(slot);
                 }
                 self.cover(slot);
                 self.bundles.forget(held.bundle);
@@ -473,7 +477,7 @@ impl Shard {
     fn commit_allocation(&mut self, held: HeldAllocation) -> Placement {
         let HeldAllocation { slot, demand, gpus, units, used, bundle } = held;
         if let Some(used) = &used
-            && self.reservations.settle(slot, used)
+            && self.reservations.end_use(slot, used, Decision::Committed)
         {
             self.end_reservation(slot);
         }

@@ -26,6 +26,7 @@ use crate::map::FixedMap;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::PlacementRequest;
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, ReservedAmounts};
+use crate::statement::Decision;
 use crate::store::ReservationRecord;
 use crate::time::Time;
 
@@ -69,6 +70,13 @@ pub(crate) struct Reservation {
     number: u64,
     /// Statements that hold something of it: it stays until they are decided, also used up.
     in_use: u32,
+}
+
+impl Reservation {
+    /// Whether nothing is reserved and no statement can bring anything back.
+    fn is_over(&self) -> bool {
+        self.left.is_empty() && self.in_use == 0
+    }
 }
 
 /// What a statement that is not decided used of a reservation.
@@ -165,24 +173,18 @@ impl Reservations {
         Used { number: reservation.number, amounts: before.without(&reservation.left) }
     }
 
-    /// The reservation that a statement used, if it is still the same one.
-    fn same(&mut self, slot: Slot, used: &Used) -> Option<&mut Reservation> {
-        self.by_slot.get_mut(&slot).filter(|reservation| reservation.number == used.number)
-    }
-
-    /// A statement was aborted: what it used is reserved again.
-    pub(super) fn give_back(&mut self, slot: Slot, used: &Used) {
-        if let Some(reservation) = self.same(slot, used) {
-            reservation.left.add(&used.amounts);
+    /// A statement was decided. Aborted, what it used is reserved again. Whether the reservation ends with
+    /// it, which an abort brings about too, where others used up what the statement did not.
+    #[must_use]
+    pub(super) fn end_use(&mut self, slot: Slot, used: &Used, decision: Decision) -> bool {
+        // An exchanged reservation is another one: nothing of it was used.
+        let same = self.by_slot.get_mut(&slot).filter(|reservation| reservation.number == used.number);
+        same.is_some_and(|reservation| {
+            if decision == Decision::Aborted {
+                reservation.left.add(&used.amounts);
+            }
             reservation.in_use -= 1;
-        }
-    }
-
-    /// A statement was committed: what it used is used; whether that was the last of it.
-    pub(super) fn settle(&mut self, slot: Slot, used: &Used) -> bool {
-        self.same(slot, used).is_some_and(|reservation| {
-            reservation.in_use -= 1;
-            reservation.in_use == 0 && reservation.left.is_empty()
+            reservation.is_over()
         })
     }
 
@@ -362,7 +364,7 @@ impl Shard {
     }
 
     /// Takes a reservation out, and what it set aside back; whether there was one.
-    fn forget_reservation(&mut self, slot: Slot) -> bool {
+    pub(super) fn forget_reservation(&mut self, slot: Slot) -> bool {
         let Some(reservation) = self.reservations.leave(slot, self.nodes.hot(slot).id) else { return false };
         self.nodes.put_back(slot, &reservation.aside);
         self.reserved_tree.remove(slot);
@@ -482,7 +484,7 @@ impl Shard {
         };
         let reservation = self.reservations.by_slot.get_mut(&slot).expect("a reserved node was found");
         reservation.left.reduce(demand);
-        if reservation.left.is_empty() && reservation.in_use == 0 {
+        if reservation.is_over() {
             self.forget_reservation(slot);
         } else {
             self.cover_reserved(slot);
@@ -523,14 +525,15 @@ impl Shard {
         sums
     }
 
-    /// The reservation of a node in the durable state.
+    /// The reservation of a node in the durable state: none where only a statement that is not decided keeps
+    /// it, which is stored as if it were aborted.
     pub(super) fn reservation_record(&self, slot: Slot) -> Option<ReservationRecord> {
         let ReservationView { node, owner, mut left, until } = self.reservation_view(slot)?;
         // What undecided statements took of it is not taken yet.
         let number = self.reservations.at(slot)?.number;
         let holds = self.statements.allocating_at(slot).filter_map(|(_, hold)| hold.used.as_ref());
         holds.filter(|used| used.number == number).for_each(|used| left.add(&used.amounts));
-        Some(ReservationRecord { node, owner, left, until })
+        (!left.is_empty()).then_some(ReservationRecord { node, owner, left, until })
     }
 
     /// Takes over a reservation of an earlier start.
@@ -550,10 +553,7 @@ impl Shard {
             let named = reservations.by_owner.get(&reservation.owner).is_some_and(|own| own.contains(&slot));
             let due = reservation.until.map(|until| (until, hot.id, slot));
             deadlines += usize::from(due.is_some());
-            if !named
-                || (reservation.left.is_empty() && reservation.in_use == 0)
-                || due.is_some_and(|d| !reservations.deadlines.contains(&d))
-            {
+            if !named || reservation.is_over() || due.is_some_and(|d| !reservations.deadlines.contains(&d)) {
                 return Err(format!("the reservation of node {} is not found: {reservation:?}", hot.id));
             }
             let available = reservations.available_to_owner(&self.nodes, slot);

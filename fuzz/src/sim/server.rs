@@ -298,7 +298,8 @@ impl Server {
         if let PortReply::Placed(placement) = &reply {
             self.events.push(Event::Granted(session, sequence, placement.clone()));
         }
-        if let (PortReply::Refused(..), Some((request, standing))) = (&reply, &placing) {
+        let refused = matches!(reply, PortReply::Refused(..) | PortReply::WaitEnded(WaitEnd::Expired, ..));
+        if let Some((request, standing)) = placing.as_ref().filter(|_| refused) {
             self.events.extend(standing.check_refused(request).err().map(Event::Broken));
         }
         if kind == Kind::Release {

@@ -1,8 +1,20 @@
 //! Reservations by the real binary: made, shown, used, ended, and kept over a restart.
 
-use serde_json::json;
+use std::cell::Cell;
+use std::sync::Arc;
 
-use crate::harness::Site;
+use serde_json::json;
+use wharf_core::hash::stable_hash;
+use wharf_core::ids::PartitionId;
+use wharf_core::limits::PARTITIONS_DEFAULT;
+use wharf_core::router::RoutingTable;
+use wharf_net::client::{Client, Completions};
+use wharf_net::protocol::{
+    COMMIT_ALL_OR_NOTHING, GRANULARITY_FINE, Kind, OPERATION_ALLOCATE, OperationBody, PlaceRequest,
+    PlaceRequestV3, Reason, ReserveRequest, StatementRequest, StatusRequest,
+};
+
+use crate::harness::{Site, runtime, within};
 
 #[test]
 fn a_node_is_kept_for_its_owner_over_a_restart() {
@@ -115,5 +127,103 @@ fn what_is_set_aside_for_a_claim_is_reserved_in_the_status() {
     service.run(&["release", victim.as_str().expect("an id")]).with(0);
     let cpu = service.json(&["status"])["resources"][0].clone();
     assert_eq!((&cpu["available"], &cpu["allocated"]), (&json!("4"), &json!("12")), "{cpu}");
+    service.stop();
+}
+
+/// How often the owner reserves the node and uses the reservation up.
+const ROUNDS: u64 = 12;
+/// Statements that are under way together meanwhile.
+const STATEMENTS: u64 = 32;
+
+/// The names of two nodes that different shards of two serve.
+fn two_nodes_of_two_shards() -> [String; 2] {
+    let table = RoutingTable::even(PARTITIONS_DEFAULT, 2);
+    let shard = |name: &str| {
+        let partition = stable_hash(name.as_bytes()) % u64::from(PARTITIONS_DEFAULT);
+        table.shard(PartitionId(partition as u16)).expect("a partition of the store").index()
+    };
+    [0, 1].map(|wished| (0..).map(|n| format!("n{n}")).find(|name| shard(name) == wished).expect("some name"))
+}
+
+/// Statements of the owner, one after the other until `ends`: each holds a core of `node` until it is aborted,
+/// because `other` has too few cores.
+async fn hold_and_abort(client: &Client, [node, other]: [u64; 2], ends: &Cell<bool>) {
+    let allocate = |node, cores: i64| OperationBody {
+        operation: OPERATION_ALLOCATE,
+        node,
+        cpu: cores * 10_000,
+        owner: 7,
+        ..OperationBody::default()
+    };
+    let statement = StatementRequest {
+        operations: vec![allocate(node, 1), allocate(other, 9)],
+        granularity: GRANULARITY_FINE,
+        mode: COMMIT_ALL_OR_NOTHING,
+    };
+    let queue = Arc::new(Completions::default());
+    let (mut due, mut under_way, mut batch) = (STATEMENTS, 0, Vec::new());
+    loop {
+        for tag in 0..due {
+            client.submit(Kind::SubmitStatement, &statement, &queue, tag).await.expect("it is connected");
+        }
+        under_way += due;
+        if under_way == 0 {
+            return;
+        }
+        within(queue.take(&mut batch)).await;
+        let answered =
+            batch.drain(..).map(|completion| completion.reply.expect("it is answered")).count() as u64;
+        under_way -= answered;
+        due = if ends.get() { 0 } else { answered };
+    }
+}
+
+/// Reserves memory of a node, and places what uses the reservation up.
+async fn reserve_and_use_up(client: &Client, name: &str, node: u64) {
+    let reserve =
+        ReserveRequest { node: name.to_owned(), owner: 7, memory: 10_000, ..ReserveRequest::default() };
+    let reserved = within(client.reserve(&reserve)).await.expect("it is connected");
+    assert_eq!(reserved.reason, Reason::Done.into(), "{reserved:?}");
+    let memory = PlaceRequest { memory: 10_000, candidates: vec![node], ..PlaceRequest::default() };
+    let request = PlaceRequestV3 { owner: 7, ..PlaceRequestV3::from(memory) };
+    let placed = within(client.place_v3(&request)).await.expect("it is connected");
+    let placed = placed.reply.placed.expect("it is reserved for this owner");
+    within(client.release(placed.allocation)).await.expect("it is connected");
+}
+
+#[test]
+fn a_reservation_that_is_used_up_while_statements_hold_the_node_is_gone_when_they_are_aborted() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2"]);
+    let names = two_nodes_of_two_shards();
+    let nodes = names.clone().map(|name| {
+        let added = service.json(&["node", "add", &name, "--cpu", "8", "--memory", "8GiB"]);
+        added[0]["id"].as_u64().expect("an id")
+    });
+    runtime().block_on(async {
+        let (statements, owner) = tokio::join!(service.client(), service.client());
+        for round in 0..ROUNDS {
+            let ends = Cell::new(false);
+            let uses_up = async {
+                reserve_and_use_up(&owner, &names[0], nodes[0]).await;
+                ends.set(true);
+            };
+            tokio::join!(hold_and_abort(&statements, nodes, &ends), uses_up);
+            let reserved: Vec<u32> = within(owner.status_details(&StatusRequest::default()))
+                .await
+                .expect("it is connected")
+                .status
+                .reserved
+                .nodes;
+            assert_eq!(reserved, [0, 0], "round {round}: nothing holds the node any more");
+        }
+    });
+    let audited = service.json(&["status", "--audit"]);
+    assert_eq!(service.json(&["node", "show", &names[0]])["reservation"], json!(null));
+    service.stop();
+
+    let service = site.serve(&["--shards", "1"]);
+    assert_eq!(service.json(&["status", "--audit"])["books_hash"], audited["books_hash"]);
+    service.run(&["reserve", &names[0], "--owner", "8", "--cpu", "1"]).with(0);
     service.stop();
 }

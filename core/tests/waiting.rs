@@ -51,8 +51,7 @@ fn release(engine: &mut Engine, id: AllocationId) -> Vec<(Tag, PortReply)> {
 }
 
 fn parked(engine: &mut Engine) -> u64 {
-    let PortReply::Every(outcomes) =
-        ask_at_other(engine, PortRequest::Every(Command::Status { audit: true }))
+    let PortReply::Every(outcomes) = ask_at_other(engine, PortRequest::Every(Command::Audit { number: 0 }))
     else {
         panic!("every shard answers")
     };

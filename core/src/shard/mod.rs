@@ -18,6 +18,8 @@ pub use command::{
     Adoption, Audit, Command, Explain, Home, NodeView, Outcome, Park, Placement, Rejection, ResourceKind,
     ResourceSum, ShardStatus, WaitToken,
 };
+mod cost;
+pub use cost::{COSTS, Cost, CostFacts, Most};
 mod could_hold;
 mod custom;
 pub(crate) use custom::CustomBook;

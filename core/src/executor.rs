@@ -20,7 +20,7 @@ use crate::planner::PlannerBell;
 use crate::planted::{PlantedBug, is_planted};
 use crate::ring::{Consumer, Doorbell, Producer};
 use crate::router::ShardSummary;
-use crate::shard::{ClaimEvent, Command, Outcome, Shard};
+use crate::shard::{ClaimEvent, Command, Outcome, Pages, Shard};
 use crate::statement::Decision;
 use crate::sync::{AtomicBool, Ordering};
 use crate::time::Time;
@@ -226,6 +226,11 @@ impl ShardRunner {
     /// How often it looks for work before it sleeps.
     pub fn set_spin(&mut self, looks: u32) {
         self.spin = looks;
+    }
+
+    /// Sets how large the pages of its shard are, for a test.
+    pub fn set_pages(&mut self, pages: Pages) {
+        self.shard.set_pages(pages);
     }
 
     /// The shard, to be looked at between batches.

@@ -96,7 +96,13 @@ pub const SELECTORS_KEPT_MAX: usize = 256;
 /// Sets of preferences whose ranks a shard keeps.
 pub const RANKINGS_KEPT_MAX: usize = 64;
 /// Nodes that one refusal examines for its counts unless it asks for all.
-pub const EXPLAIN_NODES_MAX: usize = 4096;
+pub const EXPLAIN_NODES_MAX: u32 = 4096;
+/// Places of the node table that a refusal looks at per node that it counts, vacant ones included.
+pub const EXPLAIN_SLOTS_PER_NODE: u32 = 4;
+/// Places of the node table that one page of an audit reads.
+pub const AUDIT_PAGE_NODES: u32 = 32;
+/// Allocations after which a page of an audit ends; the node that was begun is read to its end.
+pub const AUDIT_PAGE_ALLOCATIONS: u32 = 256;
 /// Draws before `Random` lists the fitting nodes instead: one for so many nodes, within the bounds.
 pub const RANDOM_DRAWS_PART: usize = 16;
 /// Fewest of these draws.

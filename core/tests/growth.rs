@@ -189,14 +189,13 @@ fn what_is_taken_back_while_its_ticket_is_served_leaves_nothing() {
     while let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(1))) {
         live.push(placement.allocation);
     }
-    let reserved =
-        |engine: &mut Engine| match ask(engine, PortRequest::Every(Command::Status { audit: true })) {
-            PortReply::Every(outcomes) => match &outcomes[..] {
-                [Outcome::Status(status)] => status.nodes_reserved,
-                other => panic!("a status: {other:?}"),
-            },
-            other => panic!("every shard answers: {other:?}"),
-        };
+    let reserved = |engine: &mut Engine| match ask(engine, PortRequest::Every(Command::Audit { number: 0 })) {
+        PortReply::Every(outcomes) => match &outcomes[..] {
+            [Outcome::Status(status)] => status.nodes_reserved,
+            other => panic!("a status: {other:?}"),
+        },
+        other => panic!("every shard answers: {other:?}"),
+    };
     for count in [2, 1] {
         let job = PlanJob::GrowGroup(group.id, same(cores(16), count), Some(Time(u64::MAX)));
         engine.ports[0].submit(TAG, PortRequest::Plan(job), engine.now).expect("room");

@@ -54,7 +54,7 @@ fn an_idle_shard_sleeps_until_its_bell_is_rung() {
         for _ in 0..3 {
             // A wake-up that was left over may make it look once more before it sleeps again.
             assert_eq!(next(&told), "sleep");
-            port.submit(0, PortRequest::Every(Command::Status { audit: false }), Time(0)).expect("room");
+            port.submit(0, PortRequest::Every(Command::Status), Time(0)).expect("room");
             port.flush();
             while next(&told) != "batch" {}
             let mut replies = 0;
@@ -110,7 +110,7 @@ fn group(port: &mut Port, job: PlanJob) -> GroupView {
 
 /// Live allocations, as shards say: no planner is asked.
 fn live(port: &mut Port) -> u64 {
-    let PortReply::Every(outcomes) = ask(port, PortRequest::Every(Command::Status { audit: false })) else {
+    let PortReply::Every(outcomes) = ask(port, PortRequest::Every(Command::Status)) else {
         panic!("every shard answers")
     };
     let of_shard = |outcome| match outcome {

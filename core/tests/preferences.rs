@@ -112,7 +112,7 @@ fn a_request_of_nothing_goes_by_policy_and_not_on_draining_nodes() {
     }
     check_all(&engine);
     // They stand in the books, and take nothing.
-    let PortReply::Every(outcomes) = ask(&mut engine, PortRequest::Every(Command::Status { audit: true }))
+    let PortReply::Every(outcomes) = ask(&mut engine, PortRequest::Every(Command::Audit { number: 0 }))
     else {
         panic!("every shard answers");
     };

@@ -61,8 +61,7 @@ fn a_large_group_comes_to_its_end_among_hostile_traffic_and_does_not_starve_it()
         // The other two nodes served direct traffic meanwhile, and nothing stays reserved.
         assert!(served >= 16, "{served} direct placements");
         assert_eq!(live_allocations(&mut engine), live.len() as u64 + 2);
-        let PortReply::Every(outcomes) =
-            ask(&mut engine, PortRequest::Every(Command::Status { audit: true }))
+        let PortReply::Every(outcomes) = ask(&mut engine, PortRequest::Every(Command::Audit { number: 0 }))
         else {
             panic!("every shard answers")
         };
@@ -127,7 +126,7 @@ fn waiting(spec: GroupSpec) -> GroupSpec {
 
 /// Nothing stays reserved by tickets, and the books are right.
 fn assert_nothing_reserved(engine: &mut Engine, besides: u32) {
-    let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(Command::Status { audit: true })) else {
+    let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(Command::Audit { number: 0 })) else {
         panic!("every shard answers")
     };
     let reserved = outcomes.iter().map(|outcome| match outcome {
@@ -379,7 +378,7 @@ fn a_ticket_ends_with_its_group() {
     let mut live = fill(&mut engine);
     release_to_ones(&mut engine, &mut live, places(&group)[0].2, 12);
     let reserved = |engine: &mut Engine| {
-        let reply = ask(engine, PortRequest::Every(Command::Status { audit: false }));
+        let reply = ask(engine, PortRequest::Every(Command::Status));
         let PortReply::Every(outcomes) = reply else { panic!("every shard answers: {reply:?}") };
         outcomes.iter().any(|outcome| matches!(outcome, Outcome::Status(status) if status.nodes_reserved > 0))
     };

@@ -145,7 +145,7 @@ impl World {
                 let until = (rng.below(2) == 0).then(|| Time(self.now + rng.below(20)));
                 Command::Reserve(Box::new(Reserve { node, owner, demand, until }))
             }
-            _ if self.live.is_empty() => Command::Status { audit: false },
+            _ if self.live.is_empty() => Command::Status,
             _ => Command::Release(self.live[rng.below(self.live.len() as u64) as usize]),
         }
     }
@@ -254,7 +254,7 @@ fn nothing_is_published_where_nothing_changed() {
     let reader = world.shard.enable_views();
     let first = reader.latest();
     assert_eq!(first.version().sequence, 1);
-    world.step(Command::Status { audit: false });
+    world.step(Command::Status);
     assert!(world.shard.publish_view().is_none());
     assert!(matches!(reader.after(&first), Fresh::Same));
     let asked = PlacementRequest::new(Demand { cpu: Amount::whole(1), ..Demand::default() }, Policy::BestFit);

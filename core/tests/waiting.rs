@@ -56,8 +56,7 @@ fn release(engine: &mut Engine, id: AllocationId) -> Vec<(Tag, PortReply)> {
 }
 
 fn parked(engine: &mut Engine) -> u64 {
-    let PortReply::Every(outcomes) =
-        ask_at_other(engine, PortRequest::Every(Command::Status { audit: true }))
+    let PortReply::Every(outcomes) = ask_at_other(engine, PortRequest::Every(Command::Audit { number: 0 }))
     else {
         panic!("every shard answers")
     };
@@ -392,7 +391,7 @@ fn a_request_past_its_deadline_costs_one_question_per_shard_and_none_once_the_se
     let (mut engine, _) = one_shard_of_many_fits(1);
     place(&mut engine, cores_and_memory(4));
     let clock = ManualClock::new(engine.now);
-    let mut asked = |engine: &mut Engine| {
+    let asked = |engine: &mut Engine| {
         let mut recorder = Recorder::default();
         loop {
             let mut moved = 0;

@@ -469,7 +469,7 @@ impl Pair {
                 after: Ordinal(u64::from(after) % (self.last_node + 2)),
                 limit: u16::from(limit % 8),
             },
-            Operation::Status => Command::Status { audit: true },
+            Operation::Status => Command::Audit { number: 0 },
             Operation::Export => Command::Export,
             Operation::Adopt(pick, request, named) => self.adopt(node(pick), request, named),
             Operation::SetResource(pick, kind, amount) => {

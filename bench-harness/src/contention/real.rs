@@ -232,7 +232,7 @@ impl Running {
 
     /// Stops planners, then shards; what the planners did.
     fn stop(mut self) -> PlannerMetrics {
-        self.submit(PortRequest::Every(Command::Status { audit: true }));
+        self.submit(PortRequest::Every(Command::Audit { number: 0 }));
         let mut replies = Vec::new();
         self.wait(&mut replies);
         let audited = matches!(&replies[..], [PortReply::Every(all)] if all.iter().all(|one| matches!(one, Outcome::Status(_))));

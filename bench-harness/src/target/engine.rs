@@ -227,7 +227,7 @@ impl Target for EngineTarget {
 
     fn audit(&mut self) -> Result<Books, TargetError> {
         let mut books = Books::default();
-        let request = PortRequest::Every(Command::Status { audit: true });
+        let request = PortRequest::Every(Command::Audit { number: 0 });
         for reply in self.ask(DRIVER, vec![request])? {
             let PortReply::Every(outcomes) = reply else {
                 return Err(TargetError::Rejected(format!("a status was answered by {reply:?}")));

@@ -154,7 +154,7 @@ fn an_export_has_nothing_undecided_and_all_that_is_committed() {
     assert_eq!(bed.batch(5), 0);
     let third = Arc::new(DecisionCell::default());
     let prepare = bed.prepare_command(3, 1_000, &third);
-    for command in [prepare, Command::Export, Command::Status { audit: false }] {
+    for command in [prepare, Command::Export, Command::Status] {
         assert!(bed.submissions.push(Submission { token: 7, enqueued: Time(6), command }).is_ok());
     }
     while bed.batch(6) > 0 {}

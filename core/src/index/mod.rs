@@ -521,23 +521,36 @@ impl DistBuckets {
         yielded.map(|(at, _)| at).collect()
     }
 
+    /// Checks that all trees hold the node in `slot` in the bucket of its coordinate, if any does.
+    ///
+    /// # Errors
+    /// What disagrees.
+    pub(crate) fn check_slot(&self, slot: Slot) -> Result<(), String> {
+        let Some((_, stand, marks)) = self.entry(slot) else { return Ok(()) };
+        for (order, tree) in self.trees.iter().enumerate() {
+            let Some(tree) = tree else { continue };
+            let rank = self.ranks.of(slot);
+            if !tree.stands(slot, rank)
+                || tree.coordinate(slot) != Some(self.geometry.ordered(order, &stand.coordinate))
+                || tree.marks(rank) != marks
+                || self.ranks.slot(rank) != slot
+            {
+                return Err(format!("slot {slot} stands elsewhere in attribute order {order}"));
+            }
+        }
+        Ok(())
+    }
+
     /// Checks that all trees hold exactly the same nodes, each in the bucket of its coordinate.
     ///
     /// # Errors
     /// What disagrees.
     pub fn check(&self) -> Result<(), String> {
-        for (order, tree) in self.trees.iter().enumerate() {
-            let Some(tree) = tree else { continue };
+        for tree in self.trees.iter().flatten() {
             tree.check(&self.ranks, self.len)?;
-            for (slot, (_, stand, marks)) in self.entries() {
-                let rank = self.ranks.of(slot);
-                if tree.coordinate(slot) != Some(self.geometry.ordered(order, &stand.coordinate))
-                    || tree.marks(rank) != marks
-                    || self.ranks.slot(rank) != slot
-                {
-                    return Err(format!("slot {slot} stands elsewhere in attribute order {order}"));
-                }
-            }
+        }
+        for (slot, _) in self.entries() {
+            self.check_slot(slot)?;
         }
         let known = |slot| self.entry(slot).map(|(ordinal, stand, marks)| (ordinal, stand.coordinate, marks));
         self.ordinals.as_ref().map_or(Ok(()), |ordinals| ordinals.check(self.len, known))

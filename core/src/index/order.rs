@@ -179,6 +179,11 @@ impl OrderTree {
         each!(&self.tree, tree => tree.bytes())
     }
 
+    /// Whether the node in `slot`, of that rank, is in the cell where it is said to be.
+    pub(super) fn stands(&self, slot: Slot, rank: Rank) -> bool {
+        each!(&self.tree, tree => tree.is_placed(slot, rank))
+    }
+
     pub(super) fn check(&self, ranks: &Ranks, nodes: usize) -> Result<(), String> {
         each!(&self.tree, tree => tree.check(ranks, nodes))
     }

@@ -38,6 +38,12 @@ impl<K: Key> BucketTree<K> {
         1 + (0..levels).map(below_root).sum::<usize>()
     }
 
+    /// Whether the node in `slot`, of that rank, is in the cell where it is said to be.
+    pub(super) fn is_placed(&self, slot: Slot, rank: Rank) -> bool {
+        let Some(place) = self.places.get(slot as usize) else { return false };
+        place.tag().is_some_and(|tag| tag.rank() == rank && self.stands(place.key, tag))
+    }
+
     /// Checks the structure: order, that what is said of cells and groups covers what is below, that
     /// every node stands where it is said to, and how many there are.
     ///
@@ -50,8 +56,7 @@ impl<K: Key> BucketTree<K> {
             return Err(format!("the tree holds {held} nodes, {placed} are placed, {nodes} expected"));
         }
         for (slot, place) in (0..).zip(&self.places) {
-            let Some(tag) = place.tag() else { continue };
-            if !self.stands(place.key, tag) || tag.rank() != ranks.of(slot as Slot) {
+            if place.tag().is_some() && !self.is_placed(slot, ranks.of(slot)) {
                 return Err(format!("slot {slot} is not in the cell where it is said to stand"));
             }
         }

@@ -18,7 +18,8 @@ pub enum Explain {
     /// shard, so that refusing stays cheap; the reply says over how many.
     #[default]
     Bounded,
-    /// Count over all nodes.
+    /// Count over all nodes, page by page: each node as it is when its page is read. A request that
+    /// waits counts one page per shard.
     Full,
 }
 

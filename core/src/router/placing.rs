@@ -4,7 +4,7 @@ use crate::ids::ShardId;
 use crate::index::Coordinate;
 use crate::limits::{REFUSAL_RETRIES_MAX, SHARDS_MAX};
 use crate::request::PlacementRequest;
-use crate::shard::Refusal;
+use crate::shard::{Explain, Refusal};
 
 /// A set of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -62,6 +62,20 @@ impl FallbackSweep {
 }
 
 impl Placing {
+    /// The next page of counts, where all shards have refused and the counts over all nodes are wanted.
+    pub(super) fn next_page(&mut self) -> Option<Explain> {
+        let begins = |(shard, refusal): &(ShardId, Refusal)| Some((*shard, refusal.rest?));
+        let (shard, from) = self.refusals.iter().find_map(begins)?;
+        self.at = shard;
+        Some(Explain { request: self.request.clone(), from })
+    }
+
+    /// Adds a page of counts of the shard that was asked last.
+    pub(super) fn add_page(&mut self, page: &Refusal) {
+        let of_shard = self.refusals.iter_mut().find(|(shard, _)| *shard == self.at);
+        of_shard.expect("a shard counts what it refused").1.add_page(page);
+    }
+
     pub(super) fn new(request: PlacementRequest, lower: Coordinate) -> Self {
         let (asked, refusals) = (ShardSet::default(), Vec::new());
         let (retries, at) = (REFUSAL_RETRIES_MAX, ShardId(0));

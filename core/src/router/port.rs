@@ -480,6 +480,11 @@ impl Port {
                 _ => None,
             };
         }
+        if let Outcome::Auditing { number } = answer.outcome {
+            let shard = ShardId(u16::try_from(shard).expect("SHARDS_MAX fits u16"));
+            self.send(shard, token, Command::Audit { number }, now);
+            return None;
+        }
         match pending {
             Pending::Wait(_) | Pending::Ignored => unreachable!("answered above"),
             &mut Pending::Place(tag, key) => self.handle_place_answer(token, tag, key, answer.outcome, now),
@@ -511,33 +516,39 @@ impl Port {
         outcome: Outcome,
         now: Time,
     ) -> Option<(Tag, PortReply)> {
-        let refusal = match outcome {
+        let mut placing = self.placings.remove(key);
+        let mut next = None;
+        match outcome {
             Outcome::Placed(mut placement) => {
                 self.pending.remove(token);
-                let placing = self.placings.remove(key);
                 if let Some(sweep) = placing.sweep.filter(|sweep| !sweep.is_last()) {
                     placement.alternative = sweep.alternative;
                 }
                 return Some((tag, PortReply::Placed(placement)));
             }
-            Outcome::Refused(refusal) => *refusal,
+            Outcome::Refused(refusal) => {
+                placing.refusals.push((placing.at, *refusal));
+                self.forget_stale(&mut placing);
+                next = self.choose(&placing).filter(|_| !is_planted(PlantedBug::SpillForgotten));
+                if next.is_none() && placing.next_sweep() {
+                    next = self.choose(&placing);
+                }
+            }
+            Outcome::Explained(page) => placing.add_page(&page),
             other => unreachable!("a placement is placed or refused, not {other:?}"),
-        };
-        let mut placing = self.placings.remove(key);
-        placing.refusals.push((placing.at, refusal));
-        self.forget_stale(&mut placing);
-        let mut next = self.choose(&placing).filter(|_| !is_planted(PlantedBug::SpillForgotten));
-        if next.is_none() && placing.next_sweep() {
-            next = self.choose(&placing);
         }
-        let Some(shard) = next else {
+        let command = if let Some(shard) = next {
+            self.spilled += 1;
+            placing.asked.insert(shard);
+            placing.at = shard;
+            Command::Place(placing.request.clone())
+        } else if let Some(page) = placing.next_page() {
+            Command::Explain(Box::new(page))
+        } else {
             self.pending.remove(token);
             return Some((tag, conclude(&placing.refusals)));
         };
-        self.spilled += 1;
-        placing.asked.insert(shard);
-        placing.at = shard;
-        let command = Command::Place(placing.request.clone());
+        let shard = placing.at;
         self.pending[token] = Pending::Place(tag, self.placings.insert(placing));
         self.send(shard, token, command, now);
         None

@@ -116,7 +116,7 @@ impl Shard {
             self.index.update(slot, &self.nodes.available(slot));
         }
         self.follow_hybrid(slot);
-        self.sums.allocate(&demand);
+        self.sums.allocate(slot, &demand);
         self.sums.exceptions_changed(&self.nodes, slot);
         let allocation = Allocation { id, demand, gpus, units: units.clone(), node: slot };
         self.ledger.insert(allocation, &mut self.nodes);

@@ -34,7 +34,9 @@ impl Shard {
                 self.read_ahead(some);
             }
             for command in left.by_ref().take(AHEAD) {
-                outcomes.push(self.handle_command(command));
+                let outcome = self.handle_command(command);
+                self.note_change(Some(&outcome));
+                outcomes.push(outcome);
             }
         }
     }

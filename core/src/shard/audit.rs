@@ -1,4 +1,4 @@
-//! The shard's invariants as ordinary code, and its canonical hash.
+//! The shard's invariants as ordinary code.
 //!
 //! Each check computes its truth anew from the ledger and the capacities; nothing it compares
 //! is derived from what it checks.
@@ -7,27 +7,36 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 
-use super::command::{Audit, ResourceKind, ResourceSum};
+use super::command::ResourceKind;
 use super::custom::{CustomBook, units_of};
 use super::ledger::Allocation;
-use super::set_aside::SetAside;
+use super::set_aside::{SetAside, add_reserved};
 use super::sums::shortfall_of;
 use super::table::{ColdNode, HotNode, Room};
+use super::totals::Totals;
 use super::{Shard, Slot};
-use crate::hash::{StateHash, StateHasher};
-use crate::ids::{AllocationId, BundleId, ResourceId};
+use crate::ids::{AllocationId, ResourceId};
 use crate::index::Marks;
 use crate::limits::GPU_INSTANCES_MAX;
-use crate::node::{AgentFacts, NodeState};
+use crate::node::NodeState;
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, UnitAssignments, UnitBooks};
-use crate::store::PartitionState;
 
-/// What of a node is in use, summed anew.
+/// What of a node is in use, summed from its allocations and holds.
+#[derive(Default)]
 pub(super) struct InUse {
     pub(super) allocated: Held,
     pub(super) releasing: Held,
     pub(super) held: Held,
     pub(super) all: Held,
+    /// An allocation that the node lists and the ledger does not find by its id.
+    lost: Option<AllocationId>,
+}
+
+impl InUse {
+    /// How many allocations there are.
+    pub(super) fn allocations(&self) -> u64 {
+        u64::from(self.allocated.count) + u64::from(self.releasing.count)
+    }
 }
 
 /// A sum of what is held.
@@ -89,31 +98,14 @@ impl Shard {
     /// # Errors
     /// The first one that is broken.
     pub fn check_invariants(&self) -> Result<(), String> {
-        let mut sums: BTreeMap<ResourceKind, ResourceSum> = BTreeMap::new();
-        let mut allocations = 0u64;
-        let mut states: BTreeMap<u8, u32> = BTreeMap::new();
-        for (slot, hot, cold) in self.nodes.iter() {
+        let mut totals = Totals::default();
+        let mut reserved = Totals::default();
+        let mut allocations = 0;
+        for (slot, ..) in self.nodes.iter() {
             let in_use = self.in_use(slot);
-            let count = in_use.allocated.count + in_use.releasing.count;
-            if count != hot.allocations {
-                return Err(format!(
-                    "node {} counts {} allocations and lists {count}",
-                    hot.id, hot.allocations
-                ));
-            }
-            allocations += u64::from(count);
-            check_node(self.nodes.room(slot), hot, cold, &in_use.all, &self.aside(slot))?;
-            let books = self.books_at(slot);
-            if let Some((kind, book)) = books.resources.iter().find(|(_, book)| !book.balances()) {
-                return Err(format!("node {}, {kind}: {book:?} does not balance", hot.id));
-            }
-            self.check_index(slot, hot)?;
-            *states.entry(self.nodes.state(slot).number()).or_default() += 1;
-            add_to_sums(&mut sums, cold, &in_use);
-            sums.entry(ResourceKind::Gpu).or_default().unhealthy += cold.hidden_total();
-            for (kind, amount) in shortfall_of(&self.nodes, slot) {
-                sums.entry(kind).or_default().shortfall += amount;
-            }
+            self.check_slot(slot, &in_use)?;
+            allocations += in_use.allocations();
+            self.add_to_totals(slot, &in_use, &mut totals, &mut reserved);
         }
         self.ledger.check()?;
         self.adopted.check(|id| self.is_live(id))?;
@@ -123,27 +115,7 @@ impl Shard {
                 self.ledger.len()
             ));
         }
-        let in_state = |state: NodeState| states.get(&state.number()).copied().unwrap_or(0);
-        let lost =
-            in_state(NodeState::Lost { draining: false }) + in_state(NodeState::Lost { draining: true });
-        let [ready, draining, joining] =
-            [NodeState::Ready, NodeState::Draining, NodeState::Joining].map(in_state);
-        let summed = &self.sums;
-        let summed = [summed.nodes_ready, summed.nodes_draining, summed.nodes_joining, summed.nodes_lost];
-        if [ready, draining, joining, lost] != summed {
-            return Err(format!(
-                "{ready} nodes are ready, {draining} draining, {joining} joining, {lost} lost; the sums say {summed:?}"
-            ));
-        }
-        for (kind, counted) in self.sums.resources() {
-            let truth = sums.remove(&kind).unwrap_or_default();
-            if truth != counted {
-                return Err(format!("the sums of {kind:?} say {counted:?}, the nodes {truth:?}"));
-            }
-        }
-        if let Some((kind, truth)) = sums.into_iter().find(|(_, truth)| *truth != ResourceSum::default()) {
-            return Err(format!("the sums do not know {kind:?}: {truth:?}"));
-        }
+        self.check_totals(&totals, &reserved)?;
         self.check_waiting()?;
         self.check_reservations()?;
         self.check_statements()?;
@@ -153,20 +125,78 @@ impl Shard {
         self.rankings.check(&self.nodes)
     }
 
+    /// Checks what can be said of one node without a look at others: its allocations add up to its books,
+    /// each is found by its id, and whatever is kept of the node agrees with the node table.
+    ///
+    /// # Errors
+    /// The first thing that is wrong.
+    pub(super) fn check_slot(&self, slot: Slot, in_use: &InUse) -> Result<(), String> {
+        let (hot, cold) = (self.nodes.hot(slot), self.nodes.cold(slot));
+        if in_use.allocations() != u64::from(hot.allocations) {
+            let (id, counted, listed) = (hot.id, hot.allocations, in_use.allocations());
+            return Err(format!("node {id} counts {counted} allocations and lists {listed}"));
+        }
+        if let Some(id) = in_use.lost {
+            return Err(format!("allocation {id} of node {} is not found by its id", hot.id));
+        }
+        check_node(self.nodes.room(slot), hot, cold, &in_use.all, &self.aside(slot))?;
+        let books = self.books_of(slot, in_use);
+        if let Some((kind, book)) = books.resources.iter().find(|(_, book)| !book.balances()) {
+            return Err(format!("node {}, {kind}: {book:?} does not balance", hot.id));
+        }
+        self.check_index(slot, hot)?;
+        self.index.check_slot(slot)?;
+        self.capacities.check_slot(slot)?;
+        self.selectors.check_node(slot, hot.id, &cold.registration.spec.labels)?;
+        self.rankings.check_node(slot, hot.id, &cold.registration.spec)?;
+        self.check_reservation(slot)
+    }
+
+    /// What one node adds to the sums, and to what is reserved of them.
+    pub(super) fn add_to_totals(
+        &self,
+        slot: Slot,
+        in_use: &InUse,
+        totals: &mut Totals,
+        reserved: &mut Totals,
+    ) {
+        let cold = self.nodes.cold(slot);
+        *totals.nodes_in_mut(self.nodes.state(slot)) += 1;
+        add_to_sums(totals, cold, in_use);
+        totals.sum_mut(ResourceKind::Gpu).unhealthy += cold.hidden_total();
+        for (kind, amount) in shortfall_of(&self.nodes, slot) {
+            totals.sum_mut(kind).shortfall += amount;
+        }
+        add_reserved(reserved, &self.aside(slot), 1);
+    }
+
+    /// Checks the sums that are kept against those of all nodes.
+    ///
+    /// # Errors
+    /// The first sum that differs.
+    pub(super) fn check_totals(&self, totals: &Totals, reserved: &Totals) -> Result<(), String> {
+        self.sums.kept.all.check(totals)?;
+        self.nodes.reserved.all.check(reserved)
+    }
+
+    /// What of a node is in use, summed from its allocations and holds.
     pub(super) fn in_use(&self, slot: Slot) -> InUse {
-        let [mut allocated, mut releasing, mut held, mut all] = std::array::from_fn(|_| Held::default());
+        let mut sums = InUse::default();
         for Allocation { id, demand, gpus, units, .. } in self.ledger.of_node(slot, &self.nodes) {
-            let sum = if self.is_releasing(id) { &mut releasing } else { &mut allocated };
-            for sum in [sum, &mut all] {
+            if self.ledger.slot_of(id) != Some(slot) {
+                sums.lost = Some(id);
+            }
+            let sum = if self.is_releasing(id) { &mut sums.releasing } else { &mut sums.allocated };
+            for sum in [sum, &mut sums.all] {
                 sum.add(&demand, gpus, units.as_ref(), &id);
             }
         }
         for (statement, hold) in self.statements.allocating_at(slot) {
-            for sum in [&mut held, &mut all] {
+            for sum in [&mut sums.held, &mut sums.all] {
                 sum.add(&hold.demand, hold.gpus, hold.units.as_ref(), &statement);
             }
         }
-        InUse { allocated, releasing, held, all }
+        sums
     }
 
     pub(super) fn check_index(&self, slot: Slot, hot: &HotNode) -> Result<(), String> {
@@ -201,29 +231,6 @@ impl Shard {
             }
         }
         self.check_hybrid(slot)
-    }
-
-    /// The canonical hashes.
-    pub(super) fn audit(&self) -> Audit {
-        let state = self.export();
-        let partitions: Vec<_> = state.partitions.iter().map(|p| (p.id, partition_hash(p))).collect();
-        let mut hasher = StateHasher::new("shard");
-        hasher.number(state.policy.next_fit.0);
-        hasher.number(state.policy.rng.state());
-        if let Some(granularity) = &state.granularity {
-            granularity.thetas.iter().for_each(|&theta| hasher.amount(theta));
-            hasher.number(granularity.changes);
-        }
-        for &(_, hash) in &partitions {
-            hasher.state(hash);
-        }
-        Audit { shard: hasher.finish(), partitions }
-    }
-
-    /// The canonical hash of the whole shard.
-    #[must_use]
-    pub fn state_hash(&self) -> StateHash {
-        self.audit().shard
     }
 }
 
@@ -324,183 +331,24 @@ fn check_book(
     Ok(())
 }
 
-fn add_to_sums(sums: &mut BTreeMap<ResourceKind, ResourceSum>, cold: &ColdNode, in_use: &InUse) {
+fn add_to_sums(totals: &mut Totals, cold: &ColdNode, in_use: &InUse) {
     let spec = &cold.registration.spec;
     let units = |amount: Amount| i128::from(amount.units());
-    let totals = [
+    let known = [
         (ResourceKind::Cpu, units(spec.cpu)),
         (ResourceKind::Memory, units(spec.memory)),
         (ResourceKind::Gpu, i128::from(spec.gpus) * i128::from(GPU_UNIT)),
     ];
     let custom = spec.custom.as_deref().unwrap_or(&[]);
     let custom = custom.iter().map(|&(id, total)| (ResourceKind::Custom(id), units(total)));
-    for (kind, total) in totals.into_iter().chain(custom) {
-        sums.entry(kind).or_default().total += total;
+    for (kind, total) in known.into_iter().chain(custom) {
+        totals.sum_mut(kind).total += total;
     }
     let used = in_use.all.custom.keys().map(|&id| ResourceKind::Custom(id));
-    for kind in totals.map(|(kind, _)| kind).into_iter().chain(used) {
-        let sum = sums.entry(kind).or_default();
+    for kind in known.map(|(kind, _)| kind).into_iter().chain(used) {
+        let sum = totals.sum_mut(kind);
         sum.allocated += i128::from(in_use.allocated.of(kind));
         sum.held += i128::from(in_use.held.of(kind));
         sum.releasing += i128::from(in_use.releasing.of(kind));
-    }
-}
-
-/// The canonical hash of one partition's durable state.
-#[must_use]
-pub fn partition_hash(partition: &PartitionState) -> StateHash {
-    let mut hasher = StateHasher::new("partition");
-    hasher.number(u64::from(partition.id.0));
-    hasher.number(partition.sequence);
-    hasher.number(partition.nodes.len() as u64);
-    for node in &partition.nodes {
-        let spec = &node.registration.spec;
-        hasher.number(node.registration.id.0);
-        hasher.number(node.registration.ordinal.0);
-        hasher.text(&spec.name);
-        hasher.text(spec.identity.as_deref().unwrap_or(""));
-        hasher.amount(spec.cpu.units());
-        hasher.amount(spec.memory.units());
-        hasher.number(u64::from(spec.gpus));
-        hash_custom(&mut hasher, spec.custom.as_deref().unwrap_or(&[]));
-        hasher.number(spec.labels.len() as u64);
-        for (key, value) in spec.labels.iter() {
-            hasher.text(key);
-            hasher.text(value);
-        }
-        hasher.number(spec.taints.as_slice().len() as u64);
-        for taint in spec.taints.as_slice() {
-            hasher.text(&taint.key);
-            hasher.text(&taint.value);
-            hasher.number(taint.effect as u64 + 1);
-        }
-        hasher.number(u64::from(node.state.number()));
-        hash_agent(&mut hasher, node.registration.agent.as_deref());
-        hasher.number(node.unhealthy.len() as u64);
-        for (instance, reason) in &node.unhealthy {
-            hasher.number(u64::from(*instance));
-            hasher.text(reason);
-        }
-        hasher.number(node.version);
-    }
-    hasher.number(partition.allocations.len() as u64);
-    for allocation in &partition.allocations {
-        hasher.number(u64::from(allocation.id.incarnation.0));
-        hasher.number(allocation.id.sequence);
-        hasher.number(allocation.node.0);
-        hasher.amount(allocation.demand.cpu.units());
-        hasher.amount(allocation.demand.memory.units());
-        hasher.amount(allocation.demand.gpu.amount().units());
-        hash_custom(&mut hasher, allocation.demand.custom());
-        hasher.number(u64::from(allocation.gpus.mask));
-        hasher.number(u64::from(allocation.gpus.part));
-        let units = allocation.units.as_ref().map_or(&[][..], |units| units.as_slice());
-        hasher.number(units.len() as u64);
-        for &(id, assignment) in units {
-            hasher.number(u64::from(id.0));
-            hasher.number(assignment.mask);
-            hasher.number(u64::from(assignment.part));
-        }
-        hasher.text(allocation.external_id.as_deref().unwrap_or(""));
-    }
-    hasher.number(partition.reservations.len() as u64);
-    for reservation in &partition.reservations {
-        hasher.number(reservation.node.0);
-        hasher.number(reservation.owner.number());
-        hasher.number(reservation.until.map_or(0, |until| until.0));
-        hasher.amount(reservation.left.cpu.units());
-        hasher.amount(reservation.left.memory.units());
-        hasher.amount(reservation.left.gpu.units());
-        hash_custom(&mut hasher, &reservation.left.custom);
-    }
-    hash_statements(&mut hasher, partition);
-    hasher.finish()
-}
-
-/// What statements left: nothing of it leaves no trace, so that the hash of a state without is what it
-/// was before there were any.
-fn hash_statements(hasher: &mut StateHasher, partition: &PartitionState) {
-    let PartitionState { claims, releasing, bundles, inside, .. } = partition;
-    if claims.is_empty() && releasing.is_empty() && bundles.is_empty() {
-        return;
-    }
-    hasher.number(claims.len() as u64);
-    for claim in claims {
-        hash_held(hasher, claim.id, &claim.demand, claim.gpus, claim.units.as_ref());
-        hasher.number(claim.node.0);
-        hash_bundle(hasher, claim.bundle);
-    }
-    hasher.number(releasing.len() as u64);
-    for record in releasing {
-        hash_id(hasher, record.allocation);
-        hasher.number(record.until.0);
-    }
-    hasher.number(bundles.len() as u64);
-    for record in bundles {
-        hash_id(hasher, record.allocation);
-        hash_bundle(hasher, Some(record.bundle));
-    }
-    hasher.number(inside.len() as u64);
-    for record in inside {
-        hash_held(hasher, record.id, &record.demand, record.gpus, record.units.as_ref());
-        hash_id(hasher, record.bundle);
-    }
-}
-
-fn hash_id(hasher: &mut StateHasher, id: AllocationId) {
-    hasher.number(u64::from(id.incarnation.0));
-    hasher.number(id.sequence);
-}
-
-fn hash_bundle(hasher: &mut StateHasher, bundle: Option<BundleId>) {
-    let Some(BundleId { group, index }) = bundle else { return hasher.number(0) };
-    hasher.number(1);
-    hasher.number(u64::from(group.incarnation.0));
-    hasher.number(group.number);
-    hasher.number(u64::from(index));
-}
-
-fn hash_held(
-    hasher: &mut StateHasher,
-    id: AllocationId,
-    demand: &Demand,
-    gpus: GpuAssignment,
-    units: Option<&Arc<UnitAssignments>>,
-) {
-    hash_id(hasher, id);
-    hasher.amount(demand.cpu.units());
-    hasher.amount(demand.memory.units());
-    hasher.amount(demand.gpu.amount().units());
-    hash_custom(hasher, demand.custom());
-    hasher.number(u64::from(gpus.mask));
-    hasher.number(u64::from(gpus.part));
-    let units = units.map_or(&[][..], |units| units.as_slice());
-    hasher.number(units.len() as u64);
-    for &(id, assignment) in units {
-        hasher.number(u64::from(id.0));
-        hasher.number(assignment.mask);
-        hasher.number(u64::from(assignment.part));
-    }
-}
-
-fn hash_agent(hasher: &mut StateHasher, agent: Option<&AgentFacts>) {
-    let Some(agent) = agent else { return hasher.number(0) };
-    hasher.number(1);
-    hasher.text(&agent.boot);
-    hasher.number(agent.gpus.len() as u64);
-    for gpu in &agent.gpus {
-        hasher.text(&gpu.uuid);
-        hasher.text(&gpu.model);
-        hasher.number(gpu.memory_mib);
-        hasher.number(gpu.numa.map_or(0, |numa| u64::from(numa) + 1));
-        hasher.number(u64::from(gpu.links));
-    }
-}
-
-fn hash_custom(hasher: &mut StateHasher, custom: &[(ResourceId, Amount)]) {
-    hasher.number(custom.len() as u64);
-    for &(id, amount) in custom {
-        hasher.number(u64::from(id.0));
-        hasher.amount(amount.units());
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::audit::InUse;
 use super::command::{Outcome, Rejection, ResourceKind};
 use super::{ReservationView, Shard};
 use crate::ids::{AllocationId, NodeId, ResourceId};
@@ -90,6 +91,8 @@ impl Shard {
     /// The books of one node; what is allocated is summed from the ledger.
     pub(super) fn node_books(&mut self, node: NodeId) -> Result<NodeBooks, Rejection> {
         let slot = self.slot(node)?;
+        self.work.nodes_looked_at += 1;
+        self.work.allocations_looked_at += u64::from(self.nodes.hot(slot).allocations);
         let mut books = self.books_at(slot);
         let mut load = |kind, amount: Amount| {
             if let Some((_, book)) = books.resources.iter_mut().find(|(known, _)| *known == kind) {
@@ -115,8 +118,12 @@ impl Shard {
 
     /// As [`node_books`](Self::node_books), without the load.
     pub(super) fn books_at(&self, slot: Slot) -> NodeBooks {
+        self.books_of(slot, &self.in_use(slot))
+    }
+
+    /// As [`books_at`](Self::books_at), of a node of which so much is in use.
+    pub(super) fn books_of(&self, slot: Slot, in_use: &InUse) -> NodeBooks {
         let (room, hot, cold) = (self.nodes.room(slot), self.nodes.hot(slot), self.nodes.cold(slot));
-        let in_use = self.in_use(slot);
         let held = &in_use.all;
         let spec = &cold.registration.spec;
         let (aside, claimed) = (self.aside(slot), self.claimed(slot));

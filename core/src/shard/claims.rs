@@ -84,11 +84,6 @@ impl Claims {
         self.by_slot.get(&slot).map(|there| &there.aside)
     }
 
-    /// What is set aside for claims, node by node.
-    pub(super) fn asides(&self) -> impl Iterator<Item = &SetAside> {
-        self.by_slot.values().map(|there| &there.aside)
-    }
-
     /// Whether a claim will be an allocation of that id.
     pub(super) fn contains(&self, id: AllocationId) -> bool {
         self.by_id.contains_key(&id)
@@ -328,7 +323,7 @@ impl Shard {
             let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
             let Claim { demand, gpus, units, bundle, .. } = claim.expect("just listed");
             self.nodes.take_held(slot, &demand, gpus, units.as_ref());
-            self.sums.allocate(&demand);
+            self.sums.allocate(slot, &demand);
             self.sums.placed += 1;
             let node = self.nodes.hot(slot).id;
             self.nodes.hot_mut(slot).version += 1;

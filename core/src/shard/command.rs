@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use crate::hash::StateHash;
-use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId, StatementId};
+use super::state_hash::StateHashes;
+use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, ResourceId, ShardId, StatementId};
 use crate::limits::CUSTOM_RESOURCES_MAX;
 use crate::node::{AgentReport, IllegalChange, LifeEvent, NodeRegistration, NodeSpec, NodeState, Unhealthy};
 use crate::request::PlacementRequest;
@@ -44,10 +44,14 @@ pub enum Command {
         limit: u16,
     },
     /// Sums and counters.
-    Status {
-        /// Also check every invariant and compute the canonical hashes: O(state).
-        audit: bool,
+    Status,
+    /// One page of an audit. The last page is answered by a status that has what the audit found.
+    Audit {
+        /// The audit's number, as the answer to the page before said it; 0 to begin.
+        number: u64,
     },
+    /// One more page of the counts of a refusal.
+    Explain(Box<Explain>),
     /// Record an allocation that was made elsewhere.
     Adopt(Box<Adoption>),
     /// New capacity of single resources of a node, all or none; zero takes a resource away. GPUs
@@ -122,6 +126,13 @@ pub enum Outcome {
     Nodes(Vec<NodeView>),
     /// Sums and counters.
     Status(Box<ShardStatus>),
+    /// An audit goes on: ask for its next page.
+    Auditing {
+        /// The audit's number.
+        number: u64,
+    },
+    /// The counts over one page of nodes.
+    Explained(Box<Refusal>),
     /// Recorded.
     Adopted(Placement),
     /// The books of one node.
@@ -142,6 +153,68 @@ pub enum Outcome {
     Exported(Box<crate::store::ShardState>),
     /// Not done, and nothing moved.
     Rejected(Rejection),
+}
+
+impl Command {
+    /// Its name, as the table of [costs](super::COSTS) has it.
+    #[must_use]
+    pub fn name(&self) -> &'static str {
+        match self {
+            Self::Place(_) => "Place",
+            Self::Release(_) => "Release",
+            Self::AddNode(_) => "AddNode",
+            Self::UpdateNode(..) => "UpdateNode",
+            Self::Life(..) => "Life",
+            Self::Report(..) => "Report",
+            Self::SetHealth(..) => "SetHealth",
+            Self::RemoveNode { .. } => "RemoveNode",
+            Self::ListNodes { .. } => "ListNodes",
+            Self::Status => "Status",
+            Self::Audit { .. } => "Audit",
+            Self::Explain(_) => "Explain",
+            Self::Adopt(_) => "Adopt",
+            Self::SetResources(..) => "SetResources",
+            Self::NodeBooks(_) => "NodeBooks",
+            Self::Park(_) => "Park",
+            Self::Retry(_) => "Retry",
+            Self::Unpark(_) => "Unpark",
+            Self::Reserve(_) => "Reserve",
+            Self::EndReservation(..) => "EndReservation",
+            Self::Prepare(_) => "Prepare",
+            Self::Finish { .. } => "Finish",
+            Self::Apply(_) => "Apply",
+            Self::PlaceInto { .. } => "PlaceInto",
+            Self::Export => "Export",
+        }
+    }
+}
+
+impl Outcome {
+    /// Whether the durable state may be another one after a command that came to this.
+    pub(super) fn may_have_changed_books(&self) -> bool {
+        !matches!(
+            self,
+            Self::Refused(_)
+                | Self::Explained(_)
+                | Self::Nodes(_)
+                | Self::Status(_)
+                | Self::Auditing { .. }
+                | Self::Books(_)
+                | Self::Parked(_)
+                | Self::Unparked
+                | Self::Exported(_)
+                | Self::Rejected(_)
+        )
+    }
+}
+
+/// The next page of the counts of a refusal, over nodes that the refusal did not count.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Explain {
+    /// What was refused.
+    pub request: PlacementRequest,
+    /// Where the page begins: [`Refusal::rest`] of the page before.
+    pub from: u32,
 }
 
 /// Why a command was not done.
@@ -512,11 +585,9 @@ pub struct ShardStatus {
     pub audit: Option<Audit>,
 }
 
-/// Every invariant held, and these are the canonical hashes.
+/// Everything that an audit looks at was right.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// Of the whole shard, cursors and random state included.
-    pub shard: StateHash,
-    /// Of each partition: equal whichever shard serves it.
-    pub partitions: Vec<(PartitionId, StateHash)>,
+    /// The canonical hashes; none where the books changed while they were read.
+    pub hashes: Option<StateHashes>,
 }

@@ -2,7 +2,13 @@
 //!
 //! The counts go over contiguous records of 24 bytes into one tally per check; what is seldom
 //! asked (custom resources) is all that looks beyond them. The map is built once, at the end.
+//!
+//! A command counts one page of nodes at most. Who asks for the counts over all nodes asks for
+//! the next page with a command of its own ([`Explain`]), so that others come between.
 
+use std::ops::Range;
+
+use super::command::{Explain, Outcome};
 use super::ranked::Scope;
 use super::rankings::Rankings;
 use super::refusal::{Check, Refusal, Shortage};
@@ -10,9 +16,9 @@ use super::selectors::SelectorSets;
 use super::table::Room;
 use super::{Shard, Slot};
 use crate::index::{Candidates, Visits};
-use crate::limits::EXPLAIN_NODES_MAX;
+use crate::limits::EXPLAIN_SLOTS_PER_NODE;
 use crate::node::NodeState;
-use crate::request::{Explain, PlacementRequest, Rank};
+use crate::request::{Explain as Explanation, PlacementRequest, Rank};
 use crate::resource::{Amount, GpuRequest};
 
 /// One check, counted without a branch: it runs over every node.
@@ -88,83 +94,121 @@ impl Tallies {
 }
 
 impl Shard {
-    /// Counts, over the nodes of this shard, which checks the request fails; and whether any
+    /// Counts, over the first page of nodes of this shard, which checks the request fails; and whether any
     /// node could hold it if nothing else ran there, which is exact however few are counted.
     ///
     /// `scope` is what is kept for requests such as this one.
     pub(super) fn explain(&mut self, request: &PlacementRequest, scope: Scope) -> Refusal {
-        let mut refusal = Refusal {
-            growth: self.growth,
-            nodes: self.nodes.len() as u64,
-            feasible: self.feasible(request, scope),
-            ..Refusal::default()
-        };
-        let examined_max = match request.explain {
-            Explain::Bounded => EXPLAIN_NODES_MAX as u64,
-            Explain::Full => u64::MAX,
-        };
-        let plain = matches!(scope, Scope::Plain(None));
-        let simple = plain && request.demand.custom.is_none() && self.reservations.is_empty();
-        if request.candidates.is_none() && simple {
-            self.count_all(request, examined_max, &mut refusal);
-        } else {
-            self.count_named(request, scope, examined_max, &mut refusal);
-        }
-        refusal
+        let feasible = self.feasible(request, scope);
+        Refusal { feasible, ..self.explain_page(request, scope, 0) }
     }
 
-    /// Counts over the first nodes that there are.
-    fn count_all(&self, request: &PlacementRequest, examined_max: u64, refusal: &mut Refusal) {
-        let (mut tallies, mut ready, mut not_ready) = (Tallies::of(request), 0u64, 0u64);
-        for room in self.nodes.rooms() {
-            if ready + not_ready == examined_max {
-                break;
-            }
-            match room.state {
-                Some(NodeState::Ready) => {
-                    tallies.count(room);
-                    ready += 1;
-                }
-                Some(_) => not_ready += 1,
-                None => {}
-            }
-        }
-        refusal.examined = ready + not_ready;
-        tallies.report(refusal);
-        report_plain(Check::NotReady, not_ready, refusal);
+    /// Counts over one more page of nodes.
+    pub(super) fn handle_explain(&mut self, page: &Explain) -> Outcome {
+        let scope = self.scope(&page.request);
+        Outcome::Explained(Box::new(self.explain_page(&page.request, scope, page.from)))
     }
 
-    /// As [`count_all`](Self::count_all), for requests that name nodes or custom resources, and
-    /// where nodes are reserved.
-    fn count_named(
-        &self,
-        request: &PlacementRequest,
-        scope: Scope,
-        examined_max: u64,
-        refusal: &mut Refusal,
-    ) {
+    /// Counts over the nodes from place `from` of the node table on, until the page is full.
+    fn explain_page(&mut self, request: &PlacementRequest, scope: Scope, from: Slot) -> Refusal {
+        let nodes = self.nodes.len() as u64;
+        let mut refusal = Refusal { growth: self.growth, nodes, ..Refusal::default() };
         let mut named = self.named(request);
         if let Some(named) = &mut named {
             named.sort_unstable();
             named.dedup();
         }
+        let (end, looked_at) = match &named {
+            // No other nodes are looked at: all fit one page.
+            Some(named) if request.explain == Explanation::Full => {
+                refusal.examined = nodes;
+                self.count_named(request, scope, named, &mut refusal);
+                (self.nodes.slots(), named.len())
+            }
+            _ => {
+                let end = self.page_end(from, &mut refusal);
+                let page = from..end;
+                let plain = matches!(scope, Scope::Plain(None));
+                let simple = plain && request.demand.custom.is_none() && self.reservations.is_empty();
+                match &named {
+                    Some(named) => {
+                        let here = named.partition_point(|&slot| slot < end);
+                        self.count_named(request, scope, &named[..here], &mut refusal);
+                    }
+                    None if simple => self.count_plain(request, page, &mut refusal),
+                    None => self.count_slots(request, scope, page, &mut refusal),
+                }
+                (end, (end - from) as usize)
+            }
+        };
+        self.work.nodes_looked_at += looked_at as u64;
+        if request.explain == Explanation::Full && end < self.nodes.slots() {
+            refusal.rest = Some(end);
+        }
+        refusal
+    }
+
+    /// Where the page that begins at `from` ends; counts its nodes as examined.
+    fn page_end(&self, from: Slot, refusal: &mut Refusal) -> Slot {
+        let slots = self.nodes.slots();
+        let most = self.pages.explain_nodes;
+        let last = slots.min(from.saturating_add(most.saturating_mul(EXPLAIN_SLOTS_PER_NODE)));
+        let mut end = from;
+        while end < last && refusal.examined < u64::from(most) {
+            refusal.examined += u64::from(self.nodes.room(end).state.is_some());
+            end += 1;
+        }
+        end
+    }
+
+    /// Counts over a page of which only amounts decide.
+    fn count_plain(&self, request: &PlacementRequest, page: Range<Slot>, refusal: &mut Refusal) {
+        let mut tallies = Tallies::of(request);
+        let mut not_ready = 0u64;
+        for room in &self.nodes.rooms()[page.start as usize..page.end as usize] {
+            match room.state {
+                Some(NodeState::Ready) => tallies.count(room),
+                Some(_) => not_ready += 1,
+                None => {}
+            }
+        }
+        tallies.report(refusal);
+        report_plain(Check::NotReady, not_ready, refusal);
+    }
+
+    /// Counts over the candidates that are named, of those that are examined; the others are none.
+    fn count_named(&self, request: &PlacementRequest, scope: Scope, named: &[Slot], refusal: &mut Refusal) {
+        self.count_slots(request, scope, named.iter().copied(), refusal);
+        report_plain(candidate_check(request), refusal.examined - named.len() as u64, refusal);
+    }
+
+    /// Counts over nodes where labels, taints, custom resources or reservations may decide.
+    fn count_slots(
+        &self,
+        request: &PlacementRequest,
+        scope: Scope,
+        slots: impl Iterator<Item = Slot>,
+        refusal: &mut Refusal,
+    ) {
         let custom = request.demand.custom();
-        let (mut tallies, mut not_ready) = (Tallies::of(request), 0);
-        let (mut not_candidate, mut not_selected, mut tainted, mut reserved) = (0, 0, 0, 0);
         let tally = |&(_, amount): &(_, Amount)| Tally::of(amount.units());
+        let mut tallies = Tallies::of(request);
         let mut of_custom: Vec<Tally> = custom.iter().map(tally).collect();
         let mut fragmented: Vec<Tally> = custom.iter().map(tally).collect();
-        let mut count = |slot: Slot, room: &Room| {
-            let Some(state) = room.state else { return };
+        let mut excluded_by = [0u64; 4];
+        let [not_selected, tainted, not_ready, reserved] = &mut excluded_by;
+        for slot in slots {
+            let room = self.nodes.room(slot);
+            let Some(state) = room.state else { continue };
             let excluded = excluded(&self.selectors, &self.rankings, scope, slot);
             if excluded == Some(Check::Selector) {
-                not_selected += 1;
+                *not_selected += 1;
             } else if excluded.is_some() {
-                tainted += 1;
+                *tainted += 1;
             } else if state != NodeState::Ready {
-                not_ready += 1;
+                *not_ready += 1;
             } else if self.is_kept_from(slot, request) {
-                reserved += 1;
+                *reserved += 1;
             } else {
                 let own = self.reservations.own(slot, request.owner);
                 let own = own.map(|own| self.nodes.revealed(slot, &own.aside));
@@ -177,36 +221,11 @@ impl Shard {
                     tallies[at].count(room.units());
                 }
             }
-        };
-        let rooms = self.nodes.rooms();
-        match &named {
-            // Every slot has a node: all but the named are counted without a look at them.
-            Some(named) if rooms.len() == self.nodes.len() => {
-                refusal.examined = examined_max.min(rooms.len() as u64);
-                let examined = &named[..named.partition_point(|&slot| u64::from(slot) < refusal.examined)];
-                examined.iter().for_each(|&slot| count(slot, &rooms[slot as usize]));
-                not_candidate = refusal.examined - examined.len() as u64;
-            }
-            _ => {
-                for (slot, room) in (0..).zip(rooms) {
-                    if refusal.examined == examined_max {
-                        break;
-                    }
-                    refusal.examined += u64::from(room.state.is_some());
-                    match &named {
-                        Some(named) if named.binary_search(&slot).is_err() => {
-                            not_candidate += u64::from(room.state.is_some());
-                        }
-                        _ => count(slot, room),
-                    }
-                }
-            }
         }
-        report_plain(candidate_check(request), not_candidate, refusal);
-        report_plain(Check::Selector, not_selected, refusal);
-        report_plain(Check::Taint, tainted, refusal);
-        report_plain(Check::NotReady, not_ready, refusal);
-        report_plain(Check::Reserved, reserved, refusal);
+        let checks = [Check::Selector, Check::Taint, Check::NotReady, Check::Reserved];
+        for (check, nodes) in checks.into_iter().zip(excluded_by) {
+            report_plain(check, nodes, refusal);
+        }
         tallies.report(refusal);
         for (tally, &(id, _)) in of_custom.iter().zip(custom) {
             tally.report(Check::Custom(id), 1, refusal);

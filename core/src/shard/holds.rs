@@ -311,7 +311,7 @@ impl Shard {
             self.reveal(slot);
             self.cover(slot);
         }
-        self.sums.hold(demand, 1);
+        self.sums.hold(slot, demand, 1);
         self.promise(*bundle, at, attempt);
         Ok(HeldAllocation { slot, demand: demand.clone(), gpus, units, bundle: *bundle, used })
     }
@@ -397,7 +397,7 @@ impl Shard {
                 }
                 self.cover(slot);
                 self.bundles.forget(held.bundle);
-                self.sums.hold(&held.demand, -1);
+                self.sums.hold(slot, &held.demand, -1);
                 self.sums.exceptions_changed(&self.nodes, slot);
             }
             Hold::Pipeline { slot, number } => {
@@ -481,8 +481,8 @@ impl Shard {
         {
             self.end_reservation(slot);
         }
-        self.sums.hold(&demand, -1);
-        self.sums.allocate(&demand);
+        self.sums.hold(slot, &demand, -1);
+        self.sums.allocate(slot, &demand);
         self.sums.placed += 1;
         let id = self.next_id(slot);
         let node = self.nodes.hot(slot).id;

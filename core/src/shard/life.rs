@@ -61,7 +61,7 @@ impl Shard {
     /// The index holds ready nodes only.
     pub(super) fn change_state(&mut self, slot: Slot, before: NodeState, after: NodeState) {
         self.nodes.set_state(slot, after);
-        self.sums.state_changed(before, after);
+        self.sums.state_changed(slot, before, after);
         self.losses += u64::from(matches!(after, NodeState::Lost { .. }));
         if after == NodeState::Ready {
             let (ordinal, marks) = (self.nodes.ordinal(slot), self.marks_of(slot));

@@ -1,7 +1,7 @@
 //! What a shard takes, structure by structure.
 
 use super::Shard;
-use crate::memory::{Per, StructureBytes};
+use crate::memory::{Per, StructureBytes, of_btree};
 
 impl Shard {
     /// The bytes of every structure that grows. O(nodes): not for the hot path.
@@ -13,6 +13,7 @@ impl Shard {
         let mut table = Vec::new();
         let mut add = |name, per, bytes| table.push(StructureBytes { name, bytes, per });
         self.nodes.memory(|name, bytes| add(name, Per::Node, bytes));
+        add("nodes by order of registration", Per::Node, of_btree(self.by_ordinal.len(), 16));
         add("index of what is free", Per::Node, self.index.bytes() as u64);
         add("index of capacities", Per::Node, self.capacities.bytes() as u64);
         self.ledger.memory(|name, bytes| add(name, Per::Allocation, bytes));
@@ -97,7 +98,7 @@ mod tests {
                 &mut outcomes,
             );
         }
-        assert_eq!(shard.status(false).allocations, u64::from(allocations));
+        assert_eq!(shard.status(None).allocations, u64::from(allocations));
         let per_node = sum(&shard, Per::Node) / nodes;
         let per_allocation = (sum(&shard, Per::Allocation) - before) / u64::from(allocations);
         assert!((200..=1024).contains(&per_node), "{per_node} bytes per node: {:?}", shard.memory());
@@ -186,6 +187,6 @@ mod tests {
         let ends = (0..2000).map(|number| Command::Unpark(WaitToken { port: 0, number }));
         shard.step(ends, Time(0), &mut outcomes);
         assert!(row(&shard, rows[1]) < shapes * 3);
-        assert_eq!(shard.status(false).allocations, 1000);
+        assert_eq!(shard.status(None).allocations, 1000);
     }
 }

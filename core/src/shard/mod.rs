@@ -7,7 +7,7 @@
 mod adoption;
 mod ahead;
 mod audit;
-pub use audit::partition_hash;
+mod audit_run;
 mod books;
 pub use books::{Book, InstanceBook, NodeBooks};
 mod bundles;
@@ -15,9 +15,11 @@ mod claims;
 pub use claims::ClaimEvent;
 mod command;
 pub use command::{
-    Adoption, Audit, Command, Home, NodeView, Outcome, Park, Placement, Rejection, ResourceKind, ResourceSum,
-    ShardStatus, WaitToken,
+    Adoption, Audit, Command, Explain, Home, NodeView, Outcome, Park, Placement, Rejection, ResourceKind,
+    ResourceSum, ShardStatus, WaitToken,
 };
+mod cost;
+pub use cost::{COSTS, Cost, CostFacts, Most};
 mod could_hold;
 mod custom;
 pub(crate) use custom::CustomBook;
@@ -53,15 +55,22 @@ mod sequences;
 mod set_aside;
 mod shapes;
 mod state;
+mod state_hash;
+pub use state_hash::{StateHashes, partition_hash};
 mod statements;
+mod status;
 mod sums;
 mod table;
 mod tentative;
 pub(crate) use tentative::Tentative;
+mod totals;
 mod views;
 mod waiting;
 pub use waiting::WaitingShape;
+mod work;
+pub use work::{Pages, ShardWork};
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::fragmentation::Fragmentation;
@@ -72,6 +81,7 @@ use crate::request::PlacementRequest;
 use crate::rng::Rng;
 use crate::time::Time;
 use adoption::ExternalIds;
+use audit_run::Audits;
 use bundles::Bundles;
 use granularity::Granularity;
 use hybrid_order::HybridOrder;
@@ -123,6 +133,8 @@ pub struct Shard {
     incarnation: Incarnation,
     now: Time,
     nodes: NodeTable,
+    /// Every registered node in order of registration, to be listed.
+    by_ordinal: BTreeMap<Ordinal, Slot>,
     index: DistBuckets,
     /// Every registered node at its capacity: answers whether any node could ever hold a request.
     capacities: DistBuckets,
@@ -146,6 +158,9 @@ pub struct Shard {
     /// Counts nodes that were lost or removed.
     losses: u64,
     visits: Visits,
+    work: ShardWork,
+    pages: Pages,
+    audits: Audits,
     fragmentation: Fragmentation,
     granularity: Option<Box<Granularity>>,
     /// Where views are made.
@@ -163,6 +178,7 @@ impl Shard {
             incarnation: config.incarnation,
             now: Time::default(),
             nodes: NodeTable::new(Arc::clone(config.geometry.custom())),
+            by_ordinal: BTreeMap::new(),
             granularity: Granularity::of(&config.geometry),
             index: DistBuckets::new(config.geometry.clone()),
             capacities: DistBuckets::new(config.geometry.clone()),
@@ -183,6 +199,9 @@ impl Shard {
             growth: 0,
             losses: 0,
             visits: Visits::default(),
+            work: ShardWork::default(),
+            pages: Pages::default(),
+            audits: Audits::default(),
             fragmentation: Fragmentation::default(),
             views: None,
             replica: None,
@@ -196,7 +215,9 @@ impl Shard {
     pub fn step(&mut self, batch: impl IntoIterator<Item = Command>, now: Time, outcomes: &mut Vec<Outcome>) {
         self.begin_step(now);
         for command in batch {
-            outcomes.push(self.handle_command(command));
+            let outcome = self.handle_command(command);
+            self.note_change(Some(&outcome));
+            outcomes.push(outcome);
         }
     }
 
@@ -207,9 +228,11 @@ impl Shard {
         self.now = now;
         if self.reservations.next_deadline() <= now {
             self.expire_reservations();
+            self.note_change(None);
         }
         if self.statements.next_deadline() <= now {
             self.expire_statements();
+            self.note_change(None);
         }
     }
 
@@ -224,7 +247,9 @@ impl Shard {
             Command::SetHealth(node, unhealthy) => self.handle_set_health(node, unhealthy),
             Command::RemoveNode { node, force } => self.handle_remove_node(node, force),
             Command::ListNodes { after, limit } => return Outcome::Nodes(self.list_nodes(after, limit)),
-            Command::Status { audit } => return Outcome::Status(Box::new(self.status(audit))),
+            Command::Status => return Outcome::Status(Box::new(self.status(None))),
+            Command::Audit { number } => return self.handle_audit(number),
+            Command::Explain(page) => return self.handle_explain(&page),
             Command::Adopt(adoption) => self.handle_adopt(*adoption),
             Command::SetResources(node, totals) => self.handle_set_resources(node, &totals),
             Command::NodeBooks(node) => self.node_books(node).map(|books| Outcome::Books(Box::new(books))),
@@ -293,7 +318,7 @@ impl Shard {
         let node = self.nodes.hot(slot).id;
         self.index.update(slot, &self.nodes.available(slot));
         self.follow_hybrid(slot);
-        self.sums.allocate(&request.demand);
+        self.sums.allocate(slot, &request.demand);
         self.sums.placed += 1;
         let (demand, units_too) = (request.demand.clone(), units.clone());
         let allocation = Allocation { id, demand, gpus, units: units_too, node: slot };
@@ -377,7 +402,7 @@ impl Shard {
             return self.release_beside(id);
         }
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
-        self.sums.release(&allocation.demand);
+        self.sums.release(allocation.node, &allocation.demand);
         self.give_back(&allocation);
         self.made_room(allocation.node);
         Ok(Outcome::Released(id))
@@ -433,6 +458,8 @@ impl Shard {
         );
         let ordinal = registration.ordinal;
         let slot = self.nodes.insert(registration);
+        let before = self.by_ordinal.insert(ordinal, slot);
+        assert!(before.is_none(), "two nodes were registered as number {}", ordinal.0);
         self.fragmentation.touch_identity(slot);
         let spec = &self.nodes.cold(slot).registration.spec;
         self.selectors.node_labelled(slot, &spec.labels);
@@ -444,7 +471,7 @@ impl Shard {
             self.growth += 1;
         }
         self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot), marks);
-        self.sums.node_added(&self.nodes.cold(slot).registration.spec, state);
+        self.sums.node_added(slot, &self.nodes.cold(slot).registration.spec, state);
         self.follow_hybrid(slot);
         self.node_resized(None, Some(slot));
         self.wake_for(slot, None);
@@ -485,6 +512,8 @@ impl Shard {
             return Err(Rejection::NodeInUse { node, allocations });
         }
         self.check_not_held(slot, node)?;
+        self.work.nodes_looked_at += 1;
+        self.work.allocations_looked_at += u64::from(allocations);
         self.end_claims(slot);
         self.end_reservation(slot);
         let ended: Vec<AllocationId> = self.ledger.of_node(slot, &self.nodes).map(|a| a.id).collect();
@@ -512,60 +541,11 @@ impl Shard {
         let state = self.nodes.state(slot);
         let size_before = self.size_of(slot);
         let cold = self.nodes.remove(slot);
+        self.by_ordinal.remove(&cold.registration.ordinal);
         self.node_resized(size_before, None);
         self.fragmentation.touch_identity(slot);
-        self.sums.node_removed(&cold.registration.spec, state);
+        self.sums.node_removed(slot, &cold.registration.spec, state);
         Ok(Outcome::NodeRemoved { node, allocations_ended: allocations + inside })
-    }
-
-    fn list_nodes(&self, after: Ordinal, limit: u16) -> Vec<NodeView> {
-        let mut page: Vec<(Ordinal, Slot)> =
-            self.nodes.iter().map(|(slot, _, cold)| (cold.registration.ordinal, slot)).collect();
-        page.retain(|&(ordinal, _)| ordinal > after);
-        let limit = usize::from(limit).min(page.len());
-        if limit > 0 && limit < page.len() {
-            page.select_nth_unstable(limit - 1);
-        }
-        page.truncate(limit);
-        page.sort_unstable();
-        page.into_iter().map(|(_, slot)| self.view(slot)).collect()
-    }
-
-    fn view(&self, slot: Slot) -> NodeView {
-        let (room, hot) = (self.nodes.room(slot), self.nodes.hot(slot));
-        NodeView {
-            registration: self.nodes.cold(slot).registration.clone(),
-            state: self.nodes.state(slot),
-            version: hot.version,
-            cpu_available: room.cpu,
-            memory_available: room.memory,
-            gpus_available: hot.gpus,
-            unhealthy: self.nodes.unhealthy(slot).to_vec(),
-            allocations: hot.allocations,
-            reserved: self.reservations.at(slot).map(|there| (there.owner, there.until)),
-        }
-    }
-
-    fn status(&mut self, audit: bool) -> ShardStatus {
-        let audit = audit.then(|| {
-            self.check_invariants().unwrap_or_else(|broken| panic!("shard {}: {broken}", self.id.0));
-            self.audit()
-        });
-        ShardStatus {
-            shard: self.id,
-            nodes_ready: self.sums.nodes_ready,
-            nodes_draining: self.sums.nodes_draining,
-            nodes_joining: self.sums.nodes_joining,
-            nodes_lost: self.sums.nodes_lost,
-            allocations: (self.ledger.len() + self.bundles.len_inside()) as u64,
-            placed: self.sums.placed,
-            refused: self.sums.refused,
-            released: self.sums.released,
-            resources: self.sums_with_reserved(),
-            waiting: self.waiting_shapes(),
-            nodes_reserved: self.nodes_reserved(),
-            audit,
-        }
     }
 
     /// What the router may know without asking.

@@ -10,6 +10,7 @@ use std::sync::Arc;
 
 use super::selectors::{FEW_KEPT_MAX, MARK_IDLE_USES, MARKS_OF_RANKINGS};
 use super::table::NodeTable;
+use crate::ids::NodeId;
 use crate::index::{Candidates, Mark, Marks, Slot};
 use crate::limits::{CANDIDATE_WALK_MAX, RANKINGS_KEPT_MAX};
 use crate::memory;
@@ -109,6 +110,11 @@ impl Ranking {
     #[inline]
     pub(super) fn rank(&self, slot: Slot) -> Rank {
         self.ranks.get(slot as usize).copied().unwrap_or(Rank::NOT_SELECTED)
+    }
+
+    fn check_node(&self, slot: Slot, node: NodeId, spec: &NodeSpec) -> Result<(), String> {
+        let (rank, kept) = (self.key.rank(spec), self.rank(slot));
+        if rank == kept { Ok(()) } else { Err(format!("node {node} ranks {rank:?}, kept is {kept:?}")) }
     }
 
     pub(super) fn tiers(&self) -> &[Tier] {
@@ -306,6 +312,11 @@ impl Rankings {
         }
     }
 
+    /// Checks every kept ranking against one node.
+    pub(super) fn check_node(&self, slot: Slot, node: NodeId, spec: &NodeSpec) -> Result<(), String> {
+        self.kept.iter().try_for_each(|ranking| ranking.check_node(slot, node, spec))
+    }
+
     /// Checks every kept ranking against the nodes.
     pub(super) fn check(&self, nodes: &NodeTable) -> Result<(), String> {
         let tainted = nodes.iter().filter(|(.., cold)| !cold.registration.spec.taints.is_empty()).count();
@@ -315,10 +326,8 @@ impl Rankings {
         for ranking in &self.kept {
             let mut members: Vec<(Rank, Slot)> = Vec::new();
             for (slot, hot, cold) in nodes.iter() {
-                let rank = ranking.key.rank(&cold.registration.spec);
-                if rank != ranking.rank(slot) {
-                    return Err(format!("node {} ranks {rank:?}, kept is {:?}", hot.id, ranking.rank(slot)));
-                }
+                ranking.check_node(slot, hot.id, &cold.registration.spec)?;
+                let rank = ranking.rank(slot);
                 if rank.is_eligible() {
                     members.push((rank, slot));
                 }

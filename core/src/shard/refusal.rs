@@ -55,6 +55,8 @@ pub struct Refusal {
     pub examined: u64,
     /// Whether some node could hold the request if nothing else ran there.
     pub feasible: bool,
+    /// Where the next page of nodes begins, if all are to be counted and some are not yet.
+    pub rest: Option<u32>,
     /// Per failing check.
     pub checks: BTreeMap<Check, Shortage>,
 }
@@ -73,6 +75,19 @@ impl Refusal {
                 known.least = known.least.min(shortage.least);
             })
             .or_insert(shortage);
+    }
+
+    /// Adds the counts over the next page of the same shard's nodes.
+    ///
+    /// Each node is counted as it was when its page was read. Where [`growth`](Self::growth) of the page is
+    /// not that of the refusal, nodes gained capacity between the two.
+    pub fn add_page(&mut self, page: &Self) {
+        self.examined += page.examined;
+        self.nodes = page.nodes.max(self.examined);
+        self.rest = page.rest;
+        for (&check, &shortage) in &page.checks {
+            self.count_many(check, shortage);
+        }
     }
 
     /// Adds another shard's refusal of the same request.

@@ -92,8 +92,8 @@ impl Shard {
     pub(super) fn resume_release(&mut self, allocation: &Allocation, until: Time) {
         self.statements.releasing.enter(allocation.id, until);
         self.nodes.touch(allocation.node, COLD);
-        self.sums.release(&allocation.demand);
-        self.sums.releasing(&allocation.demand, 1);
+        self.sums.release(allocation.node, &allocation.demand);
+        self.sums.releasing(allocation.node, &allocation.demand, 1);
     }
 
     /// As a release, where there are evictions, claims or bundles.
@@ -111,12 +111,13 @@ impl Shard {
     pub(super) fn end_beside(&mut self, id: AllocationId) -> Result<u32, Rejection> {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
         if self.statements.releasing.leave(id) {
-            self.sums.releasing(&allocation.demand, -1);
+            self.sums.releasing(allocation.node, &allocation.demand, -1);
             self.nodes.touch(allocation.node, COLD);
         } else {
-            self.sums.release(&allocation.demand);
+            self.sums.release(allocation.node, &allocation.demand);
         }
         let inside = self.bundles.end(id);
+        self.work.allocations_looked_at += u64::from(inside);
         self.sums.released += u64::from(inside);
         self.give_back(&allocation);
         self.available_grew(allocation.node);

@@ -169,7 +169,7 @@ impl Shard {
         let spec = &self.nodes.cold(slot).registration.spec;
         self.selectors.node_labelled(slot, &spec.labels);
         self.rankings.node_joined(slot, spec);
-        self.sums.replica_capacity(spec, 1);
+        self.sums.replica_capacity(slot, spec, 1);
         let marks = self.marks_of(slot);
         if state == NodeState::Ready {
             self.index.insert(slot, image.ordinal, &self.nodes.available(slot), marks);
@@ -191,7 +191,7 @@ impl Shard {
         self.selectors.node_removed(slot);
         let spec = &self.nodes.cold(slot).registration.spec;
         self.rankings.node_removed(slot, spec);
-        self.sums.replica_capacity(spec, -1);
+        self.sums.replica_capacity(slot, spec, -1);
         self.leave_hybrid(slot);
         self.nodes.drop_out(slot);
         self.fragmentation.touch_identity(slot);
@@ -209,8 +209,8 @@ impl Shard {
         cold.registration = (*image.registration).clone();
         self.fragmentation.touch_identity(slot);
         let spec = &self.nodes.cold(slot).registration.spec;
-        self.sums.replica_capacity(&before.spec, -1);
-        self.sums.replica_capacity(spec, 1);
+        self.sums.replica_capacity(slot, &before.spec, -1);
+        self.sums.replica_capacity(slot, spec, 1);
         self.selectors.node_labelled(slot, &spec.labels);
         self.rankings.node_changed(slot, !before.spec.taints.is_empty(), spec);
         let marks = self.marks_of(slot);

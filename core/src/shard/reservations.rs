@@ -503,24 +503,11 @@ impl Shard {
         u32::try_from(self.reservations.by_slot.len()).expect("NODES_MAX fits u32")
     }
 
-    /// The books per resource over all nodes, with what is set aside: O(nodes with any).
+    /// The books per resource over all nodes, with what is set aside: O(resource kinds).
     pub(super) fn sums_with_reserved(&self) -> Vec<(ResourceKind, ResourceSum)> {
-        let mut reserved: BTreeMap<ResourceKind, i128> = BTreeMap::new();
-        let of_owners = self.reservations.by_slot.values().map(|reservation| &reservation.aside);
-        for aside in of_owners.chain(self.reservations.claims.asides()) {
-            let known = [
-                (ResourceKind::Cpu, aside.cpu.units()),
-                (ResourceKind::Memory, aside.memory.units()),
-                (ResourceKind::Gpu, aside.gpu_total()),
-            ];
-            let custom = aside.custom.iter().map(|of| (ResourceKind::Custom(of.id), of.amount.units()));
-            for (kind, units) in known.into_iter().chain(custom) {
-                *reserved.entry(kind).or_default() += i128::from(units);
-            }
-        }
-        let mut sums = self.sums.resources();
+        let mut sums = self.sums.kept.all.resources();
         for (kind, sum) in &mut sums {
-            sum.reserved = reserved.get(kind).copied().unwrap_or(0);
+            sum.reserved = self.nodes.reserved.all.sum(*kind).reserved;
         }
         sums
     }
@@ -549,36 +536,8 @@ impl Shard {
         let reservations = &self.reservations;
         let mut deadlines = 0;
         for (&slot, reservation) in &reservations.by_slot {
-            let hot = self.nodes.hot(slot);
-            let named = reservations.by_owner.get(&reservation.owner).is_some_and(|own| own.contains(&slot));
-            let due = reservation.until.map(|until| (until, hot.id, slot));
-            deadlines += usize::from(due.is_some());
-            if !named || reservation.is_over() || due.is_some_and(|d| !reservations.deadlines.contains(&d)) {
-                return Err(format!("the reservation of node {} is not found: {reservation:?}", hot.id));
-            }
-            let available = reservations.available_to_owner(&self.nodes, slot);
-            let expected = self.reserved_tree.geometry().coordinate(&available);
-            if self.reserved_tree.coordinate(slot) != Some(expected) {
-                return Err(format!("node {} stands elsewhere among the reserved ones", hot.id));
-            }
-            let left = &reservation.left;
-            let short =
-                |reserved: Amount, aside: Amount, visible: Amount| aside < reserved && !visible.is_zero();
-            let room = self.nodes.room(slot);
-            if reservation.aside.cpu > left.cpu
-                || reservation.aside.memory > left.memory
-                || reservation.aside.gpu_total() > left.gpu.units()
-                || short(left.cpu, reservation.aside.cpu, room.cpu)
-                || short(left.memory, reservation.aside.memory, room.memory)
-                || left.custom.iter().any(|&(id, amount)| reservation.aside.of(id) > amount)
-            {
-                return Err(format!("node {}: {reservation:?} beside {room:?}", hot.id));
-            }
-            let whole = usize::from(reservation.left.gpu.units() >= i64::from(GPU_UNIT));
-            if whole > 0 && room.largest_gpu_part > reservation.aside.gpus.iter().copied().max().unwrap_or(0)
-            {
-                return Err(format!("node {}: others see more of a GPU than is set aside", hot.id));
-            }
+            deadlines += usize::from(reservation.until.is_some());
+            self.check_reservation(slot)?;
         }
         let owned: usize = reservations.by_owner.values().map(BTreeSet::len).sum();
         let counts = [owned, self.reserved_tree.len(), reservations.by_slot.len()];
@@ -586,6 +545,40 @@ impl Shard {
             return Err(format!("reservations by owner, in the tree, by node: {counts:?}"));
         }
         self.reserved_tree.check()
+    }
+
+    /// Checks the reservation of one node, if it has any.
+    pub(super) fn check_reservation(&self, slot: Slot) -> Result<(), String> {
+        let reservations = &self.reservations;
+        let Some(reservation) = reservations.at(slot) else { return Ok(()) };
+        let hot = self.nodes.hot(slot);
+        let named = reservations.by_owner.get(&reservation.owner).is_some_and(|own| own.contains(&slot));
+        let due = reservation.until.map(|until| (until, hot.id, slot));
+        if !named || reservation.is_over() || due.is_some_and(|d| !reservations.deadlines.contains(&d)) {
+            return Err(format!("the reservation of node {} is not found: {reservation:?}", hot.id));
+        }
+        let available = reservations.available_to_owner(&self.nodes, slot);
+        let expected = self.reserved_tree.geometry().coordinate(&available);
+        if self.reserved_tree.coordinate(slot) != Some(expected) {
+            return Err(format!("node {} stands elsewhere among the reserved ones", hot.id));
+        }
+        let left = &reservation.left;
+        let short = |reserved: Amount, aside: Amount, visible: Amount| aside < reserved && !visible.is_zero();
+        let room = self.nodes.room(slot);
+        if reservation.aside.cpu > left.cpu
+            || reservation.aside.memory > left.memory
+            || reservation.aside.gpu_total() > left.gpu.units()
+            || short(left.cpu, reservation.aside.cpu, room.cpu)
+            || short(left.memory, reservation.aside.memory, room.memory)
+            || left.custom.iter().any(|&(id, amount)| reservation.aside.of(id) > amount)
+        {
+            return Err(format!("node {}: {reservation:?} beside {room:?}", hot.id));
+        }
+        let whole = usize::from(reservation.left.gpu.units() >= i64::from(GPU_UNIT));
+        if whole > 0 && room.largest_gpu_part > reservation.aside.gpus.iter().copied().max().unwrap_or(0) {
+            return Err(format!("node {}: others see more of a GPU than is set aside", hot.id));
+        }
+        Ok(())
     }
 
     /// Bytes that the reservations hold.

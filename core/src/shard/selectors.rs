@@ -8,6 +8,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 
 use super::table::NodeTable;
+use crate::ids::NodeId;
 use crate::index::{Candidates, Mark, Marks, Slot};
 use crate::limits::{CANDIDATE_WALK_MAX, SELECTORS_KEPT_MAX};
 use crate::map::FixedMap;
@@ -68,6 +69,13 @@ impl CandidateSet {
             (None, Some(mark)) => Candidates::Marked(mark),
             (None, None) => Candidates::All,
         }
+    }
+
+    fn check_node(&self, slot: Slot, node: NodeId, labels: &Labels) -> Result<(), String> {
+        if self.selector.holds(labels) == self.contains(slot) {
+            return Ok(());
+        }
+        Err(format!("the candidate set of {:?} is stale at node {node}", self.selector.terms()))
     }
 
     fn wants_mark(&self) -> bool {
@@ -224,20 +232,18 @@ impl SelectorSets {
         memory::of_vec(&self.sets) + memory::of_map(&self.by_hash) + self.sets.iter().map(of_set).sum::<u64>()
     }
 
+    /// Checks every kept set against the labels of one node.
+    pub(super) fn check_node(&self, slot: Slot, node: NodeId, labels: &Labels) -> Result<(), String> {
+        self.sets.iter().try_for_each(|set| set.check_node(slot, node, labels))
+    }
+
     /// Checks every kept set against the labels.
     pub(super) fn check(&self, nodes: &NodeTable) -> Result<(), String> {
         for set in &self.sets {
             let mut members = 0;
             for (slot, hot, cold) in nodes.iter() {
-                let member = set.selector.holds(&cold.registration.spec.labels);
-                members += usize::from(member);
-                if member != set.contains(slot) {
-                    return Err(format!(
-                        "the candidate set of {:?} is stale at node {}",
-                        set.selector.terms(),
-                        hot.id
-                    ));
-                }
+                set.check_node(slot, hot.id, &cold.registration.spec.labels)?;
+                members += usize::from(set.contains(slot));
             }
             let few = set.few.as_ref().map_or(members, Vec::len);
             let kept = set.few.is_some() || members > CANDIDATE_WALK_MAX;

@@ -5,8 +5,10 @@
 //! either changes: at most what is reserved, and never more than what is free.
 
 use super::audit::Held;
+use super::command::ResourceKind;
 use super::custom::CustomBook;
 use super::table::{NodeTable, Room, custom_values};
+use super::totals::Totals;
 use crate::ids::ResourceId;
 use crate::index::{ResourceVector, Slot};
 use crate::limits::GPU_INSTANCES_MAX;
@@ -135,11 +137,25 @@ fn set_aside_custom(
     CustomAside { id: book.id, amount, units }
 }
 
+/// Adds what is set aside to the reserved part of the totals, or (`sign` -1) takes it out.
+pub(super) fn add_reserved(totals: &mut Totals, aside: &SetAside, sign: i128) {
+    let known = [
+        (ResourceKind::Cpu, aside.cpu.units()),
+        (ResourceKind::Memory, aside.memory.units()),
+        (ResourceKind::Gpu, aside.gpu_total()),
+    ];
+    let custom = aside.custom.iter().map(|of| (ResourceKind::Custom(of.id), of.amount.units()));
+    for (kind, units) in known.into_iter().chain(custom) {
+        totals.sum_mut(kind).reserved += sign * i128::from(units);
+    }
+}
+
 impl NodeTable {
     /// Moves back what was set aside.
     pub(super) fn put_back(&mut self, slot: Slot, aside: &SetAside) {
         let (room, hot, cold) = self.parts_mut(slot);
         put_back_books(room, &mut hot.gpus, &mut cold.custom, aside);
+        self.reserved.change(slot, |totals| add_reserved(totals, aside, -1));
     }
 
     /// Moves what `reserved` sets aside out of what is free, and nothing beyond `most`, if that is given.
@@ -174,6 +190,7 @@ impl NodeTable {
                 |units: &mut UnitBooks| units.set_aside(amount, most.and_then(|most| most.units.as_deref()));
             aside.custom.push(set_aside_custom(book, amount, of_units));
         }
+        self.reserved.change(slot, |totals| add_reserved(totals, &aside, 1));
         aside
     }
 
@@ -193,6 +210,7 @@ impl NodeTable {
             let of_unit = |unit| wanted.units.get(&(id, unit)).copied().unwrap_or(0);
             aside.custom.push(set_aside_custom(book, amount, |units| units.set_aside_parts(of_unit)));
         }
+        self.reserved.change(slot, |totals| add_reserved(totals, &aside, 1));
         aside
     }
 

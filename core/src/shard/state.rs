@@ -19,21 +19,9 @@ impl Shard {
         let at = |id: PartitionId, partitions: &[PartitionState]| {
             partitions.binary_search_by_key(&id, |p| p.id).expect("the shard owns its nodes' partitions")
         };
-        for (slot, hot, cold) in self.nodes.iter() {
+        for (slot, hot, _) in self.nodes.iter() {
             let partition = at(hot.partition, &partitions);
-            let partition = &mut partitions[partition];
-            let (registration, state, version) =
-                (cold.registration.clone(), self.nodes.state(slot), hot.version);
-            let unhealthy = self.nodes.unhealthy(slot).to_vec();
-            partition.reservations.extend(self.reservation_record(slot));
-            partition.claims.extend(self.claim_records(slot));
-            self.export_statements(slot, partition);
-            partition.nodes.push(NodeRecord { registration, state, version, unhealthy });
-            partition.allocations.extend(self.ledger.of_node(slot, &self.nodes).map(|allocation| {
-                let (id, gpus, units) = (allocation.id, allocation.gpus, allocation.units.clone());
-                let external_id = self.adopted.external_id(id);
-                AllocationRecord { id, node: hot.id, demand: allocation.demand, gpus, units, external_id }
-            }));
+            self.export_node(slot, &mut partitions[partition]);
         }
         for partition in &mut partitions {
             partition.nodes.sort_unstable_by_key(|node| node.registration.id);
@@ -46,6 +34,22 @@ impl Shard {
             partition.inside.sort_unstable_by_key(|inside| inside.id);
         }
         ShardState { partitions, policy: self.policy_state.clone(), granularity: self.granularity_state() }
+    }
+
+    /// The records of one node, put to those of its partition.
+    pub(super) fn export_node(&self, slot: Slot, partition: &mut PartitionState) {
+        let (hot, cold) = (self.nodes.hot(slot), self.nodes.cold(slot));
+        let (registration, state, version) = (cold.registration.clone(), self.nodes.state(slot), hot.version);
+        let unhealthy = self.nodes.unhealthy(slot).to_vec();
+        partition.reservations.extend(self.reservation_record(slot));
+        partition.claims.extend(self.claim_records(slot));
+        self.export_statements(slot, partition);
+        partition.nodes.push(NodeRecord { registration, state, version, unhealthy });
+        partition.allocations.extend(self.ledger.of_node(slot, &self.nodes).map(|allocation| {
+            let (id, gpus, units) = (allocation.id, allocation.gpus, allocation.units.clone());
+            let external_id = self.adopted.external_id(id);
+            AllocationRecord { id, node: hot.id, demand: allocation.demand, gpus, units, external_id }
+        }));
     }
 
     /// What is on its way out on a node, its bundles, and what is placed into them.
@@ -104,7 +108,7 @@ impl Shard {
         for record in allocations {
             let slot = self.nodes.slot(record.node).expect("an allocation's node is in its partition");
             self.nodes.take_held(slot, &record.demand, record.gpus, record.units.as_ref());
-            self.sums.allocate(&record.demand);
+            self.sums.allocate(slot, &record.demand);
             self.sums.exceptions_changed(&self.nodes, slot);
             if let Some(external_id) = record.external_id {
                 self.adopted.enter(record.node, external_id, record.id);

@@ -3,7 +3,7 @@
 use super::command::{ResourceKind, ResourceSum};
 use super::custom::CustomBook;
 use super::table::NodeTable;
-use crate::ids::ResourceId;
+use super::totals::{KeptTotals, Totals};
 use crate::index::Slot;
 use crate::node::{NodeSpec, NodeState};
 use crate::resource::{Amount, Demand, GPU_UNIT};
@@ -11,18 +11,11 @@ use crate::resource::{Amount, Demand, GPU_UNIT};
 /// Sums over all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Sums {
-    pub(super) nodes_ready: u32,
-    pub(super) nodes_draining: u32,
-    pub(super) nodes_joining: u32,
-    pub(super) nodes_lost: u32,
     pub(super) placed: u64,
     pub(super) refused: u64,
     pub(super) released: u64,
-    cpu: ResourceSum,
-    memory: ResourceSum,
-    gpu: ResourceSum,
-    /// By place in the registry.
-    custom: Vec<(ResourceId, ResourceSum)>,
+    /// What is reserved is not among them: the [node table](NodeTable::reserved) sums it.
+    pub(super) kept: KeptTotals,
     /// Nodes with a shortfall, and what they contribute: kept apart, because it is rare.
     shortfalls: std::collections::BTreeMap<Slot, Vec<(ResourceKind, i128)>>,
     /// Nodes with unhealthy GPU instances, and what is hidden there.
@@ -33,109 +26,87 @@ fn units(amount: Amount) -> i128 {
     i128::from(amount.units())
 }
 
+#[inline]
+fn add(totals: &mut Totals, demand: &Demand, sign: i128, place: impl Fn(&mut ResourceSum) -> &mut i128) {
+    *place(totals.sum_mut(ResourceKind::Cpu)) += sign * units(demand.cpu);
+    *place(totals.sum_mut(ResourceKind::Memory)) += sign * units(demand.memory);
+    *place(totals.sum_mut(ResourceKind::Gpu)) += sign * i128::from(demand.gpu.units());
+    for &(id, amount) in demand.custom() {
+        *place(totals.sum_mut(ResourceKind::Custom(id))) += sign * units(amount);
+    }
+}
+
+fn add_capacity(totals: &mut Totals, spec: &NodeSpec, sign: i128) {
+    totals.sum_mut(ResourceKind::Cpu).total += sign * units(spec.cpu);
+    totals.sum_mut(ResourceKind::Memory).total += sign * units(spec.memory);
+    totals.sum_mut(ResourceKind::Gpu).total += sign * i128::from(spec.gpus) * i128::from(GPU_UNIT);
+    for &(id, amount) in spec.custom.as_deref().unwrap_or(&[]) {
+        totals.sum_mut(ResourceKind::Custom(id)).total += sign * units(amount);
+    }
+}
+
 impl Sums {
-    fn sum_mut(&mut self, kind: ResourceKind) -> &mut ResourceSum {
-        match kind {
-            ResourceKind::Cpu => &mut self.cpu,
-            ResourceKind::Memory => &mut self.memory,
-            ResourceKind::Gpu => &mut self.gpu,
-            ResourceKind::Custom(id) => {
-                let at = id.index();
-                if self.custom.len() <= at {
-                    self.custom.resize(at + 1, (id, ResourceSum::default()));
-                }
-                self.custom[at].0 = id;
-                &mut self.custom[at].1
-            }
-        }
+    #[inline]
+    pub(super) fn allocate(&mut self, slot: Slot, demand: &Demand) {
+        self.kept.change(slot, |totals| add(totals, demand, 1, |sum| &mut sum.allocated));
     }
 
     #[inline]
-    pub(super) fn allocate(&mut self, demand: &Demand) {
-        self.add(demand, 1, |sum| &mut sum.allocated);
-    }
-
-    #[inline]
-    pub(super) fn release(&mut self, demand: &Demand) {
-        self.add(demand, -1, |sum| &mut sum.allocated);
+    pub(super) fn release(&mut self, slot: Slot, demand: &Demand) {
+        self.kept.change(slot, |totals| add(totals, demand, -1, |sum| &mut sum.allocated));
     }
 
     /// A statement holds so much, or (`sign` -1) does not any more.
-    pub(super) fn hold(&mut self, demand: &Demand, sign: i128) {
-        self.add(demand, sign, |sum| &mut sum.held);
+    pub(super) fn hold(&mut self, slot: Slot, demand: &Demand, sign: i128) {
+        self.kept.change(slot, |totals| add(totals, demand, sign, |sum| &mut sum.held));
     }
 
     /// So much is on its way out, or (`sign` -1) has gone.
-    pub(super) fn releasing(&mut self, demand: &Demand, sign: i128) {
-        self.add(demand, sign, |sum| &mut sum.releasing);
-    }
-
-    #[inline]
-    fn add(&mut self, demand: &Demand, sign: i128, place: impl Fn(&mut ResourceSum) -> &mut i128) {
-        *place(&mut self.cpu) += sign * units(demand.cpu);
-        *place(&mut self.memory) += sign * units(demand.memory);
-        *place(&mut self.gpu) += sign * i128::from(demand.gpu.units());
-        for &(id, amount) in demand.custom() {
-            *place(self.sum_mut(ResourceKind::Custom(id))) += sign * units(amount);
-        }
-    }
-
-    fn capacity(&mut self, spec: &NodeSpec, sign: i128) {
-        self.cpu.total += sign * units(spec.cpu);
-        self.memory.total += sign * units(spec.memory);
-        self.gpu.total += sign * i128::from(spec.gpus) * i128::from(GPU_UNIT);
-        for &(id, amount) in spec.custom.as_deref().unwrap_or(&[]) {
-            self.sum_mut(ResourceKind::Custom(id)).total += sign * units(amount);
-        }
-    }
-
-    fn nodes_in(&mut self, state: NodeState) -> &mut u32 {
-        match state {
-            NodeState::Ready => &mut self.nodes_ready,
-            NodeState::Draining => &mut self.nodes_draining,
-            NodeState::Joining => &mut self.nodes_joining,
-            NodeState::Lost { .. } => &mut self.nodes_lost,
-        }
+    pub(super) fn releasing(&mut self, slot: Slot, demand: &Demand, sign: i128) {
+        self.kept.change(slot, |totals| add(totals, demand, sign, |sum| &mut sum.releasing));
     }
 
     /// What all nodes have of `kind`, in 1/10 000.
     pub(super) fn total(&self, kind: ResourceKind) -> i128 {
-        match kind {
-            ResourceKind::Cpu => self.cpu.total,
-            ResourceKind::Memory => self.memory.total,
-            ResourceKind::Gpu => self.gpu.total,
-            ResourceKind::Custom(id) => self.custom.get(id.index()).map_or(0, |(_, sum)| sum.total),
-        }
+        self.kept.all.sum(kind).total
     }
 
-    pub(super) fn node_added(&mut self, spec: &NodeSpec, state: NodeState) {
-        self.capacity(spec, 1);
-        *self.nodes_in(state) += 1;
+    pub(super) fn node_added(&mut self, slot: Slot, spec: &NodeSpec, state: NodeState) {
+        self.kept.change(slot, |totals| {
+            add_capacity(totals, spec, 1);
+            *totals.nodes_in_mut(state) += 1;
+        });
     }
 
-    pub(super) fn node_removed(&mut self, spec: &NodeSpec, state: NodeState) {
-        self.capacity(spec, -1);
-        *self.nodes_in(state) -= 1;
+    pub(super) fn node_removed(&mut self, slot: Slot, spec: &NodeSpec, state: NodeState) {
+        self.kept.change(slot, |totals| {
+            add_capacity(totals, spec, -1);
+            *totals.nodes_in_mut(state) -= 1;
+        });
     }
 
-    pub(super) fn state_changed(&mut self, before: NodeState, after: NodeState) {
-        *self.nodes_in(before) -= 1;
-        *self.nodes_in(after) += 1;
+    pub(super) fn state_changed(&mut self, slot: Slot, before: NodeState, after: NodeState) {
+        self.kept.change(slot, |totals| {
+            *totals.nodes_in_mut(before) -= 1;
+            *totals.nodes_in_mut(after) += 1;
+        });
     }
 
     /// Takes a node's capacity out, before it changes; its shortfall follows when it returns.
     pub(super) fn node_leaves(&mut self, nodes: &NodeTable, slot: Slot) {
-        self.capacity(&nodes.cold(slot).registration.spec, -1);
+        let spec = &nodes.cold(slot).registration.spec;
+        self.kept.change(slot, |totals| add_capacity(totals, spec, -1));
     }
 
     /// A replica's node has its capacity in (`sign` 1) or out (-1).
-    pub(super) fn replica_capacity(&mut self, spec: &NodeSpec, sign: i128) {
-        self.capacity(spec, sign);
+    pub(super) fn replica_capacity(&mut self, slot: Slot, spec: &NodeSpec, sign: i128) {
+        self.kept.change(slot, |totals| add_capacity(totals, spec, sign));
     }
 
     /// Puts a node's new capacity and shortfall in.
     pub(super) fn node_returns(&mut self, nodes: &NodeTable, slot: Slot) {
-        self.capacity(&nodes.cold(slot).registration.spec, 1);
+        let spec = &nodes.cold(slot).registration.spec;
+        self.kept.change(slot, |totals| add_capacity(totals, spec, 1));
         self.exceptions_changed(nodes, slot);
     }
 
@@ -143,43 +114,34 @@ impl Sums {
     pub(super) fn exceptions_changed(&mut self, nodes: &NodeTable, slot: Slot) {
         let unhealthy = nodes.hot(slot).has_unhealthy;
         if unhealthy || !self.hidden.is_empty() {
-            self.gpu.unhealthy -= self.hidden.remove(&slot).unwrap_or(0);
+            let before = self.hidden.remove(&slot).unwrap_or(0);
+            let hidden = if unhealthy { nodes.cold(slot).hidden_total() } else { 0 };
             if unhealthy {
-                let hidden = nodes.cold(slot).hidden_total();
-                self.gpu.unhealthy += hidden;
                 self.hidden.insert(slot, hidden);
             }
+            let gpu = |totals: &mut Totals| totals.sum_mut(ResourceKind::Gpu).unhealthy += hidden - before;
+            self.kept.change(slot, gpu);
         }
         let short = nodes.hot(slot).has_shortfall;
         if !short && (self.shortfalls.is_empty() || !self.shortfalls.contains_key(&slot)) {
             return;
         }
         for (kind, amount) in self.shortfalls.remove(&slot).unwrap_or_default() {
-            self.sum_mut(kind).shortfall -= amount;
+            self.kept.change(slot, |totals| totals.sum_mut(kind).shortfall -= amount);
         }
         if short {
             let shortfall = shortfall_of(nodes, slot);
             for &(kind, amount) in &shortfall {
-                self.sum_mut(kind).shortfall += amount;
+                self.kept.change(slot, |totals| totals.sum_mut(kind).shortfall += amount);
             }
             self.shortfalls.insert(slot, shortfall);
         }
     }
 
-    /// The books per resource: cpu, memory, GPU, then every custom kind that occurs.
-    pub(super) fn resources(&self) -> Vec<(ResourceKind, ResourceSum)> {
-        let known = [
-            (ResourceKind::Cpu, self.cpu),
-            (ResourceKind::Memory, self.memory),
-            (ResourceKind::Gpu, self.gpu),
-        ];
-        let custom = self.custom.iter().filter(|(_, sum)| *sum != ResourceSum::default());
-        known.into_iter().chain(custom.map(|&(id, sum)| (ResourceKind::Custom(id), sum))).collect()
-    }
-
     /// Capacity and use of cpu, memory and GPUs.
     pub(super) fn load(&self) -> [(i128, i128); 3] {
-        [&self.cpu, &self.memory, &self.gpu].map(|sum| (sum.total, sum.in_use()))
+        let kinds = [ResourceKind::Cpu, ResourceKind::Memory, ResourceKind::Gpu];
+        kinds.map(|kind| self.kept.all.sum(kind)).map(|sum| (sum.total, sum.in_use()))
     }
 }
 

@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use super::custom::{CustomBook, book_or_new, take_over};
 use super::health::{UnhealthyBook, forget_absent, hide, reveal};
+use super::totals::KeptTotals;
 use crate::ids::{NodeId, Ordinal, PartitionId, ResourceId};
 use crate::index::{ResourceVector, Slot};
 use crate::limits::GPU_INSTANCES_MAX;
@@ -134,6 +135,8 @@ pub(super) struct NodeTable {
     indexed: Arc<[ResourceId]>,
     /// What changed since the last view, where views are made.
     dirty: Option<Box<Dirty>>,
+    /// What is set aside on all nodes, as the reserved part of their sums.
+    pub(super) reserved: KeptTotals,
 }
 
 impl NodeTable {

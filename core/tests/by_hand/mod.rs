@@ -271,7 +271,7 @@ impl Workload {
             31 => Command::Life(node, LifeEvent::Lose),
             32 => Command::Life(node, LifeEvent::Beat),
             33 => Command::SetHealth(node, vec![(0, "Xid 79".into())]),
-            _ => Command::Status { audit: false },
+            _ => Command::Status,
         }
     }
 }

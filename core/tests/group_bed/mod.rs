@@ -75,7 +75,7 @@ pub(crate) fn nodes_of(view: &GroupView) -> BTreeMap<NodeId, usize> {
 }
 
 pub(crate) fn live_allocations(engine: &mut Engine) -> u64 {
-    let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(Command::Status { audit: true })) else {
+    let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(Command::Audit { number: 0 })) else {
         panic!("every shard answers");
     };
     let of_shard = |outcome| match outcome {

@@ -45,6 +45,7 @@ enum JobKind {
     Report(ReportReply),
     Heartbeat(HeartbeatReply),
     Lost,
+    Audit,
     /// The node of a lost machine goes before the report of another is filed.
     Replace(Replacing),
     /// An adoption or a reservation: its outcome is its answer.
@@ -82,7 +83,14 @@ pub(super) struct Desk {
     jobs: BTreeMap<Tag, Job>,
     last: Tag,
     exported: Option<Vec<ShardState>>,
+    /// Answers of shards that were there at the last look.
+    pub(super) taken: usize,
+    /// Times that an audit might have begun.
+    audit_turns: u32,
 }
+
+/// Turns of the desk from one audit to the next.
+const TURNS_PER_AUDIT: u32 = 4;
 
 type Planned = Result<Vec<(PartitionId, Command)>, Fault>;
 type Reporting = Result<(NodeId, Vec<(PartitionId, Command)>), (NodeId, PartitionId)>;
@@ -96,7 +104,18 @@ impl Desk {
     ) -> Self {
         registrar.heartbeats().set_lost_after(LOST_AFTER, now);
         let (questions, replacing, jobs) = (VecDeque::new(), Vec::new(), BTreeMap::new());
-        Self { registrar, port, catalog, questions, replacing, jobs, last: 0, exported: None }
+        Self {
+            registrar,
+            port,
+            catalog,
+            questions,
+            replacing,
+            jobs,
+            last: 0,
+            exported: None,
+            taken: 0,
+            audit_turns: 0,
+        }
     }
 
     /// Whether nothing is under way and nothing is asked.
@@ -149,6 +168,21 @@ impl Desk {
         self.jobs.insert(self.last, Job { asked: None, left: 1, kind: JobKind::Export });
         let at_once = self.port.submit(self.last, PortRequest::Every(Command::Export), now);
         assert!(matches!(at_once, Ok(None)), "nothing else is under way");
+        self.port.flush();
+    }
+
+    /// Begins an audit of every shard, every few times, unless one is under way.
+    pub(super) fn begin_audit(&mut self, now: Time) {
+        self.audit_turns += 1;
+        let is_auditing = self.jobs.values().any(|job| matches!(job.kind, JobKind::Audit));
+        if is_auditing || !self.audit_turns.is_multiple_of(TURNS_PER_AUDIT) {
+            return;
+        }
+        self.last += 1;
+        self.jobs.insert(self.last, Job { asked: None, left: 1, kind: JobKind::Audit });
+        let audit = PortRequest::Every(Command::Audit { number: 0 });
+        let at_once = self.port.submit(self.last, audit, now);
+        assert!(matches!(at_once, Ok(None)), "few commands are under way");
         self.port.flush();
     }
 
@@ -347,13 +381,18 @@ impl Desk {
     /// Takes what the shards answered.
     pub(super) fn poll(&mut self, now: Time) -> Vec<Said> {
         let mut replies = Vec::new();
-        self.port.poll(now, |tag, reply| replies.push((tag, reply)));
+        self.taken = self.port.poll(now, |tag, reply| replies.push((tag, reply)));
         let mut said = Vec::new();
         let mut forgot = false;
         for (tag, reply) in replies {
             let mut job = self.jobs.remove(&tag).expect("a reply is to a job under way");
             job.left -= 1;
             match reply {
+                PortReply::Every(outcomes) if matches!(job.kind, JobKind::Audit) => {
+                    let audited =
+                        |one: &Outcome| matches!(one, Outcome::Status(status) if status.audit.is_some());
+                    assert!(outcomes.iter().all(audited), "no outcomes of an audit: {outcomes:?}");
+                }
                 PortReply::Every(outcomes) => {
                     let states = outcomes.into_iter().map(|outcome| match outcome {
                         Outcome::Exported(state) => *state,
@@ -380,13 +419,15 @@ impl Desk {
                     self.replacing.push(report);
                     continue;
                 }
-                JobKind::Lost | JobKind::Export => continue,
+                JobKind::Lost | JobKind::Audit | JobKind::Export => continue,
             };
             said.extend(job.asked.map(|asked| (asked, answer)));
         }
         if forgot {
             self.publish();
         }
+        // An audit goes on with its next page.
+        self.port.flush();
         said
     }
 

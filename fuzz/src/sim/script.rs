@@ -4,7 +4,7 @@
 use wharf_core::ids::AllocationId;
 use wharf_core::time::Time;
 use wharf_net::protocol::{
-    AdoptRequest, CancelRequest, DrainRequest, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE,
+    AdoptRequest, CancelRequest, DrainRequest, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE, EXPLAIN_FULL,
     EndReservationRequest, GpuBody, HeartbeatRequest, Kind, MODE_WAIT_UNTIL, Name, NodeBody, NodesRequest,
     OPERATOR_IN, PLACE_VERSION_OWNER, POLICY_LEAST_STRANDED, Pair, PlaceRequest, PlaceRequestV3,
     ReleaseRequest, RemoveRequest, ReportRequest, ReserveRequest, SelectorTerm, Taint, WireAllocation,
@@ -67,6 +67,9 @@ fn place(client: &mut Client, choices: &mut Choices<'_>, until: Option<u64>) -> 
         request.candidates = (0..3).map(|_| choices.below(10) + 1).collect();
         request.candidates.sort_unstable();
         request.candidates.dedup();
+    }
+    if request.memory == 3 * UNIT {
+        request.explain = EXPLAIN_FULL;
     }
     if let Some(until) = until {
         (request.mode, request.deadline) = (MODE_WAIT_UNTIL, until);

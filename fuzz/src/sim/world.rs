@@ -151,6 +151,7 @@ impl<'a> World<'a> {
             }
             31..38 => {
                 self.move_desk()?;
+                self.desk.begin_audit(self.now);
             }
             38..54 => {
                 let client = self.choices.place(self.clients.len());
@@ -246,7 +247,8 @@ impl<'a> World<'a> {
         let mut said = self.desk.poll(self.now);
         let asked = self.desk.open(self.now);
         said.extend(self.desk.take_question(self.now));
-        let moved = said.len() + asked;
+        // An answer may be a page of an audit, which goes on with the next.
+        let moved = said.len() + asked + self.desk.taken;
         for said in said {
             self.say(said);
         }

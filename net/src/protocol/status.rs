@@ -56,7 +56,7 @@ pub struct ShardStatusBody {
     pub refused: u64,
     /// Released since the start.
     pub released: u64,
-    /// Its canonical hash, when an audit was asked for.
+    /// Its canonical hash, when an audit was asked for and its books did not change while they were read.
     pub state_hash: Option<u128>,
 }
 
@@ -86,7 +86,8 @@ pub struct StatusReply {
     /// [`EXTENSION_RESERVED`](super::EXTENSION_RESERVED) of the frame.
     #[serde(skip)]
     pub reserved: ReservedSums,
-    /// The canonical hash of the books, when an audit was asked for: every invariant held.
+    /// The canonical hash of the books, when an audit was asked for and no shard's books changed while they
+    /// were read. An audit that finds a fault has no reply: the service ends.
     pub books_hash: Option<u128>,
 }
 

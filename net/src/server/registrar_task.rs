@@ -1,7 +1,9 @@
 //! The registrar's task: the one owner of the global records serves node commands and status.
 
 mod agents;
+mod listing;
 mod reservations;
+mod status;
 mod sums;
 
 use std::collections::BTreeMap;
@@ -10,32 +12,29 @@ use std::sync::Arc;
 use arc_swap::ArcSwap;
 use slab::Slab;
 use tokio::sync::{Notify, mpsc, oneshot};
-use wharf_core::ids::{NodeId, Ordinal, PartitionId};
+use wharf_core::ids::{NodeId, PartitionId};
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::node::LifeEvent;
 use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::router::{Port, PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome, Rejection, ResourceSum, ShardStatus};
-use wharf_core::store::{ShardState, books_hash};
+use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::store::ShardState;
+use wharf_core::time::Time;
 
 use super::ServerShared;
 use super::operation::{split_tag, tag};
-use crate::codec::encode_body;
 use crate::convert::{
-    adoption, books_reply, learn_kinds, named_rejection_fault, node_details, node_spec, placed_reply,
-    refused_adoption, registrar_fault, rejection_fault, reserve_reply, resource_name, resource_totals,
+    adoption, books_reply, learn_kinds, named_rejection_fault, node_spec, placed_reply, refused_adoption,
+    registrar_fault, rejection_fault, reserve_reply, resource_totals,
 };
 use crate::protocol::{
-    AdoptRequest, DrainRequest, EndReservationRequest, FRAME_BYTES_MAX, Fault, HeartbeatReply,
-    HeartbeatRequest, ListDetailsReply, ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply,
-    NodesReply, NodesRequest, PlaceReply, Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply,
-    ReserveRequest, ReservedSums, ResourceStatus, SetResourcesRequest, ShardLife, StatusDetailsReply,
-    StatusReply, StatusRequest,
+    AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest,
+    ListDetailsReply, ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply,
+    NodesRequest, PlaceReply, Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply,
+    ReserveRequest, SetResourcesRequest, StatusDetailsReply, StatusRequest,
 };
-use sums::{shard_status, waiting};
+use listing::Listing;
 
-/// Bytes of the nodes of one page: with the frame's header and the list's length they fit a frame.
-const LIST_BYTES_MAX: usize = FRAME_BYTES_MAX as usize - 128;
 /// Requests that may wait for the registrar.
 const QUEUE_MAX: usize = 64;
 
@@ -155,8 +154,10 @@ struct Job {
 
 enum JobKind {
     Nodes(Vec<NodeReply>),
-    List(u16),
-    Status(StatusRequest),
+    List(Listing),
+    Status,
+    /// For all of these who asked.
+    Audit(Vec<oneshot::Sender<RegistrarReply>>),
     Report(ReportReply),
     /// The node of a lost machine goes before the report of another is filed.
     Replace(Box<agents::Replacing>),
@@ -171,8 +172,15 @@ enum JobKind {
 struct Desk {
     task: RegistrarTask,
     jobs: Slab<Job>,
-    /// Reports that are to be looked at again.
-    replacing: Vec<(agents::Replacing, oneshot::Sender<RegistrarReply>)>,
+    /// Reports that are to be looked at again, by when, in the order in which they came.
+    replacing: BTreeMap<(Time, u64), (agents::Replacing, oneshot::Sender<RegistrarReply>)>,
+    /// Reports that were put there so far.
+    replaced: u64,
+    /// Who asked for an audit since the one that is under way began.
+    audits_wanted: Vec<oneshot::Sender<RegistrarReply>>,
+    is_auditing: bool,
+    /// Who asked to stop, until the last audit is complete.
+    stop_wanted: Option<oneshot::Sender<RegistrarReply>>,
     /// The export of a stop is under way.
     stops: bool,
     stopped: bool,
@@ -188,6 +196,8 @@ pub async fn run_registrar(task: RegistrarTask, mut questions: RegistrarQuestion
         }
         if desk.has_room() {
             desk.handle_replacing();
+            desk.begin_audit();
+            desk.begin_stop();
         }
         let asleep = {
             let port = &mut desk.task.port;
@@ -220,7 +230,17 @@ type Planned = Result<(PartitionId, Command, NodeId), Fault>;
 
 impl Desk {
     fn new(task: RegistrarTask) -> Self {
-        Self { task, jobs: Slab::new(), replacing: Vec::new(), stops: false, stopped: false }
+        Self {
+            task,
+            jobs: Slab::new(),
+            replacing: BTreeMap::new(),
+            replaced: 0,
+            audits_wanted: Vec::new(),
+            is_auditing: false,
+            stop_wanted: None,
+            stops: false,
+            stopped: false,
+        }
     }
 
     /// Whether the next question finds room, whatever it is: one command per node of a message (what else the
@@ -252,13 +272,13 @@ impl Desk {
                 let planned = request.names.iter().map(|name| plan(&name.0)).collect();
                 self.start_nodes(planned, reply);
             }
-            RegistrarRequest::List(request) => {
-                let limit = request.limit.clamp(1, NODES_PER_MESSAGE_MAX as u16);
-                let command = Command::ListNodes { after: Ordinal(request.after), limit };
-                self.start_every(JobKind::List(limit), command, reply);
+            RegistrarRequest::List(request) => self.handle_list(&request, reply),
+            RegistrarRequest::Status(StatusRequest { audit: false }) => {
+                self.start_every(JobKind::Status, Command::Status, Some(reply));
             }
-            RegistrarRequest::Status(request) => {
-                self.start_every(JobKind::Status(request), Command::Status { audit: request.audit }, reply);
+            RegistrarRequest::Status(StatusRequest { audit: true }) => {
+                self.audits_wanted.push(reply);
+                self.begin_audit();
             }
             RegistrarRequest::Report(request) => self.handle_report(*request, reply),
             RegistrarRequest::Heartbeat(request) => self.handle_heartbeat(request, reply),
@@ -284,7 +304,8 @@ impl Desk {
             RegistrarRequest::EndReservation(request) => self.handle_end_reservation(&request, reply),
             RegistrarRequest::Stop => {
                 self.stops = true;
-                self.start_every(JobKind::Stop, Command::Export, reply);
+                self.stop_wanted = Some(reply);
+                self.begin_stop();
             }
         }
     }
@@ -404,8 +425,13 @@ impl Desk {
         }
     }
 
-    fn start_every(&mut self, kind: JobKind, command: Command, reply: oneshot::Sender<RegistrarReply>) {
-        let key = self.jobs.insert(Job { reply: Some(reply), left: 1, kind });
+    fn start_every(
+        &mut self,
+        kind: JobKind,
+        command: Command,
+        reply: Option<oneshot::Sender<RegistrarReply>>,
+    ) {
+        let key = self.jobs.insert(Job { reply, left: 1, kind });
         let at_once = self.task.port.submit(tag(key, 0), PortRequest::Every(command), self.task.shared.now());
         assert!(matches!(at_once, Ok(None)), "room was looked for before");
         self.task.port.flush();
@@ -429,7 +455,7 @@ impl Desk {
                     Vec::new()
                 }
                 PortReply::One(outcome) => {
-                    forgot |= self.handle_node_outcome(key, part, outcome);
+                    forgot |= self.handle_shard_outcome(key, part, outcome);
                     Vec::new()
                 }
                 other => unreachable!("the registrar places nothing: {other:?}"),
@@ -445,12 +471,19 @@ impl Desk {
         if forgot {
             self.publish();
         }
+        // An audit goes on with its next page.
+        self.task.port.flush();
     }
 
-    /// Enters what a shard answered about one node; whether the node is gone.
-    fn handle_node_outcome(&mut self, key: usize, part: usize, outcome: Outcome) -> bool {
-        let JobKind::Nodes(replies) = &mut self.jobs[key].kind else {
-            return self.handle_agent_outcome(key, outcome);
+    /// Enters what a shard answered to a part of a request; whether a node is gone.
+    fn handle_shard_outcome(&mut self, key: usize, part: usize, outcome: Outcome) -> bool {
+        let replies = match &mut self.jobs[key].kind {
+            JobKind::Nodes(replies) => replies,
+            JobKind::List(listing) => {
+                listing.add(outcome);
+                return false;
+            }
+            _ => return self.handle_agent_outcome(key, outcome),
         };
         match outcome {
             Outcome::NodeAdded(_) | Outcome::NodeUpdated(_) | Outcome::StateSet(..) => false,
@@ -471,11 +504,12 @@ impl Desk {
         let job = self.jobs.remove(key);
         let reply = match job.kind {
             JobKind::Nodes(replies) => RegistrarReply::Nodes(NodesReply { replies }),
-            JobKind::List(limit) => RegistrarReply::List(self.list(limit, outcomes)),
-            JobKind::Status(request) => RegistrarReply::Status(Box::new(self.status(request, outcomes))),
+            JobKind::List(listing) => return self.complete_list(listing, job.reply),
+            JobKind::Status => RegistrarReply::Status(Box::new(self.status(outcomes))),
+            JobKind::Audit(askers) => return self.complete_audit(askers, outcomes),
             JobKind::Report(reply) => RegistrarReply::Report(reply),
             JobKind::Replace(report) => {
-                return self.replacing.extend(job.reply.map(|reply| (*report, reply)));
+                return self.replace_later(*report, job.reply);
             }
             JobKind::Heartbeat(reply) => RegistrarReply::Heartbeat(reply),
             JobKind::Lost => return,
@@ -492,91 +526,9 @@ impl Desk {
         // Who stopped waiting does not want it.
         let _ = job.reply.map(|waiting| waiting.send(reply));
     }
-
-    fn list(&mut self, limit: u16, outcomes: Vec<Outcome>) -> ListDetailsReply {
-        let mut views: Vec<_> = outcomes
-            .into_iter()
-            .flat_map(|outcome| match outcome {
-                Outcome::Nodes(views) => views,
-                other => unreachable!("no outcome of a list: {other:?}"),
-            })
-            .collect();
-        views.sort_unstable_by_key(|view| view.registration.ordinal);
-        let resources = self.task.registrar.resources_mut();
-        let mut nodes = Vec::new();
-        // Encoded here only to learn their length: a page ends where its frame would be full.
-        let mut page = Vec::new();
-        for view in views.iter().take(usize::from(limit)) {
-            let node = node_details(view, resources);
-            encode_body(&node, &mut page);
-            if let Some(reserved) = &node.reserved {
-                encode_body(reserved, &mut page);
-            }
-            if page.len() > LIST_BYTES_MAX {
-                break;
-            }
-            nodes.push(node);
-        }
-        // A shard that gave as many as it was asked for may have more.
-        ListDetailsReply { more: nodes.len() < views.len() || views.len() >= usize::from(limit), nodes }
-    }
-
-    fn status(&mut self, request: StatusRequest, outcomes: Vec<Outcome>) -> StatusDetailsReply {
-        let statuses: Vec<ShardStatus> = outcomes
-            .into_iter()
-            .map(|outcome| match outcome {
-                Outcome::Status(status) => *status,
-                other => unreachable!("no outcome of a status: {other:?}"),
-            })
-            .collect();
-        let mut resources: BTreeMap<_, ResourceSum> = BTreeMap::new();
-        let mut partitions = BTreeMap::new();
-        for status in &statuses {
-            for &(kind, sum) in &status.resources {
-                let total = resources.entry(kind).or_default();
-                total.total += sum.total;
-                // To a peer, in use is in use: what is held or on its way out is not to be had.
-                total.allocated += sum.in_use();
-                total.shortfall += sum.shortfall;
-                total.unhealthy += sum.unhealthy;
-                total.reserved += sum.reserved;
-            }
-            partitions.extend(status.audit.iter().flat_map(|audit| audit.partitions.iter().copied()));
-        }
-        let state = self.task.registrar.state();
-        let shared = &self.task.shared;
-        let registry = self.task.registrar.resources_mut();
-        let unhealthy = resources.values().map(|sum| sum.unhealthy).collect();
-        let reserved = ReservedSums {
-            nodes: statuses.iter().map(|status| status.nodes_reserved).collect(),
-            amounts: resources.values().map(|sum| sum.reserved).collect(),
-        };
-        let life = statuses.iter().map(|s| ShardLife { joining: s.nodes_joining, lost: s.nodes_lost });
-        let life = life.collect();
-        let status = StatusReply {
-            server: shared.identity(),
-            now: shared.now().0,
-            uptime: shared.now().nanos_since(shared.started),
-            resident_bytes: (shared.resident_bytes)(),
-            // Relaxed: a statistic, nothing rests on it.
-            connections: shared.counters.connections.load(std::sync::atomic::Ordering::Relaxed),
-            shards: statuses.iter().map(shard_status).collect(),
-            resources: resources
-                .into_iter()
-                .map(|(kind, sum)| ResourceStatus {
-                    name: resource_name(kind, registry),
-                    total: sum.total,
-                    allocated: sum.allocated,
-                    shortfall: sum.shortfall,
-                })
-                .collect(),
-            waiting: waiting(&statuses),
-            reserved,
-            books_hash: request.audit.then(|| books_hash(&state, partitions.into_values()).0),
-        };
-        StatusDetailsReply { status, life, unhealthy }
-    }
 }
 
+#[cfg(test)]
+mod pages_tests;
 #[cfg(test)]
 mod tests;

@@ -103,7 +103,7 @@ impl From<&StatusDetailsReply> for StatusView {
 }
 
 /// The status, for people.
-fn print_status(details: &StatusDetailsReply) {
+fn print_status(details: &StatusDetailsReply, audited: bool) {
     let view = StatusView::from(details);
     say(format_args!("{}, store {}, incarnation {}", view.software, view.store, view.incarnation));
     let resident_mib = view.resident_bytes >> 20;
@@ -158,8 +158,12 @@ fn print_status(details: &StatusDetailsReply) {
         "RELEASED",
     ];
     table(&heads, &rows);
-    if let Some(hash) = &view.books_hash {
-        say(format_args!("\naudit: every invariant holds; books {hash}"));
+    match &view.books_hash {
+        Some(hash) => say(format_args!("\naudit: the books are right; hash {hash}")),
+        None if audited => say(format_args!(
+            "\naudit: the books are right; no hash, because they changed while they were read: ask again"
+        )),
+        None => {}
     }
 }
 
@@ -170,7 +174,7 @@ pub(super) async fn run(args: StatusArgs) -> anyhow::Result<Ended> {
     if args.connect.json {
         json(&StatusView::from(&status))?;
     } else {
-        print_status(&status);
+        print_status(&status, args.audit);
     }
     Ok(Ended::Done)
 }

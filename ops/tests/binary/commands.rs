@@ -299,7 +299,7 @@ fn allocations_are_released_and_the_status_balances() {
         "RESOURCE",
         "SHARD",
         "RELEASED",
-        "audit: every invariant holds; books ",
+        "audit: the books are right; hash ",
     ]);
     let audited = service.json(&["status", "--audit"]);
     assert_eq!(resource(&audited, "cpu")["allocated"], "0");

@@ -15,7 +15,7 @@ use super::rest::{
     UnderWay, comes_to_rest, everything_is_answered, planners_sleep, stops_empty, what_is_committed_is_done,
 };
 use super::work::rounds_are_bounded;
-use super::{BEYOND_A_STEP, OF_A_STEP, fires, fires_beyond, fires_groups, named};
+use super::{BEYOND_A_STEP, OF_A_STEP, costs, fires, fires_beyond, fires_groups, named};
 use crate::sim::client::{Asked, Client, Role};
 use crate::sim::server::framed;
 
@@ -138,6 +138,8 @@ const FIRES: &[(&str, fn())] = &[
     ("claims_become_what_they_claim", fires_groups::a_claim_that_comes_or_goes_by_itself),
     ("coarse_goes_by_versions", fires_groups::a_coarse_operation_on_another_version),
     ("comes_to_rest", an_engine_that_goes_on_for_ever),
+    ("audits_are_true", costs::tests::an_audit_of_another_state),
+    ("commands_cost_what_they_may", costs::tests::a_command_that_looks_at_too_much),
     ("every_group_is_settled", fires_groups::a_group_that_goes_on_for_ever),
     ("everything_is_answered", a_request_without_a_reply),
     ("everything_is_somebodys", fires::an_allocation_that_is_nobodys),

@@ -169,7 +169,12 @@ fn is_no_allocation(facts: &Facts, id: AllocationId) -> bool {
 pub fn rejections_move_nothing(step: &Step<'_>) -> Verdict {
     let looks = matches!(
         step.command,
-        Command::ListNodes { .. } | Command::Status { .. } | Command::NodeBooks(_) | Command::Export
+        Command::ListNodes { .. }
+            | Command::Status
+            | Command::Audit { .. }
+            | Command::Explain(_)
+            | Command::NodeBooks(_)
+            | Command::Export
     );
     let still = match step.outcome {
         Outcome::Rejected(_) | Outcome::Refused(_) | Outcome::Parked(_) | Outcome::Unparked => true,

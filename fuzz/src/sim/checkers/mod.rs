@@ -4,6 +4,7 @@
 //! A checker looks at data alone ([`Step`], [`Facts`](super::facts::Facts)), so that a test can show it a state that must not be.
 
 pub mod books;
+pub mod costs;
 #[cfg(test)]
 mod fires;
 #[cfg(test)]
@@ -58,8 +59,10 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "a_start_keeps_the_groups",
     "all_or_none",
     "answers_stand",
+    "audits_are_true",
     "bundles_are_of_groups",
     "comes_to_rest",
+    "commands_cost_what_they_may",
     "every_group_is_settled",
     "everything_is_answered",
     "everything_is_somebodys",

@@ -7,7 +7,7 @@ use wharf_core::executor::{BatchRecord, Clock, Observer, ShardRunner, Unobserved
 use wharf_core::ids::{Incarnation, NodeId};
 use wharf_core::planner::{GroupRecord, PlannerBudget, PlannerRunner};
 use wharf_core::router::Port;
-use wharf_core::shard::{Command, Outcome, Shard};
+use wharf_core::shard::{Command, Outcome, Pages, Shard};
 use wharf_core::store::{Engine, EngineConfig, StoreState};
 use wharf_core::time::Time;
 use wharf_core::view::ViewReader;
@@ -24,6 +24,9 @@ pub(super) const PARTITIONS: u16 = 6;
 
 /// How long shards hold a part of a planner's statement here, in ns of virtual time.
 pub(super) const HOLD_NS: u64 = 3_000;
+
+/// Pages of which the nodes here are several.
+pub(super) const PAGES: Pages = Pages { explain_nodes: 2, audit_nodes: 2, audit_allocations: 3 };
 
 /// A clock that stands.
 pub(super) struct At(pub(super) Time);
@@ -125,7 +128,12 @@ pub(super) fn open(
     let again = Engine::open(state.clone(), &config, beside).expect("numbers in range");
     again.stop.stop();
     let shards = again.runners.into_iter().map(|runner| runner.run(&At(Time(0)), &mut Unobserved));
+    engine.runners.iter_mut().for_each(|runner| runner.set_pages(PAGES));
     let twins: Vec<Twin> = shards
+        .map(|mut shard| {
+            shard.set_pages(PAGES);
+            shard
+        })
         .map(|shard| Twin {
             shard,
             starves: NoRingStarves::default(),

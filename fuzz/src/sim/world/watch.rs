@@ -8,7 +8,8 @@ use wharf_core::shard::{Command, Outcome};
 use wharf_core::statement::Granted;
 
 use super::World;
-use super::opened::{At, Recorder};
+use super::opened::{At, PAGES, Recorder};
+use crate::sim::checkers::costs::{audits_are_true, commands_cost_what_they_may};
 use crate::sim::checkers::groups::groups_go_whole;
 use crate::sim::checkers::order::replay_gives_the_same;
 use crate::sim::checkers::promises::{live, one_node_per_name, promises_are_kept};
@@ -75,6 +76,7 @@ impl World<'_> {
         again: &mut Vec<Outcome>,
     ) -> Verdict {
         let twin = &mut self.twins[at].shard;
+        let work = twin.work();
         match done {
             None if twin.next_deadline().is_none_or(|due| due > self.now) => return Ok(()),
             None => twin.step([], self.now, again),
@@ -87,6 +89,12 @@ impl World<'_> {
         let after = &self.facts[at];
         if let Some((command, outcome)) = done {
             let shard = self.runners[at].id();
+            let (twin, work) = (&self.twins[at].shard, self.twins[at].shard.work().since(work));
+            let cost = commands_cost_what_they_may(command, work, PAGES, &before);
+            named("commands_cost_what_they_may", cost)?;
+            if matches!(outcome, Outcome::Status(_)) {
+                named("audits_are_true", audits_are_true(outcome, twin.state_hash()))?;
+            }
             check_step(&Step { shard, now: self.now, command, outcome, before: &before, after })?;
             match outcome {
                 Outcome::NodeRemoved { node, .. } => self.grants.node_removed(*node, &before),

@@ -59,19 +59,33 @@ impl Desk {
             return;
         }
         let now = self.task.shared.now();
-        let mut room = NODES_PER_MESSAGE_MAX / 4;
-        for (report, reply) in std::mem::take(&mut self.replacing) {
-            if self.stops {
+        if self.stops {
+            for (_, reply) in std::mem::take(&mut self.replacing).into_values() {
                 // Nothing begins beside the export of a stop: the agent reports again to the next start.
                 let fault = Fault::new(Reason::ShuttingDown, "the service is stopping: report again");
                 refuse(fault, reply);
-            } else if report.due <= now && room > 0 {
-                room -= 1;
-                self.file_report(report, reply);
-            } else {
-                self.replacing.push((report, reply));
             }
         }
+        for _ in 0..NODES_PER_MESSAGE_MAX / 4 {
+            match self.replacing.first_entry() {
+                Some(first) if first.key().0 <= now => {
+                    let (report, reply) = first.remove();
+                    self.file_report(report, reply);
+                }
+                _ => return,
+            }
+        }
+    }
+
+    /// Looks at a report again when it is due.
+    pub(super) fn replace_later(
+        &mut self,
+        report: Replacing,
+        reply: Option<oneshot::Sender<RegistrarReply>>,
+    ) {
+        self.replaced += 1;
+        let key = (report.due, self.replaced);
+        self.replacing.extend(reply.map(|reply| (key, (report, reply))));
     }
 
     fn file_report(&mut self, replacing: Replacing, reply: oneshot::Sender<RegistrarReply>) {
@@ -171,8 +185,8 @@ impl Desk {
 
     /// How long until an agent's silence is too long, or a report is to be looked at again.
     pub(super) fn patience(&mut self) -> Option<Duration> {
-        let again = self.replacing.iter().map(|(report, _)| report.due);
-        let deadline = again.chain(self.task.registrar.heartbeats().next_deadline()).min()?;
+        let again = self.replacing.keys().next().map(|&(due, _)| due);
+        let deadline = again.into_iter().chain(self.task.registrar.heartbeats().next_deadline()).min()?;
         Some(Duration::from_nanos(deadline.nanos_since(self.task.shared.now())))
     }
 

@@ -30,6 +30,10 @@ pub(super) fn shard_status(status: &ShardStatus) -> ShardStatusBody {
         placed: status.placed,
         refused: status.refused,
         released: status.released,
-        state_hash: status.audit.as_ref().map(|audit| audit.shard.0),
+        state_hash: status
+            .audit
+            .as_ref()
+            .and_then(|audit| audit.hashes.as_ref())
+            .map(|hashes| hashes.shard.0),
     }
 }

@@ -63,6 +63,7 @@ impl Bed {
     fn settle(&mut self) {
         loop {
             self.desk.handle_replacing();
+            self.desk.begin_audit();
             let ran: usize = self.runners.iter_mut().map(|r| r.run_batch(&Still, &mut Unobserved)).sum();
             self.desk.poll();
             if ran == 0 {
@@ -118,7 +119,7 @@ fn custom(name: &str) -> NamedAmount {
 fn every_question_that_is_taken_finds_room() {
     let questions: [fn() -> RegistrarRequest; 2] = [
         || RegistrarRequest::List(ListRequest { after: 0, limit: 1 }),
-        || RegistrarRequest::Status(StatusRequest { audit: true }),
+        || RegistrarRequest::Status(StatusRequest { audit: false }),
     ];
     for shards in [1, 4, 16, 64] {
         let mut bed = Bed::new(shards);
@@ -142,7 +143,7 @@ fn every_question_that_is_taken_finds_room() {
 fn a_whole_batch_finds_room_beside_questions_to_every_shard() {
     let mut bed = Bed::new(64);
     let port = &mut bed.desk.task.port;
-    let every = || PortRequest::Every(Command::Status { audit: false });
+    let every = || PortRequest::Every(Command::Status);
     let mut questions = 0;
     while port.has_room(&every()) {
         port.submit(0, every(), Time(1)).unwrap();

@@ -1,0 +1,286 @@
+//! An audit of a shard, page by page: what `status --audit` asks for.
+//!
+//! A command reads one page of nodes, and the commands of others come between two pages. So an audit of any
+//! size holds nobody up for longer than a page takes.
+//!
+//! What the answer to the last page proves, of a shard that did not panic before:
+//!
+//! - Each node passed [`check_slot`](Shard::check_slot) when its page was read: its allocations and holds
+//!   add up to its books per resource and instance, and the structures that are kept by node agree with it.
+//! - The sums that the shard keeps equal those over all nodes after the last page, whatever changed while
+//!   the pages were read ([`totals`](super::totals)).
+//! - If no command changed the books meanwhile, the hashes are those of the state. Otherwise there are none.
+//!
+//! What only [`check_invariants`](Shard::check_invariants) looks at: that the summaries inside the trees
+//! cover what is below, that nothing waits that would fit, and that statements, claims and bundles agree
+//! among each other. The simulator calls it after every command.
+
+use std::collections::BTreeMap;
+
+use super::command::{Audit, Outcome};
+use super::state_hash::PartitionHash;
+use super::totals::Totals;
+use super::{Shard, Slot};
+use crate::ids::PartitionId;
+use crate::store::PartitionState;
+
+/// The audits of a shard: at most one is under way.
+#[derive(Default)]
+pub(super) struct Audits {
+    /// How many were completed.
+    completed: u64,
+    /// What the last of them found.
+    last: Option<Audit>,
+    run: Option<Box<Run>>,
+}
+
+/// An audit that is under way.
+#[derive(Default)]
+struct Run {
+    /// The place of the node table where the next page begins.
+    next: Slot,
+    /// A command changed the books since this began.
+    is_changed: bool,
+    /// What was read of each partition.
+    partitions: BTreeMap<PartitionId, PartitionHash>,
+}
+
+impl Shard {
+    /// Reads one more page for the audit of that number; 0: for one that begins after this command came.
+    ///
+    /// Audits are numbered from 1 on. Who asks while one is under way gets the next one, and shares it with
+    /// all others who asked meanwhile.
+    pub(super) fn handle_audit(&mut self, number: u64) -> Outcome {
+        let next = self.audits.completed + 1;
+        let wanted = if number == 0 { next + u64::from(self.audits.run.is_some()) } else { number };
+        assert!(wanted <= next + 1, "audit {wanted} is asked for, and {next} is the next one");
+        if wanted >= next {
+            let mut run = self.audits.run.take().unwrap_or_default();
+            if self.read_page(&mut run) {
+                self.audits.last = Some(self.end_run(&run));
+                self.audits.completed = next;
+            } else {
+                self.audits.run = Some(run);
+            }
+        }
+        if wanted > self.audits.completed {
+            return Outcome::Auditing { number: wanted };
+        }
+        let audit = self.audits.last.clone();
+        Outcome::Status(Box::new(self.status(audit)))
+    }
+
+    /// Something changed the books: an audit that is under way gives no hashes.
+    #[inline]
+    pub(super) fn note_change(&mut self, outcome: Option<&Outcome>) {
+        if let Some(run) = &mut self.audits.run {
+            run.is_changed |= outcome.is_none_or(Outcome::may_have_changed_books);
+        }
+    }
+
+    /// Reads nodes until the page is full; whether that were all.
+    fn read_page(&mut self, run: &mut Run) -> bool {
+        let (mut totals, mut reserved) = (self.sums.kept.take_read(), self.nodes.reserved.take_read());
+        let before = self.work;
+        let slots = self.nodes.slots();
+        while run.next < slots {
+            let work = self.work.since(before);
+            if work.nodes_looked_at >= u64::from(self.pages.audit_nodes)
+                || work.allocations_looked_at >= u64::from(self.pages.audit_allocations)
+            {
+                break;
+            }
+            self.work.nodes_looked_at += 1;
+            if self.nodes.is_there(run.next) {
+                self.read_node(run, &mut totals, &mut reserved);
+            }
+            run.next += 1;
+        }
+        self.sums.kept.put_read(run.next, totals);
+        self.nodes.reserved.put_read(run.next, reserved);
+        run.next == slots
+    }
+
+    fn read_node(&mut self, run: &mut Run, totals: &mut Totals, reserved: &mut Totals) {
+        let slot = run.next;
+        let in_use = self.in_use(slot);
+        self.work.allocations_looked_at += in_use.allocations();
+        let checked = self.check_slot(slot, &in_use);
+        checked.unwrap_or_else(|broken| panic!("shard {}: {broken}", self.id.0));
+        self.add_to_totals(slot, &in_use, totals, reserved);
+        if run.is_changed {
+            return;
+        }
+        let partition = self.nodes.hot(slot).partition;
+        let mut records = PartitionState::empty(partition);
+        self.export_node(slot, &mut records);
+        self.work.allocations_looked_at += records.inside.len() as u64;
+        run.partitions.entry(partition).or_default().add_records(&records);
+    }
+
+    /// Compares the sums, and puts the hashes together.
+    fn end_run(&mut self, run: &Run) -> Audit {
+        let (totals, reserved) = (self.sums.kept.end_reading(), self.nodes.reserved.end_reading());
+        let checked = self.check_totals(&totals, &reserved);
+        checked.unwrap_or_else(|broken| panic!("shard {}: {broken}", self.id.0));
+        let hash_of = |(id, sequence)| {
+            let hash = run.partitions.get(&id).copied().unwrap_or_default();
+            (id, hash.finish(id, sequence))
+        };
+        let hashes = (!run.is_changed).then(|| self.hashes_of(self.sequences.iter().map(hash_of).collect()));
+        Audit { hashes }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, OwnerId, ShardId};
+    use crate::index::Geometry;
+    use crate::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Taints};
+    use crate::request::{PlacementRequest, Policy};
+    use crate::resource::{Amount, Demand, GpuRequest};
+    use crate::rng::Rng;
+    use crate::shard::{Command, HybridSettings, Pages, Reserve, ShardConfig};
+
+    fn node(number: u64) -> Command {
+        let spec = NodeSpec {
+            name: format!("n{number}").into(),
+            identity: None,
+            cpu: Amount::whole(8),
+            memory: Amount::whole(64),
+            gpus: 2,
+            custom: None,
+            labels: Labels::default(),
+            taints: Taints::default(),
+        };
+        let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId((number % 2) as u16));
+        Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec, agent: None }))
+    }
+
+    fn demand(cpu: u32, part: u16) -> Demand {
+        Demand { cpu: Amount::whole(cpu), gpu: GpuRequest::Fraction(part), ..Demand::default() }
+    }
+
+    fn run(shard: &mut Shard, command: Command) -> Outcome {
+        let mut outcomes = Vec::new();
+        shard.step([command], shard.now, &mut outcomes);
+        outcomes.remove(0)
+    }
+
+    /// A shard with something on its nodes, and pages of two nodes.
+    fn busy(nodes: u64) -> Shard {
+        let mut shard = Shard::new(ShardConfig {
+            shard: ShardId(0),
+            incarnation: Incarnation(1),
+            partitions: vec![PartitionId(0), PartitionId(1)],
+            geometry: Geometry::default(),
+            seed: 0,
+            hybrid: HybridSettings::default(),
+        });
+        shard.set_pages(Pages { audit_nodes: 2, ..Pages::default() });
+        (1..=nodes).for_each(|number| drop(run(&mut shard, node(number))));
+        for _ in 0..nodes {
+            let request = PlacementRequest::new(demand(1, 2500), Policy::LeastFit);
+            run(&mut shard, Command::Place(request));
+        }
+        shard
+    }
+
+    /// Asks for pages until the audit is complete, with `between` after each of them.
+    fn audit(shard: &mut Shard, mut between: impl FnMut(&mut Shard)) -> Audit {
+        let mut number = 0;
+        loop {
+            match run(shard, Command::Audit { number }) {
+                Outcome::Auditing { number: next } => number = next,
+                Outcome::Status(status) => return status.audit.expect("the last page has the audit"),
+                other => panic!("no audit: {other:?}"),
+            }
+            between(shard);
+        }
+    }
+
+    #[test]
+    fn an_audit_by_pages_has_the_hashes_of_the_state() {
+        let mut shard = busy(9);
+        let hashes = audit(&mut shard, |_| ()).hashes.expect("nothing changed");
+        assert_eq!(hashes, shard.hashes());
+        let refused = |shard: &mut Shard| {
+            let request = PlacementRequest::new(demand(99, 0), Policy::FirstFit);
+            assert!(matches!(run(shard, Command::Place(request)), Outcome::Refused(_)));
+        };
+        assert_eq!(audit(&mut shard, refused).hashes, Some(hashes), "a refusal changes no books");
+    }
+
+    /// Whatever changes while the pages are read, on nodes that were read and on others, the sums agree.
+    #[test]
+    fn what_changes_between_two_pages_is_followed() {
+        let mut rng = Rng::new(7);
+        let (mut shard, mut live, mut last) = (busy(9), Vec::<AllocationId>::new(), 9);
+        let mut change = |shard: &mut Shard| {
+            let command = match rng.below(10) {
+                0..4 => {
+                    let request = PlacementRequest::new(demand(1, 2500), Policy::Random);
+                    Command::Place(request)
+                }
+                4 | 5 if !live.is_empty() => {
+                    Command::Release(live.swap_remove(rng.below(live.len() as u64) as usize))
+                }
+                6 => {
+                    last += 1;
+                    node(last)
+                }
+                7 => Command::RemoveNode { node: NodeId(1 + rng.below(last)), force: true },
+                8 => {
+                    let event = [LifeEvent::Drain, LifeEvent::Undrain][rng.below(2) as usize];
+                    Command::Life(NodeId(1 + rng.below(last)), event)
+                }
+                _ => {
+                    let (node, owner) = (NodeId(1 + rng.below(last)), OwnerId::new(1).expect("in range"));
+                    Command::Reserve(Box::new(Reserve { node, owner, demand: demand(3, 5000), until: None }))
+                }
+            };
+            if let Outcome::Placed(placement) = run(shard, command) {
+                live.push(placement.allocation);
+            }
+            shard.check_invariants().expect("the books are right");
+        };
+        let without = (0..60).filter(|_| audit(&mut shard, &mut change).hashes.is_none()).count();
+        assert!(without > 50, "{without} times the books changed");
+    }
+
+    #[test]
+    fn who_asks_meanwhile_shares_the_next_audit() {
+        let mut shard = busy(5);
+        assert!(matches!(run(&mut shard, Command::Audit { number: 0 }), Outcome::Auditing { number: 1 }));
+        for _ in 0..2 {
+            // Either reads a page of the first, and waits for the second.
+            assert!(matches!(run(&mut shard, Command::Audit { number: 0 }), Outcome::Auditing { number: 2 }));
+        }
+        assert!(matches!(run(&mut shard, Command::Audit { number: 1 }), Outcome::Status(_)));
+        let more = (0..2).map(|_| run(&mut shard, Command::Audit { number: 2 }));
+        let more: Vec<Outcome> = more.collect();
+        assert!(more.iter().all(|outcome| matches!(outcome, Outcome::Auditing { number: 2 })), "{more:?}");
+        let last = [(); 2].map(|()| run(&mut shard, Command::Audit { number: 2 }));
+        assert!(last.iter().all(|outcome| matches!(outcome, Outcome::Status(_))), "{last:?}");
+    }
+
+    #[test]
+    #[should_panic(expected = "shard 0: the sums of Cpu say")]
+    fn a_sum_that_is_wrong_is_found_by_the_last_page() {
+        let mut shard = busy(5);
+        shard.sums.kept.change(2, |totals| {
+            totals.sum_mut(crate::shard::ResourceKind::Cpu).allocated += 1;
+        });
+        audit(&mut shard, |_| ());
+    }
+
+    #[test]
+    #[should_panic(expected = "available + ")]
+    fn a_book_that_is_wrong_is_found_by_its_page() {
+        let mut shard = busy(5);
+        let (room, ..) = shard.nodes.parts_mut(4);
+        room.cpu = room.cpu.minus(Amount::from_milli(1));
+        audit(&mut shard, |_| ());
+    }
+}

@@ -1,0 +1,179 @@
+//! What one command may cost a shard at most, as data: the table in ARCHITECTURE.md, section "What a
+//! command may cost", is written from it, and the simulator holds every command to it.
+//!
+//! Counted is what [`ShardWork`] counts: walks over nodes and allocations, not searches through the index.
+
+use super::command::Command;
+use super::work::{Pages, ShardWork};
+use crate::limits::{CANDIDATES_MAX, EXPLAIN_SLOTS_PER_NODE, NODES_PER_MESSAGE_MAX};
+use crate::request::PlacementRequest;
+
+/// How many nodes or allocations one command may look at.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Most {
+    /// None.
+    Nothing,
+    /// So many.
+    Fixed(u64),
+    /// A page of a refusal's counts; all candidates that the request names, if these are more.
+    RefusalPage,
+    /// A page of an audit.
+    AuditPage,
+    /// As many as the command asks for.
+    Asked,
+    /// All allocations of one node, those inside bundles included.
+    OfNode,
+    /// Those inside the bundles that it ends.
+    Inside,
+    /// A page of an audit, and all allocations of one node.
+    AuditPageAndNode,
+    /// All there are: only the service itself asks, when it stops.
+    Everything,
+}
+
+/// What one kind of command may cost.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Cost {
+    /// The names of the commands.
+    pub commands: &'static [&'static str],
+    /// Of [`ShardWork::nodes_looked_at`].
+    pub nodes: Most,
+    /// Of [`ShardWork::allocations_looked_at`].
+    pub allocations: Most,
+}
+
+/// The costs of all commands.
+pub const COSTS: &[Cost] = &[
+    Cost {
+        commands: &["Place", "Park", "Retry", "Explain"],
+        nodes: Most::RefusalPage,
+        allocations: Most::Nothing,
+    },
+    Cost { commands: &["Release", "Finish", "Apply"], nodes: Most::Nothing, allocations: Most::Inside },
+    Cost { commands: &["RemoveNode"], nodes: Most::Fixed(1), allocations: Most::OfNode },
+    Cost { commands: &["NodeBooks"], nodes: Most::Fixed(1), allocations: Most::OfNode },
+    Cost { commands: &["ListNodes"], nodes: Most::Asked, allocations: Most::Nothing },
+    Cost { commands: &["Audit"], nodes: Most::AuditPage, allocations: Most::AuditPageAndNode },
+    Cost { commands: &["Export"], nodes: Most::Everything, allocations: Most::Everything },
+    Cost {
+        commands: &[
+            "Status",
+            "AddNode",
+            "UpdateNode",
+            "Life",
+            "Report",
+            "SetHealth",
+            "SetResources",
+            "Adopt",
+            "Unpark",
+            "Reserve",
+            "EndReservation",
+            "Prepare",
+            "PlaceInto",
+        ],
+        nodes: Most::Nothing,
+        allocations: Most::Nothing,
+    },
+];
+
+/// What of a shard's state some bounds are made of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct CostFacts {
+    /// Allocations on the node that has most, those inside bundles included.
+    pub most_of_a_node: u64,
+    /// Allocations inside all bundles.
+    pub inside: u64,
+}
+
+impl Most {
+    /// The bound for `command`; none where there is none.
+    #[must_use]
+    pub fn bound(self, command: &Command, pages: Pages, facts: CostFacts) -> Option<u64> {
+        Some(match self {
+            Self::Nothing => 0,
+            Self::Fixed(most) => most,
+            Self::RefusalPage => {
+                let page = u64::from(pages.explain_nodes) * u64::from(EXPLAIN_SLOTS_PER_NODE);
+                page.max(named(command))
+            }
+            Self::AuditPage => u64::from(pages.audit_nodes),
+            Self::Asked => match command {
+                Command::ListNodes { limit, .. } => u64::from(*limit),
+                _ => 0,
+            },
+            Self::OfNode => facts.most_of_a_node,
+            Self::Inside => facts.inside,
+            Self::AuditPageAndNode => u64::from(pages.audit_allocations) + facts.most_of_a_node,
+            Self::Everything => return None,
+        })
+    }
+
+    /// The bound in words, with the page sizes of a service.
+    #[must_use]
+    pub fn text(self) -> String {
+        let pages = Pages::default();
+        match self {
+            Self::Nothing => "0".to_owned(),
+            Self::Fixed(most) => most.to_string(),
+            Self::RefusalPage => {
+                let page = pages.explain_nodes * EXPLAIN_SLOTS_PER_NODE;
+                format!("{page}, or the candidates that are named, {CANDIDATES_MAX} at most")
+            }
+            Self::AuditPage => pages.audit_nodes.to_string(),
+            Self::Asked => format!("as many as are asked for, {NODES_PER_MESSAGE_MAX} at most"),
+            Self::OfNode => "those of the node".to_owned(),
+            Self::Inside => "those inside the bundles that end".to_owned(),
+            Self::AuditPageAndNode => format!("{} and those of one node", pages.audit_allocations),
+            Self::Everything => "all: only a clean stop asks".to_owned(),
+        }
+    }
+}
+
+/// How many candidates the request of a command names.
+fn named(command: &Command) -> u64 {
+    let of = |request: &PlacementRequest| request.candidates.as_ref().map_or(0, |ids| ids.len() as u64);
+    match command {
+        Command::Place(request) => of(request),
+        Command::Park(park) => of(&park.request),
+        Command::Explain(page) => of(&page.request),
+        // The request is the one that was parked.
+        Command::Retry(_) => CANDIDATES_MAX as u64,
+        _ => 0,
+    }
+}
+
+impl Cost {
+    /// What `command` may cost.
+    ///
+    /// # Panics
+    /// When the table has no row for it.
+    #[must_use]
+    pub fn of(command: &Command) -> &'static Self {
+        let name = command.name();
+        let row = COSTS.iter().find(|cost| cost.commands.contains(&name));
+        row.unwrap_or_else(|| panic!("the table of costs has no row for {name}"))
+    }
+
+    /// Checks that `work` is no more than `command` may cost.
+    ///
+    /// # Errors
+    /// What it costs too much of.
+    pub fn check(command: &Command, work: ShardWork, pages: Pages, facts: CostFacts) -> Result<(), String> {
+        let cost = Self::of(command);
+        let counted = [
+            ("nodes", work.nodes_looked_at, cost.nodes),
+            ("allocations", work.allocations_looked_at, cost.allocations),
+        ];
+        for (what, looked_at, most) in counted {
+            if let Some(bound) = most.bound(command, pages, facts)
+                && looked_at > bound
+            {
+                let name = command.name();
+                return Err(format!(
+                    "{name} looked at {looked_at} {what}, and may look at {bound}: {most:?}"
+                ));
+            }
+        }
+        Ok(())
+    }
+}

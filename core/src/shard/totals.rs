@@ -1,0 +1,141 @@
+//! Totals over the nodes of a shard, which follow every change; and, while an audit reads the nodes
+//! page by page, the same totals over the nodes that it has read.
+//!
+//! An audit adds what it finds on each node that it reads. A change at a node that it has read is added
+//! by whoever changes the totals. So when it has read the last node, both totals must be equal, however
+//! much changed meanwhile ([`audit_run`](super::audit_run)).
+
+use super::command::{ResourceKind, ResourceSum};
+use crate::ids::ResourceId;
+use crate::index::Slot;
+use crate::node::NodeState;
+
+/// Sums over some nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Totals {
+    /// Nodes by state: ready, draining, joining, lost.
+    states: [u32; 4],
+    cpu: ResourceSum,
+    memory: ResourceSum,
+    gpu: ResourceSum,
+    /// By place in the registry.
+    custom: Vec<(ResourceId, ResourceSum)>,
+}
+
+impl Totals {
+    /// The sum of one kind, to be changed.
+    #[inline]
+    pub(super) fn sum_mut(&mut self, kind: ResourceKind) -> &mut ResourceSum {
+        match kind {
+            ResourceKind::Cpu => &mut self.cpu,
+            ResourceKind::Memory => &mut self.memory,
+            ResourceKind::Gpu => &mut self.gpu,
+            ResourceKind::Custom(id) => {
+                let at = id.index();
+                if self.custom.len() <= at {
+                    self.custom.resize(at + 1, (id, ResourceSum::default()));
+                }
+                self.custom[at].0 = id;
+                &mut self.custom[at].1
+            }
+        }
+    }
+
+    /// The sum of one kind.
+    pub(super) fn sum(&self, kind: ResourceKind) -> ResourceSum {
+        match kind {
+            ResourceKind::Cpu => self.cpu,
+            ResourceKind::Memory => self.memory,
+            ResourceKind::Gpu => self.gpu,
+            ResourceKind::Custom(id) => self.custom.get(id.index()).map(|&(_, sum)| sum).unwrap_or_default(),
+        }
+    }
+
+    /// How many nodes are in that state; drained or not where they are lost.
+    pub(super) fn nodes_in(&self, state: NodeState) -> u32 {
+        self.states[place_of(state)]
+    }
+
+    /// The same, to be changed.
+    pub(super) fn nodes_in_mut(&mut self, state: NodeState) -> &mut u32 {
+        &mut self.states[place_of(state)]
+    }
+
+    /// The books per resource: cpu, memory, GPU, then every custom kind that occurs.
+    pub(super) fn resources(&self) -> Vec<(ResourceKind, ResourceSum)> {
+        let known = [
+            (ResourceKind::Cpu, self.cpu),
+            (ResourceKind::Memory, self.memory),
+            (ResourceKind::Gpu, self.gpu),
+        ];
+        let custom = self.custom.iter().filter(|(_, sum)| *sum != ResourceSum::default());
+        known.into_iter().chain(custom.map(|&(id, sum)| (ResourceKind::Custom(id), sum))).collect()
+    }
+
+    /// Checks that these totals, which were kept, are those of the nodes.
+    ///
+    /// # Errors
+    /// The first sum that differs.
+    pub(super) fn check(&self, nodes: &Self) -> Result<(), String> {
+        if self.states != nodes.states {
+            return Err(format!(
+                "the sums say {:?} nodes ready, draining, joining, lost; the nodes {:?}",
+                self.states, nodes.states
+            ));
+        }
+        let kinds = self.resources().into_iter().chain(nodes.resources()).map(|(kind, _)| kind);
+        match kinds.into_iter().find(|&kind| self.sum(kind) != nodes.sum(kind)) {
+            None => Ok(()),
+            Some(kind) => {
+                Err(format!("the sums of {kind:?} say {:?}, the nodes {:?}", self.sum(kind), nodes.sum(kind)))
+            }
+        }
+    }
+}
+
+fn place_of(state: NodeState) -> usize {
+    match state {
+        NodeState::Ready => 0,
+        NodeState::Draining => 1,
+        NodeState::Joining => 2,
+        NodeState::Lost { .. } => 3,
+    }
+}
+
+/// Totals that follow every change.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct KeptTotals {
+    pub(super) all: Totals,
+    /// An audit has read the nodes below this place; 0: none is under way.
+    read: Slot,
+    /// The totals of the nodes that it has read.
+    of_read: Totals,
+}
+
+impl KeptTotals {
+    /// Changes the totals for the node in `slot`.
+    #[inline]
+    pub(super) fn change(&mut self, slot: Slot, change: impl Fn(&mut Totals)) {
+        change(&mut self.all);
+        if slot < self.read {
+            change(&mut self.of_read);
+        }
+    }
+
+    /// The totals of the nodes that an audit has read, to add more nodes to them.
+    pub(super) fn take_read(&mut self) -> Totals {
+        std::mem::take(&mut self.of_read)
+    }
+
+    /// Puts them back: the audit has read the nodes below `slot`.
+    pub(super) fn put_read(&mut self, slot: Slot, totals: Totals) {
+        self.of_read = totals;
+        self.read = slot;
+    }
+
+    /// The audit has read all nodes: their totals, with all changes since.
+    pub(super) fn end_reading(&mut self) -> Totals {
+        self.read = 0;
+        self.take_read()
+    }
+}

@@ -1,0 +1,104 @@
+//! Pages of the node list. The registrar knows which nodes a page has and which shard each is in, so shards
+//! show no node that the page does not have, however many shards there are.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::oneshot;
+use wharf_core::ids::{Ordinal, ShardId};
+use wharf_core::limits::NODES_PER_MESSAGE_MAX;
+use wharf_core::router::PortRequest;
+use wharf_core::shard::{Command, NodeView, Outcome};
+
+use super::{Desk, Job, JobKind, RegistrarReply};
+use crate::codec::encode_body;
+use crate::convert::node_details;
+use crate::protocol::{FRAME_BYTES_MAX, ListDetailsReply, ListRequest};
+use crate::server::operation::tag;
+
+/// Bytes of the nodes of one page: with the frame's header and the list's length they fit a frame.
+const LIST_BYTES_MAX: usize = FRAME_BYTES_MAX as usize - 128;
+
+/// A page that the shards are asked for.
+pub(super) struct Listing {
+    /// The last node of the page.
+    last: Ordinal,
+    /// Nodes of the page.
+    limit: u16,
+    /// There are nodes after the page.
+    more: bool,
+    views: Vec<NodeView>,
+}
+
+impl Listing {
+    /// Adds what one shard shows.
+    pub(super) fn add(&mut self, outcome: Outcome) {
+        let Outcome::Nodes(views) = outcome else { unreachable!("no outcome of a list: {outcome:?}") };
+        // In the place of nodes that it has removed meanwhile a shard shows later ones.
+        self.views.extend(views.into_iter().filter(|view| view.registration.ordinal <= self.last));
+    }
+}
+
+impl Desk {
+    pub(super) fn handle_list(&mut self, request: &ListRequest, reply: oneshot::Sender<RegistrarReply>) {
+        let limit = request.limit.clamp(1, NODES_PER_MESSAGE_MAX as u16);
+        self.start_list(Ordinal(request.after), limit, reply);
+    }
+
+    /// Asks each shard for its nodes of the page, and for no others.
+    fn start_list(&mut self, after: Ordinal, limit: u16, reply: oneshot::Sender<RegistrarReply>) {
+        let task = &mut self.task;
+        let mut counts: BTreeMap<ShardId, u16> = BTreeMap::new();
+        let mut later = task.registrar.nodes_after(after);
+        let mut last = after;
+        for (ordinal, partition) in later.by_ref().take(usize::from(limit)) {
+            last = ordinal;
+            let shard = task.port.shard_of(partition).expect("a registered node has a shard");
+            *counts.entry(shard).or_default() += 1;
+        }
+        let more = later.next().is_some();
+        drop(later);
+        let listing = Listing { last, limit, more, views: Vec::new() };
+        if counts.is_empty() {
+            return self.complete_list(listing, Some(reply));
+        }
+        let kind = JobKind::List(listing);
+        let key = self.jobs.insert(Job { reply: Some(reply), left: counts.len(), kind });
+        for (part, (shard, limit)) in counts.into_iter().enumerate() {
+            let request = PortRequest::Shard(shard, Command::ListNodes { after, limit });
+            let at_once = self.task.port.submit(tag(key, part), request, self.task.shared.now());
+            assert!(matches!(at_once, Ok(None)), "room was looked for before");
+        }
+        self.task.port.flush();
+    }
+
+    pub(super) fn complete_list(
+        &mut self,
+        mut listing: Listing,
+        reply: Option<oneshot::Sender<RegistrarReply>>,
+    ) {
+        let Some(reply) = reply else { return };
+        if listing.views.is_empty() && listing.more {
+            // All of its nodes were removed meanwhile. An empty page would end the list.
+            return self.start_list(listing.last, listing.limit, reply);
+        }
+        listing.views.sort_unstable_by_key(|view| view.registration.ordinal);
+        let resources = self.task.registrar.resources_mut();
+        let mut nodes = Vec::new();
+        // Encoded here only to learn their length: a page ends where its frame would be full.
+        let mut page = Vec::new();
+        for view in &listing.views {
+            let node = node_details(view, resources);
+            encode_body(&node, &mut page);
+            if let Some(reserved) = &node.reserved {
+                encode_body(reserved, &mut page);
+            }
+            if page.len() > LIST_BYTES_MAX {
+                break;
+            }
+            nodes.push(node);
+        }
+        let more = listing.more || nodes.len() < listing.views.len();
+        // Who stopped waiting does not want it.
+        let _ = reply.send(RegistrarReply::List(ListDetailsReply { more, nodes }));
+    }
+}

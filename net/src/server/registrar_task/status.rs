@@ -1,0 +1,112 @@
+//! Status and audits at the registrar's task. One audit is under way at a time: who asks for one meanwhile
+//! shares the next.
+
+use std::collections::BTreeMap;
+
+use tokio::sync::oneshot;
+use wharf_core::shard::{Command, Outcome, ResourceSum, ShardStatus};
+use wharf_core::store::books_hash;
+
+use super::sums::{shard_status, waiting};
+use super::{Desk, JobKind, RegistrarReply};
+use crate::convert::resource_name;
+use crate::protocol::{ReservedSums, ResourceStatus, ShardLife, StatusDetailsReply, StatusReply};
+
+impl Desk {
+    /// Begins an audit for all who wait for one, unless one is under way. The port has room.
+    pub(super) fn begin_audit(&mut self) {
+        if self.is_auditing || self.audits_wanted.is_empty() {
+            return;
+        }
+        self.is_auditing = true;
+        let askers = std::mem::take(&mut self.audits_wanted);
+        self.start_every(JobKind::Audit(askers), Command::Audit { number: 0 }, None);
+    }
+
+    pub(super) fn complete_audit(
+        &mut self,
+        askers: Vec<oneshot::Sender<RegistrarReply>>,
+        outcomes: Vec<Outcome>,
+    ) {
+        self.is_auditing = false;
+        let status = self.status(outcomes);
+        for asker in askers {
+            // Who stopped waiting does not want it.
+            let _ = asker.send(RegistrarReply::Status(Box::new(status.clone())));
+        }
+    }
+
+    /// Begins the export of a stop, once every audit that was asked for is complete. The port has room.
+    pub(super) fn begin_stop(&mut self) {
+        if self.is_auditing || !self.audits_wanted.is_empty() {
+            return;
+        }
+        if let Some(reply) = self.stop_wanted.take() {
+            self.start_every(JobKind::Stop, Command::Export, Some(reply));
+        }
+    }
+
+    /// The hash of the books, where every shard's audit has the hashes of its partitions.
+    fn books_hash(&self, statuses: &[ShardStatus]) -> Option<u128> {
+        let mut partitions = BTreeMap::new();
+        for status in statuses {
+            let hashes = status.audit.as_ref()?.hashes.as_ref()?;
+            partitions.extend(hashes.partitions.iter().copied());
+        }
+        Some(books_hash(&self.task.registrar.state(), partitions.into_values()).0)
+    }
+
+    pub(super) fn status(&mut self, outcomes: Vec<Outcome>) -> StatusDetailsReply {
+        let statuses: Vec<ShardStatus> = outcomes
+            .into_iter()
+            .map(|outcome| match outcome {
+                Outcome::Status(status) => *status,
+                other => unreachable!("no outcome of a status: {other:?}"),
+            })
+            .collect();
+        let mut resources: BTreeMap<_, ResourceSum> = BTreeMap::new();
+        for status in &statuses {
+            for &(kind, sum) in &status.resources {
+                let total = resources.entry(kind).or_default();
+                total.total += sum.total;
+                // To a peer, in use is in use: what is held or on its way out is not to be had.
+                total.allocated += sum.in_use();
+                total.shortfall += sum.shortfall;
+                total.unhealthy += sum.unhealthy;
+                total.reserved += sum.reserved;
+            }
+        }
+        let hash = self.books_hash(&statuses);
+        let shared = &self.task.shared;
+        let registry = self.task.registrar.resources_mut();
+        let unhealthy = resources.values().map(|sum| sum.unhealthy).collect();
+        let reserved = ReservedSums {
+            nodes: statuses.iter().map(|status| status.nodes_reserved).collect(),
+            amounts: resources.values().map(|sum| sum.reserved).collect(),
+        };
+        let life = statuses.iter().map(|s| ShardLife { joining: s.nodes_joining, lost: s.nodes_lost });
+        let life = life.collect();
+        let status = StatusReply {
+            server: shared.identity(),
+            now: shared.now().0,
+            uptime: shared.now().nanos_since(shared.started),
+            resident_bytes: (shared.resident_bytes)(),
+            // Relaxed: a statistic, nothing rests on it.
+            connections: shared.counters.connections.load(std::sync::atomic::Ordering::Relaxed),
+            shards: statuses.iter().map(shard_status).collect(),
+            resources: resources
+                .into_iter()
+                .map(|(kind, sum)| ResourceStatus {
+                    name: resource_name(kind, registry),
+                    total: sum.total,
+                    allocated: sum.allocated,
+                    shortfall: sum.shortfall,
+                })
+                .collect(),
+            waiting: waiting(&statuses),
+            reserved,
+            books_hash: hash,
+        };
+        StatusDetailsReply { status, life, unhealthy }
+    }
+}

@@ -11,7 +11,8 @@ pub use peer::*;
 
 use std::future::Future;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -48,12 +49,15 @@ pub fn within<F: Future>(future: F) -> impl Future<Output = F::Output> {
     }
 }
 
+/// The time since the start, and what a test lets pass besides, in ns.
 #[derive(Clone)]
-struct TestClock(Instant);
+struct TestClock(Instant, Arc<AtomicU64>);
 
 impl Clock for TestClock {
     fn now(&self) -> Time {
-        Time(u64::try_from(self.0.elapsed().as_nanos()).expect("a test ends within centuries"))
+        let elapsed = u64::try_from(self.0.elapsed().as_nanos()).expect("a test ends within centuries");
+        // Acquire pairs with the Release in `TestServer::pass`.
+        Time(elapsed + self.1.load(Ordering::Acquire))
     }
 }
 
@@ -69,6 +73,7 @@ pub struct TestServer {
     pub address: SocketAddr,
     pub certificate: CertificateDer<'static>,
     pub shared: Arc<ServerShared>,
+    passed: Arc<AtomicU64>,
     shutdown: watch::Sender<bool>,
     io: JoinHandle<()>,
     registrar: JoinHandle<Registrar>,
@@ -76,6 +81,29 @@ pub struct TestServer {
     planners: Vec<JoinHandle<Planner>>,
     stop: wharf_core::executor::StopSignal,
     planner_stop: wharf_core::executor::StopSignal,
+}
+
+/// Where a planner's thread can be kept between two rounds.
+#[derive(Clone)]
+pub struct Gate(Arc<(Mutex<u64>, Condvar)>);
+
+impl Gate {
+    /// A gate that keeps nobody.
+    pub fn open() -> Self {
+        Self(Arc::new((Mutex::new(u64::MAX), Condvar::new())))
+    }
+
+    /// From now on lets so many pass.
+    pub fn set(&self, count: u64) {
+        *self.0.0.lock().expect("no panic") = count;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let mut left =
+            self.0.1.wait_while(self.0.0.lock().expect("no panic"), |left| *left == 0).expect("no panic");
+        *left -= 1;
+    }
 }
 
 fn spawn<T: Send + 'static>(name: &str, run: impl FnOnce() -> T + Send + 'static) -> JoinHandle<T> {
@@ -108,15 +136,21 @@ impl TestServer {
     /// A server that was started before: its incarnation follows that one.
     pub fn start_again(shards: u16, before: u32) -> Self {
         let state = StoreState { incarnation: Incarnation(before), ..StoreState::default() };
-        Self::start_over(state, shards, 1, Settings::default())
+        Self::start_over(state, shards, 1, Settings::default(), &Gate::open())
+    }
+
+    /// A server whose planner stops at `gate` after each round that did something.
+    pub fn start_gated(shards: u16, settings: Settings, gate: &Gate) -> Self {
+        Self::start_over(StoreState::default(), shards, 1, settings, gate)
     }
 
     fn start_all(shards: u16, planners: u16, settings: Settings) -> Self {
-        Self::start_over(StoreState::default(), shards, planners, settings)
+        Self::start_over(StoreState::default(), shards, planners, settings, &Gate::open())
     }
 
-    fn start_over(state: StoreState, shards: u16, planners: u16, settings: Settings) -> Self {
-        let clock = TestClock(Instant::now());
+    fn start_over(state: StoreState, shards: u16, planners: u16, settings: Settings, gate: &Gate) -> Self {
+        let clock = TestClock(Instant::now(), Arc::default());
+        let passed = Arc::clone(&clock.1);
         let (io_wake, io_waker) = port_owner();
         let (registrar_wake, registrar_waker) = port_owner();
         let config = EngineConfig {
@@ -143,8 +177,8 @@ impl TestServer {
         });
         let shards = threads.collect();
         let threads = engine.planners.into_iter().map(|runner| {
-            let clock = clock.clone();
-            spawn("planner", move || runner.run(&clock, |_| {}))
+            let (clock, gate) = (clock.clone(), gate.clone());
+            spawn("planner", move || runner.run(&clock, |_| gate.pass()))
         });
         let planners = threads.collect();
         let (handle, questions) = RegistrarHandle::channel();
@@ -177,7 +211,19 @@ impl TestServer {
         });
         let (stop, planner_stop) = (engine.stop, engine.planner_stop);
         let certificate = chain;
-        Self { address, certificate, shared, shutdown, io, registrar, shards, planners, stop, planner_stop }
+        Self {
+            address,
+            certificate,
+            shared,
+            passed,
+            shutdown,
+            io,
+            registrar,
+            shards,
+            planners,
+            stop,
+            planner_stop,
+        }
     }
 
     pub fn client_config(&self, reconnects: u32) -> ClientConfig {
@@ -192,6 +238,12 @@ impl TestServer {
 
     pub async fn client(&self) -> Client {
         within(Client::connect(self.client_config(0))).await.expect("the server is there")
+    }
+
+    /// Lets time pass, in ns. Threads that sleep until a deadline do not wake up by it.
+    pub fn pass(&self, nanos: u64) {
+        // Release pairs with the Acquire in the clock.
+        self.passed.fetch_add(nanos, Ordering::Release);
     }
 
     /// Says that the server is to stop, and does not wait for it.

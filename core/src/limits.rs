@@ -158,7 +158,7 @@ pub const GROUPS_MAX: usize = 1 << 20;
 pub const STATEMENT_OPERATIONS_MAX: usize = 4096;
 /// Most planner threads.
 pub const PLANNERS_MAX: u16 = 32;
-/// Jobs that a planner has under way at once; more wait in its rings.
+/// Statements that a planner has under way at once; jobs that would begin more wait in its queue.
 pub const PLANNER_FLIGHTS_MAX: usize = 256;
 /// Jobs that one port may have at the planners at once. Each has at most one slot of each ring.
 pub const PLANS_IN_FLIGHT_MAX: usize = 3584;

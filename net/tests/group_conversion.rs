@@ -452,6 +452,10 @@ fn every_refusal_of_a_group_says_what_it_falls_short_of() {
     let (reason, cause, body) = refused(true, small);
     assert_eq!((reason, cause, body.bundle), (Reason::Infeasible, Reason::TopologyTooSmall, None));
     assert!(body.bundles == 8 && body.message.contains("zone=b could hold 2"), "{}", body.message);
+    let given_up = GroupRefusalReason::SearchGivenUp { bundle: 5, placed: 4, bundles: 6, units: 1000 };
+    let (reason, cause, body) = refused(false, given_up);
+    assert_eq!((reason, cause), (Reason::NoFitNow, Reason::LimitExceeded));
+    assert_eq!((body.bundle, body.bundles), (Some(5), 4));
     let (reason, cause, body) = refused(false, GroupRefusalReason::Conflicts(lost));
     assert_eq!(
         (reason, cause, body.conflicts.len()),

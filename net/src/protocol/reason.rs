@@ -50,7 +50,7 @@ reasons! {
     UnknownAllocation = 104, "unknown_allocation";
     /// The node holds allocations.
     NodeInUse = 105, "node_in_use";
-    /// More than a limit allows.
+    /// More than a limit allows. Of a group that is refused: the search for it was given up at its bound.
     LimitExceeded = 106, "limit_exceeded";
     /// The body is not what its kind and version say.
     MalformedBody = 107, "malformed_body";

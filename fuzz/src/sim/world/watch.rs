@@ -85,6 +85,7 @@ impl World<'_> {
         named("index_agrees_with_table", twin.check_invariants())?;
         let before = std::mem::replace(&mut self.facts[at], after);
         let after = &self.facts[at];
+        named("node_versions_only_grow", self.node_versions.check(&before, after))?;
         if let Some((command, outcome)) = done {
             let shard = self.runners[at].id();
             check_step(&Step { shard, now: self.now, command, outcome, before: &before, after })?;

@@ -21,6 +21,7 @@ use crate::limits::NODES_MAX;
 use crate::map::FixedMap;
 use crate::node::{AgentFacts, NodeRegistration, NodeSpec};
 use crate::resource::ResourceRegistry;
+use crate::shard::Command;
 use directory::Directory;
 use removed::RemovedNodes;
 use texts::Texts;
@@ -86,6 +87,8 @@ struct Entry {
     topology: Option<Arc<str>>,
     identity: Option<Arc<str>>,
     ordinal: Ordinal,
+    /// The last version of its former life, where this start gave it its id again.
+    former_version: Option<u64>,
 }
 
 /// What an agent's report makes of a node.
@@ -191,7 +194,7 @@ impl Registrar {
                 .expect("a store holds no more kinds than it could learn");
         for node in nodes {
             assert!(node.id.0 < state.next_node, "node {} was never registered", node.id);
-            registrar.enter(node);
+            registrar.enter(node, None);
         }
         for node in &state.removed {
             assert!(node.id.0 < state.next_node, "removed node {} was never registered", node.id);
@@ -296,15 +299,32 @@ impl Registrar {
     }
 
     fn enter_new(&mut self, spec: NodeSpec, agent: Option<Arc<AgentFacts>>) -> NodeRegistration {
-        let before = spec.identity.as_ref().and_then(|identity| self.removed.take(&spec.name, identity));
-        let (id, ordinal) = before.unwrap_or_else(|| {
-            self.next_node += 1;
-            (NodeId(self.next_node - 1), Ordinal(self.next_node - 1))
-        });
+        let former = spec.identity.as_ref().and_then(|identity| self.removed.take(&spec.name, identity));
+        let (id, ordinal) = former.map_or_else(
+            || {
+                self.next_node += 1;
+                (NodeId(self.next_node - 1), Ordinal(self.next_node - 1))
+            },
+            |life| (life.id, life.ordinal),
+        );
         let partition = self.partition_of(&spec);
         let registration = NodeRegistration { id, ordinal, partition, spec: self.intern(spec), agent };
-        self.enter(&registration);
+        self.enter(&registration, former.map(|life| life.version));
         registration
+    }
+
+    /// The command by which the shard of a node that was just registered takes it.
+    ///
+    /// # Panics
+    /// When the node is not registered.
+    #[must_use]
+    pub fn join_command(&self, registration: NodeRegistration) -> Command {
+        let former_version = self.nodes[&registration.id].former_version;
+        let registration = Box::new(registration);
+        match former_version {
+            Some(version) => Command::RejoinNode { registration, version },
+            None => Command::AddNode(registration),
+        }
     }
 
     /// Checks what [`report`](Self::report) would take `spec` for, and enters nothing. Returns the lost
@@ -351,7 +371,7 @@ impl Registrar {
         spec
     }
 
-    fn enter(&mut self, node: &NodeRegistration) {
+    fn enter(&mut self, node: &NodeRegistration, former_version: Option<u64>) {
         let topology = node.spec.labels.get(&self.topology_label).map(Arc::from);
         let identity = node.spec.identity.clone();
         let entry = Entry {
@@ -360,6 +380,7 @@ impl Registrar {
             topology,
             identity,
             ordinal: node.ordinal,
+            former_version,
         };
         self.catalog.nodes.set(node.id, Some((Arc::clone(&node.spec.name), node.partition)));
         let before = self.by_ordinal.insert(node.ordinal, node.id);
@@ -411,9 +432,9 @@ impl Registrar {
         Err(RegistrarError::TopologyFixed { name, label })
     }
 
-    /// A node is gone from its shard: its name is free again. Its id is not, but for the machine
-    /// that had it.
-    pub fn forget(&mut self, id: NodeId) {
+    /// A node is gone from its shard, and had this version last: its name is free again. Its id is not, but
+    /// for the machine that had it.
+    pub fn forget(&mut self, id: NodeId, version: u64) {
         let Some(Entry { name, identity, ordinal, .. }) = self.nodes.remove(&id) else { return };
         if self.by_name.get(&name) == Some(&id) {
             self.by_name.remove(&name);
@@ -422,7 +443,7 @@ impl Registrar {
         self.by_ordinal.remove(&ordinal);
         self.heartbeats.forget(id);
         if let Some(identity) = identity {
-            self.removed.keep(RemovedNode { name, identity, id, ordinal });
+            self.removed.keep(RemovedNode { name, identity, id, ordinal, version });
         }
     }
 }
@@ -454,7 +475,7 @@ mod tests {
         assert!(
             matches!(registrar.register(spec("a", &[])), Err(RegistrarError::NodeExists { id, .. }) if id == first.id)
         );
-        registrar.forget(first.id);
+        registrar.forget(first.id, 1);
         assert!(registrar.resolve("a").is_err());
         let second = registrar.register(spec("a", &[])).unwrap();
         assert!(second.id > first.id && second.ordinal > first.ordinal);
@@ -493,15 +514,39 @@ mod tests {
         let mut registrar = Registrar::new(16, "rack");
         let of = |identity: &str| NodeSpec { identity: Some(identity.into()), ..spec("n", &[]) };
         let first = registrar.register(of("a")).unwrap();
-        registrar.forget(first.id);
+        registrar.forget(first.id, 1);
         let mut registrar = Registrar::restore(16, "rack", &registrar.state(), std::iter::empty());
         let other = registrar.register(of("b")).unwrap();
         assert!(other.id > first.id && other.ordinal > first.ordinal);
-        registrar.forget(other.id);
+        registrar.forget(other.id, 1);
         let back = registrar.register(of("a")).unwrap();
         assert_eq!((back.id, back.ordinal), (first.id, first.ordinal));
-        registrar.forget(back.id);
+        registrar.forget(back.id, 1);
         assert!(registrar.register(spec("n", &[])).unwrap().id > other.id, "without an identity it is new");
+    }
+
+    #[test]
+    fn the_versions_of_a_machine_that_comes_back_go_on_over_a_restart_and_in_another_partition() {
+        let mut registrar = Registrar::new(16, "rack");
+        let of = |rack: &str| NodeSpec { identity: Some("a".into()), ..spec("n", &[("rack", rack)]) };
+        let version = |registrar: &Registrar, node: NodeRegistration| match registrar.join_command(node) {
+            Command::RejoinNode { version, .. } => Some(version),
+            _ => None,
+        };
+        let first = registrar.register(of("r0")).unwrap();
+        assert_eq!(version(&registrar, first.clone()), None);
+        registrar.forget(first.id, 41);
+        let mut registrar = Registrar::restore(16, "rack", &registrar.state(), std::iter::empty());
+        let mut racks = (1..).map(|rack| format!("r{rack}"));
+        let rack =
+            racks.find(|rack| registrar.partition_of(&of(rack)) != first.partition).expect("some rack");
+        let Ok(Reported::New(back)) = registrar.report(of(&rack)) else { panic!("it is back") };
+        assert!(back.id == first.id && back.partition != first.partition);
+        assert_eq!(version(&registrar, back.clone()), Some(41));
+        // Removed once more, it keeps what it had reached by then.
+        registrar.forget(back.id, 50);
+        let again = registrar.register(of("r0")).unwrap();
+        assert_eq!(version(&registrar, again), Some(50));
     }
 
     #[test]
@@ -525,7 +570,7 @@ mod tests {
         registrar.heartbeats().reported(by_hand, 2, Time(lost_after));
         assert!(matches!(registrar.report(of("b")), Err(RegistrarError::NameInUse { .. })));
         assert_eq!(registrar.heartbeats().take_lost(Time(2 * lost_after), 9), [by_hand]);
-        registrar.forget(by_hand);
+        registrar.forget(by_hand, 1);
         let Ok(Reported::New(new)) = registrar.report(of("b")) else { panic!("no new machine") };
         assert!(new.id > by_hand && new.agent.is_some());
         assert_eq!(registrar.resolve("n").unwrap().0, new.id);
@@ -537,7 +582,7 @@ mod tests {
         let mut registrar = Registrar::new(16, "rack");
         let mut id = registrar.register(spec("n", &[("job", "0")])).unwrap().id;
         for round in 1..10_000 {
-            registrar.forget(id);
+            registrar.forget(id, 1);
             id = registrar.register(spec("n", &[("job", &round.to_string())])).unwrap().id;
         }
         assert!(registrar.texts.len() < 8, "{} texts", registrar.texts.len());
@@ -567,7 +612,7 @@ mod tests {
         let mut registrar = Registrar::new(16, "rack");
         let nodes: Vec<_> =
             (0..50).map(|i| registrar.register(spec(&format!("n{i}"), &[])).unwrap()).collect();
-        registrar.forget(nodes[20].id);
+        registrar.forget(nodes[20].id, 1);
         let listed: Vec<_> = registrar.nodes_after(nodes[18].ordinal).take(3).collect();
         let expected = [19, 21, 22].map(|at: usize| (nodes[at].ordinal, nodes[at].partition));
         assert_eq!(listed, expected);
@@ -580,7 +625,7 @@ mod tests {
         registrar.resources_mut().learn("fpga").unwrap();
         let nodes: Vec<_> =
             (0..5).map(|i| registrar.register(spec(&format!("n{i}"), &[])).unwrap()).collect();
-        registrar.forget(nodes[4].id);
+        registrar.forget(nodes[4].id, 1);
         let restored = Registrar::restore(16, "rack", &registrar.state(), nodes[..4].iter());
         assert_eq!(restored.state(), registrar.state());
         let mut restored = restored;

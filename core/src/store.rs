@@ -272,6 +272,7 @@ pub fn books_hash(registrar: &RegistrarState, partitions: impl IntoIterator<Item
         hasher.text(&node.identity);
         hasher.number(node.id.0);
         hasher.number(node.ordinal.0);
+        hasher.number(node.version);
     }
     hasher.number(registrar.unit_instances.len() as u64);
     for &kind in &registrar.unit_instances {

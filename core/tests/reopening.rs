@@ -5,13 +5,17 @@ mod by_hand;
 
 use std::sync::Arc;
 
-use by_hand::{Workload, add_node, ask, check_all, export, open, settle};
+use by_hand::{Workload, add_node, ask, check_all, cores, export, node_spec, open, remove_node, settle};
 use wharf_core::hash::StateHash;
-use wharf_core::ids::{AllocationId, PartitionId};
-use wharf_core::node::{Labels, LifeEvent, Operator, Selector, Term};
+use wharf_core::ids::{AllocationId, PartitionId, StatementId};
+use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Term};
+use wharf_core::registrar::Reported;
 use wharf_core::request::Policy;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
+use wharf_core::statement::{
+    Allocate, Applied, CommitMode, ConflictReason, Decision, Granularity, Operation, Part,
+};
 use wharf_core::store::{AllocationRecord, Engine, StoreState};
 
 const PARTITIONS: u16 = 32;
@@ -169,8 +173,77 @@ fn a_rebuilt_shard_chooses_as_its_twin_does() {
                 assert_eq!(place(&mut engine), place(&mut twin), "{left} nodes left");
             }
         }
-        let command = Command::RemoveNode { node: node.id, force: true };
-        ask(&mut engine, PortRequest::Partition(node.partition, command));
-        engine.registrar.forget(node.id);
+        remove_node(&mut engine, node);
     }
+}
+
+/// Takes a core of a node under coarse granularity, planned on `version`.
+fn take_as_of(engine: &mut Engine, node: &NodeRegistration, version: u64) -> Applied {
+    let allocate = Allocate {
+        node: node.id,
+        expected: Some(version),
+        demand: cores(1).demand,
+        gpus: None,
+        owner: None,
+        bundle: None,
+    };
+    let part = Part {
+        statement: StatementId { incarnation: engine.incarnation, planner: 0, number: version },
+        operations: vec![(0, Operation::Allocate(allocate))],
+        granularity: Granularity::Coarse,
+        mode: CommitMode::AllOrNothing,
+    };
+    match ask(engine, PortRequest::Partition(node.partition, Command::Apply(Box::new(part)))) {
+        PortReply::One(Outcome::Applied(applied)) => *applied,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// A statement that was planned on any version of a node's former life conflicts, and one on its new life does not.
+fn check_new_life(engine: &mut Engine, node: &NodeRegistration, last: u64) {
+    for version in 0..=last {
+        let applied = take_as_of(engine, node, version);
+        let found = last + 1;
+        assert_eq!(
+            applied.conflicts.iter().map(|conflict| conflict.reason).collect::<Vec<_>>(),
+            [ConflictReason::VersionChanged { expected: version, found }]
+        );
+    }
+    assert_eq!(take_as_of(engine, node, last + 1).decision, Decision::Committed);
+}
+
+#[test]
+fn a_node_that_comes_back_has_no_version_that_it_has_had() {
+    let mut engine = open(StoreState::create(PARTITIONS), 2, 1);
+    let of = |rack: &str| NodeSpec {
+        identity: Some("machine".into()),
+        labels: Labels::new(vec![("rack".into(), rack.into())]).expect("one key"),
+        ..node_spec("n", 8, 0)
+    };
+    let first = add_node(&mut engine, of("r0"));
+    for _ in 0..3 {
+        assert!(matches!(ask(&mut engine, PortRequest::Place(cores(1))), PortReply::Placed(_)));
+    }
+    // By force, with what runs there.
+    let last = remove_node(&mut engine, &first);
+    assert!(last > 3, "{last}");
+    let back = add_node(&mut engine, of("r0"));
+    assert_eq!(back.id, first.id);
+    check_new_life(&mut engine, &back, last);
+    // Over a stop, a start with other shards, and in another rack, which is another partition.
+    let last = remove_node(&mut engine, &back);
+    let mut engine = open(export(&mut engine), 5, 1);
+    let back = add_node(&mut engine, of("r1"));
+    assert!(back.id == first.id && back.partition != first.partition);
+    check_new_life(&mut engine, &back, last);
+    // By its agent, which reports it.
+    let last = remove_node(&mut engine, &back);
+    let Ok(Reported::New(back)) = engine.registrar.report(of("r0")) else { panic!("it is back") };
+    assert_eq!(back.id, first.id);
+    let command = engine.registrar.join_command(back.clone());
+    ask(&mut engine, PortRequest::Partition(back.partition, command));
+    ask(&mut engine, PortRequest::Partition(back.partition, Command::Life(back.id, LifeEvent::Beat)));
+    // Ready by its first beat, which counts.
+    check_new_life(&mut engine, &back, last + 1);
+    check_all(&engine);
 }

@@ -1,5 +1,8 @@
 //! Removed nodes that had an identity: the same machine under the same name gets its old id
 //! again (a node that comes back keeps its id), any other machine a new one.
+//!
+//! The last version is kept with the id. The node's versions go on after it, so that a version names one state of
+//! one node for ever, also where the node comes back to another partition or after a restart.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,22 +22,35 @@ pub struct RemovedNode {
     pub id: NodeId,
     /// Its place in the order of registration, which it gets again too.
     pub ordinal: Ordinal,
+    /// The last version that it had.
+    pub version: u64,
 }
 
 type Key = (Arc<str>, Arc<str>);
 
+/// What is kept of a removed node, beside its key.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct FormerLife {
+    pub(super) id: NodeId,
+    pub(super) ordinal: Ordinal,
+    pub(super) version: u64,
+}
+
 /// The nodes removed last, up to a bound; older ones are forgotten, and then are new machines.
 #[derive(Default)]
 pub(super) struct RemovedNodes {
-    by_machine: FixedMap<Key, (u64, NodeId, Ordinal)>,
+    /// With their age.
+    by_machine: FixedMap<Key, (u64, FormerLife)>,
     by_age: BTreeMap<u64, Key>,
     next: u64,
 }
 
 impl RemovedNodes {
     pub(super) fn keep(&mut self, node: RemovedNode) {
-        let key = (node.name, node.identity);
-        if let Some((age, ..)) = self.by_machine.insert(key.clone(), (self.next, node.id, node.ordinal)) {
+        let RemovedNode { name, identity, id, ordinal, version } = node;
+        let key = (name, identity);
+        let life = FormerLife { id, ordinal, version };
+        if let Some((age, _)) = self.by_machine.insert(key.clone(), (self.next, life)) {
             self.by_age.remove(&age);
         }
         self.by_age.insert(self.next, key);
@@ -46,18 +62,18 @@ impl RemovedNodes {
         }
     }
 
-    /// The id and ordinal of the machine that had this name, if it was removed; it is back now.
-    pub(super) fn take(&mut self, name: &Arc<str>, identity: &Arc<str>) -> Option<(NodeId, Ordinal)> {
-        let (age, id, ordinal) = self.by_machine.remove(&(Arc::clone(name), Arc::clone(identity)))?;
+    /// What the machine that had this name was, if it was removed; it is back now.
+    pub(super) fn take(&mut self, name: &Arc<str>, identity: &Arc<str>) -> Option<FormerLife> {
+        let (age, life) = self.by_machine.remove(&(Arc::clone(name), Arc::clone(identity)))?;
         self.by_age.remove(&age);
-        Some((id, ordinal))
+        Some(life)
     }
 
     /// Oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = RemovedNode> {
         self.by_age.values().map(|key| {
-            let (_, id, ordinal) = self.by_machine[key];
-            RemovedNode { name: Arc::clone(&key.0), identity: Arc::clone(&key.1), id, ordinal }
+            let (_, FormerLife { id, ordinal, version }) = self.by_machine[key];
+            RemovedNode { name: Arc::clone(&key.0), identity: Arc::clone(&key.1), id, ordinal, version }
         })
     }
 }
@@ -68,7 +84,7 @@ mod tests {
 
     fn node(number: u64) -> RemovedNode {
         let (name, identity) = (format!("n{number}").into(), "m".into());
-        RemovedNode { name, identity, id: NodeId(number), ordinal: Ordinal(number) }
+        RemovedNode { name, identity, id: NodeId(number), ordinal: Ordinal(number), version: 7 * number }
     }
 
     #[test]
@@ -80,7 +96,10 @@ mod tests {
         assert_eq!(removed.iter().count(), REMOVED_NODES_KEPT_MAX);
         assert_eq!(removed.take(&"n1".into(), &"m".into()), None);
         assert_eq!(removed.take(&"n2".into(), &"other".into()), None);
-        assert_eq!(removed.take(&"n2".into(), &"m".into()), Some((NodeId(2), Ordinal(2))));
+        assert_eq!(
+            removed.take(&"n2".into(), &"m".into()),
+            Some(FormerLife { id: NodeId(2), ordinal: Ordinal(2), version: 14 })
+        );
         assert_eq!(removed.take(&"n2".into(), &"m".into()), None);
         assert_eq!(removed.iter().next(), Some(node(3)));
     }

@@ -21,6 +21,14 @@ pub enum Command {
     Release(AllocationId),
     /// A node is registered: ready, or joining where an agent keeps it.
     AddNode(Box<NodeRegistration>),
+    /// A node that was removed is back under its id.
+    RejoinNode {
+        /// As for [`AddNode`](Self::AddNode).
+        registration: Box<NodeRegistration>,
+        /// The last version that it had. Its versions go on after this one, so that no plan for its former life
+        /// matches.
+        version: u64,
+    },
     /// New capacity and labels; also below what is in use, which is then a shortfall.
     UpdateNode(NodeId, Box<NodeSpec>),
     /// Something happens to a node: it is drained, heard of, lost.
@@ -121,6 +129,8 @@ pub enum Outcome {
         node: NodeId,
         /// How many allocations ended with it.
         allocations_ended: u32,
+        /// The last version that it had.
+        version: u64,
     },
     /// A page of nodes.
     Nodes(Vec<NodeView>),
@@ -163,6 +173,7 @@ impl Command {
             Self::Place(_) => "Place",
             Self::Release(_) => "Release",
             Self::AddNode(_) => "AddNode",
+            Self::RejoinNode { .. } => "RejoinNode",
             Self::UpdateNode(..) => "UpdateNode",
             Self::Life(..) => "Life",
             Self::Report(..) => "Report",

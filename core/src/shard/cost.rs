@@ -59,6 +59,7 @@ pub const COSTS: &[Cost] = &[
         commands: &[
             "Status",
             "AddNode",
+            "RejoinNode",
             "UpdateNode",
             "Life",
             "Report",

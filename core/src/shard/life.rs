@@ -1,11 +1,21 @@
-//! Node life in a shard: reports of agents, health, and the states that follow events.
+//! Node life in a shard: reports of agents, health, and the states that follow events; nodes that join, and that come back.
 
 use super::{Outcome, Rejection, Shard};
 use crate::ids::NodeId;
 use crate::index::Slot;
-use crate::node::{AgentReport, LifeEvent, NodeState, Unhealthy, align_devices};
+use crate::node::{AgentReport, LifeEvent, NodeRegistration, NodeState, Unhealthy, align_devices};
 
 impl Shard {
+    /// A node joins: with versions from 0 on, or back with those that follow the last one that it had.
+    pub(super) fn handle_add_node(&mut self, registration: NodeRegistration, former: Option<u64>) -> Outcome {
+        let id = registration.id;
+        let slot = self.add_node(registration);
+        if let Some(version) = former {
+            self.nodes.hot_mut(slot).version = version + 1;
+        }
+        Outcome::NodeAdded(id)
+    }
+
     /// What an agent found: capacity, labels and health at once. A lost node is back with it.
     pub(super) fn handle_report(&mut self, node: NodeId, report: AgentReport) -> Result<Outcome, Rejection> {
         let slot = self.slot(node)?;

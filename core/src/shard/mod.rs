@@ -240,7 +240,10 @@ impl Shard {
         let done = match command {
             Command::Place(request) => return self.handle_place(&request),
             Command::Release(id) => self.handle_release(id),
-            Command::AddNode(registration) => return self.handle_add_node(*registration),
+            Command::AddNode(registration) => return self.handle_add_node(*registration, None),
+            Command::RejoinNode { registration, version } => {
+                return self.handle_add_node(*registration, Some(version));
+            }
             Command::UpdateNode(node, spec) => self.handle_update_node(node, *spec),
             Command::Life(node, event) => self.handle_life(node, event),
             Command::Report(node, report) => self.handle_report(node, *report),
@@ -442,12 +445,6 @@ impl Shard {
         self.rankings.marks_of(slot, self.selectors.marks_of(slot))
     }
 
-    fn handle_add_node(&mut self, registration: NodeRegistration) -> Outcome {
-        let id = registration.id;
-        self.add_node(registration);
-        Outcome::NodeAdded(id)
-    }
-
     fn add_node(&mut self, registration: NodeRegistration) -> Slot {
         assert!(
             self.sequences.owns(registration.partition),
@@ -540,12 +537,13 @@ impl Shard {
         self.losses += 1;
         let state = self.nodes.state(slot);
         let size_before = self.size_of(slot);
+        let version = self.nodes.hot(slot).version;
         let cold = self.nodes.remove(slot);
         self.by_ordinal.remove(&cold.registration.ordinal);
         self.node_resized(size_before, None);
         self.fragmentation.touch_identity(slot);
         self.sums.node_removed(slot, &cold.registration.spec, state);
-        Ok(Outcome::NodeRemoved { node, allocations_ended: allocations + inside })
+        Ok(Outcome::NodeRemoved { node, allocations_ended: allocations + inside, version })
     }
 
     /// What the router may know without asking.

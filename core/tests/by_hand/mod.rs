@@ -129,10 +129,19 @@ pub(crate) fn ask(engine: &mut Engine, request: PortRequest) -> PortReply {
 pub(crate) fn add_node(engine: &mut Engine, spec: NodeSpec) -> NodeRegistration {
     let registration = engine.registrar.register(spec).expect("a new name");
     engine.catalog.store(std::sync::Arc::new(engine.registrar.catalog()));
-    let command = Command::AddNode(Box::new(registration.clone()));
+    let command = engine.registrar.join_command(registration.clone());
     let reply = ask(engine, PortRequest::Partition(registration.partition, command));
     assert!(matches!(reply, PortReply::One(Outcome::NodeAdded(id)) if id == registration.id), "{reply:?}");
     registration
+}
+
+/// Removes a node by force, as the registrar's task does; the last version that it had.
+pub(crate) fn remove_node(engine: &mut Engine, node: &NodeRegistration) -> u64 {
+    let remove = Command::RemoveNode { node: node.id, force: true };
+    let reply = ask(engine, PortRequest::Partition(node.partition, remove));
+    let PortReply::One(Outcome::NodeRemoved { version, .. }) = reply else { panic!("{reply:?}") };
+    engine.registrar.forget(node.id, version);
+    version
 }
 
 /// The durable state, as a stop would keep it.

@@ -233,7 +233,10 @@ impl LinearShard {
         match command {
             Command::Place(request) => self.compare_place(request, outcome),
             Command::Release(id) => self.compare_release(*id, outcome),
-            Command::AddNode(registration) => self.compare_add(registration, outcome),
+            Command::AddNode(registration) => self.compare_add(registration, None, outcome),
+            Command::RejoinNode { registration, version } => {
+                self.compare_add(registration, Some(*version), outcome)
+            }
             Command::UpdateNode(id, spec) => {
                 let known = self.update(*id, spec);
                 compare_node_outcome(
@@ -287,8 +290,15 @@ impl LinearShard {
         }
     }
 
-    fn compare_add(&mut self, registration: &NodeRegistration, outcome: &Outcome) -> Result<(), String> {
-        self.nodes.push(LinearNode::new(registration.clone()));
+    fn compare_add(
+        &mut self,
+        registration: &NodeRegistration,
+        former: Option<u64>,
+        outcome: &Outcome,
+    ) -> Result<(), String> {
+        let mut node = LinearNode::new(registration.clone());
+        node.version = former.map_or(0, |version| version + 1);
+        self.nodes.push(node);
         self.nodes.sort_by_key(|node| node.registration.ordinal);
         self.node_resized();
         if registration.agent.is_none() {
@@ -487,7 +497,7 @@ impl LinearShard {
         self.nodes.retain(|node| node.registration.id != id);
         self.node_resized();
         match outcome {
-            Outcome::NodeRemoved { node, allocations_ended }
+            Outcome::NodeRemoved { node, allocations_ended, .. }
                 if (*node, *allocations_ended) == (id, allocations) =>
             {
                 Ok(())

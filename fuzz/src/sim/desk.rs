@@ -268,7 +268,7 @@ impl Desk {
         let spec = node_spec(node, self.registrar.resources_mut())?;
         let registration = self.registrar.register(spec).map_err(|error| registrar_fault(&error))?;
         let (id, partition) = (registration.id, registration.partition);
-        Ok((id, partition, Command::AddNode(Box::new(registration))))
+        Ok((id, partition, self.registrar.join_command(registration)))
     }
 
     fn plan_update(&mut self, node: NodeBody) -> Result<(NodeId, PartitionId, Command), Fault> {
@@ -334,7 +334,7 @@ impl Desk {
             Reported::Known(node, partition, spec) => (node, vec![(partition, filed(node, spec))]),
             Reported::New(new) => {
                 let (node, partition, filed) = (new.id, new.partition, filed(new.id, new.spec.clone()));
-                (node, vec![(partition, Command::AddNode(Box::new(new))), (partition, filed)])
+                (node, vec![(partition, self.registrar.join_command(new)), (partition, filed)])
             }
             Reported::Occupied(old, partition) => return Ok(Err((old, partition))),
         }))
@@ -433,8 +433,8 @@ impl Desk {
 
     /// Enters what a shard answered; whether a node is gone.
     fn handle_outcome(&mut self, job: &mut JobKind, outcome: Outcome, now: Time) -> bool {
-        if let Outcome::NodeRemoved { node, allocations_ended } = outcome {
-            self.registrar.forget(node);
+        if let Outcome::NodeRemoved { node, allocations_ended, version } = outcome {
+            self.registrar.forget(node, version);
             match job {
                 JobKind::Node(reply) => reply.allocations_ended = allocations_ended,
                 JobKind::Report(reply) => reply.allocations_ended = allocations_ended,
@@ -445,10 +445,6 @@ impl Desk {
         match (job, outcome) {
             (JobKind::Replace(report), Outcome::Rejected(Rejection::NodeHeld { .. })) => {
                 report.due = now.plus_nanos(REMOVE_AGAIN);
-            }
-            (JobKind::Replace(_), Outcome::Rejected(Rejection::UnknownNode(node))) => {
-                self.registrar.forget(node);
-                return true;
             }
             (JobKind::Node(reply), Outcome::Rejected(rejection)) => {
                 let fault = rejection_fault(&rejection);

@@ -26,6 +26,7 @@ use super::Settings;
 use super::checkers::promises::Grants;
 use super::checkers::rules::Rules;
 use super::checkers::statements::Statements;
+use super::checkers::submitted::NodeVersions;
 use super::checkers::views::Shown;
 use super::checkers::{Verdict, named};
 use super::choices::Choices;
@@ -70,6 +71,7 @@ pub(super) struct World<'a> {
     pub(super) statements: Statements,
     grants: Grants,
     rules: Rules,
+    node_versions: NodeVersions,
     /// Bundles that somebody else than their planner ended, and bundles that were on nodes when these were lost.
     ended_by_others: BTreeSet<AllocationId>,
     were_lost: BTreeSet<AllocationId>,
@@ -112,6 +114,7 @@ impl<'a> World<'a> {
             statements: Statements::default(),
             grants: Grants::default(),
             rules: Rules::default(),
+            node_versions: NodeVersions::default(),
             ended_by_others: BTreeSet::new(),
             were_lost: BTreeSet::new(),
         }

@@ -317,7 +317,7 @@ impl Desk {
         let spec = node_spec(node, registrar.resources_mut())?;
         let registration = registrar.register(spec).map_err(|error| registrar_fault(&error))?;
         let (partition, id) = (registration.partition, registration.id);
-        Ok((partition, Command::AddNode(Box::new(registration)), id))
+        Ok((partition, registrar.join_command(registration), id))
     }
 
     fn plan_update(&mut self, node: NodeBody) -> Planned {
@@ -487,9 +487,9 @@ impl Desk {
         };
         match outcome {
             Outcome::NodeAdded(_) | Outcome::NodeUpdated(_) | Outcome::StateSet(..) => false,
-            Outcome::NodeRemoved { node, allocations_ended } => {
+            Outcome::NodeRemoved { node, allocations_ended, version } => {
                 replies[part].allocations_ended = allocations_ended;
-                self.task.registrar.forget(node);
+                self.task.registrar.forget(node, version);
                 true
             }
             Outcome::Rejected(rejection) => {

@@ -59,6 +59,9 @@ pub(super) fn check_state(state: &StoreState) -> Result<(), String> {
     if let Some(never) = registrar.removed.iter().find(|n| n.id.0.max(n.ordinal.0) >= registrar.next_node) {
         return Err(format!("removed node {} was never registered", never.id));
     }
+    if let Some(last) = registrar.removed.iter().find(|node| node.version == u64::MAX) {
+        return Err(format!("removed node {} has a version that none follows", last.id));
+    }
     if registrar.removed.len() > REMOVED_NODES_KEPT_MAX {
         return Err(format!("it keeps more than {REMOVED_NODES_KEPT_MAX} removed nodes"));
     }

@@ -40,6 +40,12 @@ struct RemovedRow {
     ordinal: u64,
 }
 
+/// Follows a [`RemovedRow`], except in a store that was written before it.
+#[derive(Serialize, Deserialize)]
+struct RemovedVersion {
+    version: u64,
+}
+
 fn encode<T: Serialize>(row: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode_body(row, &mut bytes);
@@ -104,17 +110,26 @@ pub(super) fn decode_life(node: &mut NodeRecord, bytes: &[u8]) -> Result<(), Str
 
 pub(super) fn encode_removed(node: &RemovedNode) -> Vec<u8> {
     let (name, identity) = (node.name.to_string(), node.identity.to_string());
-    encode(&RemovedRow { name, identity, id: node.id.0, ordinal: node.ordinal.0 })
+    let mut bytes = encode(&RemovedRow { name, identity, id: node.id.0, ordinal: node.ordinal.0 });
+    encode_body(&RemovedVersion { version: node.version }, &mut bytes);
+    bytes
 }
 
-pub(super) fn decode_removed(at: u64, bytes: &[u8]) -> Result<RemovedNode, String> {
-    let (row, _) = decode_body::<RemovedRow>(bytes)
-        .map_err(|error| format!("the row of removed node {at} is damaged: {error}"))?;
+/// The removed node of a row; none where the row does not say its last version. Such a machine comes back as a new
+/// node, because the versions of the old one would be given again.
+pub(super) fn decode_removed(at: u64, bytes: &[u8]) -> Result<Option<RemovedNode>, String> {
+    let damaged = |error| format!("the row of removed node {at} is damaged: {error}");
+    let (row, taken) = decode_body::<RemovedRow>(bytes).map_err(damaged)?;
+    if taken == bytes.len() {
+        return Ok(None);
+    }
+    let (RemovedVersion { version }, _) = decode_body(&bytes[taken..]).map_err(damaged)?;
     let RemovedRow { name, identity, id, ordinal } = row;
-    Ok(RemovedNode {
+    Ok(Some(RemovedNode {
         name: name.into(),
         identity: identity.into(),
         id: NodeId(id),
         ordinal: Ordinal(ordinal),
-    })
+        version,
+    }))
 }

@@ -338,7 +338,7 @@ fn read_checkpoint(
         for row in transaction.open_table(REMOVED)?.iter()? {
             let (at, bytes) = row?;
             match life_record::decode_removed(at.value(), bytes.value()) {
-                Ok(node) => state.registrar.removed.push(node),
+                Ok(node) => state.registrar.removed.extend(node),
                 Err(message) => return Ok(Err(message)),
             }
         }

@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId, StatementId};
 use wharf_core::planner::{PlannerBudget, PlannerWork};
+use wharf_core::shard::Command;
 use wharf_core::statement::Decision;
 use wharf_core::time::Time;
 use wharf_core::view::ViewVersion;
@@ -14,9 +15,11 @@ use super::following::{Mirror, followers_are_told, followers_keep_up};
 use super::rest::{
     UnderWay, comes_to_rest, everything_is_answered, planners_sleep, stops_empty, what_is_committed_is_done,
 };
+use super::submitted::NodeVersions;
 use super::work::rounds_are_bounded;
 use super::{BEYOND_A_STEP, OF_A_STEP, costs, fires, fires_beyond, fires_groups, named};
 use crate::sim::client::{Asked, Client, Role};
+use crate::sim::facts::Facts;
 use crate::sim::server::framed;
 
 #[test]
@@ -119,6 +122,22 @@ fn an_answer_that_is_another_the_next_time() {
     assert!(says(&mut asked(), &reply(1, Reason::NoFitNow)).is_err(), "no answer to a release");
 }
 
+#[test]
+fn a_node_that_comes_back_with_a_version_that_it_has_had() {
+    let mut versions = NodeVersions::default();
+    let mut bed = fires::Bed::new(1);
+    let placed = bed.step(Command::Place(fires::asks(1, 0)));
+    assert_eq!(versions.check(&Facts::default(), &placed.before), Ok(()));
+    assert_eq!(versions.check(&placed.before, &placed.after), Ok(()));
+    assert!(versions.check(&placed.after, &placed.before).is_err(), "it went back");
+    assert_eq!(versions.check(&placed.before, &placed.after), Ok(()));
+    let node = placed.after.nodes().next().expect("one node").registration.clone();
+    let removed = bed.step(Command::RemoveNode { node: node.id, force: true });
+    assert_eq!(versions.check(&removed.before, &removed.after), Ok(()));
+    let back = bed.step(Command::AddNode(Box::new(node)));
+    assert!(versions.check(&back.before, &back.after).is_err(), "as if it had never been there");
+}
+
 /// What breaks inside a shard is broken on purpose there (`fuzz/tests/planted_bugs.rs`).
 fn a_shard_that_disagrees_with_itself() {
     let planted = include_str!("../../../tests/planted_bugs.rs");
@@ -160,6 +179,7 @@ const FIRES: &[(&str, fn())] = &[
     ("no_fit_is_no_fit", fires_groups::a_group_that_is_refused_and_fits),
     ("no_refusal_while_a_node_offers", fires::a_refusal_while_a_node_offers_all_the_time),
     ("no_ring_starves", fires::a_ring_that_is_passed_over),
+    ("node_versions_only_grow", a_node_that_comes_back_with_a_version_that_it_has_had),
     ("nobody_takes_what_is_reserved", fires::a_placement_out_of_what_is_reserved_for_another),
     ("nothing_waits_in_vain", fires::a_wait_in_vain),
     ("one_effect_per_request", fires::a_request_with_two_effects),

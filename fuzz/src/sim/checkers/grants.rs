@@ -96,7 +96,7 @@ pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
             let there = expected.remove(id).is_some() || is_no_allocation(step.before, *id);
             ensure(there, || format!("{id} was released and was not there"))?;
         }
-        (_, Outcome::NodeRemoved { node, allocations_ended }) => {
+        (_, Outcome::NodeRemoved { node, allocations_ended, .. }) => {
             let there = |id| expected.get(&id).is_some_and(|bundle: &AllocationRecord| bundle.node == *node);
             let inside = step.before.partitions.iter().flat_map(|partition| &partition.inside);
             let before = expected.len() + inside.filter(|record| there(record.bundle)).count();

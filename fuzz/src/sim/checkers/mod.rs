@@ -80,6 +80,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "no_fit_is_no_fit",
     "no_refusal_while_a_node_offers",
     "no_ring_starves",
+    "node_versions_only_grow",
     "nothing_waits_in_vain",
     "one_effect_per_request",
     "one_node_per_name",

@@ -1,7 +1,7 @@
 //! Operations that somebody else planned: each is granted or conflicts, as the mode says; what is granted under
-//! coarse granularity had the version that was expected.
+//! coarse granularity had the version that was expected; and no node has a version twice.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::NodeId;
 use wharf_core::planner::StatementReport;
@@ -9,7 +9,7 @@ use wharf_core::shard::{Command, Outcome};
 use wharf_core::statement::{CommitMode, ConflictReason, Granted, Granularity, Operation};
 
 use super::{Verdict, ensure};
-use crate::sim::facts::Step;
+use crate::sim::facts::{Facts, Step};
 
 /// The report of a statement speaks of all its operations, each once, and truly of their kinds.
 ///
@@ -96,4 +96,39 @@ pub fn coarse_goes_by_versions(step: &Step<'_>) -> Verdict {
         })?;
     }
     Ok(())
+}
+
+/// The last version that was seen of each node, also of nodes that were removed: one that comes back has its id
+/// again, and a version by which somebody planned must never mean another state.
+#[derive(Debug, Default)]
+pub struct NodeVersions(BTreeMap<NodeId, LastVersion>);
+
+#[derive(Clone, Copy, Debug)]
+struct LastVersion {
+    version: u64,
+    registered: bool,
+}
+
+impl NodeVersions {
+    /// A shard went from `before` to `after`.
+    ///
+    /// # Errors
+    /// The node whose version went back, or that came back with a version that it has had.
+    pub fn check(&mut self, before: &Facts, after: &Facts) -> Verdict {
+        for gone in before.nodes().filter(|node| after.node(node.registration.id).is_none()) {
+            if let Some(last) = self.0.get_mut(&gone.registration.id) {
+                last.registered = false;
+            }
+        }
+        for node in after.nodes() {
+            let (id, version) = (node.registration.id, node.version);
+            let last = self.0.insert(id, LastVersion { version, registered: true });
+            let grew = last.is_none_or(|last| match last.registered {
+                true => version >= last.version,
+                false => version > last.version,
+            });
+            ensure(grew, || format!("node {id} has version {version} after {last:?}"))?;
+        }
+        Ok(())
+    }
 }

@@ -9,6 +9,7 @@ use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::promises::a_start_keeps_the_books;
 use crate::sim::checkers::rest::{UnderWay, comes_to_rest, stops_empty};
 use crate::sim::checkers::{Verdict, named};
+use crate::sim::facts::Facts;
 use crate::sim::follower::Follower;
 
 /// Rounds within which everything must have come to rest.
@@ -64,6 +65,10 @@ impl World<'_> {
         (self.incarnation, self.runners, self.twins, self.facts) = (incarnation, runners, twins, facts);
         (self.server, self.desk) = (server, desk);
         named("a_start_keeps_the_books", a_start_keeps_the_books(&before, &self.facts))?;
+        for facts in &self.facts {
+            let grown = self.node_versions.check(&Facts::default(), facts);
+            named("node_versions_only_grow", grown)?;
+        }
         for runner in &self.runners {
             named("a_start_keeps_the_books", runner.shard().check_invariants())?;
         }

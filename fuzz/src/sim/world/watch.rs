@@ -87,6 +87,7 @@ impl World<'_> {
         named("index_agrees_with_table", twin.check_invariants())?;
         let before = std::mem::replace(&mut self.facts[at], after);
         let after = &self.facts[at];
+        named("node_versions_only_grow", self.node_versions.check(&before, after))?;
         if let Some((command, outcome)) = done {
             let shard = self.runners[at].id();
             let (twin, work) = (&self.twins[at].shard, self.twins[at].shard.work().since(work));

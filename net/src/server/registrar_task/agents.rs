@@ -138,7 +138,7 @@ impl Desk {
             Reported::Known(node, partition, spec) => Plan::File(node, vec![(partition, filed(node, spec))]),
             Reported::New(new) => {
                 let (node, partition, filed) = (new.id, new.partition, filed(new.id, new.spec.clone()));
-                Plan::File(node, vec![(partition, Command::AddNode(Box::new(new))), (partition, filed)])
+                Plan::File(node, vec![(partition, registrar.join_command(new)), (partition, filed)])
             }
             Reported::Occupied(old, partition) => Plan::Remove(old, partition),
         })
@@ -212,19 +212,17 @@ impl Desk {
         let name = |desk: &Self, node| desk.task.registrar.name(node).unwrap_or_default().to_owned();
         let now = self.task.shared.now();
         match (&mut self.jobs[key].kind, outcome) {
-            (JobKind::Replace(report), Outcome::NodeRemoved { node, allocations_ended }) => {
+            (JobKind::Replace(report), Outcome::NodeRemoved { node, allocations_ended, version }) => {
                 report.removed = Some((node, allocations_ended));
-                self.task.registrar.forget(node);
+                self.task.registrar.forget(node, version);
                 return true;
             }
             (JobKind::Replace(report), Outcome::Rejected(Rejection::NodeHeld { .. })) => {
                 report.due = now.plus_nanos(REMOVE_AGAIN_NS);
             }
-            // Removed by somebody else meanwhile.
-            (JobKind::Replace(_), Outcome::Rejected(Rejection::UnknownNode(node))) => {
-                self.task.registrar.forget(node);
-                return true;
-            }
+            // Removed by somebody else meanwhile, which was entered when that was answered. By now the id may be
+            // that of a node which came back: nothing is forgotten here.
+            (JobKind::Replace(_), Outcome::Rejected(Rejection::UnknownNode(_))) => {}
             (JobKind::Lost, Outcome::StateSet(node, NodeState::Lost { .. })) => {
                 let seconds = self.task.registrar.heartbeats().lost_after() / 1_000_000_000;
                 let name = name(self, node);

@@ -76,6 +76,7 @@ fn rich() -> StoreState {
             identity: "machine".into(),
             id: NodeId(id),
             ordinal: Ordinal(id),
+            version: 10 * id,
         })
         .to_vec();
     state.registrar.resources = vec!["licence".to_owned(), "rail".to_owned()];
@@ -281,6 +282,25 @@ fn a_store_that_was_written_before_reservations_has_none() {
     assert_eq!(open(&directory).unwrap().1, before);
 }
 
+/// Their versions would begin again under the same ids: they come back as new nodes.
+#[test]
+fn removed_machines_whose_last_version_was_not_written_are_forgotten() {
+    let directory = stopped_with(&rich());
+    let database = Database::open(directory.path().join(FILE)).unwrap();
+    let transaction = database.begin_write().unwrap();
+    {
+        let mut table = transaction.open_table(REMOVED).unwrap();
+        let row = life_record::encode_removed(&rich().registrar.removed[0]);
+        // The version is the last byte: it is below 128.
+        table.insert(0, &row[..row.len() - 1]).unwrap();
+    }
+    transaction.commit().unwrap();
+    drop(database);
+    let mut before = rich();
+    before.registrar.removed.remove(0);
+    assert_eq!(open(&directory).unwrap().1, before);
+}
+
 #[test]
 fn a_store_that_was_written_before_statements_has_nothing_of_them() {
     let directory = stopped_with(&rich());
@@ -350,7 +370,7 @@ fn a_file_that_is_no_store_is_an_error() {
 #[test]
 fn states_that_contradict_themselves_are_told_by_name() {
     type Damage = fn(&mut StoreState);
-    let cases: [(Damage, &str); 25] = [
+    let cases: [(Damage, &str); 26] = [
         (|s| s.partitions[1].claims[0].node = NodeId(8), "claim a1-1-6 is on node n8, which is not there"),
         (
             |s| s.partitions[1].releasing[0].allocation.sequence = 9,
@@ -377,6 +397,7 @@ fn states_that_contradict_themselves_are_told_by_name() {
         (|s| s.partitions[1].nodes[2].unhealthy[0].0 = 2, "the life row of node n6"),
         (|s| s.registrar.removed[0].id = NodeId(3), "has the id of another"),
         (|s| s.registrar.removed[0].ordinal = Ordinal(9), "removed node n4 was never registered"),
+        (|s| s.registrar.removed[0].version = u64::MAX, "removed node n4 has a version that none follows"),
         (
             |s| s.partitions[3].nodes[0].registration.partition = PartitionId(2),
             "on node n8, which is not there",

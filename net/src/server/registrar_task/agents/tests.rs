@@ -18,7 +18,7 @@ use wharf_core::store::{Engine, EngineConfig, StoreState};
 use wharf_core::time::Time;
 
 use super::{Desk, REMOVE_AGAIN_NS, RegistrarReply};
-use crate::protocol::{HeartbeatRequest, NodeBody, Reason, ReportReply, ReportRequest};
+use crate::protocol::{HeartbeatRequest, Name, NodeBody, Reason, RemoveRequest, ReportReply, ReportRequest};
 use crate::server::registrar_task::{RegistrarRequest, RegistrarTask};
 use crate::server::{ServerShared, Settings};
 
@@ -196,4 +196,25 @@ fn a_stop_leaves_the_old_node_and_tells_the_new_machine() {
     assert_eq!(bed.names(), [(old, "n".to_owned())]);
     let Ok(RegistrarReply::Exported(states)) = exported.try_recv() else { panic!("no export") };
     assert_eq!(states[0].partitions[0].nodes.len(), 1);
+}
+
+/// Two removals of one node are under way. Between their answers the machine comes back, with its old id: the
+/// second answer says that the node is unknown, and means the former one.
+#[test]
+fn a_removal_that_came_too_late_forgets_nobody() {
+    let (mut bed, old) = Bed::lost_and_held();
+    bed.finish();
+    let (reply, mut removed) = oneshot::channel();
+    let names = vec![Name("n".to_owned())];
+    bed.desk.handle(RegistrarRequest::Remove(RemoveRequest { names, force: true }), reply);
+    bed.runner.run_batch(&bed.clock, &mut Unobserved);
+    // The shard has removed it, and the registrar does not know yet.
+    let (reply, answer) = oneshot::channel();
+    bed.desk.handle_report(report("new"), reply);
+    bed.desk.poll();
+    assert!(removed.try_recv().is_ok() && bed.desk.task.registrar.resolve("n").is_err());
+    assert_eq!(done(bed.report("old")).node, old.0);
+    assert_eq!(bed.names(), [(old, "n".to_owned())]);
+    assert_eq!(bed.desk.task.registrar.resolve("n").map(|(node, _)| node), Ok(old));
+    assert_eq!(done(answer).reason, Reason::NodeExists.into());
 }

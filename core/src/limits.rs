@@ -92,6 +92,10 @@ pub const NAMED_WALK_MAX: usize = 256;
 pub const SELECTORS_KEPT_MAX: usize = 256;
 /// Sets of preferences whose ranks a shard keeps.
 pub const RANKINGS_KEPT_MAX: usize = 64;
+/// Tiers of one ranking up to which each keeps a bit per node; of more, a rank per node is kept.
+pub const TIERS_OF_BITS_MAX: usize = 16;
+/// Sets of nodes that a ranking is made of, beyond which each node is ranked by itself.
+pub const RANK_PARTS_MAX: usize = 64;
 /// Nodes that one refusal examines for its counts unless it asks for all.
 pub const EXPLAIN_NODES_MAX: usize = 4096;
 /// Draws before `Random` lists the fitting nodes instead: one for so many nodes, within the bounds.

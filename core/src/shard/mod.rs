@@ -28,6 +28,7 @@ pub use granularity::GranularityState;
 mod health;
 pub(crate) use health::UnhealthyBook;
 mod holds;
+mod homes;
 mod hybrid;
 mod hybrid_order;
 pub use hybrid::{HybridSettings, WHOLE as HYBRID_WHOLE};
@@ -37,7 +38,9 @@ mod life;
 mod memory;
 mod named;
 mod node_set;
+mod offer;
 mod order;
+mod put_off;
 mod rank_parts;
 mod ranked;
 mod rankings;
@@ -243,6 +246,7 @@ impl Shard {
             Command::Finish { statement, decision } => self.handle_finish(statement, decision),
             Command::Apply(part) => return self.handle_apply(&part),
             Command::PlaceInto { bundle, demand } => self.handle_place_into(bundle, &demand),
+            Command::GoOn => return self.handle_go_on(),
             Command::Export => return Outcome::Exported(Box::new(self.export())),
         };
         done.unwrap_or_else(Outcome::Rejected)
@@ -433,6 +437,7 @@ impl Shard {
         self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot), marks);
         self.sums.node_added(&self.nodes.cold(slot).registration.spec, state);
         self.follow_hybrid(slot);
+        self.waiting.homes.note_change(slot);
         self.node_resized(None, Some(slot));
         self.wake_for(slot, None);
         slot
@@ -458,6 +463,7 @@ impl Shard {
         if self.nodes.state(slot) == NodeState::Ready {
             self.index.mark(slot, marks);
         }
+        self.waiting.homes.note_change(slot);
         self.node_resized(size_before, Some(slot));
         self.replan_claims(slot);
         self.available_grew(slot);
@@ -494,6 +500,7 @@ impl Shard {
         self.selectors.node_removed(slot);
         self.rankings.node_removed(slot);
         self.leave_hybrid(slot);
+        self.waiting.homes.note_removed();
         self.losses += 1;
         let state = self.nodes.state(slot);
         let size_before = self.size_of(slot);

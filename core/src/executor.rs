@@ -308,6 +308,9 @@ impl ShardRunner {
         }
         self.hand_out();
         self.ask_to_abort();
+        if self.shard.is_behind() {
+            self.own.push(Command::GoOn);
+        }
         self.tell_claims(observer);
         count
     }

@@ -82,6 +82,23 @@ pub const PORT_WAITING_MAX: usize = 16_384;
 pub const CONNECTION_WAITING_MAX: usize = 4096;
 /// Waiting requests that one event at a node wakes; the rest is woken as these are answered.
 pub const WOKEN_PER_EVENT_MAX: usize = 256;
+/// Vertices and shapes that one event at a node looks at among the waiting requests; after that the
+/// node is put off.
+pub const WAKE_LOOKS_MAX: u64 = 512;
+/// Shapes that one command to go on looks at for nodes that were put off, and as many for homes.
+pub const GO_ON_LOOKS_MAX: u64 = 256;
+/// Shapes that are kept for a node that was put off, while the others are looked at.
+pub const PUT_OFF_KEPT: usize = 16;
+/// Candidates up to which a waiting request is filed under each of them.
+pub const FILED_CANDIDATES_MAX: usize = 16;
+/// Values of a term up to which a waiting request is filed under each of them.
+pub const FILED_VALUES_MAX: usize = 4;
+/// Nodes and shapes that a status or the books of a node look at for the homes of waiting requests.
+pub const HOME_LOOKS_MAX: u64 = 8192;
+/// Nodes that are looked at in order of size for one home, before all are looked at in order of place.
+pub const HOME_SEARCH_LOOKS_MAX: u64 = 64;
+/// Changes of nodes that are remembered, to look at these alone for a home that there was not.
+pub const HOME_CHANGES_KEPT: usize = 256;
 /// Requests of one batch.
 pub const BATCH_MAX: usize = 1024;
 /// Requests that a shard takes from one ring before it turns to the next: no ring starves another.
@@ -95,6 +112,10 @@ pub const NAMED_WALK_MAX: usize = 256;
 pub const SELECTORS_KEPT_MAX: usize = 256;
 /// Sets of preferences whose ranks a shard keeps.
 pub const RANKINGS_KEPT_MAX: usize = 64;
+/// Tiers of one ranking up to which each keeps a bit per node; of more, a rank per node is kept.
+pub const TIERS_OF_BITS_MAX: usize = 16;
+/// Sets of nodes that a ranking is made of, beyond which each node is ranked by itself.
+pub const RANK_PARTS_MAX: usize = 64;
 /// Nodes that one refusal examines for its counts unless it asks for all.
 pub const EXPLAIN_NODES_MAX: u32 = 4096;
 /// Places of the node table that a refusal looks at per node that it counts, vacant ones included.

@@ -3,6 +3,7 @@
 mod by_hand;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use by_hand::{
     ManualClock, Recorder, Workload, add_node, ask, check_all, cores, lone_node, lone_shard, node_spec, open,
@@ -12,7 +13,7 @@ use wharf_core::executor::Clock;
 use wharf_core::hash::stable_hash;
 use wharf_core::ids::{AllocationId, NodeId, PartitionId};
 use wharf_core::limits::PORT_WAITING_MAX;
-use wharf_core::node::{LifeEvent, NodeSpec};
+use wharf_core::node::{Labels, LifeEvent, NodeSpec, Operator, Selector, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest, Tag, Verdict, WaitEnd, WaitRequest};
@@ -240,9 +241,9 @@ fn a_release_that_helps_nobody_looks_at_few() {
         Command::Park(Box::new(Park { token, request, priority: 0, since: Time(number), home: Home::Here }))
     };
     shard.step((0..10_000).map(park), Time(2), &mut Vec::new());
-    let before = shard.wake_visits();
+    let before = shard.work().waiting_looked_at;
     shard.step([Command::Release(first.allocation)], Time(3), &mut Vec::new());
-    let looked = shard.wake_visits() - before;
+    let looked = shard.work().waiting_looked_at - before;
     assert!(looked <= 4, "{looked} levels and shapes looked at");
     assert_eq!(shard.drain_woken().count(), 0);
     // A node that takes work again, and has none to give.
@@ -250,6 +251,32 @@ fn a_release_that_helps_nobody_looks_at_few() {
     shard.step([Command::Life(NodeId(2), LifeEvent::Undrain)], Time(5), &mut Vec::new());
     assert_eq!(shard.drain_woken().count(), 0);
     shard.check_invariants().expect("nothing waits in vain");
+}
+
+/// So many ask for another zone, by excluding this one, that a release does not look at all of them:
+/// the thread of the shard does so between batches.
+#[test]
+fn what_fits_is_placed_although_thousands_that_do_not_come_before_it() {
+    let mut engine = open(StoreState::create(1), 1, 2);
+    let mut spec = node_spec("n", 1, 0);
+    spec.labels = Labels::new(vec![("zone".into(), "a".into())]).expect("one key");
+    add_node(&mut engine, spec);
+    let held = place(&mut engine, cores(1));
+    for number in 0..2_000 {
+        let values = vec!["a".to_owned(), format!("z{number}")];
+        let term = Term { key: "zone".into(), operator: Operator::NotIn, values };
+        let selector = Some(Arc::new(Selector::new(vec![term])));
+        submit_wait(&mut engine, number, PlacementRequest { selector, ..cores(1) }, 1, u64::MAX);
+        if number % 256 == 0 {
+            assert!(settle(&mut engine).is_empty());
+        }
+    }
+    submit_wait(&mut engine, 5_000, cores(1), 0, u64::MAX);
+    assert!(settle(&mut engine).is_empty());
+    let replies = release(&mut engine, held);
+    assert!(matches!(&replies[..], [(5_000, PortReply::Placed(_))]), "{replies:?}");
+    assert!(!engine.runners[0].shard().is_behind());
+    check_all(&engine);
 }
 
 #[test]

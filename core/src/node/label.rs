@@ -42,6 +42,11 @@ impl Labels {
         self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
     }
 
+    /// All pairs, in order of key, to be shared.
+    pub(crate) fn pairs(&self) -> &[(Arc<str>, Arc<str>)] {
+        &self.0
+    }
+
     /// The same labels with every text exchanged for what `share` answers.
     #[must_use]
     pub fn shared(&self, mut share: impl FnMut(&Arc<str>) -> Arc<str>) -> Self {

@@ -38,7 +38,11 @@ pub struct Term {
 
 impl Term {
     fn holds(&self, labels: &Labels) -> bool {
-        let value = labels.get(&self.key);
+        self.holds_for(labels.get(&self.key))
+    }
+
+    /// Whether it holds for a node that has the label with this value, or not at all.
+    pub(crate) fn holds_for(&self, value: Option<&str>) -> bool {
         match self.operator {
             Operator::In => value.is_some_and(|value| self.values.iter().any(|v| v == value)),
             Operator::NotIn => value.is_none_or(|value| self.values.iter().all(|v| v != value)),

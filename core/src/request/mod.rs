@@ -1,6 +1,7 @@
 //! What a placement request asks, after the edge has checked it.
 
 mod preferences;
+pub(crate) use preferences::shunned;
 pub use preferences::{Preferences, Rank, RankRules, RankRulesError};
 mod policy;
 pub use policy::{ParsePolicyError, Policy};

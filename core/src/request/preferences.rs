@@ -15,7 +15,7 @@ use std::sync::Arc;
 use crate::hash::stable_hash;
 use crate::ids::NodeId;
 use crate::limits::{FALLBACK_SELECTORS_MAX, PREFERENCE_WEIGHT_MAX, PREFERRED_SELECTORS_MAX};
-use crate::node::{NodeSpec, Selector, TaintEffect, Toleration, TolerationOperator};
+use crate::node::{NodeSpec, Selector, Taint, TaintEffect, Toleration, TolerationOperator};
 
 /// What makes the ranks of a request, beside its selector. Shared, with its hash: a shard finds
 /// the ranks it keeps without hashing a string.
@@ -144,6 +144,21 @@ pub struct Preferences {
     pub affinity: bool,
 }
 
+/// Whether untolerated taints make a node less wanted; none where one keeps the request away.
+pub(crate) fn shunned(taints: &[Taint], tolerations: &[Toleration]) -> Option<bool> {
+    let mut shunned = false;
+    for taint in taints {
+        if tolerations.iter().any(|toleration| toleration.bears(taint)) {
+            continue;
+        }
+        match taint.effect {
+            TaintEffect::NoSchedule | TaintEffect::NoExecute => return None,
+            TaintEffect::PreferNoSchedule => shunned = true,
+        }
+    }
+    Some(shunned)
+}
+
 /// A node's place in the order of what a request would rather have; the smallest comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(u16);
@@ -202,21 +217,19 @@ impl Rank {
             return Self::NOT_SELECTED;
         };
         let tolerations = rules.map_or(&[][..], RankRules::tolerations);
-        let mut shunned = false;
-        for taint in spec.taints.as_slice() {
-            if tolerations.iter().any(|toleration| toleration.bears(taint)) {
-                continue;
-            }
-            match taint.effect {
-                TaintEffect::NoSchedule | TaintEffect::NoExecute => return Self::TAINTED,
-                TaintEffect::PreferNoSchedule => shunned = true,
-            }
-        }
+        let Some(shunned) = shunned(spec.taints.as_slice(), tolerations) else {
+            return Self::TAINTED;
+        };
         let preferred = rules.map_or(&[][..], RankRules::preferred);
         let sum: u16 =
             preferred.iter().filter(|(_, selector)| holds(selector)).map(|&(w, _)| u16::from(w)).sum();
-        let group =
-            (alternative as u16) << 2 | u16::from(shunned) << 1 | u16::from(avoid_gpu && spec.gpus > 0);
+        Self::new(alternative, shunned, avoid_gpu && spec.gpus > 0, sum)
+    }
+
+    /// The rank of an eligible node: which selector holds, whether a taint makes it less wanted, whether
+    /// its GPUs are to be left alone, and the sum of the weights of preferred selectors that hold.
+    pub(crate) fn new(alternative: usize, shunned: bool, has_gpu: bool, sum: u16) -> Self {
+        let group = (alternative as u16) << 2 | u16::from(shunned) << 1 | u16::from(has_gpu);
         Self(group << SUM_BITS | (SUM_MAX - sum))
     }
 }
@@ -224,7 +237,7 @@ impl Rank {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::node::{Labels, Operator, Taint, Taints, Term};
+    use crate::node::{Labels, Operator, Taints, Term};
     use crate::resource::Amount;
 
     fn zone(value: &str) -> Arc<Selector> {

@@ -35,7 +35,7 @@ pub struct Book {
     /// In use beyond capacity: paid back by the next releases.
     pub shortfall: i64,
     /// Asked for by waiting requests whose home this node is: of the nodes of the shard that they
-    /// were sent to first, one of the largest that could hold them if nothing ran there.
+    /// were sent to first, one that could hold them if nothing ran there, as a rule a large one.
     pub load: i64,
 }
 
@@ -94,12 +94,13 @@ impl Shard {
         self.work.nodes_looked_at += 1;
         self.work.allocations_looked_at += u64::from(self.nodes.hot(slot).allocations);
         let mut books = self.books_at(slot);
-        let mut load = |kind, amount: Amount| {
-            if let Some((_, book)) = books.resources.iter_mut().find(|(known, _)| *known == kind) {
-                book.load = book.load.saturating_add(amount.units());
-            }
-        };
-        for demand in self.waiting_at(slot) {
+        for (demand, count) in self.waiting_at(slot) {
+            let count = i64::try_from(count).unwrap_or(i64::MAX);
+            let mut load = |kind, amount: Amount| {
+                if let Some((_, book)) = books.resources.iter_mut().find(|(known, _)| *known == kind) {
+                    book.load = book.load.saturating_add(amount.units().saturating_mul(count));
+                }
+            };
             load(ResourceKind::Cpu, demand.cpu);
             load(ResourceKind::Memory, demand.memory);
             load(ResourceKind::Gpu, demand.gpu.amount());

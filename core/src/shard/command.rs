@@ -73,6 +73,9 @@ pub enum Command {
     Retry(WaitToken),
     /// A request does not wait any more.
     Unpark(WaitToken),
+    /// Go on with a bounded part of the work that was put off. No port gives this command, but the
+    /// thread that runs the shard, while [`Shard::is_behind`](super::Shard::is_behind).
+    GoOn,
     /// Keep a node for an owner, or exchange what the owner has reserved there.
     Reserve(Box<Reserve>),
     /// End the reservation that an owner has on a node.
@@ -151,6 +154,8 @@ pub enum Outcome {
     Parked(Box<Refusal>),
     /// It does not wait any more.
     Unparked,
+    /// A part of the work that was put off is done.
+    WentOn,
     /// The node is reserved so.
     Reserved(Box<ReservationView>),
     /// The node is not reserved any more.
@@ -174,6 +179,7 @@ impl Command {
             Self::Release(_) => "Release",
             Self::AddNode(_) => "AddNode",
             Self::RejoinNode { .. } => "RejoinNode",
+            Self::GoOn => "GoOn",
             Self::UpdateNode(..) => "UpdateNode",
             Self::Life(..) => "Life",
             Self::Report(..) => "Report",

@@ -60,6 +60,7 @@ pub const COSTS: &[Cost] = &[
             "Status",
             "AddNode",
             "RejoinNode",
+            "GoOn",
             "UpdateNode",
             "Life",
             "Report",

@@ -27,7 +27,9 @@ impl Shard {
             add("the published view", Per::Node, self.current_view().map_or(0, |view| view.extent().bytes));
             add("past views that are kept, at most", Per::Shard, self.retained_views().bytes);
         }
+        add("nodes by their labels", Per::Node, self.selectors.labels().memory());
         add("candidate sets of selectors", Per::Shard, self.selectors.memory());
+        add("nodes by their taints and GPUs", Per::Node, self.rankings.traits_memory());
         add("rankings of preferences", Per::Shard, self.rankings.memory());
         if let Some(order) = &self.hybrid {
             add("hybrid order", Per::Node, order.memory());
@@ -144,8 +146,7 @@ mod tests {
         let preferences = Some(std::sync::Arc::new(preferences));
         let request = PlacementRequest { preferences, ..PlacementRequest::new(demand, Policy::BestFit) };
         shard.step([Command::Place(request)], Time(0), &mut outcomes);
-        let rank = size_of::<crate::request::Rank>() as u64;
-        assert!(row(&shard, "rankings of preferences") >= before + 1024 * rank, "a rank per node");
+        assert!(row(&shard, "rankings of preferences") >= before + 1024 / 8, "a bit per node");
     }
 
     /// What waits and what was adopted is counted, by its number, and gone again with it.

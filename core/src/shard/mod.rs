@@ -30,14 +30,20 @@ pub use granularity::GranularityState;
 mod health;
 pub(crate) use health::UnhealthyBook;
 mod holds;
+mod homes;
 mod hybrid;
 mod hybrid_order;
 pub use hybrid::{HybridSettings, WHOLE as HYBRID_WHOLE};
+mod label_index;
 mod ledger;
 mod life;
 mod memory;
 mod named;
+mod node_set;
+mod offer;
 mod order;
+mod put_off;
+mod rank_parts;
 mod ranked;
 mod rankings;
 mod refusal;
@@ -75,8 +81,8 @@ use std::sync::Arc;
 
 use crate::fragmentation::Fragmentation;
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
-use crate::index::{Candidates, DistBuckets, Geometry, Marks, PolicyState, Shape, Slot, Visits};
-use crate::node::{NodeRegistration, NodeSpec, NodeState, Selector};
+use crate::index::{Candidates, DistBuckets, Geometry, Marks, PolicyState, Slot, Visits};
+use crate::node::{NodeRegistration, NodeSpec, NodeState};
 use crate::request::PlacementRequest;
 use crate::rng::Rng;
 use crate::time::Time;
@@ -86,11 +92,12 @@ use bundles::Bundles;
 use granularity::Granularity;
 use hybrid_order::HybridOrder;
 use ledger::{Allocation, Ledger};
+use named::hint_shape;
 use ranked::Scope;
 use rankings::Rankings;
 use replica::Replica;
 use reservations::Reservations;
-use selectors::{CandidateSet, SelectorSets, SetId};
+use selectors::{SelectorSets, SetId};
 use sequences::Sequences;
 use statements::Statements;
 use sums::Sums;
@@ -265,6 +272,7 @@ impl Shard {
             Command::Finish { statement, decision } => self.handle_finish(statement, decision),
             Command::Apply(part) => return self.handle_apply(&part),
             Command::PlaceInto { bundle, demand } => self.handle_place_into(bundle, &demand),
+            Command::GoOn => return self.handle_go_on(),
             Command::Export => return Outcome::Exported(Box::new(self.export())),
         };
         done.unwrap_or_else(Outcome::Rejected)
@@ -337,24 +345,6 @@ impl Shard {
         AllocationId { incarnation: self.incarnation, partition, sequence }
     }
 
-    /// The candidate set of `selector`. A set that is marked from now on is made known to the
-    /// indexes.
-    fn keep_selector(&mut self, selector: &Arc<Selector>) -> SetId {
-        let (id, marked) = self.selectors.keep(selector, &self.nodes);
-        if let Some(mark) = marked {
-            let set = self.selectors.at(id);
-            self.index.assign(mark, |slot| set.contains(slot));
-            self.capacities.assign(mark, |slot| set.contains(slot));
-        }
-        id
-    }
-
-    /// The slots of the named candidates that are registered here.
-    fn named(&self, request: &PlacementRequest) -> Option<Vec<Slot>> {
-        let ids = request.candidates.as_ref()?;
-        Some(ids.iter().filter_map(|&id| self.nodes.slot(id)).collect())
-    }
-
     /// The node that the request's policy chooses among those that fit now; `set` is the
     /// candidate set of its selector.
     fn find(&mut self, request: &PlacementRequest, set: Option<SetId>) -> Option<Slot> {
@@ -363,6 +353,11 @@ impl Shard {
         }
         let (asked, order) = (self.index.geometry().asked(&request.demand), self.order_of(request));
         let named = self.named(request);
+        if named.is_none()
+            && let Some(found) = set.and_then(|set| self.find_in_unmarked(request, set))
+        {
+            return found;
+        }
         let (nodes, set) = (&self.nodes, set.map(|set| self.selectors.at(set)));
         let candidates = match (&named, set) {
             (Some(named), Some(set)) => match set.few() {
@@ -374,13 +369,7 @@ impl Shard {
             (None, None) => Candidates::All,
         };
         let demand = &request.demand;
-        let same_each_time = named.is_none() && demand.custom.is_none();
-        let shape = same_each_time.then(|| Shape {
-            cpu: demand.cpu,
-            memory: demand.memory,
-            gpu: demand.gpu,
-            set: set.map(CandidateSet::number),
-        });
+        let shape = if named.is_none() { hint_shape(demand, set) } else { None };
         self.index.select_shape(
             shape.as_ref(),
             order,
@@ -470,6 +459,7 @@ impl Shard {
         self.capacities.insert(slot, ordinal, &self.nodes.capacity(slot), marks);
         self.sums.node_added(slot, &self.nodes.cold(slot).registration.spec, state);
         self.follow_hybrid(slot);
+        self.waiting.homes.note_change(slot);
         self.node_resized(None, Some(slot));
         self.wake_for(slot, None);
         slot
@@ -483,19 +473,19 @@ impl Shard {
         let slot = self.slot(node)?;
         self.sums.node_leaves(&self.nodes, slot);
         let size_before = self.size_of(slot);
-        let was_tainted = !self.nodes.cold(slot).registration.spec.taints.is_empty();
         self.change_books(slot, |nodes| nodes.respecify(slot, spec));
         self.fragmentation.touch_identity(slot);
         self.sums.node_returns(&self.nodes, slot);
         let spec = &self.nodes.cold(slot).registration.spec;
         self.selectors.node_labelled(slot, &spec.labels);
-        self.rankings.node_changed(slot, was_tainted, spec);
+        self.rankings.node_changed(slot, spec);
         let marks = self.marks_of(slot);
         self.capacities.update(slot, &self.nodes.capacity(slot));
         self.capacities.mark(slot, marks);
         if self.nodes.state(slot) == NodeState::Ready {
             self.index.mark(slot, marks);
         }
+        self.waiting.homes.note_change(slot);
         self.node_resized(size_before, Some(slot));
         self.replan_claims(slot);
         self.available_grew(slot);
@@ -532,8 +522,9 @@ impl Shard {
         self.sums.exceptions_changed(&self.nodes, slot);
         self.capacities.remove(slot);
         self.selectors.node_removed(slot);
-        self.rankings.node_removed(slot, &self.nodes.cold(slot).registration.spec);
+        self.rankings.node_removed(slot);
         self.leave_hybrid(slot);
+        self.waiting.homes.note_removed();
         self.losses += 1;
         let state = self.nodes.state(slot);
         let size_before = self.size_of(slot);

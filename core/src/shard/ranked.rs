@@ -25,7 +25,7 @@ impl Shard {
     /// What is kept for requests such as this one, made now if it is not there.
     pub(super) fn scope(&mut self, request: &PlacementRequest) -> Scope {
         if self.rankings.concern(request) {
-            return Scope::Ranked(self.rankings.keep(request, &self.nodes));
+            return Scope::Ranked(self.rankings.keep(request, &self.nodes, &mut self.selectors));
         }
         Scope::Plain(request.selector.as_ref().map(|selector| self.keep_selector(selector)))
     }
@@ -60,11 +60,11 @@ impl Shard {
             let candidates = match &named {
                 None => ranking.tiers()[tier].candidates(),
                 Some(named) => {
-                    here = named.iter().copied().filter(|&slot| ranking.rank(slot) == rank).collect();
+                    here = named.iter().copied().filter(|&slot| ranking.is_of(tier, slot)).collect();
                     Candidates::Walk(&here)
                 }
             };
-            let fits = |slot: Slot| ranking.rank(slot) == rank && nodes.fits(slot, &request.demand);
+            let fits = |slot: Slot| ranking.is_of(tier, slot) && nodes.fits(slot, &request.demand);
             let (state, visits) = (&mut self.policy_state, &mut self.visits);
             let found = match &mut self.hybrid {
                 Some(order) if hybrid => {
@@ -120,9 +120,8 @@ impl Shard {
     fn mark_tier(&mut self, id: RankingId, tier: usize) {
         if let Some(mark) = self.rankings.give_mark(id, tier, self.nodes.len()) {
             let ranking = self.rankings.at(id);
-            let rank = ranking.tiers()[tier].rank;
-            self.index.assign(mark, |slot| ranking.rank(slot) == rank);
-            self.capacities.assign(mark, |slot| ranking.rank(slot) == rank);
+            self.index.assign(mark, |slot| ranking.is_of(tier, slot));
+            self.capacities.assign(mark, |slot| ranking.is_of(tier, slot));
         }
     }
 

@@ -1,18 +1,23 @@
 //! Ranks of nodes by what requests would rather have: kept and brought up to date, as the
 //! candidate sets of selectors are.
 //!
-//! A kept ranking has the [`Rank`] of every node and, per rank that occurs, its *tier*: how many
-//! nodes, the list of them while they are few, a [mark](crate::index::Marks) once a search needs
-//! one. A search goes through the tiers from the smallest rank on and so never looks at a node
-//! that a better one excludes.
+//! A kept ranking has, per rank that occurs, its *tier*: how many nodes, a bit for each of them, the
+//! list of them while they are few, a [mark](crate::index::Marks) once a search needs one. Where very
+//! many ranks occur, it has the [`Rank`] of every node instead of these bits. A search goes through the
+//! tiers from the smallest rank on and so never looks at a node that a better one excludes.
+//!
+//! A ranking that is not kept is made from the [nodes by their labels](super::label_index) and
+//! [taints](super::rank_parts), in words of 64 nodes.
 
 use std::sync::Arc;
 
-use super::selectors::{FEW_KEPT_MAX, MARK_IDLE_USES, MARKS_OF_RANKINGS};
+use super::node_set::{Bits, LookedAt};
+use super::rank_parts::{Parts, Traits};
+use super::selectors::{FEW_KEPT_MAX, MARK_IDLE_USES, MARKS_OF_RANKINGS, SelectorSets};
 use super::table::NodeTable;
 use crate::ids::NodeId;
 use crate::index::{Candidates, Mark, Marks, Slot};
-use crate::limits::{CANDIDATE_WALK_MAX, RANKINGS_KEPT_MAX};
+use crate::limits::{CANDIDATE_WALK_MAX, RANKINGS_KEPT_MAX, TIERS_OF_BITS_MAX};
 use crate::memory;
 use crate::node::{NodeSpec, Selector};
 use crate::planted::{PlantedBug, is_planted};
@@ -22,9 +27,9 @@ use crate::resource::GpuRequest;
 /// What a node's rank is a function of, beside the node.
 #[derive(Clone, Debug)]
 pub(super) struct RankKey {
-    selector: Option<Arc<Selector>>,
-    rules: Option<Arc<RankRules>>,
-    avoid_gpu: bool,
+    pub(super) selector: Option<Arc<Selector>>,
+    pub(super) rules: Option<Arc<RankRules>>,
+    pub(super) avoid_gpu: bool,
 }
 
 impl RankKey {
@@ -69,6 +74,8 @@ pub(super) fn rank_of(request: &PlacementRequest, spec: &NodeSpec) -> Rank {
 pub(super) struct Tier {
     pub(super) rank: Rank,
     len: usize,
+    /// The nodes, where the ranking has no rank for each of them.
+    bits: Bits,
     /// The nodes: always while they are few enough to be walked, never above `FEW_KEPT_MAX`.
     few: Option<Vec<Slot>>,
     mark: Option<Mark>,
@@ -95,21 +102,55 @@ impl Tier {
 pub(super) struct Ranking {
     key: RankKey,
     hash: u64,
-    /// By slot; a slot without a node is not selected.
-    ranks: Vec<Rank>,
+    /// By slot, where more ranks occur than tiers keep bits for; a slot without a node is not selected.
+    ranks: Option<Vec<Rank>>,
+    /// Nodes that a taint keeps away, where each tier keeps bits.
+    tainted: Bits,
     /// In order of rank; none is empty.
     tiers: Vec<Tier>,
     used: u64,
 }
 
 impl Ranking {
+    /// Of no nodes.
     fn new(key: RankKey, hash: u64) -> Self {
-        Self { key, hash, ranks: Vec::new(), tiers: Vec::new(), used: 0 }
+        Self { key, hash, ranks: None, tainted: Bits::default(), tiers: Vec::new(), used: 0 }
+    }
+
+    /// Of nodes that were cut into parts.
+    fn of(key: RankKey, hash: u64, parts: Parts) -> Self {
+        let tier = |(rank, bits): (Rank, Bits)| {
+            let few = (bits.len() <= FEW_KEPT_MAX).then(|| bits.iter().collect());
+            Tier { rank, len: bits.len(), few, bits, mark: None }
+        };
+        let tiers: Vec<Tier> = parts.by_rank.into_iter().map(tier).collect();
+        let many = tiers.len() > TIERS_OF_BITS_MAX;
+        let mut ranking = Self { tainted: parts.tainted, tiers, ..Self::new(key, hash) };
+        if many {
+            ranking.rank_each();
+        }
+        ranking
     }
 
     #[inline]
     pub(super) fn rank(&self, slot: Slot) -> Rank {
-        self.ranks.get(slot as usize).copied().unwrap_or(Rank::NOT_SELECTED)
+        if let Some(ranks) = &self.ranks {
+            return ranks.get(slot as usize).copied().unwrap_or(Rank::NOT_SELECTED);
+        }
+        match self.tiers.iter().find(|tier| tier.bits.contains(slot)) {
+            Some(tier) => tier.rank,
+            None if self.tainted.contains(slot) => Rank::TAINTED,
+            None => Rank::NOT_SELECTED,
+        }
+    }
+
+    /// Whether the node is of tier number `tier`.
+    #[inline]
+    pub(super) fn is_of(&self, tier: usize, slot: Slot) -> bool {
+        match &self.ranks {
+            Some(ranks) => ranks.get(slot as usize) == Some(&self.tiers[tier].rank),
+            None => self.tiers[tier].bits.contains(slot),
+        }
     }
 
     fn check_node(&self, slot: Slot, node: NodeId, spec: &NodeSpec) -> Result<(), String> {
@@ -125,29 +166,59 @@ impl Ranking {
         self.tiers.binary_search_by_key(&rank, |tier| tier.rank)
     }
 
+    /// Keeps the rank of every node from now on, instead of bits per tier.
+    fn rank_each(&mut self) {
+        let mut ranks: Vec<Rank> = Vec::new();
+        let tiers = self.tiers.iter_mut().map(|tier| (tier.rank, std::mem::take(&mut tier.bits)));
+        for (rank, bits) in tiers.chain([(Rank::TAINTED, std::mem::take(&mut self.tainted))]) {
+            for slot in bits.iter() {
+                if ranks.len() <= slot as usize {
+                    ranks.resize(slot as usize + 1, Rank::NOT_SELECTED);
+                }
+                ranks[slot as usize] = rank;
+            }
+        }
+        self.ranks = Some(ranks);
+    }
+
     /// Gives `slot` its rank; the mark of a tier that ended with that.
     fn set(&mut self, slot: Slot, rank: Rank) -> Option<Mark> {
         let before = self.rank(slot);
         if before == rank {
             return None;
         }
-        if self.ranks.len() <= slot as usize {
-            self.ranks.resize(slot as usize + 1, Rank::NOT_SELECTED);
+        match &mut self.ranks {
+            Some(ranks) => {
+                if ranks.len() <= slot as usize {
+                    ranks.resize(slot as usize + 1, Rank::NOT_SELECTED);
+                }
+                ranks[slot as usize] = rank;
+            }
+            None => {
+                self.tainted.set(slot, rank == Rank::TAINTED);
+            }
         }
-        self.ranks[slot as usize] = rank;
         if rank.is_eligible() {
             self.enter(slot, rank);
         }
-        if before.is_eligible() { self.leave(slot, before) } else { None }
+        let ended = if before.is_eligible() { self.leave(slot, before) } else { None };
+        if self.ranks.is_none() && self.tiers.len() > TIERS_OF_BITS_MAX {
+            self.rank_each();
+        }
+        ended
     }
 
     fn enter(&mut self, slot: Slot, rank: Rank) {
         let at = self.tier(rank).unwrap_or_else(|at| {
-            self.tiers.insert(at, Tier { rank, len: 0, few: Some(Vec::new()), mark: None });
+            let few = Some(Vec::new());
+            self.tiers.insert(at, Tier { rank, len: 0, few, bits: Bits::default(), mark: None });
             at
         });
         let tier = &mut self.tiers[at];
         tier.len += 1;
+        if self.ranks.is_none() {
+            tier.bits.set(slot, true);
+        }
         match &mut tier.few {
             Some(few) if few.len() < FEW_KEPT_MAX => few.push(slot),
             few => *few = None,
@@ -161,15 +232,25 @@ impl Ranking {
         if tier.len == 0 {
             return self.tiers.remove(at).mark;
         }
-        match &mut tier.few {
-            Some(few) => few.retain(|&member| member != slot),
-            None if tier.len <= CANDIDATE_WALK_MAX => {
-                let slots = (0..).zip(&self.ranks).filter(|&(_, &of)| of == rank).map(|(slot, _)| slot);
+        tier.bits.set(slot, false);
+        match (&mut tier.few, &self.ranks) {
+            (Some(few), _) => few.retain(|&member| member != slot),
+            (None, _) if tier.len > CANDIDATE_WALK_MAX => {}
+            (None, None) => tier.few = Some(tier.bits.iter().collect()),
+            (None, Some(ranks)) => {
+                let slots = (0..).zip(ranks).filter(|&(_, &of)| of == rank).map(|(slot, _)| slot);
                 tier.few = Some(slots.collect());
             }
-            None => {}
         }
         None
+    }
+
+    fn memory(&self) -> u64 {
+        let of_tier = |tier: &Tier| tier.few.as_ref().map_or(0, memory::of_vec) + tier.bits.memory();
+        self.ranks.as_ref().map_or(0, memory::of_vec)
+            + self.tainted.memory()
+            + memory::of_vec(&self.tiers)
+            + self.tiers.iter().map(of_tier).sum::<u64>()
     }
 }
 
@@ -181,23 +262,24 @@ pub(super) struct RankingId(usize);
 #[derive(Default)]
 pub(super) struct Rankings {
     kept: Vec<Ranking>,
-    /// Nodes with taints.
-    tainted: u32,
+    traits: Traits,
     /// The ranking and rank that have each mark, from `MARKS_OF_RANKINGS.start` on.
     marked: [Option<(RankingId, Rank)>; (MARKS_OF_RANKINGS.end - MARKS_OF_RANKINGS.start) as usize],
+    /// When each of these marks was given last; zero: never.
+    given: [u64; (MARKS_OF_RANKINGS.end - MARKS_OF_RANKINGS.start) as usize],
     uses: u64,
+    pub(super) looked_at: LookedAt,
 }
 
 impl Rankings {
     /// What the kept rankings take.
     pub(super) fn memory(&self) -> u64 {
-        let of_tier = |tier: &Tier| tier.few.as_ref().map_or(0, memory::of_vec);
-        let of_ranking = |kept: &Ranking| {
-            memory::of_vec(&kept.ranks)
-                + memory::of_vec(&kept.tiers)
-                + kept.tiers.iter().map(of_tier).sum::<u64>()
-        };
-        memory::of_vec(&self.kept) + self.kept.iter().map(of_ranking).sum::<u64>()
+        memory::of_vec(&self.kept) + self.kept.iter().map(Ranking::memory).sum::<u64>()
+    }
+
+    /// What is kept of the nodes to make rankings takes.
+    pub(super) fn traits_memory(&self) -> u64 {
+        self.traits.memory()
     }
 
     /// Whether `request` has to be placed by rank. Where no node is tainted and nothing is
@@ -205,26 +287,31 @@ impl Rankings {
     /// own, goes this way.
     #[inline]
     pub(super) fn concern(&self, request: &PlacementRequest) -> bool {
-        request.preferences.is_some() || self.tainted > 0 || request.policy == Policy::Hybrid
+        request.preferences.is_some() || self.traits.tainted() > 0 || request.policy == Policy::Hybrid
     }
 
     /// The ranking for `request`, made now if it is not kept.
-    pub(super) fn keep(&mut self, request: &PlacementRequest, nodes: &NodeTable) -> RankingId {
+    pub(super) fn keep(
+        &mut self,
+        request: &PlacementRequest,
+        nodes: &NodeTable,
+        selectors: &mut SelectorSets,
+    ) -> RankingId {
         self.uses += 1;
         let key = RankKey::of(request);
         let hash = key.hash();
         let known = self.kept.iter().position(|kept| kept.hash == hash && kept.key.is(&key));
-        let at = known.unwrap_or_else(|| self.make(key, hash, nodes));
+        let at = known.unwrap_or_else(|| self.make(key, hash, nodes, selectors));
         self.kept[at].used = self.uses;
         RankingId(at)
     }
 
-    fn make(&mut self, key: RankKey, hash: u64, nodes: &NodeTable) -> usize {
-        let mut ranking = Ranking::new(key, hash);
-        for (slot, _, cold) in nodes.iter() {
-            let rank = ranking.key.rank(&cold.registration.spec);
-            ranking.set(slot, rank);
-        }
+    fn make(&mut self, key: RankKey, hash: u64, nodes: &NodeTable, selectors: &mut SelectorSets) -> usize {
+        let labels = selectors.labels_of(nodes);
+        let ranking = match Parts::of(&key, labels, &self.traits, &mut self.looked_at) {
+            Some(parts) => Ranking::of(key, hash, parts),
+            None => self.ranked_singly(key, hash, nodes),
+        };
         if self.kept.len() < RANKINGS_KEPT_MAX {
             self.kept.push(ranking);
             return self.kept.len() - 1;
@@ -235,6 +322,17 @@ impl Rankings {
         }
         self.kept[oldest] = ranking;
         oldest
+    }
+
+    /// A ranking of very many ranks: O(nodes).
+    fn ranked_singly(&mut self, key: RankKey, hash: u64, nodes: &NodeTable) -> Ranking {
+        let mut ranking = Ranking::new(key, hash);
+        for (slot, _, cold) in nodes.iter() {
+            self.looked_at.nodes += 1;
+            let rank = ranking.key.rank(&cold.registration.spec);
+            ranking.set(slot, rank);
+        }
+        ranking
     }
 
     pub(super) fn at(&self, id: RankingId) -> &Ranking {
@@ -250,18 +348,25 @@ impl Rankings {
         }
         let rank = wanting.rank;
         let last_used = |owner: &Option<(RankingId, Rank)>| owner.map_or(0, |(of, _)| self.kept[of.0].used);
-        let (number, &owner) =
-            (MARKS_OF_RANKINGS.start..).zip(&self.marked).min_by_key(|(_, owner)| last_used(owner))?;
-        if owner.is_some() && last_used(&owner) + MARK_IDLE_USES > self.uses {
+        // Since it was given, too, if its ranking gave way to another: of rankings that take turns each
+        // would bring a free mark along.
+        let idle_since =
+            self.marked.iter().zip(&self.given).map(|(owner, &given)| last_used(owner).max(given));
+        let (since, number) = idle_since.zip(MARKS_OF_RANKINGS.start..).min()?;
+        let place = usize::from(number - MARKS_OF_RANKINGS.start);
+        let owner = self.marked[place];
+        if since > 0 && since + MARK_IDLE_USES.max(nodes as u64) > self.uses {
             return None;
         }
+        self.given[place] = self.uses;
+        self.looked_at.nodes += nodes as u64;
         if let Some((of, rank)) = owner
             && let Ok(at) = self.kept[of.0].tier(rank)
         {
             self.kept[of.0].tiers[at].mark = None;
         }
         let mark = Mark::new(number);
-        self.marked[usize::from(number - MARKS_OF_RANKINGS.start)] = Some((id, rank));
+        self.marked[place] = Some((id, rank));
         self.kept[id.0].tiers[tier].mark = Some(mark);
         Some(mark)
     }
@@ -283,23 +388,22 @@ impl Rankings {
 
     /// A node joined.
     pub(super) fn node_joined(&mut self, slot: Slot, spec: &NodeSpec) {
-        self.tainted += u32::from(!spec.taints.is_empty());
+        self.traits.set(slot, Some(spec));
         self.node_ranked(slot, |key| key.rank(spec));
     }
 
     /// A node has other labels, taints or GPUs.
-    pub(super) fn node_changed(&mut self, slot: Slot, before_tainted: bool, spec: &NodeSpec) {
-        self.tainted -= u32::from(before_tainted);
+    pub(super) fn node_changed(&mut self, slot: Slot, spec: &NodeSpec) {
         if is_planted(PlantedBug::RankStaleAfterUpdate) {
-            self.tainted += u32::from(!spec.taints.is_empty());
+            self.traits.set(slot, Some(spec));
             return;
         }
         self.node_joined(slot, spec);
     }
 
     /// A node left.
-    pub(super) fn node_removed(&mut self, slot: Slot, spec: &NodeSpec) {
-        self.tainted -= u32::from(!spec.taints.is_empty());
+    pub(super) fn node_removed(&mut self, slot: Slot) {
+        self.traits.set(slot, None);
         self.node_ranked(slot, |_| Rank::NOT_SELECTED);
     }
 
@@ -320,9 +424,10 @@ impl Rankings {
     /// Checks every kept ranking against the nodes.
     pub(super) fn check(&self, nodes: &NodeTable) -> Result<(), String> {
         let tainted = nodes.iter().filter(|(.., cold)| !cold.registration.spec.taints.is_empty()).count();
-        if tainted != self.tainted as usize {
-            return Err(format!("{tainted} nodes are tainted, {} are counted", self.tainted));
+        if tainted != self.traits.tainted() {
+            return Err(format!("{tainted} nodes are tainted, {} are counted", self.traits.tainted()));
         }
+        self.traits.check(nodes)?;
         for ranking in &self.kept {
             let mut members: Vec<(Rank, Slot)> = Vec::new();
             for (slot, hot, cold) in nodes.iter() {
@@ -344,7 +449,9 @@ impl Rankings {
                     few.sort_unstable();
                     few.iter().eq(tier.iter().map(|(_, slot)| slot))
                 });
-                if !listed || (few.is_none() && tier.len() <= CANDIDATE_WALK_MAX) {
+                let is_kept = |bits: &Bits| tier.iter().all(|&(_, slot)| bits.contains(slot));
+                let counted = ranking.ranks.is_some() || kept.bits.len() == tier.len() && is_kept(&kept.bits);
+                if !listed || !counted || (few.is_none() && tier.len() <= CANDIDATE_WALK_MAX) {
                     return Err(format!("the nodes of rank {:?} are not those that are listed", kept.rank));
                 }
             }

@@ -189,8 +189,8 @@ impl Shard {
         }
         self.capacities.remove(slot);
         self.selectors.node_removed(slot);
+        self.rankings.node_removed(slot);
         let spec = &self.nodes.cold(slot).registration.spec;
-        self.rankings.node_removed(slot, spec);
         self.sums.replica_capacity(slot, spec, -1);
         self.leave_hybrid(slot);
         self.nodes.drop_out(slot);
@@ -212,7 +212,7 @@ impl Shard {
         self.sums.replica_capacity(slot, &before.spec, -1);
         self.sums.replica_capacity(slot, spec, 1);
         self.selectors.node_labelled(slot, &spec.labels);
-        self.rankings.node_changed(slot, !before.spec.taints.is_empty(), spec);
+        self.rankings.node_changed(slot, spec);
         let marks = self.marks_of(slot);
         self.capacities.update(slot, &self.nodes.capacity(slot));
         self.capacities.mark(slot, marks);

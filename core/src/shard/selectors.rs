@@ -1,4 +1,5 @@
-//! Candidate sets of selectors: kept and brought up to date, not recomputed per request.
+//! Candidate sets of selectors: kept and brought up to date, not recomputed per request. One that is
+//! not kept is made from the [nodes by their labels](super::label_index), in words of 64 nodes.
 //!
 //! A set too large to be walked gets a [mark](crate::index::Marks) while there is one, by which a
 //! search skips the buckets that hold none of its members. A mark only prunes: which node is
@@ -7,6 +8,9 @@
 use std::num::NonZeroU64;
 use std::sync::Arc;
 
+use super::Shard;
+use super::label_index::LabelIndex;
+use super::node_set::{Bits, LookedAt};
 use super::table::NodeTable;
 use crate::ids::NodeId;
 use crate::index::{Candidates, Mark, Marks, Slot};
@@ -19,8 +23,9 @@ use crate::node::{Labels, Selector};
 /// coming and going does not collect them anew each time.
 pub(super) const FEW_KEPT_MAX: usize = 2 * CANDIDATE_WALK_MAX;
 
-/// Requests with a selector that must pass before a mark goes from a set that was not used since
-/// to another: giving a mark is O(nodes), and more selectors than marks may take turns.
+/// Requests with a selector that must pass before a mark goes from one set to another, and as many as
+/// there are nodes if these are more: giving a mark is O(nodes), and more selectors than marks may take
+/// turns.
 pub(super) const MARK_IDLE_USES: u64 = 4096;
 
 /// The marks that rankings give out; the others are for selectors.
@@ -31,8 +36,7 @@ pub(super) struct CandidateSet {
     selector: Arc<Selector>,
     /// No other set has it, or had it before.
     number: NonZeroU64,
-    bits: Vec<u64>,
-    len: usize,
+    bits: Bits,
     /// The members: always while they are few enough to be walked, never above `FEW_KEPT_MAX`.
     few: Option<Vec<Slot>>,
     mark: Option<Mark>,
@@ -46,7 +50,7 @@ pub(super) struct SetId(usize);
 impl CandidateSet {
     #[inline]
     pub(super) fn contains(&self, slot: Slot) -> bool {
-        self.bits.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
+        self.bits.contains(slot)
     }
 
     /// Its number: no other set has it, or had it before.
@@ -78,53 +82,75 @@ impl CandidateSet {
         Err(format!("the candidate set of {:?} is stale at node {node}", self.selector.terms()))
     }
 
-    fn wants_mark(&self) -> bool {
-        self.mark.is_none() && self.len > CANDIDATE_WALK_MAX
+    /// How many members a search may look beyond, if it cannot skip what is none: no member has a
+    /// mark, and they are too many to be walked at once.
+    pub(super) fn unmarked(&self) -> Option<usize> {
+        (self.mark.is_none() && self.bits.len() > CANDIDATE_WALK_MAX).then(|| self.bits.len())
+    }
+
+    /// All members.
+    pub(super) fn members(&self) -> Vec<Slot> {
+        self.bits.iter().collect()
     }
 
     fn set(&mut self, slot: Slot, member: bool) {
-        if self.contains(slot) == member {
+        if !self.bits.set(slot, member) {
             return;
-        }
-        let word = slot as usize / 64;
-        if self.bits.len() <= word {
-            self.bits.resize(word + 1, 0);
-        }
-        self.bits[word] ^= 1 << (slot % 64);
-        if member {
-            self.len += 1
-        } else {
-            self.len -= 1
         }
         match &mut self.few {
             Some(few) if member && few.len() < FEW_KEPT_MAX => few.push(slot),
             Some(_) if member => self.few = None,
             Some(few) => few.retain(|&s| s != slot),
-            None if self.len <= CANDIDATE_WALK_MAX => {
-                let slots = (0..self.bits.len() as Slot * 64).filter(|&s| self.contains(s)).collect();
-                self.few = Some(slots);
-            }
+            None if self.bits.len() <= CANDIDATE_WALK_MAX => self.few = Some(self.bits.iter().collect()),
             None => {}
         }
+    }
+}
+
+impl Shard {
+    /// The candidate set of `selector`. A set that is marked from now on is made known to the
+    /// indexes.
+    pub(super) fn keep_selector(&mut self, selector: &Arc<Selector>) -> SetId {
+        let (id, marked) = self.selectors.keep(selector, &self.nodes);
+        if let Some(mark) = marked {
+            let set = self.selectors.at(id);
+            self.index.assign(mark, |slot| set.contains(slot));
+            self.capacities.assign(mark, |slot| set.contains(slot));
+        }
+        id
     }
 }
 
 /// The sets that a shard keeps, found by the selector's hash; the one not used for longest gives
 /// way.
 pub(super) struct SelectorSets {
+    labels: LabelIndex,
     sets: Vec<CandidateSet>,
     by_hash: FixedMap<u64, SetId>,
     /// The set that has each mark.
     marked: [Option<SetId>; MARKS_OF_RANKINGS.start as usize],
+    /// When each mark was given last; zero: never.
+    given: [u64; MARKS_OF_RANKINGS.start as usize],
     uses: u64,
     /// How many were ever made.
     made: u64,
+    pub(super) looked_at: LookedAt,
 }
 
 impl Default for SelectorSets {
     fn default() -> Self {
         let marked = [None; MARKS_OF_RANKINGS.start as usize];
-        Self { sets: Vec::new(), by_hash: FixedMap::default(), marked, uses: 0, made: 0 }
+        let given = [0; MARKS_OF_RANKINGS.start as usize];
+        Self {
+            labels: LabelIndex::default(),
+            sets: Vec::new(),
+            by_hash: FixedMap::default(),
+            marked,
+            given,
+            uses: 0,
+            made: 0,
+            looked_at: LookedAt::default(),
+        }
     }
 }
 
@@ -139,7 +165,7 @@ impl SelectorSets {
             _ => self.make(selector, known, nodes),
         };
         self.sets[id.0].used = self.uses;
-        let mark = if self.sets[id.0].wants_mark() { self.give_mark(id) } else { None };
+        let mark = self.sets[id.0].unmarked().and_then(|_| self.give_mark(id, nodes.len()));
         (id, mark)
     }
 
@@ -154,18 +180,16 @@ impl SelectorSets {
 
     /// Makes the set of `selector`, in the place of the one of the same hash if there is one.
     fn make(&mut self, selector: &Arc<Selector>, same_hash: Option<SetId>, nodes: &NodeTable) -> SetId {
-        let mut set = CandidateSet {
+        self.labels.build(nodes, &mut self.looked_at);
+        let bits = self.labels.members(selector, &mut self.looked_at);
+        let set = CandidateSet {
             selector: Arc::clone(selector),
             number: self.next_number(),
-            bits: Vec::new(),
-            len: 0,
-            few: Some(Vec::new()),
+            few: (bits.len() <= FEW_KEPT_MAX).then(|| bits.iter().collect()),
+            bits,
             mark: None,
             used: self.uses,
         };
-        for (slot, _, cold) in nodes.iter() {
-            set.set(slot, selector.holds(&cold.registration.spec.labels));
-        }
         let place = same_hash.or_else(|| {
             let full = self.sets.len() >= SELECTORS_KEPT_MAX;
             full.then(|| (0..self.sets.len()).min_by_key(|&at| self.sets[at].used).map(SetId))?
@@ -185,12 +209,19 @@ impl SelectorSets {
     }
 
     /// Gives the set a mark: one that nobody has, else one whose set was not used for long.
-    fn give_mark(&mut self, id: SetId) -> Option<Mark> {
+    fn give_mark(&mut self, id: SetId, nodes: usize) -> Option<Mark> {
         let last_used = |owner: &Option<SetId>| owner.map_or(0, |owner| self.sets[owner.0].used);
-        let (number, owner) = (0..).zip(&self.marked).min_by_key(|(_, owner)| last_used(owner))?;
-        if owner.is_some() && last_used(owner) + MARK_IDLE_USES > self.uses {
+        // Since it was given, too, if its set gave way to another: of sets that take turns each would
+        // bring a free mark along.
+        let idle_since =
+            self.marked.iter().zip(&self.given).map(|(owner, &given)| last_used(owner).max(given));
+        let (since, number) = idle_since.zip(0..).min()?;
+        let owner = &self.marked[usize::from(number)];
+        if since > 0 && since + MARK_IDLE_USES.max(nodes as u64) > self.uses {
             return None;
         }
+        self.given[usize::from(number)] = self.uses;
+        self.looked_at.nodes += nodes as u64;
         let mark = Mark::new(number);
         if let Some(owner) = *owner {
             self.sets[owner.0].mark = None;
@@ -211,8 +242,20 @@ impl SelectorSets {
         self.sets.iter().filter_map(|set| Some((set.mark?, set)))
     }
 
+    /// Nodes by their labels.
+    pub(super) fn labels(&self) -> &LabelIndex {
+        &self.labels
+    }
+
+    /// Nodes by their labels, built now unless they were.
+    pub(super) fn labels_of(&mut self, nodes: &NodeTable) -> &LabelIndex {
+        self.labels.build(nodes, &mut self.looked_at);
+        &self.labels
+    }
+
     /// A node joined, or has new labels.
     pub(super) fn node_labelled(&mut self, slot: Slot, labels: &Labels) {
+        self.labels.set(slot, Some(labels));
         for set in &mut self.sets {
             set.set(slot, set.selector.holds(labels));
         }
@@ -220,6 +263,7 @@ impl SelectorSets {
 
     /// A node left.
     pub(super) fn node_removed(&mut self, slot: Slot) {
+        self.labels.set(slot, None);
         for set in &mut self.sets {
             set.set(slot, false);
         }
@@ -227,8 +271,7 @@ impl SelectorSets {
 
     /// What the kept sets take.
     pub(super) fn memory(&self) -> u64 {
-        let of_set =
-            |set: &CandidateSet| memory::of_vec(&set.bits) + set.few.as_ref().map_or(0, memory::of_vec);
+        let of_set = |set: &CandidateSet| set.bits.memory() + set.few.as_ref().map_or(0, memory::of_vec);
         memory::of_vec(&self.sets) + memory::of_map(&self.by_hash) + self.sets.iter().map(of_set).sum::<u64>()
     }
 
@@ -239,6 +282,7 @@ impl SelectorSets {
 
     /// Checks every kept set against the labels.
     pub(super) fn check(&self, nodes: &NodeTable) -> Result<(), String> {
+        self.labels.check(nodes)?;
         for set in &self.sets {
             let mut members = 0;
             for (slot, hot, cold) in nodes.iter() {
@@ -247,11 +291,11 @@ impl SelectorSets {
             }
             let few = set.few.as_ref().map_or(members, Vec::len);
             let kept = set.few.is_some() || members > CANDIDATE_WALK_MAX;
-            if members != set.len || few != members || !kept {
+            if members != set.bits.len() || few != members || !kept {
                 return Err(format!(
                     "the candidate set of {:?} counts {} of {members}",
                     set.selector.terms(),
-                    set.len
+                    set.bits.len()
                 ));
             }
         }

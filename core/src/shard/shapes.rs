@@ -1,18 +1,52 @@
-//! The distinct shapes of waiting requests, found by what a node has available: the dual of the
-//! bucket tree. Where that finds nodes that are large enough for a request, this finds requests
-//! that are small enough for a node, and leaves out whole subtrees of which even the least in
-//! every dimension is too large.
+//! The distinct shapes of waiting requests, found by what a node has available and by what it is:
+//! the dual of the bucket tree. Where that finds nodes that are large enough for a request, this
+//! finds requests that are small enough for a node, in the order in which they are to be woken.
+//!
+//! A shape is *filed* under something that a node must have to hold it: one of the names that it
+//! lists, a label, or a custom kind. A node looks only at the files of what it has, and at the file of
+//! the shapes that need none of these. The shapes of a file are the leaves of a binary tree over the
+//! interleaved digits of what they ask, so that shapes that ask about the same are close together. A
+//! vertex has the least asked below it per dimension, and the first turn: whole subtrees are left out
+//! of which even the least is too large, and the others are taken in the order of their first turns.
 
-use std::collections::BTreeMap;
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BinaryHeap};
+use std::sync::Arc;
 
+use slab::Slab;
+
+use super::waiting::Turn;
+use crate::ids::{NodeId, ResourceId};
 use crate::index::ResourceVector;
+use crate::limits::{FILED_CANDIDATES_MAX, FILED_VALUES_MAX};
+use crate::map::FixedMap;
 use crate::memory;
+use crate::node::{Labels, Operator, Selector, Term};
+use crate::request::PlacementRequest;
+use crate::resource::Amount;
 
 /// Dimensions: cpu, memory, whole GPUs, part of a GPU.
 const DIMENSIONS: usize = 4;
+/// Digits of a [`Key`].
+const KEY_BITS: u32 = u128::BITS;
+/// Digits of one dimension in a key.
+const GRAIN_BITS: u32 = 16;
+/// Digits of an amount that count in a key: amounts that agree in them are taken for equal there.
+const GRAIN_DIGITS: u32 = 10;
+
+const _: () = assert!(
+    DIMENSIONS as u32 * GRAIN_BITS + usize::BITS <= KEY_BITS,
+    "a key has the digits of all dimensions, then the number of the shape"
+);
 
 /// What is asked in each dimension.
 pub(super) type Asked = [i64; DIMENSIONS];
+
+/// Where a shape is in the tree of a file: no two shapes have the same.
+type Key = u128;
+
+/// A vertex, by its number.
+type Vertex = usize;
 
 /// A vector as it is compared here.
 pub(super) fn asked(vector: &ResourceVector) -> Asked {
@@ -20,100 +54,417 @@ pub(super) fn asked(vector: &ResourceVector) -> Asked {
     [vector.cpu.units(), vector.memory.units(), whole, part]
 }
 
-fn fits(asked: &Asked, available: &Asked) -> bool {
+/// Whether no more is asked than there is.
+#[inline]
+pub(super) fn fits(asked: &Asked, available: &Asked) -> bool {
     asked.iter().zip(available).all(|(asked, available)| asked <= available)
 }
 
-/// One level of the tree: the values of one dimension, or the shapes that ask the same in all.
-#[derive(Default)]
-struct Level {
-    /// The least asked below, per dimension.
-    least: Asked,
-    children: BTreeMap<i64, Self>,
-    shapes: Vec<usize>,
+/// A number that grows with the amount, of so few digits that four of them fit a word.
+fn grain(amount: i64) -> u64 {
+    let amount = amount.unsigned_abs();
+    let exponent = (u64::BITS - amount.leading_zeros()).saturating_sub(GRAIN_DIGITS);
+    (u64::from(exponent) << (GRAIN_DIGITS - 1)) + (amount >> exponent)
 }
 
-impl Level {
-    fn insert(&mut self, depth: usize, asked: &Asked, shape: usize) {
-        if self.children.is_empty() && self.shapes.is_empty() {
-            self.least = *asked;
+fn key_of(asked: &Asked, shape: usize) -> Key {
+    let grains = asked.map(grain);
+    let mut key: Key = 0;
+    for digit in (0..GRAIN_BITS).rev() {
+        for grain in grains {
+            key = key << 1 | Key::from(grain >> digit & 1);
         }
-        for (least, &asked) in self.least.iter_mut().zip(asked) {
-            *least = (*least).min(asked);
+    }
+    key << usize::BITS | shape as Key
+}
+
+/// Digit number `at` of a key, counted from the highest.
+#[inline]
+fn digit(key: Key, at: u32) -> usize {
+    (key >> (KEY_BITS - 1 - at) & 1) as usize
+}
+
+/// What a search knows of the shapes below a vertex without a look at them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Summary {
+    /// The least asked per dimension by those that have a first turn.
+    pub(super) least: Asked,
+    /// The first turn; none where no copy waits to be woken.
+    pub(super) first: Option<Turn>,
+    /// Whether one of them is of an owner, who sees more of a node that is reserved for it.
+    pub(super) owned: bool,
+}
+
+impl Summary {
+    const NOTHING: Self = Self { least: [i64::MAX; DIMENSIONS], first: None, owned: false };
+
+    /// What is known of one shape.
+    pub(super) fn of(asked: &Asked, first: Option<Turn>, owned: bool) -> Self {
+        if first.is_none() { Self::NOTHING } else { Self { least: *asked, first, owned } }
+    }
+
+    fn or(&self, other: &Self) -> Self {
+        let mut least = self.least;
+        least.iter_mut().zip(&other.least).for_each(|(least, other)| *least = (*least).min(*other));
+        let first = match (self.first, other.first) {
+            (Some(one), Some(two)) => Some(one.min(two)),
+            (one, two) => one.or(two),
+        };
+        Self { least, first, owned: self.owned || other.owned }
+    }
+}
+
+/// What a vertex is.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Below {
+    /// One shape.
+    Shape(usize),
+    /// Two vertices.
+    Two([Vertex; 2]),
+}
+
+struct Entry {
+    summary: Summary,
+    /// Of a shape, its key; of two vertices, the key of one of the shapes below.
+    key: Key,
+    /// The first digit in which the shapes below differ.
+    differs: u32,
+    below: Below,
+}
+
+/// The trees of all files.
+#[derive(Default)]
+struct Trees {
+    entries: Slab<Entry>,
+    /// The way from a root to a leaf, while it is used.
+    way: Vec<Vertex>,
+}
+
+/// The root of the tree of one file, unless it is empty.
+type Root = Option<Vertex>;
+
+impl Trees {
+    /// Fills the way with the vertices from the root down to the leaf of `key`, that one excluded,
+    /// or to where it would branch off if `differs` says in which digit. The vertex below them.
+    fn descend(&mut self, root: Vertex, key: Key, differs: u32) -> Vertex {
+        self.way.clear();
+        let mut at = root;
+        while let Entry { below: Below::Two(two), differs: own, .. } = self.entries[at]
+            && own < differs
+        {
+            self.way.push(at);
+            at = two[digit(key, own)];
         }
-        match asked.get(depth) {
-            Some(&value) => self.children.entry(value).or_default().insert(depth + 1, asked, shape),
-            None => self.shapes.push(shape),
+        at
+    }
+
+    /// Puts `now` in the place of `before`, below the last vertex of the way.
+    fn exchange(&mut self, root: &mut Root, before: Vertex, now: Vertex) {
+        let Some(&above) = self.way.last() else {
+            *root = Some(now);
+            return;
+        };
+        let Below::Two(two) = &mut self.entries[above].below else {
+            unreachable!("a way leads through vertices that branch")
+        };
+        let side = usize::from(two[1] == before);
+        two[side] = now;
+    }
+
+    /// Brings the summaries on the way up to date.
+    fn settle(&mut self) {
+        while let Some(at) = self.way.pop() {
+            let Below::Two([one, two]) = self.entries[at].below else {
+                unreachable!("a way leads through vertices that branch")
+            };
+            let summary = self.entries[one].summary.or(&self.entries[two].summary);
+            if self.entries[at].summary == summary {
+                return;
+            }
+            self.entries[at].summary = summary;
         }
     }
 
-    fn remove(&mut self, depth: usize, asked: &Asked, shape: usize) {
-        let Some(&value) = asked.get(depth) else {
-            self.shapes.retain(|&known| known != shape);
+    fn insert(&mut self, root: &mut Root, key: Key, shape: usize, summary: Summary) {
+        let leaf = Entry { summary, key, differs: KEY_BITS, below: Below::Shape(shape) };
+        let leaf = self.entries.insert(leaf);
+        let Some(top) = *root else {
+            *root = Some(leaf);
             return;
         };
-        let child = self.children.get_mut(&value).expect("a shape stands where it was put");
-        child.remove(depth + 1, asked, shape);
-        if child.children.is_empty() && child.shapes.is_empty() {
-            self.children.remove(&value);
+        let closest = self.descend(top, key, KEY_BITS);
+        let differs = (key ^ self.entries[closest].key).leading_zeros();
+        assert!(differs < KEY_BITS, "shape {shape} is filed twice");
+        let sibling = self.descend(top, key, differs);
+        let mut two = [sibling; 2];
+        two[digit(key, differs)] = leaf;
+        let summary = Summary::NOTHING;
+        let branch = self.entries.insert(Entry { summary, key, differs, below: Below::Two(two) });
+        self.exchange(root, sibling, branch);
+        self.way.push(branch);
+        self.settle();
+    }
+
+    fn leaf(&mut self, root: Root, key: Key) -> Vertex {
+        let leaf = self.descend(root.expect("a shape is in its files"), key, KEY_BITS);
+        assert!(self.entries[leaf].key == key, "a shape is in its files");
+        leaf
+    }
+
+    fn remove(&mut self, root: &mut Root, key: Key) {
+        let leaf = self.leaf(*root, key);
+        self.entries.remove(leaf);
+        let Some(branch) = self.way.pop() else {
+            *root = None;
+            return;
+        };
+        let Below::Two([one, two]) = self.entries.remove(branch).below else {
+            unreachable!("a way leads through vertices that branch")
+        };
+        self.exchange(root, branch, if one == leaf { two } else { one });
+        self.settle();
+    }
+
+    fn refresh(&mut self, root: Root, key: Key, summary: Summary) {
+        let leaf = self.leaf(root, key);
+        if self.entries[leaf].summary != summary {
+            self.entries[leaf].summary = summary;
+            self.settle();
         }
-        if let Some(first) = self.children.values().next() {
-            self.least = first.least;
-            for child in self.children.values() {
-                for (least, &below) in self.least.iter_mut().zip(&child.least) {
-                    *least = (*least).min(below);
+    }
+}
+
+/// Under what a shape is filed.
+#[derive(Clone, Debug)]
+pub(super) enum Filed {
+    /// Under nothing: every node looks at it.
+    Anywhere,
+    /// Under each of the nodes that it names.
+    Nodes(Arc<[NodeId]>),
+    /// Under a custom kind that it asks.
+    Kind(ResourceId),
+    /// Under a label that a term of its selector needs: each of the values, or the key alone.
+    Label(Arc<Selector>, usize),
+}
+
+impl Filed {
+    /// Under what `request` is filed best; `nodes_with` counts the nodes for which a term holds, or
+    /// more, and knows no such number of terms that hold where a label is absent.
+    pub(super) fn of(request: &PlacementRequest, nodes_with: impl Fn(&Term) -> Option<usize>) -> Self {
+        if let Some(ids) = request.candidates.as_ref().filter(|ids| ids.len() <= FILED_CANDIDATES_MAX) {
+            return Self::Nodes(Arc::clone(ids));
+        }
+        let rules = request.preferences.as_ref().and_then(|preferences| preferences.rules.as_ref());
+        let only = rules.is_none_or(|rules| rules.fallbacks().is_empty());
+        if let Some(selector) = request.selector.as_ref().filter(|_| only) {
+            let terms = (0..).zip(selector.terms());
+            let rarest = terms.filter_map(|(at, term)| Some((nodes_with(term)?, at))).min();
+            if let Some((_, at)) = rarest {
+                return Self::Label(Arc::clone(selector), at);
+            }
+        }
+        let needed = request.demand.custom().iter().find(|&&(_, amount)| amount > Amount::ZERO);
+        needed.map_or(Self::Anywhere, |&(kind, _)| Self::Kind(kind))
+    }
+
+    /// Under how many things it is.
+    pub(super) fn files(&self) -> usize {
+        match self {
+            Self::Anywhere | Self::Kind(_) => 1,
+            Self::Nodes(ids) => (0..ids.len()).filter(|&at| at == 0 || ids[at - 1] != ids[at]).count(),
+            Self::Label(selector, at) => Self::values(&selector.terms()[*at]).map_or(1, <[String]>::len),
+        }
+    }
+
+    /// The values under each of which it is filed; none: under the key alone.
+    fn values(term: &Term) -> Option<&[String]> {
+        let each = term.operator == Operator::In && term.values.len() <= FILED_VALUES_MAX;
+        each.then_some(&term.values)
+    }
+}
+
+/// What is filed under one label.
+#[derive(Default)]
+struct LabelFiles {
+    /// Under the key alone.
+    any: Root,
+    values: BTreeMap<String, Root>,
+}
+
+/// What a node has under which shapes are filed.
+pub(super) struct Having<'a> {
+    pub(super) node: NodeId,
+    pub(super) labels: &'a Labels,
+    pub(super) kinds: &'a mut dyn Iterator<Item = ResourceId>,
+}
+
+/// Vertices that a search goes on with, the one of the first turn on top.
+pub(super) type Open = BinaryHeap<Reverse<(Turn, Vertex)>>;
+
+/// All shapes, by what they need and what they ask.
+#[derive(Default)]
+pub(super) struct ShapeFiles {
+    trees: Trees,
+    anywhere: Root,
+    by_node: FixedMap<NodeId, Root>,
+    by_kind: FixedMap<ResourceId, Root>,
+    by_label: BTreeMap<String, LabelFiles>,
+}
+
+impl ShapeFiles {
+    /// Puts a shape into its files; its number is free again once it is removed.
+    pub(super) fn insert(&mut self, filed: &Filed, asked: &Asked, shape: usize, summary: Summary) {
+        let key = key_of(asked, shape);
+        self.each_file(filed, |trees, root| trees.insert(root, key, shape, summary));
+    }
+
+    /// Takes it out.
+    pub(super) fn remove(&mut self, filed: &Filed, asked: &Asked, shape: usize) {
+        let key = key_of(asked, shape);
+        self.each_file(filed, |trees, root| trees.remove(root, key));
+    }
+
+    /// Its first turn is another.
+    pub(super) fn refresh(&mut self, filed: &Filed, asked: &Asked, shape: usize, summary: Summary) {
+        let key = key_of(asked, shape);
+        self.each_file(filed, |trees, root| trees.refresh(*root, key, summary));
+    }
+
+    fn each_file(&mut self, filed: &Filed, mut change: impl FnMut(&mut Trees, &mut Root)) {
+        let trees = &mut self.trees;
+        match filed {
+            Filed::Anywhere => change(trees, &mut self.anywhere),
+            Filed::Nodes(ids) => {
+                for (at, &id) in ids.iter().enumerate() {
+                    // In order, and maybe more than once.
+                    if at == 0 || ids[at - 1] != id {
+                        let root = self.by_node.entry(id).or_default();
+                        change(trees, root);
+                        if root.is_none() {
+                            self.by_node.remove(&id);
+                        }
+                    }
+                }
+            }
+            Filed::Kind(kind) => {
+                let root = self.by_kind.entry(*kind).or_default();
+                change(trees, root);
+                if root.is_none() {
+                    self.by_kind.remove(kind);
+                }
+            }
+            Filed::Label(selector, at) => {
+                let term = &selector.terms()[*at];
+                if !self.by_label.contains_key(&term.key) {
+                    self.by_label.insert(term.key.clone(), LabelFiles::default());
+                }
+                let files = self.by_label.get_mut(&term.key).expect("put in above");
+                match Filed::values(term) {
+                    None => change(trees, &mut files.any),
+                    Some(values) => {
+                        for value in values {
+                            let root = files.values.entry(value.clone()).or_default();
+                            change(trees, root);
+                            if root.is_none() {
+                                files.values.remove(value);
+                            }
+                        }
+                    }
+                }
+                if files.any.is_none() && files.values.is_empty() {
+                    self.by_label.remove(&term.key);
                 }
             }
         }
     }
 
-    fn memory(&self) -> u64 {
-        let children = memory::of_btree(self.children.len(), size_of::<(i64, Self)>());
-        memory::of_vec(&self.shapes) + children + self.children.values().map(Self::memory).sum::<u64>()
+    /// What is known of the shapes below a vertex, and what is below.
+    #[inline]
+    pub(super) fn vertex(&self, at: Vertex) -> (&Summary, Below) {
+        let entry = &self.trees.entries[at];
+        (&entry.summary, entry.below)
     }
 
-    fn visit(&self, depth: usize, available: &Asked, visits: &mut u64, found: &mut Vec<usize>) {
-        *visits += 1;
-        if !fits(&self.least, available) {
-            return;
+    /// A search goes on below `at`.
+    #[inline]
+    pub(super) fn open(&self, at: Vertex, open: &mut Open) {
+        if let Some(first) = self.trees.entries[at].summary.first {
+            open.push(Reverse((first, at)));
         }
-        found.extend(&self.shapes);
-        if let Some(&most) = available.get(depth) {
-            for child in self.children.range(..=most).map(|(_, child)| child) {
-                child.visit(depth + 1, available, visits, found);
+    }
+
+    /// A search begins with the files of what a node has; how many were looked for.
+    pub(super) fn open_for(&self, having: Having<'_>, open: &mut Open) -> u64 {
+        let mut looks = 1;
+        let mut add = |root: Option<&Root>| {
+            looks += 1;
+            if let Some(&Some(root)) = root {
+                self.open(root, open);
+            }
+        };
+        add(Some(&self.anywhere));
+        if !self.by_node.is_empty() {
+            add(self.by_node.get(&having.node));
+        }
+        if !self.by_kind.is_empty() {
+            having.kinds.for_each(|kind| add(self.by_kind.get(&kind)));
+        }
+        let mut add_label = |files: &LabelFiles, value: &str| {
+            add(Some(&files.any));
+            add(files.values.get(value));
+        };
+        if self.by_label.len() <= having.labels.len() {
+            for (key, files) in &self.by_label {
+                if let Some(value) = having.labels.get(key) {
+                    add_label(files, value);
+                }
+            }
+        } else {
+            for (key, value) in having.labels.iter() {
+                if let Some(files) = self.by_label.get(key) {
+                    add_label(files, value);
+                }
             }
         }
-    }
-}
-
-/// The shapes, by what they ask.
-#[derive(Default)]
-pub(super) struct ShapeTree {
-    root: Level,
-}
-
-impl ShapeTree {
-    pub(super) fn insert(&mut self, asked: &Asked, shape: usize) {
-        self.root.insert(0, asked, shape);
+        looks
     }
 
-    pub(super) fn remove(&mut self, asked: &Asked, shape: usize) {
-        self.root.remove(0, asked, shape);
-    }
-
-    /// The bytes of its levels.
+    /// The bytes of its trees and files.
     pub(super) fn memory(&self) -> u64 {
-        self.root.memory()
+        let of_files = |(key, files): (&String, &LabelFiles)| {
+            let texts: usize = files.values.keys().map(String::capacity).sum();
+            let values = memory::of_btree(files.values.len(), size_of::<(String, Root)>());
+            (key.capacity() + texts) as u64 + values
+        };
+        let labels = memory::of_btree(self.by_label.len(), size_of::<(String, LabelFiles)>())
+            + self.by_label.iter().map(of_files).sum::<u64>();
+        let trees = self.trees.entries.capacity() * size_of::<Entry>();
+        trees as u64 + memory::of_map(&self.by_node) + memory::of_map(&self.by_kind) + labels
     }
 
-    /// The shapes that ask no more than `available` in any dimension; `visits` counts the levels
-    /// looked at.
-    pub(super) fn within(&self, available: &Asked, visits: &mut u64) -> Vec<usize> {
-        let mut found = Vec::new();
-        if !self.root.children.is_empty() {
-            self.root.visit(0, available, visits, &mut found);
+    /// Checks that each summary is of what is below, and that as many shapes are found as are filed.
+    pub(super) fn check(&self, filed: usize) -> Result<(), String> {
+        let labels = self.by_label.values().flat_map(|files| files.values.values().chain([&files.any]));
+        let roots = self.by_node.values().chain(self.by_kind.values()).chain([&self.anywhere]).chain(labels);
+        let mut left: Vec<Vertex> = roots.filter_map(|&root| root).collect();
+        let mut found = 0;
+        while let Some(at) = left.pop() {
+            match self.trees.entries[at].below {
+                Below::Shape(_) => found += 1,
+                Below::Two(two) => {
+                    let [one, other] = two.map(|at| self.trees.entries[at].summary);
+                    if self.trees.entries[at].summary != one.or(&other) {
+                        return Err(format!("a stale summary of waiting shapes at vertex {at}"));
+                    }
+                    left.extend(two);
+                }
+            }
         }
-        found
+        if found == filed {
+            Ok(())
+        } else {
+            Err(format!("{found} waiting shapes are found, {filed} are filed"))
+        }
     }
 }
 
@@ -121,30 +472,93 @@ impl ShapeTree {
 mod tests {
     use super::*;
     use crate::rng::Rng;
+    use crate::shard::WaitToken;
+    use crate::time::Time;
+
+    fn turn(number: u64) -> Turn {
+        (Reverse(0), Time(number), WaitToken { port: 0, number })
+    }
+
+    /// The shapes within `available`, in the order of their turns, and how many vertices it took.
+    fn within(files: &ShapeFiles, available: &Asked) -> (Vec<usize>, usize) {
+        let mut open = Open::new();
+        let mut found = Vec::new();
+        let mut looks = 0;
+        let labels = Labels::default();
+        files.open_for(Having { node: NodeId(1), labels: &labels, kinds: &mut [].into_iter() }, &mut open);
+        while let Some(Reverse((_, at))) = open.pop() {
+            looks += 1;
+            let (summary, below) = files.vertex(at);
+            match below {
+                _ if !fits(&summary.least, available) => {}
+                Below::Shape(shape) => found.push(shape),
+                Below::Two(two) => two.into_iter().for_each(|at| files.open(at, &mut open)),
+            }
+        }
+        (found, looks)
+    }
 
     #[test]
-    fn exactly_the_shapes_within_are_found() {
+    fn exactly_the_shapes_within_are_found_in_turn() {
         let mut rng = Rng::new(5);
-        let mut draw = || [0; DIMENSIONS].map(|_: u8| rng.below(6) as i64);
-        let mut tree = ShapeTree::default();
-        let mut all: Vec<Asked> = Vec::new();
-        for _ in 0..300 {
-            let asked = draw();
-            tree.insert(&asked, all.len());
-            all.push(asked);
+        let mut draw = |bound: u64| [0; DIMENSIONS].map(|_: u8| rng.below(bound) as i64);
+        let mut files = ShapeFiles::default();
+        let mut all: Vec<Option<Asked>> = Vec::new();
+        for _ in 0..600 {
+            let asked = draw(6);
+            let shape = all.len();
+            let first = Some(turn(shape as u64 * 7919 % 1000));
+            files.insert(&Filed::Anywhere, &asked, shape, Summary::of(&asked, first, false));
+            all.push(Some(asked));
             if all.len().is_multiple_of(3) {
                 let gone = all.len() / 2;
-                if all[gone][0] >= 0 {
-                    tree.remove(&all[gone].clone(), gone);
-                    all[gone] = [-1; DIMENSIONS];
+                if let Some(asked) = all[gone].take() {
+                    files.remove(&Filed::Anywhere, &asked, gone);
                 }
             }
-            let available = draw();
-            let mut found = tree.within(&available, &mut 0);
-            found.sort_unstable();
-            let right: Vec<usize> =
-                (0..all.len()).filter(|&at| all[at][0] >= 0 && fits(&all[at], &available)).collect();
-            assert_eq!(found, right);
+            files.check(all.iter().flatten().count()).unwrap();
+            let available = draw(7);
+            let mut right: Vec<usize> =
+                (0..all.len()).filter(|&at| all[at].is_some_and(|asked| fits(&asked, &available))).collect();
+            right.sort_unstable_by_key(|shape| shape * 7919 % 1000);
+            assert_eq!(within(&files, &available).0, right);
+        }
+    }
+
+    #[test]
+    fn a_shape_without_a_turn_is_not_looked_for() {
+        let mut files = ShapeFiles::default();
+        for shape in 0..4 {
+            let asked = [shape as i64 + 1, 0, 0, 0];
+            files.insert(&Filed::Anywhere, &asked, shape, Summary::of(&asked, Some(turn(9)), false));
+        }
+        files.refresh(&Filed::Anywhere, &[1, 0, 0, 0], 0, Summary::NOTHING);
+        assert_eq!(within(&files, &[1, 9, 9, 9]), (Vec::new(), 1), "the root says that none is so small");
+        let mut found = within(&files, &[3, 9, 9, 9]).0;
+        found.sort_unstable();
+        assert_eq!(found, [1, 2]);
+    }
+
+    #[test]
+    fn grains_grow_with_the_amount() {
+        let powers = (13..54).flat_map(|bit| [(1i64 << bit) - 1, 1 << bit]);
+        let grains: Vec<u64> = (0..5000).chain(powers).map(grain).collect();
+        assert!(grains.is_sorted() && grains.iter().all(|&grain| grain < 1 << GRAIN_BITS), "{grains:?}");
+    }
+
+    /// As many shapes in the same file: half ask too much cpu, the others too much memory.
+    #[test]
+    fn few_vertices_are_looked_at_where_each_asks_too_much_of_something() {
+        for count in [1_000, 16_384] {
+            let mut files = ShapeFiles::default();
+            for shape in 0..count {
+                let number = shape as i64;
+                let asked =
+                    if shape % 2 == 0 { [10_001 + number, 1, 0, 0] } else { [number, 90_000 + number, 0, 0] };
+                files.insert(&Filed::Anywhere, &asked, shape, Summary::of(&asked, Some(turn(1)), false));
+            }
+            let (found, looks) = within(&files, &[10_000, 50_000, 0, 0]);
+            assert!(found.is_empty() && looks <= 64, "{looks} looks among {count}");
         }
     }
 }

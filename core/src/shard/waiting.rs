@@ -8,43 +8,71 @@
 //! [retry](super::Command::Retry). A copy that was woken is *under way* for that node until its
 //! port answers by a retry or takes it away; then the node's room is offered to the next.
 //!
+//! A search for the copies that a node could hold looks at a bounded number of shapes. Where that was
+//! too few, the node is [put off](super::put_off), and later commands look at the rest.
+//!
 //! So this holds after every step, and is checked by [`Shard::check_invariants`]: if an armed copy
-//! fits a node, then another is under way for that node. Nothing that fits waits for ever.
+//! fits a node, then another is under way for that node, or the node is put off. Nothing that fits
+//! waits for ever.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet, BinaryHeap};
+use std::collections::BTreeSet;
+use std::ops::Bound;
 
 use slab::Slab;
 
 use super::command::{Outcome, Park, Rejection, WaitToken};
+use super::homes::{Home, Homes};
+use super::label_index::LabelIndex;
+use super::offer::Offer;
+use super::put_off::PutOff;
 use super::rankings::rank_of;
-use super::set_aside::Revealed;
-use super::shapes::{Asked, ShapeTree, asked};
+use super::shapes::{Asked, Below, Filed, Having, Open, ShapeFiles, Summary, asked};
 use super::table::NodeTable;
 use super::{NodeState, Shard};
 use crate::ids::{NodeId, OwnerId};
-use crate::index::{Candidates, DistBuckets, ResourceVector, Slot, Visits};
-use crate::limits::WOKEN_PER_EVENT_MAX;
+use crate::index::{ResourceVector, Slot};
+use crate::limits::{HOME_LOOKS_MAX, WAKE_LOOKS_MAX, WOKEN_PER_EVENT_MAX};
 use crate::map::FixedMap;
 use crate::memory;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::{Explain, OrderChoice, PlacementRequest, Policy};
-use crate::resource::{Amount, Demand, GpuBooks};
-use crate::shard::custom::CustomBook;
+use crate::resource::Demand;
 use crate::time::Time;
 
 /// The order in which copies are woken: priority, then age, then the port's own order.
-type Turn = (Reverse<i32>, Time, WaitToken);
+pub(super) type Turn = (Reverse<i32>, Time, WaitToken);
 
 /// Requests that ask the same of a node, whatever their policy.
-struct Shape {
-    request: PlacementRequest,
+pub(super) struct Shape {
+    pub(super) request: PlacementRequest,
+    /// No other shape has it, or had it before.
+    pub(super) number: u64,
     asked: Asked,
+    filed: Filed,
     hash: u64,
     /// Copies that wait to be woken.
     armed: BTreeSet<Turn>,
     /// Copies, those under way included.
     copies: usize,
+    /// Copies by which a request is counted.
+    homes: u64,
+    pub(super) home: Home,
+}
+
+impl Shape {
+    fn summary(&self) -> Summary {
+        Summary::of(&self.asked, self.armed.first().copied(), self.request.owner.is_some())
+    }
+
+    /// The first turn after `after`, or of all.
+    fn next(&self, after: Option<Turn>) -> Option<Turn> {
+        match after {
+            Some(after) => self.armed.range((Bound::Excluded(after), Bound::Unbounded)).next(),
+            None => self.armed.first(),
+        }
+        .copied()
+    }
 }
 
 struct Copy {
@@ -64,21 +92,54 @@ pub struct WaitingShape {
     pub hash: u64,
     /// Requests that are counted at this shard.
     pub homes: u64,
-    /// Whether some node of this shard could hold one if nothing else ran there.
+    /// Whether some node of this shard could hold one if nothing else ran there. Where very many
+    /// shapes wait, this may be the state before the last changes of nodes.
     pub feasible: bool,
 }
 
 /// The waiting requests of a shard.
-#[derive(Default)]
 pub(super) struct Waiting {
     copies: FixedMap<WaitToken, Copy>,
-    shapes: Slab<Shape>,
+    pub(super) shapes: Slab<Shape>,
     by_hash: FixedMap<u64, Vec<usize>>,
-    tree: ShapeTree,
+    files: ShapeFiles,
+    /// Shapes, each counted under every file that it is in.
+    filed: usize,
+    /// One more than the highest place of a shape.
+    places: usize,
+    /// Shapes ever made.
+    made: u64,
     /// Woken since they were last taken, in order.
     woken: Vec<WaitToken>,
-    /// Shapes and levels looked at by all wake-ups so far.
-    visits: u64,
+    pub(super) put_off: PutOff,
+    pub(super) homes: Homes,
+    /// Of one search, kept for its room.
+    open: Open,
+    wake_looks: u64,
+    /// As in [`ShardWork`](super::ShardWork).
+    pub(super) looked_at: u64,
+    pub(super) homes_looked_at: u64,
+}
+
+impl Default for Waiting {
+    fn default() -> Self {
+        Self {
+            copies: FixedMap::default(),
+            shapes: Slab::new(),
+            by_hash: FixedMap::default(),
+            files: ShapeFiles::default(),
+            filed: 0,
+            places: 0,
+            made: 0,
+            woken: Vec::new(),
+            put_off: PutOff::default(),
+            homes: Homes::default(),
+            open: Open::new(),
+            wake_looks: WAKE_LOOKS_MAX,
+            looked_at: 0,
+            homes_looked_at: 0,
+        }
+    }
 }
 
 /// What a request asks of a node: two that differ only otherwise are one shape.
@@ -117,53 +178,119 @@ impl Waiting {
         self.copies.is_empty()
     }
 
-    fn park(&mut self, park: Park, home: bool) {
+    fn park(&mut self, park: Park, home: bool, labels: &LabelIndex) {
         let shape = shape_of(&park.request);
         let hash = shape_hash(&shape);
-        let same = self.by_hash.entry(hash).or_default();
+        let same = self.by_hash.get(&hash).map_or(&[][..], Vec::as_slice);
         let known = same.iter().copied().find(|&at| self.shapes[at].request == shape);
-        let at = known.unwrap_or_else(|| {
-            let asked = asked(&ResourceVector::asked(&shape.demand));
-            let (armed, copies) = (BTreeSet::new(), 0);
-            let at = self.shapes.insert(Shape { request: shape, asked, hash, armed, copies });
-            same.push(at);
-            self.tree.insert(&asked, at);
-            at
-        });
+        let at = known.unwrap_or_else(|| self.make(shape, hash, labels));
         let turn = (Reverse(park.priority), park.since, park.token);
-        self.shapes[at].armed.insert(turn);
         self.shapes[at].copies += 1;
+        self.shapes[at].homes += u64::from(home);
+        self.arm(at, turn);
         let copy = Copy { request: park.request, shape: at, turn, home, under_way: None };
         let before = self.copies.insert(park.token, copy);
         assert!(before.is_none(), "{:?} is parked twice", park.token);
     }
 
+    /// Makes a shape that has no copies yet.
+    fn make(&mut self, request: PlacementRequest, hash: u64, labels: &LabelIndex) -> usize {
+        self.made += 1;
+        let shape = Shape {
+            number: self.made,
+            asked: asked(&ResourceVector::asked(&request.demand)),
+            filed: Filed::of(&request, |term| labels.count(term)),
+            request,
+            hash,
+            armed: BTreeSet::new(),
+            copies: 0,
+            homes: 0,
+            home: Home::default(),
+        };
+        self.filed += shape.filed.files();
+        let at = self.shapes.insert(shape);
+        self.by_hash.entry(hash).or_default().push(at);
+        self.places = self.places.max(at + 1);
+        let shape = &self.shapes[at];
+        self.files.insert(&shape.filed, &shape.asked, at, shape.summary());
+        at
+    }
+
+    /// A copy waits to be woken.
+    fn arm(&mut self, at: usize, turn: Turn) {
+        self.shapes[at].armed.insert(turn);
+        self.follow_armed(at, turn);
+    }
+
+    /// A copy does not wait to be woken any more.
+    fn disarm(&mut self, at: usize, turn: Turn) {
+        if self.shapes[at].armed.remove(&turn) {
+            self.follow_armed(at, turn);
+        }
+    }
+
+    /// The files of a shape know its first turn, which `turn` may have changed.
+    fn follow_armed(&mut self, at: usize, turn: Turn) {
+        let shape = &self.shapes[at];
+        if shape.armed.first().is_none_or(|&first| first >= turn) {
+            self.files.refresh(&shape.filed, &shape.asked, at, shape.summary());
+        }
+    }
+
     fn remove(&mut self, token: WaitToken) -> Option<Copy> {
         let copy = self.copies.remove(&token)?;
+        self.disarm(copy.shape, copy.turn);
         let shape = &mut self.shapes[copy.shape];
-        shape.armed.remove(&copy.turn);
         shape.copies -= 1;
+        shape.homes -= u64::from(copy.home);
         if shape.copies == 0 {
-            let shape = self.shapes.remove(copy.shape);
-            self.tree.remove(&shape.asked, copy.shape);
-            let same = self.by_hash.get_mut(&shape.hash).expect("every shape is found by its hash");
-            same.retain(|&at| at != copy.shape);
-            if same.is_empty() {
-                self.by_hash.remove(&shape.hash);
-            }
+            self.unmake(copy.shape);
         }
         Some(copy)
+    }
+
+    fn unmake(&mut self, at: usize) {
+        let mut shape = self.shapes.remove(at);
+        self.files.remove(&shape.filed, &shape.asked, at);
+        self.filed -= shape.filed.files();
+        self.homes.forget(at, &mut shape.home);
+        let same = self.by_hash.get_mut(&shape.hash).expect("every shape is found by its hash");
+        same.retain(|&known| known != at);
+        if same.is_empty() {
+            self.by_hash.remove(&shape.hash);
+        }
+        if self.shapes.is_empty() {
+            self.places = 0;
+        }
+    }
+
+    /// Shapes ever made.
+    pub(super) fn made(&self) -> u64 {
+        self.made
+    }
+
+    /// The places of shapes are below this; some may be empty.
+    pub(super) fn places(&self) -> usize {
+        self.places
+    }
+
+    /// The first turn of a shape and what it asks, if `offer` may hold it.
+    pub(super) fn armed_within(&self, at: usize, offer: &Offer) -> Option<(Turn, &PlacementRequest)> {
+        let shape = self.shapes.get(at)?;
+        let turn = *shape.armed.first()?;
+        offer.may_hold(&shape.summary()).then_some((turn, &shape.request))
     }
 
     /// The bytes of the copies and of their shapes; not what a request points to (custom amounts,
     /// selectors, candidates), which its port and its shape share.
     pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
-        add("waiting requests", memory::of_map(&self.copies) + memory::of_vec(&self.woken));
+        let queues = self.put_off.memory() + (self.open.capacity() * size_of::<(Turn, usize)>()) as u64;
+        add("waiting requests", memory::of_map(&self.copies) + memory::of_vec(&self.woken) + queues);
         let shapes = (self.shapes.capacity() * size_of::<Option<Shape>>()) as u64;
         let of_shape = |shape: &Shape| memory::of_btree(shape.armed.len(), size_of::<Turn>());
         let armed: u64 = self.shapes.iter().map(|(_, shape)| of_shape(shape)).sum();
         let same: u64 = self.by_hash.values().map(memory::of_vec).sum();
-        let tables = memory::of_map(&self.by_hash) + same + self.tree.memory();
+        let tables = memory::of_map(&self.by_hash) + same + self.files.memory() + self.homes.memory();
         add("shapes of waiting requests", shapes + armed + tables);
     }
 
@@ -171,69 +298,18 @@ impl Waiting {
     fn wake(&mut self, turn: Turn, node: NodeId) {
         let copy = self.copies.get_mut(&turn.2).expect("an armed copy is parked");
         copy.under_way = Some(node);
-        self.shapes[copy.shape].armed.remove(&turn);
+        let at = copy.shape;
+        self.disarm(at, turn);
         if !is_planted(PlantedBug::WakeUpForgotten) {
             self.woken.push(turn.2);
         }
     }
 }
 
-/// What is left of a node's availability while copies are woken for it.
-struct Left {
-    cpu: Amount,
-    memory: Amount,
-    gpus: GpuBooks,
-    custom: Vec<CustomBook>,
-}
-
-impl From<Revealed> for Left {
-    fn from(Revealed { room, gpus, custom }: Revealed) -> Self {
-        Self { cpu: room.cpu, memory: room.memory, gpus, custom }
-    }
-}
-
-impl Left {
-    /// Takes what `request` asks, if it is there.
-    fn take(&mut self, request: &PlacementRequest) -> bool {
-        let demand = &request.demand;
-        let Some(gpus) = self.gpus.choose(demand.gpu) else { return false };
-        let book = |books: &[CustomBook], id| books.binary_search_by_key(&id, |book: &CustomBook| book.id);
-        let fits = demand.cpu <= self.cpu
-            && demand.memory <= self.memory
-            && demand.custom().iter().all(|&(id, amount)| {
-                book(&self.custom, id).is_ok_and(|at| amount <= self.custom[at].room_for(amount))
-            });
-        if fits {
-            self.cpu = self.cpu.minus(demand.cpu);
-            self.memory = self.memory.minus(demand.memory);
-            self.gpus.take(gpus);
-            for &(id, amount) in demand.custom() {
-                let at = book(&self.custom, id).expect("it was found above");
-                self.custom[at].take(amount);
-            }
-        }
-        fits
-    }
-}
-
 /// Whether candidates, selectors and taints let the node be chosen at all, whatever is available.
-fn names(nodes: &NodeTable, slot: Slot, request: &PlacementRequest) -> bool {
+pub(super) fn names(nodes: &NodeTable, slot: Slot, request: &PlacementRequest) -> bool {
     request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&nodes.hot(slot).id).is_ok())
         && rank_of(request, &nodes.cold(slot).registration.spec).is_eligible()
-}
-
-/// A node that could hold the request if nothing else ran there.
-fn home_of(nodes: &NodeTable, capacities: &mut DistBuckets, request: &PlacementRequest) -> Option<Slot> {
-    let vector = capacities.geometry().asked(&request.demand);
-    let mut home = None;
-    capacities.any(&vector, Candidates::All, &mut Visits::default(), |slot| {
-        let found = nodes.could_fit(slot, &request.demand) && names(nodes, slot, request);
-        if found {
-            home = Some(slot);
-        }
-        found
-    });
-    home
 }
 
 impl Shard {
@@ -242,7 +318,7 @@ impl Shard {
         let outcome = self.handle_place(&park.request);
         let Outcome::Refused(refusal) = outcome else { return outcome };
         let home = park.home.is_at(&refusal);
-        self.waiting.park(park, home);
+        self.waiting.park(park, home, self.selectors.labels());
         Outcome::Parked(refusal)
     }
 
@@ -251,7 +327,7 @@ impl Shard {
         let copy = self.waiting.copies.get_mut(&token).ok_or(Rejection::NotParked)?;
         let (node, turn, shape) = (copy.under_way.take(), copy.turn, copy.shape);
         let request = copy.request.clone();
-        self.waiting.shapes[shape].armed.insert(turn);
+        self.waiting.arm(shape, turn);
         self.fragmentation.set_retrying(true);
         let outcome = self.handle_place(&request);
         self.fragmentation.set_retrying(false);
@@ -283,74 +359,115 @@ impl Shard {
         }
     }
 
-    /// Wakes copies that the node in `slot` could hold with what it has available.
+    /// Wakes copies that the node in `slot` could hold with what it has available, in turn.
     pub(super) fn wake_for(&mut self, slot: Slot, after: Option<Turn>) {
         if self.waiting.is_empty() || self.nodes.state(slot) != NodeState::Ready {
             return;
         }
-        // On a reserved node each sees its own: the owner's copies what is set aside too.
-        let revealed =
-            self.reservations.at(slot).map(|own| (own.owner, self.nodes.revealed(slot, &own.aside)));
-        let vector = revealed
-            .as_ref()
-            .map_or_else(|| self.nodes.available(slot), |(_, all)| all.vector(self.nodes.indexed()));
-        let available = asked(&vector);
-        let mut visits = 0;
-        let shapes = self.waiting.tree.within(&available, &mut visits);
-        visits += shapes.len() as u64;
-        self.waiting.visits += visits;
-        let next = |shape: &Shape, after: Option<Turn>| {
-            match after {
-                Some(after) => {
-                    shape.armed.range((std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded)).next()
-                }
-                None => shape.armed.first(),
-            }
-            .copied()
-        };
-        let mut turns: BinaryHeap<Reverse<(Turn, usize)>> = BinaryHeap::new();
-        for at in shapes {
-            let shape = &self.waiting.shapes[at];
-            if self.admits(slot, &shape.request)
-                && let Some(turn) = next(shape, after)
-            {
-                turns.push(Reverse((turn, at)));
-            }
+        let node = self.nodes.hot(slot).id;
+        let mut open = std::mem::take(&mut self.waiting.open);
+        open.clear();
+        let cold = self.nodes.cold(slot);
+        let labels = &cold.registration.spec.labels;
+        let having = Having { node, labels, kinds: &mut cold.custom.iter().map(|book| book.id) };
+        let files = self.waiting.files.open_for(having, &mut open);
+        let looks_max = self.waiting.wake_looks;
+        let mut left = looks_max;
+        let (woken, is_through) = self.wake_in_turn(slot, after, &mut open, &mut left);
+        self.waiting.looked_at += files + looks_max - left;
+        self.waiting.open = open;
+        if woken == 0 && !is_through {
+            self.waiting.put_off.put_off(node);
+        } else if after.is_none() {
+            // Those that were not looked at have their turn once the copies under way are answered.
+            self.waiting.put_off.settle(node);
         }
-        if turns.is_empty() {
-            return;
+    }
+
+    /// Wakes the copies that fit the node in `slot`, among those below the open vertices; how many, and
+    /// whether no more are to be woken. Otherwise `looks` vertices were not enough.
+    fn wake_in_turn(
+        &mut self,
+        slot: Slot,
+        after: Option<Turn>,
+        open: &mut Open,
+        looks: &mut u64,
+    ) -> (usize, bool) {
+        if open.is_empty() {
+            return (0, true);
         }
-        let (room, hot) = (self.nodes.room(slot), self.nodes.hot(slot));
-        let custom = if hot.has_custom { self.nodes.cold(slot).custom.clone() } else { Vec::new() };
-        let mut left = Left { cpu: room.cpu, memory: room.memory, gpus: hot.gpus, custom };
-        let mut of_owner = revealed.map(|(owner, all)| (Some(owner), Left::from(all)));
-        let node = hot.id;
+        let node = self.nodes.hot(slot).id;
+        let mut offer = self.offer(slot);
         let mut woken = 0;
-        while let Some(Reverse((turn, at))) = turns.pop() {
-            // What is left only shrinks: a shape that does not fit has had its turn.
-            let request = &self.waiting.shapes[at].request;
-            let room = match &mut of_owner {
-                Some((owner, room)) if request.owner == *owner => room,
-                _ => &mut left,
+        while let Some(Reverse((turn, vertex))) = open.pop() {
+            if *looks == 0 {
+                return (woken, false);
+            }
+            *looks -= 1;
+            let (summary, below) = self.waiting.files.vertex(vertex);
+            if !offer.may_hold(summary) {
+                continue;
+            }
+            let at = match below {
+                Below::Two(two) => {
+                    two.into_iter().for_each(|vertex| self.waiting.files.open(vertex, open));
+                    continue;
+                }
+                Below::Shape(at) => at,
             };
-            if !room.take(request) {
+            let shape = &self.waiting.shapes[at];
+            let Some(next) = shape.next(after) else { continue };
+            if next > turn {
+                // Its first copies had their turn: others come before the next one.
+                open.push(Reverse((next, vertex)));
+                continue;
+            }
+            if !self.admits(slot, &shape.request) || !offer.take(&shape.request) {
                 continue;
             }
             self.waiting.wake(turn, node);
             woken += 1;
             if woken == WOKEN_PER_EVENT_MAX {
-                return;
+                return (woken, true);
             }
-            if let Some(turn) = next(&self.waiting.shapes[at], Some(turn)) {
-                turns.push(Reverse((turn, at)));
+            if let Some(next) = self.waiting.shapes[at].next(after) {
+                open.push(Reverse((next, vertex)));
             }
         }
+        (woken, true)
+    }
+
+    /// Wakes those of `fitting` that fit together still; how many.
+    pub(super) fn wake_of(
+        &mut self,
+        slot: Slot,
+        mut offer: Offer,
+        fitting: &BTreeSet<(Turn, usize)>,
+    ) -> usize {
+        let node = self.nodes.hot(slot).id;
+        let mut woken = 0;
+        for &(turn, at) in fitting {
+            let is_armed = |shape: &&Shape| shape.armed.contains(&turn);
+            if let Some(shape) = self.waiting.shapes.get(at).filter(is_armed)
+                && self.admits(slot, &shape.request)
+                && offer.take(&shape.request)
+            {
+                self.waiting.wake(turn, node);
+                woken += 1;
+            }
+        }
+        woken
     }
 
     /// Whether the node could take `request` now: exactly what a placement that names this node
     /// alone would find, or a copy could be woken in vain again and again.
-    fn admits(&self, slot: Slot, request: &PlacementRequest) -> bool {
+    pub(super) fn admits(&self, slot: Slot, request: &PlacementRequest) -> bool {
         self.reservations.fits(&self.nodes, slot, request) && names(&self.nodes, slot, request)
+    }
+
+    /// Exchanges the bound [`WAKE_LOOKS_MAX`], so that tests come to it with few requests.
+    pub fn set_wake_looks(&mut self, looks_max: u64) {
+        self.waiting.wake_looks = looks_max;
     }
 
     /// The copies woken since the last call, in order.
@@ -358,41 +475,24 @@ impl Shard {
         self.waiting.woken.drain(..)
     }
 
-    /// Shapes and levels of the waiting requests that were looked at by all wake-ups so far.
-    #[must_use]
-    pub fn wake_visits(&self) -> u64 {
-        self.waiting.visits
-    }
-
     /// Per shape, what waits here.
     pub(super) fn waiting_shapes(&mut self) -> Vec<WaitingShape> {
-        let mut homes: BTreeMap<usize, u64> = BTreeMap::new();
-        for copy in self.waiting.copies.values().filter(|copy| copy.home) {
-            *homes.entry(copy.shape).or_default() += 1;
-        }
-        let Self { waiting, nodes, capacities, .. } = self;
-        let shape = |(at, shape): (usize, &Shape)| WaitingShape {
+        self.look_for_homes(HOME_LOOKS_MAX, true);
+        let shape = |(_, shape): (usize, &Shape)| WaitingShape {
             hash: shape.hash,
-            homes: homes.get(&at).copied().unwrap_or(0),
-            feasible: home_of(nodes, capacities, &shape.request).is_some(),
+            homes: shape.homes,
+            feasible: shape.home.is_known(),
         };
-        waiting.shapes.iter().map(shape).collect()
+        self.waiting.shapes.iter().map(shape).collect()
     }
 
-    /// What the requests ask that are counted here and whose home is the node in `slot`.
-    pub(super) fn waiting_at(&mut self, slot: Slot) -> Vec<Demand> {
-        let Self { waiting, nodes, capacities, .. } = self;
-        let mut home_here: FixedMap<usize, bool> = FixedMap::default();
-        let mut demands = Vec::new();
-        for copy in waiting.copies.values().filter(|copy| copy.home) {
-            let here = home_here
-                .entry(copy.shape)
-                .or_insert_with(|| home_of(nodes, capacities, &copy.request) == Some(slot));
-            if *here {
-                demands.push(copy.request.demand.clone());
-            }
-        }
-        demands
+    /// What the requests ask that are counted here and whose home is the node in `slot`: per shape,
+    /// and how many there are.
+    pub(super) fn waiting_at(&mut self, slot: Slot) -> Vec<(Demand, u64)> {
+        self.look_for_homes(HOME_LOOKS_MAX, true);
+        let shapes = self.waiting.homes.at(slot).map(|at| &self.waiting.shapes[at]);
+        let counted = shapes.filter(|shape| shape.homes > 0);
+        counted.map(|shape| (shape.request.demand.clone(), shape.homes)).collect()
     }
 
     /// Checks that nothing waits in vain, and that the shapes are those of the copies.
@@ -407,8 +507,11 @@ impl Shard {
                 waiting.copies.len()
             ));
         }
+        waiting.files.check(waiting.filed)?;
+        waiting.put_off.check()?;
         for (slot, hot, _) in self.nodes.iter() {
-            if self.nodes.state(slot) != NodeState::Ready || under_way.contains(&hot.id) {
+            let is_ready = self.nodes.state(slot) == NodeState::Ready;
+            if !is_ready || under_way.contains(&hot.id) || waiting.put_off.is_open(hot.id) {
                 continue;
             }
             let missed =

@@ -14,6 +14,15 @@ pub struct ShardWork {
     pub nodes_looked_at: u64,
     /// Allocations that were looked at one after the other, also those inside bundles.
     pub allocations_looked_at: u64,
+    /// Waiting requests: vertices of the index over their shapes, and shapes, looked at to find which
+    /// of them a node could hold now.
+    pub waiting_looked_at: u64,
+    /// Waiting requests: shapes and nodes looked at to find which shapes some node could hold at all.
+    pub waiting_homes_looked_at: u64,
+    /// Selectors and preferences: single nodes looked at to make the set or the ranks of one.
+    pub selector_nodes_looked_at: u64,
+    /// Selectors and preferences: words looked at for the same, of 64 nodes each.
+    pub selector_words_looked_at: u64,
 }
 
 impl ShardWork {
@@ -23,6 +32,10 @@ impl ShardWork {
         Self {
             nodes_looked_at: self.nodes_looked_at - before.nodes_looked_at,
             allocations_looked_at: self.allocations_looked_at - before.allocations_looked_at,
+            waiting_looked_at: self.waiting_looked_at - before.waiting_looked_at,
+            waiting_homes_looked_at: self.waiting_homes_looked_at - before.waiting_homes_looked_at,
+            selector_nodes_looked_at: self.selector_nodes_looked_at - before.selector_nodes_looked_at,
+            selector_words_looked_at: self.selector_words_looked_at - before.selector_words_looked_at,
         }
     }
 }
@@ -52,7 +65,13 @@ impl Shard {
     /// What all commands so far looked at, besides searches.
     #[must_use]
     pub fn work(&self) -> ShardWork {
-        self.work
+        ShardWork {
+            waiting_looked_at: self.waiting.looked_at,
+            waiting_homes_looked_at: self.waiting.homes_looked_at,
+            selector_nodes_looked_at: self.selectors.looked_at.nodes + self.rankings.looked_at.nodes,
+            selector_words_looked_at: self.selectors.looked_at.words + self.rankings.looked_at.words,
+            ..self.work
+        }
     }
 
     /// Sets how large pages are, in a test that is to see several of them on few nodes.

@@ -271,6 +271,11 @@ impl LinearShard {
             Command::NodeBooks(id) => self.compare_books(*id, outcome),
             Command::Reserve(reserve) => self.compare_reserve(reserve, outcome),
             Command::EndReservation(id, owner) => self.compare_end(*id, *owner, outcome),
+            // What it wakes is compared once all wake-ups are answered.
+            Command::GoOn => match outcome {
+                Outcome::WentOn => Ok(()),
+                other => differs(other, "that it went on"),
+            },
             Command::Export => match outcome {
                 Outcome::Exported(state) => self.compare_export(state),
                 other => differs(other, "the durable state"),

@@ -1,0 +1,280 @@
+//! The homes of waiting requests: for each shape a node that could hold one if nothing ran there,
+//! if there is any.
+//!
+//! A home is looked for when somebody asks, and kept. When somebody asks again after nodes or shapes
+//! came or went, a home that is still one costs one look, and where there was none only nodes that
+//! changed since are looked at. What an answer may cost is bounded: shapes beyond that answer what was known of them, and
+//! [`Command::GoOn`](super::Command::GoOn) looks at them later.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::waiting::{Waiting, names};
+use super::{Shard, Slot};
+use crate::ids::NodeId;
+use crate::index::{Candidates, DistBuckets, Visits};
+use crate::limits::{HOME_CHANGES_KEPT, HOME_SEARCH_LOOKS_MAX};
+use crate::map::FixedMap;
+use crate::memory;
+use crate::request::PlacementRequest;
+use crate::shard::table::NodeTable;
+
+/// What is known of the home of one shape.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Home {
+    node: Option<(Slot, NodeId)>,
+    /// How many changes of nodes are taken into account; none: it was never looked for.
+    seen: Option<u64>,
+}
+
+impl Home {
+    pub(super) fn is_known(&self) -> bool {
+        self.node.is_some()
+    }
+}
+
+/// Looking at every node for one shape.
+#[derive(Clone, Copy, Debug)]
+struct Walk {
+    /// Of the shape.
+    number: u64,
+    began: u64,
+    /// How many candidates, or slots, were looked at.
+    at: usize,
+}
+
+/// What homes depend on: changes of nodes, nodes removed, and shapes made, each by their number.
+type Cause = [u64; 3];
+
+/// Looking at every shape.
+#[derive(Clone, Copy, Debug, Default)]
+struct Pass {
+    began: Cause,
+    /// The shape that is next.
+    at: usize,
+    walk: Option<Walk>,
+}
+
+/// What is kept to look for homes.
+#[derive(Default)]
+pub(super) struct Homes {
+    /// Nodes that joined, or have another capacity, labels or taints: how many, and the last ones.
+    changes: u64,
+    changed: VecDeque<Slot>,
+    /// The shapes whose home a node is.
+    of_slot: FixedMap<Slot, BTreeSet<usize>>,
+    pass: Option<Pass>,
+    /// Nodes removed.
+    removed: u64,
+    /// What the homes of all shapes are up to date with.
+    settled: Option<Cause>,
+}
+
+impl Homes {
+    /// Whether an answer left shapes to be looked at.
+    pub(super) fn is_behind(&self) -> bool {
+        self.pass.is_some()
+    }
+
+    /// A node joined, or has another capacity, labels or taints.
+    pub(super) fn note_change(&mut self, slot: Slot) {
+        self.changes += 1;
+        if self.changed.len() == HOME_CHANGES_KEPT {
+            self.changed.pop_front();
+        }
+        self.changed.push_back(slot);
+    }
+
+    /// A node was removed.
+    pub(super) fn note_removed(&mut self) {
+        self.removed += 1;
+    }
+
+    /// The nodes that changed since there were `seen` changes, unless that is too long ago.
+    fn changed_since(&self, seen: u64) -> Option<impl Iterator<Item = Slot>> {
+        let count = usize::try_from(self.changes - seen).ok().filter(|&count| count <= self.changed.len())?;
+        Some(self.changed.range(self.changed.len() - count..).copied())
+    }
+
+    fn set(&mut self, shape: usize, home: &mut Home, node: Option<(Slot, NodeId)>) {
+        self.forget(shape, home);
+        if let Some((slot, _)) = node {
+            self.of_slot.entry(slot).or_default().insert(shape);
+        }
+        *home = Home { node, seen: Some(self.changes) };
+    }
+
+    /// The shape has no home any more.
+    pub(super) fn forget(&mut self, shape: usize, home: &mut Home) {
+        if let Some((slot, _)) = home.node.take()
+            && let Some(shapes) = self.of_slot.get_mut(&slot)
+        {
+            shapes.remove(&shape);
+            if shapes.is_empty() {
+                self.of_slot.remove(&slot);
+            }
+        }
+    }
+
+    /// The shapes whose home is the node in `slot`.
+    pub(super) fn at(&self, slot: Slot) -> impl Iterator<Item = usize> {
+        self.of_slot.get(&slot).into_iter().flatten().copied()
+    }
+
+    /// What the homes take; the changes that are remembered are at most a KiB.
+    pub(super) fn memory(&self) -> u64 {
+        let entry = size_of::<usize>();
+        let shapes = self.of_slot.values().map(|shapes| memory::of_btree(shapes.len(), entry)).sum::<u64>();
+        memory::of_map(&self.of_slot) + shapes
+    }
+}
+
+/// Looks at nodes for homes, and counts it.
+struct Search<'a> {
+    nodes: &'a NodeTable,
+    capacities: &'a mut DistBuckets,
+    looks: u64,
+    looks_max: u64,
+}
+
+/// What came of a search among all nodes.
+enum Sought {
+    Home(Slot),
+    None,
+    /// Too many were looked at.
+    Unknown,
+}
+
+impl Search<'_> {
+    fn is_home(&mut self, slot: Slot, request: &PlacementRequest) -> bool {
+        self.looks += 1;
+        self.nodes.could_fit(slot, &request.demand) && names(self.nodes, slot, request)
+    }
+
+    /// Looks at the largest nodes first, and gives up soon.
+    fn first(&mut self, request: &PlacementRequest) -> Sought {
+        let vector = self.capacities.geometry().asked(&request.demand);
+        let nodes = self.nodes;
+        let mut left = HOME_SEARCH_LOOKS_MAX;
+        let mut home = None;
+        let ended = self.capacities.any(&vector, Candidates::All, &mut Visits::default(), |slot| {
+            // Taking any node for one that will do ends the search.
+            if left == 0 {
+                return true;
+            }
+            left -= 1;
+            let found = nodes.could_fit(slot, &request.demand) && names(nodes, slot, request);
+            home = found.then_some(slot);
+            found
+        });
+        self.looks += HOME_SEARCH_LOOKS_MAX - left;
+        match home {
+            Some(slot) => Sought::Home(slot),
+            None if ended => Sought::Unknown,
+            None => Sought::None,
+        }
+    }
+
+    /// Goes on to look at every node that the request may name; none if it is not through yet.
+    fn walk(&mut self, walk: &mut Walk, request: &PlacementRequest) -> Option<Option<Slot>> {
+        let named = request.candidates.as_deref();
+        let count = named.map_or(self.nodes.slots() as usize, <[NodeId]>::len);
+        while walk.at < count {
+            if self.looks >= self.looks_max {
+                return None;
+            }
+            let slot = match named {
+                Some(ids) => self.nodes.slot(ids[walk.at]),
+                None => Some(walk.at as Slot).filter(|&slot| self.nodes.is_there(slot)),
+            };
+            walk.at += 1;
+            match slot {
+                Some(slot) if self.is_home(slot, request) => return Some(Some(slot)),
+                Some(_) => {}
+                None => self.looks += 1,
+            }
+        }
+        Some(None)
+    }
+}
+
+impl Waiting {
+    /// Brings the home of a shape up to date; whether that is done.
+    fn settle_home(&mut self, at: usize, walk: &mut Option<Walk>, search: &mut Search<'_>) -> bool {
+        let Some(shape) = self.shapes.get_mut(at) else {
+            search.looks += 1;
+            return true;
+        };
+        let request = &shape.request;
+        let before = shape.home.node;
+        let is_still = before
+            .is_some_and(|(slot, id)| search.nodes.slot(id) == Some(slot) && search.is_home(slot, request));
+        search.looks += 1;
+        if is_still {
+            return true;
+        }
+        let is_under_way = walk.as_ref().is_some_and(|walk| walk.number == shape.number);
+        let mut began = self.homes.changes;
+        let mut found = None;
+        let changed =
+            shape.home.seen.filter(|_| before.is_none()).and_then(|seen| self.homes.changed_since(seen));
+        if let Some(mut changed) = changed.filter(|_| !is_under_way) {
+            // Of no other node could it have become the home.
+            found = changed.find(|&slot| search.nodes.is_there(slot) && search.is_home(slot, request));
+        } else {
+            let sought = if is_under_way || request.candidates.is_some() {
+                Sought::Unknown
+            } else {
+                search.first(request)
+            };
+            match sought {
+                Sought::Home(slot) => found = Some(slot),
+                Sought::None => {}
+                Sought::Unknown => {
+                    let number = shape.number;
+                    let under_way = walk.take().filter(|walk| walk.number == number);
+                    let mut on = under_way.unwrap_or(Walk { number, began, at: 0 });
+                    let Some(sought) = search.walk(&mut on, request) else {
+                        *walk = Some(on);
+                        return false;
+                    };
+                    (found, began) = (sought, on.began);
+                }
+            }
+        }
+        let node = found.map(|slot| (slot, search.nodes.hot(slot).id));
+        let mut home = shape.home;
+        self.homes.set(at, &mut home, node);
+        home.seen = Some(began);
+        self.shapes[at].home = home;
+        true
+    }
+}
+
+impl Shard {
+    /// Brings the homes of all shapes up to date, as far as so many looks go. Where a pass over them is
+    /// under way and nodes changed since it began, `renew` asks for another one after it.
+    pub(super) fn look_for_homes(&mut self, looks_max: u64, renew: bool) {
+        let Self { waiting, nodes, capacities, .. } = self;
+        let mut search = Search { nodes, capacities, looks: 0, looks_max };
+        let now = [waiting.homes.changes, waiting.homes.removed, waiting.made()];
+        while waiting.homes.settled != Some(now) {
+            let fresh = Pass { began: now, ..Pass::default() };
+            let mut pass = waiting.homes.pass.take().unwrap_or(fresh);
+            while pass.at < waiting.places() {
+                if search.looks >= looks_max || !waiting.settle_home(pass.at, &mut pass.walk, &mut search) {
+                    waiting.homes.pass = Some(pass);
+                    break;
+                }
+                pass.at += 1;
+            }
+            if waiting.homes.is_behind() {
+                break;
+            }
+            waiting.homes.settled = Some(pass.began);
+            if !renew {
+                break;
+            }
+        }
+        waiting.homes_looked_at += search.looks;
+    }
+}

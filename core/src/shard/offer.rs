@@ -1,0 +1,101 @@
+//! What a node offers to waiting requests, and what is left of it while copies are woken.
+
+use super::Shard;
+use super::custom::CustomBook;
+use super::set_aside::Revealed;
+use super::shapes::{Asked, Summary, fits};
+use crate::ids::OwnerId;
+use crate::index::Slot;
+use crate::request::PlacementRequest;
+use crate::resource::{Amount, GpuBooks};
+
+/// What is left of a node's availability while copies are woken for it.
+struct Left {
+    cpu: Amount,
+    memory: Amount,
+    gpus: GpuBooks,
+    custom: Vec<CustomBook>,
+    /// The same, as it is compared with what shapes ask.
+    most: Asked,
+}
+
+impl From<Revealed> for Left {
+    fn from(Revealed { room, gpus, custom }: Revealed) -> Self {
+        Self::new(room.cpu, room.memory, gpus, custom)
+    }
+}
+
+impl Left {
+    fn new(cpu: Amount, memory: Amount, gpus: GpuBooks, custom: Vec<CustomBook>) -> Self {
+        let mut left = Self { cpu, memory, gpus, custom, most: Asked::default() };
+        left.follow();
+        left
+    }
+
+    fn follow(&mut self) {
+        let whole = i64::from(self.gpus.whole_free());
+        let part = i64::from(self.gpus.largest_free());
+        self.most = [self.cpu.units(), self.memory.units(), whole, part];
+    }
+
+    /// Takes what `request` asks, if it is there.
+    fn take(&mut self, request: &PlacementRequest) -> bool {
+        let demand = &request.demand;
+        let Some(gpus) = self.gpus.choose(demand.gpu) else { return false };
+        let book = |books: &[CustomBook], id| books.binary_search_by_key(&id, |book: &CustomBook| book.id);
+        let fits = demand.cpu <= self.cpu
+            && demand.memory <= self.memory
+            && demand.custom().iter().all(|&(id, amount)| {
+                book(&self.custom, id).is_ok_and(|at| amount <= self.custom[at].room_for(amount))
+            });
+        if fits {
+            self.cpu = self.cpu.minus(demand.cpu);
+            self.memory = self.memory.minus(demand.memory);
+            self.gpus.take(gpus);
+            for &(id, amount) in demand.custom() {
+                let at = book(&self.custom, id).expect("it was found above");
+                self.custom[at].take(amount);
+            }
+            self.follow();
+        }
+        fits
+    }
+}
+
+/// What a node offers: on a reserved node each request sees its own, the owner's what is set aside too.
+pub(super) struct Offer {
+    left: Left,
+    own: Option<(OwnerId, Left)>,
+}
+
+impl Offer {
+    /// Whether it may hold one of the shapes of which this is known.
+    #[inline]
+    pub(super) fn may_hold(&self, shapes: &Summary) -> bool {
+        let may_own = || self.own.as_ref().is_some_and(|(_, left)| fits(&shapes.least, &left.most));
+        fits(&shapes.least, &self.left.most) || shapes.owned && may_own()
+    }
+
+    /// Takes what `request` asks, if it is there. What is left only shrinks: a shape that does not fit
+    /// has had its turn.
+    pub(super) fn take(&mut self, request: &PlacementRequest) -> bool {
+        match &mut self.own {
+            Some((owner, left)) if request.owner == Some(*owner) => left.take(request),
+            _ => self.left.take(request),
+        }
+    }
+}
+
+impl Shard {
+    /// What the node in `slot` offers.
+    pub(super) fn offer(&self, slot: Slot) -> Offer {
+        let room = self.nodes.room(slot);
+        let hot = self.nodes.hot(slot);
+        let custom = if hot.has_custom { self.nodes.cold(slot).custom.clone() } else { Vec::new() };
+        let own = self.reservations.at(slot);
+        Offer {
+            left: Left::new(room.cpu, room.memory, hot.gpus, custom),
+            own: own.map(|own| (own.owner, self.nodes.revealed(slot, &own.aside).into())),
+        }
+    }
+}

@@ -1,0 +1,156 @@
+//! Nodes for whose room not all waiting requests were looked at, and the rest of the looking.
+//!
+//! The index over the shapes leads to those that a node could hold, unless very many are kept from it
+//! by something that no index knows, such as labels that they exclude. A search that looked at
+//! [`WAKE_LOOKS_MAX`] vertices and woke nothing ends, and puts the node off. Each
+//! [`Command::GoOn`](super::Command::GoOn) then looks at some more shapes for the node put off first,
+//! in order of their numbers, keeps those with the earliest turns, and wakes them once it has seen all.
+//! The thread that runs a shard gives it this command while [`Shard::is_behind`] says so. It is a command and
+//! no part of a step, so that the outcomes do not depend on how commands are cut into batches.
+
+use std::collections::{BTreeSet, VecDeque};
+
+use super::waiting::Turn;
+use super::{NodeState, Outcome, Shard};
+use crate::ids::NodeId;
+use crate::limits::{GO_ON_LOOKS_MAX, PUT_OFF_KEPT};
+use crate::map::FixedMap;
+use crate::memory;
+
+#[cfg(doc)]
+use crate::limits::WAKE_LOOKS_MAX;
+
+/// Nodes that were put off, and how far the looking for the first of them has come.
+#[derive(Default)]
+pub(super) struct PutOff {
+    queue: VecDeque<NodeId>,
+    /// Of the queue, whether the node still has room that was not looked at for.
+    open: FixedMap<NodeId, bool>,
+    /// The shape that is looked at next for the first node.
+    at: usize,
+    /// Whether the first node had more room since the looking for it began.
+    again: bool,
+    /// The shapes seen that fit the first node, with the earliest turns.
+    fitting: BTreeSet<(Turn, usize)>,
+}
+
+impl PutOff {
+    pub(super) fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+
+    /// Whether shapes are still to be looked at for the room of `node`.
+    pub(super) fn is_open(&self, node: NodeId) -> bool {
+        self.open.get(&node) == Some(&true)
+    }
+
+    pub(super) fn put_off(&mut self, node: NodeId) {
+        if self.open.insert(node, true).is_none() {
+            self.queue.push_back(node);
+        }
+        self.again |= self.queue.front() == Some(&node) && self.at > 0;
+    }
+
+    /// All shapes were looked at for the node after all.
+    pub(super) fn settle(&mut self, node: NodeId) {
+        if let Some(open) = self.open.get_mut(&node) {
+            *open = false;
+        }
+    }
+
+    /// The first node for which shapes are to be looked at.
+    fn first(&mut self) -> Option<NodeId> {
+        while let Some(&node) = self.queue.front()
+            && !self.is_open(node)
+        {
+            self.end(false);
+        }
+        self.queue.front().copied()
+    }
+
+    /// The looking for the first node ended; it may have to begin again, after the others.
+    fn end(&mut self, again: bool) {
+        let node = self.queue.pop_front().expect("one was looked for");
+        (self.at, self.again) = (0, false);
+        self.fitting.clear();
+        if again {
+            self.queue.push_back(node);
+        } else {
+            self.open.remove(&node);
+        }
+    }
+
+    pub(super) fn memory(&self) -> u64 {
+        (self.queue.capacity() * size_of::<NodeId>()) as u64 + memory::of_map(&self.open)
+    }
+
+    /// Checks that the queue is of those that are put off.
+    pub(super) fn check(&self) -> Result<(), String> {
+        let known = self.queue.iter().filter(|node| self.open.contains_key(node)).count();
+        if known == self.queue.len() && known == self.open.len() {
+            return Ok(());
+        }
+        Err(format!(
+            "{} nodes are put off, {} in the queue, {known} of them known",
+            self.open.len(),
+            self.queue.len()
+        ))
+    }
+}
+
+impl Shard {
+    /// Whether [`Command::GoOn`](super::Command::GoOn) has something to do.
+    #[must_use]
+    pub fn is_behind(&self) -> bool {
+        !self.waiting.put_off.is_empty() || self.waiting.homes.is_behind()
+    }
+
+    /// Goes on with what was put off, for a bounded number of looks.
+    pub(super) fn handle_go_on(&mut self) -> Outcome {
+        let mut looks = GO_ON_LOOKS_MAX;
+        while looks > 0
+            && let Some(node) = self.waiting.put_off.first()
+        {
+            self.look_on(node, &mut looks);
+        }
+        self.waiting.looked_at += GO_ON_LOOKS_MAX - looks;
+        if self.waiting.homes.is_behind() {
+            self.look_for_homes(GO_ON_LOOKS_MAX, false);
+        }
+        Outcome::WentOn
+    }
+
+    /// Looks at the next shapes for the room of `node`, the first that was put off.
+    fn look_on(&mut self, node: NodeId, looks: &mut u64) {
+        let Some(slot) = self.nodes.slot(node).filter(|&slot| self.nodes.state(slot) == NodeState::Ready)
+        else {
+            self.waiting.put_off.end(false);
+            return;
+        };
+        let offer = self.offer(slot);
+        while self.waiting.put_off.at < self.waiting.places() {
+            if *looks == 0 {
+                return;
+            }
+            *looks -= 1;
+            let at = self.waiting.put_off.at;
+            self.waiting.put_off.at += 1;
+            if let Some((turn, request)) = self.waiting.armed_within(at, &offer)
+                && self.admits(slot, request)
+            {
+                let fitting = &mut self.waiting.put_off.fitting;
+                fitting.insert((turn, at));
+                if fitting.len() > PUT_OFF_KEPT {
+                    fitting.pop_last();
+                }
+            }
+        }
+        let fitting = std::mem::take(&mut self.waiting.put_off.fitting);
+        let woken = self.wake_of(slot, offer, &fitting);
+        // Where all that fitted was woken for another node or left, there may be more that fits.
+        let again = self.waiting.put_off.again || woken == 0 && !fitting.is_empty();
+        self.waiting.put_off.end(again);
+        // Each look at a node costs something, or nodes without shapes would cost nothing.
+        *looks = looks.saturating_sub(1);
+    }
+}

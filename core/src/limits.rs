@@ -69,10 +69,10 @@ pub const BEATS_MISSED_MAX: u64 = 3;
 /// Slots of a ring between a port and a shard, each way.
 pub const RING_SLOTS: usize = 4096;
 /// Requests that one port may have in the engine at once. Each has at most one command or answer in
-/// each ring, also a question to every shard, so an answer always finds room in its ring, and a shard
+/// each ring, also a question to every shard. So an answer always finds room in its ring, and a shard
 /// never waits for an I/O thread.
 pub const PORT_IN_FLIGHT_MAX: usize = 3584;
-/// Of these, questions to every shard: each costs every shard a command, and keeps an answer of each.
+/// Questions to every shard among these. Each costs every shard a command, and keeps an answer of each.
 pub const EVERY_IN_FLIGHT_MAX: usize = 8;
 /// Commands about waiting requests that one port may have in the engine besides.
 pub const WAIT_IN_FLIGHT_MAX: usize = 512;
@@ -183,8 +183,8 @@ pub const PLANNERS_MAX: u16 = 32;
 pub const PLANNER_FLIGHTS_MAX: usize = 256;
 /// Jobs that one port may have at the planners at once. Each has at most one slot of each ring.
 pub const PLANS_IN_FLIGHT_MAX: usize = 3584;
-/// Cancels of such jobs that are on their way to a planner besides, until it has taken them. Others
-/// wait at the port.
+/// Cancels of such jobs in the rings of one port, in addition to the jobs. A planner says when it took
+/// one. Further cancels wait at the port.
 pub const PLAN_CANCELS_IN_FLIGHT_MAX: usize = 512;
 /// Groups that may wait at one port: they are some of its jobs.
 pub const PORT_GROUPS_WAITING_MAX: usize = 1023;

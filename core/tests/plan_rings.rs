@@ -1,4 +1,4 @@
-//! The rings between a port and a planner: whatever is asked and taken back there, neither is ever full.
+//! The rings between a port and a planner never overflow, with any mix of jobs and cancels.
 
 mod by_hand;
 mod group_bed;
@@ -85,8 +85,8 @@ fn assert_all(mut replies: Vec<(Tag, PlanReply)>) -> Vec<PlanReply> {
     replies.into_iter().map(|(_, reply)| reply).collect()
 }
 
-/// The planner answers all groups at their deadline, and has looked at few of the cancels until then. Neither these
-/// cancels nor their groups may be missing from the count of what is in the ring.
+/// The planner answers all groups at their deadline, and has taken few of the cancels until then. The others are
+/// in the ring still, and count there.
 #[test]
 fn groups_that_end_while_their_cancels_are_under_way_leave_room_for_jobs() {
     let mut engine = bed();
@@ -109,7 +109,7 @@ fn groups_that_end_while_their_cancels_are_under_way_leave_room_for_jobs() {
     check_all(&engine);
 }
 
-/// More cancels than may be in a ring at once, beside as many jobs as may: each reaches its planner in the end.
+/// More cancels than a ring takes at once, and as many jobs as it takes: each reaches its planner in the end.
 #[test]
 fn every_cancel_reaches_its_planner() {
     let mut engine = bed();

@@ -359,8 +359,7 @@ fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
     Labels::new(pairs).map_err(|error| invalid("labels", error.to_string()))
 }
 
-/// Checks the custom resources of a node: with what it finds right, [`node_spec`] teaches the registry, without
-/// error.
+/// Checks the custom resources of a node, and teaches the registry nothing. [`node_spec`] takes what passes.
 ///
 /// # Errors
 /// The fault, naming the field.

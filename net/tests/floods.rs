@@ -423,10 +423,8 @@ async fn flood_with_everything(shards: u16) {
             flood_together(&mut flooders, &client, floods).await;
         }
     }
-    let mut granting = flooders.iter_mut().map(flood_grants);
-    let (a, b, c) = (granting.next().unwrap(), granting.next().unwrap(), granting.next().unwrap());
-    tokio::join!(a, b, c);
-    drop(granting);
+    let [a, b, c] = &mut flooders[..] else { unreachable!("as many as connections") };
+    tokio::join!(flood_grants(a), flood_grants(b), flood_grants(c));
     let end = EndReservationRequest { node: CHANGED.to_owned(), owner: 1 };
     within(client.end_reservation(&end)).await.expect("answered");
     assert_eq!(standing(&client).await, before);

@@ -1,8 +1,8 @@
 //! The planners behind a port: which is asked, and what they answer.
 //!
 //! A job has one slot of each ring, from its submission to its reply. A cancel takes a slot of its
-//! own, also where its job is answered before the planner has looked at it. So cancels are counted
-//! apart, until their planner says that it took them; what is beyond their bound waits here.
+//! own, also where its job is answered before the planner takes the cancel. So cancels are counted
+//! separately, until their planner says that it took them. Cancels above their bound wait here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -46,12 +46,12 @@ pub(super) struct Plans {
     links: Vec<PlanLink>,
     touched: Vec<bool>,
     pending: Slab<Pending>,
-    /// Tokens of jobs whose cancels find no slot yet, by the numbers of these cancels. A job that is
-    /// answered takes its own away: there are never more than jobs.
+    /// Tokens of jobs whose cancels find no slot yet, by the numbers of these cancels. An answered job
+    /// takes its entry away, so there are never more entries than jobs.
     cancels: BTreeMap<u64, usize>,
     /// The number of the last cancel.
     last_cancel: u64,
-    /// Cancels that no planner said it took.
+    /// Cancels that were sent and that no planner has confirmed yet.
     cancels_in_flight: usize,
     /// The planner that is given the next job which any may do.
     next: usize,

@@ -359,7 +359,7 @@ impl Port {
         self.send(shard, token, command, now);
     }
 
-    /// Sends a command of a pending request. Who inserted that made sure of the room.
+    /// Sends a command of a pending request. The caller has checked the room for that request.
     pub(super) fn send(&mut self, shard: ShardId, token: usize, command: Command, now: Time) {
         let token = u32::try_from(token).expect("PORT_IN_FLIGHT_MAX fits u32");
         let pushed = self.links[shard.index()].submissions.push(Submission { token, enqueued: now, command });

@@ -243,8 +243,8 @@ impl Desk {
         }
     }
 
-    /// Whether the next question finds room, whatever it is: one command per node of a message (what else the
-    /// task begins by itself is less), or a question to every shard.
+    /// Whether there is room for any question. The largest are a command per node of a message, and a question to
+    /// every shard. What the task begins by itself is no larger.
     fn has_room(&self) -> bool {
         let port = &self.task.port;
         port.room() >= NODES_PER_MESSAGE_MAX && port.has_room(&PortRequest::Every(Command::Export))
@@ -312,7 +312,7 @@ impl Desk {
 
     fn plan_add(&mut self, node: NodeBody) -> Planned {
         let registrar = &mut self.task.registrar;
-        // First whatever can be refused: a refused node must not teach the registry anything.
+        // All checks come first: a refused node must not teach the registry anything.
         registrar.check_register(&node.name).map_err(|error| registrar_fault(&error))?;
         let spec = node_spec(node, registrar.resources_mut())?;
         let registration = registrar.register(spec).map_err(|error| registrar_fault(&error))?;

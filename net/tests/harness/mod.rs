@@ -49,7 +49,7 @@ pub fn within<F: Future>(future: F) -> impl Future<Output = F::Output> {
     }
 }
 
-/// The time since the start, and what a test lets pass besides, in ns.
+/// The time since the start plus what a test lets pass, in ns.
 #[derive(Clone)]
 struct TestClock(Instant, Arc<AtomicU64>);
 

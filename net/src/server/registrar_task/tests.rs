@@ -114,7 +114,7 @@ fn custom(name: &str) -> NamedAmount {
     NamedAmount { name: name.to_owned(), amount: 10_000 }
 }
 
-/// Whatever the number of shards: as long as the task takes questions, there is room for any of them.
+/// With any number of shards: as long as the task takes questions, there is room for any of them.
 #[test]
 fn every_question_that_is_taken_finds_room() {
     let questions: [fn() -> RegistrarRequest; 2] = [
@@ -138,7 +138,7 @@ fn every_question_that_is_taken_finds_room() {
     }
 }
 
-/// The largest batch of node commands finds room beside as many questions to every shard as may be under way.
+/// The largest batch of node commands finds room while as many questions to every shard as may be are under way.
 #[test]
 fn a_whole_batch_finds_room_beside_questions_to_every_shard() {
     let mut bed = Bed::new(64);

@@ -43,6 +43,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use choices::Choices;
 use wharf_core::hash::StateHash;
+use wharf_core::store::StoreState;
 use world::World;
 
 /// Steps with faults of one run, unless told otherwise.
@@ -59,11 +60,19 @@ pub struct Settings {
     pub groups: bool,
     /// Whether planners have small budgets in some runs, so that rounds leave work over and searches are given up.
     pub small_budgets: bool,
+    /// Whether the durable state of each stop is kept.
+    pub keeps_stops: bool,
 }
 
 impl Default for Settings {
     fn default() -> Self {
-        Self { steps: STEPS_DEFAULT, keeps_text: false, groups: true, small_budgets: true }
+        Self {
+            steps: STEPS_DEFAULT,
+            keeps_text: false,
+            groups: true,
+            small_budgets: true,
+            keeps_stops: false,
+        }
     }
 }
 
@@ -78,6 +87,8 @@ pub struct Report {
     pub grants: u64,
     /// The trace, where it was to be kept.
     pub text: Option<String>,
+    /// The durable state of each stop, where it was to be kept.
+    pub stops: Vec<StoreState>,
     /// What was found, and at which step; nothing is well.
     pub found: Option<(u64, String)>,
 }
@@ -106,12 +117,19 @@ fn run(choices: Choices<'_>, settings: Settings) -> Report {
         let mut at = World::new(choices, settings);
         let verdict = catch_unwind(AssertUnwindSafe(|| drive(&mut at, settings.steps)));
         let verdict = verdict.unwrap_or_else(|panic| Err(format!("a panic: {}", message(&*panic))));
-        world.set(Some((at.trace.hash(), at.trace.step(), at.granted(), at.trace.take_text())));
+        world.set(Some((
+            at.trace.hash(),
+            at.trace.step(),
+            at.granted(),
+            at.trace.take_text(),
+            at.stops.take(),
+        )));
         verdict
     }));
     let verdict = ran.unwrap_or_else(|panic| Err(format!("a panic at the start: {}", message(&*panic))));
-    let (hash, steps, grants, text) = world.take().unwrap_or_default();
-    Report { hash, steps, grants, text, found: verdict.err().map(|found| (steps, found)) }
+    let (hash, steps, grants, text, stops) = world.take().unwrap_or_default();
+    let stops = stops.unwrap_or_default();
+    Report { hash, steps, grants, text, stops, found: verdict.err().map(|found| (steps, found)) }
 }
 
 fn message(panic: &(dyn std::any::Any + Send)) -> String {

@@ -72,6 +72,8 @@ pub(super) struct World<'a> {
     grants: Grants,
     rules: Rules,
     node_versions: NodeVersions,
+    /// The durable state of each stop, where it is kept.
+    pub(super) stops: Option<Vec<StoreState>>,
     /// Bundles that somebody else than their planner ended, and bundles that were on nodes when these were lost.
     ended_by_others: BTreeSet<AllocationId>,
     were_lost: BTreeSet<AllocationId>,
@@ -115,6 +117,7 @@ impl<'a> World<'a> {
             grants: Grants::default(),
             rules: Rules::default(),
             node_versions: NodeVersions::default(),
+            stops: settings.keeps_stops.then(Vec::new),
             ended_by_others: BTreeSet::new(),
             were_lost: BTreeSet::new(),
         }

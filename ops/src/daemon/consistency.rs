@@ -94,8 +94,8 @@ fn check_partition(
     }
     // Their keys are the nodes, so that each stands once; that the nodes are there was looked for.
     for ReservationRecord { node, left, .. } in &partition.reservations {
-        if left.is_empty() || left.gpu > Amount::whole(GPU_INSTANCES_MAX as u32) {
-            return Err(format!("the reservation of node {node} is of nothing, or of too many GPUs"));
+        if left.gpu > Amount::whole(GPU_INSTANCES_MAX as u32) {
+            return Err(format!("the reservation of node {node} is of too many GPUs"));
         }
         check_kinds(&left.custom, registrar)
             .map_err(|message| format!("the reservation of node {node}: {message}"))?;

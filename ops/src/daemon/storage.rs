@@ -405,6 +405,11 @@ fn read_reservations(
         let Some(partition) = state.partitions.iter_mut().find(holds) else {
             return Ok(Err(format!("node {} is reserved, and is none", reservation.node)));
         };
+        // Earlier versions could write one of which everything was used up. It keeps nothing from anybody.
+        if reservation.left.is_empty() {
+            warn!(node = %reservation.node, owner = %reservation.owner.number(), "a reservation of nothing is dropped");
+            continue;
+        }
         partition.reservations.push(reservation);
     }
     Ok(Ok(()))

@@ -10,8 +10,8 @@ use wharf_core::limits::PARTITIONS_DEFAULT;
 use wharf_core::router::RoutingTable;
 use wharf_net::client::{Client, Completions};
 use wharf_net::protocol::{
-    COMMIT_ALL_OR_NOTHING, GRANULARITY_FINE, Kind, OPERATION_ALLOCATE, OperationBody, PlaceRequest,
-    PlaceRequestV3, Reason, ReserveRequest, StatementRequest, StatusRequest,
+    COMMIT_ALL_OR_NOTHING, GRANULARITY_FINE, Kind, NodeBooksRequest, OPERATION_ALLOCATE, OperationBody,
+    PlaceRequest, PlaceRequestV3, Reason, ReserveRequest, StatementRequest,
 };
 
 use crate::harness::{Site, runtime, within};
@@ -131,7 +131,7 @@ fn what_is_set_aside_for_a_claim_is_reserved_in_the_status() {
 }
 
 /// How often the owner reserves the node and uses the reservation up.
-const ROUNDS: u64 = 12;
+const ROUNDS: u64 = 40;
 /// Statements that are under way together meanwhile.
 const STATEMENTS: u64 = 32;
 
@@ -209,13 +209,9 @@ fn a_reservation_that_is_used_up_while_statements_hold_the_node_is_gone_when_the
                 ends.set(true);
             };
             tokio::join!(hold_and_abort(&statements, nodes, &ends), uses_up);
-            let reserved: Vec<u32> = within(owner.status_details(&StatusRequest::default()))
-                .await
-                .expect("it is connected")
-                .status
-                .reserved
-                .nodes;
-            assert_eq!(reserved, [0, 0], "round {round}: nothing holds the node any more");
+            let books = within(owner.node_books(&NodeBooksRequest { node: names[0].clone() })).await;
+            let reservation = books.expect("it is connected").reservation;
+            assert_eq!(reservation, None, "round {round}: nothing holds the node any more");
         }
     });
     let audited = service.json(&["status", "--audit"]);

@@ -52,6 +52,7 @@ impl World<'_> {
         named("planners_keep_what_callers_know", planners_keep_what_callers_know(&known, self.gangs.ids()))?;
         named("all_or_none", self.statements.handle_stop())?;
         self.say_goodbye()?;
+        self.stops.iter_mut().for_each(|stops| stops.push(state.clone()));
         let before = std::mem::take(&mut self.facts);
         let opened = open(&state, &mut self.choices, self.server.last_connection(), self.small_budgets);
         let Opened { incarnation, runners, twins, facts, server, desk, planners, views, ports, unkept } =

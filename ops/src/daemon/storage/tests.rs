@@ -282,6 +282,15 @@ fn a_store_that_was_written_before_reservations_has_none() {
     assert_eq!(open(&directory).unwrap().1, before);
 }
 
+#[test]
+fn a_reservation_of_nothing_that_an_earlier_version_wrote_is_dropped() {
+    let mut state = rich();
+    state.partitions[1].reservations[0].left = ReservedAmounts::default();
+    let directory = stopped_with(&state);
+    state.partitions[1].reservations.remove(0);
+    assert_eq!(open(&directory).unwrap().1, state);
+}
+
 /// Their versions would begin again under the same ids: they come back as new nodes.
 #[test]
 fn removed_machines_whose_last_version_was_not_written_are_forgotten() {
@@ -383,7 +392,7 @@ fn states_that_contradict_themselves_are_told_by_name() {
         (|s| s.partitions[1].inside[0].bundle.sequence = 1, "a1-1-7 is inside a1-1-1, which is no bundle"),
         (|s| s.partitions[1].inside[0].gpus.mask = 0b01, "more is inside bundle a1-1-3 than it has"),
         (|s| s.partitions[1].reservations[1].node = NodeId(4), "node n4 is reserved, and is none"),
-        (|s| s.partitions[1].reservations[0].left = ReservedAmounts::default(), "of node n3 is of nothing"),
+        (|s| s.partitions[1].reservations[0].left.gpu = Amount::whole(17), "of node n3 is of too many GPUs"),
         (|s| s.partitions[1].reservations[0].left.custom[0].0 = ResourceId(9), "resource 9 has no name"),
         (|s| s.registrar.next_node = 8, "node n8 was never registered"),
         (|s| s.registrar.resources.truncate(1), "resource 1 has no name"),

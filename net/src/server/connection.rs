@@ -34,6 +34,15 @@ use crate::session::{Admission, Session};
 /// Replies that the peer has not taken, beyond which it gets no page of changes.
 const LONG_REPLIES_MAX: u32 = 8;
 
+/// A request that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WaitEntry {
+    /// Its operation.
+    pub(super) key: usize,
+    /// Its client has cancelled it: so it stays, also when the connection is lost before that is answered.
+    pub(super) is_cancelled: bool,
+}
+
 /// What the tasks of one connection share.
 pub(super) struct ConnectionState {
     session: RefCell<Session>,
@@ -49,8 +58,8 @@ pub(super) struct ConnectionState {
     ending: Cell<bool>,
     /// The peer takes no replies any more.
     broken: Cell<bool>,
-    /// Placements that wait, by sequence: their operations.
-    pub(super) waits: RefCell<BTreeMap<u64, usize>>,
+    /// Requests that wait, by sequence.
+    pub(super) waits: RefCell<BTreeMap<u64, WaitEntry>>,
     /// How many of these are groups.
     groups_waiting: Cell<u32>,
     /// Candidates of requests that are under way, and of those that wait.
@@ -159,11 +168,13 @@ impl ConnectionState {
         self.written.notify_one();
     }
 
-    /// A placement does not wait any more; whether nothing is to be said of it. A peer that comes
-    /// back sends it again, and it then waits anew.
-    pub(super) fn ends_wait(&self, sequence: u64, reason: ReasonCode) -> bool {
-        self.waits.borrow_mut().remove(&sequence);
-        let forgotten = self.lost.get() && reason == Reason::Cancelled.into();
+    /// A request does not wait any more; `is_taken_back` where it was told so and has no other outcome. Returns
+    /// whether nothing is to be said of it: the loss of the connection took it back, and a peer that comes
+    /// back asks it again. What its client cancelled, or somebody removed, has that as its outcome.
+    pub(super) fn ends_wait(&self, sequence: u64, is_taken_back: bool) -> bool {
+        let entry = self.waits.borrow_mut().remove(&sequence);
+        let is_cancelled = entry.is_some_and(|entry| entry.is_cancelled);
+        let forgotten = self.lost.get() && is_taken_back && !is_cancelled;
         if forgotten {
             self.session.borrow_mut().answer_unkept(sequence);
             self.written.notify_one();
@@ -184,7 +195,7 @@ impl ConnectionState {
 
     /// A placement waits from now on, and the operation by which it does.
     pub(super) fn begins_wait(&self, sequence: u64, key: usize) {
-        self.waits.borrow_mut().insert(sequence, key);
+        self.waits.borrow_mut().insert(sequence, WaitEntry { key, is_cancelled: false });
         self.session.borrow_mut().wait(sequence);
     }
 

@@ -13,7 +13,8 @@ use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tracing::warn;
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_IN_FLIGHT_MAX};
-use wharf_core::router::{Port, PortReply, PortRequest, Tag};
+use wharf_core::planner::PlanReply;
+use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd};
 use wharf_core::time::Time;
 
 use super::closing::Liftable;
@@ -233,6 +234,16 @@ impl Io {
         let at_once = self.port.borrow_mut().submit(tag(operation, part), request, now);
         if let Some(reply) = at_once.expect("room was taken before") {
             self.handle_reply(operation, part, reply, now)
+/// Whether a request that waited was told not to any more and is answered so. A group that was removed meanwhile
+/// has the removal as its outcome instead.
+fn is_taken_back(reply: &PortReply) -> bool {
+    match reply {
+        PortReply::WaitEnded(WaitEnd::Cancelled, ..) => true,
+        PortReply::Plan(reply) => matches!(**reply, PlanReply::Cancelled),
+        _ => false,
+    }
+}
+
         }
     }
 
@@ -293,6 +304,7 @@ impl Io {
             operations.remove(key);
         }
         let Some(complete) = complete else { return };
+        let is_taken_back = is_taken_back(&reply);
         let Operation { connection, sequence, started, parts } = operations.remove(key);
         drop(operations);
         let candidates = parts.candidates();
@@ -301,7 +313,7 @@ impl Io {
             let of_port = &self.candidates_waiting;
             of_port.set(of_port.get() - if waited { candidates } else { 0 });
         }
-        if waited && connection.ends_wait(sequence, complete.reason()) {
+        if waited && connection.ends_wait(sequence, is_taken_back) {
             return;
         }
         complete.answer(&connection, kind, sequence);

@@ -67,16 +67,19 @@ fn has_room_for(io: &Io, state: &ConnectionState, named: usize) -> bool {
 
 /// Ends the wait of one request; whether it waited still.
 pub(super) fn cancel(io: &Io, state: &ConnectionState, sequence: u64, now: Time) -> bool {
-    let key = state.waits.borrow().get(&sequence).copied();
-    if let Some(key) = key {
-        end(io, key, WaitEnd::Cancelled, now);
+    let entry = state.waits.borrow_mut().get_mut(&sequence).map(|entry| {
+        entry.is_cancelled = true;
+        *entry
+    });
+    if let Some(entry) = entry {
+        end(io, entry.key, WaitEnd::Cancelled, now);
     }
-    key.is_some()
+    entry.is_some()
 }
 
 /// Ends all waits of a connection that is read no more.
 pub(super) fn end_all(io: &Io, state: &ConnectionState, why: WaitEnd, now: Time) {
-    let keys: Vec<usize> = state.waits.borrow().values().copied().collect();
+    let keys: Vec<usize> = state.waits.borrow().values().map(|entry| entry.key).collect();
     for key in keys {
         end(io, key, why, now);
     }

@@ -11,7 +11,7 @@ pub use peer::*;
 
 use std::future::Future;
 use std::net::{SocketAddr, UdpSocket};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -65,6 +65,39 @@ pub fn certificate() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
 }
 
 /// A running server.
+/// Holds the threads that look at the clock through it.
+#[derive(Clone, Default)]
+pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
+
+impl Gate {
+    /// Who looks at the clock from now on waits.
+    pub fn close(&self) {
+        *self.0.0.lock().expect("no panic") = true;
+    }
+
+    /// Nobody waits any more.
+    pub fn open(&self) {
+        *self.0.0.lock().expect("no panic") = false;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let closed = self.0.0.lock().expect("no panic");
+        drop(self.0.1.wait_while(closed, |closed| *closed).expect("no panic"));
+    }
+}
+
+/// The clock of planners, which a test can hold between two rounds.
+#[derive(Clone)]
+struct GatedClock(TestClock, Gate);
+
+impl Clock for GatedClock {
+    fn now(&self) -> Time {
+        self.1.pass();
+        self.0.now()
+    }
+}
+
 pub struct TestServer {
     pub address: SocketAddr,
     pub certificate: CertificateDer<'static>,
@@ -75,6 +108,8 @@ pub struct TestServer {
     shards: Vec<JoinHandle<Shard>>,
     planners: Vec<JoinHandle<Planner>>,
     stop: wharf_core::executor::StopSignal,
+    /// Holds the planners.
+    pub planner_gate: Gate,
     planner_stop: wharf_core::executor::StopSignal,
 }
 
@@ -143,8 +178,9 @@ impl TestServer {
         });
         let shards = threads.collect();
         let threads = engine.planners.into_iter().map(|runner| {
-            let clock = clock.clone();
+            let clock = GatedClock(clock.clone(), planner_gate.clone());
             spawn("planner", move || runner.run(&clock, |_| {}))
+        let planner_gate = Gate::default();
         });
         let planners = threads.collect();
         let (handle, questions) = RegistrarHandle::channel();
@@ -177,7 +213,19 @@ impl TestServer {
         });
         let (stop, planner_stop) = (engine.stop, engine.planner_stop);
         let certificate = chain;
-        Self { address, certificate, shared, shutdown, io, registrar, shards, planners, stop, planner_stop }
+        Self {
+            address,
+            certificate,
+            shared,
+            shutdown,
+            io,
+            registrar,
+            shards,
+            planners,
+            planner_gate,
+            stop,
+            planner_stop,
+        }
     }
 
     pub fn client_config(&self, reconnects: u32) -> ClientConfig {

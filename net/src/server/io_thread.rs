@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig, VarInt};
 use slab::Slab;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
@@ -17,6 +17,7 @@ use wharf_core::planner::PlanReply;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd};
 use wharf_core::time::Time;
 
+use super::admission::{ConnectionRoom, Entry};
 use super::closing::Liftable;
 use super::connection::serve_connection;
 use super::follow::{self, Follow};
@@ -151,17 +152,15 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
             biased;
             _ = shutdown.wait_for(|&stop| stop) => break,
             incoming = endpoint.accept() => match incoming {
-                Some(incoming) => match Arc::clone(&io.shared.connection_room).try_acquire_owned() {
-                    Ok(room) => {
+                Some(incoming) => {
+                    if let Some((incoming, room)) = admit(&io.shared, incoming) {
                         let io = Rc::clone(io);
                         connections.spawn_local(async move {
                             serve_connection(io, incoming).await;
                             drop(room);
                         });
                     }
-                    // Refused without state: who floods the server costs it a packet each.
-                    Err(_) => incoming.refuse(),
-                },
+                }
                 None => break,
             },
             Some(ended) = connections.join_next() => resume_panic(ended),
@@ -180,6 +179,22 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
         drain().await;
     }
     endpoint.wait_idle().await;
+}
+
+/// Lets a connection in if there is room for it. Others are answered by one packet and leave no state.
+fn admit(shared: &ServerShared, incoming: Incoming) -> Option<(Incoming, ConnectionRoom)> {
+    let address = incoming.remote_address().ip();
+    let per_address_max = shared.settings.load().connections_per_address_max;
+    match shared.connection_rooms.enter(address, incoming.remote_address_validated(), per_address_max) {
+        Entry::Room(room) => return Some((incoming, room)),
+        // An address that is not validated may always be asked to retry (quinn).
+        Entry::Validate => incoming.retry().unwrap_or_else(|refused| refused.into_incoming().refuse()),
+        Entry::Full => {
+            ServerShared::count(&shared.counters.connections_refused);
+            incoming.refuse();
+        }
+    }
+    None
 }
 
 /// Takes the engine's answers and hands the replies to their connections.

@@ -19,7 +19,7 @@ use wharf_core::resource::{Amount, shown_number};
 use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 
 use crate::typical_pods;
-use wharf_net::server::WAITING_GROUPS_MAX;
+use wharf_net::server::{CONNECTIONS_MAX, WAITING_GROUPS_MAX};
 
 /// Checked settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -81,6 +81,8 @@ pub struct Reloadable {
     pub log: String,
     /// PEM files of the server's certificate chain and key; a development certificate if none.
     pub tls: Option<(PathBuf, PathBuf)>,
+    /// Connections that one address may have.
+    pub connections_per_address_max: u32,
 }
 
 /// Settings that cannot be used.
@@ -189,6 +191,11 @@ impl Config {
             return Err(value("topology_label", "it is empty: name a label"));
         }
         let tls = match (raw.tls_certificate, raw.tls_key) {
+        if !(1..=CONNECTIONS_MAX as u32).contains(&raw.connections_per_address_max) {
+            let message =
+                format!("{} is out of range: give 1 to {CONNECTIONS_MAX}", raw.connections_per_address_max);
+            return Err(value("connections_per_address_max", message));
+        }
             (Some(certificate), Some(key)) => Some((certificate, key)),
             (None, None) => None,
             (Some(_), None) => {
@@ -239,6 +246,7 @@ impl Config {
             },
         })
     }
+                connections_per_address_max: raw.connections_per_address_max,
 
     /// The names of settings that differ from `other` and need a restart.
     #[must_use]
@@ -385,6 +393,8 @@ mod tests {
             assert!(error.contains(named), "{error}");
         }
         assert_eq!(check(|raw| raw.metrics_listen = String::new()).unwrap().metrics_listen, None);
+            (|raw| raw.connections_per_address_max = 0, "`connections_per_address_max`"),
+            (|raw| raw.connections_per_address_max = 4097, "`connections_per_address_max`"),
     }
 
     #[test]

@@ -39,6 +39,8 @@ pub struct Raw {
     pub in_flight_max: u32,
     /// Groups that may wait at one connection.
     pub waiting_groups_max: u32,
+    /// Connections that one address may have.
+    pub connections_per_address_max: u32,
     /// Typical requests of the fragmentation-aware policies; learnt from what arrives if none.
     pub typical_pods: Option<PathBuf>,
     /// What is logged.
@@ -186,6 +188,7 @@ impl Default for Raw {
             waiting_groups_max: wharf_net::server::WAITING_GROUPS_DEFAULT,
             typical_pods: None,
             log: "info".to_owned(),
+            connections_per_address_max: wharf_net::server::CONNECTIONS_PER_ADDRESS_DEFAULT,
             tls_certificate: None,
             tls_key: None,
             unit_instance_resources: Vec::new(),
@@ -226,7 +229,7 @@ pub struct Overrides {
 }
 
 /// Settings by their environment names, less the `WHARF_` before them.
-const KEYS: [&str; 36] = [
+const KEYS: [&str; 38] = [
     "listen",
     "metrics_listen",
     "data_dir",
@@ -243,6 +246,7 @@ const KEYS: [&str; 36] = [
     "typical_pods",
     "log",
     "tls_certificate",
+    "connections_per_address_max",
     "tls_key",
     "unit_instance_resources",
     "avoid_gpu_nodes",
@@ -250,6 +254,7 @@ const KEYS: [&str; 36] = [
     "planners",
     "follow",
     "hold_timeout",
+    "allocations_per_node_max",
     "hybrid.threshold",
     "hybrid.top_k",
     "attribute_orders",

@@ -407,6 +407,7 @@ fn settings(reloadable: &Reloadable) -> Settings {
         in_flight_max: reloadable.in_flight_max,
         waiting_groups_max: reloadable.waiting_groups_max,
         avoid_gpu_nodes: reloadable.avoid_gpu_nodes,
+        connections_per_address_max: reloadable.connections_per_address_max,
     }
 }
 

@@ -11,6 +11,8 @@ mod books;
 mod commands;
 #[path = "binary/faults.rs"]
 mod faults;
+#[path = "binary/floods.rs"]
+mod floods;
 #[path = "binary/geometry.rs"]
 mod geometry;
 #[path = "binary/groups.rs"]

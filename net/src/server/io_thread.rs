@@ -23,7 +23,7 @@ use super::connection::serve_connection;
 use super::follow::{self, Follow};
 use super::operation::{Operation, Parts, split_tag, tag};
 use super::{IoObserver, RegistrarHandle, ServerShared};
-use crate::protocol::{Kind, ReasonCode};
+use crate::protocol::{Kind, ReasonCode, SEND_WINDOW_BYTES};
 use crate::tls::{ServerCertificate, TlsError, server_crypto};
 
 /// How long a server that stops waits for its peers to take their last replies.
@@ -102,6 +102,8 @@ pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
     // One session, one stream.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
     transport.max_concurrent_uni_streams(VarInt::from_u32(0));
+    // What was written and is not acknowledged stays in memory, and a peer may allow any amount of it.
+    transport.send_window(SEND_WINDOW_BYTES as u64);
     transport.congestion_controller_factory(Arc::new(Liftable));
     config.transport_config(Arc::new(transport));
     thread.socket.set_nonblocking(true)?;
@@ -232,6 +234,16 @@ async fn answer(io: Rc<Io>) {
     }
 }
 
+/// Whether a request that waited was told not to any more and is answered so. A group that was removed meanwhile
+/// has the removal as its outcome instead.
+fn is_taken_back(reply: &PortReply) -> bool {
+    match reply {
+        PortReply::WaitEnded(WaitEnd::Cancelled, ..) => true,
+        PortReply::Plan(reply) => matches!(**reply, PlanReply::Cancelled),
+        _ => false,
+    }
+}
+
 impl Io {
     /// Enters one operation whose parts can be submitted.
     pub(super) fn enter(&self, operation: Operation) -> usize {
@@ -249,16 +261,6 @@ impl Io {
         let at_once = self.port.borrow_mut().submit(tag(operation, part), request, now);
         if let Some(reply) = at_once.expect("room was taken before") {
             self.handle_reply(operation, part, reply, now)
-/// Whether a request that waited was told not to any more and is answered so. A group that was removed meanwhile
-/// has the removal as its outcome instead.
-fn is_taken_back(reply: &PortReply) -> bool {
-    match reply {
-        PortReply::WaitEnded(WaitEnd::Cancelled, ..) => true,
-        PortReply::Plan(reply) => matches!(**reply, PlanReply::Cancelled),
-        _ => false,
-    }
-}
-
         }
     }
 
@@ -302,6 +304,7 @@ fn is_taken_back(reply: &PortReply) -> bool {
         let operation = &mut operations[key];
         let (waited, kind) = (operation.waits(), operation.kind());
         let question = operation.is_question();
+        let is_taken_back = is_taken_back(&reply);
         match operation.parts {
             Parts::Wait(..) => {}
             Parts::WaitGroup(..) => {
@@ -319,7 +322,6 @@ fn is_taken_back(reply: &PortReply) -> bool {
             operations.remove(key);
         }
         let Some(complete) = complete else { return };
-        let is_taken_back = is_taken_back(&reply);
         let Operation { connection, sequence, started, parts } = operations.remove(key);
         drop(operations);
         let candidates = parts.candidates();

@@ -42,10 +42,11 @@ use wharf_core::time::Time;
 
 use crate::convert::PlacementDefaults;
 use crate::protocol::{
-    FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, Kind, Limits, ReasonCode, ServerIdentity, UNACKNOWLEDGED_MAX,
+    FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, Kind, LISTS_UNDER_WAY_MAX, Limits, ReasonCode, ServerIdentity,
+    UNACKNOWLEDGED_MAX,
 };
-use sessions::Sessions;
 use admission::ConnectionRooms;
+use sessions::Sessions;
 
 /// How long a peer may take from its handshake to its whole hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
@@ -70,10 +71,10 @@ pub struct Settings {
     pub in_flight_max: u32,
     /// Groups that may wait at one connection.
     pub waiting_groups_max: u32,
-    /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
     /// Connections that one address may have, of those that come from now on. An IPv6 network of 64 bits counts
     /// as one address.
     pub connections_per_address_max: u32,
+    /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
     pub avoid_gpu_nodes: bool,
 }
 
@@ -83,8 +84,8 @@ impl Default for Settings {
             default_policy: Policy::default(),
             in_flight_max: IN_FLIGHT_DEFAULT,
             waiting_groups_max: WAITING_GROUPS_DEFAULT,
-            avoid_gpu_nodes: false,
             connections_per_address_max: CONNECTIONS_PER_ADDRESS_DEFAULT,
+            avoid_gpu_nodes: false,
         }
     }
 }
@@ -122,9 +123,9 @@ pub struct Counters {
     pub connections: AtomicU64,
     /// Connections since the start.
     pub connections_total: AtomicU64,
-    /// Frames that were refused before their request was looked at.
     /// Connections that were refused for want of room, in all or for their address.
     pub connections_refused: AtomicU64,
+    /// Frames that were refused before their request was looked at.
     pub frames_refused: AtomicU64,
     /// Placements that went on to another shard.
     pub spilled: AtomicU64,

@@ -45,8 +45,9 @@ pub(super) fn begin(
     } else {
         Some("as many requests wait at this service as can: ask again later, or without waiting".to_owned())
     };
-    if let Some(message) = full {
-        let reply = fault_reply(Fault::of_field(Reason::LimitExceeded, "mode", message));
+    let full = full.map(|message| Fault::of_field(Reason::LimitExceeded, "mode", message));
+    if let Some(fault) = full.or_else(|| state.take_wait_room(sequence).err()) {
+        let reply = fault_reply(fault);
         io.observe(Kind::Place, reply.reason, 0);
         return Complete::place(version, reply.into()).answer(state, Kind::Place, sequence);
     }

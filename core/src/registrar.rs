@@ -9,6 +9,7 @@ pub use heartbeat::{Heard, Heartbeats};
 mod removed;
 pub use removed::RemovedNode;
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use crate::hash::stable_hash;
@@ -159,14 +160,15 @@ pub struct Registrar {
     partition_count: u16,
     topology_label: Arc<str>,
     next_node: u64,
-    by_name: FixedMap<Arc<str>, NodeId>,
+    /// In order, as all that is found by texts: names are others' choice, and no hash of them can be attacked then.
+    by_name: BTreeMap<Arc<str>, NodeId>,
     nodes: FixedMap<NodeId, Entry>,
     resources: ResourceRegistry,
     catalog: Catalog,
     removed: RemovedNodes,
     heartbeats: Heartbeats,
     /// Texts of labels and taints, shared between nodes.
-    texts: FixedMap<Arc<str>, ()>,
+    texts: BTreeSet<Arc<str>>,
     /// How many were left when they were last swept.
     texts_swept: usize,
 }
@@ -179,13 +181,13 @@ impl Registrar {
             partition_count,
             topology_label: topology_label.into(),
             next_node: 1,
-            by_name: FixedMap::default(),
+            by_name: BTreeMap::new(),
             nodes: FixedMap::default(),
             resources: ResourceRegistry::default(),
             catalog: Catalog::default(),
             removed: RemovedNodes::default(),
             heartbeats: Heartbeats::default(),
-            texts: FixedMap::default(),
+            texts: BTreeSet::new(),
             texts_swept: 0,
         }
     }
@@ -343,17 +345,17 @@ impl Registrar {
     }
 
     fn intern(&mut self, mut spec: NodeSpec) -> NodeSpec {
-        // Texts that no node bears any more go when the map has doubled: each costs O(1) in all.
+        // Texts that no node bears any more go when the set has doubled: each costs O(1) in all.
         if self.texts.len() > 2 * self.texts_swept + TEXTS_UNSWEPT {
-            self.texts.retain(|text, ()| Arc::strong_count(text) > 1);
+            self.texts.retain(|text| Arc::strong_count(text) > 1);
             self.texts_swept = self.texts.len();
         }
         let texts = &mut self.texts;
         let mut share = |text: &Arc<str>| {
-            if let Some((known, ())) = texts.get_key_value(text) {
+            if let Some(known) = texts.get(text) {
                 return Arc::clone(known);
             }
-            texts.insert(Arc::clone(text), ());
+            texts.insert(Arc::clone(text));
             Arc::clone(text)
         };
         spec.labels = spec.labels.shared(&mut share);

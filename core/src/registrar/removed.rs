@@ -6,7 +6,6 @@ use std::sync::Arc;
 
 use crate::ids::{NodeId, Ordinal};
 use crate::limits::REMOVED_NODES_KEPT_MAX;
-use crate::map::FixedMap;
 
 /// A node that was removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -26,7 +25,7 @@ type Key = (Arc<str>, Arc<str>);
 /// The nodes removed last, up to a bound; older ones are forgotten, and then are new machines.
 #[derive(Default)]
 pub(super) struct RemovedNodes {
-    by_machine: FixedMap<Key, (u64, NodeId, Ordinal)>,
+    by_machine: BTreeMap<Key, (u64, NodeId, Ordinal)>,
     by_age: BTreeMap<u64, Key>,
     next: u64,
 }

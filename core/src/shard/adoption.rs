@@ -2,6 +2,7 @@
 //! is recorded as it is, also above capacity, so that the books follow a world that they do not
 //! own. What exceeds the capacity is a shortfall, which releases pay back first.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::command::{Adoption, Outcome, Placement, Rejection, ResourceKind};
@@ -20,7 +21,8 @@ use crate::resource::{
 /// The names that those who made adopted allocations gave them, per node.
 #[derive(Default)]
 pub(super) struct ExternalIds {
-    allocations: FixedMap<(NodeId, Arc<str>), AllocationId>,
+    /// In order: names are others' choice, and no hash of them can be attacked then.
+    allocations: BTreeMap<(NodeId, Arc<str>), AllocationId>,
     names: FixedMap<AllocationId, (NodeId, Arc<str>)>,
 }
 
@@ -48,7 +50,8 @@ impl ExternalIds {
     pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
         // A text stands once, with the two counts of its `Arc`.
         let texts: usize = self.names.values().map(|(_, name)| name.len() + 2 * size_of::<usize>()).sum();
-        let tables = memory::of_map(&self.allocations) + memory::of_map(&self.names);
+        let entry = size_of::<((NodeId, Arc<str>), AllocationId)>();
+        let tables = memory::of_btree(self.allocations.len(), entry) + memory::of_map(&self.names);
         add("external ids of adoptions", tables + texts as u64);
     }
 

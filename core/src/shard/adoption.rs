@@ -5,9 +5,9 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::Shard;
 use super::command::{Adoption, Outcome, Placement, Rejection, ResourceKind};
 use super::ledger::Allocation;
-use super::{NodeState, Shard};
 use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::index::Slot;
 use crate::limits::{AMOUNT_MAX, GPU_INSTANCES_MAX};
@@ -106,6 +106,9 @@ impl Shard {
             let (gpus, units) = (known.gpus, known.units);
             return Ok(Outcome::Adopted(Placement { node, allocation: id, gpus, alternative: 0, units }));
         }
+        if self.nodes.room(slot).places <= 0 {
+            return Err(Rejection::TooManyAllocations(node));
+        }
         let gpus = self.adopted_gpus(slot, demand.gpu, gpus)?;
         let units = self.adopted_units(slot, &demand, &units)?;
         if !self.can_take_held(slot, &demand, gpus, units.as_ref()) {
@@ -115,9 +118,7 @@ impl Shard {
         self.nodes.hot_mut(slot).version += 1;
         let id = self.next_id(slot);
         self.fragmentation.touch(slot);
-        if self.nodes.state(slot) == NodeState::Ready {
-            self.index.update(slot, &self.nodes.available(slot));
-        }
+        self.follow_index(slot);
         self.follow_hybrid(slot);
         self.sums.allocate(&demand);
         self.sums.exceptions_changed(&self.nodes, slot);

@@ -115,14 +115,18 @@ impl Shard {
 
     /// Counts over the first nodes that there are.
     fn count_all(&self, request: &PlacementRequest, examined_max: u64, refusal: &mut Refusal) {
-        let (mut tallies, mut ready, mut not_ready) = (Tallies::of(request), 0u64, 0u64);
+        let (mut tallies, mut ready, mut not_ready, mut full) = (Tallies::of(request), 0u64, 0u64, 0u64);
         for room in self.nodes.rooms() {
             if ready + not_ready == examined_max {
                 break;
             }
             match room.state {
                 Some(NodeState::Ready) => {
-                    tallies.count(room);
+                    if room.places > 0 {
+                        tallies.count(room);
+                    } else {
+                        full += 1;
+                    }
                     ready += 1;
                 }
                 Some(_) => not_ready += 1,
@@ -132,6 +136,7 @@ impl Shard {
         refusal.examined = ready + not_ready;
         tallies.report(refusal);
         report_plain(Check::NotReady, not_ready, refusal);
+        report_plain(Check::Allocations, full, refusal);
     }
 
     /// As [`count_all`](Self::count_all), for requests that name nodes or custom resources, and
@@ -150,7 +155,7 @@ impl Shard {
         }
         let custom = request.demand.custom();
         let (mut tallies, mut not_ready) = (Tallies::of(request), 0);
-        let (mut not_candidate, mut not_selected, mut tainted, mut reserved) = (0, 0, 0, 0);
+        let (mut not_candidate, mut not_selected, mut tainted, mut reserved, mut full) = (0, 0, 0, 0, 0);
         let tally = |&(_, amount): &(_, Amount)| Tally::of(amount.units());
         let mut of_custom: Vec<Tally> = custom.iter().map(tally).collect();
         let mut fragmented: Vec<Tally> = custom.iter().map(tally).collect();
@@ -165,6 +170,8 @@ impl Shard {
                 not_ready += 1;
             } else if self.is_kept_from(slot, request) {
                 reserved += 1;
+            } else if room.places <= 0 {
+                full += 1;
             } else {
                 let own = self.reservations.own(slot, request.owner);
                 let own = own.map(|own| self.nodes.revealed(slot, &own.aside));
@@ -207,6 +214,7 @@ impl Shard {
         report_plain(Check::Taint, tainted, refusal);
         report_plain(Check::NotReady, not_ready, refusal);
         report_plain(Check::Reserved, reserved, refusal);
+        report_plain(Check::Allocations, full, refusal);
         tallies.report(refusal);
         for (tally, &(id, _)) in of_custom.iter().zip(custom) {
             tally.report(Check::Custom(id), 1, refusal);

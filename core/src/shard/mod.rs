@@ -36,6 +36,7 @@ mod life;
 mod memory;
 mod named;
 mod order;
+mod places;
 mod ranked;
 mod rankings;
 mod refusal;
@@ -48,6 +49,7 @@ pub(crate) use reservations::Reservation;
 pub use reservations::{ReservationView, Reserve};
 mod reserved_search;
 mod revealed;
+mod room;
 mod selectors;
 mod sequences;
 mod set_aside;
@@ -291,7 +293,7 @@ impl Shard {
         self.fragmentation.touch(slot);
         let id = self.next_id(slot);
         let node = self.nodes.hot(slot).id;
-        self.index.update(slot, &self.nodes.available(slot));
+        self.follow_index(slot);
         self.follow_hybrid(slot);
         self.sums.allocate(&request.demand);
         self.sums.placed += 1;
@@ -405,10 +407,8 @@ impl Shard {
     fn made_room(&mut self, slot: Slot) {
         self.growth += 1;
         self.fragmentation.touch(slot);
-        if self.nodes.state(slot) == NodeState::Ready {
-            self.index.update(slot, &self.nodes.available(slot));
-            self.follow_hybrid(slot);
-        }
+        self.follow_index(slot);
+        self.follow_hybrid(slot);
         self.wake_for(slot, None);
     }
 
@@ -469,7 +469,7 @@ impl Shard {
         let marks = self.marks_of(slot);
         self.capacities.update(slot, &self.nodes.capacity(slot));
         self.capacities.mark(slot, marks);
-        if self.nodes.state(slot) == NodeState::Ready {
+        if self.index.contains(slot) {
             self.index.mark(slot, marks);
         }
         self.node_resized(size_before, Some(slot));
@@ -499,7 +499,7 @@ impl Shard {
                 inside += ended;
             }
         }
-        if self.nodes.state(slot) == NodeState::Ready {
+        if self.index.contains(slot) {
             self.index.remove(slot);
         }
         self.nodes.set_health(slot, Vec::new());

@@ -325,6 +325,8 @@ impl Shard {
         let mut left = Left { cpu: room.cpu, memory: room.memory, gpus: hot.gpus, custom };
         let mut of_owner = revealed.map(|(owner, all)| (Some(owner), Left::from(all)));
         let node = hot.id;
+        // Each takes a place of the node; one that needs none after all hands it to the next.
+        let most = WOKEN_PER_EVENT_MAX.min(usize::try_from(room.places).unwrap_or(0));
         let mut woken = 0;
         while let Some(Reverse((turn, at))) = turns.pop() {
             // What is left only shrinks: a shape that does not fit has had its turn.
@@ -338,7 +340,7 @@ impl Shard {
             }
             self.waiting.wake(turn, node);
             woken += 1;
-            if woken == WOKEN_PER_EVENT_MAX {
+            if woken == most {
                 return;
             }
             if let Some(turn) = next(&self.waiting.shapes[at], Some(turn)) {

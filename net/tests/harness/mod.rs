@@ -19,6 +19,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::watch;
 use wharf_core::executor::{Clock, Unobserved as UnobservedShard};
 use wharf_core::ids::Incarnation;
+use wharf_core::limits::ALLOCATIONS_PER_NODE_MAX;
 use wharf_core::planner::Planner;
 use wharf_core::registrar::Registrar;
 use wharf_core::shard::Shard;
@@ -64,7 +65,6 @@ pub fn certificate() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     (made.cert.der().clone(), key)
 }
 
-/// A running server.
 /// Holds the threads that look at the clock through it.
 #[derive(Clone, Default)]
 pub struct Gate(Arc<(Mutex<bool>, Condvar)>);
@@ -98,6 +98,7 @@ impl Clock for GatedClock {
     }
 }
 
+/// A running server.
 pub struct TestServer {
     pub address: SocketAddr,
     pub certificate: CertificateDer<'static>,
@@ -107,9 +108,9 @@ pub struct TestServer {
     registrar: JoinHandle<Registrar>,
     shards: Vec<JoinHandle<Shard>>,
     planners: Vec<JoinHandle<Planner>>,
-    stop: wharf_core::executor::StopSignal,
     /// Holds the planners.
     pub planner_gate: Gate,
+    stop: wharf_core::executor::StopSignal,
     planner_stop: wharf_core::executor::StopSignal,
 }
 
@@ -159,6 +160,8 @@ impl TestServer {
             seed: 7,
             unit_instances: vec!["npu".to_owned()],
             planners,
+            // Some tests place thousands of small requests on one node.
+            allocations_per_node_max: ALLOCATIONS_PER_NODE_MAX,
             ..EngineConfig::default()
         };
         let engine =
@@ -177,10 +180,10 @@ impl TestServer {
             spawn("shard", move || runner.run(&clock, &mut UnobservedShard))
         });
         let shards = threads.collect();
+        let planner_gate = Gate::default();
         let threads = engine.planners.into_iter().map(|runner| {
             let clock = GatedClock(clock.clone(), planner_gate.clone());
             spawn("planner", move || runner.run(&clock, |_| {}))
-        let planner_gate = Gate::default();
         });
         let planners = threads.collect();
         let (handle, questions) = RegistrarHandle::channel();

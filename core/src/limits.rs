@@ -188,6 +188,10 @@ pub const PLANS_IN_FLIGHT_MAX: usize = 3584;
 pub const PLAN_CANCELS_IN_FLIGHT_MAX: usize = 512;
 /// Groups that may wait at one port: they are some of its jobs.
 pub const PORT_GROUPS_WAITING_MAX: usize = 1023;
+/// Allocations of one node, what is placed into bundles there and what is claimed included, unless configured.
+pub const ALLOCATIONS_PER_NODE_DEFAULT: u16 = 1024;
+/// The most that can be configured: what a node has room for is counted in an `i16`.
+pub const ALLOCATIONS_PER_NODE_MAX: u16 = 32_767;
 /// Most claims of one node: each plan of another looks at all of them.
 pub const CLAIMS_PER_NODE_MAX: usize = 1024;
 /// Losses of a statement, after which it takes a ticket and reserves what it needs.

@@ -147,7 +147,8 @@ pub struct Registrar {
     partition_count: u16,
     topology_label: Arc<str>,
     next_node: u64,
-    by_name: FixedMap<Arc<str>, NodeId>,
+    /// In order, as all that is found by texts: names are others' choice, and no hash of them can be attacked then.
+    by_name: BTreeMap<Arc<str>, NodeId>,
     nodes: FixedMap<NodeId, Entry>,
     resources: ResourceRegistry,
     catalog: Catalog,
@@ -166,7 +167,7 @@ impl Registrar {
             partition_count,
             topology_label: topology_label.into(),
             next_node: 1,
-            by_name: FixedMap::default(),
+            by_name: BTreeMap::new(),
             nodes: FixedMap::default(),
             resources: ResourceRegistry::default(),
             catalog: Catalog::default(),

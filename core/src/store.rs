@@ -18,8 +18,8 @@ use crate::hash::{StateHash, StateHasher};
 use crate::ids::{AllocationId, BundleId, Incarnation, NodeId, OwnerId, PartitionId, ResourceId, ShardId};
 use crate::index::{Geometry, GeometryError, PolicyState};
 use crate::limits::{
-    HOLD_NS_DEFAULT, PARTITIONS_DEFAULT, PARTITIONS_MAX, PLANNERS_MAX, PORTS_MAX,
-    RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
+    ALLOCATIONS_PER_NODE_DEFAULT, HOLD_NS_DEFAULT, PARTITIONS_DEFAULT, PARTITIONS_MAX, PLANNERS_MAX,
+    PORTS_MAX, RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
 };
 use crate::node::{NodeRegistration, NodeState, Unhealthy};
 use crate::planner::{GroupRecord, PlannerRunner};
@@ -311,6 +311,8 @@ pub struct EngineConfig {
     pub unit_instances: Vec<String>,
     /// Share of a shard's nodes that may be reserved at once, in percent, at least one; 0: none.
     pub reserved_nodes_percent: u8,
+    /// Allocations that a node may hold, what is placed into bundles there and what is claimed included.
+    pub allocations_per_node_max: u16,
     /// Planners of groups and statements; 0: none.
     pub planners: u16,
     /// How long a shard holds its part of a statement before it asks to abort, in ns.
@@ -331,6 +333,7 @@ impl Default for EngineConfig {
             hybrid: HybridSettings::default(),
             unit_instances: Vec::new(),
             reserved_nodes_percent: RESERVED_NODES_PERCENT_DEFAULT,
+            allocations_per_node_max: ALLOCATIONS_PER_NODE_DEFAULT,
             planners: 0,
             hold_ns: HOLD_NS_DEFAULT,
             views: false,
@@ -544,6 +547,7 @@ fn open_shards(
             shard.set_typical_shapes(Arc::clone(typical));
         }
         shard.set_reserved_nodes_percent(config.reserved_nodes_percent);
+        shard.set_allocations_per_node_max(config.allocations_per_node_max);
         shard.adopt(owned);
         if resumed {
             shard.resume_policies(policies[id.index()].clone());

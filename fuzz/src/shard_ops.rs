@@ -1,8 +1,10 @@
 //! Commands for a [`Shard`], made from bytes and answered by shard and oracle alike.
 
 mod layout;
+mod limits;
 mod reservations;
 use layout::Layout;
+use limits::{Limits, limits};
 pub use reservations::{ReservationCounts, run_reservation_ops};
 mod follow;
 mod views;
@@ -316,9 +318,6 @@ fn owner(pick: u8) -> Option<OwnerId> {
     OwnerId::new(u64::from(pick % 8).saturating_sub(4))
 }
 
-/// Shares of the nodes that may be reserved.
-const RESERVED_PERCENT: [u8; 4] = [100, 50, 5, 0];
-
 /// Typical requests that are given; for most numbers they are learnt.
 fn typical(number: u8) -> Option<Arc<TypicalShapes>> {
     let shape = |cpu, gpu, models: &[&str]| {
@@ -343,7 +342,7 @@ fn typical(number: u8) -> Option<Arc<TypicalShapes>> {
     Some(Arc::new(TypicalShapes::covering(counted)))
 }
 
-fn fresh_shard(geometry: Geometry, typical: Option<&Arc<TypicalShapes>>, percent: u8) -> Shard {
+fn fresh_shard(geometry: Geometry, typical: Option<&Arc<TypicalShapes>>, (percent, most): Limits) -> Shard {
     let mut shard = Shard::new(ShardConfig {
         shard: ShardId(0),
         incarnation: INCARNATION,
@@ -357,6 +356,7 @@ fn fresh_shard(geometry: Geometry, typical: Option<&Arc<TypicalShapes>>, percent
     if percent.is_multiple_of(2) {
         shard.set_wake_looks(2);
     }
+    shard.set_allocations_per_node_max(most);
     if let Some(typical) = typical {
         shard.set_typical_shapes(Arc::clone(typical));
     }
@@ -391,8 +391,8 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
         return Ok(());
     };
     let typical = typical(number);
-    let percent = RESERVED_PERCENT[usize::from(number / 8) % RESERVED_PERCENT.len()];
-    let mut pair = Pair::new(layout, typical.as_ref(), percent);
+    let limits = limits(number);
+    let mut pair = Pair::new(layout, typical.as_ref(), limits);
     for number in 0..OPERATIONS_MAX {
         if bytes.is_empty() {
             break;
@@ -405,7 +405,7 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
         })?;
     }
     pair.settle().map_err(|difference| format!("at the end: {difference}"))?;
-    let mut again = fresh_shard(layout.both().0, typical.as_ref(), percent);
+    let mut again = fresh_shard(layout.both().0, typical.as_ref(), limits);
     let mut outcomes = Vec::new();
     for batch in pair.commands.chunk_by(|a, b| a.0 == b.0) {
         again.step(batch.iter().map(|(_, command)| command.clone()), batch[0].0, &mut outcomes);
@@ -420,16 +420,17 @@ pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
 }
 
 impl Pair {
-    fn new(layout: Layout, typical: Option<&Arc<TypicalShapes>>, percent: u8) -> Self {
+    fn new(layout: Layout, typical: Option<&Arc<TypicalShapes>>, limits: Limits) -> Self {
         let (geometry, space) = layout.both();
         let mut oracle = LinearShard::new(&geometry, INCARNATION);
         oracle.set_space(space);
-        oracle.set_reserved_nodes_percent(percent);
+        oracle.set_reserved_nodes_percent(limits.0);
+        oracle.set_allocations_per_node_max(limits.1);
         if let Some(typical) = typical {
             oracle.set_typical_shapes(typical);
         }
         Self {
-            shard: fresh_shard(geometry, typical, percent),
+            shard: fresh_shard(geometry, typical, limits),
             oracle,
             last_node: 0,
             last_wait: 0,

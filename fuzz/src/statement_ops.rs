@@ -7,7 +7,7 @@ use wharf_core::ids::{
     AllocationId, BundleId, GroupId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId,
 };
 use wharf_core::index::Geometry;
-use wharf_core::limits::RESULT_KEPT_NS;
+use wharf_core::limits::{ALLOCATIONS_PER_NODE_DEFAULT, RESULT_KEPT_NS};
 use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
@@ -86,7 +86,9 @@ struct Run<'a> {
 /// # Errors
 /// The first difference, with the command that showed it.
 pub fn run_statement_ops(bytes: &[u8]) -> Result<StatementCounts, String> {
-    let shard = Shard::new(ShardConfig {
+    // Few in every fourth run.
+    let most = if bytes.len().is_multiple_of(4) { 4 } else { ALLOCATIONS_PER_NODE_DEFAULT };
+    let mut shard = Shard::new(ShardConfig {
         shard: ShardId(0),
         incarnation: Incarnation(1),
         partitions: vec![PartitionId(0)],
@@ -94,10 +96,11 @@ pub fn run_statement_ops(bytes: &[u8]) -> Result<StatementCounts, String> {
         seed: 5,
         hybrid: HybridSettings::default(),
     });
+    shard.set_allocations_per_node_max(most);
     let mut run = Run {
         choices: Choices(bytes.iter()),
         shard,
-        model: LinearStatements::default(),
+        model: LinearStatements::new(most),
         now: 0,
         statements: 0,
         ids: Vec::new(),
@@ -334,8 +337,13 @@ impl Run<'_> {
                         self.ids.push(placed.allocation);
                     }
                     (Err(true), Outcome::Rejected(Rejection::BundleShort { .. })) => {}
+                    (Err(false), Outcome::Rejected(Rejection::TooManyAllocations(node)))
+                        if self.model.is_full(*node) => {}
                     (Err(false), Outcome::Rejected(rejection))
-                        if !matches!(rejection, Rejection::BundleShort { .. }) => {}
+                        if !matches!(
+                            rejection,
+                            Rejection::BundleShort { .. } | Rejection::TooManyAllocations(_)
+                        ) => {}
                     (model, _) => return differs(format!("{model:?}")),
                 }
             }

@@ -316,6 +316,7 @@ fn failed_check(check: Check, shortage: Shortage, catalog: &Catalog) -> FailedCh
         Check::Taint => (Reason::UntoleratedTaint, ""),
         Check::NotReady => (Reason::NotReady, ""),
         Check::Reserved => (Reason::ReservedForOther, ""),
+        Check::Allocations => (Reason::TooManyAllocations, ""),
         Check::Cpu => (Reason::Insufficient, "cpu"),
         Check::Memory => (Reason::Insufficient, "memory"),
         Check::WholeGpus => (Reason::Insufficient, "gpu"),
@@ -485,6 +486,7 @@ pub fn rejection_fault(rejection: &Rejection) -> Fault {
         Rejection::NothingReserved(_) => (Reason::InvalidField, "cpu"),
         Rejection::DeadlinePassed(_) => (Reason::InvalidField, "lasts"),
         Rejection::TooManyReserved { .. } => (Reason::LimitExceeded, "node"),
+        Rejection::TooManyAllocations(_) => (Reason::TooManyAllocations, ""),
         Rejection::NotABundle(_) => (Reason::InvalidField, "bundle"),
         Rejection::BundlePending(_)
         | Rejection::BundleReleasing(_)

@@ -23,3 +23,4 @@ pub mod protocol;
 pub mod server;
 pub mod session;
 pub mod tls;
+mod weight;

@@ -11,6 +11,9 @@
 //! beginning to the acknowledgement that names it. What is said of it is kept as long; a wait that
 //! a lost connection interrupted may be asked again, whatever the mark is.
 //!
+//! Memory is bounded at all times, not only when a request comes: a request under way counts with all that its
+//! reply may bring ([`Weight`]), so outcomes never take more than was left for them.
+//!
 //! State without I/O: a connection task owns one at a time, and hands it to the next connection
 //! of the same client through [`DetachedSessions`].
 
@@ -20,8 +23,10 @@ use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::planted::{PlantedBug, is_planted};
 
 use crate::protocol::{
-    APART_MAX, DETACHED_KEPT_BYTES_MAX, SESSION_KEPT_BYTES_MAX, SessionToken, UNACKNOWLEDGED_MAX,
+    APART_MAX, DETACHED_KEPT_BYTES_MAX, SESSION_KEPT_BYTES_MAX, SESSION_WAITS_BYTES_MAX, SessionToken,
+    UNACKNOWLEDGED_MAX,
 };
+pub use crate::weight::Weight;
 
 /// One sequence of a session.
 #[derive(Debug)]
@@ -29,11 +34,11 @@ enum Entry {
     /// Skipped so far, or answered and not kept.
     Vacant,
     /// Under way.
-    InFlight,
+    InFlight(Weight),
     /// Answered; the encoded reply.
     Answered(Box<[u8]>),
     /// Under way, waiting; to be acknowledged exactly once it is answered.
-    Waiting,
+    Waiting(Weight),
     /// It waited when its connection was lost: asked again, it waits anew.
     Interrupted,
     /// A wait that was answered.
@@ -69,8 +74,14 @@ pub struct Session {
     /// Whether the client acknowledges waits exactly.
     exact: bool,
     in_flight: usize,
-    /// Bytes of the outcomes in `entries` and `apart`.
+    /// Bytes of the outcomes that are kept, without those of waits.
     kept_bytes: usize,
+    /// Bytes that the requests under way may add to `kept_bytes`.
+    promised_bytes: usize,
+    /// Bytes of the requests under way and of their replies, without those that wait.
+    under_way_bytes: usize,
+    /// The same of those that wait, and the outcomes of waits that are kept.
+    waits_bytes: usize,
 }
 
 impl Session {
@@ -86,6 +97,9 @@ impl Session {
             exact: false,
             in_flight: 0,
             kept_bytes: 0,
+            promised_bytes: 0,
+            under_way_bytes: 0,
+            waits_bytes: 0,
         }
     }
 
@@ -107,6 +121,24 @@ impl Session {
         self.in_flight
     }
 
+    /// Bytes of the requests under way and of the replies that they may bring, without those that wait.
+    #[must_use]
+    pub fn under_way_bytes(&self) -> usize {
+        self.under_way_bytes
+    }
+
+    /// Bytes of the outcomes that are kept, those of waits included.
+    fn all_kept_bytes(&self) -> usize {
+        self.kept_bytes + self.waits_bytes
+    }
+
+    /// Whether requests under way have taken all room that outcomes may have: some of it comes back when they
+    /// are answered, without an acknowledgement.
+    #[must_use]
+    pub fn is_full_of_promises(&self) -> bool {
+        self.promised_bytes > 0 && self.kept_bytes + self.promised_bytes >= SESSION_KEPT_BYTES_MAX
+    }
+
     /// The client acknowledges waits exactly: its mark may pass them.
     pub fn acknowledges_exactly(&mut self) {
         self.exact = true;
@@ -120,8 +152,8 @@ impl Session {
             lowest_unacknowledged + u64::from(is_planted(PlantedBug::OutcomeForgottenEarly));
         while self.base < lowest_unacknowledged {
             match self.entries.front() {
-                Some(Entry::InFlight) => return,
-                Some(Entry::Waiting | Entry::Interrupted | Entry::WaitAnswered(_)) => {
+                Some(Entry::InFlight(_)) => return,
+                Some(Entry::Waiting(_) | Entry::Interrupted | Entry::WaitAnswered(_)) => {
                     if self.apart.len() >= APART_MAX {
                         return;
                     }
@@ -148,7 +180,7 @@ impl Session {
             Entry::WaitAnswered(reply) => {
                 let bytes = reply.len();
                 *entry = Entry::Vacant;
-                self.kept_bytes -= bytes;
+                self.waits_bytes -= bytes;
             }
             Entry::Interrupted => *entry = Entry::Vacant,
             // A fault of the client: there is nothing that it could have.
@@ -164,13 +196,56 @@ impl Session {
         }
     }
 
+    /// The request of `sequence`, which is under way, takes `weight` until it is answered.
+    pub fn weigh(&mut self, sequence: u64, weight: Weight) {
+        let Some(entry) = self.entry_mut(sequence) else { return };
+        let (Entry::InFlight(known) | Entry::Waiting(known)) = entry else { return };
+        let waits = known.waits;
+        let before = std::mem::replace(known, Weight { waits, ..weight });
+        self.take_off(before);
+        self.put_on(Weight { waits, ..weight });
+    }
+
+    fn put_on(&mut self, weight: Weight) {
+        if weight.waits {
+            self.waits_bytes += weight.bytes();
+        } else {
+            self.under_way_bytes += weight.bytes();
+            self.promised_bytes += weight.kept_bytes();
+        }
+    }
+
+    fn take_off(&mut self, weight: Weight) {
+        if weight.waits {
+            self.waits_bytes -= weight.bytes();
+        } else {
+            self.under_way_bytes -= weight.bytes();
+            self.promised_bytes -= weight.kept_bytes();
+        }
+    }
+
+    /// Whether the request of `sequence`, which is under way, may wait: whether there is room for it and for its
+    /// outcome among those of all waits.
+    #[must_use]
+    pub fn can_wait(&mut self, sequence: u64) -> bool {
+        match self.entry_mut(sequence) {
+            Some(&mut Entry::InFlight(weight)) => {
+                self.waits_bytes + weight.bytes() <= SESSION_WAITS_BYTES_MAX
+            }
+            // One that was interrupted counts already.
+            _ => self.waits_bytes <= SESSION_WAITS_BYTES_MAX,
+        }
+    }
+
     /// The request of `sequence`, which is under way, waits from now on.
     pub fn wait(&mut self, sequence: u64) {
-        if self.exact
-            && let Some(entry @ Entry::InFlight) = self.entry_mut(sequence)
-        {
-            *entry = Entry::Waiting;
-        }
+        let exact = self.exact;
+        let Some(entry) = self.entry_mut(sequence) else { return };
+        let &mut Entry::InFlight(weight) = entry else { return };
+        let waiting = Weight { waits: true, ..weight };
+        *entry = if exact { Entry::Waiting(waiting) } else { Entry::InFlight(waiting) };
+        self.take_off(weight);
+        self.put_on(waiting);
     }
 
     /// What to do with the request of `sequence`; a new one is under way from now on.
@@ -185,7 +260,7 @@ impl Session {
         let offset = offset as usize;
         // The lowest unacknowledged request is always done: what is kept above it cannot be
         // acknowledged before.
-        let full = offset > 0 && self.kept_bytes >= SESSION_KEPT_BYTES_MAX;
+        let full = offset > 0 && self.kept_bytes + self.promised_bytes >= SESSION_KEPT_BYTES_MAX;
         if full && matches!(self.entries.get(offset), None | Some(Entry::Vacant)) {
             return Admission::OutOfWindow;
         }
@@ -200,12 +275,19 @@ impl Session {
     /// # Panics
     /// When that sequence is not under way: an outcome without its request.
     pub fn answer(&mut self, sequence: u64, reply: &[u8]) {
-        let entry = self.leave(sequence);
-        *entry = match entry {
-            Entry::Waiting => Entry::WaitAnswered(reply.into()),
-            _ => Entry::Answered(reply.into()),
+        let (left, weight) = self.leave(sequence);
+        // A caller that weighs nothing has weights of 0.
+        debug_assert!(
+            weight.bytes() == 0 || reply.len() <= weight.reply as usize,
+            "the reply to {sequence} has {} bytes: more than {weight:?}",
+            reply.len()
+        );
+        let (entry, sum) = match left {
+            Left::Waiting => (Entry::WaitAnswered(reply.into()), &mut self.waits_bytes),
+            Left::InFlight => (Entry::Answered(reply.into()), &mut self.kept_bytes),
         };
-        self.kept_bytes += reply.len();
+        *sum += reply.len();
+        *self.entry_mut(sequence).expect("it was just there") = entry;
     }
 
     /// Ends a request under way without keeping its outcome: repeated, it is done again. For
@@ -214,33 +296,40 @@ impl Session {
     /// # Panics
     /// As [`answer`](Self::answer).
     pub fn answer_unkept(&mut self, sequence: u64) {
-        let entry = self.leave(sequence);
-        *entry = if matches!(entry, Entry::Waiting) { Entry::Interrupted } else { Entry::Vacant };
-    }
-
-    /// The entry of a request that is under way, and will not be from now on.
-    fn leave(&mut self, sequence: u64) -> &mut Entry {
-        let Self { id, base, entries, apart, in_flight, .. } = self;
-        let entry = match sequence.checked_sub(*base) {
-            Some(offset) => usize::try_from(offset).ok().and_then(|offset| entries.get_mut(offset)),
-            None => apart.get_mut(&sequence),
-        };
-        match entry {
-            Some(entry @ (Entry::InFlight | Entry::Waiting)) => {
-                *in_flight -= 1;
-                entry
-            }
-            other => panic!("sequence {sequence} of session {id} is {other:?}, not under way"),
+        if let (Left::Waiting, _) = self.leave(sequence) {
+            *self.entry_mut(sequence).expect("it was just there") = Entry::Interrupted;
         }
     }
+
+    /// A request that is under way will not be from now on: its entry is vacant.
+    fn leave(&mut self, sequence: u64) -> (Left, Weight) {
+        let id = self.id;
+        let entry = self.entry_mut(sequence);
+        let (left, weight) = match entry {
+            Some(&mut Entry::InFlight(weight)) => (Left::InFlight, weight),
+            Some(&mut Entry::Waiting(weight)) => (Left::Waiting, weight),
+            other => panic!("sequence {sequence} of session {id} is {other:?}, not under way"),
+        };
+        *self.entry_mut(sequence).expect("it was just there") = Entry::Vacant;
+        self.take_off(weight);
+        self.in_flight -= 1;
+        (left, weight)
+    }
+}
+
+/// As what a request was under way.
+enum Left {
+    InFlight,
+    /// As a wait that is acknowledged exactly.
+    Waiting,
 }
 
 impl Entry {
     fn admit(&mut self, in_flight: &mut usize) -> Admission<'_> {
         let begun = match self {
-            Self::Vacant => Self::InFlight,
-            Self::Interrupted => Self::Waiting,
-            Self::InFlight | Self::Waiting => return Admission::UnderWay,
+            Self::Vacant => Self::InFlight(Weight::default()),
+            Self::Interrupted => Self::Waiting(Weight { waits: true, ..Weight::default() }),
+            Self::InFlight(_) | Self::Waiting(_) => return Admission::UnderWay,
             Self::Answered(reply) | Self::WaitAnswered(reply) => return Admission::Answered(reply),
         };
         *self = begun;
@@ -284,7 +373,7 @@ impl DetachedSessions {
     /// When it has requests under way: their outcomes would be lost.
     pub fn detach(&mut self, session: Session) {
         assert!(session.in_flight == 0, "session {} is detached with requests under way", session.id);
-        self.kept_bytes += session.kept_bytes;
+        self.kept_bytes += session.all_kept_bytes();
         self.order.push_back(session.id);
         self.sessions.insert(session.id, session);
         while self.order.len() > DETACHED_SESSIONS_MAX || self.kept_bytes > DETACHED_KEPT_BYTES_MAX {
@@ -295,7 +384,7 @@ impl DetachedSessions {
 
     fn take(&mut self, id: SessionId) -> Option<Session> {
         let session = self.sessions.remove(&id)?;
-        self.kept_bytes -= session.kept_bytes;
+        self.kept_bytes -= session.all_kept_bytes();
         Some(session)
     }
 
@@ -310,201 +399,4 @@ impl DetachedSessions {
 }
 
 #[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn session() -> Session {
-        Session::new(SessionId { incarnation: Incarnation(1), number: 1 }, [7; 16])
-    }
-
-    #[test]
-    fn a_request_is_done_once_and_answered_the_same() {
-        let mut session = session();
-        assert_eq!(session.admit(1), Admission::New);
-        assert_eq!(session.admit(1), Admission::UnderWay);
-        session.answer(1, b"yes");
-        assert_eq!(session.admit(1), Admission::Answered(b"yes"));
-        session.acknowledge(2);
-        assert_eq!(session.admit(1), Admission::Stale);
-        assert_eq!(session.admit(0), Admission::Stale);
-    }
-
-    #[test]
-    fn sequences_may_be_skipped_and_answered_in_any_order() {
-        let mut session = session();
-        assert_eq!(session.admit(3), Admission::New);
-        assert_eq!(session.admit(1), Admission::New);
-        session.answer(3, b"three");
-        assert_eq!(session.in_flight(), 1);
-        // The mark stops at what is under way.
-        session.acknowledge(4);
-        assert_eq!(session.admit(3), Admission::Answered(b"three"));
-        session.answer(1, b"one");
-        session.acknowledge(4);
-        assert_eq!(session.admit(3), Admission::Stale);
-    }
-
-    #[test]
-    fn the_window_bounds_what_a_client_can_make_the_server_keep() {
-        let mut session = session();
-        assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX)), Admission::New);
-        assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX) + 1), Admission::OutOfWindow);
-        assert_eq!(session.admit(u64::MAX), Admission::OutOfWindow);
-    }
-
-    /// A session whose client acknowledges waits exactly, with a wait at sequence 1.
-    fn with_wait() -> Session {
-        let mut session = session();
-        session.acknowledges_exactly();
-        assert_eq!(session.admit(1), Admission::New);
-        session.wait(1);
-        session
-    }
-
-    #[test]
-    fn a_wait_stands_apart_while_the_window_moves_on() {
-        let mut session = with_wait();
-        for sequence in 2..100_000 {
-            session.acknowledge(sequence);
-            assert_eq!(session.admit(sequence), Admission::New);
-            session.answer(sequence, b"done");
-        }
-        assert_eq!((session.entries.len(), session.apart.len(), session.in_flight()), (1, 1, 1));
-        assert_eq!(session.admit(1), Admission::UnderWay);
-        // Answered, it is kept until it is named, whatever the mark is.
-        session.answer(1, b"placed");
-        session.acknowledge(100_000);
-        assert_eq!(session.admit(1), Admission::Answered(b"placed"));
-        session.acknowledge_wait(1);
-        assert_eq!(session.admit(1), Admission::Stale);
-        assert_eq!((session.kept_bytes, session.apart.len()), (0, 0));
-    }
-
-    #[test]
-    fn an_answered_wait_is_not_forgotten_by_a_mark_that_was_said_before() {
-        let mut session = with_wait();
-        session.answer(1, b"placed");
-        session.acknowledge(2);
-        assert_eq!(session.admit(1), Admission::Answered(b"placed"));
-        session.acknowledge_wait(1);
-        assert_eq!(session.admit(1), Admission::Stale);
-        // Named before the mark passes it, it is forgotten with the others.
-        let mut session = with_wait();
-        session.answer(1, b"placed");
-        session.acknowledge_wait(1);
-        session.acknowledge(2);
-        assert_eq!(session.admit(1), Admission::Stale);
-        assert_eq!(session.kept_bytes, 0);
-    }
-
-    #[test]
-    fn an_interrupted_wait_may_be_asked_again_whatever_the_mark_is() {
-        let mut session = with_wait();
-        session.answer_unkept(1);
-        session.acknowledge(50);
-        assert_eq!((session.in_flight(), session.admit(1)), (0, Admission::New));
-        session.acknowledge_wait(1);
-        assert_eq!(session.admit(1), Admission::UnderWay, "what is under way cannot be acknowledged");
-        session.answer(1, b"placed");
-        assert_eq!(session.admit(1), Admission::Answered(b"placed"));
-    }
-
-    #[test]
-    fn waits_apart_are_bounded_and_others_are_as_they_were() {
-        let mut session = session();
-        session.acknowledges_exactly();
-        for sequence in 1..=APART_MAX as u64 + 1 {
-            session.acknowledge(sequence);
-            assert_eq!(session.admit(sequence), Admission::New);
-            session.wait(sequence);
-        }
-        let end = APART_MAX as u64 + u64::from(UNACKNOWLEDGED_MAX);
-        session.acknowledge(end);
-        assert_eq!(session.base, APART_MAX as u64 + 1, "the last one pins the window");
-        assert_eq!(session.admit(end + 1), Admission::OutOfWindow);
-        // A client that does not acknowledge waits exactly has none apart.
-        let mut session = self::session();
-        assert_eq!(session.admit(1), Admission::New);
-        session.wait(1);
-        session.acknowledge(2);
-        assert_eq!(session.admit(1), Admission::UnderWay);
-        assert_eq!(session.base, 1);
-    }
-
-    #[test]
-    fn sessions_are_resumed_by_their_token_and_pushed_out_in_order() {
-        let mut detached = DetachedSessions::new(Incarnation(1));
-        let first = detached.open([1; 16]);
-        let id = first.id();
-        detached.detach(first);
-        assert!(detached.resume(id, &[2; 16]).is_none());
-        let first = detached.resume(id, &[1; 16]).unwrap();
-        assert!(detached.resume(id, &[1; 16]).is_none());
-        detached.detach(first);
-        for _ in 0..DETACHED_SESSIONS_MAX {
-            let other = detached.open([3; 16]);
-            detached.detach(other);
-        }
-        assert!(detached.resume(id, &[1; 16]).is_none());
-    }
-
-    #[test]
-    fn what_only_looks_is_not_kept_and_done_again() {
-        let mut session = session();
-        assert_eq!(session.admit(1), Admission::New);
-        assert_eq!(session.admit(1), Admission::UnderWay);
-        session.answer_unkept(1);
-        assert_eq!((session.in_flight(), session.kept_bytes), (0, 0));
-        assert_eq!(session.admit(1), Admission::New);
-        session.answer_unkept(1);
-        session.acknowledge(2);
-        assert_eq!(session.admit(1), Admission::Stale);
-    }
-
-    #[test]
-    fn kept_bytes_are_bounded_until_the_client_acknowledges() {
-        let mut session = session();
-        let reply = vec![0; SESSION_KEPT_BYTES_MAX / 2];
-        for sequence in 2..=4 {
-            assert_eq!(session.admit(sequence), Admission::New);
-        }
-        session.answer(2, &reply);
-        session.answer(3, &reply);
-        // What is under way or answered stays so; what is new must wait.
-        assert_eq!(session.admit(4), Admission::UnderWay);
-        assert_eq!(session.admit(2), Admission::Answered(&reply));
-        assert_eq!(session.admit(5), Admission::OutOfWindow);
-        // The lowest is done: without it, nothing could be acknowledged.
-        assert_eq!(session.admit(1), Admission::New);
-        session.answer(1, b"one");
-        assert_eq!(session.admit(5), Admission::OutOfWindow);
-        session.acknowledge(3);
-        assert_eq!(session.admit(5), Admission::New);
-    }
-
-    #[test]
-    fn detached_sessions_are_pushed_out_by_the_bytes_that_they_keep() {
-        let mut detached = DetachedSessions::new(Incarnation(1));
-        let mut full = || {
-            let mut session = detached.open([1; 16]);
-            assert_eq!(session.admit(1), Admission::New);
-            session.answer(1, &vec![0; SESSION_KEPT_BYTES_MAX]);
-            let id = session.id();
-            detached.detach(session);
-            id
-        };
-        let fit = DETACHED_KEPT_BYTES_MAX / SESSION_KEPT_BYTES_MAX;
-        let ids: Vec<SessionId> = (0..=fit).map(|_| full()).collect();
-        assert!(detached.resume(ids[0], &[1; 16]).is_none(), "the oldest went");
-        for &id in &ids[1..] {
-            assert!(detached.resume(id, &[1; 16]).is_some());
-        }
-        assert_eq!(detached.kept_bytes, 0);
-    }
-
-    #[test]
-    #[should_panic(expected = "not under way")]
-    fn an_outcome_without_its_request_stops_the_process() {
-        session().answer(1, b"");
-    }
-}
+mod tests;

@@ -119,6 +119,7 @@ fn reasons_never_change_their_meaning() {
         (187, "own_bundles"),
         (188, "confined_too_small"),
         (189, "too_few_places"),
+        (190, "too_many_allocations"),
         (200, "malformed_frame"),
         (201, "frame_too_long"),
         (202, "hello_expected"),

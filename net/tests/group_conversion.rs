@@ -311,6 +311,7 @@ fn conflicts(catalog: &Catalog) -> Vec<(ConflictReason, Reason)> {
         (ConflictReason::InBundle(ALLOCATION), Reason::InBundle),
         (ConflictReason::AlreadyReleasing, Reason::AlreadyReleasing),
         (ConflictReason::TooManyClaims, Reason::LimitExceeded),
+        (ConflictReason::TooManyAllocations, Reason::TooManyAllocations),
         (ConflictReason::BundlePlaced(BundleId { group: GROUP, index: u32::MAX }), Reason::BundlePlaced),
         (ConflictReason::Contradicts(u16::MAX), Reason::Contradicts),
         (ConflictReason::Repeated, Reason::Repeated),

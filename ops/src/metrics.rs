@@ -331,6 +331,11 @@ impl Snapshot {
                     plain(load(&counters.connections_total)),
                 ),
                 (
+                    "connections_refused",
+                    "Connections refused for want of room, in all or for their address",
+                    plain(load(&counters.connections_refused)),
+                ),
+                (
                     "frames_refused",
                     "Frames refused for a fault of the peer",
                     plain(load(&counters.frames_refused)),

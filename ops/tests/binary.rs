@@ -17,6 +17,8 @@ mod floods;
 mod geometry;
 #[path = "binary/groups.rs"]
 mod groups;
+#[path = "binary/memory.rs"]
+mod memory;
 #[path = "binary/metrics.rs"]
 mod metrics;
 #[path = "binary/reload.rs"]

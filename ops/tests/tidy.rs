@@ -312,6 +312,32 @@ fn the_engine_has_no_clock_and_no_random_order() {
     none(&faults);
 }
 
+/// A peer that chooses the keys of an unkeyed hash map can choose keys with equal hashes.
+#[test]
+fn texts_are_no_keys_of_unkeyed_hash_maps() {
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|source| source.path.contains("/src/")) {
+        for (number, code) in source.code() {
+            // The key ends at the first comma outside of parentheses and angle brackets.
+            for (at, map) in code.match_indices("FixedMap<") {
+                let mut depth = 0;
+                let key = code[at + map.len()..].chars().take_while(|&c| {
+                    depth += i32::from("(<".contains(c)) - i32::from(")>".contains(c));
+                    depth > 0 || c != ','
+                });
+                let key: String = key.collect();
+                if ["str>", "String", "Key"].iter().any(|text| key.contains(text)) {
+                    faults.push(format!(
+                        "{}:{number}: texts are keys of a `FixedMap`: use a `BTreeMap`, whose order nobody can attack",
+                        source.path
+                    ));
+                }
+            }
+        }
+    }
+    none(&faults);
+}
+
 /// Whether `quoted`, a text in backticks, is meant as the path of a file of the workspace.
 fn is_path(quoted: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);

@@ -132,6 +132,13 @@ impl DistBuckets {
         self.first_tree().coordinate(slot)
     }
 
+    /// Whether `slot` is in the index.
+    #[inline]
+    #[must_use]
+    pub fn contains(&self, slot: Slot) -> bool {
+        self.first_tree().contains(slot)
+    }
+
     /// At least the largest coordinate of any node per dimension: no request above it can be
     /// placed here. What is known to be too much on the highest level is put right first.
     #[must_use]

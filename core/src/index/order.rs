@@ -141,6 +141,12 @@ impl OrderTree {
         each!(&self.tree, tree => tree.entry(slot).map(|(key, _)| key.coordinate()))
     }
 
+    /// Whether a node is in the tree.
+    #[inline]
+    pub(super) fn contains(&self, slot: Slot) -> bool {
+        each!(&self.tree, tree => tree.entry(slot).is_some())
+    }
+
     /// As [`coordinate`](Self::coordinate), of the first order, with all that is kept of it.
     pub(super) fn stand(&self, slot: Slot) -> Option<Stand> {
         debug_assert!(self.order.is_none(), "the first order is that of the dimensions");

@@ -174,6 +174,7 @@ impl Replica {
         let config = self.shard().alike();
         let mut shard = Shard::new(config.clone());
         shard.set_reserved_nodes_percent(100);
+        shard.set_allocations_per_node_max(self.shard().allocations_per_node_max());
         shard.step(self.setting_up(slots, own), Time::default(), &mut Vec::new());
         let mut emptied = Self::new(Shard::replica(config), shard.enable_views());
         emptied.sync(&mut News::default());

@@ -131,13 +131,13 @@ fn asks_the_same(a: &GroupSpec, b: &GroupSpec) -> bool {
 
 fn same_requests(a: &[Arc<PlacementRequest>], b: &[Arc<PlacementRequest>]) -> bool {
     let mut last: Option<(&Arc<PlacementRequest>, &Arc<PlacementRequest>)> = None;
-    let mut same = |(a, b)| {
+    let same = |(a, b)| {
         // Bundles of one group that ask the same share their request.
         let known = last.is_some_and(|(x, y)| Arc::ptr_eq(x, a) && Arc::ptr_eq(y, b));
         last = Some((a, b));
         known || a == b
     };
-    a.len() == b.len() && a.iter().zip(b).all(|pair| same(pair))
+    a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
 /// Equal for groups that ask the same. Peers choose what is asked, so others may have it, too.

@@ -16,13 +16,18 @@ type Entry = (Arc<str>, PartitionId);
 
 #[derive(Clone, Debug)]
 enum Tree {
-    Leaf([Option<Entry>; LEAF]),
+    // Boxed, so that a branch does not take a leaf's size.
+    Leaf(Box<[Option<Entry>; LEAF]>),
     Branch([Option<Arc<Self>>; FAN]),
 }
 
 impl Tree {
     fn empty(height: u32) -> Self {
-        if height == 0 { Self::Leaf([const { None }; LEAF]) } else { Self::Branch([const { None }; FAN]) }
+        if height == 0 {
+            Self::Leaf(Box::new([const { None }; LEAF]))
+        } else {
+            Self::Branch([const { None }; FAN])
+        }
     }
 
     fn is_empty(&self) -> bool {

@@ -9,7 +9,6 @@ use std::sync::Arc;
 
 use crate::ids::{NodeId, Ordinal};
 use crate::limits::REMOVED_NODES_KEPT_MAX;
-use crate::map::FixedMap;
 
 /// A node that was removed.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -40,7 +39,7 @@ pub(super) struct FormerLife {
 #[derive(Default)]
 pub(super) struct RemovedNodes {
     /// With their age.
-    by_machine: FixedMap<Key, (u64, FormerLife)>,
+    by_machine: BTreeMap<Key, (u64, FormerLife)>,
     by_age: BTreeMap<u64, Key>,
     next: u64,
 }

@@ -1,16 +1,16 @@
 //! Texts of labels and taints, shared between nodes. Texts that no node has any more are dropped a few at
 //! a time, whenever a new one comes.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
-
-use crate::map::FixedMap;
 
 /// Texts that are looked at for each new one. With two, no more texts are kept in vain than are in use.
 const SWEPT_PER_TEXT: usize = 2;
 
 #[derive(Default)]
 pub(super) struct Texts {
-    known: FixedMap<Arc<str>, ()>,
+    /// In order: peers choose these texts, and a hash of them could be attacked.
+    known: BTreeSet<Arc<str>>,
     /// The same, one after the other.
     all: Vec<Arc<str>>,
     /// Where the sweep goes on.
@@ -20,13 +20,13 @@ pub(super) struct Texts {
 impl Texts {
     /// The text as it is shared.
     pub(super) fn share(&mut self, text: &Arc<str>) -> Arc<str> {
-        if let Some((known, ())) = self.known.get_key_value(text) {
+        if let Some(known) = self.known.get(text) {
             return Arc::clone(known);
         }
         for _ in 0..SWEPT_PER_TEXT {
             self.sweep_one();
         }
-        self.known.insert(Arc::clone(text), ());
+        self.known.insert(Arc::clone(text));
         self.all.push(Arc::clone(text));
         Arc::clone(text)
     }

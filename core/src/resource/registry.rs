@@ -1,16 +1,16 @@
 //! The registry of custom resource kinds: names learnt at run time, ids never reassigned.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use crate::ids::ResourceId;
 use crate::limits::RESOURCE_KINDS_MAX;
-use crate::map::FixedMap;
 
 /// The kinds that this store has learnt, in the order in which it learnt them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceRegistry {
     names: Vec<Arc<str>>,
-    ids: FixedMap<Arc<str>, ResourceId>,
+    ids: BTreeMap<Arc<str>, ResourceId>,
     /// Names of unit-instance kinds, as configured; one that ends in `*` stands for all that
     /// begin so.
     declared: Vec<String>,

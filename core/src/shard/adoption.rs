@@ -2,11 +2,12 @@
 //! is recorded as it is, also above capacity, so that the books follow a world that they do not
 //! own. What exceeds the capacity is a shortfall, which releases pay back first.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use super::Shard;
 use super::command::{Adoption, Outcome, Placement, Rejection, ResourceKind};
 use super::ledger::Allocation;
-use super::{NodeState, Shard};
 use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::index::Slot;
 use crate::limits::{AMOUNT_MAX, GPU_INSTANCES_MAX};
@@ -20,7 +21,8 @@ use crate::resource::{
 /// The names that those who made adopted allocations gave them, per node.
 #[derive(Default)]
 pub(super) struct ExternalIds {
-    allocations: FixedMap<(NodeId, Arc<str>), AllocationId>,
+    /// In order: names are others' choice, and no hash of them can be attacked then.
+    allocations: BTreeMap<(NodeId, Arc<str>), AllocationId>,
     names: FixedMap<AllocationId, (NodeId, Arc<str>)>,
 }
 
@@ -48,7 +50,8 @@ impl ExternalIds {
     pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
         // A text stands once, with the two counts of its `Arc`.
         let texts: usize = self.names.values().map(|(_, name)| name.len() + 2 * size_of::<usize>()).sum();
-        let tables = memory::of_map(&self.allocations) + memory::of_map(&self.names);
+        let entry = size_of::<((NodeId, Arc<str>), AllocationId)>();
+        let tables = memory::of_btree(self.allocations.len(), entry) + memory::of_map(&self.names);
         add("external ids of adoptions", tables + texts as u64);
     }
 
@@ -103,6 +106,9 @@ impl Shard {
             let (gpus, units) = (known.gpus, known.units);
             return Ok(Outcome::Adopted(Placement { node, allocation: id, gpus, alternative: 0, units }));
         }
+        if self.nodes.room(slot).places <= 0 {
+            return Err(Rejection::TooManyAllocations(node));
+        }
         let gpus = self.adopted_gpus(slot, demand.gpu, gpus)?;
         let units = self.adopted_units(slot, &demand, &units)?;
         if !self.can_take_held(slot, &demand, gpus, units.as_ref()) {
@@ -112,9 +118,7 @@ impl Shard {
         self.nodes.hot_mut(slot).version += 1;
         let id = self.next_id(slot);
         self.fragmentation.touch(slot);
-        if self.nodes.state(slot) == NodeState::Ready {
-            self.index.update(slot, &self.nodes.available(slot));
-        }
+        self.follow_index(slot);
         self.follow_hybrid(slot);
         self.sums.allocate(slot, &demand);
         self.sums.exceptions_changed(&self.nodes, slot);

@@ -18,7 +18,6 @@ use super::{Shard, Slot};
 use crate::ids::{AllocationId, ResourceId};
 use crate::index::Marks;
 use crate::limits::GPU_INSTANCES_MAX;
-use crate::node::NodeState;
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, UnitAssignments, UnitBooks};
 
 /// What of a node is in use, summed from its allocations and holds.
@@ -144,6 +143,7 @@ impl Shard {
         if let Some((kind, book)) = books.resources.iter().find(|(_, book)| !book.balances()) {
             return Err(format!("node {}, {kind}: {book:?} does not balance", hot.id));
         }
+        self.check_places(slot, hot)?;
         self.check_index(slot, hot)?;
         self.index.check_slot(slot)?;
         self.capacities.check_slot(slot)?;
@@ -199,10 +199,22 @@ impl Shard {
         sums
     }
 
+    /// What of a node counts against the allocations that it may hold.
+    fn check_places(&self, slot: Slot, hot: &HotNode) -> Result<(), String> {
+        let live =
+            self.ledger.of_node(slot, &self.nodes).map(|allocation| 1 + self.count_inside(allocation.id));
+        let held = self.statements.allocating_at(slot).count();
+        let count = live.sum::<usize>() + held + self.reservations.claims.at(slot).len();
+        let places = self.nodes.room(slot).places;
+        if i64::from(places) + count as i64 == i64::from(self.nodes.places_max()) {
+            return Ok(());
+        }
+        Err(format!("node {} has {count} allocations, and places for {places} more", hot.id))
+    }
+
     pub(super) fn check_index(&self, slot: Slot, hot: &HotNode) -> Result<(), String> {
         let available = self.nodes.available(slot);
-        let expected = (self.nodes.state(slot) == NodeState::Ready)
-            .then(|| self.index.geometry().coordinate(&available));
+        let expected = self.nodes.takes_work(slot).then(|| self.index.geometry().coordinate(&available));
         if self.index.coordinate(slot) != expected {
             return Err(format!(
                 "node {} stands at {:?} in the index, expected {expected:?}",

@@ -178,6 +178,9 @@ impl Shard {
         if let NodeState::Lost { .. } = self.nodes.state(slot) {
             return Err(Rejection::BundleLost { bundle, node });
         }
+        if self.nodes.room(slot).places <= 0 {
+            return Err(Rejection::TooManyAllocations(node));
+        }
         let books = there.open(&allocation);
         if let Some(ConflictReason::Short { kind, asked, available }) = short_of(&books.free, demand) {
             return Err(Rejection::BundleShort { bundle, kind, asked, available });
@@ -191,6 +194,8 @@ impl Shard {
         self.bundles.inside.insert(id, inside);
         self.sums.placed += 1;
         self.nodes.hot_mut(slot).version += 1;
+        self.nodes.take_place(slot);
+        self.follow_books(slot);
         Ok(Outcome::Placed(Placement { node, allocation: id, gpus, alternative: 0, units }))
     }
 
@@ -206,6 +211,13 @@ impl Shard {
         let slot = self.ledger.get(bundle).expect("a bundle is live").node;
         self.sums.released += 1;
         self.nodes.hot_mut(slot).version += 1;
+        let was_full = self.nodes.room(slot).places <= 0;
+        self.nodes.give_places(slot, 1);
+        if was_full {
+            self.available_grew(slot);
+        } else {
+            self.follow_books(slot);
+        }
         true
     }
 
@@ -224,6 +236,14 @@ impl Shard {
         books.free.take(&demand, gpus, units.as_ref());
         books.inside.insert(id);
         self.bundles.inside.insert(id, Inside { bundle, demand, gpus, units });
+        let slot = self.ledger.get(bundle).expect("a bundle is an allocation").node;
+        self.nodes.take_place(slot);
+        self.follow_books(slot);
+    }
+
+    /// What is placed into the bundle that `allocation` is, if it is one.
+    pub(super) fn count_inside(&self, allocation: AllocationId) -> usize {
+        self.bundles.live.get(&allocation).map_or(0, |bundle| bundle.inside().count())
     }
 
     /// Checks the books of every bundle against what is placed into it.

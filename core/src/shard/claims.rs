@@ -198,6 +198,9 @@ impl Shard {
         if self.reservations.claims.at(slot).len() >= CLAIMS_PER_NODE_MAX {
             return Err(ConflictReason::TooManyClaims);
         }
+        if !self.will_have_place(slot, &evicted) {
+            return Err(ConflictReason::TooManyAllocations);
+        }
         let claimed = sum(self.reservations.claims.at(slot));
         let (gpus, units) = self.future(slot, evicted, &claimed).planned(demand)?;
         self.reveal(slot);
@@ -205,15 +208,27 @@ impl Shard {
         claims.last += 1;
         let number = claims.last;
         claims.push(slot, Claim { number, id: None, demand: demand.clone(), gpus, units, bundle });
+        self.nodes.take_place(slot);
         self.cover(slot);
         self.nodes.hot_mut(slot).version += 1;
         Ok(number)
+    }
+
+    /// Whether one more allocation may come when all that is being released has gone, and `evicted` too.
+    fn will_have_place(&self, slot: Slot, evicted: impl Fn(AllocationId) -> bool) -> bool {
+        let places = i64::from(self.nodes.room(slot).places);
+        if places > 0 {
+            return true;
+        }
+        let goes = |allocation: &Allocation| self.is_releasing(allocation.id) || evicted(allocation.id);
+        places + self.ledger.of_node(slot, &self.nodes).filter(goes).count() as i64 > 0
     }
 
     /// A claim whose statement was aborted goes.
     pub(super) fn drop_claim(&mut self, slot: Slot, number: u64) -> Claim {
         self.reveal(slot);
         let claim = self.reservations.claims.take(slot, |claim| claim.number == number);
+        self.nodes.give_places(slot, 1);
         self.cover(slot);
         self.nodes.hot_mut(slot).version += 1;
         claim.expect("a claim that is held is there")
@@ -259,6 +274,7 @@ impl Shard {
         let Some(&slot) = self.reservations.claims.by_id.get(&id) else { return false };
         self.reveal(slot);
         let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
+        self.nodes.give_places(slot, 1);
         self.cover(slot);
         self.nodes.hot_mut(slot).version += 1;
         self.bundles.forget(claim.expect("a claim is known to its node").bundle);
@@ -273,6 +289,7 @@ impl Shard {
         for id in ids {
             self.reveal(slot);
             let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
+            self.nodes.give_places(slot, 1);
             self.cover(slot);
             self.bundles.forget(claim.expect("just listed").bundle);
             self.reservations.claims.events.push(ClaimEvent::Ended(id));
@@ -322,6 +339,8 @@ impl Shard {
         for id in ready {
             let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
             let Claim { demand, gpus, units, bundle, .. } = claim.expect("just listed");
+            // The allocation takes the place of the claim.
+            self.nodes.give_places(slot, 1);
             self.nodes.take_held(slot, &demand, gpus, units.as_ref());
             self.sums.allocate(slot, &demand);
             self.sums.placed += 1;
@@ -367,6 +386,7 @@ impl Shard {
         }
         for id in ended {
             let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
+            self.nodes.give_places(slot, 1);
             self.bundles.forget(claim.expect("just listed").bundle);
             self.reservations.claims.events.push(ClaimEvent::Ended(id));
         }
@@ -397,6 +417,7 @@ impl Shard {
         claims.last += 1;
         let number = claims.last;
         claims.push(slot, Claim { number, id: Some(id), demand, gpus, units, bundle });
+        self.nodes.take_place(slot);
         self.nodes.touch(slot, COLD);
         self.cover(slot);
         self.follow_books(slot);

@@ -384,6 +384,11 @@ pub enum Rejection {
         /// Its node.
         node: NodeId,
     },
+    /// The node holds as many allocations as one may.
+    #[error(
+        "node {0} holds as many allocations as one may (setting `allocations_per_node_max`): release some, or raise the setting"
+    )]
+    TooManyAllocations(NodeId),
     /// Less is free in the bundle than asked.
     #[error("{asked} of {kind} is asked of bundle {bundle}, and {available} can be had")]
     BundleShort {

@@ -165,8 +165,10 @@ impl Shard {
     fn count_plain(&self, request: &PlacementRequest, page: Range<Slot>, refusal: &mut Refusal) {
         let mut tallies = Tallies::of(request);
         let mut not_ready = 0u64;
+        let mut full = 0u64;
         for room in &self.nodes.rooms()[page.start as usize..page.end as usize] {
             match room.state {
+                Some(NodeState::Ready) if room.places <= 0 => full += 1,
                 Some(NodeState::Ready) => tallies.count(room),
                 Some(_) => not_ready += 1,
                 None => {}
@@ -174,6 +176,7 @@ impl Shard {
         }
         tallies.report(refusal);
         report_plain(Check::NotReady, not_ready, refusal);
+        report_plain(Check::Allocations, full, refusal);
     }
 
     /// Counts over the candidates that are named, of those that are examined; the others are none.
@@ -195,8 +198,8 @@ impl Shard {
         let mut tallies = Tallies::of(request);
         let mut of_custom: Vec<Tally> = custom.iter().map(tally).collect();
         let mut fragmented: Vec<Tally> = custom.iter().map(tally).collect();
-        let mut excluded_by = [0u64; 4];
-        let [not_selected, tainted, not_ready, reserved] = &mut excluded_by;
+        let mut excluded_by = [0u64; 5];
+        let [not_selected, tainted, not_ready, reserved, full] = &mut excluded_by;
         for slot in slots {
             let room = self.nodes.room(slot);
             let Some(state) = room.state else { continue };
@@ -209,6 +212,8 @@ impl Shard {
                 *not_ready += 1;
             } else if self.is_kept_from(slot, request) {
                 *reserved += 1;
+            } else if room.places <= 0 {
+                *full += 1;
             } else {
                 let own = self.reservations.own(slot, request.owner);
                 let own = own.map(|own| self.nodes.revealed(slot, &own.aside));
@@ -222,7 +227,7 @@ impl Shard {
                 }
             }
         }
-        let checks = [Check::Selector, Check::Taint, Check::NotReady, Check::Reserved];
+        let checks = [Check::Selector, Check::Taint, Check::NotReady, Check::Reserved, Check::Allocations];
         for (check, nodes) in checks.into_iter().zip(excluded_by) {
             report_plain(check, nodes, refusal);
         }

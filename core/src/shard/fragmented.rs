@@ -10,7 +10,7 @@ use super::table::{NodeTable, Taken};
 use crate::fragmentation::{Among, Fragmentation, NodeRoom, Nodes, TypicalShapes};
 use crate::ids::Ordinal;
 use crate::index::{Candidates, Slot, Visits};
-use crate::node::{GPU_MODEL_LABEL, NodeState};
+use crate::node::GPU_MODEL_LABEL;
 use crate::request::{PlacementRequest, Rank};
 
 /// Candidates up to this many are rated one by one, more are looked for in short lists.
@@ -19,11 +19,7 @@ const WALKED_MAX: usize = 32;
 impl Nodes for NodeTable {
     fn room(&self, slot: Slot) -> Option<NodeRoom<'_>> {
         let room = Self::room(self, slot);
-        (room.state == Some(NodeState::Ready)).then(|| NodeRoom {
-            cpu: room.cpu,
-            memory: room.memory,
-            gpus: &self.hot(slot).gpus,
-        })
+        room.takes_work().then(|| NodeRoom { cpu: room.cpu, memory: room.memory, gpus: &self.hot(slot).gpus })
     }
 
     fn identity(&self, slot: Slot) -> (Ordinal, Option<&str>) {

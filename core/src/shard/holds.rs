@@ -323,6 +323,9 @@ impl Shard {
         demand: &Demand,
         named: Option<u16>,
     ) -> Result<GpuAssignment, ConflictReason> {
+        if self.nodes.room(slot).places <= 0 {
+            return Err(ConflictReason::TooManyAllocations);
+        }
         if !self.nodes.fits(slot, demand) {
             let free = self.nodes.revealed(slot, &SetAside::default());
             return Err(short_of(&free, demand).expect("what does not fit falls short of something"));

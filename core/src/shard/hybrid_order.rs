@@ -278,6 +278,7 @@ mod tests {
             memory: Amount::whole(100),
             whole_gpus: 0,
             largest_gpu_part: 0,
+            places: 1,
             state: Some(NodeState::Ready),
         }
     }

@@ -50,10 +50,8 @@ impl Shard {
         self.sums.exceptions_changed(&self.nodes, slot);
         if self.replan_claims(slot) || healed {
             self.available_grew(slot);
-        } else if self.nodes.state(slot) == NodeState::Ready {
-            self.fragmentation.touch(slot);
-            self.index.update(slot, &self.nodes.available(slot));
-            self.follow_hybrid(slot);
+        } else {
+            self.follow_books(slot);
         }
     }
 
@@ -68,20 +66,13 @@ impl Shard {
         Ok(Outcome::StateSet(node, after))
     }
 
-    /// The index holds ready nodes only.
+    /// A node is in another state: what is kept of nodes that take work follows.
     pub(super) fn change_state(&mut self, slot: Slot, before: NodeState, after: NodeState) {
         self.nodes.set_state(slot, after);
         self.sums.state_changed(slot, before, after);
         self.losses += u64::from(matches!(after, NodeState::Lost { .. }));
-        if after == NodeState::Ready {
-            let (ordinal, marks) = (self.nodes.ordinal(slot), self.marks_of(slot));
-            self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
-            self.growth += 1;
-        } else if before == NodeState::Ready {
-            self.index.remove(slot);
-        }
-        self.fragmentation.touch(slot);
-        self.follow_hybrid(slot);
+        self.growth += u64::from(after == NodeState::Ready);
+        self.follow_books(slot);
         self.wake_for(slot, None);
     }
 }

@@ -42,6 +42,7 @@ mod named;
 mod node_set;
 mod offer;
 mod order;
+mod places;
 mod put_off;
 mod rank_parts;
 mod ranked;
@@ -56,6 +57,7 @@ pub(crate) use reservations::Reservation;
 pub use reservations::{ReservationView, Reserve};
 mod reserved_search;
 mod revealed;
+mod room;
 mod selectors;
 mod sequences;
 mod set_aside;
@@ -327,7 +329,7 @@ impl Shard {
         self.fragmentation.touch(slot);
         let id = self.next_id(slot);
         let node = self.nodes.hot(slot).id;
-        self.index.update(slot, &self.nodes.available(slot));
+        self.follow_index(slot);
         self.follow_hybrid(slot);
         self.sums.allocate(slot, &request.demand);
         self.sums.placed += 1;
@@ -422,10 +424,8 @@ impl Shard {
     fn made_room(&mut self, slot: Slot) {
         self.growth += 1;
         self.fragmentation.touch(slot);
-        if self.nodes.state(slot) == NodeState::Ready {
-            self.index.update(slot, &self.nodes.available(slot));
-            self.follow_hybrid(slot);
-        }
+        self.follow_index(slot);
+        self.follow_hybrid(slot);
         self.wake_for(slot, None);
     }
 
@@ -482,7 +482,7 @@ impl Shard {
         let marks = self.marks_of(slot);
         self.capacities.update(slot, &self.nodes.capacity(slot));
         self.capacities.mark(slot, marks);
-        if self.nodes.state(slot) == NodeState::Ready {
+        if self.index.contains(slot) {
             self.index.mark(slot, marks);
         }
         self.waiting.homes.note_change(slot);
@@ -515,7 +515,7 @@ impl Shard {
                 inside += ended;
             }
         }
-        if self.nodes.state(slot) == NodeState::Ready {
+        if self.index.contains(slot) {
             self.index.remove(slot);
         }
         self.nodes.set_health(slot, Vec::new());

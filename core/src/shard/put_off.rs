@@ -11,7 +11,7 @@
 use std::collections::{BTreeSet, VecDeque};
 
 use super::waiting::Turn;
-use super::{NodeState, Outcome, Shard};
+use super::{Outcome, Shard};
 use crate::ids::NodeId;
 use crate::limits::{GO_ON_LOOKS_MAX, PUT_OFF_KEPT};
 use crate::map::FixedMap;
@@ -122,8 +122,7 @@ impl Shard {
 
     /// Looks at the next shapes for the room of `node`, the first that was put off.
     fn look_on(&mut self, node: NodeId, looks: &mut u64) {
-        let Some(slot) = self.nodes.slot(node).filter(|&slot| self.nodes.state(slot) == NodeState::Ready)
-        else {
+        let Some(slot) = self.nodes.slot(node).filter(|&slot| self.nodes.takes_work(slot)) else {
             self.waiting.put_off.end(false);
             return;
         };

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::ids::{NodeId, ResourceId};
 use crate::resource::Amount;
 
-/// A check that a node failed. Nodes that fail one of the first six are counted there alone;
+/// A check that a node failed. Nodes that fail one of the first seven are counted there alone;
 /// others are counted under every resource of which they have too little.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
@@ -21,6 +21,8 @@ pub enum Check {
     NotReady,
     /// The node would do, and is reserved for another owner.
     Reserved,
+    /// The node holds as many allocations as one may.
+    Allocations,
     /// Too little cpu.
     Cpu,
     /// Too little memory.

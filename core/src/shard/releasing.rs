@@ -119,6 +119,7 @@ impl Shard {
         let inside = self.bundles.end(id);
         self.work.allocations_looked_at += u64::from(inside);
         self.sums.released += u64::from(inside);
+        self.nodes.give_places(allocation.node, inside);
         self.give_back(&allocation);
         self.available_grew(allocation.node);
         self.statements_changed();

@@ -8,7 +8,7 @@
 use std::sync::Arc;
 
 use super::table::{COLD, ColdNode, HotNode, IDENTITY, Room, Taken};
-use super::{NodeState, Shard, ShardConfig};
+use super::{Shard, ShardConfig};
 use crate::ids::NodeId;
 use crate::index::{PolicyState, Slot};
 use crate::limits::GPU_INSTANCES_MAX;
@@ -134,7 +134,9 @@ impl Shard {
         if self.nodes.is_there(slot) && (image.state.is_none() || self.nodes.hot(slot).id != image.id) {
             self.drop_node(slot);
         }
-        let Some(state) = image.state else { return };
+        if image.state.is_none() {
+            return;
+        }
         let cold = cold.expect("a registered node has a cold image");
         // A node that left and came back may have another slot.
         if let Some(other) = self.nodes.slot(image.id)
@@ -149,7 +151,7 @@ impl Shard {
         }
         let before = replica.cold[slot as usize].replace(Arc::clone(cold));
         if !self.nodes.is_there(slot) {
-            self.put_node(slot, image, state, cold);
+            self.put_node(slot, image, cold);
             return;
         }
         let before = before.expect("a node of a replica is made of an image");
@@ -159,11 +161,11 @@ impl Shard {
                 !Arc::ptr_eq(&before.registration, &cold.registration) || changed & IDENTITY != 0;
             self.follow_cold(slot, cold, respecified);
         }
-        self.follow_hot(slot, image, state, cold);
+        self.follow_hot(slot, image, cold);
     }
 
     /// A node of which nothing is there.
-    fn put_node(&mut self, slot: Slot, image: &HotImage, state: NodeState, cold: &ColdImage) {
+    fn put_node(&mut self, slot: Slot, image: &HotImage, cold: &ColdImage) {
         self.nodes.put(slot, books_of(image, cold));
         self.fragmentation.touch_identity(slot);
         let spec = &self.nodes.cold(slot).registration.spec;
@@ -171,9 +173,7 @@ impl Shard {
         self.rankings.node_joined(slot, spec);
         self.sums.replica_capacity(slot, spec, 1);
         let marks = self.marks_of(slot);
-        if state == NodeState::Ready {
-            self.index.insert(slot, image.ordinal, &self.nodes.available(slot), marks);
-        }
+        self.follow_index(slot);
         self.capacities.insert(slot, image.ordinal, &self.nodes.capacity(slot), marks);
         if let Some(reservation) = &cold.reservation {
             self.enter_reservation_image(slot, (**reservation).clone());
@@ -184,7 +184,7 @@ impl Shard {
     /// A node that the view does not show in this slot.
     fn drop_node(&mut self, slot: Slot) {
         self.forget_reservation_image(slot);
-        if self.nodes.state(slot) == NodeState::Ready {
+        if self.index.contains(slot) {
             self.index.remove(slot);
         }
         self.capacities.remove(slot);
@@ -216,25 +216,16 @@ impl Shard {
         let marks = self.marks_of(slot);
         self.capacities.update(slot, &self.nodes.capacity(slot));
         self.capacities.mark(slot, marks);
-        if self.nodes.state(slot) == NodeState::Ready {
+        if self.index.contains(slot) {
             self.index.mark(slot, marks);
         }
     }
 
     /// The node is there, and its cold part is the image's.
-    fn follow_hot(&mut self, slot: Slot, image: &HotImage, state: NodeState, cold: &ColdImage) {
-        let before = self.nodes.state(slot);
+    fn follow_hot(&mut self, slot: Slot, image: &HotImage, cold: &ColdImage) {
         let (room, hot, _) = self.nodes.parts_mut(slot);
         fill_hot(room, hot, image);
-        match (before == NodeState::Ready, state == NodeState::Ready) {
-            (true, true) => self.index.update(slot, &self.nodes.available(slot)),
-            (true, false) => self.index.remove(slot),
-            (false, true) => {
-                let marks = self.marks_of(slot);
-                self.index.insert(slot, image.ordinal, &self.nodes.available(slot), marks);
-            }
-            (false, false) => {}
-        }
+        self.follow_index(slot);
         if let Some(reservation) = &cold.reservation {
             self.forget_reservation_image(slot);
             self.enter_reservation_image(slot, (**reservation).clone());
@@ -369,6 +360,7 @@ fn fill_hot(room: &mut Room, hot: &mut HotNode, image: &HotImage) {
         memory: image.memory,
         whole_gpus: image.whole_gpus,
         largest_gpu_part: image.largest_gpu_part,
+        places: image.places,
         state: image.state,
     };
     (hot.gpus, hot.version) = (image.gpus, image.version);

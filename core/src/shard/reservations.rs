@@ -14,11 +14,11 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use super::Shard;
 use super::claims::Claims;
 use super::command::{Outcome, Rejection, ResourceKind, ResourceSum};
 use super::set_aside::SetAside;
 use super::table::{NodeTable, Taken};
-use super::{NodeState, Shard};
 use crate::ids::{NodeId, OwnerId};
 use crate::index::{Marks, ResourceVector, Slot};
 use crate::limits::RESERVED_NODES_PERCENT_DEFAULT;
@@ -374,9 +374,7 @@ impl Shard {
     /// The books of a node are other ones: what is kept of them follows.
     pub(super) fn follow_books(&mut self, slot: Slot) {
         self.fragmentation.touch(slot);
-        if self.nodes.state(slot) == NodeState::Ready {
-            self.index.update(slot, &self.nodes.available(slot));
-        }
+        self.follow_index(slot);
         self.follow_hybrid(slot);
     }
 

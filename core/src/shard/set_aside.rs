@@ -228,7 +228,10 @@ impl NodeTable {
             return true;
         }
         let room = self.room(slot);
-        if demand.cpu > room.cpu.plus(aside.cpu) || demand.memory > room.memory.plus(aside.memory) {
+        if room.places <= 0
+            || demand.cpu > room.cpu.plus(aside.cpu)
+            || demand.memory > room.memory.plus(aside.memory)
+        {
             return false;
         }
         if demand.gpu == GpuRequest::None && demand.custom.is_none() {

@@ -4,7 +4,6 @@
 use super::ledger::Allocation;
 use super::{Shard, Slot};
 use crate::ids::PartitionId;
-use crate::node::NodeState;
 use crate::store::{AllocationRecord, NodeRecord, PartitionState, ReleasingRecord, ShardState};
 
 impl Shard {
@@ -115,9 +114,7 @@ impl Shard {
             }
             let (id, demand, gpus, units) = (record.id, record.demand, record.gpus, record.units);
             self.ledger.insert(Allocation { id, demand, gpus, units, node: slot }, &mut self.nodes);
-            if self.nodes.state(slot) == NodeState::Ready {
-                self.index.update(slot, &self.nodes.available(slot));
-            }
+            self.follow_index(slot);
             self.follow_hybrid(slot);
         }
         for (node, state, version, unhealthy) in states {
@@ -127,9 +124,9 @@ impl Shard {
                 self.sums.exceptions_changed(&self.nodes, slot);
             }
             let before = self.nodes.state(slot);
-            if before == state && state == NodeState::Ready {
-                self.index.update(slot, &self.nodes.available(slot));
-            } else if before != state {
+            if before == state {
+                self.follow_index(slot);
+            } else {
                 self.change_state(slot, before, state);
             }
             self.nodes.hot_mut(slot).version = version;

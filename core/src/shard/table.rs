@@ -9,7 +9,7 @@ use super::health::{UnhealthyBook, forget_absent, hide, reveal};
 use super::totals::KeptTotals;
 use crate::ids::{NodeId, Ordinal, PartitionId, ResourceId};
 use crate::index::{ResourceVector, Slot};
-use crate::limits::GPU_INSTANCES_MAX;
+use crate::limits::{ALLOCATIONS_PER_NODE_DEFAULT, ALLOCATIONS_PER_NODE_MAX, GPU_INSTANCES_MAX};
 use crate::map::FixedMap;
 use crate::memory;
 use crate::node::{AgentFacts, NodeRegistration, NodeState};
@@ -20,6 +20,7 @@ use crate::view::{Changes, Dirty};
 /// What a placement takes beside amounts: GPU instances, and units of unit-instance kinds.
 pub(super) type Taken = (GpuAssignment, Option<Arc<UnitAssignments>>);
 
+pub(super) use super::room::Room;
 pub(super) use crate::view::NO_ALLOCATION;
 
 /// Of a node's changes: what placements read and write.
@@ -30,63 +31,6 @@ pub(super) const COLD: Changes = 2;
 pub(super) const IDENTITY: Changes = 4;
 /// All of it.
 pub(super) const ALL: Changes = HOT | COLD | IDENTITY;
-
-/// What a node has room for: all that a search compares and a refusal counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Room {
-    pub(super) cpu: Amount,
-    pub(super) memory: Amount,
-    /// What the GPU books add up to, so that comparing does not walk sixteen instances.
-    pub(super) whole_gpus: u16,
-    pub(super) largest_gpu_part: u16,
-    /// None: no node has this slot.
-    pub(super) state: Option<NodeState>,
-}
-
-const _: () = assert!(size_of::<Room>() == 24, "a scan reads these one after the other");
-
-impl Room {
-    pub(super) const VACANT: Self =
-        Self { cpu: Amount::ZERO, memory: Amount::ZERO, whole_gpus: 0, largest_gpu_part: 0, state: None };
-
-    pub(super) fn follow(&mut self, gpus: &GpuBooks) {
-        self.whole_gpus = gpus.whole_free();
-        self.largest_gpu_part = gpus.largest_free();
-    }
-
-    /// In each dimension the less of both.
-    pub(super) fn least(&self, other: &Self) -> Self {
-        Self {
-            cpu: self.cpu.min(other.cpu),
-            memory: self.memory.min(other.memory),
-            whole_gpus: self.whole_gpus.min(other.whole_gpus),
-            largest_gpu_part: self.largest_gpu_part.min(other.largest_gpu_part),
-            state: self.state,
-        }
-    }
-
-    /// In each dimension the more of both.
-    pub(super) fn most(&self, other: &Self) -> Self {
-        Self {
-            cpu: self.cpu.max(other.cpu),
-            memory: self.memory.max(other.memory),
-            whole_gpus: self.whole_gpus.max(other.whole_gpus),
-            largest_gpu_part: self.largest_gpu_part.max(other.largest_gpu_part),
-            state: self.state,
-        }
-    }
-
-    /// Whether cpu, memory and GPUs suffice.
-    #[inline]
-    pub(super) fn covers(&self, demand: &Demand) -> bool {
-        let gpus = match demand.gpu {
-            GpuRequest::None => true,
-            GpuRequest::Fraction(part) => self.largest_gpu_part >= part,
-            GpuRequest::Whole(count) => self.whole_gpus >= u16::from(count),
-        };
-        demand.cpu <= self.cpu && demand.memory <= self.memory && gpus
-    }
-}
 
 /// What else a placement reads and writes.
 #[derive(Clone, Debug)]
@@ -124,8 +68,9 @@ pub(super) struct ColdNode {
 }
 
 /// All nodes of a shard.
-#[derive(Default)]
 pub(super) struct NodeTable {
+    /// Allocations that a node may hold.
+    places_max: i16,
     rooms: Vec<Room>,
     hot: Vec<HotNode>,
     cold: Vec<Option<ColdNode>>,
@@ -142,7 +87,56 @@ pub(super) struct NodeTable {
 impl NodeTable {
     /// An empty table of whose nodes these custom kinds are indexed.
     pub(super) fn new(indexed: Arc<[ResourceId]>) -> Self {
-        Self { indexed, ..Self::default() }
+        Self {
+            places_max: ALLOCATIONS_PER_NODE_DEFAULT as i16,
+            rooms: Vec::new(),
+            hot: Vec::new(),
+            cold: Vec::new(),
+            free: Vec::new(),
+            by_id: FixedMap::default(),
+            indexed,
+            dirty: None,
+            reserved: KeptTotals::default(),
+        }
+    }
+
+    /// Sets how many allocations a node may hold.
+    ///
+    /// # Panics
+    /// When nodes are there already, or the number is out of range.
+    pub(super) fn set_places_max(&mut self, most: u16) {
+        assert!(self.hot.is_empty(), "nodes were added under another limit of allocations");
+        assert!((1..=ALLOCATIONS_PER_NODE_MAX).contains(&most), "{most} allocations per node");
+        self.places_max = most as i16;
+    }
+
+    /// Allocations that a node may hold.
+    pub(super) fn places_max(&self) -> i16 {
+        self.places_max
+    }
+
+    /// One more allocation of the node counts.
+    #[inline]
+    pub(super) fn take_place(&mut self, slot: Slot) {
+        self.touch(slot, HOT);
+        let places = &mut self.rooms[slot as usize].places;
+        *places = places.checked_sub(1).expect("a node holds few more allocations than it may");
+    }
+
+    /// So many allocations of the node do not count any more.
+    #[inline]
+    pub(super) fn give_places(&mut self, slot: Slot, count: u32) {
+        self.touch(slot, HOT);
+        let places = &mut self.rooms[slot as usize].places;
+        let count = i16::try_from(count).expect("a node holds few more allocations than it may");
+        *places += count;
+        assert!(*places <= self.places_max, "slot {slot} has room for more allocations than it may hold");
+    }
+
+    /// Whether the node is ready and may hold one more allocation.
+    #[inline]
+    pub(super) fn takes_work(&self, slot: Slot) -> bool {
+        self.room(slot).takes_work()
     }
 
     /// Puts a node in, wholly free.
@@ -389,7 +383,7 @@ impl NodeTable {
     /// As [`take`](Self::take), with GPU instances that a policy chose.
     #[inline]
     pub(super) fn take_chosen(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) -> Taken {
-        self.touch(slot, HOT);
+        self.take_place(slot);
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
         room.cpu = room.cpu.minus(demand.cpu);
         room.memory = room.memory.minus(demand.memory);
@@ -423,6 +417,7 @@ impl NodeTable {
         for &(id, amount) in demand.custom() {
             self.custom_book(slot, id).give(amount, units);
         }
+        self.give_places(slot, 1);
         let exceptional = self.hot[slot as usize].has_shortfall || self.hot[slot as usize].has_unhealthy;
         self.touch(slot, if exceptional { HOT | COLD } else { HOT });
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
@@ -495,7 +490,8 @@ impl NodeTable {
         hot.gpus = GpuBooks::with_devices(spec.gpus);
         let has_agent = cold.registration.agent.is_some();
         let state = if has_agent { NodeState::Joining } else { NodeState::Ready };
-        *room = Room { cpu: spec.cpu, memory: spec.memory, state: Some(state), ..Room::VACANT };
+        let places = self.places_max;
+        *room = Room { cpu: spec.cpu, memory: spec.memory, places, state: Some(state), ..Room::VACANT };
         room.follow(&hot.gpus);
         let custom = spec.custom.as_deref().unwrap_or(&[]);
         cold.custom = custom.iter().map(|&(id, total)| CustomBook::new(id, total)).collect();
@@ -542,6 +538,7 @@ impl NodeTable {
         units: Option<&Arc<UnitAssignments>>,
     ) {
         self.touch(slot, HOT | COLD);
+        self.take_place(slot);
         let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         reveal(hot, cold);

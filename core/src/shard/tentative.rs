@@ -93,7 +93,7 @@ impl Shard {
     pub(crate) fn hide(&mut self, slot: Slot) {
         if self.is_ready(slot) {
             self.nodes.set_state(slot, NodeState::Draining);
-            self.index.remove(slot);
+            self.follow_index(slot);
             self.fragmentation.touch(slot);
             self.follow_hybrid(slot);
         }
@@ -103,8 +103,7 @@ impl Shard {
     pub(crate) fn unhide(&mut self, slot: Slot) {
         if self.nodes.room(slot).state == Some(NodeState::Draining) {
             self.nodes.set_state(slot, NodeState::Ready);
-            let (ordinal, marks) = (self.nodes.ordinal(slot), self.marks_of(slot));
-            self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
+            self.follow_index(slot);
             self.fragmentation.touch(slot);
             self.follow_hybrid(slot);
         }

@@ -161,6 +161,7 @@ impl Shard {
             first_allocation: hot.first_allocation,
             whole_gpus: room.whole_gpus,
             largest_gpu_part: room.largest_gpu_part,
+            places: room.places,
             partition: hot.partition,
             state: room.state,
         }

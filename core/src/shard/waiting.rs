@@ -361,7 +361,7 @@ impl Shard {
 
     /// Wakes copies that the node in `slot` could hold with what it has available, in turn.
     pub(super) fn wake_for(&mut self, slot: Slot, after: Option<Turn>) {
-        if self.waiting.is_empty() || self.nodes.state(slot) != NodeState::Ready {
+        if self.waiting.is_empty() || !self.nodes.takes_work(slot) {
             return;
         }
         let node = self.nodes.hot(slot).id;
@@ -398,6 +398,9 @@ impl Shard {
         }
         let node = self.nodes.hot(slot).id;
         let mut offer = self.offer(slot);
+        // Each takes a place of the node; one that needs none after all hands it to the next.
+        let places = self.nodes.room(slot).places;
+        let most = WOKEN_PER_EVENT_MAX.min(usize::try_from(places).unwrap_or(0));
         let mut woken = 0;
         while let Some(Reverse((turn, vertex))) = open.pop() {
             if *looks == 0 {
@@ -427,7 +430,7 @@ impl Shard {
             }
             self.waiting.wake(turn, node);
             woken += 1;
-            if woken == WOKEN_PER_EVENT_MAX {
+            if woken == most {
                 return (woken, true);
             }
             if let Some(next) = self.waiting.shapes[at].next(after) {
@@ -445,8 +448,12 @@ impl Shard {
         fitting: &BTreeSet<(Turn, usize)>,
     ) -> usize {
         let node = self.nodes.hot(slot).id;
+        let most = usize::try_from(self.nodes.room(slot).places).unwrap_or(0);
         let mut woken = 0;
         for &(turn, at) in fitting {
+            if woken == most {
+                break;
+            }
             let is_armed = |shape: &&Shape| shape.armed.contains(&turn);
             if let Some(shape) = self.waiting.shapes.get(at).filter(is_armed)
                 && self.admits(slot, &shape.request)

@@ -74,6 +74,11 @@ pub enum ConflictReason {
     /// The node has as many claims as one may have.
     #[error("the node has {CLAIMS_PER_NODE_MAX} claims already: wait until some of them are granted")]
     TooManyClaims,
+    /// The node holds as many allocations as one may.
+    #[error(
+        "the node holds as many allocations as one may (setting `allocations_per_node_max`): take another node, or wait until some end"
+    )]
+    TooManyAllocations,
     /// Another operation of the same statement forbids it: it evicts the same allocation, or
     /// expects another version of the same node, or is the same bundle.
     #[error("it contradicts operation {0} of the same statement")]

@@ -79,6 +79,7 @@ impl Ground<'_> {
         let mut replica = |id| {
             let of_shard = (self.config, self.geometry);
             let mut replica = Shard::replica(shard_config(id, self.table, of_shard, self.incarnation, seeds));
+            replica.set_allocations_per_node_max(self.config.allocations_per_node_max);
             if let Some(typical) = &self.config.typical_shapes {
                 replica.set_typical_shapes(Arc::clone(typical));
             }

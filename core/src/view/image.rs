@@ -38,6 +38,8 @@ pub struct HotImage {
     pub whole_gpus: u16,
     /// The largest free part of one, in 1/10 000.
     pub largest_gpu_part: u16,
+    /// How many more allocations the node may hold: 0 or less where it holds as many as it may.
+    pub places: i16,
     /// The partition that owns it.
     pub partition: PartitionId,
     /// None: no node has this slot.
@@ -57,6 +59,7 @@ impl Default for HotImage {
             first_allocation: NO_ALLOCATION,
             whole_gpus: 0,
             largest_gpu_part: 0,
+            places: 0,
             partition: PartitionId(0),
             state: None,
         }

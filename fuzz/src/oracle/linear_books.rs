@@ -104,6 +104,12 @@ impl LinearShard {
                 other => differs(other, held),
             };
         }
+        if self.nodes[at].allocations >= self.nodes[at].allocations_max {
+            return match outcome {
+                Outcome::Rejected(Rejection::TooManyAllocations(id)) if *id == adoption.node => Ok(()),
+                other => differs(other, "a full node"),
+            };
+        }
         if self.wrong_instances(at, adoption) {
             return match outcome {
                 Outcome::Rejected(Rejection::InstanceCount { .. } | Rejection::NoSuchInstance { .. }) => {

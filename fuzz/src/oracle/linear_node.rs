@@ -6,6 +6,7 @@ use std::sync::Arc;
 
 use wharf_core::ids::ResourceId;
 use wharf_core::index::ResourceVector;
+use wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT;
 use wharf_core::node::{LifeEvent, NodeRegistration, NodeSpec, NodeState, Operator, Selector};
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{
@@ -30,6 +31,8 @@ pub(super) struct LinearNode {
     /// Why an instance offers nothing, per unhealthy one.
     pub(super) unhealthy: BTreeMap<u8, Arc<str>>,
     pub(super) allocations: u32,
+    /// How many it may have.
+    pub(super) allocations_max: u32,
     /// Counts its changes, as the list of nodes shows them.
     pub(super) version: u64,
     /// For whom it is kept.
@@ -53,6 +56,8 @@ pub(super) enum Presence {
 /// What a node has too little of, and by how much.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
+    /// It has as many allocations as it may have; what else it lacks is not said.
+    Allocations,
     Cpu(i64),
     Memory(i64),
     WholeGpus(i64),
@@ -84,6 +89,7 @@ impl LinearNode {
             presence: if has_agent { Presence::Joining } else { Presence::Here },
             unhealthy: BTreeMap::new(),
             allocations: 0,
+            allocations_max: u32::from(ALLOCATIONS_PER_NODE_DEFAULT),
             version: 0,
             reservation: None,
             cpu_used: 0,
@@ -223,6 +229,9 @@ impl LinearNode {
 
     /// Everything that `demand` asks and the node has too little of.
     pub(super) fn lacks(&self, demand: &Demand) -> Vec<Lack> {
+        if self.allocations >= self.allocations_max {
+            return vec![Lack::Allocations];
+        }
         let mut lacks = Vec::new();
         let mut compare = |asked: i64, free: i64, lack: fn(i64) -> Lack| {
             if asked > free {

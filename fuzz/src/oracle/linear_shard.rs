@@ -6,6 +6,7 @@ use std::sync::Arc;
 use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId, ResourceId};
 use wharf_core::index::Geometry;
+use wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT;
 use wharf_core::node::{AgentReport, DEVICE_GONE, LifeEvent, NodeRegistration, NodeSpec, NodeState};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, UnitAssignments};
@@ -56,6 +57,7 @@ pub struct LinearShard {
     pub(super) retrying: bool,
     hybrid: HybridSettings,
     pub(super) reserved_percent: u8,
+    allocations_per_node_max: u32,
     pub(super) now: Time,
     /// The shard's random state before the next placement, where the caller knows it.
     rng: Option<Rng>,
@@ -88,6 +90,7 @@ impl LinearShard {
             retrying: false,
             hybrid: HybridSettings::default(),
             reserved_percent: 5,
+            allocations_per_node_max: u32::from(ALLOCATIONS_PER_NODE_DEFAULT),
             now: Time::default(),
             rng: None,
         }
@@ -101,6 +104,11 @@ impl LinearShard {
     /// Gives the typical requests of the fragmentation-aware policies; learnt if none are given.
     pub fn set_typical_shapes(&mut self, typical: &TypicalShapes) {
         self.fragmentation.give(typical);
+    }
+
+    /// Gives how many allocations a node may have, of nodes that are added from now on.
+    pub fn set_allocations_per_node_max(&mut self, most: u16) {
+        self.allocations_per_node_max = u32::from(most);
     }
 
     /// Tells the random state of the shard before the next placement.
@@ -301,9 +309,11 @@ impl LinearShard {
         former: Option<u64>,
         outcome: &Outcome,
     ) -> Result<(), String> {
-        let mut node = LinearNode::new(registration.clone());
-        node.version = former.map_or(0, |version| version + 1);
-        self.nodes.push(node);
+        self.nodes.push(LinearNode {
+            allocations_max: self.allocations_per_node_max,
+            version: former.map_or(0, |version| version + 1),
+            ..LinearNode::new(registration.clone())
+        });
         self.nodes.sort_by_key(|node| node.registration.ordinal);
         self.node_resized();
         if registration.agent.is_none() {
@@ -377,6 +387,7 @@ impl LinearShard {
             } else {
                 for lack in node.as_seen_by(request.owner).lacks(&request.demand) {
                     let (check, short) = match lack {
+                        Lack::Allocations => (Check::Allocations, 0),
                         Lack::Cpu(short) => (Check::Cpu, short),
                         Lack::Memory(short) => (Check::Memory, short),
                         Lack::WholeGpus(short) => (Check::WholeGpus, short),

@@ -135,6 +135,20 @@ impl Node {
         free
     }
 
+    /// What counts against the allocations that it may have.
+    pub(super) fn count(&self) -> usize {
+        let inside = self.allocations.values().map(|allocation| allocation.inside.len()).sum::<usize>();
+        self.allocations.len() + inside + self.holds.len() + self.claims.len()
+    }
+
+    /// Allocations that end by themselves, or with `evicted`.
+    pub(super) fn ending(&self, evicted: &BTreeSet<AllocationId>) -> usize {
+        let ends = |(id, allocation): &(&AllocationId, &Allocation)| {
+            allocation.until.is_some() || evicted.contains(id)
+        };
+        self.allocations.iter().filter(ends).count()
+    }
+
     /// Free of what is taken and healthy, claims or not.
     pub(super) fn free(&self) -> Free {
         self.without_ill(self.unused().at_least_nothing())

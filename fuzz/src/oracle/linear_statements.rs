@@ -41,9 +41,23 @@ pub struct LinearStatements {
     now: Time,
     sequence: u64,
     events: Vec<ClaimEvent>,
+    /// How many allocations a node may have.
+    allocations_max: usize,
 }
 
 impl LinearStatements {
+    /// A model without nodes, each of which may have so many allocations.
+    #[must_use]
+    pub fn new(allocations_per_node_max: u16) -> Self {
+        Self { allocations_max: usize::from(allocations_per_node_max), ..Self::default() }
+    }
+
+    /// Whether a node has as many allocations as it may have.
+    #[must_use]
+    pub fn is_full(&self, node: NodeId) -> bool {
+        self.nodes.get(&node).is_some_and(|node| node.count() >= self.allocations_max)
+    }
+
     /// A node joins.
     pub fn add_node(&mut self, id: NodeId, cpu: u32, gpus: u8) {
         let (allocations, holds, claims) = (BTreeMap::new(), Vec::new(), Vec::new());
@@ -82,6 +96,9 @@ impl LinearStatements {
     /// A direct placement on one node.
     pub fn place(&mut self, node: NodeId, demand: &Demand) -> Option<Placement> {
         let there = self.nodes.get(&node).filter(|node| node.state == NodeState::Ready)?;
+        if self.is_full(node) {
+            return None;
+        }
         let gpus = there.visible().choose(demand).ok()?;
         let id = self.next_id();
         Some(self.enter(node, id, Take { demand: demand.clone(), gpus }, None))
@@ -100,6 +117,9 @@ impl LinearStatements {
         let node = self.home(bundle).ok_or(false)?;
         let there = &self.nodes[&node].allocations[&bundle];
         if there.bundle.is_none() || there.until.is_some() {
+            return Err(false);
+        }
+        if self.is_full(node) {
             return Err(false);
         }
         let own = Free { cpu: 0, gpus: [0; GPU_INSTANCES_MAX] };
@@ -222,6 +242,9 @@ impl LinearStatements {
     ) -> Result<NodeId, ConflictReason> {
         let Allocate { node, demand, gpus: named, bundle, .. } = allocate;
         self.expect_free(*node, *bundle, statement)?;
+        if self.is_full(*node) {
+            return Err(ConflictReason::TooManyAllocations);
+        }
         let visible = self.nodes[node].visible();
         let chosen = visible.choose(demand)?;
         let gpus = named.map_or(chosen, |mask| GpuAssignment { mask, part: chosen.part });
@@ -267,6 +290,9 @@ impl LinearStatements {
         let Pipeline { node, demand, bundle, .. } = pipeline;
         self.expect_free(*node, *bundle, statement)?;
         let node_there = &self.nodes[node];
+        if node_there.count() >= self.allocations_max + node_there.ending(evicted) {
+            return Err(ConflictReason::TooManyAllocations);
+        }
         let gpus = node_there.future(evicted).less(node_there.claimed()).at_least_nothing().choose(demand)?;
         let hold = Hold { statement, at, take: Take { demand: demand.clone(), gpus }, bundle: *bundle };
         self.nodes.get_mut(node).expect("just found").claims.push(Claim { id: None, hold });

@@ -7,6 +7,7 @@ use super::{
     Amounts, Command, Gpus, Layout, Machine, Operation, Outcome, Pair, PlacementRequest, Policy, Request,
     Wishes, typical,
 };
+use wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT;
 use wharf_core::rng::Rng;
 use wharf_core::shard::Check;
 
@@ -127,7 +128,7 @@ pub fn run_reservation_ops(seed: u64, operations: u64) -> Result<ReservationCoun
     let percent = [30, 60, 100][rng.below(3) as usize];
     let mut byte = || rng.below(256) as u8;
     let layout = Layout { fine: byte() % 2 == 0, extras: byte(), orders: [byte(), byte(), byte()] };
-    let mut pair = Pair::new(layout, typical.as_ref(), percent);
+    let mut pair = Pair::new(layout, typical.as_ref(), (percent, ALLOCATIONS_PER_NODE_DEFAULT));
     for _ in 0..10 {
         pair.apply(Operation::Add(machine(&mut rng)))?;
     }

@@ -11,7 +11,7 @@ use wharf_core::view::View;
 
 use super::follow::Follower;
 use super::{
-    INCARNATION, Layout, OPERATIONS_MAX, Operation, PARTITIONS, Pair, PartitionId, ShardId, typical,
+    INCARNATION, Layout, OPERATIONS_MAX, Operation, PARTITIONS, Pair, PartitionId, ShardId, limits, typical,
 };
 
 /// Replicas that are brought up to date each at moments of its own.
@@ -145,7 +145,7 @@ pub fn run_view_ops(data: &[u8]) -> Result<ViewCounts, String> {
         return Ok(ViewCounts::default());
     };
     let number = number % 3;
-    let mut pair = Pair::new(layout, typical(number).as_ref(), 100);
+    let mut pair = Pair::new(layout, typical(number).as_ref(), (100, limits(number).1));
     let reader = pair.shard.enable_views();
     let replicas = (0..REPLICAS).map(|_| fresh_replica(layout.both().0, number)).collect();
     let rng = Rng::new(u64::from(number) ^ data.len() as u64);

@@ -46,6 +46,8 @@ pub enum ClientError {
 pub(super) fn connect_message(error: &quinn::ConnectionError) -> String {
     // TLS alerts as QUIC codes (RFC 9001, 4.8): 0x100 plus the alert.
     const ALERT_NO_APPLICATION_PROTOCOL: u64 = 0x100 + 120;
+    // CONNECTION_REFUSED (RFC 9000, 20.1).
+    const REFUSED: u64 = 0x2;
     let code = match error {
         quinn::ConnectionError::ConnectionClosed(close) => u64::from(close.error_code),
         quinn::ConnectionError::TransportError(error) => u64::from(error.code),
@@ -54,6 +56,11 @@ pub(super) fn connect_message(error: &quinn::ConnectionError) -> String {
         }
         _ => 0,
     };
+    if code == REFUSED {
+        return "the server has as many connections as it takes, in all or from this address (its setting \
+                `connections_per_address_max`): close some, or try again later"
+            .to_owned();
+    }
     if code == ALERT_NO_APPLICATION_PROTOCOL {
         return "the server does not speak the protocol `wharf/1` (no common ALPN)".to_owned();
     }

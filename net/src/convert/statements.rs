@@ -223,6 +223,7 @@ pub fn conflict_body(conflict: &Conflict, catalog: &Catalog) -> ConflictBody {
         }
         ConflictReason::AlreadyReleasing => Reason::AlreadyReleasing,
         ConflictReason::TooManyClaims => Reason::LimitExceeded,
+        ConflictReason::TooManyAllocations => Reason::TooManyAllocations,
         ConflictReason::BundlePlaced(bundle) => {
             (body.group, body.bundle) = (Some(bundle.group.into()), bundle.index);
             Reason::BundlePlaced

@@ -60,9 +60,19 @@ pub const APART_MAX: usize = 8192;
 /// Sequences of one [`Acknowledged`].
 pub const ACKNOWLEDGED_MAX: usize = 1024;
 
-/// Bytes of outcomes that a session keeps: beyond, its client must acknowledge before anything
-/// but its lowest unacknowledged request is done.
-pub const SESSION_KEPT_BYTES_MAX: usize = 4 << 20;
+/// Bytes of outcomes that a session keeps and of those that its requests under way may bring. Beyond,
+/// its client must acknowledge before anything but its lowest unacknowledged request is done.
+pub const SESSION_KEPT_BYTES_MAX: usize = 8 << 20;
+/// Bytes of the requests that wait at a session, of the outcomes that they may bring, and of the outcomes of
+/// waits that its client has not acknowledged. Beyond, a request to wait is refused.
+pub const SESSION_WAITS_BYTES_MAX: usize = 32 << 20;
+/// Bytes of requests under way, of the replies that they may bring, and of replies that the peer has not taken.
+/// Beyond, a connection is not read on.
+pub const CONNECTION_HELD_BYTES_MAX: usize = 8 << 20;
+/// Bytes that were written to a connection and that its peer has not acknowledged (QUIC's send window).
+pub const SEND_WINDOW_BYTES: usize = 4 << 20;
+/// Pages of nodes that are made at once, over all connections: each may take a frame's length at every shard.
+pub const LISTS_UNDER_WAY_MAX: usize = 8;
 /// Bytes of outcomes that all sessions without a connection keep together.
 pub const DETACHED_KEPT_BYTES_MAX: usize = 64 << 20;
 
@@ -71,4 +81,8 @@ const _: () = assert!(IN_FLIGHT_DEFAULT < UNACKNOWLEDGED_MAX);
 const _: () = assert!(wharf_core::limits::CANDIDATES_MAX * 9 + (256 << 10) <= FRAME_BYTES_MAX as usize);
 // The longest reply fits a session, and the fullest session fits what is kept of all.
 const _: () = assert!(FRAME_BYTES_MAX as usize <= SESSION_KEPT_BYTES_MAX);
-const _: () = assert!(SESSION_KEPT_BYTES_MAX <= DETACHED_KEPT_BYTES_MAX);
+const _: () = assert!(
+    SESSION_KEPT_BYTES_MAX + SESSION_WAITS_BYTES_MAX + 2 * FRAME_BYTES_MAX as usize
+        <= DETACHED_KEPT_BYTES_MAX
+);
+const _: () = assert!(2 * (FRAME_BYTES_MAX as usize) <= CONNECTION_HELD_BYTES_MAX);

@@ -149,6 +149,9 @@ reasons! {
     ConfinedTooSmall = 188, "confined_too_small";
     /// Why a group is refused: nodes could hold fewer of its bundles, whatever else runs.
     TooFewPlaces = 189, "too_few_places";
+    /// The node holds as many allocations as one may: a check that a node failed, a conflict, or why an adoption or
+    /// a placement into a bundle is refused.
+    TooManyAllocations = 190, "too_many_allocations";
 
     /// The frame is not a frame.
     MalformedFrame = 200, "malformed_frame";

@@ -26,21 +26,32 @@ use crate::codec::{
     Extension, FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame,
 };
 use crate::protocol::{
-    Acknowledged, EXTENSION_ACKNOWLEDGED, EXTENSION_BUNDLES_RELEASED, EXTENSION_UNITS, Fault, Hello,
-    HelloReply, Kind, PlaceReply, Reason, ReasonCode, ReleaseReply, VERSION_MAX, VERSION_MIN,
-    released_extension, units_extension,
+    Acknowledged, CONNECTION_HELD_BYTES_MAX, EXTENSION_ACKNOWLEDGED, EXTENSION_BUNDLES_RELEASED,
+    EXTENSION_UNITS, Fault, Hello, HelloReply, Kind, PlaceReply, Reason, ReleaseReply,
+    SESSION_WAITS_BYTES_MAX, VERSION_MAX, VERSION_MIN, released_extension, units_extension,
 };
-use crate::session::{Admission, Session};
+use crate::session::{Admission, Session, Weight};
 
 /// Replies that the peer has not taken, beyond which it gets no page of changes.
 const LONG_REPLIES_MAX: u32 = 8;
+
+/// A request that waits.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct WaitEntry {
+    /// Its operation.
+    pub(super) key: usize,
+    /// Its client has cancelled it: so it stays, also when the connection is lost before that is answered.
+    pub(super) is_cancelled: bool,
+}
 
 /// What the tasks of one connection share.
 pub(super) struct ConnectionState {
     session: RefCell<Session>,
     out: RefCell<Vec<u8>>,
-    /// Replies in `out`.
+    /// Replies in `out`, and of those that are being written.
     unwritten: Cell<u32>,
+    /// Bytes of these.
+    unwritten_bytes: Cell<usize>,
     /// Something was put into `out`, or the reader is done.
     written: Notify,
     /// A reply was written.
@@ -50,8 +61,8 @@ pub(super) struct ConnectionState {
     ending: Cell<bool>,
     /// The peer takes no replies any more.
     broken: Cell<bool>,
-    /// Placements that wait, by sequence: their operations.
-    pub(super) waits: RefCell<BTreeMap<u64, usize>>,
+    /// Requests that wait, by sequence.
+    pub(super) waits: RefCell<BTreeMap<u64, WaitEntry>>,
     /// How many of these are groups.
     groups_waiting: Cell<u32>,
     /// Candidates of requests that are under way, and of those that wait.
@@ -154,22 +165,29 @@ impl ConnectionState {
             session.answer(sequence, &out[start..]);
         }
         drop(session);
+        self.count_unwritten(out.len() - start);
+    }
+
+    /// One more reply is to be written, of so many bytes.
+    fn count_unwritten(&self, bytes: usize) {
         self.unwritten.set(self.unwritten.get() + 1);
+        self.unwritten_bytes.set(self.unwritten_bytes.get() + bytes);
         self.written.notify_one();
     }
 
     /// Says something that is no session's outcome.
     fn say(&self, bytes: &[u8]) {
         self.out.borrow_mut().extend_from_slice(bytes);
-        self.unwritten.set(self.unwritten.get() + 1);
-        self.written.notify_one();
+        self.count_unwritten(bytes.len());
     }
 
-    /// A placement does not wait any more; whether nothing is to be said of it. A peer that comes
-    /// back sends it again, and it then waits anew.
-    pub(super) fn ends_wait(&self, sequence: u64, reason: ReasonCode) -> bool {
-        self.waits.borrow_mut().remove(&sequence);
-        let forgotten = self.lost.get() && reason == Reason::Cancelled.into();
+    /// A request does not wait any more; `is_taken_back` where it was told so and has no other outcome. Returns
+    /// whether nothing is to be said of it: the loss of the connection took it back, and a peer that comes
+    /// back asks it again. What its client cancelled, or somebody removed, has that as its outcome.
+    pub(super) fn ends_wait(&self, sequence: u64, is_taken_back: bool) -> bool {
+        let entry = self.waits.borrow_mut().remove(&sequence);
+        let is_cancelled = entry.is_some_and(|entry| entry.is_cancelled);
+        let forgotten = self.lost.get() && is_taken_back && !is_cancelled;
         if forgotten {
             self.session.borrow_mut().answer_unkept(sequence);
             self.written.notify_one();
@@ -190,7 +208,7 @@ impl ConnectionState {
 
     /// A placement waits from now on, and the operation by which it does.
     pub(super) fn begins_wait(&self, sequence: u64, key: usize) {
-        self.waits.borrow_mut().insert(sequence, key);
+        self.waits.borrow_mut().insert(sequence, WaitEntry { key, is_cancelled: false });
         self.session.borrow_mut().wait(sequence);
     }
 
@@ -222,11 +240,33 @@ impl ConnectionState {
     }
 
     fn is_busy(&self) -> bool {
-        let in_flight = self.session.borrow().in_flight() - self.waits.borrow().len();
+        let session = self.session.borrow();
+        let in_flight = session.in_flight() - self.waits.borrow().len();
         let unanswered = in_flight + self.unwritten.get() as usize;
         let named = self.candidates.get()[0];
-        let is_full = unanswered >= self.in_flight_max as usize || named >= CANDIDATES_IN_FLIGHT_MAX;
+        let held = session.under_way_bytes() + self.unwritten_bytes.get();
+        let is_full = unanswered >= self.in_flight_max as usize
+            || named >= CANDIDATES_IN_FLIGHT_MAX
+            || held >= CONNECTION_HELD_BYTES_MAX
+            || session.is_full_of_promises();
         !self.broken.get() && is_full
+    }
+
+    /// The request of `sequence` brings the status of a group, which has so many bundles.
+    pub(super) fn expects_group(&self, sequence: u64, weight: Weight, bundles: usize) {
+        self.session.borrow_mut().weigh(sequence, weight.of_group(bundles));
+    }
+
+    /// Whether what waits at this session leaves room for the request of `sequence`; else what to say.
+    pub(super) fn take_wait_room(&self, sequence: u64) -> Result<(), Fault> {
+        if self.session.borrow_mut().can_wait(sequence) {
+            return Ok(());
+        }
+        let message = format!(
+            "what waits at this session, and the replies that were not acknowledged of what waited, may take \
+             {SESSION_WAITS_BYTES_MAX} bytes together: acknowledge replies, cancel some waits, or ask again later"
+        );
+        Err(Fault::of_field(Reason::LimitExceeded, "mode", message))
     }
 
     fn is_done(&self) -> bool {
@@ -310,6 +350,7 @@ async fn serve_session(
         session: RefCell::new(session),
         out: RefCell::new(Vec::new()),
         unwritten: Cell::new(0),
+        unwritten_bytes: Cell::new(0),
         written: Notify::new(),
         room: Notify::new(),
         in_flight_max: hello.limits.in_flight_max,
@@ -481,12 +522,10 @@ async fn handle_frame(io: &Rc<Io>, state: &Rc<ConnectionState>, frame: &FrameRef
         let mut session = state.session.borrow_mut();
         session.acknowledge(header.lowest_unacknowledged);
         match session.admit(header.sequence) {
-            Admission::New => {}
+            Admission::New => session.weigh(header.sequence, Weight::of(header.kind, frame.bytes)),
             Admission::UnderWay => return,
             Admission::Answered(reply) => {
-                state.out.borrow_mut().extend_from_slice(reply);
-                state.unwritten.set(state.unwritten.get() + 1);
-                return state.written.notify_one();
+                return state.say(reply);
             }
             Admission::Stale => {
                 drop(session);
@@ -528,9 +567,11 @@ async fn write_replies(state: &ConnectionState, send: &mut SendStream) -> bool {
         if !out.is_empty() {
             let written = state.unwritten.get();
             debug_assert!(written > 0);
+            let bytes = out.len();
             let failed = send.write_chunk(out.into()).await.is_err();
             // Only now: what a peer does not take counts against what it may ask.
             state.unwritten.set(state.unwritten.get() - written);
+            state.unwritten_bytes.set(state.unwritten_bytes.get() - bytes);
             state.broken.set(failed);
             state.room.notify_one();
             if failed {

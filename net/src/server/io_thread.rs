@@ -7,21 +7,23 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use quinn::{Endpoint, EndpointConfig, TokioRuntime, TransportConfig, VarInt};
+use quinn::{Endpoint, EndpointConfig, Incoming, TokioRuntime, TransportConfig, VarInt};
 use slab::Slab;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tracing::warn;
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
-use wharf_core::router::{Port, PortReply, PortRequest, Tag};
+use wharf_core::planner::PlanReply;
+use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd};
 use wharf_core::time::Time;
 
+use super::admission::{ConnectionRoom, Entry};
 use super::closing::Liftable;
 use super::connection::serve_connection;
 use super::follow::{self, Follow};
 use super::operation::{Operation, Parts, split_tag, tag};
 use super::{IoObserver, RegistrarHandle, ServerShared};
-use crate::protocol::{Kind, ReasonCode};
+use crate::protocol::{Kind, ReasonCode, SEND_WINDOW_BYTES};
 use crate::tls::{ServerCertificate, TlsError, server_crypto};
 
 /// How long a server that stops waits for its peers to take their last replies.
@@ -98,6 +100,8 @@ pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
     // One session, one stream.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
     transport.max_concurrent_uni_streams(VarInt::from_u32(0));
+    // What was written and is not acknowledged stays in memory, and a peer may allow any amount of it.
+    transport.send_window(SEND_WINDOW_BYTES as u64);
     transport.congestion_controller_factory(Arc::new(Liftable));
     config.transport_config(Arc::new(transport));
     thread.socket.set_nonblocking(true)?;
@@ -148,17 +152,15 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
             biased;
             _ = shutdown.wait_for(|&stop| stop) => break,
             incoming = endpoint.accept() => match incoming {
-                Some(incoming) => match Arc::clone(&io.shared.connection_room).try_acquire_owned() {
-                    Ok(room) => {
+                Some(incoming) => {
+                    if let Some((incoming, room)) = admit(&io.shared, incoming) {
                         let io = Rc::clone(io);
                         connections.spawn_local(async move {
                             serve_connection(io, incoming).await;
                             drop(room);
                         });
                     }
-                    // Refused without state: who floods the server costs it a packet each.
-                    Err(_) => incoming.refuse(),
-                },
+                }
                 None => break,
             },
             Some(ended) = connections.join_next() => resume_panic(ended),
@@ -177,6 +179,22 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
         drain().await;
     }
     endpoint.wait_idle().await;
+}
+
+/// Lets a connection in if there is room for it. Others are answered by one packet and leave no state.
+fn admit(shared: &ServerShared, incoming: Incoming) -> Option<(Incoming, ConnectionRoom)> {
+    let address = incoming.remote_address().ip();
+    let per_address_max = shared.settings.load().connections_per_address_max;
+    match shared.connection_rooms.enter(address, incoming.remote_address_validated(), per_address_max) {
+        Entry::Room(room) => return Some((incoming, room)),
+        // An address that is not validated may always be asked to retry (quinn).
+        Entry::Validate => incoming.retry().unwrap_or_else(|refused| refused.into_incoming().refuse()),
+        Entry::Full => {
+            ServerShared::count(&shared.counters.connections_refused);
+            incoming.refuse();
+        }
+    }
+    None
 }
 
 /// Takes the engine's answers and hands the replies to their connections.
@@ -211,6 +229,16 @@ async fn answer(io: Rc<Io>) {
                 }
             }
         }
+    }
+}
+
+/// Whether a request that waited was told not to any more and is answered so. A group that was removed meanwhile
+/// has the removal as its outcome instead.
+fn is_taken_back(reply: &PortReply) -> bool {
+    match reply {
+        PortReply::WaitEnded(WaitEnd::Cancelled, ..) => true,
+        PortReply::Plan(reply) => matches!(**reply, PlanReply::Cancelled),
+        _ => false,
     }
 }
 
@@ -274,6 +302,7 @@ impl Io {
         let operation = &mut operations[key];
         let (waited, kind) = (operation.waits(), operation.kind());
         let question = operation.is_question();
+        let is_taken_back = is_taken_back(&reply);
         match operation.parts {
             Parts::Wait(..) => {}
             Parts::WaitGroup(..) => {
@@ -299,7 +328,7 @@ impl Io {
             let of_port = &self.candidates_waiting;
             of_port.set(of_port.get() - if waited { candidates } else { 0 });
         }
-        if waited && connection.ends_wait(sequence, complete.reason()) {
+        if waited && connection.ends_wait(sequence, is_taken_back) {
             return;
         }
         complete.answer(&connection, kind, sequence);

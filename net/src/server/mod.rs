@@ -5,6 +5,7 @@
 //! shared between I/O threads but the shards' rings and published tables. Node commands and
 //! status go to the one owner of the global records, [`run_registrar`].
 
+mod admission;
 mod closing;
 mod connection;
 mod follow;
@@ -42,8 +43,10 @@ use wharf_core::time::Time;
 
 use crate::convert::PlacementDefaults;
 use crate::protocol::{
-    FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, Kind, Limits, ReasonCode, ServerIdentity, UNACKNOWLEDGED_MAX,
+    FRAME_BYTES_MAX, IN_FLIGHT_DEFAULT, Kind, LISTS_UNDER_WAY_MAX, Limits, ReasonCode, ServerIdentity,
+    UNACKNOWLEDGED_MAX,
 };
+use admission::ConnectionRooms;
 use sessions::Sessions;
 
 /// How long a peer may take from its handshake to its whole hello.
@@ -51,7 +54,9 @@ const HELLO_PATIENCE: Duration = Duration::from_secs(10);
 /// How long a peer may take to take the last bytes of a stream that the server ended.
 const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(5);
 /// Connections of a server at a time, those in their handshake included.
-const CONNECTIONS_MAX: usize = 4096;
+pub const CONNECTIONS_MAX: usize = 4096;
+/// Connections from one address at a time, unless configured otherwise: a quarter of all.
+pub const CONNECTIONS_PER_ADDRESS_DEFAULT: u32 = CONNECTIONS_MAX as u32 / 4;
 
 /// Groups that may wait at one I/O thread, whosever they are.
 pub const WAITING_GROUPS_MAX: u32 = PORT_GROUPS_WAITING_MAX as u32;
@@ -67,6 +72,9 @@ pub struct Settings {
     pub in_flight_max: u32,
     /// Groups that may wait at one connection.
     pub waiting_groups_max: u32,
+    /// Connections that one address may have, of those that come from now on. An IPv6 network of 64 bits counts
+    /// as one address.
+    pub connections_per_address_max: u32,
     /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
     pub avoid_gpu_nodes: bool,
 }
@@ -77,6 +85,7 @@ impl Default for Settings {
             default_policy: Policy::default(),
             in_flight_max: IN_FLIGHT_DEFAULT,
             waiting_groups_max: WAITING_GROUPS_DEFAULT,
+            connections_per_address_max: CONNECTIONS_PER_ADDRESS_DEFAULT,
             avoid_gpu_nodes: false,
         }
     }
@@ -115,6 +124,8 @@ pub struct Counters {
     pub connections: AtomicU64,
     /// Connections since the start.
     pub connections_total: AtomicU64,
+    /// Connections that were refused for want of room, in all or for their address.
+    pub connections_refused: AtomicU64,
     /// Frames that were refused before their request was looked at.
     pub frames_refused: AtomicU64,
     /// Placements that went on to another shard.
@@ -139,8 +150,9 @@ pub struct ServerShared {
     sessions: Sessions,
     departed: follow::Departed,
     follow_versions_max: AtomicU64,
-    /// Connections that may still come.
-    connection_room: Arc<Semaphore>,
+    connection_rooms: Arc<ConnectionRooms>,
+    /// Pages of nodes that may still be under way.
+    list_room: Arc<Semaphore>,
     /// For metrics.
     pub counters: Counters,
 }
@@ -166,7 +178,8 @@ impl ServerShared {
             sessions: Sessions::new(incarnation),
             departed: follow::Departed::default(),
             follow_versions_max: AtomicU64::new(VIEW_VERSIONS_MAX),
-            connection_room: Arc::new(Semaphore::new(CONNECTIONS_MAX)),
+            connection_rooms: Arc::default(),
+            list_room: Arc::new(Semaphore::new(LISTS_UNDER_WAY_MAX)),
             counters: Counters::default(),
         })
     }

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use tokio::sync::oneshot;
 use wharf_core::ids::{AllocationId, GroupId};
+use wharf_core::limits::GROUP_BUNDLES_MAX;
 use wharf_core::planner::{BundleView, GroupView, PlanJob, PlanReply};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::Demand;
@@ -107,6 +108,9 @@ pub(super) async fn handle_planning(
     now: Time,
 ) -> Result<(), Fault> {
     let sequence = asked.frame.header.sequence;
+    if matches!(kind, Kind::GrowGroup | Kind::ShrinkGroup | Kind::GroupStatus) {
+        state.expects_group(sequence, asked.weight(), GROUP_BUNDLES_MAX);
+    }
     if io.port.borrow().planner_count() == 0 {
         let message = "this service has no planners (setting `planners` is 0), and so no groups and no \
                        statements: set it to 1 or more";
@@ -114,7 +118,11 @@ pub(super) async fn handle_planning(
     }
     let (size, job) = match kind {
         Kind::CreateGroup => {
-            handle_create(io, state, sequence, read_body(asked)?, now).await;
+            let request: CreateGroupRequest = read_body(asked)?;
+            let bundles =
+                request.bundles.iter().fold(0usize, |sum, bundle| sum.saturating_add(bundle.count as usize));
+            state.expects_group(sequence, asked.weight(), bundles);
+            handle_create(io, state, sequence, request, now).await;
             return Ok(());
         }
         Kind::PlaceInto => {
@@ -236,7 +244,7 @@ fn begin_wait(
     (kind, job): (Kind, PlanJob),
     now: Time,
 ) {
-    if let Err(fault) = take_group_room(io, state) {
+    if let Err(fault) = state.take_wait_room(sequence).and_then(|()| take_group_room(io, state)) {
         return answer_at_once(io, state, kind, sequence, PlanComplete::Group(group_fault(fault)));
     }
     let operation = enter(io, state, sequence, Parts::WaitGroup(kind, None), now);

@@ -10,6 +10,7 @@ use crate::codec::{
     encode_frame, split_extensions,
 };
 use crate::protocol::{Acknowledged, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Reason};
+use crate::weight::Weight;
 
 /// The version of every body of protocol version 1, but of what later versions of one kind have.
 pub(super) const BODY_VERSION: u8 = 1;
@@ -24,6 +25,11 @@ pub(super) struct Asked<'a> {
 impl<'a> Asked<'a> {
     pub(super) fn new(frame: FrameRef<'a>) -> Self {
         Self { frame, acknowledged: RefCell::new(None) }
+    }
+
+    /// What it takes and may bring, as its kind and length say.
+    pub(super) fn weight(&self) -> Weight {
+        Weight::of(self.frame.header.kind, self.frame.bytes)
     }
 }
 

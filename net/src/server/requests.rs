@@ -2,7 +2,9 @@
 //! registrar's answer becomes its reply.
 
 use std::rc::Rc;
+use std::sync::Arc;
 
+use tokio::sync::OwnedSemaphorePermit;
 use wharf_core::router::PortRequest;
 use wharf_core::time::Time;
 
@@ -135,6 +137,8 @@ async fn ask_registrar(
         | Kind::Follow => unreachable!("{kind:?} goes to the port"),
     };
     let (sequence, version) = (asked.frame.header.sequence, asked.frame.header.version);
+    // A page takes memory at every shard, at the registrar and here: few are made at once.
+    let list_room = if kind == Kind::ListNodes { Some(take_list_room(io).await) } else { None };
     let answer = io.registrar.ask(request).await?;
     let (io, state) = (Rc::clone(io), Rc::clone(state));
     tokio::task::spawn_local(async move {
@@ -143,9 +147,21 @@ async fn ask_registrar(
             RegistrarReply::Fault(Fault::new(Reason::Unavailable, gone))
         });
         let reason = answer_with(&io, &state, kind, (sequence, version), answer);
+        drop(list_room);
         io.observe(kind, reason, io.shared.now().nanos_since(now));
     });
     Ok(())
+}
+
+/// Waits until one more page of nodes may be made, in order of arrival over all connections.
+async fn take_list_room(io: &Io) -> OwnedSemaphorePermit {
+    let room = &io.shared.list_room;
+    if let Ok(permit) = Arc::clone(room).try_acquire_owned() {
+        return permit;
+    }
+    // What was submitted so far must be on its way before anybody waits.
+    io.port.borrow_mut().flush();
+    Arc::clone(room).acquire_owned().await.expect("the room is never closed")
 }
 
 /// Makes the reply of what the registrar answered; its reason.

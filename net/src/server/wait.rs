@@ -45,8 +45,9 @@ pub(super) fn begin(
     } else {
         Some("as many requests wait at this service as can: ask again later, or without waiting".to_owned())
     };
-    if let Some(message) = full {
-        let reply = fault_reply(Fault::of_field(Reason::LimitExceeded, "mode", message));
+    let full = full.map(|message| Fault::of_field(Reason::LimitExceeded, "mode", message));
+    if let Some(fault) = full.or_else(|| state.take_wait_room(sequence).err()) {
+        let reply = fault_reply(fault);
         io.observe(Kind::Place, reply.reason, 0);
         return Complete::place(version, reply.into()).answer(state, Kind::Place, sequence);
     }
@@ -67,16 +68,19 @@ fn has_room_for(io: &Io, state: &ConnectionState, named: usize) -> bool {
 
 /// Ends the wait of one request; whether it waited still.
 pub(super) fn cancel(io: &Io, state: &ConnectionState, sequence: u64, now: Time) -> bool {
-    let key = state.waits.borrow().get(&sequence).copied();
-    if let Some(key) = key {
-        end(io, key, WaitEnd::Cancelled, now);
+    let entry = state.waits.borrow_mut().get_mut(&sequence).map(|entry| {
+        entry.is_cancelled = true;
+        *entry
+    });
+    if let Some(entry) = entry {
+        end(io, entry.key, WaitEnd::Cancelled, now);
     }
-    key.is_some()
+    entry.is_some()
 }
 
 /// Ends all waits of a connection that is read no more.
 pub(super) fn end_all(io: &Io, state: &ConnectionState, why: WaitEnd, now: Time) {
-    let keys: Vec<usize> = state.waits.borrow().values().copied().collect();
+    let keys: Vec<usize> = state.waits.borrow().values().map(|entry| entry.key).collect();
     for key in keys {
         end(io, key, why, now);
     }

@@ -20,6 +20,7 @@ use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::watch;
 use wharf_core::executor::{Clock, Unobserved as UnobservedShard};
 use wharf_core::ids::Incarnation;
+use wharf_core::limits::ALLOCATIONS_PER_NODE_MAX;
 use wharf_core::planner::Planner;
 use wharf_core::registrar::Registrar;
 use wharf_core::shard::Shard;
@@ -68,6 +69,39 @@ pub fn certificate() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     (made.cert.der().clone(), key)
 }
 
+/// Holds the threads that look at the clock through it.
+#[derive(Clone, Default)]
+pub struct PlannerGate(Arc<(Mutex<bool>, Condvar)>);
+
+impl PlannerGate {
+    /// Who looks at the clock from now on waits.
+    pub fn close(&self) {
+        *self.0.0.lock().expect("no panic") = true;
+    }
+
+    /// Nobody waits any more.
+    pub fn open(&self) {
+        *self.0.0.lock().expect("no panic") = false;
+        self.0.1.notify_all();
+    }
+
+    fn pass(&self) {
+        let closed = self.0.0.lock().expect("no panic");
+        drop(self.0.1.wait_while(closed, |closed| *closed).expect("no panic"));
+    }
+}
+
+/// The clock of planners, which a test can hold between two rounds.
+#[derive(Clone)]
+struct GatedClock(TestClock, PlannerGate);
+
+impl Clock for GatedClock {
+    fn now(&self) -> Time {
+        self.1.pass();
+        self.0.now()
+    }
+}
+
 /// A running server.
 pub struct TestServer {
     pub address: SocketAddr,
@@ -79,6 +113,8 @@ pub struct TestServer {
     registrar: JoinHandle<Registrar>,
     shards: Vec<JoinHandle<Shard>>,
     planners: Vec<JoinHandle<Planner>>,
+    /// Holds the planners.
+    pub planner_gate: PlannerGate,
     stop: wharf_core::executor::StopSignal,
     planner_stop: wharf_core::executor::StopSignal,
 }
@@ -158,6 +194,8 @@ impl TestServer {
             seed: 7,
             unit_instances: vec!["npu".to_owned()],
             planners,
+            // Some tests place thousands of small requests on one node.
+            allocations_per_node_max: ALLOCATIONS_PER_NODE_MAX,
             ..EngineConfig::default()
         };
         let engine =
@@ -176,8 +214,9 @@ impl TestServer {
             spawn("shard", move || runner.run(&clock, &mut UnobservedShard))
         });
         let shards = threads.collect();
+        let planner_gate = PlannerGate::default();
         let threads = engine.planners.into_iter().map(|runner| {
-            let (clock, gate) = (clock.clone(), gate.clone());
+            let (clock, gate) = (GatedClock(clock.clone(), planner_gate.clone()), gate.clone());
             spawn("planner", move || runner.run(&clock, |_| gate.pass()))
         });
         let planners = threads.collect();
@@ -221,6 +260,7 @@ impl TestServer {
             registrar,
             shards,
             planners,
+            planner_gate,
             stop,
             planner_stop,
         }

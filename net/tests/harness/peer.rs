@@ -85,6 +85,11 @@ pub struct Peer {
 
 /// An endpoint that trusts the server and speaks `alpn`.
 pub fn endpoint(server: &TestServer, alpn: &[u8]) -> Endpoint {
+    endpoint_at(server, alpn, [127, 0, 0, 1])
+}
+
+/// The same at an address of the loopback.
+pub fn endpoint_at(server: &TestServer, alpn: &[u8], address: [u8; 4]) -> Endpoint {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(server.certificate.clone()).expect("the certificate is one");
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -95,7 +100,7 @@ pub fn endpoint(server: &TestServer, alpn: &[u8]) -> Endpoint {
         .with_no_client_auth();
     tls.alpn_protocols = vec![alpn.to_vec()];
     let crypto = QuicClientConfig::try_from(tls).expect("TLS 1.3 has QUIC's initial suite");
-    let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("the loopback has a free port");
+    let mut endpoint = Endpoint::client((address, 0).into()).expect("the loopback has a free port");
     endpoint.set_default_client_config(quinn::ClientConfig::new(Arc::new(crypto)));
     endpoint
 }

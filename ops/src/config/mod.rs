@@ -13,13 +13,15 @@ use std::sync::Arc;
 
 use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::index::Geometry;
-use wharf_core::limits::{PARTITIONS_MAX, PLANNERS_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, SHARDS_MAX};
+use wharf_core::limits::{
+    ALLOCATIONS_PER_NODE_MAX, PARTITIONS_MAX, PLANNERS_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, SHARDS_MAX,
+};
 use wharf_core::request::Policy;
 use wharf_core::resource::{Amount, shown_number};
 use wharf_core::shard::{HYBRID_WHOLE, HybridSettings};
 
 use crate::typical_pods;
-use wharf_net::server::WAITING_GROUPS_MAX;
+use wharf_net::server::{CONNECTIONS_MAX, WAITING_GROUPS_MAX};
 
 /// Checked settings.
 #[derive(Clone, Debug, PartialEq)]
@@ -56,6 +58,8 @@ pub struct Config {
     pub unit_instances: Vec<String>,
     /// Share of a shard's nodes that may be reserved at once, in percent, at least one; 0: none.
     pub reserved_nodes_percent: u8,
+    /// Allocations that a node may hold.
+    pub allocations_per_node_max: u16,
     /// Planner threads; 0: no groups and statements are served.
     pub planners: u16,
     /// Whether changes can be followed where there are no planners.
@@ -77,6 +81,8 @@ pub struct Reloadable {
     pub in_flight_max: u32,
     /// Groups that may wait at one connection.
     pub waiting_groups_max: u32,
+    /// Connections that one address may have.
+    pub connections_per_address_max: u32,
     /// What is logged, as `tracing` filters are written.
     pub log: String,
     /// PEM files of the server's certificate chain and key; a development certificate if none.
@@ -185,6 +191,11 @@ impl Config {
                 format!("{} is out of range: give 1 to {WAITING_GROUPS_MAX}", raw.waiting_groups_max);
             return Err(value("waiting_groups_max", message));
         }
+        if !(1..=CONNECTIONS_MAX as u32).contains(&raw.connections_per_address_max) {
+            let message =
+                format!("{} is out of range: give 1 to {CONNECTIONS_MAX}", raw.connections_per_address_max);
+            return Err(value("connections_per_address_max", message));
+        }
         if raw.topology_label.is_empty() {
             return Err(value("topology_label", "it is empty: name a label"));
         }
@@ -226,6 +237,7 @@ impl Config {
             hybrid: hybrid(&raw.hybrid)?,
             unit_instances: unit_instances(raw.unit_instance_resources)?,
             reserved_nodes_percent: percent("reserved_nodes_percent", raw.reserved_nodes_percent)?,
+            allocations_per_node_max: allocations_per_node(raw.allocations_per_node_max)?,
             planners: raw.planners,
             follow: raw.follow,
             hold_timeout: duration("hold_timeout", &raw.hold_timeout)?,
@@ -234,6 +246,7 @@ impl Config {
                 avoid_gpu_nodes: raw.avoid_gpu_nodes,
                 in_flight_max: raw.in_flight_max,
                 waiting_groups_max: raw.waiting_groups_max,
+                connections_per_address_max: raw.connections_per_address_max,
                 log: raw.log,
                 tls,
             },
@@ -263,6 +276,7 @@ impl Config {
             ("hybrid", self.hybrid != other.hybrid),
             ("unit_instance_resources", self.unit_instances != other.unit_instances),
             ("reserved_nodes_percent", self.reserved_nodes_percent != other.reserved_nodes_percent),
+            ("allocations_per_node_max", self.allocations_per_node_max != other.allocations_per_node_max),
             ("planners", self.planners != other.planners),
             ("follow", self.follow != other.follow),
             ("hold_timeout", self.hold_timeout != other.hold_timeout),
@@ -290,6 +304,14 @@ fn percent(key: &'static str, percent: u8) -> Result<u8, ConfigError> {
         return Err(value(key, format!("{percent} % is more than all: give 0 to 100")));
     }
     Ok(percent)
+}
+
+fn allocations_per_node(most: u16) -> Result<u16, ConfigError> {
+    if !(1..=ALLOCATIONS_PER_NODE_MAX).contains(&most) {
+        let message = format!("{most} is out of range: give 1 to {ALLOCATIONS_PER_NODE_MAX}");
+        return Err(value("allocations_per_node_max", message));
+    }
+    Ok(most)
 }
 
 fn unit_instances(names: Vec<String>) -> Result<Vec<String>, ConfigError> {
@@ -350,8 +372,10 @@ mod tests {
     #[test]
     fn values_out_of_range_are_named() {
         type Change = fn(&mut Raw);
-        let cases: [(Change, &str); 25] = [
+        let cases: [(Change, &str); 29] = [
             (|raw| raw.reserved_nodes_percent = 101, "`reserved_nodes_percent`"),
+            (|raw| raw.allocations_per_node_max = 0, "`allocations_per_node_max`"),
+            (|raw| raw.allocations_per_node_max = 32_768, "`allocations_per_node_max`"),
             (|raw| raw.node_lost_after = "0.05".into(), "`node_lost_after`"),
             (|raw| raw.node_lost_after = "soon".into(), "`node_lost_after`"),
             (|raw| raw.unit_instance_resources = vec!["gpu".into()], "`unit_instance_resources`"),
@@ -369,6 +393,8 @@ mod tests {
             (|raw| raw.partitions = 0, "`partitions`"),
             (|raw| raw.in_flight_max = 0, "`in_flight_max`"),
             (|raw| raw.waiting_groups_max = 0, "`waiting_groups_max`"),
+            (|raw| raw.connections_per_address_max = 0, "`connections_per_address_max`"),
+            (|raw| raw.connections_per_address_max = 4097, "`connections_per_address_max`"),
             (|raw| raw.waiting_groups_max = WAITING_GROUPS_MAX + 1, "`waiting_groups_max`"),
             (|raw| raw.listen = "nowhere".into(), "`listen`"),
             (|raw| raw.policy = "worst-fit".into(), "`policy`"),

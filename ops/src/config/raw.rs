@@ -39,6 +39,8 @@ pub struct Raw {
     pub in_flight_max: u32,
     /// Groups that may wait at one connection.
     pub waiting_groups_max: u32,
+    /// Connections that one address may have.
+    pub connections_per_address_max: u32,
     /// Typical requests of the fragmentation-aware policies; learnt from what arrives if none.
     pub typical_pods: Option<PathBuf>,
     /// What is logged.
@@ -55,6 +57,8 @@ pub struct Raw {
     pub avoid_gpu_nodes: bool,
     /// Share of a shard's nodes that may be reserved at once, in percent.
     pub reserved_nodes_percent: u8,
+    /// Allocations that a node may hold.
+    pub allocations_per_node_max: u16,
     /// Planner threads, which place groups and commit statements; 0: there are none of either.
     pub planners: u16,
     /// Whether changes can be followed where there are no planners: with planners they always can.
@@ -184,6 +188,7 @@ impl Default for Raw {
             policy: wharf_core::request::Policy::default().name().to_owned(),
             in_flight_max: wharf_net::protocol::IN_FLIGHT_DEFAULT,
             waiting_groups_max: wharf_net::server::WAITING_GROUPS_DEFAULT,
+            connections_per_address_max: wharf_net::server::CONNECTIONS_PER_ADDRESS_DEFAULT,
             typical_pods: None,
             log: "info".to_owned(),
             tls_certificate: None,
@@ -191,6 +196,7 @@ impl Default for Raw {
             unit_instance_resources: Vec::new(),
             avoid_gpu_nodes: false,
             reserved_nodes_percent: wharf_core::limits::RESERVED_NODES_PERCENT_DEFAULT,
+            allocations_per_node_max: wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT,
             planners: 1,
             follow: false,
             hold_timeout: "1".to_owned(),
@@ -226,7 +232,7 @@ pub struct Overrides {
 }
 
 /// Settings by their environment names, less the `WHARF_` before them.
-const KEYS: [&str; 36] = [
+const KEYS: [&str; 38] = [
     "listen",
     "metrics_listen",
     "data_dir",
@@ -240,6 +246,7 @@ const KEYS: [&str; 36] = [
     "policy",
     "in_flight_max",
     "waiting_groups_max",
+    "connections_per_address_max",
     "typical_pods",
     "log",
     "tls_certificate",
@@ -247,6 +254,7 @@ const KEYS: [&str; 36] = [
     "unit_instance_resources",
     "avoid_gpu_nodes",
     "reserved_nodes_percent",
+    "allocations_per_node_max",
     "planners",
     "follow",
     "hold_timeout",

@@ -395,6 +395,7 @@ fn engine_config(config: &Config) -> EngineConfig {
         hybrid: config.hybrid,
         unit_instances: config.unit_instances.clone(),
         reserved_nodes_percent: config.reserved_nodes_percent,
+        allocations_per_node_max: config.allocations_per_node_max,
         planners: config.planners,
         hold_ns: config.hold_timeout,
         views: config.follow,
@@ -406,6 +407,7 @@ fn settings(reloadable: &Reloadable) -> Settings {
         default_policy: reloadable.policy,
         in_flight_max: reloadable.in_flight_max,
         waiting_groups_max: reloadable.waiting_groups_max,
+        connections_per_address_max: reloadable.connections_per_address_max,
         avoid_gpu_nodes: reloadable.avoid_gpu_nodes,
     }
 }

@@ -255,6 +255,15 @@ impl Service {
         signal(&self.child, name);
     }
 
+    /// The most memory that the process had resident so far, in bytes.
+    pub fn peak_bytes(&self) -> u64 {
+        let path = format!("/proc/{}/status", self.child.id());
+        let status = std::fs::read_to_string(path).expect("the process runs");
+        let line = status.lines().find_map(|line| line.strip_prefix("VmHWM:")).expect("Linux says it");
+        let kib = line.trim().trim_end_matches(" kB").parse::<u64>().expect("a number of KiB");
+        kib * 1024
+    }
+
     /// Waits for the end of the process, without which there is no answer.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {

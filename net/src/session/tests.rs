@@ -1,0 +1,258 @@
+//! Sessions: what is kept, for how long, and within which bounds.
+
+use super::*;
+use crate::protocol::{FRAME_BYTES_MAX, Kind};
+
+fn session() -> Session {
+    Session::new(SessionId { incarnation: Incarnation(1), number: 1 }, [7; 16])
+}
+
+#[test]
+fn a_request_is_done_once_and_answered_the_same() {
+    let mut session = session();
+    assert_eq!(session.admit(1), Admission::New);
+    assert_eq!(session.admit(1), Admission::UnderWay);
+    session.answer(1, b"yes");
+    assert_eq!(session.admit(1), Admission::Answered(b"yes"));
+    session.acknowledge(2);
+    assert_eq!(session.admit(1), Admission::Stale);
+    assert_eq!(session.admit(0), Admission::Stale);
+}
+
+#[test]
+fn sequences_may_be_skipped_and_answered_in_any_order() {
+    let mut session = session();
+    assert_eq!(session.admit(3), Admission::New);
+    assert_eq!(session.admit(1), Admission::New);
+    session.answer(3, b"three");
+    assert_eq!(session.in_flight(), 1);
+    // The mark stops at what is under way.
+    session.acknowledge(4);
+    assert_eq!(session.admit(3), Admission::Answered(b"three"));
+    session.answer(1, b"one");
+    session.acknowledge(4);
+    assert_eq!(session.admit(3), Admission::Stale);
+}
+
+#[test]
+fn the_window_bounds_what_a_client_can_make_the_server_keep() {
+    let mut session = session();
+    assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX)), Admission::New);
+    assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX) + 1), Admission::OutOfWindow);
+    assert_eq!(session.admit(u64::MAX), Admission::OutOfWindow);
+}
+
+/// A session whose client acknowledges waits exactly, with a wait at sequence 1.
+fn with_wait() -> Session {
+    let mut session = session();
+    session.acknowledges_exactly();
+    assert_eq!(session.admit(1), Admission::New);
+    session.wait(1);
+    session
+}
+
+#[test]
+fn a_wait_stands_apart_while_the_window_moves_on() {
+    let mut session = with_wait();
+    for sequence in 2..100_000 {
+        session.acknowledge(sequence);
+        assert_eq!(session.admit(sequence), Admission::New);
+        session.answer(sequence, b"done");
+    }
+    assert_eq!((session.entries.len(), session.apart.len(), session.in_flight()), (1, 1, 1));
+    assert_eq!(session.admit(1), Admission::UnderWay);
+    // Answered, it is kept until it is named, whatever the mark is.
+    session.answer(1, b"placed");
+    session.acknowledge(100_000);
+    assert_eq!(session.admit(1), Admission::Answered(b"placed"));
+    session.acknowledge_wait(1);
+    assert_eq!(session.admit(1), Admission::Stale);
+    assert_eq!((session.all_kept_bytes(), session.apart.len()), (0, 0));
+}
+
+#[test]
+fn an_answered_wait_is_not_forgotten_by_a_mark_that_was_said_before() {
+    let mut session = with_wait();
+    session.answer(1, b"placed");
+    session.acknowledge(2);
+    assert_eq!(session.admit(1), Admission::Answered(b"placed"));
+    session.acknowledge_wait(1);
+    assert_eq!(session.admit(1), Admission::Stale);
+    // Named before the mark passes it, it is forgotten with the others.
+    let mut session = with_wait();
+    session.answer(1, b"placed");
+    session.acknowledge_wait(1);
+    session.acknowledge(2);
+    assert_eq!(session.admit(1), Admission::Stale);
+    assert_eq!(session.all_kept_bytes(), 0);
+}
+
+#[test]
+fn an_interrupted_wait_may_be_asked_again_whatever_the_mark_is() {
+    let mut session = with_wait();
+    session.answer_unkept(1);
+    session.acknowledge(50);
+    assert_eq!((session.in_flight(), session.admit(1)), (0, Admission::New));
+    session.acknowledge_wait(1);
+    assert_eq!(session.admit(1), Admission::UnderWay, "what is under way cannot be acknowledged");
+    session.answer(1, b"placed");
+    assert_eq!(session.admit(1), Admission::Answered(b"placed"));
+}
+
+#[test]
+fn waits_apart_are_bounded_and_others_are_as_they_were() {
+    let mut session = session();
+    session.acknowledges_exactly();
+    for sequence in 1..=APART_MAX as u64 + 1 {
+        session.acknowledge(sequence);
+        assert_eq!(session.admit(sequence), Admission::New);
+        session.wait(sequence);
+    }
+    let end = APART_MAX as u64 + u64::from(UNACKNOWLEDGED_MAX);
+    session.acknowledge(end);
+    assert_eq!(session.base, APART_MAX as u64 + 1, "the last one pins the window");
+    assert_eq!(session.admit(end + 1), Admission::OutOfWindow);
+    // A client that does not acknowledge waits exactly has none apart.
+    let mut session = self::session();
+    assert_eq!(session.admit(1), Admission::New);
+    session.wait(1);
+    session.acknowledge(2);
+    assert_eq!(session.admit(1), Admission::UnderWay);
+    assert_eq!(session.base, 1);
+}
+
+#[test]
+fn sessions_are_resumed_by_their_token_and_pushed_out_in_order() {
+    let mut detached = DetachedSessions::new(Incarnation(1));
+    let first = detached.open([1; 16]);
+    let id = first.id();
+    detached.detach(first);
+    assert!(detached.resume(id, &[2; 16]).is_none());
+    let first = detached.resume(id, &[1; 16]).unwrap();
+    assert!(detached.resume(id, &[1; 16]).is_none());
+    detached.detach(first);
+    for _ in 0..DETACHED_SESSIONS_MAX {
+        let other = detached.open([3; 16]);
+        detached.detach(other);
+    }
+    assert!(detached.resume(id, &[1; 16]).is_none());
+}
+
+#[test]
+fn what_only_looks_is_not_kept_and_done_again() {
+    let mut session = session();
+    assert_eq!(session.admit(1), Admission::New);
+    assert_eq!(session.admit(1), Admission::UnderWay);
+    session.answer_unkept(1);
+    assert_eq!((session.in_flight(), session.kept_bytes), (0, 0));
+    assert_eq!(session.admit(1), Admission::New);
+    session.answer_unkept(1);
+    session.acknowledge(2);
+    assert_eq!(session.admit(1), Admission::Stale);
+}
+
+#[test]
+fn kept_bytes_are_bounded_until_the_client_acknowledges() {
+    let mut session = session();
+    let reply = vec![0; SESSION_KEPT_BYTES_MAX / 2];
+    for sequence in 2..=4 {
+        assert_eq!(session.admit(sequence), Admission::New);
+    }
+    session.answer(2, &reply);
+    session.answer(3, &reply);
+    // What is under way or answered stays so; what is new must wait.
+    assert_eq!(session.admit(4), Admission::UnderWay);
+    assert_eq!(session.admit(2), Admission::Answered(&reply));
+    assert_eq!(session.admit(5), Admission::OutOfWindow);
+    // The lowest is done: without it, nothing could be acknowledged.
+    assert_eq!(session.admit(1), Admission::New);
+    session.answer(1, b"one");
+    assert_eq!(session.admit(5), Admission::OutOfWindow);
+    session.acknowledge(3);
+    assert_eq!(session.admit(5), Admission::New);
+}
+
+#[test]
+fn what_is_under_way_counts_with_what_it_may_bring() {
+    let mut session = session();
+    let weight = Weight::of(Kind::PlaceBatch.number(), 64 << 10);
+    assert_eq!(weight.bytes(), FRAME_BYTES_MAX as usize + (64 << 10));
+    let (mut admitted, mut answered) = (0, 0);
+    for sequence in 1..=1000 {
+        match session.admit(sequence) {
+            Admission::New => session.weigh(sequence, weight),
+            refused => {
+                assert_eq!(refused, Admission::OutOfWindow);
+                break;
+            }
+        }
+        admitted = sequence;
+    }
+    assert!(session.is_full_of_promises());
+    for sequence in 1..=admitted {
+        session.answer(sequence, &vec![0; FRAME_BYTES_MAX as usize]);
+        answered += FRAME_BYTES_MAX as usize;
+    }
+    assert_eq!((session.kept_bytes, session.promised_bytes, session.under_way_bytes), (answered, 0, 0));
+    assert!(answered <= SESSION_KEPT_BYTES_MAX, "{admitted} outcomes take {answered} bytes");
+    assert!(!session.is_full_of_promises(), "only an acknowledgement makes room now");
+}
+
+#[test]
+fn waits_have_room_of_their_own_until_they_are_acknowledged() {
+    let mut session = session();
+    session.acknowledges_exactly();
+    let weight = Weight::of(Kind::CreateGroup.number(), 1000);
+    let mut waiting = 0;
+    loop {
+        assert_eq!(session.admit(waiting + 1), Admission::New);
+        session.weigh(waiting + 1, weight);
+        if !session.can_wait(waiting + 1) {
+            break;
+        }
+        waiting += 1;
+        session.wait(waiting);
+        session.acknowledge(waiting + 1);
+    }
+    assert_eq!(waiting, (SESSION_WAITS_BYTES_MAX / weight.bytes()) as u64);
+    session.answer(waiting + 1, b"too many wait");
+    assert_eq!((session.under_way_bytes, session.promised_bytes), (0, 0));
+    for sequence in 1..=waiting {
+        session.answer(sequence, &vec![0; weight.kept_bytes()]);
+    }
+    assert!(session.waits_bytes <= SESSION_WAITS_BYTES_MAX);
+    // Answered ones count until they are acknowledged by name.
+    let next = waiting + 2;
+    assert_eq!(session.admit(next), Admission::New);
+    session.weigh(next, Weight { request: 2 << 20, ..weight });
+    assert!(!session.can_wait(next));
+    (1..=waiting).for_each(|sequence| session.acknowledge_wait(sequence));
+    assert_eq!(session.waits_bytes, 0);
+    assert!(session.can_wait(next));
+}
+
+#[test]
+fn detached_sessions_are_pushed_out_by_the_bytes_that_they_keep() {
+    let mut detached = DetachedSessions::new(Incarnation(1));
+    let mut full = || {
+        let mut session = detached.open([1; 16]);
+        assert_eq!(session.admit(1), Admission::New);
+        session.answer(1, &vec![0; SESSION_KEPT_BYTES_MAX]);
+        let id = session.id();
+        detached.detach(session);
+        id
+    };
+    let fit = DETACHED_KEPT_BYTES_MAX / SESSION_KEPT_BYTES_MAX;
+    let ids: Vec<SessionId> = (0..=fit).map(|_| full()).collect();
+    assert!(detached.resume(ids[0], &[1; 16]).is_none(), "the oldest went");
+    for &id in &ids[1..] {
+        assert!(detached.resume(id, &[1; 16]).is_some());
+    }
+    assert_eq!(detached.kept_bytes, 0);
+}
+
+#[test]
+#[should_panic(expected = "not under way")]
+fn an_outcome_without_its_request_stops_the_process() {
+    session().answer(1, b"");
+}

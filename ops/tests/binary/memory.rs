@@ -1,0 +1,156 @@
+//! Peers that ask for more than they take: the memory of the service stays bounded.
+
+use std::sync::Arc;
+
+use quinn::crypto::rustls::QuicClientConfig;
+use quinn::{ClientConfig as QuicConfig, Connection, Endpoint, RecvStream, SendStream};
+use serde::Serialize;
+use wharf_net::client::{Client, ClientConfig};
+use wharf_net::codec::{Header, encode_body, encode_frame};
+use wharf_net::protocol::{
+    ALPN, Hello, Kind, ListRequest, NodeBody, NodesRequest, Pair, PlaceBatch, PlaceRequest, Reason,
+    StatusRequest,
+};
+
+use crate::harness::{Service, Site, runtime, within};
+
+/// What a flood of one connection may add to the memory of the service, in bytes. Without a bound the
+/// questions of [`a_peer_that_reads_nothing_costs_bounded_memory`] add a GiB.
+const FLOOD_BYTES_MAX: u64 = 64 << 20;
+
+/// Questions of the flood: as many as one connection may have unanswered by default.
+const QUESTIONS: u64 = 1024;
+
+/// The default of `allocations_per_node_max`.
+const ALLOCATIONS_PER_NODE_DEFAULT: u64 = 1024;
+
+/// A peer that sends frames and reads nothing.
+struct SilentReader {
+    send: SendStream,
+    // Dropping any of these would end the connection.
+    _recv: RecvStream,
+    _connection: Connection,
+    _endpoint: Endpoint,
+}
+
+impl SilentReader {
+    async fn connect(config: &ClientConfig) -> Self {
+        let mut roots = rustls::RootCertStore::empty();
+        config.roots.iter().for_each(|root| roots.add(root.clone()).expect("a certificate"));
+        let provider = Arc::new(rustls::crypto::ring::default_provider());
+        let mut tls = rustls::ClientConfig::builder_with_provider(provider)
+            .with_protocol_versions(&[&rustls::version::TLS13])
+            .expect("the provider has TLS 1.3")
+            .with_root_certificates(roots)
+            .with_no_client_auth();
+        tls.alpn_protocols = vec![ALPN.to_vec()];
+        let crypto = QuicClientConfig::try_from(tls).expect("TLS 1.3 has QUIC's initial suite");
+        let mut endpoint = Endpoint::client(([127, 0, 0, 1], 0).into()).expect("a free port");
+        endpoint.set_default_client_config(QuicConfig::new(Arc::new(crypto)));
+        let connecting = endpoint.connect(config.server, &config.server_name).expect("an address");
+        let connection = within(connecting).await.expect("the service accepts");
+        let (send, recv) = within(connection.open_bi()).await.expect("one stream is allowed");
+        let mut peer = Self { send, _recv: recv, _connection: connection, _endpoint: endpoint };
+        let hello = Hello { version_min: 1, version_max: 1, client: "flood".to_owned(), resume: None };
+        peer.send(&frame(Kind::Hello, 0, &hello)).await;
+        peer
+    }
+
+    async fn send(&mut self, bytes: &[u8]) {
+        within(self.send.write_all(bytes)).await.expect("the service reads");
+    }
+}
+
+fn frame<T: Serialize>(kind: Kind, sequence: u64, body: &T) -> Vec<u8> {
+    let header =
+        Header { kind: kind.number(), version: 1, sequence, lowest_unacknowledged: 1, ..Header::default() };
+    let mut out = Vec::new();
+    encode_frame(header, &[], &mut out, |out| encode_body(body, out));
+    out
+}
+
+/// Nodes whose page fills a frame: few of them, with long labels.
+fn labelled_nodes(count: usize) -> NodesRequest {
+    let label = |i: usize| Pair { key: format!("{i:0>200}"), value: "v".repeat(200) };
+    let labels: Vec<Pair> = (0..16).map(label).collect();
+    let node = |i| NodeBody {
+        name: format!("n{i}"),
+        cpu: 10_000,
+        memory: 10_000,
+        labels: labels.clone(),
+        ..NodeBody::default()
+    };
+    NodesRequest { nodes: (0..count).map(node).collect() }
+}
+
+async fn add(client: &Client, request: &NodesRequest) {
+    let reply = within(client.add_nodes(request)).await.expect("answered");
+    assert!(reply.replies.iter().all(|reply| reply.reason.is_done()), "{:?}", reply.replies[0]);
+}
+
+async fn resident_growth(service: &Service, client: &Client, before: u64) -> u64 {
+    // The registrar answers in order, so what the flood asked before has been answered by then.
+    within(client.status(&StatusRequest::default())).await.expect("answered");
+    service.peak_bytes().saturating_sub(before)
+}
+
+#[test]
+fn a_peer_that_reads_nothing_costs_bounded_memory() {
+    let site = Site::new();
+    let service = site.serve(&["--shards", "2", "--io-threads", "1"]);
+    let config = service.client_config(&site.development_certificate());
+    runtime().block_on(async {
+        let client = service.client_trusting(&site.development_certificate()).await;
+        // A page of 150 nodes has about a MiB.
+        add(&client, &labelled_nodes(150)).await;
+        within(client.list_nodes(&ListRequest { after: 0, limit: 1024 })).await.expect("answered");
+        let before = service.peak_bytes();
+        let mut peer = SilentReader::connect(&config).await;
+        let questions =
+            (1..=QUESTIONS).flat_map(|at| frame(Kind::ListNodes, at, &ListRequest { after: 0, limit: 1024 }));
+        peer.send(&questions.collect::<Vec<u8>>()).await;
+        for _ in 0..100 {
+            let growth = resident_growth(&service, &client, before).await;
+            assert!(growth < FLOOD_BYTES_MAX, "{growth} bytes more for one connection");
+        }
+        // Others are served meanwhile.
+        let placed = within(client.place(&PlaceRequest { cpu: 1, ..PlaceRequest::default() })).await;
+        assert!(placed.expect("answered").placed.is_some());
+        drop(peer);
+    });
+    service.stop();
+}
+
+#[test]
+fn a_node_holds_a_bounded_number_of_empty_allocations() {
+    const ASKED: u64 = 1_000_000;
+    const BATCH: usize = 1000;
+    let site = Site::new();
+    let service = site.serve(&["--shards", "1", "--io-threads", "1"]);
+    let placed = runtime().block_on(async {
+        let client = service.client_trusting(&site.development_certificate()).await;
+        let node = NodeBody { name: "n".to_owned(), cpu: 10_000, memory: 10_000, ..NodeBody::default() };
+        add(&client, &NodesRequest { nodes: vec![node] }).await;
+        let batch = PlaceBatch { requests: vec![PlaceRequest::default(); BATCH] };
+        let mut placed = 0u64;
+        let mut asked = 0;
+        while asked < ASKED {
+            let replies = within(client.place_batch(&batch)).await.expect("answered").replies;
+            asked += BATCH as u64;
+            let granted = replies.iter().filter(|reply| reply.placed.is_some()).count() as u64;
+            placed += granted;
+            assert!(placed <= ALLOCATIONS_PER_NODE_DEFAULT, "{placed} allocations on one node");
+            if granted == 0 {
+                let refusal = replies[0].refusal.as_ref().expect("it says why");
+                assert_eq!(replies[0].reason, Reason::NoFitNow.into());
+                assert_eq!(refusal.checks[0].reason, Reason::TooManyAllocations.into());
+                break;
+            }
+        }
+        placed
+    });
+    assert_eq!(placed, ALLOCATIONS_PER_NODE_DEFAULT);
+    let status = service.json(&["status", "--audit"]);
+    assert!(status["books_hash"].is_string(), "{status}");
+    service.stop();
+}

@@ -6,14 +6,13 @@ mod by_hand;
 use std::sync::Arc;
 use std::task::Waker;
 
-use by_hand::{add_node, ask, check_all, config, cores, export, node_spec};
+use by_hand::{add_node, ask, check_all, config, cores, export, node_spec, remove_node};
 use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::index::{Dimension, Geometry};
 use wharf_core::node::NodeSpec;
 use wharf_core::request::{OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest, Verdict};
-use wharf_core::shard::Command;
 use wharf_core::store::{Engine, EngineConfig, EngineError, StoreState};
 
 const ALL: [Dimension; 4] =
@@ -194,9 +193,7 @@ fn a_rebuilt_shard_has_the_granularity_of_its_twin() {
             );
         }
         for node in nodes.split_off(nodes.len() - 5) {
-            let command = Command::RemoveNode { node: node.id, force: true };
-            ask(&mut engine, PortRequest::Partition(node.partition, command));
-            engine.registrar.forget(node.id);
+            remove_node(&mut engine, &node);
         }
     }
     assert!(histories > 0, "what would be without a history is always the same");

@@ -30,7 +30,7 @@ fn full_engine() -> (Engine, Vec<AllocationId>) {
         let name = format!("n{i}");
         let registration = engine.registrar.register(node_spec(&name, 4, 0)).expect("a new name");
         let shard = engine.table.load().shard(registration.partition).expect("a partition").index();
-        engine.registrar.forget(registration.id);
+        engine.registrar.forget(registration.id, 0);
         if filled[shard].is_some() {
             continue;
         }

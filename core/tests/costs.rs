@@ -160,7 +160,12 @@ fn a_command_that_costs_more_than_it_may_is_told() {
     let list = Command::ListNodes { after: Ordinal(0), limit: 3 };
     let check = |command: &Command, nodes_looked_at, allocations_looked_at| {
         let facts = CostFacts { most_of_a_node: 5, inside: 2 };
-        Cost::check(command, ShardWork { nodes_looked_at, allocations_looked_at }, PAGES, facts)
+        Cost::check(
+            command,
+            ShardWork { nodes_looked_at, allocations_looked_at, ..ShardWork::default() },
+            PAGES,
+            facts,
+        )
     };
     assert_eq!(check(&list, 3, 0), Ok(()));
     assert!(check(&list, 4, 0).is_err());

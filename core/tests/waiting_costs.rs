@@ -73,7 +73,10 @@ fn demand(milli: u64, mebibytes: u64) -> PlacementRequest {
 }
 
 /// Distinct requests that a release of one core on node 1 cannot help, a kind of them each.
-const HOPELESS: [(&str, fn(u64) -> PlacementRequest); 6] = [
+/// A name, and the requests of that kind by number.
+type HopelessKind = (&'static str, fn(u64) -> PlacementRequest);
+
+const HOPELESS: [HopelessKind; 6] = [
     ("much cpu, or much memory", |i| {
         if i % 2 == 0 { demand(1001 + i, 1 + i) } else { demand(1 + i % 1000, 40_000 + i) }
     }),
@@ -235,7 +238,7 @@ fn a_release_that_helps_one_of_many_looks_at_few() {
 }
 
 fn status(shard: &mut Shard) -> Box<ShardStatus> {
-    match step(shard, Command::Status { audit: false }) {
+    match step(shard, Command::Status) {
         Outcome::Status(status) => status,
         other => panic!("{other:?}"),
     }

@@ -142,7 +142,7 @@ mod tests {
     #[test]
     fn all_addresses_together_are_bounded() {
         let rooms = Arc::new(ConnectionRooms::default());
-        let nth = |at: usize| IpAddr::from((at as u32).to_be_bytes());
+        let nth = |at: usize| IpAddr::from((at as u32).to_le_bytes());
         let taken: Vec<_> = (0..CONNECTIONS_MAX).map(|at| room(rooms.enter(nth(at), true, 4))).collect();
         assert!(matches!(rooms.enter(nth(CONNECTIONS_MAX), true, 4), Entry::Full));
         drop(taken);

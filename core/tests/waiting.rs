@@ -392,7 +392,7 @@ fn a_request_past_its_deadline_costs_one_question_per_shard_and_none_once_the_se
     let (mut engine, _) = one_shard_of_many_fits(1);
     place(&mut engine, cores_and_memory(4));
     let clock = ManualClock::new(engine.now);
-    let mut asked = |engine: &mut Engine| {
+    let asked = |engine: &mut Engine| {
         let mut recorder = Recorder::default();
         loop {
             let mut moved = 0;

@@ -304,7 +304,8 @@ const MANY_SHARDS: u16 = 8;
 fn one_shard_of_many_fits(count: usize) -> (Engine, Vec<NodeId>) {
     let mut engine = open(StoreState::create(16), MANY_SHARDS, 2);
     let table = engine.table.load_full();
-    let (mut left, mut fitting) = (vec![2; usize::from(MANY_SHARDS)], Vec::new());
+    let mut fitting = Vec::new();
+    let mut left = vec![2; usize::from(MANY_SHARDS)];
     left[7] = count;
     for number in 0.. {
         if left.iter().all(|&left| left == 0) {

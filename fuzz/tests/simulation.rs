@@ -73,8 +73,8 @@ fn the_same_seed_is_the_same_run_byte_for_byte() {
     assert_ne!(run_seed(1, Settings::default()).hash, run_seed(2, Settings::default()).hash);
 }
 
-/// Runs that found a fault which is repaired, and whether groups are asked for in them. A seed stands for its steps
-/// on the commit that it was found on; since then they may have become others.
+/// Runs that found a fault which is repaired, and whether groups are asked for in them. A seed names the
+/// steps of the commit that it was found on. Later commits may give it other steps.
 const FOUND_FAULTS: &[(u64, bool)] = &[
     // A reservation that its owner used up stayed for ever once a statement that used it too was aborted.
     (5_004_462, false),

@@ -27,7 +27,7 @@ pub struct RemovedNode {
 
 type Key = (Arc<str>, Arc<str>);
 
-/// What is kept of a removed node, beside its key.
+/// What is kept of a removed node, under its key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FormerLife {
     pub(super) id: NodeId,

@@ -191,8 +191,13 @@ impl Port {
         } else if wait.ended.is_some() {
             Command::Place(request)
         } else {
-            let (priority, since, home) = (wait.priority, wait.since, wait.home);
-            Command::Park(Box::new(Park { token, request, priority, since, home }))
+            Command::Park(Box::new(Park {
+                token,
+                request,
+                priority: wait.priority,
+                since: wait.since,
+                home: wait.home,
+            }))
         };
         Some((shard, command))
     }
@@ -282,7 +287,7 @@ impl Port {
             for number in woken.take() {
                 // One that is decided already has its copies on the way out.
                 let Some(wait) = self.waits.by_number.get_mut(&number) else { continue };
-                // After its end a request asks each shard once, whatever comes free meanwhile.
+                // After its end a request asks no shard because of a new wake-up: its questions are bounded.
                 if wait.ended.is_some() {
                     continue;
                 }

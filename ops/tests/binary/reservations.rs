@@ -161,7 +161,9 @@ async fn hold_and_abort(client: &Client, [node, other]: [u64; 2], ends: &Cell<bo
         mode: COMMIT_ALL_OR_NOTHING,
     };
     let queue = Arc::new(Completions::default());
-    let (mut due, mut under_way, mut batch) = (STATEMENTS, 0, Vec::new());
+    let mut due = STATEMENTS;
+    let mut under_way = 0;
+    let mut batch = Vec::new();
     loop {
         for tag in 0..due {
             client.submit(Kind::SubmitStatement, &statement, &queue, tag).await.expect("it is connected");

@@ -177,7 +177,7 @@ impl Search<'_> {
     /// Goes on to look at every node that the request may name; none if it is not through yet.
     fn walk(&mut self, walk: &mut Walk, request: &PlacementRequest) -> Option<Option<Slot>> {
         let named = request.candidates.as_deref();
-        let count = named.map_or(self.nodes.slots() as usize, <[NodeId]>::len);
+        let count = named.map_or_else(|| self.nodes.slots() as usize, <[NodeId]>::len);
         while walk.at < count {
             if self.looks >= self.looks_max {
                 return None;

@@ -72,10 +72,10 @@ fn demand(milli: u64, mebibytes: u64) -> PlacementRequest {
     PlacementRequest::new(demand, Policy::BestFit)
 }
 
-/// Distinct requests that a release of one core on node 1 cannot help, a kind of them each.
 /// A name, and the requests of that kind by number.
 type HopelessKind = (&'static str, fn(u64) -> PlacementRequest);
 
+/// Distinct requests that a release of one core on node 1 cannot help, a kind of them each.
 const HOPELESS: [HopelessKind; 6] = [
     ("much cpu, or much memory", |i| {
         if i % 2 == 0 { demand(1001 + i, 1 + i) } else { demand(1 + i % 1000, 40_000 + i) }

@@ -1,8 +1,10 @@
 //! Commands for a [`Shard`], made from bytes and answered by shard and oracle alike.
 
+mod fresh;
 mod layout;
 mod limits;
 mod reservations;
+use fresh::fresh_shard;
 use layout::Layout;
 use limits::{Limits, limits};
 pub use reservations::{ReservationCounts, run_reservation_ops};
@@ -18,7 +20,6 @@ use wharf_core::fragmentation::{RequestShape, TypicalShapes};
 use wharf_core::ids::{
     AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId,
 };
-use wharf_core::index::Geometry;
 use wharf_core::node::{
     AgentFacts, AgentReport, GpuDevice, Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector,
     Taint, TaintEffect, Taints, Term,
@@ -26,10 +27,7 @@ use wharf_core::node::{
 use wharf_core::node::{Toleration, TolerationOperator};
 use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest};
-use wharf_core::shard::{
-    Adoption, Command, Home, HybridSettings, Outcome, Park, Reserve, ResourceKind, Shard, ShardConfig,
-    WaitToken,
-};
+use wharf_core::shard::{Adoption, Command, Home, Outcome, Park, Reserve, ResourceKind, Shard, WaitToken};
 use wharf_core::time::Time;
 
 use crate::oracle::LinearShard;
@@ -340,27 +338,6 @@ fn typical(number: u8) -> Option<Arc<TypicalShapes>> {
         _ => return None,
     };
     Some(Arc::new(TypicalShapes::covering(counted)))
-}
-
-fn fresh_shard(geometry: Geometry, typical: Option<&Arc<TypicalShapes>>, (percent, most): Limits) -> Shard {
-    let mut shard = Shard::new(ShardConfig {
-        shard: ShardId(0),
-        incarnation: INCARNATION,
-        partitions: (0..PARTITIONS).map(PartitionId).collect(),
-        geometry,
-        seed: 7,
-        hybrid: HybridSettings::default(),
-    });
-    shard.set_reserved_nodes_percent(percent);
-    // So few in most runs that nodes are put off all the time.
-    if percent.is_multiple_of(2) {
-        shard.set_wake_looks(2);
-    }
-    shard.set_allocations_per_node_max(most);
-    if let Some(typical) = typical {
-        shard.set_typical_shapes(Arc::clone(typical));
-    }
-    shard
 }
 
 /// Shard and oracle side by side.

@@ -11,6 +11,8 @@
 //! the shard's growth counter; when all have refused, the counters are read again, and a shard
 //! whose counter moved is asked again (a double collect), a bounded number of times.
 
+mod choice;
+
 use std::sync::Arc;
 
 use arc_swap::{ArcSwap, Cache};
@@ -29,7 +31,6 @@ use crate::planner::{ClientKey, PlanJob, PlanReply};
 use crate::planted::{PlantedBug, is_planted};
 use crate::registrar::Catalog;
 use crate::request::PlacementRequest;
-use crate::resource::GpuRequest;
 use crate::ring::{Consumer, Doorbell, Producer};
 use crate::rng::Rng;
 use crate::shard::{Command, Outcome, Placement, Refusal, Rejection};
@@ -367,66 +368,6 @@ impl Port {
         self.touched[shard.index()] = true;
     }
 
-    /// The next shard to ask: of those where nodes are reserved for the request's owner the first,
-    /// else of the named candidates' shards the first, else that of the first
-    /// preferred node that is registered, else the less loaded of
-    /// two drawn among those whose summary does not exclude the request, else any that was not
-    /// asked. An excluded shard is asked last, for the sake of exact counts.
-    pub(super) fn choose(&mut self, placing: &Placing) -> Option<ShardId> {
-        let table = self.table.load();
-        if table.shard_count() == 1 {
-            return (!placing.asked.contains(ShardId(0))).then_some(ShardId(0));
-        }
-        if let Some(owner) = placing.request.owner {
-            let mut shards = (0..table.shard_count()).map(ShardId);
-            let holds = |&shard: &ShardId| table.summary(shard).has_reserved_for(owner);
-            let home = shards.find(|shard| !placing.asked.contains(*shard) && holds(shard));
-            if home.is_some() {
-                return home;
-            }
-        }
-        if let Some(candidates) = &placing.request.candidates {
-            let catalog = self.catalog.load();
-            let home = candidates.iter().find_map(|&id| {
-                let shard = table.shard(catalog.node_partition(id)?)?;
-                (!placing.asked.contains(shard)).then_some(shard)
-            });
-            if home.is_some() {
-                return home;
-            }
-        }
-        if let Some(preferences) = &placing.request.preferences {
-            let catalog = self.catalog.load();
-            let home = preferences.nodes.iter().find_map(|&id| table.shard(catalog.node_partition(id)?));
-            if let Some(home) = home.filter(|&shard| !placing.asked.contains(shard)) {
-                return Some(home);
-            }
-        }
-        let open = |shard: ShardId| {
-            (!placing.asked.contains(shard))
-                .then(|| table.summary(shard).read())
-                .filter(|f| f.highest.reaches(&placing.lower))
-        };
-        let count = u64::from(table.shard_count());
-        let resource = dominant(&placing.request);
-        let mut draw = || {
-            let shard = ShardId(self.rng.below(count) as u16);
-            open(shard).map(|facts| (facts.load[resource], shard))
-        };
-        if let Some(chosen) = [draw(), draw()].into_iter().flatten().min_by_key(|&(load, _)| load) {
-            return Some(chosen.1);
-        }
-        // Few are left: look at all, from a random one on, so that the first is not preferred.
-        let start = self.rng.below(count) as u16;
-        let from_start = || {
-            (0..table.shard_count())
-                .map(|i| ShardId(((u32::from(start) + u32::from(i)) % count as u32) as u16))
-        };
-        from_start()
-            .find(|&shard| open(shard).is_some())
-            .or_else(|| from_start().find(|&shard| !placing.asked.contains(shard)))
-    }
-
     /// Rings the bells of the shards that were sent something since the last flush.
     pub fn flush(&mut self) {
         for (touched, link) in self.touched.iter_mut().zip(&self.links) {
@@ -593,19 +534,4 @@ pub(super) fn merged(refusals: &[(ShardId, Refusal)]) -> (Verdict, Box<Refusal>)
     }
     let verdict = if merged.feasible { Verdict::NoFitNow } else { Verdict::Infeasible };
     (verdict, Box::new(merged))
-}
-
-/// The resource whose load decides between two shards: GPUs where they are asked, else cpu or memory.
-fn dominant(request: &PlacementRequest) -> usize {
-    const CPU: usize = 0;
-    const MEMORY: usize = 1;
-    const GPU: usize = 2;
-    let demand = &request.demand;
-    if demand.gpu != GpuRequest::None {
-        GPU
-    } else if demand.cpu.is_zero() && !demand.memory.is_zero() {
-        MEMORY
-    } else {
-        CPU
-    }
 }

@@ -170,42 +170,6 @@ pub enum Outcome {
     Rejected(Rejection),
 }
 
-impl Command {
-    /// Its name, as the table of [costs](super::COSTS) has it.
-    #[must_use]
-    pub fn name(&self) -> &'static str {
-        match self {
-            Self::Place(_) => "Place",
-            Self::Release(_) => "Release",
-            Self::AddNode(_) => "AddNode",
-            Self::RejoinNode { .. } => "RejoinNode",
-            Self::GoOn => "GoOn",
-            Self::UpdateNode(..) => "UpdateNode",
-            Self::Life(..) => "Life",
-            Self::Report(..) => "Report",
-            Self::SetHealth(..) => "SetHealth",
-            Self::RemoveNode { .. } => "RemoveNode",
-            Self::ListNodes { .. } => "ListNodes",
-            Self::Status => "Status",
-            Self::Audit { .. } => "Audit",
-            Self::Explain(_) => "Explain",
-            Self::Adopt(_) => "Adopt",
-            Self::SetResources(..) => "SetResources",
-            Self::NodeBooks(_) => "NodeBooks",
-            Self::Park(_) => "Park",
-            Self::Retry(_) => "Retry",
-            Self::Unpark(_) => "Unpark",
-            Self::Reserve(_) => "Reserve",
-            Self::EndReservation(..) => "EndReservation",
-            Self::Prepare(_) => "Prepare",
-            Self::Finish { .. } => "Finish",
-            Self::Apply(_) => "Apply",
-            Self::PlaceInto { .. } => "PlaceInto",
-            Self::Export => "Export",
-        }
-    }
-}
-
 impl Outcome {
     /// Whether the durable state may be another one after a command that came to this.
     pub(super) fn may_have_changed_books(&self) -> bool {

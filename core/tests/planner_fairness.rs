@@ -61,7 +61,7 @@ fn is_placed(reply: &PortReply) -> bool {
 }
 
 /// Units between the arrival of a group of two bundles and its answer, behind so many groups without a place.
-fn units_beside(nodes: u32, groups: u32) -> u64 {
+fn units_behind(nodes: u32, groups: u32) -> u64 {
     let mut engine = engine(2, 1);
     engine.planners[0].set_budget(SMALL);
     with_nodes(&mut engine, nodes, 4, 0);
@@ -78,17 +78,17 @@ fn units_beside(nodes: u32, groups: u32) -> u64 {
             return work(&engine).units - before;
         }
     }
-    panic!("no answer beside {groups} groups on {nodes} nodes");
+    panic!("no answer behind {groups} groups on {nodes} nodes");
 }
 
 #[test]
 fn a_group_does_not_wait_for_the_groups_without_a_place_of_others() {
     for nodes in [64, 256, 1024] {
-        // The round that takes it up, the round that decides, and the one that tells: whatever else is asked.
+        // The round that takes it up, the round that decides, and the one that tells.
         let most = 3 * (SMALL.round + SMALL.proof + 8 * u64::from(nodes));
         for groups in [16, 64, 256] {
-            let units = units_beside(nodes, groups);
-            assert!(units <= most, "{units} units beside {groups} groups on {nodes} nodes: {most} at most");
+            let units = units_behind(nodes, groups);
+            assert!(units <= most, "{units} units behind {groups} groups on {nodes} nodes: {most} at most");
         }
         // All that is asked takes more than that: it cannot have been done before.
         assert!(
@@ -120,7 +120,7 @@ fn groups_that_ask_the_same_are_decided_together() {
         assert_eq!(after.recalled - before.recalled, 200);
         assert!(
             after.units - before.units <= 5 * 200,
-            "a few units each, whatever nodes there are: {after:?}"
+            "a few units each, however many nodes there are: {after:?}"
         );
         // With a node that holds them they are no longer hopeless.
         add_node(&mut engine, node_spec("large", 16, 0));

@@ -353,15 +353,23 @@ impl Planner {
         self.commit(operations, (granularity, mode), purpose);
     }
 
+    /// Gives up on the copies what a plan had taken and was not granted.
+    fn give_up_refused(&mut self, draft: &Draft, ended: usize, concluded: &Concluded) {
+        if is_planted(PlantedBug::ClaimKeptByLoser) {
+            return;
+        }
+        let mut refused = Draft { taken: refused(draft, ended, concluded) };
+        self.replicas.roll_back(&mut refused, Draft::default().savepoint());
+        self.released += 1;
+    }
+
     pub(super) fn placement_concluded(&mut self, placing: Placing, concluded: &Concluded, now: Time) {
         let Placing { group: id, draft, ended } = placing;
         let granted: usize = concluded.applied.iter().map(|applied| applied.granted.len()).sum();
         let lost = granted == 0;
         let partly = !lost && granted < ended.len() + draft.taken.len();
-        if (lost || partly) && !is_planted(PlantedBug::ClaimKeptByLoser) {
-            let mut refused = Draft { taken: refused(&draft, ended.len(), concluded) };
-            self.replicas.roll_back(&mut refused, Draft::default().savepoint());
-            self.released += 1;
+        if lost || partly {
+            self.give_up_refused(&draft, ended.len(), concluded);
         }
         let group = self.groups.get_mut(&id).expect("groups stay while a statement of theirs is under way");
         group.committing = false;

@@ -10,7 +10,7 @@ use super::{JobTag, PlanJob};
 use crate::limits::CLIENT_QUANTUM;
 use crate::map::FixedMap;
 
-/// Whose jobs are served in turn: numbered by whoever gives them to a port. Ports have clients of their own.
+/// Whose jobs are served in turn: numbered by the caller of the port. Ports have clients of their own.
 pub type ClientKey = u64;
 
 /// A client of one of the ports: the place of the port, and its client.
@@ -140,12 +140,12 @@ mod tests {
             queue.charge(client, 50 * CLIENT_QUANTUM);
             queue.push(SMALL, 9000, job());
             let (client, tag, _) = queue.next(|_| true).expect("there are jobs");
-            assert_eq!((client, tag), (SMALL, 9000), "beside {jobs} jobs");
+            assert_eq!((client, tag), (SMALL, 9000), "with {jobs} jobs of another client");
         }
     }
 
     #[test]
-    fn clients_get_equal_shares_of_units_whatever_their_jobs_cost() {
+    fn clients_get_equal_shares_of_units_however_much_their_jobs_cost() {
         let mut queue = JobQueue::default();
         (0..2000).for_each(|tag| queue.push(FLOOD, tag, job()));
         (2000..9000).for_each(|tag| queue.push(SMALL, tag, job()));
@@ -161,7 +161,7 @@ mod tests {
     }
 
     #[test]
-    fn a_client_alone_is_served_at_once_whatever_it_owes() {
+    fn a_client_alone_is_served_at_once_however_much_it_owes() {
         let mut queue = JobQueue::default();
         for tag in 0..100 {
             queue.push(FLOOD, tag, job());

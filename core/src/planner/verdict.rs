@@ -39,7 +39,7 @@ struct Rule {
 
 /// A proof that goes on in a later round.
 pub(super) struct Proof {
-    /// What it is about: the nodes, and what of the group is to be placed beside which bundles.
+    /// What it is about: the nodes, and what of the group is to be placed, and where its other bundles are.
     nodes: u64,
     items: Vec<u32>,
     least: usize,

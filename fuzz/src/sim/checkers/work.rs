@@ -1,4 +1,4 @@
-//! What planners do is bounded, whatever is asked of them.
+//! Rounds of planners are bounded, however much is asked of them.
 
 use wharf_core::planner::{PlannerBudget, PlannerWork};
 

@@ -1,6 +1,8 @@
 //! The registrar's task: the one owner of the global records serves node commands and status.
 
 mod agents;
+#[cfg(test)]
+mod publication_tests;
 mod reservations;
 mod sums;
 

@@ -262,17 +262,32 @@ impl ShardRunner {
         }
     }
 
+    /// Looks a last time: `true` says that nothing is to be done before the bell is rung or the shard's next
+    /// deadline comes. [`run`](Self::run) parks its thread then; one that is run by hand may be left alone.
+    pub fn fall_asleep(&mut self) -> bool {
+        if !self.own.is_empty() {
+            return false;
+        }
+        let (links, stop) = (&mut self.links, &self.stop);
+        self.bell.sleep_if(|| !stop.is_stopped() && links.iter_mut().all(|link| link.submissions.is_empty()))
+    }
+
+    /// Whether it fell asleep and its bell was not rung since.
+    #[must_use]
+    pub fn is_asleep(&self) -> bool {
+        self.bell.is_asleep()
+    }
+
+    /// Whether it sleeps although something is in its rings: a wake-up was lost.
+    pub fn oversleeps(&mut self) -> bool {
+        let full = self.links.iter_mut().any(|link| !link.submissions.is_empty());
+        self.is_asleep() && (full || !self.own.is_empty())
+    }
+
     /// Until the bell rings, or the next deadline in the shard.
     fn sleep(&mut self, clock: &impl Clock, observer: &mut impl Observer) {
         let due = self.shard.next_deadline();
-        if !self.own.is_empty() {
-            return;
-        }
-        let (links, stop) = (&mut self.links, &self.stop);
-        if self
-            .bell
-            .sleep_if(|| !stop.is_stopped() && links.iter_mut().all(|link| link.submissions.is_empty()))
-        {
+        if self.fall_asleep() {
             observer.handle_sleep();
             match due {
                 None => std::thread::park(),

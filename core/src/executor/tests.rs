@@ -178,3 +178,18 @@ fn a_runner_that_stops_leaves_nothing_undecided() {
     assert!(shard.undecided().is_empty());
     assert_eq!(shard.facts().load[0].1, i128::from(Amount::whole(1).units()));
 }
+
+#[test]
+fn a_runner_with_something_to_feed_back_does_not_sleep() {
+    let mut bed = bed();
+    let cell = bed.prepare(1, 100);
+    assert_eq!((bed.batch(100), cell.decision()), (0, Some(Decision::Aborted)));
+    assert!(!bed.runner.fall_asleep(), "nobody rings for what it gives itself");
+    assert_eq!(bed.batch(100), 1);
+    assert!(bed.runner.fall_asleep() && !bed.runner.oversleeps());
+    // A command in a ring without a ring of the bell is overslept.
+    let command = Command::Status;
+    assert!(bed.submissions.push(Submission { token: 7, enqueued: Time(100), command }).is_ok());
+    assert!(bed.runner.oversleeps());
+    assert!(!bed.runner.fall_asleep() && !bed.runner.oversleeps());
+}

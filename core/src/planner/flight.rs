@@ -256,4 +256,19 @@ mod tests {
         assert!(flight.is_over());
         assert!(flight.conclude().expired);
     }
+
+    #[test]
+    fn a_statement_that_a_shard_aborted_has_expired_also_where_the_shards_know_it_still() {
+        let (mut flight, cell) = flight(CommitMode::AllOrNothing);
+        flight.handle(0, prepared(&[0], &[]));
+        assert_eq!(cell.decide(Decision::Aborted), Decision::Aborted);
+        flight.handle(1, prepared(&[1], &[]));
+        for part in 0..2 {
+            let (decision, granted, conflicts) = (Decision::Aborted, Vec::new(), Vec::new());
+            let applied = Applied { statement: ID, decision, granted, conflicts, visible_from: 1 };
+            flight.handle(part, Outcome::Applied(Box::new(applied)));
+        }
+        let concluded = flight.conclude();
+        assert!(concluded.expired && concluded.applied.is_empty());
+    }
 }

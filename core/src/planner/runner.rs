@@ -149,15 +149,34 @@ impl PlannerRunner {
         }
     }
 
-    fn sleep(&mut self, clock: &impl Clock) {
-        let due = self.planner.next_deadline();
+    /// Looks a last time: `true` says that nothing is to be done before the bell is rung or the planner's next
+    /// deadline comes. [`run`](Self::run) parks its thread then; one that is run by hand may be left alone.
+    pub fn fall_asleep(&mut self) -> bool {
         let Self { planner, links, bell, interest, stop, .. } = self;
         let idle = || {
             interest.set_wanted(planner.wants_growth(), planner.wants_losses());
             let stopped = stop.is_stopped() && !planner.is_committing();
             !stopped && links.iter_mut().all(|link| link.jobs.is_empty()) && planner.is_idle()
         };
-        if bell.sleep_if(idle) {
+        bell.sleep_if(idle)
+    }
+
+    /// Whether it fell asleep and its bell was not rung since.
+    #[must_use]
+    pub fn is_asleep(&self) -> bool {
+        self.bell.is_asleep()
+    }
+
+    /// Whether it sleeps although something is there for it: a wake-up was lost. What only a deadline brings
+    /// is left out.
+    pub fn oversleeps(&mut self) -> bool {
+        let full = self.links.iter_mut().any(|link| !link.jobs.is_empty());
+        self.is_asleep() && (full || !self.planner.is_idle())
+    }
+
+    fn sleep(&mut self, clock: &impl Clock) {
+        let due = self.planner.next_deadline();
+        if self.fall_asleep() {
             match due {
                 None => std::thread::park(),
                 Some(due) => {

@@ -45,6 +45,13 @@ impl Doorbell {
         }
     }
 
+    /// Whether the sleeper fell asleep and nobody rang since. For who runs the sleeper by hand.
+    #[must_use]
+    pub fn is_asleep(&self) -> bool {
+        // Acquire pairs with the AcqRel in `ring`: what was put in before a ring that is seen is seen too.
+        self.state.load(Ordering::Acquire) == ASLEEP
+    }
+
     /// Looks a last time: `true` says that `idle` held, and that every ring from now on wakes.
     #[must_use]
     pub fn sleep_if(&self, idle: impl FnOnce() -> bool) -> bool {

@@ -3,6 +3,7 @@
 #![allow(dead_code, reason = "each test binary uses its part")]
 
 use std::cell::Cell;
+use std::sync::Arc;
 use std::task::Waker;
 
 use wharf_core::executor::{BatchRecord, Clock, Observer, Unobserved};
@@ -14,7 +15,7 @@ use wharf_core::node::{
 use wharf_core::request::{Explain, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
-use wharf_core::router::{PortReply, PortRequest, Tag};
+use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
 use wharf_core::store::{Engine, EngineConfig, StoreState};
 use wharf_core::time::Time;
@@ -95,19 +96,35 @@ pub(crate) fn shards_of(engine: Engine) -> Vec<Shard> {
 }
 
 /// Runs every shard and polls every port until nothing moves; the replies of all ports.
+///
+/// Each of them falls asleep when it has nothing to do, as its thread would. Its bell must be rung before it
+/// has something to do again.
 pub(crate) fn settle(engine: &mut Engine) -> Vec<(Tag, PortReply)> {
     let clock = ManualClock::new(engine.now);
     let mut replies = Vec::new();
+    // What the test itself submitted.
+    engine.ports.iter_mut().for_each(Port::flush);
     loop {
         let mut moved = 0;
         for runner in &mut engine.runners {
-            moved += runner.run_batch(&clock, &mut Unobserved);
+            assert!(!runner.oversleeps(), "nobody woke shard {}", runner.id().0);
+            let commands = runner.run_batch(&clock, &mut Unobserved);
+            moved += commands;
+            let _asleep = commands == 0 && runner.fall_asleep();
         }
-        for planner in &mut engine.planners {
-            moved += planner.run_round(&clock);
+        for (number, planner) in engine.planners.iter_mut().enumerate() {
+            assert!(!planner.oversleeps(), "nobody woke planner {number}");
+            let done = planner.run_round(&clock);
+            moved += done;
+            let _asleep = done == 0 && planner.fall_asleep();
         }
-        for port in &mut engine.ports {
-            moved += port.poll(engine.now, |tag, reply| replies.push((tag, reply)));
+        for (number, port) in engine.ports.iter_mut().enumerate() {
+            let bell = Arc::clone(port.bell());
+            assert!(!bell.is_asleep() || port.is_idle(), "nobody woke the owner of port {number}");
+            let answers = port.poll(engine.now, |tag, reply| replies.push((tag, reply)));
+            port.flush();
+            moved += answers;
+            let _asleep = answers == 0 && bell.sleep_if(|| port.is_idle());
         }
         engine.now = clock.now();
         if moved == 0 {

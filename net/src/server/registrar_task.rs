@@ -2,6 +2,8 @@
 
 mod agents;
 mod listing;
+#[cfg(test)]
+mod publication_tests;
 mod reservations;
 mod status;
 mod sums;

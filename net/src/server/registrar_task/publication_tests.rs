@@ -1,0 +1,107 @@
+//! The catalog has a node before any shard can place on it.
+//!
+//! A shard on a thread of its own looks, whenever it is given a node, whether the published catalog knows it.
+//! That thread takes commands while the registrar puts more of them into the ring.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::task::Waker;
+
+use arc_swap::ArcSwap;
+use tokio::sync::{Notify, oneshot};
+use wharf_core::executor::{BatchRecord, Clock, Observer, StopSignal};
+use wharf_core::registrar::Catalog;
+use wharf_core::shard::Command;
+use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::time::Time;
+
+use super::{Desk, RegistrarReply, RegistrarRequest, RegistrarTask};
+use crate::protocol::{NodeBody, NodesRequest};
+use crate::server::{ServerShared, Settings};
+
+/// Messages, and nodes of each.
+const MESSAGES: usize = 40;
+const NODES: usize = 100;
+
+struct Still;
+
+impl Clock for Still {
+    fn now(&self) -> Time {
+        Time(0)
+    }
+}
+
+/// Counts the nodes that a shard is given, and those of them that the catalog does not know.
+struct Looks<'a> {
+    catalog: Arc<ArcSwap<Catalog>>,
+    given: &'a AtomicU64,
+    unknown: &'a AtomicU64,
+}
+
+impl Observer for Looks<'_> {
+    fn handle_batch(&mut self, batch: &BatchRecord<'_>) {
+        let catalog = self.catalog.load();
+        for command in batch.commands {
+            if let Command::AddNode(node) = command {
+                let unknown = catalog.node_name(node.id).is_none();
+                // Relaxed: read once the thread was joined.
+                self.given.fetch_add(1, Ordering::Relaxed);
+                // Relaxed: as above.
+                self.unknown.fetch_add(u64::from(unknown), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+/// Stops the shard's thread also where the test fails.
+struct Stopping(StopSignal);
+
+impl Drop for Stopping {
+    fn drop(&mut self) {
+        self.0.stop();
+    }
+}
+
+fn nodes(message: usize) -> NodesRequest {
+    let node = |number| NodeBody {
+        name: format!("n{message}-{number}"),
+        cpu: 40_000,
+        memory: 40_000,
+        ..NodeBody::default()
+    };
+    NodesRequest { nodes: (0..NODES).map(node).collect() }
+}
+
+#[test]
+fn the_catalog_knows_a_node_before_its_shard_does() {
+    let wakers = vec![Waker::noop().clone()];
+    let mut engine = Engine::open(StoreState::create(1), &EngineConfig::default(), wakers).unwrap();
+    let shared =
+        ServerShared::new([0; 16], engine.incarnation, Arc::new(Still), Box::new(|| 0), Settings::default());
+    let (port, mut runner) = (engine.ports.pop().unwrap(), engine.runners.pop().unwrap());
+    let (registrar, catalog) = (engine.registrar, Arc::clone(&engine.catalog));
+    let task = RegistrarTask { registrar, port, wake: Arc::new(Notify::new()), catalog, shared };
+    let mut desk = Desk::new(task);
+    // Awake all the time, so that it takes a command as soon as it is there.
+    runner.set_spin(u32::MAX);
+    let (given, unknown) = (AtomicU64::new(0), AtomicU64::new(0));
+    let mut looks = Looks { catalog: engine.catalog, given: &given, unknown: &unknown };
+    std::thread::scope(|scope| {
+        let _stopping = Stopping(engine.stop.clone());
+        scope.spawn(move || runner.run(&Still, &mut looks));
+        for message in 0..MESSAGES {
+            let (reply, mut answer) = oneshot::channel();
+            desk.handle(RegistrarRequest::Add(nodes(message)), reply);
+            let reply = loop {
+                desk.poll();
+                match answer.try_recv() {
+                    Ok(reply) => break reply,
+                    Err(_) => std::thread::yield_now(),
+                }
+            };
+            let RegistrarReply::Nodes(reply) = reply else { panic!("nodes are answered") };
+            assert_eq!(reply.replies.len(), NODES);
+        }
+    });
+    assert_eq!((given.into_inner(), unknown.into_inner()), ((MESSAGES * NODES) as u64, 0));
+}

@@ -24,7 +24,7 @@ use wharf_core::time::Time;
 fn name_in(engine: &Engine, shard: u16) -> String {
     let mut names = Registrar::new(8, TOPOLOGY_LABEL_DEFAULT);
     let table = engine.table.load();
-    let mut name = |number| {
+    let name = |number| {
         let name = format!("n{number}");
         let node = names.register(node_spec(&name, 1, 0)).expect("a new name");
         (table.shard(node.partition) == Some(ShardId(shard))).then_some(name)

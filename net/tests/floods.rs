@@ -483,7 +483,8 @@ impl Taker {
     /// Asks for a group that does not exist.
     async fn look(&mut self) {
         let group = WireGroup { incarnation: 1, number: 1 << 40 };
-        self.send(Kind::GroupStatus, &GroupStatusRequest { group }).await;
+        // The reply to it is short, so that thousands may be under way.
+        self.send(Kind::RemoveGroup, &RemoveGroupRequest { group }).await;
     }
 
     /// Makes groups that wait until then.
@@ -515,7 +516,7 @@ impl Taker {
                 }
                 Some(Kind::CreateGroup) => self.groups.push(reply.body::<GroupReply>().reason),
                 _ => {
-                    assert!(is(reply.body::<GroupReply>().reason, Reason::UnknownGroup));
+                    assert!(is(reply.body::<RemoveGroupReply>().reason, Reason::UnknownGroup));
                     self.looks += 1;
                 }
             }

@@ -366,8 +366,8 @@ async fn one_connection_does_not_take_the_room_of_all_groups_that_wait() {
     let settings = Settings { waiting_groups_max: 2, ..Settings::default() };
     let server = TestServer::start_planning_with(1, 1, settings);
     let (client, other) = (server.client().await, server.client().await);
-    add(&client, vec![node("a", 4, 64, 0)]).await;
-    let held = place(&client, &ask(4, 0, 0)).await;
+    add(&client, vec![node("a", 12, 64, 0)]).await;
+    let held = place(&client, &ask(12, 0, 0)).await;
     let request = waiting(group(1, 4, STRATEGY_PACK));
     let begin = || async { within(client.create_group_waiting(&request)).await.expect("sent") };
     let (first, first_reply) = begin().await;
@@ -384,10 +384,9 @@ async fn one_connection_does_not_take_the_room_of_all_groups_that_wait() {
     let (_, third_reply) = begin().await;
     until_waiting(&client, 3).await;
     assert!(within(client.release(held.allocation)).await.expect("answered").reason.is_done());
-    let mut made = stands(within(second_reply).await.expect("answered"));
-    assert!(within(client.remove_group(made.id)).await.expect("answered").reason.is_done());
-    made = stands(within(others).await.expect("answered"));
-    assert!(within(client.remove_group(made.id)).await.expect("answered").reason.is_done());
+    // There is room for all three: clients take turns, so their order is not that of their requests.
+    stands(within(second_reply).await.expect("answered"));
+    stands(within(others).await.expect("answered"));
     stands(within(third_reply).await.expect("answered"));
     server.stop().await;
 }

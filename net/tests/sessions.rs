@@ -2,7 +2,7 @@
 //! in the order of the last time they were there.
 
 use wharf_core::ids::{Incarnation, SessionId};
-use wharf_net::protocol::{SESSION_KEPT_BYTES_MAX, UNACKNOWLEDGED_MAX};
+use wharf_net::protocol::{SESSION_WAITS_BYTES_MAX, UNACKNOWLEDGED_MAX};
 use wharf_net::session::{Admission, DETACHED_SESSIONS_MAX, DetachedSessions, Session};
 
 fn session() -> Session {
@@ -51,10 +51,11 @@ fn what_an_acknowledged_wait_kept_makes_room() {
         assert_eq!(session.admit(sequence), Admission::New);
     }
     session.wait(2);
-    session.answer(2, &vec![0; SESSION_KEPT_BYTES_MAX]);
-    assert_eq!(session.admit(3), Admission::OutOfWindow);
-    session.acknowledge_wait(2);
+    session.answer(2, &vec![0; SESSION_WAITS_BYTES_MAX + 1]);
     assert_eq!(session.admit(3), Admission::New);
+    assert!(!session.can_wait(3), "outcomes of waits have a bound of their own");
+    session.acknowledge_wait(2);
+    assert!(session.can_wait(3));
 }
 
 #[test]

@@ -103,6 +103,11 @@ impl Planner {
         if busy { Err(PlanRejection::Busy(id)) } else { Ok(group) }
     }
 
+    /// Whether nothing of the group is placed and its creator waits for it.
+    pub(super) fn is_awaited(&self, id: GroupId) -> bool {
+        self.groups.get(&id).is_some_and(|group| matches!(group.awaiting, Awaiting::Creation(_)))
+    }
+
     pub(super) fn remove_group(&mut self, tag: JobTag, id: GroupId, now: Time) {
         let Some(group) = self.groups.get_mut(&id) else {
             return self.reply(tag, PlanReply::Rejected(PlanRejection::UnknownGroup(id)));

@@ -273,6 +273,9 @@ impl Planner {
     pub fn submit(&mut self, tag: JobTag, client: (usize, ClientKey), job: PlanJob, now: Time) {
         match job {
             PlanJob::Cancel => self.cancel(tag, client, now),
+            // It plans nothing, and a cancel that comes after it must not overtake it: the group would be
+            // asked for again by a client that resumes.
+            PlanJob::RemoveGroup(id) if self.is_awaited(id) => self.remove_group(tag, id, now),
             job => self.queue.push(client, tag, job),
         }
     }

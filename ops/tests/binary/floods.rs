@@ -37,7 +37,8 @@ async fn flood(client: &Client, shards: usize) {
             let body = completion.reply.expect("the service answers");
             if completion.tag % 2 == 0 {
                 let status: StatusReply = decode_body(&body).expect("a status").0;
-                assert!(status.shards.len() == shards && status.books_hash.is_some());
+                // An audit gives no hash when the books changed meanwhile, and placements go on here.
+                assert_eq!(status.shards.len(), shards);
             } else {
                 let page: ListReply = decode_body(&body).expect("a page").0;
                 assert_eq!(page.nodes.len(), 8);

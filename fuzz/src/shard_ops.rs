@@ -586,4 +586,9 @@ impl Pair {
         }
         Ok(())
     }
+
+    /// The outcome of the last command that was not [`Command::GoOn`].
+    fn last_outcome(&self) -> Option<&Outcome> {
+        self.outcomes.iter().rev().find(|outcome| !matches!(outcome, Outcome::WentOn))
+    }
 }

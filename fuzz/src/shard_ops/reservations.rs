@@ -141,9 +141,9 @@ pub fn run_reservation_ops(seed: u64, operations: u64) -> Result<ReservationCoun
         let after = pair.oracle.owners();
         counts.ended += before.keys().filter(|node| !after.contains_key(node)).count() as u64;
         if let (Operation::Place(_), Some((_, Command::Place(request)))) = (operation, pair.commands.last()) {
-            count_place(request, pair.outcomes.last(), &before, &mut counts);
+            count_place(request, pair.last_outcome(), &before, &mut counts);
         }
-        if matches!((operation, pair.outcomes.last()), (Operation::Reserve(..), Some(Outcome::Reserved(_)))) {
+        if matches!((operation, pair.last_outcome()), (Operation::Reserve(..), Some(Outcome::Reserved(_)))) {
             counts.made += 1;
         }
     }

@@ -109,7 +109,7 @@ impl Run {
         let Operation::Place(request) = operation else { return self.pair.apply(operation) };
         let (number, planned) = self.foretell(&request.request(self.pair.last_node))?;
         self.pair.apply(operation)?;
-        let outcome = self.pair.outcomes.last().expect("just answered");
+        let outcome = self.pair.last_outcome().expect("just answered");
         let same = match (outcome, &planned) {
             (Outcome::Placed(placed), Some(planned)) => {
                 self.counts.placed += 1;

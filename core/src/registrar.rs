@@ -224,7 +224,7 @@ impl Registrar {
         &mut self.resources
     }
 
-    /// The catalog as it stands now, to be published: O(1), and O(resource kinds) after a new one.
+    /// The catalog as it is now, to be published: O(1), and O(resource kinds) after a new one.
     #[must_use]
     pub fn catalog(&mut self) -> Catalog {
         if self.catalog.resources.len() != self.resources.len() {

@@ -41,7 +41,7 @@ type Place = (usize, Slot);
 
 impl Replicas {
     /// Where `wanted` goes if nothing runs but `own`: no more of it than is wanted at least, so that no more
-    /// is reserved than must be. `turn`: how many such plans of the group were in vain. A search that looks at more
+    /// is reserved than must be. `turn`: how many such plans of the group found no place. A search that looks at more
     /// than `units` is given up.
     pub(super) fn plan_on_empty(
         &mut self,

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Texts that are looked at for each new one. With two, no more texts are kept in vain than are in use.
+/// Texts that are looked at for each new one. With two, at most as many unused texts are kept as are in use.
 const SWEPT_PER_TEXT: usize = 2;
 
 #[derive(Default)]

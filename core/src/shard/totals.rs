@@ -2,7 +2,7 @@
 //! page by page, the same totals over the nodes that it has read.
 //!
 //! An audit adds what it finds on each node that it reads. A change at a node that it has read is added
-//! by whoever changes the totals. So when it has read the last node, both totals must be equal, however
+//! by the code that changes the totals. So when it has read the last node, both totals must be equal, however
 //! much changed meanwhile ([`audit_run`](super::audit_run)).
 
 use super::command::{ResourceKind, ResourceSum};

@@ -131,11 +131,13 @@ impl Running {
 
     /// Sends what is asked, and takes at least one answer.
     fn wait(&mut self, replies: &mut Vec<PortReply>) {
-        self.port().flush();
         loop {
             let now = self.clock.now();
             let port = self.port();
+            // What an answer led to, such as the question for the next page of an audit, is sent as well.
+            port.flush();
             port.poll(now, |_, reply| replies.push(reply));
+            port.flush();
             if !replies.is_empty() {
                 return;
             }

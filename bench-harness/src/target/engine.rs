@@ -138,6 +138,8 @@ impl EngineTarget {
         while self.engine.ports[port].pending() > 0 {
             self.park(port)?;
             self.engine.ports[port].poll(now, |_, reply| replies.push(reply));
+            // An answer may have been one page of several: the question for the next one waits to be flushed.
+            self.engine.ports[port].flush();
         }
         Ok(replies)
     }

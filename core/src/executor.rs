@@ -317,11 +317,17 @@ impl ShardRunner {
         self.shard.step_batch(&mut self.batch, now, &mut self.outcomes);
         assert!(self.outcomes.len() == count, "{count} commands, {} outcomes", self.outcomes.len());
         // Before the outcomes: whoever has seen one finds facts at least as new.
-        self.publish();
+        let late = is_planted(PlantedBug::PublishedAfterAnswers);
+        if !late {
+            self.publish();
+        }
         if observer.wants_times() {
             observer.handle_stepped(&self.outcomes, clock.now());
         }
         self.hand_out();
+        if late {
+            self.publish();
+        }
         self.ask_to_abort();
         if self.shard.is_behind() {
             self.own.push(Command::GoOn);
@@ -489,7 +495,9 @@ impl ShardRunner {
         let mut rung = 0u64;
         for token in self.shard.drain_woken() {
             self.links[usize::from(token.port)].woken.put(token.number);
-            rung |= 1 << token.port;
+            if !is_planted(PlantedBug::WokenPortNotRung) {
+                rung |= 1 << token.port;
+            }
         }
         for &(port, count) in &self.order {
             if port == OWN_PORT {

@@ -33,6 +33,24 @@ pub enum PlantedBug {
     LateResultForgotten,
     /// A chunk of a view that changed is shared with the view before it.
     ViewSharesChangedChunk,
+    /// The next ticket is served, and the planner whose turn it is is not woken.
+    TicketPassedSilently,
+    /// Bundles that a statement of others holds are taken for ended.
+    HeldBundleTakenForEnded,
+    /// The views and facts of a batch are published after its outcomes were handed out.
+    PublishedAfterAnswers,
+    /// Views do not show what a granted claim changed.
+    GrantedClaimUnseen,
+    /// The owner of a port is not woken for a waiting request of its own.
+    WokenPortNotRung,
+    /// A wake-up that comes while a request is asked at a shard is forgotten.
+    WakeWhileBusyForgotten,
+    /// An abort leaves a bundle counted as placed.
+    AbortKeepsBundle,
+    /// An abort leaves used what it had used of a reservation.
+    AbortKeepsReservationUsed,
+    /// A view that is replaced is destroyed at once, although a reader may be about to take it.
+    ViewDestroyedAtOnce,
     /// A portion that ends among nodes leaves out the next one.
     PortionSkipsNode,
     /// What a lost statement of a planner had taken stays taken on its copy.

@@ -18,6 +18,9 @@ pub mod sim;
 mod statement_ops;
 pub use statement_ops::{StatementCounts, run_statement_ops};
 
+mod view_cell;
+pub use view_cell::{ViewCellCounts, run_view_cell};
+
 use wharf_core::rng::Rng;
 
 /// `length` bytes that are a function of `seed`: inputs for tests that generate their own.

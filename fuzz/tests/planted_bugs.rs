@@ -112,7 +112,24 @@ fn the_simulator_finds_bugs_in_a_shard() {
 #[test]
 fn the_simulator_finds_bugs_between_threads() {
     simulator_finds(PlantedBug::SpillForgotten, &["no_refusal_while_a_node_offers"]);
+    simulator_finds(PlantedBug::PublishedAfterAnswers, &["views_come_before_answers"]);
     simulator_finds(PlantedBug::OutcomeForgottenEarly, &["answers_stand", "one_effect_per_request"]);
+}
+
+#[test]
+fn the_simulator_finds_wake_ups_that_are_lost() {
+    simulator_finds(PlantedBug::WokenPortNotRung, &["nobody_oversleeps"]);
+    simulator_finds(PlantedBug::TicketPassedSilently, &["nobody_oversleeps"]);
+    simulator_finds(PlantedBug::WakeWhileBusyForgotten, &["nothing_waits_in_vain"]);
+}
+
+#[test]
+fn the_simulator_finds_bugs_of_aborts() {
+    simulator_finds(PlantedBug::AbortKeepsBundle, &["index_agrees_with_table", "panic"]);
+    simulator_finds(
+        PlantedBug::AbortKeepsReservationUsed,
+        &["a_start_keeps_the_books", "index_agrees_with_table", "rejections_move_nothing", "panic"],
+    );
 }
 
 #[test]
@@ -130,6 +147,10 @@ fn the_simulator_finds_bugs_of_planners() {
     );
     simulator_finds(PlantedBug::RemovalForgetsBundle, &["groups_go_whole", "everything_is_somebodys"]);
     simulator_finds(PlantedBug::SpreadForgetsStanding, &["groups_keep_their_rules", "groups_are_as_asked"]);
+    simulator_finds(
+        PlantedBug::HeldBundleTakenForEnded,
+        &["groups_go_whole", "everything_is_somebodys", "bundles_are_of_groups"],
+    );
     simulator_finds(PlantedBug::GroupNeverWaits, &["who_may_wait_is_not_refused"]);
 }
 
@@ -139,5 +160,6 @@ fn the_simulator_finds_bugs_of_views_and_of_following() {
         PlantedBug::ViewSharesChangedChunk,
         &["views_are_true", "versions_only_grow", "groups_keep_their_rules", "panic"],
     );
+    simulator_finds(PlantedBug::GrantedClaimUnseen, &["views_are_true", "versions_only_grow"]);
     simulator_finds(PlantedBug::PortionSkipsNode, &["followers_keep_up"]);
 }

@@ -167,7 +167,7 @@ impl Planner {
             *count += ended;
         }
         let held = |conflict: &Conflict| matches!(conflict.reason, ConflictReason::HeldBy(_));
-        if conflicts.iter().any(held) {
+        if conflicts.iter().any(held) && !is_planted(PlantedBug::HeldBundleTakenForEnded) {
             let due = now.plus_nanos((self.config.hold_ns / PAUSES_PER_HOLD).max(1));
             self.ending.push_back((due, id, end));
             return;

@@ -21,6 +21,7 @@ use super::group::Group;
 use super::together::{Item, reserved_demand};
 use super::{Placing, Planner, Purpose};
 use crate::ids::{GroupId, NodeId, OwnerId, ShardId};
+use crate::planted::{PlantedBug, is_planted};
 use crate::resource::{Demand, ReservedAmounts};
 use crate::ring::Doorbell;
 use crate::router::Tag;
@@ -69,7 +70,9 @@ impl Tickets {
     pub fn serve_next(&self) {
         // Release pairs with the Acquire in `is_served`.
         self.serving.fetch_add(1, Ordering::Release);
-        self.bells.get().into_iter().flatten().for_each(|bell| bell.ring());
+        if !is_planted(PlantedBug::TicketPassedSilently) {
+            self.bells.get().into_iter().flatten().for_each(|bell| bell.ring());
+        }
     }
 }
 

@@ -20,6 +20,7 @@ use super::port::{Pending, Port, PortReply, Tag, Verdict, merged};
 use crate::ids::ShardId;
 use crate::limits::{PORT_WAITING_MAX, WAIT_IN_FLIGHT_MAX};
 use crate::map::FixedMap;
+use crate::planted::{PlantedBug, is_planted};
 use crate::request::PlacementRequest;
 use crate::shard::{Command, Home, Outcome, Park, Placement, Refusal, WaitToken};
 use crate::time::Time;
@@ -288,7 +289,7 @@ impl Port {
                 // One that is decided already has its copies on the way out.
                 let Some(wait) = self.waits.by_number.get_mut(&number) else { continue };
                 // After its end a request asks no shard because of a new wake-up: its questions are bounded.
-                if wait.ended.is_some() {
+                if wait.ended.is_some() || (wait.busy && is_planted(PlantedBug::WakeWhileBusyForgotten)) {
                     continue;
                 }
                 wait.woken.push(ShardId(shard as u16));

@@ -353,6 +353,11 @@ impl Shard {
             self.reservations.claims.events.push(ClaimEvent::Granted(placement));
         }
         self.cover(slot);
+        if is_planted(PlantedBug::GrantedClaimUnseen)
+            && let Some(dirty) = self.nodes.dirty_mut()
+        {
+            dirty.forget(slot);
+        }
         self.statements_changed();
     }
 

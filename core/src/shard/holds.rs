@@ -393,13 +393,16 @@ impl Shard {
                 let gpus = if forgotten { GpuAssignment::NONE } else { held.gpus };
                 self.nodes.give(slot, &held.demand, gpus, held.units.as_ref());
                 if let Some(used) = &held.used
+                    && !is_planted(PlantedBug::AbortKeepsReservationUsed)
                     && self.reservations.end_use(slot, used, Decision::Aborted)
                 {
                     // Nothing of it is set aside: all is revealed.
                     self.forget_reservation(slot);
                 }
                 self.cover(slot);
-                self.bundles.forget(held.bundle);
+                if !is_planted(PlantedBug::AbortKeepsBundle) {
+                    self.bundles.forget(held.bundle);
+                }
                 self.sums.hold(slot, &held.demand, -1);
                 self.sums.exceptions_changed(&self.nodes, slot);
             }

@@ -14,6 +14,8 @@ use std::sync::atomic::Ordering;
 
 use crossbeam_epoch::{Atomic, Owned, pin, unprotected};
 
+use crate::planted::{PlantedBug, is_planted};
+
 /// The current version of something immutable.
 pub struct ViewCell<T> {
     /// Never null. In a box of its own, because a fat or counted pointer does not fit an atomic.
@@ -46,6 +48,11 @@ impl<T: Send + Sync + 'static> ViewCell<T> {
         // AcqRel: Release pairs with the Acquire in `load`; Acquire pairs with the Release of the
         // publication before, whose box is destroyed here.
         let before = self.current.swap(Owned::new(next), Ordering::AcqRel, &guard);
+        if is_planted(PlantedBug::ViewDestroyedAtOnce) {
+            // SAFETY: none, which is the bug: a reader may be between its load and its reference.
+            drop(unsafe { before.into_owned() });
+            return;
+        }
         // SAFETY: the box was made by `new` or `publish`, is not reachable any more (the cell held
         // the only pointer to it), and is taken out by nobody else: a swap gives each out once.
         unsafe { guard.defer_destroy(before) };

@@ -4,6 +4,7 @@
 //! frames here. What decides is production code: frames and bodies, conversion, the session table, ports.
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::registrar::Catalog;
@@ -274,7 +275,13 @@ impl Server {
         }
     }
 
-    /// The thread of a front looks at its rings and deadlines; how many answers it took.
+    /// Whether the thread of a front sleeps although something is there for it: a wake-up was lost.
+    pub(super) fn oversleeps(&mut self, at: usize) -> bool {
+        let port = &mut self.fronts[at].port;
+        port.bell().is_asleep() && !port.is_idle()
+    }
+
+    /// The thread of a front looks at its rings and deadlines, and sleeps where nothing is there; how many answers it took.
     pub(super) fn poll(&mut self, at: usize, network: &mut Network, now: Time) -> usize {
         let front = &mut self.fronts[at];
         let mut replies = Vec::new();
@@ -282,6 +289,11 @@ impl Server {
         front.port.end_waits(now, |tag, reply| replies.push((tag, reply)));
         front.port.flush();
         let moved = taken + replies.len();
+        if moved == 0 {
+            let port = &mut front.port;
+            let bell = Arc::clone(port.bell());
+            let _asleep = bell.sleep_if(|| port.is_idle());
+        }
         for (tag, reply) in replies {
             self.handle_reply(at, tag, reply, network);
         }
@@ -292,7 +304,7 @@ impl Server {
     fn handle_reply(&mut self, at: usize, tag: Tag, reply: PortReply, network: &mut Network) {
         let front = &mut self.fronts[at];
         let operation = front.operations.remove(&tag).expect("a reply is to an operation under way");
-        let catalog = std::sync::Arc::clone(front.port.catalog());
+        let catalog = Arc::clone(front.port.catalog());
         let Operation { connection, sequence, kind, placing, waits } = operation;
         let session = self.connections[&connection].session.id();
         if let PortReply::Placed(placement) = &reply {

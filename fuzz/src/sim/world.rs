@@ -24,6 +24,7 @@ use wharf_net::protocol::{FRAME_BYTES_MAX, Kind};
 
 use super::Settings;
 use super::checkers::promises::Grants;
+use super::checkers::rest::nobody_oversleeps;
 use super::checkers::rules::Rules;
 use super::checkers::statements::Statements;
 use super::checkers::submitted::NodeVersions;
@@ -166,7 +167,7 @@ impl<'a> World<'a> {
             54..68 => self.deliver()?,
             68..75 => self.move_coordinator()?,
             75..81 => {
-                self.move_planner();
+                self.move_planner()?;
             }
             81..89 => self.move_gangs()?,
             89 | 90 => self.lose_message(),
@@ -225,6 +226,7 @@ impl<'a> World<'a> {
     }
 
     pub(super) fn poll_front(&mut self, at: usize) -> Result<usize, String> {
+        named("nobody_oversleeps", nobody_oversleeps("front", at, self.server.oversleeps(at)))?;
         let moved = self.server.poll(at, &mut self.network, self.now);
         if moved > 0 {
             self.trace.line(format_args!("front {at} takes {moved}"));

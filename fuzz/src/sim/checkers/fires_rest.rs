@@ -13,9 +13,11 @@ use wharf_net::protocol::{FRAME_BYTES_MAX, Kind, Reason, ReleaseReply, ReleaseRe
 
 use super::following::{Mirror, followers_are_told, followers_keep_up};
 use super::rest::{
-    UnderWay, comes_to_rest, everything_is_answered, planners_sleep, stops_empty, what_is_committed_is_done,
+    UnderWay, comes_to_rest, everything_is_answered, nobody_oversleeps, planners_sleep, stops_empty,
+    what_is_committed_is_done,
 };
 use super::submitted::NodeVersions;
+use super::views::views_come_before_answers;
 use super::work::rounds_are_bounded;
 use super::{BEYOND_A_STEP, OF_A_STEP, costs, fires, fires_beyond, fires_groups, named};
 use crate::sim::client::{Asked, Client, Role};
@@ -62,6 +64,20 @@ fn a_round_without_a_bound() {
     // What a flood of groups takes that are all tried at once.
     assert!(rounds_are_bounded(&of_round(1 << 22), &budget, 10).is_err());
     assert_eq!(rounds_are_bounded(&of_round(1 << 20), &PlannerBudget::default(), 10), Ok(()));
+}
+
+#[test]
+fn a_thread_that_nobody_wakes() {
+    assert_eq!(nobody_oversleeps("shard", 0, false), Ok(()));
+    assert!(nobody_oversleeps("shard", 0, true).is_err());
+}
+
+#[test]
+fn a_view_that_comes_after_the_answers() {
+    let version = |sequence| ViewVersion { incarnation: Incarnation(1), sequence };
+    assert_eq!(views_come_before_answers(Some(version(2)), version(2)), Ok(()));
+    assert!(views_come_before_answers(Some(version(2)), version(3)).is_err());
+    assert!(views_come_before_answers(None, version(3)).is_err(), "nobody looked");
 }
 
 #[test]
@@ -180,6 +196,7 @@ const FIRES: &[(&str, fn())] = &[
     ("no_refusal_while_a_node_offers", fires::a_refusal_while_a_node_offers_all_the_time),
     ("no_ring_starves", fires::a_ring_that_is_passed_over),
     ("node_versions_only_grow", a_node_that_comes_back_with_a_version_that_it_has_had),
+    ("nobody_oversleeps", a_thread_that_nobody_wakes),
     ("nobody_takes_what_is_reserved", fires::a_placement_out_of_what_is_reserved_for_another),
     ("nothing_waits_in_vain", fires::a_wait_in_vain),
     ("one_effect_per_request", fires::a_request_with_two_effects),
@@ -199,6 +216,7 @@ const FIRES: &[(&str, fn())] = &[
     ("unhealthy_offers_nothing", fires::an_unhealthy_instance_that_offers),
     ("versions_only_grow", fires_beyond::a_version_that_goes_back),
     ("views_are_true", fires_beyond::a_view_of_a_state_that_never_was),
+    ("views_come_before_answers", a_view_that_comes_after_the_answers),
     ("what_is_committed_is_done", a_committed_statement_that_is_forgotten),
     ("who_may_wait_is_not_refused", fires_groups::a_group_that_is_refused_before_its_time),
 ];

@@ -81,6 +81,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "no_refusal_while_a_node_offers",
     "no_ring_starves",
     "node_versions_only_grow",
+    "nobody_oversleeps",
     "nothing_waits_in_vain",
     "one_effect_per_request",
     "one_node_per_name",
@@ -95,6 +96,7 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "stops_empty",
     "versions_only_grow",
     "views_are_true",
+    "views_come_before_answers",
     "what_is_committed_is_done",
     "who_may_wait_is_not_refused",
 ];

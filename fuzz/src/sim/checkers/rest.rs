@@ -57,6 +57,14 @@ pub fn planners_sleep(now: Time, deadline: Option<Time>) -> Verdict {
     })
 }
 
+/// A thread that looked a last time and fell asleep is woken before anything is there for it.
+///
+/// # Errors
+/// Which one is not.
+pub fn nobody_oversleeps(what: &str, number: usize, oversleeps: bool) -> Verdict {
+    ensure(!oversleeps, || format!("{what} {number} sleeps although something is there for it"))
+}
+
 /// What was placed into a bundle is there, in that bundle, for as long as the bundle is, unless it was released.
 ///
 /// # Errors

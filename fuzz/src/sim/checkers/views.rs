@@ -53,6 +53,16 @@ pub fn shown(view: &View) -> BTreeMap<NodeId, Shown> {
     nodes
 }
 
+/// The view of a batch is published before its outcomes are handed out, and none after it.
+///
+/// # Errors
+/// The views.
+pub fn views_come_before_answers(before: Option<ViewVersion>, latest: ViewVersion) -> Verdict {
+    ensure(before == Some(latest), || {
+        format!("{before:?} was published when answers were handed out, {latest:?} after it")
+    })
+}
+
 /// What the shard's facts say of the same.
 #[must_use]
 pub fn stated(facts: &Facts) -> BTreeMap<NodeId, Shown> {

@@ -10,7 +10,7 @@ use wharf_core::router::Port;
 use wharf_core::shard::{Command, Outcome, Pages, Shard};
 use wharf_core::store::{Engine, EngineConfig, StoreState};
 use wharf_core::time::Time;
-use wharf_core::view::ViewReader;
+use wharf_core::view::{ViewReader, ViewVersion};
 
 use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::views::{Shown, VersionsOnlyGrow};
@@ -38,13 +38,30 @@ impl Clock for At {
 }
 
 /// What a batch was and what it came to.
-#[derive(Default)]
 pub(super) struct Recorder {
+    views: ViewReader,
     pub(super) ran: bool,
+    /// The view that was published when the outcomes began to be handed out.
+    pub(super) published: Option<ViewVersion>,
     pub(super) order: Vec<(u16, u16)>,
     pub(super) commands: Vec<Command>,
     pub(super) enqueued: Vec<Time>,
     pub(super) outcomes: Vec<Outcome>,
+}
+
+impl Recorder {
+    /// Of a shard with these views.
+    pub(super) fn new(views: ViewReader) -> Self {
+        Self {
+            views,
+            ran: false,
+            published: None,
+            order: Vec::new(),
+            commands: Vec::new(),
+            enqueued: Vec::new(),
+            outcomes: Vec::new(),
+        }
+    }
 }
 
 impl Observer for Recorder {
@@ -57,6 +74,7 @@ impl Observer for Recorder {
 
     fn handle_stepped(&mut self, outcomes: &[Outcome], _finished: Time) {
         self.outcomes.extend_from_slice(outcomes);
+        self.published = Some(self.views.latest().version());
     }
 
     fn wants_times(&self) -> bool {

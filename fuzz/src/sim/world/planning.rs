@@ -12,7 +12,7 @@ use crate::sim::checkers::groups::{
     Excused, bundles_are_of_groups, every_group_is_settled, groups_stand_in_the_books,
     no_bundle_waits_in_vain, planners_keep_what_callers_know,
 };
-use crate::sim::checkers::rest::planners_sleep;
+use crate::sim::checkers::rest::{nobody_oversleeps, planners_sleep};
 use crate::sim::checkers::rules::Round;
 use crate::sim::checkers::work::rounds_are_bounded;
 use crate::sim::checkers::{Verdict, named};
@@ -20,15 +20,17 @@ use crate::sim::gangs::Bench;
 
 impl World<'_> {
     /// Some planner makes a round.
-    pub(super) fn move_planner(&mut self) {
+    pub(super) fn move_planner(&mut self) -> Verdict {
         if !self.planners.is_empty() {
             let at = self.choices.place(self.planners.len());
-            self.run_planner(at);
+            self.run_planner(at)?;
         }
+        Ok(())
     }
 
     /// A planner makes a round; what it saw in it is kept for those who judge what it did.
-    pub(in crate::sim) fn run_planner(&mut self, at: usize) -> usize {
+    pub(in crate::sim) fn run_planner(&mut self, at: usize) -> Result<usize, String> {
+        named("nobody_oversleeps", nobody_oversleeps("planner", at, self.planners[at].oversleeps()))?;
         let before = self.planners[at].planner().metrics().statements;
         let moved = self.planners[at].run_round(&At(self.now));
         let planner = self.planners[at].planner();
@@ -42,8 +44,10 @@ impl World<'_> {
             self.rules.planned((before + 1..=after).map(id), &round);
             self.gangs.collect(self.now, Some(&round));
             self.trace.line(format_args!("planner {at} moves {moved}, makes {} statements", after - before));
+        } else {
+            self.planners[at].fall_asleep();
         }
-        moved
+        Ok(moved)
     }
 
     /// Somebody asks planners something, looks at the shards, or takes answers.

@@ -90,7 +90,7 @@ impl World<'_> {
             }
             moved += self.move_desk()?;
             for planner in 0..self.planners.len() {
-                moved += self.run_planner(planner);
+                moved += self.run_planner(planner)?;
                 // A round may send statements without having taken anything.
                 let planner = self.planners[planner].planner();
                 moved += usize::from(planner.is_committing() || planner.is_ticket_moving());

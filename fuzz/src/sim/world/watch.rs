@@ -13,10 +13,10 @@ use crate::sim::checkers::costs::{audits_are_true, commands_cost_what_they_may};
 use crate::sim::checkers::groups::groups_go_whole;
 use crate::sim::checkers::order::replay_gives_the_same;
 use crate::sim::checkers::promises::{live, one_node_per_name, promises_are_kept};
-use crate::sim::checkers::rest::inside_stands;
+use crate::sim::checkers::rest::{inside_stands, nobody_oversleeps};
 use crate::sim::checkers::rules::bundles;
 use crate::sim::checkers::statements::granted_and_ended;
-use crate::sim::checkers::views::{kept_views_stand, shown, views_are_true};
+use crate::sim::checkers::views::{kept_views_stand, shown, views_are_true, views_come_before_answers};
 use crate::sim::checkers::{Verdict, check_step, named};
 use crate::sim::coordinator::COORDINATOR;
 use crate::sim::facts::{Facts, Step};
@@ -24,11 +24,15 @@ use crate::sim::facts::{Facts, Step};
 impl World<'_> {
     /// A shard takes a batch from its rings.
     pub(in crate::sim) fn run_shard(&mut self, at: usize) -> Result<usize, String> {
-        let mut batch = Recorder::default();
+        named("nobody_oversleeps", nobody_oversleeps("shard", at, self.runners[at].oversleeps()))?;
+        let mut batch = Recorder::new(self.views[at].clone());
         self.runners[at].run_batch(&At(self.now), &mut batch);
         if !batch.ran {
+            self.runners[at].fall_asleep();
             return Ok(0);
         }
+        let latest = self.views[at].latest().version();
+        named("views_come_before_answers", views_come_before_answers(batch.published, latest))?;
         self.trace.line(format_args!("shard {at} runs {:?}", batch.order));
         named("no_ring_starves", self.twins[at].starves.check(self.now, &batch.enqueued))?;
         named("index_agrees_with_table", self.runners[at].shard().check_invariants())?;

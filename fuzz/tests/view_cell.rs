@@ -1,0 +1,18 @@
+//! Views go from thread to thread whole and in order, and every one of them is destroyed in the end.
+//!
+//! That none is destroyed too early shows under the address sanitizer: `fuzz/fuzz_targets/view_cell.rs`.
+
+use wharf_fuzz::{ViewCellCounts, bytes_of_seed, run_view_cell};
+
+#[test]
+fn readers_beside_a_publisher_see_whole_versions_in_order() {
+    let mut counts = ViewCellCounts::default();
+    for seed in 0..200 {
+        let run = run_view_cell(&bytes_of_seed(seed, 300));
+        counts.published += run.published;
+        counts.loaded += run.loaded;
+        counts.moved += run.moved;
+    }
+    // A reader's last load sees a version that its first one did not, wherever anything is published.
+    assert!(counts.published > 10_000 && counts.loaded > 10_000 && counts.moved > 200, "{counts:?}");
+}

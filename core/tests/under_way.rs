@@ -8,9 +8,11 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use by_hand::{ManualClock, add_node, ask, check_all, cores, node_spec, settle};
-use group_bed::{add_agent_node, engine, group_of, nodes_of, status, with_nodes};
+use group_bed::{
+    add_agent_node, create, engine, group_of, hostile_round, life, nodes_of, plan, same, status, with_nodes,
+};
 use wharf_core::executor::Unobserved;
-use wharf_core::ids::ShardId;
+use wharf_core::ids::{AllocationId, NodeId, OwnerId, ShardId};
 use wharf_core::limits::GROUP_RETRIES_PER_ROUND;
 use wharf_core::node::LifeEvent;
 use wharf_core::planner::{GroupSpec, GroupState, PlanJob, PlanReply, Strategy};
@@ -103,6 +105,27 @@ fn a_bundle_on_its_way_to_a_node_that_is_lost_meanwhile_is_placed_again() {
 }
 
 #[test]
+fn a_node_that_was_hidden_from_a_search_and_takes_no_work_is_not_planned_on() {
+    let mut engine = engine(1, 1);
+    let nodes = with_nodes(&mut engine, 2, 16, 0);
+    let group = create(&mut engine, group_of(cores(4), 1, Strategy::Spread)).expect("it fits");
+    let drained = *nodes_of(&group).keys().next().expect("one bundle");
+    life(&mut engine, drained, LifeEvent::Drain);
+    // What it grows by is spread: the node of the first bundle is hidden from the search.
+    let PlanReply::Group(grown) = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(4), 1), None))
+    else {
+        panic!("the other node is free")
+    };
+    let other = *nodes.iter().find(|&&node| node != drained).expect("two nodes");
+    assert_eq!(nodes_of(&grown), [(drained, 1), (other, 1)].into());
+    let filled = ask(&mut engine, PortRequest::Place(cores(12)));
+    assert!(matches!(filled, PortReply::Placed(placement) if placement.node == other));
+    let refused = create(&mut engine, group_of(cores(12), 1, Strategy::Pack)).expect_err("nothing is left");
+    assert_eq!((refused.infeasible, refused.attempts), (false, 1), "{refused:?}");
+    check_all(&engine);
+}
+
+#[test]
 fn groups_beyond_those_of_one_round_are_tried_before_the_planner_sleeps() {
     let mut engine = engine(1, 1);
     with_nodes(&mut engine, 1, 16, 0);
@@ -122,5 +145,44 @@ fn groups_beyond_those_of_one_round_are_tried_before_the_planner_sleeps() {
     });
     assert!(placed, "the small one fits, and those before it do not: {replies:?}");
     assert!(engine.planners[0].is_asleep());
+    check_all(&engine);
+}
+
+/// Fills what is free with placements of one core.
+fn fill(engine: &mut Engine) -> Vec<AllocationId> {
+    let mut live = Vec::new();
+    while let PortReply::Placed(placement) = ask(engine, PortRequest::Place(cores(1))) {
+        live.push(placement.allocation);
+    }
+    live
+}
+
+/// `settle` fails where a planner sleeps although its number is served.
+#[test]
+fn a_planner_whose_turn_it_is_is_woken_by_the_one_before() {
+    let mut engine = engine(1, 2);
+    let nodes: Vec<NodeId> = with_nodes(&mut engine, 2, 16, 0);
+    let mut live = fill(&mut engine);
+    assert_eq!(live.len(), 16 * nodes.len());
+    for tag in [11, 12] {
+        submit(&mut engine, tag, waiting(group_of(cores(16), 2, Strategy::StrictSpread)));
+    }
+    assert!(settle(&mut engine).is_empty(), "all is full");
+    for _ in 0..12 {
+        hostile_round(&mut engine, &mut live);
+    }
+    // Nothing comes free any more: each ticket ends when its time is up, and the other planner's is next.
+    let mut served: Vec<OwnerId> = Vec::new();
+    for _ in 0..12 {
+        let owners = engine.runners[0].shard().reservation_owners();
+        assert!(owners.len() <= 1, "one ticket at a time: {owners:?}");
+        let last = served.last().copied();
+        served.extend(owners.into_iter().filter(|&owner| last != Some(owner)));
+        let due = engine.planners.iter().filter_map(|planner| planner.planner().next_deadline()).min();
+        let Some(due) = due.filter(|due| due.0 < u64::MAX) else { break };
+        engine.now = Time(engine.now.0.max(due.0));
+        settle(&mut engine);
+    }
+    assert!(served.len() >= 2, "tickets take turns: {served:?}");
     check_all(&engine);
 }

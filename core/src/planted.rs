@@ -33,8 +33,6 @@ pub enum PlantedBug {
     LateResultForgotten,
     /// A chunk of a view that changed is shared with the view before it.
     ViewSharesChangedChunk,
-    /// The next ticket is served, and the planner whose turn it is is not woken.
-    TicketPassedSilently,
     /// Bundles that a statement of others holds are taken for ended.
     HeldBundleTakenForEnded,
     /// The views and facts of a batch are published after its outcomes were handed out.

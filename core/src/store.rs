@@ -4,9 +4,9 @@
 //! is rebuilt from it. A store has a fixed number of partitions; how many shards serve them is
 //! decided at each start.
 
+mod contents;
 mod planners;
 
-use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::task::Waker;
 
@@ -18,8 +18,8 @@ use crate::hash::{StateHash, StateHasher};
 use crate::ids::{AllocationId, BundleId, Incarnation, NodeId, OwnerId, PartitionId, ResourceId, ShardId};
 use crate::index::{Geometry, GeometryError, PolicyState};
 use crate::limits::{
-    ALLOCATIONS_PER_NODE_DEFAULT, HOLD_NS_DEFAULT, PARTITIONS_DEFAULT, PARTITIONS_MAX, PLANNERS_MAX,
-    PORTS_MAX, RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
+    ALLOCATIONS_PER_NODE_DEFAULT, ALLOCATIONS_PER_NODE_MAX, HOLD_NS_DEFAULT, PARTITIONS_DEFAULT,
+    PARTITIONS_MAX, PLANNERS_MAX, PORTS_MAX, RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
 };
 use crate::node::{NodeRegistration, NodeState, Unhealthy};
 use crate::planner::{GroupRecord, PlannerRunner};
@@ -32,6 +32,7 @@ use crate::router::{Port, PortLink, RoutingTable};
 use crate::shard::{GranularityState, HybridSettings, Shard, ShardConfig};
 use crate::time::Time;
 use crate::view::{ViewInterest, ViewNews, ViewReader};
+use contents::{check_allocations, kinds_in_use};
 use planners::{Ground, PlannerThreads, keep_groups};
 
 /// A node in the durable state.
@@ -367,6 +368,17 @@ pub enum EngineError {
     /// The indexed kinds are too many.
     #[error("setting `indexed_resources`: {0}")]
     Geometry(#[from] GeometryError),
+    /// A node holds more than any setting allows. An earlier version, which had no limit, wrote the store.
+    #[error(
+        "node {node} has {allocations} allocations in this store, and one may have {ALLOCATIONS_PER_NODE_MAX}: \
+         release some with the version that wrote it"
+    )]
+    Allocations {
+        /// The node's name.
+        node: Arc<str>,
+        /// What is placed into bundles and what is claimed included.
+        allocations: usize,
+    },
 }
 
 /// The parts of a started engine. The caller runs each runner on a thread and gives each port
@@ -402,7 +414,8 @@ impl Engine {
     /// Starts over `state`, with one port per waker of `owners`.
     ///
     /// # Errors
-    /// When the numbers of shards or ports are out of range.
+    /// When the numbers of shards, ports or planners are out of range, the resource kinds of the settings do not
+    /// go with those of the store, or a node has more allocations than [`ALLOCATIONS_PER_NODE_MAX`].
     pub fn open(state: StoreState, config: &EngineConfig, owners: Vec<Waker>) -> Result<Self, EngineError> {
         let partitions = u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16");
         if config.shards == 0 || config.shards > partitions.min(SHARDS_MAX) {
@@ -414,6 +427,7 @@ impl Engine {
         if config.planners > PLANNERS_MAX {
             return Err(EngineError::Planners(config.planners));
         }
+        state.partitions.iter().try_for_each(check_allocations)?;
         let incarnation = Incarnation(state.incarnation.0 + 1);
         let (mut registrar, geometry) = open_registrar(&state, config)?;
         let table = RoutingTable::even(partitions, config.shards);
@@ -514,16 +528,6 @@ fn link_shards(
         runners.push(runner);
     }
     (runners, port_links)
-}
-
-/// The custom kinds that nodes have or allocations hold.
-fn kinds_in_use(partitions: &[PartitionState]) -> BTreeSet<ResourceId> {
-    let of_nodes = partitions.iter().flat_map(|p| &p.nodes);
-    let of_nodes = of_nodes.flat_map(|n| n.registration.spec.custom.as_deref().unwrap_or(&[]));
-    let of_allocations = partitions.iter().flat_map(|p| &p.allocations).flat_map(|a| a.demand.custom());
-    let of_reservations = partitions.iter().flat_map(|p| &p.reservations).flat_map(|r| &r.left.custom);
-    let of_claims = partitions.iter().flat_map(|p| &p.claims).flat_map(|claim| claim.demand.custom());
-    of_nodes.chain(of_allocations).chain(of_reservations).chain(of_claims).map(|&(id, _)| id).collect()
 }
 
 fn open_shards(

@@ -119,7 +119,6 @@ fn the_simulator_finds_bugs_between_threads() {
 #[test]
 fn the_simulator_finds_wake_ups_that_are_lost() {
     simulator_finds(PlantedBug::WokenPortNotRung, &["nobody_oversleeps"]);
-    simulator_finds(PlantedBug::TicketPassedSilently, &["nobody_oversleeps"]);
     simulator_finds(PlantedBug::WakeWhileBusyForgotten, &["nothing_waits_in_vain"]);
 }
 

@@ -12,7 +12,7 @@
 //!   built when the first of these policies is asked for.
 //!
 //! Source: the DistBuckets patent text; its worked figures are golden tests
-//! (`core/tests/golden_distbuckets.rs`). That each policy answers as a linear scan does is
+//! (`core/tests/engine/golden_distbuckets.rs`). That each policy answers as a linear scan does is
 //! checked by `fuzz/tests/index_against_oracle.rs`.
 
 mod cell;

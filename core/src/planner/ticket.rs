@@ -21,7 +21,6 @@ use super::group::Group;
 use super::together::{Item, reserved_demand};
 use super::{Placing, Planner, Purpose};
 use crate::ids::{GroupId, NodeId, OwnerId, ShardId};
-use crate::planted::{PlantedBug, is_planted};
 use crate::resource::{Demand, ReservedAmounts};
 use crate::ring::Doorbell;
 use crate::router::Tag;
@@ -70,9 +69,7 @@ impl Tickets {
     pub fn serve_next(&self) {
         // Release pairs with the Acquire in `is_served`.
         self.serving.fetch_add(1, Ordering::Release);
-        if !is_planted(PlantedBug::TicketPassedSilently) {
-            self.bells.get().into_iter().flatten().for_each(|bell| bell.ring());
-        }
+        self.bells.get().into_iter().flatten().for_each(|bell| bell.ring());
     }
 }
 
@@ -419,5 +416,25 @@ impl Planner {
             Stage::Pausing { until } => Some(until),
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::task::Waker;
+
+    use super::*;
+
+    #[test]
+    fn planners_are_woken_when_the_next_ticket_is_served() {
+        let tickets = Tickets::default();
+        let bells: Vec<_> = (0..2).map(|_| Arc::new(Doorbell::new(Waker::noop().clone()))).collect();
+        tickets.set_bells(bells.clone());
+        let (first, second) = (tickets.take(), tickets.take());
+        assert!(tickets.is_served(first) && !tickets.is_served(second));
+        assert!(bells.iter().all(|bell| bell.sleep_if(|| true)));
+        tickets.serve_next();
+        assert!(tickets.is_served(second) && !tickets.is_served(first));
+        assert!(bells.iter().all(|bell| !bell.is_asleep()), "nobody sleeps on");
     }
 }

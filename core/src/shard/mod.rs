@@ -1,7 +1,7 @@
 //! A shard: the only writer of its partitions, a state machine `step(batch, now) -> outcomes`.
 //!
 //! The same commands give the same outcomes and the same state, byte for byte, however they are
-//! cut into batches (`core/tests/determinism.rs`). The thread that runs a shard is a thin loop
+//! cut into batches (`core/tests/engine/determinism.rs`). The thread that runs a shard is a thin loop
 //! around [`Shard::step`], in [`executor`](crate::executor).
 
 mod adoption;

@@ -1,0 +1,34 @@
+//! What is read of a store's contents before an engine is opened over it.
+
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+
+use super::{EngineError, PartitionState};
+use crate::ids::{AllocationId, NodeId, ResourceId};
+use crate::limits::ALLOCATIONS_PER_NODE_MAX;
+
+/// Whether the nodes of a partition have few enough allocations to count them.
+pub(super) fn check_allocations(partition: &PartitionState) -> Result<(), EngineError> {
+    let at: HashMap<AllocationId, NodeId> =
+        partition.allocations.iter().map(|one| (one.id, one.node)).collect();
+    let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
+    let inside = partition.inside.iter().filter_map(|one| at.get(&one.bundle).copied());
+    let claimed = partition.claims.iter().map(|claim| claim.node);
+    for node in at.values().copied().chain(inside).chain(claimed) {
+        *counts.entry(node).or_default() += 1;
+    }
+    let crowded = counts.into_iter().find(|&(_, count)| count > usize::from(ALLOCATIONS_PER_NODE_MAX));
+    let Some((id, allocations)) = crowded else { return Ok(()) };
+    let registration = partition.nodes.iter().map(|node| &node.registration).find(|one| one.id == id);
+    let node = registration.map_or_else(|| id.to_string().into(), |one| one.spec.name.clone());
+    Err(EngineError::Allocations { node, allocations })
+}
+
+/// The custom kinds that nodes have or allocations hold.
+pub(super) fn kinds_in_use(partitions: &[PartitionState]) -> BTreeSet<ResourceId> {
+    let of_nodes = partitions.iter().flat_map(|p| &p.nodes);
+    let of_nodes = of_nodes.flat_map(|n| n.registration.spec.custom.as_deref().unwrap_or(&[]));
+    let of_allocations = partitions.iter().flat_map(|p| &p.allocations).flat_map(|a| a.demand.custom());
+    let of_reservations = partitions.iter().flat_map(|p| &p.reservations).flat_map(|r| &r.left.custom);
+    let of_claims = partitions.iter().flat_map(|p| &p.claims).flat_map(|claim| claim.demand.custom());
+    of_nodes.chain(of_allocations).chain(of_reservations).chain(of_claims).map(|&(id, _)| id).collect()
+}

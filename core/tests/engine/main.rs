@@ -1,0 +1,39 @@
+//! The engine from outside: shards, planners and ports as a server runs them, by hand and on threads.
+//!
+//! One program, so that it is linked once. The loom models beside it need a build of their own.
+
+mod allocations_per_node;
+mod bundles_end;
+mod by_hand;
+mod claims_and_bundles;
+mod claims_in_views;
+mod costs;
+mod determinism;
+mod geometry;
+mod golden_distbuckets;
+mod group_bed;
+mod group_oracle;
+mod groups;
+mod groups_infeasible;
+mod groups_rules;
+mod growth;
+mod handing_out;
+mod hints;
+mod idle;
+mod marks;
+mod plan_rings;
+mod planner_fairness;
+mod planner_rounds;
+mod preferences;
+mod refusals;
+mod reopening;
+mod reservations;
+mod selector_costs;
+mod statement_bed;
+mod statements;
+mod tickets;
+mod under_way;
+mod views;
+mod waiting;
+mod waiting_admission;
+mod waiting_costs;

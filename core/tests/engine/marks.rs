@@ -1,0 +1,76 @@
+//! Selectors that name too many nodes to be walked are found by marks: more selectors than there
+//! are marks, nodes that come, go and are labelled anew; the answers are those of a plain scan.
+
+use std::sync::Arc;
+
+use crate::by_hand::{add_node, ask, check_all, cores, export, node_spec, open};
+use wharf_core::index::Mark;
+use wharf_core::limits::CANDIDATE_WALK_MAX;
+use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Term};
+use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::rng::Rng;
+use wharf_core::router::{PortReply, PortRequest};
+use wharf_core::shard::Command;
+use wharf_core::store::{Engine, StoreState};
+
+const NODES: u64 = 2 * CANDIDATE_WALK_MAX as u64 + 100;
+/// More than there are marks.
+const TEAMS: u64 = Mark::COUNT as u64 + 16;
+
+/// A node that two in three teams may use.
+fn spec(number: u64, excluded: u64) -> NodeSpec {
+    let mut spec = node_spec(&format!("n{number}"), 8, 0);
+    let pairs = (0..TEAMS).filter(|team| team % 3 != excluded).take(60);
+    let labels = pairs.map(|team| (format!("team-{team}").into(), "yes".into())).collect();
+    spec.labels = Labels::new(labels).expect("different keys");
+    spec
+}
+
+fn request(team: u64, policy: Policy) -> PlacementRequest {
+    let term = Term { key: format!("team-{team}"), operator: Operator::Exists, values: Vec::new() };
+    PlacementRequest { policy, selector: Some(Arc::new(Selector::new(vec![term]))), ..cores(1) }
+}
+
+fn place(engine: &mut Engine, request: &PlacementRequest) -> Option<wharf_core::ids::NodeId> {
+    match ask(engine, PortRequest::Place(request.clone())) {
+        PortReply::Placed(placement) => Some(placement.node),
+        PortReply::Refused(..) => None,
+        other => panic!("not an answer to a placement: {other:?}"),
+    }
+}
+
+/// The answers of an engine that has marks for most selectors, beside those of one that was just
+/// opened over the same books and has to give them anew.
+#[test]
+fn marks_change_no_answer() {
+    let mut engine = open(StoreState::create(1), 1, 1);
+    let mut rng = Rng::new(12);
+    let mut nodes: Vec<NodeRegistration> =
+        (0..NODES).map(|number| add_node(&mut engine, spec(number, number % 3))).collect();
+    for round in 0..12 {
+        for team in 0..TEAMS {
+            let policy = Policy::ALL[(team % 5) as usize];
+            place(&mut engine, &request(team, policy));
+        }
+        check_all(&engine);
+        for _ in 0..40 {
+            let node = &mut nodes[rng.below(NODES) as usize];
+            let command = match rng.below(3) {
+                0 => {
+                    node.spec = spec(node.id.0 - 1, rng.below(3));
+                    Command::UpdateNode(node.id, Box::new(node.spec.clone()))
+                }
+                1 => Command::Life(node.id, LifeEvent::Drain),
+                _ => Command::Life(node.id, LifeEvent::Undrain),
+            };
+            ask(&mut engine, PortRequest::Partition(node.partition, command));
+        }
+        check_all(&engine);
+        let mut twin = open(export(&mut engine), 1, 1);
+        for _ in 0..60 {
+            let request = request(rng.below(TEAMS), Policy::ALL[rng.below(5) as usize]);
+            assert_eq!(place(&mut engine, &request), place(&mut twin, &request), "round {round}");
+        }
+        check_all(&twin);
+    }
+}

@@ -1,0 +1,141 @@
+//! The rings between a port and a planner never overflow, with any mix of jobs and cancels.
+
+use std::sync::Arc;
+
+use crate::by_hand::{ManualClock, ask, check_all, cores, settle};
+use crate::group_bed::{engine, group_of, with_nodes};
+use wharf_core::ids::{GroupId, Incarnation};
+use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX};
+use wharf_core::planner::{GroupSpec, PlanJob, PlanRejection, PlanReply, Strategy};
+use wharf_core::router::{PortReply, PortRequest, Tag};
+use wharf_core::store::Engine;
+use wharf_core::time::Time;
+
+/// Groups that wait at once.
+const GROUPS: u64 = PORT_GROUPS_WAITING_MAX as u64;
+/// Tags of jobs that do not wait.
+const LOOKS: Tag = 1 << 32;
+
+/// An engine whose only node is full, so that every group waits.
+fn bed() -> Engine {
+    let mut engine = engine(1, 1);
+    with_nodes(&mut engine, 1, 4, 0);
+    assert!(matches!(ask(&mut engine, PortRequest::Place(cores(4))), PortReply::Placed(_)));
+    engine
+}
+
+fn begin_waits(engine: &mut Engine, until: Time) {
+    let spec = GroupSpec { wait_until: Some(until), ..group_of(cores(4), 1, Strategy::Pack) };
+    let spec = Arc::new(spec);
+    for tag in 0..GROUPS {
+        let job = PortRequest::Plan(PlanJob::CreateGroup(Arc::clone(&spec)));
+        engine.ports[0].submit(tag, job, engine.now).expect("room");
+    }
+    engine.ports[0].flush();
+    let replies = settle(engine);
+    assert!(replies.is_empty(), "{} groups do not wait", replies.len());
+}
+
+/// Takes back every group. Twice, which is no more than once.
+fn take_back(engine: &mut Engine) {
+    for tag in (0..GROUPS).chain(0..GROUPS) {
+        engine.ports[0].cancel_plan(tag);
+    }
+    engine.ports[0].flush();
+}
+
+/// Asks for a group that does not exist as often as the port takes it; how often that was.
+fn fill(engine: &mut Engine) -> u64 {
+    let unknown = GroupId { incarnation: Incarnation(9), number: 1 };
+    let look = || PortRequest::Plan(PlanJob::GroupStatus(unknown));
+    let port = &mut engine.ports[0];
+    let mut count = 0;
+    while port.has_room(&look()) {
+        port.submit(LOOKS + count, look(), engine.now).expect("the port said that it has room");
+        count += 1;
+    }
+    port.flush();
+    count
+}
+
+/// Counts the replies to [`fill`]; the others are left.
+fn take_looks(replies: Vec<(Tag, PortReply)>) -> (u64, Vec<(Tag, PlanReply)>) {
+    let mut looks = 0;
+    let mut others = Vec::new();
+    for (tag, reply) in replies {
+        let PortReply::Plan(reply) = reply else { panic!("no planner's: {reply:?}") };
+        if tag >= LOOKS {
+            assert!(matches!(*reply, PlanReply::Rejected(PlanRejection::UnknownGroup(_))), "{reply:?}");
+            looks += 1;
+        } else {
+            others.push((tag, *reply));
+        }
+    }
+    (looks, others)
+}
+
+/// Every waiting group was answered once.
+#[track_caller]
+fn assert_all(mut replies: Vec<(Tag, PlanReply)>) -> Vec<PlanReply> {
+    replies.sort_unstable_by_key(|&(tag, _)| tag);
+    assert!(replies.iter().map(|&(tag, _)| tag).eq(0..GROUPS), "{} replies", replies.len());
+    replies.into_iter().map(|(_, reply)| reply).collect()
+}
+
+/// The planner answers all groups at their deadline, and has taken few of the cancels until then. The others are
+/// in the ring still, and count there.
+#[test]
+fn groups_that_end_while_their_cancels_are_under_way_leave_room_for_jobs() {
+    let mut engine = bed();
+    for _ in 0..3 {
+        let until = Time(engine.now.0 + 10_000_000);
+        begin_waits(&mut engine, until);
+        take_back(&mut engine);
+        engine.now = until;
+        engine.planners[0].run_round(&ManualClock::new(engine.now));
+        let mut ended = Vec::new();
+        engine.ports[0].poll(engine.now, |tag, reply| ended.push((tag, reply)));
+        let (_, ended) = take_looks(ended);
+        let ended = assert_all(ended);
+        assert!(ended.iter().any(|reply| matches!(reply, PlanReply::Refused(_))), "the deadline came first");
+        let asked = fill(&mut engine);
+        assert_eq!(asked, PLANS_IN_FLIGHT_MAX as u64);
+        let (looks, others) = take_looks(settle(&mut engine));
+        assert_eq!((looks, others.len()), (asked, 0));
+    }
+    check_all(&engine);
+}
+
+/// More cancels than a ring takes at once, and as many jobs as it takes: each reaches its planner in the end.
+#[test]
+fn every_cancel_reaches_its_planner() {
+    let mut engine = bed();
+    begin_waits(&mut engine, Time(u64::MAX));
+    let asked = fill(&mut engine);
+    assert_eq!(asked, PLANS_IN_FLIGHT_MAX as u64 - GROUPS);
+    take_back(&mut engine);
+    let (looks, others) = take_looks(settle(&mut engine));
+    assert_eq!(looks, asked);
+    assert!(assert_all(others).iter().all(|reply| matches!(reply, PlanReply::Cancelled)));
+    assert_eq!(engine.ports[0].pending(), 0);
+    check_all(&engine);
+}
+
+/// A cancel is of its own job only, however soon another takes the place of that in the port.
+#[test]
+fn a_cancel_of_a_group_that_ended_takes_back_no_other() {
+    let mut engine = bed();
+    let until = Time(engine.now.0 + 10_000_000);
+    begin_waits(&mut engine, until);
+    take_back(&mut engine);
+    engine.now = until;
+    engine.planners[0].run_round(&ManualClock::new(engine.now));
+    let mut ended = 0;
+    engine.ports[0].poll(engine.now, |_, _| ended += 1);
+    assert_eq!(ended, GROUPS);
+    // These have the slots of those, and all of them wait on.
+    begin_waits(&mut engine, Time(u64::MAX));
+    take_back(&mut engine);
+    let (_, others) = take_looks(settle(&mut engine));
+    assert!(assert_all(others).iter().all(|reply| matches!(reply, PlanReply::Cancelled)));
+}

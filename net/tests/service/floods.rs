@@ -1,0 +1,571 @@
+//! Floods: three connections, each with as many requests in flight as it may have, of every kind that there is.
+//! Another client's placements go on meanwhile and are right, each request of a flood is answered once and rightly,
+//! and the books hold afterwards.
+
+use std::cell::Cell;
+
+use crate::harness::{
+    self, Gate, Peer, TestServer, add, ask, audit, frame, granted, header, named, node, pair, place,
+    standing, within,
+};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+use wharf_core::limits::PORT_IN_FLIGHT_MAX;
+use wharf_net::client::Client;
+use wharf_net::codec::Header;
+use wharf_net::protocol::{
+    AdoptRequest, BundleTemplate, CancelReply, CancelRequest, CreateGroupRequest, DrainRequest,
+    EndReservationRequest, FollowReply, FollowRequest, GroupReply, GroupStatusRequest, GrowGroupRequest,
+    HeartbeatReply, HeartbeatRequest, IN_FLIGHT_DEFAULT, Kind, ListGroupsReply, ListGroupsRequest, ListReply,
+    ListRequest, MODE_WAIT_UNTIL, Name, NodeBody, NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest,
+    OPERATION_EVICT, OPERATOR_EXISTS, OperationBody, PlaceBatch, PlaceBatchReply, PlaceIntoRequest,
+    PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch, ReleaseBatchReply, ReleaseReply,
+    ReleaseRequest, RemoveGroupReply, RemoveGroupRequest, RemoveRequest, ReportReply, ReportRequest,
+    ReserveReply, ReserveRequest, SelectorTerm, SetResourcesRequest, ShrinkGroupRequest, StatementReply,
+    StatementRequest, StatusReply, StatusRequest, WireAllocation, WireGroup,
+};
+use wharf_net::server::{Settings, WAITING_GROUPS_MAX};
+
+/// Requests of one flood: all that a connection may have in flight.
+const IN_FLIGHT: u64 = IN_FLIGHT_DEFAULT as u64;
+/// Connections that flood at the same time.
+const CONNECTIONS: usize = 3;
+/// The node that floods change.
+const CHANGED: &str = "n7";
+
+/// One kind of request, as often as a connection may ask it at once.
+struct Flood {
+    /// The frame of a request.
+    ask: Box<dyn Fn(Header) -> Vec<u8>>,
+    /// Whether a reply is right.
+    is_right: Box<dyn Fn(&harness::Frame) -> bool>,
+}
+
+/// Requests of one kind, by sequence, and what is right for a reply.
+fn flood<Q: Serialize, R: DeserializeOwned>(
+    kind: Kind,
+    body: impl Fn(u64) -> Q + 'static,
+    is_right: impl Fn(R) -> bool + 'static,
+) -> Flood {
+    Flood {
+        ask: Box::new(move |header| {
+            let body = body(header.sequence);
+            frame(Header { kind: kind.number(), ..header }, &body)
+        }),
+        is_right: Box::new(move |reply| is_right(reply.body())),
+    }
+}
+
+/// Requests that wait, each followed by what takes it back.
+fn taken_back<Q: Serialize + 'static, R: DeserializeOwned>(
+    kind: Kind,
+    body: Q,
+    is_right: impl Fn(R) -> bool + 'static,
+) -> Flood {
+    Flood {
+        ask: Box::new(move |header| match header.sequence % 2 {
+            1 => frame(Header { kind: kind.number(), ..header }, &body),
+            _ => {
+                let kind = Kind::CancelWait.number();
+                frame(Header { kind, ..header }, &CancelRequest { sequence: header.sequence - 1 })
+            }
+        }),
+        is_right: Box::new(move |reply| match reply.header.sequence % 2 {
+            1 => is_right(reply.body()),
+            _ => {
+                reply.body::<CancelReply>();
+                true
+            }
+        }),
+    }
+}
+
+fn is(code: ReasonCode, reason: Reason) -> bool {
+    code.known() == Some(reason)
+}
+
+/// The reply about one node.
+fn of_node(reason: Reason) -> impl Fn(NodesReply) -> bool {
+    move |reply| reply.replies.len() == 1 && is(reply.replies[0].reason, reason)
+}
+
+/// What floods ask about.
+struct Known {
+    shards: u16,
+    group: WireGroup,
+    agent: ReportRequest,
+    agent_node: u64,
+}
+
+/// Asks for all of the one node that is full.
+fn on_full_node() -> PlaceRequest {
+    let selectors =
+        vec![SelectorTerm { key: "full".to_owned(), operator: OPERATOR_EXISTS, values: Vec::new() }];
+    PlaceRequest { selectors, ..ask(4, 4, 0) }
+}
+
+fn unknown_allocation(sequence: u64) -> WireAllocation {
+    WireAllocation { incarnation: 1, partition: 3, sequence: 1_000_000 + sequence }
+}
+
+/// Questions that every shard answers.
+fn questions_to_every_shard(known: &Known) -> [Flood; CONNECTIONS] {
+    let shards = usize::from(known.shards);
+    [
+        flood(
+            Kind::ListNodes,
+            |_| ListRequest { after: 0, limit: 4 },
+            |page: ListReply| page.nodes.len() == 4,
+        ),
+        flood(
+            Kind::Status,
+            |_| StatusRequest { audit: false },
+            move |s: StatusReply| s.shards.len() == shards,
+        ),
+        flood(
+            Kind::Status,
+            |sequence| StatusRequest { audit: sequence.is_multiple_of(16) },
+            move |status: StatusReply| status.shards.len() == shards,
+        ),
+    ]
+}
+
+/// Everything else that the registrar answers.
+fn node_questions(known: &Known) -> Vec<Flood> {
+    let (report, node_id) = (known.agent.clone(), known.agent_node);
+    let named_node = |name: &str| NodesRequest { nodes: vec![node(name, 1000, 1000, 0)] };
+    let reserved = |reply: ReserveReply| reply.reason.is_done() == reply.fault.is_none();
+    let names = |name: &str| vec![Name(name.to_owned())];
+    let owner = 1;
+    vec![
+        flood(
+            Kind::NodeBooks,
+            |_| NodeBooksRequest { node: CHANGED.to_owned() },
+            |books: NodeBooksReply| !books.resources.is_empty(),
+        ),
+        flood(Kind::AddNodes, move |_| named_node("n0"), of_node(Reason::NodeExists)),
+        flood(Kind::UpdateNodes, move |_| named_node(CHANGED), of_node(Reason::Done)),
+        flood(
+            Kind::DrainNodes,
+            move |sequence| DrainRequest { names: names(CHANGED), undo: sequence.is_multiple_of(2) },
+            of_node(Reason::Done),
+        ),
+        flood(
+            Kind::RemoveNodes,
+            move |_| RemoveRequest { names: names("nowhere"), force: true },
+            of_node(Reason::UnknownNode),
+        ),
+        flood(
+            Kind::SetResources,
+            |_| SetResourcesRequest { node: CHANGED.to_owned(), resources: vec![named("cpu", 1000)] },
+            of_node(Reason::Done),
+        ),
+        flood(Kind::Report, move |_| report.clone(), |reply: ReportReply| reply.reason.is_done()),
+        flood(
+            Kind::Heartbeat,
+            move |_| HeartbeatRequest { node: node_id, version: 1 },
+            |reply: HeartbeatReply| reply.reason.is_done() && !reply.report_again,
+        ),
+        flood(
+            Kind::Adopt,
+            |_| AdoptRequest { node: "nowhere".to_owned(), cpu: 1, ..AdoptRequest::default() },
+            |reply: PlaceReply| is(reply.reason, Reason::UnknownNode),
+        ),
+        flood(
+            Kind::Reserve,
+            move |_| ReserveRequest {
+                node: CHANGED.to_owned(),
+                owner,
+                cpu: 10_000,
+                ..ReserveRequest::default()
+            },
+            reserved,
+        ),
+        flood(
+            Kind::EndReservation,
+            move |_| EndReservationRequest { node: CHANGED.to_owned(), owner },
+            reserved,
+        ),
+        flood(
+            Kind::Follow,
+            |_| FollowRequest { kinds: 1, limit: 8, ..FollowRequest::default() },
+            |reply: FollowReply| reply.shards > 0,
+        ),
+    ]
+}
+
+/// Placements that find no place, and what takes back what waits.
+fn placements() -> Vec<Flood> {
+    let hopeless = || ask(1_000_000, 1, 0);
+    vec![
+        flood(
+            Kind::Place,
+            move |_| hopeless(),
+            |reply: PlaceReply| is(reply.reason, Reason::Infeasible) && reply.placed.is_none(),
+        ),
+        taken_back(Kind::Place, PlaceRequest { mode: MODE_WAIT_UNTIL, ..hopeless() }, |reply: PlaceReply| {
+            is(reply.reason, Reason::Cancelled)
+        }),
+        flood(
+            Kind::Release,
+            |sequence| ReleaseRequest { allocation: unknown_allocation(sequence) },
+            |reply: ReleaseReply| is(reply.reason, Reason::UnknownAllocation),
+        ),
+    ]
+}
+
+/// Everything that planners answer.
+fn plans(known: &Known) -> Vec<Flood> {
+    let unknown = WireGroup { incarnation: 1, number: 1 << 40 };
+    let group = known.group;
+    let bundles = |cpu| vec![BundleTemplate { request: ask(cpu, 0, 0).into(), count: 2 }];
+    let is_unknown = |reply: GroupReply| is(reply.reason, Reason::UnknownGroup);
+    vec![
+        flood(
+            Kind::CreateGroup,
+            move |_| CreateGroupRequest { bundles: bundles(1_000_000), ..CreateGroupRequest::default() },
+            |reply: GroupReply| is(reply.reason, Reason::Infeasible),
+        ),
+        // More of them wait at once than may, unless they are taken back sooner.
+        taken_back(
+            Kind::CreateGroup,
+            CreateGroupRequest {
+                bundles: vec![BundleTemplate { request: on_full_node().into(), count: 1 }],
+                mode: MODE_WAIT_UNTIL,
+                ..CreateGroupRequest::default()
+            },
+            |reply: GroupReply| {
+                is(reply.reason, Reason::Cancelled) || is(reply.reason, Reason::LimitExceeded)
+            },
+        ),
+        flood(Kind::GrowGroup, move |_| GrowGroupRequest { group: unknown, bundles: bundles(1) }, is_unknown),
+        flood(
+            Kind::ShrinkGroup,
+            move |_| ShrinkGroupRequest { group: unknown, bundles: vec![0] },
+            is_unknown,
+        ),
+        flood(
+            Kind::RemoveGroup,
+            move |_| RemoveGroupRequest { group: unknown },
+            |reply: RemoveGroupReply| is(reply.reason, Reason::UnknownGroup),
+        ),
+        flood(
+            Kind::GroupStatus,
+            move |_| GroupStatusRequest { group },
+            |reply: GroupReply| reply.reason.is_done(),
+        ),
+        flood(
+            Kind::ListGroups,
+            |_| ListGroupsRequest { after: None, limit: 1 },
+            |page: ListGroupsReply| page.groups.len() == 1,
+        ),
+        flood(
+            Kind::PlaceInto,
+            |sequence| PlaceIntoRequest {
+                allocation: Some(unknown_allocation(sequence)),
+                cpu: 1,
+                ..PlaceIntoRequest::default()
+            },
+            |reply: PlaceReply| reply.fault.is_some(),
+        ),
+        flood(
+            Kind::SubmitStatement,
+            |sequence| {
+                let evict = OperationBody {
+                    operation: OPERATION_EVICT,
+                    allocation: Some(unknown_allocation(sequence)),
+                    ..OperationBody::default()
+                };
+                StatementRequest { operations: vec![evict], ..StatementRequest::default() }
+            },
+            |reply: StatementReply| !reply.reason.is_done(),
+        ),
+    ]
+}
+
+/// A connection that floods.
+struct Flooder {
+    peer: Peer,
+    /// The sequence of its next request: odd where a flood begins.
+    next: u64,
+}
+
+impl Flooder {
+    async fn open(server: &TestServer) -> Self {
+        let (peer, hello) = Peer::open(server).await;
+        assert_eq!(u64::from(hello.limits.in_flight_max), IN_FLIGHT);
+        Self { peer, next: 1 }
+    }
+
+    /// Sends as many requests as may be in flight before it reads a reply; the replies in order of request.
+    async fn flood(&mut self, flood: &Flood) -> Vec<harness::Frame> {
+        let first = self.next;
+        self.next += IN_FLIGHT;
+        let mut bytes = Vec::new();
+        for sequence in first..self.next {
+            bytes.extend((flood.ask)(Header {
+                lowest_unacknowledged: first,
+                ..header(Kind::Place, sequence)
+            }));
+        }
+        self.peer.send(&bytes).await;
+        let mut replies = Vec::new();
+        for _ in first..self.next {
+            replies.push(self.peer.frame().await);
+        }
+        replies.sort_unstable_by_key(|reply| reply.header.sequence);
+        assert!(replies.iter().map(|reply| reply.header.sequence).eq(first..self.next), "each answered once");
+        for reply in &replies {
+            assert!((flood.is_right)(reply), "kind {}: {:?}", reply.header.kind, reply.payload);
+        }
+        replies
+    }
+}
+
+/// Floods at the same time, one per connection, while `client` places and releases.
+async fn flood_together(flooders: &mut [Flooder], client: &Client, floods: &[Flood]) {
+    let flooding = Cell::new(true);
+    let all = async {
+        let mut flooders = flooders.iter_mut();
+        let mut next = |flood| {
+            let flooder = flooders.next().expect("a connection per flood");
+            async move { drop(flooder.flood(flood).await) }
+        };
+        match floods {
+            [a, b, c] => drop(tokio::join!(next(a), next(b), next(c))),
+            [a, b] => drop(tokio::join!(next(a), next(b))),
+            [a] => next(a).await,
+            _ => unreachable!("no more than there are connections"),
+        }
+        flooding.set(false);
+    };
+    let meanwhile = async {
+        while flooding.get() {
+            let allocation = place(client, &ask(1, 1, 0)).await.allocation;
+            let released = within(client.release(allocation)).await.expect("answered");
+            assert!(released.reason.is_done(), "{released:?}");
+        }
+    };
+    tokio::join!(all, meanwhile);
+}
+
+/// Placements that are granted, and their releases; then the same in batches.
+async fn flood_grants(flooder: &mut Flooder) {
+    let granting = flood(Kind::Place, |_| ask(1, 1, 0), |reply: PlaceReply| reply.reason.is_done());
+    let replies = flooder.flood(&granting).await;
+    let mut allocations: Vec<_> = replies.iter().map(|reply| granted(reply.body()).allocation).collect();
+    allocations.sort_unstable_by_key(|id| (id.partition, id.sequence));
+    allocations.dedup();
+    assert_eq!(allocations.len() as u64, IN_FLIGHT);
+    let first = flooder.next;
+    let releasing = flood(
+        Kind::Release,
+        move |sequence| ReleaseRequest { allocation: allocations[(sequence - first) as usize] },
+        |reply: ReleaseReply| reply.reason.is_done(),
+    );
+    flooder.flood(&releasing).await;
+    let granting = flood(
+        Kind::PlaceBatch,
+        |_| PlaceBatch { requests: vec![ask(1, 1, 0); 2] },
+        |reply: PlaceBatchReply| reply.replies.iter().all(|reply| reply.reason.is_done()),
+    );
+    let replies = flooder.flood(&granting).await;
+    let batch = |reply: PlaceBatchReply| {
+        let requests = reply.replies.into_iter();
+        let requests = requests.map(|reply| ReleaseRequest { allocation: granted(reply).allocation });
+        ReleaseBatch { requests: requests.collect() }
+    };
+    let batches: Vec<_> = replies.iter().map(|reply| batch(reply.body())).collect();
+    let first = flooder.next;
+    let releasing = flood(
+        Kind::ReleaseBatch,
+        move |sequence| batches[(sequence - first) as usize].clone(),
+        |reply: ReleaseBatchReply| reply.replies.iter().all(|reply| reply.reason.is_done()),
+    );
+    flooder.flood(&releasing).await;
+}
+
+async fn served(shards: u16) -> (TestServer, Client, Known) {
+    let server = TestServer::start_planning(shards, 1);
+    let client = server.client().await;
+    add(&client, (0..8).map(|i| node(&format!("n{i}"), 1000, 1000, 0)).collect()).await;
+    add(&client, vec![NodeBody { labels: vec![pair("full", "")], ..node("full", 4, 4, 0) }]).await;
+    place(&client, &on_full_node()).await;
+    let agent = ReportRequest {
+        node: NodeBody { identity: "m".to_owned(), ..node("agent", 1, 1, 0) },
+        boot: "1".to_owned(),
+        version: 1,
+        gpus: Vec::new(),
+    };
+    let reported = within(client.report(&agent)).await.expect("answered");
+    assert!(reported.reason.is_done(), "{reported:?}");
+    let beat = HeartbeatRequest { node: reported.node, version: 1 };
+    within(client.heartbeat(&beat)).await.expect("answered");
+    let bundle = BundleTemplate { request: ask(1, 1, 0).into(), count: 1 };
+    let group = CreateGroupRequest { bundles: vec![bundle], ..CreateGroupRequest::default() };
+    let group = within(client.create_group(&group)).await.expect("answered").group.expect("it fits").id;
+    let known = Known { shards, group, agent, agent_node: reported.node };
+    (server, client, known)
+}
+
+async fn flood_with_everything(shards: u16) {
+    let (server, client, known) = served(shards).await;
+    let before = standing(&client).await;
+    let mut flooders = Vec::new();
+    for _ in 0..CONNECTIONS {
+        flooders.push(Flooder::open(&server).await);
+    }
+    flood_together(&mut flooders, &client, &questions_to_every_shard(&known)).await;
+    for floods in [node_questions(&known), placements(), plans(&known)] {
+        for floods in floods.chunks(CONNECTIONS) {
+            flood_together(&mut flooders, &client, floods).await;
+        }
+    }
+    let [a, b, c] = &mut flooders[..] else { unreachable!("as many as connections") };
+    tokio::join!(flood_grants(a), flood_grants(b), flood_grants(c));
+    let end = EndReservationRequest { node: CHANGED.to_owned(), owner: 1 };
+    within(client.end_reservation(&end)).await.expect("answered");
+    assert_eq!(standing(&client).await, before);
+    let allocations: u64 = audit(&client).await.shards.iter().map(|shard| shard.allocations).sum();
+    assert_eq!(allocations, 2, "that of the full node and the bundle");
+    for flooder in flooders {
+        flooder.peer.leave().await;
+    }
+    within(client.close()).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn one_shard_is_flooded() {
+    flood_with_everything(1).await;
+}
+
+#[tokio::test]
+async fn four_shards_are_flooded() {
+    flood_with_everything(4).await;
+}
+
+#[tokio::test]
+async fn eight_shards_are_flooded() {
+    flood_with_everything(8).await;
+}
+
+#[tokio::test]
+async fn sixty_four_shards_are_flooded() {
+    flood_with_everything(64).await;
+}
+
+/// A connection with groups that wait and are taken back, and the replies that it had.
+struct Taker {
+    peer: Peer,
+    next: u64,
+    /// The lowest sequence that is not acknowledged.
+    lowest: u64,
+    /// Cancels that were answered.
+    cancels: u64,
+    /// Groups that were answered, by their reasons.
+    groups: Vec<ReasonCode>,
+    /// Looks that were answered.
+    looks: u64,
+}
+
+impl Taker {
+    async fn send<Q: Serialize>(&mut self, kind: Kind, body: &Q) -> u64 {
+        let sequence = self.next;
+        self.next += 1;
+        let header = Header { lowest_unacknowledged: self.lowest, ..header(kind, sequence) };
+        self.peer.send(&frame(header, body)).await;
+        sequence
+    }
+
+    /// Asks for a group that does not exist.
+    async fn look(&mut self) {
+        let group = WireGroup { incarnation: 1, number: 1 << 40 };
+        // The reply to it is short, so that thousands may be under way.
+        self.send(Kind::RemoveGroup, &RemoveGroupRequest { group }).await;
+    }
+
+    /// Makes groups that wait until then.
+    async fn begin(&mut self, deadline: u64) -> Vec<u64> {
+        let bundles = vec![BundleTemplate { request: ask(4, 0, 0).into(), count: 1 }];
+        let mode = MODE_WAIT_UNTIL;
+        let group = CreateGroupRequest { bundles, mode, deadline, ..CreateGroupRequest::default() };
+        let mut sequences = Vec::new();
+        for _ in 0..WAITING_GROUPS_MAX {
+            sequences.push(self.send(Kind::CreateGroup, &group).await);
+        }
+        sequences
+    }
+
+    async fn take_back(&mut self, groups: &[u64]) {
+        for &sequence in groups {
+            self.send(Kind::CancelWait, &CancelRequest { sequence }).await;
+        }
+    }
+
+    /// Reads until it had so many replies.
+    async fn read(&mut self, cancels: u64, groups: usize, looks: u64) {
+        while self.cancels < cancels || self.groups.len() < groups || self.looks < looks {
+            let reply = self.peer.frame().await;
+            match Kind::from_number(reply.header.kind) {
+                Some(Kind::CancelWait) => {
+                    assert!(reply.body::<CancelReply>().waited);
+                    self.cancels += 1;
+                }
+                Some(Kind::CreateGroup) => self.groups.push(reply.body::<GroupReply>().reason),
+                _ => {
+                    assert!(is(reply.body::<RemoveGroupReply>().reason, Reason::UnknownGroup));
+                    self.looks += 1;
+                }
+            }
+        }
+    }
+}
+
+/// Groups end at their deadline while the planner has not looked at their cancels yet; then as much comes as may be
+/// in flight. The ring to the planner has room for all of it.
+#[tokio::test]
+async fn groups_that_end_while_they_are_taken_back_leave_room_for_others() {
+    const GROUPS: usize = WAITING_GROUPS_MAX as usize;
+    const LOOKS: u64 = 2000;
+    const HOUR: u64 = 3_600_000_000_000;
+    let settings = Settings {
+        waiting_groups_max: WAITING_GROUPS_MAX,
+        in_flight_max: PORT_IN_FLIGHT_MAX as u32,
+        ..Settings::default()
+    };
+    let gate = Gate::open();
+    let server = TestServer::start_gated(1, settings, &gate);
+    let client = server.client().await;
+    add(&client, vec![node("n", 4, 4, 0)]).await;
+    let held = place(&client, &ask(4, 4, 0)).await;
+    let peer = Peer::open(&server).await.0;
+    let mut taker = Taker { peer, next: 1, lowest: 1, cancels: 0, groups: Vec::new(), looks: 0 };
+    let groups = taker.begin(audit(&client).await.now + HOUR).await;
+    // Jobs are taken in order: once this is answered, the planner has the groups.
+    taker.look().await;
+    taker.read(0, 0, 1).await;
+    gate.set(0);
+    taker.take_back(&groups).await;
+    taker.read(GROUPS as u64, 0, 1).await;
+    server.pass(HOUR);
+    // One round, in which it takes some cancels, and answers all groups.
+    gate.set(1);
+    taker.read(GROUPS as u64, GROUPS, 1).await;
+    taker.lowest = taker.next;
+    for _ in 0..LOOKS {
+        taker.look().await;
+    }
+    let groups = taker.begin(0).await;
+    taker.take_back(&groups).await;
+    taker.read(2 * GROUPS as u64, GROUPS, 1).await;
+    gate.set(u64::MAX);
+    taker.read(2 * GROUPS as u64, 2 * GROUPS, LOOKS + 1).await;
+    assert!(taker.groups[GROUPS..].iter().all(|&reason| is(reason, Reason::Cancelled)));
+    assert!(within(client.release(held.allocation)).await.expect("answered").reason.is_done());
+    place(&client, &ask(4, 4, 0)).await;
+    audit(&client).await;
+    taker.peer.leave().await;
+    within(client.close()).await;
+    server.stop().await;
+}

@@ -1,0 +1,29 @@
+//! The service over real QUIC, and its wire format byte for byte. One program, so that it is linked once.
+
+mod books;
+mod codec_properties;
+mod connections;
+mod extremes;
+mod floods;
+mod follow;
+mod golden_books;
+mod golden_follow;
+mod golden_frames;
+mod golden_groups;
+mod golden_numbers;
+mod golden_reservations;
+mod group_conversion;
+mod groups;
+mod harness;
+mod hostile_peer;
+mod interrupted_waits;
+mod large_requests;
+mod long_waits;
+mod loopback;
+mod refusals;
+mod reservations;
+mod resume;
+mod sessions;
+mod shutdown;
+mod statements;
+mod waiting;

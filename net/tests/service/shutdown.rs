@@ -1,0 +1,119 @@
+//! The end of a server: what it accepted is answered, who asks later is told, nothing hangs.
+
+use std::sync::Arc;
+
+use crate::harness::{Peer, TestServer, add, ask, granted, node, request, within};
+use wharf_net::client::{Client, ClientError, Completions};
+use wharf_net::codec::decode_body;
+use wharf_net::protocol::{Kind, NodesReply, NodesRequest, PlaceReply, StatusReply, StatusRequest};
+
+/// Requests in the middle of which the server is told to stop: those that it read are answered,
+/// in full; all others end with the connection, and the client says that it cannot know.
+#[tokio::test]
+async fn what_was_accepted_is_answered() {
+    let server = TestServer::start(4);
+    let client = server.client().await;
+    add(&client, (0..100).map(|i| node(&format!("n{i}"), 1000, 1000, 0)).collect()).await;
+    let queue = Arc::new(Completions::default());
+    let sender = {
+        let (client, queue) = (client.clone(), Arc::clone(&queue));
+        tokio::spawn(async move {
+            for tag in 0.. {
+                if within(client.submit(Kind::Place, &ask(1, 1, 0), &queue, tag)).await.is_err() {
+                    return tag;
+                }
+            }
+            unreachable!("the server stops before the tags end")
+        })
+    };
+    let (mut completions, mut sender) = (Vec::new(), sender);
+    let (mut server, mut stopping) = (Some(server), None);
+    let (mut answered, mut lost, mut submitted) = (0u64, 0u64, None);
+    while submitted != Some(answered + lost) {
+        let next = async {
+            tokio::select! {
+                () = queue.take(&mut completions) => None,
+                tag = &mut sender, if submitted.is_none() => Some(tag.expect("no panic")),
+            }
+        };
+        submitted = within(next).await.or(submitted);
+        for completion in completions.drain(..) {
+            match completion.reply {
+                Ok(body) => {
+                    granted(decode_body::<PlaceReply>(&body).unwrap().0);
+                    answered += 1;
+                }
+                Err(ClientError::ConnectionLost(_)) => lost += 1,
+                Err(other) => panic!("{other}"),
+            }
+        }
+        if answered >= 2000
+            && let Some(server) = server.take()
+        {
+            stopping = Some(tokio::spawn(server.stop()));
+        }
+    }
+    within(stopping.expect("it was stopped")).await.expect("it stopped well");
+}
+
+/// All that one peer sent, and the server had read, when it was told to stop.
+#[tokio::test]
+async fn every_kind_under_way_is_answered_before_the_stream_ends() {
+    let server = TestServer::start(2);
+    let client = server.client().await;
+    add(&client, vec![node("a", 1000, 1000, 0)]).await;
+    within(client.close()).await;
+    let (mut peer, _) = Peer::open(&server).await;
+    // One write is one packet or a few: the first reply says that the server has begun with it.
+    let mut bytes = request(Kind::Status, 1, &StatusRequest::default());
+    bytes.extend(request(Kind::Place, 2, &ask(1, 1, 0)));
+    bytes.extend(request(Kind::AddNodes, 3, &NodesRequest { nodes: vec![node("b", 1, 1, 0)] }));
+    bytes.extend(request(Kind::Status, 4, &StatusRequest { audit: true }));
+    peer.send(&bytes).await;
+    let mut replies = vec![peer.frame().await];
+    server.begin_shutdown();
+    while let Some(reply) = peer.next().await {
+        replies.push(reply);
+    }
+    replies.sort_by_key(|reply| reply.header.sequence);
+    assert_eq!(replies.iter().map(|reply| reply.header.sequence).collect::<Vec<_>>(), [1, 2, 3, 4]);
+    granted(replies[1].body());
+    assert!(replies[2].body::<NodesReply>().replies[0].reason.is_done());
+    assert!(replies[3].body::<StatusReply>().books_hash.is_some());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn who_asks_later_is_told() {
+    let server = TestServer::start(1);
+    let idle = server.client().await;
+    let config = server.client_config(0);
+    server.stop().await;
+    let error = within(idle.place(&ask(1, 1, 0))).await.expect_err("the server is gone");
+    assert!(matches!(error, ClientError::ConnectionLost(_)), "{error:?}");
+    assert!(error.to_string().contains("the connection is gone"), "{error}");
+    within(idle.close()).await;
+    let error = within(Client::connect(config)).await.err().expect("nobody is there");
+    assert!(matches!(error, ClientError::Connect { .. }), "{error:?}");
+    assert!(error.to_string().contains("is the server running"), "{error}");
+}
+
+#[tokio::test]
+async fn a_server_without_peers_stops() {
+    TestServer::start(8).stop().await;
+}
+
+/// A client that is dropped, or closed, with nothing left to say does not hold anything.
+#[tokio::test]
+async fn clients_end_by_being_dropped() {
+    let server = TestServer::start(1);
+    let client = server.client().await;
+    let other = client.clone();
+    drop(client);
+    add(&other, vec![node("a", 1, 1, 0)]).await;
+    drop(other);
+    let client = server.client().await;
+    within(client.place(&ask(1, 1, 0))).await.expect("the server goes on");
+    within(client.close()).await;
+    server.stop().await;
+}

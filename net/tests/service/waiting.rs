@@ -1,0 +1,241 @@
+//! Placements that wait, over the wire: woken by what helps, ended by deadline, cancellation,
+//! disconnection and the end of the server, and never in the way of other requests.
+
+use crate::harness::{Peer, TestServer, add, ask, audit, granted, named, node, pair, place, request, within};
+use wharf_core::limits::CONNECTION_WAITING_MAX;
+use wharf_net::client::Client;
+use wharf_net::protocol::{
+    CancelReply, CancelRequest, FallbackSelector, Kind, MODE_WAIT_UNTIL, Name, NodeBody, OPERATOR_IN,
+    PlaceBatch, PlaceBatchV2, PlaceReply, PlaceRequest, PlaceRequestV2, Reason, Resume, SelectorTerm,
+    StatusRequest, Waiting,
+};
+
+fn waits(request: PlaceRequest) -> PlaceRequest {
+    PlaceRequest { mode: MODE_WAIT_UNTIL, ..request }
+}
+
+/// Looks until so many wait.
+async fn until_waiting(client: &Client, feasible: u64, infeasible: u64) {
+    let expected = Waiting { feasible, infeasible };
+    within(async {
+        while client.status(&StatusRequest::default()).await.expect("answered").waiting != expected {
+            tokio::task::yield_now().await;
+        }
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn a_release_wakes_exactly_one() {
+    let server = TestServer::start(4);
+    let client = server.client().await;
+    add(&client, (0..8).map(|i| node(&format!("n{i}"), 4, 4096, 0)).collect()).await;
+    let mut held = Vec::new();
+    for _ in 0..8 {
+        held.push(place(&client, &ask(4, 0, 0)).await.allocation);
+    }
+    let low = waits(ask(4, 0, 0));
+    let high = PlaceRequest { priority: 7, ..low.clone() };
+    let (_, first) = within(client.place_waiting(&low)).await.expect("sent");
+    until_waiting(&client, 1, 0).await;
+    let (_, second) = within(client.place_waiting(&high)).await.expect("sent");
+    until_waiting(&client, 2, 0).await;
+    within(client.release(held[3])).await.expect("answered");
+    granted(within(second).await.expect("answered"));
+    until_waiting(&client, 1, 0).await;
+    within(client.release(held[4])).await.expect("answered");
+    granted(within(first).await.expect("answered"));
+    until_waiting(&client, 0, 0).await;
+    assert!(audit(&client).await.books_hash.is_some());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn what_no_node_could_hold_is_taken_by_a_new_node() {
+    let server = TestServer::start(3);
+    let client = server.client().await;
+    add(&client, vec![node("small", 4, 4096, 0)]).await;
+    let (_, reply) = within(client.place_waiting(&waits(ask(16, 0, 0)))).await.expect("sent");
+    until_waiting(&client, 0, 1).await;
+    add(&client, vec![node("large", 16, 4096, 0)]).await;
+    assert_eq!(granted(within(reply).await.expect("answered")).node_name, "large");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn at_its_deadline_it_is_refused_with_the_reasons() {
+    let server = TestServer::start(3);
+    let client = server.client().await;
+    add(&client, vec![node("n", 4, 4096, 0)]).await;
+    place(&client, &ask(3, 0, 0)).await;
+    let now = within(client.status(&StatusRequest::default())).await.expect("answered").now;
+    let late = PlaceRequest { deadline: now + 1_000_000, ..waits(ask(4, 0, 0)) };
+    let reply = within(client.place(&late)).await.expect("answered");
+    assert_eq!(reply.reason, Reason::NoFitNow.into(), "{reply:?}");
+    let refusal = reply.refusal.expect("it says why");
+    assert_eq!(
+        (refusal.nodes, refusal.checks[0].resource.as_str(), refusal.checks[0].least_short),
+        (1, "cpu", 30_000)
+    );
+    // A deadline of the past asks once.
+    granted(
+        within(client.place(&PlaceRequest { deadline: 1, ..waits(ask(1, 0, 0)) })).await.expect("answered"),
+    );
+    let reply =
+        within(client.place(&PlaceRequest { deadline: 1, ..waits(ask(5, 0, 0)) })).await.expect("answered");
+    assert_eq!(reply.reason, Reason::Infeasible.into());
+    until_waiting(&client, 0, 0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn it_is_cancelled_by_its_sequence() {
+    let server = TestServer::start(3);
+    let client = server.client().await;
+    add(&client, vec![node("n", 4, 4096, 0)]).await;
+    place(&client, &ask(4, 0, 0)).await;
+    let (sequence, reply) = within(client.place_waiting(&waits(ask(1, 0, 0)))).await.expect("sent");
+    until_waiting(&client, 1, 0).await;
+    assert!(within(client.cancel_wait(sequence)).await.expect("answered").waited);
+    assert_eq!(within(reply).await.expect("answered").reason, Reason::Cancelled.into());
+    assert_eq!(within(client.cancel_wait(sequence)).await.expect("answered"), CancelReply { waited: false });
+    until_waiting(&client, 0, 0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_lost_connection_ends_its_waits_and_a_resumed_one_begins_them_anew() {
+    let server = TestServer::start(3);
+    let client = server.client().await;
+    add(&client, vec![node("n", 4, 4096, 0)]).await;
+    let held = place(&client, &ask(4, 0, 0)).await.allocation;
+    let (mut peer, opened) = Peer::open(&server).await;
+    peer.send(&request(Kind::Place, 1, &waits(ask(2, 0, 0)))).await;
+    until_waiting(&client, 1, 0).await;
+    peer.leave().await;
+    until_waiting(&client, 0, 0).await;
+    let resume = Resume { session: opened.session, token: opened.token };
+    let (mut peer, _) = Peer::resume(&server, Some(resume)).await;
+    peer.send(&request(Kind::Place, 1, &waits(ask(2, 0, 0)))).await;
+    until_waiting(&client, 1, 0).await;
+    within(client.release(held)).await.expect("answered");
+    granted(peer.frame().await.body::<PlaceReply>());
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_kind_that_nobody_has_yet_is_waited_for_and_taken_by_a_new_node() {
+    let server = TestServer::start(3);
+    let client = server.client().await;
+    add(&client, vec![node("n", 4, 4096, 0)]).await;
+    let request = |kind: &str| PlaceRequest { custom: vec![named(kind, 2)], ..ask(1, 0, 0) };
+    // Who does not wait is refused as ever, and teaches nobody anything.
+    let refused = within(client.place(&request("qpu"))).await.expect("answered");
+    assert_eq!(refused.reason, Reason::Infeasible.into());
+    let fault = refused.fault.expect("what is wrong, too");
+    assert!(fault.field == "custom[0].name" && fault.message.contains("`qpu`"), "{fault}");
+    let (_, reply) = within(client.place_waiting(&waits(request("qpu")))).await.expect("sent");
+    let (sequence, other) = within(client.place_waiting(&waits(request("tpu")))).await.expect("sent");
+    until_waiting(&client, 0, 2).await;
+    let refused = within(client.place(&request("qpu"))).await.expect("answered");
+    let check = refused.refusal.expect("a refusal").checks.remove(0);
+    assert_eq!((refused.reason, check.resource.as_str()), (Reason::Infeasible.into(), "qpu"));
+    let broken = PlaceRequest { policy: 200, ..request("xpu") };
+    let (_, broken) = within(client.place_waiting(&waits(broken))).await.expect("sent");
+    assert_eq!(within(broken).await.expect("answered").fault.expect("a fault").field, "policy");
+    let body = NodeBody { custom: vec![named("qpu", 2)], ..node("new", 4, 4096, 0) };
+    let ids = add(&client, vec![body]).await;
+    assert_eq!(granted(within(reply).await.expect("answered")).node, ids[0]);
+    until_waiting(&client, 0, 1).await;
+    within(client.cancel_wait(sequence)).await.expect("answered");
+    let cancelled = within(other).await.expect("answered");
+    assert_eq!(cancelled.refusal.expect("a refusal").checks[0].resource, "tpu");
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn a_server_that_stops_says_so_to_who_waits() {
+    let server = TestServer::start(2);
+    let client = server.client().await;
+    add(&client, vec![node("n", 1, 4096, 0)]).await;
+    let (_, reply) = within(client.place_waiting(&waits(ask(2, 0, 0)))).await.expect("sent");
+    until_waiting(&client, 0, 1).await;
+    let stopped = tokio::spawn(server.stop());
+    let reply = within(reply).await.expect("answered");
+    assert_eq!(reply.reason, Reason::ShuttingDown.into(), "{reply:?}");
+    assert!(!reply.fault.expect("it says why").message.is_empty());
+    within(stopped).await.expect("it stopped well");
+}
+
+/// More than a connection may have unanswered otherwise, and up to the bound.
+#[tokio::test]
+async fn waiting_requests_are_in_nobodys_way_and_bounded() {
+    let server = TestServer::start(2);
+    let client = server.client().await;
+    add(&client, vec![node("n", 8, 4096, 0)]).await;
+    let mut replies = Vec::new();
+    for _ in 0..CONNECTION_WAITING_MAX {
+        replies.push(within(client.place_waiting(&waits(ask(16, 0, 0)))).await.expect("sent").1);
+    }
+    until_waiting(&client, 0, CONNECTION_WAITING_MAX as u64).await;
+    let full = within(client.place(&waits(ask(16, 0, 0)))).await.expect("answered");
+    let fault = full.fault.expect("no more may wait");
+    assert_eq!((fault.reason, fault.field.as_str()), (Reason::LimitExceeded.into(), "mode"));
+    for _ in 0..100 {
+        let held = place(&client, &ask(1, 0, 0)).await.allocation;
+        within(client.release(held)).await.expect("answered");
+    }
+    add(&client, vec![node("large", 16, 4096, 0)]).await;
+    granted(within(replies.remove(0)).await.expect("the oldest is placed"));
+    until_waiting(&client, CONNECTION_WAITING_MAX as u64 - 1, 0).await;
+    server.stop().await;
+}
+
+#[tokio::test]
+async fn requests_of_a_batch_do_not_wait() {
+    let server = TestServer::start(1);
+    let client = server.client().await;
+    let batch = PlaceBatch { requests: vec![waits(ask(1, 0, 0)), ask(1, 0, 0)] };
+    let replies = within(client.place_batch(&batch)).await.expect("answered").replies;
+    assert_eq!(replies[0].fault.as_ref().expect("refused").field, "mode");
+    assert_eq!(replies[1].reason, Reason::Infeasible.into());
+    let (mut peer, _) = Peer::open(&server).await;
+    let cancel = peer.call(Kind::CancelWait, 1, &CancelRequest { sequence: 77 }).await;
+    assert_eq!(cancel.body::<CancelReply>(), CancelReply { waited: false });
+    server.stop().await;
+}
+
+/// Requests of body version 2 wait with all their fallbacks, and their replies have the units.
+#[tokio::test]
+async fn requests_with_preferences_wait_too() {
+    let zone = |zone: &str| {
+        let values = vec![Name(zone.to_owned())];
+        vec![SelectorTerm { key: "zone".to_owned(), operator: OPERATOR_IN, values }]
+    };
+    let server = TestServer::start(3);
+    let client = server.client().await;
+    let body =
+        NodeBody { custom: vec![named("npu", 2)], labels: vec![pair("zone", "b")], ..node("b", 4, 4096, 0) };
+    add(&client, vec![body]).await;
+    let held = place(&client, &ask(4, 0, 0)).await;
+    let asked = PlaceRequest { custom: vec![named("npu", 1)], selectors: zone("a"), ..ask(1, 0, 0) };
+    let mut wanted = PlaceRequestV2::from(waits(asked.clone()));
+    wanted.preferences.fallbacks = ["c", "b"].map(|name| FallbackSelector { terms: zone(name) }).to_vec();
+    let (_, reply) = within(client.place_waiting_v2(&wanted)).await.expect("sent");
+    until_waiting(&client, 1, 0).await;
+    let details = within(client.status_details(&StatusRequest::default())).await.expect("answered");
+    assert_eq!(details.status.waiting, Waiting { feasible: 1, infeasible: 0 });
+    within(client.release(held.allocation)).await.expect("answered");
+    let reply = within(reply).await.expect("answered");
+    assert_eq!(reply.alternative, 2);
+    assert_eq!(granted(reply.reply).units[0].instances, [0]);
+    // At once and in batches of that version as well; in batches nothing waits.
+    let mut at_once = wanted.clone();
+    at_once.request = asked;
+    let batch = PlaceBatchV2 { requests: vec![ask(1, 0, 0).into(), at_once, wanted] };
+    let replies = within(client.place_batch_v2(&batch)).await.expect("answered").replies;
+    assert_eq!(granted(replies[1].reply.clone()).units[0].instances, [1]);
+    let fault = replies[2].reply.fault.as_ref().expect("a fault");
+    assert_eq!((fault.reason, fault.field.as_str()), (Reason::InvalidField.into(), "mode"));
+    server.stop().await;
+}

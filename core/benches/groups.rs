@@ -9,16 +9,18 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use wharf_core::executor::{Clock, Unobserved};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::Unobserved;
+use wharf_core::group::{GroupSpec, PlanJob, PlanReply, Strategy};
 use wharf_core::ids::GroupId;
+use wharf_core::link::Clock;
 use wharf_core::node::{Labels, NodeSpec, Taints};
-use wharf_core::planner::{GroupSpec, PlanJob, PlanReply, Strategy};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::rng::Rng;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::Command;
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 const NODES: u32 = 1_000;

@@ -8,14 +8,16 @@ use std::sync::Arc;
 use std::task::Waker;
 use std::time::Instant;
 
-use wharf_core::executor::{Clock, Unobserved};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::Unobserved;
+use wharf_core::group::{GroupSpec, PlanJob, PlanReply, Spreading, Strategy, TopologyRule};
+use wharf_core::link::Clock;
 use wharf_core::node::{Labels, NodeSpec, Taints};
-use wharf_core::planner::{GroupSpec, PlanJob, PlanReply, Spreading, Strategy, TopologyRule};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::Command;
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 const RACK: u32 = 40;

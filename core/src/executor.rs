@@ -10,33 +10,23 @@
 //! Clock, thread start and observation are the caller's ([`Clock`], [`Observer`]); this module
 //! starts no thread of its own.
 
-use std::sync::{Arc, OnceLock};
-use std::task::{Wake, Waker};
+use std::sync::Arc;
+use std::task::Waker;
 use std::time::Duration;
 
 use crate::ids::ShardId;
 use crate::limits::{BATCH_MAX, RING_QUANTUM};
-use crate::planner::PlannerBell;
+use crate::link::{
+    Clock, Consumer, Decision, Doorbell, PlannerBell, Producer, ShardSummary, StopSignal, ThreadWaker,
+    ViewInterest, ViewNews, WokenBox,
+};
 use crate::planted::{PlantedBug, is_planted};
-use crate::ring::{Consumer, Doorbell, Producer};
-use crate::router::ShardSummary;
-use crate::shard::{ClaimEvent, Command, Outcome, Pages, Shard};
-use crate::statement::Decision;
-use crate::sync::{AtomicBool, Ordering};
-use crate::time::Time;
-use crate::view::{ViewInterest, ViewNews};
-
-use crate::router::WokenBox;
 use crate::router::port::{Answer, Submission};
+use crate::shard::{ClaimEvent, Command, Outcome, Pages, Shard};
+use crate::time::Time;
 
 /// The port that a batch names for what its runner feeds back: what is decided of statements.
 pub const OWN_PORT: u16 = u16::MAX;
-
-/// Where `now` comes from. Never goes back.
-pub trait Clock: Send {
-    /// The time since the store was created.
-    fn now(&self) -> Time;
-}
 
 /// What a batch was and when its stages were reached: the shard's only input besides its state.
 #[derive(Debug)]
@@ -80,66 +70,6 @@ pub struct ShardLink {
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) woken: Arc<WokenBox>,
     pub(crate) news: Arc<ViewNews>,
-}
-
-/// Wakes a thread once it has said which one it is.
-#[derive(Default)]
-pub struct ThreadWaker(OnceLock<std::thread::Thread>);
-
-impl ThreadWaker {
-    /// Called by the thread that is to be woken. A wake-up before this is not lost: that thread
-    /// has not looked at its rings yet.
-    pub fn set_current(&self) {
-        let _ = self.0.set(std::thread::current());
-    }
-}
-
-impl Wake for ThreadWaker {
-    fn wake(self: Arc<Self>) {
-        self.wake_by_ref();
-    }
-
-    fn wake_by_ref(self: &Arc<Self>) {
-        if let Some(thread) = self.0.get() {
-            thread.unpark();
-        }
-    }
-}
-
-/// Asks runners to finish: they carry out what is in their rings, then return.
-#[derive(Clone, Default)]
-pub struct StopSignal {
-    stopped: Arc<AtomicBoolOff>,
-    bells: Arc<std::sync::Mutex<Vec<Arc<Doorbell>>>>,
-}
-
-struct AtomicBoolOff(AtomicBool);
-
-impl Default for AtomicBoolOff {
-    fn default() -> Self {
-        Self(AtomicBool::new(false))
-    }
-}
-
-impl StopSignal {
-    pub(crate) fn watch(&self, bell: &Arc<Doorbell>) {
-        self.bells.lock().expect("no holder of the bells panics").push(Arc::clone(bell));
-    }
-
-    /// Stops every runner that was made with this signal. Call it when nothing more will be
-    /// submitted.
-    pub fn stop(&self) {
-        // Release pairs with the Acquire in `is_stopped`: what was submitted before is seen.
-        self.stopped.0.store(true, Ordering::Release);
-        for bell in self.bells.lock().expect("no holder of the bells panics").iter() {
-            bell.ring();
-        }
-    }
-
-    pub(crate) fn is_stopped(&self) -> bool {
-        // Acquire pairs with the Release in `stop`.
-        self.stopped.0.load(Ordering::Acquire)
-    }
 }
 
 /// A shard with its rings, ready to be run by a thread (or by hand, batch by batch).

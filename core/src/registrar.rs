@@ -8,7 +8,6 @@ mod directory;
 mod heartbeat;
 pub use heartbeat::{Heard, Heartbeats};
 mod removed;
-pub use removed::RemovedNode;
 mod texts;
 
 use std::collections::BTreeMap;
@@ -22,6 +21,7 @@ use crate::map::FixedMap;
 use crate::node::{AgentFacts, NodeRegistration, NodeSpec};
 use crate::resource::ResourceRegistry;
 use crate::shard::Command;
+use crate::state::{RegistrarState, RemovedNode};
 use directory::Directory;
 use removed::RemovedNodes;
 use texts::Texts;
@@ -127,19 +127,6 @@ impl Catalog {
     pub fn node_partition(&self, id: NodeId) -> Option<PartitionId> {
         self.nodes.get(id).map(|&(_, partition)| partition)
     }
-}
-
-/// The durable part of the registrar.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RegistrarState {
-    /// The id of the next node; also counts registrations, so ordinals come from it.
-    pub next_node: u64,
-    /// Resource kinds in the order of their ids.
-    pub resources: Vec<String>,
-    /// Machines that get their old id again when they come back, longest gone first.
-    pub removed: Vec<RemovedNode>,
-    /// Which of them are unit-instance kinds, by place, ascending.
-    pub unit_instances: Vec<u16>,
 }
 
 /// The owner of the global records.

@@ -5,7 +5,7 @@
 use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use wharf_core::statement::{Decision, DecisionCell};
+use wharf_core::link::{Decision, DecisionCell};
 
 /// A coordinator commits while two shards, whose holds are past their deadlines, ask to abort:
 /// there is one decision, everybody learns the same, and who learns that it is committed sees what

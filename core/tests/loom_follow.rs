@@ -12,8 +12,7 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use loom_bed::Bed;
 use wharf_core::ids::ShardId;
-use wharf_core::ring::Doorbell;
-use wharf_core::view::{ViewInterest, ViewNews};
+use wharf_core::link::{Doorbell, ViewInterest, ViewNews};
 
 /// A shard publishes and tells, a port asks, looks and sleeps, as `executor.rs` and the server do. The
 /// published view is a number.

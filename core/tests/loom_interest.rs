@@ -11,8 +11,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use loom_bed::Bed;
-use wharf_core::planner::PlannerBell;
-use wharf_core::ring::Doorbell;
+use wharf_core::link::{Doorbell, PlannerBell};
 
 /// Shards publish that they grew and tell the planner, which wants to know it from some moment on,
 /// as `executor.rs` and `runner.rs` do.

@@ -10,7 +10,7 @@ use std::task::Waker;
 use loom::sync::Arc;
 use loom::thread;
 use loom_bed::Bed;
-use wharf_core::ring::{Doorbell, channel};
+use wharf_core::link::{Doorbell, channel};
 
 #[test]
 fn values_cross_in_order_and_slots_are_reused_safely() {

@@ -11,8 +11,7 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use loom::thread;
 use loom_bed::Bed;
-use wharf_core::planner::Tickets;
-use wharf_core::ring::Doorbell;
+use wharf_core::link::{Doorbell, Tickets};
 
 /// What only whoever is served may touch.
 struct Served {

@@ -1,7 +1,7 @@
 //! Model checking of the publication of views by loom: every interleaving within the bound.
 //! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_views --release`
 //!
-//! This is a model of the protocol and not `core/src/view/cell.rs` itself: that file rests on
+//! This is a model of the protocol and not `core/src/link/cell.rs` itself: that file rests on
 //! crossbeam-epoch, whose queues make a model too large. The epoch here is the one that crossbeam
 //! implements (Fraser, "Practical lock-freedom", 2004), with its orderings: a reader announces the
 //! epoch it saw and a sequentially consistent fence follows; what is taken out in one epoch is

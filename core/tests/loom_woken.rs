@@ -10,8 +10,7 @@ use std::task::Waker;
 use loom::sync::Arc;
 use loom::thread;
 use loom_bed::Bed;
-use wharf_core::ring::Doorbell;
-use wharf_core::router::WokenBox;
+use wharf_core::link::{Doorbell, WokenBox};
 
 /// A shard wakes, a port takes and sleeps, as `executor.rs` and `wait.rs` do.
 #[test]

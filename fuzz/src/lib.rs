@@ -10,6 +10,8 @@ pub use codec::run_codec;
 mod geometry;
 mod index_ops;
 pub use index_ops::run_index_ops;
+mod modules;
+pub use modules::{ModuleGraph, modules_page};
 pub mod oracle;
 mod shard_ops;
 pub use shard_ops::{ReservationCounts, ViewCounts, run_reservation_ops, run_shard_ops, run_view_ops};

@@ -22,12 +22,11 @@ use wharf_core::ids::{
 };
 use wharf_core::node::{
     AgentFacts, AgentReport, GpuDevice, Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector,
-    Taint, TaintEffect, Taints, Term,
+    Taint, TaintEffect, Taints, Term, Toleration, TolerationOperator,
 };
-use wharf_core::node::{Toleration, TolerationOperator};
 use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
-use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest};
-use wharf_core::shard::{Adoption, Command, Home, Outcome, Park, Reserve, ResourceKind, Shard, WaitToken};
+use wharf_core::resource::{Amount, CustomAmounts, Demand, GpuRequest, ResourceKind};
+use wharf_core::shard::{Adoption, Command, Home, Outcome, Park, Reserve, Shard, WaitToken};
 use wharf_core::time::Time;
 
 use crate::oracle::LinearShard;

@@ -8,15 +8,13 @@ use wharf_core::ids::{
 };
 use wharf_core::index::Geometry;
 use wharf_core::limits::{ALLOCATIONS_PER_NODE_DEFAULT, RESULT_KEPT_NS};
+use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
-use wharf_core::resource::{Amount, Demand, GpuRequest};
-use wharf_core::shard::{
-    ClaimEvent, Command, HybridSettings, Outcome, Rejection, ResourceKind, Shard, ShardConfig,
-};
+use wharf_core::resource::{Amount, Demand, GpuRequest, ResourceKind};
+use wharf_core::shard::{ClaimEvent, Command, HybridSettings, Outcome, Rejection, Shard, ShardConfig};
 use wharf_core::statement::{
-    Allocate, CommitMode, Decision, DecisionCell, Evict, Granted, Granularity, Operation, Part, Pipeline,
-    Prepare,
+    Allocate, CommitMode, Evict, Granted, Granularity, Operation, Part, Pipeline, Prepare,
 };
 use wharf_core::time::Time;
 

@@ -1,6 +1,6 @@
 //! The cell through which views are published, between real threads.
 //!
-//! `core/src/view/cell.rs` rests on crossbeam-epoch, whose queues are too large for a model checker
+//! `core/src/link/cell.rs` rests on crossbeam-epoch, whose queues are too large for a model checker
 //! (`core/tests/loom_views.rs` models the protocol alone). Here the real cell is published into by one
 //! thread and read by others, under the address sanitizer that cargo-fuzz brings: a box or a version that
 //! is destroyed while a reader may still follow a pointer to it is a use after free.
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 
 use arbitrary::{Arbitrary, Unstructured};
-use wharf_core::view::ViewCell;
+use wharf_core::link::ViewCell;
 
 /// Threads that read.
 const READERS_MAX: usize = 3;

@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::state::StoreState;
 use wharf_fuzz::sim::{Settings, run_seed};
 use wharf_ops::daemon::Store;
 

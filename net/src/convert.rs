@@ -28,13 +28,16 @@ use wharf_core::limits::{
 };
 use wharf_core::node::{Labels, NodeSpec, NodeState};
 use wharf_core::registrar::{Catalog, RegistrarError};
-use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy};
+use wharf_core::request::{
+    Check, Explain, OrderChoice, Placement, PlacementRequest, Policy, Refusal, Shortage,
+};
 use wharf_core::resource::{
-    Amount, Demand, GpuRequest, RegistryFull, ResourceRegistry, check_unit_request, check_unit_total,
+    Amount, Demand, GpuRequest, RegistryFull, ResourceKind, ResourceRegistry, check_unit_request,
+    check_unit_total,
 };
 
 use wharf_core::router::Verdict;
-use wharf_core::shard::{Check, NodeView, Placement, Refusal, Rejection, ResourceKind, Shortage};
+use wharf_core::shard::{NodeView, Rejection};
 
 use crate::convert_books::named_units;
 pub use crate::convert_books::{

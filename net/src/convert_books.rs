@@ -3,8 +3,10 @@
 use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::limits::{GPU_INSTANCES_MAX, UNIT_INSTANCES_MAX};
 use wharf_core::registrar::Catalog;
-use wharf_core::resource::{Amount, GpuRequest, ResourceRegistry, UnitAssignments, check_unit_total};
-use wharf_core::shard::{Adoption, NodeBooks, Rejection, ResourceKind};
+use wharf_core::resource::{
+    Amount, GpuRequest, ResourceKind, ResourceRegistry, UnitAssignments, check_unit_total,
+};
+use wharf_core::shard::{Adoption, NodeBooks, Rejection};
 use wharf_core::time::Time;
 
 use crate::convert::{

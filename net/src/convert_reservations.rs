@@ -2,8 +2,8 @@
 
 use wharf_core::ids::{NodeId, OwnerId};
 use wharf_core::registrar::Catalog;
-use wharf_core::resource::ResourceRegistry;
-use wharf_core::shard::{Outcome, Rejection, ReservationView, Reserve, ResourceKind};
+use wharf_core::resource::{ResourceKind, ResourceRegistry};
+use wharf_core::shard::{Outcome, Rejection, ReservationView, Reserve};
 use wharf_core::time::Time;
 
 use crate::convert::{invalid, resource_name};

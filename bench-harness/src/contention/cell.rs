@@ -4,14 +4,13 @@ use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId};
 use wharf_core::index::Geometry;
+use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::node::{Labels, NodeRegistration, NodeSpec, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::rng::Rng;
 use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
-use wharf_core::statement::{
-    Applied, CommitMode, Decision, DecisionCell, Granted, Granularity, Operation, Part, Prepare,
-};
+use wharf_core::statement::{Applied, CommitMode, Granted, Granularity, Operation, Part, Prepare};
 use wharf_core::time::Time;
 use wharf_core::view::View;
 

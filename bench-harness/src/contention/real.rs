@@ -9,15 +9,18 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use wharf_core::executor::{Clock, ThreadWaker, Unobserved};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::Unobserved;
+use wharf_core::group::{GroupSpec, PlanJob, PlanReply, Strategy};
+use wharf_core::link::{Clock, ThreadWaker};
 use wharf_core::node::{Labels, NodeSpec, Taints};
-use wharf_core::planner::{GroupSpec, PlanJob, PlanReply, Planner, PlannerMetrics, Strategy};
+use wharf_core::planner::{Planner, PlannerMetrics};
 use wharf_core::resource::Amount;
 use wharf_core::rng::Rng;
 use wharf_core::router::{Port, PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
+use wharf_core::state::StoreState;
 use wharf_core::statement::Granularity;
-use wharf_core::store::{Engine, EngineConfig, StoreState};
 
 use super::cell::task;
 use super::{Settings, granularity_name};

@@ -7,8 +7,7 @@ pub use churn::{Churn, ChurnReport, churn};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-use wharf_net::client::Client;
-use wharf_net::client::ClientConfig;
+use wharf_net::client::{Client, ClientConfig};
 use wharf_ops::config::Config;
 use wharf_ops::daemon::{Daemon, DaemonError};
 

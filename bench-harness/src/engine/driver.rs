@@ -9,11 +9,12 @@ use std::time::{Duration, Instant};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
 use wharf_core::index::Geometry;
 use wharf_core::limits::PARTITIONS_DEFAULT;
+use wharf_core::link::ShardFacts;
 use wharf_core::node::NodeRegistration;
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::{Demand, GpuAssignment};
 use wharf_core::rng::Rng;
-use wharf_core::shard::{Command, Outcome, Shard, ShardConfig, ShardFacts};
+use wharf_core::shard::{Command, Outcome, Shard, ShardConfig};
 use wharf_core::time::Time;
 
 use super::scenario::{Fill, Scenario};

@@ -11,14 +11,14 @@
 
 use std::sync::Arc;
 
-use wharf_core::executor::{BatchRecord, Clock, Observer};
+use wharf_core::executor::{BatchRecord, Observer};
 use wharf_core::ids::{Incarnation, SessionId, ShardId, StatementId};
+use wharf_core::link::{Clock, Decision, DecisionCell};
 use wharf_core::registrar::{Catalog, Registrar, TOPOLOGY_LABEL_DEFAULT};
+use wharf_core::request::Placement;
 use wharf_core::router::Verdict;
-use wharf_core::shard::{Command, Outcome, Placement, Shard, ShardConfig};
-use wharf_core::statement::{
-    Allocate, CommitMode, Decision, DecisionCell, Granted, Granularity, Operation, Part, Prepare,
-};
+use wharf_core::shard::{Command, Outcome, Shard, ShardConfig};
+use wharf_core::statement::{Allocate, CommitMode, Granted, Granularity, Operation, Part, Prepare};
 use wharf_core::time::Time;
 use wharf_core::view::ViewReader;
 use wharf_net::codec::{FLAG_REPLY, Header, encode_body, encode_frame};

@@ -4,8 +4,8 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use hdrhistogram::Histogram;
+use wharf_core::group::Strategy;
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
-use wharf_core::planner::Strategy;
 use wharf_core::resource::Amount;
 use wharf_core::rng::Rng;
 use wharf_net::client::{Client, ClientError, Completion, Completions};

@@ -10,7 +10,8 @@ use std::fmt;
 use std::time::Duration;
 
 use serde::Serialize;
-use wharf_core::planner::{PlannerMetrics, Strategy};
+use wharf_core::group::Strategy;
+use wharf_core::planner::PlannerMetrics;
 use wharf_net::client::{Client, ClientConfig, ClientError};
 use wharf_ops::config::Config;
 use wharf_ops::daemon::{Daemon, DaemonError};

@@ -1,7 +1,7 @@
 //! The groups that stand, as their answers said, and the check of the books against them.
 
+use wharf_core::group::Strategy;
 use wharf_core::map::FixedMap;
-use wharf_core::planner::Strategy;
 use wharf_core::resource::Amount;
 use wharf_core::rng::Rng;
 use wharf_net::protocol::{BundleBody, GroupBody, NodeStatus, WireGroup};

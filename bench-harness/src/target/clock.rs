@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Instant;
 
-use wharf_core::executor::Clock;
+use wharf_core::link::Clock;
 use wharf_core::time::Time;
 
 /// Time since the replay began, or the virtual time of the trace.

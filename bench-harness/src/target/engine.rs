@@ -12,15 +12,18 @@ use std::task::Waker;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use wharf_core::executor::{Clock, ShardRunner, ThreadWaker, Unobserved};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::{ShardRunner, Unobserved};
 use wharf_core::fragmentation::TypicalShapes;
 use wharf_core::ids::NodeId;
 use wharf_core::limits::{NODES_PER_MESSAGE_MAX, PORT_IN_FLIGHT_MAX};
+use wharf_core::link::{Clock, ThreadWaker};
 use wharf_core::map::FixedMap;
 use wharf_core::node::NodeSpec;
+use wharf_core::resource::ResourceKind;
 use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome, ResourceKind, ShardStatus};
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::shard::{Command, Outcome, ShardStatus};
+use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 use super::{Answer, BookSum, Books, Granted, Order, ReplayClock, Reply, Target, TargetError};

@@ -108,7 +108,7 @@ pub enum TargetError {
     },
     /// The engine cannot be opened so.
     #[error(transparent)]
-    Engine(#[from] wharf_core::store::EngineError),
+    Engine(#[from] wharf_core::engine::EngineError),
     /// A node cannot be registered.
     #[error(transparent)]
     Registrar(#[from] wharf_core::registrar::RegistrarError),

@@ -3,11 +3,11 @@
 use super::*;
 use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, StatementId};
 use crate::index::Geometry;
+use crate::link::{DecisionCell, channel};
 use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
 use crate::resource::{Amount, Demand};
-use crate::ring::channel;
 use crate::shard::{HybridSettings, ShardConfig};
-use crate::statement::{Allocate, CommitMode, DecisionCell, Granted, Granularity, Operation, Part, Prepare};
+use crate::statement::{Allocate, CommitMode, Granted, Granularity, Operation, Part, Prepare};
 
 struct Still(u64);
 

@@ -9,8 +9,7 @@
 //! give every node a *class*, and what stands above the nodes says per class who may serve it. See
 //! `plane.rs`.
 
-use super::coordinate::Stand;
-use super::coordinate::Steps;
+use super::coordinate::{Stand, Steps};
 use super::entry::{Said, Tag};
 use super::hints::{Had, Hints, REFUSED_MIN, Shape};
 use super::key::Key;

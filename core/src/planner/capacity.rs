@@ -8,8 +8,7 @@
 
 use crate::ids::ResourceId;
 use crate::node::NodeSpec;
-use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
-use crate::shard::ResourceKind;
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest, ResourceKind};
 
 /// Parts of devices are counted by step functions up to this one.
 const STEPS_MAX: i64 = 4;

@@ -13,9 +13,9 @@ use std::sync::Arc;
 
 use super::draft::{Draft, Replicas, Taken};
 use super::replica::{News, Replica};
-use super::spec::{Spreading, Strategy, TopologyRule};
 use super::strategy::{Standing, Wanted};
 use super::together::Item;
+use crate::group::{Spreading, Strategy, TopologyRule};
 use crate::ids::{NodeId, OwnerId, StatementId};
 use crate::index::Slot;
 use crate::node::{LifeEvent, NodeSpec, NodeState};

@@ -13,10 +13,9 @@
 use std::sync::Arc;
 
 use crate::ids::{ShardId, StatementId};
+use crate::link::{Decision, DecisionCell};
 use crate::shard::{Command, Outcome, Rejection};
-use crate::statement::{
-    Applied, CommitMode, Conflict, Decision, DecisionCell, Granted, Granularity, Operation, Part, Prepare,
-};
+use crate::statement::{Applied, CommitMode, Conflict, Granted, Granularity, Operation, Part, Prepare};
 use crate::time::Time;
 
 /// How a statement is to be committed.

@@ -3,10 +3,9 @@
 use std::sync::Arc;
 
 use super::JobTag;
-use super::job::{BundleView, GroupState, GroupView};
 use super::queue::PortClient;
-use super::spec::GroupSpec;
 use super::together::Item;
+use crate::group::{BundleView, GroupSpec, GroupState, GroupView};
 use crate::ids::{AllocationId, GroupId, NodeId};
 use crate::request::PlacementRequest;
 use crate::resource::GpuAssignment;

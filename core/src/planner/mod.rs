@@ -16,30 +16,18 @@ mod flight;
 mod flow;
 mod group;
 mod groups;
-mod job;
-pub use job::{
-    BundleView, GroupRefusal, GroupRefusalReason, GroupState, GroupView, PlanJob, PlanRejection, PlanReply,
-    StatementReport, Submit,
-};
 mod metrics;
 pub use metrics::PlannerMetrics;
 mod proof;
 mod queue;
-pub use queue::ClientKey;
 mod recall;
 mod replica;
 mod runner;
-pub use runner::PlannerBell;
 pub use runner::PlannerRunner;
-pub(crate) use runner::{PlanAnswer, PlanSubmission};
-mod spec;
-pub use spec::{GroupSpec, GroupSpecError, Spreading, Strategy, TopologyRule};
 mod state;
-pub use state::{GroupBundleRecord, GroupRecord};
 mod strategy;
 mod submit;
 mod ticket;
-pub use ticket::Tickets;
 mod together;
 mod topology;
 mod upkeep;
@@ -54,8 +42,10 @@ use std::sync::Arc;
 
 use slab::Slab;
 
+use crate::group::{ClientKey, PlanJob, PlanReply};
 use crate::ids::{GroupId, Incarnation, NodeId, ShardId};
 use crate::limits::{GROUP_RETRIES_PER_ROUND, HOLD_NS_DEFAULT, PLANNER_FLIGHTS_MAX, TICKET_NS_DEFAULT};
+use crate::link::Tickets;
 use crate::map::FixedMap;
 use crate::router::{Port, PortReply};
 use crate::shard::{Command, Shard};
@@ -72,12 +62,6 @@ use verdict::Proof;
 
 /// The caller's name for a job: comes back with the reply.
 pub type JobTag = u64;
-
-/// Which planner keeps a group.
-#[must_use]
-pub fn keeper_of(group: GroupId, planners: u16) -> u16 {
-    u16::try_from(group.number % u64::from(planners.max(1))).expect("less than the number of planners")
-}
 
 /// What a planner is made with.
 #[derive(Clone, Debug)]

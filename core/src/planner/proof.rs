@@ -14,14 +14,13 @@ use std::sync::Arc;
 use super::capacity::{Capacity, Measure, Stands};
 use super::draft::Replicas;
 use super::flow::assign;
-use super::spec::Strategy;
 use super::strategy::Wanted;
 use super::work::LOOKS_PER_UNIT;
+use crate::group::Strategy;
 use crate::index::Slot;
 use crate::limits::PROOF_FLOW_MAX;
 use crate::request::PlacementRequest;
-use crate::resource::Demand;
-use crate::shard::ResourceKind;
+use crate::resource::{Demand, ResourceKind};
 
 /// Different requests that are told apart; bundles beyond these count as if they asked for nothing.
 const CLASSES_MAX: usize = 63;

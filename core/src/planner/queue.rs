@@ -6,12 +6,10 @@
 
 use std::collections::VecDeque;
 
-use super::{JobTag, PlanJob};
+use super::JobTag;
+use crate::group::{ClientKey, PlanJob};
 use crate::limits::CLIENT_QUANTUM;
 use crate::map::FixedMap;
-
-/// Whose jobs are served in turn: numbered by the caller of the port. Ports have clients of their own.
-pub type ClientKey = u64;
 
 /// A client of one of the ports: the place of the port, and its client.
 pub(super) type PortClient = (usize, ClientKey);

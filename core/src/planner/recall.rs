@@ -10,10 +10,9 @@ use std::sync::Arc;
 
 use super::Planner;
 use super::group::{Awaiting, Group};
-use super::job::GroupRefusalReason;
 use super::replica::Replica;
-use super::spec::GroupSpec;
 use super::strategy::NoPlace;
+use crate::group::{GroupRefusalReason, GroupSpec};
 use crate::ids::GroupId;
 use crate::limits::VERDICTS_KEPT_MAX;
 use crate::map::FixedMap;

@@ -13,9 +13,9 @@ use crate::ids::{AllocationId, NodeId};
 use crate::index::Slot;
 use crate::map::FixedMap;
 use crate::node::NodeState;
-use crate::request::PlacementRequest;
+use crate::request::{PlacementRequest, Refusal};
 use crate::resource::{Demand, GpuAssignment};
-use crate::shard::{Refusal, Shard, Tentative};
+use crate::shard::{Shard, Tentative};
 use crate::time::Time;
 use crate::view::{HotImage, View, ViewReader};
 

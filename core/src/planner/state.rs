@@ -5,36 +5,7 @@ use std::sync::Arc;
 
 use super::Planner;
 use super::group::{Awaiting, Bundle, Group, Place};
-use super::spec::GroupSpec;
-use crate::ids::{AllocationId, GroupId, NodeId};
-use crate::request::PlacementRequest;
-use crate::resource::GpuAssignment;
-
-/// A group in the durable state. Groups that only wait are not durable: who asked is told.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupRecord {
-    /// Its id.
-    pub id: GroupId,
-    /// What was asked when it was made; its bundles since then stand below.
-    pub spec: Arc<GroupSpec>,
-    /// In order of index.
-    pub bundles: Vec<GroupBundleRecord>,
-    /// The index of the next bundle.
-    pub next_index: u32,
-}
-
-/// A bundle in the durable state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct GroupBundleRecord {
-    /// Its index in the group.
-    pub index: u32,
-    /// What it takes, and where it may stand.
-    pub request: Arc<PlacementRequest>,
-    /// Node, allocation and GPU instances, where it is placed.
-    pub place: Option<(NodeId, AllocationId, GpuAssignment)>,
-    /// Its allocation on a node that was lost.
-    pub lost: Option<AllocationId>,
-}
+use crate::state::{GroupBundleRecord, GroupRecord};
 
 impl Planner {
     /// The groups that stand, in order of id.

@@ -11,9 +11,9 @@
 use std::sync::Arc;
 
 use super::draft::{Draft, Replicas, Savepoint};
-use super::spec::{Spreading, Strategy, TopologyRule};
 use super::together::{Item, alike, largest_first};
 use super::used::Used;
+use crate::group::{Spreading, Strategy, TopologyRule};
 use crate::index::Slot;
 use crate::limits::GROUP_ORDERS_MAX;
 use crate::request::PlacementRequest;

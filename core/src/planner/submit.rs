@@ -1,8 +1,8 @@
 //! Operations that somebody else planned: shards are the arbiter between any number of schedulers.
 
 use super::flight::Concluded;
-use super::job::{PlanRejection, PlanReply, StatementReport, Submit};
 use super::{JobTag, Planner, Purpose};
+use crate::group::{PlanRejection, PlanReply, StatementReport, Submit};
 use crate::ids::{AllocationId, ShardId};
 use crate::limits::STATEMENT_OPERATIONS_MAX;
 use crate::statement::{CommitMode, Conflict, ConflictReason, Evict, Operation};

@@ -12,9 +12,6 @@
 //! Where its bundles go is planned as ever, on copies on which nothing of others runs (`emptied.rs`).
 //! A node that is reserved for somebody else is not reserved: bundles of that owner are placed there.
 
-use std::cmp::Reverse;
-use std::sync::{Arc, OnceLock};
-
 use super::draft::{Draft, Taken};
 use super::emptied::Own;
 use super::group::Group;
@@ -22,56 +19,14 @@ use super::together::{Item, reserved_demand};
 use super::{Placing, Planner, Purpose};
 use crate::ids::{GroupId, NodeId, OwnerId, ShardId};
 use crate::resource::{Demand, ReservedAmounts};
-use crate::ring::Doorbell;
 use crate::router::Tag;
 use crate::shard::{Command, Outcome, Reserve};
 use crate::statement::{Allocate, CommitMode, Conflict, ConflictReason, Evict, Granularity, Operation};
-use crate::sync::{AtomicU64, Ordering};
 use crate::time::Time;
+use std::cmp::Reverse;
 
 /// The answer to a command of a ticket, not of a flight.
 pub(super) const TICKET_TAG: Tag = Tag::MAX;
-
-/// Numbers, and which is served: shared by all planners. Model-checked in `core/tests/loom_tickets.rs`.
-#[derive(Default)]
-pub struct Tickets {
-    next: AtomicU64,
-    serving: AtomicU64,
-    /// Of all planners.
-    bells: OnceLock<Vec<Arc<Doorbell>>>,
-}
-
-impl Tickets {
-    /// Whose bells are rung when the next number is served.
-    ///
-    /// # Panics
-    /// When it was said before.
-    pub fn set_bells(&self, bells: Vec<Arc<Doorbell>>) {
-        assert!(self.bells.set(bells).is_ok(), "the planners are known once");
-    }
-
-    /// Takes the next number: it is served when all before it were.
-    #[must_use]
-    pub fn take(&self) -> u64 {
-        // Relaxed: only that numbers differ matters.
-        self.next.fetch_add(1, Ordering::Relaxed)
-    }
-
-    /// Whether that number is being served. Who sleeps until it is looks after its bell was rung, and a
-    /// last time before it sleeps.
-    #[must_use]
-    pub fn is_served(&self, number: u64) -> bool {
-        // Acquire pairs with the Release in `serve_next`: what the one before did is done.
-        self.serving.load(Ordering::Acquire) == number
-    }
-
-    /// The number that is served is done with. Called by who took it, once.
-    pub fn serve_next(&self) {
-        // Release pairs with the Acquire in `is_served`.
-        self.serving.fetch_add(1, Ordering::Release);
-        self.bells.get().into_iter().flatten().for_each(|bell| bell.ring());
-    }
-}
 
 /// So many times as long as a ticket reserved something nothing is reserved after it.
 const TICKET_PAUSE: u64 = 3;
@@ -416,25 +371,5 @@ impl Planner {
             Stage::Pausing { until } => Some(until),
             _ => None,
         }
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use std::task::Waker;
-
-    use super::*;
-
-    #[test]
-    fn planners_are_woken_when_the_next_ticket_is_served() {
-        let tickets = Tickets::default();
-        let bells: Vec<_> = (0..2).map(|_| Arc::new(Doorbell::new(Waker::noop().clone()))).collect();
-        tickets.set_bells(bells.clone());
-        let (first, second) = (tickets.take(), tickets.take());
-        assert!(tickets.is_served(first) && !tickets.is_served(second));
-        assert!(bells.iter().all(|bell| bell.sleep_if(|| true)));
-        tickets.serve_next();
-        assert!(tickets.is_served(second) && !tickets.is_served(first));
-        assert!(bells.iter().all(|bell| !bell.is_asleep()), "nobody sleeps on");
     }
 }

@@ -12,10 +12,10 @@ use std::sync::Arc;
 
 use super::draft::{Draft, Replicas};
 use super::replica::Replica;
-use super::spec::Strategy;
 use super::strategy::{NoPlace, Wanted};
 use super::together::Item;
 use super::used::Used;
+use crate::group::Strategy;
 use crate::ids::NodeId;
 use crate::index::Slot;
 use crate::limits::RULE_NODES_NAMED_MAX;

@@ -9,8 +9,8 @@ use std::collections::BTreeSet;
 
 use super::Planner;
 use super::group::{Bundle, Group};
-use super::job::GroupView;
 use super::replica::News;
+use crate::group::GroupView;
 use crate::ids::{AllocationId, GroupId, NodeId};
 use crate::node::NodeState;
 

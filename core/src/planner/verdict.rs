@@ -6,14 +6,12 @@
 
 use super::Planner;
 use super::capacity::Stands;
-use super::job::{GroupRefusal, GroupRefusalReason};
 use super::proof::{Bound, Field, StandsBy, Value, Why};
-use super::spec::{Spreading, Strategy, TopologyRule};
 use super::strategy::{NoPlace, Standing, Wanted};
 use super::topology::Values;
+use crate::group::{GroupRefusal, GroupRefusalReason, Spreading, Strategy, TopologyRule};
 use crate::ids::GroupId;
-use crate::request::PlacementRequest;
-use crate::shard::Refusal;
+use crate::request::{PlacementRequest, Refusal};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 

@@ -4,10 +4,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
 
 use super::group::{Awaiting, Group};
-use super::job::{GroupRefusal, GroupRefusalReason, PlanReply};
 use super::queue::PortClient;
 use super::replica::Replica;
 use super::{JobTag, Planner};
+use crate::group::{GroupRefusal, GroupRefusalReason, PlanReply};
 use crate::ids::GroupId;
 use crate::limits::STATEMENT_LOSSES_MAX;
 use crate::map::FixedMap;

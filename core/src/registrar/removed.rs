@@ -9,21 +9,7 @@ use std::sync::Arc;
 
 use crate::ids::{NodeId, Ordinal};
 use crate::limits::REMOVED_NODES_KEPT_MAX;
-
-/// A node that was removed.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct RemovedNode {
-    /// The name that it had.
-    pub name: Arc<str>,
-    /// The machine behind it.
-    pub identity: Arc<str>,
-    /// The id that it gets again.
-    pub id: NodeId,
-    /// Its place in the order of registration, which it gets again too.
-    pub ordinal: Ordinal,
-    /// The last version that it had.
-    pub version: u64,
-}
+use crate::state::RemovedNode;
 
 type Key = (Arc<str>, Arc<str>);
 

@@ -3,8 +3,12 @@
 mod preferences;
 pub(crate) use preferences::shunned;
 pub use preferences::{Preferences, Rank, RankRules, RankRulesError};
+mod placement;
+pub use placement::Placement;
 mod policy;
 pub use policy::{ParsePolicyError, Policy};
+mod refusal;
+pub use refusal::{Check, Refusal, Shortage};
 
 use std::sync::Arc;
 

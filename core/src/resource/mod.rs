@@ -4,6 +4,8 @@ mod amount;
 pub use amount::{Amount, AmountError, shown_number};
 mod gpu;
 pub use gpu::{GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
+mod kind;
+pub use kind::ResourceKind;
 mod registry;
 pub use registry::{NatureFixed, RegistryFull, ResourceRegistry};
 mod reserved;

@@ -3,8 +3,8 @@
 use crate::ids::ShardId;
 use crate::index::Coordinate;
 use crate::limits::{REFUSAL_RETRIES_MAX, SHARDS_MAX};
-use crate::request::PlacementRequest;
-use crate::shard::{Explain, Refusal};
+use crate::request::{PlacementRequest, Refusal};
+use crate::shard::Explain;
 
 /// A set of shards.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

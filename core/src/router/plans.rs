@@ -10,10 +10,25 @@ use std::sync::Arc;
 use slab::Slab;
 
 use super::port::{NoRoom, PortReply, Tag};
+use crate::group::{ClientKey, GroupView, PlanJob, PlanReply, keeper_of};
 use crate::ids::GroupId;
 use crate::limits::{PLAN_CANCELS_IN_FLIGHT_MAX, PLANS_IN_FLIGHT_MAX};
-use crate::planner::{ClientKey, GroupView, PlanAnswer, PlanJob, PlanReply, PlanSubmission, keeper_of};
-use crate::ring::{Consumer, Doorbell, Producer};
+use crate::link::{Consumer, Doorbell, Producer};
+
+/// A job on its way to a planner.
+pub(crate) struct PlanSubmission {
+    pub(crate) token: u32,
+    pub(crate) client: ClientKey,
+    pub(crate) job: PlanJob,
+}
+
+/// What comes back.
+pub(crate) enum PlanAnswer {
+    /// The reply to the job of this token.
+    Reply { token: u32, reply: PlanReply },
+    /// A cancel was taken: its slot is free again. Not that it found its job.
+    CancelTaken,
+}
 
 /// The rings between a port and one planner, and the bell of the planner.
 pub(crate) struct PlanLink {

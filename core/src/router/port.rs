@@ -19,23 +19,22 @@ use arc_swap::{ArcSwap, Cache};
 use slab::Slab;
 
 use super::RoutingTable;
-use super::WokenBox;
 use super::placing::{FallbackSweep, Placing};
 use super::plans::{PlanLink, Plans};
 use super::wait::{WaitEnd, WaitRequest, Waits};
 use super::watching::PortViews;
+use crate::group::{ClientKey, PlanJob, PlanReply};
 use crate::ids::{AllocationId, PartitionId, ShardId};
 use crate::index::Geometry;
 use crate::limits::{EVERY_IN_FLIGHT_MAX, PORT_IN_FLIGHT_MAX};
-use crate::planner::{ClientKey, PlanJob, PlanReply};
+use crate::link::{Consumer, Doorbell, Producer, ViewInterest, ViewNews, WokenBox};
 use crate::planted::{PlantedBug, is_planted};
 use crate::registrar::Catalog;
-use crate::request::PlacementRequest;
-use crate::ring::{Consumer, Doorbell, Producer};
+use crate::request::{Placement, PlacementRequest, Refusal};
 use crate::rng::Rng;
-use crate::shard::{Command, Outcome, Placement, Refusal, Rejection};
+use crate::shard::{Command, Outcome, Rejection};
 use crate::time::Time;
-use crate::view::{ViewInterest, ViewNews, ViewReader};
+use crate::view::ViewReader;
 
 /// The caller's name for a request: comes back with the reply.
 pub type Tag = u64;

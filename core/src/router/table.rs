@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use super::ShardSummary;
 use crate::ids::{PartitionId, ShardId};
+use crate::link::ShardSummary;
 
 /// Partitions and the shards that serve them.
 pub struct RoutingTable {

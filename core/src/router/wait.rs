@@ -21,8 +21,8 @@ use crate::ids::ShardId;
 use crate::limits::{PORT_WAITING_MAX, WAIT_IN_FLIGHT_MAX};
 use crate::map::FixedMap;
 use crate::planted::{PlantedBug, is_planted};
-use crate::request::PlacementRequest;
-use crate::shard::{Command, Home, Outcome, Park, Placement, Refusal, WaitToken};
+use crate::request::{Placement, PlacementRequest, Refusal};
+use crate::shard::{Command, Home, Outcome, Park, WaitToken};
 use crate::time::Time;
 
 /// A placement that waits for capacity.

@@ -4,7 +4,8 @@ use std::sync::Arc;
 
 use super::port::PortLink;
 use crate::ids::ShardId;
-use crate::view::{View, ViewInterest, ViewNews, ViewReader};
+use crate::link::{ViewInterest, ViewNews};
+use crate::view::{View, ViewReader};
 
 /// Takes views of the shards, and is told of the next ones by the port's bell.
 pub struct PortViews {

@@ -6,16 +6,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use super::Shard;
-use super::command::{Adoption, Outcome, Placement, Rejection, ResourceKind};
+use super::command::{Adoption, Outcome, Rejection};
 use super::ledger::Allocation;
 use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::index::Slot;
 use crate::limits::{AMOUNT_MAX, GPU_INSTANCES_MAX};
 use crate::map::FixedMap;
 use crate::memory;
+use crate::request::Placement;
 use crate::resource::{
-    Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, SHORTFALL_MAX, UnitAssignment, UnitAssignments,
-    UnitBooks, least_overcommitted,
+    Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, ResourceKind, SHORTFALL_MAX, UnitAssignment,
+    UnitAssignments, UnitBooks, least_overcommitted,
 };
 
 /// The names that those who made adopted allocations gave them, per node.

@@ -7,18 +7,17 @@ use std::collections::BTreeMap;
 use std::fmt::Display;
 use std::sync::Arc;
 
-use super::command::ResourceKind;
-use super::custom::{CustomBook, units_of};
 use super::ledger::Allocation;
-use super::set_aside::{SetAside, add_reserved};
+use super::set_aside::add_reserved;
 use super::sums::shortfall_of;
 use super::table::{ColdNode, HotNode, Room};
 use super::totals::Totals;
 use super::{Shard, Slot};
+use crate::books::{CustomBook, SetAside, units_of};
 use crate::ids::{AllocationId, ResourceId};
 use crate::index::Marks;
 use crate::limits::GPU_INSTANCES_MAX;
-use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, UnitAssignments, UnitBooks};
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, ResourceKind, UnitAssignments, UnitBooks};
 
 /// What of a node is in use, summed from its allocations and holds.
 #[derive(Default)]

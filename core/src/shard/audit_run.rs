@@ -18,11 +18,10 @@
 use std::collections::BTreeMap;
 
 use super::command::{Audit, Outcome};
-use super::state_hash::PartitionHash;
 use super::totals::Totals;
 use super::{Shard, Slot};
 use crate::ids::PartitionId;
-use crate::store::PartitionState;
+use crate::state::{PartitionHash, PartitionState};
 
 /// The audits of a shard: at most one is under way.
 #[derive(Default)]
@@ -270,7 +269,7 @@ mod tests {
     fn a_sum_that_is_wrong_is_found_by_the_last_page() {
         let mut shard = busy(5);
         shard.sums.kept.change(2, |totals| {
-            totals.sum_mut(crate::shard::ResourceKind::Cpu).allocated += 1;
+            totals.sum_mut(crate::resource::ResourceKind::Cpu).allocated += 1;
         });
         audit(&mut shard, |_| ());
     }

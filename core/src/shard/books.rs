@@ -3,12 +3,12 @@
 use std::sync::Arc;
 
 use super::audit::InUse;
-use super::command::{Outcome, Rejection, ResourceKind};
+use super::command::{Outcome, Rejection};
 use super::{ReservationView, Shard};
 use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::index::Slot;
 use crate::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX};
-use crate::resource::{Amount, Demand, GPU_UNIT};
+use crate::resource::{Amount, Demand, GPU_UNIT, ResourceKind};
 
 /// The books of one resource on one node, in 1/10 000 units.
 ///

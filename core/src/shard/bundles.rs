@@ -7,16 +7,17 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::command::{Outcome, Placement, Rejection};
+use super::command::{Outcome, Rejection};
 use super::holds::short_of;
 use super::ledger::Allocation;
 use super::set_aside::Revealed;
 use super::{NodeState, Shard};
 use crate::ids::{AllocationId, BundleId};
 use crate::map::FixedMap;
+use crate::request::Placement;
 use crate::resource::{Demand, GpuAssignment, UnitAssignments};
+use crate::state::{BundleRecord, InsideRecord};
 use crate::statement::ConflictReason;
-use crate::store::{BundleRecord, InsideRecord};
 
 /// A bundle. Most have nothing inside, and no books.
 struct Bundle {

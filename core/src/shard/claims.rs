@@ -10,18 +10,19 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use super::audit::Held;
-use super::command::Placement;
 use super::ledger::Allocation;
-use super::set_aside::{Revealed, SetAside};
+use super::set_aside::Revealed;
 use super::table::COLD;
 use super::{Shard, Slot};
+use crate::books::SetAside;
 use crate::ids::{AllocationId, BundleId};
 use crate::limits::{CLAIMS_PER_NODE_MAX, GPU_INSTANCES_MAX};
 use crate::map::FixedMap;
 use crate::planted::{PlantedBug, is_planted};
+use crate::request::Placement;
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, UnitAssignments, UnitBooks};
+use crate::state::ClaimRecord;
 use crate::statement::ConflictReason;
-use crate::store::ClaimRecord;
 use crate::view::ClaimImage;
 
 /// What became of a claim.

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use super::state_hash::StateHashes;
 use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, ResourceId, ShardId, StatementId};
 use crate::limits::CUSTOM_RESOURCES_MAX;
+use crate::link::Decision;
 use crate::node::{AgentReport, IllegalChange, LifeEvent, NodeRegistration, NodeSpec, NodeState, Unhealthy};
-use crate::request::PlacementRequest;
-use crate::resource::{Amount, Demand, GpuAssignment, GpuBooks, UnitAssignments};
-use crate::shard::{NodeBooks, Refusal, ReservationView, Reserve, WaitingShape};
-use crate::statement::{Applied, Decision, Part, Prepare, Prepared};
+use crate::request::{Placement, PlacementRequest, Refusal};
+use crate::resource::{Amount, Demand, GpuBooks, ResourceKind};
+use crate::shard::{NodeBooks, ReservationView, Reserve, WaitingShape};
+use crate::statement::{Applied, Part, Prepare, Prepared};
 use crate::time::Time;
 
 /// One input of a shard.
@@ -165,7 +166,7 @@ pub enum Outcome {
     /// What was done of a statement.
     Applied(Box<Applied>),
     /// The durable state.
-    Exported(Box<crate::store::ShardState>),
+    Exported(Box<crate::state::ShardState>),
     /// Not done, and nothing moved.
     Rejected(Rejection),
 }
@@ -444,21 +445,6 @@ pub struct Adoption {
     pub external_id: Option<Arc<str>>,
 }
 
-/// A granted placement.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Placement {
-    /// The node.
-    pub node: NodeId,
-    /// The allocation, to be released by this id.
-    pub allocation: AllocationId,
-    /// The GPU instances, and how much of each.
-    pub gpus: GpuAssignment,
-    /// Which selector holds: 0 the request's own, 1 the first fallback, and so on.
-    pub alternative: u8,
-    /// The units of unit-instance kinds: few requests ask for any.
-    pub units: Option<Arc<UnitAssignments>>,
-}
-
 /// A node as it stands.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeView {
@@ -480,30 +466,6 @@ pub struct NodeView {
     pub allocations: u32,
     /// For whom it is reserved, and until when if that ends by itself.
     pub reserved: Option<(OwnerId, Option<Time>)>,
-}
-
-/// A resource in a sum.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum ResourceKind {
-    /// Cores.
-    Cpu,
-    /// MiB.
-    Memory,
-    /// GPU devices.
-    Gpu,
-    /// A custom kind.
-    Custom(ResourceId),
-}
-
-impl std::fmt::Display for ResourceKind {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Self::Cpu => f.write_str("cpu"),
-            Self::Memory => f.write_str("memory"),
-            Self::Gpu => f.write_str("gpu"),
-            Self::Custom(id) => write!(f, "resource {}", id.index()),
-        }
-    }
 }
 
 /// The books of one resource over all nodes, in 1/10 000 units:

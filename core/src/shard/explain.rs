@@ -11,14 +11,13 @@ use std::ops::Range;
 use super::command::{Explain, Outcome};
 use super::ranked::Scope;
 use super::rankings::Rankings;
-use super::refusal::{Check, Refusal, Shortage};
 use super::selectors::SelectorSets;
 use super::table::Room;
 use super::{Shard, Slot};
 use crate::index::{Candidates, Visits};
 use crate::limits::EXPLAIN_SLOTS_PER_NODE;
 use crate::node::NodeState;
-use crate::request::{Explain as Explanation, PlacementRequest, Rank};
+use crate::request::{Check, Explain as Explanation, PlacementRequest, Rank, Refusal, Shortage};
 use crate::resource::{Amount, GpuRequest};
 
 /// One check, counted without a branch: it runs over every node.

@@ -17,20 +17,12 @@ use super::Shard;
 use crate::index::{Coordinate, Dimension, Geometry, Slot};
 use crate::limits::DIMENSIONS_MAX;
 use crate::resource::Amount;
+use crate::state::GranularityState;
 
 /// Steps that the size of nine in ten nodes is cut into, at most.
 const STEPS_MAX: u64 = 256;
 /// Sizes are counted by their bits.
 const SIZES: usize = 65;
-
-/// How far granularity has followed the nodes of a shard: part of its durable state.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct GranularityState {
-    /// θ per dimension of the geometry.
-    pub thetas: Vec<i64>,
-    /// Nodes that joined, changed or left since these moved.
-    pub changes: u64,
-}
 
 /// What is counted for it.
 pub(super) struct Granularity {

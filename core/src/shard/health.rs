@@ -5,27 +5,10 @@
 //! know nothing of health. Per instance, `available + hidden + allocated = total + shortfall`.
 
 use super::table::{ColdNode, HotNode, NodeTable};
+use crate::books::UnhealthyBook;
 use crate::index::Slot;
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::node::Unhealthy;
-
-/// The unhealthy instances of one node: seldom there.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct UnhealthyBook {
-    /// Bit `i` stands for instance `i`.
-    mask: u16,
-    /// The free part of each, in 1/10 000.
-    hidden: [u16; GPU_INSTANCES_MAX],
-    /// Why, ascending.
-    reasons: Unhealthy,
-}
-
-impl UnhealthyBook {
-    /// The unhealthy instances, ascending, with the reason.
-    pub(crate) fn reasons(&self) -> &[(u8, std::sync::Arc<str>)] {
-        &self.reasons
-    }
-}
 
 /// Moves what is free on unhealthy instances out of sight.
 pub(super) fn hide(hot: &mut HotNode, cold: &mut ColdNode) {

@@ -9,19 +9,20 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::command::{Placement, ResourceKind};
 use super::ledger::Allocation;
 use super::reservations::Used;
-use super::set_aside::{Revealed, SetAside};
+use super::set_aside::Revealed;
 use super::table::{COLD, HOT};
 use super::{Shard, Slot};
+use crate::books::SetAside;
 use crate::ids::{AllocationId, BundleId, Incarnation, NodeId, StatementId};
+use crate::link::Decision;
 use crate::map::FixedMap;
 use crate::planted::{PlantedBug, is_planted};
-use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, UnitAssignments};
+use crate::request::Placement;
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, ResourceKind, UnitAssignments};
 use crate::statement::{
-    Allocate, CommitMode, Conflict, ConflictReason, Decision, Evict, Granted, Granularity, Operation, Part,
-    Pipeline,
+    Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation, Part, Pipeline,
 };
 use crate::time::Time;
 

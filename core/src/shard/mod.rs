@@ -15,20 +15,16 @@ mod claims;
 pub use claims::ClaimEvent;
 mod command;
 pub use command::{
-    Adoption, Audit, Command, Explain, Home, NodeView, Outcome, Park, Placement, Rejection, ResourceKind,
-    ResourceSum, ShardStatus, WaitToken,
+    Adoption, Audit, Command, Explain, Home, NodeView, Outcome, Park, Rejection, ResourceSum, ShardStatus,
+    WaitToken,
 };
 mod cost;
 pub use cost::{COSTS, Cost, CostFacts, Most};
 mod could_hold;
-mod custom;
-pub(crate) use custom::CustomBook;
 mod explain;
 mod fragmented;
 mod granularity;
-pub use granularity::GranularityState;
 mod health;
-pub(crate) use health::UnhealthyBook;
 mod holds;
 mod homes;
 mod hybrid;
@@ -47,13 +43,10 @@ mod put_off;
 mod rank_parts;
 mod ranked;
 mod rankings;
-mod refusal;
 mod releasing;
-pub use refusal::{Check, Refusal, Shortage};
 mod replica;
 pub use replica::Planned;
 mod reservations;
-pub(crate) use reservations::Reservation;
 pub use reservations::{ReservationView, Reserve};
 mod reserved_search;
 mod revealed;
@@ -64,7 +57,7 @@ mod set_aside;
 mod shapes;
 mod state;
 mod state_hash;
-pub use state_hash::{StateHashes, partition_hash};
+pub use state_hash::StateHashes;
 mod statements;
 mod status;
 mod sums;
@@ -84,8 +77,9 @@ use std::sync::Arc;
 use crate::fragmentation::Fragmentation;
 use crate::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
 use crate::index::{Candidates, DistBuckets, Geometry, Marks, PolicyState, Slot, Visits};
+use crate::link::ShardFacts;
 use crate::node::{NodeRegistration, NodeSpec, NodeState};
-use crate::request::PlacementRequest;
+use crate::request::{Placement, PlacementRequest};
 use crate::rng::Rng;
 use crate::time::Time;
 use adoption::ExternalIds;
@@ -122,18 +116,6 @@ pub struct ShardConfig {
     pub seed: u64,
     /// What the hybrid policy is told.
     pub hybrid: HybridSettings,
-}
-
-/// What the router may know of a shard without asking it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ShardFacts {
-    /// Grows with each event that could make a refused request fit: a release, a node that
-    /// joins, grows or takes work again.
-    pub growth: u64,
-    /// No request whose coordinate in the configured geometry exceeds this in any dimension fits.
-    pub highest: crate::index::Coordinate,
-    /// Capacity and allocations of cpu, memory and GPUs, in 1/10 000 units.
-    pub load: [(i128, i128); 3],
 }
 
 /// A scheduler shard.

@@ -1,9 +1,9 @@
 //! What a node offers to waiting requests, and what is left of it while copies are woken.
 
 use super::Shard;
-use super::custom::CustomBook;
 use super::set_aside::Revealed;
 use super::shapes::{Asked, Summary, fits};
+use crate::books::CustomBook;
 use crate::ids::OwnerId;
 use crate::index::Slot;
 use crate::request::PlacementRequest;

@@ -1,10 +1,9 @@
 //! Which attribute order a request is placed by.
 
-use super::command::ResourceKind;
 use super::{Shard, Sums};
 use crate::index::{Dimension, Geometry};
 use crate::request::{OrderChoice, PlacementRequest};
-use crate::resource::{Demand, GpuRequest};
+use crate::resource::{Demand, GpuRequest, ResourceKind};
 
 /// The indexed dimension of which `demand` asks the largest share of what there is in all; ties go
 /// to the one that comes first in the geometry. None: it asks nothing that is indexed.

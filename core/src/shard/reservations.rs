@@ -16,18 +16,18 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use super::Shard;
 use super::claims::Claims;
-use super::command::{Outcome, Rejection, ResourceKind, ResourceSum};
-use super::set_aside::SetAside;
+use super::command::{Outcome, Rejection, ResourceSum};
 use super::table::{NodeTable, Taken};
+use crate::books::{Reservation, SetAside};
 use crate::ids::{NodeId, OwnerId};
 use crate::index::{Marks, ResourceVector, Slot};
 use crate::limits::RESERVED_NODES_PERCENT_DEFAULT;
+use crate::link::Decision;
 use crate::map::FixedMap;
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::PlacementRequest;
-use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, ReservedAmounts};
-use crate::statement::Decision;
-use crate::store::ReservationRecord;
+use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, ReservedAmounts, ResourceKind};
+use crate::state::ReservationRecord;
 use crate::time::Time;
 
 /// No reservation ends by itself.
@@ -57,26 +57,6 @@ pub struct ReservationView {
     pub left: ReservedAmounts,
     /// When it ends by itself; none: it does not.
     pub until: Option<Time>,
-}
-
-/// The reservation of one node.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Reservation {
-    pub(crate) owner: OwnerId,
-    pub(crate) left: ReservedAmounts,
-    pub(crate) until: Option<Time>,
-    pub(super) aside: SetAside,
-    /// Which of the reservations of this shard it is: exchanged, it is another one.
-    number: u64,
-    /// Statements that hold something of it: it stays until they are decided, also used up.
-    in_use: u32,
-}
-
-impl Reservation {
-    /// Whether nothing is reserved and no statement can bring anything back.
-    fn is_over(&self) -> bool {
-        self.left.is_empty() && self.in_use == 0
-    }
 }
 
 /// What a statement that is not decided used of a reservation.

@@ -3,10 +3,10 @@
 
 use std::sync::Arc;
 
-use super::custom::{CustomBook, units_of};
 use super::holds::short_of;
 use super::set_aside::Revealed;
 use super::table::Room;
+use crate::books::{CustomBook, units_of};
 use crate::resource::{Amount, Demand, GpuAssignment, GpuBooks, UnitAssignments, UnitBooks};
 use crate::statement::ConflictReason;
 

@@ -5,72 +5,15 @@
 //! either changes: at most what is reserved, and never more than what is free.
 
 use super::audit::Held;
-use super::command::ResourceKind;
-use super::custom::CustomBook;
 use super::table::{NodeTable, Room, custom_values};
 use super::totals::Totals;
+use crate::books::{CustomAside, CustomBook, SetAside};
 use crate::ids::ResourceId;
 use crate::index::{ResourceVector, Slot};
 use crate::limits::GPU_INSTANCES_MAX;
-use crate::resource::{Amount, Demand, GpuBooks, GpuRequest, ReservedAmounts, UnitBooks, parts_set_aside};
-
-/// What is set aside on one node.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SetAside {
-    pub(super) cpu: Amount,
-    pub(super) memory: Amount,
-    /// Of each device, in 1/10 000.
-    pub(super) gpus: [u16; GPU_INSTANCES_MAX],
-    /// Of the custom kinds that the node has, in order of id.
-    pub(super) custom: Vec<CustomAside>,
-}
-
-/// What is set aside of one custom kind.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CustomAside {
-    pub(super) id: ResourceId,
-    pub(super) amount: Amount,
-    /// Of each unit of a unit-instance kind, in 1/10 000.
-    units: Vec<u16>,
-}
-
-impl SetAside {
-    /// The sum over all devices, in 1/10 000.
-    pub(super) fn gpu_total(&self) -> i64 {
-        self.gpus.iter().map(|&part| i64::from(part)).sum()
-    }
-
-    /// Both together.
-    pub(super) fn plus(&self, other: &Self) -> Self {
-        let mut sum = self.clone();
-        sum.cpu = sum.cpu.plus(other.cpu);
-        sum.memory = sum.memory.plus(other.memory);
-        sum.gpus.iter_mut().zip(&other.gpus).for_each(|(part, other)| *part += other);
-        for aside in &other.custom {
-            match sum.custom.binary_search_by_key(&aside.id, |known| known.id) {
-                Ok(at) => {
-                    let known = &mut sum.custom[at];
-                    known.amount = known.amount.plus(aside.amount);
-                    known.units.resize(known.units.len().max(aside.units.len()), 0);
-                    known.units.iter_mut().zip(&aside.units).for_each(|(part, other)| *part += other);
-                }
-                Err(at) => sum.custom.insert(at, aside.clone()),
-            }
-        }
-        sum
-    }
-
-    /// What is set aside of one custom kind.
-    pub(super) fn of(&self, id: ResourceId) -> Amount {
-        self.custom.iter().find(|aside| aside.id == id).map_or(Amount::ZERO, |aside| aside.amount)
-    }
-
-    /// Of one unit of a unit-instance kind, in 1/10 000.
-    pub(super) fn of_unit(&self, id: ResourceId, unit: u8) -> u16 {
-        let aside = self.custom.iter().find(|aside| aside.id == id);
-        aside.and_then(|aside| aside.units.get(usize::from(unit)).copied()).unwrap_or(0)
-    }
-}
+use crate::resource::{
+    Amount, Demand, GpuBooks, GpuRequest, ReservedAmounts, ResourceKind, UnitBooks, parts_set_aside,
+};
 
 /// What is free somewhere: of a node where nothing is set aside, for one.
 #[derive(Clone, Debug, PartialEq, Eq)]

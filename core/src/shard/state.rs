@@ -4,7 +4,7 @@
 use super::ledger::Allocation;
 use super::{Shard, Slot};
 use crate::ids::PartitionId;
-use crate::store::{AllocationRecord, NodeRecord, PartitionState, ReleasingRecord, ShardState};
+use crate::state::{AllocationRecord, NodeRecord, PartitionState, ReleasingRecord, ShardState};
 
 impl Shard {
     /// The durable state of all partitions, canonical: the same state gives the same value. O(state).

@@ -15,9 +15,10 @@ use super::{NodeState, Shard};
 use crate::ids::{AllocationId, NodeId, StatementId};
 use crate::index::Slot;
 use crate::limits::RESULT_KEPT_NS;
+use crate::link::{Decision, DecisionCell};
 use crate::map::FixedMap;
 use crate::planted::{PlantedBug, is_planted};
-use crate::statement::{Applied, Conflict, ConflictReason, Decision, DecisionCell, Part, Prepare, Prepared};
+use crate::statement::{Applied, Conflict, ConflictReason, Part, Prepare, Prepared};
 use crate::time::Time;
 use crate::view::HoldImage;
 

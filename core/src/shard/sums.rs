@@ -1,12 +1,12 @@
 //! Running sums of a shard's books, so that status and summaries never scan the nodes.
 
-use super::command::{ResourceKind, ResourceSum};
-use super::custom::CustomBook;
+use super::command::ResourceSum;
 use super::table::NodeTable;
 use super::totals::{KeptTotals, Totals};
+use crate::books::CustomBook;
 use crate::index::Slot;
 use crate::node::{NodeSpec, NodeState};
-use crate::resource::{Amount, Demand, GPU_UNIT};
+use crate::resource::{Amount, Demand, GPU_UNIT, ResourceKind};
 
 /// Sums over all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

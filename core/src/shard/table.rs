@@ -4,9 +4,9 @@
 
 use std::sync::Arc;
 
-use super::custom::{CustomBook, book_or_new, take_over};
-use super::health::{UnhealthyBook, forget_absent, hide, reveal};
+use super::health::{forget_absent, hide, reveal};
 use super::totals::KeptTotals;
+use crate::books::{CustomBook, UnhealthyBook, book_or_new, take_over};
 use crate::ids::{NodeId, Ordinal, PartitionId, ResourceId};
 use crate::index::{ResourceVector, Slot};
 use crate::limits::{ALLOCATIONS_PER_NODE_DEFAULT, ALLOCATIONS_PER_NODE_MAX, GPU_INSTANCES_MAX};
@@ -476,7 +476,7 @@ impl NodeTable {
         hide(hot, cold);
         room.follow(&hot.gpus);
         let spec = &cold.registration.spec;
-        super::custom::respecify(&mut cold.custom, spec.custom.as_deref().unwrap_or(&[]));
+        crate::books::respecify(&mut cold.custom, spec.custom.as_deref().unwrap_or(&[]));
         hot.has_custom = !cold.custom.is_empty();
         hot.has_shortfall = has_shortfall(cold);
         hot.version += 1;

@@ -7,9 +7,8 @@ use super::ranked::Scope;
 use super::{Shard, ShardConfig, Slot};
 use crate::ids::NodeId;
 use crate::node::NodeState;
-use crate::request::{PlacementRequest, Policy};
+use crate::request::{PlacementRequest, Policy, Refusal};
 use crate::resource::{Amount, Demand, GpuAssignment};
-use crate::shard::Refusal;
 use crate::view::View;
 
 /// What was taken tentatively.

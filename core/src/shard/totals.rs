@@ -5,10 +5,11 @@
 //! by the code that changes the totals. So when it has read the last node, both totals must be equal, however
 //! much changed meanwhile ([`audit_run`](super::audit_run)).
 
-use super::command::{ResourceKind, ResourceSum};
+use super::command::ResourceSum;
 use crate::ids::ResourceId;
 use crate::index::Slot;
 use crate::node::NodeState;
+use crate::resource::ResourceKind;
 
 /// Sums over some nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

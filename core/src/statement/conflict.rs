@@ -4,8 +4,7 @@
 use crate::ids::{AllocationId, BundleId, NodeId, OwnerId, StatementId};
 use crate::limits::CLAIMS_PER_NODE_MAX;
 use crate::node::NodeState;
-use crate::resource::Amount;
-use crate::shard::ResourceKind;
+use crate::resource::{Amount, ResourceKind};
 
 /// An operation that conflicts.
 #[derive(Clone, Debug, PartialEq, Eq)]

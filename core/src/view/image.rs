@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use crate::books::{CustomBook, Reservation, UnhealthyBook};
 use crate::ids::{AllocationId, NodeId, Ordinal, OwnerId, PartitionId, StatementId};
 use crate::index::Slot;
 use crate::limits::GPU_INSTANCES_MAX;
@@ -9,7 +10,6 @@ use crate::node::{NodeRegistration, NodeState};
 use crate::resource::{
     Amount, CustomAmounts, Demand, GpuAssignment, GpuBooks, GpuRequest, ReservedAmounts, UnitAssignments,
 };
-use crate::shard::{CustomBook, Reservation, UnhealthyBook};
 use crate::time::Time;
 
 /// No allocation: the end of a node's list.

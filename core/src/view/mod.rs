@@ -10,16 +10,13 @@
 //!
 //! Views of several shards are not one instant: whoever plans on them says on which versions.
 
-mod cell;
 mod changes;
 mod dirty;
 mod image;
 mod mirror;
 mod reader;
 mod trie;
-mod watch;
 
-pub use cell::ViewCell;
 pub use changes::{Change, ChangeCursor, ChangeKinds, Step};
 pub(crate) use dirty::{Changes, Dirty};
 pub use image::{AllocationImage, AllocationView, ClaimImage, ColdImage, HoldImage, HotImage, PendingImage};
@@ -28,13 +25,12 @@ pub(crate) use mirror::Mirror;
 pub(crate) use reader::Published;
 pub use reader::{Fresh, Retained, ViewReader};
 pub use trie::Copied;
-pub use watch::{ViewInterest, ViewNews};
 
 use std::sync::Arc;
 
 use crate::ids::{Incarnation, NodeId, ShardId};
 use crate::index::Slot;
-use crate::shard::ShardFacts;
+use crate::link::ShardFacts;
 use crate::time::Time;
 
 /// Which view of a shard: later ones are greater, over restarts too.

@@ -11,8 +11,9 @@
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-use super::{Copied, View, ViewCell};
+use super::{Copied, View};
 use crate::limits::{VIEW_BYTES_MAX, VIEW_VERSIONS_MAX};
+use crate::link::ViewCell;
 
 /// Replaced views that the shard keeps while the epoch may still have a reference.
 const RETIRED_MAX: usize = 8;

@@ -8,19 +8,20 @@ use crate::group_bed::{create, group_of, nodes_of, with_nodes};
 use crate::statement_bed::{
     Bed, allocate, allocation, bundle, cores, evict, part, pipeline, pipeline_bundle,
 };
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::group::Strategy;
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
 use wharf_core::index::Geometry;
 use wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT;
+use wharf_core::link::Decision;
 use wharf_core::node::NodeRegistration;
-use wharf_core::planner::Strategy;
-use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::request::{Check, PlacementRequest, Policy, Refusal};
 use wharf_core::resource::Demand;
 use wharf_core::shard::{
-    Adoption, Check, Command, Home, HybridSettings, Outcome, Park, Refusal, Rejection, Shard, ShardConfig,
-    WaitToken,
+    Adoption, Command, Home, HybridSettings, Outcome, Park, Rejection, Shard, ShardConfig, WaitToken,
 };
-use wharf_core::statement::{Allocate, Applied, ConflictReason, Decision, Granted, Operation};
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::StoreState;
+use wharf_core::statement::{Allocate, Applied, ConflictReason, Granted, Operation};
 use wharf_core::time::Time;
 
 /// Nodes of eight cores that may hold so many allocations each.

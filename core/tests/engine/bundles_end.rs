@@ -8,15 +8,16 @@ use crate::group_bed::{
     add_agent_node, ask_besides, create, engine, group_of, life, live_allocations, nodes_of, places, plan,
     same, status, submit, with_nodes,
 };
-use wharf_core::executor::{Clock, Unobserved};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::Unobserved;
+use wharf_core::group::{BundleView, GroupSpec, GroupState, GroupView, PlanJob, PlanReply, Strategy};
 use wharf_core::ids::{AllocationId, NodeId};
+use wharf_core::link::Clock;
 use wharf_core::node::LifeEvent;
-use wharf_core::planner::{BundleView, GroupSpec, GroupState, GroupView, PlanJob, PlanReply, Strategy};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome, Rejection};
 use wharf_core::statement::{CommitMode, Evict, Granted, Granularity, Operation};
-use wharf_core::store::{Engine, EngineConfig};
 use wharf_core::time::Time;
 
 fn release(engine: &mut Engine, allocation: AllocationId) {

@@ -5,9 +5,10 @@ use crate::statement_bed::{
 };
 use wharf_core::ids::{AllocationId, NodeId, OwnerId};
 use wharf_core::limits::CLAIMS_PER_NODE_MAX;
-use wharf_core::resource::{Amount, Demand};
-use wharf_core::shard::{ClaimEvent, Command, Outcome, Rejection, ResourceKind};
-use wharf_core::statement::{Allocate, Applied, ConflictReason, Decision, Granted, Operation};
+use wharf_core::link::Decision;
+use wharf_core::resource::{Amount, Demand, ResourceKind};
+use wharf_core::shard::{ClaimEvent, Command, Outcome, Rejection};
+use wharf_core::statement::{Allocate, Applied, ConflictReason, Granted, Operation};
 
 fn pipelined(applied: &Applied, at: usize) -> AllocationId {
     match &applied.granted[at].1 {

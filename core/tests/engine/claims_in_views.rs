@@ -4,8 +4,9 @@ use crate::statement_bed::{
     Bed, allocate, allocation, bundle, cores, evict, gpus, incremental, part, pipeline, pipeline_bundle,
 };
 use wharf_core::ids::{AllocationId, NodeId, OwnerId};
+use wharf_core::link::Decision;
 use wharf_core::shard::{ClaimEvent, Command, Outcome};
-use wharf_core::statement::{Allocate, Applied, Decision, Granted, Operation};
+use wharf_core::statement::{Allocate, Applied, Granted, Operation};
 use wharf_core::view::{PendingImage, View};
 
 /// A shard whose view is compared with it after each step.

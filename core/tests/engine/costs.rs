@@ -6,11 +6,11 @@ use std::sync::Arc;
 use crate::by_hand::{add_node, ask, check_all, lone_node, lone_shard, node_spec, open};
 use wharf_core::ids::{NodeId, Ordinal};
 use wharf_core::node::{Operator, Selector, Term};
-use wharf_core::request::{Explain, PlacementRequest, Policy};
+use wharf_core::request::{Explain, PlacementRequest, Policy, Refusal};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Command, Cost, CostFacts, Outcome, Pages, Refusal, Shard, ShardWork};
-use wharf_core::store::StoreState;
+use wharf_core::shard::{Command, Cost, CostFacts, Outcome, Pages, Shard, ShardWork};
+use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 /// Pages of which 1,000 nodes are several.

@@ -10,15 +10,14 @@ use wharf_core::hash::StateHash;
 use wharf_core::ids::{Incarnation, NodeId, Ordinal, PartitionId, ShardId, StatementId};
 use wharf_core::index::Geometry;
 use wharf_core::limits::{BATCH_MAX, PORT_IN_FLIGHT_MAX, PORTS_MAX, RING_QUANTUM};
+use wharf_core::link::Decision;
 use wharf_core::node::NodeRegistration;
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::rng::Rng;
 use wharf_core::router::PortRequest;
 use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
-use wharf_core::statement::{
-    Allocate, CommitMode, Decision, Evict, Granularity, Operation, Part, Pipeline, Prepare,
-};
-use wharf_core::store::StoreState;
+use wharf_core::state::StoreState;
+use wharf_core::statement::{Allocate, CommitMode, Evict, Granularity, Operation, Part, Pipeline, Prepare};
 use wharf_core::time::Time;
 
 const PARTITIONS: u16 = 4;

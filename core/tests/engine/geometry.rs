@@ -5,13 +5,14 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use crate::by_hand::{add_node, ask, check_all, config, cores, export, node_spec, remove_node};
+use wharf_core::engine::{Engine, EngineConfig, EngineError};
 use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::index::{Dimension, Geometry};
 use wharf_core::node::NodeSpec;
 use wharf_core::request::{OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest, Verdict};
-use wharf_core::store::{Engine, EngineConfig, EngineError, StoreState};
+use wharf_core::state::StoreState;
 
 const ALL: [Dimension; 4] =
     [Dimension::Cpu, Dimension::Memory, Dimension::WholeGpus, Dimension::LargestGpuPart];

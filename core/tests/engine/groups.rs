@@ -9,22 +9,23 @@ use crate::group_bed::{
     add_agent_node, ask_besides, create, engine, group_of, labelled, life, live_allocations, nodes_of,
     places, plan, same, status, submit, with_nodes,
 };
-use wharf_core::executor::{Clock, ShardRunner, Unobserved};
-use wharf_core::ids::{AllocationId, NodeId, StatementId};
-use wharf_core::node::LifeEvent;
-use wharf_core::planner::{
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::{ShardRunner, Unobserved};
+use wharf_core::group::{
     GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView, PlanJob, PlanRejection, PlanReply,
-    PlannerMetrics, Spreading, Strategy, TopologyRule,
+    Spreading, Strategy, TopologyRule,
 };
+use wharf_core::ids::{AllocationId, NodeId, StatementId};
+use wharf_core::link::{Clock, Decision, DecisionCell};
+use wharf_core::node::LifeEvent;
+use wharf_core::planner::PlannerMetrics;
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
 use wharf_core::statement::{
-    Allocate, CommitMode, ConflictReason, Decision, DecisionCell, Evict, Granted, Granularity, Operation,
-    Part, Prepare,
+    Allocate, CommitMode, ConflictReason, Evict, Granted, Granularity, Operation, Part, Prepare,
 };
-use wharf_core::store::{Engine, EngineConfig};
 use wharf_core::time::Time;
 
 #[test]

@@ -6,14 +6,14 @@ use std::sync::Arc;
 use crate::by_hand::{self, add_node, ask, check_all, cores, node_spec};
 use crate::group_bed::{create, engine, group_of, labelled, live_allocations, plan, same, with_nodes};
 use crate::group_oracle::{self, Asked, Case, Cases, Counts, requests};
-use wharf_core::node::{Operator, Selector, Term};
-use wharf_core::planner::{
+use wharf_core::engine::Engine;
+use wharf_core::group::{
     GroupRefusal, GroupRefusalReason, GroupSpec, PlanJob, PlanReply, Spreading, Strategy, TopologyRule,
 };
+use wharf_core::node::{Operator, Selector, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::store::Engine;
 use wharf_core::time::Time;
 
 /// Counts what a refusal says of a case in which nothing runs.
@@ -87,7 +87,7 @@ fn of_growth_infeasible_is_said_rightly_and_mostly() {
             first.bundles.iter().zip(first.places_of(&view)).zip(&view.bundles)
         {
             let node = node.expect("all are placed");
-            let wharf_core::planner::BundleView::Placed { gpus, .. } = bundle else { panic!("placed") };
+            let wharf_core::group::BundleView::Placed { gpus, .. } = bundle else { panic!("placed") };
             grown.settle(asked, node, gpus.instances());
             grown.standing.push((asked.clone(), node));
         }
@@ -147,7 +147,7 @@ fn gangs_are_infeasible_when_not_even_their_minimum_could_stand() {
     let gpu = GpuRequest::Fraction(6000);
     let part = PlacementRequest::new(Demand { gpu, ..Demand::default() }, Policy::BestFit);
     let parts = never(&mut engine, gang(7, group_of(part, 9, Strategy::Pack)));
-    assert_eq!(parts, GroupRefusalReason::Cluster(wharf_core::shard::ResourceKind::Gpu));
+    assert_eq!(parts, GroupRefusalReason::Cluster(wharf_core::resource::ResourceKind::Gpu));
 }
 
 #[test]
@@ -160,7 +160,7 @@ fn bundles_that_are_confined_to_few_nodes_are_counted_against_those() {
     let nodes = never(&mut engine, mixed(1, Strategy::StrictSpread));
     assert_eq!(nodes, GroupRefusalReason::TooFewNodes { bundles: 3, nodes: 2 });
     let sum = never(&mut engine, mixed(6, Strategy::Pack));
-    let kind = wharf_core::shard::ResourceKind::Cpu;
+    let kind = wharf_core::resource::ResourceKind::Cpu;
     assert_eq!(sum, GroupRefusalReason::Confined { bundles: 3, nodes: 2, kind });
 }
 
@@ -246,7 +246,7 @@ fn sums_of_custom_kinds_are_counted_and_units_as_units() {
         PlacementRequest::new(Demand { custom, ..Demand::default() }, Policy::BestFit)
     };
     let group = |id, amount, count| group_of(ask_for(id, amount), count, Strategy::Pack);
-    let short = |id| GroupRefusalReason::Cluster(wharf_core::shard::ResourceKind::Custom(id));
+    let short = |id| GroupRefusalReason::Cluster(wharf_core::resource::ResourceKind::Custom(id));
     assert_eq!(never(&mut engine, group(nic, Amount::whole(1), 7)), short(nic));
     let cut = never(&mut engine, group(nic, Amount::whole(2), 3));
     assert_eq!(cut, GroupRefusalReason::TooFewPlaces { bundles: 3, most: 2 });

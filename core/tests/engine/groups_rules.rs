@@ -7,13 +7,13 @@ use std::sync::Arc;
 use crate::by_hand::{add_node, ask, check_all, cores};
 use crate::group_bed::{self, create, engine, group_of, labelled, nodes_of, same, with_nodes};
 use crate::group_oracle::{Cases, Counts};
+use wharf_core::engine::Engine;
+use wharf_core::group::{GroupRefusalReason, GroupSpec, Spreading, Strategy, TopologyRule};
 use wharf_core::ids::NodeId;
 use wharf_core::limits::RULE_NODES_NAMED_MAX;
 use wharf_core::node::{Operator, Selector, Term};
-use wharf_core::planner::{GroupRefusalReason, GroupSpec, Spreading, Strategy, TopologyRule};
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::PortRequest;
-use wharf_core::store::Engine;
 
 /// Groups on a cluster of their own each; how many were placed, refused, and refused in spite of a placement.
 fn compare(alike: bool, seeds: std::ops::Range<u64>) -> Counts {
@@ -123,7 +123,7 @@ fn bundles_that_differ_are_tried_in_other_orders() {
         let gang = GroupSpec { min_members: 3, ..GroupSpec::new(bundles.clone(), strategy) };
         let gang = create(&mut engine, gang).expect("the small ones fit");
         assert_eq!(nodes_of(&gang).into_values().collect::<Vec<_>>(), [3], "{strategy:?}");
-        let job = wharf_core::planner::PlanJob::RemoveGroup(gang.id);
+        let job = wharf_core::group::PlanJob::RemoveGroup(gang.id);
         ask(&mut engine, PortRequest::Plan(job));
     }
 }

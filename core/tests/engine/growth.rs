@@ -6,12 +6,12 @@ use crate::group_bed::{
     self, add_agent_node, create, engine, group_of, hostile_round, life, nodes_of, places, plan, same,
     status, with_nodes,
 };
+use wharf_core::engine::Engine;
+use wharf_core::group::{GroupState, GroupView, PlanJob, PlanRejection, PlanReply, Strategy};
 use wharf_core::ids::{AllocationId, GroupId};
 use wharf_core::node::LifeEvent;
-use wharf_core::planner::{GroupState, GroupView, PlanJob, PlanRejection, PlanReply, Strategy};
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
-use wharf_core::store::Engine;
 use wharf_core::time::Time;
 
 const TAG: u64 = 9;

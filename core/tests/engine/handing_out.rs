@@ -10,12 +10,13 @@ use std::task::{Wake, Waker};
 
 use crate::by_hand::{ManualClock, add_node, config, cores, node_spec, settle};
 use arc_swap::ArcSwap;
+use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::Unobserved;
 use wharf_core::ids::{AllocationId, OwnerId, PartitionId, ShardId};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest, RoutingTable, WaitRequest};
 use wharf_core::shard::{Command, Outcome, Reserve};
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 use wharf_core::view::ViewReader;
 

@@ -5,11 +5,13 @@ use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::time::Duration;
 
 use crate::by_hand::{cores, node_spec};
-use wharf_core::executor::{BatchRecord, Clock, Observer, StopSignal, ThreadWaker, Unobserved};
-use wharf_core::planner::{BundleView, GroupSpec, GroupView, PlanJob, PlanReply, Strategy};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::{BatchRecord, Observer, Unobserved};
+use wharf_core::group::{BundleView, GroupSpec, GroupView, PlanJob, PlanReply, Strategy};
+use wharf_core::link::{Clock, StopSignal, ThreadWaker};
 use wharf_core::router::{Port, PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 struct Still;

@@ -4,6 +4,7 @@
 use std::sync::Arc;
 
 use crate::by_hand::{add_node, ask, check_all, cores, export, node_spec, open};
+use wharf_core::engine::Engine;
 use wharf_core::index::Mark;
 use wharf_core::limits::CANDIDATE_WALK_MAX;
 use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Term};
@@ -11,7 +12,7 @@ use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::rng::Rng;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::Command;
-use wharf_core::store::{Engine, StoreState};
+use wharf_core::state::StoreState;
 
 const NODES: u64 = 2 * CANDIDATE_WALK_MAX as u64 + 100;
 /// More than there are marks.

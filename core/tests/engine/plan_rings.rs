@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use crate::by_hand::{ManualClock, ask, check_all, cores, settle};
 use crate::group_bed::{engine, group_of, with_nodes};
+use wharf_core::engine::Engine;
+use wharf_core::group::{GroupSpec, PlanJob, PlanRejection, PlanReply, Strategy};
 use wharf_core::ids::{GroupId, Incarnation};
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX};
-use wharf_core::planner::{GroupSpec, PlanJob, PlanRejection, PlanReply, Strategy};
 use wharf_core::router::{PortReply, PortRequest, Tag};
-use wharf_core::store::Engine;
 use wharf_core::time::Time;
 
 /// Groups that wait at once.

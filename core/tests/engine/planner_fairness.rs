@@ -5,16 +5,16 @@ use std::sync::Arc;
 
 use crate::by_hand::{ManualClock, add_node, ask, cores, node_spec, settle};
 use crate::group_bed::{create, engine, group_of, places, with_nodes};
+use wharf_core::engine::Engine;
 use wharf_core::executor::Unobserved;
-use wharf_core::node::{Labels, NodeSpec};
-use wharf_core::planner::{
-    ClientKey, GroupRefusalReason, GroupSpec, PlanJob, PlanReply, PlannerBudget, PlannerWork, Spreading,
-    Strategy, TopologyRule,
+use wharf_core::group::{
+    ClientKey, GroupRefusalReason, GroupSpec, PlanJob, PlanReply, Spreading, Strategy, TopologyRule,
 };
+use wharf_core::node::{Labels, NodeSpec};
+use wharf_core::planner::{PlannerBudget, PlannerWork};
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::Amount;
 use wharf_core::router::{PortReply, PortRequest, Tag};
-use wharf_core::store::Engine;
 use wharf_core::time::Time;
 
 const SMALL: PlannerBudget = PlannerBudget { round: 1 << 12, search: 1 << 12, proof: 1 << 9 };

@@ -5,14 +5,15 @@ use std::sync::Arc;
 
 use crate::by_hand::{ManualClock, add_node, check_all, cores, node_spec, settle};
 use crate::group_bed::{add_agent_node, engine, group_of, places, status};
-use wharf_core::executor::{Clock, Unobserved};
+use wharf_core::engine::Engine;
+use wharf_core::executor::Unobserved;
+use wharf_core::group::{GroupState, GroupView, PlanJob, PlanReply, Strategy};
 use wharf_core::ids::NodeId;
 use wharf_core::limits::HOLD_NS_DEFAULT;
+use wharf_core::link::Clock;
 use wharf_core::node::LifeEvent;
-use wharf_core::planner::{GroupState, GroupView, PlanJob, PlanReply, Strategy};
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::Command;
-use wharf_core::store::Engine;
 use wharf_core::time::Time;
 
 /// A clock for rounds that take longer than shards hold: the first look of a round is at its beginning, every

@@ -3,13 +3,14 @@
 use std::sync::Arc;
 
 use crate::by_hand::{add_node, ask, check_all, cores, node_spec, open};
+use wharf_core::engine::Engine;
 use wharf_core::ids::NodeId;
 use wharf_core::node::{Labels, LifeEvent, Operator, Selector, Taint, TaintEffect, Taints, Term};
-use wharf_core::request::{PlacementRequest, Policy, Preferences, RankRules};
-use wharf_core::resource::{Amount, Demand};
+use wharf_core::request::{Check, Placement, PlacementRequest, Policy, Preferences, RankRules};
+use wharf_core::resource::{Amount, Demand, ResourceKind};
 use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::shard::{Check, Command, Outcome, Placement, ResourceKind};
-use wharf_core::store::{Engine, StoreState};
+use wharf_core::shard::{Command, Outcome};
+use wharf_core::state::StoreState;
 
 fn zone(value: &str) -> Arc<Selector> {
     let values = vec![value.to_owned()];

@@ -4,6 +4,7 @@
 //! see: at the shard that was asked first, after it refused.
 
 use crate::by_hand::{ManualClock, Workload, add_node, ask, check_all, cores, node_spec, open, settle};
+use wharf_core::engine::Engine;
 use wharf_core::executor::Unobserved;
 use wharf_core::ids::{AllocationId, Ordinal};
 use wharf_core::limits::REFUSAL_RETRIES_MAX;
@@ -12,7 +13,7 @@ use wharf_core::request::{Explain, PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest, Verdict};
 use wharf_core::shard::{Command, NodeView, Outcome};
-use wharf_core::store::{Engine, StoreState};
+use wharf_core::state::StoreState;
 
 const SHARDS: u16 = 8;
 

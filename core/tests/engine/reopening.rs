@@ -7,19 +7,19 @@ use std::task::Waker;
 use crate::by_hand::{
     self, Workload, add_node, ask, check_all, config, cores, export, node_spec, open, remove_node, settle,
 };
+use wharf_core::engine::{Engine, EngineError};
 use wharf_core::hash::StateHash;
 use wharf_core::ids::{AllocationId, PartitionId, StatementId};
 use wharf_core::limits::ALLOCATIONS_PER_NODE_MAX;
+use wharf_core::link::Decision;
 use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Term};
 use wharf_core::registrar::Reported;
 use wharf_core::request::Policy;
 use wharf_core::resource::Demand;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
-use wharf_core::statement::{
-    Allocate, Applied, CommitMode, ConflictReason, Decision, Granularity, Operation, Part,
-};
-use wharf_core::store::{AllocationRecord, Engine, EngineError, StoreState};
+use wharf_core::state::{AllocationRecord, StoreState};
+use wharf_core::statement::{Allocate, Applied, CommitMode, ConflictReason, Granularity, Operation, Part};
 
 const PARTITIONS: u16 = 32;
 

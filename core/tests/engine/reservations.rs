@@ -3,16 +3,18 @@
 //! that keep nodes for them; a start with other shards changes nothing.
 
 use crate::by_hand::{add_node, ask, check_all, config, cores, export, node_spec, open, settle};
-use wharf_core::executor::{Clock, Unobserved};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::Unobserved;
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, ShardId};
 use wharf_core::index::Geometry;
+use wharf_core::link::Clock;
 use wharf_core::node::{NodeRegistration, NodeSpec};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, HybridSettings, Outcome, Rejection, Reserve, Shard, ShardConfig};
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 fn owner(number: u64) -> OwnerId {

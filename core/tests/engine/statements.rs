@@ -5,11 +5,12 @@ use crate::by_hand::cores as request_of;
 use crate::statement_bed::{self, Bed, allocate, coarse, cores, evict, gpus, incremental, part, statement};
 use wharf_core::ids::{NodeId, OwnerId};
 use wharf_core::limits::RESULT_KEPT_NS;
+use wharf_core::link::Decision;
 use wharf_core::node::{LifeEvent, NodeState};
 use wharf_core::request::PlacementRequest;
-use wharf_core::resource::{Amount, Demand};
-use wharf_core::shard::{Command, Outcome, Rejection, ResourceKind};
-use wharf_core::statement::{Allocate, ConflictReason, Decision, Granted, Operation, Part};
+use wharf_core::resource::{Amount, Demand, ResourceKind};
+use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::statement::{Allocate, ConflictReason, Granted, Operation, Part};
 use wharf_core::time::Time;
 
 #[test]

@@ -7,19 +7,19 @@ use crate::group_bed::{
     add_agent_node, ask_besides, create, engine, group_of, hostile_round, labelled, life, live_allocations,
     nodes_of, places, plan, same, status, with_nodes,
 };
+use wharf_core::engine::Engine;
 use wharf_core::executor::Unobserved;
-use wharf_core::ids::{AllocationId, GroupId, NodeId, OwnerId};
-use wharf_core::limits::TICKET_NS_DEFAULT;
-use wharf_core::node::{LifeEvent, NodeSpec};
-use wharf_core::planner::{
+use wharf_core::group::{
     GroupRefusalReason, GroupSpec, GroupState, GroupView, PlanJob, PlanReply, Spreading, Strategy,
     TopologyRule,
 };
+use wharf_core::ids::{AllocationId, GroupId, NodeId, OwnerId};
+use wharf_core::limits::TICKET_NS_DEFAULT;
+use wharf_core::node::{LifeEvent, NodeSpec};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome, Reserve};
-use wharf_core::store::Engine;
 use wharf_core::time::Time;
 
 /// Numbers of shards and planners.

@@ -8,15 +8,16 @@ use crate::by_hand::{ManualClock, add_node, ask, check_all, cores, node_spec, se
 use crate::group_bed::{
     add_agent_node, create, engine, group_of, hostile_round, life, nodes_of, plan, same, status, with_nodes,
 };
-use wharf_core::executor::{Clock, Unobserved};
+use wharf_core::engine::Engine;
+use wharf_core::executor::Unobserved;
+use wharf_core::group::{GroupSpec, GroupState, PlanJob, PlanReply, Strategy};
 use wharf_core::ids::{AllocationId, NodeId, OwnerId, ShardId};
 use wharf_core::limits::GROUP_RETRIES_PER_ROUND;
+use wharf_core::link::Clock;
 use wharf_core::node::LifeEvent;
-use wharf_core::planner::{GroupSpec, GroupState, PlanJob, PlanReply, Strategy};
 use wharf_core::registrar::{Registrar, TOPOLOGY_LABEL_DEFAULT};
 use wharf_core::router::{PortReply, PortRequest, Tag};
 use wharf_core::shard::Command;
-use wharf_core::store::Engine;
 use wharf_core::time::Time;
 
 /// A name of a node that goes to this shard.

@@ -8,6 +8,7 @@ use wharf_core::ids::{
     AllocationId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, ResourceId, ShardId, StatementId,
 };
 use wharf_core::index::{Dimension, Geometry};
+use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::node::{
     Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term,
 };
@@ -15,9 +16,7 @@ use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
 use wharf_core::shard::{Command, HybridSettings, Outcome, Reserve, Shard, ShardConfig};
-use wharf_core::statement::{
-    Allocate, CommitMode, Decision, DecisionCell, Granularity, Operation, Part, Prepare,
-};
+use wharf_core::statement::{Allocate, CommitMode, Granularity, Operation, Part, Prepare};
 use wharf_core::time::Time;
 use wharf_core::view::{Change, ChangeCursor, ChangeKinds, Fresh, Step, View};
 

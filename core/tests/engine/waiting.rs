@@ -7,16 +7,17 @@ use crate::by_hand::{
     ManualClock, Recorder, Workload, add_node, ask, check_all, cores, lone_node, lone_shard, node_spec, open,
     settle,
 };
-use wharf_core::executor::Clock;
+use wharf_core::engine::Engine;
 use wharf_core::hash::stable_hash;
 use wharf_core::ids::{AllocationId, NodeId, PartitionId};
 use wharf_core::limits::PORT_WAITING_MAX;
+use wharf_core::link::Clock;
 use wharf_core::node::{Labels, LifeEvent, NodeSpec, Operator, Selector, Term};
 use wharf_core::request::{PlacementRequest, Policy};
-use wharf_core::resource::{Amount, Demand};
+use wharf_core::resource::{Amount, Demand, ResourceKind};
 use wharf_core::router::{PortReply, PortRequest, Tag, Verdict, WaitEnd, WaitRequest};
-use wharf_core::shard::{Command, Home, Outcome, Park, ResourceKind, WaitToken};
-use wharf_core::store::{Engine, StoreState};
+use wharf_core::shard::{Command, Home, Outcome, Park, WaitToken};
+use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 const SHARDS: u16 = 4;

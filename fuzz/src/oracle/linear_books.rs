@@ -4,8 +4,9 @@ use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, NodeId};
 use wharf_core::node::NodeSpec;
-use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
-use wharf_core::shard::{Adoption, NodeBooks, Outcome, Placement, Rejection, ResourceKind};
+use wharf_core::request::Placement;
+use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest, ResourceKind};
+use wharf_core::shard::{Adoption, NodeBooks, Outcome, Rejection};
 
 use super::linear_node::{DEVICE, LinearNode};
 use super::linear_shard::{Held, LinearShard, compare_node_outcome, differs};

@@ -3,9 +3,8 @@
 
 use wharf_core::index::{Dimension, Geometry};
 use wharf_core::request::{OrderChoice, PlacementRequest};
-use wharf_core::resource::GpuRequest;
-use wharf_core::shard::ResourceKind;
-use wharf_core::store::ShardState;
+use wharf_core::resource::{GpuRequest, ResourceKind};
+use wharf_core::state::ShardState;
 
 use super::linear_shard::{LinearShard, differs};
 

@@ -5,9 +5,9 @@ use std::collections::BTreeMap;
 
 use wharf_core::ids::{NodeId, OwnerId, ResourceId};
 use wharf_core::request::PlacementRequest;
-use wharf_core::resource::{Amount, Demand};
-use wharf_core::shard::{Outcome, Rejection, Reserve, ResourceKind};
-use wharf_core::store::ReservationRecord;
+use wharf_core::resource::{Amount, Demand, ResourceKind};
+use wharf_core::shard::{Outcome, Rejection, Reserve};
+use wharf_core::state::ReservationRecord;
 use wharf_core::time::Time;
 
 use super::linear_node::{DEVICE, INSTANCES, LinearNode, UNITS, custom_total};

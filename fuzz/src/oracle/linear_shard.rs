@@ -8,12 +8,10 @@ use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId, ResourceId
 use wharf_core::index::Geometry;
 use wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT;
 use wharf_core::node::{AgentReport, DEVICE_GONE, LifeEvent, NodeRegistration, NodeSpec, NodeState};
-use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::request::{Check, Placement, PlacementRequest, Policy, Refusal, Shortage};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, UnitAssignments};
 use wharf_core::rng::Rng;
-use wharf_core::shard::{
-    Check, Command, HybridSettings, Outcome, Placement, Refusal, Rejection, Shortage, WaitToken,
-};
+use wharf_core::shard::{Command, HybridSettings, Outcome, Rejection, WaitToken};
 use wharf_core::time::Time;
 
 use super::fragmentation::{FragmentationScan, Price};

@@ -6,8 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wharf_core::ids::{AllocationId, BundleId, StatementId};
 use wharf_core::limits::GPU_INSTANCES_MAX;
 use wharf_core::node::NodeState;
-use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
-use wharf_core::shard::ResourceKind;
+use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest, ResourceKind};
 use wharf_core::statement::ConflictReason;
 use wharf_core::time::Time;
 

@@ -8,12 +8,14 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{AllocationId, BundleId, Incarnation, NodeId, PartitionId, StatementId};
 use wharf_core::limits::{GPU_INSTANCES_MAX, RESULT_KEPT_NS};
+use wharf_core::link::Decision;
 use wharf_core::node::NodeState;
+use wharf_core::request::Placement;
 use wharf_core::resource::{Demand, GpuAssignment};
-use wharf_core::shard::{ClaimEvent, Placement};
+use wharf_core::shard::ClaimEvent;
 use wharf_core::statement::{
-    Allocate, Applied, CommitMode, Conflict, ConflictReason, Decision, Evict, Granted, Operation, Part,
-    Pipeline, Prepared,
+    Allocate, Applied, CommitMode, Conflict, ConflictReason, Evict, Granted, Operation, Part, Pipeline,
+    Prepared,
 };
 use wharf_core::time::Time;
 

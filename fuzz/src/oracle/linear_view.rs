@@ -4,8 +4,9 @@ use std::collections::BTreeMap;
 
 use wharf_core::ids::Ordinal;
 use wharf_core::node::NodeState;
-use wharf_core::shard::{NodeView, Outcome, ResourceKind, ResourceSum, ShardStatus};
-use wharf_core::store::ShardState;
+use wharf_core::resource::ResourceKind;
+use wharf_core::shard::{NodeView, Outcome, ResourceSum, ShardStatus};
+use wharf_core::state::ShardState;
 
 use super::linear_node::{DEVICE, LinearNode};
 use super::linear_shard::{LinearShard, differs};

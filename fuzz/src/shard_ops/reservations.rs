@@ -8,8 +8,8 @@ use super::{
     Wishes, typical,
 };
 use wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT;
+use wharf_core::request::Check;
 use wharf_core::rng::Rng;
-use wharf_core::shard::Check;
 
 /// What happened in a run: a test wants to see that it did.
 #[derive(Clone, Debug, Default)]

@@ -8,12 +8,12 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, Incarnation, PartitionId, StatementId};
+use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::shard::{Command, Outcome, Rejection};
 use wharf_core::statement::{
-    Allocate, Applied, CommitMode, Decision, DecisionCell, Evict, Granted, Granularity, Operation, Part,
-    Pipeline, Prepare, Prepared,
+    Allocate, Applied, CommitMode, Evict, Granted, Granularity, Operation, Part, Pipeline, Prepare, Prepared,
 };
 use wharf_core::time::Time;
 

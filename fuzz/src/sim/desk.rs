@@ -13,7 +13,7 @@ use wharf_core::node::{AgentReport, LifeEvent};
 use wharf_core::registrar::{Catalog, Registrar, RegistrarError, Reported};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::shard::{Command, Outcome, Rejection};
-use wharf_core::store::ShardState;
+use wharf_core::state::ShardState;
 use wharf_core::time::Time;
 use wharf_net::codec::decode_body;
 use wharf_net::convert::{

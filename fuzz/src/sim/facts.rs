@@ -4,9 +4,9 @@
 use wharf_core::ids::{NodeId, ShardId};
 use wharf_core::node::{NodeState, TaintEffect};
 use wharf_core::request::PlacementRequest;
-use wharf_core::resource::{GPU_UNIT, GpuRequest};
-use wharf_core::shard::{Command, NodeBooks, Outcome, ResourceKind, Shard};
-use wharf_core::store::{AllocationRecord, NodeRecord, PartitionState};
+use wharf_core::resource::{GPU_UNIT, GpuRequest, ResourceKind};
+use wharf_core::shard::{Command, NodeBooks, Outcome, Shard};
+use wharf_core::state::{AllocationRecord, NodeRecord, PartitionState};
 use wharf_core::time::Time;
 
 /// A shard's state at one moment.

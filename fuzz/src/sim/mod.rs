@@ -43,7 +43,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 
 use choices::Choices;
 use wharf_core::hash::StateHash;
-use wharf_core::store::StoreState;
+use wharf_core::state::StoreState;
 use world::World;
 
 /// Steps with faults of one run, unless told otherwise.

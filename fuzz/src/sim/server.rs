@@ -8,9 +8,9 @@ use std::sync::Arc;
 
 use wharf_core::ids::{Incarnation, SessionId};
 use wharf_core::registrar::Catalog;
-use wharf_core::request::PlacementRequest;
+use wharf_core::request::{Placement, PlacementRequest};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd, WaitRequest};
-use wharf_core::shard::{Outcome, Placement};
+use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
 use wharf_net::codec::{FLAG_ERROR, FLAG_REPLY, FrameRef, Header, decode_body, encode_body, encode_frame};
 use wharf_net::convert::{

@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 use wharf_core::executor::ShardRunner;
 use wharf_core::ids::{AllocationId, Incarnation, NodeId};
-use wharf_core::planner::{GroupRecord, PlannerRunner};
-use wharf_core::store::StoreState;
+use wharf_core::planner::PlannerRunner;
+use wharf_core::state::{GroupRecord, StoreState};
 use wharf_core::time::Time;
 use wharf_core::view::{View, ViewReader};
 use wharf_net::codec::{FrameRef, decode_frame};

@@ -2,16 +2,15 @@
 
 use std::sync::Arc;
 
-use wharf_core::ids::GroupId;
-use wharf_core::limits::GROUP_BUNDLES_MAX;
-use wharf_core::planner::{
+use wharf_core::group::{
     BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView,
     PlanRejection, PlanReply, Spreading, Strategy, TopologyRule,
 };
+use wharf_core::ids::GroupId;
+use wharf_core::limits::GROUP_BUNDLES_MAX;
 use wharf_core::registrar::Catalog;
 use wharf_core::request::PlacementRequest;
-use wharf_core::resource::{Demand, GpuAssignment};
-use wharf_core::shard::ResourceKind;
+use wharf_core::resource::{Demand, GpuAssignment, ResourceKind};
 use wharf_core::time::Time;
 
 use super::{

@@ -1,8 +1,8 @@
 //! Between wire types and the engine's: statements that are planned elsewhere.
 
+use wharf_core::group::{PlanReply, StatementReport, Submit};
 use wharf_core::ids::{AllocationId, NodeId};
 use wharf_core::limits::GPU_INSTANCES_MAX;
-use wharf_core::planner::{PlanReply, StatementReport, Submit};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Demand, GpuRequest};
 use wharf_core::statement::{

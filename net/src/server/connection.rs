@@ -10,8 +10,8 @@ use serde::Serialize;
 use tokio::sync::Notify;
 use tokio::time::{Instant, timeout, timeout_at};
 use tracing::{debug, info};
+use wharf_core::group::ClientKey;
 use wharf_core::limits::CANDIDATES_IN_FLIGHT_MAX;
-use wharf_core::planner::ClientKey;
 use wharf_core::router::WaitEnd;
 use wharf_core::time::Time;
 
@@ -20,8 +20,7 @@ use super::follow::{self, Follow};
 use super::io_thread::Io;
 use super::reader::{Asked, BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body};
 use super::requests::handle_request;
-use super::wait;
-use super::{HELLO_PATIENCE, LAST_BYTES_PATIENCE, ServerShared};
+use super::{HELLO_PATIENCE, LAST_BYTES_PATIENCE, ServerShared, wait};
 use crate::codec::{
     Extension, FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame,
 };

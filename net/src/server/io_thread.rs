@@ -12,8 +12,8 @@ use slab::Slab;
 use tokio::sync::{Notify, Semaphore, watch};
 use tokio::task::{JoinSet, LocalSet};
 use tracing::warn;
+use wharf_core::group::PlanReply;
 use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX};
-use wharf_core::planner::PlanReply;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag, WaitEnd};
 use wharf_core::time::Time;
 

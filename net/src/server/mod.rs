@@ -30,12 +30,12 @@ use std::time::Duration;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, Semaphore};
-use wharf_core::executor::Clock;
 use wharf_core::ids::Incarnation;
 use wharf_core::limits::{
     NODES_PER_MESSAGE_MAX, PLACEMENTS_PER_MESSAGE_MAX, PORT_GROUPS_WAITING_MAX, PORT_IN_FLIGHT_MAX,
     VIEW_VERSIONS_MAX,
 };
+use wharf_core::link::Clock;
 use wharf_core::request::Policy;
 #[cfg(doc)]
 use wharf_core::router::Port;
@@ -241,7 +241,7 @@ impl Wake for NotifyWaker {
 }
 
 /// A notification and the waker that triggers it: the waker goes to
-/// [`Engine::open`](wharf_core::store::Engine::open), the notification to the port's owner.
+/// [`Engine::open`](wharf_core::engine::Engine::open), the notification to the port's owner.
 #[must_use]
 pub fn port_owner() -> (Arc<Notify>, Waker) {
     let notify = Arc::new(Notify::new());

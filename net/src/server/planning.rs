@@ -3,9 +3,9 @@
 use std::rc::Rc;
 
 use tokio::sync::oneshot;
+use wharf_core::group::{BundleView, GroupView, PlanJob, PlanReply};
 use wharf_core::ids::{AllocationId, GroupId};
 use wharf_core::limits::GROUP_BUNDLES_MAX;
-use wharf_core::planner::{BundleView, GroupView, PlanJob, PlanReply};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::Demand;
 use wharf_core::router::{PortReply, PortRequest, WaitEnd};

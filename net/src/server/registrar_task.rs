@@ -20,7 +20,7 @@ use wharf_core::node::LifeEvent;
 use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::router::{Port, PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome, Rejection};
-use wharf_core::store::ShardState;
+use wharf_core::state::ShardState;
 use wharf_core::time::Time;
 
 use super::ServerShared;

@@ -9,14 +9,13 @@ use wharf_core::router::PortRequest;
 use wharf_core::time::Time;
 
 use super::connection::ConnectionState;
-use super::follow;
 use super::io_thread::Io;
 use super::operation::Parts;
 use super::placing::{enter, handle_place, handle_place_batch, handle_release_batch, take_room};
 use super::planning::handle_planning;
 use super::reader::{Asked, BODY_VERSION, read_any_version, read_body, read_body_up_to};
 use super::registrar_task::{RegistrarReply, RegistrarRequest};
-use super::wait;
+use super::{follow, wait};
 use crate::codec::{Extension, encode_body};
 use crate::protocol::{
     CancelReply, CancelRequest, DETAILS_VERSION, EXTENSION_RESERVATION, EXTENSION_RESERVATION_STANDING,

@@ -3,22 +3,20 @@
 
 use std::sync::Arc;
 
+use wharf_core::group::{
+    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView,
+    PlanRejection, PlanReply, Spreading, StatementReport, Strategy,
+};
 use wharf_core::ids::{
     AllocationId, BundleId, GroupId, Incarnation, NodeId, OwnerId, PartitionId, StatementId,
 };
 use wharf_core::limits::{AMOUNT_MAX, GROUP_BUNDLES_MAX};
+use wharf_core::link::Decision;
 use wharf_core::node::{Labels, NodeSpec, NodeState, Taints};
-use wharf_core::planner::{
-    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupSpecError, GroupState, GroupView,
-    PlanRejection, PlanReply, Spreading, StatementReport, Strategy,
-};
 use wharf_core::registrar::{Catalog, Registrar};
-use wharf_core::request::{PlacementRequest, Policy};
-use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
-use wharf_core::shard::{Check, Placement, Refusal, ResourceKind};
-use wharf_core::statement::{
-    Applied, CommitMode, Conflict, ConflictReason, Decision, Granted, Granularity, Operation,
-};
+use wharf_core::request::{Check, Placement, PlacementRequest, Policy, Refusal};
+use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest, ResourceKind};
+use wharf_core::statement::{Applied, CommitMode, Conflict, ConflictReason, Granted, Granularity, Operation};
 use wharf_core::time::Time;
 use wharf_net::codec::encode_body;
 use wharf_net::convert::{

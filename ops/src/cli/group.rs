@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use clap::{Args, Subcommand};
+use wharf_core::group::Strategy;
 use wharf_core::ids::{GroupId, Incarnation};
-use wharf_core::planner::Strategy;
 use wharf_core::resource::Amount;
 use wharf_net::client::Client;
 use wharf_net::convert::strategy_number;

@@ -1,8 +1,8 @@
 //! What commands print of groups and of what conflicted: text for people, JSON for programs.
 
 use serde::Serialize;
+use wharf_core::group::Strategy;
 use wharf_core::ids::{AllocationId, GroupId, StatementId};
-use wharf_core::planner::Strategy;
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
     BundleBody, ConflictBody, GROUP_COMMITTING, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GroupBody,

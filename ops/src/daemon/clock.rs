@@ -2,7 +2,7 @@
 
 use std::time::Instant;
 
-use wharf_core::executor::Clock;
+use wharf_core::link::Clock;
 use wharf_core::time::Time;
 
 /// The logical clock of a running service.

@@ -11,9 +11,10 @@ use wharf_core::limits::{
     AMOUNT_MAX, GPU_INSTANCES_MAX, NODES_MAX, REMOVED_NODES_KEPT_MAX, RESOURCE_KINDS_MAX,
 };
 use wharf_core::node::NodeSpec;
-use wharf_core::registrar::RegistrarState;
 use wharf_core::resource::{Amount, GPU_UNIT, check_unit_total};
-use wharf_core::store::{AllocationRecord, NodeRecord, PartitionState, ReservationRecord, StoreState};
+use wharf_core::state::{
+    AllocationRecord, NodeRecord, PartitionState, RegistrarState, ReservationRecord, StoreState,
+};
 
 use super::statement_consistency::check_statements;
 

@@ -4,11 +4,12 @@
 use std::sync::Arc;
 
 use serde::{Deserialize, Serialize};
+use wharf_core::group::{GroupSpec, Spreading, Strategy, TopologyRule};
 use wharf_core::ids::{AllocationId, GroupId, Incarnation, NodeId, OwnerId, PartitionId, ResourceId};
 use wharf_core::node::{Operator, Selector, Term, Toleration, TolerationOperator};
-use wharf_core::planner::{GroupBundleRecord, GroupRecord, GroupSpec, Spreading, Strategy, TopologyRule};
 use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest};
+use wharf_core::state::{GroupBundleRecord, GroupRecord};
 use wharf_core::statement::Granularity;
 use wharf_net::codec::{decode_body, encode_body};
 use wharf_net::convert::{effect_number, effect_of, policy_number};

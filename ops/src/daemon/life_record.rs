@@ -6,8 +6,7 @@ use serde::{Deserialize, Serialize};
 use wharf_core::ids::{NodeId, Ordinal};
 use wharf_core::limits::GPU_INSTANCES_MAX;
 use wharf_core::node::{AgentFacts, GpuDevice, NodeState};
-use wharf_core::registrar::RemovedNode;
-use wharf_core::store::NodeRecord;
+use wharf_core::state::{NodeRecord, RemovedNode};
 use wharf_net::codec::{decode_body, encode_body};
 
 #[derive(Serialize, Deserialize)]

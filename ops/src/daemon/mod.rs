@@ -26,13 +26,15 @@ use std::thread::JoinHandle;
 use rustls::pki_types::CertificateDer;
 use tokio::sync::{Notify, watch};
 use tracing::{error, info, warn};
-use wharf_core::executor::{Clock, ShardRunner, StopSignal};
+use wharf_core::engine::{Engine, EngineConfig, EngineError};
+use wharf_core::executor::ShardRunner;
 use wharf_core::ids::Incarnation;
-use wharf_core::planner::{GroupRecord, Planner, PlannerRunner};
+use wharf_core::link::{Clock, StopSignal};
+use wharf_core::planner::{Planner, PlannerRunner};
 use wharf_core::registrar::Registrar;
 use wharf_core::router::Port;
 use wharf_core::shard::Shard;
-use wharf_core::store::{Engine, EngineConfig, EngineError, StoreState};
+use wharf_core::state::{GroupRecord, StoreState};
 use wharf_net::server::{
     IoError, IoThread, RegistrarHandle, RegistrarReply, RegistrarRequest, RegistrarTask, ServerShared,
     Settings, port_owner, run_io_thread, run_registrar,
@@ -284,7 +286,7 @@ impl Daemon {
         };
         let state = StoreState {
             groups,
-            ..StoreState::collect(self.incarnation, self.clock.now(), &registrar, shards)
+            ..StoreState::collect(self.incarnation, self.clock.now(), registrar.state(), shards)
         };
         self.store.checkpoint(&state)?;
         info!(books = %state.books_hash(), "stopped; the state is written");

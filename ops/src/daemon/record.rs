@@ -9,8 +9,7 @@ use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taint, Tai
 use wharf_core::resource::{
     Amount, CustomAmounts, Demand, GpuAssignment, GpuRequest, UnitAssignment, UnitAssignments,
 };
-use wharf_core::shard::GranularityState;
-use wharf_core::store::{AllocationRecord, NodeRecord};
+use wharf_core::state::{AllocationRecord, GranularityState, NodeRecord};
 use wharf_net::codec::{decode_body, encode_body};
 use wharf_net::convert::{effect_number, effect_of};
 

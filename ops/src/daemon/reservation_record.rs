@@ -4,7 +4,7 @@
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{NodeId, OwnerId, ResourceId};
 use wharf_core::resource::{Amount, ReservedAmounts};
-use wharf_core::store::ReservationRecord;
+use wharf_core::state::ReservationRecord;
 use wharf_core::time::Time;
 use wharf_net::codec::{decode_body, encode_body};
 

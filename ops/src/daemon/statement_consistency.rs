@@ -5,8 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{AllocationId, BundleId, Incarnation, NodeId};
 use wharf_core::limits::GPU_INSTANCES_MAX;
-use wharf_core::registrar::RegistrarState;
-use wharf_core::store::{AllocationRecord, InsideRecord, PartitionState};
+use wharf_core::state::{AllocationRecord, InsideRecord, PartitionState, RegistrarState};
 
 use super::consistency::check_allocation;
 

@@ -5,7 +5,7 @@
 use redb::TableDefinition;
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, PartitionId};
-use wharf_core::store::{
+use wharf_core::state::{
     AllocationRecord, BundleRecord, ClaimRecord, InsideRecord, PartitionState, ReleasingRecord,
 };
 use wharf_core::time::Time;

@@ -14,7 +14,7 @@ use wharf_core::ids::{Incarnation, Ordinal};
 use wharf_core::index::PolicyState;
 use wharf_core::limits::PARTITIONS_MAX;
 use wharf_core::rng::Rng;
-use wharf_core::store::{PartitionState, StoreState};
+use wharf_core::state::{PartitionState, StoreState};
 use wharf_core::time::Time;
 
 use super::consistency::check_state;

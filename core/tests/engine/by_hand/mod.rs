@@ -6,9 +6,11 @@ use std::cell::Cell;
 use std::sync::Arc;
 use std::task::Waker;
 
-use wharf_core::executor::{BatchRecord, Clock, Observer, Unobserved};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::{BatchRecord, Observer, Unobserved};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, PartitionId, ShardId};
 use wharf_core::index::Geometry;
+use wharf_core::link::Clock;
 use wharf_core::node::{
     Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term,
 };
@@ -17,7 +19,7 @@ use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 /// A clock that moves by one at each look.
@@ -171,7 +173,7 @@ pub(crate) fn export(engine: &mut Engine) -> StoreState {
             other => panic!("not an export: {other:?}"),
         })
         .collect();
-    StoreState::collect(engine.incarnation, engine.now, &engine.registrar, shards)
+    StoreState::collect(engine.incarnation, engine.now, engine.registrar.state(), shards)
 }
 
 pub(crate) fn check_all(engine: &Engine) {

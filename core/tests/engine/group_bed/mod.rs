@@ -6,16 +6,17 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
-use wharf_core::ids::{AllocationId, GroupId, NodeId};
-use wharf_core::node::{Labels, LifeEvent, NodeSpec};
-use wharf_core::planner::{
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::group::{
     BundleView, GroupRefusal, GroupSpec, GroupView, PlanJob, PlanReply, Strategy, Submit,
 };
+use wharf_core::ids::{AllocationId, GroupId, NodeId};
+use wharf_core::node::{Labels, LifeEvent, NodeSpec};
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
+use wharf_core::state::StoreState;
 use wharf_core::statement::{CommitMode, Granularity, Operation};
-use wharf_core::store::{Engine, EngineConfig, StoreState};
 
 use crate::by_hand::{add_node, ask, config, cores, node_spec, settle};
 

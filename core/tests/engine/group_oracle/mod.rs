@@ -6,14 +6,15 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::task::Waker;
 
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::group::{BundleView, GroupSpec, GroupView, Spreading, Strategy, TopologyRule};
 use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::node::{Labels, NodeSpec, Operator, Selector, Taint, TaintEffect, Taints, Term};
-use wharf_core::planner::{BundleView, GroupSpec, GroupView, Spreading, Strategy, TopologyRule};
 use wharf_core::request::{PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand, GPU_UNIT, GpuRequest};
 use wharf_core::rng::Rng;
 use wharf_core::router::{PortReply, PortRequest};
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::StoreState;
 
 use crate::by_hand::{add_node, ask, config, node_spec};
 

@@ -9,15 +9,15 @@ use wharf_core::hash::StateHash;
 use wharf_core::ids::{
     AllocationId, BundleId, GroupId, Incarnation, NodeId, Ordinal, OwnerId, PartitionId, StatementId,
 };
+use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::node::NodeRegistration;
-use wharf_core::request::PlacementRequest;
+use wharf_core::request::{Placement, PlacementRequest};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
-use wharf_core::shard::{Command, NodeBooks, Outcome, Placement, Rejection, Reserve, Shard};
+use wharf_core::shard::{Command, NodeBooks, Outcome, Rejection, Reserve, Shard};
+use wharf_core::state::StoreState;
 use wharf_core::statement::{
-    Allocate, Applied, CommitMode, Decision, DecisionCell, Evict, Granularity, Operation, Part, Pipeline,
-    Prepare, Prepared,
+    Allocate, Applied, CommitMode, Evict, Granularity, Operation, Part, Pipeline, Prepare, Prepared,
 };
-use wharf_core::store::StoreState;
 use wharf_core::time::Time;
 
 /// The shard, and the time.

@@ -4,8 +4,8 @@
 use std::collections::BTreeMap;
 
 use wharf_core::ids::NodeId;
-use wharf_core::resource::GPU_UNIT;
-use wharf_core::shard::{Book, NodeBooks, ResourceKind};
+use wharf_core::resource::{GPU_UNIT, ResourceKind};
+use wharf_core::shard::{Book, NodeBooks};
 
 use super::{Verdict, ensure};
 use crate::sim::facts::Step;

@@ -7,10 +7,8 @@ use wharf_core::ids::{AllocationId, Incarnation, NodeId, Ordinal, OwnerId, Parti
 use wharf_core::index::Geometry;
 use wharf_core::node::{Labels, NodeRegistration, NodeSpec, NodeState, Taints};
 use wharf_core::request::{PlacementRequest, Policy};
-use wharf_core::resource::{Amount, Demand, GpuRequest};
-use wharf_core::shard::{
-    Command, HybridSettings, Outcome, Rejection, Reserve, ResourceKind, Shard, ShardConfig,
-};
+use wharf_core::resource::{Amount, Demand, GpuRequest, ResourceKind};
+use wharf_core::shard::{Command, HybridSettings, Outcome, Rejection, Reserve, Shard, ShardConfig};
 use wharf_core::time::Time;
 
 use super::order::{NoRingStarves, replay_gives_the_same};

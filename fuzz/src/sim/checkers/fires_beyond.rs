@@ -4,12 +4,11 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, Incarnation, StatementId};
+use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::node::NodeState;
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::shard::{Command, Outcome, Rejection};
-use wharf_core::statement::{
-    Allocate, CommitMode, Decision, DecisionCell, Evict, Granted, Granularity, Operation, Part, Prepare,
-};
+use wharf_core::statement::{Allocate, CommitMode, Evict, Granted, Granularity, Operation, Part, Prepare};
 use wharf_core::time::Time;
 use wharf_core::view::ViewVersion;
 

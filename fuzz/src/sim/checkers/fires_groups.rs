@@ -3,16 +3,18 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use wharf_core::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, StatementId};
-use wharf_core::node::{Labels, NodeState};
-use wharf_core::planner::{
-    BundleView, GroupBundleRecord, GroupRecord, GroupRefusal, GroupRefusalReason, GroupSpec, GroupState,
-    GroupView, Spreading, StatementReport, Strategy, TopologyRule,
+use wharf_core::group::{
+    BundleView, GroupRefusal, GroupRefusalReason, GroupSpec, GroupState, GroupView, Spreading,
+    StatementReport, Strategy, TopologyRule,
 };
+use wharf_core::ids::{AllocationId, BundleId, GroupId, Incarnation, NodeId, StatementId};
+use wharf_core::link::Decision;
+use wharf_core::node::{Labels, NodeState};
 use wharf_core::shard::{Command, Outcome};
+use wharf_core::state::{GroupBundleRecord, GroupRecord};
 use wharf_core::statement::{
-    Allocate, Applied, CommitMode, Conflict, ConflictReason, Decision, Evict, Granted, Granularity,
-    Operation, Part, Pipeline,
+    Allocate, Applied, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation, Part,
+    Pipeline,
 };
 use wharf_core::time::Time;
 

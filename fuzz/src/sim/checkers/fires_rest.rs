@@ -3,9 +3,9 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId, StatementId};
+use wharf_core::link::Decision;
 use wharf_core::planner::{PlannerBudget, PlannerWork};
 use wharf_core::shard::Command;
-use wharf_core::statement::Decision;
 use wharf_core::time::Time;
 use wharf_core::view::ViewVersion;
 use wharf_net::codec::{FLAG_REPLY, Header, decode_frame};

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use wharf_core::ids::{AllocationId, OwnerId};
-use wharf_core::request::PlacementRequest;
-use wharf_core::resource::Demand;
-use wharf_core::shard::{Command, Outcome, Placement, ResourceKind};
+use wharf_core::request::{Placement, PlacementRequest};
+use wharf_core::resource::{Demand, ResourceKind};
+use wharf_core::shard::{Command, Outcome};
+use wharf_core::state::AllocationRecord;
 use wharf_core::statement::Operation;
-use wharf_core::store::AllocationRecord;
 
 use super::inside::claims;
 use super::statements::granted_and_ended;

@@ -3,10 +3,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use wharf_core::group::{BundleView, GroupRefusal, GroupSpec, GroupState, GroupView, Strategy};
 use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId};
-use wharf_core::planner::{BundleView, GroupRefusal, GroupSpec, GroupState, GroupView, Strategy};
 use wharf_core::resource::GpuAssignment;
-use wharf_core::store::AllocationRecord;
+use wharf_core::state::AllocationRecord;
 
 use super::rules::{Requests, Round, bundles};
 use super::{Verdict, ensure};
@@ -170,8 +170,8 @@ pub fn who_may_wait_is_not_refused(spec: &GroupSpec, refusal: &GroupRefusal, rou
 /// # Errors
 /// The first that is otherwise.
 pub fn a_start_keeps_the_groups(
-    before: &[wharf_core::planner::GroupRecord],
-    after: &[wharf_core::planner::GroupRecord],
+    before: &[wharf_core::state::GroupRecord],
+    after: &[wharf_core::state::GroupRecord],
 ) -> Verdict {
     let differs = before.iter().zip(after).find(|(before, after)| before != after);
     ensure(differs.is_none(), || format!("a group is another after a start: {differs:?}"))?;

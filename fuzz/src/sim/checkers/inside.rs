@@ -5,8 +5,8 @@ use std::collections::BTreeMap;
 use wharf_core::ids::AllocationId;
 use wharf_core::resource::GpuAssignment;
 use wharf_core::shard::{Command, Outcome};
+use wharf_core::state::{AllocationRecord, ClaimRecord, InsideRecord};
 use wharf_core::statement::Granted;
-use wharf_core::store::{AllocationRecord, ClaimRecord, InsideRecord};
 
 use super::{Verdict, ensure};
 use crate::sim::facts::{Facts, Step};

@@ -4,7 +4,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::ids::{AllocationId, GroupId, NodeId, SessionId, StatementId};
-use wharf_core::store::AllocationRecord;
+use wharf_core::state::AllocationRecord;
 
 use super::{Verdict, ensure};
 use crate::sim::facts::Facts;

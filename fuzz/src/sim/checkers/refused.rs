@@ -3,13 +3,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use wharf_core::group::{GroupSpec, Spreading, Strategy};
 use wharf_core::ids::NodeId;
 use wharf_core::node::NodeState;
-use wharf_core::planner::{GroupSpec, Spreading, Strategy};
 use wharf_core::request::PlacementRequest;
-use wharf_core::resource::{Demand, GPU_UNIT, GpuRequest};
-use wharf_core::shard::ResourceKind;
-use wharf_core::store::NodeRecord;
+use wharf_core::resource::{Demand, GPU_UNIT, GpuRequest, ResourceKind};
+use wharf_core::state::NodeRecord;
 
 use super::rules::Round;
 use super::{Verdict, ensure};

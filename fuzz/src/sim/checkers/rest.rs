@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use wharf_core::ids::{AllocationId, StatementId};
-use wharf_core::statement::Decision;
+use wharf_core::link::Decision;
 use wharf_core::time::Time;
 
 use super::{Verdict, ensure};

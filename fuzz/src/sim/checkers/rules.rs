@@ -7,8 +7,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use wharf_core::group::{GroupSpec, Spreading, Strategy};
 use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, StatementId};
-use wharf_core::planner::{GroupSpec, Spreading, Strategy};
 use wharf_core::request::PlacementRequest;
 use wharf_core::resource::Demand;
 use wharf_core::time::Time;

@@ -9,11 +9,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, ShardId, StatementId};
-use wharf_core::resource::Demand;
-use wharf_core::shard::{Command, Outcome, Placement, ResourceKind};
-use wharf_core::statement::{
-    Applied, CommitMode, Decision, DecisionCell, Granted, Operation, Part, Prepare, Prepared,
-};
+use wharf_core::link::{Decision, DecisionCell};
+use wharf_core::request::Placement;
+use wharf_core::resource::{Demand, ResourceKind};
+use wharf_core::shard::{Command, Outcome};
+use wharf_core::statement::{Applied, CommitMode, Granted, Operation, Part, Prepare, Prepared};
 use wharf_core::time::Time;
 
 use super::rules::Placed;

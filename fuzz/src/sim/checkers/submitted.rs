@@ -3,8 +3,8 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
+use wharf_core::group::StatementReport;
 use wharf_core::ids::NodeId;
-use wharf_core::planner::StatementReport;
 use wharf_core::shard::{Command, Outcome};
 use wharf_core::statement::{CommitMode, ConflictReason, Granted, Granularity, Operation};
 

@@ -5,8 +5,7 @@ use std::collections::BTreeMap;
 
 use wharf_core::ids::{AllocationId, Incarnation, NodeId};
 use wharf_core::node::NodeState;
-use wharf_core::resource::{Demand, GpuAssignment};
-use wharf_core::shard::ResourceKind;
+use wharf_core::resource::{Demand, GpuAssignment, ResourceKind};
 use wharf_core::time::Time;
 use wharf_core::view::{View, ViewVersion};
 

@@ -2,11 +2,11 @@
 
 use std::sync::Arc;
 
-use wharf_core::ids::{AllocationId, GroupId};
-use wharf_core::planner::{
+use wharf_core::group::{
     GroupRefusal, GroupRefusalReason, GroupSpec, GroupView, PlanRejection, PlanReply, StatementReport,
     Strategy,
 };
+use wharf_core::ids::{AllocationId, GroupId};
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::PortReply;
 use wharf_core::shard::{Outcome, Rejection};

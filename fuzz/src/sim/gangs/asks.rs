@@ -2,9 +2,9 @@
 
 use std::sync::Arc;
 
+use wharf_core::group::{GroupSpec, Spreading, Strategy, Submit, TopologyRule};
 use wharf_core::ids::{AllocationId, NodeId};
 use wharf_core::node::{Operator, Selector, Term};
-use wharf_core::planner::{GroupSpec, Spreading, Strategy, Submit, TopologyRule};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::statement::{Allocate, CommitMode, Evict, Granularity, Operation, Pipeline};

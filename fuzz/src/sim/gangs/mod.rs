@@ -10,8 +10,8 @@ pub(super) use answers::Bench;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
 
+use wharf_core::group::{GroupSpec, GroupView, PlanJob, Submit};
 use wharf_core::ids::{AllocationId, GroupId};
-use wharf_core::planner::{GroupSpec, GroupView, PlanJob, Submit};
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::shard::Command;

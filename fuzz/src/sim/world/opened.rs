@@ -3,12 +3,14 @@
 use std::collections::BTreeMap;
 use std::task::Waker;
 
-use wharf_core::executor::{BatchRecord, Clock, Observer, ShardRunner, Unobserved};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::{BatchRecord, Observer, ShardRunner, Unobserved};
 use wharf_core::ids::{Incarnation, NodeId};
-use wharf_core::planner::{GroupRecord, PlannerBudget, PlannerRunner};
+use wharf_core::link::Clock;
+use wharf_core::planner::{PlannerBudget, PlannerRunner};
 use wharf_core::router::Port;
 use wharf_core::shard::{Command, Outcome, Pages, Shard};
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::{GroupRecord, StoreState};
 use wharf_core::time::Time;
 use wharf_core::view::{ViewReader, ViewVersion};
 

@@ -3,7 +3,8 @@
 use std::sync::Arc;
 
 use wharf_core::ids::{AllocationId, StatementId};
-use wharf_core::planner::{GroupRecord, PlannerRunner};
+use wharf_core::planner::PlannerRunner;
+use wharf_core::state::GroupRecord;
 use wharf_core::time::Time;
 
 use super::World;

@@ -1,6 +1,6 @@
 //! How the service stops and starts again.
 
-use wharf_core::store::StoreState;
+use wharf_core::state::StoreState;
 
 use super::World;
 use super::opened::{HOLD_NS, Opened, open};
@@ -46,7 +46,8 @@ impl World<'_> {
                 break exported;
             }
         };
-        let mut state = StoreState::collect(self.incarnation, self.now, &self.desk.registrar, exported);
+        let mut state =
+            StoreState::collect(self.incarnation, self.now, self.desk.registrar.state(), exported);
         state.groups = self.groups();
         let known = state.groups.iter().map(|group| group.id).collect();
         named("planners_keep_what_callers_know", planners_keep_what_callers_know(&known, self.gangs.ids()))?;

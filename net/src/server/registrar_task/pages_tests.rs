@@ -4,9 +4,11 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use tokio::sync::{Notify, oneshot};
-use wharf_core::executor::{Clock, ShardRunner, Unobserved};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::{ShardRunner, Unobserved};
+use wharf_core::link::Clock;
 use wharf_core::shard::{Pages, ShardWork};
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 use super::{Desk, RegistrarReply, RegistrarRequest, RegistrarTask};

@@ -9,10 +9,12 @@ use std::task::Waker;
 
 use arc_swap::ArcSwap;
 use tokio::sync::{Notify, oneshot};
-use wharf_core::executor::{BatchRecord, Clock, Observer, StopSignal};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::{BatchRecord, Observer};
+use wharf_core::link::{Clock, StopSignal};
 use wharf_core::registrar::Catalog;
 use wharf_core::shard::Command;
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 use super::{Desk, RegistrarReply, RegistrarRequest, RegistrarTask};

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 
 use tokio::sync::oneshot;
 use wharf_core::shard::{Command, Outcome, ResourceSum, ShardStatus};
-use wharf_core::store::books_hash;
+use wharf_core::state::books_hash;
 
 use super::sums::{shard_status, waiting};
 use super::{Desk, JobKind, RegistrarReply};

@@ -4,12 +4,13 @@ use std::sync::Arc;
 use std::task::Waker;
 
 use tokio::sync::{Notify, oneshot};
-use wharf_core::executor::{Clock, ShardRunner, Unobserved};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::{ShardRunner, Unobserved};
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
-use wharf_core::registrar::RegistrarState;
+use wharf_core::link::Clock;
 use wharf_core::router::{NoRoom, PortRequest};
 use wharf_core::shard::Command;
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::{RegistrarState, StoreState};
 use wharf_core::time::Time;
 
 use super::{Desk, RegistrarReply, RegistrarRequest, RegistrarTask};

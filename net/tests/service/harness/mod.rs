@@ -18,13 +18,15 @@ use std::time::{Duration, Instant};
 
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use tokio::sync::watch;
-use wharf_core::executor::{Clock, Unobserved as UnobservedShard};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::Unobserved as UnobservedShard;
 use wharf_core::ids::Incarnation;
 use wharf_core::limits::ALLOCATIONS_PER_NODE_MAX;
+use wharf_core::link::Clock;
 use wharf_core::planner::Planner;
 use wharf_core::registrar::Registrar;
 use wharf_core::shard::Shard;
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 use wharf_net::client::{Client, ClientConfig};
 use wharf_net::protocol::{ListRequest, NodeStatus, StatusReply, StatusRequest};
@@ -115,8 +117,8 @@ pub struct TestServer {
     planners: Vec<JoinHandle<Planner>>,
     /// Holds the planners.
     pub planner_gate: PlannerGate,
-    stop: wharf_core::executor::StopSignal,
-    planner_stop: wharf_core::executor::StopSignal,
+    stop: wharf_core::link::StopSignal,
+    planner_stop: wharf_core::link::StopSignal,
 }
 
 /// Where a planner's thread can be kept between two rounds.

@@ -3,21 +3,20 @@
 
 use std::sync::Arc;
 
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::group::{GroupSpec, Spreading, Strategy, TopologyRule};
 use wharf_core::ids::{AllocationId, BundleId, GroupId, NodeId, OwnerId, PartitionId, ResourceId};
 use wharf_core::node::{
     AgentFacts, GpuDevice, Labels, NodeRegistration, NodeSpec, NodeState, Operator, Selector, Taint,
     TaintEffect, Taints, Term, Toleration, TolerationOperator,
 };
-use wharf_core::planner::{GroupBundleRecord, GroupRecord, GroupSpec, Spreading, Strategy, TopologyRule};
-use wharf_core::registrar::RemovedNode;
 use wharf_core::request::{Explain, OrderChoice, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest, ReservedAmounts};
-use wharf_core::shard::GranularityState;
-use wharf_core::statement::Granularity;
-use wharf_core::store::{
-    AllocationRecord, BundleRecord, ClaimRecord, Engine, EngineConfig, InsideRecord, NodeRecord,
-    ReleasingRecord, ReservationRecord,
+use wharf_core::state::{
+    AllocationRecord, BundleRecord, ClaimRecord, GranularityState, GroupBundleRecord, GroupRecord,
+    InsideRecord, NodeRecord, ReleasingRecord, RemovedNode, ReservationRecord,
 };
+use wharf_core::statement::Granularity;
 
 use super::*;
 

@@ -5,16 +5,16 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use tokio::sync::{Notify, oneshot};
-use wharf_core::executor::{Clock, ShardRunner, Unobserved};
+use wharf_core::engine::{Engine, EngineConfig};
+use wharf_core::executor::{ShardRunner, Unobserved};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId, StatementId};
+use wharf_core::link::{Clock, Decision, DecisionCell};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{Port, PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
-use wharf_core::statement::{
-    CommitMode, Decision, DecisionCell, Evict, Granularity, Operation, Part, Prepare,
-};
-use wharf_core::store::{Engine, EngineConfig, StoreState};
+use wharf_core::state::StoreState;
+use wharf_core::statement::{CommitMode, Evict, Granularity, Operation, Part, Prepare};
 use wharf_core::time::Time;
 
 use super::{Desk, REMOVE_AGAIN_NS, RegistrarReply};

@@ -1,8 +1,6 @@
-//! The durable state of a store, and an engine of any number of shards over it.
+//! An engine of any number of shards and planners over a durable state.
 //!
-//! What stands here is all that must survive: a checkpoint holds exactly this. Everything else
-//! is rebuilt from it. A store has a fixed number of partitions; how many shards serve them is
-//! decided at each start.
+//! A store has a fixed number of partitions. How many shards serve them is decided at each start.
 
 mod contents;
 mod planners;
@@ -12,284 +10,26 @@ use std::task::Waker;
 
 use arc_swap::ArcSwap;
 
-use crate::executor::{ShardLink, ShardRunner, StopSignal};
+use crate::executor::{ShardLink, ShardRunner};
 use crate::fragmentation::TypicalShapes;
-use crate::hash::{StateHash, StateHasher};
-use crate::ids::{AllocationId, BundleId, Incarnation, NodeId, OwnerId, PartitionId, ResourceId, ShardId};
+use crate::ids::{Incarnation, ResourceId, ShardId};
 use crate::index::{Geometry, GeometryError, PolicyState};
 use crate::limits::{
-    ALLOCATIONS_PER_NODE_DEFAULT, ALLOCATIONS_PER_NODE_MAX, HOLD_NS_DEFAULT, PARTITIONS_DEFAULT,
-    PARTITIONS_MAX, PLANNERS_MAX, PORTS_MAX, RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
+    ALLOCATIONS_PER_NODE_DEFAULT, ALLOCATIONS_PER_NODE_MAX, HOLD_NS_DEFAULT, PLANNERS_MAX, PORTS_MAX,
+    RESERVED_NODES_PERCENT_DEFAULT, RING_SLOTS, SHARDS_MAX,
 };
-use crate::node::{NodeRegistration, NodeState, Unhealthy};
-use crate::planner::{GroupRecord, PlannerRunner};
-use crate::registrar::{Catalog, Registrar, RegistrarState, TOPOLOGY_LABEL_DEFAULT};
-use crate::resource::{Demand, GpuAssignment, NatureFixed, RegistryFull, ReservedAmounts, UnitAssignments};
-use crate::ring::{Doorbell, channel};
+use crate::link::{Doorbell, StopSignal, ViewInterest, ViewNews, WokenBox, channel};
+use crate::planner::PlannerRunner;
+use crate::registrar::{Catalog, Registrar, TOPOLOGY_LABEL_DEFAULT};
+use crate::resource::{NatureFixed, RegistryFull};
 use crate::rng::Rng;
-use crate::router::WokenBox;
 use crate::router::{Port, PortLink, RoutingTable};
-use crate::shard::{GranularityState, HybridSettings, Shard, ShardConfig};
+use crate::shard::{HybridSettings, Shard, ShardConfig};
+use crate::state::{GranularityState, GroupRecord, PartitionState, StoreState};
 use crate::time::Time;
-use crate::view::{ViewInterest, ViewNews, ViewReader};
+use crate::view::ViewReader;
 use contents::{check_allocations, kinds_in_use};
 use planners::{Ground, PlannerThreads, keep_groups};
-
-/// A node in the durable state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct NodeRecord {
-    /// Ids, capacity, labels.
-    pub registration: NodeRegistration,
-    /// Whether it takes new work.
-    pub state: NodeState,
-    /// Counts its changes.
-    pub version: u64,
-    /// GPU instances that offer nothing to new work.
-    pub unhealthy: Unhealthy,
-}
-
-/// An allocation in the durable state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct AllocationRecord {
-    /// Its id.
-    pub id: AllocationId,
-    /// The node that holds it.
-    pub node: NodeId,
-    /// What it holds.
-    pub demand: Demand,
-    /// Which GPU instances.
-    pub gpus: GpuAssignment,
-    /// Which units of its unit-instance kinds, if it has any.
-    pub units: Option<Arc<UnitAssignments>>,
-    /// The name that whoever made it elsewhere gave it, if it was adopted under one.
-    pub external_id: Option<Arc<str>>,
-}
-
-/// A reservation in the durable state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ReservationRecord {
-    /// The node that is reserved.
-    pub node: NodeId,
-    /// For whom.
-    pub owner: OwnerId,
-    /// What is reserved still.
-    pub left: ReservedAmounts,
-    /// When it ends by itself; none: it does not.
-    pub until: Option<Time>,
-}
-
-/// A claim on what is being released, in the durable state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ClaimRecord {
-    /// The id that its allocation will have.
-    pub id: AllocationId,
-    /// The node.
-    pub node: NodeId,
-    /// What it claims.
-    pub demand: Demand,
-    /// On which GPU instances.
-    pub gpus: GpuAssignment,
-    /// On which units of its unit-instance kinds, if it has any.
-    pub units: Option<Arc<UnitAssignments>>,
-    /// The bundle that it will be.
-    pub bundle: Option<BundleId>,
-}
-
-/// An allocation that is on its way out, in the durable state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ReleasingRecord {
-    /// Which.
-    pub allocation: AllocationId,
-    /// When it ends by itself.
-    pub until: Time,
-}
-
-/// An allocation that is a bundle, in the durable state.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct BundleRecord {
-    /// Which.
-    pub allocation: AllocationId,
-    /// The bundle of its group.
-    pub bundle: BundleId,
-}
-
-/// What is placed into a bundle, in the durable state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct InsideRecord {
-    /// Its id.
-    pub id: AllocationId,
-    /// The allocation of the bundle.
-    pub bundle: AllocationId,
-    /// What it holds of the bundle.
-    pub demand: Demand,
-    /// Which GPU instances.
-    pub gpus: GpuAssignment,
-    /// Which units of its unit-instance kinds, if it has any.
-    pub units: Option<Arc<UnitAssignments>>,
-}
-
-/// One partition in the durable state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PartitionState {
-    /// Which.
-    pub id: PartitionId,
-    /// The last allocation sequence granted. Goes on over restarts, although the incarnation in
-    /// the ids would keep them apart: the books of a clean restart are then the same.
-    pub sequence: u64,
-    /// In order of id.
-    pub nodes: Vec<NodeRecord>,
-    /// In order of id.
-    pub allocations: Vec<AllocationRecord>,
-    /// In order of node.
-    pub reservations: Vec<ReservationRecord>,
-    /// In order of node, those of one node in the order in which they are served.
-    pub claims: Vec<ClaimRecord>,
-    /// In order of allocation.
-    pub releasing: Vec<ReleasingRecord>,
-    /// In order of allocation.
-    pub bundles: Vec<BundleRecord>,
-    /// In order of id.
-    pub inside: Vec<InsideRecord>,
-}
-
-impl PartitionState {
-    /// A partition without nodes.
-    #[must_use]
-    pub fn empty(id: PartitionId) -> Self {
-        Self {
-            id,
-            sequence: 0,
-            nodes: Vec::new(),
-            allocations: Vec::new(),
-            reservations: Vec::new(),
-            claims: Vec::new(),
-            releasing: Vec::new(),
-            bundles: Vec::new(),
-            inside: Vec::new(),
-        }
-    }
-}
-
-/// What one shard contributes to the durable state.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct ShardState {
-    /// Its partitions, in order of id.
-    pub partitions: Vec<PartitionState>,
-    /// Cursor and random state.
-    pub policy: PolicyState,
-    /// Where some granularity follows the nodes: how far it has.
-    pub granularity: Option<GranularityState>,
-}
-
-/// The durable state of a whole store.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct StoreState {
-    /// The last start of the store; the next has a larger one.
-    pub incarnation: Incarnation,
-    /// The clock when it stopped.
-    pub now: Time,
-    /// The global records.
-    pub registrar: RegistrarState,
-    /// Every partition, in order of id: their number is fixed when the store is created.
-    pub partitions: Vec<PartitionState>,
-    /// Per shard of the last start: resumed when the next start has as many shards.
-    pub policies: Vec<PolicyState>,
-    /// Per shard of the last start, likewise.
-    pub granularities: Vec<Option<GranularityState>>,
-    /// Placement groups, in order of id.
-    pub groups: Vec<GroupRecord>,
-}
-
-impl StoreState {
-    /// A new store.
-    ///
-    /// # Panics
-    /// When the number of partitions is zero or above the limit.
-    #[must_use]
-    pub fn create(partition_count: u16) -> Self {
-        assert!(
-            (1..=PARTITIONS_MAX).contains(&partition_count),
-            "{partition_count} partitions: give 1 to {PARTITIONS_MAX}"
-        );
-        Self {
-            incarnation: Incarnation(0),
-            now: Time::default(),
-            registrar: RegistrarState {
-                next_node: 1,
-                resources: Vec::new(),
-                removed: Vec::new(),
-                unit_instances: Vec::new(),
-            },
-            partitions: (0..partition_count).map(|p| PartitionState::empty(PartitionId(p))).collect(),
-            policies: Vec::new(),
-            granularities: Vec::new(),
-            groups: Vec::new(),
-        }
-    }
-
-    /// Puts together what the shards and the registrar of one start hold; groups are put in
-    /// [beside](Self::groups).
-    #[must_use]
-    pub fn collect(
-        incarnation: Incarnation,
-        now: Time,
-        registrar: &Registrar,
-        shards: Vec<ShardState>,
-    ) -> Self {
-        let groups = Vec::new();
-        let mut partitions = Vec::new();
-        let (mut policies, mut granularities) = (Vec::new(), Vec::new());
-        for shard in shards {
-            partitions.extend(shard.partitions);
-            policies.push(shard.policy);
-            granularities.push(shard.granularity);
-        }
-        partitions.sort_unstable_by_key(|partition: &PartitionState| partition.id);
-        Self { incarnation, now, registrar: registrar.state(), partitions, policies, granularities, groups }
-    }
-
-    /// The canonical hash of the partitions and the global records: equal for equal books,
-    /// whatever the number of shards.
-    #[must_use]
-    pub fn books_hash(&self) -> StateHash {
-        let partitions = self.partitions.iter().map(crate::shard::partition_hash);
-        books_hash(&self.registrar, partitions)
-    }
-}
-
-/// The canonical hash of a store's books: the global records, and the hash of every partition
-/// in order of id.
-#[must_use]
-pub fn books_hash(registrar: &RegistrarState, partitions: impl IntoIterator<Item = StateHash>) -> StateHash {
-    let mut hasher = StateHasher::new("store");
-    hasher.number(registrar.next_node);
-    hasher.number(registrar.resources.len() as u64);
-    for name in &registrar.resources {
-        hasher.text(name);
-    }
-    hasher.number(registrar.removed.len() as u64);
-    for node in &registrar.removed {
-        hasher.text(&node.name);
-        hasher.text(&node.identity);
-        hasher.number(node.id.0);
-        hasher.number(node.ordinal.0);
-        hasher.number(node.version);
-    }
-    hasher.number(registrar.unit_instances.len() as u64);
-    for &kind in &registrar.unit_instances {
-        hasher.number(u64::from(kind));
-    }
-    for partition in partitions {
-        hasher.state(partition);
-    }
-    hasher.finish()
-}
-
-impl Default for StoreState {
-    fn default() -> Self {
-        Self::create(PARTITIONS_DEFAULT)
-    }
-}
 
 /// How an engine is started over a store.
 #[derive(Clone, Debug)]

@@ -4,11 +4,13 @@ use std::sync::Arc;
 
 use super::spec::{GroupSpec, GroupSpecError};
 use crate::ids::{AllocationId, GroupId, NodeId, StatementId};
-use crate::request::PlacementRequest;
-use crate::resource::GpuAssignment;
-use crate::shard::{Refusal, ResourceKind};
+use crate::request::{PlacementRequest, Refusal};
+use crate::resource::{GpuAssignment, ResourceKind};
 use crate::statement::{Applied, CommitMode, Conflict, Granularity, Operation};
 use crate::time::Time;
+
+/// Whose jobs are served in turn: numbered by the caller of the port. Ports have clients of their own.
+pub type ClientKey = u64;
 
 /// One job.
 #[derive(Clone, Debug)]
@@ -34,13 +36,13 @@ pub enum PlanJob {
 
 impl PlanJob {
     /// Whether it may begin a statement.
-    pub(super) fn plans(&self) -> bool {
+    pub(crate) fn plans(&self) -> bool {
         matches!(self, Self::CreateGroup(_) | Self::GrowGroup(..) | Self::Submit(_))
     }
 
     /// What it costs by itself, in units: what it names, but for a list or a status, whose bundles are counted
     /// when they are shown.
-    pub(super) fn units(&self) -> u64 {
+    pub(crate) fn units(&self) -> u64 {
         1 + match self {
             Self::CreateGroup(spec) => spec.bundles.len() as u64,
             Self::GrowGroup(_, requests, _) => requests.len() as u64,

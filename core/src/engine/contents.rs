@@ -1,14 +1,16 @@
 //! What is read of a store's contents before an engine is opened over it.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet};
 
-use super::{EngineError, PartitionState};
+use super::EngineError;
 use crate::ids::{AllocationId, NodeId, ResourceId};
 use crate::limits::ALLOCATIONS_PER_NODE_MAX;
+use crate::map::FixedMap;
+use crate::state::PartitionState;
 
 /// Whether the nodes of a partition have few enough allocations to count them.
 pub(super) fn check_allocations(partition: &PartitionState) -> Result<(), EngineError> {
-    let at: HashMap<AllocationId, NodeId> =
+    let at: FixedMap<AllocationId, NodeId> =
         partition.allocations.iter().map(|one| (one.id, one.node)).collect();
     let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
     let inside = partition.inside.iter().filter_map(|one| at.get(&one.bundle).copied());

@@ -3,15 +3,17 @@
 use std::sync::Arc;
 
 use super::{EngineConfig, shard_config};
-use crate::executor::{ShardRunner, StopSignal, ThreadWaker};
+use crate::executor::ShardRunner;
+use crate::group::keeper_of;
 use crate::ids::{Incarnation, ShardId};
 use crate::index::Geometry;
 use crate::limits::TICKET_NS_DEFAULT;
-use crate::planner::{GroupRecord, Planner, PlannerBell, PlannerConfig, PlannerRunner, Tickets, keeper_of};
-use crate::ring::Doorbell;
+use crate::link::{Doorbell, PlannerBell, StopSignal, ThreadWaker, Tickets};
+use crate::planner::{Planner, PlannerConfig, PlannerRunner};
 use crate::rng::Rng;
 use crate::router::{Port, RoutingTable};
 use crate::shard::Shard;
+use crate::state::GroupRecord;
 use crate::view::ViewReader;
 
 /// What planners are opened over.

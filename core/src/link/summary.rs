@@ -7,8 +7,19 @@ use crossbeam_utils::CachePadded;
 
 use crate::ids::OwnerId;
 use crate::index::Coordinate;
-use crate::shard::ShardFacts;
 use crate::sync::{AtomicU64, Ordering};
+
+/// What the router may know of a shard without asking it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ShardFacts {
+    /// Grows with each event that could make a refused request fit: a release, a node that
+    /// joins, grows or takes work again.
+    pub growth: u64,
+    /// No request whose coordinate in the configured geometry exceeds this in any dimension fits.
+    pub highest: Coordinate,
+    /// Capacity and allocations of cpu, memory and GPUs, in 1/10 000 units.
+    pub load: [(i128, i128); 3],
+}
 
 /// Allocated shares are published in this many parts of the capacity: 20 bits.
 const SHARE_ONE: i128 = 1 << 20;

@@ -12,22 +12,22 @@ use crate::resource::{Amount, UnitAssignment, UnitAssignments, UnitBooks};
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CustomBook {
     pub(crate) id: ResourceId,
-    pub(super) total: Amount,
+    pub(crate) total: Amount,
     pub(crate) available: Amount,
-    pub(super) shortfall: Amount,
+    pub(crate) shortfall: Amount,
     /// Of a unit-instance kind.
-    pub(super) units: Option<Box<UnitBooks>>,
+    pub(crate) units: Option<Box<UnitBooks>>,
 }
 
 /// Takes from `available` what is there, and counts the rest as shortfall.
-pub(super) fn take_over(available: &mut Amount, shortfall: &mut Amount, amount: Amount) {
+pub(crate) fn take_over(available: &mut Amount, shortfall: &mut Amount, amount: Amount) {
     let covered = amount.min(*available);
     *available = available.minus(covered);
     *shortfall = shortfall.plus(amount.minus(covered));
 }
 
 /// What an allocation holds of the kind `id`.
-pub(super) fn units_of(units: Option<&Arc<UnitAssignments>>, id: ResourceId) -> UnitAssignment {
+pub(crate) fn units_of(units: Option<&Arc<UnitAssignments>>, id: ResourceId) -> UnitAssignment {
     let units = units.map_or(&[][..], |units| units.as_slice());
     let at = units.binary_search_by_key(&id, |&(id, _)| id);
     units[at.unwrap_or_else(|_| panic!("an allocation of resource {} says no units", id.0))].1
@@ -35,18 +35,18 @@ pub(super) fn units_of(units: Option<&Arc<UnitAssignments>>, id: ResourceId) -> 
 
 impl CustomBook {
     /// `total` of `id`, nothing of it in use.
-    pub(super) fn new(id: ResourceId, total: Amount) -> Self {
+    pub(crate) fn new(id: ResourceId, total: Amount) -> Self {
         let units = id.is_unit_instance().then(|| Box::new(UnitBooks::with_total(total)));
         Self { id, total, available: total, shortfall: Amount::ZERO, units }
     }
 
     /// What a request for `amount` compares with.
-    pub(super) fn room_for(&self, amount: Amount) -> Amount {
+    pub(crate) fn room_for(&self, amount: Amount) -> Amount {
         self.units.as_ref().map_or(self.available, |units| units.room_for(amount))
     }
 
     /// Takes what is there; the units, of a unit-instance kind.
-    pub(super) fn take(&mut self, amount: Amount) -> Option<UnitAssignment> {
+    pub(crate) fn take(&mut self, amount: Amount) -> Option<UnitAssignment> {
         self.available = self.available.minus(amount);
         let units = self.units.as_mut()?;
         let assignment = units.choose(amount).expect("the node was checked to fit");
@@ -55,7 +55,7 @@ impl CustomBook {
     }
 
     /// Takes what an allocation holds, also beyond capacity.
-    pub(super) fn take_held(&mut self, amount: Amount, held: Option<&Arc<UnitAssignments>>) {
+    pub(crate) fn take_held(&mut self, amount: Amount, held: Option<&Arc<UnitAssignments>>) {
         if let Some(units) = &mut self.units {
             units.take_held(units_of(held, self.id));
             (self.available, self.shortfall) = (units.free(), units.short());
@@ -65,7 +65,7 @@ impl CustomBook {
     }
 
     /// Gives back; what is in use beyond capacity is paid back first.
-    pub(super) fn give(&mut self, amount: Amount, held: Option<&Arc<UnitAssignments>>) {
+    pub(crate) fn give(&mut self, amount: Amount, held: Option<&Arc<UnitAssignments>>) {
         if let Some(units) = &mut self.units {
             units.give(units_of(held, self.id));
             (self.available, self.shortfall) = (units.free(), units.short());
@@ -92,7 +92,7 @@ impl CustomBook {
 }
 
 /// The book of `id` among `books`, which are sorted by id; an empty one is put in if there is none.
-pub(super) fn book_or_new(books: &mut Vec<CustomBook>, id: ResourceId) -> &mut CustomBook {
+pub(crate) fn book_or_new(books: &mut Vec<CustomBook>, id: ResourceId) -> &mut CustomBook {
     let at = books.binary_search_by_key(&id, |book| book.id).unwrap_or_else(|at| {
         books.insert(at, CustomBook::new(id, Amount::ZERO));
         at
@@ -101,7 +101,7 @@ pub(super) fn book_or_new(books: &mut Vec<CustomBook>, id: ResourceId) -> &mut C
 }
 
 /// Exchanges the capacities; what is in use stays in use, and a book of which nothing is left goes.
-pub(super) fn respecify(books: &mut Vec<CustomBook>, totals: &[(ResourceId, Amount)]) {
+pub(crate) fn respecify(books: &mut Vec<CustomBook>, totals: &[(ResourceId, Amount)]) {
     for book in books.iter_mut() {
         let total =
             totals.binary_search_by_key(&book.id, |&(id, _)| id).map_or(Amount::ZERO, |at| totals[at].1);

@@ -6,8 +6,7 @@
 //! loading it and taking its reference, which is what the epoch tells.
 //!
 //! What is deferred is no more than letting go of one reference. Whose destructors then run is
-//! decided by [`Retired`](super::reader::Retired): not here.
-#![allow(unsafe_code)]
+//! decided by `view/reader.rs`: not here.
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;

@@ -1,0 +1,9 @@
+//! The books of one node, part by part: what shards change and views show.
+
+mod custom;
+mod health;
+mod withheld;
+
+pub(crate) use custom::{CustomBook, book_or_new, respecify, take_over, units_of};
+pub(crate) use health::UnhealthyBook;
+pub(crate) use withheld::{CustomAside, Reservation, SetAside};

@@ -1,0 +1,84 @@
+//! Amounts of one node that are withheld from all but one owner.
+
+use crate::ids::{OwnerId, ResourceId};
+use crate::limits::GPU_INSTANCES_MAX;
+use crate::resource::{Amount, ReservedAmounts};
+use crate::time::Time;
+
+/// What is set aside on one node.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct SetAside {
+    pub(crate) cpu: Amount,
+    pub(crate) memory: Amount,
+    /// Of each device, in 1/10 000.
+    pub(crate) gpus: [u16; GPU_INSTANCES_MAX],
+    /// Of the custom kinds that the node has, in order of id.
+    pub(crate) custom: Vec<CustomAside>,
+}
+
+/// What is set aside of one custom kind.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct CustomAside {
+    pub(crate) id: ResourceId,
+    pub(crate) amount: Amount,
+    /// Of each unit of a unit-instance kind, in 1/10 000.
+    pub(crate) units: Vec<u16>,
+}
+
+impl SetAside {
+    /// The sum over all devices, in 1/10 000.
+    pub(crate) fn gpu_total(&self) -> i64 {
+        self.gpus.iter().map(|&part| i64::from(part)).sum()
+    }
+
+    /// Both together.
+    pub(crate) fn plus(&self, other: &Self) -> Self {
+        let mut sum = self.clone();
+        sum.cpu = sum.cpu.plus(other.cpu);
+        sum.memory = sum.memory.plus(other.memory);
+        sum.gpus.iter_mut().zip(&other.gpus).for_each(|(part, other)| *part += other);
+        for aside in &other.custom {
+            match sum.custom.binary_search_by_key(&aside.id, |known| known.id) {
+                Ok(at) => {
+                    let known = &mut sum.custom[at];
+                    known.amount = known.amount.plus(aside.amount);
+                    known.units.resize(known.units.len().max(aside.units.len()), 0);
+                    known.units.iter_mut().zip(&aside.units).for_each(|(part, other)| *part += other);
+                }
+                Err(at) => sum.custom.insert(at, aside.clone()),
+            }
+        }
+        sum
+    }
+
+    /// What is set aside of one custom kind.
+    pub(crate) fn of(&self, id: ResourceId) -> Amount {
+        self.custom.iter().find(|aside| aside.id == id).map_or(Amount::ZERO, |aside| aside.amount)
+    }
+
+    /// Of one unit of a unit-instance kind, in 1/10 000.
+    pub(crate) fn of_unit(&self, id: ResourceId, unit: u8) -> u16 {
+        let aside = self.custom.iter().find(|aside| aside.id == id);
+        aside.and_then(|aside| aside.units.get(usize::from(unit)).copied()).unwrap_or(0)
+    }
+}
+
+/// The reservation of one node.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Reservation {
+    pub(crate) owner: OwnerId,
+    pub(crate) left: ReservedAmounts,
+    pub(crate) until: Option<Time>,
+    pub(crate) aside: SetAside,
+    /// Which of the reservations of this shard it is: exchanged, it is another one.
+    pub(crate) number: u64,
+    /// Statements that hold something of it: it stays until they are decided, also used up.
+    pub(crate) in_use: u32,
+}
+
+impl Reservation {
+    /// Whether nothing is reserved and no statement can bring anything back.
+    pub(crate) fn is_over(&self) -> bool {
+        self.left.is_empty() && self.in_use == 0
+    }
+}

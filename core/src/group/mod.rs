@@ -1,0 +1,18 @@
+//! Placement groups as callers know them: what is asked for, the jobs of planners and their replies.
+
+mod job;
+mod spec;
+
+pub use job::{
+    BundleView, ClientKey, GroupRefusal, GroupRefusalReason, GroupState, GroupView, PlanJob, PlanRejection,
+    PlanReply, StatementReport, Submit,
+};
+pub use spec::{GroupSpec, GroupSpecError, Spreading, Strategy, TopologyRule};
+
+use crate::ids::GroupId;
+
+/// Which planner keeps a group.
+#[must_use]
+pub fn keeper_of(group: GroupId, planners: u16) -> u16 {
+    u16::try_from(group.number % u64::from(planners.max(1))).expect("less than the number of planners")
+}

@@ -1,0 +1,30 @@
+//! All that crosses threads, but the data of views: rings, bells and flags between ports, shards and planners.
+//!
+//! Lock-free parts are model-checked by loom: `core/tests/loom_*.rs`. Nothing here knows what it carries.
+#![allow(unsafe_code, reason = "a ring hands values between threads without a lock; model-checked by loom")]
+
+mod cell;
+mod clock;
+mod decision;
+mod doorbell;
+mod interest;
+mod planner_bell;
+mod ring;
+mod stop;
+mod summary;
+mod tickets;
+mod waker;
+mod woken;
+
+pub use cell::ViewCell;
+pub use clock::Clock;
+pub use decision::{Decision, DecisionCell};
+pub use doorbell::Doorbell;
+pub use interest::{ViewInterest, ViewNews};
+pub use planner_bell::PlannerBell;
+pub use ring::{Consumer, Producer, channel};
+pub use stop::StopSignal;
+pub use summary::{Facts, ShardFacts, ShardSummary};
+pub use tickets::Tickets;
+pub use waker::ThreadWaker;
+pub use woken::WokenBox;

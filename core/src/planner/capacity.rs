@@ -177,6 +177,8 @@ impl<'a> Capacity<'a> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::node::{Labels, Taints};
+    use crate::resource::Amount;
 
     /// Whatever fits into one device has a sum of at most one device by every way of counting.
     #[test]
@@ -201,5 +203,25 @@ mod tests {
         assert!(twice(1, 6000) && !twice(1, 5000));
         let third = Measure { kind: ResourceKind::Gpu, steps: 2 };
         assert!(3 * third.counted(4000) > third.counted(UNIT));
+    }
+
+    #[test]
+    fn parts_of_units_are_counted_unit_by_unit() {
+        let kind = ResourceId::new(0, true);
+        let custom =
+            |milli| Demand::canonical_custom(vec![(kind, Amount::from_milli(milli))]).expect("one kind");
+        let spec = NodeSpec {
+            name: "n".into(),
+            identity: None,
+            cpu: Amount::ZERO,
+            memory: Amount::ZERO,
+            gpus: 0,
+            custom: custom(3000),
+            labels: Labels::default(),
+            taints: Taints::default(),
+        };
+        let capacity = Capacity { spec: &spec, gpus: GpuBooks::default(), stands: &[] };
+        let count = |milli| capacity.count(&Demand { custom: custom(milli), ..Demand::default() }, 100);
+        assert_eq!([count(2000), count(1000), count(250), count(300)], [1, 3, 12, 9]);
     }
 }

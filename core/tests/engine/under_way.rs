@@ -104,6 +104,23 @@ fn a_bundle_on_its_way_to_a_node_that_is_lost_meanwhile_is_placed_again() {
     check_all(&engine);
 }
 
+/// The shard tells of it between the planner's last round and its last look.
+#[test]
+fn a_planner_that_is_about_to_sleep_sees_a_node_that_was_just_lost() {
+    let mut engine = engine(1, 1);
+    let node = add_agent_node(&mut engine, node_spec("n1", 16, 0));
+    create(&mut engine, group_of(cores(4), 1, Strategy::Pack)).expect("it fits");
+    let clock = ManualClock::new(engine.now);
+    assert!(engine.planners[0].is_asleep());
+    let partition = engine.catalog.load().node_partition(node).expect("a registered node");
+    submit(&mut engine, 1, PortRequest::Partition(partition, Command::Life(node, LifeEvent::Lose)));
+    engine.runners[0].run_batch(&clock, &mut Unobserved);
+    assert!(!engine.planners[0].fall_asleep(), "its bundle is to be placed again");
+    engine.now = clock.now();
+    settle(&mut engine);
+    check_all(&engine);
+}
+
 #[test]
 fn a_node_that_was_hidden_from_a_search_and_takes_no_work_is_not_planned_on() {
     let mut engine = engine(1, 1);

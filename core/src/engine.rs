@@ -254,12 +254,16 @@ fn link_shards(
         for ((bell, news), of_port) in bells.iter().zip(&news).zip(&mut port_links) {
             let (submissions, from_port) = channel(RING_SLOTS);
             let (to_port, answers) = channel(RING_SLOTS);
-            let (woken, bell) = (Arc::new(WokenBox::default()), Arc::clone(bell));
-            let (for_port, shard_bell) = (Arc::clone(&woken), Arc::clone(&shard_bell));
-            let (interest, news) = (Arc::clone(&interest), Arc::clone(news));
+            let woken = Arc::new(WokenBox::default());
+            let bell = Arc::clone(bell);
+            let for_port = Arc::clone(&woken);
+            let shard_bell = Arc::clone(&shard_bell);
+            let interest = Arc::clone(&interest);
+            let news = Arc::clone(news);
             let of_shard = Arc::clone(&news);
             links.push(ShardLink { submissions: from_port, answers: to_port, bell, woken, news: of_shard });
-            let (bell, woken) = (shard_bell, for_port);
+            let bell = shard_bell;
+            let woken = for_port;
             of_port.push(PortLink { submissions, answers, bell, woken, interest, news });
         }
         let summary = Arc::clone(table.summary(id));
@@ -311,6 +315,7 @@ fn shard_config(
     incarnation: Incarnation,
     seeds: &mut Rng,
 ) -> ShardConfig {
-    let (partitions, geometry) = (table.partitions_of(shard).collect(), geometry.clone());
+    let partitions = table.partitions_of(shard).collect();
+    let geometry = geometry.clone();
     ShardConfig { shard, incarnation, partitions, geometry, seed: seeds.next_u64(), hybrid: config.hybrid }
 }

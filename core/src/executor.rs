@@ -198,7 +198,8 @@ impl ShardRunner {
         if !self.own.is_empty() {
             return false;
         }
-        let (links, stop) = (&mut self.links, &self.stop);
+        let links = &mut self.links;
+        let stop = &self.stop;
         self.bell.sleep_if(|| !stop.is_stopped() && links.iter_mut().all(|link| link.submissions.is_empty()))
     }
 

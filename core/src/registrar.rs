@@ -416,7 +416,8 @@ impl Registrar {
         if known.topology.as_deref() == spec.labels.get(&self.topology_label) {
             return Ok(());
         }
-        let (name, label) = (Arc::clone(&spec.name), Arc::clone(&self.topology_label));
+        let name = Arc::clone(&spec.name);
+        let label = Arc::clone(&self.topology_label);
         Err(RegistrarError::TopologyFixed { name, label })
     }
 

@@ -54,7 +54,8 @@ impl PlannerThreads {
         callers: &mut [Port],
         seeds: &mut Rng,
     ) -> (Vec<PlannerRunner>, StopSignal) {
-        let (stop, tickets) = (StopSignal::default(), Arc::new(Tickets::default()));
+        let stop = StopSignal::default();
+        let tickets = Arc::new(Tickets::default());
         tickets.set_bells(self.bells().collect());
         let mut runners = Vec::new();
         for ((number, port), (_, interest, waker)) in (0..).zip(ports).zip(self.0) {

@@ -57,7 +57,8 @@ fn bed() -> Bed {
     };
     let (bell, waker) = ShardRunner::doorbell();
     let table = crate::router::RoutingTable::even(1, 1);
-    let (summary, stop) = (Arc::clone(table.summary(ShardId(0))), StopSignal::default());
+    let summary = Arc::clone(table.summary(ShardId(0)));
+    let stop = StopSignal::default();
     let runner =
         ShardRunner::new(ShardId(0), Shard::new(config), vec![link], summary, bell, waker, stop.clone());
     let mut bed = Bed { runner, submissions, answers, stop, orders: Orders::default() };
@@ -71,7 +72,9 @@ fn bed() -> Bed {
         labels: Labels::default(),
         taints: Taints::default(),
     };
-    let (id, ordinal, partition) = (NodeId(1), Ordinal(1), PartitionId(0));
+    let id = NodeId(1);
+    let ordinal = Ordinal(1);
+    let partition = PartitionId(0);
     let node = NodeRegistration { id, ordinal, partition, spec, agent: None };
     bed.ask(0, Command::AddNode(Box::new(node)));
     bed
@@ -148,7 +151,8 @@ fn what_was_committed_in_time_is_committed_whatever_the_clock_says() {
 #[test]
 fn an_export_has_nothing_undecided_and_all_that_is_committed() {
     let mut bed = bed();
-    let (committed, open) = (bed.prepare(1, 1_000), bed.prepare(2, 5));
+    let committed = bed.prepare(1, 1_000);
+    let open = bed.prepare(2, 5);
     committed.decide(Decision::Committed);
     // The second reaches its deadline in the batch before; a third comes in the one of the export.
     assert_eq!(bed.batch(5), 0);
@@ -170,7 +174,8 @@ fn an_export_has_nothing_undecided_and_all_that_is_committed() {
 #[test]
 fn a_runner_that_stops_leaves_nothing_undecided() {
     let mut bed = bed();
-    let (first, second) = (bed.prepare(1, 1_000), bed.prepare(2, 1_000));
+    let first = bed.prepare(1, 1_000);
+    let second = bed.prepare(2, 1_000);
     first.decide(Decision::Committed);
     bed.stop.stop();
     let mut shard = bed.runner.run(&Still(5), &mut Unobserved);

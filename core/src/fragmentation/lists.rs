@@ -83,7 +83,8 @@ struct Constraints {
 
 impl Constraints {
     fn of(ask: &Ask<'_>) -> Self {
-        let (demand, preferences) = (ask.demand(), ask.preferences());
+        let demand = ask.demand();
+        let preferences = ask.preferences();
         Self {
             memory: demand.memory,
             custom: demand.custom.clone(),
@@ -117,7 +118,8 @@ pub(super) struct Subject {
 
 impl Subject {
     pub(super) fn of(ask: &Ask<'_>, breadth: Breadth) -> Self {
-        let (cpu, gpu) = (ask.demand().cpu, ask.demand().gpu);
+        let cpu = ask.demand().cpu;
+        let gpu = ask.demand().gpu;
         let constraints = (breadth == Breadth::Own).then(|| Constraints::of(ask));
         Self { weighing: ask.weighing, cpu, gpu, constraints }
     }

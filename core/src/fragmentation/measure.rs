@@ -163,11 +163,13 @@ impl Measure {
         models.sort_unstable();
         models.dedup();
         let room = (0..=i64::from(GPU_UNIT)).map(|free| parts.partition_point(|&part| part <= free) as u8);
-        let (classes, rooms) = (cpus.len() + 1, parts.len() + 1);
+        let classes = cpus.len() + 1;
+        let rooms = parts.len() + 1;
         let mut single = vec![0; (models.len() + 1) * classes * rooms];
         let mut several = vec![0; (models.len() + 1) * classes * WHOLE_COUNTS];
         for typical in on_gpus() {
-            let (shape, count) = (&typical.shape, i64::from(typical.count));
+            let shape = &typical.shape;
+            let count = i64::from(typical.count);
             let least_cpu = cpus.partition_point(|&cpu| cpu < shape.cpu.units()) + 1;
             let runs_on = |model: usize| {
                 let named = shape.models.as_deref();
@@ -265,7 +267,8 @@ impl Measure {
                     - self.of_whole(row, gpus.whole)
             }
             GpuRequest::Fraction(part) => {
-                let (mut best, mut last) = (i64::MIN, None);
+                let mut best = i64::MIN;
+                let mut last = None;
                 for &free in gpus.free.iter().take_while(|&&free| free >= part) {
                     if last != Some(free) {
                         best = best.max(self.gain(row, gpus.whole, free, part));
@@ -348,7 +351,8 @@ impl Measure {
 
 /// By the sums over the typical shapes that want a GPU.
 fn served_per_cpu(typical: &TypicalShapes) -> Option<u64> {
-    let (mut cpu, mut gpu) = (0u128, 0u128);
+    let mut cpu = 0u128;
+    let mut gpu = 0u128;
     for TypicalShape { shape, count } in typical.shapes() {
         let devices = shape.gpu.amount().units();
         if devices > 0 {

@@ -109,7 +109,8 @@ impl Search {
         accept: impl Fn(Slot) -> Option<Rank>,
         visits: &mut Visits,
     ) -> Option<Slot> {
-        let (measure, standings) = (&self.measure, &self.standings);
+        let measure = &self.measure;
+        let standings = &self.standings;
         let mut rater = Rater { measure, standings, memo: &mut self.memo, ask };
         let rated = slots.iter().filter_map(|&slot| {
             visits.nodes += 1;
@@ -132,7 +133,8 @@ impl Search {
         visits: &mut Visits,
     ) -> Listed {
         let at = self.keep(ask, breadth);
-        let (list, standings) = (&mut self.lists[at], &self.standings);
+        let list = &mut self.lists[at];
+        let standings = &self.standings;
         let demand = ask.demand();
         let mut rater = Rater { measure: &self.measure, standings, memo: &mut self.memo, ask };
         let joins = |standing: &Standing| match breadth {
@@ -249,7 +251,8 @@ impl Rater<'_> {
         };
         // The class is below 2^8, the code below 2^17: no two keys are equal, and none is zero.
         let key = (u64::from(standing.state) + 1) << 32 | code << 8 | u64::from(left);
-        let (measure, standings) = (self.measure, self.standings);
+        let measure = self.measure;
+        let standings = self.standings;
         let after =
             self.memo.get(key, || measure.usable_after(standings.state(standing.state), left, demand.gpu));
         measure.fall(demand.gpu, standing.usable, after)

@@ -153,7 +153,8 @@ impl Standings {
                 let model = if measure.names_models() { measure.model_class(model) } else { 0 };
                 *known = Known { ordinal, model, identified: true, ..*known };
             }
-            let (ordinal, gpus) = (known.ordinal, GpuState::new(room.gpus, known.model));
+            let ordinal = known.ordinal;
+            let gpus = GpuState::new(room.gpus, known.model);
             if self.states.len() >= GPU_STATES_KEPT.max(2 * self.live) && !self.numbers.contains_key(&gpus) {
                 self.renumber();
                 renumbered = true;
@@ -164,7 +165,8 @@ impl Standings {
             self.last_change += 1;
             self.live += 1;
             self.known[slot as usize].at = self.list.len() as u32;
-            let (state, idle) = (self.number(gpus), room.gpus.total_free());
+            let state = self.number(gpus);
+            let idle = room.gpus.total_free();
             self.list.push(Standing {
                 change: self.last_change,
                 ordinal,

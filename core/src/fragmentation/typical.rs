@@ -62,7 +62,9 @@ impl TypicalShapes {
         counted.retain(|&(_, count)| count > 0);
         counted.sort_unstable_by(|(a, m), (b, n)| n.cmp(m).then_with(|| a.cmp(b)));
         let all: u64 = counted.iter().map(|&(_, count)| u64::from(count)).sum();
-        let (mut covered, mut models, mut typical) = (0u64, Vec::new(), Vec::new());
+        let mut covered = 0u64;
+        let mut models = Vec::new();
+        let mut typical = Vec::new();
         for (shape, count) in counted {
             if covered * 100 >= all * TYPICAL_COVER_PERCENT || typical.len() == TYPICAL_SHAPES_MAX {
                 break;

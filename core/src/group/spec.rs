@@ -112,7 +112,10 @@ impl GroupSpec {
     #[must_use]
     pub fn new(bundles: Vec<Arc<PlacementRequest>>, strategy: Strategy) -> Self {
         let min_members = u32::try_from(bundles.len()).unwrap_or(u32::MAX);
-        let (topology, wait_until, priority, granularity) = (None, None, 0, Granularity::Fine);
+        let topology = None;
+        let wait_until = None;
+        let priority = 0;
+        let granularity = Granularity::Fine;
         Self { bundles, strategy, topology, min_members, wait_until, priority, granularity }
     }
 

@@ -64,7 +64,8 @@ fn read_lines<K: Key>(keys: &[K], tags: &[Tag]) -> usize {
 
 impl<K: Key> Cell<K> {
     pub(super) fn empty() -> Self {
-        let (tags, keys) = ([Tag::default(); FEW], [K::ZERO; FEW]);
+        let tags = [Tag::default(); FEW];
+        let keys = [K::ZERO; FEW];
         Self::Few { len: 0, stale_marks: false, tags, keys, marks: Marks::NONE }
     }
 
@@ -157,7 +158,9 @@ impl<K: Key> Cell<K> {
         // Half of each bound, so that one node coming and going does not convert twice.
         match self {
             Self::One { said, run, .. } if run.len() <= FEW / 2 => {
-                let (mut keys, mut tags, held) = ([K::ZERO; FEW], [Tag::default(); FEW], run.len());
+                let mut keys = [K::ZERO; FEW];
+                let mut tags = [Tag::default(); FEW];
+                let held = run.len();
                 keys[..held].copy_from_slice(run.keys());
                 tags[..held].copy_from_slice(run.tags());
                 *self = Self::Few { len: held as u8, stale_marks: true, tags, keys, marks: said.marks };
@@ -166,7 +169,8 @@ impl<K: Key> Cell<K> {
                 if let Some(only) = runs.only()
                     && only.len() <= room / 2
                 {
-                    let (said, run) = (*said, Box::new(only.clone()));
+                    let said = *said;
+                    let run = Box::new(only.clone());
                     *self = Self::One { stale: true, stale_marks: true, said, run };
                 }
             }

@@ -128,7 +128,8 @@ impl ResourceVector {
     /// What a node has available.
     #[must_use]
     pub fn available(cpu: Amount, memory: Amount, gpus: &GpuBooks) -> Self {
-        let (whole_gpus, largest_gpu_part) = (gpus.whole_free(), gpus.largest_free());
+        let whole_gpus = gpus.whole_free();
+        let largest_gpu_part = gpus.largest_free();
         Self { cpu, memory, whole_gpus, largest_gpu_part, ..Self::default() }
     }
 
@@ -155,7 +156,8 @@ impl ResourceVector {
             GpuRequest::Fraction(part) => (0, part),
             GpuRequest::Whole(count) => (u16::from(count), crate::resource::GPU_UNIT),
         };
-        let (cpu, memory) = (demand.cpu, demand.memory);
+        let cpu = demand.cpu;
+        let memory = demand.memory;
         Self { cpu, memory, whole_gpus, largest_gpu_part, ..Self::default() }
     }
 }
@@ -286,7 +288,8 @@ impl Geometry {
         }
         let is_wide = dimensions.iter().any(|(dimension, _)| dimension.place() >= 4);
         let scales = scales(&dimensions);
-        let (orders, custom) = (vec![IN_ORDER], Arc::default());
+        let orders = vec![IN_ORDER];
+        let custom = Arc::default();
         let weights = Weights::default();
         Ok(Self { dimensions, scales, orders, room: ROOM, is_wide, custom, weights, automatic: 0 })
     }

@@ -27,7 +27,8 @@ impl Grid {
     /// fewer where the coordinates do not tell so many apart.
     pub(super) fn over(highest: (u16, u16), nodes: usize) -> Self {
         let budget = nodes.next_power_of_two().trailing_zeros().max(BITS_MIN + 1) - 1;
-        let (rows, columns) = (bits(highest.0), bits(highest.1));
+        let rows = bits(highest.0);
+        let columns = bits(highest.1);
         let row_bits = rows.min(budget);
         // Rows of several values of the first coordinate cannot be cut by the second: the order is
         // by the first.
@@ -101,7 +102,8 @@ impl Grid {
     pub(super) fn columns_from<K: Key>(&self, key: K) -> Columns {
         let column = u32::from(key.leading().1) >> self.column_shift;
         if self.column_bits >= 6 {
-            let (group, last) = ((column >> 6) as usize, (1 << (self.column_bits - 6)) - 1);
+            let group = (column >> 6) as usize;
+            let last = (1 << (self.column_bits - 6)) - 1;
             return Columns { mask: u64::MAX << (column & 63), group, last };
         }
         let of_row = (1 << (1 << self.column_bits)) - 1;
@@ -139,7 +141,8 @@ mod tests {
             prop_assert!(cells.is_sorted());
             prop_assert!(cells.iter().all(|&cell| cell < grid.cells()));
             for &from in &keys {
-                let (columns, own) = (grid.columns_from(from), grid.cell(from));
+                let columns = grid.columns_from(from);
+                let own = grid.cell(from);
                 prop_assert!(columns.of_group(own / 64) >> (own % 64) & 1 == 1);
                 for &other in &keys {
                     let at = grid.cell(other);

@@ -148,7 +148,8 @@ mod tests {
     }
 
     fn agree<K: Key>(a: Coordinate, b: Coordinate) -> Result<(), TestCaseError> {
-        let (x, y) = (K::pack(&a), K::pack(&b));
+        let x = K::pack(&a);
+        let y = K::pack(&b);
         prop_assert_eq!(x.coordinate(), a);
         prop_assert_eq!(x.cmp(&y), a.cmp(&b));
         prop_assert_eq!(x.reaches(y), a.reaches(&b));

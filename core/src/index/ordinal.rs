@@ -333,7 +333,8 @@ impl OrdinalTree {
             }
         }
         for (position, &slot) in self.slots.iter().enumerate() {
-            let (coordinate, marks) = (self.coordinates[position], self.marks[position]);
+            let coordinate = self.coordinates[position];
+            let marks = self.marks[position];
             if slot == VACANT {
                 if (coordinate, marks) != (Coordinate::default(), Marks::NONE) {
                     return Err(format!("vacant position {position} stands somewhere"));

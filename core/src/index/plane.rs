@@ -118,7 +118,8 @@ pub(super) struct Plane<K> {
 impl<K: Key> Plane<K> {
     /// An empty one whose runs are cut at `room`; `steps` tell classes.
     pub(super) fn new(room: usize, steps: [Steps; 2]) -> Self {
-        let (grid, classifier) = (Grid::over((0, 0), 0), Classifier::new(steps));
+        let grid = Grid::over((0, 0), 0);
+        let classifier = Classifier::new(steps);
         let mut plane = Self { room, classifier, grid, cells: Vec::new(), levels: Vec::new(), len: 0 };
         plane.clear(grid);
         plane
@@ -181,8 +182,10 @@ impl<K: Key> Plane<K> {
         let class = self.classifier.class(key);
         let mut at = cell;
         for level in &mut self.levels {
-            let (group, member) = (at / 64, at % 64);
-            let (members, said) = (&mut level.members[group], &mut level.said[group]);
+            let group = at / 64;
+            let member = at % 64;
+            let members = &mut level.members[group];
+            let said = &mut level.said[group];
             let is_known = members.serving(class) >> member & 1 == 1;
             if is_known && said.may_hold(&came) {
                 return;
@@ -209,7 +212,8 @@ impl<K: Key> Plane<K> {
             return false;
         }
         self.len -= 1;
-        let (mut at, mut is_empty) = (cell, self.cells[cell].is_empty());
+        let mut at = cell;
+        let mut is_empty = self.cells[cell].is_empty();
         for level in &mut self.levels {
             let group = at / 64;
             if is_empty {
@@ -369,7 +373,8 @@ impl<K: Key> Plane<K> {
     }
 
     fn sum_of(&self, level: usize, group: usize) -> Said<K> {
-        let (mut sum, mut open) = (Said::NOTHING, self.levels[level].members[group].live());
+        let mut sum = Said::NOTHING;
+        let mut open = self.levels[level].members[group].live();
         while open != 0 {
             let at = group * 64 + open.trailing_zeros() as usize;
             open &= open - 1;
@@ -424,7 +429,8 @@ impl<K: Key> Plane<K> {
     /// What is wrong.
     pub(super) fn check(&self, of: &[Marks]) -> Result<(), String> {
         for (at, cell) in self.cells.iter().enumerate() {
-            let (members, bit) = (&self.levels[0].members[at / 64], 1 << (at % 64));
+            let members = &self.levels[0].members[at / 64];
+            let bit = 1 << (at % 64);
             cell.check(of).map_err(|what| format!("{what} {at} is not so"))?;
             let unserved = |(key, _): &(K, Tag)| members.serving(self.classifier.class(*key)) & bit == 0;
             if (members.live() & bit != 0) == cell.is_empty() || cell.all().iter().any(unserved) {

@@ -54,14 +54,16 @@ impl<K: Key> Run<K> {
         for at in 1..ROOM / STRIDE {
             stride += usize::from(self.keys[at * STRIDE] < key);
         }
-        let (first, mut below) = (stride * STRIDE, stride * STRIDE);
+        let first = stride * STRIDE;
+        let mut below = stride * STRIDE;
         for at in first..first + STRIDE {
             below += usize::from(self.keys[at & (ROOM - 1)] < key);
         }
         if below == ROOM || self.entry(below) >= (key, tag) {
             return below;
         }
-        let (mut from, mut to) = (below, self.len());
+        let mut from = below;
+        let mut to = self.len();
         while from < to {
             let middle = usize::midpoint(from, to);
             if self.entry(middle) < (key, tag) {
@@ -74,7 +76,8 @@ impl<K: Key> Run<K> {
     }
 
     pub(super) fn insert(&mut self, key: K, tag: Tag) {
-        let (at, len) = (self.place(key, tag), self.len());
+        let at = self.place(key, tag);
+        let len = self.len();
         self.keys.copy_within(at..len, at + 1);
         self.tags.copy_within(at..len, at + 1);
         (self.keys[at], self.tags[at]) = (key, tag);
@@ -82,7 +85,8 @@ impl<K: Key> Run<K> {
     }
 
     pub(super) fn remove(&mut self, key: K, tag: Tag) -> bool {
-        let (at, len) = (self.place(key, tag), self.len());
+        let at = self.place(key, tag);
+        let len = self.len();
         if at >= len || self.entry(at) != (key, tag) {
             return false;
         }
@@ -95,7 +99,8 @@ impl<K: Key> Run<K> {
 
     /// Cuts off the upper half.
     fn cut(&mut self) -> Self {
-        let (half, len) = (self.len() / 2, self.len());
+        let half = self.len() / 2;
+        let len = self.len();
         let upper = Self::new(&self.keys[half..len], &self.tags[half..len]);
         self.keys[half..].fill(K::ABOVE_ALL);
         self.len = half as u8;
@@ -116,7 +121,8 @@ pub(super) struct Runs<K> {
 
 impl<K: Key> Runs<K> {
     pub(super) fn of(run: Run<K>, marks: Marks) -> Self {
-        let (firsts, said) = (vec![run.entry(0)], vec![Said::of_all(run.keys(), run.tags()).marked(marks)]);
+        let firsts = vec![run.entry(0)];
+        let said = vec![Said::of_all(run.keys(), run.tags()).marked(marks)];
         Self { runs: vec![Box::new(run)], firsts, said, stale: vec![[true; 2]] }
     }
 

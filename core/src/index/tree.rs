@@ -174,7 +174,8 @@ impl<K: Key> BucketTree<K> {
         for slot in 0..self.places.len() as Slot {
             let Some((_, tag)) = self.entry(slot) else { continue };
             let rank = tag.rank();
-            let (known, marks) = (self.marks(rank), self.marks(rank).with(mark, member(slot)));
+            let known = self.marks(rank);
+            let marks = self.marks(rank).with(mark, member(slot));
             if known != marks {
                 self.mark(slot, marks);
             }

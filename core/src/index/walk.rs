@@ -147,14 +147,16 @@ impl<K: Key> Search<'_, K> {
         runs: &Runs<K>,
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Found<K>> {
-        let (mut at, mut to) = (runs.count(), 0);
+        let mut at = runs.count();
+        let mut to = 0;
         loop {
             if to == 0 {
                 at = at.checked_sub(1)?;
                 to = runs.get(at).0.len();
             }
             let (run, said) = runs.get(at);
-            let (may_hold, high) = (said.may_hold(&self.asked), self.asked.high);
+            let may_hold = said.may_hold(&self.asked);
+            let high = self.asked.high;
             let reaching = || run.keys()[..to].iter().rposition(|key| key.reaches(high));
             let Some(last) = may_hold.then(reaching).flatten() else {
                 to = 0;

@@ -123,7 +123,8 @@ mod tests {
             }
             // A remainder could be less than what was asked.
             (available[2], available[3]) = (asked[2], asked[3]);
-            let (asked, available) = (vector(asked), vector(available));
+            let asked = vector(asked);
+            let available = vector(available);
             let reserved = vector(reserved);
             let at = |vector: &ResourceVector| geometry.coordinate(vector);
             prop_assert!(at(&available).reaches(&at(&asked)));

@@ -41,7 +41,8 @@ impl<T> Shared<T> {
 impl<T> Drop for Shared<T> {
     fn drop(&mut self) {
         // Relaxed: both ends are gone, and the Arc that dropped last synchronised with them.
-        let (head, tail) = (self.head.load(Ordering::Relaxed), self.tail.load(Ordering::Relaxed));
+        let head = self.head.load(Ordering::Relaxed);
+        let tail = self.tail.load(Ordering::Relaxed);
         for number in head..tail {
             // SAFETY: slots in `head..tail` were filled and not emptied, and nobody else is left.
             self.slot(number).with_mut(|slot| unsafe { (*slot).assume_init_drop() });

@@ -57,7 +57,8 @@ mod tests {
         let tickets = Tickets::default();
         let bells: Vec<_> = (0..2).map(|_| Arc::new(Doorbell::new(Waker::noop().clone()))).collect();
         tickets.set_bells(bells.clone());
-        let (first, second) = (tickets.take(), tickets.take());
+        let first = tickets.take();
+        let second = tickets.take();
         assert!(tickets.is_served(first) && !tickets.is_served(second));
         assert!(bells.iter().all(|bell| bell.sleep_if(|| true)));
         tickets.serve_next();

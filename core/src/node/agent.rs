@@ -116,7 +116,8 @@ mod tests {
     use super::*;
 
     fn device(uuid: &str, links: u16) -> (GpuDevice, Option<Arc<str>>) {
-        let (uuid, model) = (uuid.into(), "T4".into());
+        let uuid = uuid.into();
+        let model = "T4".into();
         (GpuDevice { uuid, model, memory_mib: 16 << 10, numa: Some(0), links }, None)
     }
 

@@ -20,7 +20,8 @@ fn parts_of(
     operations: Vec<(ShardId, Operation)>,
     conflicts: &[Conflict],
 ) -> Vec<(ShardId, Vec<(u16, Operation)>)> {
-    let (first, count) = (operations[0].0, operations.len());
+    let first = operations[0].0;
+    let count = operations.len();
     let single = operations.iter().all(|&(shard, _)| shard == first);
     let sent = |at: &u16| conflicts.binary_search_by_key(at, |conflict| conflict.operation).is_err();
     let places = (0..=u16::MAX).filter(sent).zip(operations);
@@ -38,7 +39,8 @@ fn parts_of(
 impl Planner {
     pub(super) fn next_statement(&mut self) -> StatementId {
         self.next_statement += 1;
-        let (incarnation, planner) = (self.config.incarnation, self.config.number);
+        let incarnation = self.config.incarnation;
+        let planner = self.config.number;
         StatementId { incarnation, planner, number: self.next_statement }
     }
 
@@ -67,7 +69,8 @@ impl Planner {
 
     /// Carries out `operations`, as far as each is possible, on each shard on its own.
     pub(super) fn commit_apart(&mut self, operations: Vec<(ShardId, Operation)>, purpose: Purpose) {
-        let (granularity, mode) = (Granularity::Fine, CommitMode::Incremental);
+        let granularity = Granularity::Fine;
+        let mode = CommitMode::Incremental;
         let terms = Terms { granularity, mode, atomic: false };
         self.launch(operations, Vec::new(), terms, purpose);
     }
@@ -122,7 +125,8 @@ impl Planner {
         if tag == TICKET_TAG {
             return self.handle_ticket_answer(&outcome, now);
         }
-        let (key, part) = ((tag >> PART_BITS) as usize, (tag & ((1 << PART_BITS) - 1)) as usize);
+        let key = (tag >> PART_BITS) as usize;
+        let part = (tag & ((1 << PART_BITS) - 1)) as usize;
         let (flight, purpose) = self.flights.get_mut(key).expect("answers are of flights under way");
         if !matches!(purpose, Purpose::Submit(_))
             && let Some((shard, bundles, visible_from)) = flight.ended_at_once(part, &outcome)

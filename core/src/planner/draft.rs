@@ -59,7 +59,8 @@ pub(super) struct Replicas {
 
 impl Replicas {
     pub(super) fn new(copies: Vec<Replica>, seed: u64) -> Self {
-        let (open_values, meter) = (OpenValues::default(), Meter::default());
+        let open_values = OpenValues::default();
+        let meter = Meter::default();
         Self { copies, rng: Rng::new(seed), searched: None, open_values, meter }
     }
 
@@ -95,7 +96,9 @@ impl Replicas {
     pub(super) fn take(&mut self, draft: &mut Draft, bundle: u32, request: &PlacementRequest) -> bool {
         for shard in self.order(draft) {
             if let Some((tentative, key)) = self.search(shard, |copy| copy.take(request)) {
-                let (slot, node, gpus) = (tentative.slot, tentative.node, tentative.gpus);
+                let slot = tentative.slot;
+                let node = tentative.node;
+                let gpus = tentative.gpus;
                 draft.taken.push(Taken { bundle, shard, slot, node, gpus, key });
                 return true;
             }
@@ -117,7 +120,9 @@ impl Replicas {
             return false;
         }
         let Some((tentative, key)) = copy.take_on(slot, &request.demand) else { return false };
-        let (slot, node, gpus) = (tentative.slot, tentative.node, tentative.gpus);
+        let slot = tentative.slot;
+        let node = tentative.node;
+        let gpus = tentative.gpus;
         draft.taken.push(Taken { bundle, shard, slot, node, gpus, key });
         copy.follow(slot);
         true

@@ -113,7 +113,8 @@ impl Replicas {
     ) -> (Vec<Place>, bool) {
         let mut counts: BTreeMap<Option<String>, Vec<usize>> = BTreeMap::new();
         let mut seen: BTreeSet<String> = BTreeSet::new();
-        let (mut chosen, mut left_out) = (Vec::new(), false);
+        let mut chosen = Vec::new();
+        let mut left_out = false;
         for &(shard, slot) in places {
             let copy = &mut self.copies[shard];
             let value = wanted.topology.as_ref().and_then(|rule| copy.shard().label_of(slot, &rule.key));
@@ -184,7 +185,8 @@ impl Replica {
     /// Makes the nodes, puts the group's own bundles there, and takes out what nobody can have.
     fn setting_up(&self, slots: &[Slot], own: &[Own]) -> Vec<Command> {
         let Some(view) = self.base() else { return Vec::new() };
-        let (mut nodes, mut limits) = (Vec::new(), Vec::new());
+        let mut nodes = Vec::new();
+        let mut limits = Vec::new();
         for &slot in slots {
             let (Some(hot), Some(cold)) = (view.hot(slot), view.cold(slot)) else { continue };
             let mut registration = (*cold.registration).clone();
@@ -204,7 +206,8 @@ impl Replica {
         let operations: Vec<(u16, Operation)> = (0u16..).zip(own.iter().map(allocated)).collect();
         let statement = StatementId { incarnation: view.version().incarnation, planner: 0, number: 0 };
         // What is on the nodes of other shards conflicts here.
-        let (granularity, mode) = (Granularity::Fine, CommitMode::Incremental);
+        let granularity = Granularity::Fine;
+        let mode = CommitMode::Incremental;
         let part = Part { statement, operations, granularity, mode };
         nodes.push(Command::Apply(Box::new(part)));
         nodes.append(&mut limits);
@@ -214,7 +217,8 @@ impl Replica {
 
 fn allocated(bundle: &Own) -> Operation {
     let gpus = Some(bundle.gpus.mask).filter(|&mask| mask != 0);
-    let (node, demand) = (bundle.node, bundle.demand.clone());
+    let node = bundle.node;
+    let demand = bundle.demand.clone();
     Operation::Allocate(Allocate { node, expected: None, demand, gpus, owner: None, bundle: None })
 }
 

@@ -77,7 +77,8 @@ impl Flight {
             .into_iter()
             .map(|(shard, operations)| FlightPart { shard, operations, holds: false })
             .collect();
-        let (applied, expired) = (Vec::new(), false);
+        let applied = Vec::new();
+        let expired = false;
         Self { statement, left: parts.len(), parts, terms, cell, conflicts, applied, expired }
     }
 
@@ -85,14 +86,16 @@ impl Flight {
     /// entered when the commands leave: what passes until then is not the shards' time.
     pub(super) fn begin(&mut self) -> Vec<(usize, ShardId, Command)> {
         let Terms { granularity, mode, .. } = self.terms;
-        let (statement, cell) = (self.statement, self.cell.clone());
+        let statement = self.statement;
+        let cell = self.cell.clone();
         let commands = self.parts.iter_mut().map(|part| {
             let operations = std::mem::take(&mut part.operations);
             let part_of = Part { statement, operations, granularity, mode };
             let command = match &cell {
                 None => Command::Apply(Box::new(part_of)),
                 Some(cell) => {
-                    let (deadline, cell) = (Time::default(), Arc::clone(cell));
+                    let deadline = Time::default();
+                    let cell = Arc::clone(cell);
                     Command::Prepare(Box::new(Prepare { part: part_of, deadline, cell }))
                 }
             };
@@ -263,7 +266,9 @@ mod tests {
         assert_eq!(cell.decide(Decision::Aborted), Decision::Aborted);
         flight.handle(1, prepared(&[1], &[]));
         for part in 0..2 {
-            let (decision, granted, conflicts) = (Decision::Aborted, Vec::new(), Vec::new());
+            let decision = Decision::Aborted;
+            let granted = Vec::new();
+            let conflicts = Vec::new();
             let applied = Applied { statement: ID, decision, granted, conflicts, visible_from: 1 };
             flight.handle(part, Outcome::Applied(Box::new(applied)));
         }

@@ -105,8 +105,13 @@ impl Group {
 
     /// A group that an earlier start placed.
     pub(super) fn resumed(id: GroupId, spec: Arc<GroupSpec>, bundles: Vec<Bundle>, next_index: u32) -> Self {
-        let (awaiting, removal, until) = (Awaiting::Nobody, None, None);
-        let (committing, contending, attempts, losses) = (false, false, 0, 0);
+        let awaiting = Awaiting::Nobody;
+        let removal = None;
+        let until = None;
+        let committing = false;
+        let contending = false;
+        let attempts = 0;
+        let losses = 0;
         Self {
             id,
             spec,
@@ -133,7 +138,8 @@ impl Group {
     pub(super) fn add(&mut self, requests: &[Arc<PlacementRequest>]) -> u32 {
         let first = self.next_index;
         for request in requests {
-            let (index, request) = (self.next_index, Arc::clone(request));
+            let index = self.next_index;
+            let request = Arc::clone(request);
             self.bundles.push(Bundle { index, request, place: None, lost: None });
             self.next_index += 1;
         }
@@ -204,7 +210,9 @@ impl Group {
         } else {
             GroupState::Degraded
         };
-        let (id, spec, attempts) = (self.id, Arc::clone(&self.spec), self.attempts);
+        let id = self.id;
+        let spec = Arc::clone(&self.spec);
+        let attempts = self.attempts;
         let requests = self.bundles.iter().map(|bundle| Arc::clone(&bundle.request)).collect();
         let bundles = self.bundles.iter().map(bundle).collect();
         GroupView { id, state, spec, bundles, requests, attempts, releasing: Vec::new() }

@@ -313,7 +313,8 @@ impl Planner {
         let standing = standing.into_iter().filter(|_| !forgets);
         let standing = standing.filter_map(|node| self.replicas.locate(node));
         let standing: Vec<Standing> = standing.map(|(shard, slot)| Standing { shard, slot }).collect();
-        let (strategy, topology) = (group.spec.strategy, group.spec.topology.clone());
+        let strategy = group.spec.strategy;
+        let topology = group.spec.topology.clone();
         let placed = group.bundles.iter().filter(|b| b.place.is_some() && topology.is_some());
         let mut settled: Vec<_> = placed.map(|b| Arc::clone(&b.request)).collect();
         settled.dedup_by(|a, b| Arc::ptr_eq(a, b));
@@ -383,7 +384,9 @@ impl Planner {
                 let taken = &draft.taken[usize::from(*operation) - ended.len()];
                 self.replicas.copies[taken.shard].granted(taken.slot, taken.key, applied.visible_from);
                 let bundle = group.bundle_mut(taken.bundle).expect("no bundle goes while it is placed");
-                let (node, allocation, gpus) = (placement.node, placement.allocation, placement.gpus);
+                let node = placement.node;
+                let allocation = placement.allocation;
+                let gpus = placement.gpus;
                 bundle.place = Some(Place { node, allocation, gpus });
                 bundle.lost = None;
                 self.by_node.entry(node).or_default().insert((id, taken.bundle));
@@ -446,7 +449,8 @@ impl Planner {
         // Its deadline is that of its making: what is lost later is placed again whenever that is possible.
         (group.until, group.queued_until) = (None, None);
         let view = group.view();
-        let (priority, removal) = (group.spec.priority, group.removal.is_some());
+        let priority = group.spec.priority;
+        let removal = group.removal.is_some();
         let incomplete = group.is_incomplete();
         if let Awaiting::Creation(tag) | Awaiting::Growth(tag, _) = awaiting {
             self.reply(tag, PlanReply::Group(Box::new(view)));

@@ -444,7 +444,8 @@ impl Planner {
 
     /// A new group's id: its number is this planner's modulo the number of planners.
     fn next_group_id(&mut self) -> GroupId {
-        let (planners, own) = (u64::from(self.config.planners), u64::from(self.config.number));
+        let planners = u64::from(self.config.planners);
+        let own = u64::from(self.config.number);
         let number = self.next_group * planners + own;
         self.next_group += 1;
         GroupId { incarnation: self.config.incarnation, number }

@@ -119,7 +119,8 @@ impl Replicas {
         let end = field.looked_at.saturating_add(step as Slot).min(field.judged_at);
         let slots = field.looked_at..end;
         field.looked_at = slots.end;
-        let (mut more, mut looked) = (false, 0);
+        let mut more = false;
+        let mut looked = 0;
         for (shard, copy) in self.copies.iter_mut().enumerate() {
             more |= copy.shard_mut().capable(&requests, slots.clone(), |slot, spec, held| {
                 let standing = stands.get(&(shard, slot)).map_or(&[][..], Vec::as_slice);
@@ -168,8 +169,10 @@ impl Field {
         };
         let order = (0..measures.len()).map(by_weight).collect();
         let number = |count: usize| u32::try_from(count).expect("GROUP_BUNDLES_MAX fits u32");
-        let (least, bundles) = (number(wanted.least), number(wanted.items.len()));
-        let (strategy, patches) = (wanted.strategy, BTreeMap::new());
+        let least = number(wanted.least);
+        let bundles = number(wanted.items.len());
+        let strategy = wanted.strategy;
+        let patches = BTreeMap::new();
         Self {
             strategy,
             least,
@@ -239,9 +242,11 @@ impl Field {
     fn by_sums(&self, classes: u64, room: &[i128]) -> (u32, Option<usize>) {
         let mut least = (u32::MAX, None);
         for (measure, order) in self.order.iter().enumerate() {
-            let (mut left, mut count) = (room[measure], 0u32);
+            let mut left = room[measure];
+            let mut count = 0u32;
             for &class in order.iter().filter(|&&class| classes >> class & 1 == 1) {
-                let (weight, of_class) = (self.weights[class][measure], self.classes[class].count);
+                let weight = self.weights[class][measure];
+                let of_class = self.classes[class].count;
                 let fit = if weight == 0 { of_class } else { clamp(left / weight).min(of_class) };
                 left -= i128::from(fit) * weight;
                 count += fit;
@@ -327,7 +332,8 @@ impl Field {
 
     /// The bundles that can stand nowhere but where those of `class` can, against what is there.
     fn confined(&self, patches: &[&Patch], class: usize) -> Option<(u32, Why)> {
-        let (mut inside, mut elsewhere) = (0u64, 0u64);
+        let mut inside = 0u64;
+        let mut elsewhere = 0u64;
         for patch in patches {
             if patch.classes >> class & 1 == 1 {
                 inside |= patch.classes;

@@ -98,7 +98,8 @@ impl Planner {
         if self.replicas.copies.iter().any(Replica::is_doubtful) {
             return;
         }
-        let (spec, no_place) = (Arc::clone(&group.spec), no_place.clone());
+        let spec = Arc::clone(&group.spec);
+        let no_place = no_place.clone();
         let verdict = Verdict { spec, epoch: self.epoch(), no_place, told: None };
         self.verdicts.keep(verdict);
     }

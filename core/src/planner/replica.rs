@@ -69,8 +69,11 @@ pub(super) struct Replica {
 impl Replica {
     /// An empty copy; the first [`sync`](Self::sync) fills it.
     pub(super) fn new(shard: Shard, reader: ViewReader) -> Self {
-        let (claims, hidden, stale) = (FixedMap::default(), Vec::new(), Vec::new());
-        let (endings, domains) = (Endings::default(), Domains::default());
+        let claims = FixedMap::default();
+        let hidden = Vec::new();
+        let stale = Vec::new();
+        let endings = Endings::default();
+        let domains = Domains::default();
         Self { shard, reader, view: None, claims, next_key: 0, hidden, stale, endings, shape: 0, domains }
     }
 
@@ -243,9 +246,11 @@ impl Replica {
 
     fn enter(&mut self, tentative: &Tentative, demand: &Demand) -> ClaimKey {
         self.next_key += 1;
-        let (key, gpus) = (self.next_key, tentative.gpus);
+        let key = self.next_key;
+        let gpus = tentative.gpus;
         let node = tentative.node;
-        let (demand, version) = (demand.clone(), self.version(tentative.slot));
+        let demand = demand.clone();
+        let version = self.version(tentative.slot);
         let claim = Claim { key, node, demand, gpus, taken: true, visible_from: None, version };
         self.claims.entry(tentative.slot).or_default().push(claim);
         key
@@ -284,7 +289,8 @@ impl Replica {
     /// that is gone are claims on nothing.
     fn renew(&mut self, slot: Slot) {
         self.shard.renew(slot);
-        let (sequence, there) = (self.sequence(), self.shard.node_at(slot));
+        let sequence = self.sequence();
+        let there = self.shard.node_at(slot);
         let Some(claims) = self.claims.get_mut(&slot) else { return };
         claims.retain(|claim| {
             there == Some(claim.node) && claim.visible_from.is_none_or(|from| from > sequence)

@@ -178,7 +178,8 @@ impl Replicas {
             return items.len();
         }
         let savepoint = draft.savepoint();
-        let (mut held, mut beyond) = (0, items.len());
+        let mut held = 0;
+        let mut beyond = items.len();
         while held + 1 < beyond && !self.meter.is_spent() {
             let middle = held.midpoint(beyond);
             if self.take_together(draft, &items[..middle]) {

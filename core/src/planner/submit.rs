@@ -15,7 +15,9 @@ impl Planner {
         let Submit { operations, granularity, mode } = submit;
         match self.routed(operations, mode) {
             Ok((operations, conflicts)) if operations.is_empty() => {
-                let (statement, applied, expired) = (self.next_statement(), Vec::new(), false);
+                let statement = self.next_statement();
+                let applied = Vec::new();
+                let expired = false;
                 let report = StatementReport { statement, applied, conflicts, expired };
                 self.reply(tag, PlanReply::Statement(Box::new(report)));
             }

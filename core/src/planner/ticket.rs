@@ -95,9 +95,12 @@ impl Planner {
             let groups = &self.groups;
             self.contenders.retain(|id| groups.get(id).is_some_and(|group| group.contending));
             let Some(group) = self.contenders.pop_front() else { return };
-            let (number, stage) = (self.tickets.take(), Stage::Queued);
-            let (plan, reserved) = (Vec::new(), Vec::new());
-            let (sent_at, blocked_by) = (Vec::new(), None);
+            let number = self.tickets.take();
+            let stage = Stage::Queued;
+            let plan = Vec::new();
+            let reserved = Vec::new();
+            let sent_at = Vec::new();
+            let blocked_by = None;
             self.ticket = Some(Ticket {
                 number,
                 group,
@@ -169,7 +172,9 @@ impl Planner {
     /// Chooses nodes for the group and reserves them.
     fn reserve(&mut self, now: Time) {
         let ticket = self.ticket.as_ref().expect("a ticket is served");
-        let (id, owner, waits) = (ticket.group, ticket.owner(), self.is_wanted(ticket));
+        let id = ticket.group;
+        let owner = ticket.owner();
+        let waits = self.is_wanted(ticket);
         let plan = waits.then(|| self.plan_reserved(id)).flatten();
         let Some(mut plan) = plan else { return self.end_ticket(now) };
         plan.sort_by_key(|taken| (taken.shard, taken.slot));
@@ -177,7 +182,8 @@ impl Planner {
         let until = self.groups[&id].deadline().map_or(until, |of_group| until.min(of_group));
         let mut reserved = Vec::new();
         for of_node in plan.chunk_by(|a, b| (a.shard, a.slot) == (b.shard, b.slot)) {
-            let (shard, node) = (self.shard_id(of_node[0].shard), of_node[0].node);
+            let shard = self.shard_id(of_node[0].shard);
+            let node = of_node[0].node;
             let Some(demand) = self.demand_of(id, of_node) else { continue };
             let reserve = Reserve { node, owner, demand, until: Some(until) };
             self.outbox.push_back((TICKET_TAG, shard, Command::Reserve(Box::new(reserve))));
@@ -196,7 +202,8 @@ impl Planner {
     /// What is to be reserved on a node for the bundles that go there; none where it is somebody else's, or
     /// they take nothing.
     fn demand_of(&self, id: GroupId, of_node: &[Taken]) -> Option<Demand> {
-        let (group, place) = (&self.groups[&id], of_node[0]);
+        let group = &self.groups[&id];
+        let place = of_node[0];
         let copy = &self.replicas.copies[place.shard];
         if copy.reserved_for(place.slot).is_some() {
             return None;
@@ -247,14 +254,16 @@ impl Planner {
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         ticket.stage = Stage::Committing;
         (ticket.sent_at, ticket.blocked_by) = (self.port.growth(), None);
-        let (id, plan) = (ticket.group, ticket.plan.clone());
+        let id = ticket.group;
+        let plan = ticket.plan.clone();
         let group = self.groups.get_mut(&id).expect("a group with a ticket is there");
         group.committing = true;
         group.attempts += 1;
         let operation = |taken: &Taken, group: &Group| {
             let Item { request, .. } = group.item(taken.bundle);
             let bundle = Some(crate::ids::BundleId { group: id, index: taken.bundle });
-            let (node, demand) = (taken.node, request.demand.clone());
+            let node = taken.node;
+            let demand = request.demand.clone();
             let reserved = ticket.reserved.iter().any(|&(_, reserved)| reserved == node);
             let owner = if reserved { Some(ticket.owner()) } else { request.owner };
             Operation::Allocate(Allocate { node, expected: None, demand, gpus: None, owner, bundle })
@@ -305,7 +314,9 @@ impl Planner {
     /// place.
     fn end_ticket(&mut self, now: Time) {
         let ticket = self.ticket.as_mut().expect("a ticket is served");
-        let (id, owner, reserved) = (ticket.group, ticket.owner(), std::mem::take(&mut ticket.reserved));
+        let id = ticket.group;
+        let owner = ticket.owner();
+        let reserved = std::mem::take(&mut ticket.reserved);
         let void = ticket.void;
         ticket.stage = Stage::Ending { left: reserved.len() };
         if reserved.is_empty() {
@@ -355,11 +366,14 @@ impl Planner {
         }
         let standing = self.groups[&id].bundles.iter().filter_map(|bundle| Some((bundle, bundle.place?)));
         let own = standing.map(|(bundle, place)| {
-            let (node, demand, gpus) = (place.node, bundle.request.demand.clone(), place.gpus);
+            let node = place.node;
+            let demand = bundle.request.demand.clone();
+            let gpus = place.gpus;
             Own { node, demand, gpus }
         });
         let own: Vec<Own> = own.collect();
-        let (wanted, turn) = (self.wanted(id), self.groups[&id].tickets);
+        let wanted = self.wanted(id);
+        let turn = self.groups[&id].tickets;
         self.replicas.plan_on_empty(&wanted, &own, turn, self.budget.search)
     }
 

@@ -39,8 +39,10 @@ pub(super) fn alike(items: &[Item]) -> bool {
 }
 
 fn sum(items: &[Item]) -> Option<Demand> {
-    let (mut cpu, mut memory) = (Amount::ZERO, Amount::ZERO);
-    let (mut whole, mut largest_part) = (0u32, 0u16);
+    let mut cpu = Amount::ZERO;
+    let mut memory = Amount::ZERO;
+    let mut whole = 0u32;
+    let mut largest_part = 0u16;
     let mut custom: Vec<(ResourceId, Amount)> = Vec::new();
     for item in items {
         let demand = &item.request.demand;
@@ -183,7 +185,8 @@ impl Replicas {
                 self.roll_back(draft, savepoint);
                 return false;
             };
-            let (node, gpus) = (tentative.node, tentative.gpus);
+            let node = tentative.node;
+            let gpus = tentative.gpus;
             draft.taken.push(Taken { bundle: item.bundle, shard, slot, node, gpus, key });
         }
         copy.follow(slot);

@@ -303,8 +303,10 @@ impl Replicas {
             let same = |known: &Class| Arc::ptr_eq(&known.request, request) || known.request == *request;
             // Largest first, so the last is the likeliest.
             classes.iter().rposition(same).unwrap_or_else(|| {
-                let (within, request) = (BTreeMap::new(), Arc::clone(request));
-                let (spent, full) = (BTreeSet::new(), BTreeSet::new());
+                let within = BTreeMap::new();
+                let request = Arc::clone(request);
+                let spent = BTreeSet::new();
+                let full = BTreeSet::new();
                 classes.push(Class { request, within, first_empty: 0, spent, full });
                 classes.len() - 1
             })
@@ -312,7 +314,8 @@ impl Replicas {
         let of_class: Vec<usize> = wanted.items.iter().map(&mut class_of).collect();
         let values = self.values_of(wanted, key)?;
         self.meter.charge(values.names.len() as u64);
-        let (counts, empty) = (vec![0; values.names.len()], values.names.len());
+        let counts = vec![0; values.names.len()];
+        let empty = values.names.len();
         let (begun, used, key, strategy) =
             (BTreeSet::new(), BTreeMap::new(), Arc::clone(key), wanted.strategy);
         let mut levels = Levels { key, strategy, values, counts, empty, begun, used, classes };
@@ -404,7 +407,8 @@ impl Replicas {
         at: usize,
         (class, bundle): (usize, u32),
     ) -> bool {
-        let (request, nodes) = (&levels.classes[class].request, levels.values.nodes(at));
+        let request = &levels.classes[class].request;
+        let nodes = levels.values.nodes(at);
         self.meter.charge(nodes.len() as u64);
         let has_room = |&(copy, slot): &(u32, Slot)| {
             let shard = self.copies[copy as usize].shard();
@@ -425,7 +429,8 @@ impl Replicas {
     }
 
     fn request_within(&mut self, levels: &mut Levels, at: usize, class: usize) -> Arc<PlacementRequest> {
-        let (value, class) = ((&*levels.key, &*levels.values, at), &mut levels.classes[class]);
+        let value = (&*levels.key, &*levels.values, at);
+        let class = &mut levels.classes[class];
         let within = class.within.entry(at).or_insert_with(|| self.within(&class.request, value));
         Arc::clone(within)
     }

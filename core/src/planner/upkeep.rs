@@ -18,7 +18,8 @@ impl Planner {
     /// Brings every copy up to the newest view, and looks after bundles on nodes that were lost, and those
     /// that ended. Whether any copy was not there yet.
     pub(super) fn sync(&mut self) -> bool {
-        let (mut news, mut moved) = (News::default(), false);
+        let mut news = News::default();
+        let mut moved = false;
         for copy in &mut self.replicas.copies {
             moved |= copy.sync(&mut news);
         }

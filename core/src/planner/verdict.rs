@@ -48,7 +48,8 @@ pub(super) struct Proof {
 impl Proof {
     fn new(wanted: &Wanted, nodes: u64) -> Self {
         let items = wanted.items.iter().map(|item| item.bundle).collect();
-        let (standing, field) = (wanted.standing.clone(), Field::new(wanted));
+        let standing = wanted.standing.clone();
+        let field = Field::new(wanted);
         Self { nodes, items, least: wanted.least, standing, field }
     }
 
@@ -92,7 +93,9 @@ impl Planner {
     fn reason(&mut self, id: GroupId, no_place: &NoPlace) -> GroupRefusalReason {
         let wanted = self.wanted(id);
         if no_place.given_up {
-            let (bundle, placed, bundles) = (no_place.bundle, number(no_place.placed), number(wanted.least));
+            let bundle = no_place.bundle;
+            let placed = number(no_place.placed);
+            let bundles = number(wanted.least);
             return GroupRefusalReason::SearchGivenUp { bundle, placed, bundles, units: self.budget.search };
         }
         let failing = self.groups[&id].item(no_place.bundle).request;
@@ -108,7 +111,9 @@ impl Planner {
         failing: &PlacementRequest,
         refusal: Refusal,
     ) -> GroupRefusalReason {
-        let (bundle, placed, bundles) = (no_place.bundle, number(no_place.placed), number(wanted.least));
+        let bundle = no_place.bundle;
+        let placed = number(no_place.placed);
+        let bundles = number(wanted.least);
         match (&wanted.topology, &no_place.at) {
             (Some(TopologyRule { key, spreading }), at)
                 if *spreading != (Spreading::Pack { strict: false }) =>
@@ -293,7 +298,8 @@ fn judge(field: &Field, wanted: &Wanted, rule: Option<&Rule>) -> Option<Never> {
                 let reason = GroupRefusalReason::NoValue { key };
                 return values.is_empty().then_some(Never::Reason(reason));
             };
-            let (value, room) = (Arc::clone(&fewest.name), fewest.standing + fewest.most);
+            let value = Arc::clone(&fewest.name);
+            let room = fewest.standing + fewest.most;
             let reason = GroupRefusalReason::SkewTooSmall { key, value, room, max_skew, most, bundles };
             (most < bundles).then_some(Never::Reason(reason))
         }

@@ -38,7 +38,8 @@ impl PlannerBudget {
         const SHARES: u64 = 6;
         let edges = (nodes.saturating_mul(bundles)) as u64;
         let of_flow = edges.saturating_mul(edges).min(PROOF_FLOW_MAX as u64) / LOOKS_PER_UNIT;
-        let (nodes, bundles) = (nodes as u64, bundles as u64);
+        let nodes = nodes as u64;
+        let bundles = bundles as u64;
         // Searched again where views moved, and once more for what a refusal says.
         let of_search = 3 * (self.search + 8 * nodes + 2 * bundles);
         let of_proof = self.proof + 8 * nodes + of_flow;

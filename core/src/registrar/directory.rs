@@ -135,7 +135,8 @@ mod tests {
     #[test]
     fn it_is_a_map_and_its_versions_stay() {
         let mut rng = Rng::new(1);
-        let (mut directory, mut truth) = (Directory::default(), BTreeMap::new());
+        let mut directory = Directory::default();
+        let mut truth = BTreeMap::new();
         let mut versions = Vec::new();
         for round in 0..20_000 {
             let id = rng.below(500) << (8 * rng.below(7));

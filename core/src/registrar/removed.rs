@@ -68,7 +68,8 @@ mod tests {
     use super::*;
 
     fn node(number: u64) -> RemovedNode {
-        let (name, identity) = (format!("n{number}").into(), "m".into());
+        let name = format!("n{number}").into();
+        let identity = "m".into();
         RemovedNode { name, identity, id: NodeId(number), ordinal: Ordinal(number), version: 7 * number }
     }
 

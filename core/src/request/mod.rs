@@ -69,8 +69,12 @@ impl PlacementRequest {
     /// A request without constraints.
     #[must_use]
     pub fn new(demand: Demand, policy: Policy) -> Self {
-        let (selector, candidates, preferences, owner) = (None, None, None, None);
-        let (order, explain) = (OrderChoice::Default, Explain::default());
+        let selector = None;
+        let candidates = None;
+        let preferences = None;
+        let owner = None;
+        let order = OrderChoice::Default;
+        let explain = Explain::default();
         Self { demand, policy, order, selector, candidates, explain, preferences, owner }
     }
 

@@ -125,7 +125,8 @@ impl RankRules {
     /// The same without fallback selectors.
     #[must_use]
     pub fn without_fallbacks(&self) -> Self {
-        let (preferred, tolerations) = (self.preferred.clone(), self.tolerations.clone());
+        let preferred = self.preferred.clone();
+        let tolerations = self.tolerations.clone();
         let hash = hash_of(&[], &preferred, &tolerations);
         Self { fallbacks: Vec::new(), preferred, tolerations, hash }
     }

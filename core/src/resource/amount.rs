@@ -135,7 +135,8 @@ impl Amount {
 
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (whole, part) = (self.0 / Self::SCALE, (self.0 % Self::SCALE).abs());
+        let whole = self.0 / Self::SCALE;
+        let part = (self.0 % Self::SCALE).abs();
         if self.0 < 0 && whole == 0 {
             f.write_str("-")?;
         }

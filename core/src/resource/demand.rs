@@ -50,7 +50,8 @@ mod tests {
 
     #[test]
     fn custom_amounts_are_canonical() {
-        let (a, b) = (ResourceId(1), ResourceId(2));
+        let a = ResourceId(1);
+        let b = ResourceId(2);
         let one = Amount::whole(1);
         let custom = Demand::canonical_custom(vec![(b, one), (a, one)]).unwrap().unwrap();
         assert_eq!(&custom[..], [(a, one), (b, one)]);

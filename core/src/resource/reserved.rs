@@ -83,7 +83,8 @@ impl ReservedAmounts {
 /// suffices, or, where none does, all of the one with most free. Ties go to the lowest instance.
 pub(crate) fn parts_set_aside(free: &[u16], amount: Amount) -> Vec<u16> {
     let unit = i64::from(GPU_UNIT);
-    let (whole, part) = ((amount.units() / unit) as usize, (amount.units() % unit) as u16);
+    let whole = (amount.units() / unit) as usize;
+    let part = (amount.units() % unit) as u16;
     let mut parts = vec![0; free.len()];
     let mut order: Vec<usize> = (0..free.len()).collect();
     order.sort_by_key(|&instance| (Reverse(free[instance]), instance));
@@ -128,7 +129,8 @@ mod tests {
 
     #[test]
     fn what_was_placed_is_no_longer_reserved() {
-        let (a, b) = (ResourceId(1), ResourceId(2));
+        let a = ResourceId(1);
+        let b = ResourceId(2);
         let custom = |amounts: &[(ResourceId, u32)]| {
             amounts.iter().map(|&(id, amount)| (id, Amount::whole(amount))).collect::<Vec<_>>()
         };

@@ -75,7 +75,8 @@ pub fn check_unit_request(amount: Amount) -> Result<(), String> {
 
 /// How many units `amount` takes, and how much of each.
 fn shape(amount: Amount) -> (usize, u16) {
-    let (units, unit) = (amount.units(), i64::from(GPU_UNIT));
+    let units = amount.units();
+    let unit = i64::from(GPU_UNIT);
     if units < unit {
         return (usize::from(units > 0), units as u16);
     }
@@ -363,7 +364,8 @@ mod tests {
     #[test]
     fn what_is_given_back_merges() {
         let mut books = UnitBooks::with_total(amount("1"));
-        let (a, b) = (books.choose(amount("0.4")).unwrap(), UnitAssignment { mask: 1, part: 6000 });
+        let a = books.choose(amount("0.4")).unwrap();
+        let b = UnitAssignment { mask: 1, part: 6000 };
         books.take(a);
         books.take(b);
         books.give(a);

@@ -77,8 +77,10 @@ impl Placing {
     }
 
     pub(super) fn new(request: PlacementRequest, lower: Coordinate) -> Self {
-        let (asked, refusals) = (ShardSet::default(), Vec::new());
-        let (retries, at) = (REFUSAL_RETRIES_MAX, ShardId(0));
+        let asked = ShardSet::default();
+        let refusals = Vec::new();
+        let retries = REFUSAL_RETRIES_MAX;
+        let at = ShardId(0);
         Self { request, lower, asked, refusals, retries, at, sweep: None }
     }
 

@@ -97,7 +97,8 @@ impl Plans {
             return Err(NoRoom);
         }
         if let PlanJob::ListGroups(_, limit) = job {
-            let (left, groups) = (self.links.len(), Vec::new());
+            let left = self.links.len();
+            let groups = Vec::new();
             let token = self.pending.insert(Pending::Page { tag, limit, left, groups });
             for planner in 0..self.links.len() {
                 self.send(planner, token, client, job.clone());
@@ -145,7 +146,8 @@ impl Plans {
                 panic!("a page of groups is not taken back")
             };
             *cancel = Cancel::Sent;
-            let (planner, client) = (*planner, *client);
+            let planner = *planner;
+            let client = *client;
             self.cancels_in_flight += 1;
             self.send(planner, token, client, PlanJob::Cancel);
         }

@@ -505,7 +505,8 @@ impl Port {
             return;
         }
         placing.retries -= 1;
-        let (asked, lower) = (&mut placing.asked, &placing.lower);
+        let asked = &mut placing.asked;
+        let lower = &placing.lower;
         placing.refusals.retain(|(shard, refusal)| {
             // It grew, and still cannot hold the request by what it publishes now: the refusal
             // is true now as well.

@@ -65,7 +65,8 @@ mod tests {
         for shards in [1, 2, 3, 7, 8, 255, 256] {
             let table = RoutingTable::even(256, shards);
             let counts: Vec<usize> = (0..shards).map(|s| table.partitions_of(ShardId(s)).count()).collect();
-            let (least, most) = (counts.iter().min().unwrap(), counts.iter().max().unwrap());
+            let least = counts.iter().min().unwrap();
+            let most = counts.iter().max().unwrap();
             assert!(most - least <= 1, "{shards} shards: {counts:?}");
             assert_eq!(counts.iter().sum::<usize>(), 256);
         }

@@ -104,7 +104,8 @@ impl Shard {
             if known.demand != demand {
                 return Err(Rejection::ExternalIdTaken { node, allocation: id });
             }
-            let (gpus, units) = (known.gpus, known.units);
+            let gpus = known.gpus;
+            let units = known.units;
             return Ok(Outcome::Adopted(Placement { node, allocation: id, gpus, alternative: 0, units }));
         }
         if self.nodes.room(slot).places <= 0 {
@@ -144,7 +145,8 @@ impl Shard {
             GpuRequest::Fraction(part) => (1, part),
             GpuRequest::Whole(count) => (u32::from(count), GPU_UNIT),
         };
-        let (hot, cold) = (self.nodes.hot(slot), self.nodes.cold(slot));
+        let hot = self.nodes.hot(slot);
+        let cold = self.nodes.cold(slot);
         let gpus = cold.registration.spec.gpus;
         if let Some(mask) = named {
             let mask = checked(hot.id, ResourceKind::Gpu, u64::from(mask), count, gpus)?;
@@ -195,7 +197,8 @@ impl Shard {
         units: Option<&Arc<UnitAssignments>>,
     ) -> bool {
         let cold = self.nodes.cold(slot);
-        let (room, spec) = (self.nodes.room(slot), &cold.registration.spec);
+        let room = self.nodes.room(slot);
+        let spec = &cold.registration.spec;
         let fits = |total: Amount, available: Amount, short: Amount, amount: Amount| {
             total.units() - available.units() + short.units() + amount.units() <= AMOUNT_MAX
         };

@@ -43,8 +43,11 @@ impl Shard {
 
     /// Brings what releases among `commands` will read into the cache.
     fn read_ahead(&self, commands: &[Command]) {
-        let (mut places, mut nodes, mut nexts) = ([0; AHEAD], [0; AHEAD], [0; AHEAD]);
-        let (mut count, mut found) = (0, 0);
+        let mut places = [0; AHEAD];
+        let mut nodes = [0; AHEAD];
+        let mut nexts = [0; AHEAD];
+        let mut count = 0;
+        let mut found = 0;
         for command in commands {
             if let Command::Release(id) = command
                 && let Some(at) = self.ledger.place_hint(*id)

@@ -129,9 +129,12 @@ impl Shard {
     /// # Errors
     /// The first thing that is wrong.
     pub(super) fn check_slot(&self, slot: Slot, in_use: &InUse) -> Result<(), String> {
-        let (hot, cold) = (self.nodes.hot(slot), self.nodes.cold(slot));
+        let hot = self.nodes.hot(slot);
+        let cold = self.nodes.cold(slot);
         if in_use.allocations() != u64::from(hot.allocations) {
-            let (id, counted, listed) = (hot.id, hot.allocations, in_use.allocations());
+            let id = hot.id;
+            let counted = hot.allocations;
+            let listed = in_use.allocations();
             return Err(format!("node {id} counts {counted} allocations and lists {listed}"));
         }
         if let Some(id) = in_use.lost {

@@ -79,7 +79,8 @@ impl Shard {
 
     /// Reads nodes until the page is full; whether that were all.
     fn read_page(&mut self, run: &mut Run) -> bool {
-        let (mut totals, mut reserved) = (self.sums.kept.take_read(), self.nodes.reserved.take_read());
+        let mut totals = self.sums.kept.take_read();
+        let mut reserved = self.nodes.reserved.take_read();
         let before = self.work;
         let slots = self.nodes.slots();
         while run.next < slots {
@@ -119,7 +120,8 @@ impl Shard {
 
     /// Compares the sums, and puts the hashes together.
     fn end_run(&mut self, run: &Run) -> Audit {
-        let (totals, reserved) = (self.sums.kept.end_reading(), self.nodes.reserved.end_reading());
+        let totals = self.sums.kept.end_reading();
+        let reserved = self.nodes.reserved.end_reading();
         let checked = self.check_totals(&totals, &reserved);
         checked.unwrap_or_else(|broken| panic!("shard {}: {broken}", self.id.0));
         let hash_of = |(id, sequence)| {
@@ -153,7 +155,9 @@ mod tests {
             labels: Labels::default(),
             taints: Taints::default(),
         };
-        let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId((number % 2) as u16));
+        let id = NodeId(number);
+        let ordinal = Ordinal(number);
+        let partition = PartitionId((number % 2) as u16);
         Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec, agent: None }))
     }
 
@@ -215,7 +219,9 @@ mod tests {
     #[test]
     fn what_changes_between_two_pages_is_followed() {
         let mut rng = Rng::new(7);
-        let (mut shard, mut live, mut last) = (busy(9), Vec::<AllocationId>::new(), 9);
+        let mut shard = busy(9);
+        let mut live = Vec::<AllocationId>::new();
+        let mut last = 9;
         let mut change = |shard: &mut Shard| {
             let command = match rng.below(10) {
                 0..4 => {
@@ -235,7 +241,8 @@ mod tests {
                     Command::Life(NodeId(1 + rng.below(last)), event)
                 }
                 _ => {
-                    let (node, owner) = (NodeId(1 + rng.below(last)), OwnerId::new(1).expect("in range"));
+                    let node = NodeId(1 + rng.below(last));
+                    let owner = OwnerId::new(1).expect("in range");
                     Command::Reserve(Box::new(Reserve { node, owner, demand: demand(3, 5000), until: None }))
                 }
             };

@@ -124,10 +124,13 @@ impl Shard {
 
     /// As [`books_at`](Self::books_at), of a node of which so much is in use.
     pub(super) fn books_of(&self, slot: Slot, in_use: &InUse) -> NodeBooks {
-        let (room, hot, cold) = (self.nodes.room(slot), self.nodes.hot(slot), self.nodes.cold(slot));
+        let room = self.nodes.room(slot);
+        let hot = self.nodes.hot(slot);
+        let cold = self.nodes.cold(slot);
         let held = &in_use.all;
         let spec = &cold.registration.spec;
-        let (aside, claimed) = (self.aside(slot), self.claimed(slot));
+        let aside = self.aside(slot);
+        let claimed = self.claimed(slot);
         let book = |kind, total: Amount, available: Amount, shortfall: Amount| Book {
             total: total.units(),
             available: available.units(),

@@ -149,7 +149,8 @@ impl Bundles {
         let bundle = self.live.get(&id)?;
         let inside = bundle.inside().map(|id| {
             let Inside { bundle, demand, gpus, units } = &self.inside[&id];
-            let (demand, units) = (demand.clone(), units.clone());
+            let demand = demand.clone();
+            let units = units.clone();
             InsideRecord { id, bundle: *bundle, demand, gpus: *gpus, units }
         });
         Some((BundleRecord { allocation: id, bundle: bundle.id }, inside.collect()))

@@ -372,7 +372,8 @@ impl Shard {
         self.reveal(slot);
         let mut left = self.future(slot, |_| false, &Held::default());
         let claims = self.reservations.claims.at(slot).to_vec();
-        let (mut ended, mut changed) = (Vec::new(), false);
+        let mut ended = Vec::new();
+        let mut changed = false;
         for claim in claims {
             let own = left.covers_claim(&claim.demand, claim.gpus, claim.units.as_ref());
             let Some(id) = claim.id.filter(|_| !own) else {
@@ -451,7 +452,8 @@ impl Shard {
             let mut left = self.future(slot, |_| false, &Held::default());
             let mut free = self.nodes.revealed(slot, &there.aside);
             let visible = self.nodes.room(slot);
-            let (wanted, aside) = (sum(&there.claims), &there.aside);
+            let wanted = sum(&there.claims);
+            let aside = &there.aside;
             let wrong = |wanted: Amount, aside: Amount, visible: Amount| {
                 aside > wanted || (aside < wanted && !visible.is_zero())
             };
@@ -460,7 +462,8 @@ impl Shard {
                 return Err(format!("node {node}: {aside:?} is set aside for claims beside {visible:?}"));
             }
             for instance in 0..GPU_INSTANCES_MAX {
-                let (wanted, aside) = (wanted.gpus[instance], u32::from(aside.gpus[instance]));
+                let wanted = wanted.gpus[instance];
+                let aside = u32::from(aside.gpus[instance]);
                 let free = self.nodes.hot(slot).gpus.free(instance as u8);
                 if aside > wanted || (aside < wanted && free > 0) || wanted > u32::from(GPU_UNIT) {
                     return Err(format!(
@@ -469,7 +472,9 @@ impl Shard {
                 }
             }
             for claim in &there.claims {
-                let (demand, gpus, units) = (&claim.demand, claim.gpus, claim.units.as_ref());
+                let demand = &claim.demand;
+                let gpus = claim.gpus;
+                let units = claim.units.as_ref();
                 if claim.id.is_some() && !left.covers_claim(demand, gpus, units) {
                     return Err(format!("node {node}: {claim:?} is claimed beyond what will be free"));
                 }

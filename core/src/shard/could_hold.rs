@@ -28,7 +28,8 @@ impl Shard {
             if !self.nodes.is_there(slot) {
                 continue;
             }
-            let (id, spec) = (self.nodes.hot(slot).id, &self.nodes.cold(slot).registration.spec);
+            let id = self.nodes.hot(slot).id;
+            let spec = &self.nodes.cold(slot).registration.spec;
             let mut bits = 0;
             for (at, (&request, &scope)) in requests.iter().zip(&scopes).enumerate() {
                 let eligible = match scope {

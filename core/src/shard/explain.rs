@@ -251,7 +251,9 @@ impl Shard {
     fn feasible(&mut self, request: &PlacementRequest, scope: Scope) -> bool {
         let asked = self.capacities.geometry().asked(&request.demand);
         let named = self.named(request);
-        let (nodes, selectors, rankings) = (&self.nodes, &self.selectors, &self.rankings);
+        let nodes = &self.nodes;
+        let selectors = &self.selectors;
+        let rankings = &self.rankings;
         let mut any = |candidates: Candidates<'_>| {
             self.capacities.any(&asked, candidates, &mut Visits::default(), |slot| {
                 excluded(selectors, rankings, scope, slot).is_none() && nodes.could_fit(slot, &request.demand)

@@ -46,7 +46,8 @@ impl Shard {
         set: Option<SetId>,
     ) -> Option<(Slot, Taken)> {
         self.fragmentation.handle_arrival(request, &self.nodes);
-        let (nodes, set) = (&self.nodes, set.map(|set| self.selectors.at(set)));
+        let nodes = &self.nodes;
+        let set = set.map(|set| self.selectors.at(set));
         let among = set.and_then(|set| set.few()).map_or(Among::All, Among::Few);
         let demand = &request.demand;
         let accept = |slot| {
@@ -76,7 +77,8 @@ impl Shard {
         let preferred = self.best_preferred(request, id, &self.preferred_slots(request));
         // Some node of the first rank that has one that fits.
         let first = self.find_ranked(request, id).0?;
-        let (nodes, ranking) = (&self.nodes, self.rankings.at(id));
+        let nodes = &self.nodes;
+        let ranking = self.rankings.at(id);
         let first = ranking.rank(first);
         let slot = match preferred {
             // It comes before the weights of preferred selectors, and before the policy.
@@ -170,7 +172,9 @@ mod tests {
             labels: Labels::default(),
             taints: Taints::default(),
         };
-        let (id, ordinal, partition) = (NodeId(1), Ordinal(1), PartitionId(0));
+        let id = NodeId(1);
+        let ordinal = Ordinal(1);
+        let partition = PartitionId(0);
         step(Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec, agent: None })));
         let request = |policy| {
             let demand = Demand { cpu: Amount::whole(1), gpu: GpuRequest::Whole(1), ..Demand::default() };
@@ -178,7 +182,10 @@ mod tests {
         };
         let (Outcome::Placed(mut held), ..) = step(Command::Place(request(Policy::Fgd))) else { panic!() };
         let token = WaitToken { port: 0, number: 1 };
-        let (request_waiting, priority, since, home) = (request(Policy::Fgd), 0, Time(0), Home::Here);
+        let request_waiting = request(Policy::Fgd);
+        let priority = 0;
+        let since = Time(0);
+        let home = Home::Here;
         let park = Park { token, request: request_waiting, priority, since, home };
         let (_, _, arrivals) = step(Command::Park(Box::new(park)));
         assert_eq!(arrivals, 2);

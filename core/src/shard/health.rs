@@ -54,7 +54,8 @@ impl NodeTable {
         }
         let (hot, cold) = self.hot_and_cold_mut(slot);
         reveal(hot, cold);
-        let (before, after) = (cold.unhealthy.as_ref().map_or(0, |book| book.mask), mask(&unhealthy));
+        let before = cold.unhealthy.as_ref().map_or(0, |book| book.mask);
+        let after = mask(&unhealthy);
         let book = UnhealthyBook { mask: after, hidden: [0; GPU_INSTANCES_MAX], reasons: unhealthy };
         cold.unhealthy = (after != 0).then(|| Box::new(book));
         hot.has_unhealthy = after != 0;
@@ -93,7 +94,8 @@ pub(super) fn check(hot: &HotNode, cold: &ColdNode) -> Result<(), String> {
     }
     for instance in 0..GPU_INSTANCES_MAX as u8 {
         let unhealthy = book.mask & (1 << instance) != 0;
-        let (free, hidden) = (hot.gpus.free(instance), cold.hidden(instance));
+        let free = hot.gpus.free(instance);
+        let hidden = cold.hidden(instance);
         if (unhealthy && free != 0) || (!unhealthy && hidden != 0) {
             return Err(format!(
                 "node {}, gpu instance {instance}: {free} free and {hidden} hidden, unhealthy: {unhealthy}",

@@ -120,7 +120,8 @@ impl Shard {
     /// Holds what of a part can be held; of one that is to be done as a whole all or nothing. What is
     /// committed in the same step (`at_once`) is in no view as held, and need not be known to its nodes.
     pub(super) fn hold_part(&mut self, part: &Part, at_once: bool) -> (Vec<(u16, Hold)>, Vec<Conflict>) {
-        let (mut held, mut conflicts) = (Vec::with_capacity(part.operations.len()), Vec::new());
+        let mut held = Vec::with_capacity(part.operations.len());
+        let mut conflicts = Vec::new();
         let mut attempt = std::mem::take(&mut self.statements.attempt);
         attempt.begin(part, at_once);
         for &(at, ref operation) in &part.operations {
@@ -446,7 +447,8 @@ impl Shard {
                 Hold::Allocate(held) => Granted::Allocated(self.commit_allocation(held)),
                 Hold::Pipeline { slot, number } => {
                     claimed.insert(slot);
-                    let (allocation, node) = (self.commit_claim(slot, number), self.nodes.hot(slot).id);
+                    let allocation = self.commit_claim(slot, number);
+                    let node = self.nodes.hot(slot).id;
                     Granted::Pipelined { allocation, node }
                 }
                 Hold::Evict { allocation, grace_ns, .. } => self.commit_eviction(allocation, grace_ns),

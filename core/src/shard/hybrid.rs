@@ -36,8 +36,10 @@ impl HybridSettings {
     #[must_use]
     pub fn score(&self, books: [(Amount, Amount); 2]) -> u16 {
         let used = |(available, total): (Amount, Amount)| {
-            let (available, total) = (available.units() as u64, total.units() as u64);
-            let (used, whole) = (total - available, u64::from(WHOLE));
+            let available = available.units() as u64;
+            let total = total.units() as u64;
+            let used = total - available;
+            let whole = u64::from(WHOLE);
             // None: a resource that is not there is not used. The quotient is at most 10 000.
             let score = match used.checked_mul(whole) {
                 Some(scaled) => scaled.checked_div(total).unwrap_or(0),

@@ -216,7 +216,8 @@ impl HybridOrder {
         visits: &mut Visits,
         accept: &impl Fn(Slot) -> bool,
     ) -> Result<Place, u64> {
-        let (demand, mut passed) = (sought.demand(), 0);
+        let demand = sought.demand();
+        let mut passed = 0;
         for chunk in &mut self.chunks {
             visits.vertices += 1;
             if !chunk.most.covers(demand) {
@@ -299,7 +300,8 @@ mod tests {
             let place = (u16::from(slot >= 20) * 6000, Ordinal(u64::from(slot)));
             order.set(slot, Some(place), room(if slot % 2 == 0 { 4 } else { 1 }));
         }
-        let (mut rng, asked) = (Rng::new(3), request(2));
+        let mut rng = Rng::new(3);
+        let asked = request(2);
         let sought = sought(&asked, 8, None);
         let even = |slot: Slot| slot.is_multiple_of(2);
         // The first 8 that fit are 0, 2, …, 14; of seven candidates five fit.
@@ -345,7 +347,8 @@ mod tests {
 
     #[test]
     fn chunks_are_counted_and_few_nodes_looked_at() {
-        let (mut order, mut rng) = (HybridOrder::default(), Rng::new(9));
+        let mut order = HybridOrder::default();
+        let mut rng = Rng::new(9);
         let mut nodes: Vec<Option<(u16, u32)>> = vec![None; 6000];
         for step in 0..30_000 {
             let slot = rng.below(6000) as u32;

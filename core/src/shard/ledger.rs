@@ -185,7 +185,8 @@ impl Ledger {
     /// When its id is granted already.
     pub(super) fn insert(&mut self, allocation: Allocation, nodes: &mut NodeTable) {
         let at = self.free.pop().unwrap_or_else(|| self.one_more());
-        let (id, hot) = (allocation.id, nodes.hot_mut(allocation.node));
+        let id = allocation.id;
+        let hot = nodes.hot_mut(allocation.node);
         let next = std::mem::replace(&mut hot.first_allocation, at);
         hot.allocations += 1;
         *self.place_mut(at) = Some(Record::new(allocation, next));

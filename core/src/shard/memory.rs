@@ -82,7 +82,8 @@ mod tests {
     fn nodes_and_allocations_are_within_their_bounds() {
         let mut shard = empty();
         // Powers of two: vectors that double have no room to spare.
-        let (nodes, allocations) = (1024, 4096);
+        let nodes = 1024;
+        let allocations = 4096;
         let mut outcomes = Vec::new();
         for id in 1..=nodes {
             let spec = spec(id);
@@ -115,7 +116,8 @@ mod tests {
     #[test]
     fn what_policies_keep_has_rows_of_its_own() {
         use crate::request::{Preferences, RankRules};
-        let (mut shard, mut outcomes) = (empty(), Vec::new());
+        let mut shard = empty();
+        let mut outcomes = Vec::new();
         for id in 1..=1024 {
             let (spec, id, ordinal) = (spec(id), NodeId(id), Ordinal(id));
             let node = NodeRegistration { id, ordinal, partition: PartitionId(0), agent: None, spec };
@@ -152,8 +154,10 @@ mod tests {
     /// What waits and what was adopted is counted, by its number, and gone again with it.
     #[test]
     fn waiting_requests_and_adoptions_have_rows_of_their_own() {
-        let (mut shard, mut outcomes) = (empty(), Vec::new());
-        let (id, ordinal) = (NodeId(1), Ordinal(1));
+        let mut shard = empty();
+        let mut outcomes = Vec::new();
+        let id = NodeId(1);
+        let ordinal = Ordinal(1);
         let node = NodeRegistration { id, ordinal, partition: PartitionId(0), agent: None, spec: spec(1) };
         shard.step([Command::AddNode(Box::new(node))], Time(0), &mut outcomes);
         let rows = ["waiting requests", "shapes of waiting requests", "external ids of adoptions"];

@@ -315,7 +315,8 @@ impl Shard {
         self.follow_hybrid(slot);
         self.sums.allocate(slot, &request.demand);
         self.sums.placed += 1;
-        let (demand, units_too) = (request.demand.clone(), units.clone());
+        let demand = request.demand.clone();
+        let units_too = units.clone();
         let allocation = Allocation { id, demand, gpus, units: units_too, node: slot };
         self.ledger.insert(allocation, &mut self.nodes);
         Outcome::Placed(Placement { node, allocation: id, gpus, alternative, units })
@@ -335,14 +336,16 @@ impl Shard {
         if let Some(found) = self.find_among_many(request, set) {
             return found;
         }
-        let (asked, order) = (self.index.geometry().asked(&request.demand), self.order_of(request));
+        let asked = self.index.geometry().asked(&request.demand);
+        let order = self.order_of(request);
         let named = self.named(request);
         if named.is_none()
             && let Some(found) = set.and_then(|set| self.find_in_unmarked(request, set))
         {
             return found;
         }
-        let (nodes, set) = (&self.nodes, set.map(|set| self.selectors.at(set)));
+        let nodes = &self.nodes;
+        let set = set.map(|set| self.selectors.at(set));
         let candidates = match (&named, set) {
             (Some(named), Some(set)) => match set.few() {
                 Some(few) if few.len() < named.len() => Candidates::Walk(few),

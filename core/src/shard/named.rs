@@ -43,14 +43,17 @@ impl Shard {
         if request.policy == Policy::Random {
             return self.draw_among(request, named, set).map(Some);
         }
-        let (nodes, set) = (&self.nodes, set.map(|set| self.selectors.at(set)));
+        let nodes = &self.nodes;
+        let set = set.map(|set| self.selectors.at(set));
         let candidates = set.map_or(Candidates::All, |set| set.candidates());
         if matches!(candidates, Candidates::Walk(_)) {
             return None;
         }
-        let (asked, order) = (self.index.geometry().asked(&request.demand), self.order_of(request));
+        let asked = self.index.geometry().asked(&request.demand);
+        let order = self.order_of(request);
         let mut state = self.policy_state.clone();
-        let (mut left, mut given_up) = (named.len() / SEARCHED_PART, false);
+        let mut left = named.len() / SEARCHED_PART;
+        let mut given_up = false;
         let accept = |slot| {
             // Accepting whatever comes ends the search.
             given_up = left == 0;
@@ -60,7 +63,8 @@ impl Shard {
                     && set.is_none_or(|set| set.contains(slot))
                     && names(request, nodes, slot)
         };
-        let (policy, visits) = (request.policy, &mut self.visits);
+        let policy = request.policy;
+        let visits = &mut self.visits;
         let found =
             self.index.select_shape(None, order, policy, &asked, candidates, &mut state, visits, accept);
         if given_up {
@@ -117,7 +121,8 @@ impl Shard {
         named: &[NodeId],
         set: Option<SetId>,
     ) -> Option<Slot> {
-        let (nodes, set) = (&self.nodes, set.map(|set| self.selectors.at(set)));
+        let nodes = &self.nodes;
+        let set = set.map(|set| self.selectors.at(set));
         for _ in 0..RANDOM_DRAWS_MIN {
             let drawn = named[self.policy_state.rng.below(named.len() as u64) as usize];
             let Some(slot) = nodes.slot(drawn) else { continue };

@@ -22,7 +22,8 @@ fn dominant(geometry: &Geometry, sums: &Sums, demand: &Demand) -> Option<Dimensi
             }
             _ => continue,
         };
-        let (asked, total) = (i128::from(asked), sums.total(kind));
+        let asked = i128::from(asked);
+        let total = sums.total(kind);
         // Compared crosswise: an amount is below 2^54, a total below 2^77 (4,000,000 nodes).
         let is_more = best.is_none_or(|(_, most, of)| asked * of > most * total);
         if asked > 0 && is_more {

@@ -16,7 +16,8 @@ impl Shard {
             (true, true) => self.index.update(slot, &self.nodes.available(slot)),
             (true, false) => self.index.remove(slot),
             (false, true) => {
-                let (ordinal, marks) = (self.nodes.ordinal(slot), self.marks_of(slot));
+                let ordinal = self.nodes.ordinal(slot);
+                let marks = self.marks_of(slot);
                 self.index.insert(slot, ordinal, &self.nodes.available(slot), marks);
             }
             (false, false) => {}

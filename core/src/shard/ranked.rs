@@ -39,7 +39,8 @@ impl Shard {
     fn find_by_rank(&mut self, request: &PlacementRequest, id: RankingId) -> Option<Slot> {
         let named = self.named(request);
         let preferred = self.preferred_slots(request);
-        let (hybrid, order) = (request.policy == Policy::Hybrid, self.order_of(request));
+        let hybrid = request.policy == Policy::Hybrid;
+        let order = self.order_of(request);
         if hybrid {
             self.build_hybrid();
         }
@@ -55,7 +56,8 @@ impl Shard {
             if named.is_none() && !hybrid {
                 self.mark_tier(id, tier);
             }
-            let (ranking, nodes) = (self.rankings.at(id), &self.nodes);
+            let ranking = self.rankings.at(id);
+            let nodes = &self.nodes;
             let here: Vec<Slot>;
             let candidates = match &named {
                 None => ranking.tiers()[tier].candidates(),
@@ -65,7 +67,8 @@ impl Shard {
                 }
             };
             let fits = |slot: Slot| ranking.is_of(tier, slot) && nodes.fits(slot, &request.demand);
-            let (state, visits) = (&mut self.policy_state, &mut self.visits);
+            let state = &mut self.policy_state;
+            let visits = &mut self.visits;
             let found = match &mut self.hybrid {
                 Some(order) if hybrid => {
                     let sought = Sought {
@@ -81,7 +84,8 @@ impl Shard {
                 }
                 _ => {
                     let asked = self.index.geometry().asked(&request.demand);
-                    let (index, policy) = (&mut self.index, request.policy);
+                    let index = &mut self.index;
+                    let policy = request.policy;
                     index.select_shape(None, order, policy, &asked, candidates, state, visits, fits)
                 }
             };
@@ -172,7 +176,8 @@ pub(super) fn hybrid_place(
     settings: HybridSettings,
     slot: Slot,
 ) -> Option<(u16, Ordinal)> {
-    let (room, cold) = (nodes.room(slot), nodes.cold(slot));
+    let room = nodes.room(slot);
+    let cold = nodes.cold(slot);
     let registration = &cold.registration;
     let books = [(room.cpu, registration.spec.cpu), (room.memory, registration.spec.memory)];
     (room.state == Some(NodeState::Ready)).then(|| (settings.score(books), registration.ordinal))

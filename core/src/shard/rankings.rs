@@ -154,7 +154,8 @@ impl Ranking {
     }
 
     fn check_node(&self, slot: Slot, node: NodeId, spec: &NodeSpec) -> Result<(), String> {
-        let (rank, kept) = (self.key.rank(spec), self.rank(slot));
+        let rank = self.key.rank(spec);
+        let kept = self.rank(slot);
         if rank == kept { Ok(()) } else { Err(format!("node {node} ranks {rank:?}, kept is {kept:?}")) }
     }
 

@@ -279,7 +279,8 @@ impl Shard {
             return Err(format!("slots {beyond:?} are vacant, the view shows nodes there"));
         }
         for slot in 0..self.nodes.slots() {
-            let (hot, mut cold) = (self.hot_image(slot), self.cold_image(slot, None));
+            let hot = self.hot_image(slot);
+            let mut cold = self.cold_image(slot, None);
             // What is held is out of the books already; a replica knows no statements.
             if let (Some(cold), Some(shown)) = (&mut cold, view.cold(slot)) {
                 cold.holds.clone_from(&shown.holds);

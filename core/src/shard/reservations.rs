@@ -319,9 +319,11 @@ impl Shard {
     }
 
     fn enter_reservation(&mut self, slot: Slot, owner: OwnerId, left: ReservedAmounts, until: Option<Time>) {
-        let (ordinal, available) = (self.nodes.ordinal(slot), self.nodes.available(slot));
+        let ordinal = self.nodes.ordinal(slot);
+        let available = self.nodes.available(slot);
         self.reserved_tree.insert(slot, ordinal, &available, Marks::NONE);
-        let (node, aside) = (self.nodes.hot(slot).id, SetAside::default());
+        let node = self.nodes.hot(slot).id;
+        let aside = SetAside::default();
         self.reservations.last += 1;
         let number = self.reservations.last;
         self.reservations.enter(slot, node, Reservation { owner, left, until, aside, number, in_use: 0 });
@@ -472,7 +474,8 @@ impl Shard {
 
     pub(super) fn reservation_view(&self, slot: Slot) -> Option<ReservationView> {
         let Reservation { owner, left, until, .. } = self.reservations.at(slot)?;
-        let (node, left) = (self.nodes.hot(slot).id, left.clone());
+        let node = self.nodes.hot(slot).id;
+        let left = left.clone();
         Some(ReservationView { node, owner: *owner, left, until: *until })
     }
 

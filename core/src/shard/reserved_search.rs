@@ -152,7 +152,8 @@ impl Shard {
         scope: Scope,
         rank: Option<Rank>,
     ) -> Option<Slot> {
-        let (asked, order) = (self.reserved_tree.geometry().asked(&request.demand), self.order_of(request));
+        let asked = self.reserved_tree.geometry().asked(&request.demand);
+        let order = self.order_of(request);
         let Self { nodes, reservations, selectors, rankings, policy_state, visits, .. } = self;
         let sight = Sight { nodes, reservations, selectors, rankings, request, scope };
         let (candidates, listed) = match fitting {
@@ -160,7 +161,8 @@ impl Shard {
             None => (Candidates::All, false),
         };
         let accept = |slot: Slot| listed || own.contains(&slot) && sight.may_take(slot, rank);
-        let (tree, policy) = (&mut self.reserved_tree, request.policy);
+        let tree = &mut self.reserved_tree;
+        let policy = request.policy;
         tree.select_shape(None, order, policy, &asked, candidates, policy_state, visits, accept)
     }
 

@@ -58,7 +58,8 @@ fn put_back_books(room: &mut Room, gpus: &mut GpuBooks, custom: &mut [CustomBook
 
 /// Moves cpu and memory out of what is free, as far as it is.
 fn set_aside_plain(room: &mut Room, cpu: Amount, memory: Amount) -> SetAside {
-    let (cpu, memory) = (cpu.min(room.cpu), memory.min(room.memory));
+    let cpu = cpu.min(room.cpu);
+    let memory = memory.min(room.memory);
     room.cpu = room.cpu.minus(cpu);
     room.memory = room.memory.minus(memory);
     SetAside { cpu, memory, ..SetAside::default() }
@@ -159,7 +160,8 @@ impl NodeTable {
 
     /// The free part of each book where `aside` is put back.
     pub(super) fn revealed(&self, slot: Slot, aside: &SetAside) -> Revealed {
-        let (mut room, mut gpus) = (*self.room(slot), self.hot(slot).gpus);
+        let mut room = *self.room(slot);
+        let mut gpus = self.hot(slot).gpus;
         let mut custom = self.cold(slot).custom.clone();
         put_back_books(&mut room, &mut gpus, &mut custom, aside);
         Revealed { room, gpus, custom }

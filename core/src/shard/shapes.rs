@@ -50,7 +50,8 @@ type Vertex = usize;
 
 /// A vector as it is compared here.
 pub(super) fn asked(vector: &ResourceVector) -> Asked {
-    let (whole, part) = (i64::from(vector.whole_gpus), i64::from(vector.largest_gpu_part));
+    let whole = i64::from(vector.whole_gpus);
+    let part = i64::from(vector.largest_gpu_part);
     [vector.cpu.units(), vector.memory.units(), whole, part]
 }
 

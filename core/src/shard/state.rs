@@ -37,15 +37,20 @@ impl Shard {
 
     /// The records of one node, put to those of its partition.
     pub(super) fn export_node(&self, slot: Slot, partition: &mut PartitionState) {
-        let (hot, cold) = (self.nodes.hot(slot), self.nodes.cold(slot));
-        let (registration, state, version) = (cold.registration.clone(), self.nodes.state(slot), hot.version);
+        let hot = self.nodes.hot(slot);
+        let cold = self.nodes.cold(slot);
+        let registration = cold.registration.clone();
+        let state = self.nodes.state(slot);
+        let version = hot.version;
         let unhealthy = self.nodes.unhealthy(slot).to_vec();
         partition.reservations.extend(self.reservation_record(slot));
         partition.claims.extend(self.claim_records(slot));
         self.export_statements(slot, partition);
         partition.nodes.push(NodeRecord { registration, state, version, unhealthy });
         partition.allocations.extend(self.ledger.of_node(slot, &self.nodes).map(|allocation| {
-            let (id, gpus, units) = (allocation.id, allocation.gpus, allocation.units.clone());
+            let id = allocation.id;
+            let gpus = allocation.gpus;
+            let units = allocation.units.clone();
             let external_id = self.adopted.external_id(id);
             AllocationRecord { id, node: hot.id, demand: allocation.demand, gpus, units, external_id }
         }));
@@ -88,7 +93,8 @@ impl Shard {
     /// When a partition is not this shard's, or an allocation names a node of another.
     pub(crate) fn adopt(&mut self, partitions: Vec<PartitionState>) {
         let mut nodes = Vec::new();
-        let (mut allocations, mut reservations) = (Vec::new(), Vec::new());
+        let mut allocations = Vec::new();
+        let mut reservations = Vec::new();
         let mut beside = Vec::new();
         for mut partition in partitions {
             self.sequences.resume(partition.id, partition.sequence);
@@ -112,7 +118,10 @@ impl Shard {
             if let Some(external_id) = record.external_id {
                 self.adopted.enter(record.node, external_id, record.id);
             }
-            let (id, demand, gpus, units) = (record.id, record.demand, record.gpus, record.units);
+            let id = record.id;
+            let demand = record.demand;
+            let gpus = record.gpus;
+            let units = record.units;
             self.ledger.insert(Allocation { id, demand, gpus, units, node: slot }, &mut self.nodes);
             self.follow_index(slot);
             self.follow_hybrid(slot);

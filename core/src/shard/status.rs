@@ -16,7 +16,8 @@ impl Shard {
     }
 
     fn view(&self, slot: Slot) -> NodeView {
-        let (room, hot) = (self.nodes.room(slot), self.nodes.hot(slot));
+        let room = self.nodes.room(slot);
+        let hot = self.nodes.hot(slot);
         NodeView {
             registration: self.nodes.cold(slot).registration.clone(),
             state: self.nodes.state(slot),

@@ -384,7 +384,8 @@ impl NodeTable {
     #[inline]
     pub(super) fn take_chosen(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) -> Taken {
         self.take_place(slot);
-        let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
+        let room = &mut self.rooms[slot as usize];
+        let hot = &mut self.hot[slot as usize];
         room.cpu = room.cpu.minus(demand.cpu);
         room.memory = room.memory.minus(demand.memory);
         if gpus.mask != 0 {
@@ -420,9 +421,11 @@ impl NodeTable {
         self.give_places(slot, 1);
         let exceptional = self.hot[slot as usize].has_shortfall || self.hot[slot as usize].has_unhealthy;
         self.touch(slot, if exceptional { HOT | COLD } else { HOT });
-        let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
+        let room = &mut self.rooms[slot as usize];
+        let hot = &mut self.hot[slot as usize];
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
-        let (mut cpu, mut memory) = (demand.cpu, demand.memory);
+        let mut cpu = demand.cpu;
+        let mut memory = demand.memory;
         if hot.has_shortfall {
             let paid = (cpu.min(cold.cpu_shortfall), memory.min(cold.memory_shortfall));
             cold.cpu_shortfall = cold.cpu_shortfall.minus(paid.0);
@@ -457,7 +460,8 @@ impl NodeTable {
     /// capacity under it becomes a shortfall.
     pub(super) fn respecify(&mut self, slot: Slot, spec: crate::node::NodeSpec) {
         self.touch(slot, ALL);
-        let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
+        let room = &mut self.rooms[slot as usize];
+        let hot = &mut self.hot[slot as usize];
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         reveal(hot, cold);
         let before = std::mem::replace(&mut cold.registration.spec, spec);
@@ -484,7 +488,8 @@ impl NodeTable {
 
     /// The books of a node on which nothing runs.
     fn open_books(&mut self, slot: Slot) {
-        let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
+        let room = &mut self.rooms[slot as usize];
+        let hot = &mut self.hot[slot as usize];
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         let spec = &cold.registration.spec;
         hot.gpus = GpuBooks::with_devices(spec.gpus);
@@ -539,7 +544,8 @@ impl NodeTable {
     ) {
         self.touch(slot, HOT | COLD);
         self.take_place(slot);
-        let (room, hot) = (&mut self.rooms[slot as usize], &mut self.hot[slot as usize]);
+        let room = &mut self.rooms[slot as usize];
+        let hot = &mut self.hot[slot as usize];
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         reveal(hot, cold);
         take_over(&mut room.cpu, &mut cold.cpu_shortfall, demand.cpu);

@@ -163,7 +163,8 @@ impl Shard {
 
     /// What is free on a node: cpu, memory and devices, in units.
     pub(crate) fn free_on(&self, slot: Slot) -> [i64; 3] {
-        let (room, gpus) = (self.nodes.room(slot), &self.nodes.hot(slot).gpus);
+        let room = self.nodes.room(slot);
+        let gpus = &self.nodes.hot(slot).gpus;
         [room.cpu.units(), room.memory.units(), gpus.total_free()]
     }
 
@@ -189,7 +190,8 @@ impl Shard {
             total => u64::try_from(i128::from(free.units()) * 1000 / i128::from(total)).unwrap_or(0),
         };
         self.nodes.iter().filter(|&(slot, ..)| self.is_ready(slot)).map(move |(slot, _, cold)| {
-            let (room, spec) = (self.nodes.room(slot), &cold.registration.spec);
+            let room = self.nodes.room(slot);
+            let spec = &cold.registration.spec;
             let gpus = &self.nodes.hot(slot).gpus;
             let free = Amount::from_parts((0..spec.gpus).map(|instance| u32::from(gpus.free(instance))));
             let gpus = part(free, Amount::whole(u32::from(spec.gpus)));

@@ -41,7 +41,8 @@ impl Shard {
         let first = Arc::new(View::new(self.view_head(1, copied), mirror.clone()));
         let published = Published::new(first);
         let reader = published.reader();
-        let (places, others) = (Vec::new(), Vec::new());
+        let places = Vec::new();
+        let others = Vec::new();
         self.views = Some(Box::new(Views { mirror, published, places, others }));
         reader
     }
@@ -57,7 +58,8 @@ impl Shard {
         let changed = self.has_unpublished();
         let published = changed.then(|| {
             let before = views.published.current().head();
-            let (sequence, mut copied) = (before.version.sequence + 1, before.copied);
+            let sequence = before.version.sequence + 1;
+            let mut copied = before.copied;
             self.follow(&mut views.mirror, (&mut views.places, &mut views.others), &mut copied);
             let view = Arc::new(View::new(self.view_head(sequence, copied), views.mirror.clone()));
             views.published.publish(Arc::clone(&view));
@@ -149,7 +151,8 @@ impl Shard {
         if !self.nodes.is_there(slot) {
             return HotImage::default();
         }
-        let (room, hot) = (self.nodes.room(slot), self.nodes.hot(slot));
+        let room = self.nodes.room(slot);
+        let hot = self.nodes.hot(slot);
         HotImage {
             id: hot.id,
             ordinal: self.nodes.ordinal(slot),
@@ -176,10 +179,12 @@ impl Shard {
         if !self.nodes.is_there(slot) {
             return None;
         }
-        let (hot, cold) = (self.nodes.hot(slot), self.nodes.cold(slot));
+        let hot = self.nodes.hot(slot);
+        let cold = self.nodes.cold(slot);
         let fresh = || Arc::new(cold.registration.clone());
         let shortfalls = hot.has_shortfall.then(|| {
-            let (cpu, memory) = (cold.cpu_shortfall, cold.memory_shortfall);
+            let cpu = cold.cpu_shortfall;
+            let memory = cold.memory_shortfall;
             Box::new(Shortfalls { cpu, memory, gpus: cold.gpu_shortfall })
         });
         Some(ColdImage {
@@ -202,7 +207,8 @@ impl Shard {
         let view = views.published.current();
         let mut nodes = 0;
         for slot in 0..self.nodes.slots() {
-            let (hot, cold) = (self.hot_image(slot), self.cold_image(slot, None));
+            let hot = self.hot_image(slot);
+            let cold = self.cold_image(slot, None);
             nodes += u32::from(hot.state.is_some());
             let shown = view.mirror().nodes.get(slot).copied().unwrap_or_default();
             if shown != hot {

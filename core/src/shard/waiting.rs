@@ -144,7 +144,9 @@ impl Default for Waiting {
 
 /// What a request asks of a node: two that differ only otherwise are one shape.
 fn shape_of(request: &PlacementRequest) -> PlacementRequest {
-    let (policy, order, explain) = (Policy::default(), OrderChoice::default(), Explain::default());
+    let policy = Policy::default();
+    let order = OrderChoice::default();
+    let explain = Explain::default();
     PlacementRequest { policy, order, explain, ..request.clone() }
 }
 
@@ -325,7 +327,9 @@ impl Shard {
     /// Tries a parked copy once more: placed it is gone from here, refused it is armed again.
     pub(super) fn handle_retry(&mut self, token: WaitToken) -> Result<Outcome, Rejection> {
         let copy = self.waiting.copies.get_mut(&token).ok_or(Rejection::NotParked)?;
-        let (node, turn, shape) = (copy.under_way.take(), copy.turn, copy.shape);
+        let node = copy.under_way.take();
+        let turn = copy.turn;
+        let shape = copy.shape;
         let request = copy.request.clone();
         self.waiting.arm(shape, turn);
         self.fragmentation.set_retrying(true);

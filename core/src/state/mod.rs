@@ -223,7 +223,8 @@ impl StoreState {
     ) -> Self {
         let groups = Vec::new();
         let mut partitions = Vec::new();
-        let (mut policies, mut granularities) = (Vec::new(), Vec::new());
+        let mut policies = Vec::new();
+        let mut granularities = Vec::new();
         for shard in shards {
             partitions.extend(shard.partitions);
             policies.push(shard.policy);

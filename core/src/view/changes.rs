@@ -219,7 +219,8 @@ impl<'a> Step<'a> {
         &self,
         portion: &mut Portion<'_, F>,
     ) -> ControlFlow<()> {
-        let (from, older) = (portion.at.place, self.older());
+        let from = portion.at.place;
+        let older = self.older();
         self.to.mirror().allocations.unshared_from(&older.allocations, from, |place, new, old| {
             portion.look(place)?;
             match old.node {
@@ -232,7 +233,8 @@ impl<'a> Step<'a> {
     }
 
     fn allocations<F: FnMut(Change<'_>) -> bool>(&self, portion: &mut Portion<'_, F>) -> ControlFlow<()> {
-        let (from, newer) = (portion.at.place, self.to.mirror());
+        let from = portion.at.place;
+        let newer = self.to.mirror();
         newer.allocations.unshared_from(&self.older().allocations, from, |place, new, old| {
             portion.look(place)?;
             match new.node {
@@ -246,7 +248,8 @@ impl<'a> Step<'a> {
     }
 
     fn nodes_gone<F: FnMut(Change<'_>) -> bool>(&self, portion: &mut Portion<'_, F>) -> ControlFlow<()> {
-        let (from, older) = (portion.at.place, self.older());
+        let from = portion.at.place;
+        let older = self.older();
         self.to.mirror().nodes.unshared_from(&older.nodes, from, |slot, new, old| {
             portion.look(slot)?;
             if old.state.is_some() && (new.state.is_none() || new.id != old.id) {
@@ -259,15 +262,18 @@ impl<'a> Step<'a> {
     /// What placements change and what they seldom do stand in two arrays: some places of both are
     /// compared, then told in order.
     fn nodes<F: FnMut(Change<'_>) -> bool>(&self, portion: &mut Portion<'_, F>) -> ControlFlow<()> {
-        let (newer, older) = (self.to.mirror(), self.older());
+        let newer = self.to.mirror();
+        let older = self.older();
         let mut slots: Vec<Slot> = Vec::new();
         loop {
             if portion.looks == 0 {
                 return ControlFlow::Break(());
             }
             slots.clear();
-            let (from, budget) = (portion.at.place, portion.looks.min(TOGETHER));
-            let (mut end, mut left) = (None, budget);
+            let from = portion.at.place;
+            let budget = portion.looks.min(TOGETHER);
+            let mut end = None;
+            let mut left = budget;
             let _ = newer.nodes.unshared_from(&older.nodes, from, |slot, new, old| {
                 count(&mut left, slot, &mut end)?;
                 slots.extend((new != old).then_some(slot));

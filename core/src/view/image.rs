@@ -172,7 +172,8 @@ pub struct AllocationImage {
 
 impl Default for AllocationImage {
     fn default() -> Self {
-        let (incarnation, partition) = (crate::ids::Incarnation(0), PartitionId(0));
+        let incarnation = crate::ids::Incarnation(0);
+        let partition = PartitionId(0);
         Self {
             id: AllocationId { incarnation, partition, sequence: 0 },
             cpu: Amount::ZERO,

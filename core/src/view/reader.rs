@@ -62,7 +62,8 @@ impl View {
     /// When `latest` is another shard's or of another start.
     #[must_use]
     pub fn is_stale(&self, latest: &Self) -> bool {
-        let (mine, its) = (self.head(), latest.head());
+        let mine = self.head();
+        let its = latest.head();
         assert!(
             mine.shard == its.shard && mine.version.incarnation == its.version.incarnation,
             "views of two shards or starts have no common order"

@@ -163,7 +163,8 @@ impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
         if at >= self.room() {
             return None;
         }
-        let (mut level, mut branch) = (self.height, self.root.as_deref());
+        let mut level = self.height;
+        let mut branch = self.root.as_deref();
         while let Some(inner) = branch {
             let number = at / span::<WIDTH>(level) % FAN;
             match inner {
@@ -231,7 +232,8 @@ impl<T: Default, F: FnMut(u32, &T, &T) -> ControlFlow<()>> Difference<'_, T, F> 
                 self.walk((level - 1, start, from), branch_of(new, number), branch_of(old, number))?;
                 continue;
             }
-            let (new, old) = (leaf_of(new, number), leaf_of(old, number));
+            let new = leaf_of(new, number);
+            let old = leaf_of(old, number);
             if is_same(new, old) {
                 continue;
             }
@@ -278,11 +280,13 @@ impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
         if height == 0 {
             return ControlFlow::Continue(());
         }
-        let (mut difference, from) = (Difference { unset: T::default(), visit: &mut visit }, from as usize);
+        let mut difference = Difference { unset: T::default(), visit: &mut visit };
+        let from = from as usize;
         if self.height == older.height {
             return difference.walk((height, 0, from), self.root.as_ref(), older.root.as_ref());
         }
-        let (new, old) = (raised(self), raised(older));
+        let new = raised(self);
+        let old = raised(older);
         difference.walk((height, 0, from), new.as_ref(), old.as_ref())
     }
 

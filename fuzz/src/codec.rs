@@ -13,16 +13,14 @@ use wharf_net::codec::{
     encode_frame, split_extensions,
 };
 use wharf_net::protocol::{
-    AdoptRequest, CancelReply, CancelRequest, CreateGroupRequest, DETAILS_VERSION, DrainRequest,
-    EXTENSIONS_MAX, EndReservationRequest, FRAME_BYTES_MAX, Fault, FollowReply, FollowRequest,
-    GROW_VERSION_WAIT, GroupReply, GroupStatusRequest, GrowGroupRequest, GrowGroupRequestV2, HeartbeatReply,
-    HeartbeatRequest, Hello, HelloReply, Kind, ListDetailsReply, ListGroupsReply, ListGroupsRequest,
-    ListReply, ListRequest, NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest, PlaceBatch,
-    PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceBatchV3, PlaceIntoRequest, PlaceReply,
-    PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3, ReleaseBatch, ReleaseBatchReply,
-    ReleaseReply, ReleaseRequest, RemoveGroupReply, RemoveGroupRequest, RemoveRequest, ReportReply,
-    ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest, ShrinkGroupRequest, StatementReply,
-    StatementRequest, StatusDetailsReply, StatusReply, StatusRequest,
+    AdoptRequest, CancelReply, CancelRequest, CreateGroupRequest, DrainRequest, EXTENSIONS_MAX,
+    EndReservationRequest, FRAME_BYTES_MAX, Fault, FollowReply, FollowRequest, GroupReply,
+    GroupStatusRequest, GrowGroupRequest, HeartbeatReply, HeartbeatRequest, Hello, HelloReply, Kind,
+    ListGroupsReply, ListGroupsRequest, ListReply, ListRequest, NodeBooksReply, NodeBooksRequest, NodesReply,
+    NodesRequest, PlaceBatch, PlaceBatchReply, PlaceIntoRequest, PlaceReply, PlaceRequest, ReleaseBatch,
+    ReleaseBatchReply, ReleaseReply, ReleaseRequest, RemoveGroupReply, RemoveGroupRequest, RemoveRequest,
+    ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest, ShrinkGroupRequest,
+    StatementReply, StatementRequest, StatusReply, StatusRequest,
 };
 
 /// Runs the codec over arbitrary bytes.
@@ -101,28 +99,14 @@ fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String
     survives::<Fault>(header, payload)?;
     match kind {
         Kind::Hello => both::<Hello, HelloReply>(header, payload),
-        Kind::Place => {
-            both::<PlaceRequestV3, PlaceReplyV2>(header, payload)?;
-            both::<PlaceRequestV2, PlaceReplyV2>(header, payload)?;
-            both::<PlaceRequest, PlaceReply>(header, payload)
-        }
-        Kind::PlaceBatch => {
-            both::<PlaceBatchV3, PlaceBatchReplyV2>(header, payload)?;
-            both::<PlaceBatchV2, PlaceBatchReplyV2>(header, payload)?;
-            both::<PlaceBatch, PlaceBatchReply>(header, payload)
-        }
+        Kind::Place => both::<PlaceRequest, PlaceReply>(header, payload),
+        Kind::PlaceBatch => both::<PlaceBatch, PlaceBatchReply>(header, payload),
         Kind::Release => both::<ReleaseRequest, ReleaseReply>(header, payload),
         Kind::ReleaseBatch => both::<ReleaseBatch, ReleaseBatchReply>(header, payload),
         Kind::AddNodes | Kind::UpdateNodes => both::<NodesRequest, NodesReply>(header, payload),
         Kind::DrainNodes => both::<DrainRequest, NodesReply>(header, payload),
         Kind::RemoveNodes => both::<RemoveRequest, NodesReply>(header, payload),
-        Kind::ListNodes if header.version >= DETAILS_VERSION => {
-            both::<ListRequest, ListDetailsReply>(header, payload)
-        }
         Kind::ListNodes => both::<ListRequest, ListReply>(header, payload),
-        Kind::Status if header.version >= DETAILS_VERSION => {
-            both::<StatusRequest, StatusDetailsReply>(header, payload)
-        }
         Kind::Status => both::<StatusRequest, StatusReply>(header, payload),
         Kind::Report => both::<ReportRequest, ReportReply>(header, payload),
         Kind::Heartbeat => both::<HeartbeatRequest, HeartbeatReply>(header, payload),
@@ -133,15 +117,12 @@ fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String
         Kind::EndReservation => both::<EndReservationRequest, ReserveReply>(header, payload),
         Kind::NodeBooks => both::<NodeBooksRequest, NodeBooksReply>(header, payload),
         Kind::CreateGroup => both::<CreateGroupRequest, GroupReply>(header, payload),
-        Kind::GrowGroup if header.version >= GROW_VERSION_WAIT => {
-            both::<GrowGroupRequestV2, GroupReply>(header, payload)
-        }
         Kind::GrowGroup => both::<GrowGroupRequest, GroupReply>(header, payload),
         Kind::ShrinkGroup => both::<ShrinkGroupRequest, GroupReply>(header, payload),
         Kind::RemoveGroup => both::<RemoveGroupRequest, RemoveGroupReply>(header, payload),
         Kind::GroupStatus => both::<GroupStatusRequest, GroupReply>(header, payload),
         Kind::ListGroups => both::<ListGroupsRequest, ListGroupsReply>(header, payload),
-        Kind::PlaceInto => both::<PlaceIntoRequest, PlaceReplyV2>(header, payload),
+        Kind::PlaceInto => both::<PlaceIntoRequest, PlaceReply>(header, payload),
         Kind::SubmitStatement => both::<StatementRequest, StatementReply>(header, payload),
         Kind::Follow => both::<FollowRequest, FollowReply>(header, payload),
     }

@@ -2,7 +2,7 @@
 //! enters passes through here, is checked once, and is named when it is wrong.
 
 mod agent;
-pub use agent::{agent_report, node_details};
+pub use agent::{agent_report, node_status};
 mod candidates;
 pub(crate) use candidates::explain_candidates;
 mod follow;
@@ -34,7 +34,7 @@ use wharf_core::resource::{
 };
 
 use wharf_core::router::Verdict;
-use wharf_core::shard::{Check, NodeView, Placement, Refusal, Rejection, ResourceKind, Shortage};
+use wharf_core::shard::{Check, Placement, Refusal, Rejection, ResourceKind, Shortage};
 
 use crate::convert_books::named_units;
 pub use crate::convert_books::{
@@ -46,10 +46,10 @@ pub use crate::convert_reservations::{
 };
 use crate::protocol::{
     EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NODE_DRAINING,
-    NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, NodeStatus,
-    ORDER_DOMINANT, POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID,
-    POLICY_LEAST_FIT, POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply,
-    PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3, PlacedBody, Reason, RefusalBody,
+    NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, ORDER_DOMINANT,
+    POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID, POLICY_LEAST_FIT,
+    POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply, PlaceRequest,
+    PlacedBody, Reason, RefusalBody,
 };
 
 pub(crate) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
@@ -127,7 +127,7 @@ fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
     }
 }
 
-/// Fields that version 1 has and this service does not serve yet must have their default.
+/// Fields that this service does not serve yet must have their default.
 fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
     let waits = wire.mode == MODE_WAIT_UNTIL;
     let fields = [
@@ -167,19 +167,20 @@ pub struct PlacementDefaults {
 /// # Errors
 /// A reply with a fault, or with `infeasible` when it asks for a resource that no node ever had.
 pub fn placement_request(
-    wire: impl Into<PlaceRequestV3>,
+    wire: PlaceRequest,
     catalog: &Catalog,
     defaults: PlacementDefaults,
 ) -> Result<PlacementRequest, Box<PlaceReply>> {
-    let PlaceRequestV3 { request: PlaceRequestV2 { request: wire, preferences }, owner } = wire.into();
     let faulty = |fault: Fault| Box::new(fault_reply(fault));
     check_served(&wire).map_err(faulty)?;
     let gpu = gpu_request(wire.gpu).map_err(faulty)?;
+    let mut wire = wire;
+    let custom = std::mem::take(&mut wire.custom);
     let demand = Demand {
         cpu: amount("cpu", wire.cpu).map_err(faulty)?,
         memory: amount("memory", wire.memory).map_err(faulty)?,
         gpu,
-        custom: if wire.custom.is_empty() { None } else { custom_demand(wire.custom, catalog)? },
+        custom: if custom.is_empty() { None } else { custom_demand(custom, catalog)? },
     };
     let explain = match wire.explain {
         EXPLAIN_BOUNDED => Explain::Bounded,
@@ -188,18 +189,18 @@ pub fn placement_request(
             return Err(faulty(invalid("explain", format!("{other} is no way to explain: give 0 or 1"))));
         }
     };
-    let selector = if wire.selectors.is_empty() {
+    let selectors = std::mem::take(&mut wire.selectors);
+    let selector = if selectors.is_empty() {
         None
     } else {
-        Some(Arc::new(preferences::selector("selectors", wire.selectors).map_err(faulty)?))
+        Some(Arc::new(preferences::selector("selectors", selectors).map_err(faulty)?))
     };
     let policy = policy(wire.policy, defaults.policy).map_err(faulty)?;
     let order = order(wire.attribute_order, defaults.orders).map_err(faulty)?;
-    let mut candidates = candidates::candidates(wire.candidates).map_err(faulty)?;
-    let old = preferences::OfVersion1 { preferred: wire.preferred, tolerations: wire.tolerations };
+    let mut candidates = candidates::candidates(std::mem::take(&mut wire.candidates)).map_err(faulty)?;
+    let owner = wire.owner;
     let preferences =
-        preferences::preferences(old, preferences, &mut candidates, defaults.avoid_gpu, gpu, catalog)
-            .map_err(faulty)?;
+        preferences::preferences(wire, &mut candidates, defaults.avoid_gpu, gpu, catalog).map_err(faulty)?;
     let owner = named_owner("owner", owner).map_err(faulty)?;
     Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner })
 }
@@ -271,9 +272,9 @@ pub fn fault_reply(fault: Fault) -> PlaceReply {
 
 /// The reply to a placement that was granted.
 #[must_use]
-pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReplyV2 {
+pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReply {
     let node_name = catalog.node_name(placement.node).map(|name| name.to_string()).unwrap_or_default();
-    let reply = PlaceReply {
+    PlaceReply {
         reason: Reason::Done.into(),
         placed: Some(PlacedBody {
             node: placement.node.0,
@@ -286,9 +287,9 @@ pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReplyV2 {
                 .as_ref()
                 .map_or_else(Vec::new, |units| named_units(units, &catalog.resources)),
         }),
+        alternative: placement.alternative,
         ..PlaceReply::default()
-    };
-    PlaceReplyV2 { reply, alternative: placement.alternative }
+    }
 }
 
 /// The reply to a placement that no shard could do.
@@ -402,25 +403,6 @@ fn node_custom(
     }
     Demand::canonical_custom(amounts)
         .map_err(|_| invalid("custom", "a resource is given twice: give each once"))
-}
-
-/// A node as it stands, for the wire.
-#[must_use]
-pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus {
-    let registration = &view.registration;
-    let spec = &registration.spec;
-    NodeStatus {
-        id: registration.id.0,
-        ordinal: registration.ordinal.0,
-        partition: registration.partition.0,
-        state: state_number(view.state),
-        version: view.version,
-        body: node_body(spec, resources),
-        cpu_available: view.cpu_available.units(),
-        memory_available: view.memory_available.units(),
-        gpus_available: (0..spec.gpus).map(|i| view.gpus_available.free(i)).collect(),
-        allocations: view.allocations,
-    }
 }
 
 /// Capacity, labels and taints of a node, for the wire.

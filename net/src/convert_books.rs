@@ -13,7 +13,7 @@ use crate::convert::{
 };
 use crate::protocol::{
     AdoptRequest, BookBody, Fault, InstanceBody, Name, NamedAmount, NamedUnits, NodeBooksReply, PlaceReply,
-    Reason, ReservationStanding,
+    Reason,
 };
 
 /// The units of a placement, for the wire.
@@ -211,10 +211,8 @@ pub fn books_reply(books: &NodeBooks, resources: &ResourceRegistry, now: Time) -
             known.map_or(0, |(_, book)| book.total)
         };
         let exceeded = body.left.iter().filter(|left| left.amount > total(&left.name));
-        body.standing = ReservationStanding {
-            lasts: view.until.map_or(0, |until| until.nanos_since(now).max(1)),
-            exceeded: exceeded.map(|left| Name(left.name.clone())).collect(),
-        };
+        body.exceeded = exceeded.map(|left| Name(left.name.clone())).collect();
+        body.lasts = view.until.map_or(0, |until| until.nanos_since(now).max(1));
         body
     });
     NodeBooksReply {

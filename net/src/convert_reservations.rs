@@ -9,8 +9,7 @@ use wharf_core::time::Time;
 use crate::convert::{invalid, resource_name};
 use crate::convert_books::{amounts_on, named_rejection_fault};
 use crate::protocol::{
-    AdoptRequest, Fault, NamedAmount, Reason, ReservationBody, ReservationStanding, ReserveReply,
-    ReserveRequest,
+    AdoptRequest, Fault, NamedAmount, Reason, ReservationBody, ReserveReply, ReserveRequest,
 };
 
 /// The owner that a request must name.
@@ -114,5 +113,5 @@ pub fn reservation_body(view: &ReservationView, resources: &ResourceRegistry) ->
     };
     let left = known.into_iter().chain(custom).filter(|(_, amount)| !amount.is_zero()).map(named).collect();
     let until = view.until.map_or(0, |until| until.0);
-    ReservationBody { owner: view.owner.number(), until, left, standing: ReservationStanding::default() }
+    ReservationBody { owner: view.owner.number(), until, left, ..ReservationBody::default() }
 }

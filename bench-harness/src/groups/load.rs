@@ -13,7 +13,7 @@ use wharf_net::codec::decode_body;
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
     BundleTemplate, CreateGroupRequest, GroupReply, Kind, ListGroupsRequest, ListRequest, NodeBody,
-    NodesRequest, PlaceRequestV3, Reason, RemoveGroupReply, RemoveGroupRequest, StatusRequest, WireGroup,
+    NodesRequest, PlaceRequest, Reason, RemoveGroupReply, RemoveGroupRequest, StatusRequest, WireGroup,
 };
 
 use super::standing::{NODE_CORES, NODE_MEMORY, Standing, bundle_cpu, bundle_memory};
@@ -102,9 +102,9 @@ impl Load {
 
     /// Groups of this kind from now on.
     pub(super) fn begin(&mut self, bundles: u32, strategy: Strategy) {
-        let mut bundle = PlaceRequestV3::default();
-        let request = &mut bundle.request.request;
-        (request.cpu, request.memory) = (bundle_cpu().units(), bundle_memory().units());
+        let cpu = bundle_cpu().units();
+        let memory = bundle_memory().units();
+        let bundle = PlaceRequest { cpu, memory, ..PlaceRequest::default() };
         self.request = CreateGroupRequest {
             bundles: vec![BundleTemplate { request: bundle, count: bundles }],
             strategy: strategy_number(strategy),

@@ -72,8 +72,7 @@ impl RemoteTarget {
             taken: Vec::new(),
         };
         let status = target.status(false)?;
-        let nodes: u64 =
-            status.shards.iter().map(|s| u64::from(s.nodes_ready) + u64::from(s.nodes_draining)).sum();
+        let nodes: u64 = status.shards.iter().map(|s| s.nodes()).sum();
         if nodes > 0 {
             return Err(TargetError::Rejected(format!(
                 "the server already holds {nodes} nodes: replay against an empty one (a new --data-dir)"
@@ -247,7 +246,7 @@ impl Target for RemoteTarget {
         }
         let mut books = Books::default();
         for shard in &status.shards {
-            books.nodes += u64::from(shard.nodes_ready) + u64::from(shard.nodes_draining);
+            books.nodes += shard.nodes();
             books.allocations += shard.allocations;
         }
         for resource in &status.resources {

@@ -18,8 +18,8 @@ use crate::codec::{
     encode_body, encode_frame, split_extensions, try_encode_frame,
 };
 use crate::protocol::{
-    ALPN, Acknowledged, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, Reason,
-    Resume, VERSION_MAX, VERSION_MIN,
+    ALPN, Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Hello, HelloReply,
+    Kind, Reason, Resume, VERSION_MAX, VERSION_MIN,
 };
 use crate::tls::client_crypto;
 
@@ -144,16 +144,10 @@ impl Client {
         kind: Kind,
         request: &Q,
     ) -> Result<R, ClientError> {
-        Ok(decode_body(&self.call_raw(kind, 1, request).await?)?.0)
-    }
-
-    /// As [`call`](Self::call), for another version of the body: the reply's body and what follows it.
-    pub(super) async fn call_raw<Q: Serialize>(&self, kind: Kind, version: u8, request: &Q) -> RawReply {
         let (sender, receiver) = oneshot::channel();
-        self.enter(kind, version, request, Destination::Future(sender)).await?;
-        let raw =
-            receiver.await.map_err(|_| ClientError::ConnectionLost("the client was closed".into()))??;
-        Ok(raw)
+        self.enter(kind, request, Destination::Future(sender)).await?;
+        let closed = |_| ClientError::ConnectionLost("the client was closed".into());
+        Ok(decode_body(&receiver.await.map_err(closed)??)?.0)
     }
 
     /// Sends a request; its reply goes to `queue` under `tag`. Waits only while as many requests
@@ -168,13 +162,12 @@ impl Client {
         queue: &Arc<Completions>,
         tag: u64,
     ) -> Result<(), ClientError> {
-        self.enter(kind, 1, request, Destination::Queue(Arc::clone(queue), tag)).await.map(|_| ())
+        self.enter(kind, request, Destination::Queue(Arc::clone(queue), tag)).await.map(|_| ())
     }
 
     pub(super) async fn enter<Q: Serialize>(
         &self,
         kind: Kind,
-        version: u8,
         request: &Q,
         destination: Destination,
     ) -> Result<u64, ClientError> {
@@ -199,7 +192,7 @@ impl Client {
                 if state.calls.window() < shared.hello.limits.unacknowledged_max as usize {
                     let header = Header {
                         kind: kind.number(),
-                        version,
+                        version: BODY_VERSION,
                         sequence: state.calls.next_sequence(),
                         lowest_unacknowledged: state.calls.lowest_unacknowledged(),
                         ..Header::default()
@@ -340,7 +333,7 @@ async fn open(
     let (mut send, mut recv) = connection.open_bi().await.map_err(|error| failed(connect_message(&error)))?;
     let hello =
         Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client: config.name.clone(), resume };
-    let header = Header { kind: Kind::Hello.number(), version: 1, ..Header::default() };
+    let header = Header { kind: Kind::Hello.number(), version: BODY_VERSION, ..Header::default() };
     let mut frame = Vec::new();
     let mut none = Vec::new();
     encode_body(&Acknowledged::default(), &mut none);

@@ -3,11 +3,10 @@
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use super::calls::split;
 use super::{Client, ClientError};
 use crate::protocol::{
     AllocationBegun, FOLLOW_ALL, FOLLOW_WAIT_MS_MAX, FollowCursor, FollowPage, FollowReply, FollowRequest,
-    HoldBegun, Kind, NodeChange, ShardVersion, WireAllocation, WireStatement, read_pending,
+    HoldBegun, Kind, NodeChange, ShardVersion, WireAllocation, WireStatement,
 };
 
 /// How long one request of a follower waits for a change before it asks again.
@@ -19,10 +18,7 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call).
     pub async fn follow_page(&self, request: &FollowRequest) -> Result<FollowReply, ClientError> {
-        let raw = self.call_raw(Kind::Follow, 1, request).await?;
-        let (mut reply, rest) = split::<FollowReply>(&raw)?;
-        reply.page.iter_mut().try_for_each(|page| read_pending(rest, page))?;
-        Ok(reply)
+        self.call(Kind::Follow, request).await
     }
 
     /// Follows all changes from the versions `from` on, or from nothing. One follower per client.

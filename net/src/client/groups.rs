@@ -1,19 +1,11 @@
 //! What a client can ask of placement groups, and statements of its own.
 
-use super::calls::{placed, split};
 use super::{Client, ClientError};
 use crate::protocol::{
-    CreateGroupRequest, GROW_VERSION_WAIT, GroupReply, GroupStatusRequest, GrowGroupRequest,
-    GrowGroupRequestV2, Kind, ListGroupsReply, ListGroupsRequest, MODE_WAIT_UNTIL, PlaceIntoRequest,
-    PlaceReply, RemoveGroupReply, RemoveGroupRequest, ShrinkGroupRequest, StatementReply, StatementRequest,
-    WireGroup, read_operation_units, read_releasing,
+    CreateGroupRequest, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsReply,
+    ListGroupsRequest, MODE_WAIT_UNTIL, PlaceIntoRequest, PlaceReply, RemoveGroupReply, RemoveGroupRequest,
+    ShrinkGroupRequest, StatementReply, StatementRequest, WireGroup,
 };
-
-fn group(raw: &[u8]) -> Result<GroupReply, ClientError> {
-    let (mut reply, rest) = split::<GroupReply>(raw)?;
-    reply.group.iter_mut().try_for_each(|group| read_releasing(rest, group))?;
-    Ok(reply)
-}
 
 impl Client {
     /// Makes a group. One that waits is answered when it is placed, or waited in vain.
@@ -24,7 +16,7 @@ impl Client {
         if request.mode == MODE_WAIT_UNTIL {
             return self.create_group_waiting(request).await?.1.await;
         }
-        group(&self.call_raw(Kind::CreateGroup, 1, request).await?)
+        self.call(Kind::CreateGroup, request).await
     }
 
     /// A group that waits: its sequence, by which it can be [cancelled](Self::cancel_wait), and its reply.
@@ -36,27 +28,18 @@ impl Client {
         &self,
         request: &CreateGroupRequest,
     ) -> Result<(u64, impl Future<Output = Result<GroupReply, ClientError>> + use<>), ClientError> {
-        self.enter_waiting(Kind::CreateGroup, 1, request, group).await
+        self.enter_waiting(Kind::CreateGroup, request).await
     }
 
-    /// Adds bundles to a group.
+    /// Adds bundles to a group. Those that wait are answered when they are placed, or when their wait ends.
     ///
     /// # Errors
     /// As [`call`](Self::call); what is wrong with them stands in the reply.
     pub async fn grow_group(&self, request: &GrowGroupRequest) -> Result<GroupReply, ClientError> {
-        self.call(Kind::GrowGroup, request).await
-    }
-
-    /// Adds bundles to a group (body version 2). Those that wait are answered when they are placed, or waited in
-    /// vain.
-    ///
-    /// # Errors
-    /// As [`call`](Self::call); what is wrong with them stands in the reply.
-    pub async fn grow_group_v2(&self, request: &GrowGroupRequestV2) -> Result<GroupReply, ClientError> {
         if request.mode == MODE_WAIT_UNTIL {
             return self.grow_group_waiting(request).await?.1.await;
         }
-        group(&self.call_raw(Kind::GrowGroup, GROW_VERSION_WAIT, request).await?)
+        self.call(Kind::GrowGroup, request).await
     }
 
     /// Adds bundles to a group that wait where they do not fit now: the sequence, by which that can be
@@ -66,9 +49,9 @@ impl Client {
     /// When the connection is gone.
     pub async fn grow_group_waiting(
         &self,
-        request: &GrowGroupRequestV2,
+        request: &GrowGroupRequest,
     ) -> Result<(u64, impl Future<Output = Result<GroupReply, ClientError>> + use<>), ClientError> {
-        self.enter_waiting(Kind::GrowGroup, GROW_VERSION_WAIT, request, group).await
+        self.enter_waiting(Kind::GrowGroup, request).await
     }
 
     /// Takes bundles out of a group, with what runs in them.
@@ -92,7 +75,7 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call); that there is none stands in the reply.
     pub async fn group_status(&self, id: WireGroup) -> Result<GroupReply, ClientError> {
-        group(&self.call_raw(Kind::GroupStatus, 1, &GroupStatusRequest { group: id }).await?)
+        self.call(Kind::GroupStatus, &GroupStatusRequest { group: id }).await
     }
 
     /// A page of groups.
@@ -108,7 +91,7 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call); what is wrong with the placement itself stands in the reply.
     pub async fn place_into(&self, request: &PlaceIntoRequest) -> Result<PlaceReply, ClientError> {
-        placed(&self.call_raw(Kind::PlaceInto, 1, request).await?)
+        self.call(Kind::PlaceInto, request).await
     }
 
     /// Operations that are planned elsewhere: all of them, or as many as do not conflict.
@@ -116,9 +99,6 @@ impl Client {
     /// # Errors
     /// As [`call`](Self::call); what is wrong with the operations stands in the reply.
     pub async fn submit_statement(&self, request: &StatementRequest) -> Result<StatementReply, ClientError> {
-        let raw = self.call_raw(Kind::SubmitStatement, 1, request).await?;
-        let (mut reply, rest) = split::<StatementReply>(&raw)?;
-        read_operation_units(rest, &mut reply)?;
-        Ok(reply)
+        self.call(Kind::SubmitStatement, request).await
     }
 }

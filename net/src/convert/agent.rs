@@ -6,8 +6,8 @@ use wharf_core::node::{AgentReport, GpuDevice};
 use wharf_core::resource::ResourceRegistry;
 use wharf_core::shard::NodeView;
 
-use super::{check_name, invalid, node_spec, node_status};
-use crate::protocol::{AgentBody, Fault, GpuBody, NodeDetails, ReportRequest, ReservedNode, UnhealthyBody};
+use super::{check_name, invalid, node_body, node_spec, state_number};
+use crate::protocol::{AgentBody, Fault, GpuBody, NodeStatus, ReportRequest, ReservedNode, UnhealthyBody};
 
 /// Longest reason of an unhealthy instance, in bytes: it is kept per instance and listed.
 const FAULT_BYTES_MAX: usize = 512;
@@ -50,13 +50,14 @@ pub fn agent_report(wire: ReportRequest, resources: &mut ResourceRegistry) -> Re
     Ok(AgentReport { spec, boot: boot.into(), gpus: devices })
 }
 
-/// A node as it stands, with what its agent said.
+/// The state of a node, with what its agent said.
 #[must_use]
-pub fn node_details(view: &NodeView, resources: &ResourceRegistry) -> NodeDetails {
+pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus {
+    let registration = &view.registration;
     let unhealthy = view.unhealthy.iter();
     let unhealthy =
         unhealthy.map(|(instance, reason)| UnhealthyBody { instance: *instance, reason: reason.to_string() });
-    let agent = view.registration.agent.as_ref().map(|facts| AgentBody {
+    let agent = registration.agent.as_ref().map(|facts| AgentBody {
         boot: facts.boot.to_string(),
         gpus: facts
             .gpus
@@ -67,17 +68,30 @@ pub fn node_details(view: &NodeView, resources: &ResourceRegistry) -> NodeDetail
                 memory_mib: gpu.memory_mib,
                 numa: gpu.numa,
                 links: gpu.links,
-                // Said once, above.
+                // `unhealthy` says it.
                 fault: String::new(),
             })
             .collect(),
     });
     let reserved = view.reserved.map(|(owner, until)| ReservedNode {
-        at: 0,
         owner: owner.number(),
         until: until.map_or(0, |until| until.0),
     });
-    NodeDetails { status: node_status(view, resources), unhealthy: unhealthy.collect(), agent, reserved }
+    NodeStatus {
+        id: registration.id.0,
+        ordinal: registration.ordinal.0,
+        partition: registration.partition.0,
+        state: state_number(view.state),
+        version: view.version,
+        body: node_body(&registration.spec, resources),
+        cpu_available: view.cpu_available.units(),
+        memory_available: view.memory_available.units(),
+        gpus_available: (0..registration.spec.gpus).map(|i| view.gpus_available.free(i)).collect(),
+        allocations: view.allocations,
+        unhealthy: unhealthy.collect(),
+        agent,
+        reserved,
+    }
 }
 
 #[cfg(test)]

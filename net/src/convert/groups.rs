@@ -136,7 +136,7 @@ pub fn bundles(
         let message = format!("{count} bundles: give 1 to {GROUP_BUNDLES_MAX}");
         return Err(Box::new(group_fault(invalid("bundles", message))));
     }
-    let named: usize = wire.iter().map(|template| template.request.request.request.candidates.len()).sum();
+    let named: usize = wire.iter().map(|template| template.request.candidates.len()).sum();
     if named > GROUP_CANDIDATES_MAX {
         let message = format!(
             "{named} candidates in all, which a group keeps: give at most {GROUP_CANDIDATES_MAX}, or name more by a label and a selector"
@@ -149,7 +149,7 @@ pub fn bundles(
             let message = "0 bundles of this kind: give 1 or more, or leave it out";
             return Err(Box::new(group_fault(invalid(format!("bundles[{at}].count"), message))));
         }
-        let checked = check_bundle(&request.request.request).map_err(|fault| Box::new(fault_reply(fault)));
+        let checked = check_bundle(&request).map_err(|fault| Box::new(fault_reply(fault)));
         let request = checked.and_then(|()| placement_request(request, catalog, defaults));
         let request = Arc::new(request.map_err(|reply| of_bundle(at, *reply))?);
         bundles.extend(std::iter::repeat_n(request, count as usize));
@@ -212,7 +212,7 @@ pub fn group_kinds_to_learn(
         let learnt =
             kinds_to_learn(&template.request, catalog, defaults).map_err(|reply| of_bundle(at, *reply))?;
         if !learnt.is_empty() {
-            template.request.request.request.custom.retain(|named| !learnt.contains(&named.name));
+            template.request.custom.retain(|named| !learnt.contains(&named.name));
             names.extend(learnt);
         }
     }

@@ -15,8 +15,8 @@ use super::{check_name, invalid};
 use crate::protocol::{
     self, AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EFFECT_ANY, EFFECT_NO_EXECUTE, EFFECT_NO_SCHEDULE,
     EFFECT_PREFER_NO_SCHEDULE, Fault, OPERATOR_EQUAL, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN,
-    OPERATOR_LESS, OPERATOR_NOT_EQUAL, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlacePreferences, PreferredTerm,
-    Reason, SelectorTerm,
+    OPERATOR_LESS, OPERATOR_NOT_EQUAL, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceRequest, Reason,
+    SelectorTerm,
 };
 
 /// How many values an operator takes.
@@ -158,23 +158,17 @@ fn weight(field: String, weight: i32) -> Result<u8, Fault> {
 static AVOID_GPU: LazyLock<Arc<Preferences>> =
     LazyLock::new(|| Arc::new(Preferences { avoid_gpu: true, ..Preferences::default() }));
 
-/// What of a request of version 1 belongs to its preferences.
-pub(super) struct OfVersion1 {
-    pub(super) preferred: Vec<PreferredTerm>,
-    pub(super) tolerations: Vec<protocol::Toleration>,
-}
-
-fn rules(old: OfVersion1, wire: &mut PlacePreferences) -> Result<Option<Arc<RankRules>>, Fault> {
-    let count = old.preferred.len() + wire.preferred_selectors.len();
+fn rules(wire: &mut PlaceRequest) -> Result<Option<Arc<RankRules>>, Fault> {
+    let count = wire.preferred.len() + wire.preferred_selectors.len();
     if count > PREFERRED_SELECTORS_MAX {
         let message = format!("{count} preferred selectors: give at most {PREFERRED_SELECTORS_MAX}");
         return Err(invalid("preferred", message));
     }
-    if count == 0 && old.tolerations.is_empty() && wire.fallbacks.is_empty() {
+    if count == 0 && wire.tolerations.is_empty() && wire.fallbacks.is_empty() {
         return Ok(None);
     }
     let mut preferred = Vec::with_capacity(count);
-    for (i, wire) in old.preferred.into_iter().enumerate() {
+    for (i, wire) in std::mem::take(&mut wire.preferred).into_iter().enumerate() {
         let weight = weight(format!("preferred[{i}].weight"), wire.weight)?;
         preferred.push((weight, Arc::new(Selector::new(vec![term("preferred", i, wire.term)?]))));
     }
@@ -190,7 +184,8 @@ fn rules(old: OfVersion1, wire: &mut PlacePreferences) -> Result<Option<Arc<Rank
     for (i, fallback) in std::mem::take(&mut wire.fallbacks).into_iter().enumerate() {
         fallbacks.push(Arc::new(selector(&format!("fallbacks[{i}].terms"), fallback.terms)?));
     }
-    let tolerations = old.tolerations.into_iter().enumerate().map(|(i, wire)| toleration(i, wire));
+    let tolerations =
+        std::mem::take(&mut wire.tolerations).into_iter().enumerate().map(|(i, wire)| toleration(i, wire));
     let rules = RankRules::new(fallbacks, preferred, tolerations.collect::<Result<_, _>>()?);
     rules.map(|rules| Some(Arc::new(rules))).map_err(|error| invalid("preferences", error.to_string()))
 }
@@ -198,8 +193,7 @@ fn rules(old: OfVersion1, wire: &mut PlacePreferences) -> Result<Option<Arc<Rank
 /// What a request would rather have; `candidates` becomes the one node that it is for, if it is
 /// for one.
 pub(super) fn preferences(
-    old: OfVersion1,
-    mut wire: PlacePreferences,
+    mut wire: PlaceRequest,
     candidates: &mut Option<Arc<[NodeId]>>,
     avoid_gpu_default: bool,
     gpu: GpuRequest,
@@ -228,7 +222,7 @@ pub(super) fn preferences(
         }
         *candidates = Some([node].into());
     }
-    let rules = rules(old, &mut wire)?;
+    let rules = rules(&mut wire)?;
     if rules.is_none() && wire.preferred_nodes.is_empty() && !affinity {
         return Ok(avoid_gpu.then(|| Arc::clone(&AVOID_GPU)));
     }

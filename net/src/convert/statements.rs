@@ -246,7 +246,7 @@ fn granted(granted: &Granted, catalog: &Catalog) -> OperationReply {
     };
     match granted {
         Granted::Allocated(placement) => {
-            let placed = placed_reply(placement, catalog).reply.placed;
+            let placed = placed_reply(placement, catalog).placed;
             OperationReply { placed, ..of(placement.allocation) }
         }
         Granted::Pipelined { allocation, node } => OperationReply { node: node.0, ..of(*allocation) },

@@ -4,10 +4,8 @@ use serde::{Deserialize, Serialize};
 use wharf_core::ids::{Incarnation, StatementId};
 use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, STATEMENT_OPERATIONS_MAX};
 
-use super::books::{take_units, write_units};
 use super::bounded::{self, field};
 use super::{Fault, NamedAmount, PlacedBody, ReasonCode, WireAllocation, WireGroup};
-use crate::codec::BodyError;
 
 /// Operations of one message: what is said of all of them fits one reply.
 pub const OPERATIONS_PER_MESSAGE_MAX: usize = 1024;
@@ -173,19 +171,4 @@ pub struct StatementReply {
     pub operations: Vec<OperationReply>,
     /// What is wrong.
     pub fault: Option<Fault>,
-}
-
-/// Appends the content of [`EXTENSION_UNITS`](super::EXTENSION_UNITS) for the allocations of a statement
-/// to `out`; nothing where none has units.
-pub fn operation_units_extension(reply: &StatementReply, out: &mut Vec<u8>) {
-    write_units(reply.operations.iter().map(|operation| operation.placed.as_ref()), out);
-}
-
-/// Puts the units that the extensions of a reply name into its allocations; `rest` is what follows the
-/// body.
-///
-/// # Errors
-/// When the extension cannot be read, or speaks of what was not placed: the peer's fault.
-pub fn read_operation_units(rest: &[u8], reply: &mut StatementReply) -> Result<(), BodyError> {
-    take_units(rest, reply.operations.iter_mut().map(|operation| operation.placed.as_mut()))
 }

@@ -7,8 +7,8 @@ use wharf_core::limits::AMOUNT_MAX;
 use wharf_core::rng::Rng;
 use wharf_net::protocol::{
     AdoptRequest, DrainRequest, GpuBody, HeartbeatRequest, MODE_WAIT_UNTIL, Name, NamedAmount, NamedUnits,
-    NodeBody, NodeBooksRequest, NodesRequest, PlacePreferences, PlaceRequest, PlaceRequestV2, PlaceRequestV3,
-    RemoveRequest, ReportRequest, ReserveRequest, SetResourcesRequest,
+    NodeBody, NodeBooksRequest, NodesRequest, PlaceRequest, RemoveRequest, ReportRequest, ReserveRequest,
+    SetResourcesRequest,
 };
 
 /// Each another server.
@@ -69,8 +69,8 @@ impl Draw {
         NodeBody { name, cpu, memory, gpus, custom, ..NodeBody::default() }
     }
 
-    fn place(&mut self) -> PlaceRequestV3 {
-        let request = PlaceRequest {
+    fn place(&mut self) -> PlaceRequest {
+        let mut request = PlaceRequest {
             cpu: self.amount(),
             memory: if self.below(2) == 0 { 0 } else { self.amount() },
             gpu: self.gpu(),
@@ -82,12 +82,11 @@ impl Draw {
             explain: self.below(2) as u8,
             ..PlaceRequest::default()
         };
-        let mut preferences = PlacePreferences::default();
         if self.below(6) == 0 {
-            preferences.preferred_nodes = vec![self.word()];
+            request.preferred_nodes = vec![self.word()];
         }
-        let owner = if self.below(2) == 0 { self.word() } else { 0 };
-        PlaceRequestV3 { request: PlaceRequestV2 { request, preferences }, owner }
+        request.owner = if self.below(2) == 0 { self.word() } else { 0 };
+        request
     }
 
     fn report(&mut self) -> ReportRequest {
@@ -146,10 +145,10 @@ async fn ask(client: &wharf_net::client::Client, draw: &mut Draw) {
         }
         8 => {
             let mut waiting = draw.place();
-            let asked = &mut waiting.request.request;
-            (asked.mode, asked.deadline) = (MODE_WAIT_UNTIL, draw.word());
-            asked.priority = [i32::MIN, 0, i32::MAX][draw.below(3) as usize];
-            let (sequence, reply) = client.place_waiting_v3(&waiting).await.expect("it is sent");
+            waiting.mode = MODE_WAIT_UNTIL;
+            waiting.deadline = draw.word();
+            waiting.priority = [i32::MIN, 0, i32::MAX][draw.below(3) as usize];
+            let (sequence, reply) = client.place_waiting(&waiting).await.expect("it is sent");
             let _ = within(client.cancel_wait(sequence)).await.expect("answered");
             let _ = within(reply).await.expect("answered");
         }
@@ -162,7 +161,7 @@ async fn ask(client: &wharf_net::client::Client, draw: &mut Draw) {
             let request = DrainRequest { names: vec![Name(draw.node())], undo: draw.below(3) > 0 };
             drop(within(client.drain_nodes(&request)).await);
         }
-        _ => drop(within(client.place_v3(&draw.place())).await),
+        _ => drop(within(client.place(&draw.place())).await),
     }
 }
 

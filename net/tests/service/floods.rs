@@ -238,7 +238,11 @@ fn plans(known: &Known) -> Vec<Flood> {
                 is(reply.reason, Reason::Cancelled) || is(reply.reason, Reason::LimitExceeded)
             },
         ),
-        flood(Kind::GrowGroup, move |_| GrowGroupRequest { group: unknown, bundles: bundles(1) }, is_unknown),
+        flood(
+            Kind::GrowGroup,
+            move |_| GrowGroupRequest { group: unknown, bundles: bundles(1), ..Default::default() },
+            is_unknown,
+        ),
         flood(
             Kind::ShrinkGroup,
             move |_| ShrinkGroupRequest { group: unknown, bundles: vec![0] },

@@ -46,11 +46,10 @@ async fn fresh(client: &Client) -> Mirror {
 
 /// What is told of nodes is what a list says.
 async fn assert_listed(client: &Client, mirror: &Mirror) {
-    let page =
-        within(client.list_node_details(&ListRequest { after: 0, limit: 1000 })).await.expect("listed");
+    let page = within(client.list_nodes(&ListRequest { after: 0, limit: 1000 })).await.expect("listed");
     let told = mirror.nodes();
     assert_eq!(page.nodes.len(), told.len());
-    for NodeDetails { status, unhealthy, reserved, .. } in page.nodes {
+    for status in page.nodes {
         let told = told[&status.id];
         let details = told.details.as_ref().expect("told at first");
         assert_eq!(
@@ -65,8 +64,8 @@ async fn assert_listed(client: &Client, mirror: &Mirror) {
             )
         );
         assert_eq!((told.body.as_ref(), &told.node_name), (Some(&status.body), &status.body.name));
-        assert_eq!(details.unhealthy, unhealthy);
-        assert_eq!(details.owner, reserved.map_or(0, |reserved| reserved.owner));
+        assert_eq!(details.unhealthy, status.unhealthy);
+        assert_eq!(details.owner, status.reserved.map_or(0, |reserved| reserved.owner));
     }
     // What nodes count is what is told of allocations.
     let mut count: BTreeMap<u64, u32> = BTreeMap::new();
@@ -126,7 +125,7 @@ impl Traffic {
             4 => {
                 let count = 1 + self.rng.below(3) as u32;
                 let mut bundle = BundleTemplate { count, ..BundleTemplate::default() };
-                bundle.request.request.request.cpu = units(1);
+                bundle.request.cpu = units(1);
                 let request = CreateGroupRequest { bundles: vec![bundle], ..CreateGroupRequest::default() };
                 let made = within(client.create_group(&request)).await.expect("answered");
                 self.groups.extend(made.group.map(|group| group.id));

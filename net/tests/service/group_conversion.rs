@@ -100,7 +100,7 @@ fn a_group_that_cannot_be_is_refused_by_its_field() {
         ..of(one())
     };
     let owned =
-        BundleTemplate { request: PlaceRequestV3 { owner: 1 << 63, ..PlaceRequestV3::default() }, count: 1 };
+        BundleTemplate { request: PlaceRequest { owner: 1 << 63, ..PlaceRequest::default() }, count: 1 };
     let cases = [
         (of(vec![]), "bundles", "give 1 to 1024"),
         (of(vec![template(1024, PlaceRequest::default()), BundleTemplate::default()]), "bundles", "1025"),
@@ -162,7 +162,7 @@ fn a_bundle_of_an_unknown_resource_is_infeasible_unless_the_group_waits_for_it()
     let unsound = CreateGroupRequest { strategy: 9, ..request.clone() };
     assert_eq!(learn(unsound).expect_err("it cannot be").fault.expect("a fault").field, "strategy");
     let mut unsound = request;
-    unsound.bundles[1].request.request.request.policy = 200;
+    unsound.bundles[1].request.policy = 200;
     assert_eq!(learn(unsound).expect_err("it cannot be").fault.expect("a fault").field, "bundles[1].policy");
 }
 

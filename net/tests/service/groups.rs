@@ -8,10 +8,10 @@ use crate::harness::{
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     BundleTemplate, CreateGroupRequest, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GroupBody, GroupReply,
-    GrowGroupRequest, GrowGroupRequestV2, Kind, ListGroupsRequest, MODE_NOW, MODE_WAIT_UNTIL, Name, NodeBody,
-    PlaceIntoRequest, PlaceRequest, Reason, RemoveRequest, Resume, STRATEGY_PACK, STRATEGY_SPREAD,
-    STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD, ShrinkGroupRequest, StatusRequest, TOPOLOGY_SPREAD,
-    TOPOLOGY_STRICT_PACK, TopologyBody, WireGroup,
+    GrowGroupRequest, Kind, ListGroupsRequest, MODE_NOW, MODE_WAIT_UNTIL, Name, NodeBody, PlaceIntoRequest,
+    PlaceRequest, Reason, RemoveRequest, Resume, STRATEGY_PACK, STRATEGY_SPREAD, STRATEGY_STRICT_PACK,
+    STRATEGY_STRICT_SPREAD, ShrinkGroupRequest, StatusRequest, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK,
+    TopologyBody, WireGroup,
 };
 use wharf_net::server::Settings;
 
@@ -113,7 +113,11 @@ async fn a_group_is_made_shown_listed_grown_shrunk_and_removed() {
     assert_eq!(stands(status(&client, made.id).await).bundles, made.bundles);
 
     // One more node of its own is left, and then none.
-    let one = |count| GrowGroupRequest { group: made.id, bundles: group(count, 1, STRATEGY_PACK).bundles };
+    let one = |count| GrowGroupRequest {
+        group: made.id,
+        bundles: group(count, 1, STRATEGY_PACK).bundles,
+        ..GrowGroupRequest::default()
+    };
     let grown = stands(within(client.grow_group(&one(1))).await.expect("answered"));
     assert_eq!((grown.bundles.len(), grown.bundles[3].index, grown.bundles[3].cpu), (4, 3, units(1)));
     let more = within(client.grow_group(&one(1))).await.expect("answered");
@@ -319,20 +323,17 @@ async fn what_a_group_grows_by_waits_as_a_group_does() {
     let made = stands(create(&client, &group(1, 4, STRATEGY_PACK)).await);
     let held = place(&client, &ask(4, 0, 0)).await;
     let bundles = group(1, 4, STRATEGY_PACK).bundles;
-    let request = |mode, deadline| GrowGroupRequestV2 {
-        request: GrowGroupRequest { group: made.id, bundles: bundles.clone() },
-        mode,
-        deadline,
-    };
-    let begin = |request: GrowGroupRequestV2| {
+    let request =
+        |mode, deadline| GrowGroupRequest { group: made.id, bundles: bundles.clone(), mode, deadline };
+    let begin = |request: GrowGroupRequest| {
         let client = &client;
         async move { within(client.grow_group_waiting(&request)).await.expect("sent") }
     };
-    // Without a wait it is refused, as a body of version 1 is.
-    let reply = within(client.grow_group_v2(&request(MODE_NOW, 0))).await.expect("answered");
+    // Without a wait it is refused.
+    let reply = within(client.grow_group(&request(MODE_NOW, 0))).await.expect("answered");
     assert_eq!(refused(&reply).0, Reason::NoFitNow);
     for (mode, deadline, field) in [(MODE_NOW, 7, "deadline"), (9, 0, "mode")] {
-        let reply = within(client.grow_group_v2(&request(mode, deadline))).await.expect("answered");
+        let reply = within(client.grow_group(&request(mode, deadline))).await.expect("answered");
         assert_eq!(fault(&reply), (Reason::InvalidField, field.to_owned()));
     }
     let (_, reply) = begin(request(MODE_WAIT_UNTIL, 1)).await;
@@ -344,9 +345,7 @@ async fn what_a_group_grows_by_waits_as_a_group_does() {
     until(&client, made.id, |group| group.bundles.len() == 1).await;
     // A lost connection takes it back too.
     let (mut peer, _) = Peer::open(&server).await;
-    let version = wharf_net::protocol::GROW_VERSION_WAIT;
-    let head = wharf_net::codec::Header { version, ..header(Kind::GrowGroup, 1) };
-    peer.send(&harness::frame(head, &request(MODE_WAIT_UNTIL, 0))).await;
+    peer.send(&harness::frame(header(Kind::GrowGroup, 1), &request(MODE_WAIT_UNTIL, 0))).await;
     until(&client, made.id, |group| group.bundles.len() == 2).await;
     peer.leave().await;
     until(&client, made.id, |group| group.bundles.len() == 1).await;

@@ -14,9 +14,9 @@ use wharf_net::codec::decode_body;
 use wharf_net::protocol::{
     AVOID_GPU_YES, DrainRequest, EFFECT_NO_SCHEDULE, FallbackSelector, Kind, ListReply, ListRequest,
     NODE_DRAINING, NODE_READY, Name, NodeBody, NodeStatus, NodesRequest, OPERATOR_EQUAL, POLICY_BEST_FIT,
-    POLICY_SPREAD, PlaceBatch, PlaceBatchReply, PlaceBatchV2, PlaceReply, PlaceRequest, PlaceRequestV2,
-    PreferredTerm, Reason, ReleaseBatch, ReleaseReply, ReleaseRequest, RemoveRequest, SelectorTerm,
-    StatusReply, StatusRequest, Taint, Toleration, WireAllocation,
+    POLICY_SPREAD, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, PreferredTerm, Reason,
+    ReleaseBatch, ReleaseReply, ReleaseRequest, RemoveRequest, SelectorTerm, StatusReply, StatusRequest,
+    Taint, Toleration, WireAllocation,
 };
 use wharf_net::server::Settings;
 
@@ -451,13 +451,13 @@ async fn preferences_decide_between_nodes_that_fit() {
         operator: OPERATOR_EQUAL,
         values: vec![Name(zone.to_owned())],
     };
-    let answer = async |request: PlaceRequestV2| {
-        let reply = within(client.place_v2(&request)).await.expect("answered");
-        (reply.reply.placed.map(|placed| placed.node), reply.alternative, reply.reply.refusal)
+    let answer = async |request: PlaceRequest| {
+        let reply = within(client.place(&request)).await.expect("answered");
+        (reply.placed.map(|placed| placed.node), reply.alternative, reply.refusal)
     };
     // Nobody tolerates the taint, and no zone is called c.
-    let mut request = PlaceRequestV2::from(PlaceRequest { selectors: vec![zone("c")], ..ask(1, 1, 0) });
-    request.preferences.fallbacks =
+    let mut request = PlaceRequest { selectors: vec![zone("c")], ..ask(1, 1, 0) };
+    request.fallbacks =
         vec![FallbackSelector { terms: vec![zone("d")] }, FallbackSelector { terms: vec![zone("b")] }];
     assert_eq!(answer(request).await, (Some(ids[2]), 2, None));
     let tolerates = Toleration {
@@ -466,20 +466,20 @@ async fn preferences_decide_between_nodes_that_fit() {
         value: "ml".to_owned(),
         effect: EFFECT_NO_SCHEDULE,
     };
-    let mut request = PlaceRequestV2::from(ask(1, 1, 0));
-    request.request.selectors = vec![zone("a")];
-    request.request.tolerations = vec![tolerates];
-    request.preferences.avoid_gpu = AVOID_GPU_YES;
+    let mut request = ask(1, 1, 0);
+    request.selectors = vec![zone("a")];
+    request.tolerations = vec![tolerates];
+    request.avoid_gpu = AVOID_GPU_YES;
     assert_eq!(answer(request).await.0, Some(ids[1]));
-    let mut request = PlaceRequestV2::from(ask(1, 1, 0));
-    request.preferences.preferred_nodes = vec![ids[1], ids[0]];
+    let mut request = ask(1, 1, 0);
+    request.preferred_nodes = vec![ids[1], ids[0]];
     assert_eq!(answer(request).await.0, Some(ids[0]), "the first of them is tainted");
-    let mut request = PlaceRequestV2::from(ask(100, 1, 0));
-    request.preferences.node = ids[2];
+    let mut request = ask(100, 1, 0);
+    request.node = ids[2];
     let checks = answer(request).await.2.expect("too many cores").checks;
     let checks: Vec<_> = checks.iter().map(|c| (c.reason.known(), c.resource.as_str(), c.nodes)).collect();
     assert_eq!(checks, [(Some(Reason::NodeAffinity), "b", 2), (Some(Reason::Insufficient), "cpu", 1)]);
-    // In version 1: a preferred term, and a refusal that counts the taint.
+    // A preferred term, and a refusal that counts the taint.
     let preferred = PlaceRequest {
         preferred: vec![PreferredTerm { weight: 7, term: zone("a") }],
         policy: POLICY_SPREAD,
@@ -491,9 +491,9 @@ async fn preferences_decide_between_nodes_that_fit() {
     let counted =
         |reason: Reason| refusal.checks.iter().find(|c| c.reason.known() == Some(reason)).map(|c| c.nodes);
     assert_eq!((counted(Reason::UntoleratedTaint), counted(Reason::NotACandidate)), (Some(1), Some(2)));
-    let batch = PlaceBatchV2 { requests: vec![ask(1, 1, 1).into(), ask(9, 1, 0).into()] };
-    let replies = within(client.place_batch_v2(&batch)).await.expect("answered").replies;
-    assert_eq!(replies[0].reply.placed.as_ref().map(|placed| placed.node), Some(ids[0]));
-    assert_eq!(replies[1].reply.reason.known(), Some(Reason::Infeasible));
+    let batch = PlaceBatch { requests: vec![ask(1, 1, 1), ask(9, 1, 0)] };
+    let replies = within(client.place_batch(&batch)).await.expect("answered").replies;
+    assert_eq!(replies[0].placed.as_ref().map(|placed| placed.node), Some(ids[0]));
+    assert_eq!(replies[1].reason.known(), Some(Reason::Infeasible));
     server.stop().await;
 }

@@ -6,8 +6,8 @@ use crate::harness::{TestServer, add, ask, audit, books, named, node, only, pair
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
     DrainRequest, EXPLAIN_FULL, FailedCheck, FallbackSelector, Fault, Name, NamedAmount, NodeBody,
-    NodesRequest, PlaceBatch, PlacePreferences, PlaceReply, PlaceRequest, PlaceRequestV2, PreferredSelector,
-    PreferredTerm, Reason, RemoveRequest, SelectorTerm, Taint, Toleration, WireAllocation,
+    NodesRequest, PlaceBatch, PlaceReply, PlaceRequest, PreferredSelector, PreferredTerm, Reason,
+    RemoveRequest, SelectorTerm, Taint, Toleration, WireAllocation,
 };
 
 type Change<T> = fn(&mut T);
@@ -205,7 +205,7 @@ fn toleration(key: &str, operator: u8, value: &str, effect: u8) -> Toleration {
     Toleration { key: key.to_owned(), operator, value: value.to_owned(), effect }
 }
 
-fn bad_preferences() -> Vec<(&'static str, Change<PlacePreferences>)> {
+fn bad_preferences() -> Vec<(&'static str, Change<PlaceRequest>)> {
     vec![
         ("fallbacks[1].terms[0].key", |p| {
             p.fallbacks =
@@ -227,21 +227,21 @@ async fn every_wrong_preference_is_named() {
     let client = server.client().await;
     let ids = add(&client, vec![node("a", 4, 4, 0)]).await;
     let before = books(&client).await;
-    let fault = async |request: PlaceRequestV2| {
-        let reply = within(client.place_v2(&request)).await.expect("a refusal is a reply").reply;
+    let fault = async |request: PlaceRequest| {
+        let reply = within(client.place(&request)).await.expect("a refusal is a reply");
         let fault = reply.fault.expect("a fault says what is wrong");
         (fault.reason.known().expect("a reason of this version"), fault.field)
     };
     for (field, change) in bad_preferences() {
-        let mut request = PlaceRequestV2::from(ask(1, 1, 0));
-        change(&mut request.preferences);
+        let mut request = ask(1, 1, 0);
+        change(&mut request);
         assert_eq!(fault(request).await, (Reason::InvalidField, field.to_owned()));
     }
-    let mut request = PlaceRequestV2::from(ask(1, 1, 0));
-    request.preferences.node = 777;
+    let mut request = ask(1, 1, 0);
+    request.node = 777;
     assert_eq!(fault(request.clone()).await, (Reason::UnknownNode, "node".to_owned()));
-    request.preferences.node = ids[0];
-    request.request.candidates = ids;
+    request.node = ids[0];
+    request.candidates = ids;
     assert_eq!(fault(request).await, (Reason::InvalidField, "node".to_owned()));
     assert_unmoved(&client, before, "preferences").await;
     server.stop().await;

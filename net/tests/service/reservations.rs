@@ -5,7 +5,7 @@ use crate::harness::{TestServer, add, ask, audit, books, granted, named, node, u
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     EndReservationRequest, MODE_WAIT_UNTIL, NamedAmount, NodeBody, NodeBooksReply, NodeBooksRequest,
-    PlaceBatchV3, PlaceReply, PlaceRequest, PlaceRequestV3, Reason, ReserveReply, ReserveRequest,
+    PlaceBatch, PlaceReply, PlaceRequest, Reason, ReserveReply, ReserveRequest,
 };
 
 fn wanted(node: &str, owner: u64, cpu: i64, gpu: i64) -> ReserveRequest {
@@ -21,12 +21,12 @@ async fn end(client: &Client, node: &str, owner: u64) -> ReserveReply {
     within(client.end_reservation(&request)).await.expect("answered")
 }
 
-fn of(owner: u64, request: PlaceRequest) -> PlaceRequestV3 {
-    PlaceRequestV3 { owner, ..request.into() }
+fn of(owner: u64, request: PlaceRequest) -> PlaceRequest {
+    PlaceRequest { owner, ..request }
 }
 
 async fn place_of(client: &Client, owner: u64, request: PlaceRequest) -> PlaceReply {
-    within(client.place_v3(&of(owner, request))).await.expect("answered").reply
+    within(client.place(&of(owner, request))).await.expect("answered")
 }
 
 async fn shown(client: &Client, name: &str) -> NodeBooksReply {
@@ -59,10 +59,9 @@ async fn a_node_is_kept_for_its_owner_until_that_has_used_it_up() {
     granted(place_of(&client, 7, ask(4, 0, 0)).await);
     let left: Vec<_> = shown(&client, "a").await.reservation.expect("not used up").left;
     assert_eq!(left.iter().map(|named| named.amount).collect::<Vec<_>>(), [units(2), units(1)]);
-    let batch =
-        PlaceBatchV3 { requests: vec![of(0, ask(1, 0, 0)), of(7, ask(2, 0, 1)), of(7, ask(1, 0, 0))] };
-    let replies = within(client.place_batch_v3(&batch)).await.expect("answered").replies;
-    let reasons: Vec<_> = replies.iter().map(|reply| reply.reply.reason.known()).collect();
+    let batch = PlaceBatch { requests: vec![of(0, ask(1, 0, 0)), of(7, ask(2, 0, 1)), of(7, ask(1, 0, 0))] };
+    let replies = within(client.place_batch(&batch)).await.expect("answered").replies;
+    let reasons: Vec<_> = replies.iter().map(|reply| reply.reason.known()).collect();
     assert_eq!(reasons, [Some(Reason::NoFitNow), Some(Reason::Done), Some(Reason::NoFitNow)]);
     assert_eq!(shown(&client, "a").await.reservation, None);
     audit(&client).await;
@@ -145,9 +144,9 @@ async fn a_waiting_owner_gets_what_comes_free_on_its_node() {
     let hostile = waits(PlaceRequest { priority: 9, ..ask(1, 0, 0) });
     let (sequence, hostile) = within(client.place_waiting(&hostile)).await.expect("sent");
     let owner = of(3, waits(ask(8, 0, 0)));
-    let (_, large) = within(client.place_waiting_v3(&owner)).await.expect("sent");
+    let (_, large) = within(client.place_waiting(&owner)).await.expect("sent");
     within(client.release(held)).await.expect("answered");
-    granted(within(large).await.expect("answered").reply);
+    granted(within(large).await.expect("answered"));
     assert!(within(client.cancel_wait(sequence)).await.expect("answered").waited);
     assert_eq!(within(hostile).await.expect("answered").reason, Reason::Cancelled.into());
     audit(&client).await;

@@ -1,7 +1,7 @@
 //! `wharf adopt`.
 
 use clap::Args;
-use wharf_net::protocol::{AdoptRequest, NamedUnits, PlaceReplyV2};
+use wharf_net::protocol::{AdoptRequest, NamedUnits};
 
 use super::connect::{ConnectArgs, Usage};
 use super::demand::DemandArgs;
@@ -46,14 +46,14 @@ pub(super) async fn adopt(args: AdoptArgs) -> anyhow::Result<Ended> {
         external_id: args.external_id,
     };
     let client = args.connect.connect().await?;
-    let reply: PlaceReplyV2 = client.adopt(&request).await?.into();
+    let reply = client.adopt(&request).await?;
     client.close().await;
     if args.connect.json {
         print::json(&print::PlaceView::from(&reply))?;
     } else {
         print::place("adopted", &reply);
     }
-    Ok(if reply.reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+    Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
 }
 
 #[cfg(test)]

@@ -10,8 +10,8 @@ use wharf_net::client::Client;
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
     BundleTemplate, CreateGroupRequest, EXPLAIN_BOUNDED, EXPLAIN_FULL, GRANULARITY_COARSE, GRANULARITY_FINE,
-    GroupReply, GrowGroupRequest, GrowGroupRequestV2, ListGroupsRequest, MODE_WAIT_UNTIL, NamedAmount,
-    PlaceRequest, ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
+    GroupReply, GrowGroupRequest, ListGroupsRequest, MODE_WAIT_UNTIL, NamedAmount, PlaceRequest,
+    ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
 };
 
 use super::connect::{ConnectArgs, Usage};
@@ -269,15 +269,19 @@ pub(super) async fn run(command: GroupCommand) -> anyhow::Result<Ended> {
         }
         GroupCommand::List(args) => list(args).await,
         GroupCommand::Grow(args) => {
-            let request = GrowGroupRequest { group: args.group.into(), bundles: args.bundles.templates()? };
+            let mut request = GrowGroupRequest {
+                group: args.group.into(),
+                bundles: args.bundles.templates()?,
+                ..GrowGroupRequest::default()
+            };
             let client = args.connect.connect().await?;
             let reply = match args.wait {
                 None => client.grow_group(&request).await?,
                 Some(patience) => {
                     // First: a signal that comes while the request is sent is not lost.
                     let interruption = place::Interruption::new()?;
-                    let deadline = place::deadline(&client, patience).await?;
-                    let request = GrowGroupRequestV2 { request, mode: MODE_WAIT_UNTIL, deadline };
+                    request.deadline = place::deadline(&client, patience).await?;
+                    request.mode = MODE_WAIT_UNTIL;
                     let (sequence, reply) = client.grow_group_waiting(&request).await?;
                     place::unless_interrupted(&client, interruption, sequence, reply).await?
                 }

@@ -64,13 +64,13 @@ fn spoken(nanos: u64) -> String {
 impl From<&ReservationBody> for ReservationView {
     fn from(body: &ReservationBody) -> Self {
         let left = body.left.iter().map(|named| (named.name.clone(), print::units(named.amount)));
-        let lasts = body.standing.lasts;
+        let lasts = body.lasts;
         Self {
             owner: body.owner,
             until: Some(body.until).filter(|&until| until > 0),
             left: left.collect(),
             seconds_left: (lasts > 0).then(|| lasts.div_ceil(1_000_000_000)),
-            exceeded: body.standing.exceeded.iter().map(|name| name.0.clone()).collect(),
+            exceeded: body.exceeded.iter().map(|name| name.0.clone()).collect(),
         }
     }
 }
@@ -78,12 +78,9 @@ impl From<&ReservationBody> for ReservationView {
 impl ReservationView {
     pub(super) fn line(&self) -> String {
         let left: Vec<String> = self.left.iter().map(|(name, amount)| format!("{amount} {name}")).collect();
-        let lasts = match (self.seconds_left, self.until) {
-            (Some(seconds), _) => format!(", for {} more", spoken(seconds.saturating_mul(1_000_000_000))),
-            // A service of an earlier version says only when.
-            (None, Some(until)) => format!(", until {}", service_time(until)),
-            (None, None) => String::new(),
-        };
+        let lasts = self.seconds_left.map_or_else(String::new, |seconds| {
+            format!(", for {} more", spoken(seconds.saturating_mul(1_000_000_000)))
+        });
         let exceeded = if self.exceeded.is_empty() {
             String::new()
         } else {
@@ -162,7 +159,7 @@ pub(super) async fn reserve(args: ReserveArgs) -> anyhow::Result<Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wharf_net::protocol::{Name, ReservationStanding};
+    use wharf_net::protocol::Name;
 
     #[test]
     fn times_are_spoken_without_what_is_zero() {
@@ -179,10 +176,9 @@ mod tests {
         let second = 1_000_000_000;
         let mut body = ReservationBody { owner: 7, until: 2000 * second, ..ReservationBody::default() };
         let line = |body: &ReservationBody| ReservationView::from(body).line();
-        assert!(line(&body).ends_with(", until second 2000.0 of service time"));
-        body.standing = ReservationStanding { lasts: 1790 * second, exceeded: Vec::new() };
+        body.lasts = 1790 * second;
         assert!(line(&body).ends_with(", for 29m 50s more"), "{}", line(&body));
-        body.standing.exceeded = vec![Name("cpu".to_owned())];
+        body.exceeded = vec![Name("cpu".to_owned())];
         assert!(line(&body).contains("larger than the node by now: more cpu"), "{}", line(&body));
     }
 }

@@ -11,7 +11,7 @@ use wharf_core::router::RoutingTable;
 use wharf_net::client::{Client, Completions};
 use wharf_net::protocol::{
     COMMIT_ALL_OR_NOTHING, GRANULARITY_FINE, Kind, NodeBooksRequest, OPERATION_ALLOCATE, OperationBody,
-    PlaceRequest, PlaceRequestV3, Reason, ReserveRequest, StatementRequest,
+    PlaceRequest, Reason, ReserveRequest, StatementRequest,
 };
 
 use crate::harness::{Site, runtime, within};
@@ -187,9 +187,9 @@ async fn reserve_and_use_up(client: &Client, name: &str, node: u64) {
     let reserved = within(client.reserve(&reserve)).await.expect("it is connected");
     assert_eq!(reserved.reason, Reason::Done.into(), "{reserved:?}");
     let memory = PlaceRequest { memory: 10_000, candidates: vec![node], ..PlaceRequest::default() };
-    let request = PlaceRequestV3 { owner: 7, ..PlaceRequestV3::from(memory) };
-    let placed = within(client.place_v3(&request)).await.expect("it is connected");
-    let placed = placed.reply.placed.expect("it is reserved for this owner");
+    let request = PlaceRequest { owner: 7, ..memory };
+    let placed = within(client.place(&request)).await.expect("it is connected");
+    let placed = placed.placed.expect("it is reserved for this owner");
     within(client.release(placed.allocation)).await.expect("it is connected");
 }
 

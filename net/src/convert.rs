@@ -45,7 +45,7 @@ pub use crate::convert_reservations::{
     refused_reservation, reservation, reservation_body, reservation_owner, reserve_reply,
 };
 use crate::protocol::{
-    EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NODE_DRAINING,
+    DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NODE_DRAINING,
     NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, ORDER_DOMINANT,
     POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID, POLICY_LEAST_FIT,
     POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply, PlaceRequest,
@@ -173,15 +173,8 @@ pub fn placement_request(
 ) -> Result<PlacementRequest, Box<PlaceReply>> {
     let faulty = |fault: Fault| Box::new(fault_reply(fault));
     check_served(&wire).map_err(faulty)?;
-    let gpu = gpu_request(wire.gpu).map_err(faulty)?;
     let mut wire = wire;
-    let custom = std::mem::take(&mut wire.custom);
-    let demand = Demand {
-        cpu: amount("cpu", wire.cpu).map_err(faulty)?,
-        memory: amount("memory", wire.memory).map_err(faulty)?,
-        gpu,
-        custom: if custom.is_empty() { None } else { custom_demand(custom, catalog)? },
-    };
+    let demand = demand(std::mem::take(&mut wire.demand), catalog)?;
     let explain = match wire.explain {
         EXPLAIN_BOUNDED => Explain::Bounded,
         EXPLAIN_FULL => Explain::Full,
@@ -200,7 +193,8 @@ pub fn placement_request(
     let mut candidates = candidates::candidates(std::mem::take(&mut wire.candidates)).map_err(faulty)?;
     let owner = wire.owner;
     let preferences =
-        preferences::preferences(wire, &mut candidates, defaults.avoid_gpu, gpu, catalog).map_err(faulty)?;
+        preferences::preferences(wire, &mut candidates, defaults.avoid_gpu, demand.gpu, catalog)
+            .map_err(faulty)?;
     let owner = named_owner("owner", owner).map_err(faulty)?;
     Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner })
 }
@@ -217,7 +211,31 @@ pub fn check_custom_name(field: &str, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(crate) fn custom_demand(
+/// The engine's form of a demand.
+///
+/// # Errors
+/// As [`placement_request`], naming a field of the demand.
+pub(crate) fn demand(wire: DemandBody, catalog: &Catalog) -> Result<Demand, Box<PlaceReply>> {
+    let faulty = |fault: Fault| Box::new(fault_reply(fault));
+    Ok(Demand {
+        gpu: gpu_request(wire.gpu).map_err(faulty)?,
+        cpu: amount("cpu", wire.cpu).map_err(faulty)?,
+        memory: amount("memory", wire.memory).map_err(faulty)?,
+        custom: custom_demand(wire.custom, catalog)?,
+    })
+}
+
+/// A demand, for the wire.
+pub(crate) fn demand_body(demand: &Demand, resources: &ResourceRegistry) -> DemandBody {
+    DemandBody {
+        cpu: demand.cpu.units(),
+        memory: demand.memory.units(),
+        gpu: demand.gpu.units(),
+        custom: named_amounts(demand.custom().iter().copied(), resources),
+    }
+}
+
+fn custom_demand(
     wire: Vec<NamedAmount>,
     catalog: &Catalog,
 ) -> Result<Option<wharf_core::resource::CustomAmounts>, Box<PlaceReply>> {

@@ -7,10 +7,8 @@ use wharf_core::shard::{Outcome, Rejection, ReservationView, Reserve, ResourceKi
 use wharf_core::time::Time;
 
 use crate::convert::{invalid, resource_name};
-use crate::convert_books::{amounts_on, named_rejection_fault};
-use crate::protocol::{
-    AdoptRequest, Fault, NamedAmount, Reason, ReservationBody, ReserveReply, ReserveRequest,
-};
+use crate::convert_books::{demand_on_node, named_rejection_fault};
+use crate::protocol::{Fault, NamedAmount, Reason, ReservationBody, ReserveReply, ReserveRequest};
 
 /// The owner that a request must name.
 ///
@@ -49,9 +47,7 @@ pub fn reservation(
             )?),
         };
     // What can be adopted can be reserved, and is checked alike.
-    let ReserveRequest { cpu, memory, gpu, custom, .. } = wire;
-    let asked = AdoptRequest { cpu, memory, gpu, custom, ..AdoptRequest::default() };
-    let demand = amounts_on(asked, node, catalog)?.demand;
+    let demand = demand_on_node(wire.demand, catalog)?;
     Ok(Reserve { node, owner, demand, until })
 }
 

@@ -17,9 +17,9 @@ use wharf_net::client::{Client, ClientError, Completion, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::convert::{node_body, policy_number};
 use wharf_net::protocol::{
-    EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodesRequest, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN,
-    OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceReply, PlaceRequest, Reason, ReleaseReply,
-    ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
+    DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodesRequest, OPERATOR_EXISTS, OPERATOR_GREATER,
+    OPERATOR_IN, OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceReply, PlaceRequest, Reason,
+    ReleaseReply, ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
 };
 
 use super::{Answer, BookSum, Books, Granted, Order, Reply, Target, TargetError};
@@ -164,9 +164,12 @@ fn place_request(request: &PlacementRequest) -> PlaceRequest {
         values: term.values.iter().cloned().map(Name).collect(),
     });
     PlaceRequest {
-        cpu: request.demand.cpu.units(),
-        memory: request.demand.memory.units(),
-        gpu: request.demand.gpu.amount().units(),
+        demand: DemandBody {
+            cpu: request.demand.cpu.units(),
+            memory: request.demand.memory.units(),
+            gpu: request.demand.gpu.amount().units(),
+            ..DemandBody::default()
+        },
         policy: policy_number(request.policy),
         selectors: selectors.collect(),
         explain: match request.explain {

@@ -4,10 +4,10 @@
 use wharf_core::ids::AllocationId;
 use wharf_core::time::Time;
 use wharf_net::protocol::{
-    AdoptRequest, CancelRequest, DrainRequest, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE, EXPLAIN_FULL,
-    EndReservationRequest, GpuBody, HeartbeatRequest, Kind, MODE_WAIT_UNTIL, Name, NodeBody, NodesRequest,
-    OPERATOR_IN, POLICY_LEAST_STRANDED, Pair, PlaceRequest, ReleaseRequest, RemoveRequest, ReportRequest,
-    ReserveRequest, SelectorTerm, Taint, WireAllocation,
+    AdoptRequest, CancelRequest, DemandBody, DrainRequest, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE,
+    EXPLAIN_FULL, EndReservationRequest, GpuBody, HeartbeatRequest, Kind, MODE_WAIT_UNTIL, Name, NodeBody,
+    NodesRequest, OPERATOR_IN, POLICY_LEAST_STRANDED, Pair, PlaceRequest, ReleaseRequest, RemoveRequest,
+    ReportRequest, ReserveRequest, SelectorTerm, Taint, WireAllocation,
 };
 
 use super::choices::Choices;
@@ -53,9 +53,12 @@ fn place(client: &mut Client, choices: &mut Choices<'_>, until: Option<u64>) -> 
         _ => 0,
     };
     let mut request = PlaceRequest {
-        cpu: choices.below(6) as i64 * UNIT / 2,
-        memory: choices.below(4) as i64 * UNIT,
-        gpu,
+        demand: DemandBody {
+            cpu: choices.below(6) as i64 * UNIT / 2,
+            memory: choices.below(4) as i64 * UNIT,
+            gpu,
+            ..DemandBody::default()
+        },
         policy: [1, 2, 3, 4, 5, 6, 7, 8, POLICY_LEAST_STRANDED, 0][choices.place(10)],
         ..PlaceRequest::default()
     };
@@ -68,7 +71,7 @@ fn place(client: &mut Client, choices: &mut Choices<'_>, until: Option<u64>) -> 
         request.candidates.sort_unstable();
         request.candidates.dedup();
     }
-    if request.memory == 3 * UNIT {
+    if request.demand.memory == 3 * UNIT {
         request.explain = EXPLAIN_FULL;
     }
     if let Some(until) = until {
@@ -186,10 +189,12 @@ fn reserve(client: &mut Client, choices: &mut Choices<'_>, node: String) -> Vec<
     let request = ReserveRequest {
         node,
         owner: choices.below(2) + 1,
-        cpu: choices.below(4) as i64 * UNIT,
-        memory: choices.below(4) as i64 * UNIT,
-        gpu: [0, 0, 5000, UNIT][choices.place(4)],
-        custom: Vec::new(),
+        demand: DemandBody {
+            cpu: choices.below(4) as i64 * UNIT,
+            memory: choices.below(4) as i64 * UNIT,
+            gpu: [0, 0, 5000, UNIT][choices.place(4)],
+            custom: Vec::new(),
+        },
         lasts: if choices.one_in(3) { 0 } else { 1 + choices.below(20_000) },
     };
     client.ask(Kind::Reserve, &request, Asked::Operate)
@@ -199,9 +204,12 @@ fn adopt(client: &mut Client, choices: &mut Choices<'_>, node: String) -> Vec<u8
     let named = choices.one_in(2);
     let request = AdoptRequest {
         node,
-        cpu: choices.below(6) as i64 * UNIT,
-        memory: choices.below(4) as i64 * UNIT,
-        gpu: [0, 0, 3000, UNIT][choices.place(4)],
+        demand: DemandBody {
+            cpu: choices.below(6) as i64 * UNIT,
+            memory: choices.below(4) as i64 * UNIT,
+            gpu: [0, 0, 3000, UNIT][choices.place(4)],
+            ..DemandBody::default()
+        },
         external_id: if named { format!("pod-{}", choices.below(3)) } else { String::new() },
         ..AdoptRequest::default()
     };

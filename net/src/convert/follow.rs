@@ -7,7 +7,7 @@ use wharf_core::view::{
     View,
 };
 
-use super::{invalid, named_amounts, node_body, state_number};
+use super::{demand_body, invalid, named_amounts, node_body, state_number};
 use crate::convert_books::named_units;
 use crate::protocol::{
     AllocationBegun, AllocationEnded, CHANGES_PER_MESSAGE_DEFAULT, CHANGES_PER_MESSAGE_MAX, ClaimBody,
@@ -129,19 +129,11 @@ impl Filling<'_> {
     }
 
     fn holding(&mut self, demand: &Demand, gpus: GpuAssignment, units: Option<&UnitAssignments>) -> Holding {
-        let custom = named_amounts(demand.custom().iter().copied(), self.resources);
+        let demand = demand_body(demand, self.resources);
         let units = units.map_or_else(Vec::new, |units| named_units(units, self.resources));
-        self.bytes += custom.iter().map(|amount| amount.name.len() + ELEMENT_BYTES).sum::<usize>();
+        self.bytes += demand.custom.iter().map(|amount| amount.name.len() + ELEMENT_BYTES).sum::<usize>();
         self.bytes += units.iter().map(|u| u.name.len() + u.instances.len() + ELEMENT_BYTES).sum::<usize>();
-        Holding {
-            cpu: demand.cpu.units(),
-            memory: demand.memory.units(),
-            gpu: demand.gpu.units(),
-            custom,
-            gpus: gpus.instances().collect(),
-            gpu_part: gpus.part,
-            units,
-        }
+        Holding { demand, gpus: gpus.instances().collect(), gpu_part: gpus.part, units }
     }
 
     fn node_change(&mut self, hot: &HotImage, cold: &ColdImage, before: Option<&ColdImage>) -> NodeChange {

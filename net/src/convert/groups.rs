@@ -15,8 +15,8 @@ use wharf_core::shard::ResourceKind;
 use wharf_core::time::Time;
 
 use super::{
-    PlacementDefaults, amount, check_name, conflict_body, custom_demand, fault_reply, gpu_request,
-    granularity, invalid, kinds_to_learn, placement_request, refusal_body, resource_name,
+    PlacementDefaults, check_name, conflict_body, demand, fault_reply, granularity, invalid, kinds_to_learn,
+    placement_request, refusal_body, resource_name,
 };
 use crate::protocol::{
     BundleBody, BundleTemplate, CreateGroupRequest, Fault, GROUP_CANDIDATES_MAX, GROUP_COMMITTING,
@@ -212,7 +212,7 @@ pub fn group_kinds_to_learn(
         let learnt =
             kinds_to_learn(&template.request, catalog, defaults).map_err(|reply| of_bundle(at, *reply))?;
         if !learnt.is_empty() {
-            template.request.custom.retain(|named| !learnt.contains(&named.name));
+            template.request.demand.custom.retain(|named| !learnt.contains(&named.name));
             names.extend(learnt);
         }
     }
@@ -504,11 +504,5 @@ pub fn place_into(
             return Err(faulty(invalid("group", message)));
         }
     };
-    let demand = Demand {
-        cpu: amount("cpu", wire.cpu).map_err(faulty)?,
-        memory: amount("memory", wire.memory).map_err(faulty)?,
-        gpu: gpu_request(wire.gpu).map_err(faulty)?,
-        custom: custom_demand(wire.custom, catalog)?,
-    };
-    Ok((target, demand))
+    Ok((target, demand(wire.demand, catalog)?))
 }

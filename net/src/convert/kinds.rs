@@ -18,14 +18,14 @@ pub fn kinds_to_learn(
     catalog: &Catalog,
     defaults: PlacementDefaults,
 ) -> Result<Vec<String>, Box<PlaceReply>> {
-    let (resources, asked) = (&*catalog.resources, &request.custom);
+    let (resources, asked) = (&*catalog.resources, &request.demand.custom);
     let unknown = |named: &NamedAmount| named.amount != 0 && resources.id(&named.name).is_none();
     if !asked.iter().any(unknown) {
         return Ok(Vec::new());
     }
     let names = unknown_names(asked, resources).map_err(|fault| Box::new(fault_reply(fault)))?;
     let mut known = request.clone();
-    known.custom.retain(|named| !unknown(named));
+    known.demand.custom.retain(|named| !unknown(named));
     placement_request(known, catalog, defaults)?;
     Ok(names)
 }
@@ -80,11 +80,16 @@ pub fn learn_kinds(names: &[String], resources: &mut ResourceRegistry) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::protocol::DemandBody;
 
     fn asks(custom: Vec<(&str, i64)>, policy: u8) -> PlaceRequest {
         let named = |(name, amount): (&str, i64)| NamedAmount { name: name.to_owned(), amount };
         let custom = custom.into_iter().map(named).collect();
-        PlaceRequest { custom, policy, ..PlaceRequest::default() }
+        PlaceRequest {
+            demand: DemandBody { custom, ..DemandBody::default() },
+            policy,
+            ..PlaceRequest::default()
+        }
     }
 
     #[test]

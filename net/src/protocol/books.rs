@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, RESOURCE_KINDS_MAX, UNIT_INSTANCES_MAX};
 
 use super::bounded::{self, field};
-use super::{NamedAmount, ReservationBody};
+use super::{DemandBody, NamedAmount, ReservationBody};
 
 /// Most instances of one node in its books: of every custom kind, and GPUs.
 const INSTANCES_MAX: usize = UNIT_INSTANCES_MAX * CUSTOM_RESOURCES_MAX * 2 + GPU_INSTANCES_MAX;
@@ -29,15 +29,8 @@ pub struct AdoptRequest {
     /// The node, by name.
     #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
     pub node: String,
-    /// Cores, in 1/10 000.
-    pub cpu: i64,
-    /// MiB, in 1/10 000.
-    pub memory: i64,
-    /// GPU devices, in 1/10 000: less than one, or whole.
-    pub gpu: i64,
-    /// Custom resources.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
-    pub custom: Vec<NamedAmount>,
+    /// What the allocation holds.
+    pub demand: DemandBody,
     /// The GPU instances; chosen by the service if none are named.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
     pub gpus: Vec<u8>,

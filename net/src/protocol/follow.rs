@@ -11,7 +11,9 @@ use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, SHARDS_MAX};
 use wharf_core::view::ViewVersion;
 
 use super::bounded::{self, field};
-use super::{NamedAmount, NamedUnits, NodeBody, ReasonCode, UnhealthyBody, WireAllocation, WireStatement};
+use super::{
+    DemandBody, NamedAmount, NamedUnits, NodeBody, ReasonCode, UnhealthyBody, WireAllocation, WireStatement,
+};
 
 /// Tell of nodes.
 pub const FOLLOW_NODES: u8 = 1;
@@ -285,15 +287,8 @@ pub struct AllocationBegun {
 /// What is held on a node, and of which instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
-    /// Cores, in 1/10 000.
-    pub cpu: i64,
-    /// MiB, likewise.
-    pub memory: i64,
-    /// GPU devices, likewise.
-    pub gpu: i64,
-    /// Custom kinds.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
-    pub custom: Vec<NamedAmount>,
+    /// How much.
+    pub demand: DemandBody,
     /// GPU instances, ascending.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
     pub gpus: Vec<u8>,

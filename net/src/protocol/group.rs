@@ -5,11 +5,11 @@
 
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{GroupId, Incarnation};
-use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GROUP_BUNDLES_MAX};
+use wharf_core::limits::GROUP_BUNDLES_MAX;
 
 use super::bounded::{self, field};
 use super::{
-    ConflictBody, Fault, NamedAmount, PlaceRequest, PlacedBody, ReasonCode, RefusalBody, WireAllocation,
+    ConflictBody, DemandBody, Fault, PlaceRequest, PlacedBody, ReasonCode, RefusalBody, WireAllocation,
 };
 
 /// Groups of one page of a list.
@@ -308,13 +308,6 @@ pub struct PlaceIntoRequest {
     pub group: Option<WireGroup>,
     /// The bundle's place in the group.
     pub bundle: Option<u32>,
-    /// Cores, in 1/10 000.
-    pub cpu: i64,
-    /// MiB, in 1/10 000.
-    pub memory: i64,
-    /// GPU devices, in 1/10 000: less than one, or whole.
-    pub gpu: i64,
-    /// Custom resources.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
-    pub custom: Vec<NamedAmount>,
+    /// What it takes.
+    pub demand: DemandBody,
 }

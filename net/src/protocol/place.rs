@@ -8,7 +8,7 @@ use wharf_core::limits::{
 
 use super::bounded::{self, field};
 use super::{
-    AVOID_GPU_DEFAULT, FallbackSelector, Fault, NamedAmount, NamedUnits, PreferredSelector, ReasonCode,
+    AVOID_GPU_DEFAULT, DemandBody, FallbackSelector, Fault, NamedUnits, PreferredSelector, ReasonCode,
     WireAllocation,
 };
 
@@ -105,15 +105,8 @@ pub const ORDER_DOMINANT: u8 = 255;
 /// default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceRequest {
-    /// Cores, in 1/10 000.
-    pub cpu: i64,
-    /// MiB, in 1/10 000.
-    pub memory: i64,
-    /// GPU devices, in 1/10 000: less than one, or whole.
-    pub gpu: i64,
-    /// Custom resources.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
-    pub custom: Vec<NamedAmount>,
+    /// What it takes.
+    pub demand: DemandBody,
     /// `POLICY_*`.
     pub policy: u8,
     /// By which attribute order LeastFit and BestFit compare nodes: 0 the server's first, 1 and
@@ -175,10 +168,7 @@ pub struct PlaceRequest {
 impl Default for PlaceRequest {
     fn default() -> Self {
         Self {
-            cpu: 0,
-            memory: 0,
-            gpu: 0,
-            custom: Vec::new(),
+            demand: DemandBody::default(),
             policy: POLICY_DEFAULT,
             attribute_order: 0,
             tenant: String::new(),

@@ -5,7 +5,7 @@ use serde::{Deserialize, Serialize};
 use wharf_core::limits::CUSTOM_RESOURCES_MAX;
 
 use super::bounded::{self, field};
-use super::{Fault, Name, NamedAmount, ReasonCode};
+use super::{DemandBody, Fault, Name, NamedAmount, ReasonCode};
 
 /// Keeps a node for an owner; where the owner has it already, what is reserved and until when is
 /// exchanged. The reply is a [`ReserveReply`].
@@ -16,15 +16,8 @@ pub struct ReserveRequest {
     pub node: String,
     /// For whom: a number that the caller gives, from 1 on.
     pub owner: u64,
-    /// Cores, in 1/10 000.
-    pub cpu: i64,
-    /// MiB, in 1/10 000.
-    pub memory: i64,
-    /// GPU devices, in 1/10 000: less than one, or whole.
-    pub gpu: i64,
-    /// Custom resources.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
-    pub custom: Vec<NamedAmount>,
+    /// How much is reserved.
+    pub demand: DemandBody,
     /// How long, in ns of service time from when it is made; 0: until it is ended or used up.
     pub lasts: u64,
 }

@@ -93,10 +93,7 @@ fn place() -> impl Strategy<Value = PlaceRequest> {
         let (selectors, preferred, candidates, tolerations) = where_;
         let ([deadline, lease, expected_version], group, count) = when;
         PlaceRequest {
-            cpu,
-            memory,
-            gpu,
-            custom,
+            demand: DemandBody { cpu, memory, gpu, custom },
             policy,
             attribute_order,
             tenant,
@@ -208,10 +205,7 @@ fn operation() -> impl Strategy<Value = OperationBody> {
                 operation,
                 node,
                 expected_version,
-                cpu,
-                memory,
-                gpu,
-                custom,
+                demand: DemandBody { cpu, memory, gpu, custom },
                 gpus,
                 owner,
                 allocation,
@@ -487,9 +481,9 @@ proptest! {
         let summary = GroupSummary { id: group, state: numbers[0], strategy: numbers[1], ..GroupSummary::default() };
         check_round_trip(&ListGroupsReply { groups: vec![summary; 3], more });
         let [granularity, mode] = numbers;
-        if let Some(OperationBody { custom, cpu, memory, gpu, allocation, .. }) = operations.first().cloned() {
+        if let Some(OperationBody { demand, allocation, .. }) = operations.first().cloned() {
             let group = Some(group);
-            check_round_trip(&PlaceIntoRequest { allocation, group, bundle, cpu, memory, gpu, custom });
+            check_round_trip(&PlaceIntoRequest { allocation, group, bundle, demand });
         }
         check_round_trip(&StatementRequest { operations, granularity, mode });
         let operations = places.into_iter().map(|place| OperationReply {

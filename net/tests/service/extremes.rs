@@ -6,9 +6,9 @@ use crate::harness::{TestServer, audit, within};
 use wharf_core::limits::AMOUNT_MAX;
 use wharf_core::rng::Rng;
 use wharf_net::protocol::{
-    AdoptRequest, DrainRequest, GpuBody, HeartbeatRequest, MODE_WAIT_UNTIL, Name, NamedAmount, NamedUnits,
-    NodeBody, NodeBooksRequest, NodesRequest, PlaceRequest, RemoveRequest, ReportRequest, ReserveRequest,
-    SetResourcesRequest,
+    AdoptRequest, DemandBody, DrainRequest, GpuBody, HeartbeatRequest, MODE_WAIT_UNTIL, Name, NamedAmount,
+    NamedUnits, NodeBody, NodeBooksRequest, NodesRequest, PlaceRequest, RemoveRequest, ReportRequest,
+    ReserveRequest, SetResourcesRequest,
 };
 
 /// Each another server.
@@ -71,10 +71,12 @@ impl Draw {
 
     fn place(&mut self) -> PlaceRequest {
         let mut request = PlaceRequest {
-            cpu: self.amount(),
-            memory: if self.below(2) == 0 { 0 } else { self.amount() },
-            gpu: self.gpu(),
-            custom: if self.below(2) == 0 { Vec::new() } else { self.custom() },
+            demand: DemandBody {
+                cpu: self.amount(),
+                memory: if self.below(2) == 0 { 0 } else { self.amount() },
+                gpu: self.gpu(),
+                custom: if self.below(2) == 0 { Vec::new() } else { self.custom() },
+            },
             policy: self.below(11) as u8,
             attribute_order: [0, 1, 255, 254][self.below(4) as usize],
             priority: 0,
@@ -122,10 +124,12 @@ async fn ask(client: &wharf_net::client::Client, draw: &mut Draw) {
             let units = NamedUnits { name: "npu".to_owned(), instances: vec![draw.byte()], part: 0 };
             let request = AdoptRequest {
                 node: draw.node(),
-                cpu: draw.amount(),
-                memory: draw.amount(),
-                gpu: draw.gpu(),
-                custom: draw.custom(),
+                demand: DemandBody {
+                    cpu: draw.amount(),
+                    memory: draw.amount(),
+                    gpu: draw.gpu(),
+                    custom: draw.custom(),
+                },
                 gpus: if draw.below(2) == 0 { vec![draw.byte()] } else { Vec::new() },
                 units: if draw.below(3) == 0 { vec![units] } else { Vec::new() },
                 ..AdoptRequest::default()
@@ -135,7 +139,12 @@ async fn ask(client: &wharf_net::client::Client, draw: &mut Draw) {
         4 | 5 => {
             let (node, owner, lasts) = (draw.node(), draw.word(), draw.word());
             let (cpu, memory, gpu) = (draw.amount(), draw.amount(), draw.gpu());
-            let request = ReserveRequest { node, owner, cpu, memory, gpu, custom: draw.custom(), lasts };
+            let request = ReserveRequest {
+                node,
+                owner,
+                demand: DemandBody { cpu, memory, gpu, custom: draw.custom() },
+                lasts,
+            };
             drop(within(client.reserve(&request)).await);
         }
         6 => drop(within(client.report(&draw.report())).await),

@@ -14,7 +14,7 @@ use wharf_core::limits::PORT_IN_FLIGHT_MAX;
 use wharf_net::client::Client;
 use wharf_net::codec::Header;
 use wharf_net::protocol::{
-    AdoptRequest, BundleTemplate, CancelReply, CancelRequest, CreateGroupRequest, DrainRequest,
+    AdoptRequest, BundleTemplate, CancelReply, CancelRequest, CreateGroupRequest, DemandBody, DrainRequest,
     EndReservationRequest, FollowReply, FollowRequest, GroupReply, GroupStatusRequest, GrowGroupRequest,
     HeartbeatReply, HeartbeatRequest, IN_FLIGHT_DEFAULT, Kind, ListGroupsReply, ListGroupsRequest, ListReply,
     ListRequest, MODE_WAIT_UNTIL, Name, NodeBody, NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest,
@@ -168,7 +168,11 @@ fn node_questions(known: &Known) -> Vec<Flood> {
         ),
         flood(
             Kind::Adopt,
-            |_| AdoptRequest { node: "nowhere".to_owned(), cpu: 1, ..AdoptRequest::default() },
+            |_| AdoptRequest {
+                node: "nowhere".to_owned(),
+                demand: DemandBody { cpu: 1, ..DemandBody::default() },
+                ..AdoptRequest::default()
+            },
             |reply: PlaceReply| is(reply.reason, Reason::UnknownNode),
         ),
         flood(
@@ -176,7 +180,7 @@ fn node_questions(known: &Known) -> Vec<Flood> {
             move |_| ReserveRequest {
                 node: CHANGED.to_owned(),
                 owner,
-                cpu: 10_000,
+                demand: DemandBody { cpu: 10_000, ..DemandBody::default() },
                 ..ReserveRequest::default()
             },
             reserved,
@@ -267,7 +271,7 @@ fn plans(known: &Known) -> Vec<Flood> {
             Kind::PlaceInto,
             |sequence| PlaceIntoRequest {
                 allocation: Some(unknown_allocation(sequence)),
-                cpu: 1,
+                demand: DemandBody { cpu: 1, ..DemandBody::default() },
                 ..PlaceIntoRequest::default()
             },
             |reply: PlaceReply| reply.fault.is_some(),

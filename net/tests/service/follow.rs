@@ -125,7 +125,7 @@ impl Traffic {
             4 => {
                 let count = 1 + self.rng.below(3) as u32;
                 let mut bundle = BundleTemplate { count, ..BundleTemplate::default() };
-                bundle.request.cpu = units(1);
+                bundle.request.demand.cpu = units(1);
                 let request = CreateGroupRequest { bundles: vec![bundle], ..CreateGroupRequest::default() };
                 let made = within(client.create_group(&request)).await.expect("answered");
                 self.groups.extend(made.group.map(|group| group.id));
@@ -142,7 +142,7 @@ impl Traffic {
             _ => {
                 let mut request = ask(self.rng.below(3) as i64, 64, self.rng.below(2) as i64);
                 if self.rng.below(4) == 0 {
-                    request.custom = vec![named("npu", 1), named("disk", 1)];
+                    request.demand.custom = vec![named("npu", 1), named("disk", 1)];
                 }
                 let placed = within(client.place(&request)).await.expect("answered").placed;
                 self.live.extend(placed.map(|placed| placed.allocation));
@@ -161,8 +161,12 @@ impl Traffic {
         let name = NodeBooksRequest { node: self.name() };
         if let Ok(books) = within(self.client.node_books(&name)).await {
             let (node, cpu) = (books.node, 5000);
-            let claim =
-                OperationBody { operation: OPERATION_PIPELINE, node, cpu, ..OperationBody::default() };
+            let claim = OperationBody {
+                operation: OPERATION_PIPELINE,
+                node,
+                demand: DemandBody { cpu, ..DemandBody::default() },
+                ..OperationBody::default()
+            };
             operations.push(claim);
         }
         let mode = COMMIT_INCREMENTAL;
@@ -192,7 +196,7 @@ async fn what_is_being_released_and_who_claims_it_is_told_of_nodes() {
         OperationBody {
             operation: OPERATION_PIPELINE,
             node: placed.node,
-            cpu: units(3),
+            demand: DemandBody { cpu: units(3), ..DemandBody::default() },
             ..OperationBody::default()
         },
     ];
@@ -209,7 +213,7 @@ async fn what_is_being_released_and_who_claims_it_is_told_of_nodes() {
     let [leaves] = &releasing[..] else { panic!("{releasing:?}") };
     assert_eq!((leaves.allocation, leaves.until), (placed.allocation, done.operations[0].until));
     let [claim] = &claims[..] else { panic!("{claims:?}") };
-    assert_eq!((claim.allocation, claim.holds.cpu), (claimed, units(3)));
+    assert_eq!((claim.allocation, claim.holds.demand.cpu), (claimed, units(3)));
     // Until it leaves it stands where it stood, and the claim is no allocation yet.
     let standing = |mirror: &Mirror| -> Vec<WireAllocation> {
         mirror.shards.values().flat_map(|shard| shard.allocations.keys().copied()).collect()
@@ -283,7 +287,10 @@ async fn who_waits_is_woken_by_what_is_followed_and_only_by_that() {
         (begun.allocation, begun.node, &begun.node_name),
         (placed.allocation, placed.node, &placed.node_name)
     );
-    assert_eq!((begun.holds.cpu, begun.holds.gpu, &begun.holds.gpus), (units(3), units(1), &placed.gpus));
+    assert_eq!(
+        (begun.holds.demand.cpu, begun.holds.demand.gpu, &begun.holds.gpus),
+        (units(3), units(1), &placed.gpus)
+    );
     assert!(nodes.contains(&begun.node) || begun.node_name == "c");
     assert!(within(client.release(placed.allocation)).await.expect("answered").reason.is_done());
 

@@ -32,10 +32,7 @@ fn npus() -> NamedUnits {
 fn adoption_is_written_as_it_always_was() {
     let request = AdoptRequest {
         node: "n".to_owned(),
-        cpu: 10_000,
-        memory: 20_000,
-        gpu: 5000,
-        custom: vec![amount("npu", 20_000)],
+        demand: DemandBody { cpu: 10_000, memory: 20_000, gpu: 5000, custom: vec![amount("npu", 20_000)] },
         gpus: vec![3],
         units: vec![npus()],
         external_id: "pod".to_owned(),

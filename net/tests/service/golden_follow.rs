@@ -27,10 +27,12 @@ fn name() -> String {
 
 fn holding() -> Holding {
     Holding {
-        cpu: 10_000,
-        memory: 20_000,
-        gpu: 5000,
-        custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        demand: DemandBody {
+            cpu: 10_000,
+            memory: 20_000,
+            gpu: 5000,
+            custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        },
         gpus: vec![2],
         gpu_part: 5000,
         units: vec![NamedUnits { name: "npu".to_owned(), instances: vec![0, 1], part: 10_000 }],

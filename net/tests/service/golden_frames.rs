@@ -72,10 +72,7 @@ fn allocation() -> WireAllocation {
 /// Every field differs from its default and from its neighbours.
 fn place_request() -> PlaceRequest {
     PlaceRequest {
-        cpu: 10_000,
-        memory: 20_000,
-        gpu: -3,
-        custom: vec![amount("fpga", 4)],
+        demand: DemandBody { cpu: 10_000, memory: 20_000, gpu: -3, custom: vec![amount("fpga", 4)] },
         policy: POLICY_BEST_FIT,
         attribute_order: 6,
         tenant: "t".to_owned(),
@@ -238,7 +235,10 @@ fn place_is_written_as_it_always_was() {
 
 #[test]
 fn place_batch_is_written_as_it_always_was() {
-    let requests = vec![PlaceRequest { cpu: 1, ..PlaceRequest::default() }, PlaceRequest::default()];
+    let requests = vec![
+        PlaceRequest { demand: DemandBody { cpu: 1, ..DemandBody::default() }, ..PlaceRequest::default() },
+        PlaceRequest::default(),
+    ];
     check(
         Kind::PlaceBatch,
         0,

@@ -62,10 +62,12 @@ fn requests_for_groups_are_written_as_they_always_were() {
     let into = PlaceIntoRequest {
         group: Some(GROUP),
         bundle: Some(4),
-        cpu: 10_000,
-        memory: 20_000,
-        gpu: 5000,
-        custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        demand: DemandBody {
+            cpu: 10_000,
+            memory: 20_000,
+            gpu: 5000,
+            custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        },
         ..PlaceIntoRequest::default()
     };
     check(&into, "000101fb2c010104fb204efb409cfb102701036e7075fb409c");
@@ -139,10 +141,12 @@ fn statements_are_written_as_they_always_were() {
         operation: OPERATION_ALLOCATE,
         node: 7,
         expected_version: Some(3),
-        cpu: 10_000,
-        memory: 20_000,
-        gpu: 10_000,
-        custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        demand: DemandBody {
+            cpu: 10_000,
+            memory: 20_000,
+            gpu: 10_000,
+            custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        },
         gpus: vec![2],
         owner: 9,
         ..OperationBody::default()

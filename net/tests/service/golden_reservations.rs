@@ -20,10 +20,12 @@ fn reservations_are_written_as_they_always_were() {
     let request = ReserveRequest {
         node: "n".to_owned(),
         owner: 300,
-        cpu: 10_000,
-        memory: 20_000,
-        gpu: 5000,
-        custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        demand: DemandBody {
+            cpu: 10_000,
+            memory: 20_000,
+            gpu: 5000,
+            custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        },
         lasts: 1_000_000_000,
     };
     check(&request, "016efb2c01fb204efb409cfb102701036e7075fb409cfc00ca9a3b");

@@ -65,8 +65,12 @@ fn spec(request: CreateGroupRequest) -> Result<GroupSpec, Box<GroupReply>> {
 
 #[test]
 fn a_group_is_what_was_asked() {
-    let small = PlaceRequest { cpu: ONE, ..PlaceRequest::default() };
-    let large = PlaceRequest { cpu: 2 * ONE, gpu: ONE, ..PlaceRequest::default() };
+    let small =
+        PlaceRequest { demand: DemandBody { cpu: ONE, ..DemandBody::default() }, ..PlaceRequest::default() };
+    let large = PlaceRequest {
+        demand: DemandBody { cpu: 2 * ONE, gpu: ONE, ..DemandBody::default() },
+        ..PlaceRequest::default()
+    };
     let request = CreateGroupRequest {
         strategy: STRATEGY_STRICT_SPREAD,
         topology: Some(TopologyBody { key: "zone".to_owned(), rule: TOPOLOGY_SPREAD, max_skew: 2 }),
@@ -106,7 +110,14 @@ fn a_group_that_cannot_be_is_refused_by_its_field() {
         (of(vec![template(1024, PlaceRequest::default()), BundleTemplate::default()]), "bundles", "1025"),
         (of(vec![template(u32::MAX, PlaceRequest::default()); 1024]), "bundles", "1024"),
         (of(vec![BundleTemplate::default(), template(0, PlaceRequest::default())]), "bundles[1].count", "0"),
-        (with(PlaceRequest { cpu: -1, ..PlaceRequest::default() }), "bundles[1].cpu", ""),
+        (
+            with(PlaceRequest {
+                demand: DemandBody { cpu: -1, ..DemandBody::default() },
+                ..PlaceRequest::default()
+            }),
+            "bundles[1].cpu",
+            "",
+        ),
         (
             with(PlaceRequest {
                 selectors: vec![selector(OPERATOR_EXISTS), selector(99)],
@@ -150,7 +161,8 @@ fn a_group_that_cannot_be_is_refused_by_its_field() {
 #[test]
 fn a_bundle_of_an_unknown_resource_is_infeasible_unless_the_group_waits_for_it() {
     let custom = vec![NamedAmount { name: "qpu".to_owned(), amount: ONE }];
-    let asks = PlaceRequest { custom, ..PlaceRequest::default() };
+    let asks =
+        PlaceRequest { demand: DemandBody { custom, ..DemandBody::default() }, ..PlaceRequest::default() };
     let request = of(vec![BundleTemplate::default(), template(2, asks)]);
     let reply = spec(request.clone()).expect_err("nobody has it");
     let (refusal, fault) = (reply.refusal.expect("a refusal"), reply.fault.expect("a fault"));
@@ -178,8 +190,7 @@ fn a_statement_is_what_was_asked() {
         operation: OPERATION_ALLOCATE,
         node: nodes[0].0,
         expected_version: Some(9),
-        cpu: ONE,
-        gpu: 2 * ONE,
+        demand: DemandBody { cpu: ONE, gpu: 2 * ONE, ..DemandBody::default() },
         gpus: vec![1, 0],
         owner: 5,
         ..OperationBody::default()
@@ -187,7 +198,7 @@ fn a_statement_is_what_was_asked() {
     let claim = OperationBody {
         operation: OPERATION_PIPELINE,
         node: nodes[1].0,
-        memory: ONE,
+        demand: DemandBody { memory: ONE, ..DemandBody::default() },
         ..OperationBody::default()
     };
     let evict = OperationBody {
@@ -217,8 +228,12 @@ fn a_statement_is_what_was_asked() {
 #[test]
 fn a_statement_that_cannot_be_is_refused_by_operation_and_field() {
     let (catalog, nodes) = catalog();
-    let body =
-        |operation| OperationBody { operation, node: nodes[0].0, cpu: ONE, ..OperationBody::default() };
+    let body = |operation| OperationBody {
+        operation,
+        node: nodes[0].0,
+        demand: DemandBody { cpu: ONE, ..DemandBody::default() },
+        ..OperationBody::default()
+    };
     let allocate = || body(OPERATION_ALLOCATE);
     let allocation = Some(WireAllocation::default());
     let evict = || OperationBody { operation: OPERATION_EVICT, allocation, ..OperationBody::default() };
@@ -226,16 +241,35 @@ fn a_statement_that_cannot_be_is_refused_by_operation_and_field() {
     let cases = [
         (OperationBody { operation: 4, ..allocate() }, "operation", Reason::InvalidField, "3 (evict)"),
         (OperationBody { node: 999, ..allocate() }, "node", Reason::UnknownNode, "n999"),
-        (OperationBody { cpu: -1, ..allocate() }, "cpu", Reason::InvalidField, ""),
-        (OperationBody { gpu: 15_000, ..allocate() }, "gpu", Reason::InvalidField, "whole"),
         (
-            OperationBody { custom: custom("qpu"), ..allocate() },
+            OperationBody { demand: DemandBody { cpu: -1, ..allocate().demand }, ..allocate() },
+            "cpu",
+            Reason::InvalidField,
+            "",
+        ),
+        (
+            OperationBody { demand: DemandBody { gpu: 15_000, ..allocate().demand }, ..allocate() },
+            "gpu",
+            Reason::InvalidField,
+            "whole",
+        ),
+        (
+            OperationBody { demand: DemandBody { custom: custom("qpu"), ..allocate().demand }, ..allocate() },
             "custom[0].name",
             Reason::InvalidField,
             "qpu",
         ),
         (OperationBody { gpus: vec![1], ..allocate() }, "gpus", Reason::InvalidField, "0 are taken"),
-        (OperationBody { gpus: vec![16], gpu: ONE, ..allocate() }, "gpus", Reason::InvalidField, "16"),
+        (
+            OperationBody {
+                gpus: vec![16],
+                demand: DemandBody { gpu: ONE, ..allocate().demand },
+                ..allocate()
+            },
+            "gpus",
+            Reason::InvalidField,
+            "16",
+        ),
         (OperationBody { owner: u64::MAX, ..allocate() }, "owner", Reason::InvalidField, "2^63"),
         (OperationBody { allocation, ..allocate() }, "allocation", Reason::InvalidField, "leave it out"),
         (OperationBody { grace: 1, ..allocate() }, "grace", Reason::InvalidField, "leave it out"),
@@ -243,8 +277,18 @@ fn a_statement_that_cannot_be_is_refused_by_operation_and_field() {
         (OperationBody { gpus: vec![0], ..body(OPERATION_PIPELINE) }, "gpus", Reason::InvalidField, "leave"),
         (OperationBody { allocation: None, ..evict() }, "allocation", Reason::InvalidField, "which"),
         (OperationBody { node: 1, ..evict() }, "node", Reason::InvalidField, "leave"),
-        (OperationBody { cpu: 1, ..evict() }, "cpu", Reason::InvalidField, "leave"),
-        (OperationBody { custom: custom("npu"), ..evict() }, "custom", Reason::InvalidField, "leave"),
+        (
+            OperationBody { demand: DemandBody { cpu: 1, ..evict().demand }, ..evict() },
+            "cpu",
+            Reason::InvalidField,
+            "leave",
+        ),
+        (
+            OperationBody { demand: DemandBody { custom: custom("npu"), ..evict().demand }, ..evict() },
+            "custom",
+            Reason::InvalidField,
+            "leave",
+        ),
         (OperationBody { grace: GRACE_NS_MAX + 1, ..evict() }, "grace", Reason::InvalidField, "365"),
     ];
     for (operation, field, reason, says) in cases {
@@ -277,7 +321,13 @@ fn a_placement_into_a_bundle_names_exactly_one() {
         (into(None, None, Some(1)), "allocation"),
         (into(allocation, None, Some(1)), "bundle"),
         (into(allocation, group, None), "group"),
-        (PlaceIntoRequest { gpu: 15_000, ..into(allocation, None, None) }, "gpu"),
+        (
+            PlaceIntoRequest {
+                demand: DemandBody { gpu: 15_000, ..into(allocation, None, None).demand },
+                ..into(allocation, None, None)
+            },
+            "gpu",
+        ),
     ] {
         assert_eq!(target(request).expect_err("it cannot be").fault.expect("a fault").field, field);
     }

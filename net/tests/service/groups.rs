@@ -7,11 +7,11 @@ use crate::harness::{
 };
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    BundleTemplate, CreateGroupRequest, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GroupBody, GroupReply,
-    GrowGroupRequest, Kind, ListGroupsRequest, MODE_NOW, MODE_WAIT_UNTIL, Name, NodeBody, PlaceIntoRequest,
-    PlaceRequest, Reason, RemoveRequest, Resume, STRATEGY_PACK, STRATEGY_SPREAD, STRATEGY_STRICT_PACK,
-    STRATEGY_STRICT_SPREAD, ShrinkGroupRequest, StatusRequest, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK,
-    TopologyBody, WireGroup,
+    BundleTemplate, CreateGroupRequest, DemandBody, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GroupBody,
+    GroupReply, GrowGroupRequest, Kind, ListGroupsRequest, MODE_NOW, MODE_WAIT_UNTIL, Name, NodeBody,
+    PlaceIntoRequest, PlaceRequest, Reason, RemoveRequest, Resume, STRATEGY_PACK, STRATEGY_SPREAD,
+    STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD, ShrinkGroupRequest, StatusRequest, TOPOLOGY_SPREAD,
+    TOPOLOGY_STRICT_PACK, TopologyBody, WireGroup,
 };
 use wharf_net::server::Settings;
 
@@ -435,7 +435,10 @@ async fn a_waiting_group_teaches_a_kind_that_nobody_has_yet() {
     let server = TestServer::start_planning(2, 1);
     let client = server.client().await;
     add(&client, four()).await;
-    let asks = PlaceRequest { custom: vec![named("qpu", 1)], ..ask(1, 0, 0) };
+    let asks = PlaceRequest {
+        demand: DemandBody { custom: vec![named("qpu", 1)], ..ask(1, 0, 0).demand },
+        ..ask(1, 0, 0)
+    };
     let bundles = vec![BundleTemplate { request: asks.into(), count: 2 }];
     let request = CreateGroupRequest { bundles, ..CreateGroupRequest::default() };
     let reply = create(&client, &request).await;
@@ -451,15 +454,23 @@ async fn placements_go_into_bundles_and_end_with_them() {
     let client = server.client().await;
     add(&client, four()).await;
     let empty = standing(&client).await;
-    let asks = PlaceRequest { gpu: units(1), ..ask(2, 1024, 0) };
+    let asks =
+        PlaceRequest { demand: DemandBody { gpu: units(1), ..ask(2, 1024, 0).demand }, ..ask(2, 1024, 0) };
     let bundles = vec![BundleTemplate { request: asks.into(), count: 2 }];
     let request = CreateGroupRequest { bundles, strategy: STRATEGY_SPREAD, ..CreateGroupRequest::default() };
     let made = stands(create(&client, &request).await);
     let placed: Vec<_> = made.bundles.iter().map(|bundle| bundle.placed.clone().expect("placed")).collect();
     let with_group = standing(&client).await;
     let into = async |request: PlaceIntoRequest| within(client.place_into(&request)).await.expect("answered");
-    let one = |cpu| PlaceIntoRequest { cpu: units(cpu), ..PlaceIntoRequest::default() };
-    let by_id = PlaceIntoRequest { allocation: Some(placed[1].allocation), gpu: 5000, ..one(1) };
+    let one = |cpu| PlaceIntoRequest {
+        demand: DemandBody { cpu: units(cpu), ..DemandBody::default() },
+        ..PlaceIntoRequest::default()
+    };
+    let by_id = PlaceIntoRequest {
+        allocation: Some(placed[1].allocation),
+        demand: DemandBody { gpu: 5000, ..one(1).demand },
+        ..one(1)
+    };
     let first = granted(into(by_id).await);
     // The very device of the bundle, on its node, and nothing more of the node.
     assert_eq!((first.node, &first.gpus, first.gpu_part), (placed[1].node, &placed[1].gpus, 5000));

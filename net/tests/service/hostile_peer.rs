@@ -9,8 +9,8 @@ use crate::harness::{
 use wharf_net::client::{Client, ClientConfig, ClientError};
 use wharf_net::codec::{Extension, FLAG_EXTENSIONS, HEADER_BYTES, Header};
 use wharf_net::protocol::{
-    ALPN, FRAME_BYTES_MAX, Hello, Kind, ListRequest, PlaceReply, PlaceRequest, Reason, ReleaseReply,
-    StatusReply, StatusRequest, UNACKNOWLEDGED_MAX,
+    ALPN, DemandBody, FRAME_BYTES_MAX, Hello, Kind, ListRequest, PlaceReply, PlaceRequest, Reason,
+    ReleaseReply, StatusReply, StatusRequest, UNACKNOWLEDGED_MAX,
 };
 use wharf_net::server::Settings;
 
@@ -413,7 +413,10 @@ async fn a_peer_that_leaves_with_requests_under_way_breaks_nothing() {
             bytes.extend(request(
                 Kind::Place,
                 sequence,
-                &PlaceRequest { cpu: 100, ..PlaceRequest::default() },
+                &PlaceRequest {
+                    demand: DemandBody { cpu: 100, ..DemandBody::default() },
+                    ..PlaceRequest::default()
+                },
             ));
             bytes.extend(request(Kind::Status, 500 + sequence, &StatusRequest::default()));
         }

@@ -12,11 +12,11 @@ use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_net::client::{Client, ClientError, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::protocol::{
-    AVOID_GPU_YES, DrainRequest, EFFECT_NO_SCHEDULE, FallbackSelector, Kind, ListReply, ListRequest,
-    NODE_DRAINING, NODE_READY, Name, NodeBody, NodeStatus, NodesRequest, OPERATOR_EQUAL, POLICY_BEST_FIT,
-    POLICY_SPREAD, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, PreferredTerm, Reason,
-    ReleaseBatch, ReleaseReply, ReleaseRequest, RemoveRequest, SelectorTerm, StatusReply, StatusRequest,
-    Taint, Toleration, WireAllocation,
+    AVOID_GPU_YES, DemandBody, DrainRequest, EFFECT_NO_SCHEDULE, FallbackSelector, Kind, ListReply,
+    ListRequest, NODE_DRAINING, NODE_READY, Name, NodeBody, NodeStatus, NodesRequest, OPERATOR_EQUAL,
+    POLICY_BEST_FIT, POLICY_SPREAD, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, PreferredTerm,
+    Reason, ReleaseBatch, ReleaseReply, ReleaseRequest, RemoveRequest, SelectorTerm, StatusReply,
+    StatusRequest, Taint, Toleration, WireAllocation,
 };
 use wharf_net::server::Settings;
 
@@ -152,7 +152,14 @@ async fn a_placement_names_node_allocation_and_gpus_and_is_released() {
     let whole = place(&client, &ask(2, 100, 3)).await;
     assert_eq!((whole.node, whole.node_name.as_str()), (ids[0], "a"));
     assert_eq!((whole.gpus.len(), whole.gpu_part), (3, 10_000));
-    let part = place(&client, &PlaceRequest { gpu: 2500, ..PlaceRequest::default() }).await;
+    let part = place(
+        &client,
+        &PlaceRequest {
+            demand: DemandBody { gpu: 2500, ..DemandBody::default() },
+            ..PlaceRequest::default()
+        },
+    )
+    .await;
     assert_eq!(part.gpu_part, 2500);
     assert_eq!(part.gpus.len(), 1);
     assert!(!whole.gpus.contains(&part.gpus[0]), "a part of a GPU that is not taken whole");
@@ -190,7 +197,10 @@ async fn the_whole_request_counts_custom_selectors_and_candidates() {
     special.custom = vec![named("fpga", 1)];
     special.labels = vec![pair("zone", "east")];
     let ids = add(&client, vec![node("plain", 64, 64, 0), special, node("other", 64, 64, 0)]).await;
-    let custom = PlaceRequest { custom: vec![named("fpga", 1)], ..ask(1, 1, 0) };
+    let custom = PlaceRequest {
+        demand: DemandBody { custom: vec![named("fpga", 1)], ..ask(1, 1, 0).demand },
+        ..ask(1, 1, 0)
+    };
     assert_eq!(place(&client, &custom).await.node_name, "special");
     let term = |operator, values: &[&str]| wharf_net::protocol::SelectorTerm {
         key: "zone".to_owned(),

@@ -4,12 +4,17 @@
 use crate::harness::{TestServer, add, ask, audit, books, granted, named, node, units, within};
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    EndReservationRequest, MODE_WAIT_UNTIL, NamedAmount, NodeBody, NodeBooksReply, NodeBooksRequest,
-    PlaceBatch, PlaceReply, PlaceRequest, Reason, ReserveReply, ReserveRequest,
+    DemandBody, EndReservationRequest, MODE_WAIT_UNTIL, NamedAmount, NodeBody, NodeBooksReply,
+    NodeBooksRequest, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReserveReply, ReserveRequest,
 };
 
 fn wanted(node: &str, owner: u64, cpu: i64, gpu: i64) -> ReserveRequest {
-    ReserveRequest { node: node.into(), owner, cpu: units(cpu), gpu: units(gpu), ..ReserveRequest::default() }
+    ReserveRequest {
+        node: node.into(),
+        owner,
+        demand: DemandBody { cpu: units(cpu), gpu: units(gpu), ..DemandBody::default() },
+        ..ReserveRequest::default()
+    }
 }
 
 async fn reserve(client: &Client, request: &ReserveRequest) -> ReserveReply {
@@ -77,10 +82,16 @@ async fn what_cannot_be_reserved_is_refused_and_moves_nothing() {
     assert!(reserve(&client, &wanted("a", 1, 8, 0)).await.reason.is_done());
     let before = books(&client).await;
     let with_custom = |name: &str, amount| ReserveRequest {
-        custom: vec![NamedAmount { name: name.into(), amount }],
+        demand: DemandBody {
+            custom: vec![NamedAmount { name: name.into(), amount }],
+            ..wanted("a", 1, 1, 0).demand
+        },
         ..wanted("a", 1, 1, 0)
     };
-    let half = ReserveRequest { gpu: 15_000, ..wanted("a", 1, 1, 0) };
+    let half = ReserveRequest {
+        demand: DemandBody { gpu: 15_000, ..wanted("a", 1, 1, 0).demand },
+        ..wanted("a", 1, 1, 0)
+    };
     let cases = [
         (wanted("a", 2, 1, 0), Reason::NodeReserved, "node", "owner 1"),
         (wanted("b", 1, 1, 0), Reason::LimitExceeded, "node", "reserved_nodes_percent"),

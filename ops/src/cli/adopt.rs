@@ -37,10 +37,7 @@ fn units(text: &str) -> Result<NamedUnits, Usage> {
 pub(super) async fn adopt(args: AdoptArgs) -> anyhow::Result<Ended> {
     let request = AdoptRequest {
         node: args.node,
-        cpu: args.demand.cpu.units(),
-        memory: args.demand.memory.units(),
-        gpu: args.demand.gpu.units(),
-        custom: args.demand.custom()?,
+        demand: args.demand.body()?,
         gpus: args.gpus,
         units: args.units.iter().map(|text| units(text)).collect::<Result<_, _>>()?,
         external_id: args.external_id,

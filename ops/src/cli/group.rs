@@ -205,12 +205,12 @@ fn bundle(text: &str) -> Result<(PlaceRequest, u32), Usage> {
         let amount =
             || value.parse::<Amount>().map(Amount::units).map_err(|error| wrong(format!("{name}: {error}")));
         match name {
-            "cpu" => request.cpu = amount()?,
+            "cpu" => request.demand.cpu = amount()?,
             "memory" => {
-                request.memory =
+                request.demand.memory =
                     node::memory(value).map_err(|error| wrong(format!("memory: {error}")))?.units()
             }
-            "gpu" => request.gpu = amount()?,
+            "gpu" => request.demand.gpu = amount()?,
             "count" => {
                 let number = value.parse().ok().filter(|&number: &u32| number > 0);
                 count =
@@ -218,7 +218,7 @@ fn bundle(text: &str) -> Result<(PlaceRequest, u32), Usage> {
                         wrong(format!("`{value}` is no number of bundles: give 1 or more"))
                     })?);
             }
-            _ => request.custom.push(NamedAmount { name: name.to_owned(), amount: amount()? }),
+            _ => request.demand.custom.push(NamedAmount { name: name.to_owned(), amount: amount()? }),
         }
     }
     if seen == ["count"] {
@@ -232,13 +232,7 @@ impl BundleArgs {
         let mut bundles: Vec<(PlaceRequest, u32)> =
             self.bundle.iter().map(|text| bundle(text)).collect::<Result<_, _>>()?;
         if bundles.is_empty() {
-            let request = PlaceRequest {
-                cpu: self.demand.cpu.units(),
-                memory: self.demand.memory.units(),
-                gpu: self.demand.gpu.units(),
-                custom: self.demand.custom()?,
-                ..PlaceRequest::default()
-            };
+            let request = PlaceRequest { demand: self.demand.body()?, ..PlaceRequest::default() };
             if request == PlaceRequest::default() {
                 let message = "no bundle is given: give --bundle, or --bundles N and what each takes";
                 return Err(Usage(message.to_owned()));
@@ -391,8 +385,11 @@ mod tests {
     #[test]
     fn bundles_are_read_by_name() {
         let (request, count) = bundle("cpu=4, memory=8GiB,gpus=1,count=2,npu=3").unwrap();
-        assert_eq!((request.cpu, request.memory, request.gpu, count), (40_000, 81_920_000, 10_000, 2));
-        assert_eq!(request.custom, [NamedAmount { name: "npu".to_owned(), amount: 30_000 }]);
+        assert_eq!(
+            (request.demand.cpu, request.demand.memory, request.demand.gpu, count),
+            (40_000, 81_920_000, 10_000, 2)
+        );
+        assert_eq!(request.demand.custom, [NamedAmount { name: "npu".to_owned(), amount: 30_000 }]);
         assert_eq!(bundle("cpu=0.5").unwrap().1, 1);
         for broken in
             ["", "cpu", "cpu=", "=4", "cpu=x", "cpu=1,cpu=2", "gpu=1,gpus=1", "count=2", "cpu=1,count=0"]

@@ -55,10 +55,7 @@ pub(super) async fn place(
         allocation: into.into.map(Into::into),
         group: into.group.map(Into::into),
         bundle: into.bundle,
-        cpu: demand.cpu.units(),
-        memory: demand.memory.units(),
-        gpu: demand.gpu.units(),
-        custom: demand.custom()?,
+        demand: demand.body()?,
     };
     let client = connect.connect().await?;
     let reply = client.place_into(&request).await?;

@@ -193,10 +193,7 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
         return into::place(&args.into, &args.demand, &args.connect).await;
     }
     let request = PlaceRequest {
-        cpu: args.demand.cpu.units(),
-        memory: args.demand.memory.units(),
-        gpu: args.demand.gpu.units(),
-        custom: args.demand.custom()?,
+        demand: args.demand.body()?,
         policy: args.policy.map_or(POLICY_DEFAULT, policy_number),
         attribute_order: args.attribute_order,
         selectors: args

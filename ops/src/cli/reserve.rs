@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use wharf_core::resource::Amount;
 use wharf_net::protocol::{EndReservationRequest, ReservationBody, ReserveReply, ReserveRequest};
 
 use super::connect::ConnectArgs;
-use super::{Ended, node, place, print};
+use super::demand::DemandArgs;
+use super::{Ended, place, print};
 
 #[derive(Debug, Args)]
 pub(super) struct ReserveArgs {
@@ -20,18 +20,8 @@ pub(super) struct ReserveArgs {
     /// End the reservation that the owner has on the node.
     #[arg(long, conflicts_with_all = ["cpu", "memory", "gpu", "resources", "lasts"])]
     end: bool,
-    /// Cores, such as 2 or 0.25.
-    #[arg(long, default_value = "0", allow_hyphen_values = true)]
-    cpu: Amount,
-    /// Memory in MiB, or with a unit: 512, 16GiB.
-    #[arg(long, value_parser = node::memory, default_value = "0", allow_hyphen_values = true)]
-    memory: Amount,
-    /// GPUs: whole ones, or a part of one such as 0.5.
-    #[arg(long, default_value = "0", allow_hyphen_values = true)]
-    gpu: Amount,
-    /// A custom resource, NAME=AMOUNT; may be given several times.
-    #[arg(long = "resource", value_name = "NAME=AMOUNT")]
-    resources: Vec<String>,
+    #[command(flatten)]
+    demand: DemandArgs,
     /// For so long, such as 30s, 5m or 1h; until it is ended or used up if not given.
     #[arg(long = "for", value_name = "TIME", value_parser = place::duration)]
     lasts: Option<Duration>,
@@ -129,15 +119,7 @@ pub(super) async fn reserve(args: ReserveArgs) -> anyhow::Result<Ended> {
         let request = EndReservationRequest { node: name.clone(), owner };
         (client.end_reservation(&request).await?, "no longer reserved")
     } else {
-        let request = ReserveRequest {
-            node: name.clone(),
-            owner,
-            cpu: args.cpu.units(),
-            memory: args.memory.units(),
-            gpu: args.gpu.units(),
-            custom: node::custom_amounts("--gpu", &args.resources)?,
-            lasts,
-        };
+        let request = ReserveRequest { node: name.clone(), owner, demand: args.demand.body()?, lasts };
         (client.reserve(&request).await?, "reserved")
     };
     client.close().await;

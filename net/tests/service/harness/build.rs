@@ -3,7 +3,8 @@
 use wharf_core::resource::Amount;
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    NamedAmount, NodeBody, NodesReply, NodesRequest, Pair, PlaceReply, PlaceRequest, PlacedBody, Reason,
+    DemandBody, NamedAmount, NodeBody, NodesReply, NodesRequest, Pair, PlaceReply, PlaceRequest, PlacedBody,
+    Reason,
 };
 
 use super::within;
@@ -28,7 +29,15 @@ pub fn pair(key: &str, value: &str) -> Pair {
 
 /// A request for so many cores, MiB and GPUs.
 pub fn ask(cpu: i64, memory: i64, gpus: i64) -> PlaceRequest {
-    PlaceRequest { cpu: units(cpu), memory: units(memory), gpu: units(gpus), ..PlaceRequest::default() }
+    PlaceRequest {
+        demand: DemandBody {
+            cpu: units(cpu),
+            memory: units(memory),
+            gpu: units(gpus),
+            ..DemandBody::default()
+        },
+        ..PlaceRequest::default()
+    }
 }
 
 /// Registers nodes, each of which must be taken; their ids.

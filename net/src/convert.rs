@@ -2,7 +2,7 @@
 //! enters passes through here, is checked once, and is named when it is wrong.
 
 mod agent;
-pub use agent::{agent_report, node_status};
+pub use agent::{agent_body, agent_facts, agent_report, node_status, unhealthy_bodies};
 mod candidates;
 pub(crate) use candidates::explain_candidates;
 mod follow;
@@ -10,15 +10,15 @@ pub(crate) use follow::{follow_kinds, follow_limit, follow_page};
 mod groups;
 pub use groups::{
     IntoTarget, bundles, group_fault, group_kinds_to_learn, group_refusal, group_reply, group_spec,
-    groups_page, page_limit, place_into, plan_fault, removed_group, strategy_number, wait_until,
+    groups_page, page_limit, place_into, plan_fault, removed_group, strategy, strategy_number, topology,
+    wait_until, wire_topology,
 };
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
-pub use preferences::{effect_number, effect_of};
+pub use preferences::{selector, selector_terms, taints, toleration, wire_taints, wire_toleration};
 mod statements;
-use statements::granularity;
-pub use statements::{conflict_body, statement, statement_fault, statement_reply};
+pub use statements::{conflict_body, granularity, statement, statement_fault, statement_reply};
 
 use std::sync::Arc;
 
@@ -102,7 +102,11 @@ pub fn policy_number(policy: Policy) -> u8 {
     }
 }
 
-fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
+/// The policy of a number; [`POLICY_DEFAULT`] is `default`.
+///
+/// # Errors
+/// The fault, naming `policy`.
+pub fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
     if number == POLICY_DEFAULT {
         return Ok(default);
     }
@@ -113,7 +117,11 @@ fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
     })
 }
 
-fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
+/// The attribute order of a number, of so many that are configured.
+///
+/// # Errors
+/// The fault, naming `attribute_order`.
+pub fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
     match number {
         0 => Ok(OrderChoice::Default),
         ORDER_DOMINANT => Ok(OrderChoice::Dominant),
@@ -124,6 +132,16 @@ fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
                 "{number} is no attribute order (configured: {orders}): give 0 (the first), 1 to {orders}, or {ORDER_DOMINANT} (by the dominant resource)"
             ),
         )),
+    }
+}
+
+/// The number of an attribute order on the wire.
+#[must_use]
+pub fn order_number(order: OrderChoice) -> u8 {
+    match order {
+        OrderChoice::Default => 0,
+        OrderChoice::Configured(place) => place + 1,
+        OrderChoice::Dominant => ORDER_DOMINANT,
     }
 }
 
@@ -368,7 +386,11 @@ pub fn node_spec(wire: NodeBody, resources: &mut ResourceRegistry) -> Result<Nod
     Ok(NodeSpec { name: wire.name.into(), identity, cpu, memory, gpus, custom, labels, taints })
 }
 
-fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
+/// The labels of a node.
+///
+/// # Errors
+/// The fault, naming the field.
+pub fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
     if wire.len() > LABELS_MAX {
         return Err(invalid("labels", format!("{} labels: give at most {LABELS_MAX}", wire.len())));
     }
@@ -433,9 +455,15 @@ pub fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
         memory: spec.memory.units(),
         gpus: u32::from(spec.gpus),
         custom: named_amounts(spec.custom.as_deref().unwrap_or(&[]).iter().copied(), resources),
-        labels: spec.labels.iter().map(|(k, v)| Pair { key: k.to_owned(), value: v.to_owned() }).collect(),
+        labels: wire_labels(&spec.labels),
         taints: preferences::wire_taints(&spec.taints),
     }
+}
+
+/// The labels of a node, for the wire.
+#[must_use]
+pub fn wire_labels(labels: &Labels) -> Vec<Pair> {
+    labels.iter().map(|(key, value)| Pair { key: key.to_owned(), value: value.to_owned() }).collect()
 }
 
 fn named_amounts(

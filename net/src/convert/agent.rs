@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use wharf_core::node::{AgentReport, GpuDevice};
+use wharf_core::node::{AgentFacts, AgentReport, GpuDevice};
 use wharf_core::resource::ResourceRegistry;
 use wharf_core::shard::NodeView;
 
@@ -50,29 +50,48 @@ pub fn agent_report(wire: ReportRequest, resources: &mut ResourceRegistry) -> Re
     Ok(AgentReport { spec, boot: boot.into(), gpus: devices })
 }
 
+/// What a node's agent said, for the wire.
+#[must_use]
+pub fn agent_body(facts: &AgentFacts) -> AgentBody {
+    let gpu = |gpu: &GpuDevice| GpuBody {
+        uuid: gpu.uuid.to_string(),
+        model: gpu.model.to_string(),
+        memory_mib: gpu.memory_mib,
+        numa: gpu.numa,
+        links: gpu.links,
+        // The list of unhealthy instances says it.
+        fault: String::new(),
+    };
+    AgentBody { boot: facts.boot.to_string(), gpus: facts.gpus.iter().map(gpu).collect() }
+}
+
+/// The engine's form of what a node's agent said. Reports are checked before, by [`agent_report`].
+#[must_use]
+pub fn agent_facts(wire: AgentBody) -> AgentFacts {
+    let gpu = |GpuBody { uuid, model, memory_mib, numa, links, .. }| GpuDevice {
+        uuid: uuid.into(),
+        model: model.into(),
+        memory_mib,
+        numa,
+        links,
+    };
+    AgentFacts { boot: wire.boot.into(), gpus: wire.gpus.into_iter().map(gpu).collect() }
+}
+
+/// Unhealthy instances, for the wire.
+#[must_use]
+pub fn unhealthy_bodies(unhealthy: &[(u8, Arc<str>)]) -> Vec<UnhealthyBody> {
+    let body = |(instance, reason): &(u8, Arc<str>)| UnhealthyBody {
+        instance: *instance,
+        reason: reason.to_string(),
+    };
+    unhealthy.iter().map(body).collect()
+}
+
 /// The state of a node, with what its agent said.
 #[must_use]
 pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus {
     let registration = &view.registration;
-    let unhealthy = view.unhealthy.iter();
-    let unhealthy =
-        unhealthy.map(|(instance, reason)| UnhealthyBody { instance: *instance, reason: reason.to_string() });
-    let agent = registration.agent.as_ref().map(|facts| AgentBody {
-        boot: facts.boot.to_string(),
-        gpus: facts
-            .gpus
-            .iter()
-            .map(|gpu| GpuBody {
-                uuid: gpu.uuid.to_string(),
-                model: gpu.model.to_string(),
-                memory_mib: gpu.memory_mib,
-                numa: gpu.numa,
-                links: gpu.links,
-                // `unhealthy` says it.
-                fault: String::new(),
-            })
-            .collect(),
-    });
     let reserved = view.reserved.map(|(owner, until)| ReservedNode {
         owner: owner.number(),
         until: until.map_or(0, |until| until.0),
@@ -88,8 +107,8 @@ pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus 
         memory_available: view.memory_available.units(),
         gpus_available: (0..registration.spec.gpus).map(|i| view.gpus_available.free(i)).collect(),
         allocations: view.allocations,
-        unhealthy: unhealthy.collect(),
-        agent,
+        unhealthy: unhealthy_bodies(&view.unhealthy),
+        agent: registration.agent.as_deref().map(agent_body),
         reserved,
     }
 }

@@ -40,7 +40,11 @@ pub fn strategy_number(strategy: Strategy) -> u8 {
     STRATEGIES.iter().find(|(_, known)| *known == strategy).expect("every strategy has a number").0
 }
 
-fn strategy(number: u8) -> Result<Strategy, Fault> {
+/// The strategy of a number.
+///
+/// # Errors
+/// The fault, naming `strategy`.
+pub fn strategy(number: u8) -> Result<Strategy, Fault> {
     let known = STRATEGIES.iter().find(|(known, _)| *known == number).map(|&(_, strategy)| strategy);
     known.ok_or_else(|| {
         let message = format!(
@@ -50,7 +54,11 @@ fn strategy(number: u8) -> Result<Strategy, Fault> {
     })
 }
 
-fn topology(wire: TopologyBody) -> Result<TopologyRule, Fault> {
+/// The engine's form of a rule over the values of a label.
+///
+/// # Errors
+/// The fault, naming the field.
+pub fn topology(wire: TopologyBody) -> Result<TopologyRule, Fault> {
     check_name("topology.key", &wire.key)?;
     let spreading = match wire.rule {
         TOPOLOGY_PACK => Spreading::Pack { strict: false },
@@ -68,7 +76,9 @@ fn topology(wire: TopologyBody) -> Result<TopologyRule, Fault> {
     Ok(TopologyRule { key: wire.key.into(), spreading })
 }
 
-fn wire_topology(rule: &TopologyRule) -> TopologyBody {
+/// A rule over the values of a label, for the wire.
+#[must_use]
+pub fn wire_topology(rule: &TopologyRule) -> TopologyBody {
     let (rule_number, max_skew) = match rule.spreading {
         Spreading::Pack { strict: false } => (TOPOLOGY_PACK, 0),
         Spreading::Pack { strict: true } => (TOPOLOGY_STRICT_PACK, 0),

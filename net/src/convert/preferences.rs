@@ -65,14 +65,35 @@ fn term(list: &str, at: usize, wire: SelectorTerm) -> Result<Term, Fault> {
 }
 
 /// The selector of the list that `list` names.
-pub(super) fn selector(list: &str, wire: Vec<SelectorTerm>) -> Result<Selector, Fault> {
+///
+/// # Errors
+/// The fault, naming the field (`list[2].values`).
+pub fn selector(list: &str, wire: Vec<SelectorTerm>) -> Result<Selector, Fault> {
     let terms = wire.into_iter().enumerate().map(|(at, wire)| term(list, at, wire));
     Ok(Selector::new(terms.collect::<Result<_, _>>()?))
 }
 
-/// The effect of a taint by its number.
+/// The terms of a selector, for the wire.
 #[must_use]
-pub fn effect_of(number: u8) -> Option<TaintEffect> {
+pub fn selector_terms(selector: &Selector) -> Vec<SelectorTerm> {
+    let number = |operator| match operator {
+        Operator::In => OPERATOR_IN,
+        Operator::NotIn => OPERATOR_NOT_IN,
+        Operator::Exists => OPERATOR_EXISTS,
+        Operator::NotExists => OPERATOR_NOT_EXISTS,
+        Operator::Greater => OPERATOR_GREATER,
+        Operator::Less => OPERATOR_LESS,
+    };
+    let terms = selector.terms().iter().map(|term| SelectorTerm {
+        key: term.key.clone(),
+        operator: number(term.operator),
+        values: term.values.iter().map(|value| protocol::Name(value.clone())).collect(),
+    });
+    terms.collect()
+}
+
+/// The effect of a taint by its number.
+fn effect_of(number: u8) -> Option<TaintEffect> {
     match number {
         EFFECT_NO_SCHEDULE => Some(TaintEffect::NoSchedule),
         EFFECT_PREFER_NO_SCHEDULE => Some(TaintEffect::PreferNoSchedule),
@@ -82,8 +103,7 @@ pub fn effect_of(number: u8) -> Option<TaintEffect> {
 }
 
 /// The number of a taint's effect.
-#[must_use]
-pub fn effect_number(effect: TaintEffect) -> u8 {
+fn effect_number(effect: TaintEffect) -> u8 {
     match effect {
         TaintEffect::NoSchedule => EFFECT_NO_SCHEDULE,
         TaintEffect::PreferNoSchedule => EFFECT_PREFER_NO_SCHEDULE,
@@ -92,7 +112,10 @@ pub fn effect_number(effect: TaintEffect) -> u8 {
 }
 
 /// The taints of a node.
-pub(super) fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
+///
+/// # Errors
+/// The fault, naming the field.
+pub fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
     if wire.len() > TAINTS_MAX {
         return Err(invalid("taints", format!("{} taints: give at most {TAINTS_MAX}", wire.len())));
     }
@@ -112,7 +135,8 @@ pub(super) fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
 }
 
 /// The taints of a node, for the wire.
-pub(super) fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
+#[must_use]
+pub fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
     let wire = |taint: &Taint| {
         let (key, value) = (taint.key.to_string(), taint.value.to_string());
         protocol::Taint { key, value, effect: effect_number(taint.effect) }
@@ -120,7 +144,11 @@ pub(super) fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
     taints.as_slice().iter().map(wire).collect()
 }
 
-fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault> {
+/// A toleration; a fault names `tolerations[at]`.
+///
+/// # Errors
+/// The fault, naming the field.
+pub fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault> {
     let field = |part: &str| format!("tolerations[{at}].{part}");
     let operator = match wire.operator {
         OPERATOR_EXISTS => TolerationOperator::Exists,
@@ -146,6 +174,18 @@ fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault
         return Err(invalid(field("effect"), format!("{} is no effect: give 0 (any) to 3", wire.effect)));
     }
     Ok(Toleration { key: wire.key, operator, value: wire.value, effect })
+}
+
+/// A toleration, for the wire.
+#[must_use]
+pub fn wire_toleration(toleration: &Toleration) -> protocol::Toleration {
+    let Toleration { key, operator, value, effect } = toleration;
+    let operator = match operator {
+        TolerationOperator::Exists => OPERATOR_EXISTS,
+        TolerationOperator::Equal => OPERATOR_EQUAL,
+    };
+    let effect = effect.map_or(EFFECT_ANY, effect_number);
+    protocol::Toleration { key: key.clone(), operator, value: value.clone(), effect }
 }
 
 fn weight(field: String, weight: i32) -> Result<u8, Fault> {

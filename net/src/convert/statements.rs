@@ -19,7 +19,11 @@ use crate::protocol::{
     OPERATIONS_PER_MESSAGE_MAX, OperationBody, OperationReply, Reason, StatementReply, StatementRequest,
 };
 
-pub(super) fn granularity(number: u8) -> Result<Granularity, Fault> {
+/// The granularity of a number.
+///
+/// # Errors
+/// The fault, naming `granularity`.
+pub fn granularity(number: u8) -> Result<Granularity, Fault> {
     match number {
         GRANULARITY_FINE => Ok(Granularity::Fine),
         GRANULARITY_COARSE => Ok(Granularity::Coarse),

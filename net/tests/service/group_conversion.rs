@@ -63,12 +63,20 @@ fn spec(request: CreateGroupRequest) -> Result<GroupSpec, Box<GroupReply>> {
     group_spec(request, &catalog().0, PlacementDefaults::default())
 }
 
+fn demand(change: impl FnOnce(&mut DemandBody)) -> DemandBody {
+    let mut demand = DemandBody::default();
+    change(&mut demand);
+    demand
+}
+
 #[test]
 fn a_group_is_what_was_asked() {
-    let small =
-        PlaceRequest { demand: DemandBody { cpu: ONE, ..DemandBody::default() }, ..PlaceRequest::default() };
+    let small = PlaceRequest { demand: demand(|d| d.cpu = ONE), ..PlaceRequest::default() };
     let large = PlaceRequest {
-        demand: DemandBody { cpu: 2 * ONE, gpu: ONE, ..DemandBody::default() },
+        demand: demand(|d| {
+            d.cpu = 2 * ONE;
+            d.gpu = ONE;
+        }),
         ..PlaceRequest::default()
     };
     let request = CreateGroupRequest {
@@ -111,10 +119,7 @@ fn a_group_that_cannot_be_is_refused_by_its_field() {
         (of(vec![template(u32::MAX, PlaceRequest::default()); 1024]), "bundles", "1024"),
         (of(vec![BundleTemplate::default(), template(0, PlaceRequest::default())]), "bundles[1].count", "0"),
         (
-            with(PlaceRequest {
-                demand: DemandBody { cpu: -1, ..DemandBody::default() },
-                ..PlaceRequest::default()
-            }),
+            with(PlaceRequest { demand: demand(|d| d.cpu = -1), ..PlaceRequest::default() }),
             "bundles[1].cpu",
             "",
         ),
@@ -161,8 +166,7 @@ fn a_group_that_cannot_be_is_refused_by_its_field() {
 #[test]
 fn a_bundle_of_an_unknown_resource_is_infeasible_unless_the_group_waits_for_it() {
     let custom = vec![NamedAmount { name: "qpu".to_owned(), amount: ONE }];
-    let asks =
-        PlaceRequest { demand: DemandBody { custom, ..DemandBody::default() }, ..PlaceRequest::default() };
+    let asks = PlaceRequest { demand: demand(|d| d.custom = custom), ..PlaceRequest::default() };
     let request = of(vec![BundleTemplate::default(), template(2, asks)]);
     let reply = spec(request.clone()).expect_err("nobody has it");
     let (refusal, fault) = (reply.refusal.expect("a refusal"), reply.fault.expect("a fault"));
@@ -190,7 +194,10 @@ fn a_statement_is_what_was_asked() {
         operation: OPERATION_ALLOCATE,
         node: nodes[0].0,
         expected_version: Some(9),
-        demand: DemandBody { cpu: ONE, gpu: 2 * ONE, ..DemandBody::default() },
+        demand: demand(|d| {
+            d.cpu = ONE;
+            d.gpu = 2 * ONE;
+        }),
         gpus: vec![1, 0],
         owner: 5,
         ..OperationBody::default()
@@ -198,7 +205,7 @@ fn a_statement_is_what_was_asked() {
     let claim = OperationBody {
         operation: OPERATION_PIPELINE,
         node: nodes[1].0,
-        demand: DemandBody { memory: ONE, ..DemandBody::default() },
+        demand: demand(|d| d.memory = ONE),
         ..OperationBody::default()
     };
     let evict = OperationBody {
@@ -231,41 +238,26 @@ fn a_statement_that_cannot_be_is_refused_by_operation_and_field() {
     let body = |operation| OperationBody {
         operation,
         node: nodes[0].0,
-        demand: DemandBody { cpu: ONE, ..DemandBody::default() },
+        demand: demand(|d| d.cpu = ONE),
         ..OperationBody::default()
     };
     let allocate = || body(OPERATION_ALLOCATE);
     let allocation = Some(WireAllocation::default());
     let evict = || OperationBody { operation: OPERATION_EVICT, allocation, ..OperationBody::default() };
+    let changed = |mut body: OperationBody, change: &dyn Fn(&mut DemandBody)| {
+        change(&mut body.demand);
+        body
+    };
     let custom = |name: &str| vec![NamedAmount { name: name.to_owned(), amount: ONE }];
     let cases = [
         (OperationBody { operation: 4, ..allocate() }, "operation", Reason::InvalidField, "3 (evict)"),
         (OperationBody { node: 999, ..allocate() }, "node", Reason::UnknownNode, "n999"),
-        (
-            OperationBody { demand: DemandBody { cpu: -1, ..allocate().demand }, ..allocate() },
-            "cpu",
-            Reason::InvalidField,
-            "",
-        ),
-        (
-            OperationBody { demand: DemandBody { gpu: 15_000, ..allocate().demand }, ..allocate() },
-            "gpu",
-            Reason::InvalidField,
-            "whole",
-        ),
-        (
-            OperationBody { demand: DemandBody { custom: custom("qpu"), ..allocate().demand }, ..allocate() },
-            "custom[0].name",
-            Reason::InvalidField,
-            "qpu",
-        ),
+        (changed(allocate(), &|d| d.cpu = -1), "cpu", Reason::InvalidField, ""),
+        (changed(allocate(), &|d| d.gpu = 15_000), "gpu", Reason::InvalidField, "whole"),
+        (changed(allocate(), &|d| d.custom = custom("qpu")), "custom[0].name", Reason::InvalidField, "qpu"),
         (OperationBody { gpus: vec![1], ..allocate() }, "gpus", Reason::InvalidField, "0 are taken"),
         (
-            OperationBody {
-                gpus: vec![16],
-                demand: DemandBody { gpu: ONE, ..allocate().demand },
-                ..allocate()
-            },
+            OperationBody { gpus: vec![16], ..changed(allocate(), &|d| d.gpu = ONE) },
             "gpus",
             Reason::InvalidField,
             "16",
@@ -277,18 +269,8 @@ fn a_statement_that_cannot_be_is_refused_by_operation_and_field() {
         (OperationBody { gpus: vec![0], ..body(OPERATION_PIPELINE) }, "gpus", Reason::InvalidField, "leave"),
         (OperationBody { allocation: None, ..evict() }, "allocation", Reason::InvalidField, "which"),
         (OperationBody { node: 1, ..evict() }, "node", Reason::InvalidField, "leave"),
-        (
-            OperationBody { demand: DemandBody { cpu: 1, ..evict().demand }, ..evict() },
-            "cpu",
-            Reason::InvalidField,
-            "leave",
-        ),
-        (
-            OperationBody { demand: DemandBody { custom: custom("npu"), ..evict().demand }, ..evict() },
-            "custom",
-            Reason::InvalidField,
-            "leave",
-        ),
+        (changed(evict(), &|d| d.cpu = 1), "cpu", Reason::InvalidField, "leave"),
+        (changed(evict(), &|d| d.custom = custom("npu")), "custom", Reason::InvalidField, "leave"),
         (OperationBody { grace: GRACE_NS_MAX + 1, ..evict() }, "grace", Reason::InvalidField, "365"),
     ];
     for (operation, field, reason, says) in cases {
@@ -321,13 +303,7 @@ fn a_placement_into_a_bundle_names_exactly_one() {
         (into(None, None, Some(1)), "allocation"),
         (into(allocation, None, Some(1)), "bundle"),
         (into(allocation, group, None), "group"),
-        (
-            PlaceIntoRequest {
-                demand: DemandBody { gpu: 15_000, ..into(allocation, None, None).demand },
-                ..into(allocation, None, None)
-            },
-            "gpu",
-        ),
+        (PlaceIntoRequest { demand: demand(|d| d.gpu = 15_000), ..into(allocation, None, None) }, "gpu"),
     ] {
         assert_eq!(target(request).expect_err("it cannot be").fault.expect("a fault").field, field);
     }

@@ -3,7 +3,7 @@
 
 use crate::harness::{
     self, Peer, TestServer, add, ask, audit, granted, header, named, node, pair, place, request, standing,
-    units, within,
+    units, with_custom, within,
 };
 use wharf_net::client::Client;
 use wharf_net::protocol::{
@@ -435,10 +435,7 @@ async fn a_waiting_group_teaches_a_kind_that_nobody_has_yet() {
     let server = TestServer::start_planning(2, 1);
     let client = server.client().await;
     add(&client, four()).await;
-    let asks = PlaceRequest {
-        demand: DemandBody { custom: vec![named("qpu", 1)], ..ask(1, 0, 0).demand },
-        ..ask(1, 0, 0)
-    };
+    let asks = with_custom(vec![named("qpu", 1)], ask(1, 0, 0));
     let bundles = vec![BundleTemplate { request: asks.into(), count: 2 }];
     let request = CreateGroupRequest { bundles, ..CreateGroupRequest::default() };
     let reply = create(&client, &request).await;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::harness::{
-    TestServer, add, ask, audit, books, granted, named, node, only, pair, place, units, within,
+    TestServer, add, ask, audit, books, granted, named, node, only, pair, place, units, with_custom, within,
 };
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_net::client::{Client, ClientError, Completions};
@@ -197,10 +197,7 @@ async fn the_whole_request_counts_custom_selectors_and_candidates() {
     special.custom = vec![named("fpga", 1)];
     special.labels = vec![pair("zone", "east")];
     let ids = add(&client, vec![node("plain", 64, 64, 0), special, node("other", 64, 64, 0)]).await;
-    let custom = PlaceRequest {
-        demand: DemandBody { custom: vec![named("fpga", 1)], ..ask(1, 1, 0).demand },
-        ..ask(1, 1, 0)
-    };
+    let custom = with_custom(vec![named("fpga", 1)], ask(1, 1, 0));
     assert_eq!(place(&client, &custom).await.node_name, "special");
     let term = |operator, values: &[&str]| wharf_net::protocol::SelectorTerm {
         key: "zone".to_owned(),

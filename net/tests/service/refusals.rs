@@ -2,7 +2,9 @@
 //! field, and that nothing moved. After each of them the books have the hash that they had
 //! before, and the same connection goes on.
 
-use crate::harness::{TestServer, add, ask, audit, books, named, node, only, pair, place, units, within};
+use crate::harness::{
+    TestServer, add, ask, audit, books, named, node, only, pair, place, units, with_custom, within,
+};
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
     DemandBody, DrainRequest, EXPLAIN_FULL, FailedCheck, FallbackSelector, Fault, Name, NamedAmount,
@@ -77,19 +79,15 @@ async fn counts_over(shards: u16) {
     .await;
     let drain = DrainRequest { names: vec![Name("draining".to_owned())], undo: false };
     within(client.drain_nodes(&drain)).await.expect("answered");
-    let fill = PlaceRequest {
-        demand: DemandBody { custom: vec![named("fpga", 3)], ..ask(12, 950, 3).demand },
-        candidates: vec![ids[0]],
-        ..ask(12, 950, 3)
-    };
+    let fill =
+        PlaceRequest { candidates: vec![ids[0]], ..with_custom(vec![named("fpga", 3)], ask(12, 950, 3)) };
     place(&client, &fill).await;
     let before = books(&client).await;
     let request = PlaceRequest {
-        demand: DemandBody { custom: vec![named("fpga", 2)], ..ask(10, 80, 2).demand },
         selectors: vec![term("zone", 1, &["a"])],
         candidates: ids[..5].to_vec(),
         explain: EXPLAIN_FULL,
-        ..ask(10, 80, 2)
+        ..with_custom(vec![named("fpga", 2)], ask(10, 80, 2))
     };
     let reply = ask_for(&client, &request).await;
     assert_eq!(reply.reason.known(), Some(Reason::NoFitNow), "{reply:?}");
@@ -157,10 +155,7 @@ async fn what_no_node_could_ever_hold_is_infeasible() {
         [insufficient("cpu", 1, units(4)), insufficient("memory", 1, units(50))]
     );
     assert_eq!(infeasible(&ask(0, 0, 16)).await.checks, [insufficient("gpu", 2, units(14))]);
-    let unknown = PlaceRequest {
-        demand: DemandBody { custom: vec![named("unobtainium", 3)], ..ask(1, 1, 0).demand },
-        ..ask(1, 1, 0)
-    };
+    let unknown = with_custom(vec![named("unobtainium", 3)], ask(1, 1, 0));
     let refusal = infeasible(&unknown).await;
     assert_eq!((refusal.nodes, refusal.examined), (2, 2));
     assert_eq!(refusal.checks, [insufficient("unobtainium", 2, units(3))]);
@@ -490,22 +485,8 @@ async fn texts_and_lists_beyond_their_limits_are_no_bodies() {
     let long = || "x".repeat(254);
     let placements: [(&str, &str, PlaceRequest); 5] = [
         ("tenant", "254 bytes", PlaceRequest { tenant: long(), ..ask(1, 1, 0) }),
-        (
-            "name",
-            "254 bytes",
-            PlaceRequest {
-                demand: DemandBody { custom: vec![named(&long(), 1)], ..ask(1, 1, 0).demand },
-                ..ask(1, 1, 0)
-            },
-        ),
-        (
-            "custom",
-            "33 elements",
-            PlaceRequest {
-                demand: DemandBody { custom: vec![named("x", 1); 33], ..ask(1, 1, 0).demand },
-                ..ask(1, 1, 0)
-            },
-        ),
+        ("name", "254 bytes", with_custom(vec![named(&long(), 1)], ask(1, 1, 0))),
+        ("custom", "33 elements", with_custom(vec![named("x", 1); 33], ask(1, 1, 0))),
         ("selectors", "33 elements", PlaceRequest { selectors: vec![term("x", 3, &[]); 33], ..ask(1, 1, 0) }),
         ("candidates", "65537 elements", PlaceRequest { candidates: vec![1; 65_537], ..ask(1, 1, 0) }),
     ];
@@ -547,13 +528,7 @@ async fn replies_that_would_outgrow_a_frame_are_cut() {
         NodeBody { custom: kinds.iter().map(|kind| named(kind, 1)).collect(), ..node("a", 1, 1, 0) };
     add(&client, vec![equipped]).await;
     let before = books(&client).await;
-    let greedy = PlaceRequest {
-        demand: DemandBody {
-            custom: kinds.iter().map(|kind| named(kind, 5)).collect(),
-            ..ask(0, 0, 0).demand
-        },
-        ..ask(0, 0, 0)
-    };
+    let greedy = with_custom(kinds.iter().map(|kind| named(kind, 5)).collect(), ask(0, 0, 0));
     let alone = ask_for(&client, &greedy).await.refusal.expect("refused");
     assert_eq!((alone.examined, alone.checks.len()), (1, 32));
     let batch = PlaceBatch { requests: vec![greedy; 850] };
@@ -568,13 +543,7 @@ async fn replies_that_would_outgrow_a_frame_are_cut() {
     let nodes = vec![node(&"\u{1}".repeat(253), 1, 1, 0); 1024];
     let reply = within(client.add_nodes(&NodesRequest { nodes })).await.unwrap();
     assert!(reply.replies.iter().all(|reply| reply.reason.known() == Some(Reason::InvalidField)));
-    let requests = vec![
-        PlaceRequest {
-            demand: DemandBody { custom: vec![named(&"\u{1}".repeat(253), 1)], ..ask(1, 1, 0).demand },
-            ..ask(1, 1, 0)
-        };
-        1024
-    ];
+    let requests = vec![with_custom(vec![named(&"\u{1}".repeat(253), 1)], ask(1, 1, 0)); 1024];
     let reply = within(client.place_batch(&PlaceBatch { requests })).await.unwrap();
     assert!(reply.replies.iter().all(|reply| reply.reason.known() == Some(Reason::InvalidField)));
     assert_unmoved(&client, before, "long replies").await;

@@ -1,12 +1,14 @@
 //! Placements that wait, over the wire: woken by what helps, ended by deadline, cancellation,
 //! disconnection and the end of the server, and never in the way of other requests.
 
-use crate::harness::{Peer, TestServer, add, ask, audit, granted, named, node, pair, place, request, within};
+use crate::harness::{
+    Peer, TestServer, add, ask, audit, granted, named, node, pair, place, request, with_custom, within,
+};
 use wharf_core::limits::CONNECTION_WAITING_MAX;
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    CancelReply, CancelRequest, DemandBody, FallbackSelector, Kind, MODE_WAIT_UNTIL, Name, NodeBody,
-    OPERATOR_IN, PlaceBatch, PlaceReply, PlaceRequest, Reason, Resume, SelectorTerm, StatusRequest, Waiting,
+    CancelReply, CancelRequest, FallbackSelector, Kind, MODE_WAIT_UNTIL, Name, NodeBody, OPERATOR_IN,
+    PlaceBatch, PlaceReply, PlaceRequest, Reason, Resume, SelectorTerm, StatusRequest, Waiting,
 };
 
 fn waits(request: PlaceRequest) -> PlaceRequest {
@@ -127,10 +129,7 @@ async fn a_kind_that_nobody_has_yet_is_waited_for_and_taken_by_a_new_node() {
     let server = TestServer::start(3);
     let client = server.client().await;
     add(&client, vec![node("n", 4, 4096, 0)]).await;
-    let request = |kind: &str| PlaceRequest {
-        demand: DemandBody { custom: vec![named(kind, 2)], ..ask(1, 0, 0).demand },
-        ..ask(1, 0, 0)
-    };
+    let request = |kind: &str| with_custom(vec![named(kind, 2)], ask(1, 0, 0));
     // Who does not wait is refused as ever, and teaches nobody anything.
     let refused = within(client.place(&request("qpu"))).await.expect("answered");
     assert_eq!(refused.reason, Reason::Infeasible.into());
@@ -220,11 +219,7 @@ async fn requests_with_preferences_wait_too() {
         NodeBody { custom: vec![named("npu", 2)], labels: vec![pair("zone", "b")], ..node("b", 4, 4096, 0) };
     add(&client, vec![body]).await;
     let held = place(&client, &ask(4, 0, 0)).await;
-    let asked = PlaceRequest {
-        demand: DemandBody { custom: vec![named("npu", 1)], ..ask(1, 0, 0).demand },
-        selectors: zone("a"),
-        ..ask(1, 0, 0)
-    };
+    let asked = PlaceRequest { selectors: zone("a"), ..with_custom(vec![named("npu", 1)], ask(1, 0, 0)) };
     let mut wanted = waits(asked.clone());
     wanted.fallbacks = ["c", "b"].map(|name| FallbackSelector { terms: zone(name) }).to_vec();
     let (_, reply) = within(client.place_waiting(&wanted)).await.expect("sent");

@@ -71,3 +71,9 @@ pub fn only(reply: &NodesReply) -> (Reason, &str) {
     });
     (one.reason.known().expect("a reason of this version"), field)
 }
+
+/// `request`, asking for these custom resources.
+pub fn with_custom(custom: Vec<NamedAmount>, mut request: PlaceRequest) -> PlaceRequest {
+    request.demand.custom = custom;
+    request
+}

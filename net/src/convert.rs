@@ -185,13 +185,12 @@ pub struct PlacementDefaults {
 /// # Errors
 /// A reply with a fault, or with `infeasible` when it asks for a resource that no node ever had.
 pub fn placement_request(
-    wire: PlaceRequest,
+    mut wire: PlaceRequest,
     catalog: &Catalog,
     defaults: PlacementDefaults,
 ) -> Result<PlacementRequest, Box<PlaceReply>> {
     let faulty = |fault: Fault| Box::new(fault_reply(fault));
     check_served(&wire).map_err(faulty)?;
-    let mut wire = wire;
     let demand = demand(std::mem::take(&mut wire.demand), catalog)?;
     let explain = match wire.explain {
         EXPLAIN_BOUNDED => Explain::Bounded,
@@ -209,11 +208,10 @@ pub fn placement_request(
     let policy = policy(wire.policy, defaults.policy).map_err(faulty)?;
     let order = order(wire.attribute_order, defaults.orders).map_err(faulty)?;
     let mut candidates = candidates::candidates(std::mem::take(&mut wire.candidates)).map_err(faulty)?;
-    let owner = wire.owner;
     let preferences =
-        preferences::preferences(wire, &mut candidates, defaults.avoid_gpu, demand.gpu, catalog)
+        preferences::preferences(&mut wire, &mut candidates, defaults.avoid_gpu, demand.gpu, catalog)
             .map_err(faulty)?;
-    let owner = named_owner("owner", owner).map_err(faulty)?;
+    let owner = named_owner("owner", wire.owner).map_err(faulty)?;
     Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner })
 }
 

@@ -7,7 +7,6 @@ use std::time::Duration;
 use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::ClientError;
@@ -19,7 +18,7 @@ use crate::codec::{
 };
 use crate::protocol::{
     ALPN, Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Hello, HelloReply,
-    Kind, Reason, Resume, VERSION_MAX, VERSION_MIN,
+    Kind, Message, Reason, Resume, VERSION_MAX, VERSION_MIN,
 };
 use crate::tls::client_crypto;
 
@@ -139,15 +138,21 @@ impl Client {
     ///
     /// # Errors
     /// A fault that the server found, or the loss of the connection.
-    pub async fn call<Q: Serialize, R: DeserializeOwned>(
-        &self,
-        kind: Kind,
-        request: &Q,
-    ) -> Result<R, ClientError> {
+    pub async fn call<M: Message>(&self, request: &M::Request) -> Result<M::Reply, ClientError> {
         let (sender, receiver) = oneshot::channel();
-        self.enter(kind, request, Destination::Future(sender)).await?;
-        let closed = |_| ClientError::ConnectionLost("the client was closed".into());
-        Ok(decode_body(&receiver.await.map_err(closed)??)?.0)
+        self.enter(M::KIND, request, Destination::Future(sender)).await?;
+        read_reply::<M>(receiver).await
+    }
+
+    /// Sends a request that waits: its sequence, and its reply. It takes no room of the requests that are answered
+    /// at once.
+    pub(super) async fn call_waiting<M: Message>(
+        &self,
+        request: &M::Request,
+    ) -> Result<(u64, impl Future<Output = Result<M::Reply, ClientError>> + use<M>), ClientError> {
+        let (sender, receiver) = oneshot::channel();
+        let sequence = self.enter(M::KIND, request, Destination::Waiting(sender)).await?;
+        Ok((sequence, read_reply::<M>(receiver)))
     }
 
     /// Sends a request; its reply goes to `queue` under `tag`. Waits only while as many requests
@@ -165,7 +170,7 @@ impl Client {
         self.enter(kind, request, Destination::Queue(Arc::clone(queue), tag)).await.map(|_| ())
     }
 
-    pub(super) async fn enter<Q: Serialize>(
+    async fn enter<Q: Serialize>(
         &self,
         kind: Kind,
         request: &Q,
@@ -216,6 +221,12 @@ impl Client {
         shared.written.notify_one();
         Ok(sequence)
     }
+}
+
+/// The reply to a call, once it is there.
+async fn read_reply<M: Message>(reply: oneshot::Receiver<RawReply>) -> Result<M::Reply, ClientError> {
+    let closed = |_| ClientError::ConnectionLost("the client was closed".into());
+    Ok(decode_body(&reply.await.map_err(closed)??)?.0)
 }
 
 /// The frame of a call, and whether it says what is to be acknowledged besides: not where it would

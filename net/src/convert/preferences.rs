@@ -233,7 +233,7 @@ fn rules(wire: &mut PlaceRequest) -> Result<Option<Arc<RankRules>>, Fault> {
 /// What a request would rather have; `candidates` becomes the one node that it is for, if it is
 /// for one.
 pub(super) fn preferences(
-    mut wire: PlaceRequest,
+    wire: &mut PlaceRequest,
     candidates: &mut Option<Arc<[NodeId]>>,
     avoid_gpu_default: bool,
     gpu: GpuRequest,
@@ -262,10 +262,10 @@ pub(super) fn preferences(
         }
         *candidates = Some([node].into());
     }
-    let rules = rules(&mut wire)?;
+    let rules = rules(wire)?;
     if rules.is_none() && wire.preferred_nodes.is_empty() && !affinity {
         return Ok(avoid_gpu.then(|| Arc::clone(&AVOID_GPU)));
     }
-    let nodes = wire.preferred_nodes.into_iter().map(NodeId).collect();
+    let nodes = std::mem::take(&mut wire.preferred_nodes).into_iter().map(NodeId).collect();
     Ok(Some(Arc::new(Preferences { rules, nodes, avoid_gpu, affinity })))
 }

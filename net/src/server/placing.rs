@@ -14,8 +14,8 @@ use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
 use crate::convert::{PlacementDefaults, fault_reply, kinds_to_learn, placement_request};
 use crate::protocol::{
-    Fault, Kind, MODE_WAIT_UNTIL, PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply,
+    Fault, Kind, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch,
+    ReleaseBatchReply, ReleaseReply, ReleaseRequest,
 };
 
 pub(super) fn enter(
@@ -95,7 +95,7 @@ pub(super) async fn handle_place_batch(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
     sequence: u64,
-    requests: Vec<PlaceRequest>,
+    PlaceBatch { requests }: PlaceBatch,
     now: Time,
 ) {
     debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
@@ -139,6 +139,18 @@ pub(super) async fn handle_place_batch(
     for (_, part, request) in valid {
         io.submit(operation, part, PortRequest::Place(request), now);
     }
+}
+
+pub(super) async fn handle_release(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    request: ReleaseRequest,
+    now: Time,
+) {
+    take_room(io, 1).await;
+    let operation = enter(io, state, sequence, Parts::Release, now);
+    io.submit(operation, 0, PortRequest::Release(request.allocation.into()), now);
 }
 
 pub(super) async fn handle_release_batch(

@@ -5,21 +5,17 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use tokio::sync::OwnedSemaphorePermit;
-use wharf_core::router::PortRequest;
 use wharf_core::time::Time;
 
 use super::connection::ConnectionState;
 use super::follow;
 use super::io_thread::Io;
-use super::operation::Parts;
-use super::placing::{enter, handle_place, handle_place_batch, handle_release_batch, take_room};
+use super::placing::{handle_place, handle_place_batch, handle_release, handle_release_batch};
 use super::planning::handle_planning;
 use super::reader::{Asked, read_body};
 use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
-use crate::protocol::{
-    CancelReply, CancelRequest, Fault, Kind, PlaceBatch, Reason, ReasonCode, ReleaseBatch, ReleaseRequest,
-};
+use crate::protocol::{CancelReply, CancelRequest, Fault, Kind, Reason, ReasonCode};
 
 /// Carries out a new request; a fault is the reply to it.
 pub(super) async fn handle_request(
@@ -35,28 +31,30 @@ pub(super) async fn handle_request(
             format!("message kind {} is unknown to version 1", asked.frame.header.kind),
         )
     })?;
-    match kind {
+    let question = match kind {
         Kind::Hello => unreachable!("a second hello was refused before"),
-        Kind::Place => handle_place(io, state, sequence, read_body(asked)?, now).await,
+        Kind::Place => {
+            handle_place(io, state, sequence, read_body(asked)?, now).await;
+            return Ok(());
+        }
         Kind::PlaceBatch => {
-            let batch: PlaceBatch = read_body(asked)?;
-            handle_place_batch(io, state, sequence, batch.requests, now).await;
+            handle_place_batch(io, state, sequence, read_body(asked)?, now).await;
+            return Ok(());
         }
         Kind::Release => {
-            let request: ReleaseRequest = read_body(asked)?;
-            take_room(io, 1).await;
-            let operation = enter(io, state, sequence, Parts::Release, now);
-            io.submit(operation, 0, PortRequest::Release(request.allocation.into()), now);
+            handle_release(io, state, sequence, read_body(asked)?, now).await;
+            return Ok(());
         }
         Kind::ReleaseBatch => {
-            let batch: ReleaseBatch = read_body(asked)?;
-            handle_release_batch(io, state, sequence, batch, now).await;
+            handle_release_batch(io, state, sequence, read_body(asked)?, now).await;
+            return Ok(());
         }
         Kind::CancelWait => {
             let request: CancelRequest = read_body(asked)?;
             let waited = wait::cancel(io, state, request.sequence, now);
             state.reply(kind, sequence, &CancelReply { waited });
             io.observe(kind, ReasonCode::default(), 0);
+            return Ok(());
         }
         Kind::CreateGroup
         | Kind::GrowGroup
@@ -67,20 +65,6 @@ pub(super) async fn handle_request(
         | Kind::PlaceInto
         | Kind::SubmitStatement => return handle_planning(io, state, kind, asked, now).await,
         Kind::Follow => return follow::handle_follow(io, state, sequence, read_body(asked)?, now).await,
-        _ => return ask_registrar(io, state, kind, asked, now).await,
-    }
-    Ok(())
-}
-
-/// Puts a request to the registrar; its reply follows when the registrar has answered.
-async fn ask_registrar(
-    io: &Rc<Io>,
-    state: &Rc<ConnectionState>,
-    kind: Kind,
-    asked: &Asked<'_>,
-    now: Time,
-) -> Result<(), Fault> {
-    let request = match kind {
         Kind::AddNodes => RegistrarRequest::Add(read_body(asked)?),
         Kind::UpdateNodes => RegistrarRequest::Update(read_body(asked)?),
         Kind::DrainNodes => RegistrarRequest::Drain(read_body(asked)?),
@@ -94,23 +78,18 @@ async fn ask_registrar(
         Kind::NodeBooks => RegistrarRequest::Books(read_body(asked)?),
         Kind::Reserve => RegistrarRequest::Reserve(read_body(asked)?),
         Kind::EndReservation => RegistrarRequest::EndReservation(read_body(asked)?),
-        Kind::Hello
-        | Kind::Place
-        | Kind::PlaceBatch
-        | Kind::Release
-        | Kind::ReleaseBatch
-        | Kind::CancelWait
-        | Kind::CreateGroup
-        | Kind::GrowGroup
-        | Kind::ShrinkGroup
-        | Kind::RemoveGroup
-        | Kind::GroupStatus
-        | Kind::ListGroups
-        | Kind::PlaceInto
-        | Kind::SubmitStatement
-        | Kind::Follow => unreachable!("{kind:?} goes to the port"),
     };
-    let sequence = asked.frame.header.sequence;
+    ask_registrar(io, state, (kind, sequence), question, now).await
+}
+
+/// Puts a request to the registrar; its reply follows when the registrar has answered.
+async fn ask_registrar(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    (kind, sequence): (Kind, u64),
+    request: RegistrarRequest,
+    now: Time,
+) -> Result<(), Fault> {
     // A page takes memory at every shard, at the registrar and here: few are made at once.
     let list_room = if kind == Kind::ListNodes { Some(take_list_room(io).await) } else { None };
     let answer = io.registrar.ask(request).await?;

@@ -17,38 +17,20 @@ fn check_decode<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(b
     assert_eq!((&again, all), (&body, written.len()));
 }
 
+struct Decodes<'a>(&'a [u8]);
+
+impl MessageVisitor for Decodes<'_> {
+    type Output = ();
+
+    fn visit<M: Message>(self) {
+        check_decode::<M::Request>(self.0);
+        check_decode::<M::Reply>(self.0);
+    }
+}
+
 fn check_every_type(bytes: &[u8]) {
-    check_decode::<Hello>(bytes);
-    check_decode::<HelloReply>(bytes);
     check_decode::<Fault>(bytes);
-    check_decode::<PlaceRequest>(bytes);
-    check_decode::<PlaceReply>(bytes);
-    check_decode::<PlaceBatch>(bytes);
-    check_decode::<PlaceBatchReply>(bytes);
-    check_decode::<ReleaseRequest>(bytes);
-    check_decode::<ReleaseReply>(bytes);
-    check_decode::<ReleaseBatch>(bytes);
-    check_decode::<ReleaseBatchReply>(bytes);
-    check_decode::<NodesRequest>(bytes);
-    check_decode::<NodesReply>(bytes);
-    check_decode::<DrainRequest>(bytes);
-    check_decode::<RemoveRequest>(bytes);
-    check_decode::<ListRequest>(bytes);
-    check_decode::<ListReply>(bytes);
-    check_decode::<StatusRequest>(bytes);
-    check_decode::<StatusReply>(bytes);
-    check_decode::<CreateGroupRequest>(bytes);
-    check_decode::<GrowGroupRequest>(bytes);
-    check_decode::<ShrinkGroupRequest>(bytes);
-    check_decode::<RemoveGroupRequest>(bytes);
-    check_decode::<RemoveGroupReply>(bytes);
-    check_decode::<GroupStatusRequest>(bytes);
-    check_decode::<GroupReply>(bytes);
-    check_decode::<ListGroupsRequest>(bytes);
-    check_decode::<ListGroupsReply>(bytes);
-    check_decode::<PlaceIntoRequest>(bytes);
-    check_decode::<StatementRequest>(bytes);
-    check_decode::<StatementReply>(bytes);
+    Kind::ALL.iter().for_each(|kind| kind.visit(Decodes(bytes)));
 }
 
 fn name() -> impl Strategy<Value = String> {

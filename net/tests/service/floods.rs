@@ -222,7 +222,7 @@ fn placements() -> Vec<Flood> {
 fn plans(known: &Known) -> Vec<Flood> {
     let unknown = WireGroup { incarnation: 1, number: 1 << 40 };
     let group = known.group;
-    let bundles = |cpu| vec![BundleTemplate { request: ask(cpu, 0, 0).into(), count: 2 }];
+    let bundles = |cpu| vec![BundleTemplate { request: ask(cpu, 0, 0), count: 2 }];
     let is_unknown = |reply: GroupReply| is(reply.reason, Reason::UnknownGroup);
     vec![
         flood(
@@ -234,7 +234,7 @@ fn plans(known: &Known) -> Vec<Flood> {
         taken_back(
             Kind::CreateGroup,
             CreateGroupRequest {
-                bundles: vec![BundleTemplate { request: on_full_node().into(), count: 1 }],
+                bundles: vec![BundleTemplate { request: on_full_node(), count: 1 }],
                 mode: MODE_WAIT_UNTIL,
                 ..CreateGroupRequest::default()
             },
@@ -409,7 +409,7 @@ async fn served(shards: u16) -> (TestServer, Client, Known) {
     assert!(reported.reason.is_done(), "{reported:?}");
     let beat = HeartbeatRequest { node: reported.node, version: 1 };
     within(client.heartbeat(&beat)).await.expect("answered");
-    let bundle = BundleTemplate { request: ask(1, 1, 0).into(), count: 1 };
+    let bundle = BundleTemplate { request: ask(1, 1, 0), count: 1 };
     let group = CreateGroupRequest { bundles: vec![bundle], ..CreateGroupRequest::default() };
     let group = within(client.create_group(&group)).await.expect("answered").group.expect("it fits").id;
     let known = Known { shards, group, agent, agent_node: reported.node };
@@ -495,7 +495,7 @@ impl Taker {
 
     /// Makes groups that wait until then.
     async fn begin(&mut self, deadline: u64) -> Vec<u64> {
-        let bundles = vec![BundleTemplate { request: ask(4, 0, 0).into(), count: 1 }];
+        let bundles = vec![BundleTemplate { request: ask(4, 0, 0), count: 1 }];
         let mode = MODE_WAIT_UNTIL;
         let group = CreateGroupRequest { bundles, mode, deadline, ..CreateGroupRequest::default() };
         let mut sequences = Vec::new();

@@ -52,7 +52,7 @@ fn catalog() -> (Catalog, Vec<NodeId>) {
 }
 
 fn template(count: u32, request: PlaceRequest) -> BundleTemplate {
-    BundleTemplate { request: request.into(), count }
+    BundleTemplate { request, count }
 }
 
 fn of(bundles: Vec<BundleTemplate>) -> CreateGroupRequest {

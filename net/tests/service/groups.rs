@@ -17,7 +17,7 @@ use wharf_net::server::Settings;
 
 /// A group of so many bundles of so many cores.
 fn group(count: u32, cpu: i64, strategy: u8) -> CreateGroupRequest {
-    let template = BundleTemplate { request: ask(cpu, 0, 0).into(), count };
+    let template = BundleTemplate { request: ask(cpu, 0, 0), count };
     CreateGroupRequest { bundles: vec![template], strategy, ..CreateGroupRequest::default() }
 }
 
@@ -436,7 +436,7 @@ async fn a_waiting_group_teaches_a_kind_that_nobody_has_yet() {
     let client = server.client().await;
     add(&client, four()).await;
     let asks = with_custom(vec![named("qpu", 1)], ask(1, 0, 0));
-    let bundles = vec![BundleTemplate { request: asks.into(), count: 2 }];
+    let bundles = vec![BundleTemplate { request: asks, count: 2 }];
     let request = CreateGroupRequest { bundles, ..CreateGroupRequest::default() };
     let reply = create(&client, &request).await;
     assert_eq!(refused(&reply), (Reason::Infeasible, Reason::NoNodeForBundle));
@@ -453,7 +453,7 @@ async fn placements_go_into_bundles_and_end_with_them() {
     let empty = standing(&client).await;
     let asks =
         PlaceRequest { demand: DemandBody { gpu: units(1), ..ask(2, 1024, 0).demand }, ..ask(2, 1024, 0) };
-    let bundles = vec![BundleTemplate { request: asks.into(), count: 2 }];
+    let bundles = vec![BundleTemplate { request: asks, count: 2 }];
     let request = CreateGroupRequest { bundles, strategy: STRATEGY_SPREAD, ..CreateGroupRequest::default() };
     let made = stands(create(&client, &request).await);
     let placed: Vec<_> = made.bundles.iter().map(|bundle| bundle.placed.clone().expect("placed")).collect();

@@ -247,7 +247,7 @@ impl BundleArgs {
         let template = |(request, count): (PlaceRequest, u32)| {
             let (selectors, tolerations) = (selectors.clone(), tolerations.clone());
             let request = PlaceRequest { selectors, tolerations, explain, ..request };
-            BundleTemplate { request: request.into(), count }
+            BundleTemplate { request, count }
         };
         Ok(bundles.into_iter().map(template).collect())
     }

@@ -18,7 +18,8 @@ pub fn kinds_to_learn(
     catalog: &Catalog,
     defaults: PlacementDefaults,
 ) -> Result<Vec<String>, Box<PlaceReply>> {
-    let (resources, asked) = (&*catalog.resources, &request.demand.custom);
+    let resources = &*catalog.resources;
+    let asked = &request.demand.custom;
     let unknown = |named: &NamedAmount| named.amount != 0 && resources.id(&named.name).is_none();
     if !asked.iter().any(unknown) {
         return Ok(Vec::new());

@@ -25,7 +25,7 @@ pub trait Message {
     type Reply: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug;
 }
 
-/// Something to do with the bodies of a kind, whichever it is.
+/// Something to do with the bodies of any kind.
 pub trait MessageVisitor {
     /// What comes of it.
     type Output;
@@ -149,7 +149,7 @@ kinds! {
     CancelWait = 19, "cancel_wait", CancelRequest => CancelReply, Kept, Single;
     /// Keeps a node for an owner.
     Reserve = 20, "reserve", ReserveRequest => ReserveReply, Kept, Reservation;
-    /// A node is not kept any more.
+    /// Ends the reservation of a node.
     EndReservation = 21, "end_reservation", EndReservationRequest => ReserveReply, Kept, Reservation;
     /// Makes a placement group.
     CreateGroup = 22, "create_group", CreateGroupRequest => GroupReply, Kept, Frame;

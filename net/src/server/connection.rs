@@ -89,8 +89,8 @@ impl ConnectionState {
     }
 
     fn reply_flagged<T: Serialize>(&self, kind: u16, flags: u8, sequence: u64, body: &T) {
-        let (flags, version) = (flags | FLAG_REPLY, BODY_VERSION);
-        let header = Header { kind, flags, version, sequence, ..Header::default() };
+        let flags = flags | FLAG_REPLY;
+        let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
         let mut out = self.out.borrow_mut();
         let start = out.len();
         let encoded = try_encode_frame(header, &[], &mut out, |out| encode_body(body, out));

@@ -258,3 +258,45 @@ pub(super) fn release_reply(reply: PortReply) -> ReleaseReply {
         other => unreachable!("a release is done or rejected, not {other:?}"),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::encode_body;
+    use crate::protocol::{FailedCheck, NamedUnits, RefusalBody};
+
+    fn placed(kinds: usize) -> PlaceReply {
+        let name = "k".repeat(250);
+        let units = vec![NamedUnits { name, instances: (0..64).collect(), part: 10_000 }; kinds];
+        PlaceReply { placed: Some(PlacedBody { units, ..PlacedBody::default() }), ..PlaceReply::default() }
+    }
+
+    fn refused() -> PlaceReply {
+        let check = FailedCheck { resource: "r".repeat(250), ..FailedCheck::default() };
+        let refusal = Some(RefusalBody { nodes: 9, examined: 9, checks: vec![check; 2] });
+        PlaceReply { refusal, ..PlaceReply::default() }
+    }
+
+    /// A reply that does not fit a frame would be a fault, and its grants would be lost to the client.
+    #[test]
+    fn the_reply_to_a_batch_leaves_out_what_does_not_fit() {
+        let fits = |replies: &[PlaceReply]| {
+            let mut bytes = Vec::new();
+            replies.iter().for_each(|reply| encode_body(reply, &mut bytes));
+            bytes.len() <= FRAME_BYTES_MAX as usize
+        };
+        let mut small = vec![placed(1), refused()];
+        cut_to_fit(&mut small);
+        assert_eq!(small, [placed(1), refused()]);
+        let mut large = [vec![placed(8); 512], vec![refused(); 512]].concat();
+        assert!(!fits(&large));
+        cut_to_fit(&mut large);
+        assert!(fits(&large));
+        assert!(large[..512].iter().all(|reply| reply.placed.as_ref().is_some_and(|it| it.units.is_empty())));
+        assert!(large[512..].iter().all(|reply| reply.refusal.as_ref().is_some_and(|it| it.examined == 0)));
+        // Where the counts alone are too many, the units stay.
+        let mut counts = [vec![placed(1)], vec![refused(); 1023]].concat();
+        cut_to_fit(&mut counts);
+        assert_eq!(counts[0], placed(1));
+    }
+}

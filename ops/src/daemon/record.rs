@@ -99,7 +99,7 @@ pub(super) fn custom(row: Vec<(u16, i64)>) -> Result<Vec<(ResourceId, Amount)>, 
 }
 
 fn twice(id: ResourceId) -> String {
-    format!("resource {} stands twice", id.0)
+    format!("resource {} is given twice", id.0)
 }
 
 pub(super) fn amount(units: i64) -> Result<Amount, String> {

@@ -12,18 +12,7 @@ use wharf_net::codec::{
     Extension, FLAG_EXTENSIONS, FrameError, HEADER_BYTES, Header, decode_body, decode_frame, encode_body,
     encode_frame, split_extensions,
 };
-use wharf_net::protocol::{
-    AdoptRequest, CancelReply, CancelRequest, CreateGroupRequest, DETAILS_VERSION, DrainRequest,
-    EXTENSIONS_MAX, EndReservationRequest, FRAME_BYTES_MAX, Fault, FollowReply, FollowRequest,
-    GROW_VERSION_WAIT, GroupReply, GroupStatusRequest, GrowGroupRequest, GrowGroupRequestV2, HeartbeatReply,
-    HeartbeatRequest, Hello, HelloReply, Kind, ListDetailsReply, ListGroupsReply, ListGroupsRequest,
-    ListReply, ListRequest, NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest, PlaceBatch,
-    PlaceBatchReply, PlaceBatchReplyV2, PlaceBatchV2, PlaceBatchV3, PlaceIntoRequest, PlaceReply,
-    PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3, ReleaseBatch, ReleaseBatchReply,
-    ReleaseReply, ReleaseRequest, RemoveGroupReply, RemoveGroupRequest, RemoveRequest, ReportReply,
-    ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest, ShrinkGroupRequest, StatementReply,
-    StatementRequest, StatusDetailsReply, StatusReply, StatusRequest,
-};
+use wharf_net::protocol::{EXTENSIONS_MAX, FRAME_BYTES_MAX, Fault, Kind, Message, MessageVisitor};
 
 /// Runs the codec over arbitrary bytes.
 ///
@@ -99,65 +88,28 @@ fn read_body(bytes: &[u8]) -> Result<(), String> {
 /// Reads a body as the request and as the reply of its kind, and as a fault.
 fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String> {
     survives::<Fault>(header, payload)?;
-    match kind {
-        Kind::Hello => both::<Hello, HelloReply>(header, payload),
-        Kind::Place => {
-            both::<PlaceRequestV3, PlaceReplyV2>(header, payload)?;
-            both::<PlaceRequestV2, PlaceReplyV2>(header, payload)?;
-            both::<PlaceRequest, PlaceReply>(header, payload)
-        }
-        Kind::PlaceBatch => {
-            both::<PlaceBatchV3, PlaceBatchReplyV2>(header, payload)?;
-            both::<PlaceBatchV2, PlaceBatchReplyV2>(header, payload)?;
-            both::<PlaceBatch, PlaceBatchReply>(header, payload)
-        }
-        Kind::Release => both::<ReleaseRequest, ReleaseReply>(header, payload),
-        Kind::ReleaseBatch => both::<ReleaseBatch, ReleaseBatchReply>(header, payload),
-        Kind::AddNodes | Kind::UpdateNodes => both::<NodesRequest, NodesReply>(header, payload),
-        Kind::DrainNodes => both::<DrainRequest, NodesReply>(header, payload),
-        Kind::RemoveNodes => both::<RemoveRequest, NodesReply>(header, payload),
-        Kind::ListNodes if header.version >= DETAILS_VERSION => {
-            both::<ListRequest, ListDetailsReply>(header, payload)
-        }
-        Kind::ListNodes => both::<ListRequest, ListReply>(header, payload),
-        Kind::Status if header.version >= DETAILS_VERSION => {
-            both::<StatusRequest, StatusDetailsReply>(header, payload)
-        }
-        Kind::Status => both::<StatusRequest, StatusReply>(header, payload),
-        Kind::Report => both::<ReportRequest, ReportReply>(header, payload),
-        Kind::Heartbeat => both::<HeartbeatRequest, HeartbeatReply>(header, payload),
-        Kind::Adopt => both::<AdoptRequest, PlaceReply>(header, payload),
-        Kind::SetResources => both::<SetResourcesRequest, NodesReply>(header, payload),
-        Kind::CancelWait => both::<CancelRequest, CancelReply>(header, payload),
-        Kind::Reserve => both::<ReserveRequest, ReserveReply>(header, payload),
-        Kind::EndReservation => both::<EndReservationRequest, ReserveReply>(header, payload),
-        Kind::NodeBooks => both::<NodeBooksRequest, NodeBooksReply>(header, payload),
-        Kind::CreateGroup => both::<CreateGroupRequest, GroupReply>(header, payload),
-        Kind::GrowGroup if header.version >= GROW_VERSION_WAIT => {
-            both::<GrowGroupRequestV2, GroupReply>(header, payload)
-        }
-        Kind::GrowGroup => both::<GrowGroupRequest, GroupReply>(header, payload),
-        Kind::ShrinkGroup => both::<ShrinkGroupRequest, GroupReply>(header, payload),
-        Kind::RemoveGroup => both::<RemoveGroupRequest, RemoveGroupReply>(header, payload),
-        Kind::GroupStatus => both::<GroupStatusRequest, GroupReply>(header, payload),
-        Kind::ListGroups => both::<ListGroupsRequest, ListGroupsReply>(header, payload),
-        Kind::PlaceInto => both::<PlaceIntoRequest, PlaceReplyV2>(header, payload),
-        Kind::SubmitStatement => both::<StatementRequest, StatementReply>(header, payload),
-        Kind::Follow => both::<FollowRequest, FollowReply>(header, payload),
+    kind.visit(Survives { header, payload })
+}
+
+struct Survives<'a> {
+    header: Header,
+    payload: &'a [u8],
+}
+
+impl MessageVisitor for Survives<'_> {
+    type Output = Result<(), String>;
+
+    fn visit<M: Message>(self) -> Self::Output {
+        survives::<M::Request>(self.header, self.payload)?;
+        survives::<M::Reply>(self.header, self.payload)
     }
 }
 
-/// A message that can be written, read and compared.
-trait Message: Serialize + DeserializeOwned + PartialEq + Debug {}
-impl<T: Serialize + DeserializeOwned + PartialEq + Debug> Message for T {}
-
-fn both<Q: Message, R: Message>(header: Header, payload: &[u8]) -> Result<(), String> {
-    survives::<Q>(header, payload)?;
-    survives::<R>(header, payload)
-}
-
 /// What is read must be read again after it was written.
-fn survives<T: Message>(header: Header, payload: &[u8]) -> Result<(), String> {
+fn survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(
+    header: Header,
+    payload: &[u8],
+) -> Result<(), String> {
     let Ok((message, taken)) = decode_body::<T>(payload) else { return Ok(()) };
     compare_extensions(&header, &payload[taken..])?;
     let mut written = Vec::new();

@@ -2,7 +2,7 @@
 //! enters passes through here, is checked once, and is named when it is wrong.
 
 mod agent;
-pub use agent::{agent_report, node_details};
+pub use agent::{agent_body, agent_facts, agent_report, node_status, unhealthy_bodies};
 mod candidates;
 pub(crate) use candidates::explain_candidates;
 mod follow;
@@ -10,15 +10,15 @@ pub(crate) use follow::{follow_kinds, follow_limit, follow_page};
 mod groups;
 pub use groups::{
     IntoTarget, bundles, group_fault, group_kinds_to_learn, group_refusal, group_reply, group_spec,
-    groups_page, page_limit, place_into, plan_fault, removed_group, strategy_number, wait_until,
+    groups_page, page_limit, place_into, plan_fault, removed_group, strategy, strategy_number, topology,
+    wait_until, wire_topology,
 };
 mod kinds;
 pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
-pub use preferences::{effect_number, effect_of};
+pub use preferences::{selector, selector_terms, taints, toleration, wire_taints, wire_toleration};
 mod statements;
-use statements::granularity;
-pub use statements::{conflict_body, statement, statement_fault, statement_reply};
+pub use statements::{conflict_body, granularity, statement, statement_fault, statement_reply};
 
 use std::sync::Arc;
 
@@ -37,7 +37,7 @@ use wharf_core::resource::{
 };
 
 use wharf_core::router::Verdict;
-use wharf_core::shard::{NodeView, Rejection};
+use wharf_core::shard::Rejection;
 
 use crate::convert_books::named_units;
 pub use crate::convert_books::{
@@ -48,11 +48,11 @@ pub use crate::convert_reservations::{
     refused_reservation, reservation, reservation_body, reservation_owner, reserve_reply,
 };
 use crate::protocol::{
-    EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NODE_DRAINING,
-    NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, NodeStatus,
-    ORDER_DOMINANT, POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID,
-    POLICY_LEAST_FIT, POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply,
-    PlaceReplyV2, PlaceRequest, PlaceRequestV2, PlaceRequestV3, PlacedBody, Reason, RefusalBody,
+    DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, FailedCheck, Fault, MODE_NOW, MODE_WAIT_UNTIL, NODE_DRAINING,
+    NODE_JOINING, NODE_LOST, NODE_LOST_DRAINING, NODE_READY, NamedAmount, NodeBody, ORDER_DOMINANT,
+    POLICY_BEST_FIT, POLICY_DEFAULT, POLICY_FGD, POLICY_FIRST_FIT, POLICY_HYBRID, POLICY_LEAST_FIT,
+    POLICY_LEAST_STRANDED, POLICY_NEXT_FIT, POLICY_RANDOM, POLICY_SPREAD, Pair, PlaceReply, PlaceRequest,
+    PlacedBody, Reason, RefusalBody,
 };
 
 pub(crate) fn invalid(field: impl Into<String>, message: impl Into<String>) -> Fault {
@@ -105,7 +105,11 @@ pub fn policy_number(policy: Policy) -> u8 {
     }
 }
 
-fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
+/// The policy of a number; [`POLICY_DEFAULT`] is `default`.
+///
+/// # Errors
+/// The fault, naming `policy`.
+pub fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
     if number == POLICY_DEFAULT {
         return Ok(default);
     }
@@ -116,7 +120,11 @@ fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
     })
 }
 
-fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
+/// The attribute order of a number, of so many that are configured.
+///
+/// # Errors
+/// The fault, naming `attribute_order`.
+pub fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
     match number {
         0 => Ok(OrderChoice::Default),
         ORDER_DOMINANT => Ok(OrderChoice::Dominant),
@@ -130,7 +138,17 @@ fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
     }
 }
 
-/// Fields that version 1 has and this service does not serve yet must have their default.
+/// The number of an attribute order on the wire.
+#[must_use]
+pub fn order_number(order: OrderChoice) -> u8 {
+    match order {
+        OrderChoice::Default => 0,
+        OrderChoice::Configured(place) => place + 1,
+        OrderChoice::Dominant => ORDER_DOMINANT,
+    }
+}
+
+/// Fields that this service does not serve yet must have their default.
 fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
     let waits = wire.mode == MODE_WAIT_UNTIL;
     let fields = [
@@ -170,20 +188,13 @@ pub struct PlacementDefaults {
 /// # Errors
 /// A reply with a fault, or with `infeasible` when it asks for a resource that no node ever had.
 pub fn placement_request(
-    wire: impl Into<PlaceRequestV3>,
+    mut wire: PlaceRequest,
     catalog: &Catalog,
     defaults: PlacementDefaults,
 ) -> Result<PlacementRequest, Box<PlaceReply>> {
-    let PlaceRequestV3 { request: PlaceRequestV2 { request: wire, preferences }, owner } = wire.into();
     let faulty = |fault: Fault| Box::new(fault_reply(fault));
     check_served(&wire).map_err(faulty)?;
-    let gpu = gpu_request(wire.gpu).map_err(faulty)?;
-    let demand = Demand {
-        cpu: amount("cpu", wire.cpu).map_err(faulty)?,
-        memory: amount("memory", wire.memory).map_err(faulty)?,
-        gpu,
-        custom: if wire.custom.is_empty() { None } else { custom_demand(wire.custom, catalog)? },
-    };
+    let demand = demand(std::mem::take(&mut wire.demand), catalog)?;
     let explain = match wire.explain {
         EXPLAIN_BOUNDED => Explain::Bounded,
         EXPLAIN_FULL => Explain::Full,
@@ -191,19 +202,19 @@ pub fn placement_request(
             return Err(faulty(invalid("explain", format!("{other} is no way to explain: give 0 or 1"))));
         }
     };
-    let selector = if wire.selectors.is_empty() {
+    let selectors = std::mem::take(&mut wire.selectors);
+    let selector = if selectors.is_empty() {
         None
     } else {
-        Some(Arc::new(preferences::selector("selectors", wire.selectors).map_err(faulty)?))
+        Some(Arc::new(preferences::selector("selectors", selectors).map_err(faulty)?))
     };
     let policy = policy(wire.policy, defaults.policy).map_err(faulty)?;
     let order = order(wire.attribute_order, defaults.orders).map_err(faulty)?;
-    let mut candidates = candidates::candidates(wire.candidates).map_err(faulty)?;
-    let old = preferences::OfVersion1 { preferred: wire.preferred, tolerations: wire.tolerations };
+    let mut candidates = candidates::candidates(std::mem::take(&mut wire.candidates)).map_err(faulty)?;
     let preferences =
-        preferences::preferences(old, preferences, &mut candidates, defaults.avoid_gpu, gpu, catalog)
+        preferences::preferences(&mut wire, &mut candidates, defaults.avoid_gpu, demand.gpu, catalog)
             .map_err(faulty)?;
-    let owner = named_owner("owner", owner).map_err(faulty)?;
+    let owner = named_owner("owner", wire.owner).map_err(faulty)?;
     Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner })
 }
 
@@ -219,7 +230,31 @@ pub fn check_custom_name(field: &str, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-pub(crate) fn custom_demand(
+/// The engine's form of a demand.
+///
+/// # Errors
+/// As [`placement_request`], naming a field of the demand.
+pub(crate) fn demand(wire: DemandBody, catalog: &Catalog) -> Result<Demand, Box<PlaceReply>> {
+    let faulty = |fault: Fault| Box::new(fault_reply(fault));
+    Ok(Demand {
+        gpu: gpu_request(wire.gpu).map_err(faulty)?,
+        cpu: amount("cpu", wire.cpu).map_err(faulty)?,
+        memory: amount("memory", wire.memory).map_err(faulty)?,
+        custom: custom_demand(wire.custom, catalog)?,
+    })
+}
+
+/// A demand, for the wire.
+pub(crate) fn demand_body(demand: &Demand, resources: &ResourceRegistry) -> DemandBody {
+    DemandBody {
+        cpu: demand.cpu.units(),
+        memory: demand.memory.units(),
+        gpu: demand.gpu.units(),
+        custom: named_amounts(demand.custom().iter().copied(), resources),
+    }
+}
+
+fn custom_demand(
     wire: Vec<NamedAmount>,
     catalog: &Catalog,
 ) -> Result<Option<wharf_core::resource::CustomAmounts>, Box<PlaceReply>> {
@@ -274,9 +309,9 @@ pub fn fault_reply(fault: Fault) -> PlaceReply {
 
 /// The reply to a placement that was granted.
 #[must_use]
-pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReplyV2 {
+pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReply {
     let node_name = catalog.node_name(placement.node).map(|name| name.to_string()).unwrap_or_default();
-    let reply = PlaceReply {
+    PlaceReply {
         reason: Reason::Done.into(),
         placed: Some(PlacedBody {
             node: placement.node.0,
@@ -289,9 +324,9 @@ pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReplyV2 {
                 .as_ref()
                 .map_or_else(Vec::new, |units| named_units(units, &catalog.resources)),
         }),
+        alternative: placement.alternative,
         ..PlaceReply::default()
-    };
-    PlaceReplyV2 { reply, alternative: placement.alternative }
+    }
 }
 
 /// The reply to a placement that no shard could do.
@@ -352,7 +387,11 @@ pub fn node_spec(wire: NodeBody, resources: &mut ResourceRegistry) -> Result<Nod
     Ok(NodeSpec { name: wire.name.into(), identity, cpu, memory, gpus, custom, labels, taints })
 }
 
-fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
+/// The labels of a node.
+///
+/// # Errors
+/// The fault, naming the field.
+pub fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
     if wire.len() > LABELS_MAX {
         return Err(invalid("labels", format!("{} labels: give at most {LABELS_MAX}", wire.len())));
     }
@@ -407,25 +446,6 @@ fn node_custom(
         .map_err(|_| invalid("custom", "a resource is given twice: give each once"))
 }
 
-/// A node as it stands, for the wire.
-#[must_use]
-pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus {
-    let registration = &view.registration;
-    let spec = &registration.spec;
-    NodeStatus {
-        id: registration.id.0,
-        ordinal: registration.ordinal.0,
-        partition: registration.partition.0,
-        state: state_number(view.state),
-        version: view.version,
-        body: node_body(spec, resources),
-        cpu_available: view.cpu_available.units(),
-        memory_available: view.memory_available.units(),
-        gpus_available: (0..spec.gpus).map(|i| view.gpus_available.free(i)).collect(),
-        allocations: view.allocations,
-    }
-}
-
 /// Capacity, labels and taints of a node, for the wire.
 #[must_use]
 pub fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
@@ -436,9 +456,15 @@ pub fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
         memory: spec.memory.units(),
         gpus: u32::from(spec.gpus),
         custom: named_amounts(spec.custom.as_deref().unwrap_or(&[]).iter().copied(), resources),
-        labels: spec.labels.iter().map(|(k, v)| Pair { key: k.to_owned(), value: v.to_owned() }).collect(),
+        labels: wire_labels(&spec.labels),
         taints: preferences::wire_taints(&spec.taints),
     }
+}
+
+/// The labels of a node, for the wire.
+#[must_use]
+pub fn wire_labels(labels: &Labels) -> Vec<Pair> {
+    labels.iter().map(|(key, value)| Pair { key: key.to_owned(), value: value.to_owned() }).collect()
 }
 
 fn named_amounts(

@@ -4,18 +4,17 @@ use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::limits::{GPU_INSTANCES_MAX, UNIT_INSTANCES_MAX};
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{
-    Amount, GpuRequest, ResourceKind, ResourceRegistry, UnitAssignments, check_unit_total,
+    Amount, Demand, GpuRequest, ResourceKind, ResourceRegistry, UnitAssignments, check_unit_total,
 };
 use wharf_core::shard::{Adoption, NodeBooks, Rejection};
 use wharf_core::time::Time;
 
 use crate::convert::{
-    amount, check_custom_name, check_name, custom_demand, gpu_request, invalid, rejection_fault,
-    reservation_body, resource_name,
+    amount, check_custom_name, check_name, demand, invalid, rejection_fault, reservation_body, resource_name,
 };
 use crate::protocol::{
-    AdoptRequest, BookBody, Fault, InstanceBody, Name, NamedAmount, NamedUnits, NodeBooksReply, PlaceReply,
-    Reason, ReservationStanding,
+    AdoptRequest, BookBody, DemandBody, Fault, InstanceBody, Name, NamedAmount, NamedUnits, NodeBooksReply,
+    PlaceReply, Reason,
 };
 
 /// The units of a placement, for the wire.
@@ -46,36 +45,22 @@ pub(crate) fn mask(field: &str, instances: &[u8], most: usize) -> Result<u64, Fa
     Ok(mask)
 }
 
-/// The engine's form of an adoption on `node`.
-///
-/// # Errors
-/// The fault, naming the field; an adoption of nothing at all is one.
-pub fn adoption(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<Adoption, Fault> {
-    let adoption = amounts_on(wire, node, catalog)?;
-    let demand = &adoption.demand;
-    let is_nothing = demand.cpu.is_zero()
-        && demand.memory.is_zero()
-        && demand.gpu == GpuRequest::None
-        && demand.custom.is_none();
-    // Instances without an amount are the shard's to refuse: it says how many were named.
-    if is_nothing && adoption.gpus.is_none() && adoption.units.is_empty() {
-        let message = "nothing is adopted: give what the allocation holds, an amount of cpu, memory, gpu or a custom resource";
-        return Err(invalid("cpu", message));
-    }
-    Ok(adoption)
-}
-
-/// Amounts on a node, as adoptions and reservations give them.
-pub(crate) fn amounts_on(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<Adoption, Fault> {
-    let gpu = gpu_request(wire.gpu)?;
+/// A demand on one node, as adoptions and reservations name it. Every custom kind must be known.
+pub(crate) fn demand_on_node(wire: DemandBody, catalog: &Catalog) -> Result<Demand, Fault> {
     for (i, named) in wire.custom.iter().enumerate() {
         let field = format!("custom[{i}].name");
         check_custom_name(&field, &named.name)?;
         known(&field, &named.name, &catalog.resources)?;
     }
-    let refused =
-        |reply: Box<PlaceReply>| reply.fault.expect("every name is known: what is wrong is a field");
-    let custom = custom_demand(wire.custom, catalog).map_err(refused)?;
+    demand(wire, catalog).map_err(|reply| reply.fault.expect("every name is known: what is wrong is a field"))
+}
+
+/// The engine's form of an adoption on `node`.
+///
+/// # Errors
+/// The fault, naming the field; an adoption of nothing at all is one.
+pub fn adoption(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<Adoption, Fault> {
+    let demand = demand_on_node(wire.demand, catalog)?;
     let gpus = mask("gpus", &wire.gpus, GPU_INSTANCES_MAX)?;
     let mut units = Vec::with_capacity(wire.units.len());
     for (i, named) in wire.units.iter().enumerate() {
@@ -94,13 +79,16 @@ pub(crate) fn amounts_on(wire: AdoptRequest, node: NodeId, catalog: &Catalog) ->
         check_name("external_id", &wire.external_id)?;
         Some(wire.external_id.into())
     };
-    let demand = wharf_core::resource::Demand {
-        cpu: amount("cpu", wire.cpu)?,
-        memory: amount("memory", wire.memory)?,
-        gpu,
-        custom,
-    };
+    let is_nothing = demand.cpu.is_zero()
+        && demand.memory.is_zero()
+        && demand.gpu == GpuRequest::None
+        && demand.custom.is_none();
     let gpus = (!wire.gpus.is_empty()).then_some(gpus as u16);
+    // Instances without an amount are the shard's to refuse: it says how many were named.
+    if is_nothing && gpus.is_none() && units.is_empty() {
+        let message = "nothing is adopted: give what the allocation holds, an amount of cpu, memory, gpu or a custom resource";
+        return Err(invalid("cpu", message));
+    }
     Ok(Adoption { node, demand, gpus, units, external_id })
 }
 
@@ -213,10 +201,8 @@ pub fn books_reply(books: &NodeBooks, resources: &ResourceRegistry, now: Time) -
             known.map_or(0, |(_, book)| book.total)
         };
         let exceeded = body.left.iter().filter(|left| left.amount > total(&left.name));
-        body.standing = ReservationStanding {
-            lasts: view.until.map_or(0, |until| until.nanos_since(now).max(1)),
-            exceeded: exceeded.map(|left| Name(left.name.clone())).collect(),
-        };
+        body.exceeded = exceeded.map(|left| Name(left.name.clone())).collect();
+        body.lasts = view.until.map_or(0, |until| until.nanos_since(now).max(1));
         body
     });
     NodeBooksReply {

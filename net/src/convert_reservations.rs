@@ -7,11 +7,8 @@ use wharf_core::shard::{Outcome, Rejection, ReservationView, Reserve};
 use wharf_core::time::Time;
 
 use crate::convert::{invalid, resource_name};
-use crate::convert_books::{amounts_on, named_rejection_fault};
-use crate::protocol::{
-    AdoptRequest, Fault, NamedAmount, Reason, ReservationBody, ReservationStanding, ReserveReply,
-    ReserveRequest,
-};
+use crate::convert_books::{demand_on_node, named_rejection_fault};
+use crate::protocol::{Fault, NamedAmount, Reason, ReservationBody, ReserveReply, ReserveRequest};
 
 /// The owner that a request must name.
 ///
@@ -50,9 +47,7 @@ pub fn reservation(
             )?),
         };
     // What can be adopted can be reserved, and is checked alike.
-    let ReserveRequest { cpu, memory, gpu, custom, .. } = wire;
-    let asked = AdoptRequest { cpu, memory, gpu, custom, ..AdoptRequest::default() };
-    let demand = amounts_on(asked, node, catalog)?.demand;
+    let demand = demand_on_node(wire.demand, catalog)?;
     Ok(Reserve { node, owner, demand, until })
 }
 
@@ -114,5 +109,5 @@ pub fn reservation_body(view: &ReservationView, resources: &ResourceRegistry) ->
     };
     let left = known.into_iter().chain(custom).filter(|(_, amount)| !amount.is_zero()).map(named).collect();
     let until = view.until.map_or(0, |until| until.0);
-    ReservationBody { owner: view.owner.number(), until, left, standing: ReservationStanding::default() }
+    ReservationBody { owner: view.owner.number(), until, left, ..ReservationBody::default() }
 }

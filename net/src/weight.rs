@@ -1,6 +1,6 @@
 //! What a request takes of the bounds in bytes: its own length, and an upper bound on its reply.
 
-use crate::protocol::{FRAME_BYTES_MAX, Kind};
+use crate::protocol::{FRAME_BYTES_MAX, Kind, ReplySize};
 
 /// Bytes of the longest reply about one thing, without what repeats the request: a node's name, the counts of a
 /// refusal, a message.
@@ -46,41 +46,11 @@ impl Weight {
     pub fn of(kind: u16, bytes: usize) -> Self {
         let known = Kind::from_number(kind);
         let single = single_bytes(bytes);
-        let reply = match known {
-            None
-            | Some(
-                Kind::Hello
-                | Kind::Place
-                | Kind::Release
-                | Kind::CancelWait
-                | Kind::PlaceInto
-                | Kind::Report
-                | Kind::Heartbeat
-                | Kind::Adopt
-                | Kind::RemoveGroup,
-            ) => single,
-            Some(Kind::Reserve | Kind::EndReservation) => RESERVATION_BYTES + single,
-            Some(
-                Kind::PlaceBatch
-                | Kind::ReleaseBatch
-                | Kind::AddNodes
-                | Kind::UpdateNodes
-                | Kind::DrainNodes
-                | Kind::RemoveNodes
-                | Kind::SetResources,
-            ) => SINGLE_BYTES + BATCH_FACTOR * bytes,
-            Some(
-                Kind::ListNodes
-                | Kind::Status
-                | Kind::NodeBooks
-                | Kind::CreateGroup
-                | Kind::GrowGroup
-                | Kind::ShrinkGroup
-                | Kind::GroupStatus
-                | Kind::ListGroups
-                | Kind::SubmitStatement
-                | Kind::Follow,
-            ) => FRAME_BYTES_MAX as usize,
+        let reply = match known.map_or(ReplySize::Single, Kind::reply_size) {
+            ReplySize::Single => single,
+            ReplySize::Reservation => RESERVATION_BYTES + single,
+            ReplySize::Batch => SINGLE_BYTES + BATCH_FACTOR * bytes,
+            ReplySize::Frame => FRAME_BYTES_MAX as usize,
         };
         let is_kept = !known.is_some_and(Kind::only_looks);
         Self { request: clamp(bytes), reply: clamp(reply), is_kept, waits: false }

@@ -21,7 +21,7 @@ use wharf_core::ids::ShardId;
 use wharf_core::resource::Amount;
 use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
-use wharf_net::protocol::{Kind, ReasonCode, StatusDetailsReply, StatusReply, StatusRequest};
+use wharf_net::protocol::{Kind, ReasonCode, StatusReply, StatusRequest};
 use wharf_net::server::{IoObserver, RegistrarHandle, RegistrarReply, RegistrarRequest, ServerShared};
 
 /// Latencies above a minute are recorded as a minute.
@@ -279,8 +279,7 @@ impl fmt::Debug for Snapshot {
 }
 
 impl Snapshot {
-    fn new(metrics: &Metrics, details: &StatusDetailsReply) -> Self {
-        let status = &details.status;
+    fn new(metrics: &Metrics, status: &StatusReply) -> Self {
         // Relaxed: statistics, nothing rests on them.
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &metrics.shared.counters;
@@ -307,10 +306,14 @@ impl Snapshot {
             .collect();
         Self {
             gauges: vec![
-                ("nodes", "Registered nodes", node_samples(details)),
-                ("nodes_reserved", "Nodes that are reserved for an owner", reserved_samples(status)),
+                ("nodes", "Registered nodes", node_samples(status)),
+                (
+                    "nodes_reserved",
+                    "Nodes that are reserved for an owner",
+                    shard_samples(status, |shard| f64::from(shard.nodes_reserved)),
+                ),
                 ("allocations", "Live allocations", shard_samples(status, |shard| shard.allocations as f64)),
-                ("resource", "The books per resource, in its unit", resource_samples(details)),
+                ("resource", "The books per resource, in its unit", resource_samples(status)),
                 ("groups", "Placement groups, waiting ones included", groups),
                 ("connections", "Open connections", plain(load(&counters.connections) as f64)),
                 ("followers", "Connections that follow changes", plain(load(&counters.followers) as f64)),
@@ -374,45 +377,33 @@ fn shard_samples<T>(
     status.shards.iter().map(|shard| (vec![("shard", shard.shard.to_string())], value(shard))).collect()
 }
 
-fn node_samples(details: &StatusDetailsReply) -> Vec<Sample<f64>> {
+fn node_samples(status: &StatusReply) -> Vec<Sample<f64>> {
     let sample = |shard: u16, state: &str, count: u32| {
         (vec![("shard", shard.to_string()), ("state", state.to_owned())], f64::from(count))
     };
-    let shards = details.status.shards.iter().zip(&details.life);
-    shards
-        .flat_map(|(s, life)| {
-            let draining = s.nodes_draining.saturating_sub(life.joining + life.lost);
-            [
-                sample(s.shard, "ready", s.nodes_ready),
-                sample(s.shard, "draining", draining),
-                sample(s.shard, "joining", life.joining),
-                sample(s.shard, "lost", life.lost),
-            ]
-        })
-        .collect()
+    let samples = status.shards.iter().flat_map(|s| {
+        [
+            sample(s.shard, "ready", s.nodes_ready),
+            sample(s.shard, "draining", s.nodes_draining),
+            sample(s.shard, "joining", s.nodes_joining),
+            sample(s.shard, "lost", s.nodes_lost),
+        ]
+    });
+    samples.collect()
 }
 
-fn reserved_samples(status: &StatusReply) -> Vec<Sample<f64>> {
-    // Where nothing is reserved, nothing is said of it.
-    let nodes = status.reserved.nodes.iter().copied().chain(std::iter::repeat(0));
-    let shards = status.shards.iter().zip(nodes);
-    shards.map(|(s, nodes)| (vec![("shard", s.shard.to_string())], f64::from(nodes))).collect()
-}
-
-fn resource_samples(details: &StatusDetailsReply) -> Vec<Sample<f64>> {
+fn resource_samples(status: &StatusReply) -> Vec<Sample<f64>> {
     let units = |amount: i128| amount as f64 / Amount::SCALE as f64;
     let sample = |name: &str, book: &str, amount: i128| {
         (vec![("resource", name.to_owned()), ("book", book.to_owned())], units(amount))
     };
-    let resources = details.status.resources.iter().zip(&details.unhealthy);
-    let reserved = details.status.reserved.amounts.iter().copied().chain(std::iter::repeat(0));
-    let books = resources.zip(reserved).flat_map(|((resource, &unhealthy), reserved)| {
+    let books = status.resources.iter().flat_map(|resource| {
         [
             sample(&resource.name, "total", resource.total),
             sample(&resource.name, "allocated", resource.allocated),
             sample(&resource.name, "shortfall", resource.shortfall),
-            sample(&resource.name, "unhealthy", unhealthy),
-            sample(&resource.name, "reserved", reserved),
+            sample(&resource.name, "unhealthy", resource.unhealthy),
+            sample(&resource.name, "reserved", resource.reserved),
         ]
     });
     books.collect()

@@ -23,7 +23,7 @@ use wharf_core::time::Time;
 use wharf_core::view::ViewReader;
 use wharf_net::codec::{FLAG_REPLY, Header, encode_body, encode_frame};
 use wharf_net::convert::{placed_reply, refused_reply};
-use wharf_net::protocol::{Kind, PlaceReplyV2, Reason, ReleaseReply};
+use wharf_net::protocol::{BODY_VERSION, Kind, Reason, ReleaseReply};
 use wharf_net::server::{ServerShared, Settings};
 use wharf_net::session::{Admission, Session};
 use wharf_ops::metrics::{Metrics, ShardObserver};
@@ -167,15 +167,15 @@ impl Served {
             match outcome {
                 Outcome::Placed(placement) => {
                     let reply = placed_reply(placement, &self.catalog);
-                    self.reply(Kind::Place, 2, &reply);
+                    self.reply(Kind::Place, &reply);
                 }
                 Outcome::Refused(refusal) => {
                     let reply = refused_reply(Verdict::NoFitNow, refusal, &self.catalog);
-                    self.reply(Kind::Place, 2, &PlaceReplyV2::from(reply));
+                    self.reply(Kind::Place, &reply);
                 }
                 Outcome::Released(_) => {
                     let reply = ReleaseReply { reason: Reason::Done.into(), ..ReleaseReply::default() };
-                    self.reply(Kind::Release, 1, &reply);
+                    self.reply(Kind::Release, &reply);
                 }
                 // A planner's.
                 _ => {}
@@ -186,9 +186,9 @@ impl Served {
         }
     }
 
-    fn reply<T: serde::Serialize>(&mut self, kind: Kind, version: u8, body: &T) {
+    fn reply<T: serde::Serialize>(&mut self, kind: Kind, body: &T) {
         let (kind, flags, sequence) = (kind.number(), FLAG_REPLY, self.sequence);
-        let header = Header { kind, flags, version, sequence, ..Header::default() };
+        let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
         let start = self.out.len();
         encode_frame(header, &[], &mut self.out, |out| encode_body(body, out));
         self.session.answer(sequence, &self.out[start..]);

@@ -12,8 +12,9 @@ use wharf_net::client::{Client, ClientError, Completion, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
-    BundleTemplate, CreateGroupRequest, GroupReply, Kind, ListGroupsRequest, ListRequest, NodeBody,
-    NodesRequest, PlaceRequestV3, Reason, RemoveGroupReply, RemoveGroupRequest, StatusRequest, WireGroup,
+    BundleTemplate, CreateGroupRequest, DemandBody, GroupReply, Kind, ListGroupsRequest, ListRequest,
+    NodeBody, NodesRequest, PlaceRequest, Reason, RemoveGroupReply, RemoveGroupRequest, StatusRequest,
+    WireGroup,
 };
 
 use super::standing::{NODE_CORES, NODE_MEMORY, Standing, bundle_cpu, bundle_memory};
@@ -102,9 +103,12 @@ impl Load {
 
     /// Groups of this kind from now on.
     pub(super) fn begin(&mut self, bundles: u32, strategy: Strategy) {
-        let mut bundle = PlaceRequestV3::default();
-        let request = &mut bundle.request.request;
-        (request.cpu, request.memory) = (bundle_cpu().units(), bundle_memory().units());
+        let cpu = bundle_cpu().units();
+        let memory = bundle_memory().units();
+        let bundle = PlaceRequest {
+            demand: DemandBody { cpu, memory, ..DemandBody::default() },
+            ..PlaceRequest::default()
+        };
         self.request = CreateGroupRequest {
             bundles: vec![BundleTemplate { request: bundle, count: bundles }],
             strategy: strategy_number(strategy),

@@ -17,9 +17,9 @@ use wharf_net::client::{Client, ClientError, Completion, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::convert::{node_body, policy_number};
 use wharf_net::protocol::{
-    EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodesRequest, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN,
-    OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceReply, PlaceRequest, Reason, ReleaseReply,
-    ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
+    DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodesRequest, OPERATOR_EXISTS, OPERATOR_GREATER,
+    OPERATOR_IN, OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceReply, PlaceRequest, Reason,
+    ReleaseReply, ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
 };
 
 use super::{Answer, BookSum, Books, Granted, Order, Reply, Target, TargetError};
@@ -72,8 +72,7 @@ impl RemoteTarget {
             taken: Vec::new(),
         };
         let status = target.status(false)?;
-        let nodes: u64 =
-            status.shards.iter().map(|s| u64::from(s.nodes_ready) + u64::from(s.nodes_draining)).sum();
+        let nodes: u64 = status.shards.iter().map(|s| s.nodes()).sum();
         if nodes > 0 {
             return Err(TargetError::Rejected(format!(
                 "the server already holds {nodes} nodes: replay against an empty one (a new --data-dir)"
@@ -165,9 +164,12 @@ fn place_request(request: &PlacementRequest) -> PlaceRequest {
         values: term.values.iter().cloned().map(Name).collect(),
     });
     PlaceRequest {
-        cpu: request.demand.cpu.units(),
-        memory: request.demand.memory.units(),
-        gpu: request.demand.gpu.amount().units(),
+        demand: DemandBody {
+            cpu: request.demand.cpu.units(),
+            memory: request.demand.memory.units(),
+            gpu: request.demand.gpu.amount().units(),
+            ..DemandBody::default()
+        },
         policy: policy_number(request.policy),
         selectors: selectors.collect(),
         explain: match request.explain {
@@ -247,7 +249,7 @@ impl Target for RemoteTarget {
         }
         let mut books = Books::default();
         for shard in &status.shards {
-            books.nodes += u64::from(shard.nodes_ready) + u64::from(shard.nodes_draining);
+            books.nodes += shard.nodes();
             books.allocations += shard.allocations;
         }
         for resource in &status.resources {

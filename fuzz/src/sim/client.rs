@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use wharf_core::ids::{AllocationId, NodeId, SessionId};
 use wharf_net::codec::{FLAG_ERROR, FrameRef, Header, decode_body, encode_body};
 use wharf_net::protocol::{
-    Fault, HeartbeatReply, Kind, PlaceReply, PlaceReplyV2, Reason, ReleaseReply, ReportReply, SessionToken,
+    BODY_VERSION, Fault, HeartbeatReply, Kind, PlaceReply, Reason, ReleaseReply, ReportReply, SessionToken,
 };
 
 use super::checkers::Verdict;
@@ -37,7 +37,6 @@ pub(super) enum Asked {
 /// A request without a reply.
 pub(super) struct Pending {
     kind: Kind,
-    version: u8,
     body: Vec<u8>,
     pub(super) asked: Asked,
 }
@@ -130,13 +129,7 @@ impl Client {
     }
 
     /// Takes up a new request; its first frame.
-    pub(super) fn ask<T: serde::Serialize>(
-        &mut self,
-        kind: Kind,
-        version: u8,
-        request: &T,
-        asked: Asked,
-    ) -> Vec<u8> {
+    pub(super) fn ask<T: serde::Serialize>(&mut self, kind: Kind, request: &T, asked: Asked) -> Vec<u8> {
         let mut body = Vec::new();
         encode_body(request, &mut body);
         let sequence = self.next;
@@ -146,7 +139,7 @@ impl Client {
             *times += 1;
             *promised |= self.promised.remove(&id).is_some();
         }
-        self.pending.insert(sequence, Pending { kind, version, body, asked });
+        self.pending.insert(sequence, Pending { kind, body, asked });
         self.frame(sequence).expect("it is under way")
     }
 
@@ -156,7 +149,7 @@ impl Client {
         let header = Header {
             kind: pending.kind.number(),
             flags: 0,
-            version: pending.version,
+            version: BODY_VERSION,
             sequence,
             lowest_unacknowledged: self.mark(),
         };
@@ -183,8 +176,8 @@ impl Client {
         self.answered.insert(sequence, bytes.to_vec());
         match pending.asked {
             Asked::Place { waits } => {
-                let (reply, _) = decode_body::<PlaceReplyV2>(frame.payload).map_err(|e| e.to_string())?;
-                self.handle_placed(&reply.reply, waits)
+                let (reply, _) = decode_body::<PlaceReply>(frame.payload).map_err(|e| e.to_string())?;
+                self.handle_placed(&reply, waits)
             }
             Asked::Adopt => {
                 let (reply, _) = decode_body::<PlaceReply>(frame.payload).map_err(|e| e.to_string())?;

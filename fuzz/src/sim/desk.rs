@@ -465,7 +465,7 @@ impl Desk {
     fn one(&self, kind: Kind, outcome: &Outcome) -> Answer {
         let catalog = self.catalog.load();
         match outcome {
-            Outcome::Adopted(placement) => Answer::Adopted(Box::new(placed_reply(placement, &catalog).reply)),
+            Outcome::Adopted(placement) => Answer::Adopted(Box::new(placed_reply(placement, &catalog))),
             Outcome::Rejected(rejection) if kind == Kind::Adopt => {
                 let fault = named_rejection_fault(rejection, &catalog.resources);
                 Answer::Adopted(Box::new(refused_adoption(fault)))

@@ -4,10 +4,10 @@
 use wharf_core::ids::AllocationId;
 use wharf_core::time::Time;
 use wharf_net::protocol::{
-    AdoptRequest, CancelRequest, DrainRequest, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE, EXPLAIN_FULL,
-    EndReservationRequest, GpuBody, HeartbeatRequest, Kind, MODE_WAIT_UNTIL, Name, NodeBody, NodesRequest,
-    OPERATOR_IN, PLACE_VERSION_OWNER, POLICY_LEAST_STRANDED, Pair, PlaceRequest, PlaceRequestV3,
-    ReleaseRequest, RemoveRequest, ReportRequest, ReserveRequest, SelectorTerm, Taint, WireAllocation,
+    AdoptRequest, CancelRequest, DemandBody, DrainRequest, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE,
+    EXPLAIN_FULL, EndReservationRequest, GpuBody, HeartbeatRequest, Kind, MODE_WAIT_UNTIL, Name, NodeBody,
+    NodesRequest, OPERATOR_IN, POLICY_LEAST_STRANDED, Pair, PlaceRequest, ReleaseRequest, RemoveRequest,
+    ReportRequest, ReserveRequest, SelectorTerm, Taint, WireAllocation,
 };
 
 use super::choices::Choices;
@@ -53,9 +53,12 @@ fn place(client: &mut Client, choices: &mut Choices<'_>, until: Option<u64>) -> 
         _ => 0,
     };
     let mut request = PlaceRequest {
-        cpu: choices.below(6) as i64 * UNIT / 2,
-        memory: choices.below(4) as i64 * UNIT,
-        gpu,
+        demand: DemandBody {
+            cpu: choices.below(6) as i64 * UNIT / 2,
+            memory: choices.below(4) as i64 * UNIT,
+            gpu,
+            ..DemandBody::default()
+        },
         policy: [1, 2, 3, 4, 5, 6, 7, 8, POLICY_LEAST_STRANDED, 0][choices.place(10)],
         ..PlaceRequest::default()
     };
@@ -68,7 +71,7 @@ fn place(client: &mut Client, choices: &mut Choices<'_>, until: Option<u64>) -> 
         request.candidates.sort_unstable();
         request.candidates.dedup();
     }
-    if request.memory == 3 * UNIT {
+    if request.demand.memory == 3 * UNIT {
         request.explain = EXPLAIN_FULL;
     }
     if let Some(until) = until {
@@ -76,8 +79,8 @@ fn place(client: &mut Client, choices: &mut Choices<'_>, until: Option<u64>) -> 
         request.priority = choices.below(3) as i32;
     }
     let owner = if choices.one_in(5) { choices.below(2) + 1 } else { 0 };
-    let request = PlaceRequestV3 { owner, ..PlaceRequestV3::from(request) };
-    client.ask(Kind::Place, PLACE_VERSION_OWNER, &request, Asked::Place { waits: until.is_some() })
+    let request = PlaceRequest { owner, ..request };
+    client.ask(Kind::Place, &request, Asked::Place { waits: until.is_some() })
 }
 
 fn zone(choices: &mut Choices<'_>) -> String {
@@ -106,7 +109,7 @@ fn release_again(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u
 }
 
 fn ask_release(client: &mut Client, id: AllocationId) -> Vec<u8> {
-    client.ask(Kind::Release, 1, &ReleaseRequest { allocation: id.into() }, Asked::Release(id))
+    client.ask(Kind::Release, &ReleaseRequest { allocation: id.into() }, Asked::Release(id))
 }
 
 fn cancel(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
@@ -117,7 +120,7 @@ fn cancel(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
 
 /// Ends the wait of a sequence.
 pub(super) fn ask_cancel(client: &mut Client, sequence: u64) -> Vec<u8> {
-    client.ask(Kind::CancelWait, 1, &CancelRequest { sequence }, Asked::Cancel(sequence))
+    client.ask(Kind::CancelWait, &CancelRequest { sequence }, Asked::Cancel(sequence))
 }
 
 fn node_body(name: String, choices: &mut Choices<'_>) -> NodeBody {
@@ -144,7 +147,7 @@ fn node_body(name: String, choices: &mut Choices<'_>) -> NodeBody {
 /// A node joins.
 pub(super) fn add_node(client: &mut Client, choices: &mut Choices<'_>) -> Vec<u8> {
     let node = node_body(node_name(choices), choices);
-    client.ask(Kind::AddNodes, 1, &NodesRequest { nodes: vec![node] }, Asked::Operate)
+    client.ask(Kind::AddNodes, &NodesRequest { nodes: vec![node] }, Asked::Operate)
 }
 
 fn node_name(choices: &mut Choices<'_>) -> String {
@@ -162,20 +165,20 @@ fn operator(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
         0..4 => add_node(client, choices),
         4 | 5 => {
             let node = node_body(node_name(choices), choices);
-            client.ask(Kind::UpdateNodes, 1, &NodesRequest { nodes: vec![node] }, Asked::Operate)
+            client.ask(Kind::UpdateNodes, &NodesRequest { nodes: vec![node] }, Asked::Operate)
         }
         6 | 7 => {
             let request = DrainRequest { names: vec![Name(name)], undo: choices.below(2) == 1 };
-            client.ask(Kind::DrainNodes, 1, &request, Asked::Operate)
+            client.ask(Kind::DrainNodes, &request, Asked::Operate)
         }
         8 | 9 => {
             let request = RemoveRequest { names: vec![Name(name)], force: choices.one_in(2) };
-            client.ask(Kind::RemoveNodes, 1, &request, Asked::Operate)
+            client.ask(Kind::RemoveNodes, &request, Asked::Operate)
         }
         10 | 11 => reserve(client, choices, name),
         12 => {
             let request = EndReservationRequest { node: name, owner: choices.below(2) + 1 };
-            client.ask(Kind::EndReservation, 1, &request, Asked::Operate)
+            client.ask(Kind::EndReservation, &request, Asked::Operate)
         }
         13 | 14 => adopt(client, choices, name),
         _ => return release(client, choices),
@@ -186,26 +189,31 @@ fn reserve(client: &mut Client, choices: &mut Choices<'_>, node: String) -> Vec<
     let request = ReserveRequest {
         node,
         owner: choices.below(2) + 1,
-        cpu: choices.below(4) as i64 * UNIT,
-        memory: choices.below(4) as i64 * UNIT,
-        gpu: [0, 0, 5000, UNIT][choices.place(4)],
-        custom: Vec::new(),
+        demand: DemandBody {
+            cpu: choices.below(4) as i64 * UNIT,
+            memory: choices.below(4) as i64 * UNIT,
+            gpu: [0, 0, 5000, UNIT][choices.place(4)],
+            custom: Vec::new(),
+        },
         lasts: if choices.one_in(3) { 0 } else { 1 + choices.below(20_000) },
     };
-    client.ask(Kind::Reserve, 1, &request, Asked::Operate)
+    client.ask(Kind::Reserve, &request, Asked::Operate)
 }
 
 fn adopt(client: &mut Client, choices: &mut Choices<'_>, node: String) -> Vec<u8> {
     let named = choices.one_in(2);
     let request = AdoptRequest {
         node,
-        cpu: choices.below(6) as i64 * UNIT,
-        memory: choices.below(4) as i64 * UNIT,
-        gpu: [0, 0, 3000, UNIT][choices.place(4)],
+        demand: DemandBody {
+            cpu: choices.below(6) as i64 * UNIT,
+            memory: choices.below(4) as i64 * UNIT,
+            gpu: [0, 0, 3000, UNIT][choices.place(4)],
+            ..DemandBody::default()
+        },
         external_id: if named { format!("pod-{}", choices.below(3)) } else { String::new() },
         ..AdoptRequest::default()
     };
-    client.ask(Kind::Adopt, 1, &request, Asked::Adopt)
+    client.ask(Kind::Adopt, &request, Asked::Adopt)
 }
 
 /// An agent reports until it knows its node, then beats, and reports what is new.
@@ -216,7 +224,7 @@ fn agent(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
     }
     if *node != 0 && !choices.one_in(6) {
         let request = HeartbeatRequest { node: *node, version: *version };
-        return Some(client.ask(Kind::Heartbeat, 1, &request, Asked::Beat));
+        return Some(client.ask(Kind::Heartbeat, &request, Asked::Beat));
     }
     *version += 1;
     let (number, version) = (*number, *version);
@@ -232,5 +240,5 @@ fn agent(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
     });
     let gpus = gpus.collect();
     let request = ReportRequest { node: body, boot: "1".to_owned(), version, gpus };
-    Some(client.ask(Kind::Report, 1, &request, Asked::Report))
+    Some(client.ask(Kind::Report, &request, Asked::Report))
 }

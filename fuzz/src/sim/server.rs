@@ -17,8 +17,8 @@ use wharf_net::convert::{
     PlacementDefaults, fault_reply, placed_reply, placement_request, refused_reply, rejection_fault,
 };
 use wharf_net::protocol::{
-    CancelReply, CancelRequest, Fault, Kind, MODE_WAIT_UNTIL, PLACE_VERSION_OWNER, PlaceReply, PlaceReplyV2,
-    PlaceRequestV3, Reason, ReleaseReply, ReleaseRequest, SessionToken,
+    BODY_VERSION, CancelReply, CancelRequest, Fault, Kind, MODE_WAIT_UNTIL, PlaceReply, PlaceRequest, Reason,
+    ReleaseReply, ReleaseRequest, SessionToken,
 };
 use wharf_net::session::{Admission, DetachedSessions, Session};
 
@@ -186,7 +186,7 @@ impl Server {
         if let Some(reason) = refused {
             let fault = Fault::new(reason, "not done again");
             let flags = FLAG_REPLY | FLAG_ERROR;
-            let header = Header { kind, flags, version: 1, sequence, lowest_unacknowledged: 0 };
+            let header = Header { kind, flags, version: BODY_VERSION, sequence, lowest_unacknowledged: 0 };
             network.send(number, Towards::Client, framed(header, &fault));
             return;
         }
@@ -205,7 +205,7 @@ impl Server {
                 if let Some(tag) = tag {
                     self.end_wait(front, tag, WaitEnd::Cancelled, network, now);
                 }
-                self.reply(number, sequence, kind, 1, &CancelReply { waited: tag.is_some() }, network);
+                self.reply(number, sequence, kind, &CancelReply { waited: tag.is_some() }, network);
             }
             _ => {
                 let payload = frame.payload.to_vec();
@@ -223,17 +223,15 @@ impl Server {
         network: &mut Network,
         now: Time,
     ) {
-        let (wire, _) = decode_body::<PlaceRequestV3>(payload).expect("our own body");
-        let asked = &wire.request.request;
-        let (mode, until, priority) = (asked.mode, asked.deadline, asked.priority);
+        let (wire, _) = decode_body::<PlaceRequest>(payload).expect("our own body");
+        let (mode, until, priority) = (wire.mode, wire.deadline, wire.priority);
         let connection = &self.connections[&number];
         let port = &mut self.fronts[connection.front].port;
         let defaults = PlacementDefaults { orders: port.order_count() as u8, ..PlacementDefaults::default() };
         let request = match placement_request(wire, port.catalog(), defaults) {
             Ok(request) => request,
             Err(reply) => {
-                let reply = PlaceReplyV2::from(*reply);
-                return self.reply(number, sequence, Kind::Place, PLACE_VERSION_OWNER, &reply, network);
+                return self.reply(number, sequence, Kind::Place, &*reply, network);
             }
         };
         let standing = Standing::new(&request, facts.iter());
@@ -315,18 +313,18 @@ impl Server {
             self.events.extend(standing.check_refused(request).err().map(Event::Broken));
         }
         if kind == Kind::Release {
-            return self.reply(connection, sequence, kind, 1, &release_reply(reply), network);
+            return self.reply(connection, sequence, kind, &release_reply(reply), network);
         }
         let reply = place_reply(reply, &catalog);
         let connection_state = self.connections.get_mut(&connection).expect("it outlives its operations");
         if waits {
             connection_state.waits.remove(&sequence);
-            if connection_state.lost && reply.reply.reason == Reason::Cancelled.into() {
+            if connection_state.lost && reply.reason == Reason::Cancelled.into() {
                 connection_state.session.answer_unkept(sequence);
                 return self.detach_idle();
             }
         }
-        self.reply(connection, sequence, kind, PLACE_VERSION_OWNER, &reply, network);
+        self.reply(connection, sequence, kind, &reply, network);
     }
 
     /// Keeps the answer, and says it where somebody listens.
@@ -335,13 +333,17 @@ impl Server {
         number: u64,
         sequence: u64,
         kind: Kind,
-        version: u8,
         body: &T,
         network: &mut Network,
     ) {
         let connection = self.connections.get_mut(&number).expect("it outlives its operations");
-        let header =
-            Header { kind: kind.number(), flags: FLAG_REPLY, version, sequence, lowest_unacknowledged: 0 };
+        let header = Header {
+            kind: kind.number(),
+            flags: FLAG_REPLY,
+            version: BODY_VERSION,
+            sequence,
+            lowest_unacknowledged: 0,
+        };
         let frame = framed(header, body);
         connection.session.answer(sequence, &frame);
         if !connection.lost {
@@ -379,18 +381,18 @@ pub(super) fn framed<T: serde::Serialize>(header: Header, body: &T) -> Vec<u8> {
     frame
 }
 
-fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReplyV2 {
+fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
     match reply {
         PortReply::Placed(placement) => placed_reply(&placement, catalog),
         PortReply::Refused(verdict, refusal) | PortReply::WaitEnded(WaitEnd::Expired, verdict, refusal) => {
-            refused_reply(verdict, &refusal, catalog).into()
+            refused_reply(verdict, &refusal, catalog)
         }
         PortReply::WaitEnded(WaitEnd::Cancelled, verdict, refusal) => {
             let reply = refused_reply(verdict, &refusal, catalog);
-            PlaceReply { reason: Reason::Cancelled.into(), ..reply }.into()
+            PlaceReply { reason: Reason::Cancelled.into(), ..reply }
         }
         PortReply::WaitEnded(WaitEnd::Stopped, ..) => {
-            fault_reply(Fault::new(Reason::ShuttingDown, "the service stops: ask again")).into()
+            fault_reply(Fault::new(Reason::ShuttingDown, "the service stops: ask again"))
         }
         other => unreachable!("a placement is placed or refused, not {other:?}"),
     }

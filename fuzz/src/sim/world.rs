@@ -273,12 +273,12 @@ impl<'a> World<'a> {
         match answer {
             Answer::Nodes(reply) => {
                 self.trace.line(format_args!("desk: {kind:?} {:?}", reply.replies));
-                self.server.reply(connection, sequence, kind, 1, &reply, network);
+                self.server.reply(connection, sequence, kind, &reply, network);
             }
-            Answer::Report(reply) => self.server.reply(connection, sequence, kind, 1, &reply, network),
-            Answer::Heartbeat(reply) => self.server.reply(connection, sequence, kind, 1, &reply, network),
-            Answer::Reserved(reply) => self.server.reply(connection, sequence, kind, 1, &reply, network),
-            Answer::Adopted(reply) => self.server.reply(connection, sequence, kind, 1, &*reply, network),
+            Answer::Report(reply) => self.server.reply(connection, sequence, kind, &reply, network),
+            Answer::Heartbeat(reply) => self.server.reply(connection, sequence, kind, &reply, network),
+            Answer::Reserved(reply) => self.server.reply(connection, sequence, kind, &reply, network),
+            Answer::Adopted(reply) => self.server.reply(connection, sequence, kind, &*reply, network),
         }
     }
 

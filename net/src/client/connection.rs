@@ -7,7 +7,6 @@ use std::time::Duration;
 use quinn::{Connection, Endpoint, RecvStream, SendStream, TransportConfig, VarInt};
 use rustls::pki_types::CertificateDer;
 use serde::Serialize;
-use serde::de::DeserializeOwned;
 use tokio::sync::{Notify, Semaphore, oneshot};
 
 use super::ClientError;
@@ -18,8 +17,8 @@ use crate::codec::{
     encode_body, encode_frame, split_extensions, try_encode_frame,
 };
 use crate::protocol::{
-    ALPN, Acknowledged, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind, Reason,
-    Resume, VERSION_MAX, VERSION_MIN,
+    ALPN, Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Hello, HelloReply,
+    Kind, Message, Reason, Resume, VERSION_MAX, VERSION_MIN,
 };
 use crate::tls::client_crypto;
 
@@ -139,21 +138,21 @@ impl Client {
     ///
     /// # Errors
     /// A fault that the server found, or the loss of the connection.
-    pub async fn call<Q: Serialize, R: DeserializeOwned>(
-        &self,
-        kind: Kind,
-        request: &Q,
-    ) -> Result<R, ClientError> {
-        Ok(decode_body(&self.call_raw(kind, 1, request).await?)?.0)
+    pub async fn call<M: Message>(&self, request: &M::Request) -> Result<M::Reply, ClientError> {
+        let (sender, receiver) = oneshot::channel();
+        self.enter(M::KIND, request, Destination::Future(sender)).await?;
+        read_reply::<M>(receiver).await
     }
 
-    /// As [`call`](Self::call), for another version of the body: the reply's body and what follows it.
-    pub(super) async fn call_raw<Q: Serialize>(&self, kind: Kind, version: u8, request: &Q) -> RawReply {
+    /// Sends a request that waits: its sequence, and its reply. It takes no room of the requests that are answered
+    /// at once.
+    pub(super) async fn call_waiting<M: Message>(
+        &self,
+        request: &M::Request,
+    ) -> Result<(u64, impl Future<Output = Result<M::Reply, ClientError>> + use<M>), ClientError> {
         let (sender, receiver) = oneshot::channel();
-        self.enter(kind, version, request, Destination::Future(sender)).await?;
-        let raw =
-            receiver.await.map_err(|_| ClientError::ConnectionLost("the client was closed".into()))??;
-        Ok(raw)
+        let sequence = self.enter(M::KIND, request, Destination::Waiting(sender)).await?;
+        Ok((sequence, read_reply::<M>(receiver)))
     }
 
     /// Sends a request; its reply goes to `queue` under `tag`. Waits only while as many requests
@@ -168,13 +167,12 @@ impl Client {
         queue: &Arc<Completions>,
         tag: u64,
     ) -> Result<(), ClientError> {
-        self.enter(kind, 1, request, Destination::Queue(Arc::clone(queue), tag)).await.map(|_| ())
+        self.enter(kind, request, Destination::Queue(Arc::clone(queue), tag)).await.map(|_| ())
     }
 
-    pub(super) async fn enter<Q: Serialize>(
+    async fn enter<Q: Serialize>(
         &self,
         kind: Kind,
-        version: u8,
         request: &Q,
         destination: Destination,
     ) -> Result<u64, ClientError> {
@@ -199,7 +197,7 @@ impl Client {
                 if state.calls.window() < shared.hello.limits.unacknowledged_max as usize {
                     let header = Header {
                         kind: kind.number(),
-                        version,
+                        version: BODY_VERSION,
                         sequence: state.calls.next_sequence(),
                         lowest_unacknowledged: state.calls.lowest_unacknowledged(),
                         ..Header::default()
@@ -223,6 +221,12 @@ impl Client {
         shared.written.notify_one();
         Ok(sequence)
     }
+}
+
+/// The reply to a call, once it is there.
+async fn read_reply<M: Message>(reply: oneshot::Receiver<RawReply>) -> Result<M::Reply, ClientError> {
+    let closed = |_| ClientError::ConnectionLost("the client was closed".into());
+    Ok(decode_body(&reply.await.map_err(closed)??)?.0)
 }
 
 /// The frame of a call, and whether it says what is to be acknowledged besides: not where it would
@@ -340,7 +344,7 @@ async fn open(
     let (mut send, mut recv) = connection.open_bi().await.map_err(|error| failed(connect_message(&error)))?;
     let hello =
         Hello { version_min: VERSION_MIN, version_max: VERSION_MAX, client: config.name.clone(), resume };
-    let header = Header { kind: Kind::Hello.number(), version: 1, ..Header::default() };
+    let header = Header { kind: Kind::Hello.number(), version: BODY_VERSION, ..Header::default() };
     let mut frame = Vec::new();
     let mut none = Vec::new();
     encode_body(&Acknowledged::default(), &mut none);

@@ -16,4 +16,3 @@ mod connection;
 pub use connection::{Client, ClientConfig};
 mod follow;
 pub use follow::{Followed, Follower, Mirror, MirroredShard};
-mod groups;

@@ -2,12 +2,12 @@
 
 use std::sync::Arc;
 
-use wharf_core::node::{AgentReport, GpuDevice};
+use wharf_core::node::{AgentFacts, AgentReport, GpuDevice};
 use wharf_core::resource::ResourceRegistry;
 use wharf_core::shard::NodeView;
 
-use super::{check_name, invalid, node_spec, node_status};
-use crate::protocol::{AgentBody, Fault, GpuBody, NodeDetails, ReportRequest, ReservedNode, UnhealthyBody};
+use super::{check_name, invalid, node_body, node_spec, state_number};
+use crate::protocol::{AgentBody, Fault, GpuBody, NodeStatus, ReportRequest, ReservedNode, UnhealthyBody};
 
 /// Longest reason of an unhealthy instance, in bytes: it is kept per instance and listed.
 const FAULT_BYTES_MAX: usize = 512;
@@ -50,34 +50,67 @@ pub fn agent_report(wire: ReportRequest, resources: &mut ResourceRegistry) -> Re
     Ok(AgentReport { spec, boot: boot.into(), gpus: devices })
 }
 
-/// A node as it stands, with what its agent said.
+/// What a node's agent said, for the wire.
 #[must_use]
-pub fn node_details(view: &NodeView, resources: &ResourceRegistry) -> NodeDetails {
-    let unhealthy = view.unhealthy.iter();
-    let unhealthy =
-        unhealthy.map(|(instance, reason)| UnhealthyBody { instance: *instance, reason: reason.to_string() });
-    let agent = view.registration.agent.as_ref().map(|facts| AgentBody {
-        boot: facts.boot.to_string(),
-        gpus: facts
-            .gpus
-            .iter()
-            .map(|gpu| GpuBody {
-                uuid: gpu.uuid.to_string(),
-                model: gpu.model.to_string(),
-                memory_mib: gpu.memory_mib,
-                numa: gpu.numa,
-                links: gpu.links,
-                // Said once, above.
-                fault: String::new(),
-            })
-            .collect(),
-    });
+pub fn agent_body(facts: &AgentFacts) -> AgentBody {
+    let gpu = |gpu: &GpuDevice| GpuBody {
+        uuid: gpu.uuid.to_string(),
+        model: gpu.model.to_string(),
+        memory_mib: gpu.memory_mib,
+        numa: gpu.numa,
+        links: gpu.links,
+        // The list of unhealthy instances says it.
+        fault: String::new(),
+    };
+    AgentBody { boot: facts.boot.to_string(), gpus: facts.gpus.iter().map(gpu).collect() }
+}
+
+/// The engine's form of what a node's agent said. Reports are checked before, by [`agent_report`].
+#[must_use]
+pub fn agent_facts(wire: AgentBody) -> AgentFacts {
+    let gpu = |GpuBody { uuid, model, memory_mib, numa, links, .. }| GpuDevice {
+        uuid: uuid.into(),
+        model: model.into(),
+        memory_mib,
+        numa,
+        links,
+    };
+    AgentFacts { boot: wire.boot.into(), gpus: wire.gpus.into_iter().map(gpu).collect() }
+}
+
+/// Unhealthy instances, for the wire.
+#[must_use]
+pub fn unhealthy_bodies(unhealthy: &[(u8, Arc<str>)]) -> Vec<UnhealthyBody> {
+    let body = |(instance, reason): &(u8, Arc<str>)| UnhealthyBody {
+        instance: *instance,
+        reason: reason.to_string(),
+    };
+    unhealthy.iter().map(body).collect()
+}
+
+/// The state of a node, with what its agent said.
+#[must_use]
+pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus {
+    let registration = &view.registration;
     let reserved = view.reserved.map(|(owner, until)| ReservedNode {
-        at: 0,
         owner: owner.number(),
         until: until.map_or(0, |until| until.0),
     });
-    NodeDetails { status: node_status(view, resources), unhealthy: unhealthy.collect(), agent, reserved }
+    NodeStatus {
+        id: registration.id.0,
+        ordinal: registration.ordinal.0,
+        partition: registration.partition.0,
+        state: state_number(view.state),
+        version: view.version,
+        body: node_body(&registration.spec, resources),
+        cpu_available: view.cpu_available.units(),
+        memory_available: view.memory_available.units(),
+        gpus_available: (0..registration.spec.gpus).map(|i| view.gpus_available.free(i)).collect(),
+        allocations: view.allocations,
+        unhealthy: unhealthy_bodies(&view.unhealthy),
+        agent: registration.agent.as_deref().map(agent_body),
+        reserved,
+    }
 }
 
 #[cfg(test)]

@@ -7,13 +7,12 @@ use wharf_core::view::{
     View,
 };
 
-use super::{invalid, named_amounts, node_body, state_number};
+use super::{demand_body, invalid, named_amounts, node_body, state_number, unhealthy_bodies};
 use crate::convert_books::named_units;
 use crate::protocol::{
     AllocationBegun, AllocationEnded, CHANGES_PER_MESSAGE_DEFAULT, CHANGES_PER_MESSAGE_MAX, ClaimBody,
     FOLLOW_ALL, FOLLOW_ALLOCATIONS, FOLLOW_HOLDS, FOLLOW_NODES, Fault, FollowCursor, FollowPage, HoldBegun,
     HoldEnded, Holding, NodeChange, NodeGone, NodeRest, PENDING_MAX, Pending, ReleasingBody, ShardVersion,
-    UnhealthyBody,
 };
 
 /// Bytes of a page, by estimate, after which nothing more is put on it: one change more fits a frame.
@@ -129,19 +128,11 @@ impl Filling<'_> {
     }
 
     fn holding(&mut self, demand: &Demand, gpus: GpuAssignment, units: Option<&UnitAssignments>) -> Holding {
-        let custom = named_amounts(demand.custom().iter().copied(), self.resources);
+        let demand = demand_body(demand, self.resources);
         let units = units.map_or_else(Vec::new, |units| named_units(units, self.resources));
-        self.bytes += custom.iter().map(|amount| amount.name.len() + ELEMENT_BYTES).sum::<usize>();
+        self.bytes += demand.custom.iter().map(|amount| amount.name.len() + ELEMENT_BYTES).sum::<usize>();
         self.bytes += units.iter().map(|u| u.name.len() + u.instances.len() + ELEMENT_BYTES).sum::<usize>();
-        Holding {
-            cpu: demand.cpu.units(),
-            memory: demand.memory.units(),
-            gpu: demand.gpu.units(),
-            custom,
-            gpus: gpus.instances().collect(),
-            gpu_part: gpus.part,
-            units,
-        }
+        Holding { demand, gpus: gpus.instances().collect(), gpu_part: gpus.part, units }
     }
 
     fn node_change(&mut self, hot: &HotImage, cold: &ColdImage, before: Option<&ColdImage>) -> NodeChange {
@@ -205,15 +196,11 @@ impl Filling<'_> {
     }
 
     fn rest(&self, cold: &ColdImage) -> NodeRest {
-        let unhealthy = cold
-            .unhealthy()
-            .iter()
-            .map(|(instance, reason)| UnhealthyBody { instance: *instance, reason: reason.to_string() });
         let (owner, until) =
             cold.reservation().map_or((0, None), |(owner, _, until)| (owner.number(), until));
         NodeRest {
             custom: named_amounts(cold.custom_available(), self.resources),
-            unhealthy: unhealthy.collect(),
+            unhealthy: unhealthy_bodies(cold.unhealthy()),
             owner,
             until: until.map_or(0, |until| until.0),
         }

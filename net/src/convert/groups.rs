@@ -14,8 +14,8 @@ use wharf_core::resource::{Demand, GpuAssignment, ResourceKind};
 use wharf_core::time::Time;
 
 use super::{
-    PlacementDefaults, amount, check_name, conflict_body, custom_demand, fault_reply, gpu_request,
-    granularity, invalid, kinds_to_learn, placement_request, refusal_body, resource_name,
+    PlacementDefaults, check_name, conflict_body, demand, fault_reply, granularity, invalid, kinds_to_learn,
+    placement_request, refusal_body, resource_name,
 };
 use crate::protocol::{
     BundleBody, BundleTemplate, CreateGroupRequest, Fault, GROUP_CANDIDATES_MAX, GROUP_COMMITTING,
@@ -39,7 +39,11 @@ pub fn strategy_number(strategy: Strategy) -> u8 {
     STRATEGIES.iter().find(|(_, known)| *known == strategy).expect("every strategy has a number").0
 }
 
-fn strategy(number: u8) -> Result<Strategy, Fault> {
+/// The strategy of a number.
+///
+/// # Errors
+/// The fault, naming `strategy`.
+pub fn strategy(number: u8) -> Result<Strategy, Fault> {
     let known = STRATEGIES.iter().find(|(known, _)| *known == number).map(|&(_, strategy)| strategy);
     known.ok_or_else(|| {
         let message = format!(
@@ -49,7 +53,11 @@ fn strategy(number: u8) -> Result<Strategy, Fault> {
     })
 }
 
-fn topology(wire: TopologyBody) -> Result<TopologyRule, Fault> {
+/// The engine's form of a rule over the values of a label.
+///
+/// # Errors
+/// The fault, naming the field.
+pub fn topology(wire: TopologyBody) -> Result<TopologyRule, Fault> {
     check_name("topology.key", &wire.key)?;
     let spreading = match wire.rule {
         TOPOLOGY_PACK => Spreading::Pack { strict: false },
@@ -67,7 +75,9 @@ fn topology(wire: TopologyBody) -> Result<TopologyRule, Fault> {
     Ok(TopologyRule { key: wire.key.into(), spreading })
 }
 
-fn wire_topology(rule: &TopologyRule) -> TopologyBody {
+/// A rule over the values of a label, for the wire.
+#[must_use]
+pub fn wire_topology(rule: &TopologyRule) -> TopologyBody {
     let (rule_number, max_skew) = match rule.spreading {
         Spreading::Pack { strict: false } => (TOPOLOGY_PACK, 0),
         Spreading::Pack { strict: true } => (TOPOLOGY_STRICT_PACK, 0),
@@ -135,7 +145,7 @@ pub fn bundles(
         let message = format!("{count} bundles: give 1 to {GROUP_BUNDLES_MAX}");
         return Err(Box::new(group_fault(invalid("bundles", message))));
     }
-    let named: usize = wire.iter().map(|template| template.request.request.request.candidates.len()).sum();
+    let named: usize = wire.iter().map(|template| template.request.candidates.len()).sum();
     if named > GROUP_CANDIDATES_MAX {
         let message = format!(
             "{named} candidates in all, which a group keeps: give at most {GROUP_CANDIDATES_MAX}, or name more by a label and a selector"
@@ -148,7 +158,7 @@ pub fn bundles(
             let message = "0 bundles of this kind: give 1 or more, or leave it out";
             return Err(Box::new(group_fault(invalid(format!("bundles[{at}].count"), message))));
         }
-        let checked = check_bundle(&request.request.request).map_err(|fault| Box::new(fault_reply(fault)));
+        let checked = check_bundle(&request).map_err(|fault| Box::new(fault_reply(fault)));
         let request = checked.and_then(|()| placement_request(request, catalog, defaults));
         let request = Arc::new(request.map_err(|reply| of_bundle(at, *reply))?);
         bundles.extend(std::iter::repeat_n(request, count as usize));
@@ -211,7 +221,7 @@ pub fn group_kinds_to_learn(
         let learnt =
             kinds_to_learn(&template.request, catalog, defaults).map_err(|reply| of_bundle(at, *reply))?;
         if !learnt.is_empty() {
-            template.request.request.request.custom.retain(|named| !learnt.contains(&named.name));
+            template.request.demand.custom.retain(|named| !learnt.contains(&named.name));
             names.extend(learnt);
         }
     }
@@ -503,11 +513,5 @@ pub fn place_into(
             return Err(faulty(invalid("group", message)));
         }
     };
-    let demand = Demand {
-        cpu: amount("cpu", wire.cpu).map_err(faulty)?,
-        memory: amount("memory", wire.memory).map_err(faulty)?,
-        gpu: gpu_request(wire.gpu).map_err(faulty)?,
-        custom: custom_demand(wire.custom, catalog)?,
-    };
-    Ok((target, demand))
+    Ok((target, demand(wire.demand, catalog)?))
 }

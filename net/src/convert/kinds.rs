@@ -5,7 +5,7 @@ use wharf_core::registrar::Catalog;
 use wharf_core::resource::{ResourceRegistry, check_unit_request};
 
 use super::{PlacementDefaults, amount, check_custom_name, fault_reply, invalid, placement_request};
-use crate::protocol::{Fault, NamedAmount, PlaceReply, PlaceRequestV3, Reason};
+use crate::protocol::{Fault, NamedAmount, PlaceReply, PlaceRequest, Reason};
 
 /// The names of custom kinds that the registry has to learn before `request` can wait for them; none
 /// for nearly every request. Everything else of it was checked then: a request that is refused must
@@ -14,18 +14,19 @@ use crate::protocol::{Fault, NamedAmount, PlaceReply, PlaceRequestV3, Reason};
 /// # Errors
 /// What is wrong with the request.
 pub fn kinds_to_learn(
-    request: &PlaceRequestV3,
+    request: &PlaceRequest,
     catalog: &Catalog,
     defaults: PlacementDefaults,
 ) -> Result<Vec<String>, Box<PlaceReply>> {
-    let (resources, asked) = (&*catalog.resources, &request.request.request.custom);
+    let resources = &*catalog.resources;
+    let asked = &request.demand.custom;
     let unknown = |named: &NamedAmount| named.amount != 0 && resources.id(&named.name).is_none();
     if !asked.iter().any(unknown) {
         return Ok(Vec::new());
     }
     let names = unknown_names(asked, resources).map_err(|fault| Box::new(fault_reply(fault)))?;
     let mut known = request.clone();
-    known.request.request.custom.retain(|named| !unknown(named));
+    known.demand.custom.retain(|named| !unknown(named));
     placement_request(known, catalog, defaults)?;
     Ok(names)
 }
@@ -80,13 +81,16 @@ pub fn learn_kinds(names: &[String], resources: &mut ResourceRegistry) -> Result
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::protocol::PlaceRequest;
+    use crate::protocol::DemandBody;
 
-    fn asks(custom: Vec<(&str, i64)>, policy: u8) -> PlaceRequestV3 {
+    fn asks(custom: Vec<(&str, i64)>, policy: u8) -> PlaceRequest {
         let named = |(name, amount): (&str, i64)| NamedAmount { name: name.to_owned(), amount };
         let custom = custom.into_iter().map(named).collect();
-        let request = PlaceRequest { custom, policy, ..PlaceRequest::default() };
-        request.into()
+        PlaceRequest {
+            demand: DemandBody { custom, ..DemandBody::default() },
+            policy,
+            ..PlaceRequest::default()
+        }
     }
 
     #[test]

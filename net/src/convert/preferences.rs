@@ -15,8 +15,8 @@ use super::{check_name, invalid};
 use crate::protocol::{
     self, AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EFFECT_ANY, EFFECT_NO_EXECUTE, EFFECT_NO_SCHEDULE,
     EFFECT_PREFER_NO_SCHEDULE, Fault, OPERATOR_EQUAL, OPERATOR_EXISTS, OPERATOR_GREATER, OPERATOR_IN,
-    OPERATOR_LESS, OPERATOR_NOT_EQUAL, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlacePreferences, PreferredTerm,
-    Reason, SelectorTerm,
+    OPERATOR_LESS, OPERATOR_NOT_EQUAL, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceRequest, Reason,
+    SelectorTerm,
 };
 
 /// How many values an operator takes.
@@ -65,14 +65,35 @@ fn term(list: &str, at: usize, wire: SelectorTerm) -> Result<Term, Fault> {
 }
 
 /// The selector of the list that `list` names.
-pub(super) fn selector(list: &str, wire: Vec<SelectorTerm>) -> Result<Selector, Fault> {
+///
+/// # Errors
+/// The fault, naming the field (`list[2].values`).
+pub fn selector(list: &str, wire: Vec<SelectorTerm>) -> Result<Selector, Fault> {
     let terms = wire.into_iter().enumerate().map(|(at, wire)| term(list, at, wire));
     Ok(Selector::new(terms.collect::<Result<_, _>>()?))
 }
 
-/// The effect of a taint by its number.
+/// The terms of a selector, for the wire.
 #[must_use]
-pub fn effect_of(number: u8) -> Option<TaintEffect> {
+pub fn selector_terms(selector: &Selector) -> Vec<SelectorTerm> {
+    let number = |operator| match operator {
+        Operator::In => OPERATOR_IN,
+        Operator::NotIn => OPERATOR_NOT_IN,
+        Operator::Exists => OPERATOR_EXISTS,
+        Operator::NotExists => OPERATOR_NOT_EXISTS,
+        Operator::Greater => OPERATOR_GREATER,
+        Operator::Less => OPERATOR_LESS,
+    };
+    let terms = selector.terms().iter().map(|term| SelectorTerm {
+        key: term.key.clone(),
+        operator: number(term.operator),
+        values: term.values.iter().map(|value| protocol::Name(value.clone())).collect(),
+    });
+    terms.collect()
+}
+
+/// The effect of a taint by its number.
+fn effect_of(number: u8) -> Option<TaintEffect> {
     match number {
         EFFECT_NO_SCHEDULE => Some(TaintEffect::NoSchedule),
         EFFECT_PREFER_NO_SCHEDULE => Some(TaintEffect::PreferNoSchedule),
@@ -82,8 +103,7 @@ pub fn effect_of(number: u8) -> Option<TaintEffect> {
 }
 
 /// The number of a taint's effect.
-#[must_use]
-pub fn effect_number(effect: TaintEffect) -> u8 {
+fn effect_number(effect: TaintEffect) -> u8 {
     match effect {
         TaintEffect::NoSchedule => EFFECT_NO_SCHEDULE,
         TaintEffect::PreferNoSchedule => EFFECT_PREFER_NO_SCHEDULE,
@@ -92,7 +112,10 @@ pub fn effect_number(effect: TaintEffect) -> u8 {
 }
 
 /// The taints of a node.
-pub(super) fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
+///
+/// # Errors
+/// The fault, naming the field.
+pub fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
     if wire.len() > TAINTS_MAX {
         return Err(invalid("taints", format!("{} taints: give at most {TAINTS_MAX}", wire.len())));
     }
@@ -112,7 +135,8 @@ pub(super) fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
 }
 
 /// The taints of a node, for the wire.
-pub(super) fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
+#[must_use]
+pub fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
     let wire = |taint: &Taint| {
         let (key, value) = (taint.key.to_string(), taint.value.to_string());
         protocol::Taint { key, value, effect: effect_number(taint.effect) }
@@ -120,7 +144,11 @@ pub(super) fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
     taints.as_slice().iter().map(wire).collect()
 }
 
-fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault> {
+/// A toleration; a fault names `tolerations[at]`.
+///
+/// # Errors
+/// The fault, naming the field.
+pub fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault> {
     let field = |part: &str| format!("tolerations[{at}].{part}");
     let operator = match wire.operator {
         OPERATOR_EXISTS => TolerationOperator::Exists,
@@ -148,6 +176,18 @@ fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault
     Ok(Toleration { key: wire.key, operator, value: wire.value, effect })
 }
 
+/// A toleration, for the wire.
+#[must_use]
+pub fn wire_toleration(toleration: &Toleration) -> protocol::Toleration {
+    let Toleration { key, operator, value, effect } = toleration;
+    let operator = match operator {
+        TolerationOperator::Exists => OPERATOR_EXISTS,
+        TolerationOperator::Equal => OPERATOR_EQUAL,
+    };
+    let effect = effect.map_or(EFFECT_ANY, effect_number);
+    protocol::Toleration { key: key.clone(), operator, value: value.clone(), effect }
+}
+
 fn weight(field: String, weight: i32) -> Result<u8, Fault> {
     u8::try_from(weight).ok().filter(|weight| (1..=PREFERENCE_WEIGHT_MAX).contains(weight)).ok_or_else(|| {
         invalid(field, format!("weight {weight} is out of range: give 1 to {PREFERENCE_WEIGHT_MAX}"))
@@ -158,23 +198,17 @@ fn weight(field: String, weight: i32) -> Result<u8, Fault> {
 static AVOID_GPU: LazyLock<Arc<Preferences>> =
     LazyLock::new(|| Arc::new(Preferences { avoid_gpu: true, ..Preferences::default() }));
 
-/// What of a request of version 1 belongs to its preferences.
-pub(super) struct OfVersion1 {
-    pub(super) preferred: Vec<PreferredTerm>,
-    pub(super) tolerations: Vec<protocol::Toleration>,
-}
-
-fn rules(old: OfVersion1, wire: &mut PlacePreferences) -> Result<Option<Arc<RankRules>>, Fault> {
-    let count = old.preferred.len() + wire.preferred_selectors.len();
+fn rules(wire: &mut PlaceRequest) -> Result<Option<Arc<RankRules>>, Fault> {
+    let count = wire.preferred.len() + wire.preferred_selectors.len();
     if count > PREFERRED_SELECTORS_MAX {
         let message = format!("{count} preferred selectors: give at most {PREFERRED_SELECTORS_MAX}");
         return Err(invalid("preferred", message));
     }
-    if count == 0 && old.tolerations.is_empty() && wire.fallbacks.is_empty() {
+    if count == 0 && wire.tolerations.is_empty() && wire.fallbacks.is_empty() {
         return Ok(None);
     }
     let mut preferred = Vec::with_capacity(count);
-    for (i, wire) in old.preferred.into_iter().enumerate() {
+    for (i, wire) in std::mem::take(&mut wire.preferred).into_iter().enumerate() {
         let weight = weight(format!("preferred[{i}].weight"), wire.weight)?;
         preferred.push((weight, Arc::new(Selector::new(vec![term("preferred", i, wire.term)?]))));
     }
@@ -190,7 +224,8 @@ fn rules(old: OfVersion1, wire: &mut PlacePreferences) -> Result<Option<Arc<Rank
     for (i, fallback) in std::mem::take(&mut wire.fallbacks).into_iter().enumerate() {
         fallbacks.push(Arc::new(selector(&format!("fallbacks[{i}].terms"), fallback.terms)?));
     }
-    let tolerations = old.tolerations.into_iter().enumerate().map(|(i, wire)| toleration(i, wire));
+    let tolerations =
+        std::mem::take(&mut wire.tolerations).into_iter().enumerate().map(|(i, wire)| toleration(i, wire));
     let rules = RankRules::new(fallbacks, preferred, tolerations.collect::<Result<_, _>>()?);
     rules.map(|rules| Some(Arc::new(rules))).map_err(|error| invalid("preferences", error.to_string()))
 }
@@ -198,8 +233,7 @@ fn rules(old: OfVersion1, wire: &mut PlacePreferences) -> Result<Option<Arc<Rank
 /// What a request would rather have; `candidates` becomes the one node that it is for, if it is
 /// for one.
 pub(super) fn preferences(
-    old: OfVersion1,
-    mut wire: PlacePreferences,
+    wire: &mut PlaceRequest,
     candidates: &mut Option<Arc<[NodeId]>>,
     avoid_gpu_default: bool,
     gpu: GpuRequest,
@@ -228,10 +262,10 @@ pub(super) fn preferences(
         }
         *candidates = Some([node].into());
     }
-    let rules = rules(old, &mut wire)?;
+    let rules = rules(wire)?;
     if rules.is_none() && wire.preferred_nodes.is_empty() && !affinity {
         return Ok(avoid_gpu.then(|| Arc::clone(&AVOID_GPU)));
     }
-    let nodes = wire.preferred_nodes.into_iter().map(NodeId).collect();
+    let nodes = std::mem::take(&mut wire.preferred_nodes).into_iter().map(NodeId).collect();
     Ok(Some(Arc::new(Preferences { rules, nodes, avoid_gpu, affinity })))
 }

@@ -9,17 +9,21 @@ use wharf_core::statement::{
     Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation, Pipeline,
 };
 
-use super::{amount, custom_demand, gpu_request, invalid, plan_fault, resource_name};
+use super::{demand, invalid, plan_fault, resource_name};
 use crate::convert::placed_reply;
 use crate::convert_books::mask;
 use crate::convert_reservations::named_owner;
 use crate::protocol::{
-    COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, ConflictBody, Fault, GRACE_NS_MAX, GRANULARITY_COARSE,
-    GRANULARITY_FINE, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE, OPERATIONS_PER_MESSAGE_MAX,
-    OperationBody, OperationReply, Reason, StatementReply, StatementRequest,
+    COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, ConflictBody, DemandBody, Fault, GRACE_NS_MAX,
+    GRANULARITY_COARSE, GRANULARITY_FINE, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE,
+    OPERATIONS_PER_MESSAGE_MAX, OperationBody, OperationReply, Reason, StatementReply, StatementRequest,
 };
 
-pub(super) fn granularity(number: u8) -> Result<Granularity, Fault> {
+/// The granularity of a number.
+///
+/// # Errors
+/// The fault, naming `granularity`.
+pub fn granularity(number: u8) -> Result<Granularity, Fault> {
     match number {
         GRANULARITY_FINE => Ok(Granularity::Fine),
         GRANULARITY_COARSE => Ok(Granularity::Coarse),
@@ -71,7 +75,7 @@ fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result
             let (node, gpus) =
                 (node(wire.node, mode, catalog)?, mask("gpus", &wire.gpus, GPU_INSTANCES_MAX)?);
             let named = !wire.gpus.is_empty();
-            let demand = demand(wire, catalog)?;
+            let demand = asked(wire.demand, catalog)?;
             let gpus = named.then_some(gpus as u16);
             check_instances(gpus, demand.gpu)?;
             Ok(Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle: None }))
@@ -79,7 +83,7 @@ fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result
         OPERATION_PIPELINE => {
             check_absent(&wire, &[Part::Allocation, Part::Grace, Part::Gpus, Part::Owner])?;
             let (node, expected) = (node(wire.node, mode, catalog)?, wire.expected_version);
-            let demand = demand(wire, catalog)?;
+            let demand = asked(wire.demand, catalog)?;
             Ok(Operation::Pipeline(Pipeline { node, expected, demand, bundle: None }))
         }
         OPERATION_EVICT => {
@@ -119,10 +123,10 @@ fn check_absent(wire: &OperationBody, parts: &[Part]) -> Result<(), Fault> {
     for part in parts {
         let (field, absent) = match part {
             Part::Node => ("node", wire.node == 0),
-            Part::Amounts if !wire.custom.is_empty() => ("custom", false),
-            Part::Amounts if wire.memory != 0 => ("memory", false),
-            Part::Amounts if wire.gpu != 0 => ("gpu", false),
-            Part::Amounts => ("cpu", wire.cpu == 0),
+            Part::Amounts if !wire.demand.custom.is_empty() => ("custom", false),
+            Part::Amounts if wire.demand.memory != 0 => ("memory", false),
+            Part::Amounts if wire.demand.gpu != 0 => ("gpu", false),
+            Part::Amounts => ("cpu", wire.demand.cpu == 0),
             Part::Gpus => ("gpus", wire.gpus.is_empty()),
             Part::Owner => ("owner", wire.owner == 0),
             Part::Allocation => ("allocation", wire.allocation.is_none()),
@@ -147,15 +151,12 @@ fn node(number: u64, mode: CommitMode, catalog: &Catalog) -> Result<NodeId, Faul
     Ok(node)
 }
 
-fn demand(wire: OperationBody, catalog: &Catalog) -> Result<Demand, Fault> {
-    let gpu = gpu_request(wire.gpu)?;
-    let (cpu, memory) = (amount("cpu", wire.cpu)?, amount("memory", wire.memory)?);
-    let custom = custom_demand(wire.custom, catalog).map_err(|reply| {
+fn asked(wire: DemandBody, catalog: &Catalog) -> Result<Demand, Fault> {
+    demand(wire, catalog).map_err(|reply| {
         let fault = reply.fault.expect("a demand that is not taken is said to be wrong");
         // Infeasible is a verdict over all nodes; here the node is named.
         Fault { reason: Reason::InvalidField.into(), ..fault }
-    })?;
-    Ok(Demand { cpu, memory, gpu, custom })
+    })
 }
 
 /// As many instances are named as the demand takes.
@@ -246,7 +247,7 @@ fn granted(granted: &Granted, catalog: &Catalog) -> OperationReply {
     };
     match granted {
         Granted::Allocated(placement) => {
-            let placed = placed_reply(placement, catalog).reply.placed;
+            let placed = placed_reply(placement, catalog).placed;
             OperationReply { placed, ..of(placement.allocation) }
         }
         Granted::Pipelined { allocation, node } => OperationReply { node: node.0, ..of(*allocation) },

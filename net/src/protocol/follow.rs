@@ -11,9 +11,9 @@ use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, SHARDS_MAX};
 use wharf_core::view::ViewVersion;
 
 use super::bounded::{self, field};
-use super::extension::{element, read_extension};
-use super::{NamedAmount, NamedUnits, NodeBody, ReasonCode, UnhealthyBody, WireAllocation, WireStatement};
-use crate::codec::{BodyError, encode_body};
+use super::{
+    DemandBody, NamedAmount, NamedUnits, NodeBody, ReasonCode, UnhealthyBody, WireAllocation, WireStatement,
+};
 
 /// Tell of nodes.
 pub const FOLLOW_NODES: u8 = 1;
@@ -209,15 +209,9 @@ pub struct NodeChange {
     pub details: Option<NodeRest>,
     /// Capacity and labels. None: as they were.
     pub body: Option<NodeBody>,
-    /// What is to change here by itself. It stands in the extension [`EXTENSION_PENDING`] of the frame, not in
-    /// the body.
-    #[serde(skip)]
+    /// What is to change here by itself.
     pub pending: Pending,
 }
-
-/// Tag of the extension of a page that says what is on its way out and what is claimed on its nodes: a list
-/// of [`NodePending`]. Nodes of the page that are not in it have neither. Ignorable.
-pub const EXTENSION_PENDING: u16 = 23;
 
 /// Most elements of each list of [`Pending`].
 pub const PENDING_MAX: usize = 1024;
@@ -261,44 +255,6 @@ pub struct ClaimBody {
     pub holds: Holding,
 }
 
-/// What is to change on one node of a page.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodePending {
-    /// Its place in the page's list of nodes.
-    pub at: u32,
-    /// What.
-    pub pending: Pending,
-}
-
-/// Content of [`EXTENSION_PENDING`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct PagePending {
-    /// In order of place.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Nodes, CHANGES_PER_MESSAGE_MAX>")]
-    pub nodes: Vec<NodePending>,
-}
-
-/// Appends the content of [`EXTENSION_PENDING`] for `page` to `out`; nothing where nothing is pending.
-pub fn pending_extension(page: &FollowPage, out: &mut Vec<u8>) {
-    let nodes = (0u32..).zip(&page.nodes).filter(|(_, node)| !node.pending.is_empty());
-    let nodes: Vec<_> = nodes.map(|(at, node)| NodePending { at, pending: node.pending.clone() }).collect();
-    if !nodes.is_empty() {
-        encode_body(&PagePending { nodes }, out);
-    }
-}
-
-/// Puts what the extensions of a page hold into it; `rest` is what follows the body.
-///
-/// # Errors
-/// When the extension cannot be read, or speaks of nodes that are not on the page: the peer's fault.
-pub fn read_pending(rest: &[u8], page: &mut FollowPage) -> Result<(), BodyError> {
-    let listed: PagePending = read_extension(rest, EXTENSION_PENDING)?.unwrap_or_default();
-    for NodePending { at, pending } in listed.nodes {
-        element(&mut page.nodes, at as usize, EXTENSION_PENDING)?.pending = pending;
-    }
-    Ok(())
-}
-
 /// What else is told of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRest {
@@ -331,15 +287,8 @@ pub struct AllocationBegun {
 /// What is held on a node, and of which instances.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
-    /// Cores, in 1/10 000.
-    pub cpu: i64,
-    /// MiB, likewise.
-    pub memory: i64,
-    /// GPU devices, likewise.
-    pub gpu: i64,
-    /// Custom kinds.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
-    pub custom: Vec<NamedAmount>,
+    /// How much.
+    pub demand: DemandBody,
     /// GPU instances, ascending.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
     pub gpus: Vec<u8>,

@@ -1,18 +1,16 @@
 //! Placement groups: bundles that are placed as a whole, and placements into them.
 //!
-//! A bundle is written as a placement of version 3 is: what it takes and where it may stand. Equal
-//! bundles are written once, with their number.
+//! A bundle is written as a placement is: what it takes, and on which nodes it may be placed. Equal bundles are
+//! written once, with their number.
 
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{GroupId, Incarnation};
-use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GROUP_BUNDLES_MAX};
+use wharf_core::limits::GROUP_BUNDLES_MAX;
 
 use super::bounded::{self, field};
-use super::extension::{element, read_extension};
 use super::{
-    ConflictBody, Fault, NamedAmount, PlaceRequestV3, PlacedBody, ReasonCode, RefusalBody, WireAllocation,
+    ConflictBody, DemandBody, Fault, PlaceRequest, PlacedBody, ReasonCode, RefusalBody, WireAllocation,
 };
-use crate::codec::{BodyError, encode_body};
 
 /// Groups of one page of a list.
 pub const GROUPS_PER_MESSAGE_MAX: usize = 1024;
@@ -77,14 +75,14 @@ impl From<WireGroup> for GroupId {
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BundleTemplate {
     /// What one takes, and where it may stand. It does not wait by itself, and has no priority.
-    pub request: PlaceRequestV3,
+    pub request: PlaceRequest,
     /// How many: all templates of a message together have 1 to 1,024.
     pub count: u32,
 }
 
 impl Default for BundleTemplate {
     fn default() -> Self {
-        Self { request: PlaceRequestV3::default(), count: 1 }
+        Self { request: PlaceRequest::default(), count: 1 }
     }
 }
 
@@ -131,27 +129,11 @@ pub struct GrowGroupRequest {
     /// Their places follow the last that the group ever had.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Bundles, GROUP_BUNDLES_MAX>")]
     pub bundles: Vec<BundleTemplate>,
-}
-
-/// The body version of growth that may wait.
-pub const GROW_VERSION_WAIT: u8 = 2;
-
-/// Adds bundles to a group, version 2. The reply is that of version 1.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct GrowGroupRequestV2 {
-    /// As in version 1.
-    pub request: GrowGroupRequest,
-    /// `MODE_*`: whether they wait where they do not fit now. They do not while a bundle that the group had has no
-    /// place: that comes first.
+    /// `MODE_*`: whether they wait where they do not fit now. They do not wait while an earlier bundle of the group
+    /// has no place: that one comes first.
     pub mode: u8,
     /// Until when they wait, in ns of service time; 0 for ever. 0 where they do not wait.
     pub deadline: u64,
-}
-
-impl From<GrowGroupRequest> for GrowGroupRequestV2 {
-    fn from(request: GrowGroupRequest) -> Self {
-        Self { request, ..Self::default() }
-    }
 }
 
 /// Takes bundles out of a group, with what runs in them. The reply is a [`GroupReply`].
@@ -240,54 +222,9 @@ pub struct BundleBody {
     pub gpu: i64,
     /// Where it stands; none while it is not placed. By this allocation placements are made into it.
     pub placed: Option<PlacedBody>,
-    /// When it ends at the latest, in ns of service time, as somebody evicted it with grace; 0: nobody did. Told by
-    /// a status alone. It stands in the extension [`EXTENSION_BUNDLES_RELEASING`] of the frame, not in the body.
-    #[serde(skip)]
+    /// When it ends at the latest, in ns of service time, as somebody evicted it with grace; 0: nobody did. Only a
+    /// status tells it.
     pub releasing_until: u64,
-}
-
-/// Tag of the extension of a group's status that says which of its bundles are being released:
-/// [`BundlesReleasing`]. Ignorable.
-pub const EXTENSION_BUNDLES_RELEASING: u16 = 25;
-
-/// A bundle that is being released.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BundleReleasing {
-    /// Its place in the list of the body.
-    pub at: u32,
-    /// When it ends at the latest, in ns of service time.
-    pub until: u64,
-}
-
-/// Content of [`EXTENSION_BUNDLES_RELEASING`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BundlesReleasing {
-    /// In order of place.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Bundles, GROUP_BUNDLES_MAX>")]
-    pub bundles: Vec<BundleReleasing>,
-}
-
-/// Appends the content of [`EXTENSION_BUNDLES_RELEASING`] for `group` to `out`; nothing where none is on its way
-/// out.
-pub fn releasing_extension(group: &GroupBody, out: &mut Vec<u8>) {
-    let bundles = (0u32..).zip(&group.bundles).filter(|(_, bundle)| bundle.releasing_until > 0);
-    let bundles: Vec<_> =
-        bundles.map(|(at, bundle)| BundleReleasing { at, until: bundle.releasing_until }).collect();
-    if !bundles.is_empty() {
-        encode_body(&BundlesReleasing { bundles }, out);
-    }
-}
-
-/// Puts what the extensions of a reply say of bundles into `group`; `rest` is what follows the body.
-///
-/// # Errors
-/// When the extension cannot be read, or speaks of bundles that the group does not have: the peer's fault.
-pub fn read_releasing(rest: &[u8], group: &mut GroupBody) -> Result<(), BodyError> {
-    let listed: BundlesReleasing = read_extension(rest, EXTENSION_BUNDLES_RELEASING)?.unwrap_or_default();
-    for BundleReleasing { at, until } in listed.bundles {
-        element(&mut group.bundles, at as usize, EXTENSION_BUNDLES_RELEASING)?.releasing_until = until;
-    }
-    Ok(())
 }
 
 /// A group as it stands.
@@ -371,13 +308,6 @@ pub struct PlaceIntoRequest {
     pub group: Option<WireGroup>,
     /// The bundle's place in the group.
     pub bundle: Option<u32>,
-    /// Cores, in 1/10 000.
-    pub cpu: i64,
-    /// MiB, in 1/10 000.
-    pub memory: i64,
-    /// GPU devices, in 1/10 000: less than one, or whole.
-    pub gpu: i64,
-    /// Custom resources.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
-    pub custom: Vec<NamedAmount>,
+    /// What it takes.
+    pub demand: DemandBody,
 }

@@ -2,6 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId};
+use wharf_core::limits::CUSTOM_RESOURCES_MAX;
 
 use super::bounded::{self, field};
 use super::{ACKNOWLEDGED_MAX, Reason, ReasonCode};
@@ -14,6 +15,20 @@ pub struct NamedAmount {
     pub name: String,
     /// In 1/10 000 of its unit.
     pub amount: i64,
+}
+
+/// Amounts of each resource, in 1/10 000 of its unit.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct DemandBody {
+    /// Cores.
+    pub cpu: i64,
+    /// MiB.
+    pub memory: i64,
+    /// GPU devices: less than one, or whole.
+    pub gpu: i64,
+    /// Custom resources, each name once.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
+    pub custom: Vec<NamedAmount>,
 }
 
 /// A key and its value.

@@ -1,20 +1,20 @@
 //! Protocol version 1: what is said.
 //!
 //! Bodies are plain structs of sized integers, texts and lists; there is no Rust enum among
-//! them, so every number that selects a meaning is written out and never changes it. A new
-//! field needs a new body version; old versions stay readable.
+//! them, so every number that selects a meaning is written out and never changes it. Each kind has
+//! one body for its request and one for its reply.
 
 mod agent;
 pub use agent::*;
 mod books;
 pub use books::*;
-mod extension;
 mod follow;
 pub use follow::*;
 mod group;
 pub use group::*;
 mod kind;
-pub use kind::Kind;
+pub(crate) use kind::ReplySize;
+pub use kind::{Kind, Message, MessageVisitor, kinds};
 mod message;
 pub use message::*;
 mod node;
@@ -39,8 +39,8 @@ pub const ALPN: &[u8] = b"wharf/1";
 pub const VERSION_MIN: u8 = 1;
 /// The newest protocol version that this code speaks.
 pub const VERSION_MAX: u8 = 1;
-/// The body version of `ListNodes` and `Status` that has node life, health and topology.
-pub const DETAILS_VERSION: u8 = 2;
+/// The version of every body. A frame's header names it; a body of another version is refused.
+pub const BODY_VERSION: u8 = 1;
 /// The UDP port when none is given.
 pub const PORT_DEFAULT: u16 = 7411;
 

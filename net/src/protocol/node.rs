@@ -4,7 +4,7 @@ use serde::{Deserialize, Serialize};
 use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NODES_PER_MESSAGE_MAX};
 
 use super::bounded::{self, field};
-use super::{Fault, GpuBody, NamedAmount, Pair, ReasonCode, ReservedNode};
+use super::{Fault, GpuBody, NamedAmount, Pair, ReasonCode};
 
 /// A name in a list.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -53,7 +53,7 @@ pub struct NodeBody {
     /// Custom resources.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
     pub custom: Vec<NamedAmount>,
-    /// Labels; the GPU model stands under `gpu-model`.
+    /// Labels; `gpu-model` is the GPU model.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Labels, LABELS_MAX>")]
     pub labels: Vec<Pair>,
     /// Taints, each key at most once per effect.
@@ -119,7 +119,37 @@ pub struct ListRequest {
     pub limit: u16,
 }
 
-/// A node as it stands.
+/// A GPU instance that offers nothing to new work.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct UnhealthyBody {
+    /// Its number.
+    pub instance: u8,
+    /// Why.
+    #[serde(deserialize_with = "bounded::prose::<_, field::Reason>")]
+    pub reason: String,
+}
+
+/// What a node's agent said last.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct AgentBody {
+    /// Which start of the machine.
+    #[serde(deserialize_with = "bounded::name::<_, field::Boot>")]
+    pub boot: String,
+    /// The GPU devices, by instance.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
+    pub gpus: Vec<GpuBody>,
+}
+
+/// For whom a node is reserved.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct ReservedNode {
+    /// For whom.
+    pub owner: u64,
+    /// When that ends by itself, in ns of service time; 0: it does not.
+    pub until: u64,
+}
+
+/// The state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
     /// Its id.
@@ -143,6 +173,13 @@ pub struct NodeStatus {
     pub gpus_available: Vec<u16>,
     /// Live allocations.
     pub allocations: u32,
+    /// Unhealthy GPU instances, ascending. Their free part is not in `gpus_available`.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Unhealthy, GPU_INSTANCES_MAX>")]
+    pub unhealthy: Vec<UnhealthyBody>,
+    /// None where no agent keeps the node.
+    pub agent: Option<AgentBody>,
+    /// For whom it is reserved.
+    pub reserved: Option<ReservedNode>,
 }
 
 /// A page of nodes. It may be shorter than its limit, where the nodes are long.
@@ -151,53 +188,6 @@ pub struct ListReply {
     /// In order of registration.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Nodes, NODES_PER_MESSAGE_MAX>")]
     pub nodes: Vec<NodeStatus>,
-    /// There may be more: ask again, after the last ordinal of this page.
-    pub more: bool,
-}
-
-/// A GPU instance that offers nothing to new work.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct UnhealthyBody {
-    /// Its number.
-    pub instance: u8,
-    /// Why.
-    #[serde(deserialize_with = "bounded::prose::<_, field::Reason>")]
-    pub reason: String,
-}
-
-/// What a node's agent said last.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct AgentBody {
-    /// Which start of the machine.
-    #[serde(deserialize_with = "bounded::name::<_, field::Boot>")]
-    pub boot: String,
-    /// The GPU devices, by instance.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
-    pub gpus: Vec<GpuBody>,
-}
-
-/// A node as it stands, with its health and what its agent said.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct NodeDetails {
-    /// As body version 1 has it.
-    pub status: NodeStatus,
-    /// Unhealthy GPU instances, ascending. Their free part is not in `gpus_available`.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Unhealthy, GPU_INSTANCES_MAX>")]
-    pub unhealthy: Vec<UnhealthyBody>,
-    /// None where no agent keeps the node.
-    pub agent: Option<AgentBody>,
-    /// For whom it is reserved. It stands in the extension
-    /// [`EXTENSION_RESERVED_NODES`](super::EXTENSION_RESERVED_NODES) of the frame.
-    #[serde(skip)]
-    pub reserved: Option<ReservedNode>,
-}
-
-/// A page of nodes, body version 2.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ListDetailsReply {
-    /// In order of registration.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Nodes, NODES_PER_MESSAGE_MAX>")]
-    pub nodes: Vec<NodeDetails>,
     /// There may be more: ask again, after the last ordinal of this page.
     pub more: bool,
 }

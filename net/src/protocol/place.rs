@@ -2,13 +2,15 @@
 
 use serde::{Deserialize, Serialize};
 use wharf_core::limits::{
-    CANDIDATES_MAX, CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, PLACEMENTS_PER_MESSAGE_MAX, SELECTOR_TERMS_MAX,
+    CANDIDATES_MAX, CUSTOM_RESOURCES_MAX, FALLBACK_SELECTORS_MAX, GPU_INSTANCES_MAX,
+    PLACEMENTS_PER_MESSAGE_MAX, PREFERRED_NODES_MAX, PREFERRED_SELECTORS_MAX, SELECTOR_TERMS_MAX,
 };
 
 use super::bounded::{self, field};
-use super::extension::{element, read_extension};
-use super::{Fault, NamedAmount, ReasonCode, WireAllocation};
-use crate::codec::{BodyError, encode_body};
+use super::{
+    AVOID_GPU_DEFAULT, DemandBody, FallbackSelector, Fault, NamedUnits, PreferredSelector, ReasonCode,
+    WireAllocation,
+};
 
 /// The server's configured policy.
 pub const POLICY_DEFAULT: u8 = 0;
@@ -99,19 +101,12 @@ pub struct Toleration {
 /// of what the shard has in all.
 pub const ORDER_DOMINANT: u8 = 255;
 
-/// One placement. Every field is there from version 1; those marked *not served yet* are
-/// refused with `not_supported_yet` unless they have their default.
+/// One placement. Fields marked *not served yet* are refused with `not_supported_yet` unless they have their
+/// default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceRequest {
-    /// Cores, in 1/10 000.
-    pub cpu: i64,
-    /// MiB, in 1/10 000.
-    pub memory: i64,
-    /// GPU devices, in 1/10 000: less than one, or whole.
-    pub gpu: i64,
-    /// Custom resources.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
-    pub custom: Vec<NamedAmount>,
+    /// What it takes.
+    pub demand: DemandBody,
     /// `POLICY_*`.
     pub policy: u8,
     /// By which attribute order LeastFit and BestFit compare nodes: 0 the server's first, 1 and
@@ -130,7 +125,7 @@ pub struct PlaceRequest {
     /// Conditions that must hold.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Selectors, SELECTOR_TERMS_MAX>")]
     pub selectors: Vec<SelectorTerm>,
-    /// Conditions that should, at most 8.
+    /// Conditions that should hold, of one term each: with `preferred_selectors` at most 8.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Preferred, SELECTOR_TERMS_MAX>")]
     pub preferred: Vec<PreferredTerm>,
     /// Only these node ids, if any are named.
@@ -153,15 +148,27 @@ pub struct PlaceRequest {
     pub count: u32,
     /// `EXPLAIN_*`.
     pub explain: u8,
+    /// Selectors tried in order when no node fits with `selectors`, each in place of it.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Fallbacks, FALLBACK_SELECTORS_MAX>")]
+    pub fallbacks: Vec<FallbackSelector>,
+    /// Selectors that should hold: with `preferred` at most 8.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::PreferredSelectors, PREFERRED_SELECTORS_MAX>")]
+    pub preferred_selectors: Vec<PreferredSelector>,
+    /// Node ids, tried in this order before the policy decides.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::PreferredNodes, PREFERRED_NODES_MAX>")]
+    pub preferred_nodes: Vec<u64>,
+    /// This node or none, by id; 0 for any.
+    pub node: u64,
+    /// `AVOID_GPU_*`.
+    pub avoid_gpu: u8,
+    /// Whose reservations it may use; 0: nobody's.
+    pub owner: u64,
 }
 
 impl Default for PlaceRequest {
     fn default() -> Self {
         Self {
-            cpu: 0,
-            memory: 0,
-            gpu: 0,
-            custom: Vec::new(),
+            demand: DemandBody::default(),
             policy: POLICY_DEFAULT,
             attribute_order: 0,
             tenant: String::new(),
@@ -178,6 +185,12 @@ impl Default for PlaceRequest {
             expected_version: 0,
             count: 1,
             explain: EXPLAIN_BOUNDED,
+            fallbacks: Vec::new(),
+            preferred_selectors: Vec::new(),
+            preferred_nodes: Vec::new(),
+            node: 0,
+            avoid_gpu: AVOID_GPU_DEFAULT,
+            owner: 0,
         }
     }
 }
@@ -197,10 +210,9 @@ pub struct PlacedBody {
     pub gpus: Vec<u8>,
     /// How much of each instance, in 1/10 000.
     pub gpu_part: u16,
-    /// The units of unit-instance kinds. They stand in the extension
-    /// [`EXTENSION_UNITS`](super::EXTENSION_UNITS) of the frame, not in the body.
-    #[serde(skip)]
-    pub units: Vec<super::NamedUnits>,
+    /// The units of unit-instance kinds.
+    #[serde(deserialize_with = "bounded::list::<_, _, field::Units, CUSTOM_RESOURCES_MAX>")]
+    pub units: Vec<NamedUnits>,
 }
 
 /// How many nodes failed one check.
@@ -244,6 +256,8 @@ pub struct PlaceReply {
     pub refusal: Option<RefusalBody>,
     /// Something in the request is wrong.
     pub fault: Option<Fault>,
+    /// Of a placement: which selector holds. 0 is the request's own, 1 the first fallback, and so on.
+    pub alternative: u8,
 }
 
 /// Several placements.
@@ -276,54 +290,8 @@ pub struct ReleaseReply {
     pub reason: ReasonCode,
     /// What is wrong.
     pub fault: Option<Fault>,
-    /// Of a bundle of a group: how many allocations inside ended with it. It stands in the extension
-    /// [`EXTENSION_BUNDLES_RELEASED`] of the frame, not in the body.
-    #[serde(skip)]
+    /// Of a bundle of a group: how many allocations inside ended with it.
     pub inside_ended: Option<u32>,
-}
-
-/// Tag of the extension of a release's reply, or of a batch's, that says of bundles among what was released how
-/// many allocations inside ended with each: a list of [`BundleReleased`]. Ignorable.
-pub const EXTENSION_BUNDLES_RELEASED: u16 = 24;
-
-/// A bundle that was released.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BundleReleased {
-    /// Its place in the batch; 0 where there is one.
-    pub at: u32,
-    /// How many allocations inside ended with it.
-    pub ended: u32,
-}
-
-/// Content of [`EXTENSION_BUNDLES_RELEASED`].
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct BundlesReleased {
-    /// In order of place.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Replies, PLACEMENTS_PER_MESSAGE_MAX>")]
-    pub bundles: Vec<BundleReleased>,
-}
-
-/// Appends the content of [`EXTENSION_BUNDLES_RELEASED`] for `replies` to `out`; nothing where none was of a bundle,
-/// which is nearly always.
-pub fn released_extension(replies: &[ReleaseReply], out: &mut Vec<u8>) {
-    let bundles = (0u32..).zip(replies);
-    let bundles: Vec<_> =
-        bundles.filter_map(|(at, reply)| Some(BundleReleased { at, ended: reply.inside_ended? })).collect();
-    if !bundles.is_empty() {
-        encode_body(&BundlesReleased { bundles }, out);
-    }
-}
-
-/// Puts what the extensions of a reply say of bundles into `replies`; `rest` is what follows the body.
-///
-/// # Errors
-/// When the extension cannot be read, or speaks of what was not released: the peer's fault.
-pub fn read_released(rest: &[u8], replies: &mut [ReleaseReply]) -> Result<(), BodyError> {
-    let released: BundlesReleased = read_extension(rest, EXTENSION_BUNDLES_RELEASED)?.unwrap_or_default();
-    for BundleReleased { at, ended } in released.bundles {
-        element(replies, at as usize, EXTENSION_BUNDLES_RELEASED)?.inside_ended = Some(ended);
-    }
-    Ok(())
 }
 
 /// A placement of this session does not wait any more. Its own reply says what became of it.

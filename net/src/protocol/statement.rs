@@ -2,12 +2,10 @@
 
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{Incarnation, StatementId};
-use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, STATEMENT_OPERATIONS_MAX};
+use wharf_core::limits::{GPU_INSTANCES_MAX, STATEMENT_OPERATIONS_MAX};
 
-use super::books::{take_units, write_units};
 use super::bounded::{self, field};
-use super::{Fault, NamedAmount, PlacedBody, ReasonCode, WireAllocation, WireGroup};
-use crate::codec::BodyError;
+use super::{DemandBody, Fault, PlacedBody, ReasonCode, WireAllocation, WireGroup};
 
 /// Operations of one message: what is said of all of them fits one reply.
 pub const OPERATIONS_PER_MESSAGE_MAX: usize = 1024;
@@ -64,15 +62,8 @@ pub struct OperationBody {
     /// the same, and conflicts where the node has another by now (`version_changed`). With `GRANULARITY_FINE` it is
     /// not compared: an operation conflicts only where it is not possible any more.
     pub expected_version: Option<u64>,
-    /// Allocate, pipeline: cores, in 1/10 000.
-    pub cpu: i64,
-    /// Allocate, pipeline: MiB, in 1/10 000.
-    pub memory: i64,
-    /// Allocate, pipeline: GPU devices, in 1/10 000: less than one, or whole.
-    pub gpu: i64,
-    /// Allocate, pipeline: custom resources.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
-    pub custom: Vec<NamedAmount>,
+    /// Allocate, pipeline: what it takes.
+    pub demand: DemandBody,
     /// Allocate: the GPU instances; chosen by the service if none are named.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
     pub gpus: Vec<u8>,
@@ -173,19 +164,4 @@ pub struct StatementReply {
     pub operations: Vec<OperationReply>,
     /// What is wrong.
     pub fault: Option<Fault>,
-}
-
-/// Appends the content of [`EXTENSION_UNITS`](super::EXTENSION_UNITS) for the allocations of a statement
-/// to `out`; nothing where none has units.
-pub fn operation_units_extension(reply: &StatementReply, out: &mut Vec<u8>) {
-    write_units(reply.operations.iter().map(|operation| operation.placed.as_ref()), out);
-}
-
-/// Puts the units that the extensions of a reply name into its allocations; `rest` is what follows the
-/// body.
-///
-/// # Errors
-/// When the extension cannot be read, or speaks of what was not placed: the peer's fault.
-pub fn read_operation_units(rest: &[u8], reply: &mut StatementReply) -> Result<(), BodyError> {
-    take_units(rest, reply.operations.iter_mut().map(|operation| operation.placed.as_mut()))
 }

@@ -3,11 +3,8 @@
 use serde::{Deserialize, Serialize};
 use wharf_core::limits::{RESOURCE_KINDS_MAX, SHARDS_MAX};
 
+use super::ServerIdentity;
 use super::bounded::{self, field};
-use super::{ReservedSums, ServerIdentity};
-
-/// Tag of the extension of a status that holds [`Waiting`]. Ignorable.
-pub const EXTENSION_WAITING: u16 = 2;
 
 /// Requests that wait for capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -37,6 +34,10 @@ pub struct ResourceStatus {
     pub allocated: i128,
     /// In use beyond capacity.
     pub shortfall: i128,
+    /// Free, and hidden because it is unhealthy.
+    pub unhealthy: i128,
+    /// Free, and withheld for reservations and claims.
+    pub reserved: i128,
 }
 
 /// One shard.
@@ -46,8 +47,14 @@ pub struct ShardStatusBody {
     pub shard: u16,
     /// Nodes that take new work.
     pub nodes_ready: u32,
-    /// Nodes that do not, whatever the reason.
+    /// Nodes that are draining.
     pub nodes_draining: u32,
+    /// Nodes registered by an agent that has not beaten yet.
+    pub nodes_joining: u32,
+    /// Nodes whose agent is silent.
+    pub nodes_lost: u32,
+    /// Reserved nodes.
+    pub nodes_reserved: u32,
     /// Live allocations.
     pub allocations: u64,
     /// Placed since the start.
@@ -58,6 +65,17 @@ pub struct ShardStatusBody {
     pub released: u64,
     /// Its canonical hash, when an audit was asked for and its books did not change while they were read.
     pub state_hash: Option<u128>,
+}
+
+impl ShardStatusBody {
+    /// Registered nodes of the shard.
+    #[must_use]
+    pub fn nodes(&self) -> u64 {
+        [self.nodes_ready, self.nodes_draining, self.nodes_joining, self.nodes_lost]
+            .map(u64::from)
+            .iter()
+            .sum()
+    }
 }
 
 /// The whole service.
@@ -79,36 +97,9 @@ pub struct StatusReply {
     /// Per resource, over all shards.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Resources, { RESOURCE_KINDS_MAX + 3 }>")]
     pub resources: Vec<ResourceStatus>,
-    /// Requests that wait. They stand in the extension [`EXTENSION_WAITING`] of the frame.
-    #[serde(skip)]
+    /// Requests that wait.
     pub waiting: Waiting,
-    /// What is reserved. It stands in the extension
-    /// [`EXTENSION_RESERVED`](super::EXTENSION_RESERVED) of the frame.
-    #[serde(skip)]
-    pub reserved: ReservedSums,
     /// The canonical hash of the books, when an audit was asked for and no shard's books changed while they
     /// were read. An audit that finds a fault has no reply: the service ends.
     pub books_hash: Option<u128>,
-}
-
-/// Why nodes of one shard take no new work; the rest of them is draining.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct ShardLife {
-    /// Registered by an agent that has not beaten yet.
-    pub joining: u32,
-    /// Their agent is silent.
-    pub lost: u32,
-}
-
-/// The whole service, body version 2.
-#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
-pub struct StatusDetailsReply {
-    /// As body version 1 has it.
-    pub status: StatusReply,
-    /// Per shard of `status`.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Shards, { SHARDS_MAX as usize }>")]
-    pub life: Vec<ShardLife>,
-    /// Per resource of `status`: what is free and hidden because it is unhealthy, in 1/10 000.
-    #[serde(deserialize_with = "bounded::list::<_, _, field::Unhealthy, { RESOURCE_KINDS_MAX + 3 }>")]
-    pub unhealthy: Vec<i128>,
 }

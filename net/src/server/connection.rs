@@ -18,16 +18,15 @@ use wharf_core::time::Time;
 use super::closing::close_at_once;
 use super::follow::{self, Follow};
 use super::io_thread::Io;
-use super::reader::{Asked, BODY_VERSION, FrameReader, fault_frame, frame_fault, read_body};
+use super::reader::{Asked, FrameReader, fault_frame, frame_fault, read_body};
 use super::requests::handle_request;
 use super::{HELLO_PATIENCE, LAST_BYTES_PATIENCE, ServerShared, wait};
 use crate::codec::{
     Extension, FLAG_ERROR, FLAG_REPLY, FrameRef, Header, encode_body, encode_frame, try_encode_frame,
 };
 use crate::protocol::{
-    Acknowledged, CONNECTION_HELD_BYTES_MAX, EXTENSION_ACKNOWLEDGED, EXTENSION_BUNDLES_RELEASED,
-    EXTENSION_UNITS, Fault, Hello, HelloReply, Kind, PlaceReply, Reason, ReleaseReply,
-    SESSION_WAITS_BYTES_MAX, VERSION_MAX, VERSION_MIN, released_extension, units_extension,
+    Acknowledged, BODY_VERSION, CONNECTION_HELD_BYTES_MAX, EXTENSION_ACKNOWLEDGED, Fault, Hello, HelloReply,
+    Kind, Reason, SESSION_WAITS_BYTES_MAX, VERSION_MAX, VERSION_MIN,
 };
 use crate::session::{Admission, Session, Weight};
 
@@ -81,80 +80,23 @@ impl ConnectionState {
     /// Answers `sequence` with `body`, and keeps the answer until it is acknowledged, unless the
     /// request only looked.
     pub(super) fn reply<T: Serialize>(&self, kind: Kind, sequence: u64, body: &T) {
-        self.reply_flagged(kind.number(), BODY_VERSION, 0, sequence, body);
-    }
-
-    /// As [`reply`](Self::reply), with a body of another version than 1.
-    pub(super) fn reply_version<T: Serialize>(&self, kind: Kind, version: u8, sequence: u64, body: &T) {
-        self.reply_flagged(kind.number(), version, 0, sequence, body);
-    }
-
-    /// As [`reply_version`](Self::reply_version), for a reply whose placements may name units.
-    pub(super) fn reply_placed<'a, T: Serialize>(
-        &self,
-        kind: Kind,
-        version: u8,
-        sequence: u64,
-        body: &T,
-        places: impl IntoIterator<Item = &'a PlaceReply> + Clone,
-    ) {
-        let mut units = Vec::new();
-        units_extension(places, &mut units);
-        let extension = [Extension { tag: EXTENSION_UNITS, bytes: &units }];
-        let extensions = if units.is_empty() { &[][..] } else { &extension };
-        self.reply_extended(kind, version, sequence, extensions, body);
-    }
-
-    /// As [`reply`](Self::reply), for what may have been bundles.
-    pub(super) fn reply_released<T: Serialize>(
-        &self,
-        kind: Kind,
-        sequence: u64,
-        body: &T,
-        replies: &[ReleaseReply],
-    ) {
-        let mut released = Vec::new();
-        released_extension(replies, &mut released);
-        let extension = [Extension { tag: EXTENSION_BUNDLES_RELEASED, bytes: &released }];
-        let extensions = if released.is_empty() { &[][..] } else { &extension };
-        self.reply_extended(kind, BODY_VERSION, sequence, extensions, body);
+        self.reply_flagged(kind.number(), 0, sequence, body);
     }
 
     pub(super) fn reply_fault(&self, kind: u16, sequence: u64, fault: &Fault) {
-        self.reply_flagged(kind, BODY_VERSION, FLAG_ERROR, sequence, fault);
+        self.reply_flagged(kind, FLAG_ERROR, sequence, fault);
     }
 
-    fn reply_flagged<T: Serialize>(&self, kind: u16, version: u8, flags: u8, sequence: u64, body: &T) {
-        let header = Header { kind, flags: flags | FLAG_REPLY, version, sequence, ..Header::default() };
-        self.reply_whole(header, &[], body);
-    }
-
-    /// As [`reply_version`](Self::reply_version), with extensions that can be ignored.
-    pub(super) fn reply_extended<T: Serialize>(
-        &self,
-        kind: Kind,
-        version: u8,
-        sequence: u64,
-        extensions: &[Extension<'_>],
-        body: &T,
-    ) {
-        let (kind, flags) = (kind.number(), FLAG_REPLY);
-        self.reply_whole(Header { kind, flags, version, sequence, ..Header::default() }, extensions, body);
-    }
-
-    fn reply_whole<T: Serialize>(&self, header: Header, extensions: &[Extension<'_>], body: &T) {
-        let (kind, sequence) = (header.kind, header.sequence);
+    fn reply_flagged<T: Serialize>(&self, kind: u16, flags: u8, sequence: u64, body: &T) {
+        let flags = flags | FLAG_REPLY;
+        let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
         let mut out = self.out.borrow_mut();
         let start = out.len();
-        // What can be ignored goes first where the frame would be too long.
-        let mut encoded = try_encode_frame(header, extensions, &mut out, |out| encode_body(body, out));
-        if encoded.is_err() && !extensions.is_empty() {
-            encoded = try_encode_frame(header, &[], &mut out, |out| encode_body(body, out));
-        }
+        let encoded = try_encode_frame(header, &[], &mut out, |out| encode_body(body, out));
         if let Err(error) = encoded {
             // Lists and batches are cut to fit; whatever else is too long is no reason to stop.
             let fault = Fault::new(Reason::LimitExceeded, format!("the reply does not fit: {error}"));
-            let header = Header { flags: header.flags | FLAG_ERROR, version: BODY_VERSION, ..header };
+            let header = Header { flags: header.flags | FLAG_ERROR, ..header };
             encode_frame(header, &[], &mut out, |out| encode_body(&fault, out));
         }
         let mut session = self.session.borrow_mut();

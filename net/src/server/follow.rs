@@ -28,12 +28,10 @@ use wharf_core::view::{ChangeCursor, ChangeKinds, View, ViewVersion};
 use super::ServerShared;
 use super::connection::ConnectionState;
 use super::io_thread::Io;
-use super::reader::BODY_VERSION;
-use crate::codec::Extension;
 use crate::convert::{follow_kinds, follow_limit, follow_page};
 use crate::protocol::{
-    EXTENSION_PENDING, FOLLOW_WAIT_MS_MAX, Fault, FollowCursor, FollowPage, FollowReply, FollowRequest, Kind,
-    Reason, ReasonCode, ShardVersion, pending_extension,
+    FOLLOW_WAIT_MS_MAX, Fault, FollowCursor, FollowPage, FollowReply, FollowRequest, Kind, Reason,
+    ReasonCode, ShardVersion,
 };
 
 /// Connections of a service that may follow changes at a time.
@@ -430,11 +428,7 @@ pub(super) async fn handle_follow(
 }
 
 fn reply(io: &Io, state: &ConnectionState, sequence: u64, reply: FollowReply, started: Time) {
-    let mut pending = Vec::new();
-    reply.page.iter().for_each(|page| pending_extension(page, &mut pending));
-    let extension = [Extension { tag: EXTENSION_PENDING, bytes: &pending }];
-    let extensions = if pending.is_empty() { &[][..] } else { &extension };
-    state.reply_extended(Kind::Follow, BODY_VERSION, sequence, extensions, &reply);
+    state.reply(Kind::Follow, sequence, &reply);
     io.observe(Kind::Follow, ReasonCode::default(), io.shared.now().nanos_since(started));
 }
 

@@ -12,12 +12,11 @@ use wharf_core::time::Time;
 
 use super::connection::ConnectionState;
 use super::planning::{PlanComplete, into_reply};
-use super::reader::BODY_VERSION;
 use super::wait::wait_reply;
 use crate::convert::{explain_candidates, placed_reply, refused_reply, rejection_fault};
 use crate::protocol::{
-    FRAME_BYTES_MAX, Kind, PLACE_VERSION_PREFERENCES, PlaceBatchReply, PlaceBatchReplyV2, PlaceReply,
-    PlaceReplyV2, ReasonCode, ReleaseBatchReply, ReleaseReply,
+    FRAME_BYTES_MAX, Kind, PlaceBatchReply, PlaceReply, PlacedBody, ReasonCode, ReleaseBatchReply,
+    ReleaseReply,
 };
 
 /// A request whose parts are in the engine.
@@ -33,14 +32,12 @@ pub(super) type Named = Option<Arc<[NodeId]>>;
 
 /// What the reply will be made of.
 pub(super) enum Parts {
-    /// With the version of its body.
-    Place(u8, Named),
-    /// A placement that waits, with the version of its body: it took no room of those that do not.
-    Wait(u8, Named),
+    Place(Named),
+    /// A placement that waits: it took no room of those that do not.
+    Wait(Named),
     Release,
     PlaceBatch {
-        version: u8,
-        replies: Vec<PlaceReplyV2>,
+        replies: Vec<PlaceReply>,
         /// Of the parts that name candidates, in order.
         named: Vec<(usize, Arc<[NodeId]>)>,
         left: usize,
@@ -66,7 +63,7 @@ impl Parts {
     /// Candidates that its requests name: what they take of the bounds in `limits`.
     pub(super) fn candidates(&self) -> usize {
         match self {
-            Self::Place(_, named) | Self::Wait(_, named) => named.as_ref().map_or(0, |ids| ids.len()),
+            Self::Place(named) | Self::Wait(named) => named.as_ref().map_or(0, |ids| ids.len()),
             Self::PlaceBatch { named, .. } => named.iter().map(|(_, ids)| ids.len()).sum(),
             _ => 0,
         }
@@ -75,15 +72,12 @@ impl Parts {
 
 /// The reply of an operation that is complete.
 pub(super) enum Complete {
+    /// Also of a placement into a bundle.
     Place(PlaceReply),
-    /// Of a body of that version or later.
-    PlaceV2(u8, PlaceReplyV2),
     Release(ReleaseReply),
     PlaceBatch(PlaceBatchReply),
-    PlaceBatchV2(u8, PlaceBatchReplyV2),
     ReleaseBatch(ReleaseBatchReply),
     Plan(Box<PlanComplete>),
-    Into(PlaceReply),
 }
 
 const PART_BITS: u32 = 16;
@@ -130,24 +124,24 @@ impl Operation {
         catalog: &Catalog,
     ) -> Option<Complete> {
         match &mut self.parts {
-            Parts::Place(version, named) => {
+            Parts::Place(named) => {
                 let mut reply = place_reply(reply, catalog);
-                explain_candidates(&mut reply.reply, named.as_deref(), catalog);
-                Some(Complete::place(*version, reply))
+                explain_candidates(&mut reply, named.as_deref(), catalog);
+                Some(Complete::Place(reply))
             }
-            Parts::Wait(version, named) => {
+            Parts::Wait(named) => {
                 let mut reply = wait_reply(reply, catalog);
-                explain_candidates(&mut reply.reply, named.as_deref(), catalog);
-                Some(Complete::place(*version, reply))
+                explain_candidates(&mut reply, named.as_deref(), catalog);
+                Some(Complete::Place(reply))
             }
             Parts::Release => Some(Complete::Release(release_reply(reply))),
-            Parts::PlaceBatch { version, replies, named, left } => {
+            Parts::PlaceBatch { replies, named, left } => {
                 replies[part] = place_reply(reply, catalog);
                 if let Ok(at) = named.binary_search_by_key(&part, |&(part, _)| part) {
-                    explain_candidates(&mut replies[part].reply, Some(&named[at].1), catalog);
+                    explain_candidates(&mut replies[part], Some(&named[at].1), catalog);
                 }
                 *left -= 1;
-                (*left == 0).then(|| Complete::place_batch(*version, std::mem::take(replies)))
+                (*left == 0).then(|| Complete::place_batch(std::mem::take(replies)))
             }
             Parts::ReleaseBatch { replies, left } => {
                 replies[part] = release_reply(reply);
@@ -157,7 +151,7 @@ impl Operation {
             }
             Parts::Plan(kind, size) => Some(Complete::plan(*kind, *size, reply, catalog)),
             &mut Parts::WaitGroup(_, end) => Some(Complete::waited_group(end, reply, catalog)),
-            Parts::Into => Some(Complete::Into(into_reply(reply, catalog))),
+            Parts::Into => Some(Complete::Place(into_reply(reply, catalog))),
             Parts::Ask(asker) | Parts::AskPlan(asker) => {
                 let asker = asker.take().expect("a question is answered once");
                 // Who stopped waiting does not want it.
@@ -168,63 +162,65 @@ impl Operation {
     }
 }
 
-/// Bytes of the checks that one batch's refusals may have: what else it holds fits beside them.
-const BATCH_CHECK_BYTES_MAX: usize = FRAME_BYTES_MAX as usize / 2;
+/// Bytes of the checks and units that one reply may have: the rest of it fits a frame with them.
+const LISTED_BYTES_MAX: usize = FRAME_BYTES_MAX as usize / 2;
 
-/// Takes the counts off the refusals of a batch whose reply would not fit a frame with them:
-/// `examined` is then 0.
-fn cut_to_fit(replies: &mut [PlaceReplyV2]) {
-    // The longest that numbers of a check can be, beside its resource's name.
+/// Bytes of the units of what was placed, at most.
+fn units_bytes(placed: &PlacedBody) -> usize {
+    // Two lengths and the part, at their longest.
+    const NUMBERS: usize = 3 + 3 + 3;
+    placed.units.iter().map(|units| units.name.len() + units.instances.len() + NUMBERS).sum()
+}
+
+/// Takes the units off what was placed where the reply would not fit a frame with them. The allocations hold them
+/// still.
+pub(super) fn cut_units<'a>(placed: impl Iterator<Item = &'a mut PlacedBody>) {
+    let placed: Vec<_> = placed.filter(|placed| !placed.units.is_empty()).collect();
+    if placed.iter().map(|placed| units_bytes(placed)).sum::<usize>() > LISTED_BYTES_MAX {
+        placed.into_iter().for_each(|placed| placed.units.clear());
+    }
+}
+
+/// Takes the counts off the refusals of a batch whose reply would not fit a frame with them: `examined` is then 0.
+/// Of a batch that is too long without them, the units go too.
+fn cut_to_fit(replies: &mut [PlaceReply]) {
+    // The longest that numbers of a check can be, without its resource's name.
     const NUMBERS: usize = 3 + 3 + 9 + 9;
-    let refusals = || replies.iter().filter_map(|reply| reply.reply.refusal.as_ref());
-    let bytes: usize =
-        refusals().flat_map(|refusal| &refusal.checks).map(|check| check.resource.len() + NUMBERS).sum();
-    if bytes > BATCH_CHECK_BYTES_MAX {
-        for refusal in replies.iter_mut().filter_map(|reply| reply.reply.refusal.as_mut()) {
+    let checks =
+        replies.iter().filter_map(|reply| reply.refusal.as_ref()).flat_map(|refusal| &refusal.checks);
+    let checks: usize = checks.map(|check| check.resource.len() + NUMBERS).sum();
+    let units: usize = replies.iter().filter_map(|reply| reply.placed.as_ref()).map(units_bytes).sum();
+    if checks + units > LISTED_BYTES_MAX {
+        for refusal in replies.iter_mut().filter_map(|reply| reply.refusal.as_mut()) {
             refusal.examined = 0;
             refusal.checks.clear();
         }
+        cut_units(replies.iter_mut().filter_map(|reply| reply.placed.as_mut()));
     }
 }
 
 impl Complete {
-    /// The reply to a placement of a body of `version`.
-    pub(super) fn place(version: u8, reply: PlaceReplyV2) -> Self {
-        if version < PLACE_VERSION_PREFERENCES {
-            return Self::Place(reply.reply);
-        }
-        Self::PlaceV2(version, reply)
-    }
-
-    /// The reply to a batch of a body of `version`.
-    pub(super) fn place_batch(version: u8, mut replies: Vec<PlaceReplyV2>) -> Self {
+    /// The reply to a batch.
+    pub(super) fn place_batch(mut replies: Vec<PlaceReply>) -> Self {
         cut_to_fit(&mut replies);
-        if version >= PLACE_VERSION_PREFERENCES {
-            return Self::PlaceBatchV2(version, PlaceBatchReplyV2 { replies });
-        }
-        Self::PlaceBatch(PlaceBatchReply { replies: replies.into_iter().map(|reply| reply.reply).collect() })
+        Self::PlaceBatch(PlaceBatchReply { replies })
     }
 
     /// Why, of the reply as a whole.
     pub(super) fn reason(&self) -> ReasonCode {
         match self {
             Self::Place(reply) => reply.reason,
-            Self::PlaceV2(_, reply) => reply.reply.reason,
             Self::Release(reply) => reply.reason,
             Self::Plan(complete) => complete.reason(),
-            Self::Into(reply) => reply.reason,
-            Self::PlaceBatch(_) | Self::PlaceBatchV2(..) | Self::ReleaseBatch(_) => ReasonCode::default(),
+            Self::PlaceBatch(_) | Self::ReleaseBatch(_) => ReasonCode::default(),
         }
     }
 
     /// Why, of each part of a batch.
     pub(super) fn part_reasons(&self) -> Vec<ReasonCode> {
         match self {
-            Self::Place(_) | Self::PlaceV2(..) | Self::Release(_) | Self::Plan(_) | Self::Into(_) => {
-                Vec::new()
-            }
+            Self::Place(_) | Self::Release(_) | Self::Plan(_) => Vec::new(),
             Self::PlaceBatch(batch) => batch.replies.iter().map(|reply| reply.reason).collect(),
-            Self::PlaceBatchV2(_, batch) => batch.replies.iter().map(|reply| reply.reply.reason).collect(),
             Self::ReleaseBatch(batch) => batch.replies.iter().map(|reply| reply.reason).collect(),
         }
     }
@@ -232,29 +228,19 @@ impl Complete {
     /// Answers `sequence` of `connection`.
     pub(super) fn answer(&self, connection: &ConnectionState, kind: Kind, sequence: u64) {
         match self {
-            Self::Place(reply) => connection.reply_placed(kind, 1, sequence, reply, [reply]),
-            Self::PlaceV2(version, reply) => {
-                connection.reply_placed(kind, *version, sequence, reply, [&reply.reply]);
-            }
-            Self::Release(reply) => {
-                connection.reply_released(kind, sequence, reply, std::slice::from_ref(reply));
-            }
-            Self::PlaceBatch(reply) => connection.reply_placed(kind, 1, sequence, reply, &reply.replies),
-            Self::PlaceBatchV2(version, reply) => {
-                let places = reply.replies.iter().map(|reply| &reply.reply);
-                connection.reply_placed(kind, *version, sequence, reply, places);
-            }
-            Self::ReleaseBatch(reply) => connection.reply_released(kind, sequence, reply, &reply.replies),
+            Self::Place(reply) => connection.reply(kind, sequence, reply),
+            Self::Release(reply) => connection.reply(kind, sequence, reply),
+            Self::PlaceBatch(reply) => connection.reply(kind, sequence, reply),
+            Self::ReleaseBatch(reply) => connection.reply(kind, sequence, reply),
             Self::Plan(complete) => complete.answer(connection, kind, sequence),
-            Self::Into(reply) => connection.reply_placed(kind, BODY_VERSION, sequence, reply, [reply]),
         }
     }
 }
 
-pub(super) fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReplyV2 {
+pub(super) fn place_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
     match reply {
         PortReply::Placed(placement) => placed_reply(&placement, catalog),
-        PortReply::Refused(verdict, refusal) => refused_reply(verdict, &refusal, catalog).into(),
+        PortReply::Refused(verdict, refusal) => refused_reply(verdict, &refusal, catalog),
         other => unreachable!("a placement is placed or refused, not {other:?}"),
     }
 }
@@ -270,5 +256,47 @@ pub(super) fn release_reply(reply: PortReply) -> ReleaseReply {
             ReleaseReply { reason: fault.reason, fault: Some(fault), inside_ended: None }
         }
         other => unreachable!("a release is done or rejected, not {other:?}"),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::encode_body;
+    use crate::protocol::{FailedCheck, NamedUnits, RefusalBody};
+
+    fn placed(kinds: usize) -> PlaceReply {
+        let name = "k".repeat(250);
+        let units = vec![NamedUnits { name, instances: (0..64).collect(), part: 10_000 }; kinds];
+        PlaceReply { placed: Some(PlacedBody { units, ..PlacedBody::default() }), ..PlaceReply::default() }
+    }
+
+    fn refused() -> PlaceReply {
+        let check = FailedCheck { resource: "r".repeat(250), ..FailedCheck::default() };
+        let refusal = Some(RefusalBody { nodes: 9, examined: 9, checks: vec![check; 2] });
+        PlaceReply { refusal, ..PlaceReply::default() }
+    }
+
+    /// A reply that does not fit a frame would be a fault, and its grants would be lost to the client.
+    #[test]
+    fn the_reply_to_a_batch_leaves_out_what_does_not_fit() {
+        let fits = |replies: &[PlaceReply]| {
+            let mut bytes = Vec::new();
+            replies.iter().for_each(|reply| encode_body(reply, &mut bytes));
+            bytes.len() <= FRAME_BYTES_MAX as usize
+        };
+        let mut small = vec![placed(1), refused()];
+        cut_to_fit(&mut small);
+        assert_eq!(small, [placed(1), refused()]);
+        let mut large = [vec![placed(8); 512], vec![refused(); 512]].concat();
+        assert!(!fits(&large));
+        cut_to_fit(&mut large);
+        assert!(fits(&large));
+        assert!(large[..512].iter().all(|reply| reply.placed.as_ref().is_some_and(|it| it.units.is_empty())));
+        assert!(large[512..].iter().all(|reply| reply.refusal.as_ref().is_some_and(|it| it.examined == 0)));
+        // Where the counts alone are too many, the units stay.
+        let mut counts = [vec![placed(1)], vec![refused(); 1023]].concat();
+        cut_to_fit(&mut counts);
+        assert_eq!(counts[0], placed(1));
     }
 }

@@ -14,8 +14,8 @@ use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
 use crate::convert::{PlacementDefaults, fault_reply, kinds_to_learn, placement_request};
 use crate::protocol::{
-    Fault, Kind, MODE_WAIT_UNTIL, PlaceReply, PlaceReplyV2, PlaceRequestV3, Reason, ReasonCode, ReleaseBatch,
-    ReleaseBatchReply, ReleaseReply,
+    Fault, Kind, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch,
+    ReleaseBatchReply, ReleaseReply, ReleaseRequest,
 };
 
 pub(super) fn enter(
@@ -42,11 +42,11 @@ pub(super) async fn take_room(io: &Io, parts: usize) {
 pub(super) async fn handle_place(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
-    (sequence, version): (u64, u8),
-    request: PlaceRequestV3,
+    sequence: u64,
+    request: PlaceRequest,
     now: Time,
 ) {
-    let asked = &request.request.request;
+    let asked = &request;
     let waits = (asked.mode == MODE_WAIT_UNTIL)
         .then_some(wait::Waits { priority: asked.priority, deadline: asked.deadline });
     let defaults = io.shared.settings.load().placement_defaults(&io.port.borrow());
@@ -56,26 +56,22 @@ pub(super) async fn handle_place(
         placement_request(request, port.catalog(), defaults)
     });
     match (request, waits) {
-        (Ok(request), Some(waits)) => wait::begin(io, state, (sequence, version), request, waits, now),
+        (Ok(request), Some(waits)) => wait::begin(io, state, sequence, request, waits, now),
         (Ok(request), None) => {
             take_room(io, 1).await;
-            let parts = Parts::Place(version, request.candidates.clone());
+            let parts = Parts::Place(request.candidates.clone());
             let operation = enter(io, state, sequence, parts, now);
             io.submit(operation, 0, PortRequest::Place(request), now);
         }
         (Err(reply), _) => {
             io.observe(Kind::Place, reply.reason, 0);
-            Complete::place(version, (*reply).into()).answer(state, Kind::Place, sequence);
+            Complete::Place(*reply).answer(state, Kind::Place, sequence);
         }
     }
 }
 
 /// Has the registrar learn the kinds that nobody has yet and `request` is to wait for.
-async fn learn(
-    io: &Io,
-    request: &PlaceRequestV3,
-    defaults: PlacementDefaults,
-) -> Result<(), Box<PlaceReply>> {
+async fn learn(io: &Io, request: &PlaceRequest, defaults: PlacementDefaults) -> Result<(), Box<PlaceReply>> {
     let names = kinds_to_learn(request, io.port.borrow_mut().catalog(), defaults)?;
     learn_names(io, names).await.map_err(|fault| Box::new(fault_reply(fault)))
 }
@@ -98,8 +94,8 @@ pub(super) async fn learn_names(io: &Io, names: Vec<String>) -> Result<(), Fault
 pub(super) async fn handle_place_batch(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
-    (sequence, version): (u64, u8),
-    requests: Vec<PlaceRequestV3>,
+    sequence: u64,
+    PlaceBatch { requests }: PlaceBatch,
     now: Time,
 ) {
     debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
@@ -110,26 +106,26 @@ pub(super) async fn handle_place_batch(
         let defaults = io.shared.settings.load().placement_defaults(&port);
         let catalog = port.catalog();
         for (part, mut request) in requests.into_iter().enumerate() {
-            if request.request.request.mode == MODE_WAIT_UNTIL {
+            if request.mode == MODE_WAIT_UNTIL {
                 let message = "requests of a batch do not wait: give it a request of its own";
                 let fault = Fault::of_field(Reason::InvalidField, "mode", message);
-                replies.push(fault_reply(fault).into());
+                replies.push(fault_reply(fault));
                 continue;
             }
             // In a batch it says in which order requests are decided; one alone has none to stand in.
-            let priority = std::mem::take(&mut request.request.request.priority);
+            let priority = std::mem::take(&mut request.priority);
             match placement_request(request, catalog, defaults) {
                 Ok(request) => {
                     named.extend(request.candidates.clone().map(|ids| (part, ids)));
                     valid.push((priority, part, request));
-                    replies.push(PlaceReplyV2::default());
+                    replies.push(PlaceReply::default());
                 }
-                Err(reply) => replies.push((*reply).into()),
+                Err(reply) => replies.push(*reply),
             }
         }
     }
     if valid.is_empty() {
-        let complete = Complete::place_batch(version, replies);
+        let complete = Complete::place_batch(replies);
         complete.answer(state, Kind::PlaceBatch, sequence);
         io.observe(Kind::PlaceBatch, ReasonCode::default(), 0);
         return io.observe_parts(Kind::PlaceBatch, complete.part_reasons().into_iter());
@@ -138,11 +134,23 @@ pub(super) async fn handle_place_batch(
     // however that is cut into batches. Equal ones stay in the order of the frame.
     valid.sort_by_key(|&(priority, ..)| Reverse(priority));
     take_room(io, valid.len()).await;
-    let parts = Parts::PlaceBatch { version, replies, named, left: valid.len() };
+    let parts = Parts::PlaceBatch { replies, named, left: valid.len() };
     let operation = enter(io, state, sequence, parts, now);
     for (_, part, request) in valid {
         io.submit(operation, part, PortRequest::Place(request), now);
     }
+}
+
+pub(super) async fn handle_release(
+    io: &Rc<Io>,
+    state: &Rc<ConnectionState>,
+    sequence: u64,
+    request: ReleaseRequest,
+    now: Time,
+) {
+    take_room(io, 1).await;
+    let operation = enter(io, state, sequence, Parts::Release, now);
+    io.submit(operation, 0, PortRequest::Release(request.allocation.into()), now);
 }
 
 pub(super) async fn handle_release_batch(

@@ -15,21 +15,19 @@ use wharf_core::time::Time;
 use super::WAITING_GROUPS_MAX;
 use super::connection::ConnectionState;
 use super::io_thread::Io;
-use super::operation::{Complete, Parts};
+use super::operation::{Complete, Parts, cut_units};
 use super::placing::{enter, learn_names, take_room};
-use super::reader::{Asked, BODY_VERSION, read_any_version, read_body, read_body_up_to};
+use super::reader::{Asked, read_body};
 use super::wait::stopped;
-use crate::codec::Extension;
 use crate::convert::{
     IntoTarget, bundles, fault_reply, group_fault, group_kinds_to_learn, group_reply, group_spec,
     groups_page, named_rejection_fault, page_limit, place_into, placed_reply, plan_fault, removed_group,
     statement, statement_fault, statement_reply, wait_until,
 };
 use crate::protocol::{
-    CreateGroupRequest, EXTENSION_BUNDLES_RELEASING, EXTENSION_UNITS, Fault, GROW_VERSION_WAIT, GroupReply,
-    GroupStatusRequest, GrowGroupRequest, GrowGroupRequestV2, Kind, ListGroupsReply, ListGroupsRequest,
-    MODE_WAIT_UNTIL, PlaceIntoRequest, PlaceReply, Reason, ReasonCode, RemoveGroupReply, RemoveGroupRequest,
-    ShrinkGroupRequest, StatementReply, StatementRequest, operation_units_extension, releasing_extension,
+    CreateGroupRequest, Fault, GroupReply, GroupStatusRequest, GrowGroupRequest, Kind, ListGroupsReply,
+    ListGroupsRequest, MODE_WAIT_UNTIL, PlaceIntoRequest, PlaceReply, Reason, ReasonCode, RemoveGroupReply,
+    RemoveGroupRequest, ShrinkGroupRequest, StatementReply, StatementRequest,
 };
 
 /// The reply to a planner's job.
@@ -52,22 +50,10 @@ impl PlanComplete {
 
     pub(super) fn answer(&self, connection: &ConnectionState, kind: Kind, sequence: u64) {
         match self {
-            Self::Group(reply) => {
-                let mut releasing = Vec::new();
-                reply.group.iter().for_each(|group| releasing_extension(group, &mut releasing));
-                let extension = [Extension { tag: EXTENSION_BUNDLES_RELEASING, bytes: &releasing }];
-                let extensions = if releasing.is_empty() { &[][..] } else { &extension };
-                connection.reply_extended(kind, BODY_VERSION, sequence, extensions, reply);
-            }
+            Self::Group(reply) => connection.reply(kind, sequence, reply),
             Self::Removed(reply) => connection.reply(kind, sequence, reply),
             Self::Groups(reply) => connection.reply(kind, sequence, reply),
-            Self::Statement(reply) => {
-                let mut units = Vec::new();
-                operation_units_extension(reply, &mut units);
-                let extension = [Extension { tag: EXTENSION_UNITS, bytes: &units }];
-                let extensions = if units.is_empty() { &[][..] } else { &extension };
-                connection.reply_extended(kind, BODY_VERSION, sequence, extensions, reply);
-            }
+            Self::Statement(reply) => connection.reply(kind, sequence, reply),
         }
     }
 }
@@ -80,7 +66,11 @@ impl Complete {
         let complete = match kind {
             Kind::RemoveGroup => PlanComplete::Removed(removed_group(&reply)),
             Kind::ListGroups => PlanComplete::Groups(groups_page(&reply, size)),
-            Kind::SubmitStatement => PlanComplete::Statement(statement_reply(&reply, size, catalog)),
+            Kind::SubmitStatement => {
+                let mut reply = statement_reply(&reply, size, catalog);
+                cut_units(reply.operations.iter_mut().filter_map(|operation| operation.placed.as_mut()));
+                PlanComplete::Statement(reply)
+            }
             _ => PlanComplete::Group(group_reply(&reply, catalog)),
         };
         Self::Plan(Box::new(complete))
@@ -130,7 +120,7 @@ pub(super) async fn handle_planning(
             return Ok(());
         }
         Kind::GrowGroup => {
-            handle_grow(io, state, sequence, read_growth(asked)?, now).await;
+            handle_grow(io, state, sequence, read_body(asked)?, now).await;
             return Ok(());
         }
         Kind::ShrinkGroup => {
@@ -201,21 +191,14 @@ async fn handle_create(
     }
 }
 
-fn read_growth(asked: &Asked<'_>) -> Result<GrowGroupRequestV2, Fault> {
-    match asked.frame.header.version {
-        GROW_VERSION_WAIT => read_any_version(asked),
-        _ => Ok(read_body_up_to::<GrowGroupRequest>(asked, GROW_VERSION_WAIT)?.into()),
-    }
-}
-
 async fn handle_grow(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
     sequence: u64,
-    request: GrowGroupRequestV2,
+    request: GrowGroupRequest,
     now: Time,
 ) {
-    let GrowGroupRequestV2 { request: GrowGroupRequest { group, bundles: wire }, mode, deadline } = request;
+    let GrowGroupRequest { group, bundles: wire, mode, deadline } = request;
     let until = wait_until(mode, deadline).map_err(|fault| Box::new(group_fault(fault)));
     let made = until.and_then(|until| {
         let mut port = io.port.borrow_mut();
@@ -320,12 +303,12 @@ async fn handle_place_into(
                 let reply = place_into_group(&io, &state, sequence, (target, demand), now).await;
                 let nanos = io.shared.now().nanos_since(now);
                 io.observe(Kind::PlaceInto, reply.reason, nanos);
-                Complete::Into(reply).answer(&state, Kind::PlaceInto, sequence);
+                Complete::Place(reply).answer(&state, Kind::PlaceInto, sequence);
             });
         }
         Err(reply) => {
             io.observe(Kind::PlaceInto, reply.reason, 0);
-            Complete::Into(*reply).answer(state, Kind::PlaceInto, sequence);
+            Complete::Place(*reply).answer(state, Kind::PlaceInto, sequence);
         }
     }
 }
@@ -435,7 +418,7 @@ async fn place_into_group(
 /// The reply to a placement into a bundle.
 pub(super) fn into_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
     match reply {
-        PortReply::One(Outcome::Placed(placement)) => placed_reply(&placement, catalog).reply,
+        PortReply::One(Outcome::Placed(placement)) => placed_reply(&placement, catalog),
         PortReply::One(Outcome::Rejected(rejection)) => {
             fault_reply(named_rejection_fault(&rejection, &catalog.resources))
         }

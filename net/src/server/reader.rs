@@ -9,11 +9,8 @@ use crate::codec::{
     FLAG_ERROR, FLAG_REPLY, FrameError, FrameRef, Header, decode_body, decode_frame, encode_body,
     encode_frame, split_extensions,
 };
-use crate::protocol::{Acknowledged, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Reason};
+use crate::protocol::{Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Reason};
 use crate::weight::Weight;
-
-/// The version of every body of protocol version 1, but of what later versions of one kind have.
-pub(super) const BODY_VERSION: u8 = 1;
 
 /// A frame that is a request, and what it says of its session besides.
 pub(super) struct Asked<'a> {
@@ -103,26 +100,14 @@ pub(super) fn fault_frame(kind: u16, sequence: u64, fault: &Fault) -> Vec<u8> {
 
 /// Reads the body of a frame: version, body, extensions.
 pub(super) fn read_body<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fault> {
-    read_body_up_to(asked, BODY_VERSION)
-}
-
-/// As [`read_body`], of a request whose reply has several versions: the request's own says which
-/// is wanted, up to `newest`; its body is the same in all.
-pub(super) fn read_body_up_to<T: DeserializeOwned>(asked: &Asked<'_>, newest: u8) -> Result<T, Fault> {
-    let header = &asked.frame.header;
-    if !(BODY_VERSION..=newest).contains(&header.version) {
-        let to = if newest == BODY_VERSION { String::new() } else { format!(" to {newest}") };
-        let message =
-            format!("body version {} of kind {} is unknown: send version 1{to}", header.version, header.kind);
-        return Err(Fault::new(Reason::UnknownVersion, message));
-    }
-    read_any_version(asked)
-}
-
-/// As [`read_body`], of a frame whose version was looked at.
-pub(super) fn read_any_version<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fault> {
     let frame = &asked.frame;
     let header = &frame.header;
+    if header.version != BODY_VERSION {
+        let Header { kind, version, .. } = header;
+        let message =
+            format!("body version {version} of kind {kind} is unknown: send version {BODY_VERSION}");
+        return Err(Fault::new(Reason::UnknownVersion, message));
+    }
     let malformed = |message: String| Fault::new(Reason::MalformedBody, message);
     let (body, taken) = decode_body::<T>(frame.payload).map_err(|error| {
         let message = error.to_string();

@@ -30,10 +30,10 @@ use crate::convert::{
     registrar_fault, rejection_fault, reserve_reply, resource_totals,
 };
 use crate::protocol::{
-    AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest,
-    ListDetailsReply, ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply,
-    NodesRequest, PlaceReply, Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply,
-    ReserveRequest, SetResourcesRequest, StatusDetailsReply, StatusRequest,
+    AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, ListReply,
+    ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest, PlaceReply,
+    Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest,
+    StatusReply, StatusRequest,
 };
 use listing::Listing;
 
@@ -81,9 +81,9 @@ pub enum RegistrarReply {
     /// To `Add`, `Update`, `Drain`, `Remove` and `SetResources`.
     Nodes(NodesReply),
     /// To `List`.
-    List(ListDetailsReply),
+    List(ListReply),
     /// To `Status`.
-    Status(Box<StatusDetailsReply>),
+    Status(Box<StatusReply>),
     /// To `Report`.
     Report(ReportReply),
     /// To `Heartbeat`.
@@ -373,7 +373,7 @@ impl Desk {
         let catalog = self.task.catalog.load();
         match outcome {
             Outcome::Adopted(placement) => {
-                RegistrarReply::Adopted(Box::new(placed_reply(&placement, &catalog).reply))
+                RegistrarReply::Adopted(Box::new(placed_reply(&placement, &catalog)))
             }
             Outcome::Books(books) => {
                 let books = books_reply(&books, &catalog.resources, self.task.shared.now());

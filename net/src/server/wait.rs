@@ -12,7 +12,7 @@ use super::connection::ConnectionState;
 use super::io_thread::Io;
 use super::operation::{Complete, Operation, Parts, place_reply, tag};
 use crate::convert::{fault_reply, refused_reply};
-use crate::protocol::{Fault, Kind, PlaceReply, PlaceReplyV2, Reason};
+use crate::protocol::{Fault, Kind, PlaceReply, Reason};
 
 /// How a wait ends early.
 #[derive(Clone, Copy, Debug)]
@@ -28,7 +28,7 @@ pub(super) struct Waits {
 pub(super) fn begin(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
-    (sequence, version): (u64, u8),
+    sequence: u64,
     request: PlacementRequest,
     waits: Waits,
     now: Time,
@@ -49,10 +49,10 @@ pub(super) fn begin(
     if let Some(fault) = full.or_else(|| state.take_wait_room(sequence).err()) {
         let reply = fault_reply(fault);
         io.observe(Kind::Place, reply.reason, 0);
-        return Complete::place(version, reply.into()).answer(state, Kind::Place, sequence);
+        return Complete::Place(reply).answer(state, Kind::Place, sequence);
     }
     let until = if waits.deadline == 0 { Time(u64::MAX) } else { Time(waits.deadline) };
-    let parts = Parts::Wait(version, request.candidates.clone());
+    let parts = Parts::Wait(request.candidates.clone());
     let operation = Operation { connection: Rc::clone(state), sequence, started: now, parts };
     let key = io.enter(operation);
     state.begins_wait(sequence, key);
@@ -110,14 +110,13 @@ pub(super) fn stopped() -> Fault {
 }
 
 /// The reply to a placement that waited.
-pub(super) fn wait_reply(reply: PortReply, catalog: &Catalog) -> PlaceReplyV2 {
-    let ended = match reply {
+pub(super) fn wait_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
+    match reply {
         PortReply::WaitEnded(WaitEnd::Expired, verdict, refusal) => refused_reply(verdict, &refusal, catalog),
         PortReply::WaitEnded(WaitEnd::Cancelled, verdict, refusal) => {
             PlaceReply { reason: Reason::Cancelled.into(), ..refused_reply(verdict, &refusal, catalog) }
         }
         PortReply::WaitEnded(WaitEnd::Stopped, ..) => fault_reply(stopped()),
-        other => return place_reply(other, catalog),
-    };
-    ended.into()
+        other => place_reply(other, catalog),
+    }
 }

@@ -3,12 +3,18 @@
 use crate::harness::{TestServer, add, ask, audit, granted, named, node, only, place, units, within};
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    AdoptRequest, BookBody, NamedAmount, NamedUnits, NodeBody, NodeBooksReply, NodeBooksRequest, PlaceBatch,
-    PlaceRequest, Reason, SetResourcesRequest,
+    AdoptRequest, BookBody, DemandBody, NamedAmount, NamedUnits, NodeBody, NodeBooksReply, NodeBooksRequest,
+    PlaceBatch, PlaceRequest, Reason, SetResourcesRequest,
 };
 
 fn npus(amount: i64) -> PlaceRequest {
-    PlaceRequest { custom: vec![NamedAmount { name: "npu".into(), amount }], ..ask(0, 0, 0) }
+    PlaceRequest {
+        demand: DemandBody {
+            custom: vec![NamedAmount { name: "npu".into(), amount }],
+            ..ask(0, 0, 0).demand
+        },
+        ..ask(0, 0, 0)
+    }
 }
 
 fn held(part: u16, instances: &[u8]) -> Vec<NamedUnits> {
@@ -81,10 +87,13 @@ async fn adoptions_are_recorded_as_they_are_and_once() {
     with_npus(&client, 2).await;
     let adopt = AdoptRequest {
         node: "a".into(),
-        cpu: units(10),
-        gpu: units(1),
+        demand: DemandBody {
+            cpu: units(10),
+            gpu: units(1),
+            custom: vec![NamedAmount { name: "npu".into(), amount: 5000 }],
+            ..DemandBody::default()
+        },
         gpus: vec![1],
-        custom: vec![NamedAmount { name: "npu".into(), amount: 5000 }],
         external_id: "pod-7".into(),
         ..AdoptRequest::default()
     };
@@ -96,12 +105,21 @@ async fn adoptions_are_recorded_as_they_are_and_once() {
     assert_eq!((cpu.available, cpu.allocated, cpu.shortfall), (0, units(10), units(2)));
     assert_eq!(shown.allocations, 1);
     for (change, field) in [
-        (AdoptRequest { cpu: units(1), ..adopt.clone() }, "external_id"),
+        (
+            AdoptRequest { demand: DemandBody { cpu: units(1), ..adopt.clone().demand }, ..adopt.clone() },
+            "external_id",
+        ),
         (AdoptRequest { gpus: vec![2], external_id: String::new(), ..adopt.clone() }, "gpus"),
         (AdoptRequest { gpus: vec![0, 1], external_id: String::new(), ..adopt.clone() }, "gpus"),
         (AdoptRequest { units: held(0, &[7]), external_id: String::new(), ..adopt.clone() }, "units"),
         (AdoptRequest { node: "nowhere".into(), ..adopt.clone() }, "node"),
-        (AdoptRequest { custom: vec![named("unknown", 1)], ..adopt.clone() }, "custom[0].name"),
+        (
+            AdoptRequest {
+                demand: DemandBody { custom: vec![named("unknown", 1)], ..adopt.clone().demand },
+                ..adopt.clone()
+            },
+            "custom[0].name",
+        ),
     ] {
         let reply = within(client.adopt(&change)).await.expect("answered");
         let fault = reply.fault.expect("it is refused");
@@ -121,7 +139,8 @@ async fn single_resources_change_below_what_is_in_use_and_all_or_none() {
     let server = TestServer::start(2);
     let client = server.client().await;
     with_npus(&client, 2).await;
-    let request = PlaceRequest { cpu: units(6), ..npus(units(2)) };
+    let request =
+        PlaceRequest { demand: DemandBody { cpu: units(6), ..npus(units(2)).demand }, ..npus(units(2)) };
     let allocation = place(&client, &request).await.allocation;
     let set = async |resources: Vec<NamedAmount>| {
         let request = SetResourcesRequest { node: "a".into(), resources };

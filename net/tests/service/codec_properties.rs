@@ -17,39 +17,20 @@ fn check_decode<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(b
     assert_eq!((&again, all), (&body, written.len()));
 }
 
+struct Decodes<'a>(&'a [u8]);
+
+impl MessageVisitor for Decodes<'_> {
+    type Output = ();
+
+    fn visit<M: Message>(self) {
+        check_decode::<M::Request>(self.0);
+        check_decode::<M::Reply>(self.0);
+    }
+}
+
 fn check_every_type(bytes: &[u8]) {
-    check_decode::<Hello>(bytes);
-    check_decode::<HelloReply>(bytes);
     check_decode::<Fault>(bytes);
-    check_decode::<PlaceRequest>(bytes);
-    check_decode::<PlaceReply>(bytes);
-    check_decode::<PlaceBatch>(bytes);
-    check_decode::<PlaceBatchReply>(bytes);
-    check_decode::<ReleaseRequest>(bytes);
-    check_decode::<ReleaseReply>(bytes);
-    check_decode::<ReleaseBatch>(bytes);
-    check_decode::<ReleaseBatchReply>(bytes);
-    check_decode::<NodesRequest>(bytes);
-    check_decode::<NodesReply>(bytes);
-    check_decode::<DrainRequest>(bytes);
-    check_decode::<RemoveRequest>(bytes);
-    check_decode::<ListRequest>(bytes);
-    check_decode::<ListReply>(bytes);
-    check_decode::<StatusRequest>(bytes);
-    check_decode::<StatusReply>(bytes);
-    check_decode::<CreateGroupRequest>(bytes);
-    check_decode::<GrowGroupRequest>(bytes);
-    check_decode::<GrowGroupRequestV2>(bytes);
-    check_decode::<ShrinkGroupRequest>(bytes);
-    check_decode::<RemoveGroupRequest>(bytes);
-    check_decode::<RemoveGroupReply>(bytes);
-    check_decode::<GroupStatusRequest>(bytes);
-    check_decode::<GroupReply>(bytes);
-    check_decode::<ListGroupsRequest>(bytes);
-    check_decode::<ListGroupsReply>(bytes);
-    check_decode::<PlaceIntoRequest>(bytes);
-    check_decode::<StatementRequest>(bytes);
-    check_decode::<StatementReply>(bytes);
+    Kind::ALL.iter().for_each(|kind| kind.visit(Decodes(bytes)));
 }
 
 fn name() -> impl Strategy<Value = String> {
@@ -80,16 +61,21 @@ fn place() -> impl Strategy<Value = PlaceRequest> {
         prop::collection::vec((name(), any::<u8>(), name(), any::<u8>()), 0..3),
     );
     let when = (any::<[u64; 3]>(), any::<Option<u64>>(), any::<u32>());
-    (wanted, where_, when).prop_map(|(wanted, where_, when)| {
+    let terms = || prop::collection::vec(term(), 0..3);
+    let rather = (
+        prop::collection::vec(terms().prop_map(|terms| FallbackSelector { terms }), 0..3),
+        prop::collection::vec((any::<i32>(), terms()), 0..3),
+        prop::collection::vec(any::<u64>(), 0..5),
+        (any::<[u64; 2]>(), any::<u8>()),
+    );
+    (wanted, where_, when, rather).prop_map(|(wanted, where_, when, rather)| {
+        let (fallbacks, preferred_selectors, preferred_nodes, ([node, owner], avoid_gpu)) = rather;
         let ([cpu, memory, gpu], custom, [policy, attribute_order, mode, explain], tenant, queue, priority) =
             wanted;
         let (selectors, preferred, candidates, tolerations) = where_;
         let ([deadline, lease, expected_version], group, count) = when;
         PlaceRequest {
-            cpu,
-            memory,
-            gpu,
-            custom,
+            demand: DemandBody { cpu, memory, gpu, custom },
             policy,
             attribute_order,
             tenant,
@@ -109,6 +95,15 @@ fn place() -> impl Strategy<Value = PlaceRequest> {
             expected_version,
             count,
             explain,
+            fallbacks,
+            preferred_selectors: preferred_selectors
+                .into_iter()
+                .map(|(weight, terms)| PreferredSelector { weight, terms })
+                .collect(),
+            preferred_nodes,
+            node,
+            avoid_gpu,
+            owner,
         }
     })
 }
@@ -157,12 +152,13 @@ fn place_reply() -> impl Strategy<Value = PlaceReply> {
         placed,
         refusal,
         fault,
+        alternative: 0,
     })
 }
 
 fn templates() -> impl Strategy<Value = Vec<BundleTemplate>> {
     let template = (place(), any::<u64>(), any::<u32>()).prop_map(|(request, owner, count)| {
-        let request = PlaceRequestV3 { owner, ..request.into() };
+        let request = PlaceRequest { owner, ..request };
         BundleTemplate { request, count }
     });
     prop::collection::vec(template, 0..3)
@@ -191,10 +187,7 @@ fn operation() -> impl Strategy<Value = OperationBody> {
                 operation,
                 node,
                 expected_version,
-                cpu,
-                memory,
-                gpu,
-                custom,
+                demand: DemandBody { cpu, memory, gpu, custom },
                 gpus,
                 owner,
                 allocation,
@@ -312,6 +305,9 @@ fn node_status() -> impl Strategy<Value = NodeStatus> {
             memory_available: memory,
             gpus_available,
             allocations,
+            unhealthy: vec![UnhealthyBody { instance: state, reason: "r".to_owned() }],
+            agent: Some(AgentBody { boot: "b".to_owned(), gpus: vec![GpuBody::default()] }),
+            reserved: Some(ReservedNode { owner: id, until: version }),
         }
     })
 }
@@ -336,12 +332,20 @@ fn hello_reply() -> impl Strategy<Value = HelloReply> {
 }
 
 fn status_reply() -> impl Strategy<Value = StatusReply> {
-    let shard = (any::<u16>(), any::<[u32; 2]>(), any::<[u64; 4]>(), any::<Option<u128>>()).prop_map(
-        |(shard, [nodes_ready, nodes_draining], [allocations, placed, refused, released], state_hash)| {
+    let shard = (any::<u16>(), any::<[u32; 5]>(), any::<[u64; 4]>(), any::<Option<u128>>()).prop_map(
+        |(
+            shard,
+            [nodes_ready, nodes_draining, nodes_joining, nodes_lost, nodes_reserved],
+            [allocations, placed, refused, released],
+            state_hash,
+        )| {
             ShardStatusBody {
                 shard,
                 nodes_ready,
                 nodes_draining,
+                nodes_joining,
+                nodes_lost,
+                nodes_reserved,
                 allocations,
                 placed,
                 refused,
@@ -350,14 +354,20 @@ fn status_reply() -> impl Strategy<Value = StatusReply> {
             }
         },
     );
-    let resource = (name(), any::<[i128; 3]>()).prop_map(|(name, [total, allocated, shortfall])| {
-        ResourceStatus { name, total, allocated, shortfall }
-    });
+    let resource = (name(), any::<[i128; 5]>()).prop_map(
+        |(name, [total, allocated, shortfall, unhealthy, reserved])| ResourceStatus {
+            name,
+            total,
+            allocated,
+            shortfall,
+            unhealthy,
+            reserved,
+        },
+    );
     let lists = (prop::collection::vec(shard, 0..4), prop::collection::vec(resource, 0..4));
     (hello_reply(), any::<[u64; 4]>(), lists, any::<Option<u128>>()).prop_map(
         |(hello, [now, uptime, resident_bytes, connections], (shards, resources), books_hash)| StatusReply {
-            waiting: Default::default(),
-            reserved: Default::default(),
+            waiting: Waiting { feasible: now, infeasible: uptime },
             server: hello.server,
             now,
             uptime,
@@ -447,15 +457,15 @@ proptest! {
         numbers: [u8; 2], until: u64, more: bool,
     ) {
         check_round_trip(&create);
-        check_round_trip(&GrowGroupRequest { group, bundles: create.bundles });
+        check_round_trip(&GrowGroupRequest { group, bundles: create.bundles, mode: numbers[0], deadline: until });
         check_round_trip(&ShrinkGroupRequest { group, bundles });
         check_round_trip(&reply);
         let summary = GroupSummary { id: group, state: numbers[0], strategy: numbers[1], ..GroupSummary::default() };
         check_round_trip(&ListGroupsReply { groups: vec![summary; 3], more });
         let [granularity, mode] = numbers;
-        if let Some(OperationBody { custom, cpu, memory, gpu, allocation, .. }) = operations.first().cloned() {
+        if let Some(OperationBody { demand, allocation, .. }) = operations.first().cloned() {
             let group = Some(group);
-            check_round_trip(&PlaceIntoRequest { allocation, group, bundle, cpu, memory, gpu, custom });
+            check_round_trip(&PlaceIntoRequest { allocation, group, bundle, demand });
         }
         check_round_trip(&StatementRequest { operations, granularity, mode });
         let operations = places.into_iter().map(|place| OperationReply {

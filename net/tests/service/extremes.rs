@@ -6,9 +6,9 @@ use crate::harness::{TestServer, audit, within};
 use wharf_core::limits::AMOUNT_MAX;
 use wharf_core::rng::Rng;
 use wharf_net::protocol::{
-    AdoptRequest, DrainRequest, GpuBody, HeartbeatRequest, MODE_WAIT_UNTIL, Name, NamedAmount, NamedUnits,
-    NodeBody, NodeBooksRequest, NodesRequest, PlacePreferences, PlaceRequest, PlaceRequestV2, PlaceRequestV3,
-    RemoveRequest, ReportRequest, ReserveRequest, SetResourcesRequest,
+    AdoptRequest, DemandBody, DrainRequest, GpuBody, HeartbeatRequest, MODE_WAIT_UNTIL, Name, NamedAmount,
+    NamedUnits, NodeBody, NodeBooksRequest, NodesRequest, PlaceRequest, RemoveRequest, ReportRequest,
+    ReserveRequest, SetResourcesRequest,
 };
 
 /// Each another server.
@@ -69,12 +69,14 @@ impl Draw {
         NodeBody { name, cpu, memory, gpus, custom, ..NodeBody::default() }
     }
 
-    fn place(&mut self) -> PlaceRequestV3 {
-        let request = PlaceRequest {
-            cpu: self.amount(),
-            memory: if self.below(2) == 0 { 0 } else { self.amount() },
-            gpu: self.gpu(),
-            custom: if self.below(2) == 0 { Vec::new() } else { self.custom() },
+    fn place(&mut self) -> PlaceRequest {
+        let mut request = PlaceRequest {
+            demand: DemandBody {
+                cpu: self.amount(),
+                memory: if self.below(2) == 0 { 0 } else { self.amount() },
+                gpu: self.gpu(),
+                custom: if self.below(2) == 0 { Vec::new() } else { self.custom() },
+            },
             policy: self.below(11) as u8,
             attribute_order: [0, 1, 255, 254][self.below(4) as usize],
             priority: 0,
@@ -82,12 +84,11 @@ impl Draw {
             explain: self.below(2) as u8,
             ..PlaceRequest::default()
         };
-        let mut preferences = PlacePreferences::default();
         if self.below(6) == 0 {
-            preferences.preferred_nodes = vec![self.word()];
+            request.preferred_nodes = vec![self.word()];
         }
-        let owner = if self.below(2) == 0 { self.word() } else { 0 };
-        PlaceRequestV3 { request: PlaceRequestV2 { request, preferences }, owner }
+        request.owner = if self.below(2) == 0 { self.word() } else { 0 };
+        request
     }
 
     fn report(&mut self) -> ReportRequest {
@@ -123,10 +124,12 @@ async fn ask(client: &wharf_net::client::Client, draw: &mut Draw) {
             let units = NamedUnits { name: "npu".to_owned(), instances: vec![draw.byte()], part: 0 };
             let request = AdoptRequest {
                 node: draw.node(),
-                cpu: draw.amount(),
-                memory: draw.amount(),
-                gpu: draw.gpu(),
-                custom: draw.custom(),
+                demand: DemandBody {
+                    cpu: draw.amount(),
+                    memory: draw.amount(),
+                    gpu: draw.gpu(),
+                    custom: draw.custom(),
+                },
                 gpus: if draw.below(2) == 0 { vec![draw.byte()] } else { Vec::new() },
                 units: if draw.below(3) == 0 { vec![units] } else { Vec::new() },
                 ..AdoptRequest::default()
@@ -136,7 +139,12 @@ async fn ask(client: &wharf_net::client::Client, draw: &mut Draw) {
         4 | 5 => {
             let (node, owner, lasts) = (draw.node(), draw.word(), draw.word());
             let (cpu, memory, gpu) = (draw.amount(), draw.amount(), draw.gpu());
-            let request = ReserveRequest { node, owner, cpu, memory, gpu, custom: draw.custom(), lasts };
+            let request = ReserveRequest {
+                node,
+                owner,
+                demand: DemandBody { cpu, memory, gpu, custom: draw.custom() },
+                lasts,
+            };
             drop(within(client.reserve(&request)).await);
         }
         6 => drop(within(client.report(&draw.report())).await),
@@ -146,10 +154,10 @@ async fn ask(client: &wharf_net::client::Client, draw: &mut Draw) {
         }
         8 => {
             let mut waiting = draw.place();
-            let asked = &mut waiting.request.request;
-            (asked.mode, asked.deadline) = (MODE_WAIT_UNTIL, draw.word());
-            asked.priority = [i32::MIN, 0, i32::MAX][draw.below(3) as usize];
-            let (sequence, reply) = client.place_waiting_v3(&waiting).await.expect("it is sent");
+            waiting.mode = MODE_WAIT_UNTIL;
+            waiting.deadline = draw.word();
+            waiting.priority = [i32::MIN, 0, i32::MAX][draw.below(3) as usize];
+            let (sequence, reply) = client.place_waiting(&waiting).await.expect("it is sent");
             let _ = within(client.cancel_wait(sequence)).await.expect("answered");
             let _ = within(reply).await.expect("answered");
         }
@@ -162,7 +170,7 @@ async fn ask(client: &wharf_net::client::Client, draw: &mut Draw) {
             let request = DrainRequest { names: vec![Name(draw.node())], undo: draw.below(3) > 0 };
             drop(within(client.drain_nodes(&request)).await);
         }
-        _ => drop(within(client.place_v3(&draw.place())).await),
+        _ => drop(within(client.place(&draw.place())).await),
     }
 }
 

@@ -14,7 +14,7 @@ use wharf_core::limits::PORT_IN_FLIGHT_MAX;
 use wharf_net::client::Client;
 use wharf_net::codec::Header;
 use wharf_net::protocol::{
-    AdoptRequest, BundleTemplate, CancelReply, CancelRequest, CreateGroupRequest, DrainRequest,
+    AdoptRequest, BundleTemplate, CancelReply, CancelRequest, CreateGroupRequest, DemandBody, DrainRequest,
     EndReservationRequest, FollowReply, FollowRequest, GroupReply, GroupStatusRequest, GrowGroupRequest,
     HeartbeatReply, HeartbeatRequest, IN_FLIGHT_DEFAULT, Kind, ListGroupsReply, ListGroupsRequest, ListReply,
     ListRequest, MODE_WAIT_UNTIL, Name, NodeBody, NodeBooksReply, NodeBooksRequest, NodesReply, NodesRequest,
@@ -168,7 +168,11 @@ fn node_questions(known: &Known) -> Vec<Flood> {
         ),
         flood(
             Kind::Adopt,
-            |_| AdoptRequest { node: "nowhere".to_owned(), cpu: 1, ..AdoptRequest::default() },
+            |_| AdoptRequest {
+                node: "nowhere".to_owned(),
+                demand: DemandBody { cpu: 1, ..DemandBody::default() },
+                ..AdoptRequest::default()
+            },
             |reply: PlaceReply| is(reply.reason, Reason::UnknownNode),
         ),
         flood(
@@ -176,7 +180,7 @@ fn node_questions(known: &Known) -> Vec<Flood> {
             move |_| ReserveRequest {
                 node: CHANGED.to_owned(),
                 owner,
-                cpu: 10_000,
+                demand: DemandBody { cpu: 10_000, ..DemandBody::default() },
                 ..ReserveRequest::default()
             },
             reserved,
@@ -218,7 +222,7 @@ fn placements() -> Vec<Flood> {
 fn plans(known: &Known) -> Vec<Flood> {
     let unknown = WireGroup { incarnation: 1, number: 1 << 40 };
     let group = known.group;
-    let bundles = |cpu| vec![BundleTemplate { request: ask(cpu, 0, 0).into(), count: 2 }];
+    let bundles = |cpu| vec![BundleTemplate { request: ask(cpu, 0, 0), count: 2 }];
     let is_unknown = |reply: GroupReply| is(reply.reason, Reason::UnknownGroup);
     vec![
         flood(
@@ -230,7 +234,7 @@ fn plans(known: &Known) -> Vec<Flood> {
         taken_back(
             Kind::CreateGroup,
             CreateGroupRequest {
-                bundles: vec![BundleTemplate { request: on_full_node().into(), count: 1 }],
+                bundles: vec![BundleTemplate { request: on_full_node(), count: 1 }],
                 mode: MODE_WAIT_UNTIL,
                 ..CreateGroupRequest::default()
             },
@@ -238,7 +242,11 @@ fn plans(known: &Known) -> Vec<Flood> {
                 is(reply.reason, Reason::Cancelled) || is(reply.reason, Reason::LimitExceeded)
             },
         ),
-        flood(Kind::GrowGroup, move |_| GrowGroupRequest { group: unknown, bundles: bundles(1) }, is_unknown),
+        flood(
+            Kind::GrowGroup,
+            move |_| GrowGroupRequest { group: unknown, bundles: bundles(1), ..Default::default() },
+            is_unknown,
+        ),
         flood(
             Kind::ShrinkGroup,
             move |_| ShrinkGroupRequest { group: unknown, bundles: vec![0] },
@@ -263,7 +271,7 @@ fn plans(known: &Known) -> Vec<Flood> {
             Kind::PlaceInto,
             |sequence| PlaceIntoRequest {
                 allocation: Some(unknown_allocation(sequence)),
-                cpu: 1,
+                demand: DemandBody { cpu: 1, ..DemandBody::default() },
                 ..PlaceIntoRequest::default()
             },
             |reply: PlaceReply| reply.fault.is_some(),
@@ -401,7 +409,7 @@ async fn served(shards: u16) -> (TestServer, Client, Known) {
     assert!(reported.reason.is_done(), "{reported:?}");
     let beat = HeartbeatRequest { node: reported.node, version: 1 };
     within(client.heartbeat(&beat)).await.expect("answered");
-    let bundle = BundleTemplate { request: ask(1, 1, 0).into(), count: 1 };
+    let bundle = BundleTemplate { request: ask(1, 1, 0), count: 1 };
     let group = CreateGroupRequest { bundles: vec![bundle], ..CreateGroupRequest::default() };
     let group = within(client.create_group(&group)).await.expect("answered").group.expect("it fits").id;
     let known = Known { shards, group, agent, agent_node: reported.node };
@@ -487,7 +495,7 @@ impl Taker {
 
     /// Makes groups that wait until then.
     async fn begin(&mut self, deadline: u64) -> Vec<u64> {
-        let bundles = vec![BundleTemplate { request: ask(4, 0, 0).into(), count: 1 }];
+        let bundles = vec![BundleTemplate { request: ask(4, 0, 0), count: 1 }];
         let mode = MODE_WAIT_UNTIL;
         let group = CreateGroupRequest { bundles, mode, deadline, ..CreateGroupRequest::default() };
         let mut sequences = Vec::new();

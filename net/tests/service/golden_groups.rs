@@ -36,7 +36,7 @@ fn placed() -> PlacedBody {
 #[test]
 fn requests_for_groups_are_written_as_they_always_were() {
     let mut request = Vec::new();
-    encode_body(&PlaceRequestV3::default(), &mut request);
+    encode_body(&PlaceRequest::default(), &mut request);
     let template = BundleTemplate { count: 8, ..BundleTemplate::default() };
     let create = CreateGroupRequest {
         bundles: vec![template.clone()],
@@ -51,8 +51,8 @@ fn requests_for_groups_are_written_as_they_always_were() {
     // One template, then its number, whatever that is: equal bundles cost nothing.
     check(&create, &format!("01{}0803{}", hex(&request), "01047a6f6e6503020601090101"));
     check(
-        &GrowGroupRequest { group: GROUP, bundles: vec![template] },
-        &format!("01fb2c0101{}08", hex(&request)),
+        &GrowGroupRequest { group: GROUP, bundles: vec![template], mode: MODE_WAIT_UNTIL, deadline: 300 },
+        &format!("01fb2c0101{}0801fb2c01", hex(&request)),
     );
     check(&ShrinkGroupRequest { group: GROUP, bundles: vec![0, 5] }, "01fb2c01020005");
     check(&RemoveGroupRequest { group: GROUP }, "01fb2c01");
@@ -62,10 +62,12 @@ fn requests_for_groups_are_written_as_they_always_were() {
     let into = PlaceIntoRequest {
         group: Some(GROUP),
         bundle: Some(4),
-        cpu: 10_000,
-        memory: 20_000,
-        gpu: 5000,
-        custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        demand: DemandBody {
+            cpu: 10_000,
+            memory: 20_000,
+            gpu: 5000,
+            custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        },
         ..PlaceIntoRequest::default()
     };
     check(&into, "000101fb2c010104fb204efb409cfb102701036e7075fb409c");
@@ -81,7 +83,7 @@ fn replies_about_groups_are_written_as_they_always_were() {
         memory: 20_000,
         gpu: 20_000,
         placed: Some(placed()),
-        releasing_until: 0,
+        releasing_until: 300,
     };
     let group = GroupBody {
         id: GROUP,
@@ -97,7 +99,7 @@ fn replies_about_groups_are_written_as_they_always_were() {
     let reply = GroupReply { group: Some(group), ..GroupReply::default() };
     let written =
         "000101fb2c0103010001040903020".to_owned() + "4fb204efb409cfb409c0107016e010203020002fb1027";
-    check(&reply, &(written + "00000000000000"));
+    check(&reply, &(written + "00fb2c01" + "000000000000" + "0000"));
     let refusal = GroupRefusalBody {
         cause: Reason::NoNodeForBundle.into(),
         attempts: 1,
@@ -139,10 +141,12 @@ fn statements_are_written_as_they_always_were() {
         operation: OPERATION_ALLOCATE,
         node: 7,
         expected_version: Some(3),
-        cpu: 10_000,
-        memory: 20_000,
-        gpu: 10_000,
-        custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        demand: DemandBody {
+            cpu: 10_000,
+            memory: 20_000,
+            gpu: 10_000,
+            custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        },
         gpus: vec![2],
         owner: 9,
         ..OperationBody::default()
@@ -179,7 +183,8 @@ fn statements_are_written_as_they_always_were() {
     ];
     let statement = Some(WireStatement { incarnation: 1, planner: 2, number: 300 });
     let reply = StatementReply { reason: Reason::Conflicted.into(), statement, operations, fault: None };
-    let operations = "000107016e010203020002fb10270101020300000000000101020307080099000000000101".to_owned();
+    let operations =
+        "000107016e010203020002fb1027000101020300000000000101020307080099000000000101".to_owned();
     let facts = "9907016e0104010303637075fb409cfb204e010209010102030101020301000101fb2c0104016d";
     check(&reply, &format!("aa010102fb2c0103{operations}{facts}00"));
 }
@@ -194,46 +199,4 @@ fn numbers_of_groups_and_statements_never_change_their_meaning() {
     assert_eq!([GRANULARITY_FINE, GRANULARITY_COARSE], [0, 1]);
     assert_eq!([COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL], [0, 1]);
     assert_eq!((GROUPS_PER_MESSAGE_MAX, OPERATIONS_PER_MESSAGE_MAX), (1024, 1024));
-}
-
-#[test]
-fn what_is_being_released_stands_in_an_extension() {
-    let bundles = vec![BundleBody::default(), BundleBody { releasing_until: 300, ..BundleBody::default() }];
-    let told = GroupBody { bundles, ..GroupBody::default() };
-    let mut bytes = Vec::new();
-    releasing_extension(&told, &mut bytes);
-    assert_eq!(EXTENSION_BUNDLES_RELEASING, 25);
-    assert_eq!(bytes, [1, 1, 0xfb, 0x2c, 1]);
-    // Nothing of it is in the body.
-    let mut bare = told.clone();
-    bare.bundles[1].releasing_until = 0;
-    let body = |group: &GroupBody| {
-        let mut bytes = Vec::new();
-        encode_body(group, &mut bytes);
-        bytes
-    };
-    assert_eq!(body(&told), body(&bare));
-    let framed = [&[25, 0, bytes.len() as u8, 0, 0, 0][..], &bytes].concat();
-    read_releasing(&framed, &mut bare).expect("as it was written");
-    assert_eq!(bare, told);
-    bare.bundles.truncate(1);
-    assert!(read_releasing(&framed, &mut bare).is_err(), "it speaks of the second");
-    assert!(read_releasing(&framed[..8], &mut bare).is_err(), "it is cut off");
-    bytes.clear();
-    releasing_extension(&GroupBody::default(), &mut bytes);
-    assert!(bytes.is_empty());
-}
-
-#[test]
-fn growth_that_waits_is_version_1_and_then_how_it_waits() {
-    let request = GrowGroupRequest { group: GROUP, bundles: Vec::new() };
-    let mut first = Vec::new();
-    encode_body(&request, &mut first);
-    let second = GrowGroupRequestV2 { request, mode: MODE_WAIT_UNTIL, deadline: 300 };
-    let mut bytes = Vec::new();
-    encode_body(&second, &mut bytes);
-    assert_eq!(GROW_VERSION_WAIT, 2);
-    assert_eq!(bytes, [&first[..], &[1, 0xfb, 0x2c, 1]].concat());
-    let (read, taken) = decode_body::<GrowGroupRequestV2>(&bytes).expect("a body");
-    assert_eq!((read, taken), (second, bytes.len()));
 }

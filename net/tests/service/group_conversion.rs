@@ -50,7 +50,7 @@ fn catalog() -> (Catalog, Vec<NodeId>) {
 }
 
 fn template(count: u32, request: PlaceRequest) -> BundleTemplate {
-    BundleTemplate { request: request.into(), count }
+    BundleTemplate { request, count }
 }
 
 fn of(bundles: Vec<BundleTemplate>) -> CreateGroupRequest {
@@ -61,10 +61,22 @@ fn spec(request: CreateGroupRequest) -> Result<GroupSpec, Box<GroupReply>> {
     group_spec(request, &catalog().0, PlacementDefaults::default())
 }
 
+fn demand(change: impl FnOnce(&mut DemandBody)) -> DemandBody {
+    let mut demand = DemandBody::default();
+    change(&mut demand);
+    demand
+}
+
 #[test]
 fn a_group_is_what_was_asked() {
-    let small = PlaceRequest { cpu: ONE, ..PlaceRequest::default() };
-    let large = PlaceRequest { cpu: 2 * ONE, gpu: ONE, ..PlaceRequest::default() };
+    let small = PlaceRequest { demand: demand(|d| d.cpu = ONE), ..PlaceRequest::default() };
+    let large = PlaceRequest {
+        demand: demand(|d| {
+            d.cpu = 2 * ONE;
+            d.gpu = ONE;
+        }),
+        ..PlaceRequest::default()
+    };
     let request = CreateGroupRequest {
         strategy: STRATEGY_STRICT_SPREAD,
         topology: Some(TopologyBody { key: "zone".to_owned(), rule: TOPOLOGY_SPREAD, max_skew: 2 }),
@@ -98,13 +110,17 @@ fn a_group_that_cannot_be_is_refused_by_its_field() {
         ..of(one())
     };
     let owned =
-        BundleTemplate { request: PlaceRequestV3 { owner: 1 << 63, ..PlaceRequestV3::default() }, count: 1 };
+        BundleTemplate { request: PlaceRequest { owner: 1 << 63, ..PlaceRequest::default() }, count: 1 };
     let cases = [
         (of(vec![]), "bundles", "give 1 to 1024"),
         (of(vec![template(1024, PlaceRequest::default()), BundleTemplate::default()]), "bundles", "1025"),
         (of(vec![template(u32::MAX, PlaceRequest::default()); 1024]), "bundles", "1024"),
         (of(vec![BundleTemplate::default(), template(0, PlaceRequest::default())]), "bundles[1].count", "0"),
-        (with(PlaceRequest { cpu: -1, ..PlaceRequest::default() }), "bundles[1].cpu", ""),
+        (
+            with(PlaceRequest { demand: demand(|d| d.cpu = -1), ..PlaceRequest::default() }),
+            "bundles[1].cpu",
+            "",
+        ),
         (
             with(PlaceRequest {
                 selectors: vec![selector(OPERATOR_EXISTS), selector(99)],
@@ -148,7 +164,7 @@ fn a_group_that_cannot_be_is_refused_by_its_field() {
 #[test]
 fn a_bundle_of_an_unknown_resource_is_infeasible_unless_the_group_waits_for_it() {
     let custom = vec![NamedAmount { name: "qpu".to_owned(), amount: ONE }];
-    let asks = PlaceRequest { custom, ..PlaceRequest::default() };
+    let asks = PlaceRequest { demand: demand(|d| d.custom = custom), ..PlaceRequest::default() };
     let request = of(vec![BundleTemplate::default(), template(2, asks)]);
     let reply = spec(request.clone()).expect_err("nobody has it");
     let (refusal, fault) = (reply.refusal.expect("a refusal"), reply.fault.expect("a fault"));
@@ -160,7 +176,7 @@ fn a_bundle_of_an_unknown_resource_is_infeasible_unless_the_group_waits_for_it()
     let unsound = CreateGroupRequest { strategy: 9, ..request.clone() };
     assert_eq!(learn(unsound).expect_err("it cannot be").fault.expect("a fault").field, "strategy");
     let mut unsound = request;
-    unsound.bundles[1].request.request.request.policy = 200;
+    unsound.bundles[1].request.policy = 200;
     assert_eq!(learn(unsound).expect_err("it cannot be").fault.expect("a fault").field, "bundles[1].policy");
 }
 
@@ -176,8 +192,10 @@ fn a_statement_is_what_was_asked() {
         operation: OPERATION_ALLOCATE,
         node: nodes[0].0,
         expected_version: Some(9),
-        cpu: ONE,
-        gpu: 2 * ONE,
+        demand: demand(|d| {
+            d.cpu = ONE;
+            d.gpu = 2 * ONE;
+        }),
         gpus: vec![1, 0],
         owner: 5,
         ..OperationBody::default()
@@ -185,7 +203,7 @@ fn a_statement_is_what_was_asked() {
     let claim = OperationBody {
         operation: OPERATION_PIPELINE,
         node: nodes[1].0,
-        memory: ONE,
+        demand: demand(|d| d.memory = ONE),
         ..OperationBody::default()
     };
     let evict = OperationBody {
@@ -215,25 +233,33 @@ fn a_statement_is_what_was_asked() {
 #[test]
 fn a_statement_that_cannot_be_is_refused_by_operation_and_field() {
     let (catalog, nodes) = catalog();
-    let body =
-        |operation| OperationBody { operation, node: nodes[0].0, cpu: ONE, ..OperationBody::default() };
+    let body = |operation| OperationBody {
+        operation,
+        node: nodes[0].0,
+        demand: demand(|d| d.cpu = ONE),
+        ..OperationBody::default()
+    };
     let allocate = || body(OPERATION_ALLOCATE);
     let allocation = Some(WireAllocation::default());
     let evict = || OperationBody { operation: OPERATION_EVICT, allocation, ..OperationBody::default() };
+    let changed = |mut body: OperationBody, change: &dyn Fn(&mut DemandBody)| {
+        change(&mut body.demand);
+        body
+    };
     let custom = |name: &str| vec![NamedAmount { name: name.to_owned(), amount: ONE }];
     let cases = [
         (OperationBody { operation: 4, ..allocate() }, "operation", Reason::InvalidField, "3 (evict)"),
         (OperationBody { node: 999, ..allocate() }, "node", Reason::UnknownNode, "n999"),
-        (OperationBody { cpu: -1, ..allocate() }, "cpu", Reason::InvalidField, ""),
-        (OperationBody { gpu: 15_000, ..allocate() }, "gpu", Reason::InvalidField, "whole"),
-        (
-            OperationBody { custom: custom("qpu"), ..allocate() },
-            "custom[0].name",
-            Reason::InvalidField,
-            "qpu",
-        ),
+        (changed(allocate(), &|d| d.cpu = -1), "cpu", Reason::InvalidField, ""),
+        (changed(allocate(), &|d| d.gpu = 15_000), "gpu", Reason::InvalidField, "whole"),
+        (changed(allocate(), &|d| d.custom = custom("qpu")), "custom[0].name", Reason::InvalidField, "qpu"),
         (OperationBody { gpus: vec![1], ..allocate() }, "gpus", Reason::InvalidField, "0 are taken"),
-        (OperationBody { gpus: vec![16], gpu: ONE, ..allocate() }, "gpus", Reason::InvalidField, "16"),
+        (
+            OperationBody { gpus: vec![16], ..changed(allocate(), &|d| d.gpu = ONE) },
+            "gpus",
+            Reason::InvalidField,
+            "16",
+        ),
         (OperationBody { owner: u64::MAX, ..allocate() }, "owner", Reason::InvalidField, "2^63"),
         (OperationBody { allocation, ..allocate() }, "allocation", Reason::InvalidField, "leave it out"),
         (OperationBody { grace: 1, ..allocate() }, "grace", Reason::InvalidField, "leave it out"),
@@ -241,8 +267,8 @@ fn a_statement_that_cannot_be_is_refused_by_operation_and_field() {
         (OperationBody { gpus: vec![0], ..body(OPERATION_PIPELINE) }, "gpus", Reason::InvalidField, "leave"),
         (OperationBody { allocation: None, ..evict() }, "allocation", Reason::InvalidField, "which"),
         (OperationBody { node: 1, ..evict() }, "node", Reason::InvalidField, "leave"),
-        (OperationBody { cpu: 1, ..evict() }, "cpu", Reason::InvalidField, "leave"),
-        (OperationBody { custom: custom("npu"), ..evict() }, "custom", Reason::InvalidField, "leave"),
+        (changed(evict(), &|d| d.cpu = 1), "cpu", Reason::InvalidField, "leave"),
+        (changed(evict(), &|d| d.custom = custom("npu")), "custom", Reason::InvalidField, "leave"),
         (OperationBody { grace: GRACE_NS_MAX + 1, ..evict() }, "grace", Reason::InvalidField, "365"),
     ];
     for (operation, field, reason, says) in cases {
@@ -275,7 +301,7 @@ fn a_placement_into_a_bundle_names_exactly_one() {
         (into(None, None, Some(1)), "allocation"),
         (into(allocation, None, Some(1)), "bundle"),
         (into(allocation, group, None), "group"),
-        (PlaceIntoRequest { gpu: 15_000, ..into(allocation, None, None) }, "gpu"),
+        (PlaceIntoRequest { demand: demand(|d| d.gpu = 15_000), ..into(allocation, None, None) }, "gpu"),
     ] {
         assert_eq!(target(request).expect_err("it cannot be").fault.expect("a fault").field, field);
     }

@@ -3,12 +3,12 @@
 
 use crate::harness::{
     self, Peer, TestServer, add, ask, audit, granted, header, named, node, pair, place, request, standing,
-    units, within,
+    units, with_custom, within,
 };
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    BundleTemplate, CreateGroupRequest, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GroupBody, GroupReply,
-    GrowGroupRequest, GrowGroupRequestV2, Kind, ListGroupsRequest, MODE_NOW, MODE_WAIT_UNTIL, Name, NodeBody,
+    BundleTemplate, CreateGroupRequest, DemandBody, GROUP_DEGRADED, GROUP_PLACED, GROUP_WAITING, GroupBody,
+    GroupReply, GrowGroupRequest, Kind, ListGroupsRequest, MODE_NOW, MODE_WAIT_UNTIL, Name, NodeBody,
     PlaceIntoRequest, PlaceRequest, Reason, RemoveRequest, Resume, STRATEGY_PACK, STRATEGY_SPREAD,
     STRATEGY_STRICT_PACK, STRATEGY_STRICT_SPREAD, ShrinkGroupRequest, StatusRequest, TOPOLOGY_SPREAD,
     TOPOLOGY_STRICT_PACK, TopologyBody, WireGroup,
@@ -17,7 +17,7 @@ use wharf_net::server::Settings;
 
 /// A group of so many bundles of so many cores.
 fn group(count: u32, cpu: i64, strategy: u8) -> CreateGroupRequest {
-    let template = BundleTemplate { request: ask(cpu, 0, 0).into(), count };
+    let template = BundleTemplate { request: ask(cpu, 0, 0), count };
     CreateGroupRequest { bundles: vec![template], strategy, ..CreateGroupRequest::default() }
 }
 
@@ -113,7 +113,11 @@ async fn a_group_is_made_shown_listed_grown_shrunk_and_removed() {
     assert_eq!(stands(status(&client, made.id).await).bundles, made.bundles);
 
     // One more node of its own is left, and then none.
-    let one = |count| GrowGroupRequest { group: made.id, bundles: group(count, 1, STRATEGY_PACK).bundles };
+    let one = |count| GrowGroupRequest {
+        group: made.id,
+        bundles: group(count, 1, STRATEGY_PACK).bundles,
+        ..GrowGroupRequest::default()
+    };
     let grown = stands(within(client.grow_group(&one(1))).await.expect("answered"));
     assert_eq!((grown.bundles.len(), grown.bundles[3].index, grown.bundles[3].cpu), (4, 3, units(1)));
     let more = within(client.grow_group(&one(1))).await.expect("answered");
@@ -319,20 +323,17 @@ async fn what_a_group_grows_by_waits_as_a_group_does() {
     let made = stands(create(&client, &group(1, 4, STRATEGY_PACK)).await);
     let held = place(&client, &ask(4, 0, 0)).await;
     let bundles = group(1, 4, STRATEGY_PACK).bundles;
-    let request = |mode, deadline| GrowGroupRequestV2 {
-        request: GrowGroupRequest { group: made.id, bundles: bundles.clone() },
-        mode,
-        deadline,
-    };
-    let begin = |request: GrowGroupRequestV2| {
+    let request =
+        |mode, deadline| GrowGroupRequest { group: made.id, bundles: bundles.clone(), mode, deadline };
+    let begin = |request: GrowGroupRequest| {
         let client = &client;
         async move { within(client.grow_group_waiting(&request)).await.expect("sent") }
     };
-    // Without a wait it is refused, as a body of version 1 is.
-    let reply = within(client.grow_group_v2(&request(MODE_NOW, 0))).await.expect("answered");
+    // Without a wait it is refused.
+    let reply = within(client.grow_group(&request(MODE_NOW, 0))).await.expect("answered");
     assert_eq!(refused(&reply).0, Reason::NoFitNow);
     for (mode, deadline, field) in [(MODE_NOW, 7, "deadline"), (9, 0, "mode")] {
-        let reply = within(client.grow_group_v2(&request(mode, deadline))).await.expect("answered");
+        let reply = within(client.grow_group(&request(mode, deadline))).await.expect("answered");
         assert_eq!(fault(&reply), (Reason::InvalidField, field.to_owned()));
     }
     let (_, reply) = begin(request(MODE_WAIT_UNTIL, 1)).await;
@@ -344,9 +345,7 @@ async fn what_a_group_grows_by_waits_as_a_group_does() {
     until(&client, made.id, |group| group.bundles.len() == 1).await;
     // A lost connection takes it back too.
     let (mut peer, _) = Peer::open(&server).await;
-    let version = wharf_net::protocol::GROW_VERSION_WAIT;
-    let head = wharf_net::codec::Header { version, ..header(Kind::GrowGroup, 1) };
-    peer.send(&harness::frame(head, &request(MODE_WAIT_UNTIL, 0))).await;
+    peer.send(&harness::frame(header(Kind::GrowGroup, 1), &request(MODE_WAIT_UNTIL, 0))).await;
     until(&client, made.id, |group| group.bundles.len() == 2).await;
     peer.leave().await;
     until(&client, made.id, |group| group.bundles.len() == 1).await;
@@ -436,8 +435,8 @@ async fn a_waiting_group_teaches_a_kind_that_nobody_has_yet() {
     let server = TestServer::start_planning(2, 1);
     let client = server.client().await;
     add(&client, four()).await;
-    let asks = PlaceRequest { custom: vec![named("qpu", 1)], ..ask(1, 0, 0) };
-    let bundles = vec![BundleTemplate { request: asks.into(), count: 2 }];
+    let asks = with_custom(vec![named("qpu", 1)], ask(1, 0, 0));
+    let bundles = vec![BundleTemplate { request: asks, count: 2 }];
     let request = CreateGroupRequest { bundles, ..CreateGroupRequest::default() };
     let reply = create(&client, &request).await;
     assert_eq!(refused(&reply), (Reason::Infeasible, Reason::NoNodeForBundle));
@@ -452,15 +451,23 @@ async fn placements_go_into_bundles_and_end_with_them() {
     let client = server.client().await;
     add(&client, four()).await;
     let empty = standing(&client).await;
-    let asks = PlaceRequest { gpu: units(1), ..ask(2, 1024, 0) };
-    let bundles = vec![BundleTemplate { request: asks.into(), count: 2 }];
+    let asks =
+        PlaceRequest { demand: DemandBody { gpu: units(1), ..ask(2, 1024, 0).demand }, ..ask(2, 1024, 0) };
+    let bundles = vec![BundleTemplate { request: asks, count: 2 }];
     let request = CreateGroupRequest { bundles, strategy: STRATEGY_SPREAD, ..CreateGroupRequest::default() };
     let made = stands(create(&client, &request).await);
     let placed: Vec<_> = made.bundles.iter().map(|bundle| bundle.placed.clone().expect("placed")).collect();
     let with_group = standing(&client).await;
     let into = async |request: PlaceIntoRequest| within(client.place_into(&request)).await.expect("answered");
-    let one = |cpu| PlaceIntoRequest { cpu: units(cpu), ..PlaceIntoRequest::default() };
-    let by_id = PlaceIntoRequest { allocation: Some(placed[1].allocation), gpu: 5000, ..one(1) };
+    let one = |cpu| PlaceIntoRequest {
+        demand: DemandBody { cpu: units(cpu), ..DemandBody::default() },
+        ..PlaceIntoRequest::default()
+    };
+    let by_id = PlaceIntoRequest {
+        allocation: Some(placed[1].allocation),
+        demand: DemandBody { gpu: 5000, ..one(1).demand },
+        ..one(1)
+    };
     let first = granted(into(by_id).await);
     // The very device of the bundle, on its node, and nothing more of the node.
     assert_eq!((first.node, &first.gpus, first.gpu_part), (placed[1].node, &placed[1].gpus, 5000));

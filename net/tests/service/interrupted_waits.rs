@@ -9,7 +9,7 @@ use wharf_net::protocol::{
 };
 
 fn wide() -> CreateGroupRequest {
-    let template = BundleTemplate { request: ask(4, 0, 0).into(), count: 1 };
+    let template = BundleTemplate { request: ask(4, 0, 0), count: 1 };
     CreateGroupRequest {
         bundles: vec![template],
         strategy: STRATEGY_PACK,

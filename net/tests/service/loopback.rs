@@ -6,17 +6,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::harness::{
-    TestServer, add, ask, audit, books, granted, named, node, only, pair, place, units, within,
+    TestServer, add, ask, audit, books, granted, named, node, only, pair, place, units, with_custom, within,
 };
 use wharf_core::limits::PLACEMENTS_PER_MESSAGE_MAX;
 use wharf_net::client::{Client, ClientError, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::protocol::{
-    AVOID_GPU_YES, DrainRequest, EFFECT_NO_SCHEDULE, FallbackSelector, Kind, ListReply, ListRequest,
-    NODE_DRAINING, NODE_READY, Name, NodeBody, NodeStatus, NodesRequest, OPERATOR_EQUAL, POLICY_BEST_FIT,
-    POLICY_SPREAD, PlaceBatch, PlaceBatchReply, PlaceBatchV2, PlaceReply, PlaceRequest, PlaceRequestV2,
-    PreferredTerm, Reason, ReleaseBatch, ReleaseReply, ReleaseRequest, RemoveRequest, SelectorTerm,
-    StatusReply, StatusRequest, Taint, Toleration, WireAllocation,
+    AVOID_GPU_YES, DemandBody, DrainRequest, EFFECT_NO_SCHEDULE, FallbackSelector, Kind, ListReply,
+    ListRequest, NODE_DRAINING, NODE_READY, Name, NodeBody, NodeStatus, NodesRequest, OPERATOR_EQUAL,
+    POLICY_BEST_FIT, POLICY_SPREAD, PlaceBatch, PlaceBatchReply, PlaceReply, PlaceRequest, PreferredTerm,
+    Reason, ReleaseBatch, ReleaseReply, ReleaseRequest, RemoveRequest, SelectorTerm, StatusReply,
+    StatusRequest, Taint, Toleration, WireAllocation,
 };
 use wharf_net::server::Settings;
 
@@ -152,7 +152,14 @@ async fn a_placement_names_node_allocation_and_gpus_and_is_released() {
     let whole = place(&client, &ask(2, 100, 3)).await;
     assert_eq!((whole.node, whole.node_name.as_str()), (ids[0], "a"));
     assert_eq!((whole.gpus.len(), whole.gpu_part), (3, 10_000));
-    let part = place(&client, &PlaceRequest { gpu: 2500, ..PlaceRequest::default() }).await;
+    let part = place(
+        &client,
+        &PlaceRequest {
+            demand: DemandBody { gpu: 2500, ..DemandBody::default() },
+            ..PlaceRequest::default()
+        },
+    )
+    .await;
     assert_eq!(part.gpu_part, 2500);
     assert_eq!(part.gpus.len(), 1);
     assert!(!whole.gpus.contains(&part.gpus[0]), "a part of a GPU that is not taken whole");
@@ -190,7 +197,7 @@ async fn the_whole_request_counts_custom_selectors_and_candidates() {
     special.custom = vec![named("fpga", 1)];
     special.labels = vec![pair("zone", "east")];
     let ids = add(&client, vec![node("plain", 64, 64, 0), special, node("other", 64, 64, 0)]).await;
-    let custom = PlaceRequest { custom: vec![named("fpga", 1)], ..ask(1, 1, 0) };
+    let custom = with_custom(vec![named("fpga", 1)], ask(1, 1, 0));
     assert_eq!(place(&client, &custom).await.node_name, "special");
     let term = |operator, values: &[&str]| wharf_net::protocol::SelectorTerm {
         key: "zone".to_owned(),
@@ -451,13 +458,13 @@ async fn preferences_decide_between_nodes_that_fit() {
         operator: OPERATOR_EQUAL,
         values: vec![Name(zone.to_owned())],
     };
-    let answer = async |request: PlaceRequestV2| {
-        let reply = within(client.place_v2(&request)).await.expect("answered");
-        (reply.reply.placed.map(|placed| placed.node), reply.alternative, reply.reply.refusal)
+    let answer = async |request: PlaceRequest| {
+        let reply = within(client.place(&request)).await.expect("answered");
+        (reply.placed.map(|placed| placed.node), reply.alternative, reply.refusal)
     };
     // Nobody tolerates the taint, and no zone is called c.
-    let mut request = PlaceRequestV2::from(PlaceRequest { selectors: vec![zone("c")], ..ask(1, 1, 0) });
-    request.preferences.fallbacks =
+    let mut request = PlaceRequest { selectors: vec![zone("c")], ..ask(1, 1, 0) };
+    request.fallbacks =
         vec![FallbackSelector { terms: vec![zone("d")] }, FallbackSelector { terms: vec![zone("b")] }];
     assert_eq!(answer(request).await, (Some(ids[2]), 2, None));
     let tolerates = Toleration {
@@ -466,20 +473,20 @@ async fn preferences_decide_between_nodes_that_fit() {
         value: "ml".to_owned(),
         effect: EFFECT_NO_SCHEDULE,
     };
-    let mut request = PlaceRequestV2::from(ask(1, 1, 0));
-    request.request.selectors = vec![zone("a")];
-    request.request.tolerations = vec![tolerates];
-    request.preferences.avoid_gpu = AVOID_GPU_YES;
+    let mut request = ask(1, 1, 0);
+    request.selectors = vec![zone("a")];
+    request.tolerations = vec![tolerates];
+    request.avoid_gpu = AVOID_GPU_YES;
     assert_eq!(answer(request).await.0, Some(ids[1]));
-    let mut request = PlaceRequestV2::from(ask(1, 1, 0));
-    request.preferences.preferred_nodes = vec![ids[1], ids[0]];
+    let mut request = ask(1, 1, 0);
+    request.preferred_nodes = vec![ids[1], ids[0]];
     assert_eq!(answer(request).await.0, Some(ids[0]), "the first of them is tainted");
-    let mut request = PlaceRequestV2::from(ask(100, 1, 0));
-    request.preferences.node = ids[2];
+    let mut request = ask(100, 1, 0);
+    request.node = ids[2];
     let checks = answer(request).await.2.expect("too many cores").checks;
     let checks: Vec<_> = checks.iter().map(|c| (c.reason.known(), c.resource.as_str(), c.nodes)).collect();
     assert_eq!(checks, [(Some(Reason::NodeAffinity), "b", 2), (Some(Reason::Insufficient), "cpu", 1)]);
-    // In version 1: a preferred term, and a refusal that counts the taint.
+    // A preferred term, and a refusal that counts the taint.
     let preferred = PlaceRequest {
         preferred: vec![PreferredTerm { weight: 7, term: zone("a") }],
         policy: POLICY_SPREAD,
@@ -491,9 +498,9 @@ async fn preferences_decide_between_nodes_that_fit() {
     let counted =
         |reason: Reason| refusal.checks.iter().find(|c| c.reason.known() == Some(reason)).map(|c| c.nodes);
     assert_eq!((counted(Reason::UntoleratedTaint), counted(Reason::NotACandidate)), (Some(1), Some(2)));
-    let batch = PlaceBatchV2 { requests: vec![ask(1, 1, 1).into(), ask(9, 1, 0).into()] };
-    let replies = within(client.place_batch_v2(&batch)).await.expect("answered").replies;
-    assert_eq!(replies[0].reply.placed.as_ref().map(|placed| placed.node), Some(ids[0]));
-    assert_eq!(replies[1].reply.reason.known(), Some(Reason::Infeasible));
+    let batch = PlaceBatch { requests: vec![ask(1, 1, 1), ask(9, 1, 0)] };
+    let replies = within(client.place_batch(&batch)).await.expect("answered").replies;
+    assert_eq!(replies[0].placed.as_ref().map(|placed| placed.node), Some(ids[0]));
+    assert_eq!(replies[1].reason.known(), Some(Reason::Infeasible));
     server.stop().await;
 }

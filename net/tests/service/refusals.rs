@@ -2,12 +2,14 @@
 //! field, and that nothing moved. After each of them the books have the hash that they had
 //! before, and the same connection goes on.
 
-use crate::harness::{TestServer, add, ask, audit, books, named, node, only, pair, place, units, within};
+use crate::harness::{
+    TestServer, add, ask, audit, books, named, node, only, pair, place, units, with_custom, within,
+};
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
-    DrainRequest, EXPLAIN_FULL, FailedCheck, FallbackSelector, Fault, Name, NamedAmount, NodeBody,
-    NodesRequest, PlaceBatch, PlacePreferences, PlaceReply, PlaceRequest, PlaceRequestV2, PreferredSelector,
-    PreferredTerm, Reason, RemoveRequest, SelectorTerm, Taint, Toleration, WireAllocation,
+    DemandBody, DrainRequest, EXPLAIN_FULL, FailedCheck, FallbackSelector, Fault, Name, NamedAmount,
+    NodeBody, NodesRequest, PlaceBatch, PlaceReply, PlaceRequest, PreferredSelector, PreferredTerm, Reason,
+    RemoveRequest, SelectorTerm, Taint, Toleration, WireAllocation,
 };
 
 type Change<T> = fn(&mut T);
@@ -77,15 +79,15 @@ async fn counts_over(shards: u16) {
     .await;
     let drain = DrainRequest { names: vec![Name("draining".to_owned())], undo: false };
     within(client.drain_nodes(&drain)).await.expect("answered");
-    let fill = PlaceRequest { custom: vec![named("fpga", 3)], candidates: vec![ids[0]], ..ask(12, 950, 3) };
+    let fill =
+        PlaceRequest { candidates: vec![ids[0]], ..with_custom(vec![named("fpga", 3)], ask(12, 950, 3)) };
     place(&client, &fill).await;
     let before = books(&client).await;
     let request = PlaceRequest {
-        custom: vec![named("fpga", 2)],
         selectors: vec![term("zone", 1, &["a"])],
         candidates: ids[..5].to_vec(),
         explain: EXPLAIN_FULL,
-        ..ask(10, 80, 2)
+        ..with_custom(vec![named("fpga", 2)], ask(10, 80, 2))
     };
     let reply = ask_for(&client, &request).await;
     assert_eq!(reply.reason.known(), Some(Reason::NoFitNow), "{reply:?}");
@@ -121,7 +123,8 @@ async fn a_part_of_a_gpu_is_not_put_together_from_two() {
     let server = TestServer::start(1);
     let client = server.client().await;
     add(&client, vec![node("a", 1, 1, 2)]).await;
-    let part = |gpu| PlaceRequest { gpu, ..PlaceRequest::default() };
+    let part =
+        |gpu| PlaceRequest { demand: DemandBody { gpu, ..DemandBody::default() }, ..PlaceRequest::default() };
     let first = place(&client, &part(7000)).await;
     let second = place(&client, &part(7500)).await;
     assert_ne!(first.gpus, second.gpus);
@@ -152,7 +155,7 @@ async fn what_no_node_could_ever_hold_is_infeasible() {
         [insufficient("cpu", 1, units(4)), insufficient("memory", 1, units(50))]
     );
     assert_eq!(infeasible(&ask(0, 0, 16)).await.checks, [insufficient("gpu", 2, units(14))]);
-    let unknown = PlaceRequest { custom: vec![named("unobtainium", 3)], ..ask(1, 1, 0) };
+    let unknown = with_custom(vec![named("unobtainium", 3)], ask(1, 1, 0));
     let refusal = infeasible(&unknown).await;
     assert_eq!((refusal.nodes, refusal.examined), (2, 2));
     assert_eq!(refusal.checks, [insufficient("unobtainium", 2, units(3))]);
@@ -205,7 +208,7 @@ fn toleration(key: &str, operator: u8, value: &str, effect: u8) -> Toleration {
     Toleration { key: key.to_owned(), operator, value: value.to_owned(), effect }
 }
 
-fn bad_preferences() -> Vec<(&'static str, Change<PlacePreferences>)> {
+fn bad_preferences() -> Vec<(&'static str, Change<PlaceRequest>)> {
     vec![
         ("fallbacks[1].terms[0].key", |p| {
             p.fallbacks =
@@ -227,21 +230,21 @@ async fn every_wrong_preference_is_named() {
     let client = server.client().await;
     let ids = add(&client, vec![node("a", 4, 4, 0)]).await;
     let before = books(&client).await;
-    let fault = async |request: PlaceRequestV2| {
-        let reply = within(client.place_v2(&request)).await.expect("a refusal is a reply").reply;
+    let fault = async |request: PlaceRequest| {
+        let reply = within(client.place(&request)).await.expect("a refusal is a reply");
         let fault = reply.fault.expect("a fault says what is wrong");
         (fault.reason.known().expect("a reason of this version"), fault.field)
     };
     for (field, change) in bad_preferences() {
-        let mut request = PlaceRequestV2::from(ask(1, 1, 0));
-        change(&mut request.preferences);
+        let mut request = ask(1, 1, 0);
+        change(&mut request);
         assert_eq!(fault(request).await, (Reason::InvalidField, field.to_owned()));
     }
-    let mut request = PlaceRequestV2::from(ask(1, 1, 0));
-    request.preferences.node = 777;
+    let mut request = ask(1, 1, 0);
+    request.node = 777;
     assert_eq!(fault(request.clone()).await, (Reason::UnknownNode, "node".to_owned()));
-    request.preferences.node = ids[0];
-    request.request.candidates = ids;
+    request.node = ids[0];
+    request.candidates = ids;
     assert_eq!(fault(request).await, (Reason::InvalidField, "node".to_owned()));
     assert_unmoved(&client, before, "preferences").await;
     server.stop().await;
@@ -252,24 +255,24 @@ fn bad_placements() -> Vec<(&'static str, Change<PlaceRequest>)> {
         vec![NamedAmount { name: name.to_owned(), amount }]
     }
     vec![
-        ("cpu", |r| r.cpu = -1),
-        ("cpu", |r| r.cpu = ABSURD),
-        ("cpu", |r| r.cpu = i64::MIN),
-        ("memory", |r| r.memory = -1),
-        ("memory", |r| r.memory = i64::MAX),
-        ("gpu", |r| r.gpu = -1),
-        ("gpu", |r| r.gpu = 15_000),
-        ("gpu", |r| r.gpu = units(17)),
-        ("gpu", |r| r.gpu = ABSURD),
-        ("custom[0].amount", |r| r.custom = raw("fpga", -1)),
-        ("custom[0].amount", |r| r.custom = raw("unknown", ABSURD)),
-        ("custom[0].name", |r| r.custom = raw("", 1)),
-        ("custom[0].name", |r| r.custom = raw("a\nb", 1)),
-        ("custom[0].name", |r| r.custom = raw("cpu", 1)),
-        ("custom[0].name", |r| r.custom = raw("memory", 1)),
-        ("custom[0].name", |r| r.custom = raw("gpu", 1)),
-        ("custom[0].name", |r| r.custom = raw("gpu_part", 1)),
-        ("custom", |r| r.custom = vec![named("fpga", 1), named("fpga", 0)]),
+        ("cpu", |r| r.demand.cpu = -1),
+        ("cpu", |r| r.demand.cpu = ABSURD),
+        ("cpu", |r| r.demand.cpu = i64::MIN),
+        ("memory", |r| r.demand.memory = -1),
+        ("memory", |r| r.demand.memory = i64::MAX),
+        ("gpu", |r| r.demand.gpu = -1),
+        ("gpu", |r| r.demand.gpu = 15_000),
+        ("gpu", |r| r.demand.gpu = units(17)),
+        ("gpu", |r| r.demand.gpu = ABSURD),
+        ("custom[0].amount", |r| r.demand.custom = raw("fpga", -1)),
+        ("custom[0].amount", |r| r.demand.custom = raw("unknown", ABSURD)),
+        ("custom[0].name", |r| r.demand.custom = raw("", 1)),
+        ("custom[0].name", |r| r.demand.custom = raw("a\nb", 1)),
+        ("custom[0].name", |r| r.demand.custom = raw("cpu", 1)),
+        ("custom[0].name", |r| r.demand.custom = raw("memory", 1)),
+        ("custom[0].name", |r| r.demand.custom = raw("gpu", 1)),
+        ("custom[0].name", |r| r.demand.custom = raw("gpu_part", 1)),
+        ("custom", |r| r.demand.custom = vec![named("fpga", 1), named("fpga", 0)]),
         ("policy", |r| r.policy = 200),
         ("policy", |r| r.policy = u8::MAX),
         ("explain", |r| r.explain = 2),
@@ -482,8 +485,8 @@ async fn texts_and_lists_beyond_their_limits_are_no_bodies() {
     let long = || "x".repeat(254);
     let placements: [(&str, &str, PlaceRequest); 5] = [
         ("tenant", "254 bytes", PlaceRequest { tenant: long(), ..ask(1, 1, 0) }),
-        ("name", "254 bytes", PlaceRequest { custom: vec![named(&long(), 1)], ..ask(1, 1, 0) }),
-        ("custom", "33 elements", PlaceRequest { custom: vec![named("x", 1); 33], ..ask(1, 1, 0) }),
+        ("name", "254 bytes", with_custom(vec![named(&long(), 1)], ask(1, 1, 0))),
+        ("custom", "33 elements", with_custom(vec![named("x", 1); 33], ask(1, 1, 0))),
         ("selectors", "33 elements", PlaceRequest { selectors: vec![term("x", 3, &[]); 33], ..ask(1, 1, 0) }),
         ("candidates", "65537 elements", PlaceRequest { candidates: vec![1; 65_537], ..ask(1, 1, 0) }),
     ];
@@ -525,7 +528,7 @@ async fn replies_that_would_outgrow_a_frame_are_cut() {
         NodeBody { custom: kinds.iter().map(|kind| named(kind, 1)).collect(), ..node("a", 1, 1, 0) };
     add(&client, vec![equipped]).await;
     let before = books(&client).await;
-    let greedy = PlaceRequest { custom: kinds.iter().map(|kind| named(kind, 5)).collect(), ..ask(0, 0, 0) };
+    let greedy = with_custom(kinds.iter().map(|kind| named(kind, 5)).collect(), ask(0, 0, 0));
     let alone = ask_for(&client, &greedy).await.refusal.expect("refused");
     assert_eq!((alone.examined, alone.checks.len()), (1, 32));
     let batch = PlaceBatch { requests: vec![greedy; 850] };
@@ -540,7 +543,7 @@ async fn replies_that_would_outgrow_a_frame_are_cut() {
     let nodes = vec![node(&"\u{1}".repeat(253), 1, 1, 0); 1024];
     let reply = within(client.add_nodes(&NodesRequest { nodes })).await.unwrap();
     assert!(reply.replies.iter().all(|reply| reply.reason.known() == Some(Reason::InvalidField)));
-    let requests = vec![PlaceRequest { custom: vec![named(&"\u{1}".repeat(253), 1)], ..ask(1, 1, 0) }; 1024];
+    let requests = vec![with_custom(vec![named(&"\u{1}".repeat(253), 1)], ask(1, 1, 0)); 1024];
     let reply = within(client.place_batch(&PlaceBatch { requests })).await.unwrap();
     assert!(reply.replies.iter().all(|reply| reply.reason.known() == Some(Reason::InvalidField)));
     assert_unmoved(&client, before, "long replies").await;

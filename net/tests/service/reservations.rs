@@ -4,12 +4,17 @@
 use crate::harness::{TestServer, add, ask, audit, books, granted, named, node, units, within};
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    EndReservationRequest, MODE_WAIT_UNTIL, NamedAmount, NodeBody, NodeBooksReply, NodeBooksRequest,
-    PlaceBatchV3, PlaceReply, PlaceRequest, PlaceRequestV3, Reason, ReserveReply, ReserveRequest,
+    DemandBody, EndReservationRequest, MODE_WAIT_UNTIL, NamedAmount, NodeBody, NodeBooksReply,
+    NodeBooksRequest, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReserveReply, ReserveRequest,
 };
 
 fn wanted(node: &str, owner: u64, cpu: i64, gpu: i64) -> ReserveRequest {
-    ReserveRequest { node: node.into(), owner, cpu: units(cpu), gpu: units(gpu), ..ReserveRequest::default() }
+    ReserveRequest {
+        node: node.into(),
+        owner,
+        demand: DemandBody { cpu: units(cpu), gpu: units(gpu), ..DemandBody::default() },
+        ..ReserveRequest::default()
+    }
 }
 
 async fn reserve(client: &Client, request: &ReserveRequest) -> ReserveReply {
@@ -21,12 +26,12 @@ async fn end(client: &Client, node: &str, owner: u64) -> ReserveReply {
     within(client.end_reservation(&request)).await.expect("answered")
 }
 
-fn of(owner: u64, request: PlaceRequest) -> PlaceRequestV3 {
-    PlaceRequestV3 { owner, ..request.into() }
+fn of(owner: u64, request: PlaceRequest) -> PlaceRequest {
+    PlaceRequest { owner, ..request }
 }
 
 async fn place_of(client: &Client, owner: u64, request: PlaceRequest) -> PlaceReply {
-    within(client.place_v3(&of(owner, request))).await.expect("answered").reply
+    within(client.place(&of(owner, request))).await.expect("answered")
 }
 
 async fn shown(client: &Client, name: &str) -> NodeBooksReply {
@@ -59,10 +64,9 @@ async fn a_node_is_kept_for_its_owner_until_that_has_used_it_up() {
     granted(place_of(&client, 7, ask(4, 0, 0)).await);
     let left: Vec<_> = shown(&client, "a").await.reservation.expect("not used up").left;
     assert_eq!(left.iter().map(|named| named.amount).collect::<Vec<_>>(), [units(2), units(1)]);
-    let batch =
-        PlaceBatchV3 { requests: vec![of(0, ask(1, 0, 0)), of(7, ask(2, 0, 1)), of(7, ask(1, 0, 0))] };
-    let replies = within(client.place_batch_v3(&batch)).await.expect("answered").replies;
-    let reasons: Vec<_> = replies.iter().map(|reply| reply.reply.reason.known()).collect();
+    let batch = PlaceBatch { requests: vec![of(0, ask(1, 0, 0)), of(7, ask(2, 0, 1)), of(7, ask(1, 0, 0))] };
+    let replies = within(client.place_batch(&batch)).await.expect("answered").replies;
+    let reasons: Vec<_> = replies.iter().map(|reply| reply.reason.known()).collect();
     assert_eq!(reasons, [Some(Reason::NoFitNow), Some(Reason::Done), Some(Reason::NoFitNow)]);
     assert_eq!(shown(&client, "a").await.reservation, None);
     audit(&client).await;
@@ -78,10 +82,16 @@ async fn what_cannot_be_reserved_is_refused_and_moves_nothing() {
     assert!(reserve(&client, &wanted("a", 1, 8, 0)).await.reason.is_done());
     let before = books(&client).await;
     let with_custom = |name: &str, amount| ReserveRequest {
-        custom: vec![NamedAmount { name: name.into(), amount }],
+        demand: DemandBody {
+            custom: vec![NamedAmount { name: name.into(), amount }],
+            ..wanted("a", 1, 1, 0).demand
+        },
         ..wanted("a", 1, 1, 0)
     };
-    let half = ReserveRequest { gpu: 15_000, ..wanted("a", 1, 1, 0) };
+    let half = ReserveRequest {
+        demand: DemandBody { gpu: 15_000, ..wanted("a", 1, 1, 0).demand },
+        ..wanted("a", 1, 1, 0)
+    };
     let cases = [
         (wanted("a", 2, 1, 0), Reason::NodeReserved, "node", "owner 1"),
         (wanted("b", 1, 1, 0), Reason::LimitExceeded, "node", "reserved_nodes_percent"),
@@ -145,9 +155,9 @@ async fn a_waiting_owner_gets_what_comes_free_on_its_node() {
     let hostile = waits(PlaceRequest { priority: 9, ..ask(1, 0, 0) });
     let (sequence, hostile) = within(client.place_waiting(&hostile)).await.expect("sent");
     let owner = of(3, waits(ask(8, 0, 0)));
-    let (_, large) = within(client.place_waiting_v3(&owner)).await.expect("sent");
+    let (_, large) = within(client.place_waiting(&owner)).await.expect("sent");
     within(client.release(held)).await.expect("answered");
-    granted(within(large).await.expect("answered").reply);
+    granted(within(large).await.expect("answered"));
     assert!(within(client.cancel_wait(sequence)).await.expect("answered").waited);
     assert_eq!(within(hostile).await.expect("answered").reason, Reason::Cancelled.into());
     audit(&client).await;

@@ -4,13 +4,18 @@
 use crate::harness::{Peer, TestServer, add, ask, audit, node, place, request, standing, units, within};
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    COMMIT_INCREMENTAL, ConflictBody, GRANULARITY_COARSE, Kind, ListRequest, NodeBooksRequest,
+    COMMIT_INCREMENTAL, ConflictBody, DemandBody, GRANULARITY_COARSE, Kind, ListRequest, NodeBooksRequest,
     OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE, OperationBody, Reason, ReleaseReply,
     StatementReply, StatementRequest, WireAllocation,
 };
 
 fn take(node: u64, cpu: i64) -> OperationBody {
-    OperationBody { operation: OPERATION_ALLOCATE, node, cpu: units(cpu), ..OperationBody::default() }
+    OperationBody {
+        operation: OPERATION_ALLOCATE,
+        node,
+        demand: DemandBody { cpu: units(cpu), ..DemandBody::default() },
+        ..OperationBody::default()
+    }
 }
 
 fn evict(allocation: WireAllocation) -> OperationBody {
@@ -77,7 +82,11 @@ async fn a_statement_over_several_shards_is_done_as_a_whole() {
     let (server, client, nodes) = bed().await;
     let empty = standing(&client).await;
     let operations = nodes.iter().map(|&node| take(node, 3));
-    let device = OperationBody { gpu: units(1), gpus: vec![1], ..take(nodes[0], 1) };
+    let device = OperationBody {
+        demand: DemandBody { gpu: units(1), ..take(nodes[0], 1).demand },
+        gpus: vec![1],
+        ..take(nodes[0], 1)
+    };
     let request = all(operations.chain([device]).collect());
     let reply = submit(&client, &request).await;
     assert_eq!(reply.reason, Reason::Done.into(), "{reply:?}");
@@ -129,7 +138,11 @@ async fn what_conflicts_is_refused_with_the_facts_and_nothing_is_held() {
     assert_eq!(reply.reason, Reason::Conflicted.into());
     assert_eq!((reasons(&reply)[1], conflict(&reply, 1).other), (Reason::Contradicts, Some(0)));
     // An instance that is taken, or not there.
-    let device = |gpus| OperationBody { gpu: units(1), gpus, ..take(free, 0) };
+    let device = |gpus| OperationBody {
+        demand: DemandBody { gpu: units(1), ..take(free, 0).demand },
+        gpus,
+        ..take(free, 0)
+    };
     let reply = submit(&client, &all(vec![device(vec![7])])).await;
     assert_eq!((reasons(&reply)[0], conflict(&reply, 0).instance), (Reason::InstanceTaken, Some(7)));
     assert_eq!(standing(&client).await, before);
@@ -313,8 +326,12 @@ async fn what_is_pipelined_follows_an_eviction_with_grace() {
     let victims = [allocation(&full, 0), allocation(&full, 1)];
     let hour = 3_600_000_000_000;
     let gently = |victim, grace| OperationBody { grace, ..evict(victim) };
-    let claim =
-        |node, cpu| OperationBody { operation: OPERATION_PIPELINE, node, cpu: units(cpu), ..take(node, cpu) };
+    let claim = |node, cpu| OperationBody {
+        operation: OPERATION_PIPELINE,
+        node,
+        demand: DemandBody { cpu: units(cpu), ..take(node, cpu).demand },
+        ..take(node, cpu)
+    };
     // Nothing is promised beyond what is on its way out.
     let refused = submit(&client, &all(vec![gently(victims[0], hour), claim(nodes[0], 5)])).await;
     assert_eq!(reasons(&refused), [Reason::Aborted, Reason::Insufficient], "{refused:?}");

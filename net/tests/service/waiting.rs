@@ -1,13 +1,14 @@
 //! Placements that wait, over the wire: woken by what helps, ended by deadline, cancellation,
 //! disconnection and the end of the server, and never in the way of other requests.
 
-use crate::harness::{Peer, TestServer, add, ask, audit, granted, named, node, pair, place, request, within};
+use crate::harness::{
+    Peer, TestServer, add, ask, audit, granted, named, node, pair, place, request, with_custom, within,
+};
 use wharf_core::limits::CONNECTION_WAITING_MAX;
 use wharf_net::client::Client;
 use wharf_net::protocol::{
     CancelReply, CancelRequest, FallbackSelector, Kind, MODE_WAIT_UNTIL, Name, NodeBody, OPERATOR_IN,
-    PlaceBatch, PlaceBatchV2, PlaceReply, PlaceRequest, PlaceRequestV2, Reason, Resume, SelectorTerm,
-    StatusRequest, Waiting,
+    PlaceBatch, PlaceReply, PlaceRequest, Reason, Resume, SelectorTerm, StatusRequest, Waiting,
 };
 
 fn waits(request: PlaceRequest) -> PlaceRequest {
@@ -128,7 +129,7 @@ async fn a_kind_that_nobody_has_yet_is_waited_for_and_taken_by_a_new_node() {
     let server = TestServer::start(3);
     let client = server.client().await;
     add(&client, vec![node("n", 4, 4096, 0)]).await;
-    let request = |kind: &str| PlaceRequest { custom: vec![named(kind, 2)], ..ask(1, 0, 0) };
+    let request = |kind: &str| with_custom(vec![named(kind, 2)], ask(1, 0, 0));
     // Who does not wait is refused as ever, and teaches nobody anything.
     let refused = within(client.place(&request("qpu"))).await.expect("answered");
     assert_eq!(refused.reason, Reason::Infeasible.into());
@@ -205,7 +206,7 @@ async fn requests_of_a_batch_do_not_wait() {
     server.stop().await;
 }
 
-/// Requests of body version 2 wait with all their fallbacks, and their replies have the units.
+/// Requests with preferences wait with all their fallbacks, and their replies have the units.
 #[tokio::test]
 async fn requests_with_preferences_wait_too() {
     let zone = |zone: &str| {
@@ -218,24 +219,23 @@ async fn requests_with_preferences_wait_too() {
         NodeBody { custom: vec![named("npu", 2)], labels: vec![pair("zone", "b")], ..node("b", 4, 4096, 0) };
     add(&client, vec![body]).await;
     let held = place(&client, &ask(4, 0, 0)).await;
-    let asked = PlaceRequest { custom: vec![named("npu", 1)], selectors: zone("a"), ..ask(1, 0, 0) };
-    let mut wanted = PlaceRequestV2::from(waits(asked.clone()));
-    wanted.preferences.fallbacks = ["c", "b"].map(|name| FallbackSelector { terms: zone(name) }).to_vec();
-    let (_, reply) = within(client.place_waiting_v2(&wanted)).await.expect("sent");
+    let asked = PlaceRequest { selectors: zone("a"), ..with_custom(vec![named("npu", 1)], ask(1, 0, 0)) };
+    let mut wanted = waits(asked.clone());
+    wanted.fallbacks = ["c", "b"].map(|name| FallbackSelector { terms: zone(name) }).to_vec();
+    let (_, reply) = within(client.place_waiting(&wanted)).await.expect("sent");
     until_waiting(&client, 1, 0).await;
-    let details = within(client.status_details(&StatusRequest::default())).await.expect("answered");
-    assert_eq!(details.status.waiting, Waiting { feasible: 1, infeasible: 0 });
+    let status = within(client.status(&StatusRequest::default())).await.expect("answered");
+    assert_eq!(status.waiting, Waiting { feasible: 1, infeasible: 0 });
     within(client.release(held.allocation)).await.expect("answered");
     let reply = within(reply).await.expect("answered");
     assert_eq!(reply.alternative, 2);
-    assert_eq!(granted(reply.reply).units[0].instances, [0]);
-    // At once and in batches of that version as well; in batches nothing waits.
-    let mut at_once = wanted.clone();
-    at_once.request = asked;
-    let batch = PlaceBatchV2 { requests: vec![ask(1, 0, 0).into(), at_once, wanted] };
-    let replies = within(client.place_batch_v2(&batch)).await.expect("answered").replies;
-    assert_eq!(granted(replies[1].reply.clone()).units[0].instances, [1]);
-    let fault = replies[2].reply.fault.as_ref().expect("a fault");
+    assert_eq!(granted(reply).units[0].instances, [0]);
+    // At once and in batches as well; in batches nothing waits.
+    let at_once = PlaceRequest { fallbacks: wanted.fallbacks.clone(), ..asked };
+    let batch = PlaceBatch { requests: vec![ask(1, 0, 0), at_once, wanted] };
+    let replies = within(client.place_batch(&batch)).await.expect("answered").replies;
+    assert_eq!(granted(replies[1].clone()).units[0].instances, [1]);
+    let fault = replies[2].fault.as_ref().expect("a fault");
     assert_eq!((fault.reason, fault.field.as_str()), (Reason::InvalidField.into(), "mode"));
     server.stop().await;
 }

@@ -1,7 +1,7 @@
 //! `wharf adopt`.
 
 use clap::Args;
-use wharf_net::protocol::{AdoptRequest, NamedUnits, PlaceReplyV2};
+use wharf_net::protocol::{AdoptRequest, NamedUnits};
 
 use super::connect::{ConnectArgs, Usage};
 use super::demand::DemandArgs;
@@ -37,23 +37,20 @@ fn units(text: &str) -> Result<NamedUnits, Usage> {
 pub(super) async fn adopt(args: AdoptArgs) -> anyhow::Result<Ended> {
     let request = AdoptRequest {
         node: args.node,
-        cpu: args.demand.cpu.units(),
-        memory: args.demand.memory.units(),
-        gpu: args.demand.gpu.units(),
-        custom: args.demand.custom()?,
+        demand: args.demand.body()?,
         gpus: args.gpus,
         units: args.units.iter().map(|text| units(text)).collect::<Result<_, _>>()?,
         external_id: args.external_id,
     };
     let client = args.connect.connect().await?;
-    let reply: PlaceReplyV2 = client.adopt(&request).await?.into();
+    let reply = client.adopt(&request).await?;
     client.close().await;
     if args.connect.json {
         print::json(&print::PlaceView::from(&reply))?;
     } else {
         print::place("adopted", &reply);
     }
-    Ok(if reply.reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+    Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
 }
 
 #[cfg(test)]

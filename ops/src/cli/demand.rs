@@ -1,8 +1,8 @@
-//! What a command asks for, as `wharf place` and `wharf adopt` take it.
+//! What a command asks for: arguments of `wharf place`, `wharf adopt`, `wharf reserve` and `wharf group create`.
 
 use clap::Args;
 use wharf_core::resource::Amount;
-use wharf_net::protocol::NamedAmount;
+use wharf_net::protocol::DemandBody;
 
 use super::connect::Usage;
 use super::node;
@@ -24,11 +24,16 @@ pub(super) struct DemandArgs {
 }
 
 impl DemandArgs {
-    /// The custom resources, by name.
+    /// The demand, for the wire.
     ///
     /// # Errors
-    /// When one is not NAME=AMOUNT, or has a flag of its own.
-    pub(super) fn custom(&self) -> Result<Vec<NamedAmount>, Usage> {
-        node::custom_amounts("--gpu", &self.resources)
+    /// When a custom resource is not NAME=AMOUNT, or has a flag of its own.
+    pub(super) fn body(&self) -> Result<DemandBody, Usage> {
+        Ok(DemandBody {
+            cpu: self.cpu.units(),
+            memory: self.memory.units(),
+            gpu: self.gpu.units(),
+            custom: node::custom_amounts("--gpu", &self.resources)?,
+        })
     }
 }

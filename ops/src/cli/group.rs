@@ -10,8 +10,8 @@ use wharf_net::client::Client;
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
     BundleTemplate, CreateGroupRequest, EXPLAIN_BOUNDED, EXPLAIN_FULL, GRANULARITY_COARSE, GRANULARITY_FINE,
-    GroupReply, GrowGroupRequest, GrowGroupRequestV2, ListGroupsRequest, MODE_WAIT_UNTIL, NamedAmount,
-    PlaceRequest, ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
+    GroupReply, GrowGroupRequest, ListGroupsRequest, MODE_WAIT_UNTIL, NamedAmount, PlaceRequest,
+    ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
 };
 
 use super::connect::{ConnectArgs, Usage};
@@ -205,12 +205,12 @@ fn bundle(text: &str) -> Result<(PlaceRequest, u32), Usage> {
         let amount =
             || value.parse::<Amount>().map(Amount::units).map_err(|error| wrong(format!("{name}: {error}")));
         match name {
-            "cpu" => request.cpu = amount()?,
+            "cpu" => request.demand.cpu = amount()?,
             "memory" => {
-                request.memory =
+                request.demand.memory =
                     node::memory(value).map_err(|error| wrong(format!("memory: {error}")))?.units()
             }
-            "gpu" => request.gpu = amount()?,
+            "gpu" => request.demand.gpu = amount()?,
             "count" => {
                 let number = value.parse().ok().filter(|&number: &u32| number > 0);
                 count =
@@ -218,7 +218,7 @@ fn bundle(text: &str) -> Result<(PlaceRequest, u32), Usage> {
                         wrong(format!("`{value}` is no number of bundles: give 1 or more"))
                     })?);
             }
-            _ => request.custom.push(NamedAmount { name: name.to_owned(), amount: amount()? }),
+            _ => request.demand.custom.push(NamedAmount { name: name.to_owned(), amount: amount()? }),
         }
     }
     if seen == ["count"] {
@@ -232,13 +232,7 @@ impl BundleArgs {
         let mut bundles: Vec<(PlaceRequest, u32)> =
             self.bundle.iter().map(|text| bundle(text)).collect::<Result<_, _>>()?;
         if bundles.is_empty() {
-            let request = PlaceRequest {
-                cpu: self.demand.cpu.units(),
-                memory: self.demand.memory.units(),
-                gpu: self.demand.gpu.units(),
-                custom: self.demand.custom()?,
-                ..PlaceRequest::default()
-            };
+            let request = PlaceRequest { demand: self.demand.body()?, ..PlaceRequest::default() };
             if request == PlaceRequest::default() {
                 let message = "no bundle is given: give --bundle, or --bundles N and what each takes";
                 return Err(Usage(message.to_owned()));
@@ -253,7 +247,7 @@ impl BundleArgs {
         let template = |(request, count): (PlaceRequest, u32)| {
             let (selectors, tolerations) = (selectors.clone(), tolerations.clone());
             let request = PlaceRequest { selectors, tolerations, explain, ..request };
-            BundleTemplate { request: request.into(), count }
+            BundleTemplate { request, count }
         };
         Ok(bundles.into_iter().map(template).collect())
     }
@@ -269,15 +263,19 @@ pub(super) async fn run(command: GroupCommand) -> anyhow::Result<Ended> {
         }
         GroupCommand::List(args) => list(args).await,
         GroupCommand::Grow(args) => {
-            let request = GrowGroupRequest { group: args.group.into(), bundles: args.bundles.templates()? };
+            let mut request = GrowGroupRequest {
+                group: args.group.into(),
+                bundles: args.bundles.templates()?,
+                ..GrowGroupRequest::default()
+            };
             let client = args.connect.connect().await?;
             let reply = match args.wait {
                 None => client.grow_group(&request).await?,
                 Some(patience) => {
                     // First: a signal that comes while the request is sent is not lost.
                     let interruption = place::Interruption::new()?;
-                    let deadline = place::deadline(&client, patience).await?;
-                    let request = GrowGroupRequestV2 { request, mode: MODE_WAIT_UNTIL, deadline };
+                    request.deadline = place::deadline(&client, patience).await?;
+                    request.mode = MODE_WAIT_UNTIL;
                     let (sequence, reply) = client.grow_group_waiting(&request).await?;
                     place::unless_interrupted(&client, interruption, sequence, reply).await?
                 }
@@ -387,8 +385,11 @@ mod tests {
     #[test]
     fn bundles_are_read_by_name() {
         let (request, count) = bundle("cpu=4, memory=8GiB,gpus=1,count=2,npu=3").unwrap();
-        assert_eq!((request.cpu, request.memory, request.gpu, count), (40_000, 81_920_000, 10_000, 2));
-        assert_eq!(request.custom, [NamedAmount { name: "npu".to_owned(), amount: 30_000 }]);
+        assert_eq!(
+            (request.demand.cpu, request.demand.memory, request.demand.gpu, count),
+            (40_000, 81_920_000, 10_000, 2)
+        );
+        assert_eq!(request.demand.custom, [NamedAmount { name: "npu".to_owned(), amount: 30_000 }]);
         assert_eq!(bundle("cpu=0.5").unwrap().1, 1);
         for broken in
             ["", "cpu", "cpu=", "=4", "cpu=x", "cpu=1,cpu=2", "gpu=1,gpus=1", "count=2", "cpu=1,count=0"]

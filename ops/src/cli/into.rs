@@ -2,7 +2,7 @@
 
 use clap::Args;
 use wharf_core::ids::{AllocationId, GroupId};
-use wharf_net::protocol::{PlaceIntoRequest, PlaceReplyV2};
+use wharf_net::protocol::PlaceIntoRequest;
 
 use super::connect::ConnectArgs;
 use super::demand::DemandArgs;
@@ -55,18 +55,15 @@ pub(super) async fn place(
         allocation: into.into.map(Into::into),
         group: into.group.map(Into::into),
         bundle: into.bundle,
-        cpu: demand.cpu.units(),
-        memory: demand.memory.units(),
-        gpu: demand.gpu.units(),
-        custom: demand.custom()?,
+        demand: demand.body()?,
     };
     let client = connect.connect().await?;
-    let reply: PlaceReplyV2 = client.place_into(&request).await?.into();
+    let reply = client.place_into(&request).await?;
     client.close().await;
     if connect.json {
         print::json(&print::PlaceView::from(&reply))?;
     } else {
         print::place("placed", &reply);
     }
-    Ok(if reply.reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+    Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
 }

@@ -294,8 +294,8 @@ async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
     let mut nodes = Vec::new();
     let mut after = 0;
     loop {
-        let page = client.list_node_details(&ListRequest { after, limit: PAGE }).await?;
-        after = page.nodes.last().map_or(after, |node| node.status.ordinal);
+        let page = client.list_nodes(&ListRequest { after, limit: PAGE }).await?;
+        after = page.nodes.last().map_or(after, |node| node.ordinal);
         nodes.extend(page.nodes);
         if !page.more {
             break;

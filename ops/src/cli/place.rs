@@ -10,8 +10,7 @@ use wharf_net::client::{Client, ClientError};
 use wharf_net::convert::policy_number;
 use wharf_net::protocol::{
     AVOID_GPU_DEFAULT, AVOID_GPU_NO, AVOID_GPU_YES, EXPLAIN_BOUNDED, EXPLAIN_FULL, MODE_WAIT_UNTIL,
-    ORDER_DOMINANT, POLICY_DEFAULT, PlacePreferences, PlaceReplyV2, PlaceRequest, PlaceRequestV2,
-    PlaceRequestV3, ReleaseBatch, ReleaseRequest, StatusRequest,
+    ORDER_DOMINANT, POLICY_DEFAULT, PlaceReply, PlaceRequest, ReleaseBatch, ReleaseRequest, StatusRequest,
 };
 
 use super::connect::ConnectArgs;
@@ -162,25 +161,14 @@ pub(super) async fn deadline(client: &Client, patience: Duration) -> anyhow::Res
 /// Waits for the reply; interrupted, takes the request back, which is then answered so.
 async fn wait_for(
     client: &Client,
-    mut whole: PlaceRequestV3,
+    mut request: PlaceRequest,
     patience: Duration,
-) -> anyhow::Result<PlaceReplyV2> {
+) -> anyhow::Result<PlaceReply> {
     // First: a signal that comes while the request is sent is not lost.
     let interruption = Interruption::new()?;
-    let until = deadline(client, patience).await?;
-    let asked = &mut whole.request.request;
-    (asked.mode, asked.deadline) = (MODE_WAIT_UNTIL, until);
-    // As of one that does not wait: a server of an earlier version reads what says nothing new.
-    if whole.owner > 0 {
-        let (sequence, reply) = client.place_waiting_v3(&whole).await?;
-        return unless_interrupted(client, interruption, sequence, reply).await;
-    }
-    let whole = whole.request;
-    if whole.preferences == PlacePreferences::default() {
-        let (sequence, reply) = client.place_waiting(&whole.request).await?;
-        return Ok(unless_interrupted(client, interruption, sequence, reply).await?.into());
-    }
-    let (sequence, reply) = client.place_waiting_v2(&whole).await?;
+    request.deadline = deadline(client, patience).await?;
+    request.mode = MODE_WAIT_UNTIL;
+    let (sequence, reply) = client.place_waiting(&request).await?;
     unless_interrupted(client, interruption, sequence, reply).await
 }
 
@@ -205,10 +193,7 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
         return into::place(&args.into, &args.demand, &args.connect).await;
     }
     let request = PlaceRequest {
-        cpu: args.demand.cpu.units(),
-        memory: args.demand.memory.units(),
-        gpu: args.demand.gpu.units(),
-        custom: args.demand.custom()?,
+        demand: args.demand.body()?,
         policy: args.policy.map_or(POLICY_DEFAULT, policy_number),
         attribute_order: args.attribute_order,
         selectors: args
@@ -220,9 +205,6 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
         candidates: args.candidates,
         priority: args.priority,
         explain: if args.explain_all { EXPLAIN_FULL } else { EXPLAIN_BOUNDED },
-        ..PlaceRequest::default()
-    };
-    let preferences = PlacePreferences {
         fallbacks: args.fallbacks.iter().map(|text| terms::fallback(text)).collect::<Result<_, _>>()?,
         preferred_selectors: args
             .preferred
@@ -236,19 +218,13 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
             Some(true) => AVOID_GPU_YES,
             Some(false) => AVOID_GPU_NO,
         },
+        owner: args.owner,
+        ..PlaceRequest::default()
     };
     let client = args.connect.connect().await?;
-    // A server of an earlier version reads a request that says nothing new.
-    let reply: PlaceReplyV2 = if let Some(patience) = args.wait {
-        let request = PlaceRequestV2 { request, preferences };
-        wait_for(&client, PlaceRequestV3 { request, owner: args.owner }, patience).await?
-    } else if args.owner > 0 {
-        let request = PlaceRequestV2 { request, preferences };
-        client.place_v3(&PlaceRequestV3 { request, owner: args.owner }).await?
-    } else if preferences == PlacePreferences::default() {
-        client.place(&request).await?.into()
-    } else {
-        client.place_v2(&PlaceRequestV2 { request, preferences }).await?
+    let reply = match args.wait {
+        Some(patience) => wait_for(&client, request, patience).await?,
+        None => client.place(&request).await?,
     };
     client.close().await;
     if args.connect.json {
@@ -256,7 +232,7 @@ pub(super) async fn place(args: PlaceArgs) -> anyhow::Result<Ended> {
     } else {
         print::place("placed", &reply);
     }
-    Ok(if reply.reply.reason.is_done() { Ended::Done } else { Ended::Refused })
+    Ok(if reply.reason.is_done() { Ended::Done } else { Ended::Refused })
 }
 
 pub(super) async fn release(args: ReleaseArgs) -> anyhow::Result<Ended> {

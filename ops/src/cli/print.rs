@@ -9,7 +9,7 @@ use wharf_core::ids::AllocationId;
 use wharf_core::resource::Amount;
 use wharf_net::protocol::{
     AgentBody, BookBody, FailedCheck, Fault, GpuBody, InstanceBody, NODE_DRAINING, NODE_JOINING, NODE_LOST,
-    NODE_LOST_DRAINING, NODE_READY, NamedUnits, NodeBooksReply, NodeDetails, NodeReply, PlaceReplyV2, Reason,
+    NODE_LOST_DRAINING, NODE_READY, NamedUnits, NodeBooksReply, NodeReply, NodeStatus, PlaceReply, Reason,
     RefusalBody, ReleaseReply, Taint, UnhealthyBody,
 };
 
@@ -113,8 +113,8 @@ pub(super) struct PlaceView {
     fault: Option<FaultView>,
 }
 
-impl From<&PlaceReplyV2> for PlaceView {
-    fn from(PlaceReplyV2 { reply, alternative }: &PlaceReplyV2) -> Self {
+impl From<&PlaceReply> for PlaceView {
+    fn from(reply: &PlaceReply) -> Self {
         let placed = reply.placed.as_ref();
         let refusal = reply.refusal.as_ref();
         let checks = refusal.map_or(&[][..], |refusal| &refusal.checks).iter().map(CheckView::from);
@@ -123,7 +123,7 @@ impl From<&PlaceReplyV2> for PlaceView {
             node: placed.map(|placed| placed.node_name.clone()),
             node_id: placed.map(|placed| placed.node),
             allocation: placed.map(|placed| AllocationId::from(placed.allocation).to_string()),
-            alternative: placed.map(|_| *alternative),
+            alternative: placed.map(|_| reply.alternative),
             gpus: placed.map(|placed| placed.gpus.clone()).unwrap_or_default(),
             gpu_part: placed.filter(|p| !p.gpus.is_empty()).map(|p| units(i64::from(p.gpu_part))),
             units: placed.map_or(&[][..], |placed| &placed.units).iter().map(UnitsView::from).collect(),
@@ -160,13 +160,16 @@ pub(super) fn instances(part: u16, name: &str, ids: &[u8]) -> String {
 }
 
 /// A placement's reply, for people; `done` says what was done.
-pub(super) fn place(done: &str, PlaceReplyV2 { reply, alternative }: &PlaceReplyV2) {
+pub(super) fn place(done: &str, reply: &PlaceReply) {
     if let Some(placed) = &reply.placed {
         let id = AllocationId::from(placed.allocation);
         let gpus = instances(placed.gpu_part, "GPU", &placed.gpus);
         let of_kinds = placed.units.iter().map(|named| instances(named.part, &named.name, &named.instances));
         let of_kinds: String = of_kinds.collect();
-        let fallback = if *alternative == 0 { String::new() } else { format!(", by fallback {alternative}") };
+        let fallback = match reply.alternative {
+            0 => String::new(),
+            alternative => format!(", by fallback {alternative}"),
+        };
         say(format_args!("{done} on {} as {id}{gpus}{of_kinds}{fallback}", placed.node_name));
     } else if let Some(refusal) = &reply.refusal {
         say(format_args!("not placed: {}", reply.reason));
@@ -334,9 +337,8 @@ pub(super) struct NodeView {
     pub(super) reserved_for: Option<u64>,
 }
 
-impl From<&NodeDetails> for NodeView {
-    fn from(details: &NodeDetails) -> Self {
-        let node = &details.status;
+impl From<&NodeStatus> for NodeView {
+    fn from(node: &NodeStatus) -> Self {
         let body = &node.body;
         Self {
             name: body.name.clone(),
@@ -356,9 +358,9 @@ impl From<&NodeDetails> for NodeView {
             taints: body.taints.iter().map(taint).collect(),
             allocations: node.allocations,
             version: node.version,
-            unhealthy: details.unhealthy.iter().map(UnhealthyView::from).collect(),
-            agent: details.agent.as_ref().map(AgentView::from),
-            reserved_for: details.reserved.map(|reserved| reserved.owner),
+            unhealthy: node.unhealthy.iter().map(UnhealthyView::from).collect(),
+            agent: node.agent.as_ref().map(AgentView::from),
+            reserved_for: node.reserved.map(|reserved| reserved.owner),
         }
     }
 }

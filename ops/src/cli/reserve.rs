@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use clap::Args;
 use serde::Serialize;
-use wharf_core::resource::Amount;
 use wharf_net::protocol::{EndReservationRequest, ReservationBody, ReserveReply, ReserveRequest};
 
 use super::connect::ConnectArgs;
-use super::{Ended, node, place, print};
+use super::demand::DemandArgs;
+use super::{Ended, place, print};
 
 #[derive(Debug, Args)]
 pub(super) struct ReserveArgs {
@@ -20,18 +20,8 @@ pub(super) struct ReserveArgs {
     /// End the reservation that the owner has on the node.
     #[arg(long, conflicts_with_all = ["cpu", "memory", "gpu", "resources", "lasts"])]
     end: bool,
-    /// Cores, such as 2 or 0.25.
-    #[arg(long, default_value = "0", allow_hyphen_values = true)]
-    cpu: Amount,
-    /// Memory in MiB, or with a unit: 512, 16GiB.
-    #[arg(long, value_parser = node::memory, default_value = "0", allow_hyphen_values = true)]
-    memory: Amount,
-    /// GPUs: whole ones, or a part of one such as 0.5.
-    #[arg(long, default_value = "0", allow_hyphen_values = true)]
-    gpu: Amount,
-    /// A custom resource, NAME=AMOUNT; may be given several times.
-    #[arg(long = "resource", value_name = "NAME=AMOUNT")]
-    resources: Vec<String>,
+    #[command(flatten)]
+    demand: DemandArgs,
     /// For so long, such as 30s, 5m or 1h; until it is ended or used up if not given.
     #[arg(long = "for", value_name = "TIME", value_parser = place::duration)]
     lasts: Option<Duration>,
@@ -64,13 +54,13 @@ fn spoken(nanos: u64) -> String {
 impl From<&ReservationBody> for ReservationView {
     fn from(body: &ReservationBody) -> Self {
         let left = body.left.iter().map(|named| (named.name.clone(), print::units(named.amount)));
-        let lasts = body.standing.lasts;
+        let lasts = body.lasts;
         Self {
             owner: body.owner,
             until: Some(body.until).filter(|&until| until > 0),
             left: left.collect(),
             seconds_left: (lasts > 0).then(|| lasts.div_ceil(1_000_000_000)),
-            exceeded: body.standing.exceeded.iter().map(|name| name.0.clone()).collect(),
+            exceeded: body.exceeded.iter().map(|name| name.0.clone()).collect(),
         }
     }
 }
@@ -78,12 +68,9 @@ impl From<&ReservationBody> for ReservationView {
 impl ReservationView {
     pub(super) fn line(&self) -> String {
         let left: Vec<String> = self.left.iter().map(|(name, amount)| format!("{amount} {name}")).collect();
-        let lasts = match (self.seconds_left, self.until) {
-            (Some(seconds), _) => format!(", for {} more", spoken(seconds.saturating_mul(1_000_000_000))),
-            // A service of an earlier version says only when.
-            (None, Some(until)) => format!(", until {}", service_time(until)),
-            (None, None) => String::new(),
-        };
+        let lasts = self.seconds_left.map_or_else(String::new, |seconds| {
+            format!(", for {} more", spoken(seconds.saturating_mul(1_000_000_000)))
+        });
         let exceeded = if self.exceeded.is_empty() {
             String::new()
         } else {
@@ -132,15 +119,7 @@ pub(super) async fn reserve(args: ReserveArgs) -> anyhow::Result<Ended> {
         let request = EndReservationRequest { node: name.clone(), owner };
         (client.end_reservation(&request).await?, "no longer reserved")
     } else {
-        let request = ReserveRequest {
-            node: name.clone(),
-            owner,
-            cpu: args.cpu.units(),
-            memory: args.memory.units(),
-            gpu: args.gpu.units(),
-            custom: node::custom_amounts("--gpu", &args.resources)?,
-            lasts,
-        };
+        let request = ReserveRequest { node: name.clone(), owner, demand: args.demand.body()?, lasts };
         (client.reserve(&request).await?, "reserved")
     };
     client.close().await;
@@ -162,7 +141,7 @@ pub(super) async fn reserve(args: ReserveArgs) -> anyhow::Result<Ended> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use wharf_net::protocol::{Name, ReservationStanding};
+    use wharf_net::protocol::Name;
 
     #[test]
     fn times_are_spoken_without_what_is_zero() {
@@ -179,10 +158,9 @@ mod tests {
         let second = 1_000_000_000;
         let mut body = ReservationBody { owner: 7, until: 2000 * second, ..ReservationBody::default() };
         let line = |body: &ReservationBody| ReservationView::from(body).line();
-        assert!(line(&body).ends_with(", until second 2000.0 of service time"));
-        body.standing = ReservationStanding { lasts: 1790 * second, exceeded: Vec::new() };
+        body.lasts = 1790 * second;
         assert!(line(&body).ends_with(", for 29m 50s more"), "{}", line(&body));
-        body.standing.exceeded = vec![Name("cpu".to_owned())];
+        body.exceeded = vec![Name("cpu".to_owned())];
         assert!(line(&body).contains("larger than the node by now: more cpu"), "{}", line(&body));
     }
 }

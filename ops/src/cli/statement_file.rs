@@ -203,17 +203,17 @@ fn asks(fields: &mut Fields, body: &mut OperationBody) -> Result<Option<String>,
         (path, other) => return Err(wrong(&path, &other, of_node)),
     };
     body.expected_version = expected_version(fields)?;
-    (body.cpu, body.gpu) = (fields.amount("cpu", plain)?, fields.amount("gpu", plain)?);
-    body.memory = fields.amount("memory", node::memory)?;
+    (body.demand.cpu, body.demand.gpu) = (fields.amount("cpu", plain)?, fields.amount("gpu", plain)?);
+    body.demand.memory = fields.amount("memory", node::memory)?;
     match fields.take("resources") {
         None => {}
         Some((path, Json::Object(resources))) => {
             for (name, value) in resources {
                 let path = format!("{path}.{name}");
-                if body.custom.iter().any(|known| known.name == name) {
+                if body.demand.custom.iter().any(|known| known.name == name) {
                     return Err(format!("{path}: given twice: give it once"));
                 }
-                body.custom.push(NamedAmount { amount: amount(&path, &value, plain)?, name });
+                body.demand.custom.push(NamedAmount { amount: amount(&path, &value, plain)?, name });
             }
         }
         Some((path, other)) => {
@@ -340,10 +340,13 @@ mod tests {
         assert_eq!(nodes, [Some("a".to_owned()), None, None]);
         assert_eq!(request.operations[1].node, 3);
         let [allocate, claim, evict] = &request.operations[..] else { panic!("{request:?}") };
-        assert_eq!((allocate.cpu, allocate.memory, allocate.gpu), (5000, 81_920_000, 10_000));
+        assert_eq!(
+            (allocate.demand.cpu, allocate.demand.memory, allocate.demand.gpu),
+            (5000, 81_920_000, 10_000)
+        );
         assert_eq!((allocate.expected_version, allocate.owner, &allocate.gpus[..]), (Some(7), 9, &[1][..]));
-        assert_eq!(allocate.custom[0].amount, 20_000);
-        assert_eq!((claim.operation, claim.cpu), (OPERATION_PIPELINE, 10_000));
+        assert_eq!(allocate.demand.custom[0].amount, 20_000);
+        assert_eq!((claim.operation, claim.demand.cpu), (OPERATION_PIPELINE, 10_000));
         assert_eq!((evict.grace, evict.allocation.unwrap().sequence), (30_000_000_000, 3));
         let (request, _) = read(r#"{"operations": []}"#).unwrap();
         assert_eq!((request.granularity, request.mode), (GRANULARITY_FINE, COMMIT_ALL_OR_NOTHING));

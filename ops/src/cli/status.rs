@@ -2,7 +2,7 @@
 
 use clap::Args;
 use serde::Serialize;
-use wharf_net::protocol::{ResourceStatus, ShardLife, ShardStatusBody, StatusDetailsReply, StatusRequest};
+use wharf_net::protocol::{ResourceStatus, ShardStatusBody, StatusReply, StatusRequest};
 
 use super::Ended;
 use super::connect::ConnectArgs;
@@ -58,28 +58,24 @@ struct StatusView {
     books_hash: Option<String>,
 }
 
-impl From<&StatusDetailsReply> for StatusView {
-    fn from(details: &StatusDetailsReply) -> Self {
-        let status = &details.status;
-        // Where nothing is reserved, nothing is said of it.
-        let amounts = status.reserved.amounts.iter().copied().chain(std::iter::repeat(0));
-        let resource = |((r, &unhealthy), reserved): ((&ResourceStatus, &i128), i128)| ResourceView {
+impl From<&StatusReply> for StatusView {
+    fn from(status: &StatusReply) -> Self {
+        let resource = |r: &ResourceStatus| ResourceView {
             name: r.name.clone(),
             total: sum(r.total),
             allocated: sum(r.allocated),
-            available: sum(r.total + r.shortfall - r.allocated - unhealthy - reserved),
+            available: sum(r.total + r.shortfall - r.allocated - r.unhealthy - r.reserved),
             shortfall: sum(r.shortfall),
-            unhealthy: sum(unhealthy),
-            reserved: sum(reserved),
+            unhealthy: sum(r.unhealthy),
+            reserved: sum(r.reserved),
         };
-        let reserved_nodes = status.reserved.nodes.iter().copied().chain(std::iter::repeat(0));
-        let shard = |((s, life), nodes_reserved): ((&ShardStatusBody, &ShardLife), u32)| ShardView {
+        let shard = |s: &ShardStatusBody| ShardView {
             shard: s.shard,
             nodes_ready: s.nodes_ready,
-            nodes_draining: s.nodes_draining.saturating_sub(life.joining + life.lost),
-            nodes_joining: life.joining,
-            nodes_lost: life.lost,
-            nodes_reserved,
+            nodes_draining: s.nodes_draining,
+            nodes_joining: s.nodes_joining,
+            nodes_lost: s.nodes_lost,
+            nodes_reserved: s.nodes_reserved,
             allocations: s.allocations,
             placed: s.placed,
             refused: s.refused,
@@ -95,16 +91,16 @@ impl From<&StatusDetailsReply> for StatusView {
             connections: status.connections,
             waiting: status.waiting.feasible,
             infeasible: status.waiting.infeasible,
-            resources: status.resources.iter().zip(&details.unhealthy).zip(amounts).map(resource).collect(),
-            shards: status.shards.iter().zip(&details.life).zip(reserved_nodes).map(shard).collect(),
+            resources: status.resources.iter().map(resource).collect(),
+            shards: status.shards.iter().map(shard).collect(),
             books_hash: status.books_hash.map(|hash| format!("{hash:032x}")),
         }
     }
 }
 
 /// The status, for people.
-fn print_status(details: &StatusDetailsReply, audited: bool) {
-    let view = StatusView::from(details);
+fn print_status(status: &StatusReply, audited: bool) {
+    let view = StatusView::from(status);
     say(format_args!("{}, store {}, incarnation {}", view.software, view.store, view.incarnation));
     let resident_mib = view.resident_bytes >> 20;
     say(format_args!(
@@ -169,7 +165,7 @@ fn print_status(details: &StatusDetailsReply, audited: bool) {
 
 pub(super) async fn run(args: StatusArgs) -> anyhow::Result<Ended> {
     let client = args.connect.connect().await?;
-    let status = client.status_details(&StatusRequest { audit: args.audit }).await?;
+    let status = client.status(&StatusRequest { audit: args.audit }).await?;
     client.close().await;
     if args.connect.json {
         json(&StatusView::from(&status))?;

@@ -30,12 +30,12 @@ struct HoldingView<'a> {
 impl<'a> From<&'a Holding> for HoldingView<'a> {
     fn from(holds: &'a Holding) -> Self {
         Self {
-            cpu: units(holds.cpu),
-            memory: units(holds.memory),
-            gpu: units(holds.gpu),
+            cpu: units(holds.demand.cpu),
+            memory: units(holds.demand.memory),
+            gpu: units(holds.demand.gpu),
             gpus: &holds.gpus,
             gpu_part: (!holds.gpus.is_empty()).then(|| units(i64::from(holds.gpu_part))),
-            resources: amounts(&holds.custom),
+            resources: amounts(&holds.demand.custom),
             units: holds.units.iter().map(|unit| (unit.name.as_str(), &unit.instances[..])).collect(),
         }
     }
@@ -43,11 +43,13 @@ impl<'a> From<&'a Holding> for HoldingView<'a> {
 
 /// `2 cpu, 512 memory, 1 of GPU 0`.
 fn holding_text(holds: &Holding) -> String {
-    let plain = [(holds.cpu, "cpu"), (holds.memory, "memory")];
+    let plain = [(holds.demand.cpu, "cpu"), (holds.demand.memory, "memory")];
     let plain = plain.into_iter().filter(|(amount, _)| *amount > 0);
     let mut parts: Vec<String> = plain.map(|(amount, name)| format!("{} {name}", units(amount))).collect();
-    parts.extend(holds.custom.iter().map(|amount| format!("{} {}", units(amount.amount), amount.name)));
-    let text = if parts.is_empty() && holds.gpu == 0 { "nothing".to_owned() } else { parts.join(", ") };
+    parts
+        .extend(holds.demand.custom.iter().map(|amount| format!("{} {}", units(amount.amount), amount.name)));
+    let text =
+        if parts.is_empty() && holds.demand.gpu == 0 { "nothing".to_owned() } else { parts.join(", ") };
     let gpus = instances(holds.gpu_part, "GPU", &holds.gpus);
     let of_kinds = holds.units.iter().map(|named| instances(named.part, &named.name, &named.instances));
     let text = format!("{text}{gpus}{}", of_kinds.collect::<String>());

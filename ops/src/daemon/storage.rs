@@ -39,7 +39,7 @@ const GROUPS: TableDefinition<'_, group_record::GroupKey, &[u8]> = TableDefiniti
 const RESERVATIONS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("reservations");
 
 const FILE: &str = "store.redb";
-const FORMAT: u64 = 2;
+const FORMAT: u64 = 3;
 
 /// A store that cannot be used.
 #[derive(Debug, thiserror::Error)]
@@ -76,6 +76,33 @@ pub enum StorageError {
     },
 }
 
+/// Why a checkpoint cannot be read.
+#[derive(Debug)]
+pub(super) enum ReadError {
+    /// The database cannot be read.
+    Database(redb::Error),
+    /// What it holds is not what was written: what, for people.
+    Damaged(String),
+}
+
+impl From<String> for ReadError {
+    fn from(what: String) -> Self {
+        Self::Damaged(what)
+    }
+}
+
+macro_rules! database_errors {
+    ($($error:ty),*) => {
+        $(impl From<$error> for ReadError {
+            fn from(error: $error) -> Self {
+                Self::Database(error.into())
+            }
+        })*
+    };
+}
+
+database_errors!(redb::StorageError, redb::TableError, redb::TransactionError);
+
 /// An open store.
 pub struct Store {
     database: Database,
@@ -99,8 +126,10 @@ impl Store {
         })?;
         let mut store = Self { database, path, id: [0; 16] };
         store.create(partitions).map_err(|error| store.failed(error))?;
-        let read = store.read().map_err(|error| store.failed(error))?;
-        let (id, state) = read.map_err(|message| store.damaged(message))?;
+        let (id, state) = store.read().map_err(|error| match error {
+            ReadError::Database(error) => store.failed(error),
+            ReadError::Damaged(message) => store.damaged(message),
+        })?;
         store.id = id;
         Ok((store, state))
     }
@@ -156,36 +185,37 @@ impl Store {
 
     /// The store's identity and the state of the last checkpoint, without nodes and allocations
     /// if it is not good any more; or what is damaged.
-    fn read(&self) -> Result<Result<([u8; 16], StoreState), String>, redb::Error> {
+    fn read(&self) -> Result<([u8; 16], StoreState), ReadError> {
         let transaction = self.database.begin_read()?;
         let numbers = transaction.open_table(NUMBERS)?;
-        let number =
-            |key: &str| -> Result<u64, redb::Error> { Ok(numbers.get(key)?.map_or(0, |v| v.value())) };
+        let number = |key: &str| -> Result<u64, ReadError> { Ok(numbers.get(key)?.map_or(0, |v| v.value())) };
         let format = number("format")?;
         if format != FORMAT {
-            return Ok(Err(format!(
+            let message = format!(
                 "has format {format}, and this version reads format {FORMAT}: use the version that wrote it"
-            )));
+            );
+            return Err(ReadError::Damaged(message));
         }
         let id = transaction.open_table(IDENTITY)?.get("store")?.and_then(|id| id.value().try_into().ok());
-        let Some(id) = id else { return Ok(Err(damage("it says no identity"))) };
+        let id = id.ok_or_else(|| damage("it says no identity"))?;
         let partitions =
             u16::try_from(number("partitions")?).ok().filter(|p| (1..=PARTITIONS_MAX).contains(p));
-        let Some(partitions) = partitions else { return Ok(Err(damage("it says no number of partitions"))) };
+        let partitions = partitions.ok_or_else(|| damage("it says no number of partitions"))?;
         // The next incarnation must be a number too.
         let incarnation = u32::try_from(number("incarnation")?).ok().filter(|&i| i < u32::MAX);
-        let Some(incarnation) = incarnation else { return Ok(Err(damage("it says no incarnation"))) };
+        let incarnation = incarnation.ok_or_else(|| damage("it says no incarnation"))?;
         let mut state = StoreState::create(partitions);
         state.incarnation = Incarnation(incarnation);
         state.now = Time(number("now")?);
         state.registrar.next_node = number("next_node")?.max(1);
         if number("clean")? == 1 {
             // A store that was never stopped has no checkpoint.
-            if transaction.list_tables()?.any(|table| table.name() == NODES.name())
-                && let Err(message) =
-                    read_checkpoint(&transaction, &mut state)?.and_then(|()| check_state(&state))
-            {
-                return Ok(Err(damage(&message)));
+            if transaction.list_tables()?.any(|table| table.name() == NODES.name()) {
+                read_checkpoint(&transaction, &mut state).map_err(|error| match error {
+                    ReadError::Damaged(what) => damage(&what),
+                    other => other,
+                })?;
+                check_state(&state).map_err(|what| damage(&what))?;
             }
         } else {
             warn!(
@@ -194,7 +224,7 @@ impl Store {
             // Ids of the lost run are not given again: node ids leap to a range of this start.
             state.registrar.next_node = state.registrar.next_node.max((u64::from(incarnation) + 1) << 40);
         }
-        Ok(Ok((id, state)))
+        Ok((id, state))
     }
 
     /// Writes the whole state in one transaction: the next start goes on from it.
@@ -270,8 +300,8 @@ impl Store {
                     reservations.insert(reservation.node.0, row.as_slice())?;
                 }
                 for allocation in &partition.allocations {
-                    let key = record::allocation_key(allocation);
-                    allocations.insert(key, record::encode_allocation(allocation).as_slice())?;
+                    let row = record::encode(&record::allocation_row(allocation));
+                    allocations.insert(record::key(allocation.id), row.as_slice())?;
                 }
                 statement_record::write(&transaction, partition)?;
             }
@@ -281,138 +311,96 @@ impl Store {
     }
 }
 
-fn damage(what: &str) -> String {
-    format!("is damaged: {what}; restore the file from a copy, or move it away to begin with an empty store")
+fn damage(what: &str) -> ReadError {
+    ReadError::Damaged(format!(
+        "is damaged: {what}; restore the file from a copy, or move it away to begin with an empty store"
+    ))
 }
 
-/// Reads the tables that a clean shutdown wrote; or what is damaged.
-fn read_checkpoint(
-    transaction: &redb::ReadTransaction,
-    state: &mut StoreState,
-) -> Result<Result<(), String>, redb::Error> {
+/// Reads the tables that a clean shutdown wrote.
+fn read_checkpoint(transaction: &redb::ReadTransaction, state: &mut StoreState) -> Result<(), ReadError> {
     for (position, row) in (0..).zip(transaction.open_table(RESOURCES)?.iter()?) {
         let (id, name) = row?;
         if id.value() != position {
-            return Ok(Err(format!("resource {position} is missing")));
+            return Err(format!("resource {position} is missing").into());
         }
         state.registrar.resources.push(name.value().to_owned());
     }
-    // A checkpoint of an earlier version has no such table.
-    if transaction.list_tables()?.any(|table| table.name() == UNIT_INSTANCES.name()) {
-        for row in transaction.open_table(UNIT_INSTANCES)?.iter()? {
-            state.registrar.unit_instances.push(row?.0.value());
-        }
+    for row in transaction.open_table(UNIT_INSTANCES)?.iter()? {
+        state.registrar.unit_instances.push(row?.0.value());
     }
     for row in transaction.open_table(POLICIES)?.iter()? {
         let (next_fit, rng) = row?.1.value();
         state.policies.push(PolicyState { next_fit: Ordinal(next_fit), rng: Rng::new(rng) });
     }
     state.granularities = vec![None; state.policies.len()];
-    // A store that was written before them has no such table.
-    if transaction.list_tables()?.any(|table| table.name() == GRANULARITIES.name()) {
-        for row in transaction.open_table(GRANULARITIES)?.iter()? {
-            let (shard, bytes) = row?;
-            let Some(place) = state.granularities.get_mut(usize::from(shard.value())) else {
-                return Ok(Err(format!("shard {} has a granularity and no policy", shard.value())));
-            };
-            match record::decode_granularity(shard.value(), bytes.value()) {
-                Ok(granularity) => *place = Some(granularity),
-                Err(damage) => return Ok(Err(damage)),
-            }
-        }
+    for row in transaction.open_table(GRANULARITIES)?.iter()? {
+        let (shard, bytes) = row?;
+        let shard = shard.value();
+        let place = state.granularities.get_mut(usize::from(shard));
+        let place = place.ok_or_else(|| format!("shard {shard} has a granularity and no policy"))?;
+        *place = Some(record::decode_granularity(shard, bytes.value())?);
     }
-    let partitions = &mut state.partitions;
+    for row in transaction.open_table(REMOVED)?.iter()? {
+        let (at, bytes) = row?;
+        state.registrar.removed.push(life_record::decode_removed(at.value(), bytes.value())?);
+    }
+    for row in transaction.open_table(GROUPS)?.iter()? {
+        let (key, bytes) = row?;
+        state.groups.push(group_record::decode_group(key.value(), bytes.value())?);
+    }
+    read_partitions(transaction, &mut state.partitions)?;
+    statement_record::read(transaction, &mut state.partitions)?;
+    read_reservations(transaction, &mut state.partitions)
+}
+
+/// As [`read_checkpoint`], of nodes and allocations.
+fn read_partitions(
+    transaction: &redb::ReadTransaction,
+    partitions: &mut [PartitionState],
+) -> Result<(), ReadError> {
     for row in transaction.open_table(SEQUENCES)?.iter()? {
         let (id, sequence) = row?;
-        let Some(partition) = partitions.get_mut(usize::from(id.value())) else {
-            return Ok(Err(format!("partition {} is none", id.value())));
-        };
+        let partition = partitions.get_mut(usize::from(id.value()));
+        let partition = partition.ok_or_else(|| format!("partition {} is none", id.value()))?;
         partition.sequence = sequence.value();
     }
-    // A store that was written before them has no such tables.
-    let there = |name: &str| -> Result<bool, redb::Error> {
-        Ok(transaction.list_tables()?.any(|table| table.name() == name))
-    };
-    let life = if there(LIFE.name())? { Some(transaction.open_table(LIFE)?) } else { None };
-    if there(REMOVED.name())? {
-        for row in transaction.open_table(REMOVED)?.iter()? {
-            let (at, bytes) = row?;
-            match life_record::decode_removed(at.value(), bytes.value()) {
-                Ok(node) => state.registrar.removed.extend(node),
-                Err(message) => return Ok(Err(message)),
-            }
-        }
-    }
+    let life = transaction.open_table(LIFE)?;
     for row in transaction.open_table(NODES)?.iter()? {
         let (id, bytes) = row?;
-        let mut node = match record::decode_node(id.value(), bytes.value()) {
-            Ok(node) => node,
-            Err(message) => return Ok(Err(message)),
-        };
-        if let Some(row) = life.as_ref().map(|life| life.get(id.value())).transpose()?.flatten()
-            && let Err(message) = life_record::decode_life(&mut node, row.value())
-        {
-            return Ok(Err(message));
+        let mut node = record::decode_node(id.value(), bytes.value())?;
+        if let Some(row) = life.get(id.value())? {
+            life_record::decode_life(&mut node, row.value())?;
         }
-        let Some(partition) = partitions.get_mut(usize::from(node.registration.partition.0)) else {
-            return Ok(Err(format!("node {} is of a partition that is none", node.registration.id)));
-        };
-        partition.nodes.push(node);
+        let partition = partitions.get_mut(usize::from(node.registration.partition.0));
+        let of_none = || format!("node {} is of a partition that is none", node.registration.id);
+        partition.ok_or_else(of_none)?.nodes.push(node);
     }
     for row in transaction.open_table(ALLOCATIONS)?.iter()? {
         let (key, bytes) = row?;
-        let allocation = match record::decode_allocation(key.value(), bytes.value()) {
-            Ok(allocation) => allocation,
-            Err(message) => return Ok(Err(message)),
-        };
-        let Some(partition) = partitions.get_mut(usize::from(allocation.id.partition.0)) else {
-            return Ok(Err(format!("allocation {} is of a partition that is none", allocation.id)));
-        };
-        partition.allocations.push(allocation);
+        let allocation = record::decode_allocation(key.value(), bytes.value())?;
+        record::partition_of(partitions, allocation.id)?.allocations.push(allocation);
     }
-    if there(GROUPS.name())? {
-        for row in transaction.open_table(GROUPS)?.iter()? {
-            let (key, bytes) = row?;
-            match group_record::decode_group(key.value(), bytes.value()) {
-                Ok(group) => state.groups.push(group),
-                Err(message) => return Ok(Err(message)),
-            }
-        }
-    }
-    if let Err(message) = statement_record::read(transaction, there, partitions)? {
-        return Ok(Err(message));
-    }
-    if there(RESERVATIONS.name())? {
-        return read_reservations(transaction, state);
-    }
-    Ok(Ok(()))
+    Ok(())
 }
 
 /// As [`read_checkpoint`], of the reservations, once the nodes are there.
 fn read_reservations(
     transaction: &redb::ReadTransaction,
-    state: &mut StoreState,
-) -> Result<Result<(), String>, redb::Error> {
+    partitions: &mut [PartitionState],
+) -> Result<(), ReadError> {
     for row in transaction.open_table(RESERVATIONS)?.iter()? {
         let (node, bytes) = row?;
-        let reservation = match reservation_record::decode_reservation(node.value(), bytes.value()) {
-            Ok(reservation) => reservation,
-            Err(message) => return Ok(Err(message)),
-        };
+        let reservation = reservation_record::decode_reservation(node.value(), bytes.value())?;
         let holds = |partition: &&mut PartitionState| {
             partition.nodes.iter().any(|node| node.registration.id == reservation.node)
         };
-        let Some(partition) = state.partitions.iter_mut().find(holds) else {
-            return Ok(Err(format!("node {} is reserved, and is none", reservation.node)));
-        };
-        // Earlier versions could write one of which everything was used up. It keeps nothing from anybody.
-        if reservation.left.is_empty() {
-            warn!(node = %reservation.node, owner = %reservation.owner.number(), "a reservation of nothing is dropped");
-            continue;
-        }
+        let partition = partitions.iter_mut().find(holds);
+        let partition =
+            partition.ok_or_else(|| format!("node {} is reserved, and is none", reservation.node))?;
         partition.reservations.push(reservation);
     }
-    Ok(Ok(()))
+    Ok(())
 }
 
 /// A new identity: random, so that no other store has it.

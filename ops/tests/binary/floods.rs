@@ -9,7 +9,8 @@ use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_net::client::{Client, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::protocol::{
-    Kind, ListReply, ListRequest, NodeBody, NodesRequest, PlaceRequest, StatusReply, StatusRequest,
+    DemandBody, Kind, ListReply, ListRequest, NodeBody, NodesRequest, PlaceRequest, StatusReply,
+    StatusRequest,
 };
 
 use crate::harness::{Site, runtime, within};
@@ -73,7 +74,10 @@ fn pipelined_questions_to_every_shard_are_answered() {
         };
         let meanwhile = async {
             while flooding.get() {
-                let request = PlaceRequest { cpu: 10_000, ..PlaceRequest::default() };
+                let request = PlaceRequest {
+                    demand: DemandBody { cpu: 10_000, ..DemandBody::default() },
+                    ..PlaceRequest::default()
+                };
                 let reply = within(placing.place(&request)).await.expect("the service answers");
                 let placed = reply.placed.expect("it fits");
                 let released = within(placing.release(placed.allocation)).await.expect("the service answers");

@@ -8,8 +8,8 @@ use serde::Serialize;
 use wharf_net::client::{Client, ClientConfig};
 use wharf_net::codec::{Header, encode_body, encode_frame};
 use wharf_net::protocol::{
-    ALPN, Hello, Kind, ListRequest, NodeBody, NodesRequest, Pair, PlaceBatch, PlaceRequest, Reason,
-    StatusRequest,
+    ALPN, DemandBody, Hello, Kind, ListRequest, NodeBody, NodesRequest, Pair, PlaceBatch, PlaceRequest,
+    Reason, StatusRequest,
 };
 
 use crate::harness::{Service, Site, runtime, within};
@@ -114,7 +114,11 @@ fn a_peer_that_reads_nothing_costs_bounded_memory() {
             assert!(growth < FLOOD_BYTES_MAX, "{growth} bytes more for one connection");
         }
         // Others are served meanwhile.
-        let placed = within(client.place(&PlaceRequest { cpu: 1, ..PlaceRequest::default() })).await;
+        let placed = within(client.place(&PlaceRequest {
+            demand: DemandBody { cpu: 1, ..DemandBody::default() },
+            ..PlaceRequest::default()
+        }))
+        .await;
         assert!(placed.expect("answered").placed.is_some());
         drop(peer);
     });

@@ -1,13 +1,16 @@
 //! SIGHUP: what can change does so under open connections, and what is wrong changes nothing.
 
 use wharf_net::client::Client;
-use wharf_net::protocol::PlaceRequest;
+use wharf_net::protocol::{DemandBody, PlaceRequest};
 
 use crate::harness::{Service, Site, runtime, within};
 
 /// The node that the service's own policy chooses for a small request.
 async fn chosen(client: &Client) -> String {
-    let request = PlaceRequest { cpu: 10_000, ..PlaceRequest::default() };
+    let request = PlaceRequest {
+        demand: DemandBody { cpu: 10_000, ..DemandBody::default() },
+        ..PlaceRequest::default()
+    };
     let reply = within(client.place(&request)).await.expect("the connection is open");
     let placed = reply.placed.expect("there is room");
     within(client.release(placed.allocation)).await.expect("the connection is open");

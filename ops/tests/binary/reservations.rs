@@ -10,8 +10,8 @@ use wharf_core::limits::PARTITIONS_DEFAULT;
 use wharf_core::router::RoutingTable;
 use wharf_net::client::{Client, Completions};
 use wharf_net::protocol::{
-    COMMIT_ALL_OR_NOTHING, GRANULARITY_FINE, Kind, NodeBooksRequest, OPERATION_ALLOCATE, OperationBody,
-    PlaceRequest, PlaceRequestV3, Reason, ReserveRequest, StatementRequest,
+    COMMIT_ALL_OR_NOTHING, DemandBody, GRANULARITY_FINE, Kind, NodeBooksRequest, OPERATION_ALLOCATE,
+    OperationBody, PlaceRequest, Reason, ReserveRequest, StatementRequest,
 };
 
 use crate::harness::{Site, runtime, within};
@@ -151,7 +151,7 @@ async fn hold_and_abort(client: &Client, [node, other]: [u64; 2], ends: &Cell<bo
     let allocate = |node, cores: i64| OperationBody {
         operation: OPERATION_ALLOCATE,
         node,
-        cpu: cores * 10_000,
+        demand: DemandBody { cpu: cores * 10_000, ..DemandBody::default() },
         owner: 7,
         ..OperationBody::default()
     };
@@ -182,14 +182,22 @@ async fn hold_and_abort(client: &Client, [node, other]: [u64; 2], ends: &Cell<bo
 
 /// Reserves memory of a node, and places what uses the reservation up.
 async fn reserve_and_use_up(client: &Client, name: &str, node: u64) {
-    let reserve =
-        ReserveRequest { node: name.to_owned(), owner: 7, memory: 10_000, ..ReserveRequest::default() };
+    let reserve = ReserveRequest {
+        node: name.to_owned(),
+        owner: 7,
+        demand: DemandBody { memory: 10_000, ..DemandBody::default() },
+        ..ReserveRequest::default()
+    };
     let reserved = within(client.reserve(&reserve)).await.expect("it is connected");
     assert_eq!(reserved.reason, Reason::Done.into(), "{reserved:?}");
-    let memory = PlaceRequest { memory: 10_000, candidates: vec![node], ..PlaceRequest::default() };
-    let request = PlaceRequestV3 { owner: 7, ..PlaceRequestV3::from(memory) };
-    let placed = within(client.place_v3(&request)).await.expect("it is connected");
-    let placed = placed.reply.placed.expect("it is reserved for this owner");
+    let memory = PlaceRequest {
+        demand: DemandBody { memory: 10_000, ..DemandBody::default() },
+        candidates: vec![node],
+        ..PlaceRequest::default()
+    };
+    let request = PlaceRequest { owner: 7, ..memory };
+    let placed = within(client.place(&request)).await.expect("it is connected");
+    let placed = placed.placed.expect("it is reserved for this owner");
     within(client.release(placed.allocation)).await.expect("it is connected");
 }
 

@@ -8,7 +8,7 @@ use serde_json::Value;
 use wharf_core::ids::AllocationId;
 use wharf_net::client::{Client, Completions};
 use wharf_net::codec::decode_body;
-use wharf_net::protocol::{Kind, PlaceReply, PlaceRequest};
+use wharf_net::protocol::{DemandBody, Kind, PlaceReply, PlaceRequest};
 
 use crate::harness::{PATIENCE, Service, Site, runtime, within};
 
@@ -50,8 +50,10 @@ fn sum(status: &Value, key: &str) -> u64 {
 async fn place_until_the_end(client: &Client, mut under_way: impl FnMut()) -> (u64, BTreeSet<AllocationId>) {
     const BURST: u64 = 64;
     const WINDOW: u64 = 512;
-    let (queue, request) =
-        (Arc::new(Completions::default()), PlaceRequest { cpu: 1, ..PlaceRequest::default() });
+    let (queue, request) = (
+        Arc::new(Completions::default()),
+        PlaceRequest { demand: DemandBody { cpu: 1, ..DemandBody::default() }, ..PlaceRequest::default() },
+    );
     let (mut sent, mut answered, mut open) = (0, 0, true);
     let (mut granted, mut batch) = (BTreeSet::new(), Vec::new());
     while open || answered < sent {

@@ -123,7 +123,7 @@ fn an_answer_that_is_another_the_next_time() {
         let session = SessionId { incarnation: Incarnation(1), number: 1 };
         client.connected(1, (session, SessionToken::default()));
         let request = ReleaseRequest { allocation: id.into() };
-        client.ask(Kind::Release, 1, &request, Asked::Release(id));
+        client.ask(Kind::Release, &request, Asked::Release(id));
         client
     };
     let says = |client: &mut Client, bytes: &[u8]| {

@@ -11,8 +11,8 @@ use wharf_core::shard::{Command, NodeView, Outcome};
 
 use super::{Desk, Job, JobKind, RegistrarReply};
 use crate::codec::encode_body;
-use crate::convert::node_details;
-use crate::protocol::{FRAME_BYTES_MAX, ListDetailsReply, ListRequest};
+use crate::convert::node_status;
+use crate::protocol::{FRAME_BYTES_MAX, ListReply, ListRequest};
 use crate::server::operation::tag;
 
 /// Bytes of the nodes of one page: with the frame's header and the list's length they fit a frame.
@@ -87,11 +87,8 @@ impl Desk {
         // Encoded here only to learn their length: a page ends where its frame would be full.
         let mut page = Vec::new();
         for view in &listing.views {
-            let node = node_details(view, resources);
+            let node = node_status(view, resources);
             encode_body(&node, &mut page);
-            if let Some(reserved) = &node.reserved {
-                encode_body(reserved, &mut page);
-            }
             if page.len() > LIST_BYTES_MAX {
                 break;
             }
@@ -99,6 +96,6 @@ impl Desk {
         }
         let more = listing.more || nodes.len() < listing.views.len();
         // Who stopped waiting does not want it.
-        let _ = reply.send(RegistrarReply::List(ListDetailsReply { more, nodes }));
+        let _ = reply.send(RegistrarReply::List(ListReply { more, nodes }));
     }
 }

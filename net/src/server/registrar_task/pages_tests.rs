@@ -12,9 +12,7 @@ use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
 use super::{Desk, RegistrarReply, RegistrarRequest, RegistrarTask};
-use crate::protocol::{
-    ListRequest, Name, NodeBody, NodesRequest, RemoveRequest, StatusDetailsReply, StatusRequest,
-};
+use crate::protocol::{ListRequest, Name, NodeBody, NodesRequest, RemoveRequest, StatusRequest};
 use crate::server::{ServerShared, Settings};
 
 const SHARDS: u16 = 8;
@@ -94,8 +92,8 @@ fn list(after: u64, limit: u16) -> RegistrarRequest {
 
 fn names(reply: RegistrarReply) -> (Vec<String>, u64, bool) {
     let RegistrarReply::List(page) = reply else { panic!("no list: {reply:?}") };
-    let last = page.nodes.last().map_or(0, |node| node.status.ordinal);
-    (page.nodes.into_iter().map(|node| node.status.body.name).collect(), last, page.more)
+    let last = page.nodes.last().map_or(0, |node| node.ordinal);
+    (page.nodes.into_iter().map(|node| node.body.name).collect(), last, page.more)
 }
 
 #[test]
@@ -135,7 +133,6 @@ fn audit() -> RegistrarRequest {
 
 fn hash(reply: RegistrarReply) -> Option<u128> {
     let RegistrarReply::Status(status) = reply else { panic!("no status: {reply:?}") };
-    let StatusDetailsReply { status, .. } = *status;
     status.books_hash
 }
 

@@ -10,7 +10,7 @@ use wharf_core::state::books_hash;
 use super::sums::{shard_status, waiting};
 use super::{Desk, JobKind, RegistrarReply};
 use crate::convert::resource_name;
-use crate::protocol::{ReservedSums, ResourceStatus, ShardLife, StatusDetailsReply, StatusReply};
+use crate::protocol::{ResourceStatus, StatusReply};
 
 impl Desk {
     /// Begins an audit for all who wait for one, unless one is under way. The port has room.
@@ -56,7 +56,7 @@ impl Desk {
         Some(books_hash(&self.task.registrar.state(), partitions.into_values()).0)
     }
 
-    pub(super) fn status(&mut self, outcomes: Vec<Outcome>) -> StatusDetailsReply {
+    pub(super) fn status(&mut self, outcomes: Vec<Outcome>) -> StatusReply {
         let statuses: Vec<ShardStatus> = outcomes
             .into_iter()
             .map(|outcome| match outcome {
@@ -79,14 +79,7 @@ impl Desk {
         let hash = self.books_hash(&statuses);
         let shared = &self.task.shared;
         let registry = self.task.registrar.resources_mut();
-        let unhealthy = resources.values().map(|sum| sum.unhealthy).collect();
-        let reserved = ReservedSums {
-            nodes: statuses.iter().map(|status| status.nodes_reserved).collect(),
-            amounts: resources.values().map(|sum| sum.reserved).collect(),
-        };
-        let life = statuses.iter().map(|s| ShardLife { joining: s.nodes_joining, lost: s.nodes_lost });
-        let life = life.collect();
-        let status = StatusReply {
+        StatusReply {
             server: shared.identity(),
             now: shared.now().0,
             uptime: shared.now().nanos_since(shared.started),
@@ -101,12 +94,12 @@ impl Desk {
                     total: sum.total,
                     allocated: sum.allocated,
                     shortfall: sum.shortfall,
+                    unhealthy: sum.unhealthy,
+                    reserved: sum.reserved,
                 })
                 .collect(),
             waiting: waiting(&statuses),
-            reserved,
             books_hash: hash,
-        };
-        StatusDetailsReply { status, life, unhealthy }
+        }
     }
 }

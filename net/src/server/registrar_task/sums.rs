@@ -25,7 +25,10 @@ pub(super) fn shard_status(status: &ShardStatus) -> ShardStatusBody {
     ShardStatusBody {
         shard: status.shard.0,
         nodes_ready: status.nodes_ready,
-        nodes_draining: status.nodes_draining + status.nodes_joining + status.nodes_lost,
+        nodes_draining: status.nodes_draining,
+        nodes_joining: status.nodes_joining,
+        nodes_lost: status.nodes_lost,
+        nodes_reserved: status.nodes_reserved,
         allocations: status.allocations,
         placed: status.placed,
         refused: status.refused,

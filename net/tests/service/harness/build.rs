@@ -3,7 +3,8 @@
 use wharf_core::resource::Amount;
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    NamedAmount, NodeBody, NodesReply, NodesRequest, Pair, PlaceReply, PlaceRequest, PlacedBody, Reason,
+    DemandBody, NamedAmount, NodeBody, NodesReply, NodesRequest, Pair, PlaceReply, PlaceRequest, PlacedBody,
+    Reason,
 };
 
 use super::within;
@@ -28,7 +29,15 @@ pub fn pair(key: &str, value: &str) -> Pair {
 
 /// A request for so many cores, MiB and GPUs.
 pub fn ask(cpu: i64, memory: i64, gpus: i64) -> PlaceRequest {
-    PlaceRequest { cpu: units(cpu), memory: units(memory), gpu: units(gpus), ..PlaceRequest::default() }
+    PlaceRequest {
+        demand: DemandBody {
+            cpu: units(cpu),
+            memory: units(memory),
+            gpu: units(gpus),
+            ..DemandBody::default()
+        },
+        ..PlaceRequest::default()
+    }
 }
 
 /// Registers nodes, each of which must be taken; their ids.
@@ -61,4 +70,10 @@ pub fn only(reply: &NodesReply) -> (Reason, &str) {
         &fault.field
     });
     (one.reason.known().expect("a reason of this version"), field)
+}
+
+/// `request`, asking for these custom resources.
+pub fn with_custom(custom: Vec<NamedAmount>, mut request: PlaceRequest) -> PlaceRequest {
+    request.demand.custom = custom;
+    request
 }

@@ -89,6 +89,9 @@ pub struct ShardRunner {
     order: Vec<(u16, u16)>,
     outcomes: Vec<Outcome>,
     spin: u32,
+    /// The last thing it did was to fall asleep. Its bell alone does not say so: who is woken by a deadline
+    /// goes on with a bell that nobody rang.
+    rested: bool,
     /// What is fed back in the next batch.
     own: Vec<Command>,
     /// An export that waits until nothing is held, and the port that asks for it.
@@ -138,6 +141,7 @@ impl ShardRunner {
             own: Vec::new(),
             export: None,
             spin: 200,
+            rested: false,
         }
     }
 
@@ -200,7 +204,10 @@ impl ShardRunner {
         }
         let links = &mut self.links;
         let stop = &self.stop;
-        self.bell.sleep_if(|| !stop.is_stopped() && links.iter_mut().all(|link| link.submissions.is_empty()))
+        self.rested = self
+            .bell
+            .sleep_if(|| !stop.is_stopped() && links.iter_mut().all(|link| link.submissions.is_empty()));
+        self.rested
     }
 
     /// Whether it fell asleep and its bell was not rung since.
@@ -211,8 +218,8 @@ impl ShardRunner {
 
     /// Whether it sleeps although something is in its rings: a wake-up was lost.
     pub fn oversleeps(&mut self) -> bool {
-        // What it feeds back to itself does not count: after a deadline it runs while its bell is still set.
-        self.is_asleep() && self.links.iter_mut().any(|link| !link.submissions.is_empty())
+        let full = self.links.iter_mut().any(|link| !link.submissions.is_empty());
+        self.rested && self.is_asleep() && (full || !self.own.is_empty())
     }
 
     /// Until the bell rings, or the next deadline in the shard.
@@ -237,6 +244,7 @@ impl ShardRunner {
         if count == 0 && self.shard.next_deadline().is_none_or(|due| due > clock.now()) {
             return 0;
         }
+        self.rested = false;
         let now = clock.now();
         observer.handle_batch(&BatchRecord {
             shard: self.id,

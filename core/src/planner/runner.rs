@@ -26,6 +26,9 @@ pub struct PlannerRunner {
     waker: Arc<ThreadWaker>,
     stop: StopSignal,
     spin: u32,
+    /// The last thing it did was to fall asleep. Its bell alone does not say so: who is woken by a deadline
+    /// goes on with a bell that nobody rang.
+    rested: bool,
 }
 
 const TOKEN_BITS: u32 = 32;
@@ -52,7 +55,7 @@ impl PlannerRunner {
             PlannerLink { jobs, replies, bell: Arc::clone(port.bell()) }
         });
         let links = links.collect();
-        Self { planner, links, bell, interest, waker, stop, spin: 200 }
+        Self { planner, links, bell, interest, waker, stop, spin: 200, rested: false }
     }
 
     /// How often it looks for work before it sleeps.
@@ -108,7 +111,8 @@ impl PlannerRunner {
             let stopped = stop.is_stopped() && !planner.is_committing();
             !stopped && links.iter_mut().all(|link| link.jobs.is_empty()) && planner.is_idle()
         };
-        bell.sleep_if(idle)
+        self.rested = bell.sleep_if(idle);
+        self.rested
     }
 
     /// Whether it fell asleep and its bell was not rung since.
@@ -121,7 +125,7 @@ impl PlannerRunner {
     /// is left out.
     pub fn oversleeps(&mut self) -> bool {
         let full = self.links.iter_mut().any(|link| !link.jobs.is_empty());
-        self.is_asleep() && (full || !self.planner.is_idle())
+        self.rested && self.is_asleep() && (full || !self.planner.is_idle())
     }
 
     fn sleep(&mut self, clock: &impl Clock) {
@@ -138,6 +142,7 @@ impl PlannerRunner {
 
     /// One round: jobs in, answers in, replies out; how much there was of it, and whether some is left over.
     pub fn run_round(&mut self, clock: &impl Clock) -> usize {
+        self.rested = false;
         let now = clock.now();
         let mut count = self.planner.take_answers(now);
         // What is decided leaves before anything is planned.

@@ -132,6 +132,19 @@ impl Session {
         self.kept_bytes + self.waits_bytes
     }
 
+    /// The same, and the bytes of the window: a client that skips sequences makes it long without an outcome.
+    fn detached_bytes(&self) -> usize {
+        self.all_kept_bytes() + self.entries.capacity() * size_of::<Entry>()
+    }
+
+    /// Gives back memory behind the last request that came.
+    fn trim_window(&mut self) {
+        while matches!(self.entries.back(), Some(Entry::Vacant)) {
+            self.entries.pop_back();
+        }
+        self.entries.shrink_to_fit();
+    }
+
     /// Whether requests under way have taken all room that outcomes may have: some of it comes back when they
     /// are answered, without an acknowledgement.
     #[must_use]
@@ -371,9 +384,10 @@ impl DetachedSessions {
     ///
     /// # Panics
     /// When it has requests under way: their outcomes would be lost.
-    pub fn detach(&mut self, session: Session) {
+    pub fn detach(&mut self, mut session: Session) {
         assert!(session.in_flight == 0, "session {} is detached with requests under way", session.id);
-        self.kept_bytes += session.all_kept_bytes();
+        session.trim_window();
+        self.kept_bytes += session.detached_bytes();
         self.order.push_back(session.id);
         self.sessions.insert(session.id, session);
         while self.order.len() > DETACHED_SESSIONS_MAX || self.kept_bytes > DETACHED_KEPT_BYTES_MAX {
@@ -384,7 +398,7 @@ impl DetachedSessions {
 
     fn take(&mut self, id: SessionId) -> Option<Session> {
         let session = self.sessions.remove(&id)?;
-        self.kept_bytes -= session.all_kept_bytes();
+        self.kept_bytes -= session.detached_bytes();
         Some(session)
     }
 

@@ -177,7 +177,8 @@ fn what_is_under_way_counts_with_what_it_may_bring() {
     let mut session = session();
     let weight = Weight::of(Kind::PlaceBatch.number(), 64 << 10);
     assert_eq!(weight.bytes(), FRAME_BYTES_MAX as usize + (64 << 10));
-    let (mut admitted, mut answered) = (0, 0);
+    let mut admitted = 0;
+    let mut answered = 0;
     for sequence in 1..=1000 {
         match session.admit(sequence) {
             Admission::New => session.weigh(sequence, weight),
@@ -243,12 +244,34 @@ fn detached_sessions_are_pushed_out_by_the_bytes_that_they_keep() {
         id
     };
     let fit = DETACHED_KEPT_BYTES_MAX / SESSION_KEPT_BYTES_MAX;
-    let ids: Vec<SessionId> = (0..=fit).map(|_| full()).collect();
+    // Each has its window besides: one fewer fits.
+    let ids: Vec<SessionId> = (0..fit).map(|_| full()).collect();
     assert!(detached.resume(ids[0], &[1; 16]).is_none(), "the oldest went");
     for &id in &ids[1..] {
         assert!(detached.resume(id, &[1; 16]).is_some());
     }
     assert_eq!(detached.kept_bytes, 0);
+}
+
+#[test]
+fn a_detached_session_that_skipped_sequences_weighs_its_window() {
+    let mut detached = DetachedSessions::new(Incarnation(1));
+    let last = u64::from(UNACKNOWLEDGED_MAX);
+    let sessions = 4 * DETACHED_KEPT_BYTES_MAX / (UNACKNOWLEDGED_MAX as usize * size_of::<Entry>());
+    for _ in 0..sessions {
+        let mut session = detached.open([1; 16]);
+        assert_eq!(session.admit(last), Admission::New);
+        session.answer(last, b"released");
+        detached.detach(session);
+    }
+    assert!(detached.kept_bytes <= DETACHED_KEPT_BYTES_MAX && detached.order.len() <= sessions / 4);
+    // One whose requests were all forgotten again keeps no window.
+    let mut session = detached.open([1; 16]);
+    assert_eq!(session.admit(last), Admission::New);
+    session.answer_unkept(last);
+    let before = detached.kept_bytes;
+    detached.detach(session);
+    assert_eq!(detached.kept_bytes, before);
 }
 
 #[test]

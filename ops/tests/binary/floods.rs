@@ -25,7 +25,8 @@ async fn flood(client: &Client, shards: usize) {
     let replies = Arc::new(Completions::default());
     for tag in 0..QUESTIONS {
         let asked = match tag % 2 {
-            0 => client.submit(Kind::Status, &StatusRequest { audit: true }, &replies, tag).await,
+            // Audits share their pages; plain questions are each put to every shard.
+            0 => client.submit(Kind::Status, &StatusRequest { audit: tag % 4 == 0 }, &replies, tag).await,
             _ => client.submit(Kind::ListNodes, &ListRequest { after: 0, limit: 8 }, &replies, tag).await,
         };
         asked.expect("the service is there");

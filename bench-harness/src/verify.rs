@@ -340,11 +340,13 @@ fn read_placements(text: &str, nodes: &[NodeBooks], pods: &mut [PodRow]) -> Resu
         let expected = pods.get(at).map_or("", |pod| &pod.name);
         let found = table.rows.get(at).map_or(Ok(""), |row| table.text(row, "pod"))?;
         if expected != found || at >= pods.len() || at >= table.rows.len() {
-            let (expected, found) = (expected.to_owned(), found.to_owned());
+            let expected = expected.to_owned();
+            let found = found.to_owned();
             return Err(Violation::WrongPod { row: at + 1, expected, found });
         }
         let row = &table.rows[at];
-        let (node, indices) = (table.text(row, "node")?, table.text(row, "gpu_indices")?);
+        let node = table.text(row, "node")?;
+        let indices = table.text(row, "gpu_indices")?;
         let pod = &mut pods[at];
         if node.is_empty() && indices.is_empty() {
             continue;
@@ -362,7 +364,8 @@ fn read_placements(text: &str, nodes: &[NodeBooks], pods: &mut [PodRow]) -> Resu
         gpus.dedup();
         let listed = indices.split(';').filter(|text| !text.is_empty()).count();
         if gpus.len() != pod.gpus || listed != pod.gpus || gpus.iter().any(|&gpu| gpu >= has) {
-            let (name, found) = (pod.name.clone(), indices.to_owned());
+            let name = pod.name.clone();
+            let found = indices.to_owned();
             return Err(Violation::WrongGpus { pod: name, asked: pod.gpus, found, gpus: has });
         }
         pod.placed = Some((node, gpus));
@@ -382,7 +385,8 @@ fn take(node: &mut NodeBooks, pod: &PodRow, gpus: &[usize]) -> Result<(), Violat
     let amounts = [("thousandths of a core", pod.cpu, &mut node.cpu), ("MiB", pod.memory, &mut node.memory)];
     for (resource, asked, free) in amounts {
         if *free < asked {
-            let (node, pod) = (node.name.clone(), pod.name.clone());
+            let node = node.name.clone();
+            let pod = pod.name.clone();
             return Err(Violation::OverAllocated { node, pod, resource, asked, free: *free });
         }
         *free -= asked;
@@ -390,7 +394,10 @@ fn take(node: &mut NodeBooks, pod: &PodRow, gpus: &[usize]) -> Result<(), Violat
     for &gpu in gpus {
         let free = &mut node.gpus[gpu];
         if *free < pod.part {
-            let (node, name, asked, free) = (node.name.clone(), pod.name.clone(), pod.part, *free);
+            let node = node.name.clone();
+            let name = pod.name.clone();
+            let asked = pod.part;
+            let free = *free;
             return Err(Violation::GpuOverAllocated { node, pod: name, gpu, asked, free });
         }
         *free -= pod.part;

@@ -170,7 +170,8 @@ fn unkind_inputs_are_not_scanned() {
             engine.run(200);
             let mut singles = Singles::default();
             engine.run_singly(400, &mut singles);
-            let (most, mean) = (singles.visited_max, singles.visited / 400);
+            let most = singles.visited_max;
+            let mean = singles.visited / 400;
             println!("{}, {policy}: {most} at most, {mean} in the mean", row.name);
             let nodes = u64::from(NODES);
             assert!(most <= nodes / 2 && mean <= nodes / 8, "{}, {policy}: {most}, {mean}", row.name);

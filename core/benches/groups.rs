@@ -79,7 +79,9 @@ impl Driver {
 
     /// Makes groups until `LIVE` stand, then removes one for each that is made.
     fn run(&mut self, groups: usize, in_flight: usize) {
-        let (mut made, mut done, mut under_way) = (0, 0, 0);
+        let mut made = 0;
+        let mut done = 0;
+        let mut under_way = 0;
         let mut replies = Vec::new();
         while done < groups {
             while under_way < in_flight && made < groups {
@@ -118,7 +120,9 @@ fn main() {
     let args: Vec<String> = std::env::args().skip(1).filter(|arg| arg != "--bench").collect();
     let number = |at: usize, default: usize| args.get(at).map_or(Ok(default), |arg| arg.parse());
     let number = |at: usize, default: usize| number(at, default).expect("a number");
-    let (bundles, groups, in_flight) = (number(0, 8), number(2, 20_000), number(3, 128));
+    let bundles = number(0, 8);
+    let groups = number(2, 20_000);
+    let in_flight = number(3, 128);
     let strategy = match args.get(1).map_or("pack", String::as_str) {
         "pack" => Strategy::Pack,
         "spread" => Strategy::Spread,

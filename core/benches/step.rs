@@ -122,9 +122,11 @@ fn main() {
     let number = |at: usize, default: u64| {
         arguments.get(at).map_or(default, |text| text.parse().expect("a whole number"))
     };
-    let (nodes, rounds) = (number(0, 1523), number(2, 200_000) as usize);
+    let nodes = number(0, 1523);
+    let rounds = number(2, 200_000) as usize;
     let policy = arguments.get(1).map_or(Policy::BestFit, |text| text.parse().expect("a policy"));
-    let (marked, full) = (number(3, 0), number(4, 20) as usize);
+    let marked = number(3, 0);
+    let full = number(4, 20) as usize;
     let selectors: Vec<Arc<Selector>> = (0..ZONES)
         .map(|z| Term { key: "zone".into(), operator: Operator::In, values: vec![zone(z)] })
         .map(|term| Arc::new(Selector::new(vec![term])))
@@ -154,7 +156,8 @@ fn main() {
     outcomes.clear();
     let before = (shard.visits(), Instant::now());
     let refused = steady_state(&mut shard, &requests, &mut live, rounds);
-    let (visits, elapsed) = (shard.visits(), before.1.elapsed());
+    let visits = shard.visits();
+    let elapsed = before.1.elapsed();
     let each = |total: u128| total / rounds.max(1) as u128;
     println!(
         "{nodes} nodes, {policy}, {} live: {} ns per place and release, {refused} of {rounds} refused, {} vertices, {} nodes each",

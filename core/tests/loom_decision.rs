@@ -17,7 +17,8 @@ fn a_statement_is_decided_once_and_seen_alike() {
         let written = Arc::new(AtomicU64::new(0));
         let shards: Vec<_> = (0..2)
             .map(|_| {
-                let (cell, written) = (Arc::clone(&cell), Arc::clone(&written));
+                let cell = Arc::clone(&cell);
+                let written = Arc::clone(&written);
                 thread::spawn(move || {
                     let decision = cell.decide(Decision::Aborted);
                     if decision == Decision::Committed {
@@ -44,7 +45,8 @@ fn what_is_seen_of_a_decision_stands() {
         let cell = Arc::new(DecisionCell::default());
         let written = Arc::new(AtomicU64::new(0));
         let decider = {
-            let (cell, written) = (Arc::clone(&cell), Arc::clone(&written));
+            let cell = Arc::clone(&cell);
+            let written = Arc::clone(&written);
             thread::spawn(move || {
                 written.store(7, Ordering::Relaxed);
                 cell.decide(Decision::Committed)

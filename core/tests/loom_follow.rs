@@ -25,8 +25,10 @@ fn whoever_asks_before_looking_sees_the_last_view() {
         let news = Arc::new(ViewNews::default());
         let view = Arc::new(AtomicU64::new(0));
         let shard = {
-            let (doorbell, interest) = (Arc::clone(&doorbell), Arc::clone(&interest));
-            let (news, view) = (Arc::clone(&news), Arc::clone(&view));
+            let doorbell = Arc::clone(&doorbell);
+            let interest = Arc::clone(&interest);
+            let news = Arc::clone(&news);
+            let view = Arc::clone(&view);
             thread::spawn(move || {
                 for sequence in 1..=2 {
                     // Release: as the cell publishes; pairs with the Acquire of the look.

@@ -24,7 +24,8 @@ fn growth_is_never_missed(shards: usize) {
         let threads: Vec<_> = growth
             .iter()
             .map(|growth| {
-                let (growth, bell) = (Arc::clone(growth), StdArc::clone(&bell));
+                let growth = Arc::clone(growth);
+                let bell = StdArc::clone(&bell);
                 thread::spawn(move || {
                     // Relaxed: the order is that of `tell`.
                     growth.store(1, Ordering::Relaxed);

@@ -52,7 +52,8 @@ fn numbers_are_served_in_turn(planners: usize, times: usize) {
         let threads: Vec<_> = planners
             .into_iter()
             .map(|(bed, bell)| {
-                let (tickets, served) = (Arc::clone(&tickets), Arc::clone(&served));
+                let tickets = Arc::clone(&tickets);
+                let served = Arc::clone(&served);
                 thread::spawn(move || (0..times).for_each(|_| is_served(&tickets, &bell, &bed, &served)))
             })
             .collect();

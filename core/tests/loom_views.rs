@@ -104,7 +104,8 @@ fn run(wait: usize) {
             .map(|reader| {
                 let cell = Arc::clone(&cell);
                 thread::spawn(move || {
-                    let (first, second) = (cell.0.load(reader), cell.0.load(reader));
+                    let first = cell.0.load(reader);
+                    let second = cell.0.load(reader);
                     assert!(first != DESTROYED && second != DESTROYED, "a destroyed view is read");
                     assert!(first <= second, "views go back from {first} to {second}");
                 })

@@ -20,7 +20,8 @@ fn every_woken_request_is_taken_once_and_in_order() {
         let doorbell = Arc::new(Doorbell::new(Waker::from(StdArc::clone(&bed))));
         let woken = Arc::new(WokenBox::default());
         let shard = {
-            let (doorbell, woken) = (Arc::clone(&doorbell), Arc::clone(&woken));
+            let doorbell = Arc::clone(&doorbell);
+            let woken = Arc::clone(&woken);
             thread::spawn(move || {
                 for number in 0..2 {
                     woken.put(number);

@@ -129,7 +129,8 @@ fn plain_extensions(flagged: bool, mut bytes: &[u8]) -> Option<Vec<(u16, &[u8])>
     let mut extensions = Vec::new();
     while !bytes.is_empty() {
         let head = bytes.get(..6).filter(|_| flagged && extensions.len() < EXTENSIONS_MAX)?;
-        let (tag, length) = (number(&head[..2]) as u16, number(&head[2..]) as usize);
+        let tag = number(&head[..2]) as u16;
+        let length = number(&head[2..]) as usize;
         extensions.push((tag, bytes.get(6..)?.get(..length)?));
         bytes = &bytes[6 + length..];
     }

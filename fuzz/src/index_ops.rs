@@ -322,7 +322,8 @@ impl Pair {
         };
         let expected = self.oracle.select(order, policy, &asked, member);
         let oracle = &self.oracle;
-        let (state, mut visits) = (&mut self.state, Visits::default());
+        let state = &mut self.state;
+        let mut visits = Visits::default();
         let accept = |slot| oracle.holds(slot, &asked) && member(slot);
         let answer =
             self.index.select_shape(None, order, policy, &asked, candidates, state, &mut visits, accept);

@@ -169,7 +169,8 @@ impl Machine {
     fn report(self, name: u64, faults: u16) -> AgentReport {
         let spec = self.spec(name);
         let device = |i: u8| {
-            let (uuid, model) = (format!("g{i}").into(), "T4".into());
+            let uuid = format!("g{i}").into();
+            let model = "T4".into();
             let device = GpuDevice { uuid, model, memory_mib: 1024, numa: None, links: 0 };
             (device, (faults & (1 << i) != 0).then(|| "Xid 79".into()))
         };
@@ -548,7 +549,8 @@ impl Pair {
     fn allocation(&self, pick: u8) -> AllocationId {
         let live = self.oracle.live();
         if live.is_empty() || pick.is_multiple_of(16) {
-            let (partition, sequence) = (PartitionId(u16::from(pick) % (PARTITIONS + 1)), u64::from(pick));
+            let partition = PartitionId(u16::from(pick) % (PARTITIONS + 1));
+            let sequence = u64::from(pick);
             return AllocationId { incarnation: INCARNATION, partition, sequence };
         }
         live[usize::from(pick) % live.len()]

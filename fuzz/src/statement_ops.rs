@@ -116,7 +116,8 @@ pub fn run_statement_ops(bytes: &[u8]) -> Result<StatementCounts, String> {
 
 impl Run<'_> {
     fn add(&mut self, number: u64) {
-        let (cpu, gpus) = (4 + 4 * (number as u32 % 2), 2 * (number as u8 % 3));
+        let cpu = 4 + 4 * (number as u32 % 2);
+        let gpus = 2 * (number as u8 % 3);
         let spec = NodeSpec {
             name: format!("n{number}").into(),
             identity: None,
@@ -127,7 +128,9 @@ impl Run<'_> {
             labels: Labels::default(),
             taints: Taints::default(),
         };
-        let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+        let id = NodeId(number);
+        let ordinal = Ordinal(number);
+        let partition = PartitionId(0);
         let node = NodeRegistration { id, ordinal, partition, spec, agent: None };
         self.shard.step([Command::AddNode(Box::new(node))], Time(self.now), &mut Vec::new());
         self.model.add_node(id, cpu, gpus);
@@ -169,7 +172,9 @@ impl Run<'_> {
     fn operation(&mut self) -> Operation {
         match self.choices.below(4) {
             0 | 1 => {
-                let (node, demand, bundle) = (self.node(), self.demand(), self.bundle());
+                let node = self.node();
+                let demand = self.demand();
+                let bundle = self.bundle();
                 let named = self.choices.below(4) == 0;
                 let gpus = match demand.gpu {
                     GpuRequest::Whole(1) | GpuRequest::Fraction(_) if named => {
@@ -180,7 +185,9 @@ impl Run<'_> {
                 Operation::Allocate(Allocate { node, expected: None, demand, gpus, owner: None, bundle })
             }
             2 => {
-                let (node, demand, bundle) = (self.node(), self.demand(), self.bundle());
+                let node = self.node();
+                let demand = self.demand();
+                let bundle = self.bundle();
                 Operation::Pipeline(Pipeline { node, expected: None, demand, bundle })
             }
             _ => {
@@ -196,7 +203,8 @@ impl Run<'_> {
         let grace_ns = [0, 5, 20, 60][self.choices.below(4) as usize];
         let evict = Operation::Evict(Evict { allocation, expected: None, grace_ns });
         let claims = (1..=count).map(|at| {
-            let (demand, bundle) = (self.demand(), self.bundle());
+            let demand = self.demand();
+            let bundle = self.bundle();
             (at, Operation::Pipeline(Pipeline { node, expected: None, demand, bundle }))
         });
         std::iter::once((0, evict)).chain(claims).collect()
@@ -238,7 +246,8 @@ impl Run<'_> {
             4..7 => Command::Release(self.id()),
             7..10 => Command::Apply(Box::new(self.part())),
             10..12 => {
-                let (part, deadline) = (self.part(), Time(self.now + self.choices.below(128)));
+                let part = self.part();
+                let deadline = Time(self.now + self.choices.below(128));
                 Command::Prepare(Box::new(Prepare { part, deadline, cell: Arc::default() }))
             }
             12..15 => {
@@ -255,7 +264,8 @@ impl Run<'_> {
                 Command::SetResources(self.node(), Box::new([(ResourceKind::Cpu, cpu)]))
             }
             18 => {
-                let (node, ill) = (self.node(), self.choices.below(16));
+                let node = self.node();
+                let ill = self.choices.below(16);
                 let ill = (0..4u8).filter(|i| ill >> i & 1 == 1 && self.now.is_multiple_of(2));
                 Command::SetHealth(node, ill.map(|instance| (instance, "ill".into())).collect())
             }

@@ -49,7 +49,9 @@ impl Pair {
                 labels: Labels::new(vec![("half".into(), half.into())]).unwrap(),
                 taints: Taints::default(),
             };
-            let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+            let id = NodeId(number);
+            let ordinal = Ordinal(number);
+            let partition = PartitionId(0);
             let registration = NodeRegistration { id, ordinal, partition, agent: None, spec };
             pair.step(Command::AddNode(Box::new(registration)));
         }
@@ -159,7 +161,8 @@ fn tens_of_thousands_of_candidates_are_the_oracles() {
     let policies = [Policy::LeastFit, Policy::BestFit, Policy::NextFit, Policy::Random, Policy::Fgd];
     for (round, policy) in (0..20).flat_map(|round| policies.map(|policy| (round, policy))) {
         // Every n-th id from an offset on, up to the most that a request may name.
-        let (first, step) = (rng.below(NODES) + 1, [1, 2, 7][round % 3]);
+        let first = rng.below(NODES) + 1;
+        let step = [1, 2, 7][round % 3];
         let candidates: Arc<[NodeId]> =
             (0..CANDIDATES_MAX as u64).map(|place| NodeId(first + place * step)).collect();
         let registered = (NODES - first) / step + 1;

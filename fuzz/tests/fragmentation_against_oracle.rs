@@ -133,7 +133,9 @@ fn churn(seed: u64, nodes: u64, shape_count: usize, given: bool, operations: u64
     let mut rng = Rng::new(seed + 1);
     let mut pair = Pair::new(typical);
     let add = |pair: &mut Pair, number: u64, rng: &mut Rng| {
-        let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+        let id = NodeId(number);
+        let ordinal = Ordinal(number);
+        let partition = PartitionId(0);
         let spec = spec(rng, number);
         pair.step(Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, agent: None, spec })));
     };
@@ -191,11 +193,14 @@ fn shapes_that_differ_in_memory_and_labels_rate_few_nodes() {
     let shapes = shapes(&mut rng, 12);
     let mut pair = Pair::new(None);
     for number in 1..=NODES {
-        let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+        let id = NodeId(number);
+        let ordinal = Ordinal(number);
+        let partition = PartitionId(0);
         let spec = spec(&mut rng, number);
         pair.step(Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, agent: None, spec })));
     }
-    let (mut asked, mut rated) = (0, 0);
+    let mut asked = 0;
+    let mut rated = 0;
     for round in 0..1000 {
         let mut request = request(&mut rng, &shapes);
         request.policy = Policy::Fgd;

@@ -93,7 +93,8 @@ fn a_search_visits_a_handful_of_vertices() {
     let mut state = PolicyState { next_fit: Ordinal(0), rng: Rng::new(4) };
     let mut rng = Rng::new(5);
     for policy in Policy::PATENT {
-        let (mut total, mut worst) = (0, 0);
+        let mut total = 0;
+        let mut worst = 0;
         const SEARCHES: u64 = 500;
         for _ in 0..SEARCHES {
             let gpus = rng.below(3) as u16;

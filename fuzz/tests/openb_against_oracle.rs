@@ -19,7 +19,9 @@ fn compare(trace: &Trace) {
         let replay = replay_in_process(trace, &options, &mut Silent).unwrap();
         let mut oracle = LinearShard::new(&Geometry::default(), Incarnation(1));
         for (number, node) in (1..).zip(&trace.nodes) {
-            let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+            let id = NodeId(number);
+            let ordinal = Ordinal(number);
+            let partition = PartitionId(0);
             let registration = NodeRegistration { id, ordinal, partition, spec: node.spec(), agent: None };
             oracle.compare(&Command::AddNode(Box::new(registration)), &Outcome::NodeAdded(id)).unwrap();
         }

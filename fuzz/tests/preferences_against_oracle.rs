@@ -115,7 +115,8 @@ fn preferences_over_many_nodes_are_the_oracles() {
     let mut pair = Pair::new();
     for number in 1..=NODES {
         let spec = spec(number, &mut rng);
-        let (id, ordinal) = (NodeId(number), Ordinal(number));
+        let id = NodeId(number);
+        let ordinal = Ordinal(number);
         pair.step(Command::AddNode(Box::new(NodeRegistration {
             id,
             ordinal,
@@ -157,7 +158,8 @@ fn preferences_over_many_nodes_are_the_oracles() {
     }
     for (policy, mut looked_at) in visited {
         looked_at.sort_unstable();
-        let (median, most) = (looked_at[looked_at.len() / 2], looked_at[looked_at.len() - 1]);
+        let median = looked_at[looked_at.len() / 2];
+        let most = looked_at[looked_at.len() - 1];
         println!("{policy}: {median} nodes at the median, {most} at most");
         let (median_max, most_max) = match policy {
             "hybrid" => (NODES / 2, 3 * NODES),

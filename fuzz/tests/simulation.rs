@@ -21,7 +21,8 @@ fn seeds_keep_every_promise() {
     let first = number("WHARF_SIM_FIRST").unwrap_or(1);
     let last = first + number("WHARF_SIM_SEEDS").unwrap_or(SEEDS);
     let next = AtomicU64::new(first);
-    let (steps, grants) = (AtomicU64::new(0), AtomicU64::new(0));
+    let steps = AtomicU64::new(0);
+    let grants = AtomicU64::new(0);
     let threads = std::thread::available_parallelism().map_or(1, std::num::NonZero::get);
     std::thread::scope(|scope| {
         for _ in 0..threads {
@@ -44,7 +45,8 @@ fn seeds_keep_every_promise() {
             });
         }
     });
-    let (steps, grants) = (steps.into_inner(), grants.into_inner());
+    let steps = steps.into_inner();
+    let grants = grants.into_inner();
     println!("{} seeds, {steps} steps, {grants} grants", last - first);
     assert!(grants > last - first, "a world in which hardly anything is granted shows nothing: {grants}");
 }
@@ -64,7 +66,8 @@ fn seeds_that_found_something_once_find_nothing() {
 fn the_same_seed_is_the_same_run_byte_for_byte() {
     for seed in 1..=8 {
         let keeping = Settings { keeps_text: true, ..Settings::default() };
-        let (first, again) = (run_seed(seed, keeping), run_seed(seed, keeping));
+        let first = run_seed(seed, keeping);
+        let again = run_seed(seed, keeping);
         assert_eq!(first, again);
         assert!(first.text.as_ref().is_some_and(|text| text.lines().count() > 100));
         let without = run_seed(seed, Settings::default());

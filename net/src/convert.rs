@@ -379,7 +379,8 @@ pub fn node_spec(wire: NodeBody, resources: &mut ResourceRegistry) -> Result<Nod
     let gpus = u8::try_from(wire.gpus).ok().filter(|&gpus| usize::from(gpus) <= GPU_INSTANCES_MAX);
     let gpus =
         gpus.ok_or_else(|| invalid("gpus", format!("{} GPUs: give at most {GPU_INSTANCES_MAX}", wire.gpus)))?;
-    let (cpu, memory) = (amount("cpu", wire.cpu)?, amount("memory", wire.memory)?);
+    let cpu = amount("cpu", wire.cpu)?;
+    let memory = amount("memory", wire.memory)?;
     let labels = labels(wire.labels)?;
     let taints = preferences::taints(wire.taints)?;
     let custom = node_custom(wire.custom, resources)?;

@@ -283,7 +283,8 @@ impl Snapshot {
         // Relaxed: statistics, nothing rests on them.
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &metrics.shared.counters;
-        let (mut latencies, mut observations) = (Vec::new(), Vec::new());
+        let mut latencies = Vec::new();
+        let mut observations = Vec::new();
         for stage in Stage::ALL {
             let merged = metrics.merged(stage);
             let label =

@@ -151,7 +151,8 @@ fn nothing_is_left_over() {
 #[test]
 fn unsafe_code_stays_in_what_crosses_threads() {
     // Put together, so that this file does not name what it bans.
-    let (keyword, mut faults) = (["un", "safe"].concat(), Vec::new());
+    let keyword = ["un", "safe"].concat();
+    let mut faults = Vec::new();
     for source in sources() {
         // The model of the view cell has the same code.
         if source.path.starts_with("core/src/link/") || source.path == "core/tests/loom_views.rs" {

@@ -139,7 +139,8 @@ impl ContentionArgs {
     }
 
     fn run_real(&self) -> anyhow::Result<()> {
-        let (settings, limit) = (self.settings(), Duration::from_millis(self.millis));
+        let settings = self.settings();
+        let limit = Duration::from_millis(self.millis);
         let mut rows: Vec<RealRow> = Vec::new();
         for &planners in &self.planners {
             for granularity in self.granularities() {

@@ -125,7 +125,8 @@ impl ReplayArgs {
     }
 
     fn connect_args(&self) -> Option<ConnectArgs> {
-        let (ca, server_name) = (self.ca.clone(), self.server_name.clone());
+        let ca = self.ca.clone();
+        let server_name = self.server_name.clone();
         Some(ConnectArgs { server: self.connect.clone()?, server_name, ca, json: false })
     }
 

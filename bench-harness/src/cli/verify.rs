@@ -51,7 +51,9 @@ impl VerifyArgs {
             RefusalCheck::End => Refusals::AtTheEnd,
         };
         let options = VerifyOptions { refusals, departures: self.with_departures };
-        let (nodes, pods, placements) = (read(&self.nodes)?, read(&self.pods)?, read(&self.placements)?);
+        let nodes = read(&self.nodes)?;
+        let pods = read(&self.pods)?;
+        let placements = read(&self.placements)?;
         let found = verify(&nodes, &pods, &placements, options)
             .with_context(|| format!("{} is not sound", self.placements.display()))?;
         say(format_args!(

@@ -194,9 +194,11 @@ impl Cell {
     ) {
         let cell = Arc::new(DecisionCell::default());
         let deadline = now.plus_nanos(HOLD_NS);
-        let (mut holding, mut whole) = (Vec::new(), true);
+        let mut holding = Vec::new();
+        let mut whole = true;
         for (shard, part) in parts {
-            let (statement, mode) = (part.statement, part.mode);
+            let statement = part.statement;
+            let mode = part.mode;
             let prepare = Prepare { part, deadline, cell: Arc::clone(&cell) };
             let outcome = self.step(shard, Command::Prepare(Box::new(prepare)), now);
             let Outcome::Prepared(prepared) = outcome else { unreachable!("not prepared: {outcome:?}") };
@@ -254,7 +256,8 @@ fn registration(number: u64, shard: u16) -> NodeRegistration {
         labels: Labels::default(),
         taints: Taints::default(),
     };
-    let (id, ordinal) = (NodeId(number), Ordinal(number));
+    let id = NodeId(number);
+    let ordinal = Ordinal(number);
     NodeRegistration { id, ordinal, partition: PartitionId(shard), spec, agent: None }
 }
 

@@ -114,7 +114,8 @@ impl Running {
         };
         let mut engine = Engine::open(StoreState::default(), &config, vec![Waker::from(waker)])?;
         let clock = ReplayClock::real();
-        let (mut shards, mut of_planners) = (Vec::new(), Vec::new());
+        let mut shards = Vec::new();
+        let mut of_planners = Vec::new();
         for runner in std::mem::take(&mut engine.runners) {
             let clock = clock.clone();
             let thread = std::thread::Builder::new().name("wharf-shard".to_owned());
@@ -179,7 +180,8 @@ impl Running {
             replies.clear();
         }
         let all = i64::from(settings.nodes) * Amount::whole(NODE_CORES).units();
-        let (mut rng, mut taken) = (Rng::new(settings.seed), 0);
+        let mut rng = Rng::new(settings.seed);
+        let mut taken = 0;
         while taken < all / 100 * i64::from(settings.full_percent) {
             let request = task(&mut rng);
             let cpu = request.demand.cpu.units();
@@ -200,7 +202,8 @@ impl Running {
         rng: &mut Rng,
         limit: Duration,
     ) -> Made {
-        let (mut made, mut replies) = (Made::default(), Vec::new());
+        let mut made = Made::default();
+        let mut replies = Vec::new();
         let started = Instant::now();
         let mut create = |running: &mut Self| {
             let bundles = (0..BUNDLES).map(|_| Arc::new(task(rng))).collect();

@@ -98,11 +98,13 @@ impl Run {
         let mut rng = Rng::new(settings.seed ^ 0x00C0_FFEE);
         let planner = |_| {
             let replicas = (0..settings.shards).map(|shard| replica(shard, rng.next_u64())).collect();
-            let (rng, queue) = (Rng::new(rng.next_u64()), VecDeque::new());
+            let rng = Rng::new(rng.next_u64());
+            let queue = VecDeque::new();
             Planner { replicas, rng, queue, now: None, statements: 0 }
         };
         let planners = (0..point.planners).map(planner).collect();
-        let (due, sums) = (BTreeSet::new(), Sums::default());
+        let due = BTreeSet::new();
+        let sums = Sums::default();
         // Of its own: what arrives when is the same whoever plans.
         let rng = Rng::new(settings.seed.wrapping_add(1));
         let mut run = Self { point, cell, planners, rng, due, arrived: 0, sums };
@@ -160,7 +162,8 @@ impl Run {
         if !operations.is_empty() && (whole || mode == CommitMode::Incremental) {
             planner.statements += 1;
             let number = u16::try_from(at).expect("PLANNERS_MAX fits u16");
-            let (incarnation, statement) = (Incarnation(1), planner.statements);
+            let incarnation = Incarnation(1);
+            let statement = planner.statements;
             let id = StatementId { incarnation, planner: number, number: statement };
             let committed = self.cell.commit(id, &operations, Terms { granularity, mode }, now);
             self.sums.conflicted += u64::from(committed.conflicts > 0);
@@ -233,7 +236,8 @@ impl Planner {
         }
         let count = cell.shard_count();
         let mut last = self.rng.below(count as u64) as usize;
-        let (mut operations, mut of_task) = (Vec::new(), Vec::new());
+        let mut operations = Vec::new();
+        let mut of_task = Vec::new();
         for (number, request) in job.tasks.iter().enumerate() {
             // As the engine's planners do: the shard that the plan used last comes first.
             let mut order = (0..count).map(|step| (last + step) % count);

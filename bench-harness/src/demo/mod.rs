@@ -110,7 +110,8 @@ fn drive(daemon: &Daemon, options: DemoOptions, progress: &mut dyn Progress) -> 
     let churn = churn(&mut target, &trace, &load, progress)?;
     let books = target.audit()?;
     crate::replay::check_books(&trace, &churn.promised, &books)?;
-    let (shards, resident_bytes) = (target.shards(), target.resident_bytes());
+    let shards = target.shards();
+    let resident_bytes = target.resident_bytes();
     Ok(Demo { options, shards, registration, churn, books, resident_bytes })
 }
 

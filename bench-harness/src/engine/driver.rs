@@ -99,7 +99,8 @@ impl<'a> EngineDriver<'a> {
         let mut capacity = Amounts::default();
         for (number, spec) in (1u64..).zip(&scenario.nodes) {
             let partition = PartitionId((number % u64::from(PARTITIONS_DEFAULT)) as u16);
-            let (id, ordinal) = (NodeId(number), Ordinal(number));
+            let id = NodeId(number);
+            let ordinal = Ordinal(number);
             let registration = NodeRegistration { id, ordinal, partition, agent: None, spec: spec.clone() };
             shard.step([Command::AddNode(Box::new(registration))], Time(0), &mut outcomes);
             outcomes.clear();
@@ -235,7 +236,8 @@ impl<'a> EngineDriver<'a> {
         if asked.policy == self.scenario.requests[self.scenario.measured.start].policy {
             self.last = node;
         }
-        let (allocation, gpus) = (placement.allocation, placement.gpus);
+        let allocation = placement.allocation;
+        let gpus = placement.gpus;
         self.live.push_back(Live { allocation, node, request, gpus });
         true
     }
@@ -316,7 +318,8 @@ impl<'a> EngineDriver<'a> {
             served.hand_out(&self.outcomes);
         }
         let elapsed = started.elapsed();
-        let (outcomes, drawn) = (std::mem::take(&mut self.outcomes), std::mem::take(&mut self.drawn));
+        let outcomes = std::mem::take(&mut self.outcomes);
+        let drawn = std::mem::take(&mut self.drawn);
         let (of_requests, of_statements) = outcomes.split_at(requests);
         if let Some(served) = &mut self.served {
             for (request, placement) in served.conclude(of_statements) {
@@ -349,7 +352,8 @@ impl<'a> EngineDriver<'a> {
 
     /// About `ops` ops in batches; how many it were, and the time spent in the shard.
     pub fn run(&mut self, ops: usize) -> (usize, Duration) {
-        let (mut done, mut elapsed) = (0, Duration::ZERO);
+        let mut done = 0;
+        let mut elapsed = Duration::ZERO;
         while done < ops {
             let batch = self.batch();
             self.prepare(batch);

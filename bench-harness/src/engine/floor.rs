@@ -136,7 +136,8 @@ impl Floor {
     pub fn new(capacities: &[Steps]) -> Self {
         let vacant = Node { next: NONE, previous: NONE, free: Steps::default() };
         let most = |of: fn(&Steps) -> u16| capacities.iter().map(of).max().unwrap_or(0);
-        let (rows, width) = (usize::from(most(|c| c.cpu)) + 1, usize::from(most(|c| c.memory)) + 1);
+        let rows = usize::from(most(|c| c.cpu)) + 1;
+        let width = usize::from(most(|c| c.memory)) + 1;
         let mut floor = Self {
             nodes: vec![vacant; capacities.len()],
             heads: vec![NONE; rows * width],
@@ -153,7 +154,8 @@ impl Floor {
 
     #[inline]
     fn link(&mut self, node: u32, at: Steps) {
-        let (row, column) = (usize::from(at.cpu), usize::from(at.memory));
+        let row = usize::from(at.cpu);
+        let column = usize::from(at.memory);
         let head = std::mem::replace(&mut self.heads[row * self.width + column], node);
         self.nodes[node as usize] = Node { next: head, previous: NONE, free: at };
         if head == NONE {
@@ -174,7 +176,8 @@ impl Floor {
             self.nodes[previous as usize].next = next;
             return free;
         }
-        let (row, column) = (usize::from(free.cpu), usize::from(free.memory));
+        let row = usize::from(free.cpu);
+        let column = usize::from(free.memory);
         self.heads[row * self.width + column] = next;
         if next == NONE {
             self.columns[row].remove(column);
@@ -268,7 +271,9 @@ impl Floor {
 
     /// Checks the list of one cell; how many nodes it has.
     fn check_cell(&self, row: usize, column: usize, head: u32, free: &[(u32, u32)]) -> Result<usize, String> {
-        let (mut at, mut previous, mut seen) = (head, NONE, 0);
+        let mut at = head;
+        let mut previous = NONE;
+        let mut seen = 0;
         while at != NONE {
             let node = self.nodes[at as usize];
             if (usize::from(node.free.cpu), usize::from(node.free.memory)) != (row, column) {

@@ -45,7 +45,8 @@ impl Passes {
         let segment = match budget {
             Budget::Ops(ops) => ops.div_ceil(SEGMENTS_MIN),
             Budget::Time(_) => {
-                let (mut ops, mut elapsed) = (0, Duration::ZERO);
+                let mut ops = 0;
+                let mut elapsed = Duration::ZERO;
                 while elapsed < SEGMENT && ops < SEGMENT_OPS_MAX {
                     let (done, took) = engine.run(256);
                     (ops, elapsed) = (ops + done, elapsed + took);
@@ -59,7 +60,8 @@ impl Passes {
 
     /// Engine and floor in turns: the median nanoseconds per op of each.
     fn in_turns(&self, engine: &mut EngineDriver<'_>, floor: &mut FloorDriver) -> (f64, f64) {
-        let (mut of_engine, mut of_floor) = (Vec::new(), Vec::new());
+        let mut of_engine = Vec::new();
+        let mut of_floor = Vec::new();
         let mut spent = Duration::ZERO;
         let floor_segment = match self.budget {
             Budget::Ops(_) => self.segment,

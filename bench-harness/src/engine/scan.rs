@@ -55,7 +55,8 @@ impl<'a> ScanDriver<'a> {
 
     /// About `ops` ops, or as many as `limit` has time for; how many it were, and their time.
     pub fn run(&mut self, ops: usize, limit: Duration) -> (usize, Duration) {
-        let (mut done, mut elapsed) = (0, Duration::ZERO);
+        let mut done = 0;
+        let mut elapsed = Duration::ZERO;
         while done < ops && (done == 0 || elapsed < limit) {
             let oldest = self.live.pop_front().expect("something is live");
             let measured = &self.scenario.measured;

@@ -139,7 +139,8 @@ impl Scenario {
     fn new(nodes: Vec<NodeSpec>, demands: Vec<Demand>, policy: Policy, fill: Fill) -> Self {
         let requests: Vec<_> =
             demands.into_iter().map(|demand| PlacementRequest::new(demand, policy)).collect();
-        let (all, end) = (0..requests.len(), requests.len());
+        let all = 0..requests.len();
+        let end = requests.len();
         Self {
             nodes,
             held: Vec::new(),
@@ -229,7 +230,8 @@ fn last(nodes: u32, policy: Policy, free: u32, asked: (u32, u32), rng: &mut Rng)
         .collect();
     let demands = (0..POOL)
         .map(|_| {
-            let (cores, gib) = (between(rng, 1, 3), between(rng, 1, 12));
+            let cores = between(rng, 1, 3);
+            let gib = between(rng, 1, 12);
             let gpu = part(between(rng, asked.0, asked.1));
             demand(Amount::whole(cores), Amount::whole(1024 * gib), gpu)
         })
@@ -262,7 +264,8 @@ fn anticorrelated(nodes: u32, policy: Policy, rng: &mut Rng) -> Scenario {
         .collect();
     let demands = (0..POOL)
         .map(|_| {
-            let (cores, gib) = (between(rng, 52, 64), between(rng, 310, 384));
+            let cores = between(rng, 52, 64);
+            let gib = between(rng, 310, 384);
             let gpus = u8::try_from(between(rng, 3, 4)).expect("at most 4");
             demand(Amount::whole(cores), Amount::whole(1024 * gib), GpuRequest::Whole(gpus))
         })
@@ -275,7 +278,8 @@ fn fractions(nodes: u32, policy: Policy, rng: &mut Rng) -> Scenario {
     let specs = openb_nodes(nodes, rng);
     let demands = (0..POOL)
         .map(|_| {
-            let (cores, gib) = (between(rng, 1, 4), between(rng, 1, 16));
+            let cores = between(rng, 1, 4);
+            let gib = between(rng, 1, 16);
             let gpu = match rng.below(20) {
                 0 => GpuRequest::Whole(1),
                 1 => part(between(rng, 50, 90)),
@@ -299,7 +303,8 @@ fn fractions(nodes: u32, policy: Policy, rng: &mut Rng) -> Scenario {
 
 fn all_equal(nodes: u32, policy: Policy, rng: &mut Rng) -> Scenario {
     let mut maker = NodeMaker::new();
-    let (cpu, memory) = (Amount::whole(96), Amount::whole(384 * 1024));
+    let cpu = Amount::whole(96);
+    let memory = Amount::whole(384 * 1024);
     let specs = (0..nodes).map(|_| maker.sized(cpu, memory, GPUS, "G2", rng)).collect();
     let asked = demand(Amount::whole(12), Amount::whole(48 * 1024), GpuRequest::Whole(1));
     Scenario::new(specs, vec![asked; POOL], policy, Fill::Utilisation(850))
@@ -338,7 +343,8 @@ fn candidates(nodes: u32, policy: Policy, shapes: &Shapes, count: usize, rng: &m
     let mut sets = |ids: &[NodeId]| -> Vec<Arc<[NodeId]>> {
         (0..CANDIDATE_SETS).map(|_| draw_set(ids, count.min(CANDIDATES_MAX), rng)).collect()
     };
-    let (any, with_gpus) = (sets(&of(&scenario.nodes, false)), sets(&of(&scenario.nodes, true)));
+    let any = sets(&of(&scenario.nodes, false));
+    let with_gpus = sets(&of(&scenario.nodes, true));
     let mut at = 0;
     scenario.spread();
     scenario.constrained(|request| {

@@ -133,9 +133,11 @@ impl Served {
         }
         self.statements += 1;
         let statement = StatementId { incarnation: Incarnation(1), planner: 0, number: self.statements };
-        let (granularity, mode) = (Granularity::Fine, CommitMode::AllOrNothing);
+        let granularity = Granularity::Fine;
+        let mode = CommitMode::AllOrNothing;
         let part = Part { statement, operations, granularity, mode };
-        let (deadline, cell) = (Time(u64::MAX), Arc::new(DecisionCell::default()));
+        let deadline = Time(u64::MAX);
+        let cell = Arc::new(DecisionCell::default());
         Some(Command::Prepare(Box::new(Prepare { part, deadline, cell })))
     }
 
@@ -187,7 +189,9 @@ impl Served {
     }
 
     fn reply<T: serde::Serialize>(&mut self, kind: Kind, body: &T) {
-        let (kind, flags, sequence) = (kind.number(), FLAG_REPLY, self.sequence);
+        let kind = kind.number();
+        let flags = FLAG_REPLY;
+        let sequence = self.sequence;
         let header = Header { kind, flags, version: BODY_VERSION, sequence, ..Header::default() };
         let start = self.out.len();
         encode_frame(header, &[], &mut self.out, |out| encode_body(body, out));

@@ -135,7 +135,8 @@ impl NodeMaker {
     pub(super) fn openb(&mut self, rng: &mut Rng) -> NodeSpec {
         let with_gpus = self.made.is_multiple_of(2);
         let &(_, cores, gib, model) = draw(rng, if with_gpus { &GPU_SIZES } else { &CPU_SIZES });
-        let (cpu, memory) = (Amount::whole(cores), Amount::whole(gib * 1024));
+        let cpu = Amount::whole(cores);
+        let memory = Amount::whole(gib * 1024);
         self.sized(cpu, memory, if with_gpus { GPUS } else { 0 }, model, rng)
     }
 

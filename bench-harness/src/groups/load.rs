@@ -228,7 +228,8 @@ impl Load {
         if status.books_hash.is_none() {
             return Err(GroupsError::Wrong("an audit was answered without its hash".to_owned()));
         }
-        let (mut after, mut nodes) = (0, Vec::new());
+        let mut after = 0;
+        let mut nodes = Vec::new();
         loop {
             let page =
                 self.client.list_nodes(&ListRequest { after, limit: NODES_PER_MESSAGE_MAX as u16 }).await?;
@@ -238,7 +239,8 @@ impl Load {
             }
             after = nodes.last().map_or(0, |node| node.ordinal);
         }
-        let (mut listed, mut last) = (Vec::new(), None);
+        let mut listed = Vec::new();
+        let mut last = None;
         loop {
             let page = self.client.list_groups(&ListGroupsRequest { after: last, limit: 0 }).await?;
             listed.extend(page.groups.iter().map(|group| group.id));

@@ -207,9 +207,11 @@ async fn measure(
     load.fill(options.live).await?;
     // Not what filling took: the same work again, so that the service is warm.
     load.churn(options.groups / 10).await?;
-    let (before, cpu_before) = (planned(daemon, options.planners), cpu_nanos());
+    let before = planned(daemon, options.planners);
+    let cpu_before = cpu_nanos();
     let churn = load.churn(options.groups).await?;
-    let (after, cpu_after) = (planned(daemon, options.planners), cpu_nanos());
+    let after = planned(daemon, options.planners);
+    let cpu_after = cpu_nanos();
     load.audit().await?;
     load.remove_all().await?;
     load.audit().await?;
@@ -243,7 +245,9 @@ impl fmt::Display for GroupsRow {
         let micros = |nanos: u64| Duration::from_nanos(nanos).as_secs_f64() * 1e6;
         let Self { bundles, strategy, live_groups, groups_per_second, p50_ns, p99_ns, .. } = self;
         let cpu = self.cpu_ns.map_or_else(|| "-".to_owned(), |nanos| format!("{:.1}", micros(nanos)));
-        let (p50, p99, conflicts) = (micros(*p50_ns), micros(*p99_ns), self.conflict_fraction * 100.0);
+        let p50 = micros(*p50_ns);
+        let p99 = micros(*p99_ns);
+        let conflicts = self.conflict_fraction * 100.0;
         write!(
             f,
             "{bundles:>7}  {strategy:<13} {live_groups:>5} {groups_per_second:>9.0} {p50:>11.1} {p99:>11.1} {cpu:>7} {:>8} {conflicts:>8.2} % {:>7} {:>9} {:>10}",

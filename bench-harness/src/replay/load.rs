@@ -27,7 +27,9 @@ pub struct LoadPoint {
 pub fn allocation_at(trace: &Trace, decisions: &[Decision], percents: &[u32]) -> Vec<LoadPoint> {
     let capacity: u64 = trace.nodes.iter().map(|node| u64::from(node.gpus) * 1000).sum();
     let at = |&arrived_percent: &u32| {
-        let (mut arrived, mut allocated, mut pods) = (0u64, 0u64, None);
+        let mut arrived = 0u64;
+        let mut allocated = 0u64;
+        let mut pods = None;
         for (number, (pod, decision)) in (1..).zip(trace.pods.iter().zip(decisions)) {
             let asked = pod.demand.gpu.amount().units().unsigned_abs() / 10;
             arrived += asked;

@@ -104,7 +104,8 @@ impl LinearScan {
                 scan.models.push(node.labels.get(GPU_MODEL_LABEL).map(Arc::from));
                 u32::try_from(scan.classes.len() - 1).expect("fewer classes than nodes")
             });
-            let (cpu, memory) = (node.cpu.units(), node.memory.units());
+            let cpu = node.cpu.units();
+            let memory = node.memory.units();
             let record = Record { cpu, memory, rank: 0, largest_gpu_part: 0, whole_gpus: 0, class };
             scan.records.push(record);
             scan.gpus.push(GpuBooks::with_devices(node.gpus));
@@ -127,7 +128,8 @@ impl LinearScan {
 
     /// Brings what is derived from a node's books up to date with them.
     fn refresh(&mut self, node: usize) {
-        let (record, gpus) = (&mut self.records[node], &self.gpus[node]);
+        let record = &mut self.records[node];
+        let gpus = &self.gpus[node];
         record.largest_gpu_part = gpus.largest_free();
         record.whole_gpus = gpus.whole_free();
         let available = ResourceVector::available(amount(record.cpu), amount(record.memory), gpus);

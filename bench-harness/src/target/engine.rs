@@ -274,7 +274,8 @@ fn answer(reply: &PortReply, nodes: &FixedMap<NodeId, usize>) -> Result<Answer, 
             let node = nodes.get(&placement.node).ok_or_else(|| {
                 TargetError::Rejected(format!("a placement on node {}, which is not ours", placement.node))
             })?;
-            let (allocation, gpus) = (placement.allocation, placement.gpus);
+            let allocation = placement.allocation;
+            let gpus = placement.gpus;
             Ok(Answer::Placed(Granted { node: *node, allocation, gpus }))
         }
         PortReply::Refused(verdict, _) => Ok(Answer::Refused(*verdict)),

@@ -68,7 +68,8 @@ fn unusable(typical: &TypicalShape, cpu: i128, gpus: &GpuBooks, model: Option<&s
     };
     let models = shape.models.as_deref();
     let runs_on = models.is_none_or(|models| models.iter().any(|m| Some(m.as_ref()) == model));
-    let (mut room, mut small) = (0, 0);
+    let mut room = 0;
+    let mut small = 0;
     for instance in 0..GPU_INSTANCES_MAX as u8 {
         let free = gpus.free(instance);
         if free >= part {
@@ -130,7 +131,8 @@ impl FragmentationScan {
 
     /// Idle GPU beyond what the cpu would serve at the typical requests' cores per device.
     fn stranded(&self, cpu: i128, gpus: &GpuBooks) -> i128 {
-        let (mut cpu_asked, mut gpu_asked) = (0, 0);
+        let mut cpu_asked = 0;
+        let mut gpu_asked = 0;
         for t in self.typical.shapes().iter().filter(|t| t.shape.gpu != GpuRequest::None) {
             cpu_asked += i128::from(t.count) * i128::from(t.shape.cpu.units());
             gpu_asked += i128::from(t.count) * i128::from(t.shape.gpu.amount().units());

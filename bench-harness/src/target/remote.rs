@@ -213,7 +213,8 @@ impl Target for RemoteTarget {
         }
         let client = self.client.as_ref().expect(CONNECTED);
         let completions = &self.completions;
-        let (held, taken) = (&mut self.held, &mut self.taken);
+        let held = &mut self.held;
+        let taken = &mut self.taken;
         let sent = self.runtime.block_on(async {
             for (tag, order) in held.drain(..) {
                 match order {

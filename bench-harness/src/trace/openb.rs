@@ -41,7 +41,8 @@ pub fn read(nodes: &Path, pods: &Path) -> Result<Trace, TraceError> {
     };
     let nodes_source = nodes.display().to_string();
     let pods_source = pods.display().to_string();
-    let (nodes, pods) = (open(nodes)?, open(pods)?);
+    let nodes = open(nodes)?;
+    let pods = open(pods)?;
     Ok(Trace { nodes: read_nodes(nodes, &nodes_source)?, pods: read_pods(pods, &pods_source)?, pods_source })
 }
 
@@ -149,7 +150,8 @@ fn lifetime(row: &Row<'_>) -> Result<Lifetime, TraceError> {
         None | Some("") => Ok(None),
         Some(_) => row.number(column, TIME_MAX).map(|seconds| Some(seconds.unsigned_abs())),
     };
-    let (created, deleted) = (time("creation_time")?, time("deletion_time")?);
+    let created = time("creation_time")?;
+    let deleted = time("deletion_time")?;
     if let (Some(created), Some(deleted)) = (created, deleted)
         && deleted < created
     {
@@ -256,7 +258,8 @@ fn read_rows<T>(
         let record = record.map_err(|error| csv_error(file, error))?;
         let line = record.position().map_or(0, csv::Position::line);
         if record.len() > columns {
-            let (file, found) = (file.to_owned(), record.len());
+            let file = file.to_owned();
+            let found = record.len();
             return Err(TraceError::SurplusFields { file, line, found, columns });
         }
         rows.push(read_row(&Row { file, line, header: &header, record: &record })?);

@@ -48,7 +48,8 @@ pub(super) fn free_of(image: &HotImage) -> Free {
     if image.state.is_none() {
         return NOTHING;
     }
-    let (whole, part) = (i64::from(image.whole_gpus), i64::from(image.largest_gpu_part));
+    let whole = i64::from(image.whole_gpus);
+    let part = i64::from(image.largest_gpu_part);
     [image.cpu.units(), image.memory.units(), whole, part]
 }
 
@@ -106,7 +107,8 @@ mod tests {
     fn it_finds_what_a_scan_finds_and_a_clone_stays_as_it_was() {
         let mut rng = Rng::new(1);
         let draw = |rng: &mut Rng| -> Free { std::array::from_fn(|_| rng.below(8) as i64) };
-        let (mut index, mut nodes) = (Inside::new(300), vec![NOTHING; 300]);
+        let mut index = Inside::new(300);
+        let mut nodes = vec![NOTHING; 300];
         let mut kept = (index.clone(), nodes.clone());
         for round in 0..2_000u32 {
             let slot = rng.below(300) as usize;

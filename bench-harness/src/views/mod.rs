@@ -89,7 +89,9 @@ fn registration(number: u64) -> NodeRegistration {
         labels: Labels::default(),
         taints: Taints::default(),
     };
-    let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+    let id = NodeId(number);
+    let ordinal = Ordinal(number);
+    let partition = PartitionId(0);
     NodeRegistration { id, ordinal, partition, spec, agent: None }
 }
 
@@ -206,14 +208,17 @@ impl Bench {
     pub fn beside_readers(&mut self, readers: u32, limit: Duration) -> ReadersRow {
         let reader = self.shard.enable_views();
         let stop = AtomicBool::new(false);
-        let (mut ops, mut views) = (0u64, 0u64);
+        let mut ops = 0u64;
+        let mut views = 0u64;
         let started = Instant::now();
         std::thread::scope(|threads| {
             let looks: Vec<_> = (0..readers)
                 .map(|_| {
-                    let (reader, stop) = (reader.clone(), &stop);
+                    let reader = reader.clone();
+                    let stop = &stop;
                     threads.spawn(move || {
-                        let (mut held, mut taken) = (reader.latest(), 0u64);
+                        let mut held = reader.latest();
+                        let mut taken = 0u64;
                         // Relaxed: nothing but the end is told by it.
                         while !stop.load(Ordering::Relaxed) {
                             let latest = reader.latest();
@@ -253,7 +258,8 @@ impl Bench {
             self.publish();
         }
         let current = self.view();
-        let (mut seen, mut bytes_live) = (BTreeSet::new(), 0u64);
+        let mut seen = BTreeSet::new();
+        let mut bytes_live = 0u64;
         for view in [&held, &current] {
             view.chunks(|address, bytes| {
                 if seen.insert(address) {

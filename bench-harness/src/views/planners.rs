@@ -51,10 +51,12 @@ impl Bench {
     /// When they disagree on a first node.
     pub fn beside_planners(&mut self, views: u32) -> PlannersRow {
         let mut view = self.view();
-        let (mut copy, mut inside) = (Shard::replica(config(self.seed)), Inside::new(self.nodes + 1));
+        let mut copy = Shard::replica(config(self.seed));
+        let mut inside = Inside::new(self.nodes + 1);
         copy.sync(&view);
         view.nodes(|slot, image, _| inside.set(slot, free_of(image)));
-        let (mut changed, mut planned) = (0u64, 0u64);
+        let mut changed = 0u64;
+        let mut planned = 0u64;
         let mut nanos = [0u64; 4];
         let clock = |since: Instant| since.elapsed().as_nanos() as u64;
         for _ in 0..views {

@@ -37,7 +37,9 @@ fn bed(nodes: u64, most: u16) -> Bed {
     shard.set_allocations_per_node_max(most);
     let mut bed = Bed { shard, now: 0 };
     for number in 1..=nodes {
-        let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+        let id = NodeId(number);
+        let ordinal = Ordinal(number);
+        let partition = PartitionId(0);
         let spec = by_hand::node_spec(&format!("n{number}"), 8, 0);
         let node = NodeRegistration { id, ordinal, partition, spec, agent: None };
         bed.step(Command::AddNode(Box::new(node)));
@@ -106,12 +108,14 @@ fn the_default_bounds_what_a_node_takes_of_memory() {
 #[test]
 fn a_release_makes_room_and_wakes_what_waits() {
     let mut bed = bed(1, 2);
-    let (first, _) = (bed.place(nothing()), bed.place(cores(4)));
+    let first = bed.place(nothing());
+    let _ = bed.place(cores(4));
     let refused = refusal(&mut bed, asked_cores(0)).growth;
     let park = |number| {
         let token = WaitToken { port: 0, number };
         let request = asked_cores(0);
-        let (since, home) = (Time(number), Home::Here);
+        let since = Time(number);
+        let home = Home::Here;
         Command::Park(Box::new(Park { token, request, priority: 0, since, home }))
     };
     for number in 1..=3 {

@@ -44,7 +44,8 @@ fn a_claim_gets_what_it_was_promised_before_anybody_else() {
 #[test]
 fn what_comes_free_bit_by_bit_is_set_aside_for_the_claim() {
     let mut bed = Bed::with_nodes(&[(8, 0)]);
-    let (first, second) = (bed.place(cores(4)), bed.place(cores(4)));
+    let first = bed.place(cores(4));
+    let second = bed.place(cores(4));
     bed.apply(part(1, [evict(first, 100), evict(second, 200), pipeline(1, cores(7))]));
     bed.idle_until(bed.now + 150);
     let book = bed.books(1).resources[0].1;
@@ -143,7 +144,8 @@ fn a_claim_ends_by_its_callers_wish_with_its_node_and_when_it_cannot_be() {
     let mut bed = Bed::with_nodes(&[(8, 2), (8, 0)]);
     let victim = bed.place(gpus("2"));
     let applied = bed.apply(part(1, [evict(victim, 1_000), pipeline(1, gpus("1")), pipeline(1, gpus("1"))]));
-    let (one, other) = (pipelined(&applied, 1), pipelined(&applied, 2));
+    let one = pipelined(&applied, 1);
+    let other = pipelined(&applied, 2);
     bed.release(one);
     bed.step(Command::SetHealth(NodeId(1), vec![(0, "hot".into())]));
     assert_eq!(bed.shard.drain_claim_events().count(), 0, "the other device takes its place");
@@ -160,12 +162,14 @@ fn a_claim_ends_by_its_callers_wish_with_its_node_and_when_it_cannot_be() {
 #[test]
 fn an_earlier_claim_is_served_first() {
     let mut bed = Bed::with_nodes(&[(8, 0)]);
-    let (first, second) = (bed.place(cores(3)), bed.place(cores(5)));
+    let first = bed.place(cores(3));
+    let second = bed.place(cores(5));
     let applied = bed.apply(part(
         1,
         [evict(first, 100), evict(second, 200), pipeline(1, cores(6)), pipeline(1, cores(2))],
     ));
-    let (large, small) = (pipelined(&applied, 2), pipelined(&applied, 3));
+    let large = pipelined(&applied, 2);
+    let small = pipelined(&applied, 3);
     bed.release(first);
     assert_eq!(bed.shard.drain_claim_events().count(), 0, "three cores are the large one's");
     bed.release(second);

@@ -67,7 +67,8 @@ fn a_claim_that_is_granted_is_an_allocation_of_the_next_view() {
 #[test]
 fn a_claim_that_is_granted_bit_by_bit_is_shown_at_each() {
     let mut bed = Shown::with_nodes(&[(8, 0)]);
-    let (first, second) = (bed.then(|bed| bed.place(cores(4))), bed.then(|bed| bed.place(cores(4))));
+    let first = bed.then(|bed| bed.place(cores(4)));
+    let second = bed.then(|bed| bed.place(cores(4)));
     let operations = [evict(first, 100), evict(second, 200), pipeline(1, cores(5)), pipeline(1, cores(2))];
     bed.then(|bed| bed.apply(part(1, operations)));
     assert_eq!(bed.counts(), (2, 2));

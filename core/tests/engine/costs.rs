@@ -72,7 +72,8 @@ fn costs_at(nodes: u64) -> (Vec<ShardWork>, usize) {
     let page = wharf_core::shard::Explain { request: refused_in_full(), from: rest };
     costs.push(run(&mut shard, Command::Explain(Box::new(page))).1);
     costs.push(run(&mut shard, Command::Status).1);
-    let (mut number, mut audit) = (0, Vec::new());
+    let mut number = 0;
+    let mut audit = Vec::new();
     loop {
         let (outcome, work) = run(&mut shard, Command::Audit { number });
         audit.push(work);

@@ -36,7 +36,8 @@ fn fresh_shard() -> Shard {
 /// Steps `shard` through `commands`, cut where `cut` says how many go into the next batch.
 fn run_cut(mut shard: Shard, commands: &[Command], mut cut: impl FnMut() -> usize) -> (String, StateHash) {
     let mut outcomes: Vec<Outcome> = Vec::new();
-    let (mut rest, mut now) = (commands, Time(0));
+    let mut rest = commands;
+    let mut now = Time(0);
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(cut().clamp(1, rest.len()));
         now.0 += 1;
@@ -70,7 +71,8 @@ fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
     let mut commands: Vec<(Time, Vec<Command>)> = Vec::new();
     let nodes = (0..12).map(|number| {
         let spec = node_spec(&format!("s{number}"), 16, 4);
-        let (id, partition) = (NodeId(1_000 + number), PartitionId((number % u64::from(PARTITIONS)) as u16));
+        let id = NodeId(1_000 + number);
+        let partition = PartitionId((number % u64::from(PARTITIONS)) as u16);
         let ordinal = Ordinal(id.0);
         Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec, agent: None }))
     });
@@ -83,7 +85,10 @@ fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
             let mut operation = |at: u16| {
                 let node = NodeId(1_000 + rng.below(12));
                 let demand = Demand { cpu: Amount::whole(1 + rng.below(6) as u32), ..Demand::default() };
-                let (expected, owner, gpus, bundle) = (None, None, None, None);
+                let expected = None;
+                let owner = None;
+                let gpus = None;
+                let bundle = None;
                 let operation = match rng.below(3) {
                     0 => Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle }),
                     1 => Operation::Pipeline(Pipeline { node, expected, demand, bundle }),
@@ -131,7 +136,8 @@ fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
 /// As [`run_cut`], at given times: what the runner was told of deadlines and claims counts too.
 fn run_cut_at(groups: &[(Time, Vec<Command>)], mut cut: impl FnMut() -> usize) -> (String, StateHash) {
     let mut shard = fresh_shard();
-    let (mut outcomes, mut told) = (Vec::new(), String::new());
+    let mut outcomes = Vec::new();
+    let mut told = String::new();
     for (now, commands) in groups {
         let mut rest = &commands[..];
         while !rest.is_empty() {
@@ -217,7 +223,8 @@ fn replaying_the_recorded_order_gives_the_same_bytes() {
 
 #[test]
 fn a_whole_run_repeats_byte_for_byte() {
-    let (first, second) = (run_engine(3), run_engine(3));
+    let first = run_engine(3);
+    let second = run_engine(3);
     for ((a, hash_a), (b, hash_b)) in first.iter().zip(&second) {
         assert_eq!((hash_a, &a.orders), (hash_b, &b.orders));
         assert_eq!(format!("{:?}", a.outcomes), format!("{:?}", b.outcomes));

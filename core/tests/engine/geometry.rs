@@ -61,7 +61,8 @@ fn a_request_names_its_order_or_has_it_by_what_dominates() {
         let rules = Some(Arc::new(rules));
         ranked.preferences = Some(Arc::new(Preferences { rules, avoid_gpu: true, ..Preferences::default() }));
         for request in [request, ranked] {
-            let (order, demand) = (request.order, request.demand.clone());
+            let order = request.order;
+            let demand = request.demand.clone();
             let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(request)) else {
                 panic!("an empty node takes it");
             };
@@ -90,7 +91,8 @@ fn custom_kinds_are_dimensions_by_name_and_hide_no_part_of_a_unit() {
     let mut engine = open(StoreState::create(4), &config);
     let known =
         |engine: &Engine, name: &str| engine.catalog.load().resources.id(name).expect("learnt at the start");
-    let (nic, fpga) = (known(&engine, "nic"), known(&engine, "fpga"));
+    let nic = known(&engine, "nic");
+    let fpga = known(&engine, "fpga");
     assert!(fpga.is_unit_instance() && !nic.is_unit_instance());
     let plain: Vec<_> =
         (0..20).map(|i| add_node(&mut engine, node_spec(&format!("plain{i}"), 64, 0))).collect();

@@ -227,7 +227,8 @@ fn bundles_of_a_lost_node_and_only_those_are_placed_again() {
 fn a_node_that_goes_while_it_is_planned_on_is_no_place() {
     let mut engine = engine(1, 1);
     let nodes = with_nodes(&mut engine, 1, 4, 0);
-    let (clock, now) = (ManualClock::new(engine.now), engine.now);
+    let clock = ManualClock::new(engine.now);
+    let now = engine.now;
     let gone = Command::RemoveNode { node: nodes[0], force: true };
     engine.ports[0].submit(2, PortRequest::Every(gone), now).expect("room for one");
     engine.runners[0].run_batch(&clock, &mut Unobserved);
@@ -481,9 +482,11 @@ fn a_removal_waits_for_a_statement_that_holds_a_bundle() {
     let (_, _, allocation) = places(&group)[0];
     let statement = StatementId { incarnation: engine.incarnation, planner: 9, number: 1 };
     let evict = Operation::Evict(Evict { allocation, expected: None, grace_ns: 0 });
-    let (granularity, mode) = (Granularity::Fine, CommitMode::AllOrNothing);
+    let granularity = Granularity::Fine;
+    let mode = CommitMode::AllOrNothing;
     let part = Part { statement, operations: vec![(0, evict)], granularity, mode };
-    let (deadline, cell) = (Time(u64::MAX), Arc::new(DecisionCell::default()));
+    let deadline = Time(u64::MAX);
+    let cell = Arc::new(DecisionCell::default());
     let prepare = Command::Prepare(Box::new(Prepare { part, deadline, cell }));
     let held = ask(&mut engine, PortRequest::Partition(allocation.partition, prepare));
     assert!(matches!(held, PortReply::One(Outcome::Prepared(_))), "{held:?}");

@@ -113,7 +113,8 @@ fn never(engine: &mut Engine, spec: GroupSpec) -> GroupRefusalReason {
 }
 
 fn in_zone(request: PlacementRequest, zone: &str) -> PlacementRequest {
-    let (key, values) = ("zone".to_owned(), vec![zone.to_owned()]);
+    let key = "zone".to_owned();
+    let values = vec![zone.to_owned()];
     let term = Term { key, operator: Operator::In, values };
     PlacementRequest { selector: Some(Arc::new(Selector::new(vec![term]))), ..request }
 }
@@ -168,17 +169,23 @@ fn bundles_that_are_confined_to_few_nodes_are_counted_against_those() {
 fn rules_over_a_label_are_infeasible_by_what_its_values_could_hold() {
     let mut engine = engine(2, 1);
     zoned(&mut engine, &[("a", 8), ("b", 8), ("b", 8)]);
-    let (pack, spread) = (Spreading::Pack { strict: true }, Spreading::Spread { max_skew: 1 });
+    let pack = Spreading::Pack { strict: true };
+    let spread = Spreading::Spread { max_skew: 1 };
     let value = never(&mut engine, ruled("zone", pack, group_of(cores(5), 3, Strategy::Pack)));
-    let (key, b): (Arc<str>, Arc<str>) = ("zone".into(), "b".into());
+    let key: Arc<str> = "zone".into();
+    let b: Arc<str> = "b".into();
     assert_eq!(value, GroupRefusalReason::ValueTooSmall { key, value: b, most: 2, bundles: 3 });
     for rule in [pack, spread] {
         let no_value = never(&mut engine, ruled("rack", rule, group_of(cores(1), 2, Strategy::Pack)));
         assert_eq!(no_value, GroupRefusalReason::NoValue { key: "rack".into() });
     }
     let skew = never(&mut engine, ruled("zone", spread, group_of(cores(2), 10, Strategy::Spread)));
-    let (key, a): (Arc<str>, Arc<str>) = ("zone".into(), "a".into());
-    let (room, max_skew, most, bundles) = (4, 1, 9, 10);
+    let key: Arc<str> = "zone".into();
+    let a: Arc<str> = "a".into();
+    let room = 4;
+    let max_skew = 1;
+    let most = 9;
+    let bundles = 10;
     assert_eq!(skew, GroupRefusalReason::SkewTooSmall { key, value: a, room, max_skew, most, bundles });
     let nine = ruled("zone", spread, group_of(cores(2), 9, Strategy::Spread));
     let nine = create(&mut engine, nine).expect("four and five");
@@ -235,7 +242,8 @@ fn a_group_that_waits_is_refused_when_nodes_go_that_it_would_need() {
 #[test]
 fn sums_of_custom_kinds_are_counted_and_units_as_units() {
     let mut engine = engine(2, 1);
-    let (nic, npu) = (group_oracle::nic(), group_oracle::npu());
+    let nic = group_oracle::nic();
+    let npu = group_oracle::npu();
     for number in 0..2 {
         let custom = Some(vec![(nic, Amount::whole(3)), (npu, Amount::whole(2))].into());
         let spec = node_spec(&format!("n{number}"), 64, 0);

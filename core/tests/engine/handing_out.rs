@@ -46,9 +46,11 @@ fn owner() -> OwnerId {
 fn published(views: &ViewReader, table: &ArcSwap<RoutingTable>) -> Published {
     let table = table.load();
     let summary = table.summary(ShardId(0));
-    let (growth, reserved) = (summary.growth(), summary.has_reserved_for(owner()));
+    let growth = summary.growth();
+    let reserved = summary.has_reserved_for(owner());
     let view = views.latest();
-    let (sequence, allocations) = (view.version().sequence, view.head().allocation_count);
+    let sequence = view.version().sequence;
+    let allocations = view.head().allocation_count;
     Published { sequence, allocations, growth, reserved }
 }
 
@@ -169,7 +171,8 @@ fn the_owner_of_a_port_is_woken_for_a_request_that_waits_there() {
 #[test]
 fn who_sees_growth_finds_it_in_the_view() {
     let mut bed = Bed::new();
-    let (views, table) = (bed.engine.views[0].clone(), Arc::clone(&bed.engine.table));
+    let views = bed.engine.views[0].clone();
+    let table = Arc::clone(&bed.engine.table);
     let done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let looks = scope.spawn(|| {

@@ -27,7 +27,8 @@ fn geometry() -> Geometry {
 }
 
 fn available(rng: &mut Rng) -> ResourceVector {
-    let (cpu, memory) = (amount(rng.below(2 * COARSE)), amount(rng.below(2 * COARSE)));
+    let cpu = amount(rng.below(2 * COARSE));
+    let memory = amount(rng.below(2 * COARSE));
     ResourceVector { cpu, memory, ..ResourceVector::default() }
 }
 
@@ -55,23 +56,22 @@ impl Cluster {
         policy: Policy,
         mark: Option<Mark>,
     ) -> (Option<Slot>, u64) {
-        let (free, marks): (&[Option<ResourceVector>], Vec<bool>) = (
-            &self.free,
-            (0..NODES)
-                .map(|slot| {
-                    mark.is_none_or(|mark| {
-                        self.index.marks(slot).is_some_and(|marks| marks.hold(Marks::only(mark)))
-                    })
+        let free: &[Option<ResourceVector>] = &self.free;
+        let marks: Vec<bool> = (0..NODES)
+            .map(|slot| {
+                mark.is_none_or(|mark| {
+                    self.index.marks(slot).is_some_and(|marks| marks.hold(Marks::only(mark)))
                 })
-                .collect(),
-        );
+            })
+            .collect();
         let candidates = mark.map_or(Candidates::All, Candidates::Marked);
         let mut visits = Visits::default();
         let accept = |slot: Slot| {
             let fits = |free: &ResourceVector| free.cpu >= asked.cpu && free.memory >= asked.memory;
             free[slot as usize].as_ref().is_some_and(fits) && marks[slot as usize]
         };
-        let (index, mut state) = (&mut self.index, state());
+        let index = &mut self.index;
+        let mut state = state();
         let found =
             index.select_shape(shape, order, policy, asked, candidates, &mut state, &mut visits, accept);
         (found, visits.nodes)
@@ -84,7 +84,9 @@ fn a_hint_changes_no_answer() {
     let mut cluster = Cluster { index: DistBuckets::new(geometry()), free: vec![None; NODES as usize] };
     let shapes: Vec<ResourceVector> = (0..8).map(|_| asked(&mut rng)).collect();
     let mark = Mark::new(3);
-    let (mut with, mut without, mut found) = (0, 0, 0);
+    let mut with = 0;
+    let mut without = 0;
+    let mut found = 0;
     for round in 0..40_000u64 {
         let slot = rng.below(u64::from(NODES)) as Slot;
         let here = cluster.free[slot as usize];

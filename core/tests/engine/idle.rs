@@ -131,7 +131,8 @@ fn a_sleeping_planner_wakes_for_a_bundle_that_ends() {
         .map(|number| engine.registrar.register(node_spec(&format!("n{number}"), 16, 0)).expect("a new name"))
         .collect();
     engine.catalog.store(Arc::new(engine.registrar.catalog()));
-    let (runners, planners) = (std::mem::take(&mut engine.runners), std::mem::take(&mut engine.planners));
+    let runners = std::mem::take(&mut engine.runners);
+    let planners = std::mem::take(&mut engine.planners);
     std::thread::scope(|scope| {
         let _stopping = Stopping([engine.planner_stop.clone(), engine.stop.clone()]);
         for runner in runners {

@@ -139,7 +139,8 @@ fn the_same_number_of_shards_goes_on_with_the_same_choices() {
         export(&mut engine)
     };
     let stopped = used_store();
-    let (first, second) = (place(open(stopped.clone(), 1, 1)), place(open(stopped.clone(), 1, 1)));
+    let first = place(open(stopped.clone(), 1, 1));
+    let second = place(open(stopped.clone(), 1, 1));
     assert_eq!(first, second);
     assert_ne!(first.policies, stopped.policies);
 }

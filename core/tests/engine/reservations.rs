@@ -51,7 +51,8 @@ fn step(shard: &mut Shard, command: Command, now: u64) -> Outcome {
 
 fn add(shard: &mut Shard, id: u64, cpu: u32, gpus: u8) {
     let spec = node_spec(&format!("n{id}"), cpu, gpus);
-    let (partition, agent) = (PartitionId(0), None);
+    let partition = PartitionId(0);
+    let agent = None;
     let node = NodeRegistration { id: NodeId(id), ordinal: Ordinal(id), partition, spec, agent };
     step(shard, Command::AddNode(Box::new(node)), 0);
 }
@@ -232,7 +233,8 @@ fn many_nodes_of_one_owner_are_searched_as_few_are() {
 /// Without memory, so that cpu alone decides.
 fn add_quietly(shard: &mut Shard, id: u64, cpu: u32) {
     let spec = NodeSpec { memory: Amount::ZERO, ..node_spec(&format!("n{id}"), cpu, 0) };
-    let (partition, agent) = (PartitionId(0), None);
+    let partition = PartitionId(0);
+    let agent = None;
     let node = NodeRegistration { id: NodeId(id), ordinal: Ordinal(id), partition, spec, agent };
     shard.step([Command::AddNode(Box::new(node))], Time(0), &mut Vec::new());
 }

@@ -120,7 +120,9 @@ fn operations_that_contradict_each_other_name_the_first() {
 #[test]
 fn what_is_evicted_is_releasing_until_its_grace_ends() {
     let mut bed = Bed::with_nodes(&[(8, 0)]);
-    let (graceful, quick, at_once) = (bed.place(cores(2)), bed.place(cores(2)), bed.place(cores(2)));
+    let graceful = bed.place(cores(2));
+    let quick = bed.place(cores(2));
+    let at_once = bed.place(cores(2));
     let applied = bed.apply(part(1, [evict(graceful, 100), evict(quick, 100), evict(at_once, 0)]));
     let until = Time(bed.now + 100);
     let expected = [
@@ -145,7 +147,8 @@ fn what_is_evicted_is_releasing_until_its_grace_ends() {
 #[test]
 fn one_statement_at_a_time_evicts_an_allocation() {
     let mut bed = Bed::with_nodes(&[(8, 0)]);
-    let (id, other) = (bed.place(cores(2)), bed.place(cores(1)));
+    let id = bed.place(cores(2));
+    let other = bed.place(cores(1));
     bed.prepare(part(1, [evict(id, 10), evict(other, 10)]), 1_000);
     let lost = bed.apply(part(2, [evict(id, 0)]));
     assert_eq!(lost.conflicts[0].reason, ConflictReason::HeldBy(statement(1)));

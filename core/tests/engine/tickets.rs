@@ -43,7 +43,8 @@ fn a_large_group_comes_to_its_end_among_hostile_traffic_and_does_not_starve_it()
         engine.ports[0].submit(9, PortRequest::Plan(job), engine.now).expect("room");
         engine.ports[0].flush();
         assert!(settle(&mut engine).is_empty(), "all is full");
-        let (mut made, mut served) = (None, 0);
+        let mut made = None;
+        let mut served = 0;
         for _ in 0..400 {
             let (replies, direct) = hostile_round(&mut engine, &mut live);
             served += u32::from(direct);
@@ -556,7 +557,8 @@ fn a_group_that_nothing_makes_room_for_leaves_direct_traffic_most_of_the_time() 
     let spec = GroupSpec { wait_until: Some(Time(u64::MAX)), ..spec };
     let waits = ask_besides(&mut engine, PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))));
     assert!(waits.is_empty(), "{waits:?}");
-    let (mut placed, mut reserved) = (0, 0);
+    let mut placed = 0;
+    let mut reserved = 0;
     const ROUNDS: usize = 1_000;
     for _ in 0..ROUNDS {
         engine.now = Time(engine.now.0 + 200_000_000);

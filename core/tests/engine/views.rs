@@ -77,7 +77,8 @@ fn request(rng: &mut Rng) -> PlacementRequest {
     let policies: Vec<Policy> = policies.collect();
     let mut request = PlacementRequest::new(demand, policies[rng.below(policies.len() as u64) as usize]);
     if rng.below(4) == 0 {
-        let (key, operator) = ("zone".to_owned(), Operator::In);
+        let key = "zone".to_owned();
+        let operator = Operator::In;
         let values = vec![format!("z{}", rng.below(4))];
         request.selector = Some(Arc::new(Selector::new(vec![Term { key, operator, values }])));
     }
@@ -176,7 +177,8 @@ fn geometry(seed: u64) -> Geometry {
 
 #[test]
 fn replicas_place_as_their_shard_from_whatever_view_they_had() {
-    let (mut placed, mut refused) = (0, 0);
+    let mut placed = 0;
+    let mut refused = 0;
     for seed in 0..12 {
         let mut world = World::new(seed, geometry(seed), 40);
         let _reader = world.shard.enable_views();
@@ -285,7 +287,8 @@ fn a_reader_that_never_lets_go_keeps_one_view_and_is_told_to() {
     let mut world = World::new(2, Geometry::default(), 500);
     let reader = world.shard.enable_views();
     let held = reader.latest();
-    let (before, alone) = (content(&held), live_chunks([&*held]));
+    let before = content(&held);
+    let alone = live_chunks([&*held]);
     let mut told = None;
     for round in 0..40_000 {
         place_and_release(&mut world);
@@ -332,13 +335,15 @@ fn readers_beside_a_publisher_see_whole_views_in_order() {
     std::thread::scope(|threads| {
         let looks: Vec<_> = (0..2)
             .map(|_| {
-                let (reader, stop) = (reader.clone(), &stop);
+                let reader = reader.clone();
+                let stop = &stop;
                 threads.spawn(move || {
                     let mut last = reader.latest();
                     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
                         let view = reader.latest();
                         assert!(view.version() >= last.version(), "views go back");
-                        let (mut nodes, mut allocations) = (0, 0);
+                        let mut nodes = 0;
+                        let mut allocations = 0;
                         view.nodes(|_, hot, _| {
                             nodes += 1;
                             allocations += u64::from(hot.allocations);
@@ -363,7 +368,9 @@ fn readers_beside_a_publisher_see_whole_views_in_order() {
 /// The holds that began (true) and ended from one view to another, told one by one.
 fn holds_told(from: &View, to: &View) -> Vec<(bool, NodeId, StatementId, u16)> {
     let kinds = ChangeKinds { nodes: false, allocations: false, holds: true };
-    let (step, mut told, mut at) = (Step::new(Some(from), to, kinds), Vec::new(), ChangeCursor::default());
+    let step = Step::new(Some(from), to, kinds);
+    let mut told = Vec::new();
+    let mut at = ChangeCursor::default();
     let mut tell = |change: Change<'_>| {
         let (began, node, hold) = match change {
             Change::Hold(node, hold) => (true, node, hold),
@@ -401,7 +408,8 @@ fn a_view_shows_what_a_statement_holds_until_it_is_decided() {
             granularity: Granularity::Fine,
             mode: CommitMode::AllOrNothing,
         };
-        let (deadline, cell) = (Time(1_000), Arc::new(DecisionCell::default()));
+        let deadline = Time(1_000);
+        let cell = Arc::new(DecisionCell::default());
         let prepare = Prepare { part, deadline, cell: Arc::clone(&cell) };
         let outcome = world.step(Command::Prepare(Box::new(prepare)));
         assert!(matches!(outcome, Outcome::Prepared(prepared) if prepared.held == [5, 7]));

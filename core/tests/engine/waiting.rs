@@ -192,7 +192,8 @@ fn nothing_that_fits_waits() {
             add_node(&mut engine, spec);
         }
         let mut live: BTreeMap<Tag, AllocationId> = BTreeMap::new();
-        let (mut waiting, mut placed) = (0usize, 0usize);
+        let mut waiting = 0usize;
+        let mut placed = 0usize;
         for tag in 0..400u64 {
             let priority = (tag % 3) as i32;
             submit_wait(&mut engine, tag, work.request(), priority, u64::MAX);

@@ -18,7 +18,8 @@ fn main() -> ExitCode {
             return ExitCode::from(2);
         }
     };
-    let (mut steps, mut grants) = (0, 0);
+    let mut steps = 0;
+    let mut grants = 0;
     for seed in first..first.saturating_add(count) {
         let report = run_seed(seed, settings());
         (steps, grants) = (steps + report.steps, grants + report.grants);

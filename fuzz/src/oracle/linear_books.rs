@@ -133,7 +133,8 @@ impl LinearShard {
         if self.nodes[at].reservation.is_some() {
             self.settled_growth = None;
         }
-        let (demand, external_id) = (adoption.demand.clone(), adoption.external_id.clone());
+        let demand = adoption.demand.clone();
+        let external_id = adoption.external_id.clone();
         self.allocations.insert(right, Held { node, demand, gpus, units, external_id });
         if (allocation, node) == (right, adoption.node) { Ok(()) } else { differs(allocation, right) }
     }

@@ -187,7 +187,9 @@ impl LinearShard {
     }
 
     fn refused(&self, at: usize, reserve: &Reserve) -> Option<Rejection> {
-        let (there, node, wanted) = (&self.nodes[at], reserve.node, LinearReservation::of(reserve));
+        let there = &self.nodes[at];
+        let node = reserve.node;
+        let wanted = LinearReservation::of(reserve);
         let spec = &there.registration.spec;
         if wanted.cpu + wanted.memory + wanted.gpu == 0 && wanted.custom.is_empty() {
             return Some(Rejection::NothingReserved(node));
@@ -208,7 +210,8 @@ impl LinearShard {
             return Some(Rejection::ReservedTooMuch { node, kind, capacity });
         }
         if let Some(LinearReservation { owner, until, .. }) = &there.reservation {
-            let (owner, until) = (*owner, *until);
+            let owner = *owner;
+            let until = *until;
             return (owner != reserve.owner).then_some(Rejection::NodeReserved { node, owner, until });
         }
         let percent = self.reserved_percent;

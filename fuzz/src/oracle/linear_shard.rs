@@ -172,8 +172,11 @@ impl LinearShard {
         if aware && !self.retrying {
             self.fragmentation.handle_arrival(request);
         }
-        let (nodes, cursor, fragmentation) = (&seen, &mut self.cursor, &mut self.fragmentation);
-        let (settings, rng) = (self.hybrid, &mut self.rng);
+        let nodes = &seen;
+        let cursor = &mut self.cursor;
+        let fragmentation = &mut self.fragmentation;
+        let settings = self.hybrid;
+        let rng = &mut self.rng;
         let is_hybrid = request.policy == Policy::Hybrid;
         let preferred = |class: &[Fitting<usize>]| {
             if is_hybrid { None } else { first_preferred(request, nodes, class).map(Choice::Only) }
@@ -220,11 +223,13 @@ impl LinearShard {
     ) -> Placement {
         let node = &mut self.nodes[at];
         node.change_use(&request.demand, gpus, units.as_ref(), 1);
-        let (id, partition) = (node.registration.id, node.registration.partition);
+        let id = node.registration.id;
+        let partition = node.registration.partition;
         let sequence = self.sequences.entry(partition).or_insert(0);
         *sequence += 1;
         let allocation = AllocationId { incarnation: self.incarnation, partition, sequence: *sequence };
-        let (demand, external_id) = (request.demand.clone(), None);
+        let demand = request.demand.clone();
+        let external_id = None;
         self.allocations
             .insert(allocation, Held { node: id, demand, gpus, units: units.clone(), external_id });
         self.placed += 1;

@@ -62,7 +62,9 @@ impl LinearStatements {
 
     /// A node joins.
     pub fn add_node(&mut self, id: NodeId, cpu: u32, gpus: u8) {
-        let (allocations, holds, claims) = (BTreeMap::new(), Vec::new(), Vec::new());
+        let allocations = BTreeMap::new();
+        let holds = Vec::new();
+        let claims = Vec::new();
         let cpu = i64::from(cpu) * UNIT;
         let node = Node { cpu, gpus, state: NodeState::Ready, ill: 0, allocations, holds, claims };
         self.nodes.insert(id, node);
@@ -332,7 +334,8 @@ impl LinearStatements {
     /// Tries a part; what of it is held, and what conflicts, without the facts about versions.
     fn try_part(&mut self, part: &Part) -> (Vec<Done>, Vec<(u16, ConflictReason)>) {
         let before = self.clone();
-        let (mut held, mut conflicts) = (Vec::new(), Vec::new());
+        let mut held = Vec::new();
+        let mut conflicts = Vec::new();
         let mut evicted: BTreeMap<AllocationId, u16> = BTreeMap::new();
         self.ending.clear();
         for &(at, ref operation) in &part.operations {
@@ -526,10 +529,12 @@ impl LinearStatements {
             let allocations = node.allocations.values().filter(move |a| a.until.is_some() == leaving);
             allocations.map(|allocation| &allocation.take)
         };
-        let (allocated, releasing) = (sum(&mut of(false)), sum(&mut of(true)));
+        let allocated = sum(&mut of(false));
+        let releasing = sum(&mut of(true));
         let held = sum(&mut node.holds.iter().map(|hold| &hold.take));
         let pipelined = sum(&mut node.claimed());
-        let (visible, unused) = (node.visible(), node.unused());
+        let visible = node.visible();
+        let unused = node.unused();
         let ill: i64 =
             (0..GPU_INSTANCES_MAX).filter(|i| node.ill >> i & 1 == 1).map(|i| unused.gpus[i].max(0)).sum();
         let row = |at: usize, total, available, unhealthy, short: i64| {

@@ -83,7 +83,8 @@ impl LinearShard {
         let mut reserved: BTreeMap<ResourceKind, i128> = BTreeMap::new();
         for node in &self.nodes {
             let spec = &node.registration.spec;
-            let (used, beyond) = (node.used(), node.beyond());
+            let used = node.used();
+            let beyond = node.beyond();
             add(ResourceKind::Cpu, spec.cpu.units(), used[0], beyond[0]);
             add(ResourceKind::Memory, spec.memory.units(), used[1], beyond[1]);
             add(ResourceKind::Gpu, i64::from(spec.gpus) * DEVICE, used[2], beyond[2]);

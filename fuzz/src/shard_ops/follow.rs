@@ -19,7 +19,8 @@ struct Told {
 fn node_text(hot: &HotImage, cold: &ColdImage) -> String {
     let HotImage { ordinal, version, cpu, memory, gpus, allocations, partition, state, .. } = hot;
     let custom: Vec<_> = cold.custom_available().collect();
-    let (spec, agent) = (&cold.registration.spec, &cold.registration.agent);
+    let spec = &cold.registration.spec;
+    let agent = &cold.registration.agent;
     format!(
         "{ordinal:?} {version} {cpu:?} {memory:?} {gpus:?} {allocations} {partition:?} {state:?} {spec:?} \
          {agent:?} {custom:?} {:?} {:?}",
@@ -60,7 +61,8 @@ impl Told {
                 known == before.is_some()
             }
             Change::Allocation(node, allocation) => {
-                let (id, text) = (allocation.id, format!("{allocation:?}"));
+                let id = allocation.id;
+                let text = format!("{allocation:?}");
                 self.allocations.insert(id, (node.id, text)).is_none() && self.nodes.contains_key(&node.id)
             }
             Change::Hold(node, hold) => {
@@ -84,8 +86,10 @@ impl Follower {
     /// One portion of a step to the view that was current when the step began; how many changes it had.
     pub(super) fn portion(&mut self, latest: &Arc<View>, rng: &mut Rng) -> Result<u64, String> {
         let (to, at) = self.step.take().unwrap_or_else(|| (Arc::clone(latest), ChangeCursor::default()));
-        let (looks, most) = (1 + rng.below(300) as usize, 1 + rng.below(6));
-        let (mut count, mut fault) = (0, None);
+        let looks = 1 + rng.below(300) as usize;
+        let most = 1 + rng.below(6);
+        let mut count = 0;
+        let mut fault = None;
         let next = Step::new(self.base.as_deref(), &to, ChangeKinds::ALL).portion(at, looks, &mut |change| {
             count += 1;
             if let Err(difference) = self.told.apply(change) {

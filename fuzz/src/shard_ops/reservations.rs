@@ -108,7 +108,9 @@ fn operation(rng: &mut Rng) -> Operation {
         89 => Operation::List(0, 7),
         90 => Operation::Export,
         91..93 => {
-            let (gpus, units, external_id) = (None, None, None);
+            let gpus = None;
+            let units = None;
+            let external_id = None;
             Operation::Adopt(node, request(rng), super::Named { gpus, units, external_id })
         }
         93..97 => Operation::Park(request(rng), pick),

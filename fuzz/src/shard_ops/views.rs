@@ -149,7 +149,9 @@ pub fn run_view_ops(data: &[u8]) -> Result<ViewCounts, String> {
     let reader = pair.shard.enable_views();
     let replicas = (0..REPLICAS).map(|_| fresh_replica(layout.both().0, number)).collect();
     let rng = Rng::new(u64::from(number) ^ data.len() as u64);
-    let (follower, kept, counts) = (Follower::default(), Vec::new(), ViewCounts::default());
+    let follower = Follower::default();
+    let kept = Vec::new();
+    let counts = ViewCounts::default();
     let mut run = Run { pair, replicas, follower, kept, counts, rng };
     for number in 0..OPERATIONS_MAX {
         let Ok(operation) = Operation::arbitrary(&mut bytes) else { break };

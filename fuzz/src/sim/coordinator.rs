@@ -102,7 +102,8 @@ impl Coordinator {
     /// The same planner after a start: what it was granted is its own still.
     pub(super) fn go_on(&mut self, port: Port, incarnation: Incarnation) {
         let lost: Vec<StatementId> = self.under_way.keys().map(|&number| self.id(number)).collect();
-        let (promised, ended) = (std::mem::take(&mut self.promised), std::mem::take(&mut self.ended));
+        let promised = std::mem::take(&mut self.promised);
+        let ended = std::mem::take(&mut self.ended);
         let mut forgotten = std::mem::take(&mut self.forgotten);
         forgotten.extend(lost);
         let claims = std::mem::take(&mut self.claims);
@@ -151,7 +152,8 @@ impl Coordinator {
             parts.entry(shard).or_default().push((place, operation));
         }
         self.last += 1;
-        let (number, id) = (self.last, self.id(self.last));
+        let number = self.last;
+        let id = self.id(self.last);
         let granularity = if coarse { Granularity::Coarse } else { Granularity::Fine };
         let mode = if choices.one_in(2) { CommitMode::Incremental } else { CommitMode::AllOrNothing };
         let cell = Arc::new(DecisionCell::default());

@@ -103,7 +103,9 @@ impl Desk {
         now: Time,
     ) -> Self {
         registrar.heartbeats().set_lost_after(LOST_AFTER, now);
-        let (questions, replacing, jobs) = (VecDeque::new(), Vec::new(), BTreeMap::new());
+        let questions = VecDeque::new();
+        let replacing = Vec::new();
+        let jobs = BTreeMap::new();
         Self {
             registrar,
             port,
@@ -267,7 +269,8 @@ impl Desk {
         }
         let spec = node_spec(node, self.registrar.resources_mut())?;
         let registration = self.registrar.register(spec).map_err(|error| registrar_fault(&error))?;
-        let (id, partition) = (registration.id, registration.partition);
+        let id = registration.id;
+        let partition = registration.partition;
         Ok((id, partition, self.registrar.join_command(registration)))
     }
 
@@ -333,7 +336,9 @@ impl Desk {
         Ok(Ok(match reported {
             Reported::Known(node, partition, spec) => (node, vec![(partition, filed(node, spec))]),
             Reported::New(new) => {
-                let (node, partition, filed) = (new.id, new.partition, filed(new.id, new.spec.clone()));
+                let node = new.id;
+                let partition = new.partition;
+                let filed = filed(new.id, new.spec.clone());
                 (node, vec![(partition, self.registrar.join_command(new)), (partition, filed)])
             }
             Reported::Occupied(old, partition) => return Ok(Err((old, partition))),

@@ -86,7 +86,8 @@ impl Known {
     /// Goes on with the step under way.
     fn take_portion(&mut self, limit: u64) -> Verdict {
         let Some((to, at)) = self.step.take() else { return Ok(()) };
-        let (mut broken, mut left) = (Ok(()), limit);
+        let mut broken = Ok(());
+        let mut left = limit;
         let step = Step::new(self.base.as_deref(), &to, ChangeKinds::ALL);
         let looks = usize::try_from(limit.saturating_mul(4)).unwrap_or(usize::MAX);
         let next = step.portion(at, looks, &mut |change| {

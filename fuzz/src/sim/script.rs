@@ -227,7 +227,8 @@ fn agent(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
         return Some(client.ask(Kind::Heartbeat, &request, Asked::Beat));
     }
     *version += 1;
-    let (number, version) = (*number, *version);
+    let number = *number;
+    let version = *version;
     let mut body = node_body(format!("agent{number}"), choices);
     // Mostly the same machine; another one under the name has to wait until the node is lost.
     body.identity = format!("machine{number}-{}", u8::from(choices.one_in(4)));

@@ -201,7 +201,8 @@ impl Server {
             Kind::CancelWait => {
                 let (request, _) = decode_body::<CancelRequest>(frame.payload).expect("our own body");
                 let connection = &self.connections[&number];
-                let (front, tag) = (connection.front, connection.waits.get(&request.sequence).copied());
+                let front = connection.front;
+                let tag = connection.waits.get(&request.sequence).copied();
                 if let Some(tag) = tag {
                     self.end_wait(front, tag, WaitEnd::Cancelled, network, now);
                 }
@@ -224,7 +225,9 @@ impl Server {
         now: Time,
     ) {
         let (wire, _) = decode_body::<PlaceRequest>(payload).expect("our own body");
-        let (mode, until, priority) = (wire.mode, wire.deadline, wire.priority);
+        let mode = wire.mode;
+        let until = wire.deadline;
+        let priority = wire.priority;
         let connection = &self.connections[&number];
         let port = &mut self.fronts[connection.front].port;
         let defaults = PlacementDefaults { orders: port.order_count() as u8, ..PlacementDefaults::default() };

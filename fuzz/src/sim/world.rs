@@ -326,7 +326,8 @@ impl<'a> World<'a> {
             kind, message.connection, message.towards, header.sequence, header.lowest_unacknowledged
         ));
         if message.towards == Towards::Server {
-            let (server, network) = (&mut self.server, &mut self.network);
+            let server = &mut self.server;
+            let network = &mut self.network;
             server.handle_frame(message.connection, &frame, &self.facts, network, self.now);
             return self.handle_events();
         }

@@ -99,7 +99,8 @@ impl Follower {
     /// As [`next`](Self::next).
     pub async fn poll(&mut self, wait: Duration) -> Result<Option<Followed>, ClientError> {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).min(FOLLOW_WAIT_MS_MAX);
-        let (from, at) = (self.versions.values().copied().collect(), self.at);
+        let from = self.versions.values().copied().collect();
+        let at = self.at;
         let request = FollowRequest { from, at, kinds: self.kinds, limit: self.limit, wait_ms };
         let FollowReply { shards, page } = self.client.follow_page(&request).await?;
         self.versions.retain(|&shard, _| shard < shards);

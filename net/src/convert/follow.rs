@@ -36,7 +36,9 @@ pub(crate) fn follow_kinds(kinds: u8) -> Result<ChangeKinds, Fault> {
         return Err(invalid("kinds", message));
     }
     let has = |kind| kinds & kind != 0;
-    let (nodes, allocations, holds) = (has(FOLLOW_NODES), has(FOLLOW_ALLOCATIONS), has(FOLLOW_HOLDS));
+    let nodes = has(FOLLOW_NODES);
+    let allocations = has(FOLLOW_ALLOCATIONS);
+    let holds = has(FOLLOW_HOLDS);
     Ok(ChangeKinds { nodes, allocations, holds })
 }
 
@@ -73,7 +75,8 @@ pub(crate) fn follow_page(
         allocation_count: head.allocation_count,
         ..FollowPage::default()
     };
-    let (mut filling, mut left) = (Filling { page, bytes: 0, resources }, limit);
+    let mut filling = Filling { page, bytes: 0, resources };
+    let mut left = limit;
     let next = Step::new(from, to, kinds).portion(at, PAGE_LOOKS, &mut |change| {
         filling.put(change);
         left -= 1;
@@ -89,7 +92,8 @@ impl Filling<'_> {
         self.bytes += NUMBERS_BYTES;
         match change {
             Change::HoldEnded(node, hold) => {
-                let (statement, operation) = (hold.statement.into(), hold.operation);
+                let statement = hold.statement.into();
+                let operation = hold.operation;
                 let (node, node_name) = self.node(node);
                 self.page.holds_ended.push(HoldEnded { statement, operation, node, node_name });
             }
@@ -116,7 +120,8 @@ impl Filling<'_> {
                 let HoldImage { statement, operation, taken, evicts } = hold;
                 let holds = taken.as_ref().map(|(demand, gpus)| self.holding(demand, *gpus, None));
                 let evicts = evicts.map(Into::into);
-                let (statement, operation) = ((*statement).into(), *operation);
+                let statement = (*statement).into();
+                let operation = *operation;
                 self.page.holds.push(HoldBegun { statement, operation, node, node_name, holds, evicts });
             }
         }
@@ -180,7 +185,8 @@ impl Filling<'_> {
             .map(|&(allocation, until)| ReleasingBody { allocation: allocation.into(), until: until.0 })
             .collect();
         self.bytes += releasing.len() * 2 * ELEMENT_BYTES;
-        let (mut claims, full) = (Vec::new(), self.bytes + PENDING_BYTES);
+        let mut claims = Vec::new();
+        let full = self.bytes + PENDING_BYTES;
         for claim in pending.claims.iter().take(PENDING_MAX) {
             let holds = self.holding(&claim.demand, claim.gpus, claim.units.as_deref());
             self.bytes += NUMBERS_BYTES;

@@ -300,7 +300,9 @@ pub(super) fn group_body(view: &GroupView, catalog: &Catalog) -> GroupBody {
                 Some(placed(node, allocation.into(), gpus, catalog))
             }
         };
-        let (cpu, memory, gpu) = (demand.cpu.units(), demand.memory.units(), demand.gpu.units());
+        let cpu = demand.cpu.units();
+        let memory = demand.memory.units();
+        let gpu = demand.gpu.units();
         let until = view.releasing.iter().find(|(releasing, _)| *releasing == index);
         BundleBody { index, cpu, memory, gpu, placed, releasing_until: until.map_or(0, |(_, until)| until.0) }
     });

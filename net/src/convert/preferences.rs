@@ -138,7 +138,8 @@ pub fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
 #[must_use]
 pub fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
     let wire = |taint: &Taint| {
-        let (key, value) = (taint.key.to_string(), taint.value.to_string());
+        let key = taint.key.to_string();
+        let value = taint.value.to_string();
         protocol::Taint { key, value, effect: effect_number(taint.effect) }
     };
     taints.as_slice().iter().map(wire).collect()

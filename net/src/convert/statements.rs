@@ -56,7 +56,8 @@ pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fa
         let message = format!("{count} operations: give 1 to {OPERATIONS_PER_MESSAGE_MAX}");
         return Err(invalid("operations", message));
     }
-    let (granularity, mode) = (granularity(wire.granularity)?, mode(wire.mode)?);
+    let granularity = granularity(wire.granularity)?;
+    let mode = mode(wire.mode)?;
     let operations = wire.operations.into_iter().enumerate().map(|(at, body)| {
         operation(body, mode, catalog).map_err(|mut fault| {
             fault.field = format!("operations[{at}].{}", fault.field);
@@ -82,7 +83,8 @@ fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result
         }
         OPERATION_PIPELINE => {
             check_absent(&wire, &[Part::Allocation, Part::Grace, Part::Gpus, Part::Owner])?;
-            let (node, expected) = (node(wire.node, mode, catalog)?, wire.expected_version);
+            let node = node(wire.node, mode, catalog)?;
+            let expected = wire.expected_version;
             let demand = asked(wire.demand, catalog)?;
             Ok(Operation::Pipeline(Pipeline { node, expected, demand, bundle: None }))
         }

@@ -108,7 +108,8 @@ mod tests {
     #[test]
     fn an_address_has_its_own_room_and_gets_it_back() {
         let rooms = Arc::new(ConnectionRooms::default());
-        let (one, other) = (address("192.0.2.1"), address("192.0.2.2"));
+        let one = address("192.0.2.1");
+        let other = address("192.0.2.2");
         let mut taken: Vec<_> = (0..4).map(|_| room(rooms.enter(one, true, 4))).collect();
         assert!(matches!(rooms.enter(one, true, 4), Entry::Full));
         let others = room(rooms.enter(other, true, 4));

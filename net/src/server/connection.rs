@@ -306,7 +306,8 @@ async fn serve_session(
     let header =
         Header { kind: Kind::Hello.number(), flags: FLAG_REPLY, version: BODY_VERSION, ..Header::default() };
     let mut frame = Vec::new();
-    let (mut none, mut understood) = (Vec::new(), None);
+    let mut none = Vec::new();
+    let mut understood = None;
     encode_body(&Acknowledged::default(), &mut none);
     if *exact {
         understood = Some(Extension { tag: EXTENSION_ACKNOWLEDGED, bytes: &none });

@@ -274,14 +274,17 @@ impl Follow {
         let versions_max = io.shared.follow_versions_max();
         let mut page = None;
         if let Some((shard, to, at)) = asked.at {
-            let (look, kept) = (look(shard), &mut kept[shard.index()]);
+            let look = look(shard);
+            let kept = &mut kept[shard.index()];
             kept.touch(&look.latest, versions_max);
             page = Some(look.go_on(kept, to, at));
             views.want_later(shard);
         } else {
-            let (count, first) = (views.shards(), self.turn.get());
+            let count = views.shards();
+            let first = self.turn.get();
             for shard in (first..count).chain(0..first).map(ShardId) {
-                let (look, kept) = (look(shard), &mut kept[shard.index()]);
+                let look = look(shard);
+                let kept = &mut kept[shard.index()];
                 kept.touch(&look.latest, versions_max);
                 page = look.begin(kept, asked.from[shard.index()]);
                 views.want_later(shard);
@@ -419,7 +422,8 @@ pub(super) async fn handle_follow(
         reply(io, state, sequence, FollowReply { shards, page }, now);
         return Ok(());
     }
-    let (io, state) = (Rc::clone(io), Rc::clone(state));
+    let io = Rc::clone(io);
+    let state = Rc::clone(state);
     tokio::task::spawn_local(async move {
         let page = wait(&io, &follow, &asked, number).await;
         reply(&io, &state, sequence, FollowReply { shards, page }, now);
@@ -473,7 +477,8 @@ pub(super) fn end(state: &ConnectionState) {
 pub(super) fn depart(io: &Rc<Io>, state: &ConnectionState) {
     let Some(follow) = state.follow.take() else { return };
     io.followers.borrow_mut().retain(|other| !Rc::ptr_eq(other, &follow));
-    let (until, kinds) = (Instant::now() + DEPARTED_FOR, follow.kinds.get());
+    let until = Instant::now() + DEPARTED_FOR;
+    let kinds = follow.kinds.get();
     let all = follow.kept.take();
     let left = (0..).map(ShardId).zip(&all).flat_map(|(shard, kept)| {
         kept.known().map(move |known| Left { until, shard, kinds, known: known.clone() })

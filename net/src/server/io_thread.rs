@@ -245,7 +245,8 @@ fn is_taken_back(reply: &PortReply) -> bool {
 impl Io {
     /// Enters one operation whose parts can be submitted.
     pub(super) fn enter(&self, operation: Operation) -> usize {
-        let (candidates, waits) = (operation.parts.candidates(), matches!(operation.parts, Parts::Wait(..)));
+        let candidates = operation.parts.candidates();
+        let waits = matches!(operation.parts, Parts::Wait(..));
         if candidates > 0 {
             operation.connection.holds_candidates(candidates, waits);
             let of_port = &self.candidates_waiting;
@@ -300,7 +301,8 @@ impl Io {
     pub(super) fn handle_reply(&self, key: usize, part: usize, reply: PortReply, now: Time) {
         let mut operations = self.operations.borrow_mut();
         let operation = &mut operations[key];
-        let (waited, kind) = (operation.waits(), operation.kind());
+        let waited = operation.waits();
+        let kind = operation.kind();
         let question = operation.is_question();
         let is_taken_back = is_taken_back(&reply);
         match operation.parts {

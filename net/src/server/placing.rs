@@ -100,7 +100,8 @@ pub(super) async fn handle_place_batch(
 ) {
     debug_assert!(requests.len() <= PLACEMENTS_PER_MESSAGE_MAX);
     let mut replies = Vec::with_capacity(requests.len());
-    let (mut valid, mut named) = (Vec::with_capacity(requests.len()), Vec::new());
+    let mut valid = Vec::with_capacity(requests.len());
+    let mut named = Vec::new();
     {
         let mut port = io.port.borrow_mut();
         let defaults = io.shared.settings.load().placement_defaults(&port);

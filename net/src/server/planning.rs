@@ -298,7 +298,8 @@ async fn handle_place_into(
             submit_into(io, operation, bundle, demand, now);
         }
         Ok((target @ IntoTarget::Group(..), demand)) => {
-            let (io, state) = (Rc::clone(io), Rc::clone(state));
+            let io = Rc::clone(io);
+            let state = Rc::clone(state);
             tokio::task::spawn_local(async move {
                 let reply = place_into_group(&io, &state, sequence, (target, demand), now).await;
                 let nanos = io.shared.now().nanos_since(now);

@@ -318,7 +318,8 @@ impl Desk {
         registrar.check_register(&node.name).map_err(|error| registrar_fault(&error))?;
         let spec = node_spec(node, registrar.resources_mut())?;
         let registration = registrar.register(spec).map_err(|error| registrar_fault(&error))?;
-        let (partition, id) = (registration.partition, registration.id);
+        let partition = registration.partition;
+        let id = registration.id;
         Ok((partition, registrar.join_command(registration), id))
     }
 

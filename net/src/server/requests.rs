@@ -92,7 +92,8 @@ async fn ask_registrar(
     // A page takes memory at every shard, at the registrar and here: few are made at once.
     let list_room = if kind == Kind::ListNodes { Some(take_list_room(io).await) } else { None };
     let answer = io.registrar.ask(request).await?;
-    let (io, state) = (Rc::clone(io), Rc::clone(state));
+    let io = Rc::clone(io);
+    let state = Rc::clone(state);
     tokio::task::spawn_local(async move {
         let answer = answer.await.unwrap_or_else(|_| {
             let gone = "the registrar is gone: the service is shutting down";

@@ -65,7 +65,10 @@ impl Draw {
 
     fn body(&mut self) -> NodeBody {
         let gpus = [0, 1, 8, 16, 17, u32::MAX][self.below(6) as usize];
-        let (name, cpu, memory, custom) = (self.node(), self.amount(), self.amount(), self.custom());
+        let name = self.node();
+        let cpu = self.amount();
+        let memory = self.amount();
+        let custom = self.custom();
         NodeBody { name, cpu, memory, gpus, custom, ..NodeBody::default() }
     }
 
@@ -137,8 +140,12 @@ async fn ask(client: &wharf_net::client::Client, draw: &mut Draw) {
             drop(within(client.adopt(&request)).await);
         }
         4 | 5 => {
-            let (node, owner, lasts) = (draw.node(), draw.word(), draw.word());
-            let (cpu, memory, gpu) = (draw.amount(), draw.amount(), draw.gpu());
+            let node = draw.node();
+            let owner = draw.word();
+            let lasts = draw.word();
+            let cpu = draw.amount();
+            let memory = draw.amount();
+            let gpu = draw.gpu();
             let request = ReserveRequest {
                 node,
                 owner,

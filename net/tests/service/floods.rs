@@ -132,7 +132,8 @@ fn questions_to_every_shard(known: &Known) -> [Flood; CONNECTIONS] {
 
 /// Everything else that the registrar answers.
 fn node_questions(known: &Known) -> Vec<Flood> {
-    let (report, node_id) = (known.agent.clone(), known.agent_node);
+    let report = known.agent.clone();
+    let node_id = known.agent_node;
     let named_node = |name: &str| NodesRequest { nodes: vec![node(name, 1000, 1000, 0)] };
     let reserved = |reply: ReserveReply| reply.reason.is_done() == reply.fault.is_none();
     let names = |name: &str| vec![Name(name.to_owned())];

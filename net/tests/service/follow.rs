@@ -160,7 +160,8 @@ impl Traffic {
         let mut operations = vec![evict];
         let name = NodeBooksRequest { node: self.name() };
         if let Ok(books) = within(self.client.node_books(&name)).await {
-            let (node, cpu) = (books.node, 5000);
+            let node = books.node;
+            let cpu = 5000;
             let claim = OperationBody {
                 operation: OPERATION_PIPELINE,
                 node,
@@ -186,7 +187,8 @@ async fn what_is_being_released_and_who_claims_it_is_told_of_nodes() {
     let client = server.client().await;
     let nodes = add(&client, vec![node("a", 4, 4096, 0), node("b", 4, 4096, 0)]).await;
     let placed = within(client.place(&ask(4, 64, 0))).await.expect("answered").placed.expect("it fits");
-    let (mut follower, mut mirror) = (client.follow(&[]), Mirror::default());
+    let mut follower = client.follow(&[]);
+    let mut mirror = Mirror::default();
     catch_up(&mut follower, &mut mirror).await;
     assert!(mirror.nodes().values().all(|node| node.pending.is_empty()));
     let hour = 3_600_000_000_000;
@@ -233,11 +235,13 @@ async fn what_followers_are_told_is_what_there_is() {
     for _ in 0..6 {
         traffic.add().await;
     }
-    let (one, other) = (server.client().await, server.client().await);
+    let one = server.client().await;
+    let other = server.client().await;
     // One takes its pages small and now and then, the other all at once, late.
     let mut slow = one.follow(&[]).with_limit(3);
     let mut late = other.follow(&[]);
-    let (mut slows, mut lates) = (Mirror::default(), Mirror::default());
+    let mut slows = Mirror::default();
+    let mut lates = Mirror::default();
     for round in 0..12 {
         for _ in 0..25 {
             traffic.step().await;
@@ -478,8 +482,10 @@ async fn a_follower_that_is_too_slow_begins_anew_and_harms_nobody() {
     server.shared.set_follow_versions_max(50);
     let client = server.client().await;
     add(&client, (0..20).map(|i| node(&format!("n{i}"), 4, 64, 1)).collect()).await;
-    let (mut idle, mut halted) = (client.follow(&[]), server.client().await.follow(&[]).with_limit(1));
-    let (mut idles, mut haltes) = (Mirror::default(), Mirror::default());
+    let mut idle = client.follow(&[]);
+    let mut halted = server.client().await.follow(&[]).with_limit(1);
+    let mut idles = Mirror::default();
+    let mut haltes = Mirror::default();
     catch_up(&mut idle, &mut idles).await;
     // In the middle of a step.
     haltes.apply(&within(halted.next()).await.expect("a page"));

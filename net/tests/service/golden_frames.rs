@@ -267,7 +267,8 @@ fn release_is_written_as_it_always_was() {
         &ReleaseReply::default(),
         "170000000400020104030201000000000b0a000000000000 000000",
     );
-    let (reason, fault) = (Reason::UnknownAllocation.into(), Some(fault()));
+    let reason = Reason::UnknownAllocation.into();
+    let fault = Some(fault());
     let reply = ReleaseReply { reason, fault, inside_ended: None };
     check(
         Kind::Release,

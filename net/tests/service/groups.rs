@@ -362,7 +362,8 @@ async fn what_a_group_grows_by_waits_as_a_group_does() {
 async fn one_connection_does_not_take_the_room_of_all_groups_that_wait() {
     let settings = Settings { waiting_groups_max: 2, ..Settings::default() };
     let server = TestServer::start_planning_with(1, 1, settings);
-    let (client, other) = (server.client().await, server.client().await);
+    let client = server.client().await;
+    let other = server.client().await;
     add(&client, vec![node("a", 12, 64, 0)]).await;
     let held = place(&client, &ask(12, 0, 0)).await;
     let request = waiting(group(1, 4, STRATEGY_PACK));

@@ -67,7 +67,8 @@ async fn what_candidates_take_is_bounded_under_way_and_while_they_wait() {
     let mut replies = tokio::task::JoinSet::new();
     let client = std::sync::Arc::new(client);
     for _ in 0..count {
-        let (client, request) = (std::sync::Arc::clone(&client), request.clone());
+        let client = std::sync::Arc::clone(&client);
+        let request = request.clone();
         replies.spawn(async move { within(client.place(&request)).await.expect("answered").reason });
     }
     while let Some(reason) = replies.join_next().await {

@@ -27,7 +27,8 @@ async fn full(client: &Client) -> PlacedBody {
 async fn much_else(client: &Client, count: u64) {
     let queue = Arc::new(Completions::default());
     let sender = {
-        let (client, queue) = (client.clone(), Arc::clone(&queue));
+        let client = client.clone();
+        let queue = Arc::clone(&queue);
         tokio::spawn(async move {
             for tag in 0..count {
                 let nothing = CancelRequest { sequence: u64::MAX };
@@ -35,7 +36,8 @@ async fn much_else(client: &Client, count: u64) {
             }
         })
     };
-    let (mut completions, mut answered) = (Vec::new(), 0);
+    let mut completions = Vec::new();
+    let mut answered = 0;
     while answered < count {
         within(queue.take(&mut completions)).await;
         answered += completions.len() as u64;

@@ -30,7 +30,8 @@ fn remove(name: &str, force: bool) -> RemoveRequest {
 
 /// All nodes, page by page, and how many pages they took.
 async fn list_all(client: &Client, limit: u16) -> (Vec<NodeStatus>, usize) {
-    let (mut nodes, mut pages) = (Vec::<NodeStatus>::new(), 0);
+    let mut nodes = Vec::<NodeStatus>::new();
+    let mut pages = 0;
     loop {
         let after = nodes.last().map_or(0, |node| node.ordinal);
         let page: ListReply =
@@ -362,7 +363,9 @@ async fn thousands_of_requests_are_matched_with_their_replies() {
     let ids = add(&client, nodes).await;
     let queue = Arc::new(Completions::default());
     let sender = {
-        let (client, queue, ids) = (client.clone(), Arc::clone(&queue), ids.clone());
+        let client = client.clone();
+        let queue = Arc::clone(&queue);
+        let ids = ids.clone();
         tokio::spawn(async move {
             for tag in 0..REQUESTS {
                 let id = ids[(tag * 7 % NODES) as usize];
@@ -371,7 +374,8 @@ async fn thousands_of_requests_are_matched_with_their_replies() {
             }
         })
     };
-    let (mut seen, mut completions) = (vec![false; REQUESTS as usize], Vec::new());
+    let mut seen = vec![false; REQUESTS as usize];
+    let mut completions = Vec::new();
     for _ in 0..REQUESTS {
         if completions.is_empty() {
             within(queue.take(&mut completions)).await;
@@ -420,7 +424,8 @@ async fn replies_beyond_what_a_session_keeps_are_asked_for_again() {
     for tag in 0..BATCHES {
         within(client.submit(Kind::PlaceBatch, &batch, &queue, tag)).await.expect("it is sent");
     }
-    let (mut answered, mut completions) = (0, Vec::new());
+    let mut answered = 0;
+    let mut completions = Vec::new();
     while answered < BATCHES {
         within(queue.take(&mut completions)).await;
         for completion in completions.drain(..) {

@@ -122,7 +122,8 @@ async fn a_session_is_taken_away_from_a_connection_that_still_stands() {
 fn a_connection_that_gives_way_is_told_over_what_it_did_not_take() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
     // Whoever lives in here hears, says and acknowledges only while it is run.
-    let (frozen, awake) = (runtime(), runtime());
+    let frozen = runtime();
+    let awake = runtime();
     let server = TestServer::start(2);
     let client = awake.block_on(async {
         let client = server.client().await;
@@ -169,7 +170,8 @@ async fn the_client_survives_the_loss_of_its_connection() {
     let client = within(Client::connect(server.client_config(1000))).await.expect("the server is there");
     let queue = Arc::new(Completions::default());
     let sender = {
-        let (client, queue) = (client.clone(), Arc::clone(&queue));
+        let client = client.clone();
+        let queue = Arc::clone(&queue);
         tokio::spawn(async move {
             for tag in 0..REQUESTS {
                 within(client.submit(Kind::Place, &ask(1, 1, 0), &queue, tag)).await.expect("it survives");
@@ -178,7 +180,8 @@ async fn the_client_survives_the_loss_of_its_connection() {
     };
     let mut answered = BTreeSet::new();
     let mut allocations = BTreeSet::new();
-    let (mut completions, mut cuts) = (Vec::new(), 0);
+    let mut completions = Vec::new();
+    let mut cuts = 0;
     while answered.len() < REQUESTS as usize {
         within(queue.take(&mut completions)).await;
         for completion in completions.drain(..) {

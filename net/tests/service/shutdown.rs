@@ -16,7 +16,8 @@ async fn what_was_accepted_is_answered() {
     add(&client, (0..100).map(|i| node(&format!("n{i}"), 1000, 1000, 0)).collect()).await;
     let queue = Arc::new(Completions::default());
     let sender = {
-        let (client, queue) = (client.clone(), Arc::clone(&queue));
+        let client = client.clone();
+        let queue = Arc::clone(&queue);
         tokio::spawn(async move {
             for tag in 0.. {
                 if within(client.submit(Kind::Place, &ask(1, 1, 0), &queue, tag)).await.is_err() {
@@ -26,9 +27,13 @@ async fn what_was_accepted_is_answered() {
             unreachable!("the server stops before the tags end")
         })
     };
-    let (mut completions, mut sender) = (Vec::new(), sender);
-    let (mut server, mut stopping) = (Some(server), None);
-    let (mut answered, mut lost, mut submitted) = (0u64, 0u64, None);
+    let mut completions = Vec::new();
+    let mut sender = sender;
+    let mut server = Some(server);
+    let mut stopping = None;
+    let mut answered = 0u64;
+    let mut lost = 0u64;
+    let mut submitted = None;
     while submitted != Some(answered + lost) {
         let next = async {
             tokio::select! {

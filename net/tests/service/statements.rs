@@ -113,7 +113,8 @@ async fn a_statement_over_several_shards_is_done_as_a_whole() {
 async fn what_conflicts_is_refused_with_the_facts_and_nothing_is_held() {
     let (server, client, nodes) = bed().await;
     let held = place(&client, &ask(3, 0, 0)).await;
-    let (full, free) = (held.node, nodes.iter().copied().find(|&node| node != held.node).expect("another"));
+    let full = held.node;
+    let free = nodes.iter().copied().find(|&node| node != held.node).expect("another");
     let before = standing(&client).await;
     let others: Vec<OperationBody> = nodes.iter().filter(|&&n| n != full).map(|&n| take(n, 1)).collect();
     let count = others.len();
@@ -226,7 +227,8 @@ async fn what_an_incremental_statement_names_in_vain_is_that_operations_conflict
     assert_eq!(reasons(&reply), [Reason::UnknownNode, Reason::UnknownAllocation]);
     assert!(reply.statement.is_some() && reply.reason == Reason::Conflicted.into(), "{reply:?}");
     // What contradicts another names it by its place in the statement.
-    let (first, twice) = (place(&client, &ask(1, 0, 0)).await.allocation, standing(&client).await);
+    let first = place(&client, &ask(1, 0, 0)).await.allocation;
+    let twice = standing(&client).await;
     let reply = submit(&client, &partly(vec![take(999_999, 1), evict(first), evict(first)])).await;
     assert_eq!(reasons(&reply), [Reason::UnknownNode, Reason::Done, Reason::Contradicts]);
     assert_eq!(conflict(&reply, 2).other, Some(1));
@@ -279,7 +281,8 @@ async fn two_schedulers_that_want_the_same_nodes_never_both_win() {
     let (server, client, nodes) = bed().await;
     let mut tasks = tokio::task::JoinSet::new();
     for scheduler in 0..4 {
-        let (client, nodes) = (client.clone(), nodes.clone());
+        let client = client.clone();
+        let nodes = nodes.clone();
         tasks.spawn(async move {
             let mut won = 0;
             for round in 0..25 {

@@ -84,8 +84,10 @@ impl Inventory for NvmlInventory {
             // Once per process at most: kept for as long as the process lives.
             let nvml: &'static Nvml = Box::leak(Box::new(nvml));
             let events = nvml.create_event_set().ok();
-            let (registered, unheard) = (BTreeSet::new(), BTreeSet::new());
-            let (xids, seen) = (BTreeMap::new(), BTreeMap::new());
+            let registered = BTreeSet::new();
+            let unheard = BTreeSet::new();
+            let xids = BTreeMap::new();
+            let seen = BTreeMap::new();
             self.0 = Some(Loaded { nvml, events, registered, unheard, xids, seen });
         }
         let loaded = self.0.as_mut().expect("loaded above");

@@ -177,10 +177,8 @@ fn shape(args: &AgentArgs) -> Result<Shape, Usage> {
         left.ok_or_else(|| Usage(format!("{flag} {kept}: the machine has only {all}: keep less")))
     };
     let memory_mib = u32::try_from(machine.memory_mib).unwrap_or(u32::MAX);
-    let (cpu, memory) = (
-        args.cpu.unwrap_or_else(|| Amount::whole(machine.cpus)),
-        args.memory.unwrap_or_else(|| Amount::whole(memory_mib)),
-    );
+    let cpu = args.cpu.unwrap_or_else(|| Amount::whole(machine.cpus));
+    let memory = args.memory.unwrap_or_else(|| Amount::whole(memory_mib));
     Ok(Shape {
         name: given(&args.name, machine.host, "--name", "host name")?,
         identity: given(&args.identity, machine.identity, "--identity", "machine id (/etc/machine-id)")?,

@@ -58,7 +58,9 @@ impl ConnectArgs {
         // A name may have several addresses (`localhost` often has two) and the service one of them.
         let mut failed = None;
         for server in addresses {
-            let (server_name, roots, name) = (server_name.clone(), roots.clone(), name.clone());
+            let server_name = server_name.clone();
+            let roots = roots.clone();
+            let name = name.clone();
             let config = ClientConfig { server, server_name, roots, name, reconnects: 1 };
             match timeout(CONNECT_PATIENCE, Client::connect(config)).await {
                 Ok(Ok(client)) => return Ok(client),

@@ -187,7 +187,8 @@ fn spread_by(text: &str) -> Result<TopologyBody, Usage> {
 /// `cpu=4,memory=8GiB,gpu=1,count=2`: one bundle, and how many of it.
 fn bundle(text: &str) -> Result<(PlaceRequest, u32), Usage> {
     let wrong = |message: String| Usage(format!("--bundle {text}: {message}"));
-    let (mut request, mut count) = (PlaceRequest::default(), None);
+    let mut request = PlaceRequest::default();
+    let mut count = None;
     let mut seen = Vec::new();
     for part in text.split(',') {
         let (name, value) = part
@@ -245,7 +246,8 @@ impl BundleArgs {
             self.tolerations.iter().map(|text| terms::toleration(text)).collect::<Result<_, _>>()?;
         let explain = if self.explain_all { EXPLAIN_FULL } else { EXPLAIN_BOUNDED };
         let template = |(request, count): (PlaceRequest, u32)| {
-            let (selectors, tolerations) = (selectors.clone(), tolerations.clone());
+            let selectors = selectors.clone();
+            let tolerations = tolerations.clone();
             let request = PlaceRequest { selectors, tolerations, explain, ..request };
             BundleTemplate { request, count }
         };
@@ -361,7 +363,8 @@ async fn list(args: ListArgs) -> anyhow::Result<Ended> {
 
 async fn remove(args: RemoveArgs) -> anyhow::Result<Ended> {
     let client = args.connect.connect().await?;
-    let (mut views, mut all_done) = (Vec::new(), true);
+    let mut views = Vec::new();
+    let mut all_done = true;
     for &group in &args.groups {
         let reply = client.remove_group(group.into()).await?;
         all_done &= reply.reason.is_done();

@@ -335,7 +335,8 @@ async fn list(connect: &ConnectArgs) -> anyhow::Result<Ended> {
     );
     for node in &views {
         for unhealthy in &node.unhealthy {
-            let (instance, reason) = (unhealthy.instance, &unhealthy.reason);
+            let instance = unhealthy.instance;
+            let reason = &unhealthy.reason;
             print::say(format_args!("{}: GPU {instance} is unhealthy: {reason}", node.name));
         }
     }

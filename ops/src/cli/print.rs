@@ -36,7 +36,8 @@ pub(super) fn units(units: i64) -> String {
 /// A sum from the wire, as text.
 pub(super) fn sum(units: i128) -> String {
     let scale = i128::from(Amount::SCALE);
-    let (whole, part) = (units / scale, (units % scale).abs());
+    let whole = units / scale;
+    let part = (units % scale).abs();
     if part == 0 { whole.to_string() } else { format!("{whole}.{part:04}").trim_end_matches('0').to_owned() }
 }
 
@@ -218,7 +219,8 @@ pub(super) struct ReleaseView {
 impl ReleaseView {
     pub(super) fn new(allocation: AllocationId, reply: &ReleaseReply) -> Self {
         let fault = reply.fault.as_ref().map(FaultView::from);
-        let (allocation, reason) = (allocation.to_string(), reply.reason.to_string());
+        let allocation = allocation.to_string();
+        let reason = reply.reason.to_string();
         Self { allocation, reason, inside_ended: reply.inside_ended, fault }
     }
 }

@@ -185,7 +185,8 @@ fn reload_settings(daemon: &mut Daemon, args: &ServeArgs, log: &LogFilter) {
 }
 
 fn serve_metrics(listener: TcpListener, daemon: &Daemon) -> impl Future<Output = ()> + use<> {
-    let (metrics, registrar) = (Arc::clone(daemon.metrics()), daemon.registrar().clone());
+    let metrics = Arc::clone(daemon.metrics());
+    let registrar = daemon.registrar().clone();
     async move {
         let scrape = move || scrape(Arc::clone(&metrics), registrar.clone());
         let routes = Router::new().route("/metrics", get(scrape)).route("/healthz", get(async || "ok\n"));

@@ -305,7 +305,8 @@ pub(super) fn read(text: &str) -> Result<(StatementRequest, Vec<Option<String>>)
                          {\"node\": \"gpu-1\", \"cpu\": 2}}]}";
     const LIST: &str = "a list of operations, such as [{\"evict\": {\"allocation\": \"a1-83-1\"}}]";
     let json: Json = serde_json::from_str(text).map_err(|error| {
-        let (line, column) = (error.line(), error.column());
+        let line = error.line();
+        let column = error.column();
         format!("this is no JSON from line {line}, column {column} on: give {WHOLE}")
     })?;
     let mut fields = Fields::of("", json, &["operations", "granularity", "mode"], WHOLE)?;

@@ -218,7 +218,9 @@ fn node_text(change: &NodeChange) -> String {
     };
     let claims =
         if pending.claims.is_empty() { String::new() } else { format!(", {} claimed", pending.claims.len()) };
-    let (state, cpu, memory) = (state_name(*state), units(change.cpu), units(change.memory));
+    let state = state_name(*state);
+    let cpu = units(change.cpu);
+    let memory = units(change.memory);
     format!(
         "node {node_name} (n{node}) {state}, version {version}: free {cpu} cpu, {memory} memory{gpus}{custom}{owner}{releasing}{claims}"
     )
@@ -260,7 +262,8 @@ impl Printer {
             self.line(&Line::Resync { shard, reason }, || text)?;
         }
         for HoldEnded { statement, operation, node, node_name } in &page.holds_ended {
-            let (statement, operation) = (StatementId::from(*statement).to_string(), *operation);
+            let statement = StatementId::from(*statement).to_string();
+            let operation = *operation;
             let text = format!("hold {statement}/{operation} on {node_name} ended");
             self.line(&Line::HoldEnded { statement, operation, node: node_name, node_id: *node }, || text)?;
         }
@@ -283,7 +286,8 @@ impl Printer {
             self.line(&Line::Allocation { allocation, node: node_name, node_id: *node, holds }, || text)?;
         }
         for HoldBegun { statement, operation, node, node_name, holds, evicts } in &page.holds {
-            let (statement, operation) = (StatementId::from(*statement).to_string(), *operation);
+            let statement = StatementId::from(*statement).to_string();
+            let operation = *operation;
             let evicts = evicts.map(|id| AllocationId::from(id).to_string());
             let what = match (holds, &evicts) {
                 (Some(holds), _) => holding_text(holds),

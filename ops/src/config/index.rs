@@ -104,7 +104,8 @@ impl IndexSettings {
         add("cpu", Dimension::Cpu, &raw.cpu)?;
         add("memory", Dimension::Memory, &raw.memory)?;
         add("gpu_part", Dimension::LargestGpuPart, &raw.gpu_part)?;
-        let (part, name) = (all.len() - 1, "gpu".to_owned());
+        let part = all.len() - 1;
+        let name = "gpu".to_owned();
         let gpu = Named { name, dimension: Dimension::WholeGpus, theta: 1, is_automatic: false };
         all.insert(part, gpu);
         self.add_custom(&mut all)?;

@@ -62,7 +62,8 @@ pub(super) fn load_or_create(
     if let Some((chain, key)) = configured {
         return load(chain, key);
     }
-    let (certificate, key) = (data_dir.join(DEVELOPMENT_CERTIFICATE), data_dir.join(DEVELOPMENT_KEY));
+    let certificate = data_dir.join(DEVELOPMENT_CERTIFICATE);
+    let key = data_dir.join(DEVELOPMENT_KEY);
     if !certificate.exists() || !key.exists() {
         create(&certificate, &key)?;
         info!(certificate = %certificate.display(), "made a self-signed certificate for development");

@@ -105,7 +105,8 @@ fn check_partition(
 }
 
 fn check_node(node: &NodeRecord, registrar: &RegistrarState) -> Result<(), String> {
-    let (id, ordinal) = (node.registration.id, node.registration.ordinal);
+    let id = node.registration.id;
+    let ordinal = node.registration.ordinal;
     let NodeSpec { gpus, custom, .. } = &node.registration.spec;
     if id.0 >= registrar.next_node || ordinal.0 >= registrar.next_node {
         return Err(format!("node {id} was never registered"));

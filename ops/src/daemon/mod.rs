@@ -154,7 +154,8 @@ impl Daemon {
         })?;
         let (shutdown, stopping) = watch::channel(false);
         let failed = Arc::new(Notify::new());
-        let (mut io_threads, mut gates) = (Vec::new(), Vec::new());
+        let mut io_threads = Vec::new();
+        let mut gates = Vec::new();
         for (number, (socket, (port, wake))) in sockets.into_iter().zip(owners).enumerate() {
             let thread = IoThreadParts {
                 socket,
@@ -322,7 +323,8 @@ fn start_shards(
     let pinning = Pinning::plan(config.pin, config.io_threads, config.shards);
     let mut shard_threads = Vec::new();
     for runner in runners {
-        let (clock, mut observer) = (clock.clone(), metrics.shard_observer(runner.id()));
+        let clock = clock.clone();
+        let mut observer = metrics.shard_observer(runner.id());
         let core = pinning.core(runner.id());
         let name = format!("wharf-shard-{}", runner.id().0);
         shard_threads.push(threads::start(name, move || {
@@ -340,7 +342,8 @@ fn start_planners(
     metrics: &Arc<Metrics>,
 ) -> Result<Vec<JoinHandle<Planner>>, DaemonError> {
     let start = |(number, runner): (usize, PlannerRunner)| {
-        let (clock, metrics) = (clock.clone(), Arc::clone(metrics));
+        let clock = clock.clone();
+        let metrics = Arc::clone(metrics);
         threads::start(format!("wharf-planner-{number}"), move || {
             runner.run(&clock, |planner| metrics.planner(number).follow(planner))
         })
@@ -367,7 +370,8 @@ impl IoThreadParts {
         failed: &Arc<Notify>,
         opened: mpsc::Receiver<()>,
     ) -> Result<JoinHandle<Result<(), IoError>>, DaemonError> {
-        let (metrics, failed) = (Arc::clone(metrics), Arc::clone(failed));
+        let metrics = Arc::clone(metrics);
+        let failed = Arc::clone(failed);
         threads::start(format!("wharf-io-{number}"), move || {
             // Closed without a word when the start failed: then there is nothing to serve.
             if opened.recv().is_err() {

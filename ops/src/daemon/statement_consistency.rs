@@ -34,8 +34,11 @@ pub(super) fn check_statements(
         if !nodes.contains(&claim.node) {
             return Err(format!("claim {} is on node {}, which is not there", claim.id, claim.node));
         }
-        let (id, node, demand) = (claim.id, claim.node, claim.demand.clone());
-        let (gpus, units) = (claim.gpus, claim.units.clone());
+        let id = claim.id;
+        let node = claim.node;
+        let demand = claim.demand.clone();
+        let gpus = claim.gpus;
+        let units = claim.units.clone();
         check_allocation(&AllocationRecord { id, node, demand, gpus, units, external_id: None }, registrar)?;
     }
     if let Some(record) =
@@ -67,7 +70,8 @@ fn check_inside(
     inside: &[&InsideRecord],
     registrar: &RegistrarState,
 ) -> Result<(), String> {
-    let (mut cpu, mut memory) = (bundle.demand.cpu.units(), bundle.demand.memory.units());
+    let mut cpu = bundle.demand.cpu.units();
+    let mut memory = bundle.demand.memory.units();
     let mut custom: BTreeMap<_, i64> =
         bundle.demand.custom().iter().map(|&(id, a)| (id, a.units())).collect();
     let part = |held: bool, part: u16| if held { i64::from(part) } else { 0 };
@@ -78,7 +82,9 @@ fn check_inside(
         units.extend(held.instances().map(|unit| ((kind, unit), i64::from(held.part))));
     }
     for record in inside {
-        let (id, demand, held) = (record.id, record.demand.clone(), record.units.clone());
+        let id = record.id;
+        let demand = record.demand.clone();
+        let held = record.units.clone();
         let own = AllocationRecord {
             id,
             node: bundle.node,

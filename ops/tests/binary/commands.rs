@@ -131,7 +131,8 @@ fn lists_longer_than_a_page_are_whole_and_a_reader_may_stop_reading() {
     let names: Vec<_> = nodes.as_array().unwrap().iter().map(|node| node["name"].as_str().unwrap()).collect();
     assert_eq!(names, (0..600).map(|i| format!("node-{i}")).collect::<Vec<_>>());
 
-    let (address, ca) = (service.address.to_string(), site.development_certificate());
+    let address = service.address.to_string();
+    let ca = site.development_certificate();
     let mut command = site.wharf(&["node", "list", "--server", &address, "--ca", &ca]);
     let mut child =
         command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
@@ -266,7 +267,9 @@ fn allocations_are_released_and_the_status_balances() {
         ]);
         placed["allocation"].as_str().unwrap().to_owned()
     };
-    let (first, second, third) = (place(), place(), place());
+    let first = place();
+    let second = place();
+    let third = place();
     let status = service.json(&["status"]);
     let resource = |status: &Value, name: &str| {
         let found =

@@ -18,7 +18,8 @@ fn standing(service: &Service) -> Value {
 
 fn add_nodes(service: &Service, count: usize) {
     for i in 0..count {
-        let (name, zone) = (format!("n{i}"), format!("zone=z{}", i % 2));
+        let name = format!("n{i}");
+        let zone = format!("zone=z{}", i % 2);
         let add = ["node", "add", &name, "--cpu", "4", "--memory", "8GiB", "--gpus", "1", "--label", &zone];
         service.run(&add).with(0);
     }
@@ -281,7 +282,8 @@ fn a_bundle_that_is_evicted_with_grace_is_shown_with_its_end() {
     let service = site.serve(&["--shards", "2"]);
     add_nodes(&service, 2);
     let made = service.json(&["group", "create", "--bundles", "2", "--cpu", "2"]);
-    let (group, bundle) = (text(&made["group"]), text(&made["bundles"][1]["allocation"]));
+    let group = text(&made["group"]);
+    let bundle = text(&made["bundles"][1]["allocation"]);
     let shown = service.json(&["group", "status", &group]);
     assert!((0..2).all(|at| shown["bundles"][at]["releasing_until"].is_null()), "{shown}");
     let evict = json!({"operations": [{"evict": {"allocation": bundle, "grace": "1h"}}]});

@@ -17,7 +17,8 @@ fn scrape(service: &Service) -> Samples {
         "{head}"
     );
     let body = text.strip_suffix("# EOF\n").expect("it ends with # EOF");
-    let (mut types, mut samples) = (BTreeMap::new(), Samples::new());
+    let mut types = BTreeMap::new();
+    let mut samples = Samples::new();
     for line in body.lines() {
         if let Some(described) = line.strip_prefix("# TYPE ") {
             let (name, kind) = described.split_once(' ').expect("a name and a type");

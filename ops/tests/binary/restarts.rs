@@ -50,12 +50,14 @@ fn sum(status: &Value, key: &str) -> u64 {
 async fn place_until_the_end(client: &Client, mut under_way: impl FnMut()) -> (u64, BTreeSet<AllocationId>) {
     const BURST: u64 = 64;
     const WINDOW: u64 = 512;
-    let (queue, request) = (
-        Arc::new(Completions::default()),
-        PlaceRequest { demand: DemandBody { cpu: 1, ..DemandBody::default() }, ..PlaceRequest::default() },
-    );
-    let (mut sent, mut answered, mut open) = (0, 0, true);
-    let (mut granted, mut batch) = (BTreeSet::new(), Vec::new());
+    let queue = Arc::new(Completions::default());
+    let request =
+        PlaceRequest { demand: DemandBody { cpu: 1, ..DemandBody::default() }, ..PlaceRequest::default() };
+    let mut sent = 0;
+    let mut answered = 0;
+    let mut open = true;
+    let mut granted = BTreeSet::new();
+    let mut batch = Vec::new();
     while open || answered < sent {
         for _ in 0..if open { BURST } else { 0 } {
             open = client.submit(Kind::Place, &request, &queue, sent).await.is_ok();
@@ -152,7 +154,8 @@ fn a_stop_under_load_loses_no_answer_and_the_next_start_any_number_of_shards_goe
 fn after_a_crash_the_books_are_empty_and_no_id_is_given_twice() {
     let site = Site::new();
     let service = site.serve(&["--shards", "2"]);
-    let (mut nodes, mut allocations) = (BTreeSet::new(), BTreeSet::new());
+    let mut nodes = BTreeSet::new();
+    let mut allocations = BTreeSet::new();
     nodes.insert(add(&service, "kept-by-a-checkpoint"));
     let old = place(&service);
     allocations.insert(old.clone());

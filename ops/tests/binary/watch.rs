@@ -139,7 +139,8 @@ fn a_watch_goes_on_over_a_restart_and_ends_when_told() {
     let site = Site::new();
     let service = site.serve(&["--shards", "2"]);
     add(&service, "a");
-    let (address, certificate) = (service.address.to_string(), site.development_certificate());
+    let address = service.address.to_string();
+    let certificate = site.development_certificate();
     let arguments = ["watch", "--json", "--server", &address, "--ca", &certificate];
     let watch = Watch::begin(&mut site.wharf(&arguments));
     watch.until(|line| line["event"] == json!("node"));

@@ -202,7 +202,8 @@ impl Service {
     fn start(mut command: Command, certificate: String) -> Self {
         let mut child =
             command.stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().expect("the binary runs");
-        let (stdout, stderr) = (child.stdout.take().expect("piped"), child.stderr.take().expect("piped"));
+        let stdout = child.stdout.take().expect("piped");
+        let stderr = child.stderr.take().expect("piped");
         let (sender, out) = sync_channel(1024);
         std::thread::spawn(move || {
             BufReader::new(stdout).lines().map_while(Result::ok).try_for_each(|l| sender.send(l))
@@ -238,7 +239,8 @@ impl Service {
     /// Waits until the log has `count` lines with `text`; the last of them.
     #[track_caller]
     pub fn wait_for_log(&self, text: &str, count: usize) -> String {
-        let (mut lines, deadline) = (self.log.lines.lock().expect("no panic"), Instant::now() + PATIENCE);
+        let mut lines = self.log.lines.lock().expect("no panic");
+        let deadline = Instant::now() + PATIENCE;
         loop {
             let found: Vec<_> = lines.iter().filter(|line| line.contains(text)).collect();
             if found.len() >= count {

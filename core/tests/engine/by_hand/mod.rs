@@ -85,7 +85,9 @@ pub(crate) fn lone_shard() -> Shard {
 
 /// Registers a node of the lone shard: its number is its id and its place in the order.
 pub(crate) fn lone_node(number: u64, spec: NodeSpec, agent: bool) -> Command {
-    let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+    let id = NodeId(number);
+    let ordinal = Ordinal(number);
+    let partition = PartitionId(0);
     let agent = agent.then(std::sync::Arc::default);
     Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec, agent }))
 }

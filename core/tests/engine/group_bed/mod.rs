@@ -103,7 +103,8 @@ pub(crate) fn add_agent_node(engine: &mut Engine, spec: NodeSpec) -> NodeId {
     let mut registration = engine.registrar.register(spec).expect("a new name");
     registration.agent = Some(Arc::default());
     engine.catalog.store(Arc::new(engine.registrar.catalog()));
-    let (id, partition) = (registration.id, registration.partition);
+    let id = registration.id;
+    let partition = registration.partition;
     let reply = ask(engine, PortRequest::Partition(partition, Command::AddNode(Box::new(registration))));
     assert!(matches!(reply, PortReply::One(Outcome::NodeAdded(_))), "{reply:?}");
     life(engine, id, LifeEvent::Beat);

@@ -160,7 +160,8 @@ impl Case {
                 }
                 let count = |of: &usize| all.iter().filter(|node| zone(node) == Some(*of)).count();
                 let counts: Vec<usize> = self.zones().iter().map(count).collect();
-                let (least, most) = (counts.iter().min(), counts.iter().max());
+                let least = counts.iter().min();
+                let most = counts.iter().max();
                 let skew = most.copied().unwrap_or(0) - least.copied().unwrap_or(0);
                 (skew <= max_skew as usize).then_some(()).ok_or_else(|| format!("counts {counts:?}"))
             }
@@ -194,7 +195,8 @@ impl Case {
                 continue;
             }
             places.push(Some(node));
-            let (mut gpus, mut npus) = (model.gpus.clone(), model.npus.clone());
+            let mut gpus = model.gpus.clone();
+            let mut npus = model.npus.clone();
             let found = devices(&mut gpus, size.gpu, &mut |gpus| {
                 let gpus = gpus.to_vec();
                 devices(&mut npus, size.npu, &mut |npus| {
@@ -241,7 +243,8 @@ impl Case {
 
     /// Takes what stands already from what is free; on the devices that come first.
     pub(crate) fn settle(&mut self, asked: &Asked, node: usize, gpus: impl Iterator<Item = u8>) {
-        let (model, size) = (&mut self.nodes[node], &asked.size);
+        let model = &mut self.nodes[node];
+        let size = &asked.size;
         model.free.cpu -= size.cpu;
         model.free.memory -= size.memory;
         model.free.nic -= size.nic;
@@ -331,7 +334,8 @@ impl Cases {
     }
 
     fn node(&mut self, engine: &mut Engine, number: usize, zones: usize, devices: bool) -> Model {
-        let (cpu, memory) = (self.one_of(&[2, 3, 4, 4, 6]), self.one_of(&[4, 8, 8]));
+        let cpu = self.one_of(&[2, 3, 4, 4, 6]);
+        let memory = self.one_of(&[4, 8, 8]);
         let [gpus, npus, nic_total] = [self.below(3), self.below(3), self.below(4)];
         let (gpus, npus, nic_total) = if devices { (gpus, npus, nic_total) } else { (0, 0, 0) };
         let zone = Some(self.below(zones as u64)).filter(|_| number == 0 || self.below(10) > 0);
@@ -359,7 +363,8 @@ impl Cases {
         let [gpu, npu] = [self.one_of(&parts), self.one_of(&parts)];
         let (gpu, npu) = if devices { (gpu, if self.below(2) == 0 { npu } else { 0 }) } else { (0, 0) };
         let nic = if devices { self.below(3) as u32 } else { 0 };
-        let (cpu, memory) = (self.one_of(&[1, 1, 2, 2, 3, 4]), self.one_of(&[0, 1, 2, 4]));
+        let cpu = self.one_of(&[1, 1, 2, 2, 3, 4]);
+        let memory = self.one_of(&[0, 1, 2, 4]);
         let size = Size { cpu, memory, nic, gpu, npu };
         let zones = (self.below(4) == 0).then(|| vec![self.below(3)]);
         let fallback = (zones.is_some() && self.below(4) == 0).then(|| self.below(3));

@@ -32,7 +32,8 @@ impl Bed {
         let mut bed = Self { shard: lone_shard(), now: 0 };
         for (id, &(cpu, gpus)) in (1u64..).zip(nodes) {
             let spec = node_spec(&format!("n{id}"), cpu, gpus);
-            let (partition, agent) = (PartitionId(0), None);
+            let partition = PartitionId(0);
+            let agent = None;
             let node = NodeRegistration { id: NodeId(id), ordinal: Ordinal(id), partition, spec, agent };
             bed.step(Command::AddNode(Box::new(node)));
         }
@@ -126,7 +127,8 @@ impl Bed {
 
     /// `deadline` from now.
     pub(crate) fn prepare(&mut self, part: Part, deadline: u64) -> Prepared {
-        let (deadline, cell) = (Time(self.now + deadline), Arc::new(DecisionCell::default()));
+        let deadline = Time(self.now + deadline);
+        let cell = Arc::new(DecisionCell::default());
         match self.step(Command::Prepare(Box::new(Prepare { part, deadline, cell }))) {
             Outcome::Prepared(prepared) => *prepared,
             other => panic!("{other:?}"),

@@ -22,10 +22,8 @@ pub fn books_balance(step: &Step<'_>) -> Verdict {
         for (kind, instances) in &books.instances {
             for instance in instances {
                 let whole = instances_whole(step, books, *kind, instance.instance);
-                let (left, right) = (
-                    instance.available + instance.allocated + instance.unhealthy,
-                    whole + instance.shortfall,
-                );
+                let left = instance.available + instance.allocated + instance.unhealthy;
+                let right = whole + instance.shortfall;
                 // What is set aside of an instance is shown with the whole kind only.
                 ensure(left <= right, || format!("node {}, {kind}: {instance:?} of {whole}", books.node))?;
                 ensure(instance.shortfall == 0 || instance.available == 0, || {

@@ -29,7 +29,8 @@ pub(super) struct Was {
 
 impl Was {
     pub(super) fn step(&self) -> Step<'_> {
-        let (shard, now) = (ShardId(0), Time(1));
+        let shard = ShardId(0);
+        let now = Time(1);
         let Self { command, outcome, before, after } = self;
         Step { shard, now, command, outcome, before, after }
     }
@@ -69,7 +70,9 @@ impl Bed {
                 labels: Labels::default(),
                 taints: Taints::default(),
             };
-            let (id, ordinal, partition) = (NodeId(number), Ordinal(number), PartitionId(0));
+            let id = NodeId(number);
+            let ordinal = Ordinal(number);
+            let partition = PartitionId(0);
             let node = NodeRegistration { id, ordinal, partition, spec, agent: None };
             bed.step(Command::AddNode(Box::new(node)));
         }
@@ -215,7 +218,8 @@ pub(super) fn an_unhealthy_instance_that_offers() {
 #[test]
 pub(super) fn a_replay_that_comes_to_something_else() {
     let outcome = [placed().outcome];
-    let (one, two) = (StateHash(1), StateHash(2));
+    let one = StateHash(1);
+    let two = StateHash(2);
     assert_eq!(replay_gives_the_same((&outcome, &outcome), (one, one)), Ok(()));
     assert!(replay_gives_the_same((&outcome, &outcome), (one, two)).is_err());
     assert!(replay_gives_the_same((&outcome, &[]), (one, one)).is_err());
@@ -252,9 +256,12 @@ pub(super) fn a_promise_that_is_broken() {
     let Outcome::Placed(placement) = &was.outcome else { panic!("room") };
     let id = placement.allocation;
     let promise = Promise { node: placement.node, gpus: placement.gpus.mask };
-    let (promised, none) = (BTreeMap::from([(id, promise)]), BTreeMap::new());
-    let (nothing, ended) = (BTreeSet::new(), BTreeSet::from([id]));
-    let (there, mut grants) = ([was.after], Grants::default());
+    let promised = BTreeMap::from([(id, promise)]);
+    let none = BTreeMap::new();
+    let nothing = BTreeSet::new();
+    let ended = BTreeSet::from([id]);
+    let there = [was.after];
+    let mut grants = Grants::default();
     let there = live(&there);
     assert_eq!(promises_are_kept(&promised, &nothing, &there, &grants), Ok(()));
     let moved = BTreeMap::from([(id, Promise { node: NodeId(2), ..promise })]);
@@ -279,7 +286,8 @@ pub(super) fn an_allocation_that_is_nobodys() {
 #[test]
 pub(super) fn a_start_that_forgets() {
     let was = placed();
-    let (before, after) = ([was.after.clone()], [was.after]);
+    let before = [was.after.clone()];
+    let after = [was.after];
     assert_eq!(a_start_keeps_the_books(&before, &after), Ok(()));
     assert!(a_start_keeps_the_books(&before, &[was.before]).is_err());
 }

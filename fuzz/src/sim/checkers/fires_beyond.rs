@@ -21,13 +21,18 @@ const STATEMENT: StatementId = StatementId { incarnation: Incarnation(1), planne
 
 fn allocate(cpu: u32) -> Operation {
     let demand = Demand { cpu: Amount::whole(cpu), ..Demand::default() };
-    let (node, expected, gpus, owner, bundle) = (NODE, None, None, None, None);
+    let node = NODE;
+    let expected = None;
+    let gpus = None;
+    let owner = None;
+    let bundle = None;
     Operation::Allocate(Allocate { node, expected, demand, gpus, owner, bundle })
 }
 
 fn part(operations: Vec<Operation>) -> Part {
     let operations = (0..).zip(operations).collect();
-    let (granularity, mode) = (Granularity::Fine, CommitMode::AllOrNothing);
+    let granularity = Granularity::Fine;
+    let mode = CommitMode::AllOrNothing;
     Part { statement: STATEMENT, operations, granularity, mode }
 }
 
@@ -153,7 +158,8 @@ pub(super) fn what_ends_by_itself_without_being_evicted() {
 #[test]
 pub(super) fn a_view_of_a_state_that_never_was() {
     let was = Bed::new(2).step(Command::Place(asks(3, 1)));
-    let (before, after) = (stated(&was.before), stated(&was.after));
+    let before = stated(&was.before);
+    let after = stated(&was.after);
     assert_eq!(views_are_true(&after, &was.after), Ok(()));
     assert!(views_are_true(&before, &was.after).is_err(), "an old one");
     assert!(views_are_true(&BTreeMap::new(), &was.after).is_err());

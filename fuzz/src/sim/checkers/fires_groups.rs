@@ -88,7 +88,8 @@ fn some_id() -> AllocationId {
 
 #[test]
 pub(super) fn a_group_that_is_shown_otherwise_than_asked() {
-    let (packed, apart) = (spec(2, Strategy::StrictPack), spec(2, Strategy::StrictSpread));
+    let packed = spec(2, Strategy::StrictPack);
+    let apart = spec(2, Strategy::StrictSpread);
     let check = |view: GroupView, spec: &GroupSpec| groups_are_as_asked(&view, spec, &requests(spec));
     assert_eq!(check(view(&packed, &[Some(1), Some(1)], some_id()), &packed), Ok(()));
     assert!(check(view(&packed, &[Some(1), Some(2)], some_id()), &packed).is_err(), "on two nodes");
@@ -106,7 +107,8 @@ pub(super) fn a_group_that_is_shown_otherwise_than_asked() {
 #[test]
 pub(super) fn a_bundle_that_is_not_in_the_books() {
     let (was, id) = bundle(&mut Bed::new(2));
-    let (facts, spec) = ([was.after], spec(1, Strategy::Pack));
+    let facts = [was.after];
+    let spec = spec(1, Strategy::Pack);
     let nobody = Excused { ended: &|_| false };
     let check = |view: &GroupView, excused: &Excused<'_>| groups_stand_in_the_books(view, &facts, excused);
     assert_eq!(check(&view(&spec, &[Some(1)], id), &nobody), Ok(()));
@@ -122,7 +124,8 @@ pub(super) fn a_bundle_that_is_not_in_the_books() {
 #[test]
 pub(super) fn a_bundle_of_no_group() {
     let (was, id) = bundle(&mut Bed::new(2));
-    let (facts, spec) = ([was.after], spec(1, Strategy::Pack));
+    let facts = [was.after];
+    let spec = spec(1, Strategy::Pack);
     let stands = view(&spec, &[Some(1)], id);
     let waits = view(&spec, &[None], id);
     assert_eq!(bundles_are_of_groups(&facts, |_| Some(&stands), |_| false), Ok(()));
@@ -142,7 +145,8 @@ pub(super) fn a_bundle_that_outlives_its_group() {
 #[test]
 pub(super) fn a_bundle_that_waits_in_vain() {
     let (was, id) = bundle(&mut Bed::new(2));
-    let (facts, spread) = ([was.after], spec(2, Strategy::Spread));
+    let facts = [was.after];
+    let spread = spec(2, Strategy::Spread);
     assert!(no_bundle_waits_in_vain(&view(&spread, &[Some(1), None], id), &facts).is_err());
     assert_eq!(no_bundle_waits_in_vain(&view(&spread, &[Some(1), Some(2)], id), &facts), Ok(()));
     let large = GroupSpec::new(vec![Arc::new(asks(9, 0))], Strategy::Spread);
@@ -266,7 +270,8 @@ pub(super) fn a_group_that_is_placed_against_its_rules() {
     let kept = |spec: &GroupSpec, nodes: &[u64], standing: Option<&[u64]>| {
         groups_keep_their_rules(spec, &requests(spec), &placing(nodes, standing)).is_ok()
     };
-    let (packed, apart) = (spec(2, Strategy::StrictPack), spec(2, Strategy::StrictSpread));
+    let packed = spec(2, Strategy::StrictPack);
+    let apart = spec(2, Strategy::StrictSpread);
     assert!(kept(&packed, &[1, 1], Some(&[])) && !kept(&packed, &[1, 2], Some(&[])));
     assert!(!kept(&packed, &[1], Some(&[2])) && kept(&packed, &[1], None));
     assert!(kept(&apart, &[1, 2], Some(&[])) && !kept(&apart, &[1, 1], Some(&[])));
@@ -294,7 +299,8 @@ pub(super) fn a_statement_of_others_that_is_answered_unfairly() {
     let granted = applied.granted[0].1.clone();
     let report = |places: &[u16], conflicts: &[u16]| {
         let granted = places.iter().map(|&place| (place, granted.clone())).collect();
-        let (decision, none) = (Decision::Committed, Vec::new());
+        let decision = Decision::Committed;
+        let none = Vec::new();
         let applied = Applied { statement: STATEMENT, decision, granted, conflicts: none, visible_from: 1 };
         let reason = ConflictReason::VersionChanged { expected: 1, found: 2 };
         let conflict = |&operation: &u16| Conflict { operation, node: Some(NODE), version: Some(2), reason };
@@ -302,7 +308,8 @@ pub(super) fn a_statement_of_others_that_is_answered_unfairly() {
         let applied = if places.is_empty() { Vec::new() } else { vec![applied] };
         StatementReport { statement: STATEMENT, applied, conflicts, expired: false }
     };
-    let (whole, some) = (CommitMode::AllOrNothing, CommitMode::Incremental);
+    let whole = CommitMode::AllOrNothing;
+    let some = CommitMode::Incremental;
     let fair =
         |mode, report: StatementReport| statements_are_answered_fairly(&operations, mode, &report).is_ok();
     assert!(fair(whole, report(&[0, 1], &[])) && fair(whole, report(&[], &[1])));
@@ -356,7 +363,8 @@ pub(super) fn a_claim_that_comes_or_goes_by_itself() {
         let (_, first) = bundle(&mut bed);
         let evict = Evict { allocation: first, expected: None, grace_ns: 50 };
         bed.step(part(vec![Operation::Evict(evict)], Granularity::Fine));
-        let (node, demand) = (NODE, asks(8, 2).demand);
+        let node = NODE;
+        let demand = asks(8, 2).demand;
         let pipeline = Pipeline { node, expected: None, demand, bundle: None };
         let was = bed.step(part(vec![Operation::Pipeline(pipeline)], Granularity::Fine));
         assert_eq!(was.after.partitions[0].claims.len(), 1, "{:?}", was.outcome);

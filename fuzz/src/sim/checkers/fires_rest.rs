@@ -130,7 +130,8 @@ fn an_answer_that_is_another_the_next_time() {
         let frame = decode_frame(bytes, FRAME_BYTES_MAX).expect("our own").expect("whole");
         client.handle_reply(&frame, bytes)
     };
-    let (done, unknown) = (reply(1, Reason::Done), reply(1, Reason::UnknownAllocation));
+    let done = reply(1, Reason::Done);
+    let unknown = reply(1, Reason::UnknownAllocation);
     let mut client = asked();
     assert_eq!((says(&mut client, &done), says(&mut client, &done)), (Ok(()), Ok(())));
     assert!(says(&mut client, &unknown).is_err(), "it was answered otherwise");

@@ -89,7 +89,8 @@ pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
     let by_id = |facts: &'_ Facts| -> BTreeMap<AllocationId, AllocationRecord> {
         facts.allocations().map(|allocation| (allocation.id, allocation.clone())).collect()
     };
-    let (mut expected, after) = (by_id(step.before), by_id(step.after));
+    let mut expected = by_id(step.before);
+    let after = by_id(step.after);
     match (step.command, step.outcome) {
         (Command::PlaceInto { .. }, _) => {}
         (_, Outcome::Released(id) | Outcome::BundleReleased { bundle: id, .. }) => {

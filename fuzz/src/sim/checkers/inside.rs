@@ -43,7 +43,8 @@ fn within(inner: &GpuAssignment, outer: &GpuAssignment) -> bool {
 pub fn inside_is_of_its_bundle(step: &Step<'_>) -> Verdict {
     let live: BTreeMap<AllocationId, &AllocationRecord> =
         step.after.allocations().map(|allocation| (allocation.id, allocation)).collect();
-    let (before, after) = (inside(step.before), inside(step.after));
+    let before = inside(step.before);
+    let after = inside(step.after);
     let mut taken: BTreeMap<AllocationId, ([i64; 3], BTreeMap<u8, u32>)> = BTreeMap::new();
     for record in after.values() {
         let bundle = live.get(&record.bundle).ok_or_else(|| format!("{record:?} is in nothing"))?;
@@ -90,7 +91,8 @@ pub fn inside_is_of_its_bundle(step: &Step<'_>) -> Verdict {
 /// # Errors
 /// What is not so.
 pub fn claims_become_what_they_claim(step: &Step<'_>) -> Verdict {
-    let (before, after) = (claims(step.before), claims(step.after));
+    let before = claims(step.before);
+    let after = claims(step.after);
     let committed = |id: &AllocationId| match step.outcome {
         Outcome::Applied(applied) => applied.granted.iter().any(|(_, granted)| {
             matches!(granted, Granted::Pipelined { allocation, .. } if allocation == id)

@@ -14,7 +14,8 @@ use super::{Verdict, ensure};
 /// Where they did not.
 pub fn replay_gives_the_same(outcomes: (&[Outcome], &[Outcome]), states: (StateHash, StateHash)) -> Verdict {
     let texts = |outcomes: &[Outcome]| -> Vec<String> { outcomes.iter().map(|o| format!("{o:?}")).collect() };
-    let (first, again) = (texts(outcomes.0), texts(outcomes.1));
+    let first = texts(outcomes.0);
+    let again = texts(outcomes.1);
     ensure(first.len() == again.len(), || format!("{} outcomes, then {}", first.len(), again.len()))?;
     if let Some((first, again)) = first.iter().zip(&again).find(|(first, again)| first != again) {
         return Err(format!("{first}, and when repeated {again}"));

@@ -139,7 +139,8 @@ pub fn promises_are_kept(
 /// # Errors
 /// That it has others.
 pub fn a_start_keeps_the_books(before: &[Facts], after: &[Facts]) -> Verdict {
-    let (before, after) = (in_order(before), in_order(after));
+    let before = in_order(before);
+    let after = in_order(after);
     if let Some((before, after)) = before.partitions.iter().zip(&after.partitions).find(|(b, a)| b != a) {
         return Err(format!("{before:?} is {after:?} after a start"));
     }
@@ -169,7 +170,8 @@ fn in_order(shards: &[Facts]) -> Facts {
 pub fn one_node_per_name(facts: &[Facts]) -> Verdict {
     let mut names = BTreeMap::new();
     for node in facts.iter().flat_map(Facts::nodes) {
-        let (id, name) = (node.registration.id, &node.registration.spec.name);
+        let id = node.registration.id;
+        let name = &node.registration.spec.name;
         if let Some(other) = names.insert(name, id) {
             return Err(format!("nodes {other} and {id} are both called `{name}`"));
         }

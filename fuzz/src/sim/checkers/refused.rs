@@ -42,13 +42,15 @@ impl<'a> Room<'a> {
     fn now(facts: &'a Facts, node: &'a NodeRecord) -> Option<Self> {
         let books = facts.books_of(node.registration.id)?;
         let gpus = gpus_available(books).map(|(_, free)| free).collect();
-        let (cpu, memory) = (available(books, ResourceKind::Cpu), available(books, ResourceKind::Memory));
+        let cpu = available(books, ResourceKind::Cpu);
+        let memory = available(books, ResourceKind::Memory);
         Some(Self { node, cpu, memory, gpus, bundles: 0 })
     }
 
     /// Takes `demand`, where it fits: of GPUs what leaves most whole.
     fn take(&mut self, demand: &Demand) -> bool {
-        let (cpu, memory) = (demand.cpu.units(), demand.memory.units());
+        let cpu = demand.cpu.units();
+        let memory = demand.memory.units();
         if cpu > self.cpu
             || memory > self.memory
             || !demand.custom().is_empty()
@@ -149,7 +151,8 @@ fn holds_rules(spec: &GroupSpec, rooms: &[Room<'_>]) -> bool {
                     None => {}
                 }
             }
-            let (least, most) = (counts.values().min(), counts.values().max());
+            let least = counts.values().min();
+            let most = counts.values().max();
             most.zip(least).is_none_or(|(most, least)| most - least <= max_skew)
         }
     }

@@ -238,7 +238,9 @@ impl Statements {
         made.map(|(place, id)| match operation(place) {
             Some(Operation::Allocate(allocate)) => {
                 let placed = |bundle: BundleId| {
-                    let (index, node, demand) = (bundle.index, allocate.node, allocate.demand.clone());
+                    let index = bundle.index;
+                    let node = allocate.node;
+                    let demand = allocate.demand.clone();
                     (bundle.group, Placed { index, node, demand })
                 };
                 let by_ticket = allocate.owner.is_some_and(OwnerId::is_ticket);

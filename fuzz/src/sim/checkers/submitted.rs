@@ -121,7 +121,8 @@ impl NodeVersions {
             }
         }
         for node in after.nodes() {
-            let (id, version) = (node.registration.id, node.version);
+            let id = node.registration.id;
+            let version = node.version;
             let last = self.0.insert(id, LastVersion { version, registered: true });
             let grew = last.is_none_or(|last| match last.registered {
                 true => version >= last.version,

@@ -20,7 +20,8 @@ pub(super) fn demand(choices: &mut Choices<'_>) -> Demand {
         2 => GpuRequest::Fraction(4000),
         _ => GpuRequest::None,
     };
-    let (cpu, memory) = (choices.below(3) as u32, choices.below(3) as u32);
+    let cpu = choices.below(3) as u32;
+    let memory = choices.below(3) as u32;
     Demand { cpu: Amount::whole(cpu), memory: Amount::whole(memory), gpu, custom: None }
 }
 
@@ -137,11 +138,16 @@ fn operation(
             let there = leaving.iter().find_map(|&id| on(id)).map(|allocation| allocation.node);
             let of = there.and_then(|there| nodes.iter().find(|node| node.registration.id == there));
             let expected = of.map(|of| of.version).filter(|_| coarse).or(expected);
-            let (node, demand, bundle) = (there.unwrap_or(id), demand(choices), None);
+            let node = there.unwrap_or(id);
+            let demand = demand(choices);
+            let bundle = None;
             Operation::Pipeline(Pipeline { node, expected, demand, bundle })
         }
         _ => {
-            let (demand, gpus, owner, bundle) = (demand(choices), None, None, None);
+            let demand = demand(choices);
+            let gpus = None;
+            let owner = None;
+            let bundle = None;
             Operation::Allocate(Allocate { node: id, expected, demand, gpus, owner, bundle })
         }
     })

@@ -35,7 +35,8 @@ impl World<'_> {
         let before = self.planners[at].planner().metrics().statements;
         let moved = self.planners[at].run_round(&At(self.now));
         let planner = self.planners[at].planner();
-        let (after, is_quiet) = (planner.metrics().statements, !planner.is_committing());
+        let after = planner.metrics().statements;
+        let is_quiet = !planner.is_committing();
         if moved > 0 || after > before {
             let number = u16::try_from(at).expect("few planners");
             let round =

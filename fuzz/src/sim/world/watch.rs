@@ -94,7 +94,8 @@ impl World<'_> {
         named("node_versions_only_grow", self.node_versions.check(&before, after))?;
         if let Some((command, outcome)) = done {
             let shard = self.runners[at].id();
-            let (twin, work) = (&self.twins[at].shard, self.twins[at].shard.work().since(work));
+            let twin = &self.twins[at].shard;
+            let work = self.twins[at].shard.work().since(work);
             let cost = commands_cost_what_they_may(command, work, PAGES, &before);
             named("commands_cost_what_they_may", cost)?;
             if matches!(outcome, Outcome::Status(_)) {

@@ -89,7 +89,8 @@ impl Desk {
     }
 
     fn file_report(&mut self, replacing: Replacing, reply: oneshot::Sender<RegistrarReply>) {
-        let (version, removed) = (replacing.request.version, replacing.removed);
+        let version = replacing.request.version;
+        let removed = replacing.removed;
         let (node, commands) = match self.plan_report(replacing.request.clone()) {
             Ok(Plan::File(node, commands)) => (node, commands),
             Ok(Plan::Remove(old, partition)) => {
@@ -137,7 +138,9 @@ impl Desk {
         Ok(match reported {
             Reported::Known(node, partition, spec) => Plan::File(node, vec![(partition, filed(node, spec))]),
             Reported::New(new) => {
-                let (node, partition, filed) = (new.id, new.partition, filed(new.id, new.spec.clone()));
+                let node = new.id;
+                let partition = new.partition;
+                let filed = filed(new.id, new.spec.clone());
                 Plan::File(node, vec![(partition, registrar.join_command(new)), (partition, filed)])
             }
             Reported::Occupied(old, partition) => Plan::Remove(old, partition),
@@ -149,7 +152,8 @@ impl Desk {
         request: HeartbeatRequest,
         reply: oneshot::Sender<RegistrarReply>,
     ) {
-        let (node, now) = (NodeId(request.node), self.task.shared.now());
+        let node = NodeId(request.node);
+        let now = self.task.shared.now();
         let heartbeats = self.task.registrar.heartbeats();
         let heard = heartbeats.beat(node, request.version, now);
         let answer = HeartbeatReply {

@@ -40,7 +40,8 @@ impl Bed {
         let shared =
             ServerShared::new([0; 16], incarnation, Arc::new(Still), Box::new(|| 0), Settings::default());
         let port = engine.ports.pop().unwrap();
-        let (registrar, catalog) = (engine.registrar, engine.catalog);
+        let registrar = engine.registrar;
+        let catalog = engine.catalog;
         let task = RegistrarTask { registrar, port, wake: Arc::new(Notify::new()), catalog, shared };
         let pages = Pages { audit_nodes: 2, ..Pages::default() };
         engine.runners.iter_mut().for_each(|runner| runner.set_pages(pages));
@@ -99,7 +100,8 @@ fn names(reply: RegistrarReply) -> (Vec<String>, u64, bool) {
 #[test]
 fn a_page_of_the_list_costs_all_shards_together_its_own_nodes() {
     let mut bed = Bed::new(100);
-    let (mut after, mut all) = (0, Vec::new());
+    let mut after = 0;
+    let mut all = Vec::new();
     loop {
         let before = bed.work();
         let (page, last, more) = names(bed.ask(list(after, 7)));

@@ -80,13 +80,16 @@ fn the_catalog_knows_a_node_before_its_shard_does() {
     let mut engine = Engine::open(StoreState::create(1), &EngineConfig::default(), wakers).unwrap();
     let shared =
         ServerShared::new([0; 16], engine.incarnation, Arc::new(Still), Box::new(|| 0), Settings::default());
-    let (port, mut runner) = (engine.ports.pop().unwrap(), engine.runners.pop().unwrap());
-    let (registrar, catalog) = (engine.registrar, Arc::clone(&engine.catalog));
+    let port = engine.ports.pop().unwrap();
+    let mut runner = engine.runners.pop().unwrap();
+    let registrar = engine.registrar;
+    let catalog = Arc::clone(&engine.catalog);
     let task = RegistrarTask { registrar, port, wake: Arc::new(Notify::new()), catalog, shared };
     let mut desk = Desk::new(task);
     // Awake all the time, so that it takes a command as soon as it is there.
     runner.set_spin(u32::MAX);
-    let (given, unknown) = (AtomicU64::new(0), AtomicU64::new(0));
+    let given = AtomicU64::new(0);
+    let unknown = AtomicU64::new(0);
     let mut looks = Looks { catalog: engine.catalog, given: &given, unknown: &unknown };
     std::thread::scope(|scope| {
         let _stopping = Stopping(engine.stop.clone());

@@ -48,7 +48,8 @@ impl Bed {
             Settings::default(),
         );
         let port = engine.ports.pop().unwrap();
-        let (registrar, catalog) = (engine.registrar, engine.catalog);
+        let registrar = engine.registrar;
+        let catalog = engine.catalog;
         let task = RegistrarTask { registrar, port, wake: Arc::new(Notify::new()), catalog, shared };
         Self { desk: Desk::new(task), runners: engine.runners }
     }

@@ -203,7 +203,8 @@ impl TestServer {
         let engine =
             Engine::open(state, &config, vec![io_waker, registrar_waker]).expect("the numbers are in range");
         let mut ports = engine.ports.into_iter();
-        let (io_port, registrar_port) = (ports.next().expect("two"), ports.next().expect("two"));
+        let io_port = ports.next().expect("two");
+        let registrar_port = ports.next().expect("two");
         let shared = ServerShared::new(
             [9; 16],
             engine.incarnation,
@@ -218,7 +219,8 @@ impl TestServer {
         let shards = threads.collect();
         let planner_gate = PlannerGate::default();
         let threads = engine.planners.into_iter().map(|runner| {
-            let (clock, gate) = (GatedClock(clock.clone(), planner_gate.clone()), gate.clone());
+            let clock = GatedClock(clock.clone(), planner_gate.clone());
+            let gate = gate.clone();
             spawn("planner", move || runner.run(&clock, |_| gate.pass()))
         });
         let planners = threads.collect();
@@ -250,7 +252,8 @@ impl TestServer {
             };
             runtime().block_on(run_io_thread(thread)).expect("the socket and the certificate are usable");
         });
-        let (stop, planner_stop) = (engine.stop, engine.planner_stop);
+        let stop = engine.stop;
+        let planner_stop = engine.planner_stop;
         let certificate = chain;
         Self {
             address,

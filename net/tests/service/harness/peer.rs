@@ -158,7 +158,8 @@ impl Peer {
             if let Some(frame) = decode_frame(&self.buffer, FRAME_BYTES_MAX).expect("the server sends frames")
             {
                 let taken = frame.bytes;
-                let (header, payload) = (frame.header, frame.payload.to_vec());
+                let header = frame.header;
+                let payload = frame.payload.to_vec();
                 let bytes = self.buffer.drain(..taken).collect();
                 return Some(Frame { header, payload, bytes });
             }

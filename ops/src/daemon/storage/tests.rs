@@ -143,7 +143,8 @@ fn rich() -> StoreState {
         custom: vec![(ResourceId(1), Amount::whole(1))],
         ..ReservedAmounts::default()
     };
-    let (owner, until) = (OwnerId::new(7).unwrap(), Some(Time(1 << 40)));
+    let owner = OwnerId::new(7).unwrap();
+    let until = Some(Time(1 << 40));
     state.partitions[1].reservations = vec![
         ReservationRecord { node: NodeId(3), owner, left: left.clone(), until },
         ReservationRecord { node: NodeId(5), owner, left, until: None },
@@ -153,7 +154,9 @@ fn rich() -> StoreState {
     // The claim of the higher id is served first.
     state.partitions[1].claims = [(6, Some(bundle(0))), (5, None)]
         .map(|(sequence, bundle)| {
-            let (node, gpus, units) = (NodeId(5), GpuAssignment::NONE, None);
+            let node = NodeId(5);
+            let gpus = GpuAssignment::NONE;
+            let units = None;
             let demand = Demand { cpu: "0.125".parse().unwrap(), ..Demand::default() };
             ClaimRecord { id: own(sequence), node, demand, gpus, units, bundle }
         })
@@ -161,7 +164,8 @@ fn rich() -> StoreState {
     state.partitions[1].releasing = vec![ReleasingRecord { allocation: own(1 << 40), until: Time(1 << 50) }];
     state.partitions[1].bundles = vec![BundleRecord { allocation: own(3), bundle: bundle(1) }];
     let demand = Demand { gpu: GpuRequest::Fraction(2500), ..Demand::default() };
-    let (gpus, units) = (GpuAssignment { mask: 0b10, part: 2500 }, None);
+    let gpus = GpuAssignment { mask: 0b10, part: 2500 };
+    let units = None;
     state.partitions[1].inside = vec![InsideRecord { id: own(7), bundle: own(3), demand, gpus, units }];
     state.partitions[1].sequence = 1 << 40;
     state.partitions[3].sequence = 2;
@@ -214,7 +218,8 @@ fn group() -> GroupRecord {
         owner: OwnerId::new(7),
         ..PlacementRequest::new(demand, Policy::BestFit)
     });
-    let (id, next_index) = (GroupId { incarnation: Incarnation(1), number: 5 }, 4);
+    let id = GroupId { incarnation: Incarnation(1), number: 5 };
+    let next_index = 4;
     let sequence =
         |sequence| AllocationId { incarnation: Incarnation(1), partition: PartitionId(1), sequence };
     let bundle = |index, request: &Arc<PlacementRequest>, place, lost| GroupBundleRecord {

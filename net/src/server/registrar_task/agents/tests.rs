@@ -64,8 +64,10 @@ impl Bed {
             Box::new(|| 0),
             Settings::default(),
         );
-        let (port, runner) = (engine.ports.pop().unwrap(), engine.runners.pop().unwrap());
-        let (registrar, catalog) = (engine.registrar, engine.catalog);
+        let port = engine.ports.pop().unwrap();
+        let runner = engine.runners.pop().unwrap();
+        let registrar = engine.registrar;
+        let catalog = engine.catalog;
         let own = engine.ports.pop().unwrap();
         let task = RegistrarTask { registrar, port: own, wake: Arc::new(Notify::new()), catalog, shared };
         Self { clock, desk: Desk::new(task), runner, port }
@@ -126,9 +128,11 @@ impl Bed {
 
     fn hold(&mut self, allocation: AllocationId) {
         let evict = Operation::Evict(Evict { allocation, expected: None, grace_ns: 0 });
-        let (granularity, mode) = (Granularity::Fine, CommitMode::AllOrNothing);
+        let granularity = Granularity::Fine;
+        let mode = CommitMode::AllOrNothing;
         let part = Part { statement: STATEMENT, operations: vec![(0, evict)], granularity, mode };
-        let (deadline, cell) = (Time(u64::MAX), Arc::new(DecisionCell::default()));
+        let deadline = Time(u64::MAX);
+        let cell = Arc::new(DecisionCell::default());
         let prepare = Command::Prepare(Box::new(Prepare { part, deadline, cell }));
         let held = self.command(PortRequest::Partition(PartitionId(0), prepare));
         let PortReply::One(Outcome::Prepared(prepared)) = held else { panic!("{held:?}") };

@@ -162,12 +162,15 @@ impl Replicas {
             let count = self.take_longest(draft, rest);
             if count == 0 {
                 failed = failed.or(Some(rest[0].bundle));
-                let most = draft.taken.len() - before + rest.len() - 1;
-                if most < wanted.least {
+                // What asks the same finds no place either.
+                let same =
+                    rest.iter().take_while(|item| Arc::ptr_eq(&item.request, &rest[0].request)).count();
+                rest = &rest[same..];
+                if draft.taken.len() - before + rest.len() < wanted.least {
                     return failed;
                 }
             }
-            rest = &rest[count.max(1)..];
+            rest = &rest[count..];
         }
         failed
     }
@@ -223,7 +226,13 @@ impl Replicas {
         let mut failed = None;
         // What found no unused node: another of it finds none either.
         let mut spent: Option<&Arc<PlacementRequest>> = None;
+        // What found no used node either. A node that is used later had no room for it before.
+        let mut hopeless: Option<&Arc<PlacementRequest>> = None;
         for item in items {
+            if hopeless.is_some_and(|hopeless| Arc::ptr_eq(hopeless, &item.request)) {
+                failed = failed.or(Some(item.bundle));
+                continue;
+            }
             if self.meter.is_spent() {
                 failed = failed.or(Some(item.bundle));
                 break;
@@ -239,6 +248,7 @@ impl Replicas {
                 self.hide(taken.shard, taken.slot);
                 used.add((taken.shard, taken.slot));
             } else {
+                hopeless = Some(&item.request);
                 failed = failed.or(Some(item.bundle));
             }
         }

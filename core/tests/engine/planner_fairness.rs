@@ -236,3 +236,31 @@ fn a_client_that_shows_many_bundles_pays_for_them() {
     let shown = settle(&mut engine).len();
     assert!(shown > 180, "the others are shown afterwards: {shown}");
 }
+
+/// Units that a planner spends when something grows, on a group of which so many equal bundles have no place.
+fn units_of_a_retry(strategy: Strategy, hopeless: usize) -> u64 {
+    let mut engine = engine(2, 1);
+    with_nodes(&mut engine, 256, 4, 0);
+    let mut spec = group_of(cores(5), hopeless, strategy);
+    spec.bundles.insert(0, Arc::new(cores(1)));
+    spec.min_members = 1;
+    create(&mut engine, spec).expect("one bundle fits");
+    let before = work(&engine);
+    let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(1))) else {
+        panic!("there is room")
+    };
+    ask(&mut engine, PortRequest::Release(placement.allocation));
+    let after = work(&engine);
+    assert!(after.searches > before.searches, "it is tried again");
+    after.units - before.units
+}
+
+#[test]
+fn equal_bundles_without_a_place_are_searched_for_once() {
+    for strategy in [Strategy::Pack, Strategy::Spread] {
+        let few = units_of_a_retry(strategy, 8);
+        let many = units_of_a_retry(strategy, 512);
+        // Each bundle is looked at, and no node for it.
+        assert!(many <= few + 8 * 512, "{strategy:?}: {few} units for 8 bundles, {many} for 512");
+    }
+}

@@ -31,6 +31,9 @@ pub(super) const TICKET_TAG: Tag = Tag::MAX;
 /// So many times as long as a ticket reserved something nothing is reserved after it.
 const TICKET_PAUSE: u64 = 3;
 
+/// So often a ticket is tried while a statement of others may hold what is in its way.
+const TRIES_PER_HOLD: u64 = 8;
+
 /// How far the planner's ticket is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
@@ -67,6 +70,9 @@ pub(super) struct Ticket {
     sent_at: Vec<u64>,
     /// Shards that had no room then: it is sent again when one of them has grown. None: whenever any has.
     blocked_by: Option<Vec<usize>>,
+    /// When it is sent again in any case: a statement of others was in the way, and one that is aborted makes
+    /// nothing grow.
+    again: Option<Time>,
 }
 
 impl Ticket {
@@ -112,6 +118,7 @@ impl Planner {
                 reserved,
                 sent_at,
                 blocked_by,
+                again: None,
             });
         }
         let unblocked = self.is_unblocked();
@@ -122,6 +129,7 @@ impl Planner {
                 self.end_ticket(now);
             }
             Stage::Reserved if self.ticket_moved && unblocked => self.commit_ticket(),
+            Stage::Reserved if ticket.again.is_some_and(|again| again <= now) => self.commit_ticket(),
             _ => {}
         }
     }
@@ -253,7 +261,9 @@ impl Planner {
         self.ticket_moved = false;
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         ticket.stage = Stage::Committing;
-        (ticket.sent_at, ticket.blocked_by) = (self.port.growth(), None);
+        ticket.sent_at = self.port.growth();
+        ticket.blocked_by = None;
+        ticket.again = None;
         let id = ticket.group;
         let plan = ticket.plan.clone();
         let group = self.groups.get_mut(&id).expect("a group with a ticket is there");
@@ -303,8 +313,15 @@ impl Planner {
         };
         ticket.blocked_by =
             conflicts.iter().map(shard).collect::<Option<Vec<usize>>>().filter(|by| !by.is_empty());
+        let held = |conflict: &Conflict| matches!(conflict.reason, ConflictReason::HeldBy(_));
+        let pause = (self.config.hold_ns / TRIES_PER_HOLD).max(1);
+        ticket.again = conflicts.iter().any(held).then(|| now.plus_nanos(pause));
+        let gone = |conflict: &Conflict| matches!(conflict.reason, ConflictReason::UnknownNode);
         if done {
             self.groups.get_mut(&id).expect("a group with a ticket is there").contending = false;
+            self.end_ticket(now);
+        } else if conflicts.iter().any(gone) {
+            // The plan can never be carried out any more: another one is made.
             self.end_ticket(now);
         }
         true
@@ -381,7 +398,7 @@ impl Planner {
     pub(super) fn ticket_deadline(&self) -> Option<Time> {
         let ticket = self.ticket.as_ref()?;
         match ticket.stage {
-            Stage::Reserved => Some(ticket.until),
+            Stage::Reserved => Some(ticket.again.map_or(ticket.until, |again| again.min(ticket.until))),
             Stage::Pausing { until } => Some(until),
             _ => None,
         }

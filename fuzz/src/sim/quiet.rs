@@ -96,8 +96,9 @@ fn answer_all(world: &mut World<'_>) -> Verdict {
         if is_answered(world) {
             return Ok(());
         }
-        if world.is_replacing() {
-            // Holds that stand in the way end with their deadlines.
+        if world.is_replacing() || !world.gangs.is_idle() {
+            // Holds that are in the way end with their deadlines, also those that nobody decides any more. A job
+            // of a group whose ticket meets one is answered after that.
             world.pass(REPLACING);
         }
     }

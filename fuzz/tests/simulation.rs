@@ -85,6 +85,8 @@ const FOUND_FAULTS: &[(u64, bool)] = &[
     (20_033_307, true),
     // A ticket was not tried again when a statement that held what was in its way was aborted.
     (20_077_465, true),
+    // An owner's request was given a part of a GPU that was withheld for a claim.
+    (20_037_591, true),
 ];
 
 #[test]

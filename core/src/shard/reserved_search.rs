@@ -166,14 +166,14 @@ impl Shard {
         tree.select_shape(None, order, policy, &asked, candidates, policy_state, visits, accept)
     }
 
-    /// With nothing set aside on `slots` meanwhile.
+    /// With `slots` as their owner sees them meanwhile: what is withheld for claims stays so.
     fn with_revealed<R>(&mut self, slots: &[Slot], look: impl FnOnce(&mut Self) -> R) -> R {
         for &slot in slots {
-            self.reveal(slot);
+            self.reveal_reserved(slot);
         }
         let seen = look(self);
         for &slot in slots {
-            self.cover(slot);
+            self.cover_reserved(slot);
         }
         seen
     }

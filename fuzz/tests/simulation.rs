@@ -87,6 +87,8 @@ const FOUND_FAULTS: &[(u64, bool)] = &[
     (20_077_465, true),
     // An owner's request was given a part of a GPU that was withheld for a claim.
     (20_037_591, true),
+    // A false alarm: a group that queued for a ticket was said to wait in vain.
+    (20_097_401, true),
 ];
 
 #[test]

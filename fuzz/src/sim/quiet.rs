@@ -51,13 +51,14 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
 
 /// Groups that wait reach their deadlines, and those that queue for a ticket have had theirs.
 fn settle_groups(world: &mut World<'_>) -> Verdict {
-    for _ in 0..DEADLINES_MAX {
-        let Some(due) = world.next_planning() else { break };
-        world.pass(due.nanos_since(world.now) + 1);
-        answer_all(world)?;
-    }
-    // A ticket that is served at the last deadline may place a group after it was looked at.
+    // A ticket that is served at the last deadline may place a group after it was looked at, and the next ticket
+    // comes after its pause.
     for _ in 0..LOOKS_MAX {
+        for _ in 0..DEADLINES_MAX {
+            let Some(due) = world.next_planning() else { break };
+            world.pass(due.nanos_since(world.now) + 1);
+            answer_all(world)?;
+        }
         let before = world.statements_made();
         world.gangs.look_at_all(world.now);
         answer_all(world)?;

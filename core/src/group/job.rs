@@ -265,7 +265,7 @@ pub enum GroupRefusalReason {
         placed: u32,
         /// How many are to be placed at least.
         bundles: u32,
-        /// Units of work of the search ([`PlannerBudget::search`](super::PlannerBudget::search)).
+        /// Units of work of the search ([`PlannerBudget::search`](crate::planner::PlannerBudget::search)).
         units: u64,
     },
     /// It lost against other work, as often as is tried.

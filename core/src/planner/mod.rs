@@ -4,7 +4,7 @@
 //!
 //! A [`Planner`] is a state machine, as a shard is: jobs and shards' answers go in, commands and
 //! replies come out; [`PlannerRunner`] is the loop around it on a thread. It keeps the groups whose
-//! number is its own modulo the number of planners ([`keeper_of`]).
+//! number is its own modulo the number of planners ([`keeper_of`](crate::group::keeper_of)).
 
 mod capacity;
 mod commit;

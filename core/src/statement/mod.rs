@@ -4,7 +4,7 @@
 //! (Volcano's words: Allocate, Pipeline, Evict). Over one shard it commits there in one step
 //! (`Apply`). Over several, each shard first checks and
 //! holds its part (`Prepare`), then the statement is
-//! decided once, in its [`DecisionCell`](crate::link::DecisionCell), then each shard does what was decided
+//! decided once, in its [`DecisionCell`], then each shard does what was decided
 //! (`Finish`). Conflicts are found by the shards, which
 //! check with the code that places (Omega's optimistic concurrency, Schwarzkopf et al., EuroSys 2013).
 

@@ -321,8 +321,9 @@ impl Planner {
             self.groups.get_mut(&id).expect("a group with a ticket is there").contending = false;
             self.end_ticket(now);
         } else if conflicts.iter().any(gone) {
-            // The plan can never be carried out any more: another one is made.
-            self.end_ticket(now);
+            // The plan can never be carried out any more. The ticket ends when it is served next in this round: its
+            // group may be about to be removed, which is the caller's part.
+            ticket.until = now;
         }
         true
     }

@@ -1,6 +1,6 @@
 //! The engine from outside: shards, planners and ports as a server runs them, by hand and on threads.
 //!
-//! One program, so that it is linked once. The loom models beside it need a build of their own.
+//! One program, so that it is linked once. The loom models are separate programs: they need a build of their own.
 
 mod allocations_per_node;
 mod bundles_end;
@@ -32,6 +32,7 @@ mod selector_costs;
 mod statement_bed;
 mod statements;
 mod tickets;
+mod tickets_removed;
 mod under_way;
 mod views;
 mod waiting;

@@ -82,8 +82,8 @@ impl ModuleGraph {
         let mut text = String::from("graph TD\n");
         for (module, used) in &self.uses {
             let direct = used.iter().filter(|to| {
-                let others = used.iter().filter(|other| other != to);
-                !others.into_iter().any(|other| self.way(other, to).is_some())
+                let mut others = used.iter().filter(|other| other != to);
+                !others.any(|other| self.way(other, to).is_some())
             });
             for to in direct {
                 writeln!(text, "  {module} --> {to}").expect("a string takes all");
@@ -131,7 +131,7 @@ mod tests {
     fn a_circle_is_found_and_what_follows_is_not_drawn() {
         let mut graph = ModuleGraph::default();
         graph.add("roof", "use crate::wall::Wall;\nuse crate::floor::{Floor, Tile};\n// crate::sky::Sky");
-        graph.add("wall", "fn stand() { crate::floor::lay() }\nmod tests {\n use crate::roof::Roof;");
+        graph.add("wall", "fn build() { crate::floor::lay() }\nmod tests {\n use crate::roof::Roof;");
         graph.add("floor", "");
         assert_eq!(graph.circle(), None);
         assert_eq!(graph.drawing(), "graph TD\n  roof --> wall\n  wall --> floor\n");

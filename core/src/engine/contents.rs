@@ -1,6 +1,6 @@
 //! What is read of a store's contents before an engine is opened over it.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeSet;
 
 use super::EngineError;
 use crate::ids::{AllocationId, NodeId, ResourceId};
@@ -10,15 +10,22 @@ use crate::state::PartitionState;
 
 /// Whether the nodes of a partition have few enough allocations to count them.
 pub(super) fn check_allocations(partition: &PartitionState) -> Result<(), EngineError> {
-    let at: FixedMap<AllocationId, NodeId> =
-        partition.allocations.iter().map(|one| (one.id, one.node)).collect();
-    let mut counts: BTreeMap<NodeId, usize> = BTreeMap::new();
-    let inside = partition.inside.iter().filter_map(|one| at.get(&one.bundle).copied());
+    let allocations = &partition.allocations;
+    let node_of = |bundle: AllocationId| {
+        let place = allocations.binary_search_by_key(&bundle, |one| one.id).ok()?;
+        Some(allocations[place].node)
+    };
+    let placed = allocations.iter().map(|one| one.node);
+    let inside = partition.inside.iter().filter_map(|one| node_of(one.bundle));
     let claimed = partition.claims.iter().map(|claim| claim.node);
-    for node in at.values().copied().chain(inside).chain(claimed) {
+    let mut counts: FixedMap<NodeId, usize> = FixedMap::default();
+    for node in placed.chain(inside).chain(claimed) {
         *counts.entry(node).or_default() += 1;
     }
-    let crowded = counts.into_iter().find(|&(_, count)| count > usize::from(ALLOCATIONS_PER_NODE_MAX));
+    let crowded = counts
+        .into_iter()
+        .filter(|&(_, count)| count > usize::from(ALLOCATIONS_PER_NODE_MAX))
+        .min_by_key(|&(id, _)| id);
     let Some((id, allocations)) = crowded else { return Ok(()) };
     let registration = partition.nodes.iter().map(|node| &node.registration).find(|one| one.id == id);
     let node = registration.map_or_else(|| id.to_string().into(), |one| one.spec.name.clone());

@@ -7,6 +7,8 @@ mod harness;
 mod agent;
 #[path = "binary/books.rs"]
 mod books;
+#[path = "binary/cancels.rs"]
+mod cancels;
 #[path = "binary/commands.rs"]
 mod commands;
 #[path = "binary/faults.rs"]

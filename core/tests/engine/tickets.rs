@@ -234,7 +234,12 @@ fn a_bundle_of_a_spread_group_is_placed_again_where_its_rule_allows_it() {
 }
 
 /// Ends a bundle of so many cores; direct traffic takes them in the same batch.
-pub(crate) fn release_to_ones(engine: &mut Engine, live: &mut Vec<AllocationId>, bundle: AllocationId, cpu: u32) {
+pub(crate) fn release_to_ones(
+    engine: &mut Engine,
+    live: &mut Vec<AllocationId>,
+    bundle: AllocationId,
+    cpu: u32,
+) {
     engine.ports[0].submit(1, PortRequest::Release(bundle), engine.now).expect("room");
     for _ in 0..cpu {
         engine.ports[0].submit(2, PortRequest::Place(cores(1)), engine.now).expect("room");

@@ -6,11 +6,11 @@ use std::process::Command;
 use serde_json::Value;
 use wharf_bench::contention::run::run;
 use wharf_bench::contention::{Point, Row, Settings};
-use wharf_core::statement::{CommitMode, Granularity};
+use wharf_core::statement::{CommitMode, ConflictDetection};
 
 const FIELDS: [&str; 10] = [
     "planners",
-    "granularity",
+    "conflict_detection",
     "mode",
     "decision_ms",
     "load",
@@ -56,15 +56,15 @@ fn real_planners_give_rows() {
     }
 }
 
-fn row(planners: u16, granularity: Granularity, mode: CommitMode) -> Row {
+fn row(planners: u16, conflict_detection: ConflictDetection, mode: CommitMode) -> Row {
     let settings = Settings { nodes: 100, shards: 2, full_percent: 80, seconds: 40, seed: 3 };
-    run(&settings, Point { planners, granularity, mode, decision_ms: 400, task_ms: 5, load: 16 })
+    run(&settings, Point { planners, conflict_detection, mode, decision_ms: 400, task_ms: 5, load: 16 })
 }
 
 #[test]
 fn one_planner_meets_no_conflict() {
-    for granularity in [Granularity::Fine, Granularity::Coarse] {
-        let row = row(1, granularity, CommitMode::AllOrNothing);
+    for conflict_detection in [ConflictDetection::Fine, ConflictDetection::Coarse] {
+        let row = row(1, conflict_detection, CommitMode::AllOrNothing);
         assert_eq!((row.conflict_fraction, row.wasted_fraction), (0.0, 0.0), "{row:?}");
         assert!(row.busyness > 0.99, "more comes than one can decide: {row:?}");
     }
@@ -73,10 +73,10 @@ fn one_planner_meets_no_conflict() {
 #[test]
 fn fine_and_incremental_come_out_ahead() {
     use CommitMode::{AllOrNothing, Incremental};
-    use Granularity::{Coarse, Fine};
+    use ConflictDetection::{Coarse, Fine};
     let [best, fine, coarse, worst] =
         [(Fine, Incremental), (Fine, AllOrNothing), (Coarse, Incremental), (Coarse, AllOrNothing)]
-            .map(|(granularity, mode)| row(16, granularity, mode));
+            .map(|(conflict_detection, mode)| row(16, conflict_detection, mode));
     assert!(worst.conflict_fraction > 2.0 * fine.conflict_fraction, "{worst:?}, {fine:?}");
     assert!(worst.wasted_fraction > 1.2 * coarse.wasted_fraction, "{worst:?}, {coarse:?}");
     assert!(fine.wasted_fraction >= best.wasted_fraction, "{fine:?}, {best:?}");

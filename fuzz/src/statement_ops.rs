@@ -14,7 +14,7 @@ use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest, ResourceKind};
 use wharf_core::shard::{ClaimEvent, Command, HybridSettings, Outcome, Rejection, Shard, ShardConfig};
 use wharf_core::statement::{
-    Allocate, CommitMode, Evict, Granted, Granularity, Operation, Part, Pipeline, Prepare,
+    Allocate, CommitMode, ConflictDetection, Evict, Granted, Operation, Part, Pipeline, Prepare,
 };
 use wharf_core::time::Time;
 
@@ -233,7 +233,7 @@ impl Run<'_> {
         };
         let whole = self.choices.below(2) == 0;
         let mode = if whole { CommitMode::AllOrNothing } else { CommitMode::Incremental };
-        Part { statement, operations, granularity: Granularity::Fine, mode }
+        Part { statement, operations, conflict_detection: ConflictDetection::Fine, mode }
     }
 
     fn command(&mut self) -> Command {

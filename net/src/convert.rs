@@ -18,7 +18,7 @@ pub use kinds::{kinds_to_learn, learn_kinds};
 mod preferences;
 pub use preferences::{selector, selector_terms, taints, toleration, wire_taints, wire_toleration};
 mod statements;
-pub use statements::{conflict_body, granularity, statement, statement_fault, statement_reply};
+pub use statements::{conflict_body, conflict_detection, statement, statement_fault, statement_reply};
 
 use std::sync::Arc;
 

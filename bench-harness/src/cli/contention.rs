@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use clap::{Args, ValueEnum};
 use wharf_core::limits::PLANNERS_MAX;
-use wharf_core::statement::{CommitMode, Granularity};
+use wharf_core::statement::{CommitMode, ConflictDetection};
 use wharf_ops::cli::say;
 
 use crate::contention::real::{self, RealRow};
@@ -34,7 +34,7 @@ pub(super) struct ContentionArgs {
     planners: Vec<u16>,
     /// What counts as a conflict.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [GranularityArg::Fine, GranularityArg::Coarse])]
-    granularity: Vec<GranularityArg>,
+    conflict_detection: Vec<GranularityArg>,
     /// What becomes of the rest of a statement that conflicts.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ModeArg::AllOrNothing, ModeArg::Incremental])]
     mode: Vec<ModeArg>,
@@ -109,10 +109,10 @@ impl ContentionArgs {
         Settings { nodes, shards, full_percent: full, seconds, seed }
     }
 
-    fn granularities(&self) -> impl Iterator<Item = Granularity> {
-        self.granularity.iter().map(|granularity| match granularity {
-            GranularityArg::Fine => Granularity::Fine,
-            GranularityArg::Coarse => Granularity::Coarse,
+    fn granularities(&self) -> impl Iterator<Item = ConflictDetection> {
+        self.conflict_detection.iter().map(|conflict_detection| match conflict_detection {
+            GranularityArg::Fine => ConflictDetection::Fine,
+            GranularityArg::Coarse => ConflictDetection::Coarse,
         })
     }
 
@@ -123,13 +123,20 @@ impl ContentionArgs {
                 self.task_ms.iter().flat_map(|task| self.load.iter().map(move |load| (task, load)))
             {
                 for &planners in &self.planners {
-                    for granularity in self.granularities() {
+                    for conflict_detection in self.granularities() {
                         for mode in &self.mode {
                             let mode = match mode {
                                 ModeArg::AllOrNothing => CommitMode::AllOrNothing,
                                 ModeArg::Incremental => CommitMode::Incremental,
                             };
-                            points.push(Point { planners, granularity, mode, decision_ms, task_ms, load });
+                            points.push(Point {
+                                planners,
+                                conflict_detection,
+                                mode,
+                                decision_ms,
+                                task_ms,
+                                load,
+                            });
                         }
                     }
                 }
@@ -143,8 +150,8 @@ impl ContentionArgs {
         let limit = Duration::from_millis(self.millis);
         let mut rows: Vec<RealRow> = Vec::new();
         for &planners in &self.planners {
-            for granularity in self.granularities() {
-                rows.push(real::run(&settings, planners, granularity, limit)?);
+            for conflict_detection in self.granularities() {
+                rows.push(real::run(&settings, planners, conflict_detection, limit)?);
             }
         }
         if self.json {
@@ -152,14 +159,14 @@ impl ContentionArgs {
             return Ok(());
         }
         say(format_args!(
-            "planners  shards  granularity  conflict fraction  wasted  attempts  groups/s  refused"
+            "planners  shards  conflict_detection  conflict fraction  wasted  attempts  groups/s  refused"
         ));
         for row in &rows {
             say(format_args!(
                 "{:>8} {:>7}  {:<11} {:>18.4} {:>7.4} {:>9.3} {:>9.0} {:>8}",
                 row.planners,
                 row.shards,
-                row.granularity,
+                row.conflict_detection,
                 row.conflict_fraction,
                 row.wasted_fraction,
                 row.attempts_per_statement,
@@ -171,7 +178,7 @@ impl ContentionArgs {
     }
 }
 
-const HEADER: &str = "decision ms  task ms  load/s  planners  granularity  mode            conflict fraction  wasted  attempts  busyness  statements/s  waiting";
+const HEADER: &str = "decision ms  task ms  load/s  planners  conflict_detection  mode            conflict fraction  wasted  attempts  busyness  statements/s  waiting";
 
 fn print(row: &Row) {
     say(format_args!(
@@ -180,7 +187,7 @@ fn print(row: &Row) {
         row.task_ms,
         row.load,
         row.planners,
-        row.granularity,
+        row.conflict_detection,
         row.mode,
         row.conflict_fraction,
         row.wasted_fraction,

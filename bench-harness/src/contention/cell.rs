@@ -10,7 +10,7 @@ use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::rng::Rng;
 use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
-use wharf_core::statement::{Applied, CommitMode, Granted, Granularity, Operation, Part, Prepare};
+use wharf_core::statement::{Applied, CommitMode, ConflictDetection, Granted, Operation, Part, Prepare};
 use wharf_core::time::Time;
 use wharf_core::view::View;
 
@@ -29,7 +29,7 @@ pub type Placed = (usize, Operation);
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
     /// What counts as a conflict.
-    pub granularity: Granularity,
+    pub conflict_detection: ConflictDetection,
     /// What becomes of the rest.
     pub mode: CommitMode,
 }
@@ -155,14 +155,14 @@ impl Cell {
         terms: Terms,
         now: Time,
     ) -> Committed {
-        let Terms { granularity, mode } = terms;
+        let Terms { conflict_detection, mode } = terms;
         let mut parts: Vec<(usize, Part)> = Vec::new();
         for shard in 0..self.shards.len() {
             let of_shard = (0u16..).zip(operations).filter(|(_, (at, _))| *at == shard);
             let operations: Vec<_> =
                 of_shard.map(|(place, (_, operation))| (place, operation.clone())).collect();
             if !operations.is_empty() {
-                parts.push((shard, Part { statement, operations, granularity, mode }));
+                parts.push((shard, Part { statement, operations, conflict_detection, mode }));
             }
         }
         let mut committed = Committed::default();
@@ -286,7 +286,7 @@ mod tests {
         for (mode, granted) in [(CommitMode::AllOrNothing, vec![]), (CommitMode::Incremental, vec![1])] {
             let mut cell = Cell::new(&Settings { full_percent: 0, ..settings });
             cell.target = i64::MAX;
-            let terms = Terms { granularity: Granularity::Fine, mode };
+            let terms = Terms { conflict_detection: ConflictDetection::Fine, mode };
             let first = cell.commit(id(1), &[allocate(1, 1, 30, None)], terms, Time(1));
             assert_eq!(first, Committed { granted: vec![0], conflicts: 0 });
             let both = [allocate(1, 1, 3, None), allocate(0, 2, 3, None)];
@@ -305,10 +305,10 @@ mod tests {
         let mut version = 0;
         cell.view(0).nodes(|_, image, _| version = image.version);
         let planned = [allocate(0, 1, 1, Some(version))];
-        let coarse = Terms { granularity: Granularity::Coarse, mode };
+        let coarse = Terms { conflict_detection: ConflictDetection::Coarse, mode };
         assert_eq!(cell.commit(id(1), &planned, coarse, Time(1)).conflicts, 0);
         assert_eq!(cell.commit(id(2), &planned, coarse, Time(2)).conflicts, 1);
-        let fine = Terms { granularity: Granularity::Fine, mode };
+        let fine = Terms { conflict_detection: ConflictDetection::Fine, mode };
         assert_eq!(cell.commit(id(3), &planned, fine, Time(3)).conflicts, 0);
     }
 }

@@ -20,7 +20,7 @@ pub mod real;
 pub mod run;
 
 use serde::Serialize;
-use wharf_core::statement::{CommitMode, Granularity};
+use wharf_core::statement::{CommitMode, ConflictDetection};
 
 /// What the cell is, whoever plans on it.
 #[derive(Clone, Copy, Debug)]
@@ -44,7 +44,7 @@ pub struct Point {
     /// Planners.
     pub planners: u16,
     /// What counts as a conflict.
-    pub granularity: Granularity,
+    pub conflict_detection: ConflictDetection,
     /// What becomes of a statement of which a part conflicts.
     pub mode: CommitMode,
     /// Decision time per job (and attempt), in ms.
@@ -61,7 +61,7 @@ pub struct Row {
     /// Planners.
     pub planners: u16,
     /// `fine`: an operation that is not possible any more conflicts; `coarse`: a node that changed does.
-    pub granularity: &'static str,
+    pub conflict_detection: &'static str,
     /// `all-or-nothing`: the whole is planned anew; `incremental`: the rest is.
     pub mode: &'static str,
     /// Decision time per job, in ms.
@@ -87,12 +87,12 @@ pub struct Row {
     pub given_up: u64,
 }
 
-/// What rows call a granularity.
+/// What rows call a conflict_detection.
 #[must_use]
-pub fn granularity_name(granularity: Granularity) -> &'static str {
-    match granularity {
-        Granularity::Fine => "fine",
-        Granularity::Coarse => "coarse",
+pub fn granularity_name(conflict_detection: ConflictDetection) -> &'static str {
+    match conflict_detection {
+        ConflictDetection::Fine => "fine",
+        ConflictDetection::Coarse => "coarse",
     }
 }
 

@@ -20,7 +20,7 @@ use wharf_core::rng::Rng;
 use wharf_core::router::{Port, PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
 use wharf_core::state::StoreState;
-use wharf_core::statement::Granularity;
+use wharf_core::statement::ConflictDetection;
 
 use super::cell::task;
 use super::{Settings, granularity_name};
@@ -41,7 +41,7 @@ pub struct RealRow {
     /// Planners, each on a thread.
     pub planners: u16,
     /// `fine` or `coarse`, as in the simulator's rows.
-    pub granularity: &'static str,
+    pub conflict_detection: &'static str,
     /// Shards, each on a thread.
     pub shards: u16,
     /// Statements in which something conflicted, per group that was made.
@@ -79,20 +79,20 @@ struct Made {
 pub fn run(
     settings: &Settings,
     planners: u16,
-    granularity: Granularity,
+    conflict_detection: ConflictDetection,
     limit: Duration,
 ) -> anyhow::Result<RealRow> {
     let mut running = Running::open(settings, planners)?;
     running.fill(settings)?;
     let mut rng = Rng::new(settings.seed);
     let started = Instant::now();
-    let made = running.make_groups(UNDER_WAY * usize::from(planners), granularity, &mut rng, limit);
+    let made = running.make_groups(UNDER_WAY * usize::from(planners), conflict_detection, &mut rng, limit);
     let seconds = started.elapsed().as_secs_f64();
     let metrics = running.stop();
     let per_group = |count: u64| count as f64 / made.groups.max(1) as f64;
     Ok(RealRow {
         planners,
-        granularity: granularity_name(granularity),
+        conflict_detection: granularity_name(conflict_detection),
         shards: settings.shards,
         conflict_fraction: per_group(metrics.conflicted),
         wasted_fraction: (metrics.operations - metrics.granted) as f64 / metrics.operations.max(1) as f64,
@@ -198,7 +198,7 @@ impl Running {
     fn make_groups(
         &mut self,
         under_way: usize,
-        granularity: Granularity,
+        conflict_detection: ConflictDetection,
         rng: &mut Rng,
         limit: Duration,
     ) -> Made {
@@ -207,7 +207,7 @@ impl Running {
         let started = Instant::now();
         let mut create = |running: &mut Self| {
             let bundles = (0..BUNDLES).map(|_| Arc::new(task(rng))).collect();
-            let spec = GroupSpec { granularity, ..GroupSpec::new(bundles, Strategy::Spread) };
+            let spec = GroupSpec { conflict_detection, ..GroupSpec::new(bundles, Strategy::Spread) };
             running.submit(PortRequest::Plan(PlanJob::CreateGroup(Arc::new(spec))));
         };
         (0..under_way).for_each(|_| create(self));

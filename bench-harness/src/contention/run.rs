@@ -157,7 +157,7 @@ impl Run {
         let Attempt { mut job, began, operations, of_task } = planner.now.take().expect("it decided");
         self.sums.busy_ns += now.nanos_since(began);
         self.sums.attempts += 1;
-        let Point { granularity, mode, .. } = self.point;
+        let Point { conflict_detection, mode, .. } = self.point;
         let whole = operations.len() == job.tasks.len();
         if !operations.is_empty() && (whole || mode == CommitMode::Incremental) {
             planner.statements += 1;
@@ -165,7 +165,7 @@ impl Run {
             let incarnation = Incarnation(1);
             let statement = planner.statements;
             let id = StatementId { incarnation, planner: number, number: statement };
-            let committed = self.cell.commit(id, &operations, Terms { granularity, mode }, now);
+            let committed = self.cell.commit(id, &operations, Terms { conflict_detection, mode }, now);
             self.sums.conflicted += u64::from(committed.conflicts > 0);
             self.sums.operations += operations.len() as u64;
             self.sums.granted += committed.granted.len() as u64;
@@ -188,7 +188,7 @@ impl Run {
     }
 
     fn row(&self, end: Time) -> Row {
-        let Point { planners, granularity, mode, decision_ms, task_ms, load } = self.point;
+        let Point { planners, conflict_detection, mode, decision_ms, task_ms, load } = self.point;
         let deciding = self.planners.iter().filter_map(|planner| planner.now.as_ref());
         let begun: u64 = deciding.clone().map(|attempt| end.nanos_since(attempt.began)).sum();
         let waiting: usize = self.planners.iter().map(|planner| planner.queue.len()).sum();
@@ -196,7 +196,7 @@ impl Run {
         let busy = sums.busy_ns + begun;
         Row {
             planners,
-            granularity: granularity_name(granularity),
+            conflict_detection: granularity_name(conflict_detection),
             mode: mode_name(mode),
             decision_ms,
             task_ms,

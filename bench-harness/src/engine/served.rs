@@ -18,7 +18,7 @@ use wharf_core::registrar::{Catalog, Registrar, TOPOLOGY_LABEL_DEFAULT};
 use wharf_core::request::Placement;
 use wharf_core::router::Verdict;
 use wharf_core::shard::{Command, Outcome, Shard, ShardConfig};
-use wharf_core::statement::{Allocate, CommitMode, Granted, Granularity, Operation, Part, Prepare};
+use wharf_core::statement::{Allocate, CommitMode, ConflictDetection, Granted, Operation, Part, Prepare};
 use wharf_core::time::Time;
 use wharf_core::view::ViewReader;
 use wharf_net::codec::{FLAG_REPLY, Header, encode_body, encode_frame};
@@ -133,9 +133,9 @@ impl Served {
         }
         self.statements += 1;
         let statement = StatementId { incarnation: Incarnation(1), planner: 0, number: self.statements };
-        let granularity = Granularity::Fine;
+        let conflict_detection = ConflictDetection::Fine;
         let mode = CommitMode::AllOrNothing;
-        let part = Part { statement, operations, granularity, mode };
+        let part = Part { statement, operations, conflict_detection, mode };
         let deadline = Time(u64::MAX);
         let cell = Arc::new(DecisionCell::default());
         Some(Command::Prepare(Box::new(Prepare { part, deadline, cell })))

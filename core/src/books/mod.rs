@@ -6,4 +6,4 @@ mod withheld;
 
 pub(crate) use custom::{CustomBook, book_or_new, respecify, take_over, units_of};
 pub(crate) use health::UnhealthyBook;
-pub(crate) use withheld::{CustomAside, Reservation, SetAside};
+pub(crate) use withheld::{Reservation, Withheld, WithheldCustom};

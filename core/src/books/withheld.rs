@@ -7,25 +7,25 @@ use crate::time::Time;
 
 /// What is set aside on one node.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(crate) struct SetAside {
+pub(crate) struct Withheld {
     pub(crate) cpu: Amount,
     pub(crate) memory: Amount,
     /// Of each device, in 1/10 000.
     pub(crate) gpus: [u16; GPU_INSTANCES_MAX],
     /// Of the custom kinds that the node has, in order of id.
-    pub(crate) custom: Vec<CustomAside>,
+    pub(crate) custom: Vec<WithheldCustom>,
 }
 
 /// What is set aside of one custom kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CustomAside {
+pub(crate) struct WithheldCustom {
     pub(crate) id: ResourceId,
     pub(crate) amount: Amount,
     /// Of each unit of a unit-instance kind, in 1/10 000.
     pub(crate) units: Vec<u16>,
 }
 
-impl SetAside {
+impl Withheld {
     /// The sum over all devices, in 1/10 000.
     pub(crate) fn gpu_total(&self) -> i64 {
         self.gpus.iter().map(|&part| i64::from(part)).sum()
@@ -69,7 +69,7 @@ pub(crate) struct Reservation {
     pub(crate) owner: OwnerId,
     pub(crate) left: ReservedAmounts,
     pub(crate) until: Option<Time>,
-    pub(crate) aside: SetAside,
+    pub(crate) aside: Withheld,
     /// Which of the reservations of this shard it is: exchanged, it is another one.
     pub(crate) number: u64,
     /// Statements that hold something of it: it stays until they are decided, also used up.

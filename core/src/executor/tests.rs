@@ -7,7 +7,7 @@ use crate::link::{DecisionCell, channel};
 use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
 use crate::resource::{Amount, Demand};
 use crate::shard::{HybridSettings, ShardConfig};
-use crate::statement::{Allocate, CommitMode, Granted, Granularity, Operation, Part, Prepare};
+use crate::statement::{Allocate, CommitMode, ConflictDetection, Granted, Operation, Part, Prepare};
 
 struct Still(u64);
 
@@ -107,7 +107,7 @@ impl Bed {
         let part = Part {
             statement: statement(number),
             operations: vec![(0, Operation::Allocate(one))],
-            granularity: Granularity::Fine,
+            conflict_detection: ConflictDetection::Fine,
             mode: CommitMode::AllOrNothing,
         };
         let prepare = Prepare { part, deadline: Time(deadline), cell: Arc::clone(cell) };

@@ -6,7 +6,7 @@ use super::spec::{GroupSpec, GroupSpecError};
 use crate::ids::{AllocationId, GroupId, NodeId, StatementId};
 use crate::request::{PlacementRequest, Refusal};
 use crate::resource::{GpuAssignment, ResourceKind};
-use crate::statement::{Applied, CommitMode, Conflict, Granularity, Operation};
+use crate::statement::{Applied, CommitMode, Conflict, ConflictDetection, Operation};
 use crate::time::Time;
 
 /// Whose jobs are served in turn: numbered by the caller of the port. Ports have clients of their own.
@@ -59,7 +59,7 @@ pub struct Submit {
     /// In order; on any nodes.
     pub operations: Vec<Operation>,
     /// What counts as a conflict.
-    pub granularity: Granularity,
+    pub conflict_detection: ConflictDetection,
     /// What becomes of it where a part conflicts.
     pub mode: CommitMode,
 }

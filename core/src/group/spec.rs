@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use crate::limits::GROUP_BUNDLES_MAX;
 use crate::request::PlacementRequest;
-use crate::statement::Granularity;
+use crate::statement::ConflictDetection;
 use crate::time::Time;
 
 /// How the bundles of a group stand to each other (Ray's placement strategies).
@@ -80,7 +80,7 @@ pub struct GroupSpec {
     /// Of waiting groups those of higher priority are tried first.
     pub priority: i32,
     /// What counts as a conflict when it is committed.
-    pub granularity: Granularity,
+    pub conflict_detection: ConflictDetection,
 }
 
 /// A group that cannot be asked for.
@@ -115,8 +115,8 @@ impl GroupSpec {
         let topology = None;
         let wait_until = None;
         let priority = 0;
-        let granularity = Granularity::Fine;
-        Self { bundles, strategy, topology, min_members, wait_until, priority, granularity }
+        let conflict_detection = ConflictDetection::Fine;
+        Self { bundles, strategy, topology, min_members, wait_until, priority, conflict_detection }
     }
 
     /// Whether it can be asked for.

@@ -1,9 +1,9 @@
 //! Cells: what stands at one place of the first two dimensions.
 
 use super::Marks;
-use super::entry::{Said, Tag};
+use super::entry::{RankTag, UpperBounds};
 use super::key::Key;
-use super::sorted::{Run, Runs, sum_of_marks};
+use super::sorted::{Block, Runs, sum_of_marks};
 
 /// Entries that stand in the cell's own record: most cells hold a few.
 const FEW: usize = 4;
@@ -14,7 +14,7 @@ pub(super) enum Cell<K> {
     Few {
         len: u8,
         stale_marks: bool,
-        tags: [Tag; FEW],
+        tags: [RankTag; FEW],
         keys: [K; FEW],
         marks: Marks,
     },
@@ -22,13 +22,13 @@ pub(super) enum Cell<K> {
     One {
         stale: bool,
         stale_marks: bool,
-        said: Said<K>,
-        run: Box<Run<K>>,
+        said: UpperBounds<K>,
+        run: Box<Block<K>>,
     },
     Many {
         stale: bool,
         stale_marks: bool,
-        said: Said<K>,
+        said: UpperBounds<K>,
         runs: Box<Runs<K>>,
     },
 }
@@ -37,16 +37,16 @@ const _: () = assert!(size_of::<Cell<u64>>() <= 64, "a cell is one cache line");
 
 /// The entries of a cell.
 pub(super) enum Entries<'a, K> {
-    Run(&'a [K], &'a [Tag]),
+    Block(&'a [K], &'a [RankTag]),
     Runs(&'a Runs<K>),
 }
 
 impl<K: Key> Entries<'_, K> {
     /// Reads what taking an entry out will read.
     #[inline]
-    pub(super) fn read_ahead(&self, key: K, tag: Tag) -> usize {
+    pub(super) fn prefetch(&self, key: K, tag: RankTag) -> usize {
         match self {
-            Self::Run(keys, tags) => read_lines(keys, tags),
+            Self::Block(keys, tags) => read_lines(keys, tags),
             Self::Runs(runs) => {
                 let run = runs.holding(key, tag);
                 read_lines(run.keys(), run.tags())
@@ -57,14 +57,14 @@ impl<K: Key> Entries<'_, K> {
 
 /// Reads a word of each cache line.
 #[inline]
-fn read_lines<K: Key>(keys: &[K], tags: &[Tag]) -> usize {
+fn read_lines<K: Key>(keys: &[K], tags: &[RankTag]) -> usize {
     let of_keys = keys.iter().step_by(8).filter(|&&key| key == K::ZERO).count();
     tags.iter().step_by(16).fold(of_keys, |sum, tag| sum ^ tag.bits() as usize)
 }
 
 impl<K: Key> Cell<K> {
     pub(super) fn empty() -> Self {
-        let tags = [Tag::default(); FEW];
+        let tags = [RankTag::default(); FEW];
         let keys = [K::ZERO; FEW];
         Self::Few { len: 0, stale_marks: false, tags, keys, marks: Marks::NONE }
     }
@@ -76,7 +76,7 @@ impl<K: Key> Cell<K> {
 
     /// Puts an entry in; a run is cut at `room`.
     #[inline]
-    pub(super) fn insert(&mut self, key: K, tag: Tag, marks: Marks, room: usize) {
+    pub(super) fn insert(&mut self, key: K, tag: RankTag, marks: Marks, room: usize) {
         match self {
             Self::Few { len, stale_marks, tags, keys, marks: said } if usize::from(*len) < FEW => {
                 let mut at = usize::from(*len);
@@ -96,26 +96,26 @@ impl<K: Key> Cell<K> {
         }
     }
 
-    fn insert_into_many(&mut self, key: K, tag: Tag, marks: Marks, room: usize) {
+    fn insert_into_many(&mut self, key: K, tag: RankTag, marks: Marks, room: usize) {
         match self {
             Self::Few { tags, keys, marks: said, .. } => {
-                let mut run = Run::new(keys, tags);
+                let mut run = Block::new(keys, tags);
                 run.insert(key, tag);
-                let said = Said::of_all(run.keys(), run.tags()).marked(said.or(marks));
+                let said = UpperBounds::of_all(run.keys(), run.tags()).marked(said.or(marks));
                 *self = Self::One { stale: false, stale_marks: true, said, run: Box::new(run) };
             }
             Self::One { said, run, .. } if run.len() < room => {
-                *said = said.or(Said::of(key, tag, marks));
+                *said = said.or(UpperBounds::of(key, tag, marks));
                 run.insert(key, tag);
             }
             Self::One { said, run, .. } => {
                 let mut runs = Runs::of((**run).clone(), said.marks);
                 runs.insert(key, tag, marks, room);
-                let said = said.or(Said::of(key, tag, marks));
+                let said = said.or(UpperBounds::of(key, tag, marks));
                 *self = Self::Many { stale: true, stale_marks: true, said, runs: Box::new(runs) };
             }
             Self::Many { said, runs, .. } => {
-                *said = said.or(Said::of(key, tag, marks));
+                *said = said.or(UpperBounds::of(key, tag, marks));
                 runs.insert(key, tag, marks, room);
             }
         }
@@ -123,7 +123,7 @@ impl<K: Key> Cell<K> {
 
     /// Takes an entry out; whether it was there.
     #[inline]
-    pub(super) fn remove(&mut self, key: K, tag: Tag, room: usize) -> bool {
+    pub(super) fn remove(&mut self, key: K, tag: RankTag, room: usize) -> bool {
         match self {
             Self::Few { len, stale_marks, tags, keys, .. } => {
                 let held = usize::from(*len);
@@ -141,16 +141,16 @@ impl<K: Key> Cell<K> {
         }
     }
 
-    fn remove_from_many(&mut self, key: K, tag: Tag, room: usize) -> bool {
+    fn remove_from_many(&mut self, key: K, tag: RankTag, room: usize) -> bool {
         let removed = match self {
             Self::Few { .. } => false,
             Self::One { stale, stale_marks, said, run } => {
-                *stale |= said.touches(&Said::of(key, tag, Marks::NONE));
+                *stale |= said.touches(&UpperBounds::of(key, tag, Marks::NONE));
                 *stale_marks = true;
                 run.remove(key, tag)
             }
             Self::Many { stale, stale_marks, said, runs } => {
-                *stale |= said.touches(&Said::of(key, tag, Marks::NONE));
+                *stale |= said.touches(&UpperBounds::of(key, tag, Marks::NONE));
                 *stale_marks = true;
                 runs.remove(key, tag)
             }
@@ -159,7 +159,7 @@ impl<K: Key> Cell<K> {
         match self {
             Self::One { said, run, .. } if run.len() <= FEW / 2 => {
                 let mut keys = [K::ZERO; FEW];
-                let mut tags = [Tag::default(); FEW];
+                let mut tags = [RankTag::default(); FEW];
                 let held = run.len();
                 keys[..held].copy_from_slice(run.keys());
                 tags[..held].copy_from_slice(run.tags());
@@ -180,18 +180,18 @@ impl<K: Key> Cell<K> {
     }
 
     /// An entry that stands here has other marks.
-    pub(super) fn mark(&mut self, key: K, tag: Tag, marks: Marks) {
+    pub(super) fn mark(&mut self, key: K, tag: RankTag, marks: Marks) {
         match self {
             Self::Few { stale_marks, marks: said, .. } => {
                 *said = said.or(marks);
                 *stale_marks = true;
             }
             Self::One { stale_marks, said, .. } => {
-                *said = said.or(Said::of(key, tag, marks));
+                *said = said.or(UpperBounds::of(key, tag, marks));
                 *stale_marks = true;
             }
             Self::Many { stale_marks, said, runs, .. } => {
-                *said = said.or(Said::of(key, tag, marks));
+                *said = said.or(UpperBounds::of(key, tag, marks));
                 *stale_marks = true;
                 runs.mark(key, tag, marks);
             }
@@ -200,7 +200,7 @@ impl<K: Key> Cell<K> {
 
     /// Its entries, if what is `asked` may be among them.
     #[inline]
-    pub(super) fn offered(&self, asked: &Said<K>) -> Option<Entries<'_, K>> {
+    pub(super) fn offered(&self, asked: &UpperBounds<K>) -> Option<Entries<'_, K>> {
         match self {
             Self::Few { marks, .. } => marks.hold(asked.marks).then(|| self.entries()),
             Self::One { said, .. } | Self::Many { said, .. } => said.may_hold(asked).then(|| self.entries()),
@@ -212,20 +212,20 @@ impl<K: Key> Cell<K> {
         match self {
             Self::Few { len, tags, keys, .. } => {
                 let len = usize::from(*len).min(FEW);
-                Entries::Run(&keys[..len], &tags[..len])
+                Entries::Block(&keys[..len], &tags[..len])
             }
-            Self::One { run, .. } => Entries::Run(run.keys(), run.tags()),
+            Self::One { run, .. } => Entries::Block(run.keys(), run.tags()),
             Self::Many { runs, .. } => Entries::Runs(runs),
         }
     }
 
     /// What is said of it.
     #[inline]
-    pub(super) fn said(&self) -> Said<K> {
+    pub(super) fn said(&self) -> UpperBounds<K> {
         match self {
             Self::Few { len, tags, keys, marks, .. } => {
                 let len = usize::from(*len).min(FEW);
-                Said::of_all(&keys[..len], &tags[..len]).marked(*marks)
+                UpperBounds::of_all(&keys[..len], &tags[..len]).marked(*marks)
             }
             Self::One { said, .. } | Self::Many { said, .. } => *said,
         }
@@ -244,7 +244,7 @@ impl<K: Key> Cell<K> {
             }
             Self::One { stale, stale_marks, said, run } => {
                 if *stale {
-                    *said = Said::of_all(run.keys(), run.tags()).marked(said.marks);
+                    *said = UpperBounds::of_all(run.keys(), run.tags()).marked(said.marks);
                     *stale = false;
                 }
                 if let Some(of) = of
@@ -257,7 +257,7 @@ impl<K: Key> Cell<K> {
             Self::Many { stale, stale_marks, said, runs } => {
                 if *stale || of.is_some() && *stale_marks {
                     runs.settle(of);
-                    let sum = runs.iter().fold(Said::NOTHING, |sum, (_, &said)| sum.or(said));
+                    let sum = runs.iter().fold(UpperBounds::NOTHING, |sum, (_, &said)| sum.or(said));
                     *said = sum.marked(said.marks);
                     *stale = false;
                     if of.is_some() {
@@ -272,18 +272,18 @@ impl<K: Key> Cell<K> {
     pub(super) fn heap_bytes(&self) -> usize {
         match self {
             Self::Few { .. } => 0,
-            Self::One { .. } => size_of::<Run<K>>(),
+            Self::One { .. } => size_of::<Block<K>>(),
             Self::Many { runs, .. } => size_of::<Runs<K>>() + runs.bytes(),
         }
     }
 
     /// Its entries in order, copied.
-    pub(super) fn all(&self) -> Vec<(K, Tag)> {
-        let pairs = |keys: &[K], tags: &[Tag]| -> Vec<_> {
+    pub(super) fn all(&self) -> Vec<(K, RankTag)> {
+        let pairs = |keys: &[K], tags: &[RankTag]| -> Vec<_> {
             keys.iter().zip(tags).map(|(&key, &tag)| (key, tag)).collect()
         };
         match self.entries() {
-            Entries::Run(keys, tags) => pairs(keys, tags),
+            Entries::Block(keys, tags) => pairs(keys, tags),
             Entries::Runs(runs) => runs.iter().flat_map(|(run, ..)| pairs(run.keys(), run.tags())).collect(),
         }
     }
@@ -291,14 +291,14 @@ impl<K: Key> Cell<K> {
     /// Checks that what is said covers the entries.
     pub(super) fn check(&self, of: &[Marks]) -> Result<(), &'static str> {
         let said = self.said();
-        let held = |tag: Tag| of.get(tag.rank() as usize).copied().unwrap_or(Marks::NONE);
-        let covered = |&(key, tag): &(K, Tag)| said.may_hold(&Said::of(key, tag, held(tag)));
+        let held = |tag: RankTag| of.get(tag.rank() as usize).copied().unwrap_or(Marks::NONE);
+        let covered = |&(key, tag): &(K, RankTag)| said.may_hold(&UpperBounds::of(key, tag, held(tag)));
         if !self.all().iter().all(covered) {
             return Err("what is said of the cell");
         }
         let Self::Many { runs, .. } = self else { return Ok(()) };
         for (run, said) in runs.iter() {
-            let all = Said::of_all(run.keys(), run.tags()).marked(sum_of_marks(of, run.tags()));
+            let all = UpperBounds::of_all(run.keys(), run.tags()).marked(sum_of_marks(of, run.tags()));
             if run.keys().is_empty() || !said.may_hold(&all) {
                 return Err("what is said of a run of the cell");
             }

@@ -51,11 +51,11 @@ pub(super) fn serves(class: usize, asked: usize) -> bool {
 /// search looks at one word.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
-pub(super) struct Members([u64; CLASSES]);
+pub(super) struct ClassMask([u64; CLASSES]);
 
-const _: () = assert!(size_of::<Members>() == 128, "two cache lines");
+const _: () = assert!(size_of::<ClassMask>() == 128, "two cache lines");
 
-impl Members {
+impl ClassMask {
     pub(super) const NONE: Self = Self([0; CLASSES]);
 
     /// The members that may serve a request of `class`.
@@ -116,9 +116,9 @@ mod tests {
 
     #[test]
     fn a_member_serves_its_class_and_those_below() {
-        let mut members = Members::NONE;
+        let mut members = ClassMask::NONE;
         members.add(5, 2 * Steps::COUNT + 1);
-        let serving = |members: &Members| {
+        let serving = |members: &ClassMask| {
             (0..CLASSES).filter(|&class| members.serving(class) == 1 << 5).collect::<Vec<_>>()
         };
         assert_eq!(serving(&members), [0, 1, 4, 5, 8, 9]);

@@ -1,4 +1,4 @@
-//! Coordinates: where a vector of resources stands in the bucket tree.
+//! Stand: where a vector of resources stands in the bucket tree.
 //!
 //! A coordinate may be any function of a vector that is *monotone*: `available >= asked` must imply
 //! `coordinate(available) >= coordinate(asked)`, or the index would hide a node that fits. What is
@@ -396,7 +396,7 @@ impl Geometry {
 
     /// The coordinate, and where it says more than there is.
     #[inline]
-    pub(super) fn stand(&self, vector: &ResourceVector) -> Stand {
+    pub(super) fn stand(&self, vector: &ResourceVector) -> Coordinates {
         if self.is_wide {
             return self.wide_stand(vector);
         }
@@ -407,7 +407,7 @@ impl Geometry {
         values[2] = u64::from(vector.whole_gpus);
         values[3] = u64::from(vector.largest_gpu_part);
         debug_assert!(vector.cpu.units() >= 0 && vector.memory.units() >= 0, "amounts are not negative");
-        let mut stand = Stand::default();
+        let mut stand = Coordinates::default();
         for (d, scale) in self.scales[..4].iter().enumerate() {
             stand.set(d, scale, values[usize::from(scale.value & 7)]);
         }
@@ -418,12 +418,12 @@ impl Geometry {
 /// A coordinate, and a bit per dimension in which the value is no whole number of steps, so that
 /// there is less than the coordinate says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Stand {
+pub(super) struct Coordinates {
     pub(super) coordinate: Coordinate,
     pub(super) below: u8,
 }
 
-impl Stand {
+impl Coordinates {
     #[inline]
     pub(super) fn set(&mut self, d: usize, scale: &Scale, value: u64) {
         let (steps, is_below) = ceil_div(value, scale.theta, scale.reciprocal);

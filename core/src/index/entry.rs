@@ -20,9 +20,9 @@ const _: () =
 
 /// Rank first, so that tags compare as ranks do; then a bit per dimension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub(super) struct Tag(u32);
+pub(super) struct RankTag(u32);
 
-impl Tag {
+impl RankTag {
     #[inline]
     pub(super) fn new(rank: Rank, below: u8) -> Self {
         debug_assert!((rank as usize) < RANKS_MAX, "ranks are given anew before they are so many");
@@ -53,7 +53,7 @@ impl Tag {
 
 /// What is said of entries: at least what is so.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Said<K> {
+pub(super) struct UpperBounds<K> {
     /// Per dimension the largest coordinate.
     pub(super) high: K,
     /// Per dimension the largest whole number of steps.
@@ -61,18 +61,18 @@ pub(super) struct Said<K> {
     pub(super) marks: Marks,
 }
 
-impl<K: Key> Said<K> {
+impl<K: Key> UpperBounds<K> {
     pub(super) const NOTHING: Self = Self { high: K::ZERO, whole: K::ZERO, marks: Marks::NONE };
 
     /// Of one entry.
     #[inline]
-    pub(super) fn of(key: K, tag: Tag, marks: Marks) -> Self {
+    pub(super) fn of(key: K, tag: RankTag, marks: Marks) -> Self {
         Self { high: key, whole: key.floor(tag.below()), marks }
     }
 
     /// Of some entries, but for their marks.
     #[inline]
-    pub(super) fn of_all(keys: &[K], tags: &[Tag]) -> Self {
+    pub(super) fn of_all(keys: &[K], tags: &[RankTag]) -> Self {
         let entries = keys.iter().zip(tags);
         entries.fold(Self::NOTHING, |said, (&key, &tag)| said.or(Self::of(key, tag, Marks::NONE)))
     }
@@ -107,6 +107,6 @@ impl<K: Key> Said<K> {
 
 /// Whether one entry suffices, but for marks.
 #[inline]
-pub(super) fn suffices<K: Key>(key: K, tag: Tag, asked: &Said<K>) -> bool {
+pub(super) fn suffices<K: Key>(key: K, tag: RankTag, asked: &UpperBounds<K>) -> bool {
     key.reaches(asked.high) && key.floor(tag.below()).reaches(asked.whole)
 }

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use super::coordinate::{
-    Coordinate, Dimension, Geometry, GeometryError, ResourceVector, Stand, VALUES, scales,
+    Coordinate, Coordinates, Dimension, Geometry, GeometryError, ResourceVector, VALUES, scales,
 };
 use super::weights::Weights;
 use crate::ids::ResourceId;
@@ -129,9 +129,9 @@ impl Geometry {
     /// As [`stand`](Self::stand), whatever the dimensions.
     #[cold]
     #[inline(never)]
-    pub(super) fn wide_stand(&self, vector: &ResourceVector) -> Stand {
+    pub(super) fn wide_stand(&self, vector: &ResourceVector) -> Coordinates {
         let values = self.weighted(vector);
-        let mut stand = Stand::default();
+        let mut stand = Coordinates::default();
         for (d, scale) in self.scales[..self.dimensions.len()].iter().enumerate() {
             stand.set(d, scale, values[usize::from(scale.value)]);
         }

@@ -43,7 +43,7 @@ pub struct Shape {
 impl Shape {
     /// Whether a node with this much available has as much as it asks.
     #[inline]
-    fn fits(&self, available: &Had) -> bool {
+    fn fits(&self, available: &Available) -> bool {
         let gpu = match self.gpu {
             GpuRequest::None => true,
             GpuRequest::Fraction(part) => part <= available.largest_gpu_part,
@@ -82,14 +82,14 @@ struct Hint<K> {
 
 /// What a node has of what shapes ask: a log keeps no custom kinds, which no shape asks.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Had {
+pub(super) struct Available {
     cpu: Amount,
     memory: Amount,
     whole_gpus: u16,
     largest_gpu_part: u16,
 }
 
-impl From<&ResourceVector> for Had {
+impl From<&ResourceVector> for Available {
     #[inline]
     fn from(vector: &ResourceVector) -> Self {
         let &ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, .. } = vector;
@@ -99,11 +99,11 @@ impl From<&ResourceVector> for Had {
 
 /// A node that stands at an entry now, or may be accepted there where it was not.
 #[derive(Clone, Copy, Debug)]
-struct Came<K> {
+struct Arrival<K> {
     key: K,
     rank: Rank,
     /// None: not known, and it may be accepted by any shape.
-    available: Option<Had>,
+    available: Option<Available>,
 }
 
 /// The hints of one tree.
@@ -112,9 +112,9 @@ pub(super) struct Hints<K> {
     /// Empty until there is one.
     places: Vec<Option<Hint<K>>>,
     /// What came lately, by count; empty as long.
-    log: Vec<Came<K>>,
+    log: Vec<Arrival<K>>,
     /// How often anything came.
-    came: u64,
+    note_arrival: u64,
 }
 
 /// Whether entry `a` comes before entry `b` in a search.
@@ -128,7 +128,7 @@ pub(super) fn is_before<K: Key>(direction: Direction, a: (K, Rank), b: (K, Rank)
 
 impl<K: Key> Hints<K> {
     pub(super) fn new() -> Self {
-        Self { places: Vec::new(), log: Vec::new(), came: 0 }
+        Self { places: Vec::new(), log: Vec::new(), note_arrival: 0 }
     }
 
     /// Where a search for `shape` may begin.
@@ -139,12 +139,12 @@ impl<K: Key> Hints<K> {
         }
         let place = &mut self.places[shape.place(direction)];
         let hint = place.as_mut().filter(|hint| hint.direction == direction && hint.shape == *shape)?;
-        if self.came - hint.seen > hint.patience {
+        if self.note_arrival - hint.seen > hint.patience {
             *place = None;
             return None;
         }
-        for at in hint.seen..self.came {
-            let Came { key, rank, available } = self.log[at as usize % LOG];
+        for at in hint.seen..self.note_arrival {
+            let Arrival { key, rank, available } = self.log[at as usize % LOG];
             // Of the nodes before the hint most have a coordinate that suffices and still do not fit.
             if is_before(direction, (key, rank), hint.begin)
                 && key.reaches(hint.lower)
@@ -153,7 +153,7 @@ impl<K: Key> Hints<K> {
                 hint.begin = (key, rank);
             }
         }
-        hint.seen = self.came;
+        hint.seen = self.note_arrival;
         Some(hint.begin)
     }
 
@@ -170,7 +170,7 @@ impl<K: Key> Hints<K> {
         };
         if self.places.is_empty() {
             self.places.resize(PLACES, None);
-            self.log.resize(LOG, Came { key: K::ZERO, rank: 0, available: None });
+            self.log.resize(LOG, Arrival { key: K::ZERO, rank: 0, available: None });
         }
         let begin = found.unwrap_or(end);
         let place = &mut self.places[shape.place(direction)];
@@ -178,21 +178,21 @@ impl<K: Key> Hints<K> {
         // What it spared before it spares again.
         let patience =
             (refused * BEHIND_PER_REFUSED).max(known.map_or(0, |hint| hint.patience)).min(LOG as u64);
-        *place = Some(Hint { shape: *shape, direction, lower, begin, seen: self.came, patience });
+        *place = Some(Hint { shape: *shape, direction, lower, begin, seen: self.note_arrival, patience });
     }
 
     /// A node stands at this entry now, or may be accepted there where it was not; what it has
     /// available, where that is known.
     #[inline]
-    pub(super) fn came(&mut self, key: K, rank: Rank, available: Option<Had>) {
+    pub(super) fn note_arrival(&mut self, key: K, rank: Rank, available: Option<Available>) {
         // Nobody looks back to before the first hint.
         if !self.places.is_empty() {
-            self.log[self.came as usize % LOG] = Came { key, rank, available };
+            self.log[self.note_arrival as usize % LOG] = Arrival { key, rank, available };
         }
-        self.came += 1;
+        self.note_arrival += 1;
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.places.capacity() * size_of::<Option<Hint<K>>>() + self.log.capacity() * size_of::<Came<K>>()
+        self.places.capacity() * size_of::<Option<Hint<K>>>() + self.log.capacity() * size_of::<Arrival<K>>()
     }
 }

@@ -1,4 +1,4 @@
-//! Coordinates packed into one integer, sixteen bits per dimension: what the bucket tree compares.
+//! Stand packed into one integer, sixteen bits per dimension: what the bucket tree compares.
 //!
 //! Each field holds fifteen bits and a guard bit above them, which is zero in a key. Comparing two
 //! keys as integers is comparing the coordinates lexicographically; "at least in every dimension"

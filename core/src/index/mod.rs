@@ -43,7 +43,7 @@ use crate::limits::{DIMENSIONS_MAX, RANDOM_DRAWS_MAX, RANDOM_DRAWS_MIN, RANDOM_D
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::Policy;
 use crate::rng::Rng;
-use coordinate::Stand;
+use coordinate::Coordinates;
 use order::OrderTree;
 use ordinal::OrdinalTree;
 use ranks::Ranks;
@@ -166,13 +166,13 @@ impl DistBuckets {
     }
 
     /// What the index knows of a node: ordinal, where it stands, marks.
-    fn entry(&self, slot: Slot) -> Option<(Ordinal, Stand, Marks)> {
+    fn entry(&self, slot: Slot) -> Option<(Ordinal, Coordinates, Marks)> {
         let stand = self.first_tree().stand(slot)?;
         Some((self.ranks.ordinal(slot), stand, self.first_tree().marks(self.ranks.of(slot))))
     }
 
     /// Nodes that stand in the index, in order of slot.
-    fn entries(&self) -> impl Iterator<Item = (Slot, (Ordinal, Stand, Marks))> {
+    fn entries(&self) -> impl Iterator<Item = (Slot, (Ordinal, Coordinates, Marks))> {
         (0..self.first_tree().slots()).filter_map(|slot| Some((slot, self.entry(slot)?)))
     }
 
@@ -264,8 +264,8 @@ impl DistBuckets {
 
     /// Reads what an [`update`](Self::update) of a node will read of where it stands.
     #[inline]
-    pub(crate) fn read_ahead(&self, slot: Slot) -> usize {
-        self.trees[0].as_ref().map_or(0, |tree| tree.read_ahead(slot))
+    pub(crate) fn prefetch(&self, slot: Slot) -> usize {
+        self.trees[0].as_ref().map_or(0, |tree| tree.prefetch(slot))
     }
 
     /// Exchanges the marks of a node.

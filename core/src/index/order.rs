@@ -1,7 +1,7 @@
 //! One attribute order's tree: a bucket tree over keys as wide as the dimensions need.
 
-use super::coordinate::{Geometry, Stand};
-use super::entry::{Said, Tag};
+use super::coordinate::{Coordinates, Geometry};
+use super::entry::{RankTag, UpperBounds};
 use super::hints::Shape;
 use super::key::Key;
 use super::ranks::{Rank, Ranks};
@@ -49,7 +49,7 @@ impl OrderTree {
     pub(super) fn build(
         geometry: &Geometry,
         order: usize,
-        entries: &[(Slot, (Ordinal, Stand, Marks))],
+        entries: &[(Slot, (Ordinal, Coordinates, Marks))],
         ranks: &Ranks,
     ) -> Self {
         let mut tree = Self::new(geometry, order);
@@ -61,7 +61,7 @@ impl OrderTree {
 
     /// Key, and a bit per field in which the value is no whole number of steps.
     #[inline]
-    fn key<K: Key>(order: Option<&[u8; DIMENSIONS_MAX]>, stand: &Stand) -> (K, u8) {
+    fn key<K: Key>(order: Option<&[u8; DIMENSIONS_MAX]>, stand: &Coordinates) -> (K, u8) {
         match order {
             None => (K::pack(&stand.coordinate), stand.below),
             Some(places) => {
@@ -72,11 +72,11 @@ impl OrderTree {
         }
     }
 
-    pub(super) fn insert(&mut self, slot: Slot, rank: Rank, stand: &Stand, marks: Marks) {
+    pub(super) fn insert(&mut self, slot: Slot, rank: Rank, stand: &Coordinates, marks: Marks) {
         let order = self.order.as_ref();
         each!(&mut self.tree, tree => {
             let (key, below) = Self::key(order, stand);
-            tree.insert(slot, key, Tag::new(rank, below), marks, None);
+            tree.insert(slot, key, RankTag::new(rank, below), marks, None);
         });
     }
 
@@ -86,7 +86,7 @@ impl OrderTree {
 
     /// Moves a node; whether its coordinate is another.
     #[inline]
-    pub(super) fn update(&mut self, slot: Slot, stand: &Stand, available: &ResourceVector) -> bool {
+    pub(super) fn update(&mut self, slot: Slot, stand: &Coordinates, available: &ResourceVector) -> bool {
         let order = self.order.as_ref();
         each!(&mut self.tree, tree => {
             let (key, below) = Self::key(order, stand);
@@ -104,8 +104,8 @@ impl OrderTree {
 
     /// Reads what an update of a node will read.
     #[inline]
-    pub(super) fn read_ahead(&self, slot: Slot) -> usize {
-        each!(&self.tree, tree => tree.entry(slot).map_or(0, |(key, tag)| tree.plane.read_ahead(key, tag)))
+    pub(super) fn prefetch(&self, slot: Slot) -> usize {
+        each!(&self.tree, tree => tree.entry(slot).map_or(0, |(key, tag)| tree.plane.prefetch(key, tag)))
     }
 
     pub(super) fn mark(&mut self, slot: Slot, marks: Marks) {
@@ -130,7 +130,7 @@ impl OrderTree {
         let order = self.order.as_ref();
         each!(&mut self.tree, tree => {
             let (key, below) = Self::key(order, &wanted.stand);
-            let asked = Said::of(key, Tag::new(0, below), wanted.marks);
+            let asked = UpperBounds::of(key, RankTag::new(0, below), wanted.marks);
             tree.first(direction, asked, shape, ranks, visits, accept)
         })
     }
@@ -148,9 +148,9 @@ impl OrderTree {
     }
 
     /// As [`coordinate`](Self::coordinate), of the first order, with all that is kept of it.
-    pub(super) fn stand(&self, slot: Slot) -> Option<Stand> {
+    pub(super) fn stand(&self, slot: Slot) -> Option<Coordinates> {
         debug_assert!(self.order.is_none(), "the first order is that of the dimensions");
-        each!(&self.tree, tree => tree.entry(slot).map(|(key, tag)| Stand {
+        each!(&self.tree, tree => tree.entry(slot).map(|(key, tag)| Coordinates {
             coordinate: key.coordinate(),
             below: tag.below(),
         }))

@@ -11,9 +11,9 @@
 //! so that each departure costs at most one such visit per level.
 
 use super::cell::Cell;
-use super::classes::{Classifier, Members, serves};
+use super::classes::{ClassMask, Classifier, serves};
 use super::coordinate::Steps;
-use super::entry::{Said, Tag};
+use super::entry::{RankTag, UpperBounds};
 use super::grid::{Columns, Grid};
 use super::key::Key;
 use super::tree::Direction;
@@ -31,8 +31,8 @@ const STALE_LOOKED_AT: usize = 64;
 /// Groups of sixty-four, and what is said of each.
 #[derive(Clone, Debug)]
 struct Level<K> {
-    members: Vec<Members>,
-    said: Vec<Said<K>>,
+    members: Vec<ClassMask>,
+    said: Vec<UpperBounds<K>>,
     /// A bit per group: its maxima may be too much.
     stale: Vec<u64>,
     /// A bit per group: its marks may be too many.
@@ -43,8 +43,8 @@ impl<K: Key> Level<K> {
     fn new(groups: usize) -> Self {
         let words = groups.div_ceil(64);
         Self {
-            members: vec![Members::NONE; groups],
-            said: vec![Said::NOTHING; groups],
+            members: vec![ClassMask::NONE; groups],
+            said: vec![UpperBounds::NOTHING; groups],
             stale: vec![0; words],
             stale_marks: vec![0; words],
         }
@@ -70,14 +70,14 @@ impl<K: Key> Level<K> {
 
     /// Something of this key and these marks went from below a group.
     #[inline]
-    fn may_sink(&mut self, group: usize, said: Said<K>) {
+    fn may_sink(&mut self, group: usize, said: UpperBounds<K>) {
         let own = self.said[group];
         self.stale[group / 64] |= u64::from(own.touches(&said)) << (group % 64);
         self.stale_marks[group / 64] |= u64::from(own.marks != Marks::NONE) << (group % 64);
     }
 
     /// Says of a group what is so; whether that is less than before.
-    fn settle(&mut self, group: usize, sum: Said<K>, with_marks: bool) -> bool {
+    fn settle(&mut self, group: usize, sum: UpperBounds<K>, with_marks: bool) -> bool {
         let before = self.said[group];
         self.stale[group / 64] &= !(1 << (group % 64));
         self.said[group] = sum.marked(before.marks);
@@ -89,8 +89,8 @@ impl<K: Key> Level<K> {
     }
 
     fn bytes(&self) -> usize {
-        self.members.capacity() * size_of::<Members>()
-            + self.said.capacity() * size_of::<Said<K>>()
+        self.members.capacity() * size_of::<ClassMask>()
+            + self.said.capacity() * size_of::<UpperBounds<K>>()
             + (self.stale.capacity() + self.stale_marks.capacity()) * size_of::<u64>()
     }
 }
@@ -149,7 +149,7 @@ impl<K: Key> Plane<K> {
 
     /// Puts an entry in.
     #[inline]
-    pub(super) fn insert(&mut self, key: K, tag: Tag, marks: Marks, of: &[Marks]) {
+    pub(super) fn insert(&mut self, key: K, tag: RankTag, marks: Marks, of: &[Marks]) {
         self.len += 1;
         if !self.grid.covers(key) || self.grid.is_coarse_for(self.len) {
             self.lay_out(key, of);
@@ -170,15 +170,15 @@ impl<K: Key> Plane<K> {
     }
 
     #[inline]
-    fn stand(&mut self, key: K, tag: Tag, marks: Marks) {
+    fn stand(&mut self, key: K, tag: RankTag, marks: Marks) {
         let cell = self.grid.cell(key);
         self.cells[cell].insert(key, tag, marks, self.room);
-        self.raise(cell, key, Said::of(key, tag, marks));
+        self.raise(cell, key, UpperBounds::of(key, tag, marks));
     }
 
     /// The way up learns that a node came to `cell`.
     #[inline]
-    fn raise(&mut self, cell: usize, key: K, came: Said<K>) {
+    fn raise(&mut self, cell: usize, key: K, note_arrival: UpperBounds<K>) {
         let class = self.classifier.class(key);
         let mut at = cell;
         for level in &mut self.levels {
@@ -187,15 +187,15 @@ impl<K: Key> Plane<K> {
             let members = &mut level.members[group];
             let said = &mut level.said[group];
             let is_known = members.serving(class) >> member & 1 == 1;
-            if is_known && said.may_hold(&came) {
+            if is_known && said.may_hold(&note_arrival) {
                 return;
             }
             if members.live() == 0 {
-                *said = came;
+                *said = note_arrival;
                 level.stale[group / 64] &= !(1 << (group % 64));
                 level.stale_marks[group / 64] &= !(1 << (group % 64));
             } else if !is_planted(PlantedBug::IndexStaleMaximum) {
-                *said = said.or(came);
+                *said = said.or(note_arrival);
             }
             if !is_known {
                 members.add(member, class);
@@ -206,7 +206,7 @@ impl<K: Key> Plane<K> {
 
     /// Takes an entry out; whether it was there.
     #[inline]
-    pub(super) fn remove(&mut self, key: K, tag: Tag) -> bool {
+    pub(super) fn remove(&mut self, key: K, tag: RankTag) -> bool {
         let cell = self.grid.cell(key);
         if !self.cells[cell].remove(key, tag, self.room) {
             return false;
@@ -221,7 +221,7 @@ impl<K: Key> Plane<K> {
                 is_empty = level.members[group].live() == 0;
             }
             if !is_empty {
-                level.may_sink(group, Said::of(key, tag, Marks::NONE));
+                level.may_sink(group, UpperBounds::of(key, tag, Marks::NONE));
                 break;
             }
             at = group;
@@ -231,15 +231,15 @@ impl<K: Key> Plane<K> {
 
     /// Reads what taking an entry out will read.
     #[inline]
-    pub(super) fn read_ahead(&self, key: K, tag: Tag) -> usize {
-        self.cells[self.grid.cell(key)].entries().read_ahead(key, tag)
+    pub(super) fn prefetch(&self, key: K, tag: RankTag) -> usize {
+        self.cells[self.grid.cell(key)].entries().prefetch(key, tag)
     }
 
     /// An entry that stands here has other marks.
-    pub(super) fn mark(&mut self, key: K, tag: Tag, marks: Marks) {
+    pub(super) fn mark(&mut self, key: K, tag: RankTag, marks: Marks) {
         let cell = self.grid.cell(key);
         self.cells[cell].mark(key, tag, marks);
-        self.raise(cell, key, Said::of(key, tag, marks));
+        self.raise(cell, key, UpperBounds::of(key, tag, marks));
         self.levels[0].stale_marks[cell / 64 / 64] |= 1 << (cell / 64 % 64);
     }
 
@@ -372,8 +372,8 @@ impl<K: Key> Plane<K> {
         }
     }
 
-    fn sum_of(&self, level: usize, group: usize) -> Said<K> {
-        let mut sum = Said::NOTHING;
+    fn sum_of(&self, level: usize, group: usize) -> UpperBounds<K> {
+        let mut sum = UpperBounds::NOTHING;
         let mut open = self.levels[level].members[group].live();
         while open != 0 {
             let at = group * 64 + open.trailing_zeros() as usize;
@@ -407,12 +407,12 @@ impl<K: Key> Plane<K> {
     }
 
     /// All entries in order.
-    pub(super) fn entries(&self) -> Vec<(K, Tag)> {
+    pub(super) fn entries(&self) -> Vec<(K, RankTag)> {
         self.cells.iter().flat_map(Cell::all).collect()
     }
 
     /// Whether an entry stands in its cell.
-    pub(super) fn holds(&self, key: K, tag: Tag) -> bool {
+    pub(super) fn holds(&self, key: K, tag: RankTag) -> bool {
         self.grid.covers(key) && self.cells[self.grid.cell(key)].all().contains(&(key, tag))
     }
 
@@ -432,7 +432,7 @@ impl<K: Key> Plane<K> {
             let members = &self.levels[0].members[at / 64];
             let bit = 1 << (at % 64);
             cell.check(of).map_err(|what| format!("{what} {at} is not so"))?;
-            let unserved = |(key, _): &(K, Tag)| members.serving(self.classifier.class(*key)) & bit == 0;
+            let unserved = |(key, _): &(K, RankTag)| members.serving(self.classifier.class(*key)) & bit == 0;
             if (members.live() & bit != 0) == cell.is_empty() || cell.all().iter().any(unserved) {
                 return Err(format!("what cell {at} is said to serve is not so"));
             }

@@ -1,7 +1,7 @@
 //! Runs of nodes in order of key, then of registration: what a cell holds.
 
 use super::Marks;
-use super::entry::{Said, Tag};
+use super::entry::{RankTag, UpperBounds};
 use super::key::Key;
 
 /// Most entries of one run.
@@ -11,16 +11,16 @@ const STRIDE: usize = 8;
 
 /// Entries in order. Beyond the last stand keys above all others.
 #[derive(Clone, Debug)]
-pub(super) struct Run<K> {
+pub(super) struct Block<K> {
     len: u8,
     keys: [K; ROOM],
-    tags: [Tag; ROOM],
+    tags: [RankTag; ROOM],
 }
 
-impl<K: Key> Run<K> {
-    pub(super) fn new(keys: &[K], tags: &[Tag]) -> Self {
+impl<K: Key> Block<K> {
+    pub(super) fn new(keys: &[K], tags: &[RankTag]) -> Self {
         let mut run =
-            Self { len: keys.len() as u8, keys: [K::ABOVE_ALL; ROOM], tags: [Tag::default(); ROOM] };
+            Self { len: keys.len() as u8, keys: [K::ABOVE_ALL; ROOM], tags: [RankTag::default(); ROOM] };
         run.keys[..keys.len()].copy_from_slice(keys);
         run.tags[..tags.len()].copy_from_slice(tags);
         run
@@ -37,19 +37,19 @@ impl<K: Key> Run<K> {
     }
 
     #[inline]
-    pub(super) fn tags(&self) -> &[Tag] {
+    pub(super) fn tags(&self) -> &[RankTag] {
         &self.tags[..self.len()]
     }
 
     #[inline]
-    fn entry(&self, at: usize) -> (K, Tag) {
+    fn entry(&self, at: usize) -> (K, RankTag) {
         (self.keys[at], self.tags[at])
     }
 
     /// How many entries are below that of `key` and `tag`. Two rounds of comparisons that wait for
     /// nothing: a binary search would wait for each of its five.
     #[inline]
-    fn place(&self, key: K, tag: Tag) -> usize {
+    fn place(&self, key: K, tag: RankTag) -> usize {
         let mut stride = 0;
         for at in 1..ROOM / STRIDE {
             stride += usize::from(self.keys[at * STRIDE] < key);
@@ -75,7 +75,7 @@ impl<K: Key> Run<K> {
         from
     }
 
-    pub(super) fn insert(&mut self, key: K, tag: Tag) {
+    pub(super) fn insert(&mut self, key: K, tag: RankTag) {
         let at = self.place(key, tag);
         let len = self.len();
         self.keys.copy_within(at..len, at + 1);
@@ -84,7 +84,7 @@ impl<K: Key> Run<K> {
         self.len += 1;
     }
 
-    pub(super) fn remove(&mut self, key: K, tag: Tag) -> bool {
+    pub(super) fn remove(&mut self, key: K, tag: RankTag) -> bool {
         let at = self.place(key, tag);
         let len = self.len();
         if at >= len || self.entry(at) != (key, tag) {
@@ -111,36 +111,36 @@ impl<K: Key> Run<K> {
 /// Many entries: runs, each before the next, with what a search asks of each.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runs<K> {
-    runs: Vec<Box<Run<K>>>,
+    runs: Vec<Box<Block<K>>>,
     /// The first entry of each run, where its place is looked for.
-    firsts: Vec<(K, Tag)>,
-    said: Vec<Said<K>>,
+    firsts: Vec<(K, RankTag)>,
+    said: Vec<UpperBounds<K>>,
     /// Whether the maxima that are said of a run may be too much, and whether its marks may.
     stale: Vec<[bool; 2]>,
 }
 
 impl<K: Key> Runs<K> {
-    pub(super) fn of(run: Run<K>, marks: Marks) -> Self {
+    pub(super) fn of(run: Block<K>, marks: Marks) -> Self {
         let firsts = vec![run.entry(0)];
-        let said = vec![Said::of_all(run.keys(), run.tags()).marked(marks)];
+        let said = vec![UpperBounds::of_all(run.keys(), run.tags()).marked(marks)];
         Self { runs: vec![Box::new(run)], firsts, said, stale: vec![[true; 2]] }
     }
 
-    pub(super) fn iter(&self) -> impl Iterator<Item = (&Run<K>, &Said<K>)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (&Block<K>, &UpperBounds<K>)> {
         self.runs.iter().map(|run| &**run).zip(&self.said)
     }
 
     /// The run in which an entry stands or belongs.
-    fn run_for(&self, key: K, tag: Tag) -> usize {
+    fn run_for(&self, key: K, tag: RankTag) -> usize {
         self.firsts.partition_point(|&first| first <= (key, tag)).saturating_sub(1)
     }
 
     /// The run in which an entry stands or belongs.
-    pub(super) fn holding(&self, key: K, tag: Tag) -> &Run<K> {
+    pub(super) fn holding(&self, key: K, tag: RankTag) -> &Block<K> {
         &self.runs[self.run_for(key, tag)]
     }
 
-    pub(super) fn insert(&mut self, key: K, tag: Tag, marks: Marks, room: usize) {
+    pub(super) fn insert(&mut self, key: K, tag: RankTag, marks: Marks, room: usize) {
         let mut at = self.run_for(key, tag);
         if self.runs[at].len() >= room {
             let upper = self.runs[at].cut();
@@ -153,13 +153,14 @@ impl<K: Key> Runs<K> {
         }
         self.runs[at].insert(key, tag);
         self.firsts[at] = self.firsts[at].min((key, tag));
-        self.said[at] = self.said[at].or(Said::of(key, tag, marks));
+        self.said[at] = self.said[at].or(UpperBounds::of(key, tag, marks));
     }
 
-    pub(super) fn remove(&mut self, key: K, tag: Tag) -> bool {
+    pub(super) fn remove(&mut self, key: K, tag: RankTag) -> bool {
         let at = self.run_for(key, tag);
         let removed = self.runs[at].remove(key, tag);
-        self.stale[at] = [self.stale[at][0] || self.said[at].touches(&Said::of(key, tag, Marks::NONE)), true];
+        self.stale[at] =
+            [self.stale[at][0] || self.said[at].touches(&UpperBounds::of(key, tag, Marks::NONE)), true];
         if self.runs[at].len() > 0 {
             self.firsts[at] = self.runs[at].entry(0);
         } else {
@@ -171,7 +172,7 @@ impl<K: Key> Runs<K> {
         removed
     }
 
-    pub(super) fn mark(&mut self, key: K, tag: Tag, marks: Marks) {
+    pub(super) fn mark(&mut self, key: K, tag: RankTag, marks: Marks) {
         let at = self.run_for(key, tag);
         self.said[at].marks = self.said[at].marks.or(marks);
         self.stale[at][1] = true;
@@ -190,12 +191,12 @@ impl<K: Key> Runs<K> {
     }
 
     /// A run, and what is said of it.
-    pub(super) fn get(&self, at: usize) -> (&Run<K>, &Said<K>) {
+    pub(super) fn get(&self, at: usize) -> (&Block<K>, &UpperBounds<K>) {
         (&self.runs[at], &self.said[at])
     }
 
     /// The only run, when there is no other.
-    pub(super) fn only(&self) -> Option<&Run<K>> {
+    pub(super) fn only(&self) -> Option<&Block<K>> {
         if let [only] = &self.runs[..] { Some(only) } else { None }
     }
 
@@ -204,7 +205,7 @@ impl<K: Key> Runs<K> {
         for (at, [stale, stale_marks]) in self.stale.iter_mut().enumerate() {
             if *stale {
                 let run = &self.runs[at];
-                self.said[at] = Said::of_all(run.keys(), run.tags()).marked(self.said[at].marks);
+                self.said[at] = UpperBounds::of_all(run.keys(), run.tags()).marked(self.said[at].marks);
                 *stale = false;
             }
             if let Some(of) = of
@@ -217,16 +218,16 @@ impl<K: Key> Runs<K> {
     }
 
     pub(super) fn bytes(&self) -> usize {
-        self.runs.capacity() * size_of::<Box<Run<K>>>()
-            + self.runs.len() * size_of::<Run<K>>()
-            + self.firsts.capacity() * size_of::<(K, Tag)>()
-            + self.said.capacity() * size_of::<Said<K>>()
+        self.runs.capacity() * size_of::<Box<Block<K>>>()
+            + self.runs.len() * size_of::<Block<K>>()
+            + self.firsts.capacity() * size_of::<(K, RankTag)>()
+            + self.said.capacity() * size_of::<UpperBounds<K>>()
             + self.stale.capacity() * size_of::<[bool; 2]>()
     }
 }
 
 /// The marks of some nodes together.
-pub(super) fn sum_of_marks(of: &[Marks], tags: &[Tag]) -> Marks {
-    let marks = |tag: &Tag| of.get(tag.rank() as usize).copied().unwrap_or(Marks::NONE);
+pub(super) fn sum_of_marks(of: &[Marks], tags: &[RankTag]) -> Marks {
+    let marks = |tag: &RankTag| of.get(tag.rank() as usize).copied().unwrap_or(Marks::NONE);
     if of.is_empty() { Marks::NONE } else { tags.iter().fold(Marks::NONE, |all, tag| all.or(marks(tag))) }
 }

@@ -9,9 +9,9 @@
 //! give every node a *class*, and what stands above the nodes says per class who may serve it. See
 //! `plane.rs`.
 
-use super::coordinate::{Stand, Steps};
-use super::entry::{Said, Tag};
-use super::hints::{Had, Hints, REFUSED_MIN, Shape};
+use super::coordinate::{Coordinates, Steps};
+use super::entry::{RankTag, UpperBounds};
+use super::hints::{Available, Hints, REFUSED_MIN, Shape};
 use super::key::Key;
 use super::plane::Plane;
 use super::ranks::{Rank, Ranks};
@@ -31,7 +31,7 @@ pub enum Direction {
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
     /// Where the request stands.
-    pub(super) stand: Stand,
+    pub(super) stand: Coordinates,
     /// What a node must be marked with.
     pub(super) marks: Marks,
 }
@@ -54,15 +54,15 @@ pub(super) struct Place<K> {
 impl<K: Key> Place<K> {
     const NOWHERE: Self = Self { key: K::ZERO, tag: None };
 
-    fn at(key: K, tag: Tag) -> Self {
+    fn at(key: K, tag: RankTag) -> Self {
         let tag = std::num::NonZeroU32::new(tag.bits().wrapping_add(1));
         assert!(tag.is_some(), "fewer nodes than ranks");
         Self { key, tag }
     }
 
     #[inline]
-    pub(super) fn tag(&self) -> Option<Tag> {
-        self.tag.map(|tag| Tag::from_bits(tag.get() - 1))
+    pub(super) fn tag(&self) -> Option<RankTag> {
+        self.tag.map(|tag| RankTag::from_bits(tag.get() - 1))
     }
 }
 
@@ -84,7 +84,7 @@ impl<K: Key> BucketTree<K> {
 
     /// The key and the tag of a node, if it stands in the tree.
     #[inline]
-    pub(super) fn entry(&self, slot: Slot) -> Option<(K, Tag)> {
+    pub(super) fn entry(&self, slot: Slot) -> Option<(K, RankTag)> {
         let place = self.places.get(slot as usize)?;
         place.tag().map(|tag| (place.key, tag))
     }
@@ -103,7 +103,14 @@ impl<K: Key> BucketTree<K> {
     ///
     /// # Panics
     /// When it stands in the tree already.
-    pub(super) fn insert(&mut self, slot: Slot, key: K, tag: Tag, marks: Marks, available: Option<Had>) {
+    pub(super) fn insert(
+        &mut self,
+        slot: Slot,
+        key: K,
+        tag: RankTag,
+        marks: Marks,
+        available: Option<Available>,
+    ) {
         if self.places.len() <= slot as usize {
             self.places.resize(slot as usize + 1, Place::NOWHERE);
         }
@@ -123,17 +130,17 @@ impl<K: Key> BucketTree<K> {
     }
 
     #[inline]
-    fn stand(&mut self, slot: Slot, key: K, tag: Tag, marks: Marks, available: Option<Had>) {
+    fn stand(&mut self, slot: Slot, key: K, tag: RankTag, marks: Marks, available: Option<Available>) {
         self.plane.insert(key, tag, marks, &self.marks);
         self.places[slot as usize] = Place::at(key, tag);
-        self.hints.came(key, tag.rank(), available);
+        self.hints.note_arrival(key, tag.rank(), available);
     }
 
     /// A node that stays where it stands has other books: it may be accepted where it was not.
     #[inline]
     pub(super) fn touch(&mut self, slot: Slot, available: &ResourceVector) {
         if let Some((key, tag)) = self.entry(slot) {
-            self.hints.came(key, tag.rank(), Some(available.into()));
+            self.hints.note_arrival(key, tag.rank(), Some(available.into()));
         }
     }
 
@@ -154,11 +161,11 @@ impl<K: Key> BucketTree<K> {
         tag.rank()
     }
 
-    /// Moves a node to `key`; `below` as [`Tag`] has it.
+    /// Moves a node to `key`; `below` as [`RankTag`] has it.
     #[inline]
     pub(super) fn update(&mut self, slot: Slot, key: K, below: u8, available: &ResourceVector) {
         let rank = self.leave(slot);
-        self.stand(slot, key, Tag::new(rank, below), self.marks(rank), Some(available.into()));
+        self.stand(slot, key, RankTag::new(rank, below), self.marks(rank), Some(available.into()));
     }
 
     /// Exchanges the marks of a node.
@@ -166,7 +173,7 @@ impl<K: Key> BucketTree<K> {
         let Some((key, tag)) = self.entry(slot) else { panic!("slot {slot} does not stand in the index") };
         self.set_marks(tag.rank(), marks);
         self.plane.mark(key, tag, marks);
-        self.hints.came(key, tag.rank(), None);
+        self.hints.note_arrival(key, tag.rank(), None);
     }
 
     /// Gives `mark` to the nodes that `member` names, and takes it from all others.
@@ -188,7 +195,7 @@ impl<K: Key> BucketTree<K> {
     pub(super) fn first(
         &mut self,
         direction: Direction,
-        asked: Said<K>,
+        asked: UpperBounds<K>,
         shape: Option<&Shape>,
         ranks: &Ranks,
         visits: &mut Visits,
@@ -225,7 +232,7 @@ impl<K: Key> BucketTree<K> {
     }
 
     /// Whether a node stands where its key says.
-    pub(super) fn stands(&self, key: K, tag: Tag) -> bool {
+    pub(super) fn stands(&self, key: K, tag: RankTag) -> bool {
         self.plane.holds(key, tag)
     }
 }

@@ -1,14 +1,14 @@
 //! What tests, explanations and audits ask of the bucket tree: all of it costs O(nodes).
 
 use super::Slot;
-use super::entry::Tag;
+use super::entry::RankTag;
 use super::key::Key;
 use super::ranks::{Rank, Ranks};
 use super::tree::{BucketTree, Direction};
 
 impl<K: Key> BucketTree<K> {
     /// All nodes in order of key, then of rank.
-    fn nodes(&self) -> Vec<(K, Tag)> {
+    fn nodes(&self) -> Vec<(K, RankTag)> {
         self.plane.entries()
     }
 

@@ -3,7 +3,7 @@
 use std::ops::ControlFlow;
 
 use super::cell::{Cell, Entries};
-use super::entry::{Said, Tag, suffices};
+use super::entry::{RankTag, UpperBounds, suffices};
 use super::hints::is_before;
 use super::key::Key;
 use super::ranks::{Rank, Ranks};
@@ -14,7 +14,7 @@ use super::{Marks, Slot, Visits};
 /// What a search looks for, and what it has cost so far.
 pub(super) struct Search<'a, K> {
     pub(super) direction: Direction,
-    pub(super) asked: Said<K>,
+    pub(super) asked: UpperBounds<K>,
     /// The class of what is asked.
     pub(super) class: usize,
     pub(super) ranks: &'a Ranks,
@@ -43,8 +43,8 @@ impl<K: Key> Search<'_, K> {
     ) -> Option<Found<K>> {
         self.visits.vertices += 1;
         match (cell.offered(&self.asked)?, self.direction) {
-            (Entries::Run(keys, tags), Direction::Smallest) => self.smallest(keys, tags, accept),
-            (Entries::Run(keys, tags), Direction::Greatest) => self.greatest(keys, tags, accept),
+            (Entries::Block(keys, tags), Direction::Smallest) => self.smallest(keys, tags, accept),
+            (Entries::Block(keys, tags), Direction::Greatest) => self.greatest(keys, tags, accept),
             (Entries::Runs(runs), Direction::Smallest) => self.smallest_of_many(runs, accept),
             (Entries::Runs(runs), Direction::Greatest) => self.greatest_of_many(runs, accept),
         }
@@ -74,7 +74,7 @@ impl<K: Key> Search<'_, K> {
     fn smallest(
         &mut self,
         keys: &[K],
-        tags: &[Tag],
+        tags: &[RankTag],
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Found<K>> {
         let asked = self.asked;
@@ -91,7 +91,7 @@ impl<K: Key> Search<'_, K> {
     fn of_leaf(
         &mut self,
         key: K,
-        tags: &[Tag],
+        tags: &[RankTag],
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Found<K>> {
         let asked = self.asked;
@@ -107,7 +107,7 @@ impl<K: Key> Search<'_, K> {
     fn greatest(
         &mut self,
         keys: &[K],
-        tags: &[Tag],
+        tags: &[RankTag],
         accept: &mut impl FnMut(Slot, &mut Visits) -> bool,
     ) -> Option<Found<K>> {
         let mut to = keys.len();

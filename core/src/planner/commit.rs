@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use super::flight::{Concluded, Flight, Terms};
+use super::in_flight::{CommitOptions, StatementInFlight, StatementResult};
 use super::ticket::TICKET_TAG;
 use super::{Planner, Purpose};
 use crate::ids::{ShardId, StatementId};
 use crate::router::PortRequest;
 use crate::shard::{Command, Outcome};
-use crate::statement::{CommitMode, Conflict, Granularity, Operation};
+use crate::statement::{CommitMode, Conflict, ConflictDetection, Operation};
 use crate::time::Time;
 
 /// A tag is the key of a flight and the place of a part.
@@ -48,7 +48,7 @@ impl Planner {
     pub(super) fn commit(
         &mut self,
         operations: Vec<(ShardId, Operation)>,
-        terms: (Granularity, CommitMode),
+        terms: (ConflictDetection, CommitMode),
         purpose: Purpose,
     ) {
         self.commit_rest(operations, Vec::new(), terms, purpose);
@@ -60,18 +60,18 @@ impl Planner {
         &mut self,
         operations: Vec<(ShardId, Operation)>,
         conflicts: Vec<Conflict>,
-        (granularity, mode): (Granularity, CommitMode),
+        (conflict_detection, mode): (ConflictDetection, CommitMode),
         purpose: Purpose,
     ) {
-        let terms = Terms { granularity, mode, atomic: true };
+        let terms = CommitOptions { conflict_detection, mode, atomic: true };
         self.launch(operations, conflicts, terms, purpose);
     }
 
     /// Carries out `operations`, as far as each is possible, on each shard on its own.
     pub(super) fn commit_apart(&mut self, operations: Vec<(ShardId, Operation)>, purpose: Purpose) {
-        let granularity = Granularity::Fine;
+        let conflict_detection = ConflictDetection::Fine;
         let mode = CommitMode::Incremental;
-        let terms = Terms { granularity, mode, atomic: false };
+        let terms = CommitOptions { conflict_detection, mode, atomic: false };
         self.launch(operations, Vec::new(), terms, purpose);
     }
 
@@ -79,12 +79,13 @@ impl Planner {
         &mut self,
         operations: Vec<(ShardId, Operation)>,
         conflicts: Vec<Conflict>,
-        terms: Terms,
+        terms: CommitOptions,
         purpose: Purpose,
     ) {
         let statement = self.next_statement();
         self.metrics.count_statement(operations.len(), &purpose);
-        let mut flight = Flight::new(statement, parts_of(operations, &conflicts), conflicts, terms);
+        let mut flight =
+            StatementInFlight::new(statement, parts_of(operations, &conflicts), conflicts, terms);
         let commands = flight.begin();
         if flight.is_done_at_once() && !matches!(purpose, Purpose::Submit(_)) {
             for &(_, shard, _) in &commands {
@@ -142,7 +143,7 @@ impl Planner {
         }
     }
 
-    fn concluded(&mut self, concluded: Concluded, purpose: Purpose, now: Time) {
+    fn concluded(&mut self, concluded: StatementResult, purpose: Purpose, now: Time) {
         self.metrics.count_concluded(&concluded, &purpose);
         match purpose {
             Purpose::Place(placing) => self.placement_concluded(*placing, &concluded, now),

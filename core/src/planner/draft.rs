@@ -13,7 +13,7 @@ use crate::rng::Rng;
 
 /// One bundle that a plan places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Taken {
+pub(super) struct PlannedBundle {
     /// The bundle's place in its group.
     pub(super) bundle: u32,
     /// On the copy of which shard.
@@ -27,7 +27,7 @@ pub(super) struct Taken {
 /// What a plan has taken so far, in order.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
-    pub(super) taken: Vec<Taken>,
+    pub(super) taken: Vec<PlannedBundle>,
 }
 
 /// A place in a draft, to go back to.
@@ -99,7 +99,7 @@ impl Replicas {
                 let slot = tentative.slot;
                 let node = tentative.node;
                 let gpus = tentative.gpus;
-                draft.taken.push(Taken { bundle, shard, slot, node, gpus, key });
+                draft.taken.push(PlannedBundle { bundle, shard, slot, node, gpus, key });
                 return true;
             }
         }
@@ -123,7 +123,7 @@ impl Replicas {
         let slot = tentative.slot;
         let node = tentative.node;
         let gpus = tentative.gpus;
-        draft.taken.push(Taken { bundle, shard, slot, node, gpus, key });
+        draft.taken.push(PlannedBundle { bundle, shard, slot, node, gpus, key });
         copy.follow(slot);
         true
     }

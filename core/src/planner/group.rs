@@ -3,8 +3,8 @@
 use std::sync::Arc;
 
 use super::JobTag;
+use super::colocate::Item;
 use super::queue::PortClient;
-use super::together::Item;
 use crate::group::{BundleView, GroupSpec, GroupState, GroupView};
 use crate::ids::{AllocationId, GroupId, NodeId};
 use crate::request::PlacementRequest;
@@ -62,13 +62,13 @@ pub(super) struct Group {
     pub(super) queued_until: Option<Time>,
     pub(super) attempts: u32,
     /// How often in a row it was not believed that there is no place.
-    pub(super) doubts: u8,
+    pub(super) uncertain_rounds: u8,
     /// It found no place when it was tried last.
-    pub(super) in_vain: bool,
+    pub(super) no_fit: bool,
     /// Attempts lost to other work since the last success.
     pub(super) losses: u32,
     /// It waits for its ticket, or has it.
-    pub(super) contending: bool,
+    pub(super) queued_for_ticket: bool,
     /// Tickets that were served in vain since the last success.
     pub(super) tickets: u32,
     /// The shape of the nodes by which it was last found that it is not infeasible.
@@ -91,10 +91,10 @@ impl Group {
             queued_until: None,
             spec: Arc::clone(&spec),
             attempts: 0,
-            in_vain: false,
-            doubts: 0,
+            no_fit: false,
+            uncertain_rounds: 0,
             losses: 0,
-            contending: false,
+            queued_for_ticket: false,
             tickets: 0,
             judged: None,
             undecided: false,
@@ -109,7 +109,7 @@ impl Group {
         let removal = None;
         let until = None;
         let committing = false;
-        let contending = false;
+        let queued_for_ticket = false;
         let attempts = 0;
         let losses = 0;
         Self {
@@ -124,10 +124,10 @@ impl Group {
             until,
             queued_until: None,
             attempts,
-            in_vain: false,
-            doubts: 0,
+            no_fit: false,
+            uncertain_rounds: 0,
             losses,
-            contending,
+            queued_for_ticket,
             tickets: 0,
             judged: None,
             undecided: false,

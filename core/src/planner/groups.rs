@@ -4,13 +4,13 @@ use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::draft::{Draft, Taken};
-use super::flight::Concluded;
+use super::colocate::Item;
+use super::draft::{Draft, PlannedBundle};
 use super::group::{Awaiting, Bundle, Group, Place};
+use super::in_flight::StatementResult;
+use super::pending::may_wait;
 use super::queue::PortClient;
 use super::strategy::{NoPlace, Standing, Wanted};
-use super::together::Item;
-use super::waits::may_wait;
 use super::{EndPurpose, JobTag, Placing, Planner, Purpose};
 use crate::group::{GroupSpec, GroupSpecError, GroupView, PlanRejection, PlanReply, Spreading, TopologyRule};
 use crate::ids::{AllocationId, BundleId, GroupId, NodeId, ShardId};
@@ -18,7 +18,7 @@ use crate::limits::{GROUP_BUNDLES_MAX, GROUPS_MAX, STATEMENT_LOSSES_MAX};
 use crate::planted::{PlantedBug, is_planted};
 use crate::request::PlacementRequest;
 use crate::statement::{
-    Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation,
+    Allocate, CommitMode, Conflict, ConflictDetection, ConflictReason, Evict, Granted, Operation,
 };
 use crate::time::Time;
 
@@ -96,7 +96,7 @@ impl Planner {
     fn settled(&mut self, id: GroupId) -> Result<&mut Group, PlanRejection> {
         let group = self.groups.get_mut(&id).ok_or(PlanRejection::UnknownGroup(id))?;
         let busy = group.committing
-            || group.contending
+            || group.queued_for_ticket
             || group.removal.is_some()
             || group.awaiting != Awaiting::Nobody;
         if busy { Err(PlanRejection::Busy(id)) } else { Ok(group) }
@@ -124,7 +124,7 @@ impl Planner {
         let group = self.groups.get_mut(&id).expect("a group to be removed is there");
         let tag = group.removal.expect("somebody asked for the removal");
         let awaiting = std::mem::replace(&mut group.awaiting, Awaiting::Nobody);
-        group.contending = false;
+        group.queued_for_ticket = false;
         let standing = group.bundles.iter();
         let mut allocations: Vec<_> =
             standing.filter_map(|b| b.place.map(|place| place.allocation).or(b.lost)).collect();
@@ -257,13 +257,13 @@ impl Planner {
         if !self.followed {
             self.sync();
         }
-        let free = |group: &&mut Group| !group.committing && !group.contending;
+        let free = |group: &&mut Group| !group.committing && !group.queued_for_ticket;
         let Some(group) = self.groups.get_mut(&id).filter(free) else { return };
         if !group.is_incomplete() {
             return self.settle(id, now);
         }
         group.attempts += 1;
-        let granularity = group.spec.granularity;
+        let conflict_detection = group.spec.conflict_detection;
         if let Some(no_place) = self.recall(id) {
             self.work.recalled += 1;
             self.replicas.meter.charge(1);
@@ -275,11 +275,11 @@ impl Planner {
             planned = self.search(id, &mut draft);
         }
         match planned {
-            Ok(()) => self.commit_placing(id, draft, granularity),
+            Ok(()) => self.commit_placing(id, draft, conflict_detection),
             Err(no_place) => {
                 self.keep_verdict(id, &no_place);
-                if self.is_in_doubt(id) {
-                    return self.doubted.push(id);
+                if self.is_uncertain(id) {
+                    return self.uncertain.push(id);
                 }
                 self.judge(id, &no_place, now);
             }
@@ -321,11 +321,11 @@ impl Planner {
         Wanted { strategy, topology, items, standing, settled, least }
     }
 
-    fn commit_placing(&mut self, id: GroupId, draft: Draft, granularity: Granularity) {
+    fn commit_placing(&mut self, id: GroupId, draft: Draft, conflict_detection: ConflictDetection) {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
-        (group.committing, group.in_vain, group.doubts) = (true, false, 0);
+        (group.committing, group.no_fit, group.uncertain_rounds) = (true, false, 0);
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
-        let lost = |taken: &Taken| Some((taken.bundle, group.bundle(taken.bundle)?.lost?));
+        let lost = |taken: &PlannedBundle| Some((taken.bundle, group.bundle(taken.bundle)?.lost?));
         let mut ended: Vec<(u32, AllocationId)> = draft.taken.iter().filter_map(lost).collect();
         if is_planted(PlantedBug::LostBundleNotEnded) {
             ended.clear();
@@ -352,14 +352,14 @@ impl Planner {
         }
         let mode = commit_mode(group, ended.is_empty());
         // What a bundle was on a lost node goes whatever became of that node: no version is expected of it.
-        let granularity = if ended.is_empty() { granularity } else { Granularity::Fine };
+        let conflict_detection = if ended.is_empty() { conflict_detection } else { ConflictDetection::Fine };
         let ended = ended.into_iter().map(|(bundle, _)| bundle).collect();
         let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
-        self.commit(operations, (granularity, mode), purpose);
+        self.commit(operations, (conflict_detection, mode), purpose);
     }
 
     /// Gives up on the copies what a plan had taken and was not granted.
-    fn give_up_refused(&mut self, draft: &Draft, ended: usize, concluded: &Concluded) {
+    fn give_up_refused(&mut self, draft: &Draft, ended: usize, concluded: &StatementResult) {
         if is_planted(PlantedBug::ClaimKeptByLoser) {
             return;
         }
@@ -368,7 +368,7 @@ impl Planner {
         self.released += 1;
     }
 
-    pub(super) fn placement_concluded(&mut self, placing: Placing, concluded: &Concluded, now: Time) {
+    pub(super) fn placement_concluded(&mut self, placing: Placing, concluded: &StatementResult, now: Time) {
         let Placing { group: id, draft, ended } = placing;
         let granted: usize = concluded.applied.iter().map(|applied| applied.granted.len()).sum();
         let lost = granted == 0;
@@ -433,7 +433,7 @@ impl Planner {
             // Who does not wait is answered in bounded time, also behind the tickets of others.
             let bound = now.plus_nanos(self.config.ticket_ns);
             group.queued_until = group.queued_until.or(Some(bound));
-            self.contend(id);
+            self.queue_for_ticket(id);
         } else {
             // What is beyond its minimum takes no ticket.
             group.losses = 0;
@@ -488,13 +488,13 @@ impl Planner {
             }
             Awaiting::Nobody if group.missing() > 0 => self.wait_for_room(id),
             // What is beyond its minimum keeps nothing from others.
-            Awaiting::Nobody => self.wait_in_vain(id),
+            Awaiting::Nobody => self.wait_without_fit(id),
         }
     }
 }
 
 /// What of a plan was not granted. Its first operations, so many, ended something.
-fn refused(draft: &Draft, ended: usize, concluded: &Concluded) -> Vec<Taken> {
+fn refused(draft: &Draft, ended: usize, concluded: &StatementResult) -> Vec<PlannedBundle> {
     let granted = concluded.applied.iter().flat_map(|applied| &applied.granted);
     let granted: BTreeSet<usize> = granted.map(|&(place, _)| usize::from(place)).collect();
     let taken = (ended..).zip(&draft.taken).filter(|(place, _)| !granted.contains(place));

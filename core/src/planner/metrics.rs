@@ -2,7 +2,7 @@
 //! that was useful and work that was wasted.
 
 use super::Purpose;
-use super::flight::Concluded;
+use super::in_flight::StatementResult;
 
 /// Counters of one planner since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -32,7 +32,7 @@ impl PlannerMetrics {
         self.operations += operations as u64;
     }
 
-    pub(super) fn count_concluded(&mut self, concluded: &Concluded, purpose: &Purpose) {
+    pub(super) fn count_concluded(&mut self, concluded: &StatementResult, purpose: &Purpose) {
         self.committed += u64::from(!concluded.applied.is_empty());
         self.conflicted += u64::from(!concluded.conflicts.is_empty());
         self.expired += u64::from(concluded.expired);

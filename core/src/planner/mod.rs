@@ -6,35 +6,36 @@
 //! replies come out; [`PlannerRunner`] is the loop around it on a thread. It keeps the groups whose
 //! number is its own modulo the number of planners ([`keeper_of`](crate::group::keeper_of)).
 
+mod bounds;
+mod bundle_events;
 mod capacity;
+mod colocate;
 mod commit;
 mod domains;
 mod draft;
-mod emptied;
-mod endings;
-mod flight;
+mod explain;
 mod flow;
 mod group;
 mod groups;
+mod in_flight;
 mod metrics;
-pub use metrics::PlannerMetrics;
-mod proof;
+mod pending;
 mod queue;
 mod recall;
+mod reconcile;
 mod replica;
 mod runner;
-pub use runner::PlannerRunner;
 mod state;
 mod strategy;
 mod submit;
 mod ticket;
-mod together;
 mod topology;
-mod upkeep;
 mod used;
-mod verdict;
-mod waits;
+mod what_if;
 mod work;
+
+pub use metrics::PlannerMetrics;
+pub use runner::PlannerRunner;
 pub use work::{PlannerBudget, PlannerWork};
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -52,13 +53,13 @@ use crate::shard::{Command, Shard};
 use crate::time::Time;
 use crate::view::ViewReader;
 use draft::{Draft, Replicas};
-use flight::Flight;
+use explain::Proof;
 use group::Group;
+use in_flight::StatementInFlight;
 use queue::{JobQueue, PortClient};
 use recall::Verdicts;
 use replica::Replica;
 use ticket::Ticket;
-use verdict::Proof;
 
 /// The caller's name for a job: comes back with the reply.
 pub type JobTag = u64;
@@ -116,7 +117,7 @@ struct Placing {
     draft: Draft,
 }
 
-/// Why bundles end.
+/// Limit bundles end.
 #[derive(Clone, Debug)]
 enum EndPurpose {
     /// The group goes: so many bundles ended with it so far.
@@ -130,7 +131,7 @@ pub struct Planner {
     config: PlannerConfig,
     port: Port,
     replicas: Replicas,
-    flights: Slab<(Flight, Purpose)>,
+    flights: Slab<(StatementInFlight, Purpose)>,
     /// Commands that the port had no room for.
     outbox: VecDeque<(u64, ShardId, Command)>,
     /// Jobs that were not begun.
@@ -149,7 +150,7 @@ pub struct Planner {
     /// Those whose statement was lost to other work: planned again once all answers are taken.
     lost: VecDeque<GroupId>,
     /// Those that found no place where something may have been counted twice: the same when answers came.
-    doubted: Vec<GroupId>,
+    uncertain: Vec<GroupId>,
     /// Those about which a proof goes on in a later round, and whose they are.
     undecided: VecDeque<(GroupId, PortClient)>,
     /// What these proofs have so far.
@@ -172,7 +173,7 @@ pub struct Planner {
     /// Bundles that end once the statements of others that hold them are decided: tried again then, in order.
     ending: VecDeque<(Time, GroupId, EndPurpose)>,
     /// Groups that wait for a number.
-    contenders: VecDeque<GroupId>,
+    ticket_queue: VecDeque<GroupId>,
     ticket: Option<Ticket>,
     /// Something grew since what the ticket reserved was tried.
     ticket_moved: bool,
@@ -209,7 +210,7 @@ impl Planner {
             look_again: Vec::new(),
             granted_on: Vec::new(),
             lost: VecDeque::new(),
-            doubted: Vec::new(),
+            uncertain: Vec::new(),
             undecided: VecDeque::new(),
             proofs: FixedMap::default(),
             verdicts: Verdicts::default(),
@@ -221,7 +222,7 @@ impl Planner {
             asked: FixedMap::default(),
             tickets: Arc::default(),
             ending: VecDeque::new(),
-            contenders: VecDeque::new(),
+            ticket_queue: VecDeque::new(),
             ticket: None,
             ticket_moved: false,
             next_group: 0,
@@ -320,7 +321,7 @@ impl Planner {
         self.sync();
         self.followed = true;
         if count > 0 {
-            self.lost.extend(self.doubted.drain(..));
+            self.lost.extend(self.uncertain.drain(..));
         }
         count
     }

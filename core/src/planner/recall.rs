@@ -95,7 +95,7 @@ impl Planner {
     pub(super) fn keep_verdict(&mut self, id: GroupId, no_place: &NoPlace) {
         let Some(group) = self.groups.get(&id).filter(|group| is_new(group)) else { return };
         // What is counted twice may be free in truth.
-        if self.replicas.copies.iter().any(Replica::is_doubtful) {
+        if self.replicas.copies.iter().any(Replica::is_uncertain) {
             return;
         }
         let spec = Arc::clone(&group.spec);

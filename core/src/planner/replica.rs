@@ -7,8 +7,8 @@
 
 use std::sync::Arc;
 
+use super::bundle_events::Endings;
 use super::domains::{Domain, Domains};
-use super::endings::Endings;
 use crate::ids::{AllocationId, NodeId};
 use crate::index::Slot;
 use crate::map::FixedMap;
@@ -258,7 +258,7 @@ impl Replica {
 
     /// Whether something may be counted twice: taken here, and held or granted by the shard already, as the view
     /// shows, while its answer is still on the way.
-    pub(super) fn is_doubtful(&self) -> bool {
+    pub(super) fn is_uncertain(&self) -> bool {
         let mut claims =
             self.claims.iter().flat_map(|(&slot, claims)| claims.iter().map(move |of| (slot, of)));
         claims.any(|(slot, claim)| claim.visible_from.is_none() && claim.version != self.version(slot))
@@ -342,7 +342,7 @@ impl Replica {
         self.hidden.len()
     }
 
-    /// Why it would refuse `request`.
+    /// Limit it would refuse `request`.
     pub(super) fn refusal(&mut self, request: &PlacementRequest) -> Refusal {
         self.shard.refusal_of(request)
     }

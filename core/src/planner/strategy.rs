@@ -10,8 +10,8 @@
 
 use std::sync::Arc;
 
+use super::colocate::{Item, alike, largest_first};
 use super::draft::{Draft, Replicas, Savepoint};
-use super::together::{Item, alike, largest_first};
 use super::used::Used;
 use crate::group::{Spreading, Strategy, TopologyRule};
 use crate::index::Slot;
@@ -177,7 +177,7 @@ impl Replicas {
 
     /// Takes the longest stretch of `items` from the first on that one node holds; how long it is.
     fn take_longest(&mut self, draft: &mut Draft, items: &[Item]) -> usize {
-        if self.take_together(draft, items) {
+        if self.place_colocated(draft, items) {
             return items.len();
         }
         let savepoint = draft.savepoint();
@@ -185,16 +185,16 @@ impl Replicas {
         let mut beyond = items.len();
         while held + 1 < beyond && !self.meter.is_spent() {
             let middle = held.midpoint(beyond);
-            if self.take_together(draft, &items[..middle]) {
+            if self.place_colocated(draft, &items[..middle]) {
                 self.roll_back(draft, savepoint);
                 held = middle;
             } else {
                 beyond = middle;
             }
         }
-        if held > 0 && !self.take_together(draft, &items[..held]) {
+        if held > 0 && !self.place_colocated(draft, &items[..held]) {
             // Another draw of the shard to begin with, where devices do not fit: one fits surely less often.
-            return usize::from(self.take_together(draft, &items[..1]));
+            return usize::from(self.place_colocated(draft, &items[..1]));
         }
         held
     }

@@ -1,6 +1,6 @@
 //! Operations that somebody else planned: shards are the arbiter between any number of schedulers.
 
-use super::flight::Concluded;
+use super::in_flight::StatementResult;
 use super::{JobTag, Planner, Purpose};
 use crate::group::{PlanRejection, PlanReply, StatementReport, Submit};
 use crate::ids::{AllocationId, ShardId};
@@ -12,7 +12,7 @@ type Routed = (Vec<(ShardId, Operation)>, Vec<Conflict>);
 
 impl Planner {
     pub(super) fn submit_operations(&mut self, tag: JobTag, submit: Submit) {
-        let Submit { operations, granularity, mode } = submit;
+        let Submit { operations, conflict_detection, mode } = submit;
         match self.routed(operations, mode) {
             Ok((operations, conflicts)) if operations.is_empty() => {
                 let statement = self.next_statement();
@@ -22,7 +22,7 @@ impl Planner {
                 self.reply(tag, PlanReply::Statement(Box::new(report)));
             }
             Ok((operations, conflicts)) => {
-                self.commit_rest(operations, conflicts, (granularity, mode), Purpose::Submit(tag));
+                self.commit_rest(operations, conflicts, (conflict_detection, mode), Purpose::Submit(tag));
             }
             Err(rejection) => self.reply(tag, PlanReply::Rejected(rejection)),
         }
@@ -60,8 +60,8 @@ impl Planner {
         Ok((routed, conflicts))
     }
 
-    pub(super) fn submit_concluded(&mut self, tag: JobTag, concluded: Concluded) {
-        let Concluded { statement, applied, conflicts, expired } = concluded;
+    pub(super) fn submit_concluded(&mut self, tag: JobTag, concluded: StatementResult) {
+        let StatementResult { statement, applied, conflicts, expired } = concluded;
         let report = StatementReport { statement, applied, conflicts, expired };
         self.reply(tag, PlanReply::Statement(Box::new(report)));
     }

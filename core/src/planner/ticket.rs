@@ -9,19 +9,19 @@
 //! next is served, and a group that still waits takes a new number. So tickets reserve a quarter of any time at
 //! most, also where what keeps a group from its place never ends.
 //!
-//! Where its bundles go is planned as ever, on copies on which nothing of others runs (`emptied.rs`).
+//! Where its bundles go is planned as ever, on copies on which nothing of others runs (`what_if.rs`).
 //! A node that is reserved for somebody else is not reserved: bundles of that owner are placed there.
 
-use super::draft::{Draft, Taken};
-use super::emptied::Own;
+use super::colocate::{Item, reserved_demand};
+use super::draft::{Draft, PlannedBundle};
 use super::group::Group;
-use super::together::{Item, reserved_demand};
+use super::what_if::Own;
 use super::{Placing, Planner, Purpose};
 use crate::ids::{GroupId, NodeId, OwnerId, ShardId};
 use crate::resource::{Demand, ReservedAmounts};
 use crate::router::Tag;
 use crate::shard::{Command, Outcome, Reserve};
-use crate::statement::{Allocate, CommitMode, Conflict, ConflictReason, Evict, Granularity, Operation};
+use crate::statement::{Allocate, CommitMode, Conflict, ConflictDetection, ConflictReason, Evict, Operation};
 use crate::time::Time;
 use std::cmp::Reverse;
 
@@ -64,7 +64,7 @@ pub(super) struct Ticket {
     /// When what is reserved ends.
     until: Time,
     /// Where each bundle goes.
-    plan: Vec<Taken>,
+    plan: Vec<PlannedBundle>,
     reserved: Vec<(ShardId, NodeId)>,
     /// The shards' growth when it was sent to be committed.
     sent_at: Vec<u64>,
@@ -83,11 +83,11 @@ impl Ticket {
 
 impl Planner {
     /// A group that lost too often waits for a number.
-    pub(super) fn contend(&mut self, id: GroupId) {
+    pub(super) fn queue_for_ticket(&mut self, id: GroupId) {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
-        (group.losses, group.contending) = (0, true);
+        (group.losses, group.queued_for_ticket) = (0, true);
         self.incomplete.remove(&(Reverse(group.spec.priority), id));
-        self.contenders.push_back(id);
+        self.ticket_queue.push_back(id);
         self.watch_deadline(id);
     }
 
@@ -99,8 +99,8 @@ impl Planner {
         }
         if self.ticket.is_none() {
             let groups = &self.groups;
-            self.contenders.retain(|id| groups.get(id).is_some_and(|group| group.contending));
-            let Some(group) = self.contenders.pop_front() else { return };
+            self.ticket_queue.retain(|id| groups.get(id).is_some_and(|group| group.queued_for_ticket));
+            let Some(group) = self.ticket_queue.pop_front() else { return };
             let number = self.tickets.take();
             let stage = Stage::Queued;
             let plan = Vec::new();
@@ -145,7 +145,7 @@ impl Planner {
     /// Whether a number could be taken, or the one that was taken is served: what came after the last look.
     pub(super) fn is_called(&self) -> bool {
         match &self.ticket {
-            None => !self.contenders.is_empty(),
+            None => !self.ticket_queue.is_empty(),
             Some(ticket) => ticket.stage == Stage::Queued && self.tickets.is_served(ticket.number),
         }
     }
@@ -174,7 +174,7 @@ impl Planner {
     }
 
     fn waits_for_ticket(&self, id: GroupId) -> bool {
-        self.groups.get(&id).is_some_and(|group| group.contending)
+        self.groups.get(&id).is_some_and(|group| group.queued_for_ticket)
     }
 
     /// Chooses nodes for the group and reserves them.
@@ -209,7 +209,7 @@ impl Planner {
 
     /// What is to be reserved on a node for the bundles that go there; none where it is somebody else's, or
     /// they take nothing.
-    fn demand_of(&self, id: GroupId, of_node: &[Taken]) -> Option<Demand> {
+    fn demand_of(&self, id: GroupId, of_node: &[PlannedBundle]) -> Option<Demand> {
         let group = &self.groups[&id];
         let place = of_node[0];
         let copy = &self.replicas.copies[place.shard];
@@ -248,7 +248,8 @@ impl Planner {
     fn reserved(&mut self, now: Time) {
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         let refused = matches!(ticket.stage, Stage::Reserving { refused: true, .. });
-        let waits = !ticket.void && self.groups.get(&ticket.group).is_some_and(|group| group.contending);
+        let waits =
+            !ticket.void && self.groups.get(&ticket.group).is_some_and(|group| group.queued_for_ticket);
         if refused || !waits {
             self.end_ticket(now);
         } else {
@@ -269,7 +270,7 @@ impl Planner {
         let group = self.groups.get_mut(&id).expect("a group with a ticket is there");
         group.committing = true;
         group.attempts += 1;
-        let operation = |taken: &Taken, group: &Group| {
+        let operation = |taken: &PlannedBundle, group: &Group| {
             let Item { request, .. } = group.item(taken.bundle);
             let bundle = Some(crate::ids::BundleId { group: id, index: taken.bundle });
             let node = taken.node;
@@ -289,7 +290,7 @@ impl Planner {
         operations.extend(placed.into_iter().map(|(at, operation)| (self.shard_id(at), operation)));
         let ended = lost.into_iter().map(|(bundle, _)| bundle).collect();
         let placing = Placing { group: id, ended, draft: Draft { taken: plan } };
-        let terms = (Granularity::Fine, CommitMode::AllOrNothing);
+        let terms = (ConflictDetection::Fine, CommitMode::AllOrNothing);
         self.commit(operations, terms, Purpose::Place(Box::new(placing)));
     }
 
@@ -318,7 +319,7 @@ impl Planner {
         ticket.again = conflicts.iter().any(held).then(|| now.plus_nanos(pause));
         let gone = |conflict: &Conflict| matches!(conflict.reason, ConflictReason::UnknownNode);
         if done {
-            self.groups.get_mut(&id).expect("a group with a ticket is there").contending = false;
+            self.groups.get_mut(&id).expect("a group with a ticket is there").queued_for_ticket = false;
             self.end_ticket(now);
         } else if conflicts.iter().any(gone) {
             // The plan can never be carried out any more. The ticket ends when it is served next in this round: its
@@ -343,8 +344,10 @@ impl Planner {
         for (shard, node) in reserved {
             self.outbox.push_back((TICKET_TAG, shard, Command::EndReservation(node, owner)));
         }
-        let Some(group) = self.groups.get_mut(&id).filter(|group| group.contending && !void) else { return };
-        group.contending = false;
+        let Some(group) = self.groups.get_mut(&id).filter(|group| group.queued_for_ticket && !void) else {
+            return;
+        };
+        group.queued_for_ticket = false;
         group.tickets = group.tickets.saturating_add(1);
         let removal = group.removal.is_some();
         if removal {
@@ -373,7 +376,7 @@ impl Planner {
     }
 
     /// Where the bundles of a group go: as they fit now, else as they would if nothing of others ran.
-    fn plan_reserved(&mut self, id: GroupId) -> Option<Vec<Taken>> {
+    fn plan_reserved(&mut self, id: GroupId) -> Option<Vec<PlannedBundle>> {
         self.sync();
         let mut draft = Draft::default();
         let savepoint = draft.savepoint();
@@ -392,7 +395,7 @@ impl Planner {
         let own: Vec<Own> = own.collect();
         let wanted = self.wanted(id);
         let turn = self.groups[&id].tickets;
-        self.replicas.plan_on_empty(&wanted, &own, turn, self.budget.search)
+        self.replicas.plan_ignoring_others(&wanted, &own, turn, self.budget.search)
     }
 
     /// When the ticket has something to do by itself.

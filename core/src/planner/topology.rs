@@ -10,10 +10,10 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
+use super::colocate::Item;
 use super::draft::{Draft, Replicas};
 use super::replica::Replica;
 use super::strategy::{NoPlace, Wanted};
-use super::together::Item;
 use super::used::Used;
 use crate::group::Strategy;
 use crate::ids::NodeId;

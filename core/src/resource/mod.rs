@@ -10,7 +10,7 @@ mod registry;
 pub use registry::{NatureFixed, RegistryFull, ResourceRegistry};
 mod reserved;
 pub use reserved::ReservedAmounts;
-pub(crate) use reserved::parts_set_aside;
+pub(crate) use reserved::parts_withheld;
 mod units;
 pub(crate) use units::{SHORTFALL_MAX, least_overcommitted};
 pub use units::{UnitAssignment, UnitAssignments, UnitBooks, check_unit_request, check_unit_total};

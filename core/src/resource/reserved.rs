@@ -81,7 +81,7 @@ impl ReservedAmounts {
 /// Per instance, how much of its free part `amount` sets aside: all of the whole instances' worth
 /// of those with most free, then the part from the instance with the smallest free part that
 /// suffices, or, where none does, all of the one with most free. Ties go to the lowest instance.
-pub(crate) fn parts_set_aside(free: &[u16], amount: Amount) -> Vec<u16> {
+pub(crate) fn parts_withheld(free: &[u16], amount: Amount) -> Vec<u16> {
     let unit = i64::from(GPU_UNIT);
     let whole = (amount.units() / unit) as usize;
     let part = (amount.units() % unit) as u16;
@@ -108,7 +108,7 @@ mod tests {
     use crate::resource::GpuRequest;
 
     fn aside(free: &[u16], amount: &str) -> Vec<u16> {
-        parts_set_aside(free, amount.parse().unwrap())
+        parts_withheld(free, amount.parse().unwrap())
     }
 
     #[test]

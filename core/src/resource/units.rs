@@ -10,7 +10,7 @@ use std::cmp::Reverse;
 
 use crate::ids::ResourceId;
 use crate::limits::UNIT_INSTANCES_MAX;
-use crate::resource::{Amount, GPU_UNIT, parts_set_aside};
+use crate::resource::{Amount, GPU_UNIT, parts_withheld};
 
 /// What may be in use of one instance beyond its capacity, in 1/10 000, before another adoption
 /// is refused.
@@ -149,7 +149,7 @@ impl UnitBooks {
     }
 
     /// Moves up to so much of each unit out of what is free; how much of each.
-    pub(crate) fn set_aside_parts(&mut self, wanted: impl Fn(u8) -> u32) -> Vec<u16> {
+    pub(crate) fn withhold_parts(&mut self, wanted: impl Fn(u8) -> u32) -> Vec<u16> {
         let units = (0u8..).zip(&mut self.units);
         let moved = units.map(|(id, unit)| {
             let part = u32::from(unit.free).min(wanted(id)) as u16;
@@ -262,10 +262,10 @@ impl UnitBooks {
 
     /// Moves what a reservation of `amount` sets aside out of what is free; how much of each unit.
     /// From each unit no more than is free of it in `most`, if that is given.
-    pub(crate) fn set_aside(&mut self, amount: Amount, most: Option<&Self>) -> Vec<u16> {
+    pub(crate) fn withhold(&mut self, amount: Amount, most: Option<&Self>) -> Vec<u16> {
         let most = |id: u8| most.map_or(u16::MAX, |most| most.unit(id).free);
         let free: Vec<u16> = (0u8..).zip(&self.units).map(|(id, unit)| unit.free.min(most(id))).collect();
-        let parts = parts_set_aside(&free, amount);
+        let parts = parts_withheld(&free, amount);
         for (unit, part) in self.units.iter_mut().zip(&parts) {
             unit.free -= part;
         }

@@ -85,9 +85,9 @@ impl Shard {
             return self.adopt_at(slot, adoption);
         }
         // What others made knows of no reservations and claims; what is set aside moves to what is left.
-        self.reveal(slot);
+        self.restore(slot);
         let done = self.adopt_at(slot, adoption);
-        self.cover(slot);
+        self.withhold(slot);
         if done.is_ok() {
             self.replan_claims(slot);
             self.available_grew(slot);

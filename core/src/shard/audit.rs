@@ -8,12 +8,12 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use super::ledger::Allocation;
-use super::set_aside::add_reserved;
 use super::sums::shortfall_of;
 use super::table::{ColdNode, HotNode, Room};
 use super::totals::Totals;
+use super::withhold::add_reserved;
 use super::{Shard, Slot};
-use crate::books::{CustomBook, SetAside, units_of};
+use crate::books::{CustomBook, Withheld, units_of};
 use crate::ids::{AllocationId, ResourceId};
 use crate::index::Marks;
 use crate::limits::GPU_INSTANCES_MAX;
@@ -22,10 +22,10 @@ use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, ResourceKind, Uni
 /// What of a node is in use, summed from its allocations and holds.
 #[derive(Default)]
 pub(super) struct InUse {
-    pub(super) allocated: Held,
-    pub(super) releasing: Held,
-    pub(super) held: Held,
-    pub(super) all: Held,
+    pub(super) allocated: HeldAmounts,
+    pub(super) releasing: HeldAmounts,
+    pub(super) held: HeldAmounts,
+    pub(super) all: HeldAmounts,
     /// An allocation that the node lists and the ledger does not find by its id.
     lost: Option<AllocationId>,
 }
@@ -39,7 +39,7 @@ impl InUse {
 
 /// A sum of what is held.
 #[derive(Default)]
-pub(super) struct Held {
+pub(super) struct HeldAmounts {
     pub(super) cpu: Amount,
     pub(super) memory: Amount,
     pub(super) gpus: [u32; GPU_INSTANCES_MAX],
@@ -49,7 +49,7 @@ pub(super) struct Held {
     count: u32,
 }
 
-impl Held {
+impl HeldAmounts {
     pub(super) fn add(
         &mut self,
         demand: &Demand,
@@ -252,8 +252,8 @@ fn check_node(
     room: &Room,
     hot: &HotNode,
     cold: &ColdNode,
-    held: &Held,
-    aside: &SetAside,
+    held: &HeldAmounts,
+    aside: &Withheld,
 ) -> Result<(), String> {
     let spec = &cold.registration.spec;
     check_book(hot, "cpu", spec.cpu, room.cpu.plus(aside.cpu), cold.cpu_shortfall, held.cpu)?;
@@ -301,8 +301,8 @@ fn check_units(
     book: &CustomBook,
     units: &UnitBooks,
     used: Amount,
-    held: &Held,
-    aside: &SetAside,
+    held: &HeldAmounts,
+    aside: &Withheld,
 ) -> Result<(), String> {
     let part = |part: u32| Amount::from_parts(std::iter::once(part));
     let mut seen = Amount::ZERO;

@@ -12,7 +12,7 @@
 //! - If no command changed the books meanwhile, the hashes are those of the state. Otherwise there are none.
 //!
 //! What only [`check_invariants`](Shard::check_invariants) looks at: that the summaries inside the trees
-//! cover what is below, that nothing waits that would fit, and that statements, claims and bundles agree
+//! withhold what is below, that nothing waits that would fit, and that statements, claims and bundles agree
 //! among each other. The simulator calls it after every command.
 
 use std::collections::BTreeMap;

@@ -20,11 +20,11 @@ pub struct Book {
     pub total: i64,
     /// Free for new work.
     pub available: i64,
-    /// Held by live allocations that nobody evicts.
+    /// HeldAmounts by live allocations that nobody evicts.
     pub allocated: i64,
-    /// Held by statements that are not decided.
+    /// HeldAmounts by statements that are not decided.
     pub held: i64,
-    /// Held by allocations that are on their way out: evicted, with grace left.
+    /// HeldAmounts by allocations that are on their way out: evicted, with grace left.
     pub releasing: i64,
     /// Claimed out of what is releasing and what is free: what of it is free is `reserved`.
     pub pipelined: i64,

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use super::command::{Outcome, Rejection};
 use super::holds::short_of;
 use super::ledger::Allocation;
-use super::set_aside::Revealed;
+use super::withhold::FreeBooks;
 use super::{NodeState, Shard};
 use crate::ids::{AllocationId, BundleId};
 use crate::map::FixedMap;
@@ -27,7 +27,7 @@ struct Bundle {
 
 /// What of a bundle is free, and what is placed into it.
 struct Books {
-    free: Revealed,
+    free: FreeBooks,
     inside: BTreeSet<AllocationId>,
 }
 
@@ -36,7 +36,7 @@ impl Bundle {
     fn open(&mut self, allocation: &Allocation) -> &mut Books {
         let Allocation { demand, gpus, units, .. } = allocation;
         self.books.get_or_insert_with(|| {
-            let free = Revealed::of_allocation(demand, *gpus, units.as_ref());
+            let free = FreeBooks::of_allocation(demand, *gpus, units.as_ref());
             Box::new(Books { free, inside: BTreeSet::new() })
         })
     }
@@ -256,7 +256,7 @@ impl Shard {
                 return Err(format!("bundle {} stands on {id}, which is not live", bundle.id));
             };
             let Allocation { demand, gpus, units, .. } = &allocation;
-            let mut free = Revealed::of_allocation(demand, *gpus, units.as_ref());
+            let mut free = FreeBooks::of_allocation(demand, *gpus, units.as_ref());
             for id in bundle.inside() {
                 let Some(Inside { demand, gpus, units, .. }) = self.bundles.inside.get(&id) else {
                     return Err(format!("{id} is lost out of bundle {}", bundle.id));

@@ -9,12 +9,12 @@
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-use super::audit::Held;
+use super::audit::HeldAmounts;
 use super::ledger::Allocation;
-use super::set_aside::Revealed;
 use super::table::COLD;
+use super::withhold::FreeBooks;
 use super::{Shard, Slot};
-use crate::books::SetAside;
+use crate::books::Withheld;
 use crate::ids::{AllocationId, BundleId};
 use crate::limits::{CLAIMS_PER_NODE_MAX, GPU_INSTANCES_MAX};
 use crate::map::FixedMap;
@@ -51,7 +51,7 @@ pub(super) struct Claim {
 #[derive(Default)]
 struct NodeClaims {
     claims: Vec<Claim>,
-    aside: SetAside,
+    aside: Withheld,
 }
 
 /// The claims of a shard.
@@ -81,7 +81,7 @@ impl Claims {
         self.by_slot.get(&slot).map_or(&[], |there| &there.claims)
     }
 
-    pub(super) fn aside(&self, slot: Slot) -> Option<&SetAside> {
+    pub(super) fn aside(&self, slot: Slot) -> Option<&Withheld> {
         self.by_slot.get(&slot).map(|there| &there.aside)
     }
 
@@ -106,7 +106,7 @@ impl Claims {
         let at = there.claims.iter().position(is)?;
         let claim = there.claims.remove(at);
         if there.claims.is_empty() {
-            assert!(there.aside == SetAside::default(), "what is set aside for claims is lost with them");
+            assert!(there.aside == Withheld::default(), "what is set aside for claims is lost with them");
             self.by_slot.remove(&slot);
         }
         if let Some(id) = claim.id {
@@ -116,8 +116,8 @@ impl Claims {
     }
 }
 
-fn sum<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> Held {
-    let mut sum = Held::default();
+fn sum<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> HeldAmounts {
+    let mut sum = HeldAmounts::default();
     for claim in claims {
         sum.add(&claim.demand, claim.gpus, claim.units.as_ref(), &"a claim");
     }
@@ -132,16 +132,16 @@ impl Shard {
 
     /// What will be free on a node when all that is on its way out has gone, and `evicted` too,
     /// beside what is claimed.
-    fn future(&self, slot: Slot, evicted: impl Fn(AllocationId) -> bool, claimed: &Held) -> Revealed {
-        let mut leaving = Held::default();
+    fn future(&self, slot: Slot, evicted: impl Fn(AllocationId) -> bool, claimed: &HeldAmounts) -> FreeBooks {
+        let mut leaving = HeldAmounts::default();
         for Allocation { id, demand, gpus, units, .. } in self.ledger.of_node(slot, &self.nodes) {
             if evicted(id) || self.is_releasing(id) {
                 leaving.add(&demand, gpus, units.as_ref(), &id);
             }
         }
-        let none = SetAside::default();
+        let none = Withheld::default();
         let aside = self.reservations.claims.aside(slot).unwrap_or(&none);
-        let now = self.nodes.revealed(slot, aside);
+        let now = self.nodes.restored(slot, aside);
         let cold = self.nodes.cold(slot);
         let then = |free: Amount, leaving: Amount, short: Amount, claimed: Amount| {
             free.plus(leaving).saturating_minus(short.plus(claimed))
@@ -160,12 +160,12 @@ impl Shard {
         room.follow(&gpus);
         let mut custom = now.custom;
         for book in &mut custom {
-            let of = |held: &Held| held.custom.get(&book.id).copied().unwrap_or_default();
+            let of = |held: &HeldAmounts| held.custom.get(&book.id).copied().unwrap_or_default();
             if let Some(units) = &book.units {
                 let parts: Vec<u16> = units
                     .iter()
                     .map(|(unit, free, short)| {
-                        let of = |held: &Held| held.units.get(&(book.id, unit)).copied().unwrap_or(0);
+                        let of = |held: &HeldAmounts| held.units.get(&(book.id, unit)).copied().unwrap_or(0);
                         let free = (u32::from(free) + of(&leaving)).saturating_sub(short + of(claimed));
                         u16::try_from(free).expect("a unit and no more")
                     })
@@ -177,13 +177,13 @@ impl Shard {
                 book.available = then(book.available, of(&leaving), book.shortfall, of(claimed));
             }
         }
-        Revealed { room, gpus, custom }
+        FreeBooks { room, gpus, custom }
     }
 
     /// What a reservation of a node may have beside its claims: what will be free less what is claimed. With
     /// that, a claim that is planned takes nothing from what is set aside for an owner, and an owner nothing
     /// that a claim cannot do without. None if there are no claims. Nothing is reserved meanwhile.
-    pub(super) fn beside_claims(&self, slot: Slot) -> Option<Revealed> {
+    pub(super) fn without_claims(&self, slot: Slot) -> Option<FreeBooks> {
         let claims = self.reservations.claims.at(slot);
         (!claims.is_empty()).then(|| self.future(slot, |_| false, &sum(claims)))
     }
@@ -204,13 +204,13 @@ impl Shard {
         }
         let claimed = sum(self.reservations.claims.at(slot));
         let (gpus, units) = self.future(slot, evicted, &claimed).planned(demand)?;
-        self.reveal(slot);
+        self.restore(slot);
         let claims = &mut self.reservations.claims;
         claims.last += 1;
         let number = claims.last;
         claims.push(slot, Claim { number, id: None, demand: demand.clone(), gpus, units, bundle });
         self.nodes.take_place(slot);
-        self.cover(slot);
+        self.withhold(slot);
         self.nodes.hot_mut(slot).version += 1;
         Ok(number)
     }
@@ -227,10 +227,10 @@ impl Shard {
 
     /// A claim whose statement was aborted goes.
     pub(super) fn drop_claim(&mut self, slot: Slot, number: u64) -> Claim {
-        self.reveal(slot);
+        self.restore(slot);
         let claim = self.reservations.claims.take(slot, |claim| claim.number == number);
         self.nodes.give_places(slot, 1);
-        self.cover(slot);
+        self.withhold(slot);
         self.nodes.hot_mut(slot).version += 1;
         claim.expect("a claim that is held is there")
     }
@@ -273,10 +273,10 @@ impl Shard {
     /// Ends a claim at its caller's wish; whether there is one.
     pub(super) fn end_claim(&mut self, id: AllocationId) -> bool {
         let Some(&slot) = self.reservations.claims.by_id.get(&id) else { return false };
-        self.reveal(slot);
+        self.restore(slot);
         let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
         self.nodes.give_places(slot, 1);
-        self.cover(slot);
+        self.withhold(slot);
         self.nodes.hot_mut(slot).version += 1;
         self.bundles.forget(claim.expect("a claim is known to its node").bundle);
         self.available_grew(slot);
@@ -288,10 +288,10 @@ impl Shard {
     pub(super) fn end_claims(&mut self, slot: Slot) {
         let ids: Vec<_> = self.reservations.claims.at(slot).iter().filter_map(|claim| claim.id).collect();
         for id in ids {
-            self.reveal(slot);
+            self.restore(slot);
             let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
             self.nodes.give_places(slot, 1);
-            self.cover(slot);
+            self.withhold(slot);
             self.bundles.forget(claim.expect("just listed").bundle);
             self.reservations.claims.events.push(ClaimEvent::Ended(id));
         }
@@ -299,21 +299,21 @@ impl Shard {
     }
 
     /// Sets aside what is free for the claims of a node.
-    pub(super) fn cover_claims(&mut self, slot: Slot) {
+    pub(super) fn withhold_claims(&mut self, slot: Slot) {
         if is_planted(PlantedBug::ClaimNotSetAside) {
             return;
         }
         if let Some(there) = self.reservations.claims.by_slot.get_mut(&slot) {
             let wanted = sum(&there.claims);
-            there.aside = self.nodes.set_aside_exactly(slot, &wanted);
+            there.aside = self.nodes.withhold_exactly(slot, &wanted);
         }
     }
 
     /// Puts back what is set aside for the claims of a node, for a moment.
-    pub(super) fn reveal_claims(&mut self, slot: Slot) {
+    pub(super) fn restore_claims(&mut self, slot: Slot) {
         if let Some(there) = self.reservations.claims.by_slot.get_mut(&slot) {
             self.nodes.put_back(slot, &std::mem::take(&mut there.aside));
-            // Whatever is revealed for, views show what comes of it.
+            // Whatever is restored for, views show what comes of it.
             self.nodes.touch(slot, COLD);
         }
     }
@@ -323,10 +323,10 @@ impl Shard {
         if self.reservations.claims.at(slot).is_empty() {
             return;
         }
-        self.reveal(slot);
-        self.cover(slot);
+        self.restore(slot);
+        self.withhold(slot);
         let aside = self.reservations.claims.aside(slot).cloned().unwrap_or_default();
-        let mut left = self.nodes.revealed(slot, &aside);
+        let mut left = self.nodes.restored(slot, &aside);
         let mut ready = Vec::new();
         for claim in self.reservations.claims.at(slot) {
             // What an earlier one waits for is not there for a later one.
@@ -336,7 +336,7 @@ impl Shard {
                 ready.push(id);
             }
         }
-        self.reveal(slot);
+        self.restore(slot);
         for id in ready {
             let claim = self.reservations.claims.take(slot, |claim| claim.id == Some(id));
             let Claim { demand, gpus, units, bundle, .. } = claim.expect("just listed");
@@ -353,7 +353,7 @@ impl Shard {
             let placement = Placement { node, allocation: id, gpus, alternative: 0, units };
             self.reservations.claims.events.push(ClaimEvent::Granted(placement));
         }
-        self.cover(slot);
+        self.withhold(slot);
         if is_planted(PlantedBug::GrantedClaimUnseen)
             && let Some(dirty) = self.nodes.dirty_mut()
         {
@@ -369,8 +369,8 @@ impl Shard {
         if self.reservations.claims.at(slot).is_empty() {
             return false;
         }
-        self.reveal(slot);
-        let mut left = self.future(slot, |_| false, &Held::default());
+        self.restore(slot);
+        let mut left = self.future(slot, |_| false, &HeldAmounts::default());
         let claims = self.reservations.claims.at(slot).to_vec();
         let mut ended = Vec::new();
         let mut changed = false;
@@ -397,7 +397,7 @@ impl Shard {
             self.bundles.forget(claim.expect("just listed").bundle);
             self.reservations.claims.events.push(ClaimEvent::Ended(id));
         }
-        self.cover(slot);
+        self.withhold(slot);
         self.nodes.hot_mut(slot).version += u64::from(changed);
         self.statements_changed();
         changed
@@ -418,7 +418,7 @@ impl Shard {
     pub(super) fn resume_claim(&mut self, record: ClaimRecord) {
         let ClaimRecord { id, node, demand, gpus, units, bundle } = record;
         let slot = self.nodes.slot(node).expect("a claimed node is in its partition");
-        self.reveal(slot);
+        self.restore(slot);
         self.bundles.promise(bundle);
         let claims = &mut self.reservations.claims;
         claims.last += 1;
@@ -426,12 +426,12 @@ impl Shard {
         claims.push(slot, Claim { number, id: Some(id), demand, gpus, units, bundle });
         self.nodes.take_place(slot);
         self.nodes.touch(slot, COLD);
-        self.cover(slot);
+        self.withhold(slot);
         self.follow_books(slot);
     }
 
     /// What is claimed on a node, those of undecided statements included.
-    pub(super) fn claimed(&self, slot: Slot) -> Held {
+    pub(super) fn claimed(&self, slot: Slot) -> HeldAmounts {
         sum(self.reservations.claims.at(slot))
     }
 
@@ -449,8 +449,8 @@ impl Shard {
             if there.claims.is_empty() {
                 return Err(format!("node {node} has no claims, and is among those that have"));
             }
-            let mut left = self.future(slot, |_| false, &Held::default());
-            let mut free = self.nodes.revealed(slot, &there.aside);
+            let mut left = self.future(slot, |_| false, &HeldAmounts::default());
+            let mut free = self.nodes.restored(slot, &there.aside);
             let visible = self.nodes.room(slot);
             let wanted = sum(&there.claims);
             let aside = &there.aside;

@@ -474,11 +474,11 @@ pub struct NodeView {
 pub struct ResourceSum {
     /// Capacity.
     pub total: i128,
-    /// Held by live allocations that nobody evicts.
+    /// HeldAmounts by live allocations that nobody evicts.
     pub allocated: i128,
-    /// Held by statements that are not decided.
+    /// HeldAmounts by statements that are not decided.
     pub held: i128,
-    /// Held by allocations that are on their way out.
+    /// HeldAmounts by allocations that are on their way out.
     pub releasing: i128,
     /// In use beyond capacity, where capacity was taken away below use.
     pub shortfall: i128,

@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::ranked::Scope;
+use super::ranked::Eligibility;
 use super::{Shard, Slot};
 use crate::limits::{RANKINGS_KEPT_MAX, SELECTORS_KEPT_MAX};
 use crate::node::NodeSpec;
@@ -22,7 +22,7 @@ impl Shard {
     ) -> bool {
         const { assert!(RANKINGS_KEPT_MAX >= 64 && SELECTORS_KEPT_MAX >= 64, "kept while they are looked at") };
         assert!(requests.len() <= 64, "a bit for each of {} requests", requests.len());
-        let scopes: Vec<Scope> = requests.iter().map(|request| self.scope(request)).collect();
+        let scopes: Vec<Eligibility> = requests.iter().map(|request| self.scope(request)).collect();
         let end = slots.end.min(self.nodes.slots());
         for slot in slots.start..end {
             if !self.nodes.is_there(slot) {
@@ -33,8 +33,8 @@ impl Shard {
             let mut bits = 0;
             for (at, (&request, &scope)) in requests.iter().zip(&scopes).enumerate() {
                 let eligible = match scope {
-                    Scope::Plain(set) => set.is_none_or(|set| self.selectors.at(set).contains(slot)),
-                    Scope::Ranked(id) => self.rankings.at(id).rank(slot).is_eligible(),
+                    Eligibility::Plain(set) => set.is_none_or(|set| self.selectors.at(set).contains(slot)),
+                    Eligibility::Ranked(id) => self.rankings.at(id).rank(slot).is_eligible(),
                 };
                 let named = || request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&id).is_ok());
                 bits |= u64::from(eligible && named() && self.nodes.could_fit(slot, &request.demand)) << at;

@@ -9,7 +9,7 @@
 use std::ops::Range;
 
 use super::command::{Explain, Outcome};
-use super::ranked::Scope;
+use super::ranked::Eligibility;
 use super::rankings::Rankings;
 use super::selectors::SelectorSets;
 use super::table::Room;
@@ -97,7 +97,7 @@ impl Shard {
     /// node could hold it if nothing else ran there, which is exact however few are counted.
     ///
     /// `scope` is what is kept for requests such as this one.
-    pub(super) fn explain(&mut self, request: &PlacementRequest, scope: Scope) -> Refusal {
+    pub(super) fn explain(&mut self, request: &PlacementRequest, scope: Eligibility) -> Refusal {
         let feasible = self.feasible(request, scope);
         Refusal { feasible, ..self.explain_page(request, scope, 0) }
     }
@@ -109,7 +109,7 @@ impl Shard {
     }
 
     /// Counts over the nodes from place `from` of the node table on, until the page is full.
-    fn explain_page(&mut self, request: &PlacementRequest, scope: Scope, from: Slot) -> Refusal {
+    fn explain_page(&mut self, request: &PlacementRequest, scope: Eligibility, from: Slot) -> Refusal {
         let nodes = self.nodes.len() as u64;
         let mut refusal = Refusal { growth: self.growth, nodes, ..Refusal::default() };
         let mut named = self.named(request);
@@ -127,7 +127,7 @@ impl Shard {
             _ => {
                 let end = self.page_end(from, &mut refusal);
                 let page = from..end;
-                let plain = matches!(scope, Scope::Plain(None));
+                let plain = matches!(scope, Eligibility::Plain(None));
                 let simple = plain && request.demand.custom.is_none() && self.reservations.is_empty();
                 match &named {
                     Some(named) => {
@@ -179,7 +179,13 @@ impl Shard {
     }
 
     /// Counts over the candidates that are named, of those that are examined; the others are none.
-    fn count_named(&self, request: &PlacementRequest, scope: Scope, named: &[Slot], refusal: &mut Refusal) {
+    fn count_named(
+        &self,
+        request: &PlacementRequest,
+        scope: Eligibility,
+        named: &[Slot],
+        refusal: &mut Refusal,
+    ) {
         self.count_slots(request, scope, named.iter().copied(), refusal);
         report_plain(candidate_check(request), refusal.examined - named.len() as u64, refusal);
     }
@@ -188,7 +194,7 @@ impl Shard {
     fn count_slots(
         &self,
         request: &PlacementRequest,
-        scope: Scope,
+        scope: Eligibility,
         slots: impl Iterator<Item = Slot>,
         refusal: &mut Refusal,
     ) {
@@ -215,7 +221,7 @@ impl Shard {
                 *full += 1;
             } else {
                 let own = self.reservations.own(slot, request.owner);
-                let own = own.map(|own| self.nodes.revealed(slot, &own.aside));
+                let own = own.map(|own| self.nodes.restored(slot, &own.aside));
                 tallies.count(own.as_ref().map_or(room, |own| &own.room));
                 for (at, &(id, amount)) in custom.iter().enumerate() {
                     let book = own.as_ref().map_or_else(|| self.nodes.book(slot, id), |own| own.book(id));
@@ -243,12 +249,12 @@ impl Shard {
     fn is_kept_from(&self, slot: Slot, request: &PlacementRequest) -> bool {
         self.reservations.at(slot).is_some_and(|there| {
             Some(there.owner) != request.owner
-                && self.nodes.fits_revealed(slot, &there.aside, &request.demand)
+                && self.nodes.fits_restored(slot, &there.aside, &request.demand)
         })
     }
 
     /// Whether some registered node has the capacity, the labels and no taint against it.
-    fn feasible(&mut self, request: &PlacementRequest, scope: Scope) -> bool {
+    fn feasible(&mut self, request: &PlacementRequest, scope: Eligibility) -> bool {
         let asked = self.capacities.geometry().asked(&request.demand);
         let named = self.named(request);
         let nodes = &self.nodes;
@@ -261,20 +267,22 @@ impl Shard {
         };
         match (&named, scope) {
             (Some(named), _) => any(Candidates::Walk(named)),
-            (None, Scope::Plain(Some(set))) => any(selectors.at(set).candidates()),
-            (None, Scope::Plain(None)) => any(Candidates::All),
-            (None, Scope::Ranked(id)) => rankings.at(id).tiers().iter().any(|tier| any(tier.candidates())),
+            (None, Eligibility::Plain(Some(set))) => any(selectors.at(set).candidates()),
+            (None, Eligibility::Plain(None)) => any(Candidates::All),
+            (None, Eligibility::Ranked(id)) => {
+                rankings.at(id).tiers().iter().any(|tier| any(tier.candidates()))
+            }
         }
     }
 }
 
 /// The check by which labels or taints exclude a node.
 #[inline]
-fn excluded(selectors: &SelectorSets, rankings: &Rankings, scope: Scope, slot: Slot) -> Option<Check> {
+fn excluded(selectors: &SelectorSets, rankings: &Rankings, scope: Eligibility, slot: Slot) -> Option<Check> {
     match scope {
-        Scope::Plain(None) => None,
-        Scope::Plain(Some(set)) => (!selectors.at(set).contains(slot)).then_some(Check::Selector),
-        Scope::Ranked(id) => match rankings.at(id).rank(slot) {
+        Eligibility::Plain(None) => None,
+        Eligibility::Plain(Some(set)) => (!selectors.at(set).contains(slot)).then_some(Check::Selector),
+        Eligibility::Ranked(id) => match rankings.at(id).rank(slot) {
             Rank::NOT_SELECTED => Some(Check::Selector),
             Rank::TAINTED => Some(Check::Taint),
             _ => None,

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::Shard;
-use super::ranked::names;
+use super::ranked::is_candidate;
 use super::rankings::{RankingId, Tier};
 use super::selectors::SetId;
 use super::table::{NodeTable, Taken};
@@ -53,7 +53,7 @@ impl Shard {
         let accept = |slot| {
             let accepted = set.is_none_or(|set| set.contains(slot))
                 && (demand.custom.is_none() || nodes.fits(slot, demand))
-                && names(request, nodes, slot);
+                && is_candidate(request, nodes, slot);
             accepted.then_some(Rank::EQUAL)
         };
         let fragmentation = &mut self.fragmentation;
@@ -96,7 +96,7 @@ impl Shard {
                     let rank = ranking.rank(slot);
                     let accepted = (rank == first || all && rank.is_eligible())
                         && (!custom || nodes.fits(slot, &request.demand))
-                        && names(request, nodes, slot);
+                        && is_candidate(request, nodes, slot);
                     accepted.then_some(rank)
                 };
                 let fragmentation = &mut self.fragmentation;

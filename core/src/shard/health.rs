@@ -22,14 +22,14 @@ pub(super) fn hide(hot: &mut HotNode, cold: &mut ColdNode) {
 }
 
 /// Moves it back, so that the books can be changed as if all were healthy; to be hidden again.
-pub(super) fn reveal(hot: &mut HotNode, cold: &mut ColdNode) {
+pub(super) fn restore(hot: &mut HotNode, cold: &mut ColdNode) {
     let Some(book) = &mut cold.unhealthy else { return };
     for (instance, hidden) in (0u8..).zip(&mut book.hidden) {
         hot.gpus.set_free(instance, hot.gpus.free(instance) + std::mem::take(hidden));
     }
 }
 
-/// Leaves out instances that the node does not have (any more), between [`reveal`] and [`hide`].
+/// Leaves out instances that the node does not have (any more), between [`restore`] and [`hide`].
 pub(super) fn forget_absent(hot: &mut HotNode, cold: &mut ColdNode) {
     let Some(mut book) = cold.unhealthy.take() else { return };
     book.reasons.retain(|&(instance, _)| instance < cold.registration.spec.gpus);
@@ -53,7 +53,7 @@ impl NodeTable {
             return false;
         }
         let (hot, cold) = self.hot_and_cold_mut(slot);
-        reveal(hot, cold);
+        restore(hot, cold);
         let before = cold.unhealthy.as_ref().map_or(0, |book| book.mask);
         let after = mask(&unhealthy);
         let book = UnhealthyBook { mask: after, hidden: [0; GPU_INSTANCES_MAX], reasons: unhealthy };

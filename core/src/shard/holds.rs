@@ -11,10 +11,10 @@ use std::sync::Arc;
 
 use super::ledger::Allocation;
 use super::reservations::Used;
-use super::set_aside::Revealed;
 use super::table::{COLD, HOT};
+use super::withhold::FreeBooks;
 use super::{Shard, Slot};
-use crate::books::SetAside;
+use crate::books::Withheld;
 use crate::ids::{AllocationId, BundleId, Incarnation, NodeId, StatementId};
 use crate::link::Decision;
 use crate::map::FixedMap;
@@ -22,7 +22,8 @@ use crate::planted::{PlantedBug, is_planted};
 use crate::request::Placement;
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuRequest, ResourceKind, UnitAssignments};
 use crate::statement::{
-    Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation, Part, Pipeline,
+    Allocate, CommitMode, Conflict, ConflictDetection, ConflictReason, Evict, Granted, Operation, Part,
+    Pipeline,
 };
 use crate::time::Time;
 
@@ -73,7 +74,7 @@ pub(super) struct HeldAllocation {
 /// What one part has done so far. Its tables are kept from part to part.
 pub(super) struct Attempt {
     statement: StatementId,
-    granularity: Granularity,
+    conflict_detection: ConflictDetection,
     /// It is done in the same step: nobody meets what it holds.
     at_once: bool,
     /// Per node that it changed or compared: the version before, and the first operation that
@@ -89,7 +90,7 @@ impl Default for Attempt {
     fn default() -> Self {
         Self {
             statement: StatementId { incarnation: Incarnation(0), planner: 0, number: 0 },
-            granularity: Granularity::Fine,
+            conflict_detection: ConflictDetection::Fine,
             at_once: false,
             nodes: FixedMap::default(),
             evicted: FixedMap::default(),
@@ -102,7 +103,8 @@ impl Default for Attempt {
 impl Attempt {
     /// Begins with a part.
     fn begin(&mut self, part: &Part, at_once: bool) {
-        (self.statement, self.granularity, self.at_once) = (part.statement, part.granularity, at_once);
+        (self.statement, self.conflict_detection, self.at_once) =
+            (part.statement, part.conflict_detection, at_once);
         self.nodes.clear();
         self.evicted.clear();
         self.ended.clear();
@@ -233,9 +235,9 @@ impl Shard {
             (Some(this), None) => seen.expected = Some((this, at)),
             _ => {}
         }
-        match (attempt.granularity, expected) {
-            (Granularity::Coarse, None) => Err(ConflictReason::NoVersion),
-            (Granularity::Coarse, Some(expected)) if expected != seen.version => {
+        match (attempt.conflict_detection, expected) {
+            (ConflictDetection::Coarse, None) => Err(ConflictReason::NoVersion),
+            (ConflictDetection::Coarse, Some(expected)) if expected != seen.version => {
                 Err(ConflictReason::VersionChanged { expected, found: seen.version })
             }
             _ => Ok(()),
@@ -293,13 +295,13 @@ impl Shard {
         self.expect_unplaced(*bundle, attempt)?;
         let own = self.reservations.own(slot, *owner).is_some();
         if own {
-            self.reveal_reserved(slot);
+            self.restore_reserved(slot);
         }
         let gpus = match self.chosen(slot, demand, *named) {
             Ok(gpus) => gpus,
             Err(reason) => {
                 if own {
-                    self.cover_reserved(slot);
+                    self.withhold_reserved(slot);
                 }
                 return Err(self.or_reserved(slot, demand, reason));
             }
@@ -307,11 +309,11 @@ impl Shard {
         let (gpus, units) = self.nodes.take_chosen(slot, demand, gpus);
         let used = own.then(|| self.reservations.use_up(slot, demand));
         if own {
-            self.cover_reserved(slot);
+            self.withhold_reserved(slot);
         } else if !self.reservations.is_empty() {
             // What is set aside follows from what is free.
-            self.reveal(slot);
-            self.cover(slot);
+            self.restore(slot);
+            self.withhold(slot);
         }
         self.sums.hold(slot, demand, 1);
         self.promise(*bundle, at, attempt);
@@ -329,7 +331,7 @@ impl Shard {
             return Err(ConflictReason::TooManyAllocations);
         }
         if !self.nodes.fits(slot, demand) {
-            let free = self.nodes.revealed(slot, &SetAside::default());
+            let free = self.nodes.restored(slot, &Withheld::default());
             return Err(short_of(&free, demand).expect("what does not fit falls short of something"));
         }
         let books = &self.nodes.hot(slot).gpus;
@@ -347,7 +349,7 @@ impl Shard {
     fn or_reserved(&self, slot: Slot, demand: &Demand, reason: ConflictReason) -> ConflictReason {
         match (self.reservations.at(slot), reason) {
             (Some(there), ConflictReason::Short { .. })
-                if self.nodes.fits_revealed(slot, &there.aside, demand) =>
+                if self.nodes.fits_restored(slot, &there.aside, demand) =>
             {
                 ConflictReason::Reserved(there.owner)
             }
@@ -390,7 +392,7 @@ impl Shard {
         match hold {
             Hold::Allocate(held) => {
                 let slot = held.slot;
-                self.reveal(slot);
+                self.restore(slot);
                 let forgotten = is_planted(PlantedBug::AbortForgetsGpu);
                 let gpus = if forgotten { GpuAssignment::NONE } else { held.gpus };
                 self.nodes.give(slot, &held.demand, gpus, held.units.as_ref());
@@ -398,10 +400,10 @@ impl Shard {
                     && !is_planted(PlantedBug::AbortKeepsReservationUsed)
                     && self.reservations.end_use(slot, used, Decision::Aborted)
                 {
-                    // Nothing of it is set aside: all is revealed.
+                    // Nothing of it is set aside: all is restored.
                     self.forget_reservation(slot);
                 }
-                self.cover(slot);
+                self.withhold(slot);
                 if !is_planted(PlantedBug::AbortKeepsBundle) {
                     self.bundles.forget(held.bundle);
                 }
@@ -506,7 +508,7 @@ impl Shard {
         self.statements.evicting.remove(&id);
         if grace_ns == 0 {
             // It may have ended by itself since it was held.
-            let _ = self.end_beside(id);
+            let _ = self.end_with_reservations(id);
             return Granted::Ended(id);
         }
         let Some(allocation) = self.ledger.get(id) else { return Granted::Ended(id) };
@@ -534,7 +536,7 @@ fn named_gpus(request: GpuRequest, mask: u16) -> Result<GpuAssignment, ConflictR
 }
 
 /// The first resource of which less is free than `demand` takes, and what can be had of it.
-pub(super) fn short_of(free: &Revealed, demand: &Demand) -> Option<ConflictReason> {
+pub(super) fn short_of(free: &FreeBooks, demand: &Demand) -> Option<ConflictReason> {
     let room = &free.room;
     let gpus = match demand.gpu {
         GpuRequest::Whole(_) => Amount::whole(u32::from(room.whole_gpus)),

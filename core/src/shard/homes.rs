@@ -8,7 +8,7 @@
 
 use std::collections::{BTreeSet, VecDeque};
 
-use super::waiting::{Waiting, names};
+use super::waiting::{Waiting, is_candidate};
 use super::{Shard, Slot};
 use crate::ids::NodeId;
 use crate::index::{Candidates, DistBuckets, Visits};
@@ -147,7 +147,7 @@ enum Sought {
 impl Search<'_> {
     fn is_home(&mut self, slot: Slot, request: &PlacementRequest) -> bool {
         self.looks += 1;
-        self.nodes.could_fit(slot, &request.demand) && names(self.nodes, slot, request)
+        self.nodes.could_fit(slot, &request.demand) && is_candidate(self.nodes, slot, request)
     }
 
     /// Looks at the largest nodes first, and gives up soon.
@@ -162,7 +162,7 @@ impl Search<'_> {
                 return true;
             }
             left -= 1;
-            let found = nodes.could_fit(slot, &request.demand) && names(nodes, slot, request);
+            let found = nodes.could_fit(slot, &request.demand) && is_candidate(nodes, slot, request);
             home = found.then_some(slot);
             found
         });

@@ -5,7 +5,6 @@
 //! around [`Shard::step`], in [`executor`](crate::executor).
 
 mod adoption;
-mod ahead;
 mod audit;
 mod audit_run;
 mod books;
@@ -39,6 +38,7 @@ mod node_set;
 mod offer;
 mod order;
 mod places;
+mod prefetch;
 mod put_off;
 mod rank_parts;
 mod ranked;
@@ -48,15 +48,15 @@ mod replica;
 pub use replica::Planned;
 mod reservations;
 pub use reservations::{ReservationView, Reserve};
+mod free_books;
 mod reserved_search;
-mod revealed;
 mod room;
 mod selectors;
 mod sequences;
-mod set_aside;
 mod shapes;
 mod state;
 mod state_hash;
+mod withhold;
 pub use state_hash::StateHashes;
 mod statements;
 mod status;
@@ -89,7 +89,7 @@ use granularity::Granularity;
 use hybrid_order::HybridOrder;
 use ledger::{Allocation, Ledger};
 use named::hint_shape;
-use ranked::Scope;
+use ranked::Eligibility;
 use rankings::Rankings;
 use replica::Replica;
 use reservations::Reservations;
@@ -264,7 +264,7 @@ impl Shard {
 
     fn handle_place(&mut self, request: &PlacementRequest) -> Outcome {
         if request.owner.is_some() || !self.reservations.is_empty() {
-            return self.handle_place_beside(request);
+            return self.handle_place_with_reservations(request);
         }
         let scope = self.scope(request);
         match self.take_found(request, scope) {
@@ -276,25 +276,25 @@ impl Shard {
     /// Takes what `request` asks from the node that its policy chooses; and which of its selectors
     /// holds.
     #[inline]
-    fn take_found(&mut self, request: &PlacementRequest, scope: Scope) -> Option<(Slot, Taken, u8)> {
+    fn take_found(&mut self, request: &PlacementRequest, scope: Eligibility) -> Option<(Slot, Taken, u8)> {
         match scope {
-            Scope::Plain(set) if request.policy.is_fragmentation_aware() => {
+            Eligibility::Plain(set) if request.policy.is_fragmentation_aware() => {
                 self.take_least_fragmented(request, set).map(|(slot, taken)| (slot, taken, 0))
             }
-            Scope::Ranked(id) if request.policy.is_fragmentation_aware() => {
+            Eligibility::Ranked(id) if request.policy.is_fragmentation_aware() => {
                 self.take_least_fragmented_ranked(request, id)
             }
-            Scope::Plain(set) => {
+            Eligibility::Plain(set) => {
                 self.find(request, set).map(|slot| (slot, self.nodes.take(slot, &request.demand), 0))
             }
-            Scope::Ranked(id) => {
+            Eligibility::Ranked(id) => {
                 let (found, alternative) = self.find_ranked(request, id);
                 found.map(|slot| (slot, self.nodes.take(slot, &request.demand), alternative))
             }
         }
     }
 
-    fn refused(&mut self, request: &PlacementRequest, scope: Scope) -> Outcome {
+    fn refused(&mut self, request: &PlacementRequest, scope: Eligibility) -> Outcome {
         self.sums.refused += 1;
         Outcome::Refused(Box::new(self.explain(request, scope)))
     }
@@ -378,7 +378,7 @@ impl Shard {
 
     fn handle_release(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
         if !self.statements.is_quiet() {
-            return self.release_beside(id);
+            return self.release_with_reservations(id);
         }
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
         self.sums.release(allocation.node, &allocation.demand);

@@ -6,7 +6,7 @@
 //! Random draws from the named a few times before it looks at all of them.
 
 use super::Shard;
-use super::ranked::names;
+use super::ranked::is_candidate;
 use super::selectors::{CandidateSet, SetId};
 use crate::ids::NodeId;
 use crate::index::{Candidates, Shape, Slot};
@@ -61,7 +61,7 @@ impl Shard {
             given_up
                 || nodes.fits(slot, &request.demand)
                     && set.is_none_or(|set| set.contains(slot))
-                    && names(request, nodes, slot)
+                    && is_candidate(request, nodes, slot)
         };
         let policy = request.policy;
         let visits = &mut self.visits;

@@ -1,8 +1,8 @@
 //! What a node offers to waiting requests, and what is left of it while copies are woken.
 
 use super::Shard;
-use super::set_aside::Revealed;
 use super::shapes::{Asked, Summary, fits};
+use super::withhold::FreeBooks;
 use crate::books::CustomBook;
 use crate::ids::OwnerId;
 use crate::index::Slot;
@@ -19,8 +19,8 @@ struct Left {
     most: Asked,
 }
 
-impl From<Revealed> for Left {
-    fn from(Revealed { room, gpus, custom }: Revealed) -> Self {
+impl From<FreeBooks> for Left {
+    fn from(FreeBooks { room, gpus, custom }: FreeBooks) -> Self {
         Self::new(room.cpu, room.memory, gpus, custom)
     }
 }
@@ -95,7 +95,7 @@ impl Shard {
         let own = self.reservations.at(slot);
         Offer {
             left: Left::new(room.cpu, room.memory, hot.gpus, custom),
-            own: own.map(|own| (own.owner, self.nodes.revealed(slot, &own.aside).into())),
+            own: own.map(|own| (own.owner, self.nodes.restored(slot, &own.aside).into())),
         }
     }
 }

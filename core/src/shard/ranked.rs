@@ -14,7 +14,7 @@ use crate::request::{PlacementRequest, Policy};
 
 /// Which nodes a request may be placed on, as the shard keeps it.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Scope {
+pub(super) enum Eligibility {
     /// All nodes, or those of the selector's candidate set, each as good as the other.
     Plain(Option<SetId>),
     /// By rank.
@@ -23,11 +23,11 @@ pub(super) enum Scope {
 
 impl Shard {
     /// What is kept for requests such as this one, made now if it is not there.
-    pub(super) fn scope(&mut self, request: &PlacementRequest) -> Scope {
+    pub(super) fn scope(&mut self, request: &PlacementRequest) -> Eligibility {
         if self.rankings.concern(request) {
-            return Scope::Ranked(self.rankings.keep(request, &self.nodes, &mut self.selectors));
+            return Eligibility::Ranked(self.rankings.keep(request, &self.nodes, &mut self.selectors));
         }
-        Scope::Plain(request.selector.as_ref().map(|selector| self.keep_selector(selector)))
+        Eligibility::Plain(request.selector.as_ref().map(|selector| self.keep_selector(selector)))
     }
 
     /// As [`find`](Self::find), by rank; and which of the request's selectors holds.
@@ -75,7 +75,10 @@ impl Shard {
                         request,
                         any: request.demand.custom.is_none() && ranking.tiers()[tier].len() == nodes.len(),
                         drawn_from: self.hybrid_settings.drawn_from(nodes.len()),
-                        preferred: preferred.first().copied().filter(|&slot| names(request, nodes, slot)),
+                        preferred: preferred
+                            .first()
+                            .copied()
+                            .filter(|&slot| is_candidate(request, nodes, slot)),
                     };
                     match candidates {
                         Candidates::Walk(few) => order.choose_of(few, &sought, &mut state.rng, visits, fits),
@@ -112,7 +115,7 @@ impl Shard {
         let fits = |slot: Slot| {
             ranking.rank(slot).is_eligible()
                 && self.nodes.state(slot) == NodeState::Ready
-                && names(request, &self.nodes, slot)
+                && is_candidate(request, &self.nodes, slot)
                 && self.nodes.fits(slot, &request.demand)
         };
         let fitting = slots.iter().copied().filter(|&slot| fits(slot));
@@ -184,7 +187,7 @@ pub(super) fn hybrid_place(
 }
 
 /// Whether the request names no candidates, or this one among them.
-pub(super) fn names(request: &PlacementRequest, nodes: &NodeTable, slot: Slot) -> bool {
+pub(super) fn is_candidate(request: &PlacementRequest, nodes: &NodeTable, slot: Slot) -> bool {
     let id = nodes.hot(slot).id;
     request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&id).is_ok())
 }

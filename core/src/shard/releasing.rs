@@ -70,8 +70,8 @@ impl Shard {
         self.nodes.hot_mut(allocation.node).version += 1;
         if !self.reservations.is_empty() {
             // A reservation may have more of what is free where more is on its way out.
-            self.reveal(allocation.node);
-            self.cover(allocation.node);
+            self.restore(allocation.node);
+            self.withhold(allocation.node);
         }
     }
 
@@ -98,17 +98,17 @@ impl Shard {
 
     /// As a release, where there are evictions, claims or bundles.
     #[cold]
-    pub(super) fn release_beside(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
+    pub(super) fn release_with_reservations(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
         if self.end_inside(id) || self.end_claim(id) {
             return Ok(Outcome::Released(id));
         }
         let is_bundle = self.bundles.contains(id);
-        let ended = self.end_beside(id)?;
+        let ended = self.end_with_reservations(id)?;
         Ok(if is_bundle { Outcome::BundleReleased { bundle: id, ended } } else { Outcome::Released(id) })
     }
 
     /// Ends an allocation, whether somebody evicts it or not; how many ended inside it.
-    pub(super) fn end_beside(&mut self, id: AllocationId) -> Result<u32, Rejection> {
+    pub(super) fn end_with_reservations(&mut self, id: AllocationId) -> Result<u32, Rejection> {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
         if self.statements.releasing.leave(id) {
             self.sums.releasing(allocation.node, &allocation.demand, -1);
@@ -131,7 +131,7 @@ impl Shard {
         while let Some(&(until, id)) = self.statements.releasing.deadlines.first()
             && until <= self.now
         {
-            self.end_beside(id).expect("what is on its way out is live");
+            self.end_with_reservations(id).expect("what is on its way out is live");
         }
     }
 

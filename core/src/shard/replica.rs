@@ -258,8 +258,8 @@ impl Shard {
             (slot, self.take_reserved(slot, request, gpus), alternative)
         } else {
             let found = self.take_found(request, scope)?;
-            self.reveal(found.0);
-            self.cover(found.0);
+            self.restore(found.0);
+            self.withhold(found.0);
             found
         };
         self.follow_books(found.0);

@@ -2,7 +2,7 @@
 //! the small work around it is.
 //!
 //! What is reserved may be more than what is free: what comes free then is set aside
-//! ([`SetAside`]) until there is as much. For the owner's requests nothing is set aside on its
+//! ([`Withheld`]) until there is as much. For the owner's requests nothing is set aside on its
 //! nodes, which are tried first; all others see what is free less what is reserved. The index and
 //! every other structure of the shard hold nodes as others see them; the few that are reserved
 //! stand in a second tree as their owners do.
@@ -18,7 +18,7 @@ use super::Shard;
 use super::claims::Claims;
 use super::command::{Outcome, Rejection, ResourceSum};
 use super::table::{NodeTable, Taken};
-use crate::books::{Reservation, SetAside};
+use crate::books::{Reservation, Withheld};
 use crate::ids::{NodeId, OwnerId};
 use crate::index::{Marks, ResourceVector, Slot};
 use crate::limits::RESERVED_NODES_PERCENT_DEFAULT;
@@ -79,7 +79,7 @@ pub(super) struct Reservations {
     owners_version: u64,
     /// The number of the last reservation.
     last: u64,
-    /// Amounts withheld for claims. [`Shard::cover`] says in which order claims and reservations take.
+    /// Amounts withheld for claims. [`Shard::withhold`] says in which order claims and reservations take.
     pub(super) claims: Claims,
 }
 
@@ -127,13 +127,13 @@ impl Reservations {
     /// What a reserved node has available to its owner.
     pub(super) fn available_to_owner(&self, nodes: &NodeTable, slot: Slot) -> ResourceVector {
         let aside = &self.by_slot[&slot].aside;
-        nodes.revealed(slot, aside).vector(nodes.indexed())
+        nodes.restored(slot, aside).vector(nodes.indexed())
     }
 
     /// Whether the node has all that `request` takes available for it now.
     pub(super) fn fits(&self, nodes: &NodeTable, slot: Slot, request: &PlacementRequest) -> bool {
         match self.own(slot, request.owner) {
-            Some(own) => nodes.fits_revealed(slot, &own.aside, &request.demand),
+            Some(own) => nodes.fits_restored(slot, &own.aside, &request.demand),
             None => nodes.fits(slot, &request.demand),
         }
     }
@@ -323,12 +323,12 @@ impl Shard {
         let available = self.nodes.available(slot);
         self.reserved_tree.insert(slot, ordinal, &available, Marks::NONE);
         let node = self.nodes.hot(slot).id;
-        let aside = SetAside::default();
+        let aside = Withheld::default();
         self.reservations.last += 1;
         let number = self.reservations.last;
         self.reservations.enter(slot, node, Reservation { owner, left, until, aside, number, in_use: 0 });
-        self.reveal(slot);
-        self.cover(slot);
+        self.restore(slot);
+        self.withhold(slot);
     }
 
     /// A replica's node is reserved so: its books are what is left beside it already.
@@ -366,27 +366,27 @@ impl Shard {
         if self.reservations.is_empty() {
             return change(&mut self.nodes);
         }
-        self.reveal(slot);
+        self.restore(slot);
         let changed = change(&mut self.nodes);
         if !is_planted(PlantedBug::ReservationForgottenByReleases) {
-            self.cover(slot);
+            self.withhold(slot);
         }
         changed
     }
 
     /// Puts back what is set aside, for a moment.
-    pub(super) fn reveal(&mut self, slot: Slot) {
-        self.reveal_reserved(slot);
-        self.reveal_claims(slot);
+    pub(super) fn restore(&mut self, slot: Slot) {
+        self.restore_reserved(slot);
+        self.restore_claims(slot);
     }
 
-    /// Sets aside again, after [`reveal`](Self::reveal).
-    pub(super) fn cover(&mut self, slot: Slot) {
+    /// Sets aside again, after [`restore`](Self::restore).
+    pub(super) fn withhold(&mut self, slot: Slot) {
         if self.reservations.claims.at(slot).is_empty() {
-            return self.cover_reserved(slot);
+            return self.withhold_reserved(slot);
         }
         self.set_reserved_aside(slot);
-        self.cover_claims(slot);
+        self.withhold_claims(slot);
         if self.reservations.at(slot).is_some() {
             let available = self.reservations.available_to_owner(&self.nodes, slot);
             self.reserved_tree.update(slot, &available);
@@ -399,14 +399,14 @@ impl Shard {
         if self.reservations.at(slot).is_none() {
             return;
         }
-        let beside = self.beside_claims(slot);
+        let beside = self.without_claims(slot);
         if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
-            reservation.aside = self.nodes.set_aside(slot, &reservation.left, beside.as_ref());
+            reservation.aside = self.nodes.withhold(slot, &reservation.left, beside.as_ref());
         }
     }
 
     /// What is set aside on a node, for claims and for who reserved it.
-    pub(super) fn aside(&self, slot: Slot) -> SetAside {
+    pub(super) fn aside(&self, slot: Slot) -> Withheld {
         let reserved = self.reservations.at(slot).map(|reservation| &reservation.aside);
         match (reserved, self.reservations.claims.aside(slot)) {
             (Some(reserved), Some(claimed)) => reserved.plus(claimed),
@@ -415,14 +415,14 @@ impl Shard {
     }
 
     /// Puts back what is reserved, for a moment: the node is as its owner sees it.
-    pub(super) fn reveal_reserved(&mut self, slot: Slot) {
+    pub(super) fn restore_reserved(&mut self, slot: Slot) {
         if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
             self.nodes.put_back(slot, &std::mem::take(&mut reservation.aside));
         }
     }
 
-    /// Sets aside what is reserved, after [`reveal_reserved`](Self::reveal_reserved).
-    pub(super) fn cover_reserved(&mut self, slot: Slot) {
+    /// Sets aside what is reserved, after [`restore_reserved`](Self::restore_reserved).
+    pub(super) fn withhold_reserved(&mut self, slot: Slot) {
         if self.reservations.at(slot).is_some() {
             self.reserved_tree.update(slot, &self.nodes.available(slot));
             self.set_reserved_aside(slot);
@@ -430,7 +430,7 @@ impl Shard {
     }
 
     /// As a placement, where something is reserved or the request has an owner.
-    pub(super) fn handle_place_beside(&mut self, request: &PlacementRequest) -> Outcome {
+    pub(super) fn handle_place_with_reservations(&mut self, request: &PlacementRequest) -> Outcome {
         let scope = self.scope(request);
         if let Some(owner) = request.owner
             && let Some((slot, gpus, alternative)) = self.find_reserved(owner, request, scope)
@@ -443,8 +443,8 @@ impl Shard {
         let Some((slot, taken, alternative)) = self.take_found(request, scope) else {
             return self.refused(request, scope);
         };
-        self.reveal(slot);
-        self.cover(slot);
+        self.restore(slot);
+        self.withhold(slot);
         self.placed(request, slot, taken, alternative)
     }
 
@@ -456,7 +456,7 @@ impl Shard {
         request: &PlacementRequest,
         gpus: Option<GpuAssignment>,
     ) -> Taken {
-        self.reveal_reserved(slot);
+        self.restore_reserved(slot);
         let demand = &request.demand;
         let taken = match gpus {
             Some(gpus) => self.nodes.take_chosen(slot, demand, gpus),
@@ -467,7 +467,7 @@ impl Shard {
         if reservation.is_over() {
             self.forget_reservation(slot);
         } else {
-            self.cover_reserved(slot);
+            self.withhold_reserved(slot);
         }
         taken
     }

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::hybrid_order::{Place, draw_of};
-use super::ranked::{Scope, hybrid_place, names};
+use super::ranked::{Eligibility, hybrid_place, is_candidate};
 use super::rankings::Rankings;
 use super::reservations::Reservations;
 use super::selectors::SelectorSets;
@@ -29,28 +29,28 @@ struct Sight<'a> {
     selectors: &'a SelectorSets,
     rankings: &'a Rankings,
     request: &'a PlacementRequest,
-    scope: Scope,
+    scope: Eligibility,
 }
 
 impl Sight<'_> {
     /// Whether the node can be chosen, and is of `rank` where one is given.
     fn may_take(&self, slot: Slot, rank: Option<Rank>) -> bool {
         let in_scope = match self.scope {
-            Scope::Plain(set) => set.is_none_or(|set| self.selectors.at(set).contains(slot)),
-            Scope::Ranked(id) => {
+            Eligibility::Plain(set) => set.is_none_or(|set| self.selectors.at(set).contains(slot)),
+            Eligibility::Ranked(id) => {
                 let of_slot = self.rankings.at(id).rank(slot);
                 rank.map_or_else(|| of_slot.is_eligible(), |rank| of_slot == rank)
             }
         };
         in_scope
             && self.nodes.state(slot) == NodeState::Ready
-            && names(self.request, self.nodes, slot)
+            && is_candidate(self.request, self.nodes, slot)
             && self.reservations.fits(self.nodes, slot, self.request)
     }
 }
 
 impl Shard {
-    fn sight<'a>(&'a self, request: &'a PlacementRequest, scope: Scope) -> Sight<'a> {
+    fn sight<'a>(&'a self, request: &'a PlacementRequest, scope: Eligibility) -> Sight<'a> {
         let Self { nodes, reservations, selectors, rankings, .. } = self;
         Sight { nodes, reservations, selectors, rankings, request, scope }
     }
@@ -61,12 +61,12 @@ impl Shard {
         &mut self,
         owner: OwnerId,
         request: &PlacementRequest,
-        scope: Scope,
+        scope: Eligibility,
     ) -> Option<Found> {
         let own = self.reservations.of_owner(owner)?.clone();
         match scope {
-            Scope::Plain(_) => self.find_among(&own, request, scope, None),
-            Scope::Ranked(id) => {
+            Eligibility::Plain(_) => self.find_among(&own, request, scope, None),
+            Eligibility::Ranked(id) => {
                 let ranking = self.rankings.at(id);
                 let ranks: BTreeSet<Rank> = own.iter().map(|&slot| ranking.rank(slot)).collect();
                 let preferred = self.own_preferred(&own, request, scope);
@@ -96,9 +96,9 @@ impl Shard {
         &self,
         own: &BTreeSet<Slot>,
         request: &PlacementRequest,
-        scope: Scope,
+        scope: Eligibility,
     ) -> Option<(u16, Slot)> {
-        let Scope::Ranked(id) = scope else { return None };
+        let Eligibility::Ranked(id) = scope else { return None };
         if request.policy == Policy::Hybrid {
             return None;
         }
@@ -114,7 +114,7 @@ impl Shard {
         &mut self,
         own: &BTreeSet<Slot>,
         request: &PlacementRequest,
-        scope: Scope,
+        scope: Eligibility,
         rank: Option<Rank>,
     ) -> Option<Found> {
         let few = own.len() <= CANDIDATE_WALK_MAX;
@@ -136,8 +136,8 @@ impl Shard {
             (self.first_of(own, few.then_some(&fitting), request, scope, rank)?, None)
         };
         let alternative = match scope {
-            Scope::Plain(_) => 0,
-            Scope::Ranked(id) => self.rankings.at(id).rank(slot).alternative(),
+            Eligibility::Plain(_) => 0,
+            Eligibility::Ranked(id) => self.rankings.at(id).rank(slot).alternative(),
         };
         Some((slot, gpus, alternative))
     }
@@ -149,7 +149,7 @@ impl Shard {
         own: &BTreeSet<Slot>,
         fitting: Option<&Vec<Slot>>,
         request: &PlacementRequest,
-        scope: Scope,
+        scope: Eligibility,
         rank: Option<Rank>,
     ) -> Option<Slot> {
         let asked = self.reserved_tree.geometry().asked(&request.demand);
@@ -167,20 +167,20 @@ impl Shard {
     }
 
     /// With `slots` as their owner sees them meanwhile: what is withheld for claims stays so.
-    fn with_revealed<R>(&mut self, slots: &[Slot], look: impl FnOnce(&mut Self) -> R) -> R {
+    fn with_restored<R>(&mut self, slots: &[Slot], look: impl FnOnce(&mut Self) -> R) -> R {
         for &slot in slots {
-            self.reveal_reserved(slot);
+            self.restore_reserved(slot);
         }
         let seen = look(self);
         for &slot in slots {
-            self.cover_reserved(slot);
+            self.withhold_reserved(slot);
         }
         seen
     }
 
     fn hybrid_of(&mut self, fitting: &[Slot], request: &PlacementRequest) -> Option<Slot> {
         let settings = self.hybrid_settings;
-        let mut places: Vec<Place> = self.with_revealed(fitting, |shard| {
+        let mut places: Vec<Place> = self.with_restored(fitting, |shard| {
             let place = |slot: Slot| {
                 let (score, ordinal) = hybrid_place(&shard.nodes, settings, slot)?;
                 Some((score, ordinal, slot))
@@ -201,7 +201,7 @@ impl Shard {
         request: &PlacementRequest,
     ) -> Option<(Slot, GpuAssignment)> {
         self.fragmentation.handle_arrival(request, &self.nodes);
-        let found = self.with_revealed(fitting, |shard| {
+        let found = self.with_restored(fitting, |shard| {
             for &slot in fitting {
                 shard.fragmentation.touch(slot);
             }

@@ -4,7 +4,7 @@
 
 use std::sync::Arc;
 
-use super::health::{forget_absent, hide, reveal};
+use super::health::{forget_absent, hide, restore};
 use super::totals::KeptTotals;
 use crate::books::{CustomBook, UnhealthyBook, book_or_new, take_over};
 use crate::ids::{NodeId, Ordinal, PartitionId, ResourceId};
@@ -208,7 +208,7 @@ impl NodeTable {
 
     /// Reads what a release will read of a node.
     #[inline]
-    pub(super) fn read_ahead(&self, slot: Slot) -> (u64, Amount, Option<Amount>) {
+    pub(super) fn prefetch(&self, slot: Slot) -> (u64, Amount, Option<Amount>) {
         let cold = self.cold[slot as usize].as_ref();
         (self.hot(slot).version, self.room(slot).cpu, cold.map(|cold| cold.registration.spec.cpu))
     }
@@ -463,7 +463,7 @@ impl NodeTable {
         let room = &mut self.rooms[slot as usize];
         let hot = &mut self.hot[slot as usize];
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
-        reveal(hot, cold);
+        restore(hot, cold);
         let before = std::mem::replace(&mut cold.registration.spec, spec);
         forget_absent(hot, cold);
         let spec = &cold.registration.spec;
@@ -547,7 +547,7 @@ impl NodeTable {
         let room = &mut self.rooms[slot as usize];
         let hot = &mut self.hot[slot as usize];
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
-        reveal(hot, cold);
+        restore(hot, cold);
         take_over(&mut room.cpu, &mut cold.cpu_shortfall, demand.cpu);
         take_over(&mut room.memory, &mut cold.memory_shortfall, demand.memory);
         for instance in gpus.instances() {

@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use super::ranked::Scope;
+use super::ranked::Eligibility;
 use super::{Shard, ShardConfig, Slot};
 use crate::ids::NodeId;
 use crate::node::NodeState;
@@ -45,8 +45,8 @@ impl Shard {
             return self.find_tentatively(&request);
         }
         match self.scope(request) {
-            Scope::Plain(set) => self.find(request, set),
-            Scope::Ranked(id) => self.find_ranked(request, id).0,
+            Eligibility::Plain(set) => self.find(request, set),
+            Eligibility::Ranked(id) => self.find_ranked(request, id).0,
         }
     }
 
@@ -83,8 +83,8 @@ impl Shard {
             request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&self.nodes.hot(slot).id).is_ok());
         named
             && match self.scope(request) {
-                Scope::Plain(set) => set.is_none_or(|set| self.selectors.at(set).contains(slot)),
-                Scope::Ranked(id) => self.rankings.at(id).rank(slot).is_eligible(),
+                Eligibility::Plain(set) => set.is_none_or(|set| self.selectors.at(set).contains(slot)),
+                Eligibility::Ranked(id) => self.rankings.at(id).rank(slot).is_eligible(),
             }
     }
 
@@ -155,8 +155,8 @@ impl Shard {
         move |slot| {
             this.is_ready(slot)
                 && match scope {
-                    Scope::Plain(set) => set.is_none_or(|set| this.selectors.at(set).contains(slot)),
-                    Scope::Ranked(id) => this.rankings.at(id).rank(slot).is_eligible(),
+                    Eligibility::Plain(set) => set.is_none_or(|set| this.selectors.at(set).contains(slot)),
+                    Eligibility::Ranked(id) => this.rankings.at(id).rank(slot).is_eligible(),
                 }
         }
     }

@@ -309,7 +309,7 @@ impl Waiting {
 }
 
 /// Whether candidates, selectors and taints let the node be chosen at all, whatever is available.
-pub(super) fn names(nodes: &NodeTable, slot: Slot, request: &PlacementRequest) -> bool {
+pub(super) fn is_candidate(nodes: &NodeTable, slot: Slot, request: &PlacementRequest) -> bool {
     request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&nodes.hot(slot).id).is_ok())
         && rank_of(request, &nodes.cold(slot).registration.spec).is_eligible()
 }
@@ -473,7 +473,7 @@ impl Shard {
     /// Whether the node could take `request` now: exactly what a placement that names this node
     /// alone would find, or a copy could be woken in vain again and again.
     pub(super) fn admits(&self, slot: Slot, request: &PlacementRequest) -> bool {
-        self.reservations.fits(&self.nodes, slot, request) && names(&self.nodes, slot, request)
+        self.reservations.fits(&self.nodes, slot, request) && is_candidate(&self.nodes, slot, request)
     }
 
     /// Exchanges the bound [`WAKE_LOOKS_MAX`], so that tests come to it with few requests.

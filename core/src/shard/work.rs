@@ -1,7 +1,7 @@
 //! What commands cost a shard, counted: the counters behind the table in ARCHITECTURE.md, section
 //! "What a command may cost".
 //!
-//! The counters cover walks over nodes and allocations. A search through the index is counted by
+//! The counters withhold walks over nodes and allocations. A search through the index is counted by
 //! [`Visits`](crate::index::Visits).
 
 use super::Shard;

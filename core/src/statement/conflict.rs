@@ -28,7 +28,7 @@ pub enum ConflictReason {
     /// The node takes no new work.
     #[error("the node takes no new work: it is {0}")]
     NotReady(NodeState),
-    /// The node changed (coarse granularity only).
+    /// The node changed (coarse conflict detection only).
     #[error("the node was planned on at version {expected}, and it has version {found}")]
     VersionChanged {
         /// Planned on.
@@ -36,8 +36,8 @@ pub enum ConflictReason {
         /// Found.
         found: u64,
     },
-    /// Coarse granularity compares versions, and the operation names none.
-    #[error("coarse granularity compares versions, and the operation expects none: name one")]
+    /// Coarse conflict detection compares versions, and the operation names none.
+    #[error("coarse conflict detection compares versions, and the operation expects none: name one")]
     NoVersion,
     /// Less is available than asked. For a claim: than is available and being released, less other claims.
     #[error("{asked} of {kind} is asked, and {available} can be had")]

@@ -22,7 +22,7 @@ use crate::time::Time;
 
 /// What counts as a conflict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Granularity {
+pub enum ConflictDetection {
     /// An operation that is not possible any more (Omega's *resource-fit*). Expected versions are
     /// not compared.
     #[default]
@@ -50,7 +50,7 @@ pub struct Part {
     /// Its operations here, each with its place in the whole statement. Done in this order.
     pub operations: Vec<(u16, Operation)>,
     /// What counts as a conflict.
-    pub granularity: Granularity,
+    pub conflict_detection: ConflictDetection,
     /// What becomes of the part where one of its operations conflicts.
     pub mode: CommitMode,
 }

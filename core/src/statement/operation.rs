@@ -32,7 +32,7 @@ pub struct Allocate {
     /// The node.
     pub node: NodeId,
     /// The version of the node that the plan was made on: compared under
-    /// [`Coarse`](super::Granularity::Coarse). Operations of one statement on one node all name the
+    /// [`Coarse`](super::ConflictDetection::Coarse). Operations of one statement on one node all name the
     /// same: what the statement itself changes does not count.
     pub expected: Option<u64>,
     /// What it takes. GPU instances and units are chosen by the shard, as for a placement.

@@ -17,7 +17,7 @@ use wharf_core::node::LifeEvent;
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome, Rejection};
-use wharf_core::statement::{CommitMode, Evict, Granted, Granularity, Operation};
+use wharf_core::statement::{CommitMode, ConflictDetection, Evict, Granted, Operation};
 use wharf_core::time::Time;
 
 fn release(engine: &mut Engine, allocation: AllocationId) {
@@ -27,7 +27,7 @@ fn release(engine: &mut Engine, allocation: AllocationId) {
 
 fn evict(engine: &mut Engine, allocation: AllocationId, grace_ns: u64) -> Granted {
     let operation = Operation::Evict(Evict { allocation, expected: None, grace_ns });
-    match submit(engine, vec![operation], Granularity::Fine, CommitMode::AllOrNothing) {
+    match submit(engine, vec![operation], ConflictDetection::Fine, CommitMode::AllOrNothing) {
         PlanReply::Statement(report) => report.applied[0].granted[0].1.clone(),
         other => panic!("a statement: {other:?}"),
     }

@@ -17,7 +17,9 @@ use wharf_core::rng::Rng;
 use wharf_core::router::PortRequest;
 use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
 use wharf_core::state::StoreState;
-use wharf_core::statement::{Allocate, CommitMode, Evict, Granularity, Operation, Part, Pipeline, Prepare};
+use wharf_core::statement::{
+    Allocate, CommitMode, ConflictDetection, Evict, Operation, Part, Pipeline, Prepare,
+};
 use wharf_core::time::Time;
 
 const PARTITIONS: u16 = 4;
@@ -104,7 +106,7 @@ fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
             let part = |number| Part {
                 statement: statement(number),
                 operations: operations.clone(),
-                granularity: Granularity::Fine,
+                conflict_detection: ConflictDetection::Fine,
                 mode,
             };
             match rng.below(6) {

@@ -24,7 +24,7 @@ use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
 use wharf_core::statement::{
-    Allocate, CommitMode, ConflictReason, Evict, Granted, Granularity, Operation, Part, Prepare,
+    Allocate, CommitMode, ConflictDetection, ConflictReason, Evict, Granted, Operation, Part, Prepare,
 };
 use wharf_core::time::Time;
 
@@ -370,7 +370,8 @@ fn operations_of_others_happen_everywhere_or_nowhere() {
     let mut engine = engine(4, 1);
     let nodes = with_nodes(&mut engine, 8, 16, 0);
     let all: Vec<Operation> = nodes.iter().map(|&node| allocate(node, 10, None)).collect();
-    let PlanReply::Statement(done) = submit(&mut engine, all, Granularity::Fine, CommitMode::AllOrNothing)
+    let PlanReply::Statement(done) =
+        submit(&mut engine, all, ConflictDetection::Fine, CommitMode::AllOrNothing)
     else {
         panic!("a statement")
     };
@@ -385,7 +386,7 @@ fn operations_of_others_happen_everywhere_or_nowhere() {
     let mut some: Vec<Operation> = nodes[1..].iter().map(|&node| allocate(node, 6, None)).collect();
     some.push(allocate(nodes[0], 7, None));
     let PlanReply::Statement(aborted) =
-        submit(&mut engine, some.clone(), Granularity::Fine, CommitMode::AllOrNothing)
+        submit(&mut engine, some.clone(), ConflictDetection::Fine, CommitMode::AllOrNothing)
     else {
         panic!("a statement")
     };
@@ -394,7 +395,8 @@ fn operations_of_others_happen_everywhere_or_nowhere() {
     assert!(matches!(aborted.conflicts[0].reason, ConflictReason::Short { .. }), "{aborted:?}");
     assert_eq!((aborted.conflicts[0].operation, aborted.conflicts[0].node), (7, Some(nodes[0])));
     assert_eq!(live_allocations(&mut engine), 8);
-    let PlanReply::Statement(rest) = submit(&mut engine, some, Granularity::Fine, CommitMode::Incremental)
+    let PlanReply::Statement(rest) =
+        submit(&mut engine, some, ConflictDetection::Fine, CommitMode::Incremental)
     else {
         panic!("a statement")
     };
@@ -402,7 +404,7 @@ fn operations_of_others_happen_everywhere_or_nowhere() {
     assert_eq!(live_allocations(&mut engine), 15);
     let stale = allocate(nodes[3], 0, Some(0));
     let PlanReply::Statement(stale) =
-        submit(&mut engine, vec![stale], Granularity::Coarse, CommitMode::AllOrNothing)
+        submit(&mut engine, vec![stale], ConflictDetection::Coarse, CommitMode::AllOrNothing)
     else {
         panic!("a statement")
     };
@@ -412,16 +414,16 @@ fn operations_of_others_happen_everywhere_or_nowhere() {
     );
     let evict = Operation::Evict(Evict { allocation: first, expected: None, grace_ns: 0 });
     let PlanReply::Statement(evicted) =
-        submit(&mut engine, vec![evict.clone()], Granularity::Fine, CommitMode::AllOrNothing)
+        submit(&mut engine, vec![evict.clone()], ConflictDetection::Fine, CommitMode::AllOrNothing)
     else {
         panic!("a statement")
     };
     assert_eq!(evicted.applied[0].granted, [(0, Granted::Ended(first))]);
-    let again = submit(&mut engine, vec![evict], Granularity::Fine, CommitMode::AllOrNothing);
+    let again = submit(&mut engine, vec![evict], ConflictDetection::Fine, CommitMode::AllOrNothing);
     let PlanReply::Statement(again) = again else { panic!("a statement") };
     assert_eq!(again.conflicts[0].reason, ConflictReason::UnknownAllocation(first));
     let unknown = allocate(NodeId(999), 1, None);
-    let unknown = submit(&mut engine, vec![unknown], Granularity::Fine, CommitMode::AllOrNothing);
+    let unknown = submit(&mut engine, vec![unknown], ConflictDetection::Fine, CommitMode::AllOrNothing);
     assert!(
         matches!(
             unknown,
@@ -482,9 +484,9 @@ fn a_removal_waits_for_a_statement_that_holds_a_bundle() {
     let (_, _, allocation) = places(&group)[0];
     let statement = StatementId { incarnation: engine.incarnation, planner: 9, number: 1 };
     let evict = Operation::Evict(Evict { allocation, expected: None, grace_ns: 0 });
-    let granularity = Granularity::Fine;
+    let conflict_detection = ConflictDetection::Fine;
     let mode = CommitMode::AllOrNothing;
-    let part = Part { statement, operations: vec![(0, evict)], granularity, mode };
+    let part = Part { statement, operations: vec![(0, evict)], conflict_detection, mode };
     let deadline = Time(u64::MAX);
     let cell = Arc::new(DecisionCell::default());
     let prepare = Command::Prepare(Box::new(Prepare { part, deadline, cell }));

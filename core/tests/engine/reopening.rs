@@ -19,7 +19,9 @@ use wharf_core::resource::Demand;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
 use wharf_core::state::{AllocationRecord, StoreState};
-use wharf_core::statement::{Allocate, Applied, CommitMode, ConflictReason, Granularity, Operation, Part};
+use wharf_core::statement::{
+    Allocate, Applied, CommitMode, ConflictDetection, ConflictReason, Operation, Part,
+};
 
 const PARTITIONS: u16 = 32;
 
@@ -181,7 +183,7 @@ fn a_rebuilt_shard_chooses_as_its_twin_does() {
     }
 }
 
-/// Takes a core of a node under coarse granularity, planned on `version`.
+/// Takes a core of a node under coarse conflict detection, planned on `version`.
 fn take_as_of(engine: &mut Engine, node: &NodeRegistration, version: u64) -> Applied {
     let allocate = Allocate {
         node: node.id,
@@ -194,7 +196,7 @@ fn take_as_of(engine: &mut Engine, node: &NodeRegistration, version: u64) -> App
     let part = Part {
         statement: StatementId { incarnation: engine.incarnation, planner: 0, number: version },
         operations: vec![(0, Operation::Allocate(allocate))],
-        granularity: Granularity::Coarse,
+        conflict_detection: ConflictDetection::Coarse,
         mode: CommitMode::AllOrNothing,
     };
     match ask(engine, PortRequest::Partition(node.partition, Command::Apply(Box::new(part)))) {

@@ -1,6 +1,6 @@
 //! Tickets whose plan names a node that was removed since.
 
-use crate::by_hand::{ManualClock, add_node, check_all, cores, node_spec, remove_node, settle};
+use crate::by_hand::{ManualClock, add_node, check_all, cores, node_spec, settle};
 use crate::group_bed::{create, engine, group_of, hostile_round, places, status};
 use crate::tickets::{assert_nothing_reserved, release_to_ones};
 use wharf_core::engine::Engine;

@@ -16,7 +16,7 @@ use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::rng::Rng;
 use wharf_core::shard::{Command, HybridSettings, Outcome, Reserve, Shard, ShardConfig};
-use wharf_core::statement::{Allocate, CommitMode, Granularity, Operation, Part, Prepare};
+use wharf_core::statement::{Allocate, CommitMode, ConflictDetection, Operation, Part, Prepare};
 use wharf_core::time::Time;
 use wharf_core::view::{Change, ChangeCursor, ChangeKinds, Fresh, Step, View};
 
@@ -405,7 +405,7 @@ fn a_view_shows_what_a_statement_holds_until_it_is_decided() {
                 .into_iter()
                 .map(|at| (at, Operation::Allocate(allocate.clone())))
                 .collect(),
-            granularity: Granularity::Fine,
+            conflict_detection: ConflictDetection::Fine,
             mode: CommitMode::AllOrNothing,
         };
         let deadline = Time(1_000);

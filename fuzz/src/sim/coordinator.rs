@@ -13,7 +13,8 @@ use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{Port, PortReply, PortRequest, Tag};
 use wharf_core::shard::{Command, Outcome, Rejection};
 use wharf_core::statement::{
-    Allocate, Applied, CommitMode, Evict, Granted, Granularity, Operation, Part, Pipeline, Prepare, Prepared,
+    Allocate, Applied, CommitMode, ConflictDetection, Evict, Granted, Operation, Part, Pipeline, Prepare,
+    Prepared,
 };
 use wharf_core::time::Time;
 
@@ -154,14 +155,14 @@ impl Coordinator {
         self.last += 1;
         let number = self.last;
         let id = self.id(self.last);
-        let granularity = if coarse { Granularity::Coarse } else { Granularity::Fine };
+        let conflict_detection = if coarse { ConflictDetection::Coarse } else { ConflictDetection::Fine };
         let mode = if choices.one_in(2) { CommitMode::Incremental } else { CommitMode::AllOrNothing };
         let cell = Arc::new(DecisionCell::default());
         let alone = parts.len() == 1 && choices.one_in(2);
         let mut pieces = Vec::new();
         for (at, (shard, operations)) in parts.into_iter().enumerate() {
             let partition = partitions[&shard];
-            let part = Part { statement: id, operations, granularity, mode };
+            let part = Part { statement: id, operations, conflict_detection, mode };
             let command = if alone {
                 Command::Apply(Box::new(part))
             } else {

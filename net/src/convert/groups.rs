@@ -14,8 +14,8 @@ use wharf_core::resource::{Demand, GpuAssignment, ResourceKind};
 use wharf_core::time::Time;
 
 use super::{
-    PlacementDefaults, check_name, conflict_body, demand, fault_reply, granularity, invalid, kinds_to_learn,
-    placement_request, refusal_body, resource_name,
+    PlacementDefaults, check_name, conflict_body, conflict_detection, demand, fault_reply, invalid,
+    kinds_to_learn, placement_request, refusal_body, resource_name,
 };
 use crate::protocol::{
     BundleBody, BundleTemplate, CreateGroupRequest, Fault, GROUP_CANDIDATES_MAX, GROUP_COMMITTING,
@@ -194,12 +194,12 @@ pub fn group_spec(
     let strategy = strategy(wire.strategy).map_err(faulty)?;
     let topology = wire.topology.map(topology).transpose().map_err(faulty)?;
     let wait_until = wait_until(wire.mode, wire.deadline).map_err(faulty)?;
-    let granularity = granularity(wire.granularity).map_err(faulty)?;
+    let conflict_detection = conflict_detection(wire.conflict_detection).map_err(faulty)?;
     let mut spec = GroupSpec::new(bundles(wire.bundles, catalog, defaults)?, strategy);
     if wire.min_members > 0 {
         spec.min_members = wire.min_members;
     }
-    (spec.topology, spec.wait_until, spec.granularity) = (topology, wait_until, granularity);
+    (spec.topology, spec.wait_until, spec.conflict_detection) = (topology, wait_until, conflict_detection);
     spec.priority = wire.priority;
     spec.check().map_err(|error| faulty(spec_fault(error)))?;
     Ok(spec)

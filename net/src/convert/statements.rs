@@ -6,7 +6,7 @@ use wharf_core::limits::GPU_INSTANCES_MAX;
 use wharf_core::registrar::Catalog;
 use wharf_core::resource::{Demand, GpuRequest};
 use wharf_core::statement::{
-    Allocate, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation, Pipeline,
+    Allocate, CommitMode, Conflict, ConflictDetection, ConflictReason, Evict, Granted, Operation, Pipeline,
 };
 
 use super::{demand, invalid, plan_fault, resource_name};
@@ -14,22 +14,22 @@ use crate::convert::placed_reply;
 use crate::convert_books::mask;
 use crate::convert_reservations::named_owner;
 use crate::protocol::{
-    COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, ConflictBody, DemandBody, Fault, GRACE_NS_MAX,
-    GRANULARITY_COARSE, GRANULARITY_FINE, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE,
+    COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE,
+    ConflictBody, DemandBody, Fault, GRACE_NS_MAX, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE,
     OPERATIONS_PER_MESSAGE_MAX, OperationBody, OperationReply, Reason, StatementReply, StatementRequest,
 };
 
-/// The granularity of a number.
+/// The conflict detection of a number.
 ///
 /// # Errors
-/// The fault, naming `granularity`.
-pub fn granularity(number: u8) -> Result<Granularity, Fault> {
+/// The fault, naming `conflict_detection`.
+pub fn conflict_detection(number: u8) -> Result<ConflictDetection, Fault> {
     match number {
-        GRANULARITY_FINE => Ok(Granularity::Fine),
-        GRANULARITY_COARSE => Ok(Granularity::Coarse),
+        CONFLICT_DETECTION_FINE => Ok(ConflictDetection::Fine),
+        CONFLICT_DETECTION_COARSE => Ok(ConflictDetection::Coarse),
         other => {
-            let message = format!("{other} is no granularity: give 0 (fine) or 1 (coarse)");
-            Err(invalid("granularity", message))
+            let message = format!("{other} is no conflict detection: give 0 (fine) or 1 (coarse)");
+            Err(invalid("conflict_detection", message))
         }
     }
 }
@@ -56,7 +56,7 @@ pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fa
         let message = format!("{count} operations: give 1 to {OPERATIONS_PER_MESSAGE_MAX}");
         return Err(invalid("operations", message));
     }
-    let granularity = granularity(wire.granularity)?;
+    let conflict_detection = conflict_detection(wire.conflict_detection)?;
     let mode = mode(wire.mode)?;
     let operations = wire.operations.into_iter().enumerate().map(|(at, body)| {
         operation(body, mode, catalog).map_err(|mut fault| {
@@ -64,7 +64,7 @@ pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fa
             fault
         })
     });
-    Ok(Submit { operations: operations.collect::<Result<_, _>>()?, granularity, mode })
+    Ok(Submit { operations: operations.collect::<Result<_, _>>()?, conflict_detection, mode })
 }
 
 fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result<Operation, Fault> {

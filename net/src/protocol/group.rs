@@ -36,9 +36,9 @@ pub const TOPOLOGY_STRICT_PACK: u8 = 2;
 pub const TOPOLOGY_SPREAD: u8 = 3;
 
 /// An operation conflicts that is not possible any more.
-pub const GRANULARITY_FINE: u8 = 0;
+pub const CONFLICT_DETECTION_FINE: u8 = 0;
 /// An operation conflicts whose node has another version than was expected.
-pub const GRANULARITY_COARSE: u8 = 1;
+pub const CONFLICT_DETECTION_COARSE: u8 = 1;
 
 /// It waits for capacity.
 pub const GROUP_WAITING: u8 = 1;
@@ -117,8 +117,8 @@ pub struct CreateGroupRequest {
     pub deadline: u64,
     /// Of waiting groups, those of higher priority go first.
     pub priority: i32,
-    /// `GRANULARITY_*`: what counts as a conflict when it is committed.
-    pub granularity: u8,
+    /// `CONFLICT_DETECTION_*`: what counts as a conflict when it is committed.
+    pub conflict_detection: u8,
 }
 
 /// Adds bundles to a group: all of them, or none. The reply is a [`GroupReply`].

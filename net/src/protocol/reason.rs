@@ -113,7 +113,7 @@ reasons! {
     Conflicted = 170, "conflicted";
     /// A conflict: the node has another version than was expected.
     VersionChanged = 171, "version_changed";
-    /// A conflict: coarse granularity, and no version is expected.
+    /// A conflict: coarse conflict detection, and no version is expected.
     NoVersion = 172, "no_version";
     /// A conflict: a named GPU instance is not free, or not there.
     InstanceTaken = 173, "instance_taken";

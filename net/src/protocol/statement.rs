@@ -58,8 +58,8 @@ pub struct OperationBody {
     /// whole with a fault that names the operation; of an incremental one only the operation conflicts.
     pub node: u64,
     /// The version of the node that it was planned on; of an eviction, of the node where the allocation is.
-    /// With `GRANULARITY_COARSE` each operation names one (else `no_version`), those of one statement on one node
-    /// the same, and conflicts where the node has another by now (`version_changed`). With `GRANULARITY_FINE` it is
+    /// With `CONFLICT_DETECTION_COARSE` each operation names one (else `no_version`), those of one statement on one node
+    /// the same, and conflicts where the node has another by now (`version_changed`). With `CONFLICT_DETECTION_FINE` it is
     /// not compared: an operation conflicts only where it is not possible any more.
     pub expected_version: Option<u64>,
     /// Allocate, pipeline: what it takes.
@@ -81,8 +81,8 @@ pub struct StatementRequest {
     /// In order; on any nodes.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Operations, OPERATIONS_PER_MESSAGE_MAX>")]
     pub operations: Vec<OperationBody>,
-    /// `GRANULARITY_*`: whether versions that operations expect are compared.
-    pub granularity: u8,
+    /// `CONFLICT_DETECTION_*`: whether versions that operations expect are compared.
+    pub conflict_detection: u8,
     /// `COMMIT_*`.
     pub mode: u8,
 }

@@ -172,8 +172,17 @@ fn create_group() -> impl Strategy<Value = CreateGroupRequest> {
     });
     let numbers = (any::<[u8; 3]>(), any::<u32>(), any::<u64>(), any::<i32>());
     (templates(), prop::option::of(topology), numbers).prop_map(|(bundles, topology, numbers)| {
-        let ([strategy, mode, granularity], min_members, deadline, priority) = numbers;
-        CreateGroupRequest { bundles, strategy, topology, min_members, mode, deadline, priority, granularity }
+        let ([strategy, mode, conflict_detection], min_members, deadline, priority) = numbers;
+        CreateGroupRequest {
+            bundles,
+            strategy,
+            topology,
+            min_members,
+            mode,
+            deadline,
+            priority,
+            conflict_detection,
+        }
     })
 }
 
@@ -462,12 +471,12 @@ proptest! {
         check_round_trip(&reply);
         let summary = GroupSummary { id: group, state: numbers[0], strategy: numbers[1], ..GroupSummary::default() };
         check_round_trip(&ListGroupsReply { groups: vec![summary; 3], more });
-        let [granularity, mode] = numbers;
+        let [conflict_detection, mode] = numbers;
         if let Some(OperationBody { demand, allocation, .. }) = operations.first().cloned() {
             let group = Some(group);
             check_round_trip(&PlaceIntoRequest { allocation, group, bundle, demand });
         }
-        check_round_trip(&StatementRequest { operations, granularity, mode });
+        check_round_trip(&StatementRequest { operations, conflict_detection, mode });
         let operations = places.into_iter().map(|place| OperationReply {
             reason: place.reason, placed: place.placed, until, conflict: conflict.clone(), ..OperationReply::default()
         });

@@ -46,7 +46,7 @@ fn requests_for_groups_are_written_as_they_always_were() {
         mode: MODE_WAIT_UNTIL,
         deadline: 9,
         priority: -1,
-        granularity: GRANULARITY_COARSE,
+        conflict_detection: CONFLICT_DETECTION_COARSE,
     };
     // One template, then its number, whatever that is: equal bundles cost nothing.
     check(&create, &format!("01{}0803{}", hex(&request), "01047a6f6e6503020601090101"));
@@ -155,7 +155,11 @@ fn statements_are_written_as_they_always_were() {
     let evict =
         OperationBody { operation: OPERATION_EVICT, allocation, grace: 5, ..OperationBody::default() };
     let operations = vec![allocate, evict];
-    let request = StatementRequest { operations, granularity: GRANULARITY_COARSE, mode: COMMIT_INCREMENTAL };
+    let request = StatementRequest {
+        operations,
+        conflict_detection: CONFLICT_DETECTION_COARSE,
+        mode: COMMIT_INCREMENTAL,
+    };
     check(&request, "0201070103fb204efb409cfb204e01036e7075fb409c010209000003000000000000000001010203050101");
     let conflict = ConflictBody {
         operation: 1,
@@ -196,7 +200,7 @@ fn numbers_of_groups_and_statements_never_change_their_meaning() {
     assert_eq!([TOPOLOGY_PACK, TOPOLOGY_STRICT_PACK, TOPOLOGY_SPREAD], [1, 2, 3]);
     assert_eq!([GROUP_WAITING, GROUP_COMMITTING, GROUP_PLACED, GROUP_DEGRADED], [1, 2, 3, 4]);
     assert_eq!([OPERATION_ALLOCATE, OPERATION_PIPELINE, OPERATION_EVICT], [1, 2, 3]);
-    assert_eq!([GRANULARITY_FINE, GRANULARITY_COARSE], [0, 1]);
+    assert_eq!([CONFLICT_DETECTION_FINE, CONFLICT_DETECTION_COARSE], [0, 1]);
     assert_eq!([COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL], [0, 1]);
     assert_eq!((GROUPS_PER_MESSAGE_MAX, OPERATIONS_PER_MESSAGE_MAX), (1024, 1024));
 }

@@ -16,7 +16,9 @@ use wharf_core::node::{Labels, NodeSpec, NodeState, Taints};
 use wharf_core::registrar::{Catalog, Registrar};
 use wharf_core::request::{Check, Placement, PlacementRequest, Policy, Refusal};
 use wharf_core::resource::{Amount, Demand, GpuAssignment, GpuRequest, ResourceKind};
-use wharf_core::statement::{Applied, CommitMode, Conflict, ConflictReason, Granted, Granularity, Operation};
+use wharf_core::statement::{
+    Applied, CommitMode, Conflict, ConflictDetection, ConflictReason, Granted, Operation,
+};
 use wharf_core::time::Time;
 use wharf_net::codec::encode_body;
 use wharf_net::convert::{
@@ -84,7 +86,7 @@ fn a_group_is_what_was_asked() {
         mode: MODE_WAIT_UNTIL,
         deadline: 77,
         priority: -5,
-        granularity: GRANULARITY_COARSE,
+        conflict_detection: CONFLICT_DETECTION_COARSE,
         ..of(vec![template(3, small), template(1, large)])
     };
     let made = spec(request).expect("it is sound");
@@ -92,7 +94,7 @@ fn a_group_is_what_was_asked() {
     assert!(Arc::ptr_eq(&made.bundles[0], &made.bundles[2]), "equal bundles share their request");
     assert_eq!(made.bundles[3].demand.gpu, GpuRequest::Whole(1));
     assert_eq!((made.strategy, made.min_members, made.priority), (Strategy::StrictSpread, 3, -5));
-    assert_eq!((made.wait_until, made.granularity), (Some(Time(77)), Granularity::Coarse));
+    assert_eq!((made.wait_until, made.conflict_detection), (Some(Time(77)), ConflictDetection::Coarse));
     assert_eq!(made.topology.expect("there is one").spreading, Spreading::Spread { max_skew: 2 });
     let made = spec(of(vec![template(8, PlaceRequest::default())])).expect("it is sound");
     assert_eq!((made.min_members, made.wait_until, made.topology), (8, None, None));
@@ -142,7 +144,7 @@ fn a_group_that_cannot_be_is_refused_by_its_field() {
         (CreateGroupRequest { strategy: 4, ..of(one()) }, "strategy", "strict-spread"),
         (CreateGroupRequest { mode: 9, ..of(one()) }, "mode", "9"),
         (CreateGroupRequest { deadline: 9, ..of(one()) }, "deadline", "wait"),
-        (CreateGroupRequest { granularity: 2, ..of(one()) }, "granularity", "coarse"),
+        (CreateGroupRequest { conflict_detection: 2, ..of(one()) }, "conflict_detection", "coarse"),
         (CreateGroupRequest { min_members: 2, ..of(one()) }, "min_members", "2 of 1"),
         (rule("", TOPOLOGY_PACK, 0), "topology.key", "empty"),
         (rule("zone", 0, 0), "topology.rule", "0"),
@@ -213,12 +215,12 @@ fn a_statement_is_what_was_asked() {
         ..OperationBody::default()
     };
     let request = StatementRequest {
-        granularity: GRANULARITY_COARSE,
+        conflict_detection: CONFLICT_DETECTION_COARSE,
         mode: COMMIT_INCREMENTAL,
         ..submit(vec![allocate, claim, evict])
     };
     let made = statement(request, &catalog).expect("it is sound");
-    assert_eq!((made.granularity, made.mode), (Granularity::Coarse, CommitMode::Incremental));
+    assert_eq!((made.conflict_detection, made.mode), (ConflictDetection::Coarse, CommitMode::Incremental));
     let [Operation::Allocate(allocate), Operation::Pipeline(claim), Operation::Evict(evict)] =
         &made.operations[..]
     else {
@@ -276,9 +278,10 @@ fn a_statement_that_cannot_be_is_refused_by_operation_and_field() {
         assert_eq!((fault.reason, fault.field), (reason.into(), format!("operations[1].{field}")));
         assert!(fault.message.contains(says), "{}", fault.message);
     }
-    let request = |granularity, mode| StatementRequest { granularity, mode, ..submit(vec![allocate()]) };
+    let request =
+        |conflict_detection, mode| StatementRequest { conflict_detection, mode, ..submit(vec![allocate()]) };
     for (request, field) in
-        [(submit(vec![]), "operations"), (request(2, 0), "granularity"), (request(0, 2), "mode")]
+        [(submit(vec![]), "operations"), (request(2, 0), "conflict_detection"), (request(0, 2), "mode")]
     {
         assert_eq!(statement(request, &catalog).expect_err("it cannot be").field, field);
     }

@@ -4,9 +4,9 @@
 use crate::harness::{Peer, TestServer, add, ask, audit, node, place, request, standing, units, within};
 use wharf_net::client::Client;
 use wharf_net::protocol::{
-    COMMIT_INCREMENTAL, ConflictBody, DemandBody, GRANULARITY_COARSE, Kind, ListRequest, NodeBooksRequest,
-    OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE, OperationBody, Reason, ReleaseReply,
-    StatementReply, StatementRequest, WireAllocation,
+    COMMIT_INCREMENTAL, CONFLICT_DETECTION_COARSE, ConflictBody, DemandBody, Kind, ListRequest,
+    NodeBooksRequest, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE, OperationBody, Reason,
+    ReleaseReply, StatementReply, StatementRequest, WireAllocation,
 };
 
 fn take(node: u64, cpu: i64) -> OperationBody {
@@ -28,7 +28,7 @@ fn all(operations: Vec<OperationBody>) -> StatementRequest {
 }
 
 fn coarse(operations: Vec<OperationBody>) -> StatementRequest {
-    StatementRequest { granularity: GRANULARITY_COARSE, ..all(operations) }
+    StatementRequest { conflict_detection: CONFLICT_DETECTION_COARSE, ..all(operations) }
 }
 
 fn partly(operations: Vec<OperationBody>) -> StatementRequest {
@@ -173,9 +173,9 @@ async fn coarse_granularity_refuses_a_node_that_changed() {
     let again: Vec<_> = again.collect();
     assert_eq!(standing(&client).await, before);
     assert_eq!(submit(&client, &coarse(again)).await.reason, Reason::Done.into());
-    // Fine granularity asks only whether it fits, and coarse wants a version.
+    // Fine conflict detection asks only whether it fits, and coarse wants a version.
     assert_eq!(
-        submit(&client, &StatementRequest { granularity: 0, ..plan() }).await.reason,
+        submit(&client, &StatementRequest { conflict_detection: 0, ..plan() }).await.reason,
         Reason::Done.into()
     );
     let reply = submit(&client, &coarse(vec![take(nodes[0], 1)])).await;

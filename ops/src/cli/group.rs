@@ -9,9 +9,9 @@ use wharf_core::resource::Amount;
 use wharf_net::client::Client;
 use wharf_net::convert::strategy_number;
 use wharf_net::protocol::{
-    BundleTemplate, CreateGroupRequest, EXPLAIN_BOUNDED, EXPLAIN_FULL, GRANULARITY_COARSE, GRANULARITY_FINE,
-    GroupReply, GrowGroupRequest, ListGroupsRequest, MODE_WAIT_UNTIL, NamedAmount, PlaceRequest,
-    ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
+    BundleTemplate, CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE, CreateGroupRequest, EXPLAIN_BOUNDED,
+    EXPLAIN_FULL, GroupReply, GrowGroupRequest, ListGroupsRequest, MODE_WAIT_UNTIL, NamedAmount,
+    PlaceRequest, ShrinkGroupRequest, TOPOLOGY_PACK, TOPOLOGY_SPREAD, TOPOLOGY_STRICT_PACK, TopologyBody,
 };
 
 use super::connect::{ConnectArgs, Usage};
@@ -322,7 +322,7 @@ async fn create(args: CreateArgs) -> anyhow::Result<Ended> {
         topology,
         min_members: args.min_members.unwrap_or(0),
         priority: args.priority,
-        granularity: if args.coarse { GRANULARITY_COARSE } else { GRANULARITY_FINE },
+        conflict_detection: if args.coarse { CONFLICT_DETECTION_COARSE } else { CONFLICT_DETECTION_FINE },
         ..CreateGroupRequest::default()
     };
     let client = args.connect.connect().await?;

@@ -9,7 +9,7 @@ use serde::Serialize;
 use wharf_core::ids::{AllocationId, StatementId};
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{
-    COMMIT_INCREMENTAL, Fault, GRANULARITY_FINE, NodeBooksRequest, OPERATION_PIPELINE, OperationReply,
+    COMMIT_INCREMENTAL, CONFLICT_DETECTION_FINE, Fault, NodeBooksRequest, OPERATION_PIPELINE, OperationReply,
     Reason, StatementReply, StatementRequest,
 };
 
@@ -27,13 +27,13 @@ pub(super) enum StatementCommand {
 pub(super) struct SubmitArgs {
     /// A JSON file, or `-` for standard input: {"operations": [{"allocate": {"node": "a", "cpu": 2,
     /// "expected_version": 7}}, {"pipeline": {"node": 7, "gpu": 1}}, {"evict": {"allocation": "a1-2-3",
-    /// "grace": "30s"}}], "granularity": "fine" or "coarse", "mode": "all-or-nothing" or "incremental"}.
+    /// "grace": "30s"}}], "conflict_detection": "fine" or "coarse", "mode": "all-or-nothing" or "incremental"}.
     ///
     /// A `node` that is a text is the node of that name, one that is a number is the node of that id: "n5"
     /// is a name, 5 is an id.
     ///
     /// `expected_version` is the version of the operation's node that it was planned on (`wharf node list
-    /// --json` tells it; for `evict`, of the node where the allocation is). With granularity "coarse" every
+    /// --json` tells it; for `evict`, of the node where the allocation is). With conflict detection "coarse" every
     /// operation must name one, and conflicts where the node has another by now. With "fine" it is not
     /// compared: an operation conflicts only where it is not possible any more. The answer says which it was.
     file: PathBuf,
@@ -143,7 +143,8 @@ impl StatementView {
         Self {
             reason: reply.reason.to_string(),
             statement: reply.statement.map(|id| StatementId::from(id).to_string()),
-            versions_compared: expects(request).then_some(request.granularity != GRANULARITY_FINE),
+            versions_compared: expects(request)
+                .then_some(request.conflict_detection != CONFLICT_DETECTION_FINE),
             operations: operations
                 .map(|(at, (reply, name))| OperationView::new(at, name.as_deref(), reply))
                 .collect(),
@@ -190,7 +191,7 @@ fn say_statement(request: &StatementRequest, names: &[Option<String>], reply: &S
     let done = reply.operations.iter().filter(|operation| operation.reason.is_done()).count();
     let id = reply.statement.map(|id| StatementId::from(id).to_string()).unwrap_or_default();
     let all = reply.operations.len();
-    let uncompared = expects(request) && request.granularity == GRANULARITY_FINE;
+    let uncompared = expects(request) && request.conflict_detection == CONFLICT_DETECTION_FINE;
     let versions = if uncompared { "; fine: expected versions were not compared" } else { "" };
     print::say(format_args!("statement {id}: {}, {done} of {all} operations done{versions}", reply.reason));
     let asked = request.operations.iter().zip(names);

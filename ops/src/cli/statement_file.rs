@@ -8,8 +8,8 @@ use wharf_core::ids::AllocationId;
 use wharf_core::limits::GPU_INSTANCES_MAX;
 use wharf_core::resource::Amount;
 use wharf_net::protocol::{
-    COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, GRANULARITY_COARSE, GRANULARITY_FINE, NamedAmount,
-    OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE, OperationBody, StatementRequest,
+    COMMIT_ALL_OR_NOTHING, COMMIT_INCREMENTAL, CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE,
+    NamedAmount, OPERATION_ALLOCATE, OPERATION_EVICT, OPERATION_PIPELINE, OperationBody, StatementRequest,
 };
 
 use super::{node, place};
@@ -309,9 +309,11 @@ pub(super) fn read(text: &str) -> Result<(StatementRequest, Vec<Option<String>>)
         let column = error.column();
         format!("this is no JSON from line {line}, column {column} on: give {WHOLE}")
     })?;
-    let mut fields = Fields::of("", json, &["operations", "granularity", "mode"], WHOLE)?;
-    let granularity =
-        fields.word("granularity", &[("fine", GRANULARITY_FINE), ("coarse", GRANULARITY_COARSE)])?;
+    let mut fields = Fields::of("", json, &["operations", "conflict_detection", "mode"], WHOLE)?;
+    let conflict_detection = fields.word(
+        "conflict_detection",
+        &[("fine", CONFLICT_DETECTION_FINE), ("coarse", CONFLICT_DETECTION_COARSE)],
+    )?;
     let modes = [("all-or-nothing", COMMIT_ALL_OR_NOTHING), ("incremental", COMMIT_INCREMENTAL)];
     let mode = fields.word("mode", &modes)?;
     let operations = match fields.need("operations", LIST)? {
@@ -321,7 +323,7 @@ pub(super) fn read(text: &str) -> Result<(StatementRequest, Vec<Option<String>>)
     let read = |(at, value)| operation(&format!("operations[{at}]"), value);
     let read: Vec<_> = operations.into_iter().enumerate().map(read).collect::<Result<_, _>>()?;
     let (operations, nodes) = read.into_iter().unzip();
-    Ok((StatementRequest { operations, granularity, mode }, nodes))
+    Ok((StatementRequest { operations, conflict_detection, mode }, nodes))
 }
 
 #[cfg(test)]
@@ -335,9 +337,12 @@ mod tests {
                           "resources": {"npu": 2}, "gpus": [1], "owner": 9}},
             {"pipeline": {"node": 3, "cpu": "1", "memory": null}},
             {"evict": {"allocation": "a1-2-3", "grace": "30s"}}
-        ], "granularity": "coarse", "mode": "incremental"}"#;
+        ], "conflict_detection": "coarse", "mode": "incremental"}"#;
         let (request, nodes) = read(text).unwrap();
-        assert_eq!((request.granularity, request.mode), (GRANULARITY_COARSE, COMMIT_INCREMENTAL));
+        assert_eq!(
+            (request.conflict_detection, request.mode),
+            (CONFLICT_DETECTION_COARSE, COMMIT_INCREMENTAL)
+        );
         assert_eq!(nodes, [Some("a".to_owned()), None, None]);
         assert_eq!(request.operations[1].node, 3);
         let [allocate, claim, evict] = &request.operations[..] else { panic!("{request:?}") };
@@ -350,7 +355,10 @@ mod tests {
         assert_eq!((claim.operation, claim.demand.cpu), (OPERATION_PIPELINE, 10_000));
         assert_eq!((evict.grace, evict.allocation.unwrap().sequence), (30_000_000_000, 3));
         let (request, _) = read(r#"{"operations": []}"#).unwrap();
-        assert_eq!((request.granularity, request.mode), (GRANULARITY_FINE, COMMIT_ALL_OR_NOTHING));
+        assert_eq!(
+            (request.conflict_detection, request.mode),
+            (CONFLICT_DETECTION_FINE, COMMIT_ALL_OR_NOTHING)
+        );
     }
 
     #[track_caller]
@@ -370,7 +378,7 @@ mod tests {
             ("[]", "a list stands here: give an object with the list `operations`"),
             ("{}", "operations: missing: give a list of operations"),
             (r#"{"operations": {}}"#, "operations: an object stands here: give a list"),
-            (r#"{"operation": []}"#, "operation: no such field: give operations, granularity, mode"),
+            (r#"{"operation": []}"#, "operation: no such field: give operations, conflict_detection, mode"),
             (r#"{"operations": [], "operations": []}"#, "operations: given twice"),
             (
                 r#"{"operations": [], "mode": "some"}"#,
@@ -378,8 +386,8 @@ mod tests {
             ),
             (r#"{"operations": [], "mode": []}"#, "mode: a list stands here"),
             (
-                r#"{"operations": [], "granularity": 3}"#,
-                r#"granularity: the number 3 stands here: give "fine" or "coarse""#,
+                r#"{"operations": [], "conflict_detection": 3}"#,
+                r#"conflict_detection: the number 3 stands here: give "fine" or "coarse""#,
             ),
         ] {
             says(text, expected);

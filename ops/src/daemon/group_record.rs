@@ -8,14 +8,14 @@ use wharf_core::ids::{GroupId, Incarnation, NodeId, OwnerId};
 use wharf_core::request::{Explain, PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::resource::GpuAssignment;
 use wharf_core::state::{GroupBundleRecord, GroupRecord};
-use wharf_core::statement::Granularity;
+use wharf_core::statement::ConflictDetection;
 use wharf_net::convert::{
-    granularity, order, order_number, policy, policy_number, selector, selector_terms, strategy,
+    conflict_detection, order, order_number, policy, policy_number, selector, selector_terms, strategy,
     strategy_number, toleration, topology, wire_toleration, wire_topology,
 };
 use wharf_net::protocol::{
-    FallbackSelector, Fault, GRANULARITY_COARSE, GRANULARITY_FINE, POLICY_DEFAULT, PreferredSelector,
-    SelectorTerm, Toleration, TopologyBody,
+    CONFLICT_DETECTION_COARSE, CONFLICT_DETECTION_FINE, FallbackSelector, Fault, POLICY_DEFAULT,
+    PreferredSelector, SelectorTerm, Toleration, TopologyBody,
 };
 
 use super::record::{self, AmountsRow, Key, damaged, decode, encode, key};
@@ -68,7 +68,7 @@ struct GroupRow {
     topology: Option<TopologyBody>,
     min_members: u32,
     priority: i32,
-    granularity: u8,
+    conflict_detection: u8,
     bundles: Vec<BundleRow>,
     next_index: u32,
 }
@@ -173,9 +173,9 @@ pub(super) fn encode_group(group: &GroupRecord) -> Vec<u8> {
         lost: bundle.lost.map(key),
     };
     let bundles = group.bundles.iter().map(|of| bundle(of, place_of(&mut known, &of.request))).collect();
-    let granularity = match group.spec.granularity {
-        Granularity::Fine => GRANULARITY_FINE,
-        Granularity::Coarse => GRANULARITY_COARSE,
+    let conflict_detection = match group.spec.conflict_detection {
+        ConflictDetection::Fine => CONFLICT_DETECTION_FINE,
+        ConflictDetection::Coarse => CONFLICT_DETECTION_COARSE,
     };
     encode(&GroupRow {
         requests: known.into_iter().map(|request| request_row(request)).collect(),
@@ -184,7 +184,7 @@ pub(super) fn encode_group(group: &GroupRecord) -> Vec<u8> {
         topology: group.spec.topology.as_ref().map(wire_topology),
         min_members: group.spec.min_members,
         priority: group.spec.priority,
-        granularity,
+        conflict_detection,
         bundles,
         next_index: group.next_index,
     })
@@ -207,7 +207,7 @@ fn group(id: GroupId, row: GroupRow) -> Result<GroupRecord, String> {
         topology: row.topology.map(topology).transpose().map_err(text)?,
         min_members: row.min_members,
         priority: row.priority,
-        granularity: granularity(row.granularity).map_err(text)?,
+        conflict_detection: conflict_detection(row.conflict_detection).map_err(text)?,
         ..GroupSpec::new(asked?, strategy(row.strategy).map_err(text)?)
     };
     spec.check().map_err(|error| error.to_string())?;

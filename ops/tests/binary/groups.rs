@@ -156,8 +156,11 @@ fn a_statement_out_of_a_file_is_done_or_refused_with_the_facts() {
     add_nodes(&service, 2);
     let empty = standing(&service);
     let version = |node: usize| service.json(&["node", "list"])[node]["version"].as_u64().expect("a number");
-    let write = |operations: Value, granularity: &str| {
-        site.write("plan.json", &json!({"operations": operations, "granularity": granularity}).to_string())
+    let write = |operations: Value, conflict_detection: &str| {
+        site.write(
+            "plan.json",
+            &json!({"operations": operations, "conflict_detection": conflict_detection}).to_string(),
+        )
     };
     let take = |version: u64| {
         json!([
@@ -205,7 +208,10 @@ fn a_statement_out_of_a_file_is_done_or_refused_with_the_facts() {
             ["operations[1].evict.allocation: the number 7", "such as \"a1-83-1\""],
         ),
         (json!({"operations": [allocate], "mode": "some"}), ["mode: the text \"some\"", "\"incremental\""]),
-        (json!({"operations": [allocate], "granularity": []}), ["granularity: a list", "\"coarse\""]),
+        (
+            json!({"operations": [allocate], "conflict_detection": []}),
+            ["conflict_detection: a list", "\"coarse\""],
+        ),
     ] {
         let plan = site.write("plan.json", &file.to_string());
         service.run(&["statement", "submit", &plan]).with(2).says(&["plan.json: "]).says(&says);

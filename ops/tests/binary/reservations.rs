@@ -10,7 +10,7 @@ use wharf_core::limits::PARTITIONS_DEFAULT;
 use wharf_core::router::RoutingTable;
 use wharf_net::client::{Client, Completions};
 use wharf_net::protocol::{
-    COMMIT_ALL_OR_NOTHING, DemandBody, GRANULARITY_FINE, Kind, NodeBooksRequest, OPERATION_ALLOCATE,
+    COMMIT_ALL_OR_NOTHING, CONFLICT_DETECTION_FINE, DemandBody, Kind, NodeBooksRequest, OPERATION_ALLOCATE,
     OperationBody, PlaceRequest, Reason, ReserveRequest, StatementRequest,
 };
 
@@ -157,7 +157,7 @@ async fn hold_and_abort(client: &Client, [node, other]: [u64; 2], ends: &Cell<bo
     };
     let statement = StatementRequest {
         operations: vec![allocate(node, 1), allocate(other, 9)],
-        granularity: GRANULARITY_FINE,
+        conflict_detection: CONFLICT_DETECTION_FINE,
         mode: COMMIT_ALL_OR_NOTHING,
     };
     let queue = Arc::new(Completions::default());

@@ -16,7 +16,7 @@ use wharf_core::request::PlacementRequest;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
 use wharf_core::state::StoreState;
-use wharf_core::statement::{CommitMode, Granularity, Operation};
+use wharf_core::statement::{CommitMode, ConflictDetection, Operation};
 
 use crate::by_hand::{add_node, ask, config, cores, node_spec, settle};
 
@@ -121,10 +121,10 @@ pub(crate) fn status(engine: &mut Engine, id: GroupId) -> GroupView {
 pub(crate) fn submit(
     engine: &mut Engine,
     operations: Vec<Operation>,
-    granularity: Granularity,
+    conflict_detection: ConflictDetection,
     mode: CommitMode,
 ) -> PlanReply {
-    plan(engine, PlanJob::Submit(Box::new(Submit { operations, granularity, mode })))
+    plan(engine, PlanJob::Submit(Box::new(Submit { operations, conflict_detection, mode })))
 }
 
 /// Direct traffic that takes whatever comes free at once, in the same batch.

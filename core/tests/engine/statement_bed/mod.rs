@@ -16,7 +16,7 @@ use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::shard::{Command, NodeBooks, Outcome, Rejection, Reserve, Shard};
 use wharf_core::state::StoreState;
 use wharf_core::statement::{
-    Allocate, Applied, CommitMode, Evict, Granularity, Operation, Part, Pipeline, Prepare, Prepared,
+    Allocate, Applied, CommitMode, ConflictDetection, Evict, Operation, Part, Pipeline, Prepare, Prepared,
 };
 use wharf_core::time::Time;
 
@@ -166,7 +166,7 @@ pub(crate) fn part(number: u64, operations: impl IntoIterator<Item = Operation>)
     Part {
         statement: statement(number),
         operations: (0..).zip(operations).collect(),
-        granularity: Granularity::Fine,
+        conflict_detection: ConflictDetection::Fine,
         mode: CommitMode::AllOrNothing,
     }
 }
@@ -176,7 +176,7 @@ pub(crate) fn incremental(part: Part) -> Part {
 }
 
 pub(crate) fn coarse(part: Part) -> Part {
-    Part { granularity: Granularity::Coarse, ..part }
+    Part { conflict_detection: ConflictDetection::Coarse, ..part }
 }
 
 pub(crate) fn allocation(node: u64, demand: Demand) -> Allocate {

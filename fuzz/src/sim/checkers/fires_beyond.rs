@@ -8,7 +8,9 @@ use wharf_core::link::{Decision, DecisionCell};
 use wharf_core::node::NodeState;
 use wharf_core::resource::{Amount, Demand};
 use wharf_core::shard::{Command, Outcome, Rejection};
-use wharf_core::statement::{Allocate, CommitMode, Evict, Granted, Granularity, Operation, Part, Prepare};
+use wharf_core::statement::{
+    Allocate, CommitMode, ConflictDetection, Evict, Granted, Operation, Part, Prepare,
+};
 use wharf_core::time::Time;
 use wharf_core::view::ViewVersion;
 
@@ -31,9 +33,9 @@ fn allocate(cpu: u32) -> Operation {
 
 fn part(operations: Vec<Operation>) -> Part {
     let operations = (0..).zip(operations).collect();
-    let granularity = Granularity::Fine;
+    let conflict_detection = ConflictDetection::Fine;
     let mode = CommitMode::AllOrNothing;
-    Part { statement: STATEMENT, operations, granularity, mode }
+    Part { statement: STATEMENT, operations, conflict_detection, mode }
 }
 
 /// A statement of two allocations that is held, and what was seen of it.

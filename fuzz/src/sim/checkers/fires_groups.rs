@@ -13,8 +13,8 @@ use wharf_core::node::{Labels, NodeState};
 use wharf_core::shard::{Command, Outcome};
 use wharf_core::state::{GroupBundleRecord, GroupRecord};
 use wharf_core::statement::{
-    Allocate, Applied, CommitMode, Conflict, ConflictReason, Evict, Granted, Granularity, Operation, Part,
-    Pipeline,
+    Allocate, Applied, CommitMode, Conflict, ConflictDetection, ConflictReason, Evict, Granted, Operation,
+    Part, Pipeline,
 };
 use wharf_core::time::Time;
 
@@ -33,10 +33,10 @@ use crate::sim::facts::Facts;
 const GROUP: GroupId = GroupId { incarnation: Incarnation(1), number: 0 };
 const STATEMENT: StatementId = StatementId { incarnation: Incarnation(1), planner: 0, number: 1 };
 
-fn part(operations: Vec<Operation>, granularity: Granularity) -> Command {
+fn part(operations: Vec<Operation>, conflict_detection: ConflictDetection) -> Command {
     let operations = (0..).zip(operations).collect();
     let mode = CommitMode::AllOrNothing;
-    Command::Apply(Box::new(Part { statement: STATEMENT, operations, granularity, mode }))
+    Command::Apply(Box::new(Part { statement: STATEMENT, operations, conflict_detection, mode }))
 }
 
 fn allocate(index: Option<u32>, expected: Option<u64>) -> Operation {
@@ -47,7 +47,7 @@ fn allocate(index: Option<u32>, expected: Option<u64>) -> Operation {
 
 /// Node 1 with a bundle of two cores and a GPU, and its allocation.
 fn bundle(bed: &mut Bed) -> (Was, AllocationId) {
-    let was = bed.step(part(vec![allocate(Some(0), None)], Granularity::Fine));
+    let was = bed.step(part(vec![allocate(Some(0), None)], ConflictDetection::Fine));
     let Outcome::Applied(applied) = &was.outcome else { panic!("applied") };
     let [(0, Granted::Allocated(placement))] = &applied.granted[..] else { panic!("granted") };
     let id = placement.allocation;
@@ -326,7 +326,7 @@ pub(super) fn a_coarse_operation_on_another_version() {
     let mut bed = Bed::new(1);
     let (was, _) = bundle(&mut bed);
     let version = was.after.partitions[0].nodes[0].version;
-    let was = bed.step(part(vec![allocate(None, Some(version))], Granularity::Coarse));
+    let was = bed.step(part(vec![allocate(None, Some(version))], ConflictDetection::Coarse));
     assert!(matches!(&was.outcome, Outcome::Applied(applied) if !applied.granted.is_empty()));
     was.fires("coarse_goes_by_versions", |was| was.before.partitions[0].nodes[0].version += 1);
 }
@@ -362,11 +362,11 @@ pub(super) fn a_claim_that_comes_or_goes_by_itself() {
         let mut bed = Bed::new(1);
         let (_, first) = bundle(&mut bed);
         let evict = Evict { allocation: first, expected: None, grace_ns: 50 };
-        bed.step(part(vec![Operation::Evict(evict)], Granularity::Fine));
+        bed.step(part(vec![Operation::Evict(evict)], ConflictDetection::Fine));
         let node = NODE;
         let demand = asks(8, 2).demand;
         let pipeline = Pipeline { node, expected: None, demand, bundle: None };
-        let was = bed.step(part(vec![Operation::Pipeline(pipeline)], Granularity::Fine));
+        let was = bed.step(part(vec![Operation::Pipeline(pipeline)], ConflictDetection::Fine));
         assert_eq!(was.after.partitions[0].claims.len(), 1, "{:?}", was.outcome);
         (bed, first)
     };

@@ -1,12 +1,12 @@
 //! Operations that somebody else planned: each is granted or conflicts, as the mode says; what is granted under
-//! coarse granularity had the version that was expected; and no node has a version twice.
+//! coarse conflict detection had the version that was expected; and no node has a version twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
 use wharf_core::group::StatementReport;
 use wharf_core::ids::NodeId;
 use wharf_core::shard::{Command, Outcome};
-use wharf_core::statement::{CommitMode, ConflictReason, Granted, Granularity, Operation};
+use wharf_core::statement::{CommitMode, ConflictDetection, ConflictReason, Granted, Operation};
 
 use super::{Verdict, ensure};
 use crate::sim::facts::{Facts, Step};
@@ -66,7 +66,7 @@ fn expected_of(operation: &Operation) -> Option<u64> {
     }
 }
 
-/// Under coarse granularity a shard takes an operation only on a node that has the version which the operation
+/// Under coarse conflict detection a shard takes an operation only on a node that has the version which the operation
 /// expects.
 ///
 /// # Errors
@@ -81,7 +81,7 @@ pub fn coarse_goes_by_versions(step: &Step<'_>) -> Verdict {
         }
         _ => return Ok(()),
     };
-    if part.granularity != Granularity::Coarse {
+    if part.conflict_detection != ConflictDetection::Coarse {
         return Ok(());
     }
     for (place, operation) in part.operations.iter().filter(|(place, _)| taken.contains(place)) {

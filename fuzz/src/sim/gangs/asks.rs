@@ -7,7 +7,7 @@ use wharf_core::ids::{AllocationId, NodeId};
 use wharf_core::node::{Operator, Selector, Term};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
-use wharf_core::statement::{Allocate, CommitMode, Evict, Granularity, Operation, Pipeline};
+use wharf_core::statement::{Allocate, CommitMode, ConflictDetection, Evict, Operation, Pipeline};
 use wharf_core::time::Time;
 
 use crate::sim::choices::Choices;
@@ -81,7 +81,7 @@ pub(super) fn spec(choices: &mut Choices<'_>, now: Time) -> GroupSpec {
     }
     spec.priority = choices.below(3) as i32;
     if choices.one_in(3) {
-        spec.granularity = Granularity::Coarse;
+        spec.conflict_detection = ConflictDetection::Coarse;
     }
     spec
 }
@@ -98,9 +98,9 @@ pub(super) fn submit(seen: &[Facts], own: &[AllocationId], choices: &mut Choices
         // Twice the same: what contradicts is refused, what adds up is not.
         operations.push(operations[0].clone());
     }
-    let granularity = if coarse { Granularity::Coarse } else { Granularity::Fine };
+    let conflict_detection = if coarse { ConflictDetection::Coarse } else { ConflictDetection::Fine };
     let mode = if choices.one_in(2) { CommitMode::Incremental } else { CommitMode::AllOrNothing };
-    Some(Submit { operations, granularity, mode })
+    Some(Submit { operations, conflict_detection, mode })
 }
 
 fn operation(

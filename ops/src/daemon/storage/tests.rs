@@ -16,7 +16,7 @@ use wharf_core::state::{
     AllocationRecord, BundleRecord, ClaimRecord, GranularityState, GroupBundleRecord, GroupRecord,
     InsideRecord, NodeRecord, ReleasingRecord, RemovedNode, ReservationRecord,
 };
-use wharf_core::statement::Granularity;
+use wharf_core::statement::ConflictDetection;
 
 use super::*;
 
@@ -238,7 +238,7 @@ fn group() -> GroupRecord {
         topology: Some(TopologyRule { key: "zone".into(), spreading: Spreading::Spread { max_skew: 2 } }),
         min_members: 1,
         priority: -3,
-        granularity: Granularity::Coarse,
+        conflict_detection: ConflictDetection::Coarse,
         ..GroupSpec::new(vec![plain, rich], Strategy::StrictSpread)
     };
     GroupRecord { id, spec: Arc::new(spec), bundles, next_index }

@@ -14,7 +14,7 @@ use wharf_core::resource::{Amount, Demand};
 use wharf_core::router::{Port, PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
 use wharf_core::state::StoreState;
-use wharf_core::statement::{CommitMode, Evict, Granularity, Operation, Part, Prepare};
+use wharf_core::statement::{CommitMode, ConflictDetection, Evict, Operation, Part, Prepare};
 use wharf_core::time::Time;
 
 use super::{Desk, REMOVE_AGAIN_NS, RegistrarReply};
@@ -128,9 +128,9 @@ impl Bed {
 
     fn hold(&mut self, allocation: AllocationId) {
         let evict = Operation::Evict(Evict { allocation, expected: None, grace_ns: 0 });
-        let granularity = Granularity::Fine;
+        let conflict_detection = ConflictDetection::Fine;
         let mode = CommitMode::AllOrNothing;
-        let part = Part { statement: STATEMENT, operations: vec![(0, evict)], granularity, mode };
+        let part = Part { statement: STATEMENT, operations: vec![(0, evict)], conflict_detection, mode };
         let deadline = Time(u64::MAX);
         let cell = Arc::new(DecisionCell::default());
         let prepare = Command::Prepare(Box::new(Prepare { part, deadline, cell }));

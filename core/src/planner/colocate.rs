@@ -6,7 +6,7 @@
 
 use std::sync::Arc;
 
-use super::draft::{Draft, Replicas, Taken};
+use super::draft::{Draft, PlannedBundle, Replicas};
 use crate::ids::{NodeId, ResourceId};
 use crate::limits::TOGETHER_TRIES_MAX;
 use crate::node::{NodeSpec, Selector};
@@ -140,7 +140,7 @@ fn both(a: &[NodeId], b: &[NodeId]) -> Arc<[NodeId]> {
 
 impl Replicas {
     /// Takes all of `items` on one node, whichever the first one's policy says; all or nothing.
-    pub(super) fn take_together(&mut self, draft: &mut Draft, items: &[Item]) -> bool {
+    pub(super) fn place_colocated(&mut self, draft: &mut Draft, items: &[Item]) -> bool {
         if let [item] = items {
             return self.take(draft, item.bundle, &item.request);
         }
@@ -187,7 +187,7 @@ impl Replicas {
             };
             let node = tentative.node;
             let gpus = tentative.gpus;
-            draft.taken.push(Taken { bundle: item.bundle, shard, slot, node, gpus, key });
+            draft.taken.push(PlannedBundle { bundle: item.bundle, shard, slot, node, gpus, key });
         }
         copy.follow(slot);
         true

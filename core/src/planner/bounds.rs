@@ -39,7 +39,7 @@ pub(super) struct Class {
 
 /// Nodes that could hold the same requests, and have the same value of the label.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Patch {
+pub(super) struct NodeGroup {
     /// Which of the classes each of them could hold one of.
     classes: u64,
     nodes: u32,
@@ -53,9 +53,9 @@ pub(super) struct Patch {
     one: u32,
 }
 
-/// Why no more can be placed.
+/// Limit no more can be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum Limit {
     /// All nodes together have too little of it.
     Cluster(ResourceKind),
     /// So many bundles may stand on so many nodes, which have too little of it together.
@@ -72,7 +72,7 @@ pub(super) enum Why {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) most: u32,
-    pub(super) why: Why,
+    pub(super) why: Limit,
 }
 
 /// What is to be placed, and what there is for it.
@@ -87,7 +87,7 @@ pub(super) struct Field {
     /// By measure: the classes, smallest first.
     order: Vec<Vec<usize>>,
     /// By value of the label (none: nodes without it, or no label matters) and by classes.
-    patches: BTreeMap<(Option<Arc<str>>, u64), Patch>,
+    patches: BTreeMap<(Option<Arc<str>>, u64), NodeGroup>,
     /// The slots of each shard before this one are in it.
     looked_at: Slot,
     /// What is in it is judged when so many are.
@@ -224,11 +224,11 @@ impl Field {
         }
         let by_sum = self.by_sums(held_now, &room).0;
         let mixed = by_sum.min(counts.iter().sum()).min(if apart { 1 } else { u32::MAX });
-        let patch = self.patches.entry((value.map(Arc::from), held_now)).or_insert_with(|| Patch {
+        let patch = self.patches.entry((value.map(Arc::from), held_now)).or_insert_with(|| NodeGroup {
             classes: held_now,
             room: vec![0; room.len()],
             counts: vec![0; counts.len()],
-            ..Patch::default()
+            ..NodeGroup::default()
         });
         patch.nodes += 1;
         patch.mixed = patch.mixed.saturating_add(mixed);
@@ -261,13 +261,13 @@ impl Field {
     }
 
     /// All patches.
-    pub(super) fn everywhere(&self) -> Vec<&Patch> {
+    pub(super) fn everywhere(&self) -> Vec<&NodeGroup> {
         self.patches.values().collect()
     }
 
     /// The patches of each value of the label.
-    pub(super) fn by_value(&self) -> BTreeMap<Arc<str>, Vec<&Patch>> {
-        let mut by_value: BTreeMap<Arc<str>, Vec<&Patch>> = BTreeMap::new();
+    pub(super) fn by_value(&self) -> BTreeMap<Arc<str>, Vec<&NodeGroup>> {
+        let mut by_value: BTreeMap<Arc<str>, Vec<&NodeGroup>> = BTreeMap::new();
         for ((value, _), patch) in &self.patches {
             if let Some(value) = value {
                 by_value.entry(Arc::clone(value)).or_default().push(patch);
@@ -285,9 +285,9 @@ impl Field {
     }
 
     /// At most so many bundles can be placed on these patches, by the strategy; the first reason that suffices.
-    pub(super) fn bound(&self, patches: &[&Patch]) -> Bound {
-        let mut best = Bound { most: self.bundles, why: Why::Cut };
-        let mut note = |most: u32, why: Why| {
+    pub(super) fn bound(&self, patches: &[&NodeGroup]) -> Bound {
+        let mut best = Bound { most: self.bundles, why: Limit::Cut };
+        let mut note = |most: u32, why: Limit| {
             if most < best.most {
                 best = if best.most < self.least { Bound { most, ..best } } else { Bound { most, why } };
             }
@@ -295,7 +295,7 @@ impl Field {
         let all = u64::MAX >> (63 - (self.classes.len() - 1));
         let (most, measure) = self.by_sums(all, &self.room_of(patches.iter().copied()));
         if let Some(measure) = measure {
-            note(most, Why::Cluster(self.measures[measure].kind));
+            note(most, Limit::Cluster(self.measures[measure].kind));
         }
         for class in 0..self.classes.len() {
             if let Some((most, why)) = self.confined(patches, class) {
@@ -304,19 +304,19 @@ impl Field {
         }
         match self.strategy {
             Strategy::StrictPack => {
-                note(patches.iter().map(|patch| patch.one).max().unwrap_or(0), Why::OneNode)
+                note(patches.iter().map(|patch| patch.one).max().unwrap_or(0), Limit::OneNode)
             }
             Strategy::StrictSpread => {
                 self.distinct(patches).into_iter().for_each(|(most, why)| note(most, why))
             }
             Strategy::Pack | Strategy::Spread => {}
         }
-        note((0..self.classes.len()).map(|class| self.most_of(patches, class)).sum(), Why::Cut);
-        note(patches.iter().fold(0u32, |sum, patch| sum.saturating_add(patch.mixed)), Why::Cut);
+        note((0..self.classes.len()).map(|class| self.most_of(patches, class)).sum(), Limit::Cut);
+        note(patches.iter().fold(0u32, |sum, patch| sum.saturating_add(patch.mixed)), Limit::Cut);
         best
     }
 
-    fn room_of<'a>(&self, patches: impl Iterator<Item = &'a Patch>) -> Vec<i128> {
+    fn room_of<'a>(&self, patches: impl Iterator<Item = &'a NodeGroup>) -> Vec<i128> {
         let mut room = vec![0; self.measures.len()];
         for patch in patches {
             room.iter_mut().zip(&patch.room).for_each(|(sum, of_patch)| *sum += of_patch);
@@ -325,13 +325,13 @@ impl Field {
     }
 
     /// How many of one class the patches hold, at most as many as there are.
-    pub(super) fn most_of(&self, patches: &[&Patch], class: usize) -> u32 {
+    pub(super) fn most_of(&self, patches: &[&NodeGroup], class: usize) -> u32 {
         let sum = patches.iter().fold(0u32, |sum, patch| sum.saturating_add(patch.counts[class]));
         sum.min(self.classes[class].count)
     }
 
     /// The bundles that can stand nowhere but where those of `class` can, against what is there.
-    fn confined(&self, patches: &[&Patch], class: usize) -> Option<(u32, Why)> {
+    fn confined(&self, patches: &[&NodeGroup], class: usize) -> Option<(u32, Limit)> {
         let mut inside = 0u64;
         let mut elsewhere = 0u64;
         for patch in patches {
@@ -350,17 +350,18 @@ impl Field {
         let bundles = bundles.map(|of| self.classes[of].count).sum();
         let nodes = of_class().map(|patch| patch.nodes).sum();
         let kind = self.measures[measure?].kind;
-        (confined != 0).then_some((fit + others, Why::Confined { bundles, nodes, kind }))
+        (confined != 0).then_some((fit + others, Limit::Confined { bundles, nodes, kind }))
     }
 
     /// Each bundle on a node of its own.
-    fn distinct(&self, patches: &[&Patch]) -> Option<(u32, Why)> {
+    fn distinct(&self, patches: &[&NodeGroup]) -> Option<(u32, Limit)> {
         if too_much(self.classes.len(), patches.len()) {
             return None;
         }
         let supply: Vec<u32> = self.classes.iter().map(|class| class.count).collect();
         // Only nodes are few: so what is full in the end are nodes, which the reason counts.
-        let edge = |class: usize, patch: &Patch| if patch.classes >> class & 1 == 1 { u32::MAX } else { 0 };
+        let edge =
+            |class: usize, patch: &NodeGroup| if patch.classes >> class & 1 == 1 { u32::MAX } else { 0 };
         let edges: Vec<Vec<u32>> =
             (0..supply.len()).map(|class| patches.iter().map(|patch| edge(class, patch)).collect()).collect();
         let nodes: Vec<u32> = patches.iter().map(|patch| patch.nodes).collect();
@@ -369,9 +370,9 @@ impl Field {
             of.iter().zip(which).filter(|(_, in_it)| **in_it).map(|(n, _)| n).sum()
         };
         let why = if self.least == self.bundles {
-            Why::Nodes { bundles: sum(&supply, &assigned.kinds), nodes: sum(&nodes, &assigned.sinks) }
+            Limit::Nodes { bundles: sum(&supply, &assigned.kinds), nodes: sum(&nodes, &assigned.sinks) }
         } else {
-            Why::Nodes { bundles: self.least, nodes: assigned.count }
+            Limit::Nodes { bundles: self.least, nodes: assigned.count }
         };
         Some((assigned.count, why))
     }
@@ -436,7 +437,7 @@ impl Field {
 /// A value of the label, over which bundles are spread.
 pub(super) struct Value<'a> {
     pub(super) name: Arc<str>,
-    pub(super) patches: Vec<&'a Patch>,
+    pub(super) patches: Vec<&'a NodeGroup>,
     /// It keeps the others back.
     pub(super) counts: bool,
     /// Bundles of the group that stand there.

@@ -4,26 +4,26 @@
 //! What is set aside is a function of what is free and what is reserved, computed anew whenever
 //! either changes: at most what is reserved, and never more than what is free.
 
-use super::audit::Held;
+use super::audit::HeldAmounts;
 use super::table::{NodeTable, Room, custom_values};
 use super::totals::Totals;
-use crate::books::{CustomAside, CustomBook, SetAside};
+use crate::books::{CustomBook, Withheld, WithheldCustom};
 use crate::ids::ResourceId;
 use crate::index::{ResourceVector, Slot};
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::resource::{
-    Amount, Demand, GpuBooks, GpuRequest, ReservedAmounts, ResourceKind, UnitBooks, parts_set_aside,
+    Amount, Demand, GpuBooks, GpuRequest, ReservedAmounts, ResourceKind, UnitBooks, parts_withheld,
 };
 
 /// What is free somewhere: of a node where nothing is set aside, for one.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Revealed {
+pub(super) struct FreeBooks {
     pub(super) room: Room,
     pub(super) gpus: GpuBooks,
     pub(super) custom: Vec<CustomBook>,
 }
 
-impl Revealed {
+impl FreeBooks {
     /// What is indexed of it; `indexed` are the custom kinds that are.
     pub(super) fn vector(&self, indexed: &[ResourceId]) -> ResourceVector {
         let Room { cpu, memory, whole_gpus, largest_gpu_part, .. } = self.room;
@@ -37,7 +37,7 @@ impl Revealed {
     }
 }
 
-fn put_back_books(room: &mut Room, gpus: &mut GpuBooks, custom: &mut [CustomBook], aside: &SetAside) {
+fn put_back_books(room: &mut Room, gpus: &mut GpuBooks, custom: &mut [CustomBook], aside: &Withheld) {
     room.cpu = room.cpu.plus(aside.cpu);
     room.memory = room.memory.plus(aside.memory);
     if aside.gpu_total() > 0 {
@@ -46,7 +46,7 @@ fn put_back_books(room: &mut Room, gpus: &mut GpuBooks, custom: &mut [CustomBook
         }
         room.follow(gpus);
     }
-    for CustomAside { id, amount, units } in &aside.custom {
+    for WithheldCustom { id, amount, units } in &aside.custom {
         let at = custom.binary_search_by_key(id, |book| book.id);
         let book = &mut custom[at.expect("a book of which something is set aside stays")];
         book.available = book.available.plus(*amount);
@@ -57,32 +57,32 @@ fn put_back_books(room: &mut Room, gpus: &mut GpuBooks, custom: &mut [CustomBook
 }
 
 /// Moves cpu and memory out of what is free, as far as it is.
-fn set_aside_plain(room: &mut Room, cpu: Amount, memory: Amount) -> SetAside {
+fn withhold_plain(room: &mut Room, cpu: Amount, memory: Amount) -> Withheld {
     let cpu = cpu.min(room.cpu);
     let memory = memory.min(room.memory);
     room.cpu = room.cpu.minus(cpu);
     room.memory = room.memory.minus(memory);
-    SetAside { cpu, memory, ..SetAside::default() }
+    Withheld { cpu, memory, ..Withheld::default() }
 }
 
 /// Moves `amount` of a custom kind out of what is free, as far as it is; `of_units` takes it from
 /// the units of a kind that has them.
-fn set_aside_custom(
+fn withhold_custom(
     book: &mut CustomBook,
     amount: Amount,
     of_units: impl FnOnce(&mut UnitBooks) -> Vec<u16>,
-) -> CustomAside {
+) -> WithheldCustom {
     let units = book.units.as_mut().map_or_else(Vec::new, |units| of_units(units));
     let amount = match &book.units {
         Some(units) => book.available.minus(units.free()),
         None => amount.min(book.available),
     };
     book.available = book.available.minus(amount);
-    CustomAside { id: book.id, amount, units }
+    WithheldCustom { id: book.id, amount, units }
 }
 
 /// Adds what is set aside to the reserved part of the totals, or (`sign` -1) takes it out.
-pub(super) fn add_reserved(totals: &mut Totals, aside: &SetAside, sign: i128) {
+pub(super) fn add_reserved(totals: &mut Totals, aside: &Withheld, sign: i128) {
     let known = [
         (ResourceKind::Cpu, aside.cpu.units()),
         (ResourceKind::Memory, aside.memory.units()),
@@ -96,30 +96,30 @@ pub(super) fn add_reserved(totals: &mut Totals, aside: &SetAside, sign: i128) {
 
 impl NodeTable {
     /// Moves back what was set aside.
-    pub(super) fn put_back(&mut self, slot: Slot, aside: &SetAside) {
+    pub(super) fn put_back(&mut self, slot: Slot, aside: &Withheld) {
         let (room, hot, cold) = self.parts_mut(slot);
         put_back_books(room, &mut hot.gpus, &mut cold.custom, aside);
         self.reserved.change(slot, |totals| add_reserved(totals, aside, -1));
     }
 
     /// Moves what `reserved` sets aside out of what is free, and nothing beyond `most`, if that is given.
-    pub(super) fn set_aside(
+    pub(super) fn withhold(
         &mut self,
         slot: Slot,
         reserved: &ReservedAmounts,
-        most: Option<&Revealed>,
-    ) -> SetAside {
+        most: Option<&FreeBooks>,
+    ) -> Withheld {
         let (room, hot, cold) = self.parts_mut(slot);
         let within =
             |amount: Amount, of: fn(&Room) -> Amount| most.map_or(amount, |most| amount.min(of(&most.room)));
         let (cpu, memory) =
             (within(reserved.cpu, |room| room.cpu), within(reserved.memory, |room| room.memory));
-        let mut aside = set_aside_plain(room, cpu, memory);
+        let mut aside = withhold_plain(room, cpu, memory);
         if !reserved.gpu.is_zero() {
             let most = |instance| most.map_or(u16::MAX, |most| most.gpus.free(instance));
             let free: Vec<u16> =
                 (0..GPU_INSTANCES_MAX as u8).map(|i| hot.gpus.free(i).min(most(i))).collect();
-            aside.gpus.copy_from_slice(&parts_set_aside(&free, reserved.gpu));
+            aside.gpus.copy_from_slice(&parts_withheld(&free, reserved.gpu));
             for (instance, part) in (0u8..).zip(aside.gpus) {
                 hot.gpus.set_free(instance, hot.gpus.free(instance) - part);
             }
@@ -131,17 +131,17 @@ impl NodeTable {
             let most = most.and_then(|most| most.book(id));
             let amount = most.map_or(amount, |most| amount.min(most.available));
             let of_units =
-                |units: &mut UnitBooks| units.set_aside(amount, most.and_then(|most| most.units.as_deref()));
-            aside.custom.push(set_aside_custom(book, amount, of_units));
+                |units: &mut UnitBooks| units.withhold(amount, most.and_then(|most| most.units.as_deref()));
+            aside.custom.push(withhold_custom(book, amount, of_units));
         }
         self.reserved.change(slot, |totals| add_reserved(totals, &aside, 1));
         aside
     }
 
     /// Moves what is `wanted`, on its very instances, out of what is free, as far as it is.
-    pub(super) fn set_aside_exactly(&mut self, slot: Slot, wanted: &Held) -> SetAside {
+    pub(super) fn withhold_exactly(&mut self, slot: Slot, wanted: &HeldAmounts) -> Withheld {
         let (room, hot, cold) = self.parts_mut(slot);
-        let mut aside = set_aside_plain(room, wanted.cpu, wanted.memory);
+        let mut aside = withhold_plain(room, wanted.cpu, wanted.memory);
         for (instance, (part, &wanted)) in (0u8..).zip(aside.gpus.iter_mut().zip(&wanted.gpus)) {
             let free = hot.gpus.free(instance);
             *part = wanted.min(u32::from(free)) as u16;
@@ -152,23 +152,23 @@ impl NodeTable {
             let Ok(at) = cold.custom.binary_search_by_key(&id, |book| book.id) else { continue };
             let book = &mut cold.custom[at];
             let of_unit = |unit| wanted.units.get(&(id, unit)).copied().unwrap_or(0);
-            aside.custom.push(set_aside_custom(book, amount, |units| units.set_aside_parts(of_unit)));
+            aside.custom.push(withhold_custom(book, amount, |units| units.withhold_parts(of_unit)));
         }
         self.reserved.change(slot, |totals| add_reserved(totals, &aside, 1));
         aside
     }
 
     /// The free part of each book where `aside` is put back.
-    pub(super) fn revealed(&self, slot: Slot, aside: &SetAside) -> Revealed {
+    pub(super) fn restored(&self, slot: Slot, aside: &Withheld) -> FreeBooks {
         let mut room = *self.room(slot);
         let mut gpus = self.hot(slot).gpus;
         let mut custom = self.cold(slot).custom.clone();
         put_back_books(&mut room, &mut gpus, &mut custom, aside);
-        Revealed { room, gpus, custom }
+        FreeBooks { room, gpus, custom }
     }
 
     /// As [`fits`](Self::fits), where `aside` is put back.
-    pub(super) fn fits_revealed(&self, slot: Slot, aside: &SetAside, demand: &Demand) -> bool {
+    pub(super) fn fits_restored(&self, slot: Slot, aside: &Withheld, demand: &Demand) -> bool {
         if self.fits(slot, demand) {
             return true;
         }
@@ -182,11 +182,11 @@ impl NodeTable {
         if demand.gpu == GpuRequest::None && demand.custom.is_none() {
             return true;
         }
-        let revealed = self.revealed(slot, aside);
-        revealed.room.covers(demand)
+        let restored = self.restored(slot, aside);
+        restored.room.covers(demand)
             && demand
                 .custom()
                 .iter()
-                .all(|&(id, amount)| revealed.book(id).is_some_and(|book| amount <= book.room_for(amount)))
+                .all(|&(id, amount)| restored.book(id).is_some_and(|book| amount <= book.room_for(amount)))
     }
 }

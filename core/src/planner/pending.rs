@@ -33,8 +33,8 @@ impl Planner {
     }
 
     /// The same, because there is no place now.
-    pub(super) fn wait_in_vain(&mut self, id: GroupId) {
-        self.groups.get_mut(&id).expect("who plans for a group has it").in_vain = true;
+    pub(super) fn wait_without_fit(&mut self, id: GroupId) {
+        self.groups.get_mut(&id).expect("who plans for a group has it").no_fit = true;
         self.wait(id);
     }
 
@@ -43,20 +43,20 @@ impl Planner {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
         group.losses += 1;
         if group.losses >= STATEMENT_LOSSES_MAX {
-            return self.contend(id);
+            return self.queue_for_ticket(id);
         }
-        self.wait_in_vain(id);
+        self.wait_without_fit(id);
     }
 
     /// Whether a group may have found no place only because something is counted twice, which answers that are
     /// on the way will tell. That is asked a few times, then the group is answered in any case.
-    pub(super) fn is_in_doubt(&mut self, id: GroupId) -> bool {
+    pub(super) fn is_uncertain(&mut self, id: GroupId) -> bool {
         // With nothing under way no answer would come.
         let answers = !self.flights.is_empty();
-        let doubtful = answers && self.replicas.copies.iter().any(Replica::is_doubtful);
+        let doubtful = answers && self.replicas.copies.iter().any(Replica::is_uncertain);
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
-        let asks = doubtful && group.doubts < DOUBTS_MAX;
-        group.doubts = if asks { group.doubts + 1 } else { 0 };
+        let asks = doubtful && group.uncertain_rounds < DOUBTS_MAX;
+        group.uncertain_rounds = if asks { group.uncertain_rounds + 1 } else { 0 };
         asks
     }
 
@@ -134,9 +134,9 @@ impl Planner {
         }
         // A number that is not served yet ends with its group.
         let ends: BTreeSet<GroupId> = overdue.iter().copied().collect();
-        self.contenders.retain(|contender| !ends.contains(contender));
+        self.ticket_queue.retain(|contender| !ends.contains(contender));
         for id in overdue {
-            self.groups.get_mut(&id).expect("just looked at").contending = false;
+            self.groups.get_mut(&id).expect("just looked at").queued_for_ticket = false;
             // The last attempt: refused by it, if it finds no place.
             self.lost.push_back(id);
         }
@@ -164,7 +164,7 @@ impl Planner {
             self.retrying = self.in_turn(|_| true);
         } else if std::mem::take(&mut self.given_up) {
             // Those that found a place and lost it would lose it again to the same.
-            self.retrying = self.in_turn(|group| group.in_vain);
+            self.retrying = self.in_turn(|group| group.no_fit);
         }
     }
 
@@ -206,7 +206,7 @@ impl Planner {
                 group.bundles.retain(|bundle| bundle.index < first);
                 // They never were: the next ones have their numbers.
                 group.next_index = first;
-                (group.contending, group.losses) = (false, 0);
+                (group.queued_for_ticket, group.losses) = (false, 0);
                 self.void_ticket(id);
                 self.reply(tag, reply);
                 self.settle(id, now);

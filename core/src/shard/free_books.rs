@@ -4,8 +4,8 @@
 use std::sync::Arc;
 
 use super::holds::short_of;
-use super::set_aside::Revealed;
 use super::table::Room;
+use super::withhold::FreeBooks;
 use crate::books::{CustomBook, units_of};
 use crate::resource::{Amount, Demand, GpuAssignment, GpuBooks, UnitAssignments, UnitBooks};
 use crate::statement::ConflictReason;
@@ -13,7 +13,7 @@ use crate::statement::ConflictReason;
 /// GPU instances and units.
 type Instances = (GpuAssignment, Option<Arc<UnitAssignments>>);
 
-impl Revealed {
+impl FreeBooks {
     /// All of what an allocation holds.
     pub(super) fn of_allocation(
         demand: &Demand,

@@ -11,10 +11,10 @@ use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
-use super::draft::{Draft, Replicas, Taken};
+use super::colocate::Item;
+use super::draft::{Draft, PlannedBundle, Replicas};
 use super::replica::{News, Replica};
 use super::strategy::{Standing, Wanted};
-use super::together::Item;
 use crate::group::{Spreading, Strategy, TopologyRule};
 use crate::ids::{NodeId, OwnerId, StatementId};
 use crate::index::Slot;
@@ -23,7 +23,7 @@ use crate::request::PlacementRequest;
 use crate::resource::{Demand, GpuAssignment, GpuRequest};
 use crate::rng::Rng;
 use crate::shard::{Command, Reserve, Shard};
-use crate::statement::{Allocate, CommitMode, Granularity, Operation, Part};
+use crate::statement::{Allocate, CommitMode, ConflictDetection, Operation, Part};
 use crate::time::Time;
 
 /// How many times more nodes are chosen after each failure.
@@ -43,13 +43,13 @@ impl Replicas {
     /// Where `wanted` goes if nothing runs but `own`: no more of it than is wanted at least, so that no more
     /// is reserved than must be. `turn`: how many such plans of the group found no place. A search that looks at more
     /// than `units` is given up.
-    pub(super) fn plan_on_empty(
+    pub(super) fn plan_ignoring_others(
         &mut self,
         wanted: &Wanted,
         own: &[Own],
         turn: u32,
         units: u64,
-    ) -> Option<Vec<Taken>> {
+    ) -> Option<Vec<PlannedBundle>> {
         let end = self.meter.spent() + units;
         let requests = distinct(&wanted.items);
         let mut rng = Rng::new(u64::from(turn));
@@ -78,9 +78,9 @@ impl Replicas {
             if planned.is_ok() {
                 // What was taken first keeps the rules without what comes after it.
                 draft.taken.truncate(wanted.least.max(1));
-                let here = |taken: Taken| {
+                let here = |taken: PlannedBundle| {
                     let (shard, slot) = self.locate(taken.node).expect("a node of the copies");
-                    Taken { shard, slot, key: 0, ..taken }
+                    PlannedBundle { shard, slot, key: 0, ..taken }
                 };
                 return Some(draft.taken.into_iter().map(here).collect());
             }
@@ -206,9 +206,9 @@ impl Replica {
         let operations: Vec<(u16, Operation)> = (0u16..).zip(own.iter().map(allocated)).collect();
         let statement = StatementId { incarnation: view.version().incarnation, planner: 0, number: 0 };
         // What is on the nodes of other shards conflicts here.
-        let granularity = Granularity::Fine;
+        let conflict_detection = ConflictDetection::Fine;
         let mode = CommitMode::Incremental;
-        let part = Part { statement, operations, granularity, mode };
+        let part = Part { statement, operations, conflict_detection, mode };
         nodes.push(Command::Apply(Box::new(part)));
         nodes.append(&mut limits);
         nodes

@@ -31,7 +31,7 @@ impl Shard {
         {
             let some = &commands[..commands.len().min(AHEAD)];
             if some.len() >= AHEAD_MIN {
-                self.read_ahead(some);
+                self.prefetch(some);
             }
             for command in left.by_ref().take(AHEAD) {
                 let outcome = self.handle_command(command);
@@ -42,7 +42,7 @@ impl Shard {
     }
 
     /// Brings what releases among `commands` will read into the cache.
-    fn read_ahead(&self, commands: &[Command]) {
+    fn prefetch(&self, commands: &[Command]) {
         let mut places = [0; AHEAD];
         let mut nodes = [0; AHEAD];
         let mut nexts = [0; AHEAD];
@@ -64,10 +64,10 @@ impl Shard {
             }
         }
         for (&next, &node) in nexts.iter().zip(&nodes).take(found) {
-            black_box((self.ledger.neighbours(next), self.nodes.read_ahead(node)));
+            black_box((self.ledger.neighbours(next), self.nodes.prefetch(node)));
         }
         for &node in &nodes[..found] {
-            black_box(self.index.read_ahead(node));
+            black_box(self.index.prefetch(node));
         }
     }
 }

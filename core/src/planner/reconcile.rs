@@ -100,7 +100,7 @@ impl Planner {
         let queued = self.groups[&id].grows_from().is_some() && self.is_queued(id);
         let group = self.groups.get_mut(&id).expect("a group whose bundle ended is there");
         // What it grows by does not keep back what it had.
-        group.contending &= !queued;
+        group.queued_for_ticket &= !queued;
         self.wait(id);
         self.retry_now = true;
     }

@@ -15,13 +15,13 @@ use std::sync::Arc;
 use crate::ids::{ShardId, StatementId};
 use crate::link::{Decision, DecisionCell};
 use crate::shard::{Command, Outcome, Rejection};
-use crate::statement::{Applied, CommitMode, Conflict, Granted, Granularity, Operation, Part, Prepare};
+use crate::statement::{Applied, CommitMode, Conflict, ConflictDetection, Granted, Operation, Part, Prepare};
 use crate::time::Time;
 
 /// How a statement is to be committed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Terms {
-    pub(super) granularity: Granularity,
+pub(super) struct CommitOptions {
+    pub(super) conflict_detection: ConflictDetection,
     pub(super) mode: CommitMode,
     /// Over several shards everywhere or nowhere; otherwise each shard does what it can.
     pub(super) atomic: bool,
@@ -38,10 +38,10 @@ struct FlightPart {
 
 /// A statement under way.
 #[derive(Debug)]
-pub(super) struct Flight {
+pub(super) struct StatementInFlight {
     statement: StatementId,
     parts: Vec<FlightPart>,
-    terms: Terms,
+    terms: CommitOptions,
     /// None: over one shard, where applying it decides it, or over each on its own.
     cell: Option<Arc<DecisionCell>>,
     /// Answers that are awaited.
@@ -54,7 +54,7 @@ pub(super) struct Flight {
 
 /// What became of a statement.
 #[derive(Debug)]
-pub(super) struct Concluded {
+pub(super) struct StatementResult {
     pub(super) statement: StatementId,
     pub(super) applied: Vec<Applied>,
     pub(super) conflicts: Vec<Conflict>,
@@ -62,14 +62,14 @@ pub(super) struct Concluded {
     pub(super) expired: bool,
 }
 
-impl Flight {
+impl StatementInFlight {
     /// The statement of `parts`, each with a shard and its operations, beside operations that conflict
     /// before any shard has seen them.
     pub(super) fn new(
         statement: StatementId,
         parts: Vec<(ShardId, Vec<(u16, Operation)>)>,
         conflicts: Vec<Conflict>,
-        terms: Terms,
+        terms: CommitOptions,
     ) -> Self {
         assert!(!parts.is_empty(), "a statement has operations");
         let cell = (parts.len() > 1 && terms.atomic).then(|| Arc::new(DecisionCell::default()));
@@ -85,12 +85,12 @@ impl Flight {
     /// What is to be sent first: the place of a part, its shard, the command. How long shards hold their parts is
     /// entered when the commands leave: what passes until then is not the shards' time.
     pub(super) fn begin(&mut self) -> Vec<(usize, ShardId, Command)> {
-        let Terms { granularity, mode, .. } = self.terms;
+        let CommitOptions { conflict_detection, mode, .. } = self.terms;
         let statement = self.statement;
         let cell = self.cell.clone();
         let commands = self.parts.iter_mut().map(|part| {
             let operations = std::mem::take(&mut part.operations);
-            let part_of = Part { statement, operations, granularity, mode };
+            let part_of = Part { statement, operations, conflict_detection, mode };
             let command = match &cell {
                 None => Command::Apply(Box::new(part_of)),
                 Some(cell) => {
@@ -160,9 +160,9 @@ impl Flight {
     }
 
     /// What became of it.
-    pub(super) fn conclude(self) -> Concluded {
+    pub(super) fn conclude(self) -> StatementResult {
         let Self { statement, applied, conflicts, expired, .. } = self;
-        Concluded { statement, applied, conflicts, expired }
+        StatementResult { statement, applied, conflicts, expired }
     }
 }
 
@@ -179,10 +179,10 @@ mod tests {
         Operation::Evict(Evict { allocation, expected: None, grace_ns: 0 })
     }
 
-    fn flight(mode: CommitMode) -> (Flight, Arc<DecisionCell>) {
+    fn flight(mode: CommitMode) -> (StatementInFlight, Arc<DecisionCell>) {
         let parts = vec![(ShardId(0), vec![(0, operation(1))]), (ShardId(3), vec![(1, operation(2))])];
-        let terms = Terms { granularity: Granularity::Fine, mode, atomic: true };
-        let mut flight = Flight::new(ID, parts, Vec::new(), terms);
+        let terms = CommitOptions { conflict_detection: ConflictDetection::Fine, mode, atomic: true };
+        let mut flight = StatementInFlight::new(ID, parts, Vec::new(), terms);
         let commands = flight.begin();
         let [(0, ShardId(0), Command::Prepare(first)), (1, ShardId(3), Command::Prepare(_))] = &commands[..]
         else {

@@ -1,12 +1,12 @@
-//! Why a group finds no place, and whether it ever could.
+//! Limit a group finds no place, and whether it ever could.
 //!
 //! *Infeasible* is said only where it is proved: where fewer bundles than must be placed could be, were
-//! nothing running but what stands of the group itself (upper bounds, `proof.rs`). Where that is not so the
+//! nothing running but what stands of the group itself (upper bounds, `bounds.rs`). Where that is not so the
 //! group may still be one that cannot be placed; it is then called unplaceable now.
 
 use super::Planner;
+use super::bounds::{Bound, Field, Limit, StandsBy, Value};
 use super::capacity::Stands;
-use super::proof::{Bound, Field, StandsBy, Value, Why};
 use super::strategy::{NoPlace, Standing, Wanted};
 use super::topology::Values;
 use crate::group::{GroupRefusal, GroupRefusalReason, Spreading, Strategy, TopologyRule};
@@ -16,7 +16,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 /// What keeps a group from ever being placed.
-enum Never {
+enum Infeasible {
     /// No node could hold this bundle.
     Bundle(u32, Arc<PlacementRequest>),
     /// Anything else.
@@ -65,7 +65,7 @@ impl Proof {
 /// How far a proof came in one turn.
 enum Proved {
     /// The group is infeasible.
-    Never(GroupRefusalReason),
+    Infeasible(GroupRefusalReason),
     /// Nothing excludes it.
     Open,
     /// Not all nodes were looked at.
@@ -80,7 +80,7 @@ impl Planner {
             return Some(GroupRefusal { infeasible, reason, attempts });
         }
         let told = match self.proof(id, no_place) {
-            Proved::Never(reason) => (true, reason),
+            Proved::Infeasible(reason) => (true, reason),
             Proved::Open => (false, self.reason(id, no_place)),
             Proved::Unfinished => return None,
         };
@@ -89,7 +89,7 @@ impl Planner {
         Some(GroupRefusal { infeasible, reason, attempts })
     }
 
-    /// Why a group that may be feasible has no place.
+    /// Limit a group that may be feasible has no place.
     fn reason(&mut self, id: GroupId, no_place: &NoPlace) -> GroupRefusalReason {
         let wanted = self.wanted(id);
         if no_place.given_up {
@@ -162,10 +162,10 @@ impl Planner {
                 Proved::Unfinished
             }
             Some(None) => Proved::Open,
-            Some(Some(Never::Reason(reason))) => Proved::Never(reason),
-            Some(Some(Never::Bundle(bundle, request))) => {
+            Some(Some(Infeasible::Reason(reason))) => Proved::Infeasible(reason),
+            Some(Some(Infeasible::Bundle(bundle, request))) => {
                 let refusal = self.refusal_of(&request);
-                Proved::Never(bundle_reason(bundle, number(no_place.placed), refusal))
+                Proved::Infeasible(bundle_reason(bundle, number(no_place.placed), refusal))
             }
         }
     }
@@ -202,7 +202,7 @@ impl Planner {
         wanted: &Wanted,
         rule: Option<&Rule>,
         field: &mut Field,
-    ) -> Option<Option<Never>> {
+    ) -> Option<Option<Infeasible>> {
         let mut stands = StandsBy::new();
         for bundle in &self.groups[&id].bundles {
             if let Some(place) = bundle.place
@@ -229,7 +229,7 @@ impl Planner {
         }
     }
 
-    /// Why no shard has a node for `request`.
+    /// Limit no shard has a node for `request`.
     fn refusal_of(&mut self, request: &PlacementRequest) -> Refusal {
         let mut merged = Refusal::default();
         for copy in &mut self.replicas.copies {
@@ -242,16 +242,16 @@ impl Planner {
 }
 
 /// What excludes the group on the nodes that are in the field.
-fn judge(field: &Field, wanted: &Wanted, rule: Option<&Rule>) -> Option<Never> {
+fn judge(field: &Field, wanted: &Wanted, rule: Option<&Rule>) -> Option<Infeasible> {
     let bundles = number(wanted.least);
     if let (possible, Some(class)) = field.possible()
         && possible < bundles
     {
-        return Some(Never::Bundle(class.bundle, Arc::clone(&class.request)));
+        return Some(Infeasible::Bundle(class.bundle, Arc::clone(&class.request)));
     }
     let bound = field.bound(&field.everywhere());
     if bound.most < bundles {
-        return Some(Never::Reason(reason_of(bound, bundles, wanted.standing.len())));
+        return Some(Infeasible::Reason(reason_of(bound, bundles, wanted.standing.len())));
     }
     let rule = rule?;
     let key = Arc::clone(&rule.key);
@@ -269,10 +269,10 @@ fn judge(field: &Field, wanted: &Wanted, rule: Option<&Rule>) -> Option<Never> {
                 }
             }
             let Some((most, value)) = best else {
-                return Some(Never::Reason(GroupRefusalReason::NoValue { key }));
+                return Some(Infeasible::Reason(GroupRefusalReason::NoValue { key }));
             };
             let reason = GroupRefusalReason::ValueTooSmall { key, value, most, bundles };
-            (most < bundles).then_some(Never::Reason(reason))
+            (most < bundles).then_some(Infeasible::Reason(reason))
         }
         Spreading::Spread { max_skew } => {
             let mut values: BTreeMap<Arc<str>, Value<'_>> = BTreeMap::new();
@@ -296,23 +296,23 @@ fn judge(field: &Field, wanted: &Wanted, rule: Option<&Rule>) -> Option<Never> {
             let fewest = values.iter().filter(|value| value.counts);
             let Some(fewest) = fewest.min_by_key(|value| value.standing + value.most) else {
                 let reason = GroupRefusalReason::NoValue { key };
-                return values.is_empty().then_some(Never::Reason(reason));
+                return values.is_empty().then_some(Infeasible::Reason(reason));
             };
             let value = Arc::clone(&fewest.name);
             let room = fewest.standing + fewest.most;
             let reason = GroupRefusalReason::SkewTooSmall { key, value, room, max_skew, most, bundles };
-            (most < bundles).then_some(Never::Reason(reason))
+            (most < bundles).then_some(Infeasible::Reason(reason))
         }
     }
 }
 
 fn reason_of(bound: Bound, bundles: u32, standing: usize) -> GroupRefusalReason {
     match bound.why {
-        Why::Cluster(kind) => GroupRefusalReason::Cluster(kind),
-        Why::Confined { bundles, nodes, kind } => GroupRefusalReason::Confined { bundles, nodes, kind },
-        Why::OneNode => GroupRefusalReason::OneNode { bundles: bundles + number(standing) },
-        Why::Nodes { bundles, nodes } => GroupRefusalReason::TooFewNodes { bundles, nodes },
-        Why::Cut => GroupRefusalReason::TooFewPlaces { bundles, most: bound.most },
+        Limit::Cluster(kind) => GroupRefusalReason::Cluster(kind),
+        Limit::Confined { bundles, nodes, kind } => GroupRefusalReason::Confined { bundles, nodes, kind },
+        Limit::OneNode => GroupRefusalReason::OneNode { bundles: bundles + number(standing) },
+        Limit::Nodes { bundles, nodes } => GroupRefusalReason::TooFewNodes { bundles, nodes },
+        Limit::Cut => GroupRefusalReason::TooFewPlaces { bundles, most: bound.most },
     }
 }
 

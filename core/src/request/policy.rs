@@ -9,7 +9,6 @@ pub enum Policy {
     /// The node with the largest coordinate, dimension by dimension: spreads load.
     LeastFit,
     /// The node with the smallest fitting coordinate: packs.
-    #[default]
     BestFit,
     /// The node registered first.
     FirstFit,
@@ -28,6 +27,7 @@ pub enum Policy {
     Spread,
     /// As FGD, but GPUs that a node's cpu no longer suffices for count as lost too, and growth is
     /// compared exactly.
+    #[default]
     LeastStranded,
 }
 

@@ -86,7 +86,7 @@ impl Default for Settings {
             in_flight_max: IN_FLIGHT_DEFAULT,
             waiting_groups_max: WAITING_GROUPS_DEFAULT,
             connections_per_address_max: CONNECTIONS_PER_ADDRESS_DEFAULT,
-            avoid_gpu_nodes: false,
+            avoid_gpu_nodes: true,
         }
     }
 }

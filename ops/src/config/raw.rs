@@ -194,7 +194,7 @@ impl Default for Raw {
             tls_certificate: None,
             tls_key: None,
             unit_instance_resources: Vec::new(),
-            avoid_gpu_nodes: false,
+            avoid_gpu_nodes: true,
             reserved_nodes_percent: wharf_core::limits::RESERVED_NODES_PERCENT_DEFAULT,
             allocations_per_node_max: wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT,
             planners: 1,

@@ -17,6 +17,9 @@
 //! State without I/O: a connection task owns one at a time, and hands it to the next connection
 //! of the same client through [`DetachedSessions`].
 
+pub mod registrar;
+pub(crate) mod tags;
+
 use std::collections::{BTreeMap, VecDeque};
 
 use wharf_core::ids::{Incarnation, SessionId};

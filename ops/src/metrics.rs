@@ -22,7 +22,8 @@ use wharf_core::resource::Amount;
 use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
 use wharf_net::protocol::{Kind, ReasonCode, StatusReply, StatusRequest};
-use wharf_net::server::{IoObserver, RegistrarHandle, RegistrarReply, RegistrarRequest, ServerShared};
+use wharf_net::server::{IoObserver, RegistrarHandle, ServerShared};
+use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
 
 /// Latencies above a minute are recorded as a minute.
 const NANOS_MAX: u64 = 60_000_000_000;

@@ -171,6 +171,12 @@ impl Client {
         };
         if frame.header.flags & FLAG_ERROR != 0 {
             let (fault, _) = decode_body::<Fault>(frame.payload).map_err(|error| error.to_string())?;
+            // The node that it names may have been removed meanwhile.
+            let names_a_node = matches!(pending.asked, Asked::Adopt | Asked::Operate);
+            if names_a_node && fault.reason == Reason::UnknownNode.into() {
+                self.answered.insert(sequence, bytes.to_vec());
+                return Ok(());
+            }
             return Err(format!("request {sequence} ({:?}) was answered with {fault}", pending.asked));
         }
         self.answered.insert(sequence, bytes.to_vec());

@@ -12,7 +12,7 @@
 //! | [`facts`] | what checkers look at |
 //! | [`checkers`] | the invariants, each with a checker of its own |
 //! | `world` | the engine and everything around it, one step at a time |
-//! | `server`, `desk` | connections and the registrar: what production tasks hold, without their sockets |
+//! | `server`, `registrar` | connections, without their sockets; the registrar of production |
 //! | `client`, `script` | clients: what they ask, and what they were promised |
 //! | `coordinator` | statements over several shards, and coordinators that die |
 //! | `gangs` | placement groups, and statements of others, asked of the planners |
@@ -27,12 +27,12 @@ pub mod checkers;
 pub mod choices;
 mod client;
 mod coordinator;
-mod desk;
 pub mod facts;
 mod follower;
 mod gangs;
 mod network;
 mod quiet;
+mod registrar;
 mod script;
 mod server;
 pub mod trace;

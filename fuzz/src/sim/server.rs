@@ -330,7 +330,7 @@ impl Server {
         self.reply(connection, sequence, kind, &reply, network);
     }
 
-    /// Keeps the answer, and says it where somebody listens.
+    /// Keeps a reply, and sends it if the connection exists.
     pub(super) fn reply<T: serde::Serialize>(
         &mut self,
         number: u64,
@@ -339,10 +339,33 @@ impl Server {
         body: &T,
         network: &mut Network,
     ) {
+        self.reply_flagged(number, sequence, (kind, 0), body, network);
+    }
+
+    /// Replies with a fault.
+    pub(super) fn reply_fault(
+        &mut self,
+        number: u64,
+        sequence: u64,
+        kind: Kind,
+        fault: &Fault,
+        network: &mut Network,
+    ) {
+        self.reply_flagged(number, sequence, (kind, FLAG_ERROR), fault, network);
+    }
+
+    fn reply_flagged<T: serde::Serialize>(
+        &mut self,
+        number: u64,
+        sequence: u64,
+        (kind, flags): (Kind, u8),
+        body: &T,
+        network: &mut Network,
+    ) {
         let connection = self.connections.get_mut(&number).expect("it outlives its operations");
         let header = Header {
             kind: kind.number(),
-            flags: FLAG_REPLY,
+            flags: flags | FLAG_REPLY,
             version: BODY_VERSION,
             sequence,
             lowest_unacknowledged: 0,

@@ -33,14 +33,15 @@ use super::checkers::{Verdict, named};
 use super::choices::Choices;
 use super::client::{Client, Role};
 use super::coordinator::{Coordinator, Moved};
-use super::desk::{Answer, Desk, Said};
 use super::facts::Facts;
 use super::follower::Follower;
 use super::gangs::Gangs;
 use super::network::{Network, Towards};
+use super::registrar::{Asker, RegistrarThread};
 use super::server::{Event, Server};
 use super::trace::Trace;
 use opened::{Opened, PARTITIONS, Twin, open};
+use wharf_net::session::registrar::RegistrarReply;
 
 /// Nodes that are added first; some of them under a name that is taken already.
 const NODES_FIRST: usize = 6;
@@ -61,7 +62,7 @@ pub(super) struct World<'a> {
     twins: Vec<Twin>,
     pub(super) facts: Vec<Facts>,
     pub(super) server: Server,
-    desk: Desk,
+    registrar: RegistrarThread,
     pub(super) clients: Vec<Client>,
     pub(super) network: Network,
     pub(super) coordinator: Coordinator,
@@ -89,7 +90,7 @@ impl<'a> World<'a> {
         let opened = open(&StoreState::create(PARTITIONS), &mut choices, 0, settings.small_budgets);
         let agent = |number| Role::Agent { number, node: 0, version: 0, alive: true };
         let roles = [Role::Operator, Role::User, Role::User, agent(0), Role::User, agent(1)];
-        let Opened { incarnation, runners, twins, facts, server, desk, planners, views, ports, unkept } =
+        let Opened { incarnation, runners, twins, facts, server, registrar, planners, views, ports, unkept } =
             opened;
         let count = 4 + choices.place(3);
         Self {
@@ -107,7 +108,7 @@ impl<'a> World<'a> {
             twins,
             facts,
             server,
-            desk,
+            registrar,
             clients: roles.into_iter().take(count).map(Client::new).collect(),
             network: Network::default(),
             coordinator: Coordinator::new(ports.0, incarnation),
@@ -144,7 +145,7 @@ impl<'a> World<'a> {
     pub(super) fn step(&mut self) -> Verdict {
         self.pass(1);
         if self.choices.one_in(60) {
-            let nanos = self.choices.below(2 * super::desk::LOST_AFTER);
+            let nanos = self.choices.below(2 * super::registrar::LOST_AFTER);
             self.pass(nanos);
         }
         match self.choices.below(100) {
@@ -157,8 +158,8 @@ impl<'a> World<'a> {
                 self.poll_front(front)?;
             }
             31..38 => {
-                self.move_desk()?;
-                self.desk.begin_audit(self.now);
+                self.move_registrar()?;
+                self.registrar.begin_audit(self.now);
             }
             38..54 => {
                 let client = self.choices.place(self.clients.len());
@@ -174,7 +175,7 @@ impl<'a> World<'a> {
             91 | 92 => self.double_message(),
             93 | 94 => self.break_connection(),
             95..97 => {
-                self.desk.lose_silent(self.now);
+                self.move_registrar()?;
             }
             97 => {
                 self.follower.act(&mut self.choices, false)?;
@@ -238,7 +239,7 @@ impl<'a> World<'a> {
     fn handle_events(&mut self) -> Verdict {
         for event in std::mem::take(&mut self.server.events) {
             match event {
-                Event::Question(question) => self.desk.questions.push_back(question),
+                Event::Question(question) => self.registrar.questions.push_back(question),
                 Event::Broken(found) => return named("no_refusal_while_a_node_offers", Err(found)),
                 Event::Granted(session, sequence, placement) => {
                     let granted =
@@ -250,35 +251,40 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// The desk looks at its rings, or takes a question.
-    pub(super) fn move_desk(&mut self) -> Result<usize, String> {
-        let mut said = self.desk.poll(self.now);
-        let asked = self.desk.open(self.now);
-        said.extend(self.desk.take_question(self.now));
-        // An answer may be a page of an audit, which goes on with the next.
-        let moved = said.len() + asked + self.desk.taken;
-        for said in said {
-            self.say(said);
+    /// The registrar looks at its rings, and takes a question.
+    pub(super) fn move_registrar(&mut self) -> Result<usize, String> {
+        named("nobody_oversleeps", nobody_oversleeps("registrar", 0, self.registrar.oversleeps()))?;
+        let (moved, answers) = self.registrar.run(self.now);
+        for (asker, answer) in answers {
+            self.answer(asker, &answer);
         }
         Ok(moved)
     }
 
     /// Whether a report waits for a hold to end.
     pub(super) fn is_replacing(&self) -> bool {
-        self.desk.is_replacing()
+        self.registrar.is_replacing()
     }
 
-    fn say(&mut self, ((connection, sequence, kind), answer): Said) {
+    fn answer(&mut self, (connection, sequence, kind): Asker, answer: &RegistrarReply) {
         let network = &mut self.network;
         match answer {
-            Answer::Nodes(reply) => {
-                self.trace.line(format_args!("desk: {kind:?} {:?}", reply.replies));
-                self.server.reply(connection, sequence, kind, &reply, network);
+            RegistrarReply::Nodes(reply) => {
+                self.trace.line(format_args!("registrar: {kind:?} {:?}", reply.replies));
+                self.server.reply(connection, sequence, kind, reply, network);
             }
-            Answer::Report(reply) => self.server.reply(connection, sequence, kind, &reply, network),
-            Answer::Heartbeat(reply) => self.server.reply(connection, sequence, kind, &reply, network),
-            Answer::Reserved(reply) => self.server.reply(connection, sequence, kind, &reply, network),
-            Answer::Adopted(reply) => self.server.reply(connection, sequence, kind, &*reply, network),
+            RegistrarReply::Report(reply) => self.server.reply(connection, sequence, kind, reply, network),
+            RegistrarReply::Heartbeat(reply) => self.server.reply(connection, sequence, kind, reply, network),
+            RegistrarReply::Reserved(reply) => {
+                self.server.reply(connection, sequence, kind, &**reply, network);
+            }
+            RegistrarReply::Adopted(reply) => {
+                self.server.reply(connection, sequence, kind, &**reply, network);
+            }
+            RegistrarReply::Fault(fault) => {
+                self.server.reply_fault(connection, sequence, kind, fault, network);
+            }
+            other => unreachable!("no client here asks for {other:?}"),
         }
     }
 

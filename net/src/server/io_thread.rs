@@ -21,9 +21,10 @@ use super::admission::{ConnectionRoom, Entry};
 use super::closing::Liftable;
 use super::connection::serve_connection;
 use super::follow::{self, Follow};
-use super::operation::{Operation, Parts, split_tag, tag};
+use super::operation::{Operation, Parts};
 use super::{IoObserver, RegistrarHandle, ServerShared};
 use crate::protocol::{Kind, ReasonCode, SEND_WINDOW_BYTES};
+use crate::session::tags::{split_tag, tag};
 use crate::tls::{ServerCertificate, TlsError, server_crypto};
 
 /// How long a server that stops waits for its peers to take their last replies.

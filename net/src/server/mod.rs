@@ -12,9 +12,7 @@ mod follow;
 mod io_thread;
 pub use io_thread::{IoError, IoThread, run_io_thread};
 mod registrar_task;
-pub use registrar_task::{
-    RegistrarHandle, RegistrarQuestions, RegistrarReply, RegistrarRequest, RegistrarTask, run_registrar,
-};
+pub use registrar_task::{RegistrarHandle, RegistrarQuestions, RegistrarTask, run_registrar};
 mod operation;
 mod placing;
 mod planning;
@@ -158,6 +156,15 @@ pub struct ServerShared {
 }
 
 impl ServerShared {
+    /// Enters what the registrar does not know: the process, its identity and its connections.
+    fn describe(&self, status: &mut crate::protocol::StatusReply) {
+        status.server = self.identity();
+        status.uptime = self.now().nanos_since(self.started);
+        status.resident_bytes = (self.resident_bytes)();
+        // Relaxed: a statistic, nothing rests on it.
+        status.connections = self.counters.connections.load(Ordering::Relaxed);
+    }
+
     /// What a server of this store and start shares.
     #[must_use]
     pub fn new(

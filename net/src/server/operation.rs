@@ -6,7 +6,7 @@ use std::sync::Arc;
 use tokio::sync::oneshot;
 use wharf_core::ids::NodeId;
 use wharf_core::registrar::Catalog;
-use wharf_core::router::{PortReply, Tag, WaitEnd};
+use wharf_core::router::{PortReply, WaitEnd};
 use wharf_core::shard::Outcome;
 use wharf_core::time::Time;
 
@@ -78,19 +78,6 @@ pub(super) enum Complete {
     PlaceBatch(PlaceBatchReply),
     ReleaseBatch(ReleaseBatchReply),
     Plan(Box<PlanComplete>),
-}
-
-const PART_BITS: u32 = 16;
-
-/// The tag of one part of an operation.
-pub(super) fn tag(operation: usize, part: usize) -> Tag {
-    debug_assert!(part < 1 << PART_BITS);
-    ((operation as u64) << PART_BITS) | part as u64
-}
-
-/// The operation and part of a tag.
-pub(super) fn split_tag(tag: Tag) -> (usize, usize) {
-    ((tag >> PART_BITS) as usize, (tag & ((1 << PART_BITS) - 1)) as usize)
 }
 
 impl Operation {

@@ -10,13 +10,13 @@ use wharf_core::time::Time;
 use super::connection::ConnectionState;
 use super::io_thread::Io;
 use super::operation::{Complete, Operation, Parts};
-use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::wait;
 use crate::convert::{PlacementDefaults, fault_reply, kinds_to_learn, placement_request};
 use crate::protocol::{
     Fault, Kind, MODE_WAIT_UNTIL, PlaceBatch, PlaceReply, PlaceRequest, Reason, ReasonCode, ReleaseBatch,
     ReleaseBatchReply, ReleaseReply, ReleaseRequest,
 };
+use crate::session::registrar::{RegistrarReply, RegistrarRequest};
 
 pub(super) fn enter(
     io: &Io,

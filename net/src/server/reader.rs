@@ -10,6 +10,7 @@ use crate::codec::{
     encode_frame, split_extensions,
 };
 use crate::protocol::{Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_BYTES_MAX, Fault, Reason};
+use crate::session::registrar::ReadBody;
 use crate::weight::Weight;
 
 /// A frame that is a request, and what it says of its session besides.
@@ -96,6 +97,12 @@ pub(super) fn fault_frame(kind: u16, sequence: u64, fault: &Fault) -> Vec<u8> {
     let mut frame = Vec::new();
     encode_frame(header, &[], &mut frame, |out| encode_body(fault, out));
     frame
+}
+
+impl ReadBody for Asked<'_> {
+    fn read<B: DeserializeOwned>(&self) -> Result<B, Fault> {
+        read_body(self)
+    }
 }
 
 /// Reads the body of a frame: version, body, extensions.

@@ -1,126 +1,38 @@
-//! The registrar's task: the one owner of the global records serves node commands and status.
+//! The registrar's task: carries requests to the [`RegistrarService`], and its answers back.
 
-mod agents;
-mod listing;
-#[cfg(test)]
-mod publication_tests;
-mod reservations;
-mod status;
-mod sums;
-
-use std::collections::BTreeMap;
 use std::sync::Arc;
+use std::time::Duration;
 
 use arc_swap::ArcSwap;
-use slab::Slab;
 use tokio::sync::{Notify, mpsc, oneshot};
-use wharf_core::ids::{NodeId, PartitionId};
-use wharf_core::limits::NODES_PER_MESSAGE_MAX;
-use wharf_core::node::LifeEvent;
 use wharf_core::registrar::{Catalog, Registrar};
-use wharf_core::router::{Port, PortReply, PortRequest};
-use wharf_core::shard::{Command, Outcome, Rejection};
-use wharf_core::state::ShardState;
-use wharf_core::time::Time;
+use wharf_core::router::Port;
 
 use super::ServerShared;
-use super::operation::{split_tag, tag};
-use crate::convert::{
-    adoption, books_reply, learn_kinds, named_rejection_fault, node_spec, placed_reply, refused_adoption,
-    registrar_fault, rejection_fault, reserve_reply, resource_totals,
-};
-use crate::protocol::{
-    AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, ListReply,
-    ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest, PlaceReply,
-    Reason, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest,
-    StatusReply, StatusRequest,
-};
-use listing::Listing;
+use crate::protocol::{Fault, Reason};
+use crate::session::registrar::{RegistrarReply, RegistrarRequest, RegistrarService};
 
-/// Requests that may wait for the registrar.
+/// The number of requests that may wait for the registrar.
 const QUEUE_MAX: usize = 64;
-
-/// What the registrar is asked.
-#[derive(Debug)]
-pub enum RegistrarRequest {
-    /// Register.
-    Add(NodesRequest),
-    /// New capacity and labels.
-    Update(NodesRequest),
-    /// Take no new work, or take it again.
-    Drain(DrainRequest),
-    /// Go.
-    Remove(RemoveRequest),
-    /// A page.
-    List(ListRequest),
-    /// Sums and counters.
-    Status(StatusRequest),
-    /// What an agent found.
-    Report(Box<ReportRequest>),
-    /// An agent lives.
-    Heartbeat(HeartbeatRequest),
-    /// Record an allocation made elsewhere.
-    Adopt(AdoptRequest),
-    /// New capacity of single resources.
-    SetResources(SetResourcesRequest),
-    /// The books of a node.
-    Books(NodeBooksRequest),
-    /// Learn custom kinds, for requests that wait for nodes that have them.
-    Learn(Vec<String>),
-    /// Keep a node for an owner.
-    Reserve(ReserveRequest),
-    /// Keep it no longer.
-    EndReservation(EndReservationRequest),
-    /// The durable state of every shard; then the task ends.
-    Stop,
-}
-
-/// What it answers.
-#[derive(Debug)]
-pub enum RegistrarReply {
-    /// To `Add`, `Update`, `Drain`, `Remove` and `SetResources`.
-    Nodes(NodesReply),
-    /// To `List`.
-    List(ListReply),
-    /// To `Status`.
-    Status(Box<StatusReply>),
-    /// To `Report`.
-    Report(ReportReply),
-    /// To `Heartbeat`.
-    Heartbeat(HeartbeatReply),
-    /// To `Adopt`.
-    Adopted(Box<PlaceReply>),
-    /// To `Books`.
-    Books(Box<NodeBooksReply>),
-    /// To `Reserve` and `EndReservation`.
-    Reserved(Box<ReserveReply>),
-    /// To a question about one thing that is not there.
-    Fault(Fault),
-    /// To `Learn`: the catalog has them.
-    Learnt,
-    /// To `Stop`, in order of shard.
-    Exported(Vec<ShardState>),
-}
 
 type Question = (RegistrarRequest, oneshot::Sender<RegistrarReply>);
 
-/// The way to the registrar's task.
+/// A handle to the registrar's task.
 #[derive(Clone, Debug)]
 pub struct RegistrarHandle(mpsc::Sender<Question>);
 
 impl RegistrarHandle {
-    /// A handle, and the questions for the task.
+    /// Creates a handle, and the questions for the task.
     #[must_use]
     pub fn channel() -> (Self, RegistrarQuestions) {
         let (sender, receiver) = mpsc::channel(QUEUE_MAX);
         (Self(sender), RegistrarQuestions(receiver))
     }
 
-    /// Puts a question; the answer will come through the receiver. Questions are answered in
-    /// the order in which they were put.
+    /// Asks a question; the receiver gets the answer. Questions begin in the order in which they are asked.
     ///
     /// # Errors
-    /// When the task is gone.
+    /// When the task has ended.
     pub async fn ask(&self, request: RegistrarRequest) -> Result<oneshot::Receiver<RegistrarReply>, Fault> {
         let (reply, answer) = oneshot::channel();
         let gone = |_| Fault::new(Reason::Unavailable, "the registrar is gone: the service is shutting down");
@@ -132,406 +44,56 @@ impl RegistrarHandle {
 /// The questions that the task takes.
 pub struct RegistrarQuestions(mpsc::Receiver<Question>);
 
-/// What the task owns.
+/// The resources of the task.
 pub struct RegistrarTask {
     /// The global records.
     pub registrar: Registrar,
     /// Its port: the only one that sends node commands.
     pub port: Port,
-    /// What the port's waker triggers.
+    /// Notified by the port's waker.
     pub wake: Arc<Notify>,
     /// Where the catalog is published.
     pub catalog: Arc<ArcSwap<Catalog>>,
-    /// What all threads share.
+    /// Shared by all threads.
     pub shared: Arc<ServerShared>,
 }
 
-/// A request whose commands are under way.
-struct Job {
-    /// None where nobody asked.
-    reply: Option<oneshot::Sender<RegistrarReply>>,
-    left: usize,
-    kind: JobKind,
-}
-
-enum JobKind {
-    Nodes(Vec<NodeReply>),
-    List(Listing),
-    Status,
-    /// For all of these who asked.
-    Audit(Vec<oneshot::Sender<RegistrarReply>>),
-    Report(ReportReply),
-    /// The node of a lost machine goes before the report of another is filed.
-    Replace(Box<agents::Replacing>),
-    Heartbeat(HeartbeatReply),
-    /// Nodes whose agents fell silent.
-    Lost,
-    /// Answered by one shard, in a form of its own.
-    One(Option<RegistrarReply>),
-    Stop,
-}
-
-struct Desk {
-    task: RegistrarTask,
-    jobs: Slab<Job>,
-    /// Reports that are to be looked at again, by when, in the order in which they came.
-    replacing: BTreeMap<(Time, u64), (agents::Replacing, oneshot::Sender<RegistrarReply>)>,
-    /// Reports that were put there so far.
-    replaced: u64,
-    /// Who asked for an audit since the one that is under way began.
-    audits_wanted: Vec<oneshot::Sender<RegistrarReply>>,
-    is_auditing: bool,
-    /// Who asked to stop, until the last audit is complete.
-    stop_wanted: Option<oneshot::Sender<RegistrarReply>>,
-    /// The export of a stop is under way.
-    stops: bool,
-    stopped: bool,
-}
-
-/// Runs until it is told to stop, or every handle is dropped; gives the registrar back.
+/// Runs until it is told to stop, or every handle is dropped; returns the registrar.
 pub async fn run_registrar(task: RegistrarTask, mut questions: RegistrarQuestions) -> Registrar {
-    let mut desk = Desk::new(task);
+    let RegistrarTask { registrar, port, wake, catalog, shared } = task;
+    let mut service = RegistrarService::new(registrar, port, catalog);
     loop {
-        desk.poll();
-        if desk.stopped {
-            return desk.task.registrar;
+        service.poll(shared.now());
+        service.proceed(shared.now());
+        deliver(&mut service, &shared);
+        if service.is_stopped() {
+            return service.into_registrar();
         }
-        if desk.has_room() {
-            desk.handle_replacing();
-            desk.begin_audit();
-            desk.begin_stop();
-        }
-        let asleep = {
-            let port = &mut desk.task.port;
-            let bell = Arc::clone(port.bell());
-            bell.sleep_if(|| port.is_idle())
-        };
-        if !asleep {
+        let port = service.port_mut();
+        let bell = Arc::clone(port.bell());
+        if !bell.sleep_if(|| port.is_idle()) {
             continue;
         }
-        let has_room = desk.has_room();
-        let patience = desk.patience().filter(|_| has_room);
-        let wake = Arc::clone(&desk.task.wake);
+        let has_room = service.has_room();
+        let deadline = service.next_deadline().filter(|_| has_room);
+        let patience = deadline.map(|at| Duration::from_nanos(at.nanos_since(shared.now())));
         tokio::select! {
             () = wake.notified() => {}
-            () = tokio::time::sleep(patience.unwrap_or_default()), if patience.is_some() => desk.lose_silent(),
+            () = tokio::time::sleep(patience.unwrap_or_default()), if patience.is_some() => {}
             question = questions.0.recv(), if has_room => match question {
-                Some((request, reply)) => desk.handle(request, reply),
-                None => return desk.task.registrar,
+                Some((request, reply)) => service.handle(request, reply, shared.now()),
+                None => return service.into_registrar(),
             },
         }
     }
 }
 
-fn faulty(fault: Fault) -> NodeReply {
-    NodeReply { reason: fault.reason, fault: Some(fault), ..NodeReply::default() }
-}
-
-/// A command for one partition, or the reply of a node that needs none.
-type Planned = Result<(PartitionId, Command, NodeId), Fault>;
-
-impl Desk {
-    fn new(task: RegistrarTask) -> Self {
-        Self {
-            task,
-            jobs: Slab::new(),
-            replacing: BTreeMap::new(),
-            replaced: 0,
-            audits_wanted: Vec::new(),
-            is_auditing: false,
-            stop_wanted: None,
-            stops: false,
-            stopped: false,
+fn deliver(service: &mut RegistrarService<oneshot::Sender<RegistrarReply>>, shared: &ServerShared) {
+    for (asker, mut reply) in service.take_answers() {
+        if let RegistrarReply::Status(status) = &mut reply {
+            shared.describe(status);
         }
-    }
-
-    /// Whether there is room for any question. The largest are a command per node of a message, and a question to
-    /// every shard. What the task begins by itself is no larger.
-    fn has_room(&self) -> bool {
-        let port = &self.task.port;
-        port.room() >= NODES_PER_MESSAGE_MAX && port.has_room(&PortRequest::Every(Command::Export))
-    }
-
-    fn handle(&mut self, request: RegistrarRequest, reply: oneshot::Sender<RegistrarReply>) {
-        match request {
-            RegistrarRequest::Add(request) => {
-                let planned = request.nodes.into_iter().map(|node| self.plan_add(node)).collect();
-                self.start_nodes(planned, reply);
-            }
-            RegistrarRequest::Update(request) => {
-                let planned = request.nodes.into_iter().map(|node| self.plan_update(node)).collect();
-                self.start_nodes(planned, reply);
-            }
-            RegistrarRequest::Drain(request) => {
-                let event = if request.undo { LifeEvent::Undrain } else { LifeEvent::Drain };
-                let plan = |name: &str| self.plan_named(name, |node| Command::Life(node, event));
-                let planned = request.names.iter().map(|name| plan(&name.0)).collect();
-                self.start_nodes(planned, reply);
-            }
-            RegistrarRequest::Remove(request) => {
-                let force = request.force;
-                let plan = |name: &str| self.plan_named(name, |node| Command::RemoveNode { node, force });
-                let planned = request.names.iter().map(|name| plan(&name.0)).collect();
-                self.start_nodes(planned, reply);
-            }
-            RegistrarRequest::List(request) => self.handle_list(&request, reply),
-            RegistrarRequest::Status(StatusRequest { audit: false }) => {
-                self.start_every(JobKind::Status, Command::Status, Some(reply));
-            }
-            RegistrarRequest::Status(StatusRequest { audit: true }) => {
-                self.audits_wanted.push(reply);
-                self.begin_audit();
-            }
-            RegistrarRequest::Report(request) => self.handle_report(*request, reply),
-            RegistrarRequest::Heartbeat(request) => self.handle_heartbeat(request, reply),
-            RegistrarRequest::SetResources(request) => {
-                let planned = self.plan_set_resources(&request);
-                self.start_nodes(vec![planned], reply);
-            }
-            RegistrarRequest::Adopt(request) => match self.plan_adopt(request) {
-                Ok((partition, command, _)) => self.start_one(partition, command, reply),
-                Err(fault) => drop(reply.send(RegistrarReply::Adopted(Box::new(refused_adoption(fault))))),
-            },
-            RegistrarRequest::Books(request) => match self.plan_named(&request.node, Command::NodeBooks) {
-                Ok((partition, command, _)) => self.start_one(partition, command, reply),
-                Err(fault) => drop(reply.send(RegistrarReply::Fault(fault))),
-            },
-            RegistrarRequest::Learn(names) => {
-                let learnt = learn_kinds(&names, self.task.registrar.resources_mut());
-                self.publish();
-                let answer = learnt.map_or_else(RegistrarReply::Fault, |()| RegistrarReply::Learnt);
-                drop(reply.send(answer));
-            }
-            RegistrarRequest::Reserve(request) => self.handle_reserve(request, reply),
-            RegistrarRequest::EndReservation(request) => self.handle_end_reservation(&request, reply),
-            RegistrarRequest::Stop => {
-                self.stops = true;
-                self.stop_wanted = Some(reply);
-                self.begin_stop();
-            }
-        }
-    }
-
-    fn plan_add(&mut self, node: NodeBody) -> Planned {
-        let registrar = &mut self.task.registrar;
-        // All checks come first: a refused node must not teach the registry anything.
-        registrar.check_register(&node.name).map_err(|error| registrar_fault(&error))?;
-        let spec = node_spec(node, registrar.resources_mut())?;
-        let registration = registrar.register(spec).map_err(|error| registrar_fault(&error))?;
-        let partition = registration.partition;
-        let id = registration.id;
-        Ok((partition, registrar.join_command(registration), id))
-    }
-
-    fn plan_update(&mut self, node: NodeBody) -> Planned {
-        let registrar = &mut self.task.registrar;
-        registrar.resolve(&node.name).map_err(|error| registrar_fault(&error))?;
-        // All checks come before anything is entered: a refused update must neither teach the registry a
-        // resource nor leave its identity. Without custom resources, a spec teaches nothing.
-        let bare = NodeBody { custom: Vec::new(), ..node.clone() };
-        let bare = node_spec(bare, registrar.resources_mut())?;
-        registrar.check_update(&bare).map_err(|error| registrar_fault(&error))?;
-        let spec = node_spec(node, registrar.resources_mut())?;
-        let (id, partition, spec) = registrar.update(spec).map_err(|error| registrar_fault(&error))?;
-        Ok((partition, Command::UpdateNode(id, Box::new(spec)), id))
-    }
-
-    fn plan_named(&self, name: &str, command: impl FnOnce(NodeId) -> Command) -> Planned {
-        let (id, partition) = self.task.registrar.resolve(name).map_err(|error| registrar_fault(&error))?;
-        Ok((partition, command(id), id))
-    }
-
-    fn plan_set_resources(&mut self, request: &SetResourcesRequest) -> Planned {
-        let totals = resource_totals(&request.resources, self.task.registrar.resources_mut())?;
-        self.plan_named(&request.node, |node| Command::SetResources(node, totals.into()))
-    }
-
-    fn plan_adopt(&mut self, request: AdoptRequest) -> Planned {
-        let registrar = &self.task.registrar;
-        let (node, partition) = registrar
-            .resolve(&request.node)
-            .map_err(|error| Fault { field: "node".to_owned(), ..registrar_fault(&error) })?;
-        let adoption = adoption(request, node, &self.task.catalog.load())?;
-        Ok((partition, Command::Adopt(Box::new(adoption)), node))
-    }
-
-    /// Sends a command whose outcome is the whole reply.
-    fn start_one(
-        &mut self,
-        partition: PartitionId,
-        command: Command,
-        reply: oneshot::Sender<RegistrarReply>,
-    ) {
-        let key = self.jobs.insert(Job { reply: Some(reply), left: 1, kind: JobKind::One(None) });
-        let request = PortRequest::Partition(partition, command);
-        let at_once = self.task.port.submit(tag(key, 0), request, self.task.shared.now());
-        assert!(matches!(at_once, Ok(None)), "room was looked for before");
-        self.task.port.flush();
-    }
-
-    /// The reply that one shard's outcome is.
-    fn one_reply(&mut self, outcome: Outcome) -> RegistrarReply {
-        let catalog = self.task.catalog.load();
-        match outcome {
-            Outcome::Adopted(placement) => {
-                RegistrarReply::Adopted(Box::new(placed_reply(&placement, &catalog)))
-            }
-            Outcome::Books(books) => {
-                let books = books_reply(&books, &catalog.resources, self.task.shared.now());
-                RegistrarReply::Books(Box::new(books))
-            }
-            Outcome::Reserved(_)
-            | Outcome::ReservationEnded(_)
-            | Outcome::Rejected(
-                Rejection::NodeReserved { .. }
-                | Rejection::NotReserved { .. }
-                | Rejection::ReservedTooMuch { .. }
-                | Rejection::NothingReserved(_)
-                | Rejection::DeadlinePassed(_)
-                | Rejection::TooManyReserved { .. },
-            ) => RegistrarReply::Reserved(Box::new(reserve_reply(&outcome, &catalog.resources))),
-            Outcome::Rejected(rejection @ Rejection::UnknownNode(_)) => {
-                RegistrarReply::Fault(rejection_fault(&rejection))
-            }
-            Outcome::Rejected(rejection) => {
-                let fault = named_rejection_fault(&rejection, &catalog.resources);
-                RegistrarReply::Adopted(Box::new(refused_adoption(fault)))
-            }
-            other => unreachable!("no outcome of an adoption or of books: {other:?}"),
-        }
-    }
-
-    fn start_nodes(&mut self, planned: Vec<Planned>, reply: oneshot::Sender<RegistrarReply>) {
-        // Published before any shard can place on a new node: a reply that names it finds its name.
-        self.publish();
-        let now = self.task.shared.now();
-        let left = planned.iter().filter(|planned| planned.is_ok()).count();
-        let replies = vec![NodeReply::default(); planned.len()];
-        let key = self.jobs.insert(Job { reply: Some(reply), left, kind: JobKind::Nodes(replies) });
-        for (part, planned) in planned.into_iter().enumerate() {
-            let answered = match planned {
-                Ok((partition, command, node)) => {
-                    let request = PortRequest::Partition(partition, command);
-                    let at_once = self.task.port.submit(tag(key, part), request, now);
-                    assert!(matches!(at_once, Ok(None)), "room was looked for before");
-                    NodeReply { node: node.0, ..NodeReply::default() }
-                }
-                Err(fault) => faulty(fault),
-            };
-            if let JobKind::Nodes(replies) = &mut self.jobs[key].kind {
-                replies[part] = answered;
-            }
-        }
-        self.task.port.flush();
-        if left == 0 {
-            self.complete(key, Vec::new());
-        }
-    }
-
-    fn start_every(
-        &mut self,
-        kind: JobKind,
-        command: Command,
-        reply: Option<oneshot::Sender<RegistrarReply>>,
-    ) {
-        let key = self.jobs.insert(Job { reply, left: 1, kind });
-        let at_once = self.task.port.submit(tag(key, 0), PortRequest::Every(command), self.task.shared.now());
-        assert!(matches!(at_once, Ok(None)), "room was looked for before");
-        self.task.port.flush();
-    }
-
-    fn publish(&mut self) {
-        self.task.catalog.store(Arc::new(self.task.registrar.catalog()));
-    }
-
-    fn poll(&mut self) {
-        let now = self.task.shared.now();
-        let mut replies = Vec::new();
-        self.task.port.poll(now, |tag, reply| replies.push((tag, reply)));
-        let mut forgot = false;
-        for (tag, reply) in replies {
-            let (key, part) = split_tag(tag);
-            let outcomes = match reply {
-                PortReply::Every(outcomes) => outcomes,
-                PortReply::One(outcome) if matches!(self.jobs[key].kind, JobKind::One(_)) => {
-                    self.jobs[key].kind = JobKind::One(Some(self.one_reply(outcome)));
-                    Vec::new()
-                }
-                PortReply::One(outcome) => {
-                    forgot |= self.handle_shard_outcome(key, part, outcome);
-                    Vec::new()
-                }
-                other => unreachable!("the registrar places nothing: {other:?}"),
-            };
-            self.jobs[key].left -= 1;
-            if self.jobs[key].left == 0 {
-                if std::mem::take(&mut forgot) {
-                    self.publish();
-                }
-                self.complete(key, outcomes);
-            }
-        }
-        if forgot {
-            self.publish();
-        }
-        // An audit goes on with its next page.
-        self.task.port.flush();
-    }
-
-    /// Enters what a shard answered to a part of a request; whether a node is gone.
-    fn handle_shard_outcome(&mut self, key: usize, part: usize, outcome: Outcome) -> bool {
-        let replies = match &mut self.jobs[key].kind {
-            JobKind::Nodes(replies) => replies,
-            JobKind::List(listing) => {
-                listing.add(outcome);
-                return false;
-            }
-            _ => return self.handle_agent_outcome(key, outcome),
-        };
-        match outcome {
-            Outcome::NodeAdded(_) | Outcome::NodeUpdated(_) | Outcome::StateSet(..) => false,
-            Outcome::NodeRemoved { node, allocations_ended, version } => {
-                replies[part].allocations_ended = allocations_ended;
-                self.task.registrar.forget(node, version);
-                true
-            }
-            Outcome::Rejected(rejection) => {
-                replies[part] = NodeReply { node: replies[part].node, ..faulty(rejection_fault(&rejection)) };
-                false
-            }
-            other => unreachable!("no outcome of a node command: {other:?}"),
-        }
-    }
-
-    fn complete(&mut self, key: usize, outcomes: Vec<Outcome>) {
-        let job = self.jobs.remove(key);
-        let reply = match job.kind {
-            JobKind::Nodes(replies) => RegistrarReply::Nodes(NodesReply { replies }),
-            JobKind::List(listing) => return self.complete_list(listing, job.reply),
-            JobKind::Status => RegistrarReply::Status(Box::new(self.status(outcomes))),
-            JobKind::Audit(askers) => return self.complete_audit(askers, outcomes),
-            JobKind::Report(reply) => RegistrarReply::Report(reply),
-            JobKind::Replace(report) => {
-                return self.replace_later(*report, job.reply);
-            }
-            JobKind::Heartbeat(reply) => RegistrarReply::Heartbeat(reply),
-            JobKind::Lost => return,
-            JobKind::One(reply) => reply.expect("its shard answered"),
-            JobKind::Stop => {
-                self.stopped = true;
-                let states = outcomes.into_iter().map(|outcome| match outcome {
-                    Outcome::Exported(state) => *state,
-                    other => unreachable!("no outcome of an export: {other:?}"),
-                });
-                RegistrarReply::Exported(states.collect())
-            }
-        };
-        // Who stopped waiting does not want it.
-        let _ = job.reply.map(|waiting| waiting.send(reply));
+        // An asker that stopped waiting does not need the answer.
+        let _ = asker.send(reply);
     }
 }
-
-#[cfg(test)]
-mod pages_tests;
-#[cfg(test)]
-mod tests;

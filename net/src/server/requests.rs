@@ -12,9 +12,9 @@ use super::io_thread::Io;
 use super::placing::{handle_place, handle_place_batch, handle_release, handle_release_batch};
 use super::planning::handle_planning;
 use super::reader::{Asked, read_body};
-use super::registrar_task::{RegistrarReply, RegistrarRequest};
 use super::{follow, wait};
 use crate::protocol::{CancelReply, CancelRequest, Fault, Kind, Reason, ReasonCode};
+use crate::session::registrar::{RegistrarReply, RegistrarRequest};
 
 /// Carries out a new request; a fault is the reply to it.
 pub(super) async fn handle_request(
@@ -64,19 +64,10 @@ pub(super) async fn handle_request(
         | Kind::PlaceInto
         | Kind::SubmitStatement => return handle_planning(io, state, kind, asked, now).await,
         Kind::Follow => return follow::handle_follow(io, state, sequence, read_body(asked)?, now).await,
-        Kind::AddNodes => RegistrarRequest::Add(read_body(asked)?),
-        Kind::UpdateNodes => RegistrarRequest::Update(read_body(asked)?),
-        Kind::DrainNodes => RegistrarRequest::Drain(read_body(asked)?),
-        Kind::RemoveNodes => RegistrarRequest::Remove(read_body(asked)?),
-        Kind::ListNodes => RegistrarRequest::List(read_body(asked)?),
-        Kind::Status => RegistrarRequest::Status(read_body(asked)?),
-        Kind::Report => RegistrarRequest::Report(Box::new(read_body(asked)?)),
-        Kind::Heartbeat => RegistrarRequest::Heartbeat(read_body(asked)?),
-        Kind::Adopt => RegistrarRequest::Adopt(read_body(asked)?),
-        Kind::SetResources => RegistrarRequest::SetResources(read_body(asked)?),
-        Kind::NodeBooks => RegistrarRequest::Books(read_body(asked)?),
-        Kind::Reserve => RegistrarRequest::Reserve(read_body(asked)?),
-        Kind::EndReservation => RegistrarRequest::EndReservation(read_body(asked)?),
+        _ => {
+            let request = RegistrarRequest::read(kind, asked);
+            request.expect("all other kinds are served above")?
+        }
     };
     ask_registrar(io, state, (kind, sequence), question, now).await
 }

@@ -10,9 +10,10 @@ use wharf_core::time::Time;
 
 use super::connection::ConnectionState;
 use super::io_thread::Io;
-use super::operation::{Complete, Operation, Parts, place_reply, tag};
+use super::operation::{Complete, Operation, Parts, place_reply};
 use crate::convert::{fault_reply, refused_reply};
 use crate::protocol::{Fault, Kind, PlaceReply, Reason};
+use crate::session::tags::tag;
 
 /// How a wait ends early.
 #[derive(Clone, Copy, Debug)]

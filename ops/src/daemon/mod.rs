@@ -36,9 +36,10 @@ use wharf_core::router::Port;
 use wharf_core::shard::Shard;
 use wharf_core::state::{GroupRecord, StoreState};
 use wharf_net::server::{
-    IoError, IoThread, RegistrarHandle, RegistrarReply, RegistrarRequest, RegistrarTask, ServerShared,
-    Settings, port_owner, run_io_thread, run_registrar,
+    IoError, IoThread, RegistrarHandle, RegistrarTask, ServerShared, Settings, port_owner, run_io_thread,
+    run_registrar,
 };
+use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
 use wharf_net::tls::{ServerCertificate, TlsError};
 
 use crate::config::{Config, Reloadable};

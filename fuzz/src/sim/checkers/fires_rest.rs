@@ -35,7 +35,7 @@ fn a_stop_with_something_under_way() {
     assert_eq!(stops_empty(UnderWay::default()), Ok(()));
     for left in [
         UnderWay { planning: true, ..UnderWay::default() },
-        UnderWay { desk: true, ..UnderWay::default() },
+        UnderWay { registrar: true, ..UnderWay::default() },
         UnderWay { requests: 1, ..UnderWay::default() },
         UnderWay { waiting: 1, ..UnderWay::default() },
     ] {

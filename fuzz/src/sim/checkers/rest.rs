@@ -23,7 +23,7 @@ pub struct UnderWay {
     /// A planner has a statement under way.
     pub planning: bool,
     /// The registrar has a job or a question.
-    pub desk: bool,
+    pub registrar: bool,
     /// Requests in the engine.
     pub requests: usize,
     /// Requests that wait at ports.

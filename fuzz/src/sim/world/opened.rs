@@ -17,8 +17,8 @@ use wharf_core::view::{ViewReader, ViewVersion};
 use crate::sim::checkers::order::NoRingStarves;
 use crate::sim::checkers::views::{Shown, VersionsOnlyGrow};
 use crate::sim::choices::Choices;
-use crate::sim::desk::Desk;
 use crate::sim::facts::Facts;
+use crate::sim::registrar::RegistrarThread;
 use crate::sim::server::Server;
 
 /// Partitions of the store: a shard may have one or many.
@@ -101,7 +101,7 @@ pub(super) struct Opened {
     pub(super) twins: Vec<Twin>,
     pub(super) facts: Vec<Facts>,
     pub(super) server: Server,
-    pub(super) desk: Desk,
+    pub(super) registrar: RegistrarThread,
     pub(super) planners: Vec<PlannerRunner>,
     /// Groups that no planner keeps, because there is none.
     pub(super) unkept: Vec<GroupRecord>,
@@ -169,7 +169,7 @@ pub(super) fn open(
         facts: twins.iter().map(|twin| Facts::of(&twin.shard)).collect(),
         twins,
         server: Server::new(engine.ports, engine.incarnation, last_connection),
-        desk: Desk::new(engine.registrar, port, engine.catalog, engine.now),
+        registrar: RegistrarThread::new(engine.registrar, port, engine.catalog, engine.now),
         planners: engine.planners,
         unkept: engine.groups,
         views: engine.views,

@@ -23,17 +23,14 @@ impl World<'_> {
         self.handle_events()?;
         let settles = self.choices.below(2) == 1;
         self.run_dry(settles)?;
-        for said in self.desk.refuse_replacing() {
-            self.say(said);
-        }
         let left = UnderWay {
             planning: self.is_planning(),
-            desk: !self.desk.is_idle(),
+            registrar: !self.registrar.is_idle(),
             requests: self.server.under_way(),
             waiting: self.server.waiting().count(),
         };
         named("stops_empty", stops_empty(left))?;
-        self.desk.export(self.now);
+        self.registrar.stop(self.now);
         let exported = loop {
             self.pass(1);
             for shard in 0..self.runners.len() {
@@ -41,13 +38,12 @@ impl World<'_> {
                 self.twins[shard].starves = NoRingStarves::default();
                 self.run_shard(shard)?;
             }
-            self.desk.poll(self.now);
-            if let Some(exported) = self.desk.take_exported() {
+            self.move_registrar()?;
+            if let Some(exported) = self.registrar.take_exported() {
                 break exported;
             }
         };
-        let mut state =
-            StoreState::collect(self.incarnation, self.now, self.desk.registrar.state(), exported);
+        let mut state = StoreState::collect(self.incarnation, self.now, self.registrar.state(), exported);
         state.groups = self.groups();
         let known = state.groups.iter().map(|group| group.id).collect();
         named("planners_keep_what_callers_know", planners_keep_what_callers_know(&known, self.gangs.ids()))?;
@@ -56,7 +52,7 @@ impl World<'_> {
         self.stops.iter_mut().for_each(|stops| stops.push(state.clone()));
         let before = std::mem::take(&mut self.facts);
         let opened = open(&state, &mut self.choices, self.server.last_connection(), self.small_budgets);
-        let Opened { incarnation, runners, twins, facts, server, desk, planners, views, ports, unkept } =
+        let Opened { incarnation, runners, twins, facts, server, registrar, planners, views, ports, unkept } =
             opened;
         (self.planners, self.views, self.kept, self.unkept) = (planners, views, None, unkept);
         self.gangs.go_on(ports.1);
@@ -65,7 +61,7 @@ impl World<'_> {
         self.coordinator.go_on(ports.0, incarnation);
         self.trace.line(format_args!("{incarnation:?} starts with {} shards", runners.len()));
         (self.incarnation, self.runners, self.twins, self.facts) = (incarnation, runners, twins, facts);
-        (self.server, self.desk) = (server, desk);
+        (self.server, self.registrar) = (server, registrar);
         named("a_start_keeps_the_books", a_start_keeps_the_books(&before, &self.facts))?;
         for facts in &self.facts {
             let grown = self.node_versions.check(&Facts::default(), facts);
@@ -89,7 +85,7 @@ impl World<'_> {
             for front in 0..self.server.fronts.len() {
                 moved += self.poll_front(front)?;
             }
-            moved += self.move_desk()?;
+            moved += self.move_registrar()?;
             for planner in 0..self.planners.len() {
                 moved += self.run_planner(planner)?;
                 // A round may send statements without having taken anything.

@@ -246,7 +246,7 @@ impl World<'_> {
     /// Whether nothing is under way at any port.
     pub(in crate::sim) fn ports_are_idle(&self) -> bool {
         self.server.fronts.iter().all(|front| front.port.pending() == 0)
-            && self.desk.is_idle()
+            && self.registrar.is_idle()
             && self.coordinator.is_idle()
             && self.gangs.is_idle()
             && !self.is_planning()

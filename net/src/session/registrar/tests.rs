@@ -1,102 +1,31 @@
-//! The registrar's task, moved by hand: the room for its questions, and what a refused one leaves behind.
+//! The registrar, run by hand: the room for its questions, and what a refused one leaves behind.
 
-use std::sync::Arc;
-use std::task::Waker;
-
-use tokio::sync::{Notify, oneshot};
-use wharf_core::engine::{Engine, EngineConfig};
-use wharf_core::executor::{ShardRunner, Unobserved};
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
-use wharf_core::link::Clock;
 use wharf_core::router::{NoRoom, PortRequest};
 use wharf_core::shard::Command;
-use wharf_core::state::{RegistrarState, StoreState};
 use wharf_core::time::Time;
 
-use super::{Desk, RegistrarReply, RegistrarRequest, RegistrarTask};
+use super::bed::Bed;
+use super::{RegistrarReply, RegistrarRequest};
 use crate::protocol::{
     ListRequest, NamedAmount, NodeBody, NodeReply, NodesRequest, Reason, ReportReply, ReportRequest,
     SetResourcesRequest, StatusRequest,
 };
-use crate::server::{ServerShared, Settings};
-
-/// A clock at which no time passes.
-#[derive(Clone)]
-struct Still;
-
-impl Clock for Still {
-    fn now(&self) -> Time {
-        Time(1)
-    }
-}
-
-/// A registrar's desk and its shards. Nothing runs until [`settle`](Self::settle).
-struct Bed {
-    desk: Desk,
-    runners: Vec<ShardRunner>,
-}
 
 impl Bed {
-    fn new(shards: u16) -> Self {
-        let config = EngineConfig { shards, ..EngineConfig::default() };
-        let mut engine = Engine::open(StoreState::default(), &config, vec![Waker::noop().clone()]).unwrap();
-        let shared = ServerShared::new(
-            [0; 16],
-            engine.incarnation,
-            Arc::new(Still),
-            Box::new(|| 0),
-            Settings::default(),
-        );
-        let port = engine.ports.pop().unwrap();
-        let registrar = engine.registrar;
-        let catalog = engine.catalog;
-        let task = RegistrarTask { registrar, port, wake: Arc::new(Notify::new()), catalog, shared };
-        Self { desk: Desk::new(task), runners: engine.runners }
-    }
-
-    /// Puts a question, as the task does where it has room.
-    fn put(&mut self, request: RegistrarRequest) -> oneshot::Receiver<RegistrarReply> {
-        let (reply, answer) = oneshot::channel();
-        self.desk.handle(request, reply);
-        answer
-    }
-
-    /// Runs the shards and the desk until nothing moves.
-    fn settle(&mut self) {
-        loop {
-            self.desk.handle_replacing();
-            self.desk.begin_audit();
-            let ran: usize = self.runners.iter_mut().map(|r| r.run_batch(&Still, &mut Unobserved)).sum();
-            self.desk.poll();
-            if ran == 0 {
-                return;
-            }
-        }
-    }
-
-    fn ask(&mut self, request: RegistrarRequest) -> RegistrarReply {
-        let mut answer = self.put(request);
-        self.settle();
-        answer.try_recv().expect("it is answered")
-    }
-
     fn one(&mut self, request: RegistrarRequest) -> NodeReply {
         let RegistrarReply::Nodes(reply) = self.ask(request) else { panic!("no reply of nodes") };
         let [one] = <[NodeReply; 1]>::try_from(reply.replies).expect("one node was named");
         one
     }
 
-    fn report(&mut self, identity: &str, custom: Vec<NamedAmount>) -> ReportReply {
+    fn report_as(&mut self, identity: &str, custom: Vec<NamedAmount>) -> ReportReply {
         let node = NodeBody { identity: identity.to_owned(), custom, ..node("n") };
         let request = ReportRequest { node, boot: "1".to_owned(), version: 1, gpus: Vec::new() };
         let RegistrarReply::Report(reply) = self.ask(RegistrarRequest::Report(Box::new(request))) else {
             panic!("no reply to a report")
         };
         reply
-    }
-
-    fn state(&self) -> RegistrarState {
-        self.desk.task.registrar.state()
     }
 }
 
@@ -124,18 +53,18 @@ fn every_question_that_is_taken_finds_room() {
         || RegistrarRequest::Status(StatusRequest { audit: false }),
     ];
     for shards in [1, 4, 16, 64] {
-        let mut bed = Bed::new(shards);
+        let mut bed = Bed::new(shards, 64);
         bed.one(add(node("n")));
         for question in questions {
             let mut answers = Vec::new();
             // More than ever find room at once: the rest of them waits outside.
-            while bed.desk.has_room() && answers.len() < 4096 {
+            while bed.service.has_room() && answers.len() < 4096 {
                 answers.push(bed.put(question()));
             }
             assert!(!answers.is_empty() && answers.len() < 4096, "{} at once", answers.len());
             bed.settle();
-            assert!(bed.desk.has_room());
-            answers.iter_mut().for_each(|answer| drop(answer.try_recv().expect("answered")));
+            assert!(bed.service.has_room());
+            answers.into_iter().for_each(|asked| drop(bed.take(asked).expect("answered")));
         }
     }
 }
@@ -143,8 +72,8 @@ fn every_question_that_is_taken_finds_room() {
 /// The largest batch of node commands finds room while as many questions to every shard as may be are under way.
 #[test]
 fn a_whole_batch_finds_room_beside_questions_to_every_shard() {
-    let mut bed = Bed::new(64);
-    let port = &mut bed.desk.task.port;
+    let mut bed = Bed::new(64, 64);
+    let port = &mut bed.service.port;
     let every = || PortRequest::Every(Command::Status);
     let mut questions = 0;
     while port.has_room(&every()) {
@@ -158,7 +87,7 @@ fn a_whole_batch_finds_room_beside_questions_to_every_shard() {
 
 #[test]
 fn a_refused_update_leaves_the_identity_as_it_was() {
-    let mut bed = Bed::new(1);
+    let mut bed = Bed::new(1, 64);
     let id = bed.one(add(node("n"))).node;
     let before = bed.state();
     // `gpu` is no name of a custom resource.
@@ -167,14 +96,14 @@ fn a_refused_update_leaves_the_identity_as_it_was() {
     assert_eq!(refused.fault.expect("refused").field, "custom[0].name");
     assert_eq!(bed.state(), before);
     // The node's own agent is no other machine.
-    let reply = bed.report("own", vec![]);
+    let reply = bed.report_as("own", vec![]);
     assert!(reply.reason.is_done(), "{reply:?}");
     assert_eq!((reply.node, reply.replaced), (id, 0));
 }
 
 #[test]
 fn a_refused_question_teaches_no_resource() {
-    let mut bed = Bed::new(1);
+    let mut bed = Bed::new(1, 64);
     bed.one(add(NodeBody { identity: "own".to_owned(), ..node("n") }));
     let before = bed.state();
     let new = || vec![custom("new")];
@@ -199,11 +128,11 @@ fn a_refused_question_teaches_no_resource() {
 /// A report of another machine takes a lost node's name only where it is sound, and teaches nothing before it does.
 #[test]
 fn a_report_that_waits_for_a_lost_node_to_go_has_taught_nothing() {
-    let mut bed = Bed::new(1);
+    let mut bed = Bed::new(1, 64);
     let id = bed.one(add(NodeBody { identity: "own".to_owned(), ..node("n") })).node;
-    let unsound = bed.report("another", vec![custom("gpu")]);
+    let unsound = bed.report_as("another", vec![custom("gpu")]);
     assert_eq!(unsound.fault.expect("refused").field, "custom[0].name");
-    assert_eq!(bed.desk.task.registrar.resolve("n").unwrap().0.0, id);
+    assert_eq!(bed.service.registrar.resolve("n").unwrap().0.0, id);
     let request = ReportRequest {
         node: NodeBody { identity: "another".to_owned(), custom: vec![custom("new")], ..node("n") },
         boot: "1".to_owned(),
@@ -211,10 +140,10 @@ fn a_report_that_waits_for_a_lost_node_to_go_has_taught_nothing() {
         gpus: Vec::new(),
     };
     let before = bed.state();
-    let mut answer = bed.put(RegistrarRequest::Report(Box::new(request)));
+    let asked = bed.put(RegistrarRequest::Report(Box::new(request)));
     assert_eq!(bed.state(), before, "the old node is not gone yet");
     bed.settle();
-    let Ok(RegistrarReply::Report(reply)) = answer.try_recv() else { panic!("no answer") };
+    let Some(RegistrarReply::Report(reply)) = bed.take(asked) else { panic!("no answer") };
     assert!(reply.reason.is_done() && reply.replaced == id, "{reply:?}");
     assert_eq!(bed.state().resources, ["new"]);
     assert_eq!(Reason::Done, reply.reason.known().unwrap());

@@ -1,25 +1,20 @@
 //! Reservations at the registrar's task: from a node's name to its shard, and back.
 
-use tokio::sync::oneshot;
 use wharf_core::shard::Command;
 
-use super::{Desk, Planned, RegistrarReply};
+use super::{Planned, RegistrarReply, RegistrarService};
 use crate::convert::{refused_reservation, registrar_fault, reservation, reservation_owner};
 use crate::protocol::{EndReservationRequest, Fault, ReserveRequest};
 
-impl Desk {
-    pub(super) fn handle_reserve(&mut self, request: ReserveRequest, reply: oneshot::Sender<RegistrarReply>) {
+impl<T> RegistrarService<T> {
+    pub(super) fn handle_reserve(&mut self, request: ReserveRequest, reply: T) {
         let planned = self.plan_reserve(request);
         self.start_reservation(planned, reply);
     }
 
-    pub(super) fn handle_end_reservation(
-        &mut self,
-        request: &EndReservationRequest,
-        reply: oneshot::Sender<RegistrarReply>,
-    ) {
+    pub(super) fn handle_end_reservation(&mut self, request: &EndReservationRequest, reply: T) {
         let planned = reservation_owner(request.owner).and_then(|owner| {
-            let registrar = &self.task.registrar;
+            let registrar = &self.registrar;
             let (node, partition) =
                 registrar.resolve(&request.node).map_err(|e| of_node(registrar_fault(&e)))?;
             Ok((partition, Command::EndReservation(node, owner), node))
@@ -28,19 +23,18 @@ impl Desk {
     }
 
     fn plan_reserve(&self, request: ReserveRequest) -> Planned {
-        let registrar = &self.task.registrar;
+        let registrar = &self.registrar;
         let (node, partition) = registrar.resolve(&request.node).map_err(|e| of_node(registrar_fault(&e)))?;
-        let reserve = reservation(request, node, &self.task.catalog.load(), self.task.shared.now())?;
+        let reserve = reservation(request, node, &self.catalog.load(), self.now)?;
         Ok((partition, Command::Reserve(Box::new(reserve)), node))
     }
 
-    fn start_reservation(&mut self, planned: Planned, reply: oneshot::Sender<RegistrarReply>) {
+    fn start_reservation(&mut self, planned: Planned, reply: T) {
         match planned {
             Ok((partition, command, _)) => self.start_one(partition, command, reply),
             Err(fault) => {
                 let refused = RegistrarReply::Reserved(Box::new(refused_reservation(fault)));
-                // Who stopped waiting does not want it.
-                drop(reply.send(refused));
+                self.answer(reply, refused);
             }
         }
     }

@@ -1,8 +1,5 @@
 //! Node agents at the registrar: reports, beats, and nodes whose agents fall silent.
 
-use std::time::Duration;
-
-use tokio::sync::oneshot;
 use tracing::{info, warn};
 use wharf_core::ids::{NodeId, PartitionId};
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
@@ -12,10 +9,10 @@ use wharf_core::router::PortRequest;
 use wharf_core::shard::{Command, Outcome, Rejection};
 use wharf_core::time::Time;
 
-use super::{Desk, Job, JobKind, RegistrarReply};
+use super::{Job, JobKind, RegistrarReply, RegistrarService};
 use crate::convert::{agent_report, check_custom, registrar_fault, rejection_fault};
 use crate::protocol::{Fault, HeartbeatReply, HeartbeatRequest, Reason, ReportReply, ReportRequest};
-use crate::server::operation::tag;
+use crate::session::tags::tag;
 
 fn millis(nanos: u64) -> u32 {
     u32::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u32::MAX)
@@ -40,16 +37,15 @@ pub(super) struct Replacing {
 
 /// How long after a removal that a statement stood in the way of, in ns. Holds last milliseconds, and end
 /// with the statement's deadline.
-const REMOVE_AGAIN_NS: u64 = 10_000_000;
+pub(super) const REMOVE_AGAIN_NS: u64 = 10_000_000;
 
-fn refuse(fault: Fault, reply: oneshot::Sender<RegistrarReply>) {
-    let refused = ReportReply { reason: fault.reason, fault: Some(fault), ..ReportReply::default() };
-    // Who stopped waiting does not want it.
-    let _ = reply.send(RegistrarReply::Report(refused));
-}
+impl<T> RegistrarService<T> {
+    fn refuse_report(&mut self, fault: Fault, asker: T) {
+        let refused = ReportReply { reason: fault.reason, fault: Some(fault), ..ReportReply::default() };
+        self.answer(asker, RegistrarReply::Report(refused));
+    }
 
-impl Desk {
-    pub(super) fn handle_report(&mut self, request: ReportRequest, reply: oneshot::Sender<RegistrarReply>) {
+    pub(super) fn handle_report(&mut self, request: ReportRequest, reply: T) {
         self.file_report(Replacing { request, removed: None, due: Time::default() }, reply);
     }
 
@@ -58,12 +54,12 @@ impl Desk {
         if self.replacing.is_empty() {
             return;
         }
-        let now = self.task.shared.now();
+        let now = self.now;
         if self.stops {
             for (_, reply) in std::mem::take(&mut self.replacing).into_values() {
                 // Nothing begins beside the export of a stop: the agent reports again to the next start.
                 let fault = Fault::new(Reason::ShuttingDown, "the service is stopping: report again");
-                refuse(fault, reply);
+                self.refuse_report(fault, reply);
             }
         }
         for _ in 0..NODES_PER_MESSAGE_MAX / 4 {
@@ -78,17 +74,13 @@ impl Desk {
     }
 
     /// Looks at a report again when it is due.
-    pub(super) fn replace_later(
-        &mut self,
-        report: Replacing,
-        reply: Option<oneshot::Sender<RegistrarReply>>,
-    ) {
+    pub(super) fn replace_later(&mut self, report: Replacing, reply: Option<T>) {
         self.replaced += 1;
         let key = (report.due, self.replaced);
         self.replacing.extend(reply.map(|reply| (key, (report, reply))));
     }
 
-    fn file_report(&mut self, replacing: Replacing, reply: oneshot::Sender<RegistrarReply>) {
+    fn file_report(&mut self, replacing: Replacing, reply: T) {
         let version = replacing.request.version;
         let removed = replacing.removed;
         let (node, commands) = match self.plan_report(replacing.request.clone()) {
@@ -98,12 +90,12 @@ impl Desk {
                 self.start(JobKind::Replace(Box::new(replacing)), Some(reply), vec![(partition, gone)]);
                 return;
             }
-            Err(fault) => return refuse(fault, reply),
+            Err(fault) => return self.refuse_report(fault, reply),
         };
         // Published before any shard can place on a new node: a reply that names it finds its name.
         self.publish();
-        let now = self.task.shared.now();
-        let heartbeats = self.task.registrar.heartbeats();
+        let now = self.now;
+        let heartbeats = self.registrar.heartbeats();
         heartbeats.reported(node, version, now);
         let answer = ReportReply {
             node: node.0,
@@ -114,14 +106,14 @@ impl Desk {
             ..ReportReply::default()
         };
         if let Some((old, ended)) = removed {
-            let name = self.task.registrar.name(node).unwrap_or_default();
+            let name = self.registrar.name(node).unwrap_or_default();
             warn!(%old, %name, new = %node, allocations_ended = ended, "another machine has this node's name now: the old node is gone, its allocations ended");
         }
         self.start(JobKind::Report(answer), Some(reply), commands);
     }
 
     fn plan_report(&mut self, mut request: ReportRequest) -> Result<Plan, Fault> {
-        let registrar = &mut self.task.registrar;
+        let registrar = &mut self.registrar;
         // First without its custom resources, whatever can be refused: a refused report must not
         // teach the registry anything, nor may one for which a lost node has to go first.
         let custom = std::mem::take(&mut request.node.custom);
@@ -147,36 +139,32 @@ impl Desk {
         })
     }
 
-    pub(super) fn handle_heartbeat(
-        &mut self,
-        request: HeartbeatRequest,
-        reply: oneshot::Sender<RegistrarReply>,
-    ) {
+    pub(super) fn handle_heartbeat(&mut self, request: HeartbeatRequest, reply: T) {
         let node = NodeId(request.node);
-        let now = self.task.shared.now();
-        let heartbeats = self.task.registrar.heartbeats();
+        let now = self.now;
+        let heartbeats = self.registrar.heartbeats();
         let heard = heartbeats.beat(node, request.version, now);
         let answer = HeartbeatReply {
             reason: if heard.is_some() { Reason::Done } else { Reason::UnknownNode }.into(),
             report_again: heard.is_none_or(|heard| heard.report_again),
             interval_ms: millis(heartbeats.interval()),
         };
-        let partition = self.task.registrar.partition(node);
+        let partition = self.registrar.partition(node);
         match (heard.is_some_and(|heard| heard.tell), partition) {
             (true, Some(partition)) => {
                 let command = Command::Life(node, LifeEvent::Beat);
                 self.start(JobKind::Heartbeat(answer), Some(reply), vec![(partition, command)]);
             }
             _ => {
-                let _ = reply.send(RegistrarReply::Heartbeat(answer));
+                self.answer(reply, RegistrarReply::Heartbeat(answer));
             }
         }
     }
 
     /// Nodes whose agents were silent for too long are lost.
     pub(super) fn lose_silent(&mut self) {
-        let now = self.task.shared.now();
-        let registrar = &mut self.task.registrar;
+        let now = self.now;
+        let registrar = &mut self.registrar;
         let lost = registrar.heartbeats().take_lost(now, NODES_PER_MESSAGE_MAX);
         if lost.is_empty() {
             return;
@@ -187,48 +175,46 @@ impl Desk {
         self.start(JobKind::Lost, None, commands);
     }
 
-    /// How long until an agent's silence is too long, or a report is to be looked at again.
-    pub(super) fn patience(&mut self) -> Option<Duration> {
+    /// Returns when an agent's silence becomes too long, or a report is to be looked at again.
+    #[must_use]
+    pub fn next_deadline(&mut self) -> Option<Time> {
+        if self.stops {
+            return None;
+        }
         let again = self.replacing.keys().next().map(|&(due, _)| due);
-        let deadline = again.into_iter().chain(self.task.registrar.heartbeats().next_deadline()).min()?;
-        Some(Duration::from_nanos(deadline.nanos_since(self.task.shared.now())))
+        again.into_iter().chain(self.registrar.heartbeats().next_deadline()).min()
     }
 
     /// Sends one part per command, in order.
-    fn start(
-        &mut self,
-        kind: JobKind,
-        reply: Option<oneshot::Sender<RegistrarReply>>,
-        commands: Vec<(PartitionId, Command)>,
-    ) {
-        let now = self.task.shared.now();
+    fn start(&mut self, kind: JobKind<T>, reply: Option<T>, commands: Vec<(PartitionId, Command)>) {
+        let now = self.now;
         let key = self.jobs.insert(Job { reply, left: commands.len(), kind });
         for (part, (partition, command)) in commands.into_iter().enumerate() {
             let request = PortRequest::Partition(partition, command);
-            let at_once = self.task.port.submit(tag(key, part), request, now);
+            let at_once = self.port.submit(tag(key, part), request, now);
             assert!(matches!(at_once, Ok(None)), "room was looked for before");
         }
-        self.task.port.flush();
+        self.port.flush();
     }
 
     /// Enters what a shard answered to a part of a report, a beat or a loss; whether a node is gone.
     pub(super) fn handle_agent_outcome(&mut self, key: usize, outcome: Outcome) -> bool {
-        let name = |desk: &Self, node| desk.task.registrar.name(node).unwrap_or_default().to_owned();
-        let now = self.task.shared.now();
+        let name = |service: &Self, node| service.registrar.name(node).unwrap_or_default().to_owned();
+        let now = self.now;
         match (&mut self.jobs[key].kind, outcome) {
             (JobKind::Replace(report), Outcome::NodeRemoved { node, allocations_ended, version }) => {
                 report.removed = Some((node, allocations_ended));
-                self.task.registrar.forget(node, version);
+                self.registrar.forget(node, version);
                 return true;
             }
             (JobKind::Replace(report), Outcome::Rejected(Rejection::NodeHeld { .. })) => {
-                report.due = now.plus_nanos(REMOVE_AGAIN_NS);
+                report.due = now.plus_nanos(self.remove_again_ns);
             }
             // Removed by somebody else meanwhile, which was entered when that was answered. By now the id may be
             // that of a node which came back: nothing is forgotten here.
             (JobKind::Replace(_), Outcome::Rejected(Rejection::UnknownNode(_))) => {}
             (JobKind::Lost, Outcome::StateSet(node, NodeState::Lost { .. })) => {
-                let seconds = self.task.registrar.heartbeats().lost_after() / 1_000_000_000;
+                let seconds = self.registrar.heartbeats().lost_after() / 1_000_000_000;
                 let name = name(self, node);
                 warn!(%node, %name, seconds, "this node is lost: its agent was silent for too long");
             }

@@ -3,17 +3,16 @@
 
 use std::collections::BTreeMap;
 
-use tokio::sync::oneshot;
 use wharf_core::ids::{Ordinal, ShardId};
 use wharf_core::limits::NODES_PER_MESSAGE_MAX;
 use wharf_core::router::PortRequest;
 use wharf_core::shard::{Command, NodeView, Outcome};
 
-use super::{Desk, Job, JobKind, RegistrarReply};
+use super::{Job, JobKind, RegistrarReply, RegistrarService};
 use crate::codec::encode_body;
 use crate::convert::node_status;
 use crate::protocol::{FRAME_BYTES_MAX, ListReply, ListRequest};
-use crate::server::operation::tag;
+use crate::session::tags::tag;
 
 /// Bytes of the nodes of one page: with the frame's header and the list's length they fit a frame.
 const LIST_BYTES_MAX: usize = FRAME_BYTES_MAX as usize - 128;
@@ -38,21 +37,20 @@ impl Listing {
     }
 }
 
-impl Desk {
-    pub(super) fn handle_list(&mut self, request: &ListRequest, reply: oneshot::Sender<RegistrarReply>) {
+impl<T> RegistrarService<T> {
+    pub(super) fn handle_list(&mut self, request: &ListRequest, reply: T) {
         let limit = request.limit.clamp(1, NODES_PER_MESSAGE_MAX as u16);
         self.start_list(Ordinal(request.after), limit, reply);
     }
 
     /// Asks each shard for its nodes of the page, and for no others.
-    fn start_list(&mut self, after: Ordinal, limit: u16, reply: oneshot::Sender<RegistrarReply>) {
-        let task = &mut self.task;
+    fn start_list(&mut self, after: Ordinal, limit: u16, reply: T) {
         let mut counts: BTreeMap<ShardId, u16> = BTreeMap::new();
-        let mut later = task.registrar.nodes_after(after);
+        let mut later = self.registrar.nodes_after(after);
         let mut last = after;
         for (ordinal, partition) in later.by_ref().take(usize::from(limit)) {
             last = ordinal;
-            let shard = task.port.shard_of(partition).expect("a registered node has a shard");
+            let shard = self.port.shard_of(partition).expect("a registered node has a shard");
             *counts.entry(shard).or_default() += 1;
         }
         let more = later.next().is_some();
@@ -65,24 +63,20 @@ impl Desk {
         let key = self.jobs.insert(Job { reply: Some(reply), left: counts.len(), kind });
         for (part, (shard, limit)) in counts.into_iter().enumerate() {
             let request = PortRequest::Shard(shard, Command::ListNodes { after, limit });
-            let at_once = self.task.port.submit(tag(key, part), request, self.task.shared.now());
+            let at_once = self.port.submit(tag(key, part), request, self.now);
             assert!(matches!(at_once, Ok(None)), "room was looked for before");
         }
-        self.task.port.flush();
+        self.port.flush();
     }
 
-    pub(super) fn complete_list(
-        &mut self,
-        mut listing: Listing,
-        reply: Option<oneshot::Sender<RegistrarReply>>,
-    ) {
+    pub(super) fn complete_list(&mut self, mut listing: Listing, reply: Option<T>) {
         let Some(reply) = reply else { return };
         if listing.views.is_empty() && listing.more {
             // All of its nodes were removed meanwhile. An empty page would end the list.
             return self.start_list(listing.last, listing.limit, reply);
         }
         listing.views.sort_unstable_by_key(|view| view.registration.ordinal);
-        let resources = self.task.registrar.resources_mut();
+        let resources = self.registrar.resources_mut();
         let mut nodes = Vec::new();
         // Encoded here only to learn their length: a page ends where its frame would be full.
         let mut page = Vec::new();
@@ -95,7 +89,6 @@ impl Desk {
             nodes.push(node);
         }
         let more = listing.more || nodes.len() < listing.views.len();
-        // Who stopped waiting does not want it.
-        let _ = reply.send(RegistrarReply::List(ListReply { more, nodes }));
+        self.answer(reply, RegistrarReply::List(ListReply { more, nodes }));
     }
 }

@@ -1,45 +1,22 @@
 //! Another machine takes the name of a lost node that a statement holds.
 
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
-use std::task::Waker;
 
-use tokio::sync::{Notify, oneshot};
-use wharf_core::engine::{Engine, EngineConfig};
-use wharf_core::executor::{ShardRunner, Unobserved};
 use wharf_core::ids::{AllocationId, Incarnation, NodeId, PartitionId, StatementId};
 use wharf_core::link::{Clock, Decision, DecisionCell};
 use wharf_core::request::{PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand};
-use wharf_core::router::{Port, PortReply, PortRequest};
+use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
-use wharf_core::state::StoreState;
 use wharf_core::statement::{CommitMode, ConflictDetection, Evict, Operation, Part, Prepare};
 use wharf_core::time::Time;
 
-use super::{Desk, REMOVE_AGAIN_NS, RegistrarReply};
+use super::REMOVE_AGAIN_NS;
 use crate::protocol::{HeartbeatRequest, Name, NodeBody, Reason, RemoveRequest, ReportReply, ReportRequest};
-use crate::server::registrar_task::{RegistrarRequest, RegistrarTask};
-use crate::server::{ServerShared, Settings};
+use crate::session::registrar::bed::{Asked, Bed};
+use crate::session::registrar::{RegistrarReply, RegistrarRequest};
 
 const STATEMENT: StatementId = StatementId { incarnation: Incarnation(1), planner: 0, number: 1 };
-
-#[derive(Clone, Default)]
-struct Hand(Arc<AtomicU64>);
-
-impl Clock for Hand {
-    fn now(&self) -> Time {
-        Time(self.0.load(Ordering::Relaxed))
-    }
-}
-
-/// A registrar's desk and a shard, moved by hand.
-struct Bed {
-    clock: Hand,
-    desk: Desk,
-    runner: ShardRunner,
-    port: Port,
-}
 
 fn report(machine: &str) -> ReportRequest {
     let node = NodeBody {
@@ -53,53 +30,29 @@ fn report(machine: &str) -> ReportRequest {
 }
 
 impl Bed {
-    fn new() -> Self {
-        let clock = Hand::default();
-        let wakers = vec![Waker::noop().clone(); 2];
-        let mut engine = Engine::open(StoreState::create(1), &EngineConfig::default(), wakers).unwrap();
-        let shared = ServerShared::new(
-            [0; 16],
-            engine.incarnation,
-            Arc::new(clock.clone()),
-            Box::new(|| 0),
-            Settings::default(),
-        );
-        let port = engine.ports.pop().unwrap();
-        let runner = engine.runners.pop().unwrap();
-        let registrar = engine.registrar;
-        let catalog = engine.catalog;
-        let own = engine.ports.pop().unwrap();
-        let task = RegistrarTask { registrar, port: own, wake: Arc::new(Notify::new()), catalog, shared };
-        Self { clock, desk: Desk::new(task), runner, port }
-    }
-
-    fn pass(&mut self, nanos: u64) {
-        self.clock.0.fetch_add(nanos, Ordering::Relaxed);
-    }
-
-    /// Everything goes on until nothing moves.
-    fn settle(&mut self) {
-        for _ in 0..8 {
-            self.desk.handle_replacing();
-            self.runner.run_batch(&self.clock, &mut Unobserved);
-            self.desk.poll();
-        }
-    }
-
-    fn report(&mut self, machine: &str) -> oneshot::Receiver<RegistrarReply> {
-        let (reply, answer) = oneshot::channel();
-        self.desk.handle_report(report(machine), reply);
+    fn report(&mut self, machine: &str) -> Asked {
+        let asked = self.put(RegistrarRequest::Report(Box::new(report(machine))));
         self.settle();
-        answer
+        asked
+    }
+
+    fn done(&mut self, asked: Asked) -> ReportReply {
+        let Some(RegistrarReply::Report(reply)) = self.take(asked) else { panic!("no answer to a report") };
+        reply
+    }
+
+    fn reported(&mut self, machine: &str) -> ReportReply {
+        let asked = self.report(machine);
+        self.done(asked)
     }
 
     fn command(&mut self, request: PortRequest) -> PortReply {
         let now = self.clock.now();
-        assert!(self.port.submit(0, request, now).unwrap().is_none());
-        self.port.flush();
-        self.runner.run_batch(&self.clock, &mut Unobserved);
+        assert!(self.client.submit(0, request, now).unwrap().is_none());
+        self.client.flush();
+        self.run_shards();
         let mut answer = None;
-        self.port.poll(now, |_, reply| answer = Some(reply));
+        self.client.poll(now, |_, reply| answer = Some(reply));
         answer.expect("the shard answered")
     }
 
@@ -110,17 +63,14 @@ impl Bed {
 
     /// A node with an allocation whose agent is silent, and a statement that holds the allocation.
     fn lost_and_held() -> (Self, NodeId) {
-        let mut bed = Self::new();
-        let node = done(bed.report("old")).node;
-        let (reply, _answer) = oneshot::channel();
-        bed.desk.handle_heartbeat(HeartbeatRequest { node, version: 1 }, reply);
-        bed.settle();
+        let mut bed = Self::new(1, 1);
+        let node = bed.reported("old").node;
+        bed.ask(RegistrarRequest::Heartbeat(HeartbeatRequest { node, version: 1 }));
         let demand = Demand { cpu: Amount::whole(1), ..Demand::default() };
         let request = PlacementRequest::new(demand, Policy::BestFit);
         let PortReply::Placed(placed) = bed.command(PortRequest::Place(request)) else { panic!("room") };
-        let lost_after = bed.desk.task.registrar.heartbeats().lost_after();
+        let lost_after = bed.service.registrar_mut().heartbeats().lost_after();
         bed.pass(lost_after);
-        bed.desk.lose_silent();
         bed.settle();
         bed.hold(placed.allocation);
         (bed, NodeId(node))
@@ -141,34 +91,29 @@ impl Bed {
 
     /// The names of all nodes in the durable state.
     fn names(&self) -> Vec<(NodeId, String)> {
-        let state = self.runner.shard().export();
+        let state = self.runners[0].shard().export();
         let nodes = state.partitions.iter().flat_map(|partition| &partition.nodes);
         nodes.map(|node| (node.registration.id, node.registration.spec.name.to_string())).collect()
     }
 }
 
-fn done(mut answer: oneshot::Receiver<RegistrarReply>) -> ReportReply {
-    let Ok(RegistrarReply::Report(reply)) = answer.try_recv() else { panic!("no answer to a report") };
-    reply
-}
-
 #[test]
 fn a_held_node_keeps_its_name_until_it_can_go() {
     let (mut bed, old) = Bed::lost_and_held();
-    let mut answer = bed.report("new");
+    let answer = bed.report("new");
     for _ in 0..3 {
-        assert!(answer.try_recv().is_err(), "the old node is held still");
+        assert!(bed.take(answer).is_none(), "the old node is held still");
         assert_eq!(bed.names(), [(old, "n".to_owned())]);
-        assert_eq!(bed.desk.task.registrar.resolve("n").unwrap().0, old);
+        assert_eq!(bed.service.registrar().resolve("n").unwrap().0, old);
         bed.pass(REMOVE_AGAIN_NS);
         bed.settle();
     }
     bed.finish();
     bed.settle();
-    assert!(answer.try_recv().is_err(), "it is not tried without a pause");
+    assert!(bed.take(answer).is_none(), "it is not tried without a pause");
     bed.pass(REMOVE_AGAIN_NS);
     bed.settle();
-    let reply = done(answer);
+    let reply = bed.done(answer);
     assert!(reply.reason.is_done(), "{reply:?}");
     assert_eq!((reply.replaced, reply.allocations_ended), (old.0, 1));
     assert_eq!(bed.names(), [(NodeId(reply.node), "n".to_owned())]);
@@ -179,11 +124,11 @@ fn a_held_node_keeps_its_name_until_it_can_go() {
 fn the_old_machine_that_comes_back_meanwhile_keeps_its_node() {
     let (mut bed, old) = Bed::lost_and_held();
     let answer = bed.report("new");
-    assert_eq!(done(bed.report("old")).node, old.0);
+    assert_eq!(bed.reported("old").node, old.0);
     bed.finish();
     bed.pass(REMOVE_AGAIN_NS);
     bed.settle();
-    assert_eq!(done(answer).reason, Reason::NodeExists.into());
+    assert_eq!(bed.done(answer).reason, Reason::NodeExists.into());
     assert_eq!(bed.names(), [(old, "n".to_owned())]);
 }
 
@@ -192,13 +137,12 @@ fn a_stop_leaves_the_old_node_and_tells_the_new_machine() {
     let (mut bed, old) = Bed::lost_and_held();
     let answer = bed.report("new");
     bed.finish();
-    let (reply, mut exported) = oneshot::channel();
-    bed.desk.handle(RegistrarRequest::Stop, reply);
+    let exported = bed.put(RegistrarRequest::Stop);
     bed.pass(REMOVE_AGAIN_NS);
     bed.settle();
-    assert_eq!(done(answer).reason, Reason::ShuttingDown.into());
+    assert_eq!(bed.done(answer).reason, Reason::ShuttingDown.into());
     assert_eq!(bed.names(), [(old, "n".to_owned())]);
-    let Ok(RegistrarReply::Exported(states)) = exported.try_recv() else { panic!("no export") };
+    let Some(RegistrarReply::Exported(states)) = bed.take(exported) else { panic!("no export") };
     assert_eq!(states[0].partitions[0].nodes.len(), 1);
 }
 
@@ -208,17 +152,15 @@ fn a_stop_leaves_the_old_node_and_tells_the_new_machine() {
 fn a_removal_that_came_too_late_forgets_nobody() {
     let (mut bed, old) = Bed::lost_and_held();
     bed.finish();
-    let (reply, mut removed) = oneshot::channel();
     let names = vec![Name("n".to_owned())];
-    bed.desk.handle(RegistrarRequest::Remove(RemoveRequest { names, force: true }), reply);
-    bed.runner.run_batch(&bed.clock, &mut Unobserved);
+    let removed = bed.put(RegistrarRequest::Remove(RemoveRequest { names, force: true }));
+    bed.run_shards();
     // The shard has removed it, and the registrar does not know yet.
-    let (reply, answer) = oneshot::channel();
-    bed.desk.handle_report(report("new"), reply);
-    bed.desk.poll();
-    assert!(removed.try_recv().is_ok() && bed.desk.task.registrar.resolve("n").is_err());
-    assert_eq!(done(bed.report("old")).node, old.0);
+    let answer = bed.put(RegistrarRequest::Report(Box::new(report("new"))));
+    bed.service.poll(bed.clock.now());
+    assert!(bed.take(removed).is_some() && bed.service.registrar().resolve("n").is_err());
+    assert_eq!(bed.reported("old").node, old.0);
     assert_eq!(bed.names(), [(old, "n".to_owned())]);
-    assert_eq!(bed.desk.task.registrar.resolve("n").map(|(node, _)| node), Ok(old));
-    assert_eq!(done(answer).reason, Reason::NodeExists.into());
+    assert_eq!(bed.service.registrar().resolve("n").map(|(node, _)| node), Ok(old));
+    assert_eq!(bed.done(answer).reason, Reason::NodeExists.into());
 }

@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Waker;
 
 use arc_swap::ArcSwap;
-use tokio::sync::{Notify, oneshot};
 use wharf_core::engine::{Engine, EngineConfig};
 use wharf_core::executor::{BatchRecord, Observer};
 use wharf_core::link::{Clock, StopSignal};
@@ -17,9 +16,8 @@ use wharf_core::shard::Command;
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
-use super::{Desk, RegistrarReply, RegistrarRequest, RegistrarTask};
+use super::{RegistrarReply, RegistrarRequest, RegistrarService};
 use crate::protocol::{NodeBody, NodesRequest};
-use crate::server::{ServerShared, Settings};
 
 /// Messages, and nodes of each.
 const MESSAGES: usize = 40;
@@ -78,14 +76,11 @@ fn nodes(message: usize) -> NodesRequest {
 fn the_catalog_knows_a_node_before_its_shard_does() {
     let wakers = vec![Waker::noop().clone()];
     let mut engine = Engine::open(StoreState::create(1), &EngineConfig::default(), wakers).unwrap();
-    let shared =
-        ServerShared::new([0; 16], engine.incarnation, Arc::new(Still), Box::new(|| 0), Settings::default());
     let port = engine.ports.pop().unwrap();
     let mut runner = engine.runners.pop().unwrap();
     let registrar = engine.registrar;
     let catalog = Arc::clone(&engine.catalog);
-    let task = RegistrarTask { registrar, port, wake: Arc::new(Notify::new()), catalog, shared };
-    let mut desk = Desk::new(task);
+    let mut service = RegistrarService::new(registrar, port, catalog);
     // Awake all the time, so that it takes a command as soon as it is there.
     runner.set_spin(u32::MAX);
     let given = AtomicU64::new(0);
@@ -95,13 +90,12 @@ fn the_catalog_knows_a_node_before_its_shard_does() {
         let _stopping = Stopping(engine.stop.clone());
         scope.spawn(move || runner.run(&Still, &mut looks));
         for message in 0..MESSAGES {
-            let (reply, mut answer) = oneshot::channel();
-            desk.handle(RegistrarRequest::Add(nodes(message)), reply);
+            service.handle(RegistrarRequest::Add(nodes(message)), message, Time(0));
             let reply = loop {
-                desk.poll();
-                match answer.try_recv() {
-                    Ok(reply) => break reply,
-                    Err(_) => std::thread::yield_now(),
+                service.poll(Time(0));
+                match service.take_answers().next() {
+                    Some((_, reply)) => break reply,
+                    None => std::thread::yield_now(),
                 }
             };
             let RegistrarReply::Nodes(reply) = reply else { panic!("nodes are answered") };

@@ -3,16 +3,15 @@
 
 use std::collections::BTreeMap;
 
-use tokio::sync::oneshot;
 use wharf_core::shard::{Command, Outcome, ResourceSum, ShardStatus};
 use wharf_core::state::books_hash;
 
 use super::sums::{shard_status, waiting};
-use super::{Desk, JobKind, RegistrarReply};
+use super::{JobKind, RegistrarReply, RegistrarService};
 use crate::convert::resource_name;
 use crate::protocol::{ResourceStatus, StatusReply};
 
-impl Desk {
+impl<T> RegistrarService<T> {
     /// Begins an audit for all who wait for one, unless one is under way. The port has room.
     pub(super) fn begin_audit(&mut self) {
         if self.is_auditing || self.audits_wanted.is_empty() {
@@ -23,16 +22,11 @@ impl Desk {
         self.start_every(JobKind::Audit(askers), Command::Audit { number: 0 }, None);
     }
 
-    pub(super) fn complete_audit(
-        &mut self,
-        askers: Vec<oneshot::Sender<RegistrarReply>>,
-        outcomes: Vec<Outcome>,
-    ) {
+    pub(super) fn complete_audit(&mut self, askers: Vec<T>, outcomes: Vec<Outcome>) {
         self.is_auditing = false;
         let status = self.status(outcomes);
         for asker in askers {
-            // Who stopped waiting does not want it.
-            let _ = asker.send(RegistrarReply::Status(Box::new(status.clone())));
+            self.answer(asker, RegistrarReply::Status(Box::new(status.clone())));
         }
     }
 
@@ -53,7 +47,7 @@ impl Desk {
             let hashes = status.audit.as_ref()?.hashes.as_ref()?;
             partitions.extend(hashes.partitions.iter().copied());
         }
-        Some(books_hash(&self.task.registrar.state(), partitions.into_values()).0)
+        Some(books_hash(&self.registrar.state(), partitions.into_values()).0)
     }
 
     pub(super) fn status(&mut self, outcomes: Vec<Outcome>) -> StatusReply {
@@ -77,15 +71,9 @@ impl Desk {
             }
         }
         let hash = self.books_hash(&statuses);
-        let shared = &self.task.shared;
-        let registry = self.task.registrar.resources_mut();
+        let registry = self.registrar.resources_mut();
         StatusReply {
-            server: shared.identity(),
-            now: shared.now().0,
-            uptime: shared.now().nanos_since(shared.started),
-            resident_bytes: (shared.resident_bytes)(),
-            // Relaxed: a statistic, nothing rests on it.
-            connections: shared.counters.connections.load(std::sync::atomic::Ordering::Relaxed),
+            now: self.now.0,
             shards: statuses.iter().map(shard_status).collect(),
             resources: resources
                 .into_iter()
@@ -100,6 +88,8 @@ impl Desk {
                 .collect(),
             waiting: waiting(&statuses),
             books_hash: hash,
+            // The process, its connections and its identity are no concern of the registrar.
+            ..StatusReply::default()
         }
     }
 }

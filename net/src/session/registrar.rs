@@ -1,0 +1,574 @@
+//! The registrar without I/O: the one owner of the global records serves node commands and status.
+//!
+//! The server's task (`net/src/server/registrar_task.rs`) carries requests in and answers out; the simulator does the
+//! same.
+
+mod agents;
+#[cfg(test)]
+mod bed;
+mod listing;
+#[cfg(test)]
+mod publication_tests;
+mod reservations;
+mod status;
+mod sums;
+
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
+use arc_swap::ArcSwap;
+use serde::de::DeserializeOwned;
+use slab::Slab;
+use wharf_core::ids::{NodeId, PartitionId};
+use wharf_core::limits::NODES_PER_MESSAGE_MAX;
+use wharf_core::node::LifeEvent;
+use wharf_core::registrar::{Catalog, Registrar};
+use wharf_core::router::{Port, PortReply, PortRequest};
+use wharf_core::shard::{Command, Outcome, Rejection};
+use wharf_core::state::ShardState;
+use wharf_core::time::Time;
+
+use super::tags::{split_tag, tag};
+use crate::convert::{
+    adoption, books_reply, learn_kinds, named_rejection_fault, node_spec, placed_reply, refused_adoption,
+    registrar_fault, rejection_fault, reserve_reply, resource_totals,
+};
+use crate::protocol::{
+    AdoptRequest, DrainRequest, EndReservationRequest, Fault, HeartbeatReply, HeartbeatRequest, Kind,
+    ListReply, ListRequest, NodeBody, NodeBooksReply, NodeBooksRequest, NodeReply, NodesReply, NodesRequest,
+    PlaceReply, RemoveRequest, ReportReply, ReportRequest, ReserveReply, ReserveRequest, SetResourcesRequest,
+    StatusReply, StatusRequest,
+};
+use listing::Listing;
+
+/// What the registrar is asked.
+#[derive(Debug)]
+pub enum RegistrarRequest {
+    /// Register.
+    Add(NodesRequest),
+    /// New capacity and labels.
+    Update(NodesRequest),
+    /// Take no new work, or take it again.
+    Drain(DrainRequest),
+    /// Go.
+    Remove(RemoveRequest),
+    /// A page.
+    List(ListRequest),
+    /// Sums and counters.
+    Status(StatusRequest),
+    /// What an agent found.
+    Report(Box<ReportRequest>),
+    /// An agent lives.
+    Heartbeat(HeartbeatRequest),
+    /// Record an allocation made elsewhere.
+    Adopt(AdoptRequest),
+    /// New capacity of single resources.
+    SetResources(SetResourcesRequest),
+    /// The books of a node.
+    Books(NodeBooksRequest),
+    /// Learn custom kinds, for requests that wait for nodes that have them.
+    Learn(Vec<String>),
+    /// Keep a node for an owner.
+    Reserve(ReserveRequest),
+    /// Keep it no longer.
+    EndReservation(EndReservationRequest),
+    /// The durable state of every shard; then the task ends.
+    Stop,
+}
+
+/// Reads the body of a frame as the type that its kind has.
+pub trait ReadBody {
+    /// Reads the body.
+    ///
+    /// # Errors
+    /// A fault of the sender, naming the field.
+    fn read<B: DeserializeOwned>(&self) -> Result<B, Fault>;
+}
+
+impl RegistrarRequest {
+    /// Reads a request of `kind`; none if the registrar does not serve this kind.
+    pub fn read(kind: Kind, body: &impl ReadBody) -> Option<Result<Self, Fault>> {
+        Some(match kind {
+            Kind::AddNodes => body.read().map(Self::Add),
+            Kind::UpdateNodes => body.read().map(Self::Update),
+            Kind::DrainNodes => body.read().map(Self::Drain),
+            Kind::RemoveNodes => body.read().map(Self::Remove),
+            Kind::ListNodes => body.read().map(Self::List),
+            Kind::Status => body.read().map(Self::Status),
+            Kind::Report => body.read().map(|report| Self::Report(Box::new(report))),
+            Kind::Heartbeat => body.read().map(Self::Heartbeat),
+            Kind::Adopt => body.read().map(Self::Adopt),
+            Kind::SetResources => body.read().map(Self::SetResources),
+            Kind::NodeBooks => body.read().map(Self::Books),
+            Kind::Reserve => body.read().map(Self::Reserve),
+            Kind::EndReservation => body.read().map(Self::EndReservation),
+            _ => return None,
+        })
+    }
+}
+
+/// What it answers.
+#[derive(Debug)]
+pub enum RegistrarReply {
+    /// To `Add`, `Update`, `Drain`, `Remove` and `SetResources`.
+    Nodes(NodesReply),
+    /// To `List`.
+    List(ListReply),
+    /// To `Status`.
+    Status(Box<StatusReply>),
+    /// To `Report`.
+    Report(ReportReply),
+    /// To `Heartbeat`.
+    Heartbeat(HeartbeatReply),
+    /// To `Adopt`.
+    Adopted(Box<PlaceReply>),
+    /// To `Books`.
+    Books(Box<NodeBooksReply>),
+    /// To `Reserve` and `EndReservation`.
+    Reserved(Box<ReserveReply>),
+    /// To a question about one thing that is not there.
+    Fault(Fault),
+    /// To `Learn`: the catalog has them.
+    Learnt,
+    /// To `Stop`, in order of shard.
+    Exported(Vec<ShardState>),
+}
+
+/// A request whose commands are under way.
+struct Job<T> {
+    /// None where nobody asked.
+    reply: Option<T>,
+    left: usize,
+    kind: JobKind<T>,
+}
+
+enum JobKind<T> {
+    Nodes(Vec<NodeReply>),
+    List(Listing),
+    Status,
+    /// For all of these who asked.
+    Audit(Vec<T>),
+    Report(ReportReply),
+    /// The node of a lost machine goes before the report of another is filed.
+    Replace(Box<agents::Replacing>),
+    Heartbeat(HeartbeatReply),
+    /// Nodes whose agents fell silent.
+    Lost,
+    /// Answered by one shard, in a form of its own.
+    One(Option<RegistrarReply>),
+    Stop,
+}
+
+/// The registrar as a state machine: requests and replies of shards come in, answers and commands go out. `T` names
+/// who asked. Time is an argument, so that production and the simulator run the same code.
+pub struct RegistrarService<T> {
+    registrar: Registrar,
+    /// The only port that sends node commands.
+    port: Port,
+    /// Where the catalog is published.
+    catalog: Arc<ArcSwap<Catalog>>,
+    /// The time of the current call.
+    now: Time,
+    /// The delay before another attempt to remove a node that a statement holds, in ns.
+    remove_again_ns: u64,
+    /// Answers that were not taken yet.
+    answers: Vec<(T, RegistrarReply)>,
+    jobs: Slab<Job<T>>,
+    /// Reports that are to be looked at again, by when, in the order in which they came.
+    replacing: BTreeMap<(Time, u64), (agents::Replacing, T)>,
+    /// Reports that were put there so far.
+    replaced: u64,
+    /// Who asked for an audit since the one that is under way began.
+    audits_wanted: Vec<T>,
+    is_auditing: bool,
+    /// Who asked to stop, until the last audit is complete.
+    stop_wanted: Option<T>,
+    /// The export of a stop is under way.
+    stops: bool,
+    stopped: bool,
+}
+
+fn faulty(fault: Fault) -> NodeReply {
+    NodeReply { reason: fault.reason, fault: Some(fault), ..NodeReply::default() }
+}
+
+/// A command for one partition, or the reply of a node that needs none.
+type Planned = Result<(PartitionId, Command, NodeId), Fault>;
+
+impl<T> RegistrarService<T> {
+    /// Creates the service over the global records. `port` is the only one that sends node commands.
+    #[must_use]
+    pub fn new(registrar: Registrar, port: Port, catalog: Arc<ArcSwap<Catalog>>) -> Self {
+        Self {
+            registrar,
+            port,
+            catalog,
+            now: Time::default(),
+            remove_again_ns: agents::REMOVE_AGAIN_NS,
+            answers: Vec::new(),
+            jobs: Slab::new(),
+            replacing: BTreeMap::new(),
+            replaced: 0,
+            audits_wanted: Vec::new(),
+            is_auditing: false,
+            stop_wanted: None,
+            stops: false,
+            stopped: false,
+        }
+    }
+
+    /// Sets the delay before another attempt to remove a node that a statement holds, in ns.
+    pub fn set_remove_again(&mut self, nanos: u64) {
+        self.remove_again_ns = nanos;
+    }
+
+    /// The global records.
+    #[must_use]
+    pub fn registrar(&self) -> &Registrar {
+        &self.registrar
+    }
+
+    /// The global records, to be changed.
+    pub fn registrar_mut(&mut self) -> &mut Registrar {
+        &mut self.registrar
+    }
+
+    /// Returns the global records when the service is done.
+    #[must_use]
+    pub fn into_registrar(self) -> Registrar {
+        self.registrar
+    }
+
+    /// The port to the shards.
+    pub fn port_mut(&mut self) -> &mut Port {
+        &mut self.port
+    }
+
+    /// Returns whether the export of a stop was answered.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.stopped
+    }
+
+    /// Returns whether nothing is under way and nothing waits.
+    #[must_use]
+    pub fn is_idle(&self) -> bool {
+        self.jobs.is_empty() && self.audits_wanted.is_empty() && self.stop_wanted.is_none()
+    }
+
+    /// Returns whether a report waits for the node of a lost machine to go.
+    #[must_use]
+    pub fn is_replacing(&self) -> bool {
+        !self.replacing.is_empty()
+    }
+
+    /// Takes the answers, each with who asked.
+    pub fn take_answers(&mut self) -> std::vec::Drain<'_, (T, RegistrarReply)> {
+        self.answers.drain(..)
+    }
+
+    fn answer(&mut self, asker: T, reply: RegistrarReply) {
+        self.answers.push((asker, reply));
+    }
+
+    /// Begins what became due or possible: reports that replace a node, audits, a stop, and the loss of silent nodes.
+    pub fn proceed(&mut self, now: Time) {
+        self.now = now;
+        if self.has_room() {
+            self.handle_replacing();
+            self.begin_audit();
+            self.begin_stop();
+        }
+        if self.has_room() && !self.stops {
+            self.lose_silent();
+        }
+    }
+
+    /// Whether there is room for any question. The largest are a command per node of a message, and a question to
+    /// every shard. What the task begins by itself is no larger.
+    #[must_use]
+    pub fn has_room(&self) -> bool {
+        let port = &self.port;
+        port.room() >= NODES_PER_MESSAGE_MAX && port.has_room(&PortRequest::Every(Command::Export))
+    }
+
+    /// Begins a request. [`has_room`](Self::has_room) was checked before.
+    pub fn handle(&mut self, request: RegistrarRequest, reply: T, now: Time) {
+        self.now = now;
+        match request {
+            RegistrarRequest::Add(request) => {
+                let planned = request.nodes.into_iter().map(|node| self.plan_add(node)).collect();
+                self.start_nodes(planned, reply);
+            }
+            RegistrarRequest::Update(request) => {
+                let planned = request.nodes.into_iter().map(|node| self.plan_update(node)).collect();
+                self.start_nodes(planned, reply);
+            }
+            RegistrarRequest::Drain(request) => {
+                let event = if request.undo { LifeEvent::Undrain } else { LifeEvent::Drain };
+                let plan = |name: &str| self.plan_named(name, |node| Command::Life(node, event));
+                let planned = request.names.iter().map(|name| plan(&name.0)).collect();
+                self.start_nodes(planned, reply);
+            }
+            RegistrarRequest::Remove(request) => {
+                let force = request.force;
+                let plan = |name: &str| self.plan_named(name, |node| Command::RemoveNode { node, force });
+                let planned = request.names.iter().map(|name| plan(&name.0)).collect();
+                self.start_nodes(planned, reply);
+            }
+            RegistrarRequest::List(request) => self.handle_list(&request, reply),
+            RegistrarRequest::Status(StatusRequest { audit: false }) => {
+                self.start_every(JobKind::Status, Command::Status, Some(reply));
+            }
+            RegistrarRequest::Status(StatusRequest { audit: true }) => {
+                self.audits_wanted.push(reply);
+                self.begin_audit();
+            }
+            RegistrarRequest::Report(request) => self.handle_report(*request, reply),
+            RegistrarRequest::Heartbeat(request) => self.handle_heartbeat(request, reply),
+            RegistrarRequest::SetResources(request) => {
+                let planned = self.plan_set_resources(&request);
+                self.start_nodes(vec![planned], reply);
+            }
+            RegistrarRequest::Adopt(request) => match self.plan_adopt(request) {
+                Ok((partition, command, _)) => self.start_one(partition, command, reply),
+                Err(fault) => {
+                    self.answer(reply, RegistrarReply::Adopted(Box::new(refused_adoption(fault))));
+                }
+            },
+            RegistrarRequest::Books(request) => match self.plan_named(&request.node, Command::NodeBooks) {
+                Ok((partition, command, _)) => self.start_one(partition, command, reply),
+                Err(fault) => self.answer(reply, RegistrarReply::Fault(fault)),
+            },
+            RegistrarRequest::Learn(names) => {
+                let learnt = learn_kinds(&names, self.registrar.resources_mut());
+                self.publish();
+                let answer = learnt.map_or_else(RegistrarReply::Fault, |()| RegistrarReply::Learnt);
+                self.answer(reply, answer);
+            }
+            RegistrarRequest::Reserve(request) => self.handle_reserve(request, reply),
+            RegistrarRequest::EndReservation(request) => self.handle_end_reservation(&request, reply),
+            RegistrarRequest::Stop => {
+                self.stops = true;
+                self.stop_wanted = Some(reply);
+                self.begin_stop();
+            }
+        }
+    }
+
+    fn plan_add(&mut self, node: NodeBody) -> Planned {
+        let registrar = &mut self.registrar;
+        // All checks come first: a refused node must not teach the registry anything.
+        registrar.check_register(&node.name).map_err(|error| registrar_fault(&error))?;
+        let spec = node_spec(node, registrar.resources_mut())?;
+        let registration = registrar.register(spec).map_err(|error| registrar_fault(&error))?;
+        let partition = registration.partition;
+        let id = registration.id;
+        Ok((partition, registrar.join_command(registration), id))
+    }
+
+    fn plan_update(&mut self, node: NodeBody) -> Planned {
+        let registrar = &mut self.registrar;
+        registrar.resolve(&node.name).map_err(|error| registrar_fault(&error))?;
+        // All checks come before anything is entered: a refused update must neither teach the registry a
+        // resource nor leave its identity. Without custom resources, a spec teaches nothing.
+        let bare = NodeBody { custom: Vec::new(), ..node.clone() };
+        let bare = node_spec(bare, registrar.resources_mut())?;
+        registrar.check_update(&bare).map_err(|error| registrar_fault(&error))?;
+        let spec = node_spec(node, registrar.resources_mut())?;
+        let (id, partition, spec) = registrar.update(spec).map_err(|error| registrar_fault(&error))?;
+        Ok((partition, Command::UpdateNode(id, Box::new(spec)), id))
+    }
+
+    fn plan_named(&self, name: &str, command: impl FnOnce(NodeId) -> Command) -> Planned {
+        let (id, partition) = self.registrar.resolve(name).map_err(|error| registrar_fault(&error))?;
+        Ok((partition, command(id), id))
+    }
+
+    fn plan_set_resources(&mut self, request: &SetResourcesRequest) -> Planned {
+        let totals = resource_totals(&request.resources, self.registrar.resources_mut())?;
+        self.plan_named(&request.node, |node| Command::SetResources(node, totals.into()))
+    }
+
+    fn plan_adopt(&mut self, request: AdoptRequest) -> Planned {
+        let registrar = &self.registrar;
+        let (node, partition) = registrar
+            .resolve(&request.node)
+            .map_err(|error| Fault { field: "node".to_owned(), ..registrar_fault(&error) })?;
+        let adoption = adoption(request, node, &self.catalog.load())?;
+        Ok((partition, Command::Adopt(Box::new(adoption)), node))
+    }
+
+    /// Sends a command whose outcome is the whole reply.
+    fn start_one(&mut self, partition: PartitionId, command: Command, reply: T) {
+        let key = self.jobs.insert(Job { reply: Some(reply), left: 1, kind: JobKind::One(None) });
+        let request = PortRequest::Partition(partition, command);
+        let at_once = self.port.submit(tag(key, 0), request, self.now);
+        assert!(matches!(at_once, Ok(None)), "room was looked for before");
+        self.port.flush();
+    }
+
+    /// The reply that one shard's outcome is.
+    fn one_reply(&mut self, outcome: Outcome) -> RegistrarReply {
+        let catalog = self.catalog.load();
+        match outcome {
+            Outcome::Adopted(placement) => {
+                RegistrarReply::Adopted(Box::new(placed_reply(&placement, &catalog)))
+            }
+            Outcome::Books(books) => {
+                let books = books_reply(&books, &catalog.resources, self.now);
+                RegistrarReply::Books(Box::new(books))
+            }
+            Outcome::Reserved(_)
+            | Outcome::ReservationEnded(_)
+            | Outcome::Rejected(
+                Rejection::NodeReserved { .. }
+                | Rejection::NotReserved { .. }
+                | Rejection::ReservedTooMuch { .. }
+                | Rejection::NothingReserved(_)
+                | Rejection::DeadlinePassed(_)
+                | Rejection::TooManyReserved { .. },
+            ) => RegistrarReply::Reserved(Box::new(reserve_reply(&outcome, &catalog.resources))),
+            Outcome::Rejected(rejection @ Rejection::UnknownNode(_)) => {
+                RegistrarReply::Fault(rejection_fault(&rejection))
+            }
+            Outcome::Rejected(rejection) => {
+                let fault = named_rejection_fault(&rejection, &catalog.resources);
+                RegistrarReply::Adopted(Box::new(refused_adoption(fault)))
+            }
+            other => unreachable!("no outcome of an adoption or of books: {other:?}"),
+        }
+    }
+
+    fn start_nodes(&mut self, planned: Vec<Planned>, reply: T) {
+        // Published before any shard can place on a new node: a reply that names it finds its name.
+        self.publish();
+        let now = self.now;
+        let left = planned.iter().filter(|planned| planned.is_ok()).count();
+        let replies = vec![NodeReply::default(); planned.len()];
+        let key = self.jobs.insert(Job { reply: Some(reply), left, kind: JobKind::Nodes(replies) });
+        for (part, planned) in planned.into_iter().enumerate() {
+            let answered = match planned {
+                Ok((partition, command, node)) => {
+                    let request = PortRequest::Partition(partition, command);
+                    let at_once = self.port.submit(tag(key, part), request, now);
+                    assert!(matches!(at_once, Ok(None)), "room was looked for before");
+                    NodeReply { node: node.0, ..NodeReply::default() }
+                }
+                Err(fault) => faulty(fault),
+            };
+            if let JobKind::Nodes(replies) = &mut self.jobs[key].kind {
+                replies[part] = answered;
+            }
+        }
+        self.port.flush();
+        if left == 0 {
+            self.complete(key, Vec::new());
+        }
+    }
+
+    fn start_every(&mut self, kind: JobKind<T>, command: Command, reply: Option<T>) {
+        let key = self.jobs.insert(Job { reply, left: 1, kind });
+        let at_once = self.port.submit(tag(key, 0), PortRequest::Every(command), self.now);
+        assert!(matches!(at_once, Ok(None)), "room was looked for before");
+        self.port.flush();
+    }
+
+    fn publish(&mut self) {
+        self.catalog.store(Arc::new(self.registrar.catalog()));
+    }
+
+    /// Takes the replies of shards; returns how many.
+    pub fn poll(&mut self, now: Time) -> usize {
+        self.now = now;
+        let mut replies = Vec::new();
+        let taken = self.port.poll(now, |tag, reply| replies.push((tag, reply)));
+        let mut forgot = false;
+        for (tag, reply) in replies {
+            let (key, part) = split_tag(tag);
+            let outcomes = match reply {
+                PortReply::Every(outcomes) => outcomes,
+                PortReply::One(outcome) if matches!(self.jobs[key].kind, JobKind::One(_)) => {
+                    self.jobs[key].kind = JobKind::One(Some(self.one_reply(outcome)));
+                    Vec::new()
+                }
+                PortReply::One(outcome) => {
+                    forgot |= self.handle_shard_outcome(key, part, outcome);
+                    Vec::new()
+                }
+                other => unreachable!("the registrar places nothing: {other:?}"),
+            };
+            self.jobs[key].left -= 1;
+            if self.jobs[key].left == 0 {
+                if std::mem::take(&mut forgot) {
+                    self.publish();
+                }
+                self.complete(key, outcomes);
+            }
+        }
+        if forgot {
+            self.publish();
+        }
+        // An audit goes on with its next page.
+        self.port.flush();
+        taken
+    }
+
+    /// Enters what a shard answered to a part of a request; whether a node is gone.
+    fn handle_shard_outcome(&mut self, key: usize, part: usize, outcome: Outcome) -> bool {
+        let replies = match &mut self.jobs[key].kind {
+            JobKind::Nodes(replies) => replies,
+            JobKind::List(listing) => {
+                listing.add(outcome);
+                return false;
+            }
+            _ => return self.handle_agent_outcome(key, outcome),
+        };
+        match outcome {
+            Outcome::NodeAdded(_) | Outcome::NodeUpdated(_) | Outcome::StateSet(..) => false,
+            Outcome::NodeRemoved { node, allocations_ended, version } => {
+                replies[part].allocations_ended = allocations_ended;
+                self.registrar.forget(node, version);
+                true
+            }
+            Outcome::Rejected(rejection) => {
+                replies[part] = NodeReply { node: replies[part].node, ..faulty(rejection_fault(&rejection)) };
+                false
+            }
+            other => unreachable!("no outcome of a node command: {other:?}"),
+        }
+    }
+
+    fn complete(&mut self, key: usize, outcomes: Vec<Outcome>) {
+        let job = self.jobs.remove(key);
+        let reply = match job.kind {
+            JobKind::Nodes(replies) => RegistrarReply::Nodes(NodesReply { replies }),
+            JobKind::List(listing) => return self.complete_list(listing, job.reply),
+            JobKind::Status => RegistrarReply::Status(Box::new(self.status(outcomes))),
+            JobKind::Audit(askers) => return self.complete_audit(askers, outcomes),
+            JobKind::Report(reply) => RegistrarReply::Report(reply),
+            JobKind::Replace(report) => {
+                return self.replace_later(*report, job.reply);
+            }
+            JobKind::Heartbeat(reply) => RegistrarReply::Heartbeat(reply),
+            JobKind::Lost => return,
+            JobKind::One(reply) => reply.expect("its shard answered"),
+            JobKind::Stop => {
+                self.stopped = true;
+                let states = outcomes.into_iter().map(|outcome| match outcome {
+                    Outcome::Exported(state) => *state,
+                    other => unreachable!("no outcome of an export: {other:?}"),
+                });
+                RegistrarReply::Exported(states.collect())
+            }
+        };
+        if let Some(asker) = job.reply {
+            self.answer(asker, reply);
+        }
+    }
+}
+
+#[cfg(test)]
+mod pages_tests;
+#[cfg(test)]
+mod tests;

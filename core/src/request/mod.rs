@@ -16,7 +16,7 @@ use crate::ids::{NodeId, OwnerId};
 use crate::node::Selector;
 use crate::resource::Demand;
 
-/// How detailed a refusal is.
+/// The level of detail of a refusal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Explain {
     /// Counts at most [`EXPLAIN_NODES_MAX`](crate::limits::EXPLAIN_NODES_MAX) nodes per shard, so that a
@@ -58,7 +58,7 @@ pub struct PlacementRequest {
     pub selector: Option<Arc<Selector>>,
     /// The candidates, if the request names any. Sorted, without duplicates.
     pub candidates: Option<Arc<[NodeId]>>,
-    /// How detailed a refusal is.
+    /// The level of detail of a refusal.
     pub explain: Explain,
     /// Preferences among fitting nodes. Most requests have none.
     pub preferences: Option<Arc<Preferences>>,

@@ -56,7 +56,7 @@ pub struct Refusal {
     pub nodes: u64,
     /// The number of nodes that were counted.
     pub examined: u64,
-    /// Whether some node could hold the request if the node were empty.
+    /// True if some node could hold the request if the node were empty.
     pub feasible: bool,
     /// The start of the next page, if all nodes are to be counted and some are not yet.
     pub rest: Option<u32>,

@@ -39,7 +39,7 @@ pub(super) struct Audits {
 struct Run {
     /// The slot where the next page begins.
     next: Slot,
-    /// Whether a command changed the books since the audit began.
+    /// True if a command changed the books since the audit began.
     is_changed: bool,
     /// The hash of the records read so far, per partition.
     partitions: BTreeMap<PartitionId, PartitionHash>,

@@ -48,7 +48,7 @@ impl Book {
     }
 }
 
-/// One instance of a GPU or of a unit-instance kind, in 1/10 000.
+/// One instance of a GPU or of a unit-instance kind, in 1/10,000.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceBook {
     /// Its id on the node.

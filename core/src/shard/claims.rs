@@ -310,7 +310,7 @@ impl Shard {
         }
     }
 
-    /// Returns the capacity withheld for the claims of a node, temporarily.
+    /// Puts the capacity withheld for the claims of a node back into its books, temporarily.
     pub(super) fn restore_claims(&mut self, slot: Slot) {
         if let Some(there) = self.reservations.claims.by_slot.get_mut(&slot) {
             self.nodes.put_back(slot, &std::mem::take(&mut there.aside));

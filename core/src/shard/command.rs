@@ -24,7 +24,7 @@ pub enum Command {
     AddNode(Box<NodeRegistration>),
     /// Registers a removed node again under its old id.
     RejoinNode {
-        /// As for [`AddNode`](Self::AddNode).
+        /// Same as for [`AddNode`](Self::AddNode).
         registration: Box<NodeRegistration>,
         /// The last version that it had. Its versions continue from there, so that no plan for its previous
         /// life matches.
@@ -42,7 +42,7 @@ pub enum Command {
     RemoveNode {
         /// The node.
         node: NodeId,
-        /// Whether its allocations end too. Otherwise a node in use stays.
+        /// True if its allocations end too. Otherwise a node in use stays.
         force: bool,
     },
     /// Lists nodes in order of registration, starting after `after`.
@@ -402,7 +402,7 @@ pub struct Park {
     pub priority: i32,
     /// Among requests with equal priority, those that have waited longer are woken first.
     pub since: Time,
-    /// Whether this shard counts the request. Every shard has a copy.
+    /// Says whether this shard counts the request. Every shard has a copy.
     pub home: Home,
 }
 
@@ -450,7 +450,7 @@ pub struct Adoption {
 pub struct NodeView {
     /// Capacity, labels, ids.
     pub registration: NodeRegistration,
-    /// Whether it takes new work.
+    /// The state, which says whether it takes new work.
     pub state: NodeState,
     /// The number of changes of this node.
     pub version: u64,

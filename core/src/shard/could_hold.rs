@@ -1,4 +1,4 @@
-//! What nodes could hold if they were empty: for proofs that a request can never be placed.
+//! Computes what nodes could hold if they were empty, for proofs that a request can never be placed.
 
 use std::ops::Range;
 

@@ -57,7 +57,7 @@ struct Tallies {
     cpu: Tally,
     memory: Tally,
     gpu: Tally,
-    /// Whether the request asks for whole GPUs. Otherwise it asks for part of a GPU, or for none.
+    /// True if the request asks for whole GPUs. Otherwise it asks for part of a GPU, or for none.
     whole: bool,
 }
 

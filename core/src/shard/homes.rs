@@ -253,8 +253,8 @@ impl Waiting {
 }
 
 impl Shard {
-    /// Updates the homes of all shapes, with at most `looks_max` looks. If nodes changed during a pass, `renew`
-    /// requests another pass after it.
+    /// Updates the homes of all shapes, with at most `looks_max` looks. If nodes changed during a pass and
+    /// `renew` is set, another pass follows.
     pub(super) fn look_for_homes(&mut self, looks_max: u64, renew: bool) {
         let Self { waiting, nodes, capacities, .. } = self;
         let mut search = Search { nodes, capacities, looks: 0, looks_max };

@@ -31,7 +31,7 @@ struct Chunk {
     /// Lower and upper bounds on the room of all nodes, per dimension.
     least: Room,
     most: Room,
-    /// Whether the bounds may be looser than necessary.
+    /// True if the bounds may be looser than necessary.
     stale: bool,
 }
 
@@ -65,7 +65,7 @@ impl Chunk {
 /// The parameters of a search.
 pub(super) struct Sought<'a> {
     pub(super) request: &'a PlacementRequest,
-    /// Whether every node with enough cpu, memory and GPUs is accepted.
+    /// True if every node with enough cpu, memory and GPUs is accepted.
     pub(super) any: bool,
     /// The number of first nodes that a draw is from, at least one.
     pub(super) drawn_from: u64,

@@ -29,7 +29,7 @@ pub(super) struct PutOff {
     open: FixedMap<NodeId, bool>,
     /// The next shape to look at for the first node.
     at: usize,
-    /// Whether the first node gained room since the work for it began.
+    /// True if the first node gained room since the work for it began.
     again: bool,
     /// The shapes seen so far that fit the first node, with the earliest turns.
     fitting: BTreeSet<(Turn, usize)>,

@@ -344,7 +344,7 @@ impl Shard {
         }
     }
 
-    /// Removes a reservation and returns the withheld amounts to the node. Returns false if there is none.
+    /// Removes a reservation and puts the withheld amounts back. Returns false if there is none.
     pub(super) fn forget_reservation(&mut self, slot: Slot) -> bool {
         let Some(reservation) = self.reservations.leave(slot, self.nodes.hot(slot).id) else { return false };
         self.nodes.put_back(slot, &reservation.aside);
@@ -373,7 +373,7 @@ impl Shard {
         changed
     }
 
-    /// Returns the withheld amounts to the node, temporarily.
+    /// Puts the withheld amounts back into the node's books, temporarily.
     pub(super) fn restore(&mut self, slot: Slot) {
         self.restore_reserved(slot);
         self.restore_claims(slot);
@@ -413,7 +413,7 @@ impl Shard {
         }
     }
 
-    /// Returns the reserved amounts to the node, temporarily. The node is then as its owner sees it.
+    /// Puts the reserved amounts back into the node's books, temporarily. The node is then as its owner sees it.
     pub(super) fn restore_reserved(&mut self, slot: Slot) {
         if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
             self.nodes.put_back(slot, &std::mem::take(&mut reservation.aside));

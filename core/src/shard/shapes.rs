@@ -93,7 +93,7 @@ pub(super) struct Summary {
     pub(super) least: Asked,
     /// The first turn. `None` if no copy waits to be woken.
     pub(super) first: Option<Turn>,
-    /// Whether a shape belongs to an owner, who sees more of a node that is reserved for it.
+    /// True if a shape belongs to an owner, who sees more of a node that is reserved for it.
     pub(super) owned: bool,
 }
 

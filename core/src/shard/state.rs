@@ -146,7 +146,7 @@ impl Shard {
         beside.into_iter().for_each(|partition| self.adopt_statements(partition));
     }
 
-    /// Goes on where the policies of an earlier start stopped.
+    /// Continues with the policy state of an earlier start.
     pub(crate) fn resume_policies(&mut self, policy: crate::index::PolicyState) {
         self.policy_state = policy;
     }

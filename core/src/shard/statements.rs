@@ -29,7 +29,7 @@ const NEVER: Time = Time(u64::MAX);
 struct HeldPart {
     cell: Arc<DecisionCell>,
     deadline: Time,
-    /// Whether its deadline has passed, so that the runner asks for an abort.
+    /// True if its deadline has passed, so that the runner asks for an abort.
     asked: bool,
     held: Vec<(u16, Hold)>,
 }
@@ -54,7 +54,7 @@ pub(super) struct Statements {
     pub(super) attempt: Attempt,
     /// The time when a step is due.
     next: Option<Time>,
-    /// Whether a release must do more than give back capacity.
+    /// True if a release must do more than give back capacity.
     busy: bool,
 }
 

@@ -93,7 +93,7 @@ impl Sums {
     }
 
     /// Subtracts a node's capacity before it changes. Its shortfall is updated by
-    /// [`node_returns`](Self::node_returns).
+    /// `node_returns`.
     pub(super) fn node_leaves(&mut self, nodes: &NodeTable, slot: Slot) {
         let spec = &nodes.cold(slot).registration.spec;
         self.kept.change(slot, |totals| add_capacity(totals, spec, -1));

@@ -25,7 +25,7 @@ pub(super) use crate::view::NO_ALLOCATION;
 
 /// A change to fields that placements read and write.
 pub(super) const HOT: Changes = 1;
-/// A change to fields that placements seldom touch.
+/// A change to fields that placements rarely touch.
 pub(super) const COLD: Changes = 2;
 /// A change to the registration: names, capacity, labels, taints.
 pub(super) const IDENTITY: Changes = 4;
@@ -44,17 +44,17 @@ pub(super) struct HotNode {
     pub(super) first_allocation: u32,
     pub(super) allocations: u32,
     pub(super) partition: PartitionId,
-    /// Whether the cold part has books of custom resources.
+    /// True if the cold part has books of custom resources.
     pub(super) has_custom: bool,
-    /// Whether anything is in use beyond capacity, so that releases reduce that first.
+    /// True if anything is in use beyond capacity, so that releases reduce that first.
     pub(super) has_shortfall: bool,
-    /// Whether a GPU instance is unhealthy, so that its free part is hidden.
+    /// True if a GPU instance is unhealthy, so that its free part is hidden.
     pub(super) has_unhealthy: bool,
 }
 
 const _: () = assert!(size_of::<HotNode>() == 64, "the hot record is one cache line");
 
-/// The fields that placements seldom touch.
+/// The fields that placements rarely touch.
 #[derive(Clone, Debug)]
 pub(super) struct ColdNode {
     pub(super) registration: NodeRegistration,

@@ -63,7 +63,7 @@ impl Shape {
         Summary::of(&self.asked, self.armed.first().copied(), self.request.owner.is_some())
     }
 
-    /// The first turn after `after`, or of all.
+    /// Returns the first turn after `after`, or the first of all.
     fn next(&self, after: Option<Turn>) -> Option<Turn> {
         match after {
             Some(after) => self.armed.range((Bound::Excluded(after), Bound::Unbounded)).next(),
@@ -77,7 +77,7 @@ struct Copy {
     request: PlacementRequest,
     shape: usize,
     turn: Turn,
-    /// Whether this copy is the one by which the request is counted.
+    /// True if this copy is the one by which the request is counted.
     home: bool,
     /// The node for whose room it was woken, until its port answers.
     under_way: Option<NodeId>,
@@ -90,7 +90,7 @@ pub struct WaitingShape {
     pub hash: u64,
     /// The number of requests that are counted at this shard.
     pub homes: u64,
-    /// Whether some node of this shard could hold one if the node were empty. If very many shapes wait, this
+    /// True if some node of this shard could hold one if the node were empty. If very many shapes wait, this
     /// may predate the latest changes of nodes.
     pub feasible: bool,
 }
@@ -114,7 +114,7 @@ pub(super) struct Waiting {
     /// Scratch memory of a search, reused.
     open: Open,
     wake_looks: u64,
-    /// As in [`ShardWork`](super::ShardWork).
+    /// Same as in [`ShardWork`](super::ShardWork).
     pub(super) looked_at: u64,
     pub(super) homes_looked_at: u64,
 }

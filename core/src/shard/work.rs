@@ -7,7 +7,7 @@
 use super::Shard;
 use crate::limits::{AUDIT_PAGE_ALLOCATIONS, AUDIT_PAGE_NODES, EXPLAIN_NODES_MAX};
 
-/// What all commands have looked at since the shard was created.
+/// Counters of everything that commands have looked at since the shard was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardWork {
     /// Slots of the node table that were looked at outside of a search, including vacant ones.

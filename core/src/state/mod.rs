@@ -25,7 +25,7 @@ use crate::time::Time;
 pub struct NodeRecord {
     /// Ids, capacity, labels.
     pub registration: NodeRegistration,
-    /// Whether it takes new work.
+    /// The state, which says whether it takes new work.
     pub state: NodeState,
     /// The number of changes so far.
     pub version: u64,
@@ -40,7 +40,7 @@ pub struct AllocationRecord {
     pub id: AllocationId,
     /// The node that holds it.
     pub node: NodeId,
-    /// What it holds.
+    /// The amounts that it holds.
     pub demand: Demand,
     /// The GPU instances that it holds.
     pub gpus: GpuAssignment,
@@ -70,7 +70,7 @@ pub struct ClaimRecord {
     pub id: AllocationId,
     /// The node.
     pub node: NodeId,
-    /// What it claims.
+    /// The amounts that it claims.
     pub demand: Demand,
     /// The GPU instances that it claims.
     pub gpus: GpuAssignment,
@@ -105,7 +105,7 @@ pub struct InsideRecord {
     pub id: AllocationId,
     /// The allocation of the bundle.
     pub bundle: AllocationId,
-    /// What it holds of the bundle.
+    /// The amounts that it takes from the bundle.
     pub demand: Demand,
     /// The GPU instances that it holds.
     pub gpus: GpuAssignment,

@@ -20,7 +20,7 @@ use crate::link::{Decision, DecisionCell};
 use crate::request::Placement;
 use crate::time::Time;
 
-/// What counts as a conflict.
+/// Defines what counts as a conflict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConflictDetection {
     /// An operation that is no longer possible (Omega's *resource-fit*). Expected versions are not compared.
@@ -48,7 +48,7 @@ pub struct Part {
     pub statement: StatementId,
     /// Its operations on this shard, in order, each with its index in the whole statement.
     pub operations: Vec<(u16, Operation)>,
-    /// What counts as a conflict.
+    /// Defines what counts as a conflict.
     pub conflict_detection: ConflictDetection,
     /// The effect of a conflict on the rest of the part.
     pub mode: CommitMode,

@@ -51,7 +51,7 @@ pub struct Allocate {
 pub struct Pipeline {
     /// The node.
     pub node: NodeId,
-    /// As for [`Allocate`].
+    /// The version of the node, as for [`Allocate`].
     pub expected: Option<u64>,
     /// The resources that it claims. All claims on a node together may not exceed what is available or being
     /// released, per instance. Capacity that the same statement evicts counts as being released.

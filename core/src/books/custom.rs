@@ -1,4 +1,4 @@
-//! The books of custom resources on one node: an amount, or units of their own.
+//! The books of custom resources on one node.
 
 use std::sync::Arc;
 
@@ -7,26 +7,26 @@ use crate::resource::{Amount, UnitAssignment, UnitAssignments, UnitBooks};
 
 /// The books of one custom resource on one node.
 ///
-/// Of a unit-instance kind, `available` and `shortfall` are the sums over its units; the units
-/// themselves decide what fits.
+/// For a unit-instance kind, `available` and `shortfall` are sums over the units. Whether a request fits is
+/// decided per unit.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct CustomBook {
     pub(crate) id: ResourceId,
     pub(crate) total: Amount,
     pub(crate) available: Amount,
     pub(crate) shortfall: Amount,
-    /// Of a unit-instance kind.
+    /// The books of the units, if this is a unit-instance kind.
     pub(crate) units: Option<Box<UnitBooks>>,
 }
 
-/// Takes from `available` what is there, and counts the rest as shortfall.
+/// Takes `amount` from `available` as far as it goes, and adds the remainder to `shortfall`.
 pub(crate) fn take_over(available: &mut Amount, shortfall: &mut Amount, amount: Amount) {
     let covered = amount.min(*available);
     *available = available.minus(covered);
     *shortfall = shortfall.plus(amount.minus(covered));
 }
 
-/// What an allocation holds of the kind `id`.
+/// Returns what an allocation holds of the unit-instance kind `id`.
 pub(crate) fn units_of(units: Option<&Arc<UnitAssignments>>, id: ResourceId) -> UnitAssignment {
     let units = units.map_or(&[][..], |units| units.as_slice());
     let at = units.binary_search_by_key(&id, |&(id, _)| id);
@@ -34,18 +34,18 @@ pub(crate) fn units_of(units: Option<&Arc<UnitAssignments>>, id: ResourceId) -> 
 }
 
 impl CustomBook {
-    /// `total` of `id`, nothing of it in use.
+    /// Creates a book with capacity `total`, all of it free.
     pub(crate) fn new(id: ResourceId, total: Amount) -> Self {
         let units = id.is_unit_instance().then(|| Box::new(UnitBooks::with_total(total)));
         Self { id, total, available: total, shortfall: Amount::ZERO, units }
     }
 
-    /// What a request for `amount` compares with.
+    /// Returns the room that a request for `amount` is compared with.
     pub(crate) fn room_for(&self, amount: Amount) -> Amount {
         self.units.as_ref().map_or(self.available, |units| units.room_for(amount))
     }
 
-    /// Takes what is there; the units, of a unit-instance kind.
+    /// Takes `amount`, which must fit. For a unit-instance kind, returns the units that were taken.
     pub(crate) fn take(&mut self, amount: Amount) -> Option<UnitAssignment> {
         self.available = self.available.minus(amount);
         let units = self.units.as_mut()?;
@@ -54,7 +54,7 @@ impl CustomBook {
         Some(assignment)
     }
 
-    /// Takes what an allocation holds, also beyond capacity.
+    /// Takes what an allocation already holds, even beyond capacity.
     pub(crate) fn take_held(&mut self, amount: Amount, held: Option<&Arc<UnitAssignments>>) {
         if let Some(units) = &mut self.units {
             units.take_held(units_of(held, self.id));
@@ -64,7 +64,7 @@ impl CustomBook {
         }
     }
 
-    /// Gives back; what is in use beyond capacity is paid back first.
+    /// Gives back what an allocation held. The shortfall is reduced first.
     pub(crate) fn give(&mut self, amount: Amount, held: Option<&Arc<UnitAssignments>>) {
         if let Some(units) = &mut self.units {
             units.give(units_of(held, self.id));
@@ -77,7 +77,7 @@ impl CustomBook {
         assert!(self.available <= self.total, "more of a custom resource free than there is");
     }
 
-    /// There is `total` from now on; what is in use stays in use.
+    /// Sets the capacity to `total`. What is in use stays in use.
     fn resize(&mut self, total: Amount) {
         if let Some(units) = &mut self.units {
             units.resize(total);
@@ -91,7 +91,7 @@ impl CustomBook {
     }
 }
 
-/// The book of `id` among `books`, which are sorted by id; an empty one is put in if there is none.
+/// Returns the book of `id` in `books`, which is sorted by id. Inserts one without capacity if there is none.
 pub(crate) fn book_or_new(books: &mut Vec<CustomBook>, id: ResourceId) -> &mut CustomBook {
     let at = books.binary_search_by_key(&id, |book| book.id).unwrap_or_else(|at| {
         books.insert(at, CustomBook::new(id, Amount::ZERO));
@@ -100,7 +100,7 @@ pub(crate) fn book_or_new(books: &mut Vec<CustomBook>, id: ResourceId) -> &mut C
     &mut books[at]
 }
 
-/// Exchanges the capacities; what is in use stays in use, and a book of which nothing is left goes.
+/// Replaces the capacities. What is in use stays in use. Books with neither capacity nor shortfall are removed.
 pub(crate) fn respecify(books: &mut Vec<CustomBook>, totals: &[(ResourceId, Amount)]) {
     for book in books.iter_mut() {
         let total =

@@ -1,4 +1,4 @@
-//! The books of one node, part by part: what shards change and views show.
+//! The books of one node, by part. Shards change them and views show them.
 
 mod custom;
 mod health;

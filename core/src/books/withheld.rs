@@ -5,33 +5,33 @@ use crate::limits::GPU_INSTANCES_MAX;
 use crate::resource::{Amount, ReservedAmounts};
 use crate::time::Time;
 
-/// What is set aside on one node.
+/// Capacity withheld on one node, by resource.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Withheld {
     pub(crate) cpu: Amount,
     pub(crate) memory: Amount,
-    /// Of each device, in 1/10 000.
+    /// The part of each GPU instance, in 1/10,000.
     pub(crate) gpus: [u16; GPU_INSTANCES_MAX],
-    /// Of the custom kinds that the node has, in order of id.
+    /// The custom kinds that the node has, in order of id.
     pub(crate) custom: Vec<WithheldCustom>,
 }
 
-/// What is set aside of one custom kind.
+/// Capacity withheld of one custom kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct WithheldCustom {
     pub(crate) id: ResourceId,
     pub(crate) amount: Amount,
-    /// Of each unit of a unit-instance kind, in 1/10 000.
+    /// The part of each unit of a unit-instance kind, in 1/10,000.
     pub(crate) units: Vec<u16>,
 }
 
 impl Withheld {
-    /// The sum over all devices, in 1/10 000.
+    /// Returns the sum over all GPU instances, in 1/10,000.
     pub(crate) fn gpu_total(&self) -> i64 {
         self.gpus.iter().map(|&part| i64::from(part)).sum()
     }
 
-    /// Both together.
+    /// Returns the sum of `self` and `other`.
     pub(crate) fn plus(&self, other: &Self) -> Self {
         let mut sum = self.clone();
         sum.cpu = sum.cpu.plus(other.cpu);
@@ -51,12 +51,12 @@ impl Withheld {
         sum
     }
 
-    /// What is set aside of one custom kind.
+    /// Returns the amount withheld of one custom kind.
     pub(crate) fn of(&self, id: ResourceId) -> Amount {
         self.custom.iter().find(|aside| aside.id == id).map_or(Amount::ZERO, |aside| aside.amount)
     }
 
-    /// Of one unit of a unit-instance kind, in 1/10 000.
+    /// Returns the part withheld of one unit of a unit-instance kind, in 1/10,000.
     pub(crate) fn of_unit(&self, id: ResourceId, unit: u8) -> u16 {
         let aside = self.custom.iter().find(|aside| aside.id == id);
         aside.and_then(|aside| aside.units.get(usize::from(unit)).copied()).unwrap_or(0)
@@ -70,14 +70,15 @@ pub(crate) struct Reservation {
     pub(crate) left: ReservedAmounts,
     pub(crate) until: Option<Time>,
     pub(crate) aside: Withheld,
-    /// Which of the reservations of this shard it is: exchanged, it is another one.
+    /// Identifies the reservation within its shard. A replacement gets a new number.
     pub(crate) number: u64,
-    /// Statements that hold something of it: it stays until they are decided, also used up.
+    /// The number of undecided statements that hold some of it. Until they are decided, the reservation stays,
+    /// even when used up.
     pub(crate) in_use: u32,
 }
 
 impl Reservation {
-    /// Whether nothing is reserved and no statement can bring anything back.
+    /// Returns whether nothing is reserved and no statement can return anything.
     pub(crate) fn is_over(&self) -> bool {
         self.left.is_empty() && self.in_use == 0
     }

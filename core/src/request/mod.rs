@@ -1,4 +1,4 @@
-//! What a placement request asks, after the edge has checked it.
+//! Placement requests, after the edge has validated them.
 
 mod preferences;
 pub(crate) use preferences::shunned;
@@ -16,57 +16,58 @@ use crate::ids::{NodeId, OwnerId};
 use crate::node::Selector;
 use crate::resource::Demand;
 
-/// How much a refusal should explain.
+/// The level of detail of a refusal.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Explain {
-    /// Count over at most [`EXPLAIN_NODES_MAX`](crate::limits::EXPLAIN_NODES_MAX) nodes per
-    /// shard, so that refusing stays cheap; the reply says over how many.
+    /// Counts at most [`EXPLAIN_NODES_MAX`](crate::limits::EXPLAIN_NODES_MAX) nodes per shard, so that a
+    /// refusal stays cheap. The reply says how many nodes were counted.
     #[default]
     Bounded,
-    /// Count over all nodes, page by page: each node as it is when its page is read. A request that
-    /// waits counts one page per shard.
+    /// Counts all nodes, page by page. Each node is counted as it is when its page is read. A waiting request
+    /// counts one page per shard.
     Full,
 }
 
-/// By which attribute order LeastFit and BestFit compare nodes. The other policies do not compare
-/// coordinates, and it has no effect there.
+/// The attribute order in which LeastFit and BestFit compare nodes. It has no effect on other policies, which
+/// do not compare coordinates.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OrderChoice {
-    /// The first of those configured.
+    /// The first configured order.
     #[default]
     Default,
-    /// One of those configured, by its place among them, from 0 on.
+    /// The configured order with this index, from 0.
     Configured(u8),
-    /// The first of those configured that begins with the request's dominant resource: of which it
-    /// asks the largest share of what the shard has in all. The first of all if none does.
+    /// The first configured order that begins with the request's dominant resource. That is the resource of
+    /// which the request takes the largest share of the shard's total. If no order begins with it, the first
+    /// configured order.
     Dominant,
 }
 
-/// One placement to decide.
+/// A placement to decide.
 ///
-/// Cloning is cheap: what is large is shared.
+/// Cloning is cheap because large fields are shared.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PlacementRequest {
-    /// What it takes.
+    /// The resources that the request takes.
     pub demand: Demand,
-    /// Which of the fitting nodes.
+    /// The rule that chooses among fitting nodes.
     pub policy: Policy,
-    /// By which attribute order, where the policy has one.
+    /// The attribute order, for policies that use one.
     pub order: OrderChoice,
     /// Terms that the node's labels must satisfy.
     pub selector: Option<Arc<Selector>>,
-    /// Only these nodes, if given; sorted, each once.
+    /// The candidates, if the request names any. Sorted, without duplicates.
     pub candidates: Option<Arc<[NodeId]>>,
-    /// How much a refusal should explain.
+    /// The level of detail of a refusal.
     pub explain: Explain,
-    /// What it would rather have; none for most.
+    /// Preferences among fitting nodes. Most requests have none.
     pub preferences: Option<Arc<Preferences>>,
-    /// Whose reservations it may use: nodes reserved for the owner are tried first.
+    /// The owner whose reservations the request may use. Nodes reserved for the owner are tried first.
     pub owner: Option<OwnerId>,
 }
 
 impl PlacementRequest {
-    /// A request without constraints.
+    /// Creates a request without constraints.
     #[must_use]
     pub fn new(demand: Demand, policy: Policy) -> Self {
         let selector = None;
@@ -78,17 +79,17 @@ impl PlacementRequest {
         Self { demand, policy, order, selector, candidates, explain, preferences, owner }
     }
 
-    /// The selectors that stand in for its own, in order.
+    /// Returns the fallback selectors, in order.
     #[must_use]
     pub fn fallbacks(&self) -> &[Arc<Selector>] {
         let rules = self.preferences.as_ref().and_then(|preferences| preferences.rules.as_ref());
         rules.map_or(&[], |rules| rules.fallbacks())
     }
 
-    /// The same with one selector alone: its own for 0, the first fallback for 1, and so on.
+    /// Returns the same request with one selector only: its own for 0, the first fallback for 1, and so on.
     ///
     /// # Panics
-    /// When it has no such fallback.
+    /// If there is no such fallback.
     #[must_use]
     pub fn with_alternative(&self, number: u8) -> Self {
         let mut alone = self.clone();

@@ -1,4 +1,4 @@
-//! What a request is granted.
+//! Placements that were granted.
 
 use std::sync::Arc;
 
@@ -8,14 +8,14 @@ use crate::resource::{GpuAssignment, UnitAssignments};
 /// A granted placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Placement {
-    /// The node.
+    /// The node that holds the allocation.
     pub node: NodeId,
-    /// The allocation, to be released by this id.
+    /// The id of the allocation, used to release it.
     pub allocation: AllocationId,
-    /// The GPU instances, and how much of each.
+    /// The GPU instances, and the part of each.
     pub gpus: GpuAssignment,
-    /// Which selector holds: 0 the request's own, 1 the first fallback, and so on.
+    /// The selector that matched: 0 for the request's own, 1 for the first fallback, and so on.
     pub alternative: u8,
-    /// The units of unit-instance kinds: few requests ask for any.
+    /// The units of unit-instance kinds. Few requests ask for any.
     pub units: Option<Arc<UnitAssignments>>,
 }

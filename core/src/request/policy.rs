@@ -3,7 +3,7 @@
 use std::fmt;
 use std::str::FromStr;
 
-/// Which of the fitting nodes a request gets. Ties go to the node registered first.
+/// The rule that chooses among fitting nodes. Ties go to the node that was registered first.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Policy {
     /// The node with the largest coordinate, dimension by dimension: spreads load.
@@ -12,18 +12,18 @@ pub enum Policy {
     BestFit,
     /// The node registered first.
     FirstFit,
-    /// As FirstFit, but from the node where the previous search stopped, around the end.
+    /// Like FirstFit, but starts at the node where the previous search stopped, and wraps around.
     NextFit,
-    /// Any, with equal probability.
+    /// Any fitting node, with equal probability.
     Random,
-    /// The node and the GPU whose fragmentation grows least, by the typical requests (FGD; see
+    /// The node and GPU whose fragmentation grows least, by the typical requests (FGD; see
     /// [`fragmentation`](crate::fragmentation)).
     Fgd,
-    /// Ray's default: nodes by utilisation, where less than a threshold counts as none, and one
-    /// drawn from the first of them.
+    /// Ray's default. Orders nodes by utilization, where utilization below a threshold counts as zero. Draws
+    /// one of the first nodes at random.
     Hybrid,
-    /// Ray's spread, round robin: as NextFit, but from the node after the one where the previous
-    /// search stopped.
+    /// Ray's spread strategy, round robin. Like NextFit, but starts after the node where the previous search
+    /// stopped.
     Spread,
     /// As FGD, but GPUs that a node's cpu no longer suffices for count as lost too, and growth is
     /// compared exactly.
@@ -32,11 +32,11 @@ pub enum Policy {
 }
 
 impl Policy {
-    /// The patent's: those that a linear scan can follow by fit and order alone.
+    /// The policies of the patent. A linear scan can reproduce them from fit and order alone.
     pub const PATENT: [Self; 5] =
         [Self::LeastFit, Self::BestFit, Self::FirstFit, Self::NextFit, Self::Random];
 
-    /// All of them.
+    /// All policies.
     pub const ALL: [Self; 9] = [
         Self::LeastFit,
         Self::BestFit,
@@ -49,14 +49,14 @@ impl Policy {
         Self::LeastStranded,
     ];
 
-    /// Whether the choice rests on typical request shapes.
+    /// Returns whether the policy uses typical request shapes.
     #[inline]
     #[must_use]
     pub const fn is_fragmentation_aware(self) -> bool {
         matches!(self, Self::Fgd | Self::LeastStranded)
     }
 
-    /// Its name, as configuration and command lines spell it.
+    /// Returns the name that configuration files and command lines use.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -79,7 +79,7 @@ impl fmt::Display for Policy {
     }
 }
 
-/// Text that names no policy.
+/// An error for text that names no policy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{0}` is not a policy: give one of least-fit, best-fit, first-fit, next-fit, random, fgd, hybrid, spread, least-stranded"

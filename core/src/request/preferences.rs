@@ -1,14 +1,14 @@
-//! What a request would rather have: fallback selectors, preferred selectors with weights,
-//! preferred nodes, tolerations, and to leave GPU nodes alone.
+//! Preferences of a request: fallback selectors, preferred selectors with weights, preferred nodes,
+//! tolerations, and avoiding nodes with GPUs.
 //!
-//! All of it but the preferred nodes is a function of a node's labels, taints and GPUs, so it is
-//! one number per node, its [`Rank`]: of the fitting nodes those of the smallest rank are
-//! considered first, and within a rank the policy decides. In order of weight:
-//! 1. the selector, then each fallback selector in its place (Ray's fallback strategy);
-//! 2. nodes without an untolerated `PreferNoSchedule` taint before those with one;
-//! 3. nodes without GPUs before those with some, if GPU nodes are to be left alone;
-//! 4. the preferred nodes, in the order given (not part of the rank);
-//! 5. the greatest sum of weights of preferred selectors that hold.
+//! Everything except the preferred nodes depends only on a node's labels, taints and GPUs. It is therefore one
+//! number per node, its [`Rank`]. Fitting nodes of the smallest rank are considered first. The policy decides
+//! among nodes of equal rank. The criteria are, most important first:
+//! 1. The selector, then each fallback selector in order (Ray's fallback strategy).
+//! 2. Nodes without an untolerated `PreferNoSchedule` taint come first.
+//! 3. Nodes without GPUs come first, if the request avoids nodes with GPUs.
+//! 4. The preferred nodes, in the given order (not part of the rank).
+//! 5. The largest sum of the weights of matching preferred selectors.
 
 use std::sync::Arc;
 
@@ -17,8 +17,8 @@ use crate::ids::NodeId;
 use crate::limits::{FALLBACK_SELECTORS_MAX, PREFERENCE_WEIGHT_MAX, PREFERRED_SELECTORS_MAX};
 use crate::node::{NodeSpec, Selector, Taint, TaintEffect, Toleration, TolerationOperator};
 
-/// What makes the ranks of a request, beside its selector. Shared, with its hash: a shard finds
-/// the ranks it keeps without hashing a string.
+/// The rules that, together with the selector, determine the ranks of a request. Shared, with a precomputed
+/// hash: a shard finds cached ranks without hashing strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RankRules {
     fallbacks: Vec<Arc<Selector>>,
@@ -27,7 +27,7 @@ pub struct RankRules {
     hash: u64,
 }
 
-/// Rules that cannot be.
+/// An error for invalid rules.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RankRulesError {
     /// Too many fallback selectors.
@@ -68,10 +68,10 @@ fn hash_of(
 }
 
 impl RankRules {
-    /// Rules, brought into a canonical order where order means nothing.
+    /// Creates rules. Entries whose order has no meaning are sorted into a canonical order.
     ///
     /// # Errors
-    /// When there are too many of a kind, or a weight is not in `1..=100`.
+    /// If there are too many selectors of a kind, or a weight is not in `1..=100`.
     pub fn new(
         fallbacks: Vec<Arc<Selector>>,
         mut preferred: Vec<(u8, Arc<Selector>)>,
@@ -98,31 +98,31 @@ impl RankRules {
         Ok(Self { fallbacks, preferred, tolerations, hash })
     }
 
-    /// Equal for equal rules.
+    /// Returns the hash. Equal rules have equal hashes.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// The selectors that stand in for the request's own, in order.
+    /// Returns the fallback selectors, in order.
     #[must_use]
     pub fn fallbacks(&self) -> &[Arc<Selector>] {
         &self.fallbacks
     }
 
-    /// The preferred selectors with their weights.
+    /// Returns the preferred selectors with their weights.
     #[must_use]
     pub fn preferred(&self) -> &[(u8, Arc<Selector>)] {
         &self.preferred
     }
 
-    /// The taints that the request bears.
+    /// Returns the tolerations.
     #[must_use]
     pub fn tolerations(&self) -> &[Toleration] {
         &self.tolerations
     }
 
-    /// The same without fallback selectors.
+    /// Returns the same rules without fallback selectors.
     #[must_use]
     pub fn without_fallbacks(&self) -> Self {
         let preferred = self.preferred.clone();
@@ -132,20 +132,20 @@ impl RankRules {
     }
 }
 
-/// What a request would rather have.
+/// Preferences of a request among fitting nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Preferences {
-    /// What makes the ranks; none: no fallback, no preferred selector, no toleration.
+    /// The rules that determine ranks. `None` means no fallbacks, no preferred selectors and no tolerations.
     pub rules: Option<Arc<RankRules>>,
     /// Nodes that are tried before the policy decides, in this order.
     pub nodes: Arc<[NodeId]>,
-    /// Nodes without GPUs first; only where the demand asks for no GPU.
+    /// Prefers nodes without GPUs. Only for demands without GPUs.
     pub avoid_gpu: bool,
-    /// The one candidate of the request is a node affinity: a refusal names it.
+    /// The request's only candidate is a node affinity. A refusal then names the node.
     pub affinity: bool,
 }
 
-/// Whether untolerated taints make a node less wanted; none where one keeps the request away.
+/// Returns whether an untolerated taint makes the node less preferred, or `None` if a taint excludes it.
 pub(crate) fn shunned(taints: &[Taint], tolerations: &[Toleration]) -> Option<bool> {
     let mut shunned = false;
     for taint in taints {
@@ -160,7 +160,7 @@ pub(crate) fn shunned(taints: &[Taint], tolerations: &[Toleration]) -> Option<bo
     Some(shunned)
 }
 
-/// A node's place in the order of what a request would rather have; the smallest comes first.
+/// The order of a node for a request with preferences. The smallest rank comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Rank(u16);
 
@@ -173,32 +173,32 @@ const _: () = assert!(
 );
 
 impl Rank {
-    /// Of all nodes where none is wanted more than another.
+    /// The rank of every node if the request has no preferences.
     pub const EQUAL: Self = Self(0);
-    /// An untolerated `NoSchedule` or `NoExecute` taint keeps the request away.
+    /// The rank of a node that an untolerated `NoSchedule` or `NoExecute` taint excludes.
     pub const TAINTED: Self = Self(u16::MAX - 1);
-    /// Neither the selector nor a fallback holds.
+    /// The rank of a node that matches neither the selector nor a fallback.
     pub const NOT_SELECTED: Self = Self(u16::MAX);
 
-    /// Whether the node may be chosen at all.
+    /// Returns whether the node may be chosen at all.
     #[must_use]
     pub fn is_eligible(self) -> bool {
         self < Self::TAINTED
     }
 
-    /// All of the rank that comes before the preferred nodes: selector, taints, GPUs.
+    /// Returns the part of the rank that precedes the preferred nodes: selector, taints, GPUs.
     #[must_use]
     pub fn group(self) -> u16 {
         self.0 >> SUM_BITS
     }
 
-    /// Which selector holds: 0 the request's own, 1 the first fallback, and so on.
+    /// Returns the selector that matches: 0 for the request's own, 1 for the first fallback, and so on.
     #[must_use]
     pub fn alternative(self) -> u8 {
         (self.0 >> (SUM_BITS + 2)) as u8
     }
 
-    /// The rank of a node. Without rules nothing is tolerated and nothing preferred.
+    /// Returns the rank of a node. Without rules, nothing is tolerated and nothing is preferred.
     #[must_use]
     pub fn of(
         selector: Option<&Selector>,
@@ -227,8 +227,9 @@ impl Rank {
         Self::new(alternative, shunned, avoid_gpu && spec.gpus > 0, sum)
     }
 
-    /// The rank of an eligible node: which selector holds, whether a taint makes it less wanted, whether
-    /// its GPUs are to be left alone, and the sum of the weights of preferred selectors that hold.
+    /// Creates the rank of an eligible node. `alternative` is the selector that matches. `shunned` says that a
+    /// taint makes the node less preferred, `has_gpu` that it has GPUs to avoid. `sum` is the total weight of
+    /// matching preferred selectors.
     pub(crate) fn new(alternative: usize, shunned: bool, has_gpu: bool, sum: u16) -> Self {
         let group = (alternative as u16) << 2 | u16::from(shunned) << 1 | u16::from(has_gpu);
         Self(group << SUM_BITS | (SUM_MAX - sum))

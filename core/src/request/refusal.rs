@@ -1,17 +1,17 @@
-//! Why no node could hold a request: counts over nodes per failing check.
+//! Refusals: counts of nodes per failing check.
 
 use std::collections::BTreeMap;
 
 use crate::ids::{NodeId, ResourceId};
 use crate::resource::Amount;
 
-/// A check that a node failed. Nodes that fail one of the first seven are counted there alone;
-/// others are counted under every resource of which they have too little.
+/// A check that a node failed. A node that fails one of the first seven checks is counted under that check
+/// only. Other nodes are counted under every resource that is too scarce.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Check {
-    /// The request names its candidates and the node is none of them.
+    /// The node is not one of the request's candidates.
     Candidates,
-    /// The request is for one node, and this is another.
+    /// The request is for one specific node, and this is another.
     Affinity(NodeId),
     /// The node's labels satisfy neither the selector nor a fallback.
     Selector,
@@ -19,52 +19,53 @@ pub enum Check {
     Taint,
     /// The node takes no new work.
     NotReady,
-    /// The node would do, and is reserved for another owner.
+    /// The node fits but is reserved for another owner.
     Reserved,
-    /// The node holds as many allocations as one may.
+    /// The node has the maximum number of allocations.
     Allocations,
     /// Too little cpu.
     Cpu,
     /// Too little memory.
     Memory,
-    /// Too few wholly free GPUs.
+    /// Too few fully free GPUs.
     WholeGpus,
-    /// No single GPU with that much free.
+    /// No single GPU has enough free.
     GpuPart,
     /// Too little of a custom resource.
     Custom(ResourceId),
-    /// Enough of a unit-instance kind in sum, but not in one unit, or not in whole units.
+    /// There is enough of a unit-instance kind in total, but not in one unit or not in whole units.
     Fragmented(ResourceId),
 }
 
-/// How many nodes failed a check, and how short the best of them was.
+/// The number of nodes that failed a check, and the smallest shortage among them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shortage {
-    /// Nodes that failed it.
+    /// The number of nodes that failed the check.
     pub nodes: u64,
-    /// What the least short of them lacked; zero for checks that are no resource.
+    /// The smallest amount missing on any of them. Zero for checks that are not about a resource.
     pub least: Amount,
 }
 
-/// A refusal by one shard, or by several together.
+/// A refusal by one shard, or by several shards combined.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refusal {
-    /// The shard's growth counter when it refused: while it stands still, the refusal stands.
+    /// The shard's growth counter at the time of the refusal. While the counter is unchanged, the refusal
+    /// remains valid.
     pub growth: u64,
-    /// Registered nodes.
+    /// The number of registered nodes.
     pub nodes: u64,
-    /// Nodes that the counts are over.
+    /// The number of nodes that were counted.
     pub examined: u64,
-    /// Whether some node could hold the request if nothing else ran there.
+    /// True if some node could hold the request if the node were empty.
     pub feasible: bool,
-    /// Where the next page of nodes begins, if all are to be counted and some are not yet.
+    /// The start of the next page, if all nodes are to be counted and some are not yet.
     pub rest: Option<u32>,
-    /// Per failing check.
+    /// The counts, by failing check.
     pub checks: BTreeMap<Check, Shortage>,
 }
 
 impl Refusal {
-    /// Counts one node under `check`, short by `short`.
+    /// Counts one node that fails `check` and lacks `short`.
     pub fn count(&mut self, check: Check, short: Amount) {
         self.count_many(check, Shortage { nodes: 1, least: short });
     }
@@ -79,10 +80,10 @@ impl Refusal {
             .or_insert(shortage);
     }
 
-    /// Adds the counts over the next page of the same shard's nodes.
+    /// Adds the counts of the next page of the same shard's nodes.
     ///
-    /// Each node is counted as it was when its page was read. Where [`growth`](Self::growth) of the page is
-    /// not that of the refusal, nodes gained capacity between the two.
+    /// Each node is counted as it was when its page was read. If the [`growth`](Self::growth) of the page
+    /// differs from that of the refusal, nodes gained capacity between the two.
     pub fn add_page(&mut self, page: &Self) {
         self.examined += page.examined;
         self.nodes = page.nodes.max(self.examined);

@@ -1,6 +1,8 @@
-//! Adoption: an allocation that somebody else made (a control plane that bound the pod already)
-//! is recorded as it is, also above capacity, so that the books follow a world that they do not
-//! own. What exceeds the capacity is a shortfall, which releases pay back first.
+//! Adoption: recording an allocation that another system made, for example a control plane that already bound
+//! the pod.
+//!
+//! An adoption may exceed the capacity of the node, so that the books match reality. The excess is a shortfall,
+//! which later releases reduce first.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -19,10 +21,10 @@ use crate::resource::{
     UnitAssignments, UnitBooks, least_overcommitted,
 };
 
-/// The names that those who made adopted allocations gave them, per node.
+/// The external ids of adopted allocations, per node.
 #[derive(Default)]
 pub(super) struct ExternalIds {
-    /// In order: names are others' choice, and no hash of them can be attacked then.
+    /// A B-tree, because callers choose the names and could attack a hash table.
     allocations: BTreeMap<(NodeId, Arc<str>), AllocationId>,
     names: FixedMap<AllocationId, (NodeId, Arc<str>)>,
 }
@@ -34,7 +36,7 @@ impl ExternalIds {
         self.names.insert(id, (node, name));
     }
 
-    /// An allocation ended: its name is free again. Most shards adopt nothing.
+    /// Frees the name of an allocation that ended. Most shards adopt nothing.
     pub(super) fn forget(&mut self, id: AllocationId) {
         if !self.names.is_empty()
             && let Some(key) = self.names.remove(&id)
@@ -47,16 +49,16 @@ impl ExternalIds {
         self.names.get(&id).map(|(_, name)| Arc::clone(name))
     }
 
-    /// The bytes of the names and their tables.
+    /// Reports the bytes of the names and their tables.
     pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
-        // A text stands once, with the two counts of its `Arc`.
+        // Each text is stored once, with the two counters of its `Arc`.
         let texts: usize = self.names.values().map(|(_, name)| name.len() + 2 * size_of::<usize>()).sum();
         let entry = size_of::<((NodeId, Arc<str>), AllocationId)>();
         let tables = memory::of_btree(self.allocations.len(), entry) + memory::of_map(&self.names);
         add("external ids of adoptions", tables + texts as u64);
     }
 
-    /// Checks that both directions agree, over `live` allocations.
+    /// Checks that both directions agree and that `live` holds for every allocation.
     pub(super) fn check(&self, live: impl Fn(AllocationId) -> bool) -> Result<(), String> {
         let agree = self.names.len() == self.allocations.len()
             && self.names.iter().all(|(&id, key)| self.allocations.get(key) == Some(&id) && live(id));
@@ -64,7 +66,7 @@ impl ExternalIds {
     }
 }
 
-/// The mask that was given, if it names as many instances as are asked and all are there.
+/// Returns `mask` if it names `asked` instances and all of them exist.
 fn checked(node: NodeId, kind: ResourceKind, mask: u64, asked: u32, count: u8) -> Result<u64, Rejection> {
     if mask.count_ones() != asked {
         return Err(Rejection::InstanceCount { kind, given: mask.count_ones(), asked });
@@ -77,14 +79,14 @@ fn checked(node: NodeId, kind: ResourceKind, mask: u64, asked: u32, count: u8) -
 }
 
 impl Shard {
-    /// Records an allocation made elsewhere; one that was adopted before under the same name
-    /// and with the same demand is answered again.
+    /// Records an allocation made by another system. If an allocation with the same name and demand was adopted
+    /// before, returns that one.
     pub(super) fn handle_adopt(&mut self, adoption: Adoption) -> Result<Outcome, Rejection> {
         let slot = self.slot(adoption.node)?;
         if self.reservations.at(slot).is_none() && self.reservations.claims.at(slot).is_empty() {
             return self.adopt_at(slot, adoption);
         }
-        // What others made knows of no reservations and claims; what is set aside moves to what is left.
+        // Adopted allocations ignore reservations and claims. Capacity is withheld again from what remains.
         self.restore(slot);
         let done = self.adopt_at(slot, adoption);
         self.withhold(slot);
@@ -132,8 +134,8 @@ impl Shard {
         Ok(Outcome::Adopted(Placement { node, allocation: id, gpus, alternative: 0, units }))
     }
 
-    /// The GPUs that an adopted allocation holds: those named, or those of the best fit, or
-    /// those that it overcommits least.
+    /// Returns the GPUs that an adopted allocation holds: the named ones, else the best fit, else the least
+    /// overcommitted.
     fn adopted_gpus(
         &self,
         slot: Slot,
@@ -159,7 +161,7 @@ impl Shard {
         }))
     }
 
-    /// As [`adopted_gpus`](Self::adopted_gpus), for the unit-instance kinds of the demand.
+    /// Like [`adopted_gpus`](Self::adopted_gpus), for the unit-instance kinds of the demand.
     fn adopted_units(
         &self,
         slot: Slot,
@@ -188,7 +190,7 @@ impl Shard {
         Ok((!units.is_empty()).then(|| Arc::new(units)))
     }
 
-    /// Whether what is in use on the node stays within what is counted.
+    /// Returns whether the amounts in use on the node stay within the limits of the counters.
     fn can_take_held(
         &self,
         slot: Slot,

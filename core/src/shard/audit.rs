@@ -1,7 +1,7 @@
-//! The shard's invariants as ordinary code.
+//! The shard's invariants as code.
 //!
-//! Each check computes its truth anew from the ledger and the capacities; nothing it compares
-//! is derived from what it checks.
+//! Each check recomputes its expected value from the ledger and the capacities. It never derives the expected
+//! value from the structure that it checks.
 
 use std::collections::BTreeMap;
 use std::fmt::Display;
@@ -19,32 +19,32 @@ use crate::index::Marks;
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, ResourceKind, UnitAssignments, UnitBooks};
 
-/// What of a node is in use, summed from its allocations and holds.
+/// The amounts in use on a node, summed from its allocations and holds.
 #[derive(Default)]
 pub(super) struct InUse {
     pub(super) allocated: HeldAmounts,
     pub(super) releasing: HeldAmounts,
     pub(super) held: HeldAmounts,
     pub(super) all: HeldAmounts,
-    /// An allocation that the node lists and the ledger does not find by its id.
+    /// An allocation that the node lists but the ledger does not find by id.
     lost: Option<AllocationId>,
 }
 
 impl InUse {
-    /// How many allocations there are.
+    /// Returns the number of allocations.
     pub(super) fn allocations(&self) -> u64 {
         u64::from(self.allocated.count) + u64::from(self.releasing.count)
     }
 }
 
-/// A sum of what is held.
+/// A sum of held amounts.
 #[derive(Default)]
 pub(super) struct HeldAmounts {
     pub(super) cpu: Amount,
     pub(super) memory: Amount,
     pub(super) gpus: [u32; GPU_INSTANCES_MAX],
     pub(super) custom: BTreeMap<ResourceId, Amount>,
-    /// Per unit of a unit-instance kind.
+    /// The part held of each unit of a unit-instance kind.
     pub(super) units: BTreeMap<(ResourceId, u8), u32>,
     count: u32,
 }
@@ -76,7 +76,7 @@ impl HeldAmounts {
         }
     }
 
-    /// Of one resource, in 1/10 000.
+    /// Returns the amount of one resource, in 1/10,000.
     pub(super) fn of(&self, kind: ResourceKind) -> i64 {
         match kind {
             ResourceKind::Cpu => self.cpu.units(),
@@ -88,13 +88,13 @@ impl HeldAmounts {
 }
 
 impl Shard {
-    /// Checks every invariant over the whole state: O(state).
+    /// Checks every invariant over the whole state. O(state).
     ///
-    /// Numbers are those of ARCHITECTURE.md: (1) nothing is held beyond what there was, (2) the
-    /// books balance per node, resource and GPU instance, (3) the index agrees with the table.
+    /// The numbers are those of ARCHITECTURE.md: (1) nothing is held beyond capacity, (2) the books balance per
+    /// node, resource and GPU instance, (3) the index agrees with the table.
     ///
     /// # Errors
-    /// The first one that is broken.
+    /// The first broken invariant.
     pub fn check_invariants(&self) -> Result<(), String> {
         let mut totals = Totals::default();
         let mut reserved = Totals::default();
@@ -123,11 +123,11 @@ impl Shard {
         self.rankings.check(&self.nodes)
     }
 
-    /// Checks what can be said of one node without a look at others: its allocations add up to its books,
-    /// each is found by its id, and whatever is kept of the node agrees with the node table.
+    /// Checks one node on its own. Its allocations must add up to its books, and each must be found by its id.
+    /// The structures kept per node must agree with the node table.
     ///
     /// # Errors
-    /// The first thing that is wrong.
+    /// The first discrepancy.
     pub(super) fn check_slot(&self, slot: Slot, in_use: &InUse) -> Result<(), String> {
         let hot = self.nodes.hot(slot);
         let cold = self.nodes.cold(slot);
@@ -154,7 +154,7 @@ impl Shard {
         self.check_reservation(slot)
     }
 
-    /// What one node adds to the sums, and to what is reserved of them.
+    /// Adds one node to the sums and to their reserved part.
     pub(super) fn add_to_totals(
         &self,
         slot: Slot,
@@ -172,7 +172,7 @@ impl Shard {
         add_reserved(reserved, &self.aside(slot), 1);
     }
 
-    /// Checks the sums that are kept against those of all nodes.
+    /// Checks the maintained sums against those over all nodes.
     ///
     /// # Errors
     /// The first sum that differs.
@@ -181,7 +181,7 @@ impl Shard {
         self.nodes.reserved.all.check(reserved)
     }
 
-    /// What of a node is in use, summed from its allocations and holds.
+    /// Returns the amounts in use on a node, summed from its allocations and holds.
     pub(super) fn in_use(&self, slot: Slot) -> InUse {
         let mut sums = InUse::default();
         for Allocation { id, demand, gpus, units, .. } in self.ledger.of_node(slot, &self.nodes) {
@@ -201,7 +201,7 @@ impl Shard {
         sums
     }
 
-    /// What of a node counts against the allocations that it may hold.
+    /// Checks the number of allocations against the maximum per node.
     fn check_places(&self, slot: Slot, hot: &HotNode) -> Result<(), String> {
         let live =
             self.ledger.of_node(slot, &self.nodes).map(|allocation| 1 + self.count_inside(allocation.id));
@@ -295,7 +295,7 @@ fn check_node(
     Ok(())
 }
 
-/// The books of every unit, and that the sums are theirs.
+/// Checks the books of every unit, and that the sums match them.
 fn check_units(
     hot: &HotNode,
     book: &CustomBook,
@@ -321,7 +321,8 @@ fn check_units(
     Ok(())
 }
 
-/// `available + allocated = total + shortfall`, and a shortfall only where nothing is available.
+/// Checks that `available + allocated = total + shortfall`, and that a shortfall implies that nothing is
+/// available.
 fn check_book(
     hot: &HotNode,
     resource: &str,

@@ -1,19 +1,20 @@
-//! An audit of a shard, page by page: what `status --audit` asks for.
+//! An audit of a shard, page by page, as requested by `status --audit`.
 //!
-//! A command reads one page of nodes, and the commands of others come between two pages. So an audit of any
-//! size holds nobody up for longer than a page takes.
+//! Each command reads one page of nodes. Other commands run between two pages, so an audit never blocks a shard
+//! for longer than one page takes.
 //!
-//! What the answer to the last page proves, of a shard that did not panic before:
+//! If the shard did not panic, the answer to the last page proves:
 //!
-//! - Each node passed [`check_slot`](Shard::check_slot) when its page was read: its allocations and holds
-//!   add up to its books per resource and instance, and the structures that are kept by node agree with it.
-//! - The sums that the shard keeps equal those over all nodes after the last page, whatever changed while
-//!   the pages were read ([`totals`](super::totals)).
-//! - If no command changed the books meanwhile, the hashes are those of the state. Otherwise there are none.
+//! - Each node passed [`check_slot`](Shard::check_slot) when its page was read. Its allocations and holds add
+//!   up to its books per resource and instance, and the structures kept per node agree with it.
+//! - After the last page, the shard's sums equal those over all nodes, despite changes while the pages were
+//!   read ([`totals`](super::totals)).
+//! - If no command changed the books meanwhile, the hashes are those of the state. Otherwise there are no
+//!   hashes.
 //!
-//! What only [`check_invariants`](Shard::check_invariants) looks at: that the summaries inside the trees
-//! withhold what is below, that nothing waits that would fit, and that statements, claims and bundles agree
-//! among each other. The simulator calls it after every command.
+//! Only [`check_invariants`](Shard::check_invariants) checks the summaries inside the trees, that no waiting
+//! request would fit, and that statements, claims and bundles agree. The simulator calls it after every
+//! command.
 
 use std::collections::BTreeMap;
 
@@ -23,32 +24,32 @@ use super::{Shard, Slot};
 use crate::ids::PartitionId;
 use crate::state::{PartitionHash, PartitionState};
 
-/// The audits of a shard: at most one is under way.
+/// The audits of a shard. At most one is in progress.
 #[derive(Default)]
 pub(super) struct Audits {
-    /// How many were completed.
+    /// The number of completed audits.
     completed: u64,
-    /// What the last of them found.
+    /// The result of the last audit.
     last: Option<Audit>,
     run: Option<Box<Run>>,
 }
 
-/// An audit that is under way.
+/// An audit in progress.
 #[derive(Default)]
 struct Run {
-    /// The place of the node table where the next page begins.
+    /// The slot where the next page begins.
     next: Slot,
-    /// A command changed the books since this began.
+    /// True if a command changed the books since the audit began.
     is_changed: bool,
-    /// What was read of each partition.
+    /// The hash of the records read so far, per partition.
     partitions: BTreeMap<PartitionId, PartitionHash>,
 }
 
 impl Shard {
-    /// Reads one more page for the audit of that number; 0: for one that begins after this command came.
+    /// Reads one more page for the audit `number`. With 0, asks for an audit that begins after this command.
     ///
-    /// Audits are numbered from 1 on. Who asks while one is under way gets the next one, and shares it with
-    /// all others who asked meanwhile.
+    /// Audits are numbered from 1. A caller that asks during an audit gets the next one, and shares it with all
+    /// others that ask meanwhile.
     pub(super) fn handle_audit(&mut self, number: u64) -> Outcome {
         let next = self.audits.completed + 1;
         let wanted = if number == 0 { next + u64::from(self.audits.run.is_some()) } else { number };
@@ -69,7 +70,7 @@ impl Shard {
         Outcome::Status(Box::new(self.status(audit)))
     }
 
-    /// Something changed the books: an audit that is under way gives no hashes.
+    /// Notes that the books changed. An audit in progress then yields no hashes.
     #[inline]
     pub(super) fn note_change(&mut self, outcome: Option<&Outcome>) {
         if let Some(run) = &mut self.audits.run {
@@ -77,7 +78,7 @@ impl Shard {
         }
     }
 
-    /// Reads nodes until the page is full; whether that were all.
+    /// Reads nodes until the page is full. Returns whether all nodes have been read.
     fn read_page(&mut self, run: &mut Run) -> bool {
         let mut totals = self.sums.kept.take_read();
         let mut reserved = self.nodes.reserved.take_read();
@@ -118,7 +119,7 @@ impl Shard {
         run.partitions.entry(partition).or_default().add_records(&records);
     }
 
-    /// Compares the sums, and puts the hashes together.
+    /// Compares the sums and combines the hashes.
     fn end_run(&mut self, run: &Run) -> Audit {
         let totals = self.sums.kept.end_reading();
         let reserved = self.nodes.reserved.end_reading();
@@ -171,7 +172,7 @@ mod tests {
         outcomes.remove(0)
     }
 
-    /// A shard with something on its nodes, and pages of two nodes.
+    /// Returns a shard with allocations on its nodes, and pages of two nodes.
     fn busy(nodes: u64) -> Shard {
         let mut shard = Shard::new(ShardConfig {
             shard: ShardId(0),
@@ -190,7 +191,7 @@ mod tests {
         shard
     }
 
-    /// Asks for pages until the audit is complete, with `between` after each of them.
+    /// Asks for pages until the audit is complete, and calls `between` after each page.
     fn audit(shard: &mut Shard, mut between: impl FnMut(&mut Shard)) -> Audit {
         let mut number = 0;
         loop {
@@ -215,7 +216,7 @@ mod tests {
         assert_eq!(audit(&mut shard, refused).hashes, Some(hashes), "a refusal changes no books");
     }
 
-    /// Whatever changes while the pages are read, on nodes that were read and on others, the sums agree.
+    /// The sums agree regardless of changes between pages, on nodes already read and on others.
     #[test]
     fn what_changes_between_two_pages_is_followed() {
         let mut rng = Rng::new(7);
@@ -260,7 +261,7 @@ mod tests {
         let mut shard = busy(5);
         assert!(matches!(run(&mut shard, Command::Audit { number: 0 }), Outcome::Auditing { number: 1 }));
         for _ in 0..2 {
-            // Either reads a page of the first, and waits for the second.
+            // Each reads a page of the first audit and waits for the second.
             assert!(matches!(run(&mut shard, Command::Audit { number: 0 }), Outcome::Auditing { number: 2 }));
         }
         assert!(matches!(run(&mut shard, Command::Audit { number: 1 }), Outcome::Status(_)));

@@ -1,4 +1,4 @@
-//! The books of one node as they are shown, and the update of single resources.
+//! The books of one node as callers see them, and updates of single resources.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ use crate::index::Slot;
 use crate::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX};
 use crate::resource::{Amount, Demand, GPU_UNIT, ResourceKind};
 
-/// The books of one resource on one node, in 1/10 000 units.
+/// The books of one resource on one node, in 1/10,000 units.
 ///
 /// `available + allocated + held + releasing + reserved + unhealthy = total + shortfall`
 /// ([`balances`](Self::balances)).
@@ -20,27 +20,27 @@ pub struct Book {
     pub total: i64,
     /// Free for new work.
     pub available: i64,
-    /// HeldAmounts by live allocations that nobody evicts.
+    /// Held by live allocations that are not being evicted.
     pub allocated: i64,
-    /// HeldAmounts by statements that are not decided.
+    /// Held by undecided statements.
     pub held: i64,
-    /// HeldAmounts by allocations that are on their way out: evicted, with grace left.
+    /// Held by releasing allocations, which were evicted and have grace left.
     pub releasing: i64,
-    /// Claimed out of what is releasing and what is free: what of it is free is `reserved`.
+    /// Claimed from free and releasing capacity. The free part of it is counted in `reserved`.
     pub pipelined: i64,
-    /// Free, and set aside: for claims, and for who has reserved the node.
+    /// Free but withheld, for claims and for the owner of a reservation.
     pub reserved: i64,
-    /// Free, and not offered because its instance is unhealthy.
+    /// Free but not offered, because the instance is unhealthy.
     pub unhealthy: i64,
-    /// In use beyond capacity: paid back by the next releases.
+    /// In use beyond capacity. The next releases reduce it first.
     pub shortfall: i64,
-    /// Asked for by waiting requests whose home this node is: of the nodes of the shard that they
-    /// were sent to first, one that could hold them if nothing ran there, as a rule a large one.
+    /// Requested by waiting requests whose home is this node. The home is a node of the first shard asked that
+    /// could hold the request if the node were empty. It is usually a large node.
     pub load: i64,
 }
 
 impl Book {
-    /// Whether the identity of the books holds.
+    /// Returns whether the identity of the books holds.
     #[must_use]
     pub fn balances(&self) -> bool {
         let used = self.allocated + self.held + self.releasing;
@@ -48,47 +48,47 @@ impl Book {
     }
 }
 
-/// One instance of a GPU or of a unit-instance kind, in 1/10 000.
+/// One instance of a GPU or of a unit-instance kind, in 1/10,000.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InstanceBook {
     /// Its id on the node.
     pub instance: u8,
-    /// Its free part; nothing of an unhealthy one.
+    /// The free part. Zero for an unhealthy instance.
     pub available: u32,
-    /// What allocations hold of it, those on their way out included, and statements.
+    /// The part held by statements and by allocations, including releasing ones.
     pub allocated: u32,
-    /// What of that is beyond the whole instance.
+    /// The amount of `allocated` that exceeds the whole instance.
     pub shortfall: u32,
-    /// Free, and not offered because it is unhealthy:
+    /// Free but not offered, because the instance is unhealthy:
     /// `available + allocated + unhealthy = whole + shortfall`.
     pub unhealthy: u32,
-    /// Why it is unhealthy, if it is, as its agent said.
+    /// The reason given by the agent, if the instance is unhealthy.
     pub reason: Option<Arc<str>>,
 }
 
 /// The books of one node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeBooks {
-    /// Which.
+    /// The node.
     pub node: NodeId,
-    /// Live allocations.
+    /// The number of live allocations.
     pub allocations: u32,
-    /// Per resource: cpu, memory, GPU, then every custom kind that it has or of which something
-    /// is held.
+    /// The books per resource: cpu, memory, GPU, then every custom kind that the node has or that allocations
+    /// hold.
     pub resources: Vec<(ResourceKind, Book)>,
-    /// For whom the node is reserved, and what.
+    /// The reservation of the node, if any.
     pub reservation: Option<ReservationView>,
-    /// Per kind that has instances, those that the node has or of which something is held.
+    /// The instances per kind: those that the node has or that allocations hold.
     pub instances: Vec<(ResourceKind, Vec<InstanceBook>)>,
 }
 
 impl Shard {
-    /// Whether an allocation is live.
+    /// Returns whether an allocation is live.
     pub(super) fn is_live(&self, id: AllocationId) -> bool {
         self.ledger.get(id).is_some()
     }
 
-    /// The books of one node; what is allocated is summed from the ledger.
+    /// Returns the books of one node. The allocated amounts are summed from the ledger.
     pub(super) fn node_books(&mut self, node: NodeId) -> Result<NodeBooks, Rejection> {
         let slot = self.slot(node)?;
         self.work.nodes_looked_at += 1;
@@ -111,18 +111,18 @@ impl Shard {
         Ok(books)
     }
 
-    /// The books of every node, without their load, in no order: O(state), for checkers.
+    /// Returns the books of every node, without load and in no order. O(state). For checkers.
     #[must_use]
     pub fn books(&self) -> Vec<NodeBooks> {
         self.nodes.iter().map(|(slot, ..)| self.books_at(slot)).collect()
     }
 
-    /// As [`node_books`](Self::node_books), without the load.
+    /// Like [`node_books`](Self::node_books), without the load.
     pub(super) fn books_at(&self, slot: Slot) -> NodeBooks {
         self.books_of(slot, &self.in_use(slot))
     }
 
-    /// As [`books_at`](Self::books_at), of a node of which so much is in use.
+    /// Like [`books_at`](Self::books_at), for a node whose amounts in use are known.
     pub(super) fn books_of(&self, slot: Slot, in_use: &InUse) -> NodeBooks {
         let room = self.nodes.room(slot);
         let hot = self.nodes.hot(slot);
@@ -197,8 +197,8 @@ impl Shard {
         NodeBooks { node: hot.id, allocations: hot.allocations, resources, reservation, instances }
     }
 
-    /// Exchanges the capacity of some resources of a node, all of them or none; an amount of
-    /// zero takes the resource away. What is in use beyond it is a shortfall.
+    /// Replaces the capacity of some resources of a node, all or none. Zero removes a resource. Use beyond the
+    /// new capacity becomes a shortfall.
     pub(super) fn handle_set_resources(
         &mut self,
         node: NodeId,

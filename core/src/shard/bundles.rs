@@ -1,8 +1,7 @@
 //! Bundles: allocations with books of their own, into which later placements are made.
 //!
-//! For its node a bundle is one allocation. What is placed into it takes from the bundle's books,
-//! on the bundle's own instances (Ray's placement groups), has an id of its own, and ends with the
-//! bundle at the latest.
+//! For its node, a bundle is one allocation. A placement into the bundle takes from the bundle's books, on the
+//! bundle's own instances (Ray's placement groups). It has its own id and ends with the bundle at the latest.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -19,20 +18,20 @@ use crate::resource::{Demand, GpuAssignment, UnitAssignments};
 use crate::state::{BundleRecord, InsideRecord};
 use crate::statement::ConflictReason;
 
-/// A bundle. Most have nothing inside, and no books.
+/// A bundle. Most have no placements inside and no books.
 struct Bundle {
     id: BundleId,
     books: Option<Box<Books>>,
 }
 
-/// What of a bundle is free, and what is placed into it.
+/// The free amounts of a bundle and the allocations inside.
 struct Books {
     free: FreeBooks,
     inside: BTreeSet<AllocationId>,
 }
 
 impl Bundle {
-    /// The books of the bundle that `allocation` is, opened with the first placement.
+    /// Returns the bundle's books. The first placement creates them from `allocation`.
     fn open(&mut self, allocation: &Allocation) -> &mut Books {
         let Allocation { demand, gpus, units, .. } = allocation;
         self.books.get_or_insert_with(|| {
@@ -41,13 +40,13 @@ impl Bundle {
         })
     }
 
-    /// What is placed into it, in order of id.
+    /// Returns the allocations inside, in order of id.
     fn inside(&self) -> impl Iterator<Item = AllocationId> {
         self.books.iter().flat_map(|books| books.inside.iter().copied())
     }
 }
 
-/// What is placed into a bundle.
+/// An allocation inside a bundle.
 struct Inside {
     bundle: AllocationId,
     demand: Demand,
@@ -60,15 +59,15 @@ struct Inside {
 pub(super) struct Bundles {
     live: FixedMap<AllocationId, Bundle>,
     inside: FixedMap<AllocationId, Inside>,
-    /// How often each stands here, as allocation, claim or hold: twice while a statement is under way
-    /// that moves it.
+    /// The number of times each bundle is placed on this shard, as allocation, claim or hold. A bundle counts
+    /// twice while an undecided statement moves it.
     placed: FixedMap<BundleId, u32>,
-    /// Counts bundles that ended.
+    /// The number of bundles that ended.
     pub(super) ended: u64,
 }
 
 impl Bundles {
-    /// What they take, without what boxed parts of a demand take.
+    /// Returns the size in bytes, without the boxed parts of demands.
     pub(super) fn bytes(&self) -> u64 {
         use crate::memory::{of_btree, of_map, of_vec};
         let of_books = |books: &Books| {
@@ -84,7 +83,7 @@ impl Bundles {
         self.live.is_empty()
     }
 
-    /// What is placed into bundles.
+    /// Returns the number of allocations inside bundles.
     pub(super) fn len_inside(&self) -> usize {
         self.inside.len()
     }
@@ -93,29 +92,29 @@ impl Bundles {
         self.live.contains_key(&id)
     }
 
-    /// How often it stands here.
+    /// Returns how often the bundle is placed on this shard.
     pub(super) fn count(&self, bundle: BundleId) -> u32 {
         self.placed.get(&bundle).copied().unwrap_or(0)
     }
 
-    /// The bundle that an allocation is.
+    /// Returns the bundle that an allocation is.
     pub(super) fn id_of(&self, allocation: AllocationId) -> Option<BundleId> {
         self.live.get(&allocation).map(|bundle| bundle.id)
     }
 
-    /// The bundle that an allocation is placed into.
+    /// Returns the bundle that contains an allocation.
     pub(super) fn holder(&self, id: AllocationId) -> Option<AllocationId> {
         self.inside.get(&id).map(|inside| inside.bundle)
     }
 
-    /// A bundle is held or claimed.
+    /// Notes that a bundle is held or claimed.
     pub(super) fn promise(&mut self, bundle: Option<BundleId>) {
         if let Some(bundle) = bundle {
             *self.placed.entry(bundle).or_default() += 1;
         }
     }
 
-    /// A bundle is not held or claimed any more.
+    /// Notes that a bundle is no longer held or claimed.
     pub(super) fn forget(&mut self, bundle: Option<BundleId>) {
         let Some(bundle) = bundle else { return };
         let count = self.placed.get_mut(&bundle).expect("what is forgotten was placed");
@@ -125,13 +124,14 @@ impl Bundles {
         }
     }
 
-    /// A promised bundle is an allocation from now on.
+    /// Notes that a promised bundle is now an allocation.
     pub(super) fn enter(&mut self, bundle: Option<BundleId>, allocation: &Allocation) {
         let Some(id) = bundle else { return };
         self.live.insert(allocation.id, Bundle { id, books: None });
     }
 
-    /// An allocation ended; what was placed into it, if it was a bundle, ends with it.
+    /// Notes that an allocation ended. If it is a bundle, ends everything inside and returns the number of
+    /// these allocations.
     pub(super) fn end(&mut self, id: AllocationId) -> u32 {
         let Some(bundle) = self.live.remove(&id) else { return 0 };
         self.forget(Some(bundle.id));
@@ -144,7 +144,7 @@ impl Bundles {
         ended
     }
 
-    /// The bundles of an allocation, in the durable state.
+    /// Returns the durable records of a bundle and of the allocations inside.
     pub(super) fn records(&self, id: AllocationId) -> Option<(BundleRecord, Vec<InsideRecord>)> {
         let bundle = self.live.get(&id)?;
         let inside = bundle.inside().map(|id| {
@@ -158,7 +158,7 @@ impl Bundles {
 }
 
 impl Shard {
-    /// Places into a bundle.
+    /// Places an allocation into a bundle.
     pub(super) fn handle_place_into(
         &mut self,
         bundle: AllocationId,
@@ -201,7 +201,7 @@ impl Shard {
         Ok(Outcome::Placed(Placement { node, allocation: id, gpus, alternative: 0, units }))
     }
 
-    /// Ends what is placed into a bundle; whether `id` is.
+    /// Ends the allocation `id` inside a bundle. Returns false if there is none.
     pub(super) fn end_inside(&mut self, id: AllocationId) -> bool {
         let Some(Inside { bundle, demand, gpus, units }) = self.bundles.inside.remove(&id) else {
             return false;
@@ -223,14 +223,14 @@ impl Shard {
         true
     }
 
-    /// Takes over a bundle of an earlier start, whose allocation is in the ledger.
+    /// Restores a bundle from the durable state. Its allocation must be in the ledger.
     pub(super) fn resume_bundle(&mut self, record: &BundleRecord) {
         let allocation = self.ledger.get(record.allocation).expect("a bundle is an allocation");
         self.bundles.promise(Some(record.bundle));
         self.bundles.enter(Some(record.bundle), &allocation);
     }
 
-    /// Takes over what was placed into a bundle.
+    /// Restores an allocation inside a bundle from the durable state.
     pub(super) fn resume_inside(&mut self, record: InsideRecord) {
         let InsideRecord { id, bundle, demand, gpus, units } = record;
         let there = self.bundles.live.get_mut(&bundle).expect("what is inside has a bundle");
@@ -243,12 +243,12 @@ impl Shard {
         self.follow_books(slot);
     }
 
-    /// What is placed into the bundle that `allocation` is, if it is one.
+    /// Returns the number of allocations inside the bundle that `allocation` is. Zero if it is no bundle.
     pub(super) fn count_inside(&self, allocation: AllocationId) -> usize {
         self.bundles.live.get(&allocation).map_or(0, |bundle| bundle.inside().count())
     }
 
-    /// Checks the books of every bundle against what is placed into it.
+    /// Checks the books of every bundle against the allocations inside.
     pub(super) fn check_bundles(&self) -> Result<(), String> {
         let mut inside = 0;
         for (&id, bundle) in &self.bundles.live {

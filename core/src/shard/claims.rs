@@ -1,10 +1,10 @@
-//! Claims: what was pipelined on a node, onto what is being released there.
+//! Claims: pipelined operations that wait for capacity that is being released on a node.
 //!
-//! A claim has its instances from the start, planned on what will be free, so that two claims
-//! never want the same. What comes free on a node goes to its claims first, in their order, is set
-//! aside for them, and a claim becomes an allocation as soon as all of its own is there. One that
-//! cannot come about any more (the node shrank, a device fell ill) is planned anew, or ends: what
-//! is claimed is never more than what is free and what is being released.
+//! The instances of a claim are planned in advance, from what will be free, so two claims never need the same
+//! ones. Capacity that becomes free on a node is withheld for its claims first, in their order. A claim becomes
+//! an allocation as soon as all of its capacity is free. A claim that is no longer possible, because the node
+//! shrank or a GPU became unhealthy, is planned again or ends. Claims never exceed what is free or being
+//! released.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -25,21 +25,21 @@ use crate::state::ClaimRecord;
 use crate::statement::ConflictReason;
 use crate::view::ClaimImage;
 
-/// What became of a claim.
+/// The outcome of a claim.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ClaimEvent {
-    /// It is an allocation now, under the id that was promised.
+    /// The claim became an allocation, under the promised id.
     Granted(Placement),
-    /// It has ended: its node was removed, or cannot hold it any more.
+    /// The claim ended: its node was removed or can no longer hold it.
     Ended(AllocationId),
 }
 
 /// One claim.
 #[derive(Clone, Debug)]
 pub(super) struct Claim {
-    /// Names it while its statement is not decided.
+    /// Identifies the claim while its statement is undecided.
     pub(super) number: u64,
-    /// The id of its allocation; none while its statement is not decided.
+    /// The id of its future allocation. `None` while its statement is undecided.
     pub(super) id: Option<AllocationId>,
     pub(super) demand: Demand,
     pub(super) gpus: GpuAssignment,
@@ -47,7 +47,7 @@ pub(super) struct Claim {
     pub(super) bundle: Option<BundleId>,
 }
 
-/// The claims of one node, in their order, and what is set aside for them.
+/// The claims of one node, in order, and the capacity withheld for them.
 #[derive(Default)]
 struct NodeClaims {
     claims: Vec<Claim>,
@@ -57,7 +57,7 @@ struct NodeClaims {
 /// The claims of a shard.
 #[derive(Default)]
 pub(super) struct Claims {
-    /// None is empty.
+    /// No entry is empty.
     by_slot: FixedMap<Slot, NodeClaims>,
     by_id: FixedMap<AllocationId, Slot>,
     last: u64,
@@ -65,7 +65,7 @@ pub(super) struct Claims {
 }
 
 impl Claims {
-    /// What they take, without what boxed parts of a demand take.
+    /// Returns the size in bytes, without the boxed parts of demands.
     pub(super) fn bytes(&self) -> u64 {
         use crate::memory::{of_map, of_vec};
         let claims = self.by_slot.values().map(|node| of_vec(&node.claims)).sum::<u64>();
@@ -85,12 +85,12 @@ impl Claims {
         self.by_slot.get(&slot).map(|there| &there.aside)
     }
 
-    /// Whether a claim will be an allocation of that id.
+    /// Returns whether a claim has this id for its allocation.
     pub(super) fn contains(&self, id: AllocationId) -> bool {
         self.by_id.contains_key(&id)
     }
 
-    /// How many claims are bundles.
+    /// Returns the number of claims that are bundles.
     pub(super) fn bundles_claimed(&self) -> usize {
         self.by_slot.values().flat_map(|there| &there.claims).filter(|claim| claim.bundle.is_some()).count()
     }
@@ -100,7 +100,7 @@ impl Claims {
         self.by_slot.entry(slot).or_default().claims.push(claim);
     }
 
-    /// Takes a claim out; nothing is set aside at its node meanwhile.
+    /// Removes a claim. Nothing may be withheld for claims on its node at that time.
     fn take(&mut self, slot: Slot, is: impl Fn(&Claim) -> bool) -> Option<Claim> {
         let there = self.by_slot.get_mut(&slot)?;
         let at = there.claims.iter().position(is)?;
@@ -125,13 +125,13 @@ fn sum<'a>(claims: impl IntoIterator<Item = &'a Claim>) -> HeldAmounts {
 }
 
 impl Shard {
-    /// What became of claims since the last call, in order.
+    /// Returns the outcomes of claims since the last call, in order.
     pub fn drain_claim_events(&mut self) -> std::vec::Drain<'_, ClaimEvent> {
         self.reservations.claims.events.drain(..)
     }
 
-    /// What will be free on a node when all that is on its way out has gone, and `evicted` too,
-    /// beside what is claimed.
+    /// Returns what will be free on a node when all releasing allocations and those in `evicted` have ended,
+    /// less `claimed`.
     fn future(&self, slot: Slot, evicted: impl Fn(AllocationId) -> bool, claimed: &HeldAmounts) -> FreeBooks {
         let mut leaving = HeldAmounts::default();
         for Allocation { id, demand, gpus, units, .. } in self.ledger.of_node(slot, &self.nodes) {
@@ -180,15 +180,15 @@ impl Shard {
         FreeBooks { room, gpus, custom }
     }
 
-    /// What a reservation of a node may have beside its claims: what will be free less what is claimed. With
-    /// that, a claim that is planned takes nothing from what is set aside for an owner, and an owner nothing
-    /// that a claim cannot do without. None if there are no claims. Nothing is reserved meanwhile.
+    /// Returns what a reservation of the node may withhold: what will be free, less all claims. `None` if there
+    /// are no claims. Within this limit, the owner and the planned claims never take capacity that the other
+    /// needs. Nothing may be withheld for the reservation during the call.
     pub(super) fn without_claims(&self, slot: Slot) -> Option<FreeBooks> {
         let claims = self.reservations.claims.at(slot);
         (!claims.is_empty()).then(|| self.future(slot, |_| false, &sum(claims)))
     }
 
-    /// Plans a claim on what will be free; its number.
+    /// Plans a claim on what will be free, and returns its number.
     pub(super) fn hold_claim(
         &mut self,
         slot: Slot,
@@ -215,7 +215,8 @@ impl Shard {
         Ok(number)
     }
 
-    /// Whether one more allocation may come when all that is being released has gone, and `evicted` too.
+    /// Returns whether the node has room for one more allocation once all releasing allocations and those in
+    /// `evicted` have ended.
     fn will_have_place(&self, slot: Slot, evicted: impl Fn(AllocationId) -> bool) -> bool {
         let places = i64::from(self.nodes.room(slot).places);
         if places > 0 {
@@ -225,7 +226,7 @@ impl Shard {
         places + self.ledger.of_node(slot, &self.nodes).filter(goes).count() as i64 > 0
     }
 
-    /// A claim whose statement was aborted goes.
+    /// Removes a claim whose statement was aborted.
     pub(super) fn drop_claim(&mut self, slot: Slot, number: u64) -> Claim {
         self.restore(slot);
         let claim = self.reservations.claims.take(slot, |claim| claim.number == number);
@@ -235,7 +236,7 @@ impl Shard {
         claim.expect("a claim that is held is there")
     }
 
-    /// A claim whose statement was committed has its id.
+    /// Gives an id to a claim whose statement was committed.
     pub(super) fn commit_claim(&mut self, slot: Slot, number: u64) -> AllocationId {
         let id = self.next_id(slot);
         let claims = &mut self.reservations.claims;
@@ -248,7 +249,7 @@ impl Shard {
         id
     }
 
-    /// The events of `ids` that are not fetched yet, which whoever committed them tells.
+    /// Takes the grants of `ids` out of the pending events. The caller that committed them reports them.
     pub(super) fn grants_of(&mut self, ids: &BTreeSet<AllocationId>) -> FixedMap<AllocationId, Placement> {
         let mut granted = FixedMap::default();
         self.reservations.claims.events.retain(|event| match event {
@@ -261,7 +262,7 @@ impl Shard {
         granted
     }
 
-    /// What views show of the claims of a node.
+    /// Returns the claims of a node as views show them.
     pub(super) fn claim_images(&self, slot: Slot) -> Box<[ClaimImage]> {
         let image = |claim: &Claim| {
             let Claim { id, demand, gpus, units, .. } = claim;
@@ -270,7 +271,7 @@ impl Shard {
         self.reservations.claims.at(slot).iter().filter_map(image).collect()
     }
 
-    /// Ends a claim at its caller's wish; whether there is one.
+    /// Ends a claim at its caller's request. Returns false if there is none.
     pub(super) fn end_claim(&mut self, id: AllocationId) -> bool {
         let Some(&slot) = self.reservations.claims.by_id.get(&id) else { return false };
         self.restore(slot);
@@ -284,7 +285,7 @@ impl Shard {
         true
     }
 
-    /// Ends all claims of a node that is about to go.
+    /// Ends all claims of a node that is about to be removed.
     pub(super) fn end_claims(&mut self, slot: Slot) {
         let ids: Vec<_> = self.reservations.claims.at(slot).iter().filter_map(|claim| claim.id).collect();
         for id in ids {
@@ -298,7 +299,7 @@ impl Shard {
         self.statements_changed();
     }
 
-    /// Sets aside what is free for the claims of a node.
+    /// Withholds free capacity for the claims of a node.
     pub(super) fn withhold_claims(&mut self, slot: Slot) {
         if is_planted(PlantedBug::ClaimNotSetAside) {
             return;
@@ -309,16 +310,16 @@ impl Shard {
         }
     }
 
-    /// Puts back what is set aside for the claims of a node, for a moment.
+    /// Puts the capacity withheld for the claims of a node back into its books, temporarily.
     pub(super) fn restore_claims(&mut self, slot: Slot) {
         if let Some(there) = self.reservations.claims.by_slot.get_mut(&slot) {
             self.nodes.put_back(slot, &std::mem::take(&mut there.aside));
-            // Whatever is restored for, views show what comes of it.
+            // Views must show any change made while the capacity is restored.
             self.nodes.touch(slot, COLD);
         }
     }
 
-    /// Claims whose own is there become allocations, in their order. The caller follows the books.
+    /// Turns claims into allocations, in order, if all of their capacity is free. The caller updates the books.
     pub(super) fn grant_claims(&mut self, slot: Slot) {
         if self.reservations.claims.at(slot).is_empty() {
             return;
@@ -329,7 +330,7 @@ impl Shard {
         let mut left = self.nodes.restored(slot, &aside);
         let mut ready = Vec::new();
         for claim in self.reservations.claims.at(slot) {
-            // What an earlier one waits for is not there for a later one.
+            // Capacity that an earlier claim waits for is not available to a later one.
             if left.claim(&claim.demand, claim.gpus, claim.units.as_ref())
                 && let Some(id) = claim.id
             {
@@ -362,9 +363,9 @@ impl Shard {
         self.statements_changed();
     }
 
-    /// A node may have lost what its claims were planned on: those that it cannot hold any more
-    /// are planned anew, or end. One that is not decided stays as it is until then.
-    /// Whether any was.
+    /// Plans the claims of a node again after the node may have lost capacity. Claims that it can no longer
+    /// hold move to other instances or end. Claims of undecided statements stay as they are. Returns whether
+    /// any claim changed.
     pub(super) fn replan_claims(&mut self, slot: Slot) -> bool {
         if self.reservations.claims.at(slot).is_empty() {
             return false;
@@ -403,7 +404,7 @@ impl Shard {
         changed
     }
 
-    /// The claims of a node in the durable state: those of undecided statements are none yet.
+    /// Returns the durable claims of a node. Claims of undecided statements are not durable.
     pub(super) fn claim_records(&self, slot: Slot) -> Vec<ClaimRecord> {
         let node = self.nodes.hot(slot).id;
         let claims = self.reservations.claims.at(slot).iter();
@@ -414,7 +415,7 @@ impl Shard {
         records.collect()
     }
 
-    /// Takes over a claim of an earlier start.
+    /// Restores a claim from the durable state.
     pub(super) fn resume_claim(&mut self, record: ClaimRecord) {
         let ClaimRecord { id, node, demand, gpus, units, bundle } = record;
         let slot = self.nodes.slot(node).expect("a claimed node is in its partition");
@@ -430,13 +431,13 @@ impl Shard {
         self.follow_books(slot);
     }
 
-    /// What is claimed on a node, those of undecided statements included.
+    /// Returns the amounts claimed on a node, including claims of undecided statements.
     pub(super) fn claimed(&self, slot: Slot) -> HeldAmounts {
         sum(self.reservations.claims.at(slot))
     }
 
-    /// Checks that what is set aside for claims is what they claim as far as it is free, and that
-    /// none waits although its own is there.
+    /// Checks that the capacity withheld for claims is what they claim, as far as it is free. Also checks that
+    /// no claim waits although its capacity is free.
     pub(super) fn check_claims(&self) -> Result<(), String> {
         let claims = &self.reservations.claims;
         let ids: usize =

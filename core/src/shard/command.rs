@@ -1,4 +1,4 @@
-//! What goes into a shard and what comes out. Outcome `i` of a step answers command `i`.
+//! The inputs and outputs of a shard. Outcome `i` of a step answers command `i`.
 
 use std::sync::Arc;
 
@@ -16,90 +16,90 @@ use crate::time::Time;
 /// One input of a shard.
 #[derive(Clone, Debug)]
 pub enum Command {
-    /// Find a node and allocate.
+    /// Finds a node and allocates.
     Place(PlacementRequest),
-    /// End an allocation.
+    /// Ends an allocation.
     Release(AllocationId),
-    /// A node is registered: ready, or joining where an agent keeps it.
+    /// Registers a node. It is ready, or joining if an agent reports it.
     AddNode(Box<NodeRegistration>),
-    /// A node that was removed is back under its id.
+    /// Registers a removed node again under its old id.
     RejoinNode {
-        /// As for [`AddNode`](Self::AddNode).
+        /// Same as for [`AddNode`](Self::AddNode).
         registration: Box<NodeRegistration>,
-        /// The last version that it had. Its versions go on after this one, so that no plan for its former life
-        /// matches.
+        /// The last version that it had. Its versions continue from there, so that no plan for its previous
+        /// life matches.
         version: u64,
     },
-    /// New capacity and labels; also below what is in use, which is then a shortfall.
+    /// Replaces capacity and labels. Use beyond the new capacity becomes a shortfall.
     UpdateNode(NodeId, Box<NodeSpec>),
-    /// Something happens to a node: it is drained, heard of, lost.
+    /// Applies an event to a node: it is drained, sends a heartbeat, or is lost.
     Life(NodeId, LifeEvent),
-    /// What the node's agent found.
+    /// Reports the findings of the node's agent.
     Report(NodeId, Box<AgentReport>),
-    /// Which GPU instances offer nothing to new work from now on, ascending; all others are healthy.
+    /// Sets the unhealthy GPU instances of a node, ascending. All others are healthy.
     SetHealth(NodeId, Unhealthy),
-    /// The node goes.
+    /// Removes a node.
     RemoveNode {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// End its allocations too; otherwise a node in use stays.
+        /// True if its allocations end too. Otherwise a node in use stays.
         force: bool,
     },
-    /// Nodes in order of registration, those after `after`.
+    /// Lists nodes in order of registration, starting after `after`.
     ListNodes {
         /// The last ordinal already seen; `Ordinal(0)` to begin.
         after: Ordinal,
-        /// At most so many.
+        /// The maximum number of nodes.
         limit: u16,
     },
-    /// Sums and counters.
+    /// Returns sums and counters.
     Status,
-    /// One page of an audit. The last page is answered by a status that has what the audit found.
+    /// Reads one page of an audit. The answer to the last page is a status that contains the result.
     Audit {
-        /// The audit's number, as the answer to the page before said it; 0 to begin.
+        /// The audit's number from the answer to the previous page; 0 to begin.
         number: u64,
     },
-    /// One more page of the counts of a refusal.
+    /// Counts one more page of a refusal.
     Explain(Box<Explain>),
-    /// Record an allocation that was made elsewhere.
+    /// Records an allocation made by another system.
     Adopt(Box<Adoption>),
-    /// New capacity of single resources of a node, all or none; zero takes a resource away. GPUs
-    /// and unit-instance kinds are whole, and no more than a node can have.
+    /// Replaces the capacity of single resources of a node, all or none. Zero removes a resource. The amounts
+    /// of GPUs and unit-instance kinds are whole and within the limits of a node.
     SetResources(NodeId, Box<[(ResourceKind, Amount)]>),
-    /// The books of one node.
+    /// Returns the books of one node.
     NodeBooks(NodeId),
-    /// Place; where nothing fits, wait for it.
+    /// Places a request, or lets it wait if nothing fits.
     Park(Box<Park>),
-    /// Try a waiting request again, which was woken.
+    /// Tries a waiting request again after it was woken.
     Retry(WaitToken),
-    /// A request does not wait any more.
+    /// Stops a request from waiting.
     Unpark(WaitToken),
-    /// Go on with a bounded part of the work that was put off. No port gives this command, but the
-    /// thread that runs the shard, while [`Shard::is_behind`](super::Shard::is_behind).
+    /// Continues with a bounded part of the deferred work. Ports never send this command. The thread that runs
+    /// the shard sends it while [`Shard::is_behind`](super::Shard::is_behind).
     GoOn,
-    /// Keep a node for an owner, or exchange what the owner has reserved there.
+    /// Reserves capacity of a node for an owner, or replaces the owner's reservation.
     Reserve(Box<Reserve>),
-    /// End the reservation that an owner has on a node.
+    /// Ends the reservation of an owner on a node.
     EndReservation(NodeId, OwnerId),
-    /// Check this shard's part of a statement and hold what it takes.
+    /// Checks this shard's part of a statement, and holds the capacity it needs.
     Prepare(Box<Prepare>),
-    /// Do what was decided of a statement that was prepared here.
+    /// Carries out the decision on a prepared statement.
     Finish {
         /// The statement.
         statement: StatementId,
-        /// What its cell says.
+        /// The decision in the statement's cell.
         decision: Decision,
     },
-    /// A statement over this shard alone: check it and do it.
+    /// Checks and commits a statement that concerns only this shard.
     Apply(Box<Part>),
-    /// Place into a bundle: an allocation that a statement made as one.
+    /// Places into a bundle, which is an allocation that a statement created.
     PlaceInto {
         /// The bundle's allocation.
         bundle: AllocationId,
-        /// What it takes of the bundle.
+        /// The resources that it takes from the bundle.
         demand: Box<Demand>,
     },
-    /// The durable state of all partitions, as at this place in the order of commands.
+    /// Returns the durable state of all partitions as of this command.
     Export,
 }
 
@@ -108,30 +108,30 @@ pub enum Command {
 pub enum Outcome {
     /// Allocated.
     Placed(Placement),
-    /// No node of this shard could hold it.
+    /// No node of this shard fits.
     Refused(Box<Refusal>),
     /// Ended.
     Released(AllocationId),
-    /// A bundle ended, and what was placed into it.
+    /// A bundle ended, with everything inside.
     BundleReleased {
-        /// Its allocation.
+        /// The bundle's allocation.
         bundle: AllocationId,
-        /// How many allocations inside ended with it.
+        /// The number of allocations inside that ended with it.
         ended: u32,
     },
-    /// Joined.
+    /// The node was registered.
     NodeAdded(NodeId),
-    /// Updated.
+    /// The node was updated.
     NodeUpdated(NodeId),
-    /// The state that the node has now.
+    /// The state that the node is in now.
     StateSet(NodeId, NodeState),
-    /// Health set.
+    /// The health was set.
     HealthSet(NodeId),
-    /// Gone.
+    /// The node was removed.
     NodeRemoved {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// How many allocations ended with it.
+        /// The number of allocations that ended with it.
         allocations_ended: u32,
         /// The last version that it had.
         version: u64,
@@ -140,39 +140,39 @@ pub enum Outcome {
     Nodes(Vec<NodeView>),
     /// Sums and counters.
     Status(Box<ShardStatus>),
-    /// An audit goes on: ask for its next page.
+    /// The audit continues: ask for its next page.
     Auditing {
         /// The audit's number.
         number: u64,
     },
     /// The counts over one page of nodes.
     Explained(Box<Refusal>),
-    /// Recorded.
+    /// The allocation was recorded.
     Adopted(Placement),
     /// The books of one node.
     Books(Box<NodeBooks>),
-    /// Nothing fitted: it waits, and would have been refused so.
+    /// Nothing fits: the request waits. Contains the refusal that it would have received.
     Parked(Box<Refusal>),
-    /// It does not wait any more.
+    /// The request no longer waits.
     Unparked,
-    /// A part of the work that was put off is done.
+    /// Part of the deferred work was done.
     WentOn,
-    /// The node is reserved so.
+    /// The node is reserved as shown.
     Reserved(Box<ReservationView>),
-    /// The node is not reserved any more.
+    /// The node is no longer reserved.
     ReservationEnded(NodeId),
-    /// What is held of a statement, and what conflicts.
+    /// The operations of a statement that are held, and those that conflict.
     Prepared(Box<Prepared>),
-    /// What was done of a statement.
+    /// The effect of a statement.
     Applied(Box<Applied>),
     /// The durable state.
     Exported(Box<crate::state::ShardState>),
-    /// Not done, and nothing moved.
+    /// The command was not carried out and changed nothing.
     Rejected(Rejection),
 }
 
 impl Outcome {
-    /// Whether the durable state may be another one after a command that came to this.
+    /// Returns whether a command with this outcome may have changed the durable state.
     pub(super) fn may_have_changed_books(&self) -> bool {
         !matches!(
             self,
@@ -193,45 +193,45 @@ impl Outcome {
 /// The next page of the counts of a refusal, over nodes that the refusal did not count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Explain {
-    /// What was refused.
+    /// The request that was refused.
     pub request: PlacementRequest,
-    /// Where the page begins: [`Refusal::rest`] of the page before.
+    /// The start of the page: [`Refusal::rest`] of the previous page.
     pub from: u32,
 }
 
-/// Why a command was not done.
+/// The reason why a command was not carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Rejection {
-    /// No such node.
+    /// The node is not registered.
     #[error("node {0} is not registered: list the nodes to see which are")]
     UnknownNode(NodeId),
-    /// No such allocation: never granted, released before, or ended with its node.
+    /// The allocation is not live: it was never granted, was released, or ended with its node.
     #[error("allocation {0} is not live: it was never granted, was released, or ended with its node")]
     UnknownAllocation(AllocationId),
-    /// A node that holds allocations cannot be removed without force.
+    /// A node with allocations cannot be removed without force.
     #[error("node {node} holds {allocations} allocations: release them, or remove it with force")]
     NodeInUse {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// How many.
+        /// The number of allocations.
         allocations: u32,
     },
-    /// A node in that state cannot follow the event.
+    /// The event is not legal in the node's state.
     #[error("node {node} {illegal}")]
     IllegalChange {
-        /// Which.
+        /// The node.
         node: NodeId,
-        /// What cannot follow.
+        /// The change that is not legal.
         illegal: IllegalChange,
     },
-    /// An adoption names other instances than its demand takes.
+    /// An adoption names a different number of instances than its demand takes.
     #[error("{given} instances of {kind} are named, and {asked} are taken: name as many, or none")]
     InstanceCount {
-        /// Of which resource.
+        /// The resource.
         kind: ResourceKind,
-        /// Named.
+        /// The number of instances named.
         given: u32,
-        /// Taken.
+        /// The number of instances that the demand takes.
         asked: u32,
     },
     /// An adoption names an instance that the node does not have.
@@ -239,16 +239,16 @@ pub enum Rejection {
         "node {node} has {count} instances of {kind}, and not number {instance}: name lower ones, or none"
     )]
     NoSuchInstance {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// Of which resource.
+        /// The resource.
         kind: ResourceKind,
         /// The instance.
         instance: u8,
-        /// How many there are.
+        /// The number of instances that the node has.
         count: u8,
     },
-    /// The node has another allocation of that name.
+    /// The node has another allocation with this external id.
     #[error(
         "node {node} has allocation {allocation} of that external id, with another demand: release it first, or give another id"
     )]
@@ -258,7 +258,7 @@ pub enum Rejection {
         /// The allocation.
         allocation: AllocationId,
     },
-    /// More in use beyond capacity than is counted.
+    /// The use beyond capacity would exceed what can be counted.
     #[error(
         "node {0} would have more in use beyond its capacity than can be counted: release something first"
     )]
@@ -272,101 +272,101 @@ pub enum Rejection {
         ending(*until)
     )]
     NodeReserved {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// For whom.
+        /// The owner of the reservation.
         owner: OwnerId,
-        /// When that ends by itself.
+        /// The time at which the reservation ends, if any.
         until: Option<Time>,
     },
     /// The owner has no reservation on the node.
     #[error("node {node} is not reserved for owner {owner}{}", held_by(*holder))]
     NotReserved {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// Who was named.
+        /// The owner that was named.
         owner: OwnerId,
-        /// For whom it is reserved, if it is.
+        /// The owner of the existing reservation, if any.
         holder: Option<OwnerId>,
     },
-    /// A reservation of more than the node has.
+    /// The reservation exceeds the capacity of the node.
     #[error("node {node} has {capacity} of {kind} in all: reserve no more than that, or a larger node")]
     ReservedTooMuch {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// Of which resource.
+        /// The resource.
         kind: ResourceKind,
-        /// What the node has of it when nothing runs there.
+        /// The capacity of the empty node.
         capacity: Amount,
     },
-    /// A reservation of nothing.
+    /// The reservation is empty.
     #[error("nothing is to be reserved on node {0}: say how much of which resource")]
     NothingReserved(NodeId),
-    /// A reservation that would have ended before it began.
+    /// The reservation would end before it begins.
     #[error("the reservation of node {0} would end at once: give a later end, or none")]
     DeadlinePassed(NodeId),
-    /// As many nodes are reserved as may be.
+    /// The maximum number of nodes is already reserved.
     #[error(
         "{most} nodes of node {node}'s shard are reserved, which is all that may be ({percent} % of its nodes): end a reservation first, or raise `reserved_nodes_percent`"
     )]
     TooManyReserved {
-        /// Which node was to be.
+        /// The node to reserve.
         node: NodeId,
-        /// How many may be.
+        /// The maximum number of reserved nodes.
         most: u32,
-        /// The share of the shard's nodes.
+        /// The maximum share of the shard's nodes, in percent.
         percent: u8,
     },
-    /// The statement is not under way here.
+    /// The statement is not in progress on this shard.
     #[error(
         "statement {0} is not under way here: it was never prepared, was aborted, or was finished before"
     )]
     UnknownStatement(StatementId),
-    /// A statement that is not decided yet has to do with the node.
+    /// An undecided statement involves the node.
     #[error("node {node} is part of statement {statement}, which is not decided yet: try again after it is")]
     NodeHeld {
-        /// Which node.
+        /// The node.
         node: NodeId,
-        /// The statement; others may be there too.
+        /// One such statement; there may be others.
         statement: StatementId,
     },
-    /// No bundle.
+    /// The allocation is not a bundle.
     #[error("allocation {0} is no bundle: place into an allocation that a group made as one")]
     NotABundle(AllocationId),
-    /// The bundle is a claim yet.
+    /// The bundle is still a claim.
     #[error(
         "bundle {0} waits for what is being released on its node: place into it when it is an allocation"
     )]
     BundlePending(AllocationId),
-    /// The bundle is on its way out.
+    /// The bundle is releasing.
     #[error("bundle {0} is being released: place into another one")]
     BundleReleasing(AllocationId),
     /// The node of the bundle is lost.
     #[error("bundle {bundle} stands on node {node}, which is lost: place into another one, or wait for it")]
     BundleLost {
-        /// Which bundle.
+        /// The bundle.
         bundle: AllocationId,
-        /// Its node.
+        /// The node of the bundle.
         node: NodeId,
     },
-    /// The node holds as many allocations as one may.
+    /// The node has the maximum number of allocations.
     #[error(
         "node {0} holds as many allocations as one may (setting `allocations_per_node_max`): release some, or raise the setting"
     )]
     TooManyAllocations(NodeId),
-    /// Less is free in the bundle than asked.
+    /// The bundle has less free than requested.
     #[error("{asked} of {kind} is asked of bundle {bundle}, and {available} can be had")]
     BundleShort {
-        /// Which bundle.
+        /// The bundle.
         bundle: AllocationId,
-        /// Of which resource: the first that falls short.
+        /// The first resource that falls short.
         kind: ResourceKind,
-        /// Asked.
+        /// The amount requested.
         asked: Amount,
-        /// What can be had.
+        /// The amount that is free.
         available: Amount,
     },
-    /// No such request waits here.
+    /// No such request waits on this shard.
     #[error("no such request waits here")]
     NotParked,
 }
@@ -382,44 +382,44 @@ fn held_by(holder: Option<OwnerId>) -> String {
     }
 }
 
-/// A waiting request: its port, and the number that the port gave it and gives to no other.
+/// Identifies a waiting request: its port, and a number that is unique within the port.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct WaitToken {
-    /// Where it waits for its answer.
+    /// The port that waits for the answer.
     pub port: u16,
-    /// Counted by the port.
+    /// A counter of the port.
     pub number: u64,
 }
 
-/// A request that waits where nothing fits.
+/// A request that waits if nothing fits.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Park {
-    /// Its name.
+    /// The token that identifies it.
     pub token: WaitToken,
-    /// What it asks.
+    /// The request.
     pub request: PlacementRequest,
-    /// Those of higher priority are woken first.
+    /// Requests with higher priority are woken first.
     pub priority: i32,
-    /// Of equal priority, those that wait longer.
+    /// Among requests with equal priority, those that have waited longer are woken first.
     pub since: Time,
-    /// Whether it is counted at this shard: a copy stands at each.
+    /// Says whether this shard counts the request. Every shard has a copy.
     pub home: Home,
 }
 
-/// Where a waiting request is counted: at one shard, the first asked of those that could hold it
-/// if nothing else ran there, so that its load stands at a node; at the last asked if none could.
+/// The shard that counts a waiting request, so that its load is shown on a node. This is the first shard asked
+/// that could hold the request if its nodes were empty. If there is none, the last shard asked counts it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Home {
-    /// At another shard.
+    /// Another shard counts it.
     Elsewhere,
-    /// Here, if the refusal says that it is feasible here.
+    /// This shard counts it if the refusal says that it is feasible.
     IfFeasible,
-    /// Here: no other shard could hold it either.
+    /// This shard counts it, because no other shard could hold it either.
     Here,
 }
 
 impl Home {
-    /// Whether a copy is counted at the shard that refused it so.
+    /// Returns whether a copy is counted at the shard that returned `refusal`.
     pub(crate) fn is_at(self, refusal: &Refusal) -> bool {
         match self {
             Self::Elsewhere => false,
@@ -429,73 +429,73 @@ impl Home {
     }
 }
 
-/// An allocation that was made elsewhere.
+/// An allocation made by another system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Adoption {
     /// The node that holds it.
     pub node: NodeId,
-    /// What it holds.
+    /// The resources that it holds.
     pub demand: Demand,
-    /// The GPU instances, as a mask; chosen if none are named.
+    /// The GPU instances, as a mask. If `None`, the shard chooses.
     pub gpus: Option<u16>,
-    /// Units of unit-instance kinds, as masks; chosen for kinds that are not named.
+    /// Units of unit-instance kinds, as masks. The shard chooses for kinds that are not listed.
     pub units: Vec<(ResourceId, u64)>,
-    /// The name that whoever made it gave it: adopted again on this node under this name, with
-    /// the same demand, it is answered and not recorded again.
+    /// The name given by the other system. Adopting the same demand again on this node under this name returns
+    /// the recorded allocation.
     pub external_id: Option<Arc<str>>,
 }
 
-/// A node as it stands.
+/// The current state of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeView {
     /// Capacity, labels, ids.
     pub registration: NodeRegistration,
-    /// Whether it takes new work.
+    /// The state, which says whether it takes new work.
     pub state: NodeState,
-    /// Counts the changes of this node.
+    /// The number of changes of this node.
     pub version: u64,
     /// Free cores.
     pub cpu_available: Amount,
     /// Free MiB.
     pub memory_available: Amount,
-    /// The free part of each GPU instance; nothing of an unhealthy one.
+    /// The free part of each GPU instance. Zero for an unhealthy one.
     pub gpus_available: GpuBooks,
-    /// Which instances are unhealthy, and why.
+    /// The unhealthy instances, with reasons.
     pub unhealthy: Unhealthy,
-    /// Live allocations.
+    /// The number of live allocations.
     pub allocations: u32,
-    /// For whom it is reserved, and until when if that ends by itself.
+    /// The owner for whom it is reserved, and the end of the reservation, if any.
     pub reserved: Option<(OwnerId, Option<Time>)>,
 }
 
-/// The books of one resource over all nodes, in 1/10 000 units:
+/// The books of one resource over all nodes, in 1/10,000 units:
 /// `available + allocated + held + releasing + reserved + unhealthy = total + shortfall`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceSum {
     /// Capacity.
     pub total: i128,
-    /// HeldAmounts by live allocations that nobody evicts.
+    /// Held by live allocations that are not being evicted.
     pub allocated: i128,
-    /// HeldAmounts by statements that are not decided.
+    /// Held by undecided statements.
     pub held: i128,
-    /// HeldAmounts by allocations that are on their way out.
+    /// Held by releasing allocations.
     pub releasing: i128,
-    /// In use beyond capacity, where capacity was taken away below use.
+    /// In use beyond capacity.
     pub shortfall: i128,
-    /// Free, and hidden because it is unhealthy.
+    /// Free but not offered, because the instance is unhealthy.
     pub unhealthy: i128,
-    /// Free, and set aside for reservations.
+    /// Free but withheld, for reservations and claims.
     pub reserved: i128,
 }
 
 impl ResourceSum {
-    /// Allocated, held or releasing.
+    /// Returns the amount that is allocated, held or releasing.
     #[must_use]
     pub fn in_use(&self) -> i128 {
         self.allocated + self.held + self.releasing
     }
 
-    /// What is neither in use nor missing nor hidden nor set aside.
+    /// Returns the amount that is free for new work.
     #[must_use]
     pub fn available(&self) -> i128 {
         self.total + self.shortfall - self.in_use() - self.unhealthy - self.reserved
@@ -505,37 +505,37 @@ impl ResourceSum {
 /// Sums and counters of one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardStatus {
-    /// Which.
+    /// The shard.
     pub shard: ShardId,
     /// Nodes that take new work.
     pub nodes_ready: u32,
-    /// Nodes that do not, because their operator said so.
+    /// Nodes that an operator drained.
     pub nodes_draining: u32,
     /// Nodes whose agent has not joined them yet.
     pub nodes_joining: u32,
-    /// Nodes whose agent is not heard of any more.
+    /// Nodes whose agent no longer sends heartbeats.
     pub nodes_lost: u32,
-    /// Live allocations.
+    /// The number of live allocations.
     pub allocations: u64,
     /// Requests placed since the start.
     pub placed: u64,
-    /// Requests refused since the start; a request that spilled counts at each shard that refused it.
+    /// Requests refused since the start. A request that spilled back counts at each shard that refused it.
     pub refused: u64,
     /// Allocations released since the start.
     pub released: u64,
-    /// The books per resource.
+    /// The books, per resource.
     pub resources: Vec<(ResourceKind, ResourceSum)>,
-    /// What waits here, per shape.
+    /// The waiting requests, per shape.
     pub waiting: Vec<WaitingShape>,
-    /// Nodes that are reserved for somebody.
+    /// The number of reserved nodes.
     pub nodes_reserved: u32,
-    /// The result of the audit, when one was asked for.
+    /// The result of the audit, if one was requested.
     pub audit: Option<Audit>,
 }
 
-/// Everything that an audit looks at was right.
+/// The result of an audit that found no discrepancy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Audit {
-    /// The canonical hashes; none where the books changed while they were read.
+    /// The canonical hashes. `None` if the books changed during the audit.
     pub hashes: Option<StateHashes>,
 }

@@ -1,44 +1,44 @@
-//! What one command may cost a shard at most, as data: the table in ARCHITECTURE.md, section "What a
-//! command may cost", is written from it, and the simulator holds every command to it.
+//! The maximum cost of each command for a shard, as data. The table in ARCHITECTURE.md, section "What a command
+//! may cost", shows it, and the simulator enforces it for every command.
 //!
-//! Counted is what [`ShardWork`] counts: walks over nodes and allocations, not searches through the index.
+//! The cost is what [`ShardWork`] counts: walks over nodes and allocations, not searches in the index.
 
 use super::command::Command;
 use super::work::{Pages, ShardWork};
 use crate::limits::{CANDIDATES_MAX, EXPLAIN_SLOTS_PER_NODE, NODES_PER_MESSAGE_MAX};
 use crate::request::PlacementRequest;
 
-/// How many nodes or allocations one command may look at.
+/// The maximum number of nodes or allocations that one command may look at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Most {
     /// None.
     Nothing,
-    /// So many.
+    /// A fixed number.
     Fixed(u64),
-    /// A page of a refusal's counts; all candidates that the request names, if these are more.
+    /// A page of a refusal's counts, or all candidates that the request names, if these are more.
     RefusalPage,
     /// A page of an audit.
     AuditPage,
-    /// As many as the command asks for.
+    /// The number that the command asks for.
     Asked,
-    /// All allocations of one node, those inside bundles included.
+    /// All allocations of one node, including those inside bundles.
     OfNode,
-    /// Those inside the bundles that it ends.
+    /// The allocations inside the bundles that end.
     Inside,
     /// A page of an audit, and all allocations of one node.
     AuditPageAndNode,
-    /// All there are: only the service itself asks, when it stops.
+    /// Everything. Only the service itself asks for this, when it stops.
     Everything,
 }
 
-/// What one kind of command may cost.
+/// The maximum cost of one kind of command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Cost {
     /// The names of the commands.
     pub commands: &'static [&'static str],
-    /// Of [`ShardWork::nodes_looked_at`].
+    /// The limit for [`ShardWork::nodes_looked_at`].
     pub nodes: Most,
-    /// Of [`ShardWork::allocations_looked_at`].
+    /// The limit for [`ShardWork::allocations_looked_at`].
     pub allocations: Most,
 }
 
@@ -78,17 +78,17 @@ pub const COSTS: &[Cost] = &[
     },
 ];
 
-/// What of a shard's state some bounds are made of.
+/// Facts about a shard's state on which some bounds depend.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct CostFacts {
-    /// Allocations on the node that has most, those inside bundles included.
+    /// The largest number of allocations on one node, including those inside bundles.
     pub most_of_a_node: u64,
-    /// Allocations inside all bundles.
+    /// The number of allocations inside all bundles.
     pub inside: u64,
 }
 
 impl Command {
-    /// Its name, as the table of [costs](super::COSTS) has it.
+    /// Returns the command's name as in the table of [costs](super::COSTS).
     #[must_use]
     pub fn name(&self) -> &'static str {
         match self {
@@ -124,7 +124,7 @@ impl Command {
 }
 
 impl Most {
-    /// The bound for `command`; none where there is none.
+    /// Returns the bound for `command`, or `None` if it is unbounded.
     #[must_use]
     pub fn bound(self, command: &Command, pages: Pages, facts: CostFacts) -> Option<u64> {
         Some(match self {
@@ -146,7 +146,7 @@ impl Most {
         })
     }
 
-    /// The bound in words, with the page sizes of a service.
+    /// Returns the bound as text, with the default page sizes.
     #[must_use]
     pub fn text(self) -> String {
         let pages = Pages::default();
@@ -167,24 +167,24 @@ impl Most {
     }
 }
 
-/// How many candidates the request of a command names.
+/// Returns the number of candidates that a command's request names.
 fn named(command: &Command) -> u64 {
     let of = |request: &PlacementRequest| request.candidates.as_ref().map_or(0, |ids| ids.len() as u64);
     match command {
         Command::Place(request) => of(request),
         Command::Park(park) => of(&park.request),
         Command::Explain(page) => of(&page.request),
-        // The request is the one that was parked.
+        // The request was parked earlier, so the command does not have it.
         Command::Retry(_) => CANDIDATES_MAX as u64,
         _ => 0,
     }
 }
 
 impl Cost {
-    /// What `command` may cost.
+    /// Returns the maximum cost of `command`.
     ///
     /// # Panics
-    /// When the table has no row for it.
+    /// If the table has no row for it.
     #[must_use]
     pub fn of(command: &Command) -> &'static Self {
         let name = command.name();
@@ -192,10 +192,10 @@ impl Cost {
         row.unwrap_or_else(|| panic!("the table of costs has no row for {name}"))
     }
 
-    /// Checks that `work` is no more than `command` may cost.
+    /// Checks that `work` does not exceed the maximum cost of `command`.
     ///
     /// # Errors
-    /// What it costs too much of.
+    /// The limit that was exceeded.
     pub fn check(command: &Command, work: ShardWork, pages: Pages, facts: CostFacts) -> Result<(), String> {
         let cost = Self::of(command);
         let counted = [

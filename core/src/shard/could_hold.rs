@@ -1,4 +1,4 @@
-//! What nodes could hold if nothing ran there: for proofs that something can never be placed.
+//! Computes what nodes could hold if they were empty, for proofs that a request can never be placed.
 
 use std::ops::Range;
 
@@ -9,11 +9,12 @@ use crate::node::NodeSpec;
 use crate::request::PlacementRequest;
 
 impl Shard {
-    /// The nodes in these slots, whatever their state, each with the requests (a bit each) of which it could
-    /// hold one if nothing ran there, and may by labels, taints and names. Where it ended: more slots there are.
+    /// Visits the nodes in `slots`, in any state. The bits passed to `visit` say which requests the node could
+    /// hold, one at a time, if it were empty and its labels, taints and name allow it. Returns whether more
+    /// slots follow.
     ///
     /// # Panics
-    /// When there are more requests than bits, or than rankings are kept.
+    /// If there are more than 64 requests.
     pub(crate) fn capable(
         &mut self,
         requests: &[&PlacementRequest],

@@ -1,10 +1,10 @@
-//! Why a request was refused: an honest count, at a bounded cost.
+//! The reasons for a refusal: exact counts at a bounded cost.
 //!
-//! The counts go over contiguous records of 24 bytes into one tally per check; what is seldom
-//! asked (custom resources) is all that looks beyond them. The map is built once, at the end.
+//! Counting runs over contiguous 24-byte records and keeps one tally per check. Only custom resources, which
+//! are rare, need more than these records. The map is built once, at the end.
 //!
-//! A command counts one page of nodes at most. Who asks for the counts over all nodes asks for
-//! the next page with a command of its own ([`Explain`]), so that others come between.
+//! A command counts at most one page of nodes. To count all nodes, the caller asks for each further page with
+//! another command ([`Explain`]), so that other commands can run in between.
 
 use std::ops::Range;
 
@@ -20,12 +20,12 @@ use crate::node::NodeState;
 use crate::request::{Check, Explain as Explanation, PlacementRequest, Rank, Refusal, Shortage};
 use crate::resource::{Amount, GpuRequest};
 
-/// One check, counted without a branch: it runs over every node.
+/// One check, counted without branches because the code runs for every node.
 struct Tally {
     asked: i64,
     nodes: u64,
-    /// The largest of "available less asked" as an unsigned number. What is short is negative and
-    /// so above everything that is not, and the least short of them is the largest.
+    /// The maximum of "available minus requested" as an unsigned number. Negative values, which are shortages,
+    /// exceed all others when unsigned. The smallest shortage is therefore the maximum.
     best: u64,
 }
 
@@ -34,7 +34,7 @@ impl Tally {
         Self { asked, nodes: 0, best: 0 }
     }
 
-    /// Wrapping throughout: amounts are at most 2^53, and checks would cost as much as the count.
+    /// Uses wrapping arithmetic: amounts are at most 2^53, and overflow checks would cost as much as the count.
     #[inline]
     fn count(&mut self, available: i64) {
         let over = available.wrapping_sub(self.asked) as u64;
@@ -52,12 +52,12 @@ impl Tally {
     }
 }
 
-/// The checks of resources that every node has.
+/// The checks of the resources that every node has.
 struct Tallies {
     cpu: Tally,
     memory: Tally,
     gpu: Tally,
-    /// Whether whole GPUs are asked; otherwise it is a part of one, or nothing.
+    /// True if the request asks for whole GPUs. Otherwise it asks for part of a GPU, or for none.
     whole: bool,
 }
 
@@ -93,22 +93,22 @@ impl Tallies {
 }
 
 impl Shard {
-    /// Counts, over the first page of nodes of this shard, which checks the request fails; and whether any
-    /// node could hold it if nothing else ran there, which is exact however few are counted.
+    /// Counts the failing checks over the first page of this shard's nodes. Also returns whether any node could
+    /// hold the request if the node were empty. That answer is exact, even if few nodes are counted.
     ///
-    /// `scope` is what is kept for requests such as this one.
+    /// `scope` is the cached eligibility for requests like this one.
     pub(super) fn explain(&mut self, request: &PlacementRequest, scope: Eligibility) -> Refusal {
         let feasible = self.feasible(request, scope);
         Refusal { feasible, ..self.explain_page(request, scope, 0) }
     }
 
-    /// Counts over one more page of nodes.
+    /// Counts one more page of nodes.
     pub(super) fn handle_explain(&mut self, page: &Explain) -> Outcome {
         let scope = self.scope(&page.request);
         Outcome::Explained(Box::new(self.explain_page(&page.request, scope, page.from)))
     }
 
-    /// Counts over the nodes from place `from` of the node table on, until the page is full.
+    /// Counts nodes from slot `from` until the page is full.
     fn explain_page(&mut self, request: &PlacementRequest, scope: Eligibility, from: Slot) -> Refusal {
         let nodes = self.nodes.len() as u64;
         let mut refusal = Refusal { growth: self.growth, nodes, ..Refusal::default() };
@@ -118,7 +118,7 @@ impl Shard {
             named.dedup();
         }
         let (end, looked_at) = match &named {
-            // No other nodes are looked at: all fit one page.
+            // All named candidates fit one page, and no other nodes are looked at.
             Some(named) if request.explain == Explanation::Full => {
                 refusal.examined = nodes;
                 self.count_named(request, scope, named, &mut refusal);
@@ -147,7 +147,7 @@ impl Shard {
         refusal
     }
 
-    /// Where the page that begins at `from` ends; counts its nodes as examined.
+    /// Returns the end of the page that begins at `from`, and counts its nodes as examined.
     fn page_end(&self, from: Slot, refusal: &mut Refusal) -> Slot {
         let slots = self.nodes.slots();
         let most = self.pages.explain_nodes;
@@ -160,7 +160,7 @@ impl Shard {
         end
     }
 
-    /// Counts over a page of which only amounts decide.
+    /// Counts a page for a request that depends only on amounts.
     fn count_plain(&self, request: &PlacementRequest, page: Range<Slot>, refusal: &mut Refusal) {
         let mut tallies = Tallies::of(request);
         let mut not_ready = 0u64;
@@ -178,7 +178,7 @@ impl Shard {
         report_plain(Check::Allocations, full, refusal);
     }
 
-    /// Counts over the candidates that are named, of those that are examined; the others are none.
+    /// Counts the named candidates among the examined nodes. All other examined nodes are not candidates.
     fn count_named(
         &self,
         request: &PlacementRequest,
@@ -190,7 +190,7 @@ impl Shard {
         report_plain(candidate_check(request), refusal.examined - named.len() as u64, refusal);
     }
 
-    /// Counts over nodes where labels, taints, custom resources or reservations may decide.
+    /// Counts nodes for which labels, taints, custom resources or reservations may decide.
     fn count_slots(
         &self,
         request: &PlacementRequest,
@@ -245,7 +245,7 @@ impl Shard {
         }
     }
 
-    /// Whether the node would do if it were not reserved for another owner.
+    /// Returns whether the node would fit if it were not reserved for another owner.
     fn is_kept_from(&self, slot: Slot, request: &PlacementRequest) -> bool {
         self.reservations.at(slot).is_some_and(|there| {
             Some(there.owner) != request.owner
@@ -253,7 +253,8 @@ impl Shard {
         })
     }
 
-    /// Whether some registered node has the capacity, the labels and no taint against it.
+    /// Returns whether some registered node has the capacity and the labels, and no taint that excludes the
+    /// request.
     fn feasible(&mut self, request: &PlacementRequest, scope: Eligibility) -> bool {
         let asked = self.capacities.geometry().asked(&request.demand);
         let named = self.named(request);
@@ -276,7 +277,7 @@ impl Shard {
     }
 }
 
-/// The check by which labels or taints exclude a node.
+/// Returns the check by which labels or taints exclude a node.
 #[inline]
 fn excluded(selectors: &SelectorSets, rankings: &Rankings, scope: Eligibility, slot: Slot) -> Option<Check> {
     match scope {
@@ -290,7 +291,7 @@ fn excluded(selectors: &SelectorSets, rankings: &Rankings, scope: Eligibility, s
     }
 }
 
-/// The check under which nodes count that are no candidates.
+/// Returns the check for nodes that are not candidates.
 fn candidate_check(request: &PlacementRequest) -> Check {
     let affinity = request.preferences.as_ref().is_some_and(|preferences| preferences.affinity);
     match request.candidates.as_deref() {
@@ -299,7 +300,7 @@ fn candidate_check(request: &PlacementRequest) -> Check {
     }
 }
 
-/// Reports a check that is no resource.
+/// Reports a check that is not about a resource.
 fn report_plain(check: Check, nodes: u64, refusal: &mut Refusal) {
     if nodes > 0 {
         refusal.checks.insert(check, Shortage { nodes, least: Amount::ZERO });

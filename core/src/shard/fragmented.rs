@@ -1,4 +1,4 @@
-//! A shard's nodes as the fragmentation-aware policies see them, and their placements.
+//! Adapts a shard's nodes to the fragmentation-aware policies, and places by them.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use crate::index::{Candidates, Slot, Visits};
 use crate::node::GPU_MODEL_LABEL;
 use crate::request::{PlacementRequest, Rank};
 
-/// Candidates up to this many are rated one by one, more are looked for in short lists.
+/// The maximum number of candidates that are rated one by one. Larger sets use short lists.
 const WALKED_MAX: usize = 32;
 
 impl Nodes for NodeTable {
@@ -33,13 +33,13 @@ impl Nodes for NodeTable {
 }
 
 impl Shard {
-    /// Gives the typical request shapes of the fragmentation-aware policies; learnt from what
-    /// arrives if none are given.
+    /// Sets the typical request shapes of the fragmentation-aware policies. If none are set, they are learned
+    /// from arriving requests.
     pub fn set_typical_shapes(&mut self, typical: Arc<TypicalShapes>) {
         self.fragmentation.set_typical(typical);
     }
 
-    /// Chooses node and GPU instances by fragmentation, and takes them.
+    /// Chooses a node and GPU instances by fragmentation, and takes them.
     pub(super) fn take_least_fragmented(
         &mut self,
         request: &PlacementRequest,
@@ -66,8 +66,8 @@ impl Shard {
         self.nodes.take_chosen(slot, &request.demand, gpus)
     }
 
-    /// As [`take_least_fragmented`](Self::take_least_fragmented), among the nodes that the request
-    /// wants most; and which of its selectors holds.
+    /// Like [`take_least_fragmented`](Self::take_least_fragmented), among the nodes with the smallest rank.
+    /// Also returns the number of the selector that matches.
     pub(super) fn take_least_fragmented_ranked(
         &mut self,
         request: &PlacementRequest,
@@ -75,13 +75,13 @@ impl Shard {
     ) -> Option<(Slot, Taken, u8)> {
         self.fragmentation.handle_arrival(request, &self.nodes);
         let preferred = self.best_preferred(request, id, &self.preferred_slots(request));
-        // Some node of the first rank that has one that fits.
+        // A fitting node of the smallest rank that has one.
         let first = self.find_ranked(request, id).0?;
         let nodes = &self.nodes;
         let ranking = self.rankings.at(id);
         let first = ranking.rank(first);
         let slot = match preferred {
-            // It comes before the weights of preferred selectors, and before the policy.
+            // The preferred node comes before the weights of preferred selectors, and before the policy.
             Some((group, slot)) if group <= first.group() => slot,
             _ => {
                 let tier = ranking.tiers().iter().find(|tier| tier.rank == first);
@@ -89,7 +89,7 @@ impl Shard {
                     Some(Candidates::Walk(few)) => Among::Few(few),
                     _ => Among::Ranked(first),
                 };
-                // Only a list of all ranks may hold other ones.
+                // Only the list of all ranks can contain other ranks.
                 let all = request.candidates.is_none() && matches!(among, Among::Ranked(_));
                 let custom = request.demand.custom.is_some();
                 let accept = |slot| {
@@ -108,7 +108,7 @@ impl Shard {
     }
 }
 
-/// Chooses among all of `among`, or those of them that the request names.
+/// Chooses among `among`, restricted to the candidates if the request names any.
 fn choose(
     fragmentation: &mut Fragmentation,
     request: &PlacementRequest,
@@ -145,7 +145,7 @@ mod tests {
     use crate::shard::{Command, Home, HybridSettings, Outcome, Park, Shard, ShardConfig, WaitToken};
     use crate::time::Time;
 
-    /// A waiting request whose room is taken again and again before it is tried.
+    /// A waiting request whose capacity is taken repeatedly before it is tried.
     #[test]
     fn a_request_that_waits_is_counted_once_however_often_it_is_tried() {
         let mut shard = Shard::new(ShardConfig {
@@ -192,7 +192,7 @@ mod tests {
         for _ in 0..10 {
             let (_, woken, _) = step(Command::Release(held.allocation));
             assert_eq!(woken, [token]);
-            // Of another policy, so that it is not counted itself.
+            // Uses another policy, so that the request itself is not counted.
             let (Outcome::Placed(again), ..) = step(Command::Place(request(Policy::BestFit))) else {
                 panic!()
             };

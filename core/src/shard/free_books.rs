@@ -1,5 +1,5 @@
-//! What is free somewhere, as a value: of a node with something put back, of a node when what is
-//! on its way out has gone, of a bundle.
+//! Free amounts as a value: of a node with some capacity put back, of a node after all releasing allocations
+//! have ended, or of a bundle.
 
 use std::sync::Arc;
 
@@ -10,11 +10,11 @@ use crate::books::{CustomBook, units_of};
 use crate::resource::{Amount, Demand, GpuAssignment, GpuBooks, UnitAssignments, UnitBooks};
 use crate::statement::ConflictReason;
 
-/// GPU instances and units.
+/// The GPU instances and units of an allocation.
 type Instances = (GpuAssignment, Option<Arc<UnitAssignments>>);
 
 impl FreeBooks {
-    /// All of what an allocation holds.
+    /// Returns books in which everything that an allocation holds is free.
     pub(super) fn of_allocation(
         demand: &Demand,
         gpus: GpuAssignment,
@@ -36,10 +36,10 @@ impl FreeBooks {
         Self { room, gpus: books, custom: custom.collect() }
     }
 
-    /// The instances that a demand takes here, chosen as on a node.
+    /// Returns the instances that a demand takes, chosen as on a node.
     ///
     /// # Errors
-    /// What it falls short of.
+    /// The resource that falls short.
     pub(super) fn planned(&self, demand: &Demand) -> Result<Instances, ConflictReason> {
         if let Some(short) = short_of(self, demand) {
             return Err(short);
@@ -54,7 +54,7 @@ impl FreeBooks {
         Ok((gpus, (!units.is_empty()).then(|| Arc::new(units))))
     }
 
-    /// Whether all of this is free, on these instances.
+    /// Returns whether all of this is free, on these instances.
     pub(super) fn covers_claim(
         &self,
         demand: &Demand,
@@ -72,7 +72,7 @@ impl FreeBooks {
             })
     }
 
-    /// Takes as much of this as is free; whether that was all.
+    /// Takes as much of this as is free. Returns whether all of it was free.
     pub(super) fn claim(
         &mut self,
         demand: &Demand,
@@ -100,10 +100,10 @@ impl FreeBooks {
         all
     }
 
-    /// Takes what is free.
+    /// Takes free amounts.
     ///
     /// # Panics
-    /// When it is not.
+    /// If they are not free.
     pub(super) fn take(
         &mut self,
         demand: &Demand,
@@ -113,7 +113,7 @@ impl FreeBooks {
         assert!(self.claim(demand, gpus, units), "more is taken of {self:?} than is free: {demand:?}");
     }
 
-    /// Gives back what was taken.
+    /// Gives back amounts that were taken.
     pub(super) fn give(
         &mut self,
         demand: &Demand,

@@ -1,17 +1,20 @@
-//! Granularity that follows the nodes: θ from the spread of their sizes.
+//! Granularity that follows the nodes: θ is derived from the distribution of their sizes.
 //!
-//! Too fine a θ makes many buckets of one node each, too coarse a θ makes all nodes equal, so that
-//! only the exact check tells them apart. Both are slow, neither is wrong. The rule, per automatic
-//! dimension: of the nodes that have any of it, the size that nine in ten do not exceed, rounded up
-//! to a power of two, is cut into at most 256 steps (so that a node of that size has more than 50
-//! coordinates); the step is rounded up to a whole number of units that is a power of two, or below
-//! one unit to 1, 2 or 5 of a decimal place, so that usual sizes are multiples of it. A few nodes of
-//! another kind do not decide, as the largest one would.
+//! A θ that is too fine makes many buckets of one node each. A θ that is too coarse makes all nodes equal, so
+//! that only the exact check distinguishes them. Both are slow, but neither is wrong.
 //!
-//! θ moves when any target differs from it by more than a factor of two and as many nodes as half
-//! of those registered have joined, changed or left since it last moved: what a move costs,
-//! O(nodes), is then paid by these. The choices of LeastFit and BestFit depend on θ, so what it is
-//! follows from the commands alone, and it is part of the durable state.
+//! The rule for each automatic dimension:
+//! - Take the size that 90 % of the nodes with any of the resource do not exceed, rounded up to a power of two.
+//! - Divide it into at most 256 steps. A node of that size then has more than 50 coordinates.
+//! - If the step is more than half a unit, round it up to a power of two of whole units. Otherwise round it up
+//!   to 1, 2 or 5 of a decimal place. Usual sizes are then multiples of the step.
+//!
+//! A few unusual nodes do not decide θ, unlike with a rule based on the largest node.
+//!
+//! θ changes if any target differs from it by more than a factor of two, and enough nodes have joined, changed
+//! or left since the last change. Enough means half the number of registered nodes, so these events pay for the
+//! O(nodes) cost of a change. The choices of LeastFit and BestFit depend on θ. So θ depends only on the
+//! commands, and it is part of the durable state.
 
 use super::Shard;
 use crate::index::{Coordinate, Dimension, Geometry, Slot};
@@ -19,22 +22,22 @@ use crate::limits::DIMENSIONS_MAX;
 use crate::resource::Amount;
 use crate::state::GranularityState;
 
-/// Steps that the size of nine in ten nodes is cut into, at most.
+/// The maximum number of steps for the size that 90 % of the nodes do not exceed.
 const STEPS_MAX: u64 = 256;
-/// Sizes are counted by their bits.
+/// Sizes are counted by their bit length.
 const SIZES: usize = 65;
 
-/// What is counted for it.
+/// The counts from which granularity is derived.
 pub(super) struct Granularity {
-    /// As configured: what is published is bounds in this.
+    /// The configured geometry. Published bounds are in this geometry.
     configured: Geometry,
-    /// Per dimension and bits of a size, nodes.
+    /// The number of nodes per dimension and bit length of the size.
     counts: [[u32; SIZES]; DIMENSIONS_MAX],
     nodes: u64,
     changes: u64,
 }
 
-/// A step of at least `least`, in 1/10 000 of a unit that is `unit` of them.
+/// Returns a step of at least `least`, in 1/10,000. A unit has `unit` such parts.
 fn step(least: u64, unit: u64) -> u64 {
     if 2 * least > unit {
         return unit * least.div_ceil(unit).next_power_of_two();
@@ -51,7 +54,7 @@ fn step(least: u64, unit: u64) -> u64 {
 }
 
 impl Granularity {
-    /// What is counted for `geometry`, if any of its granularities is automatic.
+    /// Returns empty counts for `geometry`, or `None` if no granularity is automatic.
     pub(super) fn of(geometry: &Geometry) -> Option<Box<Self>> {
         geometry.has_automatic().then(|| {
             let counts = [[0; SIZES]; DIMENSIONS_MAX];
@@ -59,7 +62,7 @@ impl Granularity {
         })
     }
 
-    /// Counts a node in or out, by its values per dimension.
+    /// Adds or removes a node, by its values per dimension.
     fn count(&mut self, values: &[u64], joins: bool) {
         for (counts, value) in self.counts.iter_mut().zip(values) {
             let count = &mut counts[(u64::BITS - value.leading_zeros()) as usize];
@@ -68,7 +71,7 @@ impl Granularity {
         self.nodes = if joins { self.nodes + 1 } else { self.nodes - 1 };
     }
 
-    /// θ as the nodes now would have it; as it is where none has any.
+    /// Returns θ for the current nodes, or `None` if no node has any of the resource.
     fn target(&self, place: usize, dimension: Dimension) -> Option<i64> {
         let having = &self.counts[place][1..];
         let all: u64 = having.iter().map(|&count| u64::from(count)).sum();
@@ -82,7 +85,7 @@ impl Granularity {
         Some(step(((1u64 << bits) / STEPS_MAX).max(1), unit) as i64)
     }
 
-    /// The granularities to move to, if it is time.
+    /// Returns the new granularities if they should change.
     fn moves(&self, geometry: &Geometry) -> Option<Vec<i64>> {
         if 2 * self.changes < self.nodes {
             return None;
@@ -98,20 +101,20 @@ impl Granularity {
         targets.iter().any(far).then(|| targets.iter().map(|&(_, target)| target).collect())
     }
 
-    /// What is published of `highest`, a bound in the index's geometry.
+    /// Converts `highest`, a bound in the index's geometry, to the published geometry.
     pub(super) fn published(&self, geometry: &Geometry, highest: Coordinate) -> Coordinate {
         geometry.bound_in(&self.configured, highest)
     }
 }
 
 impl Shard {
-    /// A node's size, where it is counted.
+    /// Returns a node's size, or `None` if sizes are not counted.
     pub(super) fn size_of(&self, slot: Slot) -> Option<Vec<u64>> {
         self.granularity.as_ref()?;
         Some(self.index.geometry().values(&self.nodes.capacity(slot)))
     }
 
-    /// A node joined (it had no size before), changed or left (it has no slot now).
+    /// Notes that a node joined (`before` is `None`), changed, or left (`now` is `None`).
     pub(super) fn node_resized(&mut self, before: Option<Vec<u64>>, now: Option<Slot>) {
         let size = now.and_then(|slot| self.size_of(slot));
         let Some(granularity) = &mut self.granularity else { return };
@@ -137,15 +140,15 @@ impl Shard {
         self.reserved_tree.regrain(geometry, |slot| reservations.available_to_owner(nodes, slot));
     }
 
-    /// How far granularity has followed the nodes, where any does.
+    /// Returns the durable state of granularity, if any granularity is automatic.
     pub(super) fn granularity_state(&self) -> Option<GranularityState> {
         let granularity = self.granularity.as_ref()?;
         let thetas = self.index.geometry().dimensions().iter().map(|&(_, theta)| theta).collect();
         Some(GranularityState { thetas, changes: granularity.changes })
     }
 
-    /// Goes on where an earlier start stopped, unless other dimensions are indexed since or none
-    /// is automatic. The partitions are taken over already.
+    /// Continues from the state of an earlier start, unless the dimensions or their settings changed. The
+    /// partitions must already be restored.
     pub(crate) fn resume_granularity(&mut self, state: &GranularityState) {
         let dimensions = self.index.geometry().dimensions();
         let Some(granularity) = &mut self.granularity else { return };

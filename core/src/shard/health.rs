@@ -1,8 +1,8 @@
-//! Unhealthy GPU instances in the books: their free part is hidden, so that they offer nothing
-//! to new work, while what runs on them stays allocated.
+//! Unhealthy GPU instances in the books. Their free part is hidden from new work. What runs on them stays
+//! allocated.
 //!
-//! The free part moves out of the GPU books and back as a whole; searching, choosing and taking
-//! know nothing of health. Per instance, `available + hidden + allocated = total + shortfall`.
+//! The whole free part moves out of the GPU books and back. The code that searches, chooses and takes needs no
+//! knowledge of health. Per instance, `available + hidden + allocated = total + shortfall`.
 
 use super::table::{ColdNode, HotNode, NodeTable};
 use crate::books::UnhealthyBook;
@@ -10,7 +10,7 @@ use crate::index::Slot;
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::node::Unhealthy;
 
-/// Moves what is free on unhealthy instances out of sight.
+/// Hides the free part of unhealthy instances.
 pub(super) fn hide(hot: &mut HotNode, cold: &mut ColdNode) {
     let Some(book) = &mut cold.unhealthy else { return };
     for (instance, hidden) in (0u8..).zip(&mut book.hidden) {
@@ -21,7 +21,8 @@ pub(super) fn hide(hot: &mut HotNode, cold: &mut ColdNode) {
     }
 }
 
-/// Moves it back, so that the books can be changed as if all were healthy; to be hidden again.
+/// Restores the hidden parts, so that the books can be changed as if all instances were healthy. The caller
+/// hides them again.
 pub(super) fn restore(hot: &mut HotNode, cold: &mut ColdNode) {
     let Some(book) = &mut cold.unhealthy else { return };
     for (instance, hidden) in (0u8..).zip(&mut book.hidden) {
@@ -29,7 +30,7 @@ pub(super) fn restore(hot: &mut HotNode, cold: &mut ColdNode) {
     }
 }
 
-/// Leaves out instances that the node does not have (any more), between [`restore`] and [`hide`].
+/// Removes instances that the node no longer has, between [`restore`] and [`hide`].
 pub(super) fn forget_absent(hot: &mut HotNode, cold: &mut ColdNode) {
     let Some(mut book) = cold.unhealthy.take() else { return };
     book.reasons.retain(|&(instance, _)| instance < cold.registration.spec.gpus);
@@ -43,8 +44,8 @@ fn mask(unhealthy: &Unhealthy) -> u16 {
 }
 
 impl NodeTable {
-    /// Exchanges the unhealthy instances of a node; whether any of them was healed. Instances
-    /// that the node does not have are left out.
+    /// Replaces the unhealthy instances of a node. Instances that the node does not have are ignored. Returns
+    /// whether any instance became healthy.
     pub(super) fn set_health(&mut self, slot: Slot, mut unhealthy: Unhealthy) -> bool {
         let gpus = self.cold(slot).registration.spec.gpus;
         unhealthy.retain(|&(instance, _)| instance < gpus);
@@ -65,25 +66,25 @@ impl NodeTable {
         before & !after != 0
     }
 
-    /// The unhealthy instances of a node, ascending, with the reason.
+    /// Returns the unhealthy instances of a node in ascending order, each with its reason.
     pub(super) fn unhealthy(&self, slot: Slot) -> &[(u8, std::sync::Arc<str>)] {
         self.cold(slot).unhealthy.as_ref().map_or(&[], |book| &book.reasons)
     }
 }
 
 impl ColdNode {
-    /// What is hidden of one instance, in 1/10 000.
+    /// Returns the hidden part of one instance, in 1/10,000.
     pub(super) fn hidden(&self, instance: u8) -> u16 {
         self.unhealthy.as_ref().map_or(0, |book| book.hidden[usize::from(instance)])
     }
 
-    /// What is hidden of all instances, in 1/10 000.
+    /// Returns the hidden part of all instances, in 1/10,000.
     pub(super) fn hidden_total(&self) -> i128 {
         (0..GPU_INSTANCES_MAX as u8).map(|instance| i128::from(self.hidden(instance))).sum()
     }
 }
 
-/// Checks that nothing is offered by an unhealthy instance and nothing hidden on a healthy one.
+/// Checks that unhealthy instances offer nothing, and that healthy ones hide nothing.
 pub(super) fn check(hot: &HotNode, cold: &ColdNode) -> Result<(), String> {
     if hot.has_unhealthy != cold.unhealthy.is_some() {
         return Err(format!("node {}: hot and cold parts disagree about health", hot.id));

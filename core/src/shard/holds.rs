@@ -1,10 +1,9 @@
-//! What a statement holds in a shard before it is decided.
+//! Holds: capacity that an undecided statement keeps in a shard.
 //!
-//! A hold of an allocation takes from the books what a placement takes, the same instances, in a
-//! table of its own; aborted, it gives the very same back, and what it used of a reservation is
-//! reserved again if the reservation is still the same one. An eviction that is held marks the
-//! allocation, nothing else. Operations are checked one after the other, each on what those before
-//! it left, as they are done when all are committed.
+//! A held allocation takes the same amounts and instances from the books as a placement, but is recorded in its
+//! own table. If the statement is aborted, the hold gives exactly these back. What it used of a reservation is
+//! reserved again if the reservation is still the same one. A held eviction only marks the allocation.
+//! Operations are checked in order, each on the state that the previous ones left, just as they are committed.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -27,30 +26,30 @@ use crate::statement::{
 };
 use crate::time::Time;
 
-/// One operation that is held.
+/// One held operation.
 pub(super) enum Hold {
-    /// Taken from the books.
+    /// Amounts taken from the books.
     Allocate(HeldAllocation),
-    /// Claimed.
+    /// A claim.
     Pipeline {
-        /// Where.
+        /// The slot of the node.
         slot: Slot,
-        /// Names the claim.
+        /// The number of the claim.
         number: u64,
     },
-    /// Marked.
+    /// A marked allocation.
     Evict {
-        /// Which.
+        /// The allocation.
         allocation: AllocationId,
-        /// Where it was when it was marked.
+        /// Its slot when it was marked.
         slot: Slot,
-        /// How long it has from the commit on.
+        /// The grace period from the commit on, in ns.
         grace_ns: u64,
     },
 }
 
 impl Hold {
-    /// The node that it has to do with.
+    /// Returns the slot of the node that it involves.
     pub(super) fn slot(&self) -> Slot {
         match self {
             Self::Allocate(allocation) => allocation.slot,
@@ -59,7 +58,7 @@ impl Hold {
     }
 }
 
-/// What becomes an allocation if the statement is committed.
+/// An allocation that is created if the statement is committed.
 #[derive(Clone, Debug)]
 pub(super) struct HeldAllocation {
     pub(super) slot: Slot,
@@ -67,21 +66,20 @@ pub(super) struct HeldAllocation {
     pub(super) gpus: GpuAssignment,
     pub(super) units: Option<Arc<UnitAssignments>>,
     pub(super) bundle: Option<BundleId>,
-    /// What it used of a reservation.
+    /// The amounts that it used of a reservation.
     pub(super) used: Option<Used>,
 }
 
-/// What one part has done so far. Its tables are kept from part to part.
+/// The progress of one part. The tables are reused from part to part.
 pub(super) struct Attempt {
     statement: StatementId,
     conflict_detection: ConflictDetection,
-    /// It is done in the same step: nobody meets what it holds.
+    /// The part is committed in the same step, so no other command sees its holds.
     at_once: bool,
-    /// Per node that it changed or compared: the version before, and the first operation that
-    /// expects one.
+    /// The nodes that the part changed or compared: the version before, and the first expected version.
     nodes: FixedMap<Slot, Seen>,
     evicted: FixedMap<AllocationId, u16>,
-    /// Of these, those that end without grace.
+    /// The evicted allocations that end without grace.
     ended: Vec<AllocationId>,
     bundles: FixedMap<BundleId, u16>,
 }
@@ -101,7 +99,7 @@ impl Default for Attempt {
 }
 
 impl Attempt {
-    /// Begins with a part.
+    /// Starts a part.
     fn begin(&mut self, part: &Part, at_once: bool) {
         (self.statement, self.conflict_detection, self.at_once) =
             (part.statement, part.conflict_detection, at_once);
@@ -112,15 +110,16 @@ impl Attempt {
     }
 }
 
-/// A node as the part found it.
+/// The state of a node before the part.
 struct Seen {
     version: u64,
     expected: Option<(u64, u16)>,
 }
 
 impl Shard {
-    /// Holds what of a part can be held; of one that is to be done as a whole all or nothing. What is
-    /// committed in the same step (`at_once`) is in no view as held, and need not be known to its nodes.
+    /// Holds the operations of a part that are possible. If one operation of an all-or-nothing part conflicts,
+    /// holds none. If the part is committed in the same step (`at_once`), its holds appear in no view and are
+    /// not listed by node.
     pub(super) fn hold_part(&mut self, part: &Part, at_once: bool) -> (Vec<(u16, Hold)>, Vec<Conflict>) {
         let mut held = Vec::with_capacity(part.operations.len());
         let mut conflicts = Vec::new();
@@ -147,7 +146,7 @@ impl Shard {
         slots.sort_unstable();
         for (slot, version) in slots {
             if whole {
-                // Nobody saw it in between.
+                // No other command saw the versions in between.
                 self.nodes.hot_mut(slot).version = version;
             }
             if self.nodes.hot(slot).version != version || whole {
@@ -158,7 +157,7 @@ impl Shard {
         (held, conflicts)
     }
 
-    /// A conflict, with the facts that an operation met.
+    /// Returns a conflict with the facts at the time.
     fn conflict(
         &self,
         operation: &Operation,
@@ -168,21 +167,21 @@ impl Shard {
     ) -> Conflict {
         let node = operation.node().or_else(|| self.node_evicted(operation));
         let slot = node.and_then(|node| self.nodes.slot(node));
-        // As it was before this statement: what it held so far is of no use to others.
+        // The version before this statement: its own holds are irrelevant to others.
         let version = slot.map(|slot| {
             attempt.nodes.get(&slot).map_or_else(|| self.nodes.hot(slot).version, |seen| seen.version)
         });
         Conflict { operation: at, node, version, reason }
     }
 
-    /// What views show of a node with a hold. That is in the cold part, which one that is committed at
-    /// once does not change, unless what it takes is reserved there.
+    /// Marks what views show of a node with a hold. Holds are in the cold part. A part that is committed at
+    /// once changes the cold part only if reservations are involved.
     fn touch_hold(&mut self, slot: Slot, at_once: bool) {
         let hot = at_once && self.reservations.is_empty();
         self.nodes.touch(slot, if hot { HOT } else { HOT | COLD });
     }
 
-    /// A hold is known to its node; one that is committed at once is not.
+    /// Lists a hold under its node, unless it is committed at once.
     fn enter_hold(&mut self, slot: Slot, statement: StatementId, at_once: bool) {
         if !at_once {
             self.statements.enter_at(slot, statement);
@@ -190,7 +189,7 @@ impl Shard {
         self.touch_hold(slot, at_once);
     }
 
-    /// A hold is over.
+    /// Removes a hold from its node.
     fn leave_hold(&mut self, slot: Slot, statement: StatementId, at_once: bool) {
         if !at_once {
             self.statements.leave_at(slot, statement);
@@ -198,7 +197,7 @@ impl Shard {
         self.touch_hold(slot, at_once);
     }
 
-    /// The node of the allocation that an operation evicts.
+    /// Returns the node of the allocation that an operation evicts.
     fn node_evicted(&self, operation: &Operation) -> Option<NodeId> {
         let Operation::Evict(evict) = operation else { return None };
         self.ledger.slot_of(evict.allocation).map(|slot| self.nodes.hot(slot).id)
@@ -217,8 +216,8 @@ impl Shard {
         }
     }
 
-    /// Compares what an operation expects with what stands and with what others of its statement
-    /// expect.
+    /// Checks the expected version of an operation against the current one and against other operations of the
+    /// statement.
     fn expect_version(
         &self,
         slot: Slot,
@@ -244,13 +243,13 @@ impl Shard {
         }
     }
 
-    /// Checks that a bundle stands nowhere here and once in its statement.
+    /// Checks that a bundle is not placed on this shard, and occurs once in its statement.
     fn expect_unplaced(&self, bundle: Option<BundleId>, attempt: &Attempt) -> Result<(), ConflictReason> {
         let Some(bundle) = bundle else { return Ok(()) };
         match attempt.bundles.get(&bundle) {
             Some(&operation) => Err(ConflictReason::Contradicts(operation)),
             None => {
-                // What the statement itself ends leaves room for it.
+                // Evictions of the same statement without grace free the bundle.
                 let leaves = |&&id: &&AllocationId| self.bundles.id_of(id) == Some(bundle);
                 let leaving = attempt.ended.iter().filter(leaves).count();
                 let placed = self.bundles.count(bundle) as usize > leaving;
@@ -259,7 +258,7 @@ impl Shard {
         }
     }
 
-    /// A bundle is held from now on.
+    /// Notes that a bundle is held.
     fn promise(&mut self, bundle: Option<BundleId>, at: u16, attempt: &mut Attempt) {
         self.bundles.promise(bundle);
         attempt.bundles.extend(bundle.map(|bundle| (bundle, at)));
@@ -311,7 +310,7 @@ impl Shard {
         if own {
             self.withhold_reserved(slot);
         } else if !self.reservations.is_empty() {
-            // What is set aside follows from what is free.
+            // The withheld amounts depend on what is free.
             self.restore(slot);
             self.withhold(slot);
         }
@@ -320,7 +319,8 @@ impl Shard {
         Ok(HeldAllocation { slot, demand: demand.clone(), gpus, units, bundle: *bundle, used })
     }
 
-    /// The GPU instances that `demand` takes of what is free on a node: those named, else chosen.
+    /// Returns the GPU instances that `demand` takes of what is free on a node: the named ones, else chosen
+    /// ones.
     fn chosen(
         &self,
         slot: Slot,
@@ -345,7 +345,7 @@ impl Shard {
         }
     }
 
-    /// Says that what `demand` lacks is reserved, where that is why.
+    /// Replaces `reason` if `demand` would fit without the reservation.
     fn or_reserved(&self, slot: Slot, demand: &Demand, reason: ConflictReason) -> ConflictReason {
         match (self.reservations.at(slot), reason) {
             (Some(there), ConflictReason::Short { .. })
@@ -387,7 +387,7 @@ impl Shard {
         Ok(Hold::Evict { allocation: id, slot, grace_ns })
     }
 
-    /// Gives back what is held; the books of its node are to be followed.
+    /// Gives back a hold. The caller must update the books of its node.
     fn take_back(&mut self, hold: Hold) {
         match hold {
             Hold::Allocate(held) => {
@@ -400,7 +400,7 @@ impl Shard {
                     && !is_planted(PlantedBug::AbortKeepsReservationUsed)
                     && self.reservations.end_use(slot, used, Decision::Aborted)
                 {
-                    // Nothing of it is set aside: all is restored.
+                    // The withheld amounts were already restored.
                     self.forget_reservation(slot);
                 }
                 self.withhold(slot);
@@ -421,7 +421,7 @@ impl Shard {
         }
     }
 
-    /// Aborts: everything is as if it had never been held, but for what others did since.
+    /// Aborts: restores the state before the holds, except for changes made by others since.
     pub(super) fn undo(&mut self, statement: StatementId, held: Vec<(u16, Hold)>) {
         for (_, hold) in held.into_iter().rev() {
             let slot = hold.slot();
@@ -434,7 +434,8 @@ impl Shard {
         }
     }
 
-    /// Commits what is held; what each operation came to, in order of place. `at_once`: as it was held.
+    /// Commits the holds. Returns the result of each operation, by index in the statement. `at_once` is as for
+    /// holding.
     pub(super) fn commit(
         &mut self,
         statement: StatementId,
@@ -464,10 +465,10 @@ impl Shard {
         granted
     }
 
-    /// Claims that were just committed: those whose own is there are allocations at once.
+    /// Settles claims that were just committed. Claims whose capacity is free become allocations at once.
     fn settle_claims(&mut self, slots: BTreeSet<Slot>, granted: &mut [(u16, Granted)]) {
         for slot in slots {
-            // What they were planned on may be gone since they were held.
+            // The capacity that they were planned on may have changed since.
             self.replan_claims(slot);
             self.available_grew(slot);
         }
@@ -507,7 +508,7 @@ impl Shard {
     fn commit_eviction(&mut self, id: AllocationId, grace_ns: u64) -> Granted {
         self.statements.evicting.remove(&id);
         if grace_ns == 0 {
-            // It may have ended by itself since it was held.
+            // The allocation may have ended since it was held.
             let _ = self.end_with_reservations(id);
             return Granted::Ended(id);
         }
@@ -518,7 +519,7 @@ impl Shard {
     }
 }
 
-/// The instances of a mask, for what is asked.
+/// Returns the instances of a mask, checked against the request.
 fn named_gpus(request: GpuRequest, mask: u16) -> Result<GpuAssignment, ConflictReason> {
     let (count, part) = match request {
         GpuRequest::None => (0, 0),
@@ -535,7 +536,7 @@ fn named_gpus(request: GpuRequest, mask: u16) -> Result<GpuAssignment, ConflictR
     Ok(GpuAssignment { mask, part })
 }
 
-/// The first resource of which less is free than `demand` takes, and what can be had of it.
+/// Returns the first resource of which `demand` takes more than is free, and the amount that is free.
 pub(super) fn short_of(free: &FreeBooks, demand: &Demand) -> Option<ConflictReason> {
     let room = &free.room;
     let gpus = match demand.gpu {

@@ -1,9 +1,9 @@
-//! The homes of waiting requests: for each shape a node that could hold one if nothing ran there,
-//! if there is any.
+//! The homes of waiting requests. The home of a shape is a node that could hold one such request if the node
+//! were empty.
 //!
-//! A home is looked for when somebody asks, and kept. When somebody asks again after nodes or shapes
-//! came or went, a home that is still one costs one look, and where there was none only nodes that
-//! changed since are looked at. What an answer may cost is bounded: shapes beyond that answer what was known of them, and
+//! Homes are looked up on demand and kept. After nodes or shapes change, an existing home costs one look if it
+//! is still valid. For a shape without a home, only nodes that changed since then are looked at. The cost of an
+//! answer is bounded. Shapes beyond the bound keep their last known home, and
 //! [`Command::GoOn`](super::Command::GoOn) looks at them later.
 
 use std::collections::{BTreeSet, VecDeque};
@@ -18,11 +18,11 @@ use crate::memory;
 use crate::request::PlacementRequest;
 use crate::shard::table::NodeTable;
 
-/// What is known of the home of one shape.
+/// The known home of one shape.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Home {
     node: Option<(Slot, NodeId)>,
-    /// How many changes of nodes are taken into account; none: it was never looked for.
+    /// The number of node changes taken into account. `None` if the home was never looked up.
     seen: Option<u64>,
 }
 
@@ -32,50 +32,51 @@ impl Home {
     }
 }
 
-/// Looking at every node for one shape.
+/// A walk over every node for one shape.
 #[derive(Clone, Copy, Debug)]
 struct Walk {
-    /// Of the shape.
+    /// The number of the shape.
     number: u64,
     began: u64,
-    /// How many candidates, or slots, were looked at.
+    /// The number of candidates, or slots, that were looked at.
     at: usize,
 }
 
-/// What homes depend on: changes of nodes, nodes removed, and shapes made, each by their number.
+/// The inputs of the homes: the numbers of node changes, removed nodes and created shapes.
 type Cause = [u64; 3];
 
-/// Looking at every shape.
+/// A pass over every shape.
 #[derive(Clone, Copy, Debug, Default)]
 struct Pass {
     began: Cause,
-    /// The shape that is next.
+    /// The next shape.
     at: usize,
     walk: Option<Walk>,
 }
 
-/// What is kept to look for homes.
+/// The state of the search for homes.
 #[derive(Default)]
 pub(super) struct Homes {
-    /// Nodes that joined, or have another capacity, labels or taints: how many, and the last ones.
+    /// The number of nodes that joined or changed capacity, labels or taints. `changed` has the most recent
+    /// ones.
     changes: u64,
     changed: VecDeque<Slot>,
-    /// The shapes whose home a node is.
+    /// The shapes whose home is a node.
     of_slot: FixedMap<Slot, BTreeSet<usize>>,
     pass: Option<Pass>,
-    /// Nodes removed.
+    /// The number of removed nodes.
     removed: u64,
-    /// What the homes of all shapes are up to date with.
+    /// The inputs with which the homes of all shapes are up to date.
     settled: Option<Cause>,
 }
 
 impl Homes {
-    /// Whether an answer left shapes to be looked at.
+    /// Returns whether an answer left shapes to look at.
     pub(super) fn is_behind(&self) -> bool {
         self.pass.is_some()
     }
 
-    /// A node joined, or has another capacity, labels or taints.
+    /// Notes that a node joined or changed capacity, labels or taints.
     pub(super) fn note_change(&mut self, slot: Slot) {
         self.changes += 1;
         if self.changed.len() == HOME_CHANGES_KEPT {
@@ -84,12 +85,13 @@ impl Homes {
         self.changed.push_back(slot);
     }
 
-    /// A node was removed.
+    /// Notes that a node was removed.
     pub(super) fn note_removed(&mut self) {
         self.removed += 1;
     }
 
-    /// The nodes that changed since there were `seen` changes, unless that is too long ago.
+    /// Returns the nodes that changed since `seen` changes, or `None` if some of these changes are no longer
+    /// kept.
     fn changed_since(&self, seen: u64) -> Option<impl Iterator<Item = Slot>> {
         let count = usize::try_from(self.changes - seen).ok().filter(|&count| count <= self.changed.len())?;
         Some(self.changed.range(self.changed.len() - count..).copied())
@@ -103,7 +105,7 @@ impl Homes {
         *home = Home { node, seen: Some(self.changes) };
     }
 
-    /// The shape has no home any more.
+    /// Removes the home of a shape.
     pub(super) fn forget(&mut self, shape: usize, home: &mut Home) {
         if let Some((slot, _)) = home.node.take()
             && let Some(shapes) = self.of_slot.get_mut(&slot)
@@ -115,12 +117,12 @@ impl Homes {
         }
     }
 
-    /// The shapes whose home is the node in `slot`.
+    /// Returns the shapes whose home is the node in `slot`.
     pub(super) fn at(&self, slot: Slot) -> impl Iterator<Item = usize> {
         self.of_slot.get(&slot).into_iter().flatten().copied()
     }
 
-    /// What the homes take; the changes that are remembered are at most a KiB.
+    /// Returns the bytes used. The list of changes is not counted: it takes at most a KiB.
     pub(super) fn memory(&self) -> u64 {
         let entry = size_of::<usize>();
         let shapes = self.of_slot.values().map(|shapes| memory::of_btree(shapes.len(), entry)).sum::<u64>();
@@ -128,7 +130,7 @@ impl Homes {
     }
 }
 
-/// Looks at nodes for homes, and counts it.
+/// Looks at nodes for homes, and counts the looks.
 struct Search<'a> {
     nodes: &'a NodeTable,
     capacities: &'a mut DistBuckets,
@@ -136,11 +138,11 @@ struct Search<'a> {
     looks_max: u64,
 }
 
-/// What came of a search among all nodes.
+/// The result of a search among all nodes.
 enum Sought {
     Home(Slot),
     None,
-    /// Too many were looked at.
+    /// Undecided, because too many nodes were looked at.
     Unknown,
 }
 
@@ -150,14 +152,14 @@ impl Search<'_> {
         self.nodes.could_fit(slot, &request.demand) && is_candidate(self.nodes, slot, request)
     }
 
-    /// Looks at the largest nodes first, and gives up soon.
+    /// Looks at the largest nodes first, and gives up early.
     fn first(&mut self, request: &PlacementRequest) -> Sought {
         let vector = self.capacities.geometry().asked(&request.demand);
         let nodes = self.nodes;
         let mut left = HOME_SEARCH_LOOKS_MAX;
         let mut home = None;
         let ended = self.capacities.any(&vector, Candidates::All, &mut Visits::default(), |slot| {
-            // Taking any node for one that will do ends the search.
+            // Accepting an arbitrary node ends the search.
             if left == 0 {
                 return true;
             }
@@ -174,7 +176,7 @@ impl Search<'_> {
         }
     }
 
-    /// Goes on to look at every node that the request may name; none if it is not through yet.
+    /// Continues the walk over every node that the request may use. Returns `None` if the walk is not finished.
     fn walk(&mut self, walk: &mut Walk, request: &PlacementRequest) -> Option<Option<Slot>> {
         let named = request.candidates.as_deref();
         let count = named.map_or_else(|| self.nodes.slots() as usize, <[NodeId]>::len);
@@ -198,7 +200,7 @@ impl Search<'_> {
 }
 
 impl Waiting {
-    /// Brings the home of a shape up to date; whether that is done.
+    /// Updates the home of a shape. Returns whether it is up to date.
     fn settle_home(&mut self, at: usize, walk: &mut Option<Walk>, search: &mut Search<'_>) -> bool {
         let Some(shape) = self.shapes.get_mut(at) else {
             search.looks += 1;
@@ -218,7 +220,7 @@ impl Waiting {
         let changed =
             shape.home.seen.filter(|_| before.is_none()).and_then(|seen| self.homes.changed_since(seen));
         if let Some(mut changed) = changed.filter(|_| !is_under_way) {
-            // Of no other node could it have become the home.
+            // Only a changed node can have become the home.
             found = changed.find(|&slot| search.nodes.is_there(slot) && search.is_home(slot, request));
         } else {
             let sought = if is_under_way || request.candidates.is_some() {
@@ -251,8 +253,8 @@ impl Waiting {
 }
 
 impl Shard {
-    /// Brings the homes of all shapes up to date, as far as so many looks go. Where a pass over them is
-    /// under way and nodes changed since it began, `renew` asks for another one after it.
+    /// Updates the homes of all shapes, with at most `looks_max` looks. If nodes changed during a pass and
+    /// `renew` is set, another pass follows.
     pub(super) fn look_for_homes(&mut self, looks_max: u64, renew: bool) {
         let Self { waiting, nodes, capacities, .. } = self;
         let mut search = Search { nodes, capacities, looks: 0, looks_max };

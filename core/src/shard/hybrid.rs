@@ -1,38 +1,37 @@
-//! Ray's hybrid policy: nodes in order of utilisation, one drawn from the first of them.
+//! Ray's hybrid policy: orders nodes by utilization and draws one of the first.
 //!
-//! A node's *score* is the larger of its cpu's and its memory's utilisation as it is now, without
-//! the request, in 1/10 000 rounded down; below the threshold it is zero. Nodes go by score, then
-//! by order of registration; of those that fit, one is drawn uniformly from the first
-//! `top_k` of all nodes (at least one). A preferred node that fits wins if no other has a lower
-//! score. Ray compares scores as floating-point numbers; here they are integers, so nodes whose
-//! utilisation differs by less than 1/10 000 are equal.
+//! A node's *score* is the larger of its cpu and memory utilization before the request, in 1/10,000 rounded
+//! down. Scores below the threshold are zero. Nodes are ordered by score, then by order of registration. One of
+//! the first k fitting nodes is drawn uniformly, where k is the share `top_k` of all nodes, and at least one. A
+//! preferred node that fits wins if no fitting node has a lower score. Ray compares scores as floating-point
+//! numbers. Here they are integers, so nodes whose utilization differs by less than 1/10,000 are equal.
 //!
-//! The order is built when the policy is first asked for and kept from then on; the node that was
-//! drawn is found by counting (`hybrid_order.rs`). Source: `hybrid_scheduling_policy.cc` in Ray.
+//! The order is built when the policy is first used, and is maintained from then on. The drawn node is found by
+//! counting (`hybrid_order.rs`). Source: `hybrid_scheduling_policy.cc` in Ray.
 
 use crate::resource::Amount;
 
-/// The whole of something, in the parts that scores and settings count in.
+/// The whole, in the parts that scores and settings use.
 pub const WHOLE: u16 = 10_000;
 
-/// What the hybrid policy can be told.
+/// The settings of the hybrid policy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HybridSettings {
-    /// Utilisation below which a node counts as unused, in 1/10 000: `0..=10_000`.
+    /// Utilization below this counts as zero, in 1/10,000: `0..=10_000`.
     pub threshold: u16,
-    /// Of all nodes, the part from whose best one is drawn, in 1/10 000: `0..=10_000`.
+    /// The share of all nodes that a draw is from, in 1/10,000: `0..=10_000`.
     pub top_k: u16,
 }
 
 impl Default for HybridSettings {
-    /// Ray's: half, and a fifth.
+    /// Ray's defaults: one half, and one fifth.
     fn default() -> Self {
         Self { threshold: WHOLE / 2, top_k: WHOLE / 5 }
     }
 }
 
 impl HybridSettings {
-    /// The score of a node: available and total of cpu, then of memory.
+    /// Returns the score of a node. Takes available and total amounts of cpu, then of memory.
     #[must_use]
     pub fn score(&self, books: [(Amount, Amount); 2]) -> u16 {
         let used = |(available, total): (Amount, Amount)| {
@@ -40,10 +39,10 @@ impl HybridSettings {
             let total = total.units() as u64;
             let used = total - available;
             let whole = u64::from(WHOLE);
-            // None: a resource that is not there is not used. The quotient is at most 10 000.
+            // A resource with a total of zero has no utilization. The quotient is at most 10,000.
             let score = match used.checked_mul(whole) {
                 Some(scaled) => scaled.checked_div(total).unwrap_or(0),
-                // Up to 2^53 times 10 000 is more than a word; such a total is not zero.
+                // The product overflowed 64 bits, so the total is not zero.
                 None => (u128::from(used) * u128::from(whole) / u128::from(total)) as u64,
             };
             score as u16
@@ -52,7 +51,7 @@ impl HybridSettings {
         if score < self.threshold { 0 } else { score }
     }
 
-    /// How many of `nodes` a draw is from, at least one.
+    /// Returns the number of nodes, of `nodes` in total, that a draw is from. At least one.
     #[must_use]
     pub fn drawn_from(&self, nodes: usize) -> u64 {
         (nodes as u64 * u64::from(self.top_k) / u64::from(WHOLE)).max(1)

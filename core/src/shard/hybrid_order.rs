@@ -1,10 +1,9 @@
-//! The order of the hybrid policy: the n-th node that fits, without a look at those before it.
+//! The order of the hybrid policy: finds the n-th fitting node without looking at every node before it.
 //!
-//! The nodes stand in order in chunks of at most 128, each with what every one of its nodes has at
-//! least and what any has at most. A search counts a chunk all of whose nodes fit, passes one of which
-//! none can, and looks at the nodes of the others, whose room stands beside their place. So it
-//! visits a chunk per 64 to 128 nodes that come before the one it looks for, and nodes only where
-//! nodes that fit and nodes that do not stand side by side.
+//! The nodes are kept in order, in chunks of at most 128. Each chunk has lower and upper bounds on the room of
+//! its nodes. A search counts a chunk at once if all of its nodes fit, and skips it if none can. In other
+//! chunks it looks at each node, whose room is stored with its place. So it visits one chunk per 64 to 128
+//! nodes before the result, and single nodes only where fitting and non-fitting nodes are mixed.
 
 use super::table::Room;
 use crate::ids::Ordinal;
@@ -14,10 +13,10 @@ use crate::request::PlacementRequest;
 use crate::resource::Demand;
 use crate::rng::Rng;
 
-/// Nodes at which a chunk is cut.
+/// The number of nodes above which a chunk is split.
 const ROOM: usize = 128;
 
-/// Score, order of registration, and which node.
+/// Score, order of registration, and slot.
 pub(super) type Place = (u16, Ordinal, Slot);
 
 #[derive(Clone, Copy)]
@@ -26,13 +25,13 @@ struct Entry {
     room: Room,
 }
 
-/// Some nodes that stand one after the other; never none.
+/// Some nodes that are consecutive in the order. Never empty.
 struct Chunk {
     entries: Vec<Entry>,
-    /// At most what every node has, and at least what any has, in each dimension.
+    /// Lower and upper bounds on the room of all nodes, per dimension.
     least: Room,
     most: Room,
-    /// Whether more could be said.
+    /// True if the bounds may be looser than necessary.
     stale: bool,
 }
 
@@ -63,14 +62,14 @@ impl Chunk {
     }
 }
 
-/// What a search looks for.
+/// The parameters of a search.
 pub(super) struct Sought<'a> {
     pub(super) request: &'a PlacementRequest,
-    /// Whether a node with the cpu, the memory and the GPUs is accepted, whichever it is.
+    /// True if every node with enough cpu, memory and GPUs is accepted.
     pub(super) any: bool,
-    /// How many of the first are drawn from, at least one.
+    /// The number of first nodes that a draw is from, at least one.
     pub(super) drawn_from: u64,
-    /// Wins where it fits and none that fits has a lower score.
+    /// A node that wins if it fits and no fitting node has a lower score.
     pub(super) preferred: Option<Slot>,
 }
 
@@ -80,22 +79,22 @@ impl Sought<'_> {
     }
 }
 
-/// The nodes that take work, in order of score and registration.
+/// The nodes that take work, ordered by score and registration.
 #[derive(Default)]
 pub(super) struct HybridOrder {
     chunks: Vec<Chunk>,
-    /// By slot.
+    /// Indexed by slot.
     places: Vec<Option<Place>>,
 }
 
 impl HybridOrder {
-    /// What it takes.
+    /// Returns the bytes used.
     pub(super) fn memory(&self) -> u64 {
         let entries = self.chunks.iter().map(|chunk| memory::of_vec(&chunk.entries));
         memory::of_vec(&self.chunks) + entries.sum::<u64>() + memory::of_vec(&self.places)
     }
 
-    /// Gives `slot` its place and its room, or takes it out.
+    /// Sets the place and the room of `slot`, or removes it.
     pub(super) fn set(&mut self, slot: Slot, now: Option<(u16, Ordinal)>, room: Room) {
         let place = now.map(|(score, ordinal)| (score, ordinal, slot));
         if self.places.len() <= slot as usize {
@@ -121,7 +120,7 @@ impl HybridOrder {
         }
     }
 
-    /// The chunk that a place stands in or belongs into.
+    /// Returns the chunk that contains a place or into which it belongs.
     fn chunk(&self, place: &Place) -> usize {
         self.chunks.partition_point(|chunk| chunk.entries[0].place <= *place).saturating_sub(1)
     }
@@ -151,14 +150,14 @@ impl HybridOrder {
         self.places.get(slot as usize).copied().flatten().map(|(score, ordinal, _)| (score, ordinal))
     }
 
-    /// The room of a node as it was when it got its place.
+    /// Returns the room of a node as of its last update in the order.
     pub(super) fn room(&self, slot: Slot) -> Option<Room> {
         let (at, within) = self.find(&self.places.get(slot as usize).copied().flatten()?)?;
         Some(self.chunks[at].entries[within].room)
     }
 
-    /// The node that the policy chooses among all that `accept` accepts, which accepts none without
-    /// the cpu, the memory and the GPUs.
+    /// Chooses among all nodes that `accept` accepts. `accept` must reject nodes without enough cpu, memory and
+    /// GPUs.
     pub(super) fn choose(
         &mut self,
         sought: &Sought<'_>,
@@ -173,12 +172,12 @@ impl HybridOrder {
             return Some(preferred.2);
         }
         let found = self.nth(rng.below(sought.drawn_from), sought, visits, &accept);
-        // Where fewer fit than are drawn from, it is drawn again, from those that do.
+        // If fewer nodes fit than the draw covers, draw again among those that fit.
         let found = found.or_else(|fitting| self.nth(rng.below(fitting), sought, visits, &accept));
         Some(found.expect("so many were counted").2)
     }
 
-    /// As [`choose`](Self::choose), among `slots`.
+    /// Like [`choose`](Self::choose), among `slots`.
     pub(super) fn choose_of(
         &self,
         slots: &[Slot],
@@ -208,7 +207,8 @@ impl HybridOrder {
         accept(place.2).then_some(place)
     }
 
-    /// The `n`-th node that is accepted, counted from 0; how many are, if they are no more than `n`.
+    /// Returns the `n`-th accepted node, counted from 0, or the number of accepted nodes if there are no more
+    /// than `n`.
     fn nth(
         &mut self,
         n: u64,
@@ -248,7 +248,7 @@ impl HybridOrder {
     }
 }
 
-/// The node that the policy chooses of fitting ones in order; `preferred` is one of them.
+/// Chooses among fitting nodes in order. `preferred` is one of them.
 pub(super) fn draw_of(
     fitting: &[Place],
     preferred: Option<Place>,
@@ -304,7 +304,7 @@ mod tests {
         let asked = request(2);
         let sought = sought(&asked, 8, None);
         let even = |slot: Slot| slot.is_multiple_of(2);
-        // The first 8 that fit are 0, 2, …, 14; of seven candidates five fit.
+        // The first 8 that fit are 0, 2, …, 14. Of the seven candidates, five fit.
         for (few, expected) in [
             (None, (0..16).step_by(2).collect::<Vec<Slot>>()),
             (Some([38, 1, 4, 30, 8, 33, 0]), vec![0, 4, 8, 30, 38]),

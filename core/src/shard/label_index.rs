@@ -1,9 +1,8 @@
-//! Nodes by their labels: from it the candidate set of any selector is made without a look at each
-//! node.
+//! Nodes by label. It yields the candidates of any selector without a look at each node.
 //!
-//! Per key it keeps the nodes that have the label, and per value those that have it with this value.
-//! A selector is then a few unions, intersections and differences of sets, of which 64 nodes are one
-//! word. It is built when the first selector is asked for and follows the nodes from then on.
+//! For each key it keeps the nodes that have the label, and for each value the nodes that have it with this
+//! value. A selector is then a few unions, intersections and differences of bit sets, in words of 64 nodes. The
+//! index is built for the first selector, and then follows the nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -14,7 +13,7 @@ use crate::index::Slot;
 use crate::memory;
 use crate::node::{Labels, Operator, Selector, Term};
 
-/// Members up to which a term is checked for each of them, instead of for all nodes at once.
+/// The maximum number of members that are checked one by one. Larger sets are intersected as a whole.
 const CHECKED_SINGLY_MAX: usize = 64;
 
 /// The nodes that have one label.
@@ -30,12 +29,12 @@ pub(super) struct LabelIndex {
     is_built: bool,
     nodes: Bits,
     keys: BTreeMap<Arc<str>, KeyNodes>,
-    /// By slot, the labels under which the node is found.
+    /// The labels under which each node is listed, by slot.
     known: Vec<Option<Labels>>,
 }
 
 impl LabelIndex {
-    /// Builds it, unless that was done: O(nodes) once.
+    /// Builds the index, unless it already is. O(nodes), once.
     pub(super) fn build(&mut self, nodes: &NodeTable, looked_at: &mut LookedAt) {
         if !self.is_built {
             self.is_built = true;
@@ -46,7 +45,7 @@ impl LabelIndex {
         }
     }
 
-    /// A node joined, has other labels, or left.
+    /// Notes that a node joined, changed its labels, or left.
     pub(super) fn set(&mut self, slot: Slot, labels: Option<&Labels>) {
         if !self.is_built {
             return;
@@ -97,8 +96,8 @@ impl LabelIndex {
         term.values.iter().filter_map(move |value| nodes?.values.get(value.as_str()))
     }
 
-    /// How many nodes have a label that the term needs, at most as many hold it; none where it holds
-    /// without the label.
+    /// Returns an upper bound on the number of nodes for which the term holds. `None` if it can hold without
+    /// the label.
     pub(super) fn count(&self, term: &Term) -> Option<usize> {
         match term.operator {
             Operator::In => Some(self.with_values(term).map(NodeSet::len).sum()),
@@ -109,7 +108,7 @@ impl LabelIndex {
         }
     }
 
-    /// The nodes for which a term holds that needs a label.
+    /// Returns the nodes for which a term holds. The term must need a label.
     fn holding(&self, term: &Term, looked_at: &mut LookedAt) -> Bits {
         let mut bits = Bits::default();
         match term.operator {
@@ -131,17 +130,17 @@ impl LabelIndex {
         bits
     }
 
-    /// All nodes.
+    /// Returns all nodes.
     pub(super) fn all(&self) -> &Bits {
         &self.nodes
     }
 
-    /// The nodes for which the selector holds.
+    /// Returns the nodes for which the selector holds.
     pub(super) fn members(&self, selector: &Selector, looked_at: &mut LookedAt) -> Bits {
         assert!(self.is_built, "the labels of nodes are looked up before they are known");
         let mut terms: Vec<(Option<usize>, &Term)> =
             selector.terms().iter().map(|term| (self.count(term), term)).collect();
-        // The fewest first; then those that exclude.
+        // Terms with the fewest nodes first, then those that exclude.
         terms.sort_by_key(|&(count, _)| count.unwrap_or(usize::MAX));
         let mut terms = terms.into_iter().peekable();
         let mut members = match terms.next_if(|(count, _)| count.is_some()) {
@@ -173,7 +172,7 @@ impl LabelIndex {
         term.holds_for(labels.get(&term.key))
     }
 
-    /// What it takes, not counting texts, which are the nodes'.
+    /// Returns the bytes used, without the texts, which belong to the nodes.
     pub(super) fn memory(&self) -> u64 {
         let of_key = |nodes: &KeyNodes| {
             let values = memory::of_btree(nodes.values.len(), size_of::<(Arc<str>, NodeSet)>());
@@ -184,7 +183,7 @@ impl LabelIndex {
         keys + sets + self.nodes.memory() + memory::of_vec(&self.known)
     }
 
-    /// Checks that every node is found by its labels, and nothing else is.
+    /// Checks that every node is listed under exactly its labels.
     pub(super) fn check(&self, nodes: &NodeTable) -> Result<(), String> {
         if !self.is_built {
             return Ok(());

@@ -1,4 +1,4 @@
-//! The allocations of a shard: one record each, found by id, linked per node.
+//! The allocations of a shard: one record each, found by id and linked per node.
 
 use std::sync::Arc;
 
@@ -12,8 +12,7 @@ use crate::memory;
 use crate::resource::{Amount, CustomAmounts, Demand, GpuAssignment, GpuRequest, UnitAssignments};
 use crate::view::{AllocationImage, Dirty, MoreImage};
 
-/// Records of one page: pages are never moved or copied, so there is never room for twice the
-/// allocations that live.
+/// Records per page. Pages are never moved or copied, so memory use never doubles while the ledger grows.
 const PAGE: usize = 1024;
 
 /// A live allocation.
@@ -22,20 +21,20 @@ pub(super) struct Allocation {
     pub(super) id: AllocationId,
     pub(super) demand: Demand,
     pub(super) gpus: GpuAssignment,
-    /// The units of its unit-instance kinds: few have any.
+    /// The units of its unit-instance kinds. Few allocations have any.
     pub(super) units: Option<Arc<UnitAssignments>>,
     pub(super) node: Slot,
 }
 
-/// What few allocations have.
+/// Fields that few allocations have.
 #[derive(Clone, Debug)]
 struct Extra {
     custom: Option<CustomAmounts>,
     units: Option<Arc<UnitAssignments>>,
 }
 
-/// An allocation as it is kept: one cache line, because a release reads one that was written long ago,
-/// and its neighbours in the list of the node.
+/// An allocation as stored. It fits one cache line, because a release reads a record that was written long ago,
+/// and its neighbors in the node's list.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 struct Record {
@@ -74,14 +73,15 @@ impl Record {
 pub(super) struct Ledger {
     pages: Vec<Vec<Option<Record>>>,
     free: Vec<u32>,
-    /// Records by the hash of their id: the id itself stands in the record.
+    /// Records by the hash of their id. The id itself is in the record.
     by_id: HashTable<u32>,
-    /// Records that changed since the last view, where views are made.
+    /// Records that changed since the last view, if views are made.
     dirty: Option<Box<Dirty>>,
 }
 
-/// Sequences of many partitions count up side by side: ids differ in a few low bits of either. The
-/// table takes the low bits for the place and the high ones for a tag, so both must depend on all.
+/// Hashes an id. Ids of many partitions differ only in a few low bits of the sequence and the origin. The table
+/// uses the low bits of the hash for the place and the high bits for a tag, so both must depend on all bits of
+/// the id.
 fn hash(id: AllocationId) -> u64 {
     const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
     const SPREAD_TOO: u64 = 0xD6E8_FEB8_6659_FD93;
@@ -111,7 +111,7 @@ impl Ledger {
         self.place_mut(at).as_mut().expect("lists link live records")
     }
 
-    /// What views show of a record changed.
+    /// Notes that a record changed in what views show.
     #[inline]
     fn touch(&mut self, at: u32) {
         if let Some(dirty) = &mut self.dirty {
@@ -119,18 +119,18 @@ impl Ledger {
         }
     }
 
-    /// The records that changed, by place, each as 1; none is noted while this is none.
+    /// Returns the changed records, by place, each noted as 1. While this is `None`, no change is noted.
     pub(super) fn dirty_mut(&mut self) -> &mut Option<Box<Dirty>> {
         &mut self.dirty
     }
 
-    /// Places that there are, free ones included.
+    /// Returns the number of places, including free ones.
     pub(super) fn places(&self) -> u32 {
         let places: usize = self.pages.iter().map(Vec::len).sum();
         u32::try_from(places).expect("fewer allocations than u32 can count")
     }
 
-    /// What views show of a place.
+    /// Returns a place as views show it.
     pub(super) fn image(&self, at: u32) -> AllocationImage {
         let Some(record) = self.record(at) else { return AllocationImage::default() };
         AllocationImage {
@@ -145,7 +145,7 @@ impl Ledger {
         }
     }
 
-    /// What else views show of it.
+    /// Returns the rarely used fields of a place as views show them.
     pub(super) fn more_image(&self, at: u32) -> Option<MoreImage> {
         let extra = self.record(at)?.extra.as_deref()?;
         Some(MoreImage { custom: extra.custom.clone(), units: extra.units.clone() })
@@ -155,34 +155,35 @@ impl Ledger {
         self.record(at).is_some_and(|record| record.id == id)
     }
 
-    /// Where the live allocation of `id` probably stands: told without a look at its record.
+    /// Returns the probable place of the live allocation `id`, without reading its record.
     #[inline]
     pub(super) fn place_hint(&self, id: AllocationId) -> Option<u32> {
         self.by_id.find(hash(id), |_| true).copied()
     }
 
-    /// Of the record at a place, if any stands there: its node, and its neighbours in the node's list.
+    /// Returns the node of the record at a place, and its neighbors in the node's list. `None` if the place is
+    /// free.
     #[inline]
     pub(super) fn neighbours(&self, at: u32) -> Option<(Slot, u32, u32)> {
         self.record(at).map(|record| (record.node, record.previous, record.next))
     }
 
-    /// The live allocation of `id`.
+    /// Returns the live allocation of `id`.
     pub(super) fn get(&self, id: AllocationId) -> Option<Allocation> {
         let at = *self.by_id.find(hash(id), |&at| self.is(at, id))?;
         self.record(at).cloned().map(Record::into_allocation)
     }
 
-    /// Where the live allocation of `id` stands.
+    /// Returns the node of the live allocation of `id`.
     pub(super) fn slot_of(&self, id: AllocationId) -> Option<Slot> {
         let at = *self.by_id.find(hash(id), |&at| self.is(at, id))?;
         self.record(at).map(|record| record.node)
     }
 
-    /// Records an allocation that its node's books already hold.
+    /// Records an allocation that its node's books already contain.
     ///
     /// # Panics
-    /// When its id is granted already.
+    /// If its id was already granted.
     pub(super) fn insert(&mut self, allocation: Allocation, nodes: &mut NodeTable) {
         let at = self.free.pop().unwrap_or_else(|| self.one_more());
         let id = allocation.id;
@@ -205,7 +206,7 @@ impl Ledger {
         };
     }
 
-    /// Room for one more record.
+    /// Adds a place for one more record, and returns it.
     fn one_more(&mut self) -> u32 {
         if self.pages.last().is_none_or(|page| page.len() == PAGE) {
             self.pages.push(Vec::with_capacity(PAGE));
@@ -218,7 +219,7 @@ impl Ledger {
         at
     }
 
-    /// Ends an allocation; its node's books are the caller's to settle.
+    /// Removes an allocation. The caller must settle the node's books.
     pub(super) fn remove(&mut self, id: AllocationId, nodes: &mut NodeTable) -> Option<Allocation> {
         let pages = &self.pages;
         let is = |&at: &u32| {
@@ -243,7 +244,7 @@ impl Ledger {
         Some(record.into_allocation())
     }
 
-    /// The allocations of one node, newest first.
+    /// Returns the allocations of one node, newest first.
     pub(super) fn of_node<'a>(
         &'a self,
         node: Slot,
@@ -260,7 +261,7 @@ impl Ledger {
         })
     }
 
-    /// What each structure takes.
+    /// Reports the bytes of each structure.
     pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
         let records: usize = self.pages.iter().map(Vec::capacity).sum();
         let records = (records * size_of::<Option<Record>>()) as u64;
@@ -271,7 +272,7 @@ impl Ledger {
         }
     }
 
-    /// Checks that table and records name each other.
+    /// Checks that the table and the records refer to each other.
     pub(super) fn check(&self) -> Result<(), String> {
         let places: usize = self.pages.iter().map(Vec::len).sum();
         let live = self.pages.iter().flatten().flatten().count();
@@ -306,7 +307,7 @@ mod tests {
                 tags[(hash(id) >> 57) as usize] += 1;
             }
         }
-        // Four per place and 128 per tag are the means.
+        // The means are four per place and 128 per tag.
         assert!(places.iter().all(|&ids| ids <= 20), "{:?}", places.iter().max());
         assert!(tags.iter().all(|&ids| (64..=256).contains(&ids)), "{tags:?}");
     }

@@ -1,4 +1,4 @@
-//! Node life in a shard: reports of agents, health, and the states that follow events; nodes that join, and that come back.
+//! The life of nodes in a shard: reports of agents, health, state changes, and nodes that join or rejoin.
 
 use super::{Outcome, Rejection, Shard};
 use crate::ids::NodeId;
@@ -6,7 +6,7 @@ use crate::index::Slot;
 use crate::node::{AgentReport, LifeEvent, NodeRegistration, NodeState, Unhealthy, align_devices};
 
 impl Shard {
-    /// A node joins: with versions from 0 on, or back with those that follow the last one that it had.
+    /// Adds a node. A node that rejoins continues from its `former` version; otherwise versions start at 0.
     pub(super) fn handle_add_node(&mut self, registration: NodeRegistration, former: Option<u64>) -> Outcome {
         let id = registration.id;
         let slot = self.add_node(registration);
@@ -16,17 +16,17 @@ impl Shard {
         Outcome::NodeAdded(id)
     }
 
-    /// What an agent found: capacity, labels and health at once. A lost node is back with it.
+    /// Applies an agent's report of capacity, labels and health. A lost node comes back with it.
     pub(super) fn handle_report(&mut self, node: NodeId, report: AgentReport) -> Result<Outcome, Rejection> {
         let slot = self.slot(node)?;
         let AgentReport { mut spec, boot, gpus } = report;
         let known = self.nodes.cold(slot).registration.agent.clone().unwrap_or_default();
         let (facts, unhealthy) = align_devices(&known, &boot, gpus);
-        // Taints are the operator's: an agent neither sets nor takes them. Capacity is the agent's:
-        // what an operator set of single resources holds until the next report.
+        // Taints belong to the operator: an agent neither adds nor removes them. Capacity belongs to the agent:
+        // amounts set by an operator last until the next report.
         spec.taints = self.nodes.cold(slot).registration.spec.taints.clone();
         spec.gpus = u8::try_from(facts.gpus.len()).expect("no more instances than a node can have");
-        // A report that says nothing new changes nothing: neither version nor growth.
+        // A report without news changes neither the version nor the growth counter.
         if self.nodes.cold(slot).registration.spec != spec {
             self.handle_update_node(node, spec)?;
         }
@@ -66,7 +66,7 @@ impl Shard {
         Ok(Outcome::StateSet(node, after))
     }
 
-    /// A node is in another state: what is kept of nodes that take work follows.
+    /// Changes the state of a node, and updates the structures of nodes that take work.
     pub(super) fn change_state(&mut self, slot: Slot, before: NodeState, after: NodeState) {
         self.nodes.set_state(slot, after);
         self.sums.state_changed(slot, before, after);

@@ -1,13 +1,13 @@
-//! What a shard takes, structure by structure.
+//! The memory used by a shard, per structure.
 
 use super::Shard;
 use crate::memory::{Per, StructureBytes, of_btree};
 
 impl Shard {
-    /// The bytes of every structure that grows. O(nodes): not for the hot path.
+    /// Returns the bytes of every structure that grows. O(nodes): not for the hot path.
     ///
-    /// Texts (names, label keys and values) are shared with the catalog that the registrar
-    /// publishes; they are counted here, as if each node had its name and its list of labels alone.
+    /// Texts (names, label keys and values) are shared with the catalog that the registrar publishes. They are
+    /// counted as if each node had its own name and labels.
     #[must_use]
     pub fn memory(&self) -> Vec<StructureBytes> {
         let mut table = Vec::new();
@@ -81,7 +81,7 @@ mod tests {
     #[test]
     fn nodes_and_allocations_are_within_their_bounds() {
         let mut shard = empty();
-        // Powers of two: vectors that double have no room to spare.
+        // Powers of two, so that vectors that double have no spare capacity.
         let nodes = 1024;
         let allocations = 4096;
         let mut outcomes = Vec::new();
@@ -112,7 +112,7 @@ mod tests {
         shard.memory().iter().find(|structure| structure.name == name).expect("a row of this name").bytes
     }
 
-    /// What policies and preferences keep has rows as soon as they are asked for.
+    /// The structures of policies and preferences have rows as soon as they are used.
     #[test]
     fn what_policies_keep_has_rows_of_its_own() {
         use crate::request::{Preferences, RankRules};
@@ -151,7 +151,7 @@ mod tests {
         assert!(row(&shard, "rankings of preferences") >= before + 1024 / 8, "a bit per node");
     }
 
-    /// What waits and what was adopted is counted, by its number, and gone again with it.
+    /// The rows of waiting requests and adoptions grow with their number, and shrink when these end.
     #[test]
     fn waiting_requests_and_adoptions_have_rows_of_their_own() {
         let mut shard = empty();
@@ -163,7 +163,7 @@ mod tests {
         let rows = ["waiting requests", "shapes of waiting requests", "external ids of adoptions"];
         assert_eq!(rows.map(|name| row(&shard, name)), [0; 3]);
         let park = |number: u64| {
-            // Half of them ask the same, the others each something of its own.
+            // Half of them have the same request; each of the others has a different one.
             let cpu = Amount::whole(100 + if number.is_multiple_of(2) { 0 } else { number as u32 });
             let request = PlacementRequest::new(Demand { cpu, ..Demand::default() }, Policy::BestFit);
             let token = WaitToken { port: 0, number };
@@ -185,7 +185,7 @@ mod tests {
         assert!((1000 * copy..8000 * copy).contains(&waiting), "{waiting} bytes of 1,000 copies");
         assert!((500 * copy..501 * 8192).contains(&shapes), "{shapes} bytes of 501 shapes");
         assert!((50_000..500_000).contains(&names), "{names} bytes of 1,000 names");
-        // Twice as many take about twice as much, and what ended leaves its room alone.
+        // Twice the number takes about twice the memory. Ended requests leave only spare capacity behind.
         shard.step((1000..2000).map(park), Time(0), &mut outcomes);
         assert!((waiting * 3 / 2..waiting * 3).contains(&row(&shard, rows[0])));
         assert!((shapes * 3 / 2..shapes * 3).contains(&row(&shard, rows[1])));

@@ -1,8 +1,8 @@
-//! A shard: the only writer of its partitions, a state machine `step(batch, now) -> outcomes`.
+//! A shard: the only writer of its partitions, and a state machine `step(batch, now) -> outcomes`.
 //!
-//! The same commands give the same outcomes and the same state, byte for byte, however they are
-//! cut into batches (`core/tests/engine/determinism.rs`). The thread that runs a shard is a thin loop
-//! around [`Shard::step`], in [`executor`](crate::executor).
+//! The same commands give the same outcomes and the same state, byte for byte, regardless of how they are split
+//! into batches (`core/tests/engine/determinism.rs`). The thread that runs a shard is a thin loop around
+//! [`Shard::step`], in [`executor`](crate::executor).
 
 mod adoption;
 mod audit;
@@ -101,20 +101,20 @@ use table::{NodeTable, Taken};
 use views::Views;
 use waiting::Waiting;
 
-/// What a shard is made with.
+/// The configuration of a shard.
 #[derive(Clone, Debug)]
 pub struct ShardConfig {
-    /// Which shard of the process.
+    /// The id of the shard within the process.
     pub shard: ShardId,
-    /// The start of the service: goes into the ids of its allocations.
+    /// The start of the service. Part of the ids of its allocations.
     pub incarnation: Incarnation,
     /// The partitions it owns.
     pub partitions: Vec<PartitionId>,
-    /// How values become coordinates.
+    /// The mapping from values to coordinates.
     pub geometry: Geometry,
-    /// Seed of the Random policy.
+    /// The seed of the Random policy.
     pub seed: u64,
-    /// What the hybrid policy is told.
+    /// The settings of the hybrid policy.
     pub hybrid: HybridSettings,
 }
 
@@ -124,16 +124,16 @@ pub struct Shard {
     incarnation: Incarnation,
     now: Time,
     nodes: NodeTable,
-    /// Every registered node in order of registration, to be listed.
+    /// Every registered node in order of registration, for lists.
     by_ordinal: BTreeMap<Ordinal, Slot>,
     index: DistBuckets,
-    /// Every registered node at its capacity: answers whether any node could ever hold a request.
+    /// Every registered node at its capacity. Answers whether any node could ever hold a request.
     capacities: DistBuckets,
     ledger: Ledger,
     adopted: ExternalIds,
     selectors: SelectorSets,
     rankings: Rankings,
-    /// Built when the policy is first asked for.
+    /// Built when the policy is first used.
     hybrid: Option<HybridOrder>,
     hybrid_settings: HybridSettings,
     policy_state: PolicyState,
@@ -146,7 +146,7 @@ pub struct Shard {
     /// Reserved nodes as their owners see them.
     reserved_tree: DistBuckets,
     growth: u64,
-    /// Counts nodes that were lost or removed.
+    /// The number of nodes that were lost or removed.
     losses: u64,
     visits: Visits,
     work: ShardWork,
@@ -154,14 +154,14 @@ pub struct Shard {
     audits: Audits,
     fragmentation: Fragmentation,
     granularity: Option<Box<Granularity>>,
-    /// Where views are made.
+    /// Set if views are made.
     views: Option<Box<Views>>,
-    /// Where this is no shard but the replica of one.
+    /// Set if this is a replica of a shard.
     replica: Option<Box<Replica>>,
 }
 
 impl Shard {
-    /// A shard without nodes.
+    /// Creates a shard without nodes.
     #[must_use]
     pub fn new(config: ShardConfig) -> Self {
         Self {
@@ -202,7 +202,7 @@ impl Shard {
     /// Carries out `batch` in order and appends one outcome per command.
     ///
     /// # Panics
-    /// When an invariant of the shard is broken, or `now` goes back.
+    /// If an invariant of the shard is broken, or `now` goes backwards.
     pub fn step(&mut self, batch: impl IntoIterator<Item = Command>, now: Time, outcomes: &mut Vec<Outcome>) {
         self.begin_step(now);
         for command in batch {
@@ -212,7 +212,7 @@ impl Shard {
         }
     }
 
-    /// What is due comes first.
+    /// Handles deadlines that have passed, before any command.
     fn begin_step(&mut self, now: Time) {
         assert!(self.replica.is_none(), "a replica carries out no commands");
         assert!(now >= self.now, "the clock went back from {:?} to {now:?}", self.now);
@@ -273,8 +273,8 @@ impl Shard {
         }
     }
 
-    /// Takes what `request` asks from the node that its policy chooses; and which of its selectors
-    /// holds.
+    /// Takes what `request` asks from the node that its policy chooses. Also returns the number of the selector
+    /// that matches.
     #[inline]
     fn take_found(&mut self, request: &PlacementRequest, scope: Eligibility) -> Option<(Slot, Taken, u8)> {
         match scope {
@@ -299,7 +299,7 @@ impl Shard {
         Outcome::Refused(Box::new(self.explain(request, scope)))
     }
 
-    /// Records what was taken.
+    /// Records the allocation of what was taken.
     #[inline]
     fn placed(
         &mut self,
@@ -322,7 +322,7 @@ impl Shard {
         Outcome::Placed(Placement { node, allocation: id, gpus, alternative, units })
     }
 
-    /// The id of one more allocation on a node.
+    /// Returns the id for a new allocation on a node.
     #[inline]
     fn next_id(&mut self, slot: Slot) -> AllocationId {
         let partition = self.nodes.hot(slot).partition;
@@ -330,8 +330,8 @@ impl Shard {
         AllocationId { incarnation: self.incarnation, partition, sequence }
     }
 
-    /// The node that the request's policy chooses among those that fit now; `set` is the
-    /// candidate set of its selector.
+    /// Returns the node that the request's policy chooses among those that fit now. `set` is the candidate set
+    /// of its selector.
     fn find(&mut self, request: &PlacementRequest, set: Option<SetId>) -> Option<Slot> {
         if let Some(found) = self.find_among_many(request, set) {
             return found;
@@ -387,7 +387,7 @@ impl Shard {
         Ok(Outcome::Released(id))
     }
 
-    /// The books of an allocation that is not in the ledger any more.
+    /// Updates the books for an allocation that is no longer in the ledger.
     #[inline]
     fn give_back(&mut self, allocation: &Allocation) {
         self.adopted.forget(allocation.id);
@@ -398,13 +398,13 @@ impl Shard {
         self.sums.released += 1;
     }
 
-    /// A node has more available than before: its claims come first.
+    /// Handles an increase of a node's available capacity. Claims are served first.
     fn available_grew(&mut self, slot: Slot) {
         self.grant_claims(slot);
         self.made_room(slot);
     }
 
-    /// The index follows a node that has more available, and refusals may be stale.
+    /// Updates the index for a node with more available capacity. Earlier refusals may be stale.
     #[inline]
     fn made_room(&mut self, slot: Slot) {
         self.growth += 1;
@@ -414,7 +414,7 @@ impl Shard {
         self.wake_for(slot, None);
     }
 
-    /// The marks that a node must have.
+    /// Returns the marks that a node must have.
     fn marks_of(&self, slot: Slot) -> Marks {
         self.rankings.marks_of(slot, self.selectors.marks_of(slot))
     }
@@ -522,7 +522,7 @@ impl Shard {
         Ok(Outcome::NodeRemoved { node, allocations_ended: allocations + inside, version })
     }
 
-    /// What the router may know without asking.
+    /// Returns the facts that the router may use without asking.
     #[must_use]
     pub fn facts(&mut self) -> ShardFacts {
         let mut highest = self.index.highest();
@@ -536,13 +536,13 @@ impl Shard {
         ShardFacts { growth: self.growth, highest, load: self.sums.load() }
     }
 
-    /// Grows with each node that is lost or removed, and each bundle that ends.
+    /// Returns a counter that grows with each node that is lost or removed, and with each bundle that ends.
     #[must_use]
     pub fn endings(&self) -> u64 {
         self.losses + self.bundles.ended
     }
 
-    /// What all searches so far cost.
+    /// Returns the cost of all searches so far.
     #[must_use]
     pub fn visits(&self) -> Visits {
         self.visits

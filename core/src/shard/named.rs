@@ -1,9 +1,9 @@
-//! Requests that name many candidates: the smaller of the two sets is walked.
+//! Requests that name many candidates. The smaller of two sets is walked.
 //!
-//! Where a search over all nodes meets one of the candidates soon, it is the cheaper way; where it
-//! does not, it is given up after it has looked at a part of as many nodes as are named, and these
-//! are walked. So either way costs little more than the cheaper one alone. Both give the same answer.
-//! Random draws from the named a few times before it looks at all of them.
+//! A search over all nodes is cheaper if it soon finds one of the candidates. If it does not, it is abandoned
+//! after a number of nodes that is a fraction of the number of candidates, and the candidates are walked
+//! instead. The total cost is close to that of the cheaper way, and both give the same answer. Random first
+//! draws from the candidates a few times, before it looks at all of them.
 
 use super::Shard;
 use super::ranked::is_candidate;
@@ -15,10 +15,10 @@ use crate::node::NodeState;
 use crate::request::{PlacementRequest, Policy};
 use crate::resource::Demand;
 
-/// The part of the named that a search may look at in vain before they are walked.
+/// The divisor that gives the budget of a search: the number of named nodes divided by this.
 const SEARCHED_PART: usize = 4;
 
-/// What a search for `demand` accepts, where that is the same for each such search.
+/// Returns what a search for `demand` accepts, if that is the same for every such search.
 pub(super) fn hint_shape(demand: &Demand, set: Option<&CandidateSet>) -> Option<Shape> {
     let &Demand { cpu, memory, gpu, .. } = demand;
     let set = set.map(CandidateSet::number);
@@ -26,14 +26,14 @@ pub(super) fn hint_shape(demand: &Demand, set: Option<&CandidateSet>) -> Option<
 }
 
 impl Shard {
-    /// The slots of the named candidates that are registered here.
+    /// Returns the slots of the named candidates that are registered here.
     pub(super) fn named(&self, request: &PlacementRequest) -> Option<Vec<Slot>> {
         let ids = request.candidates.as_ref()?;
         Some(ids.iter().filter_map(|&id| self.nodes.slot(id)).collect())
     }
 
-    /// The answer of a search over all nodes to a request that names many of them; nothing where few
-    /// are named, or where the search was given up.
+    /// Searches all nodes for a request that names many of them. `None` if few are named or the search was
+    /// abandoned.
     pub(super) fn find_among_many(
         &mut self,
         request: &PlacementRequest,
@@ -55,7 +55,7 @@ impl Shard {
         let mut left = named.len() / SEARCHED_PART;
         let mut given_up = false;
         let accept = |slot| {
-            // Accepting whatever comes ends the search.
+            // Accepting an arbitrary node ends the search.
             given_up = left == 0;
             left = left.saturating_sub(1);
             given_up
@@ -74,9 +74,9 @@ impl Shard {
         Some(found)
     }
 
-    /// The answer of a search over all nodes to a request whose selector leaves many of them without a
-    /// mark. Where a part of as many nodes was looked at without success, the members are walked. None where
-    /// the set is small or marked, and for Random, whose draws depend on the way.
+    /// Searches all nodes for a request whose selector has many members without a mark. After a fraction of as
+    /// many nodes without success, walks the members. `None` if the set is small or marked, and for Random,
+    /// whose draws depend on the method.
     pub(super) fn find_in_unmarked(
         &mut self,
         request: &PlacementRequest,
@@ -92,7 +92,7 @@ impl Shard {
         let mut state = self.policy_state.clone();
         let mut left = members / SEARCHED_PART;
         let mut given_up = false;
-        // Accepting any node ends the search. What it tells the hints stays true: none before it fits.
+        // Accepting any node ends the search. The hints stay correct: no earlier node fits.
         let accept = |slot| {
             given_up = left == 0;
             left = left.saturating_sub(1);
@@ -114,7 +114,7 @@ impl Shard {
         Some(index.select_shape(None, order, policy, &asked, walk, state, visits, fits))
     }
 
-    /// One of the named that fit, each with equal probability; nothing where none was drawn soon.
+    /// Draws one of the named nodes that fit, with equal probability. `None` if the first few draws do not fit.
     fn draw_among(
         &mut self,
         request: &PlacementRequest,

@@ -1,19 +1,19 @@
-//! Sets of nodes by their slots: one bit per slot, or a list where there are few.
+//! Sets of nodes by slot: one bit per slot, or a list if there are few.
 
 use crate::index::Slot;
 use crate::memory;
 
-/// A list takes as much as bits where one node in so many is in it: four bytes against one bit each.
+/// A list is as large as bits if one node in 32 is a member: four bytes against one bit per slot.
 const SPARSE: usize = 32;
 
-/// Nodes looked at, one by one and in words of 64.
+/// Nodes looked at, singly and in words of 64.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct LookedAt {
     pub(super) nodes: u64,
     pub(super) words: u64,
 }
 
-/// A bit per slot, and how many are set.
+/// One bit per slot, and the number of bits set.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Bits {
     words: Vec<u64>,
@@ -21,12 +21,12 @@ pub(super) struct Bits {
 }
 
 impl Bits {
-    /// How many nodes are in it.
+    /// Returns the number of members.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// Words that an operation on all of it looks at.
+    /// Returns the number of words that an operation on the whole set looks at.
     pub(super) fn words(&self) -> u64 {
         self.words.len() as u64
     }
@@ -36,7 +36,7 @@ impl Bits {
         self.words.get(slot as usize / 64).is_some_and(|word| word >> (slot % 64) & 1 == 1)
     }
 
-    /// Puts `slot` in or takes it out; whether that changed anything.
+    /// Adds or removes `slot`. Returns whether that changed anything.
     pub(super) fn set(&mut self, slot: Slot, member: bool) -> bool {
         if self.contains(slot) == member {
             return false;
@@ -54,7 +54,7 @@ impl Bits {
         true
     }
 
-    /// The slots, in order.
+    /// Returns the slots in order.
     pub(super) fn iter(&self) -> impl Iterator<Item = Slot> {
         (0..).zip(&self.words).flat_map(|(at, &word)| {
             let mut left = word;
@@ -70,20 +70,20 @@ impl Bits {
         self.len = self.words.iter().map(|word| word.count_ones() as usize).sum();
     }
 
-    /// Keeps what is in `other` too.
+    /// Keeps only the members that are also in `other`.
     pub(super) fn intersect(&mut self, other: &Self) {
         self.words.truncate(other.words.len());
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= other);
         self.recount();
     }
 
-    /// Takes out what is in `other`.
+    /// Removes the members of `other`.
     pub(super) fn subtract(&mut self, other: &Self) {
         self.words.iter_mut().zip(&other.words).for_each(|(word, other)| *word &= !other);
         self.recount();
     }
 
-    /// Puts in what is in `other`.
+    /// Adds the members of `other`.
     pub(super) fn unite(&mut self, other: &Self) {
         if self.words.len() < other.words.len() {
             self.words.resize(other.words.len(), 0);
@@ -97,11 +97,11 @@ impl Bits {
     }
 }
 
-/// The same, as small as it can be kept.
+/// A set of nodes in the smallest representation.
 #[derive(Clone, Debug)]
 pub(super) enum NodeSet {
     One(Slot),
-    /// In order.
+    /// Sorted.
     Few(Vec<Slot>),
     Many(Box<Bits>),
 }
@@ -113,7 +113,7 @@ impl Default for NodeSet {
 }
 
 impl NodeSet {
-    /// How many nodes are in it.
+    /// Returns the number of members.
     pub(super) fn len(&self) -> usize {
         match self {
             Self::One(_) => 1,
@@ -122,7 +122,7 @@ impl NodeSet {
         }
     }
 
-    /// Puts `slot` in, of `slots` that there are.
+    /// Adds `slot`. `slots` is the number of slots in total.
     pub(super) fn insert(&mut self, slot: Slot, slots: usize) {
         match self {
             Self::Few(list) if list.is_empty() => *self = Self::One(slot),
@@ -146,7 +146,7 @@ impl NodeSet {
         }
     }
 
-    /// Takes `slot` out, of `slots` that there are.
+    /// Removes `slot`. `slots` is the number of slots in total.
     pub(super) fn remove(&mut self, slot: Slot, slots: usize) {
         match self {
             Self::One(one) if *one == slot => *self = Self::default(),
@@ -161,7 +161,7 @@ impl NodeSet {
             }
             Self::Many(bits) => {
                 bits.set(slot, false);
-                // Half of the bound, so that one node coming and going does not convert twice.
+                // Half of the bound, so that a node that leaves and rejoins does not convert the set twice.
                 if bits.len() <= slots / SPARSE / 2 || bits.len() <= SPARSE / 2 {
                     *self = Self::Few(bits.iter().collect());
                 }
@@ -169,7 +169,7 @@ impl NodeSet {
         }
     }
 
-    /// The nodes of a list; none where there are bits.
+    /// Returns the members as a list, or the bits.
     fn list(&self) -> Result<&[Slot], &Bits> {
         match self {
             Self::One(slot) => Ok(std::slice::from_ref(slot)),
@@ -178,7 +178,7 @@ impl NodeSet {
         }
     }
 
-    /// Puts its nodes into `bits`, or takes them out.
+    /// Adds its members to `bits`, or removes them.
     pub(super) fn apply(&self, bits: &mut Bits, member: bool, looked_at: &mut LookedAt) {
         match self.list() {
             Ok(list) => {
@@ -194,7 +194,7 @@ impl NodeSet {
         }
     }
 
-    /// What it points to takes.
+    /// Returns the bytes on the heap.
     pub(super) fn memory(&self) -> u64 {
         match self {
             Self::One(_) => 0,
@@ -220,7 +220,7 @@ mod tests {
         let mut kinds = [0; 3];
         for step in 0..6000u32 {
             let slot = rng.below(slots as u64) as Slot;
-            // It grows for a time, then shrinks until nothing is left.
+            // The set grows for some time, then shrinks until it is empty.
             if step < 1500 && rng.below(4) > 0 {
                 set.insert(slot, slots);
                 right.insert(slot);

@@ -1,4 +1,4 @@
-//! What a node offers to waiting requests, and what is left of it while copies are woken.
+//! The capacity that a node offers to waiting requests, and the rest of it while copies are woken.
 
 use super::Shard;
 use super::shapes::{Asked, Summary, fits};
@@ -9,13 +9,13 @@ use crate::index::Slot;
 use crate::request::PlacementRequest;
 use crate::resource::{Amount, GpuBooks};
 
-/// What is left of a node's availability while copies are woken for it.
+/// The rest of a node's availability while copies are woken for it.
 struct Left {
     cpu: Amount,
     memory: Amount,
     gpus: GpuBooks,
     custom: Vec<CustomBook>,
-    /// The same, as it is compared with what shapes ask.
+    /// The same, in the form that is compared with shapes.
     most: Asked,
 }
 
@@ -38,7 +38,7 @@ impl Left {
         self.most = [self.cpu.units(), self.memory.units(), whole, part];
     }
 
-    /// Takes what `request` asks, if it is there.
+    /// Takes what `request` asks. Returns false if it does not fit.
     fn take(&mut self, request: &PlacementRequest) -> bool {
         let demand = &request.demand;
         let Some(gpus) = self.gpus.choose(demand.gpu) else { return false };
@@ -62,22 +62,22 @@ impl Left {
     }
 }
 
-/// What a node offers: on a reserved node each request sees its own, the owner's what is set aside too.
+/// The capacity that a node offers. On a reserved node, the owner's requests also see the reserved amounts.
 pub(super) struct Offer {
     left: Left,
     own: Option<(OwnerId, Left)>,
 }
 
 impl Offer {
-    /// Whether it may hold one of the shapes of which this is known.
+    /// Returns whether the node may hold one of the shapes in the summary.
     #[inline]
     pub(super) fn may_hold(&self, shapes: &Summary) -> bool {
         let may_own = || self.own.as_ref().is_some_and(|(_, left)| fits(&shapes.least, &left.most));
         fits(&shapes.least, &self.left.most) || shapes.owned && may_own()
     }
 
-    /// Takes what `request` asks, if it is there. What is left only shrinks: a shape that does not fit
-    /// has had its turn.
+    /// Takes what `request` asks. Returns false if it does not fit. The rest only shrinks, so such a shape need
+    /// not be tried again.
     pub(super) fn take(&mut self, request: &PlacementRequest) -> bool {
         match &mut self.own {
             Some((owner, left)) if request.owner == Some(*owner) => left.take(request),
@@ -87,7 +87,7 @@ impl Offer {
 }
 
 impl Shard {
-    /// What the node in `slot` offers.
+    /// Returns what the node in `slot` offers.
     pub(super) fn offer(&self, slot: Slot) -> Offer {
         let room = self.nodes.room(slot);
         let hot = self.nodes.hot(slot);

@@ -1,12 +1,12 @@
-//! Which attribute order a request is placed by.
+//! The attribute order of a request.
 
 use super::{Shard, Sums};
 use crate::index::{Dimension, Geometry};
 use crate::request::{OrderChoice, PlacementRequest};
 use crate::resource::{Demand, GpuRequest, ResourceKind};
 
-/// The indexed dimension of which `demand` asks the largest share of what there is in all; ties go
-/// to the one that comes first in the geometry. None: it asks nothing that is indexed.
+/// Returns the indexed dimension of which `demand` asks the largest share of the total. The first one in the
+/// geometry wins ties. `None` if the demand asks nothing that is indexed.
 fn dominant(geometry: &Geometry, sums: &Sums, demand: &Demand) -> Option<Dimension> {
     let mut best: Option<(Dimension, i128, i128)> = None;
     for &(dimension, _) in geometry.dimensions() {
@@ -24,7 +24,7 @@ fn dominant(geometry: &Geometry, sums: &Sums, demand: &Demand) -> Option<Dimensi
         };
         let asked = i128::from(asked);
         let total = sums.total(kind);
-        // Compared crosswise: an amount is below 2^54, a total below 2^77 (4,000,000 nodes).
+        // Compared by cross-multiplication: an amount is below 2^54 and a total below 2^77 (4,000,000 nodes).
         let is_more = best.is_none_or(|(_, most, of)| asked * of > most * total);
         if asked > 0 && is_more {
             best = Some((dimension, asked, total));
@@ -34,10 +34,10 @@ fn dominant(geometry: &Geometry, sums: &Sums, demand: &Demand) -> Option<Dimensi
 }
 
 impl Shard {
-    /// The number of the attribute order that the request is placed by.
+    /// Returns the number of the attribute order for the request.
     ///
     /// # Panics
-    /// When it names one that is not configured: the edge refuses it.
+    /// If the request names an order that is not configured. The edge rejects such requests.
     #[inline]
     pub(super) fn order_of(&self, request: &PlacementRequest) -> usize {
         if request.order == OrderChoice::Default { 0 } else { self.chosen_order(request) }

@@ -1,15 +1,15 @@
-//! How many allocations a node may hold: each takes memory, also one that asks for nothing.
+//! The limit on allocations per node. Each allocation takes memory, even if it asks for nothing.
 //!
-//! Every allocation counts, with what is held, what is claimed and what is placed into bundles. A node that holds as
-//! many as it may is out of the index, so that searches do not walk over full nodes; its room says so too
+//! Every allocation counts, including held and claimed ones and those inside bundles. A node at the limit is
+//! removed from the index, so that searches do not walk over full nodes. Its room also says so
 //! (`Room::places`), for checks of single nodes.
 
 use super::Shard;
 use crate::index::Slot;
 
 impl Shard {
-    /// The index holds the nodes that take work, at what they have available: those that are ready and hold fewer
-    /// allocations than they may.
+    /// Updates the index for a node. The index contains the nodes that are ready and below the limit, at what
+    /// they have available.
     #[inline]
     pub(super) fn follow_index(&mut self, slot: Slot) {
         match (self.index.contains(slot), self.nodes.takes_work(slot)) {
@@ -24,15 +24,15 @@ impl Shard {
         }
     }
 
-    /// Sets how many allocations a node may hold, what is placed into bundles there and what is claimed included.
+    /// Sets the maximum number of allocations per node, including claims and allocations inside bundles.
     ///
     /// # Panics
-    /// When nodes are there already, or the number is out of range.
+    /// If there are nodes already, or the number is out of range.
     pub fn set_allocations_per_node_max(&mut self, most: u16) {
         self.nodes.set_places_max(most);
     }
 
-    /// How many allocations a node may hold.
+    /// Returns the maximum number of allocations per node.
     pub(crate) fn allocations_per_node_max(&self) -> u16 {
         self.nodes.places_max() as u16
     }

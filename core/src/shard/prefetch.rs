@@ -1,28 +1,28 @@
-//! Batches of commands, and what is read ahead for them.
+//! Batches of commands, and prefetching for them.
 //!
-//! A release goes from its id to the record, from there to its node's books, and on to where the node
-//! stands in the index. Each address is known from what stood at the one before, and little of it is
-//! in the cache: the record was written long ago. One release after the other would wait for
-//! each of these reads. So the releases of some commands are followed side by side first, step by step:
-//! a processor waits for reads that do not depend on each other at once. Nothing but time depends on
-//! it, and a request is read ahead for by nobody: its node is not known before it is searched.
+//! A release reads the record of its id, then its node's books, then the node's place in the index. Each
+//! address depends on the previous read, and little of it is in the cache, because the record was written long
+//! ago. Releases handled one by one would wait for each of these reads. So the releases among the next commands
+//! are followed in parallel first, step by step, because a processor can wait for independent reads at the same
+//! time. This affects only speed. Requests are not prefetched for, because their node is unknown before the
+//! search.
 
 use std::hint::black_box;
 
 use super::{Command, Outcome, Shard};
 use crate::time::Time;
 
-/// Commands that are read ahead for at once: what they read stays in the first cache.
+/// The number of commands to prefetch for at once. What they read stays in the first-level cache.
 const AHEAD: usize = 32;
-/// Fewer are not worth it.
+/// The minimum number of commands that is worth a prefetch.
 const AHEAD_MIN: usize = 8;
 
 impl Shard {
-    /// As [`step`](Self::step), over a batch that is there as a whole: what its releases read is read
-    /// ahead. The batch is empty afterwards.
+    /// Like [`step`](Self::step), for a complete batch: memory that its releases read is prefetched. The batch
+    /// is empty afterwards.
     ///
     /// # Panics
-    /// As [`step`](Self::step) does.
+    /// Like [`step`](Self::step).
     pub fn step_batch(&mut self, batch: &mut Vec<Command>, now: Time, outcomes: &mut Vec<Outcome>) {
         self.begin_step(now);
         let mut left = batch.drain(..);
@@ -41,7 +41,7 @@ impl Shard {
         }
     }
 
-    /// Brings what releases among `commands` will read into the cache.
+    /// Prefetches the memory that releases among `commands` will read.
     fn prefetch(&self, commands: &[Command]) {
         let mut places = [0; AHEAD];
         let mut nodes = [0; AHEAD];

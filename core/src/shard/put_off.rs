@@ -1,12 +1,13 @@
-//! Nodes for whose room not all waiting requests were looked at, and the rest of the looking.
+//! Nodes for which not all waiting requests were looked at, and the rest of that work.
 //!
-//! The index over the shapes leads to those that a node could hold, unless very many are kept from it
-//! by something that no index knows, such as labels that they exclude. A search that looked at
-//! [`WAKE_LOOKS_MAX`] vertices and woke nothing ends, and puts the node off. Each
-//! [`Command::GoOn`](super::Command::GoOn) then looks at some more shapes for the node put off first,
-//! in order of their numbers, keeps those with the earliest turns, and wakes them once it has seen all.
-//! The thread that runs a shard gives it this command while [`Shard::is_behind`] says so. It is a command and
-//! no part of a step, so that the outcomes do not depend on how commands are cut into batches.
+//! The index over the shapes leads to those that a node could hold. It fails if very many shapes are excluded
+//! by something that no index covers, such as labels that they exclude. A search that looked at
+//! [`WAKE_LOOKS_MAX`] vertices and woke nothing ends, and the node is put off.
+//!
+//! Each [`Command::GoOn`](super::Command::GoOn) then looks at some more shapes for the first node put off, in
+//! order of their numbers. It keeps those with the earliest turns, and wakes them after all shapes were looked
+//! at. The thread that runs a shard sends this command while [`Shard::is_behind`] says so. It is a separate
+//! command, so that outcomes do not depend on how commands are split into batches.
 
 use std::collections::{BTreeSet, VecDeque};
 
@@ -20,17 +21,17 @@ use crate::memory;
 #[cfg(doc)]
 use crate::limits::WAKE_LOOKS_MAX;
 
-/// Nodes that were put off, and how far the looking for the first of them has come.
+/// Nodes that were put off, and the progress for the first of them.
 #[derive(Default)]
 pub(super) struct PutOff {
     queue: VecDeque<NodeId>,
-    /// Of the queue, whether the node still has room that was not looked at for.
+    /// The queued nodes, each with whether shapes remain to be looked at for it.
     open: FixedMap<NodeId, bool>,
-    /// The shape that is looked at next for the first node.
+    /// The next shape to look at for the first node.
     at: usize,
-    /// Whether the first node had more room since the looking for it began.
+    /// True if the first node gained room since the work for it began.
     again: bool,
-    /// The shapes seen that fit the first node, with the earliest turns.
+    /// The shapes seen so far that fit the first node, with the earliest turns.
     fitting: BTreeSet<(Turn, usize)>,
 }
 
@@ -39,7 +40,7 @@ impl PutOff {
         self.queue.is_empty()
     }
 
-    /// Whether shapes are still to be looked at for the room of `node`.
+    /// Returns whether shapes remain to be looked at for `node`.
     pub(super) fn is_open(&self, node: NodeId) -> bool {
         self.open.get(&node) == Some(&true)
     }
@@ -51,14 +52,14 @@ impl PutOff {
         self.again |= self.queue.front() == Some(&node) && self.at > 0;
     }
 
-    /// All shapes were looked at for the node after all.
+    /// Notes that all shapes have been looked at for the node.
     pub(super) fn settle(&mut self, node: NodeId) {
         if let Some(open) = self.open.get_mut(&node) {
             *open = false;
         }
     }
 
-    /// The first node for which shapes are to be looked at.
+    /// Returns the first node for which shapes remain to be looked at.
     fn first(&mut self) -> Option<NodeId> {
         while let Some(&node) = self.queue.front()
             && !self.is_open(node)
@@ -68,7 +69,7 @@ impl PutOff {
         self.queue.front().copied()
     }
 
-    /// The looking for the first node ended; it may have to begin again, after the others.
+    /// Ends the work for the first node. With `again`, queues the node again after the others.
     fn end(&mut self, again: bool) {
         let node = self.queue.pop_front().expect("one was looked for");
         (self.at, self.again) = (0, false);
@@ -84,7 +85,7 @@ impl PutOff {
         (self.queue.capacity() * size_of::<NodeId>()) as u64 + memory::of_map(&self.open)
     }
 
-    /// Checks that the queue is of those that are put off.
+    /// Checks that the queue contains exactly the nodes that are put off.
     pub(super) fn check(&self) -> Result<(), String> {
         let known = self.queue.iter().filter(|node| self.open.contains_key(node)).count();
         if known == self.queue.len() && known == self.open.len() {
@@ -99,13 +100,13 @@ impl PutOff {
 }
 
 impl Shard {
-    /// Whether [`Command::GoOn`](super::Command::GoOn) has something to do.
+    /// Returns whether [`Command::GoOn`](super::Command::GoOn) has work to do.
     #[must_use]
     pub fn is_behind(&self) -> bool {
         !self.waiting.put_off.is_empty() || self.waiting.homes.is_behind()
     }
 
-    /// Goes on with what was put off, for a bounded number of looks.
+    /// Continues deferred work, for a bounded number of looks.
     pub(super) fn handle_go_on(&mut self) -> Outcome {
         let mut looks = GO_ON_LOOKS_MAX;
         while looks > 0
@@ -146,10 +147,10 @@ impl Shard {
         }
         let fitting = std::mem::take(&mut self.waiting.put_off.fitting);
         let woken = self.wake_of(slot, offer, &fitting);
-        // Where all that fitted was woken for another node or left, there may be more that fits.
+        // If all fitting copies have been woken for another node or have left, more may fit.
         let again = self.waiting.put_off.again || woken == 0 && !fitting.is_empty();
         self.waiting.put_off.end(again);
-        // Each look at a node costs something, or nodes without shapes would cost nothing.
+        // Each node costs at least one look, even if there are no shapes.
         *looks = looks.saturating_sub(1);
     }
 }

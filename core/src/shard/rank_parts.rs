@@ -1,4 +1,4 @@
-//! The ranks of all nodes for one kind of request, in words of 64 nodes: sets of nodes that are cut by
+//! The ranks of all nodes for one kind of request, computed in words of 64 nodes. Sets of nodes are split by
 //! one criterion after the other.
 
 use std::collections::BTreeMap;
@@ -14,23 +14,23 @@ use crate::memory;
 use crate::node::{NodeSpec, Taint};
 use crate::request::{Rank, RankRules, shunned};
 
-/// What decides a rank, other than labels: nodes by their taints, and those that have GPUs.
+/// The inputs of ranks other than labels: nodes by their taints, and the nodes with GPUs.
 #[derive(Default)]
 pub(super) struct Traits {
     by_taints: BTreeMap<Arc<[Taint]>, NodeSet>,
     with_gpus: NodeSet,
-    /// By slot, the taints under which the node is found.
+    /// The taints under which each node is listed, by slot.
     known: Vec<Option<Arc<[Taint]>>>,
     tainted: usize,
 }
 
 impl Traits {
-    /// Nodes with taints.
+    /// Returns the number of nodes with taints.
     pub(super) fn tainted(&self) -> usize {
         self.tainted
     }
 
-    /// A node joined, changed, or left.
+    /// Notes that a node joined, changed, or left.
     pub(super) fn set(&mut self, slot: Slot, spec: Option<&NodeSpec>) {
         if self.known.len() <= slot as usize {
             self.known.resize(slot as usize + 1, None);
@@ -62,7 +62,7 @@ impl Traits {
         }
     }
 
-    /// What they take, not counting texts, which are the nodes'.
+    /// Returns the bytes used, without the texts, which belong to the nodes.
     pub(super) fn memory(&self) -> u64 {
         let sets = memory::of_btree(self.by_taints.len(), size_of::<(Arc<[Taint]>, NodeSet)>());
         let of_set =
@@ -72,7 +72,7 @@ impl Traits {
             + memory::of_vec(&self.known)
     }
 
-    /// Checks that every node is found by its taints and GPUs, and nothing else is.
+    /// Checks that every node is listed under exactly its taints and GPUs.
     pub(super) fn check(&self, nodes: &NodeTable) -> Result<(), String> {
         let mut with_gpus = Bits::default();
         self.with_gpus.apply(&mut with_gpus, true, &mut LookedAt::default());
@@ -97,13 +97,13 @@ impl Traits {
     }
 }
 
-/// Eligible nodes by rank, and those that a taint keeps a request from.
+/// Eligible nodes by rank, and the nodes that a taint excludes.
 pub(super) struct Parts {
     pub(super) by_rank: BTreeMap<Rank, Bits>,
     pub(super) tainted: Bits,
 }
 
-/// Nodes of which the same is known so far.
+/// Nodes that are equal in all criteria so far.
 struct Part {
     alternative: usize,
     shunned: bool,
@@ -112,7 +112,7 @@ struct Part {
     nodes: Bits,
 }
 
-/// Cuts each part in two: what is in `nodes`, which `change` tells, and what is not.
+/// Splits each part in two: the nodes in `nodes`, to which `change` is applied, and the others.
 fn cut(parts: &mut Vec<Part>, nodes: &Bits, looked_at: &mut LookedAt, change: impl Fn(&mut Part)) {
     let whole = std::mem::take(parts);
     for mut outside in whole {
@@ -126,7 +126,7 @@ fn cut(parts: &mut Vec<Part>, nodes: &Bits, looked_at: &mut LookedAt, change: im
 }
 
 impl Parts {
-    /// The parts of all nodes; none where there are so many that each node is better ranked by itself.
+    /// Returns the parts of all nodes. `None` if there are so many that it is cheaper to rank each node.
     pub(super) fn of(
         key: &RankKey,
         labels: &LabelIndex,
@@ -168,7 +168,7 @@ impl Parts {
         Some(Self { by_rank, tainted: kept_away })
     }
 
-    /// The nodes of the selector, and of each fallback those of none before it.
+    /// Returns the nodes of the selector, and for each fallback those that match none before it.
     fn selected(key: &RankKey, labels: &LabelIndex, looked_at: &mut LookedAt) -> Vec<Part> {
         let of_own = |selector| labels.members(selector, looked_at);
         let own = key.selector.as_deref().map_or_else(|| labels.all().clone(), of_own);
@@ -186,7 +186,7 @@ impl Parts {
         parts
     }
 
-    /// The nodes that a taint keeps a request away from, and those that one makes less wanted.
+    /// Returns the nodes that a taint excludes, and those that a taint makes less preferred.
     fn by_taints(traits: &Traits, rules: Option<&RankRules>, looked_at: &mut LookedAt) -> (Bits, Bits) {
         let tolerations = rules.map_or(&[][..], RankRules::tolerations);
         let mut tainted = Bits::default();

@@ -1,5 +1,4 @@
-//! Placements that go by more than fit and policy: by [rank](crate::request::Rank), preferred
-//! nodes, and the hybrid policy.
+//! Placements by [rank](crate::request::Rank), by preferred nodes, and by the hybrid policy.
 
 use super::hybrid::HybridSettings;
 use super::hybrid_order::{HybridOrder, Sought};
@@ -12,17 +11,17 @@ use crate::index::Candidates;
 use crate::node::NodeState;
 use crate::request::{PlacementRequest, Policy};
 
-/// Which nodes a request may be placed on, as the shard keeps it.
+/// The nodes that a request may be placed on, as cached by the shard.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Eligibility {
-    /// All nodes, or those of the selector's candidate set, each as good as the other.
+    /// All nodes, or the candidate set of the selector. All of equal rank.
     Plain(Option<SetId>),
-    /// By rank.
+    /// Nodes by rank.
     Ranked(RankingId),
 }
 
 impl Shard {
-    /// What is kept for requests such as this one, made now if it is not there.
+    /// Returns the eligibility for requests like this one. Creates it if it is not cached.
     pub(super) fn scope(&mut self, request: &PlacementRequest) -> Eligibility {
         if self.rankings.concern(request) {
             return Eligibility::Ranked(self.rankings.keep(request, &self.nodes, &mut self.selectors));
@@ -30,7 +29,7 @@ impl Shard {
         Eligibility::Plain(request.selector.as_ref().map(|selector| self.keep_selector(selector)))
     }
 
-    /// As [`find`](Self::find), by rank; and which of the request's selectors holds.
+    /// Like [`find`](Self::find), by rank. Also returns the number of the selector that matches.
     pub(super) fn find_ranked(&mut self, request: &PlacementRequest, id: RankingId) -> (Option<Slot>, u8) {
         let found = self.find_by_rank(request, id);
         (found, found.map_or(0, |slot| self.rankings.at(id).rank(slot).alternative()))
@@ -44,7 +43,7 @@ impl Shard {
         if hybrid {
             self.build_hybrid();
         }
-        // Of the preferred nodes that fit, the first of the smallest group.
+        // The first of the fitting preferred nodes with the smallest group.
         let best = if hybrid { None } else { self.best_preferred(request, id, &preferred) };
         for tier in 0..self.rankings.at(id).tiers().len() {
             let rank = self.rankings.at(id).tiers()[tier].rank;
@@ -99,7 +98,7 @@ impl Shard {
         None
     }
 
-    /// The slots of the preferred nodes that are registered here, in order.
+    /// Returns the slots of the preferred nodes that are registered here, in order.
     pub(super) fn preferred_slots(&self, request: &PlacementRequest) -> Vec<Slot> {
         let nodes = request.preferences.as_ref().map_or(&[][..], |preferences| &preferences.nodes);
         nodes.iter().filter_map(|&id| self.nodes.slot(id)).collect()
@@ -119,11 +118,11 @@ impl Shard {
                 && self.nodes.fits(slot, &request.demand)
         };
         let fitting = slots.iter().copied().filter(|&slot| fits(slot));
-        // Of equal groups `min_by_key` answers the first.
+        // For equal groups, `min_by_key` returns the first.
         fitting.map(|slot| (ranking.rank(slot).group(), slot)).min_by_key(|&(group, _)| group)
     }
 
-    /// Gives a tier that is about to be searched its mark, where it wants one.
+    /// Gives a mark to a tier that is about to be searched, if it needs one.
     fn mark_tier(&mut self, id: RankingId, tier: usize) {
         if let Some(mark) = self.rankings.give_mark(id, tier, self.nodes.len()) {
             let ranking = self.rankings.at(id);
@@ -132,7 +131,7 @@ impl Shard {
         }
     }
 
-    /// Builds the order of the hybrid policy when it is first asked for.
+    /// Builds the order of the hybrid policy on first use.
     pub(super) fn build_hybrid(&mut self) {
         if self.hybrid.is_none() {
             self.hybrid = Some(HybridOrder::default());
@@ -143,7 +142,7 @@ impl Shard {
         }
     }
 
-    /// A node has other books, capacity or state: its place in the hybrid order follows.
+    /// Updates the hybrid order after a node's books, capacity or state changed.
     #[inline]
     pub(super) fn follow_hybrid(&mut self, slot: Slot) {
         if let Some(order) = &mut self.hybrid {
@@ -151,14 +150,14 @@ impl Shard {
         }
     }
 
-    /// A node is about to leave.
+    /// Removes a node that is about to leave from the hybrid order.
     pub(super) fn leave_hybrid(&mut self, slot: Slot) {
         if let Some(order) = &mut self.hybrid {
             order.set(slot, None, *self.nodes.room(slot));
         }
     }
 
-    /// Checks the place of a node in the hybrid order, where that is kept.
+    /// Checks the place of a node in the hybrid order, if that is maintained.
     pub(super) fn check_hybrid(&self, slot: Slot) -> Result<(), String> {
         let expected = hybrid_place(&self.nodes, self.hybrid_settings, slot);
         match &self.hybrid {
@@ -186,7 +185,7 @@ pub(super) fn hybrid_place(
     (room.state == Some(NodeState::Ready)).then(|| (settings.score(books), registration.ordinal))
 }
 
-/// Whether the request names no candidates, or this one among them.
+/// Returns whether the request names no candidates, or names this node.
 pub(super) fn is_candidate(request: &PlacementRequest, nodes: &NodeTable, slot: Slot) -> bool {
     let id = nodes.hot(slot).id;
     request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&id).is_ok())

@@ -1,12 +1,12 @@
-//! Ranks of nodes by what requests would rather have: kept and brought up to date, as the
-//! candidate sets of selectors are.
+//! Ranks of nodes for requests with preferences. They are cached and kept up to date, like the candidate sets
+//! of selectors.
 //!
-//! A kept ranking has, per rank that occurs, its *tier*: how many nodes, a bit for each of them, the
-//! list of them while they are few, a [mark](crate::index::Marks) once a search needs one. Where very
-//! many ranks occur, it has the [`Rank`] of every node instead of these bits. A search goes through the
-//! tiers from the smallest rank on and so never looks at a node that a better one excludes.
+//! A cached ranking has a *tier* for each rank that occurs: the number of nodes, one bit per node, and a list
+//! of the nodes while they are few. A tier gets a [mark](crate::index::Marks) when a search needs one. If there
+//! are very many ranks, the ranking stores the [`Rank`] of every node instead of bits. A search goes through
+//! the tiers from the smallest rank, so it never looks at a node that a better tier makes irrelevant.
 //!
-//! A ranking that is not kept is made from the [nodes by their labels](super::label_index) and
+//! A ranking that is not cached is computed from the [nodes by their labels](super::label_index) and
 //! [taints](super::rank_parts), in words of 64 nodes.
 
 use std::sync::Arc;
@@ -24,7 +24,7 @@ use crate::planted::{PlantedBug, is_planted};
 use crate::request::{PlacementRequest, Policy, Rank, RankRules};
 use crate::resource::GpuRequest;
 
-/// What a node's rank is a function of, beside the node.
+/// The inputs of a node's rank other than the node itself.
 #[derive(Clone, Debug)]
 pub(super) struct RankKey {
     pub(super) selector: Option<Arc<Selector>>,
@@ -48,7 +48,7 @@ impl RankKey {
         selector.rotate_left(1) ^ rules.rotate_left(32) ^ u64::from(self.avoid_gpu)
     }
 
-    /// Equal hashes first: texts are compared only where they are very likely equal.
+    /// Compares keys of equal hashes. Texts are compared only if they are very likely equal.
     fn is(&self, other: &Self) -> bool {
         self.avoid_gpu == other.avoid_gpu && self.selector == other.selector && self.rules == other.rules
     }
@@ -63,7 +63,7 @@ fn avoids_gpu(request: &PlacementRequest) -> bool {
     wished && request.demand.gpu == GpuRequest::None
 }
 
-/// The rank of one node for one request, without any kept ranking.
+/// Returns the rank of one node for one request, without any cached ranking.
 pub(super) fn rank_of(request: &PlacementRequest, spec: &NodeSpec) -> Rank {
     let preferences = request.preferences.as_deref();
     let rules = preferences.and_then(|preferences| preferences.rules.as_deref());
@@ -74,21 +74,21 @@ pub(super) fn rank_of(request: &PlacementRequest, spec: &NodeSpec) -> Rank {
 pub(super) struct Tier {
     pub(super) rank: Rank,
     len: usize,
-    /// The nodes, where the ranking has no rank for each of them.
+    /// The nodes, unless the ranking stores a rank for each node.
     bits: Bits,
-    /// The nodes: always while they are few enough to be walked, never above `FEW_KEPT_MAX`.
+    /// The nodes. Always present while they are few enough to be walked, never above `FEW_KEPT_MAX`.
     few: Option<Vec<Slot>>,
     mark: Option<Mark>,
 }
 
 impl Tier {
-    /// How many nodes.
+    /// Returns the number of nodes.
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// How a search finds its nodes fastest. "Few" is a function of their number alone, as it is
-    /// of a candidate set, and for the same reason.
+    /// Returns how a search finds its nodes fastest. As for a candidate set, and for the same reason, the use
+    /// of a list depends only on the number of nodes.
     pub(super) fn candidates(&self) -> Candidates<'_> {
         match (&self.few, self.mark) {
             (Some(few), _) if few.len() <= CANDIDATE_WALK_MAX => Candidates::Walk(few),
@@ -102,22 +102,22 @@ impl Tier {
 pub(super) struct Ranking {
     key: RankKey,
     hash: u64,
-    /// By slot, where more ranks occur than tiers keep bits for; a slot without a node is not selected.
+    /// Ranks by slot, if there are more ranks than tiers with bits. A slot without a node is not selected.
     ranks: Option<Vec<Rank>>,
-    /// Nodes that a taint keeps away, where each tier keeps bits.
+    /// Nodes that a taint excludes, if each tier has bits.
     tainted: Bits,
-    /// In order of rank; none is empty.
+    /// Ordered by rank. No tier is empty.
     tiers: Vec<Tier>,
     used: u64,
 }
 
 impl Ranking {
-    /// Of no nodes.
+    /// Creates a ranking without nodes.
     fn new(key: RankKey, hash: u64) -> Self {
         Self { key, hash, ranks: None, tainted: Bits::default(), tiers: Vec::new(), used: 0 }
     }
 
-    /// Of nodes that were cut into parts.
+    /// Creates a ranking from parts.
     fn of(key: RankKey, hash: u64, parts: Parts) -> Self {
         let tier = |(rank, bits): (Rank, Bits)| {
             let few = (bits.len() <= FEW_KEPT_MAX).then(|| bits.iter().collect());
@@ -144,7 +144,7 @@ impl Ranking {
         }
     }
 
-    /// Whether the node is of tier number `tier`.
+    /// Returns whether the node belongs to tier number `tier`.
     #[inline]
     pub(super) fn is_of(&self, tier: usize, slot: Slot) -> bool {
         match &self.ranks {
@@ -167,7 +167,7 @@ impl Ranking {
         self.tiers.binary_search_by_key(&rank, |tier| tier.rank)
     }
 
-    /// Keeps the rank of every node from now on, instead of bits per tier.
+    /// Switches from bits per tier to a rank per node.
     fn rank_each(&mut self) {
         let mut ranks: Vec<Rank> = Vec::new();
         let tiers = self.tiers.iter_mut().map(|tier| (tier.rank, std::mem::take(&mut tier.bits)));
@@ -182,7 +182,7 @@ impl Ranking {
         self.ranks = Some(ranks);
     }
 
-    /// Gives `slot` its rank; the mark of a tier that ended with that.
+    /// Sets the rank of `slot`. Returns the mark of a tier that became empty.
     fn set(&mut self, slot: Slot, rank: Rank) -> Option<Mark> {
         let before = self.rank(slot);
         if before == rank {
@@ -255,43 +255,42 @@ impl Ranking {
     }
 }
 
-/// Which of the kept rankings.
+/// Identifies a cached ranking.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RankingId(usize);
 
-/// The rankings that a shard keeps; the one not used for longest gives way.
+/// The rankings that a shard caches. The least recently used one is replaced.
 #[derive(Default)]
 pub(super) struct Rankings {
     kept: Vec<Ranking>,
     traits: Traits,
-    /// The ranking and rank that have each mark, from `MARKS_OF_RANKINGS.start` on.
+    /// The ranking and rank that have each mark, starting with `MARKS_OF_RANKINGS.start`.
     marked: [Option<(RankingId, Rank)>; (MARKS_OF_RANKINGS.end - MARKS_OF_RANKINGS.start) as usize],
-    /// When each of these marks was given last; zero: never.
+    /// The time when each of these marks was last given. Zero if never.
     given: [u64; (MARKS_OF_RANKINGS.end - MARKS_OF_RANKINGS.start) as usize],
     uses: u64,
     pub(super) looked_at: LookedAt,
 }
 
 impl Rankings {
-    /// What the kept rankings take.
+    /// Returns the bytes of the cached rankings.
     pub(super) fn memory(&self) -> u64 {
         memory::of_vec(&self.kept) + self.kept.iter().map(Ranking::memory).sum::<u64>()
     }
 
-    /// What is kept of the nodes to make rankings takes.
+    /// Returns the bytes of the node traits from which rankings are made.
     pub(super) fn traits_memory(&self) -> u64 {
         self.traits.memory()
     }
 
-    /// Whether `request` has to be placed by rank. Where no node is tainted and nothing is
-    /// preferred there is but one rank, and only the hybrid policy, which has an order of its
-    /// own, goes this way.
+    /// Returns whether `request` must be placed by rank. If no node has taints and nothing is preferred, there
+    /// is only one rank. Then only the hybrid policy, which has its own order, needs this.
     #[inline]
     pub(super) fn concern(&self, request: &PlacementRequest) -> bool {
         request.preferences.is_some() || self.traits.tainted() > 0 || request.policy == Policy::Hybrid
     }
 
-    /// The ranking for `request`, made now if it is not kept.
+    /// Returns the ranking for `request`. Creates it if it is not cached.
     pub(super) fn keep(
         &mut self,
         request: &PlacementRequest,
@@ -325,7 +324,7 @@ impl Rankings {
         oldest
     }
 
-    /// A ranking of very many ranks: O(nodes).
+    /// Creates a ranking with very many ranks. O(nodes).
     fn ranked_singly(&mut self, key: RankKey, hash: u64, nodes: &NodeTable) -> Ranking {
         let mut ranking = Ranking::new(key, hash);
         for (slot, _, cold) in nodes.iter() {
@@ -340,8 +339,8 @@ impl Rankings {
         &self.kept[id.0]
     }
 
-    /// The mark that tier number `tier` gets now because a search is about to need it, and which
-    /// the indexes have to learn: one that nobody has, else one not used for long.
+    /// Gives a mark to tier number `tier`, which is about to be searched. Takes a free mark, else one that has
+    /// been idle for long. The caller must update the indexes.
     pub(super) fn give_mark(&mut self, id: RankingId, tier: usize, nodes: usize) -> Option<Mark> {
         let wanting = &self.kept[id.0].tiers[tier];
         if wanting.mark.is_some() || wanting.len <= CANDIDATE_WALK_MAX || wanting.len == nodes {
@@ -349,8 +348,8 @@ impl Rankings {
         }
         let rank = wanting.rank;
         let last_used = |owner: &Option<(RankingId, Rank)>| owner.map_or(0, |(of, _)| self.kept[of.0].used);
-        // Since it was given, too, if its ranking gave way to another: of rankings that take turns each
-        // would bring a free mark along.
+        // A mark is also in use from the time it was given, even if its ranking was replaced. Otherwise,
+        // rankings that replace each other in turn would each free a mark.
         let idle_since =
             self.marked.iter().zip(&self.given).map(|(owner, &given)| last_used(owner).max(given));
         let (since, number) = idle_since.zip(MARKS_OF_RANKINGS.start..).min()?;
@@ -372,14 +371,14 @@ impl Rankings {
         Some(mark)
     }
 
-    /// The marks that a node must have.
+    /// Returns the marks that a node must have.
     pub(super) fn marks_of(&self, slot: Slot, marks: Marks) -> Marks {
         self.marks_given()
             .filter(|(_, ranking, rank)| ranking.rank(slot) == *rank)
             .fold(marks, |marks, (mark, ..)| marks.with(mark, true))
     }
 
-    /// The marks that some tier has, with its ranking and rank.
+    /// Returns the marks in use, each with its ranking and rank.
     pub(super) fn marks_given(&self) -> impl Iterator<Item = (Mark, &Ranking, Rank)> {
         (MARKS_OF_RANKINGS.start..).zip(&self.marked).filter_map(|(number, owner)| {
             let (of, rank) = (*owner)?;
@@ -387,13 +386,13 @@ impl Rankings {
         })
     }
 
-    /// A node joined.
+    /// Notes that a node joined.
     pub(super) fn node_joined(&mut self, slot: Slot, spec: &NodeSpec) {
         self.traits.set(slot, Some(spec));
         self.node_ranked(slot, |key| key.rank(spec));
     }
 
-    /// A node has other labels, taints or GPUs.
+    /// Notes that a node changed its labels, taints or GPUs.
     pub(super) fn node_changed(&mut self, slot: Slot, spec: &NodeSpec) {
         if is_planted(PlantedBug::RankStaleAfterUpdate) {
             self.traits.set(slot, Some(spec));
@@ -402,7 +401,7 @@ impl Rankings {
         self.node_joined(slot, spec);
     }
 
-    /// A node left.
+    /// Notes that a node left.
     pub(super) fn node_removed(&mut self, slot: Slot) {
         self.traits.set(slot, None);
         self.node_ranked(slot, |_| Rank::NOT_SELECTED);
@@ -417,12 +416,12 @@ impl Rankings {
         }
     }
 
-    /// Checks every kept ranking against one node.
+    /// Checks every cached ranking against one node.
     pub(super) fn check_node(&self, slot: Slot, node: NodeId, spec: &NodeSpec) -> Result<(), String> {
         self.kept.iter().try_for_each(|ranking| ranking.check_node(slot, node, spec))
     }
 
-    /// Checks every kept ranking against the nodes.
+    /// Checks every cached ranking against the nodes.
     pub(super) fn check(&self, nodes: &NodeTable) -> Result<(), String> {
         let tainted = nodes.iter().filter(|(.., cold)| !cold.registration.spec.taints.is_empty()).count();
         if tainted != self.traits.tainted() {

@@ -1,5 +1,5 @@
-//! Allocations that are on their way out: evicted, with grace left. They hold what they held until
-//! their caller releases them or their grace ends.
+//! Releasing allocations: evicted, with grace left. They keep their capacity until their caller releases them
+//! or their grace ends.
 
 use std::collections::BTreeSet;
 
@@ -12,7 +12,7 @@ use crate::map::FixedMap;
 use crate::time::Time;
 use crate::view::PendingImage;
 
-/// What is on its way out.
+/// The releasing allocations of a shard.
 #[derive(Default)]
 pub(super) struct Releasing {
     until: FixedMap<AllocationId, Time>,
@@ -29,12 +29,12 @@ impl Releasing {
         crate::memory::of_map(&self.until) + crate::memory::of_btree(self.deadlines.len(), deadline)
     }
 
-    /// When an allocation ends by itself.
+    /// Returns the time at which an allocation ends by itself.
     pub(super) fn until(&self, id: AllocationId) -> Option<Time> {
         self.until.get(&id).copied()
     }
 
-    /// When the first ends by itself.
+    /// Returns the time at which the first one ends by itself.
     pub(super) fn first(&self) -> Option<Time> {
         self.deadlines.first().map(|&(until, _)| until)
     }
@@ -52,30 +52,30 @@ impl Releasing {
 }
 
 impl Shard {
-    /// Whether an allocation is on its way out.
+    /// Returns whether an allocation is releasing.
     #[must_use]
     pub fn is_releasing(&self, id: AllocationId) -> bool {
         self.statements.releasing.until(id).is_some()
     }
 
-    /// When an allocation that is on its way out ends by itself.
+    /// Returns the time at which a releasing allocation ends by itself.
     #[must_use]
     pub fn releasing_until(&self, id: AllocationId) -> Option<Time> {
         self.statements.releasing.until(id)
     }
 
-    /// A live allocation is on its way out from now on.
+    /// Makes a live allocation releasing.
     pub(super) fn begin_release(&mut self, allocation: &Allocation, until: Time) {
         self.resume_release(allocation, until);
         self.nodes.hot_mut(allocation.node).version += 1;
         if !self.reservations.is_empty() {
-            // A reservation may have more of what is free where more is on its way out.
+            // Claims can wait for the released capacity, so a reservation may withhold more of what is free.
             self.restore(allocation.node);
             self.withhold(allocation.node);
         }
     }
 
-    /// What views show of what is on its way out at a node, and claimed there.
+    /// Returns the releasing allocations and the claims of a node as views show them.
     pub(super) fn pending_image(&self, slot: Slot) -> Option<Box<PendingImage>> {
         let until = |allocation: Allocation| Some((allocation.id, self.releasing_until(allocation.id)?));
         let mut releasing: Vec<(AllocationId, Time)> = match self.statements.releasing.is_empty() {
@@ -88,7 +88,7 @@ impl Shard {
         there.then(|| Box::new(PendingImage { releasing: releasing.into(), claims }))
     }
 
-    /// Takes over an allocation that was on its way out in an earlier start.
+    /// Restores a releasing allocation from the durable state.
     pub(super) fn resume_release(&mut self, allocation: &Allocation, until: Time) {
         self.statements.releasing.enter(allocation.id, until);
         self.nodes.touch(allocation.node, COLD);
@@ -96,7 +96,7 @@ impl Shard {
         self.sums.releasing(allocation.node, &allocation.demand, 1);
     }
 
-    /// As a release, where there are evictions, claims or bundles.
+    /// Handles a release if there are evictions, claims or bundles.
     #[cold]
     pub(super) fn release_with_reservations(&mut self, id: AllocationId) -> Result<Outcome, Rejection> {
         if self.end_inside(id) || self.end_claim(id) {
@@ -107,7 +107,7 @@ impl Shard {
         Ok(if is_bundle { Outcome::BundleReleased { bundle: id, ended } } else { Outcome::Released(id) })
     }
 
-    /// Ends an allocation, whether somebody evicts it or not; how many ended inside it.
+    /// Ends an allocation, evicted or not. Returns the number of allocations inside that ended with it.
     pub(super) fn end_with_reservations(&mut self, id: AllocationId) -> Result<u32, Rejection> {
         let allocation = self.ledger.remove(id, &mut self.nodes).ok_or(Rejection::UnknownAllocation(id))?;
         if self.statements.releasing.leave(id) {
@@ -126,7 +126,7 @@ impl Shard {
         Ok(inside)
     }
 
-    /// Ends what has had its grace, in order of time and id.
+    /// Ends allocations whose grace is over, in order of time and id.
     pub(super) fn end_grace(&mut self) {
         while let Some(&(until, id)) = self.statements.releasing.deadlines.first()
             && until <= self.now
@@ -135,7 +135,7 @@ impl Shard {
         }
     }
 
-    /// Checks that what is on its way out is live, and ends.
+    /// Checks that releasing allocations are live and have an end.
     pub(super) fn check_releasing(&self) -> Result<(), String> {
         let Releasing { until, deadlines } = &self.statements.releasing;
         let agree = until.len() == deadlines.len()

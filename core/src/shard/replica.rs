@@ -1,9 +1,9 @@
 //! A replica: the searching half of a shard, for planners (Omega's private copy).
 //!
-//! It has the shard's nodes, in the shard's slots, with all that searching and taking read: rooms,
-//! books, index, marks, ranks, reservations. It has no ledger and carries out no commands. Views of
-//! the shard bring it up to date: it then answers as the shard would, by the shard's own code. What a
-//! planner takes in it is undone by the next [`sync`](Shard::sync).
+//! A replica has the shard's nodes, in the shard's slots, with everything that searching and taking read:
+//! rooms, books, index, marks, ranks, reservations. It has no ledger and carries out no commands. Views of the
+//! shard keep it up to date. It answers as the shard would, with the shard's own code. The next
+//! [`sync`](Shard::sync) undoes what a planner takes in it.
 
 use std::sync::Arc;
 
@@ -16,56 +16,56 @@ use crate::request::PlacementRequest;
 use crate::resource::{Amount, GpuAssignment, UnitAssignments};
 use crate::view::{ColdImage, Dirty, HotImage, View};
 
-/// What makes a shard a replica.
+/// The additional state of a replica.
 #[derive(Default)]
 pub(super) struct Replica {
-    /// What it was brought up to date with.
+    /// The view that it was last updated from.
     base: Option<Arc<View>>,
-    /// The cold image that each node is made of, by slot.
+    /// The cold image of each node, by slot.
     cold: Vec<Option<Arc<ColdImage>>>,
     slots: Vec<Slot>,
 }
 
-/// What a request was given in a replica.
+/// The result of planning a request in a replica.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Planned {
-    /// Where the node stands.
+    /// The slot of the node.
     pub slot: Slot,
     /// The node.
     pub node: NodeId,
-    /// Its version in the view that the replica has.
+    /// The node's version in the replica's view.
     pub version: u64,
-    /// The GPU instances, and how much of each.
+    /// The GPU instances, and the part of each.
     pub gpus: GpuAssignment,
     /// The units of unit-instance kinds.
     pub units: Option<Arc<UnitAssignments>>,
-    /// Which selector holds: 0 the request's own, 1 the first fallback, and so on.
+    /// The selector that matches: 0 for the request's own, 1 for the first fallback, and so on.
     pub alternative: u8,
 }
 
 impl Shard {
-    /// A replica of a shard that was made with the same `config`, without nodes so far.
+    /// Creates a replica of a shard with the same `config`, without nodes.
     #[must_use]
     pub fn replica(config: ShardConfig) -> Self {
         let mut replica = Self::new(config);
-        // It follows the shard's granularity and decides none.
+        // It follows the shard's granularity and never changes it.
         replica.granularity = None;
         *replica.nodes.dirty_mut() = Some(Box::default());
         replica.replica = Some(Box::default());
         replica
     }
 
-    /// The view that this replica was brought up to date with.
+    /// Returns the view that this replica was last updated from.
     #[must_use]
     pub fn base(&self) -> Option<&Arc<View>> {
         self.replica.as_ref()?.base.as_ref()
     }
 
-    /// Makes this replica equal to the shard as `view` shows it: the nodes that changed since the
-    /// view before, and those that were planned on. How many nodes were looked at.
+    /// Makes this replica equal to the shard as `view` shows it. Updates the nodes that changed since the
+    /// previous view, and those that were planned on. Returns the number of nodes looked at.
     ///
     /// # Panics
-    /// When this is no replica, or the view is of another shard.
+    /// If this is not a replica, or the view is of another shard.
     pub fn sync(&mut self, view: &Arc<View>) -> usize {
         assert!(view.head().shard == self.id, "a replica of {:?} is given another shard's view", self.id);
         let mut replica = self.replica.take().expect("a replica");
@@ -93,7 +93,7 @@ impl Shard {
         count
     }
 
-    /// Follows `view` from now on; nodes that changed are to be renewed.
+    /// Switches to `view`. The caller must renew the nodes that changed.
     pub(super) fn rebase(&mut self, view: &Arc<View>) {
         self.follow_thetas(view);
         let replica = self.replica.as_mut().expect("a replica");
@@ -101,7 +101,7 @@ impl Shard {
         (self.growth, self.now) = (view.head().facts.growth, view.head().now);
     }
 
-    /// A node is what its view says: nothing is planned on it any more.
+    /// Notes that a node equals its image in the view: nothing is planned on it.
     pub(super) fn forget_planned(&mut self, slot: Slot) {
         if let Some(dirty) = self.nodes.dirty_mut().as_deref_mut() {
             dirty.forget(slot);
@@ -111,7 +111,7 @@ impl Shard {
     /// Undoes what was planned since the last [`sync`](Self::sync).
     ///
     /// # Panics
-    /// When this is no replica, or was never brought up to date.
+    /// If this is not a replica, or it was never updated from a view.
     pub fn resync(&mut self) {
         let base = Arc::clone(self.base().expect("a replica that was brought up to date"));
         self.sync(&base);
@@ -126,10 +126,10 @@ impl Shard {
         }
     }
 
-    /// Makes the node in `slot` equal to its image, whatever the replica has there.
+    /// Makes the node in `slot` equal to its image, regardless of what the replica has there.
     ///
     /// # Panics
-    /// When this is no replica, or a registered node comes without its cold image.
+    /// If this is not a replica, or a registered node has no cold image.
     pub fn apply_image(&mut self, slot: Slot, image: &HotImage, cold: Option<&Arc<ColdImage>>) {
         if self.nodes.is_there(slot) && (image.state.is_none() || self.nodes.hot(slot).id != image.id) {
             self.drop_node(slot);
@@ -138,7 +138,7 @@ impl Shard {
             return;
         }
         let cold = cold.expect("a registered node has a cold image");
-        // A node that left and came back may have another slot.
+        // A node that left and rejoined may have another slot.
         if let Some(other) = self.nodes.slot(image.id)
             && other != slot
         {
@@ -164,7 +164,7 @@ impl Shard {
         self.follow_hot(slot, image, cold);
     }
 
-    /// A node of which nothing is there.
+    /// Adds a node that the replica does not have.
     fn put_node(&mut self, slot: Slot, image: &HotImage, cold: &ColdImage) {
         self.nodes.put(slot, books_of(image, cold));
         self.fragmentation.touch_identity(slot);
@@ -181,7 +181,7 @@ impl Shard {
         self.follow_hybrid(slot);
     }
 
-    /// A node that the view does not show in this slot.
+    /// Removes a node that the view does not show in this slot.
     fn drop_node(&mut self, slot: Slot) {
         self.forget_reservation_image(slot);
         if self.index.contains(slot) {
@@ -198,7 +198,7 @@ impl Shard {
         self.replica.as_mut().expect("a replica").cold[slot as usize] = None;
     }
 
-    /// What placements seldom touch; `respecified` where names, capacity, labels or taints differ.
+    /// Updates the cold part of a node. `respecified` says whether names, capacity, labels or taints changed.
     fn follow_cold(&mut self, slot: Slot, image: &ColdImage, respecified: bool) {
         self.forget_reservation_image(slot);
         let before = respecified.then(|| self.nodes.cold(slot).registration.clone());
@@ -221,7 +221,7 @@ impl Shard {
         }
     }
 
-    /// The node is there, and its cold part is the image's.
+    /// Updates the hot part of a node whose cold part equals the image.
     fn follow_hot(&mut self, slot: Slot, image: &HotImage, cold: &ColdImage) {
         let (room, hot, _) = self.nodes.parts_mut(slot);
         fill_hot(room, hot, image);
@@ -234,12 +234,12 @@ impl Shard {
         self.follow_hybrid(slot);
     }
 
-    /// Places `request` in this replica as its shard would: the same node, the same instances, by
-    /// the same code. Nothing is recorded; the books of the replica hold it until the next
-    /// [`sync`](Self::sync). None: no node could hold it.
+    /// Places `request` in this replica as its shard would: the same node and instances, by the same code.
+    /// Nothing is recorded. The replica's books keep it until the next [`sync`](Self::sync). Returns `None` if
+    /// no node fits.
     ///
     /// # Panics
-    /// When this is no replica.
+    /// If this is not a replica.
     pub fn plan(&mut self, request: &PlacementRequest) -> Option<Planned> {
         assert!(self.replica.is_some(), "only a replica is planned on");
         let (slot, (gpus, units), alternative) = self.take_unrecorded(request)?;
@@ -249,7 +249,7 @@ impl Shard {
         Some(Planned { slot, node, version, gpus, units, alternative })
     }
 
-    /// Takes what `request` asks where its policy says; no allocation is recorded.
+    /// Takes what `request` asks according to its policy, without recording an allocation.
     pub(super) fn take_unrecorded(&mut self, request: &PlacementRequest) -> Option<(Slot, Taken, u8)> {
         let scope = self.scope(request);
         let found = if let Some(owner) = request.owner
@@ -266,11 +266,11 @@ impl Shard {
         Some(found)
     }
 
-    /// Checks that this replica, of which nothing is planned, is what its view shows, and that all
-    /// that a search reads agrees: O(state).
+    /// Checks that this replica, with nothing planned, equals its view, and that the structures for searches
+    /// agree. O(state).
     ///
     /// # Errors
-    /// What differs.
+    /// The first difference.
     pub fn check_replica(&self) -> Result<(), String> {
         let view = self.base().ok_or("it was never brought up to date")?;
         let mut beyond = Vec::new();
@@ -281,7 +281,7 @@ impl Shard {
         for slot in 0..self.nodes.slots() {
             let hot = self.hot_image(slot);
             let mut cold = self.cold_image(slot, None);
-            // What is held is out of the books already; a replica knows no statements.
+            // The books already exclude held amounts. A replica knows no statements.
             if let (Some(cold), Some(shown)) = (&mut cold, view.cold(slot)) {
                 cold.holds.clone_from(&shown.holds);
             }
@@ -300,13 +300,13 @@ impl Shard {
         self.rankings.check(&self.nodes)
     }
 
-    /// Cursor and random state of the policies.
+    /// Returns the cursor and the random state of the policies.
     #[must_use]
     pub fn policy_state(&self) -> &PolicyState {
         &self.policy_state
     }
 
-    /// Goes on with this cursor and random state.
+    /// Sets the cursor and the random state of the policies.
     pub fn set_policy_state(&mut self, state: PolicyState) {
         self.policy_state = state;
     }

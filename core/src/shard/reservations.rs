@@ -1,16 +1,15 @@
-//! Reservations: a node is kept for one owner, so that what is large gets its place however busy
-//! the small work around it is.
+//! Reservations: capacity of a node is kept for one owner, so that large requests are placed even when many
+//! small ones compete.
 //!
-//! What is reserved may be more than what is free: what comes free then is set aside
-//! ([`Withheld`]) until there is as much. For the owner's requests nothing is set aside on its
-//! nodes, which are tried first; all others see what is free less what is reserved. The index and
-//! every other structure of the shard hold nodes as others see them; the few that are reserved
-//! stand in a second tree as their owners do.
+//! A reservation may exceed what is free. Capacity that becomes free is then withheld ([`Withheld`]) until the
+//! reservation is covered. The owner's requests try its reserved nodes first, and nothing is withheld from them
+//! there. All others see what is free less what is reserved. The index and the other structures show nodes as
+//! others see them. A second tree has the reserved nodes as their owners see them.
 //!
-//! A placement of the owner uses its reservation up: so much less is reserved, and where nothing
-//! is left the reservation ends. (YARN's holds one container and ends when that is placed.) One
-//! that ends, shrinks or is replaced makes room, as a release does: refusals may be stale, and
-//! waiting requests are woken. Source: the patent's "LeastFit with reservation".
+//! A placement of the owner reduces its reservation. The reservation ends when nothing is left. (A reservation
+//! in YARN holds one container and ends when that is placed.) A reservation that ends, shrinks or is replaced
+//! makes room, like a release: refusals may become stale, and waiting requests are woken. Source: the patent's
+//! "LeastFit with reservation".
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -30,36 +29,36 @@ use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, ReservedAmounts, 
 use crate::state::ReservationRecord;
 use crate::time::Time;
 
-/// No reservation ends by itself.
+/// No deadline is set.
 const NEVER: Time = Time(u64::MAX);
 
-/// Reserves a node for an owner.
+/// Reserves capacity of a node for an owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reserve {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// For whom.
+    /// The owner.
     pub owner: OwnerId,
-    /// What: no more than the node's capacity, but maybe more than is free.
+    /// The amounts. At most the node's capacity, but possibly more than is free.
     pub demand: Demand,
-    /// When it ends by itself; none: it does not.
+    /// The time at which the reservation ends. `None` means that it has no end.
     pub until: Option<Time>,
 }
 
-/// A reservation as it stands.
+/// The current state of a reservation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReservationView {
-    /// Which node.
+    /// The node.
     pub node: NodeId,
-    /// For whom.
+    /// The owner.
     pub owner: OwnerId,
-    /// What is reserved still.
+    /// The amounts that are still reserved.
     pub left: ReservedAmounts,
-    /// When it ends by itself; none: it does not.
+    /// The time at which the reservation ends. `None` means that it has no end.
     pub until: Option<Time>,
 }
 
-/// What a statement that is not decided used of a reservation.
+/// The amounts that an undecided statement used of a reservation.
 #[derive(Clone, Debug)]
 pub(super) struct Used {
     number: u64,
@@ -69,17 +68,18 @@ pub(super) struct Used {
 /// The reservations of a shard.
 pub(super) struct Reservations {
     by_slot: FixedMap<Slot, Reservation>,
-    /// The nodes of each owner; none is empty.
+    /// The nodes of each owner. No entry is empty.
     by_owner: BTreeMap<OwnerId, BTreeSet<Slot>>,
     deadlines: BTreeSet<(Time, NodeId, Slot)>,
-    /// The first of them, or [`NEVER`].
+    /// The first of the deadlines, or [`NEVER`].
     next: Time,
     percent: u8,
-    /// Counts the changes of who holds any.
+    /// The number of changes to the set of owners.
     owners_version: u64,
     /// The number of the last reservation.
     last: u64,
-    /// Amounts withheld for claims. [`Shard::withhold`] says in which order claims and reservations take.
+    /// Amounts withheld for claims. [`Shard::withhold`] defines the order in which claims and reservations are
+    /// served.
     pub(super) claims: Claims,
 }
 
@@ -99,7 +99,7 @@ impl Default for Reservations {
 }
 
 impl Reservations {
-    /// Whether nothing is set aside anywhere.
+    /// Returns whether nothing is withheld on any node.
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.by_slot.len() | self.claims.len() == 0
@@ -114,23 +114,23 @@ impl Reservations {
         self.by_slot.get(&slot)
     }
 
-    /// The nodes reserved for `owner`, in order of slot.
+    /// Returns the nodes reserved for `owner`, in order of slot.
     pub(super) fn of_owner(&self, owner: OwnerId) -> Option<&BTreeSet<Slot>> {
         self.by_owner.get(&owner)
     }
 
-    /// The reservation of the node in `slot`, if it is `owner`'s.
+    /// Returns the reservation of the node in `slot`, if it belongs to `owner`.
     pub(super) fn own(&self, slot: Slot, owner: Option<OwnerId>) -> Option<&Reservation> {
         owner.and_then(|owner| self.at(slot).filter(|reservation| reservation.owner == owner))
     }
 
-    /// What a reserved node has available to its owner.
+    /// Returns what a reserved node has available to its owner.
     pub(super) fn available_to_owner(&self, nodes: &NodeTable, slot: Slot) -> ResourceVector {
         let aside = &self.by_slot[&slot].aside;
         nodes.restored(slot, aside).vector(nodes.indexed())
     }
 
-    /// Whether the node has all that `request` takes available for it now.
+    /// Returns whether `request` fits what the node has available to it now.
     pub(super) fn fits(&self, nodes: &NodeTable, slot: Slot, request: &PlacementRequest) -> bool {
         match self.own(slot, request.owner) {
             Some(own) => nodes.fits_restored(slot, &own.aside, &request.demand),
@@ -138,13 +138,13 @@ impl Reservations {
         }
     }
 
-    /// How many nodes may be reserved at once, of so many.
+    /// Returns the maximum number of `nodes` that may be reserved at once.
     fn most(&self, nodes: usize) -> usize {
         let share = nodes * usize::from(self.percent) / 100;
         if self.percent == 0 { 0 } else { share.max(1) }
     }
 
-    /// A statement takes `demand` out of what is reserved.
+    /// Takes `demand` out of a reservation, for a statement.
     pub(super) fn use_up(&mut self, slot: Slot, demand: &Demand) -> Used {
         let reservation = self.by_slot.get_mut(&slot).expect("what is used is reserved");
         let before = reservation.left.clone();
@@ -153,11 +153,11 @@ impl Reservations {
         Used { number: reservation.number, amounts: before.without(&reservation.left) }
     }
 
-    /// A statement was decided. Aborted, what it used is reserved again. Whether the reservation ends with
-    /// it, which an abort brings about too, where others used up what the statement did not.
+    /// Ends the use of a reservation by a decided statement. After an abort, the amounts are reserved again.
+    /// Returns whether the reservation ends. That can happen after an abort too, if others used up the rest.
     #[must_use]
     pub(super) fn end_use(&mut self, slot: Slot, used: &Used, decision: Decision) -> bool {
-        // An exchanged reservation is another one: nothing of it was used.
+        // A replaced reservation has another number: none of it was used.
         let same = self.by_slot.get_mut(&slot).filter(|reservation| reservation.number == used.number);
         same.is_some_and(|reservation| {
             if decision == Decision::Aborted {
@@ -198,33 +198,32 @@ impl Reservations {
 }
 
 impl Shard {
-    /// The share of this shard's nodes that may be reserved at once, in percent, and at least one
-    /// node; 0: none. What is reserved already stays.
+    /// Sets the maximum share of this shard's nodes that may be reserved at once, in percent. At least one node
+    /// may be reserved, unless the share is 0. Existing reservations stay.
     pub fn set_reserved_nodes_percent(&mut self, percent: u8) {
         self.reservations.percent = percent;
     }
 
-    /// When something here ends by itself, or a statement's hold is to be asked about: a step is due
-    /// then.
+    /// Returns the next time at which a step is due: something ends by itself, or a hold reaches its deadline.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let next = self.reservations.next_deadline().min(self.statements.next_deadline());
         Some(next).filter(|&next| next != NEVER)
     }
 
-    /// Who has nodes reserved here, ascending.
+    /// Returns the owners that have reserved nodes here, ascending.
     #[must_use]
     pub fn reservation_owners(&self) -> Vec<OwnerId> {
         self.reservations.by_owner.keys().copied().collect()
     }
 
-    /// Changes with what [`reservation_owners`](Self::reservation_owners) answers.
+    /// Returns a version that changes with the result of [`reservation_owners`](Self::reservation_owners).
     #[must_use]
     pub fn reservation_owners_version(&self) -> u64 {
         self.reservations.owners_version
     }
 
-    /// Why `reserve` cannot be, if it cannot.
+    /// Checks whether `reserve` is allowed.
     fn check_reserve(&self, slot: Slot, reserve: &Reserve) -> Result<(), Rejection> {
         let Reserve { node, owner, demand, until } = reserve;
         let node = *node;
@@ -254,7 +253,7 @@ impl Shard {
                 Err(Rejection::NodeReserved { node, owner: there.owner, until: there.until })
             }
             Some(_) => Ok(()),
-            // One statement at a time has a ticket, for a bounded time: that is its limit.
+            // Only one statement at a time has a ticket, for a bounded time. No other limit is needed.
             None if owner.is_ticket() => Ok(()),
             None => {
                 let most = self.reservations.most(self.nodes.len());
@@ -267,7 +266,7 @@ impl Shard {
         }
     }
 
-    /// Reserves a node, or exchanges what the same owner has reserved there.
+    /// Reserves capacity of a node, or replaces the same owner's reservation there.
     pub(super) fn handle_reserve(&mut self, reserve: &Reserve) -> Result<Outcome, Rejection> {
         let slot = self.slot(reserve.node)?;
         self.check_reserve(slot, reserve)?;
@@ -282,7 +281,7 @@ impl Shard {
         Ok(Outcome::Reserved(Box::new(self.reservation_view(slot).expect("just made"))))
     }
 
-    /// Ends the reservation that `owner` has on a node.
+    /// Ends the reservation of `owner` on a node.
     pub(super) fn handle_end_reservation(
         &mut self,
         node: NodeId,
@@ -301,7 +300,7 @@ impl Shard {
         }
     }
 
-    /// Ends what has reached its deadline.
+    /// Ends the reservations whose deadline has passed.
     pub(super) fn expire_reservations(&mut self) {
         while let Some(&(until, _, slot)) = self.reservations.deadlines.first()
             && until <= self.now
@@ -310,7 +309,7 @@ impl Shard {
         }
     }
 
-    /// Ends the reservation of a node, if it has one: others have more available there.
+    /// Ends the reservation of a node, if any. Others then have more available there.
     pub(super) fn end_reservation(&mut self, slot: Slot) {
         if self.forget_reservation(slot) {
             self.nodes.hot_mut(slot).version += 1;
@@ -331,21 +330,21 @@ impl Shard {
         self.withhold(slot);
     }
 
-    /// A replica's node is reserved so: its books are what is left beside it already.
+    /// Adds the reservation of a replica's node. The node's books already exclude the reserved amounts.
     pub(super) fn enter_reservation_image(&mut self, slot: Slot, reservation: Reservation) {
         self.reservations.enter(slot, self.nodes.hot(slot).id, reservation);
         let available = self.reservations.available_to_owner(&self.nodes, slot);
         self.reserved_tree.insert(slot, self.nodes.ordinal(slot), &available, Marks::NONE);
     }
 
-    /// A replica's node is about to get other books.
+    /// Removes the reservation of a replica's node before its books change.
     pub(super) fn forget_reservation_image(&mut self, slot: Slot) {
         if self.reservations.leave(slot, self.nodes.hot(slot).id).is_some() {
             self.reserved_tree.remove(slot);
         }
     }
 
-    /// Takes a reservation out, and what it set aside back; whether there was one.
+    /// Removes a reservation and puts the withheld amounts back. Returns false if there is none.
     pub(super) fn forget_reservation(&mut self, slot: Slot) -> bool {
         let Some(reservation) = self.reservations.leave(slot, self.nodes.hot(slot).id) else { return false };
         self.nodes.put_back(slot, &reservation.aside);
@@ -353,14 +352,14 @@ impl Shard {
         true
     }
 
-    /// The books of a node are other ones: what is kept of them follows.
+    /// Updates the structures that depend on a node's books.
     pub(super) fn follow_books(&mut self, slot: Slot) {
         self.fragmentation.touch(slot);
         self.follow_index(slot);
         self.follow_hybrid(slot);
     }
 
-    /// Changes the books of a node, with nothing set aside meanwhile.
+    /// Changes the books of a node while nothing is withheld.
     #[inline]
     pub(super) fn change_books<R>(&mut self, slot: Slot, change: impl FnOnce(&mut NodeTable) -> R) -> R {
         if self.reservations.is_empty() {
@@ -374,13 +373,13 @@ impl Shard {
         changed
     }
 
-    /// Puts back what is set aside, for a moment.
+    /// Puts the withheld amounts back into the node's books, temporarily.
     pub(super) fn restore(&mut self, slot: Slot) {
         self.restore_reserved(slot);
         self.restore_claims(slot);
     }
 
-    /// Sets aside again, after [`restore`](Self::restore).
+    /// Withholds again, after [`restore`](Self::restore).
     pub(super) fn withhold(&mut self, slot: Slot) {
         if self.reservations.claims.at(slot).is_empty() {
             return self.withhold_reserved(slot);
@@ -393,8 +392,8 @@ impl Shard {
         }
     }
 
-    /// What is reserved comes first in what is free, so far as the node's claims can wait for what is
-    /// on its way out.
+    /// Withholds reserved amounts before claimed ones, as far as the claims can be served by capacity that is
+    /// being released.
     fn set_reserved_aside(&mut self, slot: Slot) {
         if self.reservations.at(slot).is_none() {
             return;
@@ -405,7 +404,7 @@ impl Shard {
         }
     }
 
-    /// What is set aside on a node, for claims and for who reserved it.
+    /// Returns the amounts withheld on a node, for claims and for a reservation.
     pub(super) fn aside(&self, slot: Slot) -> Withheld {
         let reserved = self.reservations.at(slot).map(|reservation| &reservation.aside);
         match (reserved, self.reservations.claims.aside(slot)) {
@@ -414,14 +413,14 @@ impl Shard {
         }
     }
 
-    /// Puts back what is reserved, for a moment: the node is as its owner sees it.
+    /// Puts the reserved amounts back into the node's books, temporarily. The node is then as its owner sees it.
     pub(super) fn restore_reserved(&mut self, slot: Slot) {
         if let Some(reservation) = self.reservations.by_slot.get_mut(&slot) {
             self.nodes.put_back(slot, &std::mem::take(&mut reservation.aside));
         }
     }
 
-    /// Sets aside what is reserved, after [`restore_reserved`](Self::restore_reserved).
+    /// Withholds the reserved amounts again, after [`restore_reserved`](Self::restore_reserved).
     pub(super) fn withhold_reserved(&mut self, slot: Slot) {
         if self.reservations.at(slot).is_some() {
             self.reserved_tree.update(slot, &self.nodes.available(slot));
@@ -429,7 +428,7 @@ impl Shard {
         }
     }
 
-    /// As a placement, where something is reserved or the request has an owner.
+    /// Handles a placement if anything is reserved or claimed, or the request has an owner.
     pub(super) fn handle_place_with_reservations(&mut self, request: &PlacementRequest) -> Outcome {
         let scope = self.scope(request);
         if let Some(owner) = request.owner
@@ -448,8 +447,7 @@ impl Shard {
         self.placed(request, slot, taken, alternative)
     }
 
-    /// Takes what a request of the owner asks from a node that is reserved for it, and so much from
-    /// what is reserved.
+    /// Takes an owner's request from a node that is reserved for it, and reduces the reservation.
     pub(super) fn take_reserved(
         &mut self,
         slot: Slot,
@@ -479,12 +477,12 @@ impl Shard {
         Some(ReservationView { node, owner: *owner, left, until: *until })
     }
 
-    /// How many nodes are reserved.
+    /// Returns the number of reserved nodes.
     pub(super) fn nodes_reserved(&self) -> u32 {
         u32::try_from(self.reservations.by_slot.len()).expect("NODES_MAX fits u32")
     }
 
-    /// The books per resource over all nodes, with what is set aside: O(resource kinds).
+    /// Returns the books per resource over all nodes, including withheld amounts. O(resource kinds).
     pub(super) fn sums_with_reserved(&self) -> Vec<(ResourceKind, ResourceSum)> {
         let mut sums = self.sums.kept.all.resources();
         for (kind, sum) in &mut sums {
@@ -493,26 +491,26 @@ impl Shard {
         sums
     }
 
-    /// The reservation of a node in the durable state: none where only a statement that is not decided keeps
-    /// it, which is stored as if it were aborted.
+    /// Returns the durable record of a node's reservation. Amounts used by undecided statements count as still
+    /// reserved. `None` if nothing is reserved.
     pub(super) fn reservation_record(&self, slot: Slot) -> Option<ReservationRecord> {
         let ReservationView { node, owner, mut left, until } = self.reservation_view(slot)?;
-        // What undecided statements took of it is not taken yet.
+        // Undecided statements have not taken anything yet.
         let number = self.reservations.at(slot)?.number;
         let holds = self.statements.allocating_at(slot).filter_map(|(_, hold)| hold.used.as_ref());
         holds.filter(|used| used.number == number).for_each(|used| left.add(&used.amounts));
         (!left.is_empty()).then_some(ReservationRecord { node, owner, left, until })
     }
 
-    /// Takes over a reservation of an earlier start.
+    /// Restores a reservation from the durable state.
     pub(super) fn resume_reservation(&mut self, record: ReservationRecord) {
         let slot = self.nodes.slot(record.node).expect("a reserved node is in its partition");
         self.enter_reservation(slot, record.owner, record.left, record.until);
         self.follow_books(slot);
     }
 
-    /// Checks that what is set aside follows from what is free and what is reserved, and that
-    /// every structure knows the same reservations.
+    /// Checks that withheld amounts match what is free and what is reserved, and that all structures have the
+    /// same reservations.
     pub(super) fn check_reservations(&self) -> Result<(), String> {
         let reservations = &self.reservations;
         let mut deadlines = 0;
@@ -528,7 +526,7 @@ impl Shard {
         self.reserved_tree.check()
     }
 
-    /// Checks the reservation of one node, if it has any.
+    /// Checks the reservation of one node, if any.
     pub(super) fn check_reservation(&self, slot: Slot) -> Result<(), String> {
         let reservations = &self.reservations;
         let Some(reservation) = reservations.at(slot) else { return Ok(()) };
@@ -562,7 +560,7 @@ impl Shard {
         Ok(())
     }
 
-    /// Bytes that the reservations hold.
+    /// Returns the bytes of the reservations.
     pub(super) fn reservation_bytes(&self) -> u64 {
         let entries = self.reservations.by_slot.len() * size_of::<Reservation>();
         let custom = self.reservations.by_slot.values().map(|reservation| {

@@ -1,5 +1,5 @@
-//! The search for an owner's request among the nodes that are reserved for it, as the owner sees
-//! them: by every policy, among the nodes that are wanted most, as among all nodes.
+//! The search for an owner's request among the nodes reserved for it, as the owner sees them. It supports every
+//! policy and prefers nodes by rank, like a search among all nodes.
 
 use std::collections::BTreeSet;
 
@@ -18,10 +18,10 @@ use crate::node::NodeState;
 use crate::request::{PlacementRequest, Policy, Rank};
 use crate::resource::GpuAssignment;
 
-/// A node, the devices where the policy chose them, and which of the request's selectors holds.
+/// A node, the GPUs if the policy chose them, and the number of the selector that matches.
 type Found = (Slot, Option<GpuAssignment>, u8);
 
-/// Which nodes a request may be placed on.
+/// The parts of a shard that decide whether a request may be placed on a node.
 #[derive(Clone, Copy)]
 struct Sight<'a> {
     nodes: &'a NodeTable,
@@ -33,7 +33,7 @@ struct Sight<'a> {
 }
 
 impl Sight<'_> {
-    /// Whether the node can be chosen, and is of `rank` where one is given.
+    /// Returns whether the node can be chosen, and has `rank` if one is given.
     fn may_take(&self, slot: Slot, rank: Option<Rank>) -> bool {
         let in_scope = match self.scope {
             Eligibility::Plain(set) => set.is_none_or(|set| self.selectors.at(set).contains(slot)),
@@ -55,8 +55,8 @@ impl Shard {
         Sight { nodes, reservations, selectors, rankings, request, scope }
     }
 
-    /// The node that the request's policy chooses among those reserved for `owner`. Looks at each
-    /// of them at most once per rank, and at no other node.
+    /// Returns the node that the request's policy chooses among those reserved for `owner`. Looks at each of
+    /// them at most once per rank, and at no other node.
     pub(super) fn find_reserved(
         &mut self,
         owner: OwnerId,
@@ -74,7 +74,7 @@ impl Shard {
                     if let Some((group, slot)) = preferred
                         && group <= rank.group()
                     {
-                        // The policy does not choose here: its cursor stays. It chooses the devices.
+                        // The policy's cursor does not move, because the policy chooses only the GPUs here.
                         if request.policy.is_fragmentation_aware() {
                             return self.find_among(&BTreeSet::from([slot]), request, scope, None);
                         }
@@ -90,8 +90,8 @@ impl Shard {
         }
     }
 
-    /// Of the preferred nodes that fit, the first of the smallest group; the hybrid policy has its
-    /// own way with them.
+    /// Returns the first of the fitting preferred nodes with the smallest group. The hybrid policy handles them
+    /// separately.
     fn own_preferred(
         &self,
         own: &BTreeSet<Slot>,
@@ -106,7 +106,7 @@ impl Shard {
         let preferred = self.preferred_slots(request).into_iter();
         let fitting = preferred.filter(|slot| own.contains(slot) && sight.may_take(*slot, None));
         let ranking = self.rankings.at(id);
-        // Of equal groups `min_by_key` answers the first.
+        // For equal groups, `min_by_key` returns the first.
         fitting.map(|slot| (ranking.rank(slot).group(), slot)).min_by_key(|&(group, _)| group)
     }
 
@@ -142,8 +142,8 @@ impl Shard {
         Some((slot, gpus, alternative))
     }
 
-    /// By the policies of the index: over `fitting`, or where the owner has many nodes by a search
-    /// of the tree of all reserved ones.
+    /// Applies a policy of the index to `fitting`. If the owner has many nodes, searches the tree of all
+    /// reserved nodes instead.
     fn first_of(
         &mut self,
         own: &BTreeSet<Slot>,
@@ -166,7 +166,7 @@ impl Shard {
         tree.select_shape(None, order, policy, &asked, candidates, policy_state, visits, accept)
     }
 
-    /// With `slots` as their owner sees them meanwhile: what is withheld for claims stays so.
+    /// Calls `look` while `slots` are as their owner sees them. Capacity withheld for claims stays withheld.
     fn with_restored<R>(&mut self, slots: &[Slot], look: impl FnOnce(&mut Self) -> R) -> R {
         for &slot in slots {
             self.restore_reserved(slot);
@@ -194,7 +194,7 @@ impl Shard {
         draw_of(&places, preferred, drawn_from, &mut self.policy_state.rng)
     }
 
-    /// The standings of the fitting nodes are those of their owner while the search looks.
+    /// Chooses by fragmentation. During the search, the fitting nodes are rated as their owner sees them.
     fn least_fragmented_of(
         &mut self,
         fitting: &[Slot],

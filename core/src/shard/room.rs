@@ -1,19 +1,19 @@
-//! What a node has room for, as searches compare it.
+//! The room of a node, in the form that searches compare.
 
 use crate::node::NodeState;
 use crate::resource::{Amount, Demand, GpuBooks, GpuRequest};
 
-/// What a node has room for: all that a search compares and a refusal counts.
+/// The room of a node: everything that a search compares and a refusal counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Room {
     pub(super) cpu: Amount,
     pub(super) memory: Amount,
-    /// What the GPU books add up to, so that comparing does not walk sixteen instances.
+    /// Derived from the GPU books, so that a comparison does not walk sixteen instances.
     pub(super) whole_gpus: u16,
     pub(super) largest_gpu_part: u16,
-    /// How many more allocations the node may hold: 0 or less where it holds as many as it may.
+    /// The number of further allocations that the node may hold. Zero or negative at or above the limit.
     pub(super) places: i16,
-    /// None: no node has this slot.
+    /// The state of the node. `None` if the slot is vacant.
     pub(super) state: Option<NodeState>,
 }
 
@@ -34,7 +34,7 @@ impl Room {
         self.largest_gpu_part = gpus.largest_free();
     }
 
-    /// In each dimension the less of both.
+    /// Returns the minimum in each dimension.
     pub(super) fn least(&self, other: &Self) -> Self {
         Self {
             cpu: self.cpu.min(other.cpu),
@@ -46,7 +46,7 @@ impl Room {
         }
     }
 
-    /// In each dimension the more of both.
+    /// Returns the maximum in each dimension.
     pub(super) fn most(&self, other: &Self) -> Self {
         Self {
             cpu: self.cpu.max(other.cpu),
@@ -58,13 +58,13 @@ impl Room {
         }
     }
 
-    /// Whether the node is ready and may hold one more allocation.
+    /// Returns whether the node is ready and may hold one more allocation.
     #[inline]
     pub(super) fn takes_work(&self) -> bool {
         self.state == Some(NodeState::Ready) && self.places > 0
     }
 
-    /// Whether cpu, memory and GPUs suffice, and one more allocation may come.
+    /// Returns whether cpu, memory and GPUs suffice, and one more allocation is allowed.
     #[inline]
     pub(super) fn covers(&self, demand: &Demand) -> bool {
         let gpus = match demand.gpu {

@@ -1,9 +1,9 @@
-//! Candidate sets of selectors: kept and brought up to date, not recomputed per request. One that is
-//! not kept is made from the [nodes by their labels](super::label_index), in words of 64 nodes.
+//! Candidate sets of selectors. They are cached and kept up to date, not recomputed per request. A set that is
+//! not cached is computed from the [nodes by their labels](super::label_index), in words of 64 nodes.
 //!
-//! A set too large to be walked gets a [mark](crate::index::Marks) while there is one, by which a
-//! search skips the buckets that hold none of its members. A mark only prunes: which node is
-//! chosen does not depend on who has one, so who has one may depend on what was asked before.
+//! A set too large to be walked gets a [mark](crate::index::Marks) if one is available. With the mark, a search
+//! skips the buckets without members. A mark only prunes the search: it never affects the choice of node. So
+//! the assignment of marks may depend on the history of requests.
 
 use std::num::NonZeroU64;
 use std::sync::Arc;
@@ -19,31 +19,30 @@ use crate::map::FixedMap;
 use crate::memory;
 use crate::node::{Labels, Selector};
 
-/// Members are kept as a list up to twice the size at which they are walked, so that one node
-/// coming and going does not collect them anew each time.
+/// Members are kept as a list up to twice the size at which they are walked. A node that leaves and rejoins
+/// then does not rebuild the list each time.
 pub(super) const FEW_KEPT_MAX: usize = 2 * CANDIDATE_WALK_MAX;
 
-/// Requests with a selector that must pass before a mark goes from one set to another, and as many as
-/// there are nodes if these are more: giving a mark is O(nodes), and more selectors than marks may take
-/// turns.
+/// The number of requests with a selector before a mark may move from one set to another, or the number of
+/// nodes if that is larger. Giving a mark is O(nodes), and more selectors than marks may take turns.
 pub(super) const MARK_IDLE_USES: u64 = 4096;
 
-/// The marks that rankings give out; the others are for selectors.
+/// The marks that rankings use. The others are for selectors.
 pub(super) const MARKS_OF_RANKINGS: std::ops::Range<u8> = Mark::COUNT - 16..Mark::COUNT;
 
 /// The nodes whose labels satisfy one selector.
 pub(super) struct CandidateSet {
     selector: Arc<Selector>,
-    /// No other set has it, or had it before.
+    /// Unique among all sets, past and present.
     number: NonZeroU64,
     bits: Bits,
-    /// The members: always while they are few enough to be walked, never above `FEW_KEPT_MAX`.
+    /// The members. Always present while they are few enough to be walked, never above `FEW_KEPT_MAX`.
     few: Option<Vec<Slot>>,
     mark: Option<Mark>,
     used: u64,
 }
 
-/// Which of the kept sets.
+/// Identifies a cached set.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SetId(usize);
 
@@ -53,20 +52,19 @@ impl CandidateSet {
         self.bits.contains(slot)
     }
 
-    /// Its number: no other set has it, or had it before.
+    /// Returns its number, which is unique among all sets, past and present.
     #[inline]
     pub(super) fn number(&self) -> NonZeroU64 {
         self.number
     }
 
-    /// The members, if there are few. "Few" is a function of their number alone: Random draws
-    /// otherwise from a walk than from a tree, and a shard that was rebuilt must go on as its
-    /// twin does that lived through more.
+    /// Returns the members as a list, if there are few. This depends only on their number: Random draws
+    /// differently from a list than from a tree, and a rebuilt shard must behave like the original.
     pub(super) fn few(&self) -> Option<&[Slot]> {
         self.few.as_deref().filter(|few| few.len() <= CANDIDATE_WALK_MAX)
     }
 
-    /// How a search finds the members fastest.
+    /// Returns how a search finds the members fastest.
     pub(super) fn candidates(&self) -> Candidates<'_> {
         match (self.few(), self.mark) {
             (Some(few), _) => Candidates::Walk(few),
@@ -82,13 +80,13 @@ impl CandidateSet {
         Err(format!("the candidate set of {:?} is stale at node {node}", self.selector.terms()))
     }
 
-    /// How many members a search may look beyond, if it cannot skip what is none: no member has a
-    /// mark, and they are too many to be walked at once.
+    /// Returns the number of members if a search cannot skip non-members. That is so if the set has no mark and
+    /// is too large to be walked.
     pub(super) fn unmarked(&self) -> Option<usize> {
         (self.mark.is_none() && self.bits.len() > CANDIDATE_WALK_MAX).then(|| self.bits.len())
     }
 
-    /// All members.
+    /// Returns all members.
     pub(super) fn members(&self) -> Vec<Slot> {
         self.bits.iter().collect()
     }
@@ -108,8 +106,7 @@ impl CandidateSet {
 }
 
 impl Shard {
-    /// The candidate set of `selector`. A set that is marked from now on is made known to the
-    /// indexes.
+    /// Returns the candidate set of `selector`. If the set gets a mark, updates the indexes.
     pub(super) fn keep_selector(&mut self, selector: &Arc<Selector>) -> SetId {
         let (id, marked) = self.selectors.keep(selector, &self.nodes);
         if let Some(mark) = marked {
@@ -121,18 +118,17 @@ impl Shard {
     }
 }
 
-/// The sets that a shard keeps, found by the selector's hash; the one not used for longest gives
-/// way.
+/// The sets that a shard caches, found by the selector's hash. The least recently used one is replaced.
 pub(super) struct SelectorSets {
     labels: LabelIndex,
     sets: Vec<CandidateSet>,
     by_hash: FixedMap<u64, SetId>,
     /// The set that has each mark.
     marked: [Option<SetId>; MARKS_OF_RANKINGS.start as usize],
-    /// When each mark was given last; zero: never.
+    /// The time when each mark was last given. Zero if never.
     given: [u64; MARKS_OF_RANKINGS.start as usize],
     uses: u64,
-    /// How many were ever made.
+    /// The number of sets ever created.
     made: u64,
     pub(super) looked_at: LookedAt,
 }
@@ -155,8 +151,8 @@ impl Default for SelectorSets {
 }
 
 impl SelectorSets {
-    /// The candidate set of `selector`, made now if it is not kept; and the mark that it got just
-    /// now, which the indexes have to learn.
+    /// Returns the candidate set of `selector`, and creates it if it is not cached. Also returns the mark if
+    /// the set just got one; the caller must then update the indexes.
     pub(super) fn keep(&mut self, selector: &Arc<Selector>, nodes: &NodeTable) -> (SetId, Option<Mark>) {
         self.uses += 1;
         let known = self.by_hash.get(&selector.hash()).copied();
@@ -178,7 +174,7 @@ impl SelectorSets {
         &self.sets[id.0]
     }
 
-    /// Makes the set of `selector`, in the place of the one of the same hash if there is one.
+    /// Creates the set of `selector`. It replaces a set with the same hash, if there is one.
     fn make(&mut self, selector: &Arc<Selector>, same_hash: Option<SetId>, nodes: &NodeTable) -> SetId {
         self.labels.build(nodes, &mut self.looked_at);
         let bits = self.labels.members(selector, &mut self.looked_at);
@@ -208,11 +204,11 @@ impl SelectorSets {
         id
     }
 
-    /// Gives the set a mark: one that nobody has, else one whose set was not used for long.
+    /// Gives the set a mark: a free one, else one whose set has been idle for long.
     fn give_mark(&mut self, id: SetId, nodes: usize) -> Option<Mark> {
         let last_used = |owner: &Option<SetId>| owner.map_or(0, |owner| self.sets[owner.0].used);
-        // Since it was given, too, if its set gave way to another: of sets that take turns each would
-        // bring a free mark along.
+        // A mark is also in use from the time it was given, even if its set was replaced. Otherwise, sets that
+        // replace each other in turn would each free a mark.
         let idle_since =
             self.marked.iter().zip(&self.given).map(|(owner, &given)| last_used(owner).max(given));
         let (since, number) = idle_since.zip(0..).min()?;
@@ -231,29 +227,29 @@ impl SelectorSets {
         Some(mark)
     }
 
-    /// The marks that a node must have.
+    /// Returns the marks that a node must have.
     pub(super) fn marks_of(&self, slot: Slot) -> Marks {
         let held = self.sets.iter().filter(|set| set.contains(slot)).filter_map(|set| set.mark);
         held.fold(Marks::NONE, |marks, mark| marks.with(mark, true))
     }
 
-    /// The marks that some set has: others may stand in the indexes and mean nothing.
+    /// Returns the marks in use. Other marks in the indexes have no meaning.
     pub(super) fn marks_given(&self) -> impl Iterator<Item = (Mark, &CandidateSet)> {
         self.sets.iter().filter_map(|set| Some((set.mark?, set)))
     }
 
-    /// Nodes by their labels.
+    /// Returns the nodes by their labels.
     pub(super) fn labels(&self) -> &LabelIndex {
         &self.labels
     }
 
-    /// Nodes by their labels, built now unless they were.
+    /// Returns the nodes by their labels. Builds the index if necessary.
     pub(super) fn labels_of(&mut self, nodes: &NodeTable) -> &LabelIndex {
         self.labels.build(nodes, &mut self.looked_at);
         &self.labels
     }
 
-    /// A node joined, or has new labels.
+    /// Notes that a node joined or changed its labels.
     pub(super) fn node_labelled(&mut self, slot: Slot, labels: &Labels) {
         self.labels.set(slot, Some(labels));
         for set in &mut self.sets {
@@ -261,7 +257,7 @@ impl SelectorSets {
         }
     }
 
-    /// A node left.
+    /// Notes that a node left.
     pub(super) fn node_removed(&mut self, slot: Slot) {
         self.labels.set(slot, None);
         for set in &mut self.sets {
@@ -269,18 +265,18 @@ impl SelectorSets {
         }
     }
 
-    /// What the kept sets take.
+    /// Returns the bytes of the cached sets.
     pub(super) fn memory(&self) -> u64 {
         let of_set = |set: &CandidateSet| set.bits.memory() + set.few.as_ref().map_or(0, memory::of_vec);
         memory::of_vec(&self.sets) + memory::of_map(&self.by_hash) + self.sets.iter().map(of_set).sum::<u64>()
     }
 
-    /// Checks every kept set against the labels of one node.
+    /// Checks every cached set against the labels of one node.
     pub(super) fn check_node(&self, slot: Slot, node: NodeId, labels: &Labels) -> Result<(), String> {
         self.sets.iter().try_for_each(|set| set.check_node(slot, node, labels))
     }
 
-    /// Checks every kept set against the labels.
+    /// Checks every cached set against the labels.
     pub(super) fn check(&self, nodes: &NodeTable) -> Result<(), String> {
         self.labels.check(nodes)?;
         for set in &self.sets {

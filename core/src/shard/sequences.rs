@@ -2,11 +2,11 @@
 
 use crate::ids::PartitionId;
 
-/// Dense by partition, because every placement counts on: there are at most a few thousand.
+/// Indexed by partition, because every placement increments one. There are at most a few thousand.
 pub(super) struct Sequences(Vec<Option<u64>>);
 
 impl Sequences {
-    /// Nothing granted yet in any of `partitions`.
+    /// Creates counters for `partitions`, with nothing granted.
     pub(super) fn new(partitions: Vec<PartitionId>) -> Self {
         let mut last = Vec::new();
         for partition in partitions {
@@ -19,25 +19,25 @@ impl Sequences {
         Self(last)
     }
 
-    /// Whether the shard owns `partition`.
+    /// Returns whether the shard owns `partition`.
     pub(super) fn owns(&self, partition: PartitionId) -> bool {
         self.0.get(usize::from(partition.0)).is_some_and(Option::is_some)
     }
 
-    /// Counts one more allocation.
+    /// Returns the sequence of one more allocation.
     pub(super) fn next(&mut self, partition: PartitionId) -> u64 {
         let last = self.0[usize::from(partition.0)].as_mut().expect("the shard owns its nodes' partitions");
         *last += 1;
         *last
     }
 
-    /// Goes on after `last`, which an earlier start granted.
+    /// Continues after `last`, which an earlier start granted.
     pub(super) fn resume(&mut self, partition: PartitionId, last: u64) {
         assert!(self.owns(partition), "partition {} is another shard's", partition.0);
         self.0[usize::from(partition.0)] = Some(last);
     }
 
-    /// Owned partitions in order, each with the last sequence granted.
+    /// Returns the owned partitions in order, each with the last sequence granted.
     pub(super) fn iter(&self) -> impl Iterator<Item = (PartitionId, u64)> {
         (0..).map(PartitionId).zip(&self.0).filter_map(|(partition, last)| Some((partition, (*last)?)))
     }

@@ -1,13 +1,13 @@
-//! The distinct shapes of waiting requests, found by what a node has available and by what it is:
-//! the dual of the bucket tree. Where that finds nodes that are large enough for a request, this
-//! finds requests that are small enough for a node, in the order in which they are to be woken.
+//! The distinct shapes of waiting requests, found by what a node has available and by its properties. This is
+//! the dual of the bucket tree. The tree finds nodes that are large enough for a request. This finds requests
+//! that are small enough for a node, in the order in which they are woken.
 //!
-//! A shape is *filed* under something that a node must have to hold it: one of the names that it
-//! lists, a label, or a custom kind. A node looks only at the files of what it has, and at the file of
-//! the shapes that need none of these. The shapes of a file are the leaves of a binary tree over the
-//! interleaved digits of what they ask, so that shapes that ask about the same are close together. A
-//! vertex has the least asked below it per dimension, and the first turn: whole subtrees are left out
-//! of which even the least is too large, and the others are taken in the order of their first turns.
+//! A shape is *filed* under something that a node needs to hold it: a candidate that it names, a label, or a
+//! custom kind. A node looks only at the files of what it has, and at the file of the shapes that need none of
+//! these. The shapes of a file are the leaves of a binary tree over the interleaved bits of their demands, so
+//! that similar shapes are close together. Each vertex has the minimum demand below it per dimension, and the
+//! first turn. A subtree is skipped if even its minimum is too large. The others are visited in the order of
+//! their first turns.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap};
@@ -25,13 +25,14 @@ use crate::node::{Labels, Operator, Selector, Term};
 use crate::request::PlacementRequest;
 use crate::resource::Amount;
 
-/// Dimensions: cpu, memory, whole GPUs, part of a GPU.
+/// The number of dimensions: cpu, memory, whole GPUs, part of a GPU.
 const DIMENSIONS: usize = 4;
-/// Digits of a [`Key`].
+/// The number of bits of a [`Key`].
 const KEY_BITS: u32 = u128::BITS;
-/// Digits of one dimension in a key.
+/// The number of bits per dimension in a key.
 const GRAIN_BITS: u32 = 16;
-/// Digits of an amount that count in a key: amounts that agree in them are taken for equal there.
+/// The number of leading bits of an amount that a key contains. Amounts that agree in them count as equal
+/// there.
 const GRAIN_DIGITS: u32 = 10;
 
 const _: () = assert!(
@@ -39,29 +40,29 @@ const _: () = assert!(
     "a key has the digits of all dimensions, then the number of the shape"
 );
 
-/// What is asked in each dimension.
+/// The demand in each dimension.
 pub(super) type Asked = [i64; DIMENSIONS];
 
-/// Where a shape is in the tree of a file: no two shapes have the same.
+/// The position of a shape in the tree of a file. Unique per shape.
 type Key = u128;
 
-/// A vertex, by its number.
+/// The number of a vertex.
 type Vertex = usize;
 
-/// A vector as it is compared here.
+/// Converts a vector to the form that is compared here.
 pub(super) fn asked(vector: &ResourceVector) -> Asked {
     let whole = i64::from(vector.whole_gpus);
     let part = i64::from(vector.largest_gpu_part);
     [vector.cpu.units(), vector.memory.units(), whole, part]
 }
 
-/// Whether no more is asked than there is.
+/// Returns whether the demand does not exceed what is available.
 #[inline]
 pub(super) fn fits(asked: &Asked, available: &Asked) -> bool {
     asked.iter().zip(available).all(|(asked, available)| asked <= available)
 }
 
-/// A number that grows with the amount, of so few digits that four of them fit a word.
+/// Returns a number that grows with the amount and is so small that four of them fit a word.
 fn grain(amount: i64) -> u64 {
     let amount = amount.unsigned_abs();
     let exponent = (u64::BITS - amount.leading_zeros()).saturating_sub(GRAIN_DIGITS);
@@ -79,27 +80,27 @@ fn key_of(asked: &Asked, shape: usize) -> Key {
     key << usize::BITS | shape as Key
 }
 
-/// Digit number `at` of a key, counted from the highest.
+/// Returns bit number `at` of a key, counted from the highest.
 #[inline]
 fn digit(key: Key, at: u32) -> usize {
     (key >> (KEY_BITS - 1 - at) & 1) as usize
 }
 
-/// What a search knows of the shapes below a vertex without a look at them.
+/// The properties of the shapes below a vertex that a search uses to skip it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Summary {
-    /// The least asked per dimension by those that have a first turn.
+    /// The minimum demand per dimension among the shapes with a first turn.
     pub(super) least: Asked,
-    /// The first turn; none where no copy waits to be woken.
+    /// The first turn. `None` if no copy waits to be woken.
     pub(super) first: Option<Turn>,
-    /// Whether one of them is of an owner, who sees more of a node that is reserved for it.
+    /// True if a shape belongs to an owner, who sees more of a node that is reserved for it.
     pub(super) owned: bool,
 }
 
 impl Summary {
     const NOTHING: Self = Self { least: [i64::MAX; DIMENSIONS], first: None, owned: false };
 
-    /// What is known of one shape.
+    /// Returns the summary of one shape.
     pub(super) fn of(asked: &Asked, first: Option<Turn>, owned: bool) -> Self {
         if first.is_none() { Self::NOTHING } else { Self { least: *asked, first, owned } }
     }
@@ -115,7 +116,7 @@ impl Summary {
     }
 }
 
-/// What a vertex is.
+/// The content of a vertex.
 #[derive(Clone, Copy, Debug)]
 pub(super) enum Below {
     /// One shape.
@@ -126,9 +127,9 @@ pub(super) enum Below {
 
 struct Entry {
     summary: Summary,
-    /// Of a shape, its key; of two vertices, the key of one of the shapes below.
+    /// The key of the shape, or for two vertices the key of one of the shapes below.
     key: Key,
-    /// The first digit in which the shapes below differ.
+    /// The first bit in which the shapes below differ.
     differs: u32,
     below: Below,
 }
@@ -137,16 +138,16 @@ struct Entry {
 #[derive(Default)]
 struct Trees {
     entries: Slab<Entry>,
-    /// The way from a root to a leaf, while it is used.
+    /// The path from a root to a leaf, while it is in use.
     way: Vec<Vertex>,
 }
 
-/// The root of the tree of one file, unless it is empty.
+/// The root of the tree of one file. `None` if it is empty.
 type Root = Option<Vertex>;
 
 impl Trees {
-    /// Fills the way with the vertices from the root down to the leaf of `key`, that one excluded,
-    /// or to where it would branch off if `differs` says in which digit. The vertex below them.
+    /// Fills the path with the vertices from the root down to the leaf of `key`, without the leaf. Stops where
+    /// the key would branch off at bit `differs`. Returns the vertex below the path.
     fn descend(&mut self, root: Vertex, key: Key, differs: u32) -> Vertex {
         self.way.clear();
         let mut at = root;
@@ -159,7 +160,7 @@ impl Trees {
         at
     }
 
-    /// Puts `now` in the place of `before`, below the last vertex of the way.
+    /// Replaces `before` with `now`, below the last vertex of the path.
     fn exchange(&mut self, root: &mut Root, before: Vertex, now: Vertex) {
         let Some(&above) = self.way.last() else {
             *root = Some(now);
@@ -172,7 +173,7 @@ impl Trees {
         two[side] = now;
     }
 
-    /// Brings the summaries on the way up to date.
+    /// Updates the summaries on the path.
     fn settle(&mut self) {
         while let Some(at) = self.way.pop() {
             let Below::Two([one, two]) = self.entries[at].below else {
@@ -235,22 +236,22 @@ impl Trees {
     }
 }
 
-/// Under what a shape is filed.
+/// The property under which a shape is filed.
 #[derive(Clone, Debug)]
 pub(super) enum Filed {
-    /// Under nothing: every node looks at it.
+    /// No property: every node looks at the shape.
     Anywhere,
-    /// Under each of the nodes that it names.
+    /// Each of the nodes that the shape names.
     Nodes(Arc<[NodeId]>),
-    /// Under a custom kind that it asks.
+    /// A custom kind that it asks.
     Kind(ResourceId),
-    /// Under a label that a term of its selector needs: each of the values, or the key alone.
+    /// A label that a term of its selector needs: each of the values, or the key alone.
     Label(Arc<Selector>, usize),
 }
 
 impl Filed {
-    /// Under what `request` is filed best; `nodes_with` counts the nodes for which a term holds, or
-    /// more, and knows no such number of terms that hold where a label is absent.
+    /// Returns the best property for `request`. `nodes_with` returns an upper bound on the nodes for which a
+    /// term holds, or `None` if the term holds without the label.
     pub(super) fn of(request: &PlacementRequest, nodes_with: impl Fn(&Term) -> Option<usize>) -> Self {
         if let Some(ids) = request.candidates.as_ref().filter(|ids| ids.len() <= FILED_CANDIDATES_MAX) {
             return Self::Nodes(Arc::clone(ids));
@@ -268,7 +269,7 @@ impl Filed {
         needed.map_or(Self::Anywhere, |&(kind, _)| Self::Kind(kind))
     }
 
-    /// Under how many things it is.
+    /// Returns the number of files that contain the shape.
     pub(super) fn files(&self) -> usize {
         match self {
             Self::Anywhere | Self::Kind(_) => 1,
@@ -277,32 +278,32 @@ impl Filed {
         }
     }
 
-    /// The values under each of which it is filed; none: under the key alone.
+    /// Returns the values under which it is filed, or `None` if it is filed under the key alone.
     fn values(term: &Term) -> Option<&[String]> {
         let each = term.operator == Operator::In && term.values.len() <= FILED_VALUES_MAX;
         each.then_some(&term.values)
     }
 }
 
-/// What is filed under one label.
+/// The files of one label.
 #[derive(Default)]
 struct LabelFiles {
-    /// Under the key alone.
+    /// Shapes filed under the key alone.
     any: Root,
     values: BTreeMap<String, Root>,
 }
 
-/// What a node has under which shapes are filed.
+/// The properties of a node under which shapes are filed.
 pub(super) struct Having<'a> {
     pub(super) node: NodeId,
     pub(super) labels: &'a Labels,
     pub(super) kinds: &'a mut dyn Iterator<Item = ResourceId>,
 }
 
-/// Vertices that a search goes on with, the one of the first turn on top.
+/// The vertices that a search has yet to visit, with the first turn on top.
 pub(super) type Open = BinaryHeap<Reverse<(Turn, Vertex)>>;
 
-/// All shapes, by what they need and what they ask.
+/// All shapes, by what they need and by their demand.
 #[derive(Default)]
 pub(super) struct ShapeFiles {
     trees: Trees,
@@ -313,19 +314,19 @@ pub(super) struct ShapeFiles {
 }
 
 impl ShapeFiles {
-    /// Puts a shape into its files; its number is free again once it is removed.
+    /// Adds a shape to its files. Its number can be reused after it is removed.
     pub(super) fn insert(&mut self, filed: &Filed, asked: &Asked, shape: usize, summary: Summary) {
         let key = key_of(asked, shape);
         self.each_file(filed, |trees, root| trees.insert(root, key, shape, summary));
     }
 
-    /// Takes it out.
+    /// Removes a shape from its files.
     pub(super) fn remove(&mut self, filed: &Filed, asked: &Asked, shape: usize) {
         let key = key_of(asked, shape);
         self.each_file(filed, |trees, root| trees.remove(root, key));
     }
 
-    /// Its first turn is another.
+    /// Updates the summary of a shape after its first turn changed.
     pub(super) fn refresh(&mut self, filed: &Filed, asked: &Asked, shape: usize, summary: Summary) {
         let key = key_of(asked, shape);
         self.each_file(filed, |trees, root| trees.refresh(*root, key, summary));
@@ -337,7 +338,7 @@ impl ShapeFiles {
             Filed::Anywhere => change(trees, &mut self.anywhere),
             Filed::Nodes(ids) => {
                 for (at, &id) in ids.iter().enumerate() {
-                    // In order, and maybe more than once.
+                    // The ids are sorted but may contain duplicates.
                     if at == 0 || ids[at - 1] != id {
                         let root = self.by_node.entry(id).or_default();
                         change(trees, root);
@@ -379,14 +380,14 @@ impl ShapeFiles {
         }
     }
 
-    /// What is known of the shapes below a vertex, and what is below.
+    /// Returns the summary and the content of a vertex.
     #[inline]
     pub(super) fn vertex(&self, at: Vertex) -> (&Summary, Below) {
         let entry = &self.trees.entries[at];
         (&entry.summary, entry.below)
     }
 
-    /// A search goes on below `at`.
+    /// Adds `at` to the vertices that a search visits.
     #[inline]
     pub(super) fn open(&self, at: Vertex, open: &mut Open) {
         if let Some(first) = self.trees.entries[at].summary.first {
@@ -394,7 +395,7 @@ impl ShapeFiles {
         }
     }
 
-    /// A search begins with the files of what a node has; how many were looked for.
+    /// Begins a search with the files for a node's properties. Returns the number of files that were looked up.
     pub(super) fn open_for(&self, having: Having<'_>, open: &mut Open) -> u64 {
         let mut looks = 1;
         let mut add = |root: Option<&Root>| {
@@ -430,7 +431,7 @@ impl ShapeFiles {
         looks
     }
 
-    /// The bytes of its trees and files.
+    /// Returns the bytes of the trees and files.
     pub(super) fn memory(&self) -> u64 {
         let of_files = |(key, files): (&String, &LabelFiles)| {
             let texts: usize = files.values.keys().map(String::capacity).sum();
@@ -443,7 +444,8 @@ impl ShapeFiles {
         trees as u64 + memory::of_map(&self.by_node) + memory::of_map(&self.by_kind) + labels
     }
 
-    /// Checks that each summary is of what is below, and that as many shapes are found as are filed.
+    /// Checks that each summary matches what is below, and that the number of shapes found equals the number
+    /// filed.
     pub(super) fn check(&self, filed: usize) -> Result<(), String> {
         let labels = self.by_label.values().flat_map(|files| files.values.values().chain([&files.any]));
         let roots = self.by_node.values().chain(self.by_kind.values()).chain([&self.anywhere]).chain(labels);
@@ -480,7 +482,8 @@ mod tests {
         (Reverse(0), Time(number), WaitToken { port: 0, number })
     }
 
-    /// The shapes within `available`, in the order of their turns, and how many vertices it took.
+    /// Returns the shapes that fit `available`, in the order of their turns, and the number of vertices looked
+    /// at.
     fn within(files: &ShapeFiles, available: &Asked) -> (Vec<usize>, usize) {
         let mut open = Open::new();
         let mut found = Vec::new();
@@ -547,7 +550,7 @@ mod tests {
         assert!(grains.is_sorted() && grains.iter().all(|&grain| grain < 1 << GRAIN_BITS), "{grains:?}");
     }
 
-    /// As many shapes in the same file: half ask too much cpu, the others too much memory.
+    /// Equal numbers of shapes in the same file: half need too much cpu, the others too much memory.
     #[test]
     fn few_vertices_are_looked_at_where_each_asks_too_much_of_something() {
         for count in [1_000, 16_384] {

@@ -1,5 +1,5 @@
-//! A shard's durable state, out and in. What can be computed (availability, shortfalls, sums,
-//! both trees) is not stored but rebuilt, so it cannot disagree with what is.
+//! Export and import of a shard's durable state. Everything that can be computed (availability, shortfalls,
+//! sums, both trees) is rebuilt rather than stored, so it cannot disagree with the stored state.
 
 use super::ledger::Allocation;
 use super::{Shard, Slot};
@@ -7,7 +7,7 @@ use crate::ids::PartitionId;
 use crate::state::{AllocationRecord, NodeRecord, PartitionState, ReleasingRecord, ShardState};
 
 impl Shard {
-    /// The durable state of all partitions, canonical: the same state gives the same value. O(state).
+    /// Returns the durable state of all partitions in canonical form: equal states give equal values. O(state).
     #[must_use]
     pub fn export(&self) -> ShardState {
         let mut partitions: Vec<PartitionState> = self
@@ -26,7 +26,7 @@ impl Shard {
             partition.nodes.sort_unstable_by_key(|node| node.registration.id);
             partition.allocations.sort_unstable_by_key(|allocation| allocation.id);
             partition.reservations.sort_unstable_by_key(|reservation| reservation.node);
-            // Stable: those of one node stay in their order.
+            // Stable, so that the claims of one node keep their order.
             partition.claims.sort_by_key(|claim| claim.node);
             partition.releasing.sort_unstable_by_key(|releasing| releasing.allocation);
             partition.bundles.sort_unstable_by_key(|bundle| bundle.allocation);
@@ -35,7 +35,7 @@ impl Shard {
         ShardState { partitions, policy: self.policy_state.clone(), granularity: self.granularity_state() }
     }
 
-    /// The records of one node, put to those of its partition.
+    /// Adds the records of one node to its partition.
     pub(super) fn export_node(&self, slot: Slot, partition: &mut PartitionState) {
         let hot = self.nodes.hot(slot);
         let cold = self.nodes.cold(slot);
@@ -56,7 +56,7 @@ impl Shard {
         }));
     }
 
-    /// What is on its way out on a node, its bundles, and what is placed into them.
+    /// Adds the releasing allocations of a node, its bundles, and the allocations inside.
     fn export_statements(&self, slot: Slot, partition: &mut PartitionState) {
         if self.statements.is_quiet() {
             return;
@@ -71,8 +71,8 @@ impl Shard {
         }
     }
 
-    /// Takes over what [`export_statements`](Self::export_statements) and the claims of an earlier
-    /// start say of allocations that are entered.
+    /// Restores what [`export_statements`](Self::export_statements) exported, and the claims. The allocations
+    /// must already be restored.
     fn adopt_statements(&mut self, state: PartitionState) {
         for record in state.releasing {
             let allocation = self.ledger.get(record.allocation).expect("what is on its way out is live");
@@ -84,13 +84,13 @@ impl Shard {
         self.statements_changed();
     }
 
-    /// Takes over partitions as an earlier start of the store left them.
+    /// Restores partitions as an earlier start of the store left them.
     ///
-    /// Nodes are entered in order of registration, allocations in order of id: the result does
-    /// not depend on how the partitions were spread over shards before.
+    /// Nodes are added in order of registration, and allocations in order of id. The result does not depend on
+    /// how the partitions were distributed over shards before.
     ///
     /// # Panics
-    /// When a partition is not this shard's, or an allocation names a node of another.
+    /// If a partition does not belong to this shard, or an allocation names a node of another partition.
     pub(crate) fn adopt(&mut self, partitions: Vec<PartitionState>) {
         let mut nodes = Vec::new();
         let mut allocations = Vec::new();
@@ -146,7 +146,7 @@ impl Shard {
         beside.into_iter().for_each(|partition| self.adopt_statements(partition));
     }
 
-    /// Goes on where the policies of an earlier start stopped.
+    /// Continues with the policy state of an earlier start.
     pub(crate) fn resume_policies(&mut self, policy: crate::index::PolicyState) {
         self.policy_state = policy;
     }

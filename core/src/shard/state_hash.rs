@@ -8,20 +8,20 @@ use crate::state::partition_hash;
 /// The hashes of a shard's durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StateHashes {
-    /// Of the whole shard, cursors and random state included.
+    /// The hash of the whole shard, including cursors and random state.
     pub shard: StateHash,
-    /// Of each partition: equal whichever shard serves it.
+    /// The hash of each partition. It does not depend on the shard that serves the partition.
     pub partitions: Vec<(PartitionId, StateHash)>,
 }
 
 impl Shard {
-    /// The canonical hashes: O(state).
+    /// Returns the canonical hashes. O(state).
     pub(super) fn hashes(&self) -> StateHashes {
         let state = self.export();
         self.hashes_of(state.partitions.iter().map(|p| (p.id, partition_hash(p))).collect())
     }
 
-    /// The hashes of a shard whose partitions have these, in order of id.
+    /// Combines the hashes of the shard's partitions, given in order of id.
     pub(super) fn hashes_of(&self, partitions: Vec<(PartitionId, StateHash)>) -> StateHashes {
         let mut hasher = StateHasher::new("shard");
         hasher.number(self.policy_state.next_fit.0);
@@ -36,7 +36,7 @@ impl Shard {
         StateHashes { shard: hasher.finish(), partitions }
     }
 
-    /// The canonical hash of the whole shard.
+    /// Returns the canonical hash of the whole shard.
     #[must_use]
     pub fn state_hash(&self) -> StateHash {
         self.hashes().shard

@@ -1,9 +1,9 @@
-//! Statements in a shard: parts are checked and held ([`holds`](super::holds)), and finished when
-//! they are decided.
+//! Statements in a shard. Parts are checked and held ([`holds`](super::holds)), and finished when they are
+//! decided.
 //!
-//! The step never reads a decision cell: what it does must follow from its batch alone. At the
-//! deadline of a hold the statement is listed ([`Shard::drain_due`]); whoever runs the shard asks
-//! its cell to abort, and feeds what was decided back as a command of the next batch.
+//! A step never reads a decision cell, because its effect must depend only on its batch. When the deadline of a
+//! hold passes, the statement is listed ([`Shard::drain_due`]). The thread that runs the shard then asks the
+//! cell to abort, and passes the decision to the shard as a command of the next batch.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -22,56 +22,57 @@ use crate::statement::{Applied, Conflict, ConflictReason, Part, Prepare, Prepare
 use crate::time::Time;
 use crate::view::HoldImage;
 
-/// Nothing is due by itself.
+/// No deadline is set.
 const NEVER: Time = Time(u64::MAX);
 
-/// What is held of a statement that is not decided.
+/// The holds of one undecided statement.
 struct HeldPart {
     cell: Arc<DecisionCell>,
     deadline: Time,
-    /// Whether its deadline has come: its runner asks to abort.
+    /// True if its deadline has passed, so that the runner asks for an abort.
     asked: bool,
     held: Vec<(u16, Hold)>,
 }
 
-/// The statements of a shard that are under way.
+/// The statements in progress in a shard.
 #[derive(Default)]
 pub(super) struct Statements {
     parts: FixedMap<StatementId, HeldPart>,
-    /// Of the parts that did not ask yet.
+    /// The deadlines of parts that have not asked for an abort.
     deadlines: BTreeSet<(Time, StatementId)>,
-    /// Those that asked since the list was fetched.
+    /// The statements that asked for an abort since the list was last drained.
     due: Vec<(StatementId, Arc<DecisionCell>)>,
-    /// What was done of statements that two may finish: the coordinator and the shard's runner.
+    /// The results of statements that may be finished twice, by the coordinator and by the shard's runner.
     kept: FixedMap<StatementId, (Time, Applied)>,
     kept_until: BTreeSet<(Time, StatementId)>,
-    /// The statements that have to do with a node, once per operation; none is empty.
+    /// The statements that involve a node, once per operation. No entry is empty.
     by_slot: FixedMap<Slot, Vec<StatementId>>,
-    /// Allocations that a statement is about to evict.
+    /// Allocations that an undecided statement evicts.
     pub(super) evicting: FixedMap<AllocationId, StatementId>,
     pub(super) releasing: Releasing,
-    /// Of the part that is looked at; between two of them without a meaning.
+    /// The scratch state of the current part. Meaningless between parts.
     pub(super) attempt: Attempt,
-    /// When a step is due.
+    /// The time when a step is due.
     next: Option<Time>,
-    /// Whether a release has more to do than give back.
+    /// True if a release must do more than give back capacity.
     busy: bool,
 }
 
 impl Statements {
-    /// Whether no release has anything to do with statements.
+    /// Returns whether releases are unaffected by statements.
     #[inline]
     pub(super) fn is_quiet(&self) -> bool {
         !self.busy
     }
 
-    /// When a step is due.
+    /// Returns the time when a step is due.
     #[inline]
     pub(super) fn next_deadline(&self) -> Time {
         self.next.unwrap_or(NEVER)
     }
 
-    /// To be called after every change; whether there are claims or bundles.
+    /// Updates derived fields. Must be called after every change. `beside` says whether there are claims or
+    /// bundles.
     pub(super) fn follow(&mut self, beside: bool) {
         let first = |deadlines: &BTreeSet<(Time, StatementId)>| deadlines.first().map(|&(at, _)| at);
         let deadlines = [first(&self.deadlines), first(&self.kept_until), self.releasing.first()];
@@ -79,7 +80,7 @@ impl Statements {
         self.busy = beside || !self.evicting.is_empty() || !self.releasing.is_empty();
     }
 
-    /// Adds a row per structure; what boxed parts of a demand take is left out.
+    /// Reports the bytes of each structure, without the boxed parts of demands.
     pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
         use crate::memory::{of_btree, of_map, of_vec};
         let held = self.parts.values().map(|part| of_vec(&part.held));
@@ -95,7 +96,7 @@ impl Statements {
         add("releasing allocations", self.releasing.bytes());
     }
 
-    /// What views show of what is held at a node.
+    /// Returns the holds on a node as views show them.
     pub(super) fn images_at(&self, slot: Slot) -> Box<[HoldImage]> {
         let Some(there) = self.by_slot.get(&slot) else { return Box::default() };
         let statements: std::collections::BTreeSet<StatementId> = there.iter().copied().collect();
@@ -127,12 +128,12 @@ impl Statements {
         }
     }
 
-    /// The statements that have to do with a node, ascending.
+    /// Returns the statements that involve a node, ascending.
     fn of_slot(&self, slot: Slot) -> BTreeSet<StatementId> {
         self.by_slot.get(&slot).map(|there| there.iter().copied().collect()).unwrap_or_default()
     }
 
-    /// What statements hold of a node.
+    /// Returns the allocations that statements hold on a node.
     pub(super) fn allocating_at(&self, slot: Slot) -> impl Iterator<Item = (StatementId, &HeldAllocation)> {
         self.of_slot(slot).into_iter().flat_map(move |statement| {
             let held = self.parts.get(&statement).map_or(&[][..], |part| &part.held);
@@ -144,7 +145,7 @@ impl Statements {
         })
     }
 
-    /// How many allocations that are held are bundles.
+    /// Returns the number of held allocations that are bundles.
     pub(super) fn bundles_held(&self) -> usize {
         let held = self.parts.values().flat_map(|part| &part.held);
         held.filter(|(_, hold)| matches!(hold, Hold::Allocate(held) if held.bundle.is_some())).count()
@@ -168,7 +169,7 @@ impl Statements {
 }
 
 impl Shard {
-    /// Checks every operation of a part in order, and holds what it takes.
+    /// Checks every operation of a part in order, and holds the capacity it needs.
     pub(super) fn handle_prepare(&mut self, prepare: Prepare) -> Outcome {
         let Prepare { part, deadline, cell } = prepare;
         let statement = part.statement;
@@ -185,7 +186,7 @@ impl Shard {
         Outcome::Prepared(Box::new(Prepared { statement, held: places, conflicts }))
     }
 
-    /// Does what was decided of a statement.
+    /// Carries out the decision on a statement.
     pub(super) fn handle_finish(
         &mut self,
         statement: StatementId,
@@ -222,7 +223,7 @@ impl Shard {
         Ok(Outcome::Applied(Box::new(applied)))
     }
 
-    /// Checks and does a statement over this shard alone.
+    /// Checks and commits a statement that concerns only this shard.
     pub(super) fn handle_apply(&mut self, part: &Part) -> Outcome {
         let statement = part.statement;
         let (held, conflicts) = match self.repeated(part) {
@@ -242,7 +243,7 @@ impl Shard {
         }))
     }
 
-    /// The conflicts of a part whose statement is known already, if it is.
+    /// Returns the conflicts of a part whose statement is already known, or `None` if it is not.
     fn repeated(&self, part: &Part) -> Option<Vec<Conflict>> {
         let Statements { parts, kept, .. } = &self.statements;
         (parts.contains_key(&part.statement) || kept.contains_key(&part.statement)).then(|| {
@@ -257,7 +258,7 @@ impl Shard {
         })
     }
 
-    /// What has reached its deadline: grace ends, kept results are dropped, and holds are listed.
+    /// Handles deadlines that have passed: ends grace periods, drops kept results, and lists holds.
     pub(super) fn expire_statements(&mut self) {
         let now = self.now;
         self.end_grace();
@@ -285,20 +286,20 @@ impl Shard {
         self.statements_changed();
     }
 
-    /// To be called after every change of statements, claims or bundles.
+    /// Must be called after every change of statements, claims or bundles.
     pub(super) fn statements_changed(&mut self) {
         let beside = self.reservations.claims.len() > 0 || !self.bundles.is_empty();
         self.statements.follow(beside);
     }
 
-    /// The statements whose deadline here has come since the last call. The caller asks their cells
-    /// to abort, and feeds what is decided back as [`Command::Finish`](super::Command::Finish).
+    /// Returns the statements whose deadline has passed since the last call. The caller asks their cells to
+    /// abort, and passes each decision back as [`Command::Finish`](super::Command::Finish).
     pub fn drain_due(&mut self) -> std::vec::Drain<'_, (StatementId, Arc<DecisionCell>)> {
         self.statements.due.drain(..)
     }
 
-    /// The statements of which something is held here, ascending: none may be left when the shard
-    /// is put away.
+    /// Returns the statements with holds in this shard, ascending. There must be none when the shard is shut
+    /// down.
     #[must_use]
     pub fn undecided(&self) -> Vec<(StatementId, Arc<DecisionCell>)> {
         let parts = self.statements.parts.iter();
@@ -307,7 +308,7 @@ impl Shard {
         undecided
     }
 
-    /// Fails if a statement that is not decided has to do with a node.
+    /// Fails if an undecided statement involves the node.
     pub(super) fn check_not_held(&self, slot: Slot, node: NodeId) -> Result<(), Rejection> {
         match self.statements.of_slot(slot).first() {
             Some(&statement) => Err(Rejection::NodeHeld { node, statement }),
@@ -315,7 +316,7 @@ impl Shard {
         }
     }
 
-    /// Checks that everything that is held is known to its node, and the marks of what is evicted.
+    /// Checks that every hold is listed under its node, and that evicted allocations are marked.
     pub(super) fn check_statements(&self) -> Result<(), String> {
         let statements = &self.statements;
         let mut by_slot: FixedMap<Slot, Vec<StatementId>> = FixedMap::default();
@@ -352,7 +353,7 @@ impl Shard {
         self.check_releasing()
     }
 
-    /// Whether a node takes new work, as a conflict.
+    /// Checks that a node takes new work. Otherwise returns the conflict.
     pub(super) fn ready(&self, slot: Slot) -> Result<(), ConflictReason> {
         match self.nodes.state(slot) {
             NodeState::Ready => Ok(()),

@@ -1,4 +1,4 @@
-//! What a shard tells of itself: a page of its nodes, and its sums.
+//! The status of a shard: pages of its nodes, and its sums.
 
 use std::ops::Bound;
 
@@ -7,7 +7,7 @@ use super::{NodeState, NodeView, Shard, ShardStatus, Slot};
 use crate::ids::Ordinal;
 
 impl Shard {
-    /// The nodes after `after` in order of registration, `limit` at most.
+    /// Returns up to `limit` nodes after `after`, in order of registration.
     pub(super) fn list_nodes(&mut self, after: Ordinal, limit: u16) -> Vec<NodeView> {
         let later = self.by_ordinal.range((Bound::Excluded(after), Bound::Unbounded));
         let page: Vec<Slot> = later.take(usize::from(limit)).map(|(_, &slot)| slot).collect();
@@ -31,7 +31,7 @@ impl Shard {
         }
     }
 
-    /// Sums and counters.
+    /// Returns sums and counters.
     pub(super) fn status(&mut self, audit: Option<Audit>) -> ShardStatus {
         let totals = &self.sums.kept.all;
         ShardStatus {

@@ -14,11 +14,11 @@ pub(super) struct Sums {
     pub(super) placed: u64,
     pub(super) refused: u64,
     pub(super) released: u64,
-    /// What is reserved is not among them: the [node table](NodeTable::reserved) sums it.
+    /// Does not contain reserved amounts: the [node table](NodeTable::reserved) sums them.
     pub(super) kept: KeptTotals,
-    /// Nodes with a shortfall, and what they contribute: kept apart, because it is rare.
+    /// Nodes with a shortfall, and their shortfalls. Kept separately because shortfalls are rare.
     shortfalls: std::collections::BTreeMap<Slot, Vec<(ResourceKind, i128)>>,
-    /// Nodes with unhealthy GPU instances, and what is hidden there.
+    /// Nodes with unhealthy GPU instances, and the amount hidden on each.
     hidden: std::collections::BTreeMap<Slot, i128>,
 }
 
@@ -56,17 +56,17 @@ impl Sums {
         self.kept.change(slot, |totals| add(totals, demand, -1, |sum| &mut sum.allocated));
     }
 
-    /// A statement holds so much, or (`sign` -1) does not any more.
+    /// Adds amounts held by a statement, or subtracts them if `sign` is -1.
     pub(super) fn hold(&mut self, slot: Slot, demand: &Demand, sign: i128) {
         self.kept.change(slot, |totals| add(totals, demand, sign, |sum| &mut sum.held));
     }
 
-    /// So much is on its way out, or (`sign` -1) has gone.
+    /// Adds amounts that are being released, or subtracts them if `sign` is -1.
     pub(super) fn releasing(&mut self, slot: Slot, demand: &Demand, sign: i128) {
         self.kept.change(slot, |totals| add(totals, demand, sign, |sum| &mut sum.releasing));
     }
 
-    /// What all nodes have of `kind`, in 1/10 000.
+    /// Returns the capacity of all nodes for `kind`, in 1/10,000.
     pub(super) fn total(&self, kind: ResourceKind) -> i128 {
         self.kept.all.sum(kind).total
     }
@@ -92,25 +92,26 @@ impl Sums {
         });
     }
 
-    /// Takes a node's capacity out, before it changes; its shortfall follows when it returns.
+    /// Subtracts a node's capacity before it changes. Its shortfall is updated by
+    /// `node_returns`.
     pub(super) fn node_leaves(&mut self, nodes: &NodeTable, slot: Slot) {
         let spec = &nodes.cold(slot).registration.spec;
         self.kept.change(slot, |totals| add_capacity(totals, spec, -1));
     }
 
-    /// A replica's node has its capacity in (`sign` 1) or out (-1).
+    /// Adds the capacity of a replica's node (`sign` 1) or subtracts it (-1).
     pub(super) fn replica_capacity(&mut self, slot: Slot, spec: &NodeSpec, sign: i128) {
         self.kept.change(slot, |totals| add_capacity(totals, spec, sign));
     }
 
-    /// Puts a node's new capacity and shortfall in.
+    /// Adds a node's new capacity and shortfall.
     pub(super) fn node_returns(&mut self, nodes: &NodeTable, slot: Slot) {
         let spec = &nodes.cold(slot).registration.spec;
         self.kept.change(slot, |totals| add_capacity(totals, spec, 1));
         self.exceptions_changed(nodes, slot);
     }
 
-    /// Brings the sums up to date with the shortfall of one node, and with what is hidden there.
+    /// Updates the sums with the shortfall and the hidden amount of one node.
     pub(super) fn exceptions_changed(&mut self, nodes: &NodeTable, slot: Slot) {
         let unhealthy = nodes.hot(slot).has_unhealthy;
         if unhealthy || !self.hidden.is_empty() {
@@ -138,14 +139,14 @@ impl Sums {
         }
     }
 
-    /// Capacity and use of cpu, memory and GPUs.
+    /// Returns capacity and use of cpu, memory and GPUs.
     pub(super) fn load(&self) -> [(i128, i128); 3] {
         let kinds = [ResourceKind::Cpu, ResourceKind::Memory, ResourceKind::Gpu];
         kinds.map(|kind| self.kept.all.sum(kind)).map(|sum| (sum.total, sum.in_use()))
     }
 }
 
-/// What one node has in use beyond its capacity.
+/// Returns what one node has in use beyond its capacity.
 pub(super) fn shortfall_of(nodes: &NodeTable, slot: Slot) -> Vec<(ResourceKind, i128)> {
     let cold = nodes.cold(slot);
     let gpu: i128 = cold.gpu_shortfall.iter().map(|&part| i128::from(part)).sum();

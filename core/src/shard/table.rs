@@ -1,6 +1,6 @@
-//! The node table of a shard, cut by how often each part is touched: what a search compares
-//! stands in a contiguous array of 24 bytes per node, what a placement writes besides in one cache
-//! line; names, labels and capacities stand apart.
+//! The node table of a shard, split by frequency of access. What a search compares is in a contiguous array of
+//! 24 bytes per node. What a placement writes in addition is in one cache line. Names, labels and capacities
+//! are separate.
 
 use std::sync::Arc;
 
@@ -17,51 +17,51 @@ use crate::planted::{PlantedBug, is_planted};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest, UnitAssignments};
 use crate::view::{Changes, Dirty};
 
-/// What a placement takes beside amounts: GPU instances, and units of unit-instance kinds.
+/// The result of taking, in addition to amounts: GPU instances, and units of unit-instance kinds.
 pub(super) type Taken = (GpuAssignment, Option<Arc<UnitAssignments>>);
 
 pub(super) use super::room::Room;
 pub(super) use crate::view::NO_ALLOCATION;
 
-/// Of a node's changes: what placements read and write.
+/// A change to fields that placements read and write.
 pub(super) const HOT: Changes = 1;
-/// What placements seldom touch.
+/// A change to fields that placements rarely touch.
 pub(super) const COLD: Changes = 2;
-/// Its registration: names, capacity, labels, taints.
+/// A change to the registration: names, capacity, labels, taints.
 pub(super) const IDENTITY: Changes = 4;
-/// All of it.
+/// All kinds of changes.
 pub(super) const ALL: Changes = HOT | COLD | IDENTITY;
 
-/// What else a placement reads and writes.
+/// The other fields that a placement reads and writes.
 #[derive(Clone, Debug)]
 #[repr(align(64))]
 pub(super) struct HotNode {
     pub(super) id: NodeId,
     pub(super) gpus: GpuBooks,
-    /// Counts the changes of this node.
+    /// The number of changes of this node.
     pub(super) version: u64,
-    /// Head of the list of its allocations in the ledger.
+    /// The head of the list of its allocations in the ledger.
     pub(super) first_allocation: u32,
     pub(super) allocations: u32,
     pub(super) partition: PartitionId,
-    /// Whether the cold part holds books of custom resources.
+    /// True if the cold part has books of custom resources.
     pub(super) has_custom: bool,
-    /// Whether anything is in use beyond capacity, so that releases pay that back first.
+    /// True if anything is in use beyond capacity, so that releases reduce that first.
     pub(super) has_shortfall: bool,
-    /// Whether some GPU instance is unhealthy, so that what is free there is hidden.
+    /// True if a GPU instance is unhealthy, so that its free part is hidden.
     pub(super) has_unhealthy: bool,
 }
 
 const _: () = assert!(size_of::<HotNode>() == 64, "the hot record is one cache line");
 
-/// What placements seldom touch.
+/// The fields that placements rarely touch.
 #[derive(Clone, Debug)]
 pub(super) struct ColdNode {
     pub(super) registration: NodeRegistration,
     pub(super) cpu_shortfall: Amount,
     pub(super) memory_shortfall: Amount,
     pub(super) gpu_shortfall: [u32; GPU_INSTANCES_MAX],
-    /// None: every GPU instance is healthy.
+    /// `None` if every GPU instance is healthy.
     pub(super) unhealthy: Option<Box<UnhealthyBook>>,
     /// Sorted by id.
     pub(super) custom: Vec<CustomBook>,
@@ -69,23 +69,23 @@ pub(super) struct ColdNode {
 
 /// All nodes of a shard.
 pub(super) struct NodeTable {
-    /// Allocations that a node may hold.
+    /// The maximum number of allocations per node.
     places_max: i16,
     rooms: Vec<Room>,
     hot: Vec<HotNode>,
     cold: Vec<Option<ColdNode>>,
     free: Vec<Slot>,
     by_id: FixedMap<NodeId, Slot>,
-    /// The custom kinds that are indexed.
+    /// The custom kinds in the index.
     indexed: Arc<[ResourceId]>,
-    /// What changed since the last view, where views are made.
+    /// Changes since the last view, if views are made.
     dirty: Option<Box<Dirty>>,
-    /// What is set aside on all nodes, as the reserved part of their sums.
+    /// The amounts withheld on all nodes, as the reserved part of their sums.
     pub(super) reserved: KeptTotals,
 }
 
 impl NodeTable {
-    /// An empty table of whose nodes these custom kinds are indexed.
+    /// Creates an empty table. `indexed` lists the custom kinds in the index.
     pub(super) fn new(indexed: Arc<[ResourceId]>) -> Self {
         Self {
             places_max: ALLOCATIONS_PER_NODE_DEFAULT as i16,
@@ -100,22 +100,22 @@ impl NodeTable {
         }
     }
 
-    /// Sets how many allocations a node may hold.
+    /// Sets the maximum number of allocations per node.
     ///
     /// # Panics
-    /// When nodes are there already, or the number is out of range.
+    /// If there are nodes already, or the number is out of range.
     pub(super) fn set_places_max(&mut self, most: u16) {
         assert!(self.hot.is_empty(), "nodes were added under another limit of allocations");
         assert!((1..=ALLOCATIONS_PER_NODE_MAX).contains(&most), "{most} allocations per node");
         self.places_max = most as i16;
     }
 
-    /// Allocations that a node may hold.
+    /// Returns the maximum number of allocations per node.
     pub(super) fn places_max(&self) -> i16 {
         self.places_max
     }
 
-    /// One more allocation of the node counts.
+    /// Counts one more allocation on the node.
     #[inline]
     pub(super) fn take_place(&mut self, slot: Slot) {
         self.touch(slot, HOT);
@@ -123,7 +123,7 @@ impl NodeTable {
         *places = places.checked_sub(1).expect("a node holds few more allocations than it may");
     }
 
-    /// So many allocations of the node do not count any more.
+    /// Counts `count` fewer allocations on the node.
     #[inline]
     pub(super) fn give_places(&mut self, slot: Slot, count: u32) {
         self.touch(slot, HOT);
@@ -133,13 +133,13 @@ impl NodeTable {
         assert!(*places <= self.places_max, "slot {slot} has room for more allocations than it may hold");
     }
 
-    /// Whether the node is ready and may hold one more allocation.
+    /// Returns whether the node is ready and may hold one more allocation.
     #[inline]
     pub(super) fn takes_work(&self, slot: Slot) -> bool {
         self.room(slot).takes_work()
     }
 
-    /// Puts a node in, wholly free.
+    /// Adds a node, all of it free.
     pub(super) fn insert(&mut self, registration: NodeRegistration) -> Slot {
         let hot = HotNode {
             id: registration.id,
@@ -178,7 +178,7 @@ impl NodeTable {
         slot
     }
 
-    /// Something of the node in `slot` changed, or is about to: the next view shows it.
+    /// Notes that the node in `slot` changed or is about to change, so that the next view shows it.
     #[inline]
     pub(super) fn touch(&mut self, slot: Slot, what: Changes) {
         if let Some(dirty) = &mut self.dirty {
@@ -186,12 +186,12 @@ impl NodeTable {
         }
     }
 
-    /// The changes since they were last cleared; none is noted while this is none.
+    /// Returns the changes since they were last cleared. While this is `None`, no change is noted.
     pub(super) fn dirty_mut(&mut self) -> &mut Option<Box<Dirty>> {
         &mut self.dirty
     }
 
-    /// Takes a node out.
+    /// Removes a node.
     pub(super) fn remove(&mut self, slot: Slot) -> ColdNode {
         let cold = self.cold[slot as usize].take().expect("a node to remove");
         assert!(self.hot[slot as usize].allocations == 0, "a node is removed with allocations");
@@ -206,7 +206,7 @@ impl NodeTable {
         self.by_id.get(&id).copied()
     }
 
-    /// Reads what a release will read of a node.
+    /// Prefetches what a release reads of a node.
     #[inline]
     pub(super) fn prefetch(&self, slot: Slot) -> (u64, Amount, Option<Amount>) {
         let cold = self.cold[slot as usize].as_ref();
@@ -217,7 +217,7 @@ impl NodeTable {
         &self.rooms[slot as usize]
     }
 
-    /// By slot, vacant ones included.
+    /// Returns the rooms by slot, including vacant slots.
     pub(super) fn rooms(&self) -> &[Room] {
         &self.rooms
     }
@@ -252,20 +252,20 @@ impl NodeTable {
         (&mut self.hot[slot as usize], cold)
     }
 
-    /// All parts of a node's books.
+    /// Returns all parts of a node's books.
     pub(super) fn parts_mut(&mut self, slot: Slot) -> (&mut Room, &mut HotNode, &mut ColdNode) {
         self.touch(slot, HOT | COLD);
         let cold = self.cold[slot as usize].as_mut().expect("a registered node");
         (&mut self.rooms[slot as usize], &mut self.hot[slot as usize], cold)
     }
 
-    /// Brings what is kept of the GPU books up to date with them.
+    /// Updates the room with the GPU books.
     pub(super) fn follow_gpus(&mut self, slot: Slot) {
         self.touch(slot, HOT);
         self.rooms[slot as usize].follow(&self.hot[slot as usize].gpus);
     }
 
-    /// Exchanges what the node's agent said of the machine.
+    /// Replaces what the node's agent reported about the machine.
     pub(super) fn set_agent(&mut self, slot: Slot, facts: AgentFacts) {
         if self.cold(slot).registration.agent.as_deref() != Some(&facts) {
             self.touch(slot, ALL);
@@ -283,7 +283,7 @@ impl NodeTable {
         self.by_id.len()
     }
 
-    /// What each structure takes.
+    /// Reports the bytes of each structure.
     pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
         add("rooms", memory::of_vec(&self.rooms));
         add("hot records", memory::of_vec(&self.hot));
@@ -291,7 +291,7 @@ impl NodeTable {
         add("cold records", memory::of_vec(&self.cold) + custom.sum::<u64>());
         let texts = self.cold.iter().flatten().map(|cold| {
             let spec = &cold.registration.spec;
-            // A shared slice has two counters before it; a label is two pointers with lengths.
+            // A shared slice has two counters before it. A label is two pointers with lengths.
             16 + spec.name.len() + 16 + 32 * spec.labels.len()
         });
         add("names and lists of labels", texts.sum::<usize>() as u64);
@@ -301,14 +301,14 @@ impl NodeTable {
         }
     }
 
-    /// Registered nodes, in order of slot.
+    /// Returns the registered nodes, in order of slot.
     pub(super) fn iter(&self) -> impl Iterator<Item = (Slot, &HotNode, &ColdNode)> {
         (0..)
             .zip(self.hot.iter().zip(&self.cold))
             .filter_map(|(slot, (hot, cold))| Some((slot, hot, cold.as_ref()?)))
     }
 
-    /// What the index knows of a node.
+    /// Returns the availability of a node, as the index uses it.
     #[inline]
     pub(super) fn available(&self, slot: Slot) -> ResourceVector {
         let &Room { cpu, memory, whole_gpus, largest_gpu_part, .. } = self.room(slot);
@@ -316,18 +316,18 @@ impl NodeTable {
         if self.indexed.is_empty() { vector } else { self.with_custom(slot, vector) }
     }
 
-    /// The custom kinds that are indexed.
+    /// Returns the custom kinds in the index.
     pub(super) fn indexed(&self) -> &[ResourceId] {
         &self.indexed
     }
 
-    /// The same with what is available of the indexed custom kinds.
+    /// Adds the availability of the indexed custom kinds to `vector`.
     #[cold]
     fn with_custom(&self, slot: Slot, vector: ResourceVector) -> ResourceVector {
         custom_values(&self.indexed, vector, |id, amount| self.custom_room(slot, id, amount))
     }
 
-    /// What the node could have available if nothing ran there.
+    /// Returns what the node would have available if it were empty.
     pub(super) fn capacity(&self, slot: Slot) -> ResourceVector {
         let spec = &self.cold(slot).registration.spec;
         let gpus = GpuBooks::with_devices(spec.gpus);
@@ -338,20 +338,19 @@ impl NodeTable {
         vector
     }
 
-    /// Whether the node has all that `demand` takes available now: the one feasibility check
-    /// of resources.
+    /// Returns whether `demand` fits what the node has available now. This is the only check of resources.
     #[inline]
     pub(super) fn fits(&self, slot: Slot, demand: &Demand) -> bool {
         self.room(slot).covers(demand)
             && demand.custom().iter().all(|&(id, amount)| amount <= self.custom_room(slot, id, amount))
     }
 
-    /// What a request for `amount` of a custom kind compares with.
+    /// Returns the room that a request for `amount` of a custom kind is compared with.
     pub(super) fn custom_room(&self, slot: Slot, id: ResourceId, amount: Amount) -> Amount {
         self.book(slot, id).map_or(Amount::ZERO, |book| book.room_for(amount))
     }
 
-    /// The book of a custom kind, where the node has one.
+    /// Returns the book of a custom kind, if the node has one.
     pub(super) fn book(&self, slot: Slot, id: ResourceId) -> Option<&CustomBook> {
         if !self.hot(slot).has_custom {
             return None;
@@ -360,7 +359,7 @@ impl NodeTable {
         custom.binary_search_by_key(&id, |book| book.id).ok().map(|at| &custom[at])
     }
 
-    /// Whether the node could hold `demand` if nothing ran there.
+    /// Returns whether the node could hold `demand` if it were empty.
     pub(super) fn could_fit(&self, slot: Slot, demand: &Demand) -> bool {
         let spec = &self.cold(slot).registration.spec;
         let gpus = match demand.gpu {
@@ -374,13 +373,13 @@ impl NodeTable {
             && demand.custom().iter().all(|&(id, amount)| amount <= spec.custom_total(id))
     }
 
-    /// Takes `demand` from a node that fits it; the GPU instances and the units taken.
+    /// Takes `demand` from a node that fits it. Returns the GPU instances and units taken.
     pub(super) fn take(&mut self, slot: Slot, demand: &Demand) -> Taken {
         let gpus = self.hot[slot as usize].gpus.choose(demand.gpu).expect("the node was checked to fit");
         self.take_chosen(slot, demand, gpus)
     }
 
-    /// As [`take`](Self::take), with GPU instances that a policy chose.
+    /// Like [`take`](Self::take), with GPU instances that a policy chose.
     #[inline]
     pub(super) fn take_chosen(&mut self, slot: Slot, demand: &Demand, gpus: GpuAssignment) -> Taken {
         self.take_place(slot);
@@ -407,7 +406,7 @@ impl NodeTable {
         &mut cold.custom[at.unwrap_or_else(|_| panic!("no book of resource {} on slot {slot}", id.0))]
     }
 
-    /// Gives back what an allocation held. What is in use beyond capacity is paid back first.
+    /// Gives back what an allocation held. The shortfall is reduced first.
     pub(super) fn give(
         &mut self,
         slot: Slot,
@@ -456,8 +455,8 @@ impl NodeTable {
         hot.has_shortfall = hot.has_shortfall && has_shortfall(cold);
     }
 
-    /// Exchanges capacity and labels; what is in use stays in use, and what no longer has
-    /// capacity under it becomes a shortfall.
+    /// Replaces capacity and labels. What is in use stays in use, and use beyond the new capacity becomes a
+    /// shortfall.
     pub(super) fn respecify(&mut self, slot: Slot, spec: crate::node::NodeSpec) {
         self.touch(slot, ALL);
         let room = &mut self.rooms[slot as usize];
@@ -486,7 +485,7 @@ impl NodeTable {
         hot.version += 1;
     }
 
-    /// The books of a node on which nothing runs.
+    /// Initializes the books of an empty node.
     fn open_books(&mut self, slot: Slot) {
         let room = &mut self.rooms[slot as usize];
         let hot = &mut self.hot[slot as usize];
@@ -503,7 +502,7 @@ impl NodeTable {
         hot.has_custom = !cold.custom.is_empty();
     }
 
-    /// Puts a node of these books into a vacant slot of a replica, whose slots are another table's.
+    /// Puts a node with these books into a vacant slot of a replica. The shard determines the slots.
     pub(super) fn put(&mut self, slot: Slot, (room, hot, cold): (Room, HotNode, ColdNode)) {
         let at = slot as usize;
         if at >= self.hot.len() {
@@ -517,24 +516,24 @@ impl NodeTable {
         (self.rooms[at], self.hot[at], self.cold[at]) = (room, hot, Some(cold));
     }
 
-    /// Takes a node out of a replica.
+    /// Removes a node from a replica.
     pub(super) fn drop_out(&mut self, slot: Slot) {
         let cold = self.cold[slot as usize].take().expect("a node to remove");
         self.by_id.remove(&cold.registration.id);
         self.rooms[slot as usize] = Room::VACANT;
     }
 
-    /// Whether a node has this slot.
+    /// Returns whether a node has this slot.
     pub(super) fn is_there(&self, slot: Slot) -> bool {
         self.cold.get(slot as usize).is_some_and(Option::is_some)
     }
 
-    /// Slots that there are, vacant ones included.
+    /// Returns the number of slots, including vacant ones.
     pub(super) fn slots(&self) -> u32 {
         u32::try_from(self.rooms.len()).expect("NODES_MAX fits a slot")
     }
 
-    /// Takes what an allocation of the past holds, also beyond capacity.
+    /// Takes what an existing allocation holds, even beyond capacity.
     pub(super) fn take_held(
         &mut self,
         slot: Slot,
@@ -565,7 +564,7 @@ impl NodeTable {
     }
 }
 
-/// Available and shortfall under a new total, with the same amount in use.
+/// Returns availability and shortfall under a new total, with the same amount in use.
 fn rebalance(total: Amount, available: Amount, shortfall: Amount, new_total: Amount) -> (Amount, Amount) {
     let used = total.plus(shortfall).minus(available);
     (new_total.saturating_minus(used), used.saturating_minus(new_total))
@@ -578,8 +577,8 @@ pub(super) fn has_shortfall(cold: &ColdNode) -> bool {
         || cold.custom.iter().any(|book| !book.shortfall.is_zero())
 }
 
-/// `vector` with what is available of the indexed custom kinds; `room_for` says what a request for
-/// an amount of a kind compares with.
+/// Adds the availability of the indexed custom kinds to `vector`. `room_for` returns the room that a request
+/// for an amount of a kind is compared with.
 pub(super) fn custom_values(
     indexed: &[ResourceId],
     mut vector: ResourceVector,
@@ -588,7 +587,7 @@ pub(super) fn custom_values(
     for (place, &id) in vector.custom.iter_mut().zip(indexed) {
         *place = room_for(id, Amount::whole(1));
         if place.is_zero() && id.is_unit_instance() {
-            // No unit is wholly free: the largest free part.
+            // No unit is fully free: use the largest free part.
             *place = room_for(id, Amount::ZERO);
         }
     }

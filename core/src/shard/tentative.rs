@@ -1,5 +1,5 @@
-//! What a planner does with its private copy of a shard: it finds and takes by the code that
-//! places, without a record, and makes nodes again what the shard's view says of them.
+//! Operations of a planner on its private copy of a shard. They search and take with the shard's own code,
+//! without recording allocations, and reset nodes to the shard's view.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::request::{PlacementRequest, Policy, Refusal};
 use crate::resource::{Amount, Demand, GpuAssignment};
 use crate::view::View;
 
-/// What was taken tentatively.
+/// The result of taking tentatively.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Tentative {
     pub(crate) slot: Slot,
@@ -20,25 +20,25 @@ pub(crate) struct Tentative {
 }
 
 impl Shard {
-    /// This replica follows `view` from now on; nodes that changed are to be [renewed](Self::renew).
+    /// Switches this replica to `view`. The caller must [renew](Self::renew) the nodes that changed.
     pub(crate) fn follow_view(&mut self, view: &Arc<View>) {
         self.rebase(view);
     }
 
-    /// Makes a node what the view says of it that the replica follows.
+    /// Resets a node to the replica's view.
     pub(crate) fn renew(&mut self, slot: Slot) {
         let view = Arc::clone(self.base().expect("a replica that follows a view"));
         self.apply_image(slot, &view.hot(slot).copied().unwrap_or_default(), view.cold(slot));
         self.forget_planned(slot);
     }
 
-    /// Takes what `request` asks where its policy says, and records no allocation.
+    /// Takes what `request` asks according to its policy, without recording an allocation.
     pub(crate) fn take_tentatively(&mut self, request: &PlacementRequest) -> Option<Tentative> {
         let (slot, (gpus, _), _) = self.take_unrecorded(request)?;
         Some(Tentative { slot, node: self.nodes.hot(slot).id, gpus })
     }
 
-    /// The node where `request` would be placed; fragmentation is not looked at.
+    /// Returns the node where `request` would be placed. Ignores fragmentation.
     pub(crate) fn find_tentatively(&mut self, request: &PlacementRequest) -> Option<Slot> {
         if request.policy.is_fragmentation_aware() {
             let request = PlacementRequest { policy: Policy::BestFit, ..request.clone() };
@@ -50,8 +50,8 @@ impl Shard {
         }
     }
 
-    /// Takes `demand` on that node, if it is ready and fits: the very instances, if some are given
-    /// and free. The index follows with [`follow_tentative`](Self::follow_tentative).
+    /// Takes `demand` on a node if the node is ready and fits. Uses `gpus` if these instances are given and
+    /// free. The caller updates the index with [`follow_tentative`](Self::follow_tentative).
     pub(crate) fn take_on(
         &mut self,
         slot: Slot,
@@ -71,13 +71,13 @@ impl Shard {
         Some(Tentative { slot, node: self.nodes.hot(slot).id, gpus })
     }
 
-    /// What is kept of the books of a node follows them.
+    /// Updates the structures that depend on a node's books.
     pub(crate) fn follow_tentative(&mut self, slot: Slot) {
         self.follow_books(slot);
     }
 
-    /// Whether new work may be put on the node now, as far as labels, taints and names go; for the
-    /// first of its alternatives that holds.
+    /// Returns whether labels, taints and names allow new work of `request` on the node, with its selector or a
+    /// fallback.
     pub(crate) fn may_hold(&mut self, slot: Slot, request: &PlacementRequest) -> bool {
         let named =
             request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&self.nodes.hot(slot).id).is_ok());
@@ -88,7 +88,7 @@ impl Shard {
             }
     }
 
-    /// Takes a ready node of a replica out of every search, until [`unhide`](Self::unhide).
+    /// Removes a ready node of a replica from every search, until [`unhide`](Self::unhide).
     pub(crate) fn hide(&mut self, slot: Slot) {
         if self.is_ready(slot) {
             self.nodes.set_state(slot, NodeState::Draining);
@@ -98,7 +98,7 @@ impl Shard {
         }
     }
 
-    /// Puts a node that was hidden back into every search.
+    /// Adds a hidden node to every search again.
     pub(crate) fn unhide(&mut self, slot: Slot) {
         if self.nodes.room(slot).state == Some(NodeState::Draining) {
             self.nodes.set_state(slot, NodeState::Ready);
@@ -108,7 +108,7 @@ impl Shard {
         }
     }
 
-    /// What a shard like this one is made with.
+    /// Returns the configuration of a shard like this one.
     pub(crate) fn alike(&self) -> ShardConfig {
         ShardConfig {
             shard: self.id,
@@ -120,35 +120,35 @@ impl Shard {
         }
     }
 
-    /// Why it would refuse `request`.
+    /// Returns the refusal of `request`.
     pub(crate) fn refusal_of(&mut self, request: &PlacementRequest) -> Refusal {
         let scope = self.scope(request);
         self.explain(request, scope)
     }
 
-    /// Of a node by its slot: its id, if one is there.
+    /// Returns the id of the node in a slot, if any.
     pub(crate) fn node_at(&self, slot: Slot) -> Option<NodeId> {
         self.nodes.room(slot).state.map(|_| self.nodes.hot(slot).id)
     }
 
-    /// Where a node stands.
+    /// Returns the slot of a node.
     pub(crate) fn slot_of(&self, node: NodeId) -> Option<Slot> {
         self.nodes.slot(node)
     }
 
-    /// Whether the node takes new work.
+    /// Returns whether the node takes new work.
     pub(crate) fn is_ready(&self, slot: Slot) -> bool {
         self.nodes.room(slot).state == Some(NodeState::Ready)
     }
 
-    /// The value of a label of each node, whatever its state.
+    /// Returns the value of a label for each node that has it, regardless of the node's state.
     pub(crate) fn label_values<'a>(&'a self, key: &'a str) -> impl Iterator<Item = (Slot, &'a str)> {
         self.nodes
             .iter()
             .filter_map(move |(slot, _, cold)| Some((slot, cold.registration.spec.labels.get(key)?)))
     }
 
-    /// Whether a node takes new work and `request` may stand there as far as labels and taints go.
+    /// Returns a predicate for nodes that take new work and that the labels and taints allow for `request`.
     pub(crate) fn eligible(&mut self, request: &PlacementRequest) -> impl Fn(Slot) -> bool + use<'_> {
         let scope = self.scope(request);
         let this = &*self;
@@ -161,29 +161,30 @@ impl Shard {
         }
     }
 
-    /// What is free on a node: cpu, memory and devices, in units.
+    /// Returns what is free on a node: cpu, memory and GPUs, in units.
     pub(crate) fn free_on(&self, slot: Slot) -> [i64; 3] {
         let room = self.nodes.room(slot);
         let gpus = &self.nodes.hot(slot).gpus;
         [room.cpu.units(), room.memory.units(), gpus.total_free()]
     }
 
-    /// Whether what is free on the node suffices, whatever its state.
+    /// Returns whether `demand` fits what is free on the node, regardless of its state.
     pub(crate) fn has_room(&self, slot: Slot, demand: &Demand) -> bool {
         self.nodes.fits(slot, demand)
     }
 
-    /// The value of a label of one node.
+    /// Returns the value of a label of one node.
     pub(crate) fn label_of(&self, slot: Slot, key: &str) -> Option<&str> {
         self.nodes.cold(slot).registration.spec.labels.get(key)
     }
 
-    /// Whether the node could hold `demand` if nothing ran there.
+    /// Returns whether the node could hold `demand` if it were empty.
     pub(crate) fn could_hold(&self, slot: Slot, demand: &Demand) -> bool {
         self.nodes.could_fit(slot, demand)
     }
 
-    /// The ready nodes, each with the part of its cpu, memory and GPUs that is free, in 1/1000 of each.
+    /// Returns the ready nodes, each with the sum of the free shares of its cpu, memory and GPUs, in 1/1000 of
+    /// each.
     pub(crate) fn free_shares(&self) -> impl Iterator<Item = (Slot, u64)> {
         let part = |free: Amount, of: Amount| match of.units() {
             0 => 0,

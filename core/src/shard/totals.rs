@@ -1,9 +1,9 @@
-//! Totals over the nodes of a shard, which follow every change; and, while an audit reads the nodes
-//! page by page, the same totals over the nodes that it has read.
+//! Totals over the nodes of a shard, updated with every change. While an audit reads the nodes page by page,
+//! there is a second set of totals, over the nodes read so far.
 //!
-//! An audit adds what it finds on each node that it reads. A change at a node that it has read is added
-//! by the code that changes the totals. So when it has read the last node, both totals must be equal, however
-//! much changed meanwhile ([`audit_run`](super::audit_run)).
+//! The audit adds what it finds on each node. Later changes on a node that was read are added to both totals.
+//! After the last node, both totals must be equal, regardless of changes in between
+//! ([`audit_run`](super::audit_run)).
 
 use super::command::ResourceSum;
 use crate::ids::ResourceId;
@@ -19,12 +19,12 @@ pub(super) struct Totals {
     cpu: ResourceSum,
     memory: ResourceSum,
     gpu: ResourceSum,
-    /// By place in the registry.
+    /// Indexed by the id's position in the registry.
     custom: Vec<(ResourceId, ResourceSum)>,
 }
 
 impl Totals {
-    /// The sum of one kind, to be changed.
+    /// Returns a mutable reference to the sum of one kind.
     #[inline]
     pub(super) fn sum_mut(&mut self, kind: ResourceKind) -> &mut ResourceSum {
         match kind {
@@ -42,7 +42,7 @@ impl Totals {
         }
     }
 
-    /// The sum of one kind.
+    /// Returns the sum of one kind.
     pub(super) fn sum(&self, kind: ResourceKind) -> ResourceSum {
         match kind {
             ResourceKind::Cpu => self.cpu,
@@ -52,17 +52,17 @@ impl Totals {
         }
     }
 
-    /// How many nodes are in that state; drained or not where they are lost.
+    /// Returns the number of nodes in a state. Lost nodes count together, drained or not.
     pub(super) fn nodes_in(&self, state: NodeState) -> u32 {
         self.states[place_of(state)]
     }
 
-    /// The same, to be changed.
+    /// Returns a mutable reference to the number of nodes in a state.
     pub(super) fn nodes_in_mut(&mut self, state: NodeState) -> &mut u32 {
         &mut self.states[place_of(state)]
     }
 
-    /// The books per resource: cpu, memory, GPU, then every custom kind that occurs.
+    /// Returns the books per resource: cpu, memory, GPU, then every custom kind that occurs.
     pub(super) fn resources(&self) -> Vec<(ResourceKind, ResourceSum)> {
         let known = [
             (ResourceKind::Cpu, self.cpu),
@@ -73,7 +73,7 @@ impl Totals {
         known.into_iter().chain(custom.map(|&(id, sum)| (ResourceKind::Custom(id), sum))).collect()
     }
 
-    /// Checks that these totals, which were kept, are those of the nodes.
+    /// Checks these maintained totals against those computed from the nodes.
     ///
     /// # Errors
     /// The first sum that differs.
@@ -103,13 +103,13 @@ fn place_of(state: NodeState) -> usize {
     }
 }
 
-/// Totals that follow every change.
+/// Totals that are updated with every change.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct KeptTotals {
     pub(super) all: Totals,
-    /// An audit has read the nodes below this place; 0: none is under way.
+    /// The audit has read the nodes below this slot. 0 if no audit is in progress.
     read: Slot,
-    /// The totals of the nodes that it has read.
+    /// The totals of the nodes that the audit has read.
     of_read: Totals,
 }
 
@@ -123,18 +123,18 @@ impl KeptTotals {
         }
     }
 
-    /// The totals of the nodes that an audit has read, to add more nodes to them.
+    /// Takes the totals of the nodes that an audit has read, so that more nodes can be added.
     pub(super) fn take_read(&mut self) -> Totals {
         std::mem::take(&mut self.of_read)
     }
 
-    /// Puts them back: the audit has read the nodes below `slot`.
+    /// Stores the totals again. The audit has read the nodes below `slot`.
     pub(super) fn put_read(&mut self, slot: Slot, totals: Totals) {
         self.of_read = totals;
         self.read = slot;
     }
 
-    /// The audit has read all nodes: their totals, with all changes since.
+    /// Ends the audit. Returns the totals of all nodes, with all changes since they were read.
     pub(super) fn end_reading(&mut self) -> Totals {
         self.read = 0;
         self.take_read()

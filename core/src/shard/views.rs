@@ -1,4 +1,4 @@
-//! The views of a shard: its image in persistent arrays, brought up to date after each batch.
+//! The views of a shard: its image in persistent arrays, updated after each batch.
 
 use std::sync::Arc;
 
@@ -11,20 +11,20 @@ use crate::view::{
     ViewHead, ViewReader, ViewVersion,
 };
 
-/// What makes the views of a shard.
+/// The state from which views are made.
 pub(super) struct Views {
     mirror: Mirror,
     published: Published,
-    /// Of what is about to be set in the image: kept, so that a batch allocates no list.
+    /// Scratch lists of changed places, reused so that a batch does not allocate them.
     places: Vec<u32>,
     others: Vec<u32>,
 }
 
 impl Shard {
-    /// Makes views from now on, the first at once; a second call only gives another reader.
+    /// Enables views and publishes the first one. A second call only returns another reader.
     ///
-    /// Costs a list entry per change, and at the end of each batch what
-    /// [`publish_view`](Self::publish_view) says.
+    /// Costs a list entry per change, and at the end of each batch the cost of
+    /// [`publish_view`](Self::publish_view).
     pub fn enable_views(&mut self) -> ViewReader {
         if let Some(views) = &self.views {
             return views.published.reader();
@@ -47,12 +47,12 @@ impl Shard {
         reader
     }
 
-    /// Publishes a view of the state as it is, if views are made and anything that they show has
-    /// changed since the last one. To be called after each batch, before its outcomes are handed
-    /// out: whoever has seen an outcome then finds a view at least as new.
+    /// Publishes a view of the current state, if views are enabled and anything that they show has changed.
+    /// Must be called after each batch, before its outcomes are handed out. A caller that has seen an outcome
+    /// then finds a view at least as new.
     ///
-    /// Copies the chunks of what changed and those on the way to them: O(changes * log nodes),
-    /// whatever readers keep.
+    /// Copies the chunks of what changed and those on the path to them: O(changes * log nodes), regardless of
+    /// the views that readers keep.
     pub fn publish_view(&mut self) -> Option<Arc<View>> {
         let mut views = self.views.take()?;
         let changed = self.has_unpublished();
@@ -69,25 +69,25 @@ impl Shard {
         published
     }
 
-    /// Whether anything that views show changed since the last one.
+    /// Returns whether anything that views show changed since the last view.
     fn has_unpublished(&mut self) -> bool {
         let changed = |dirty: &Option<Box<Dirty>>| dirty.as_ref().is_some_and(|dirty| !dirty.is_empty());
         changed(self.nodes.dirty_mut()) || changed(self.ledger.dirty_mut())
     }
 
-    /// The sequence of the view that the end of this batch publishes; 0 where no views are made.
+    /// Returns the sequence of the view that the end of this batch publishes. 0 if views are disabled.
     #[must_use]
     pub fn visible_from(&self) -> u64 {
         self.views.as_ref().map_or(0, |views| views.published.current().version().sequence + 1)
     }
 
-    /// The view that was published last.
+    /// Returns the view that was published last.
     #[must_use]
     pub fn current_view(&self) -> Option<&Arc<View>> {
         self.views.as_ref().map(|views| views.published.current())
     }
 
-    /// What is kept of past views.
+    /// Returns what is retained of past views.
     #[must_use]
     pub fn retained_views(&self) -> Retained {
         self.views.as_ref().map_or_else(Retained::default, |views| views.published.retained())
@@ -108,7 +108,7 @@ impl Shard {
         }
     }
 
-    /// Brings the image up to date with what changed; nothing has changed from then on.
+    /// Updates the image with all changes, and clears the list of changes.
     fn follow(
         &mut self,
         mirror: &mut Mirror,
@@ -170,7 +170,7 @@ impl Shard {
         }
     }
 
-    /// The cold part of a node; `registration` is its image where that has not changed.
+    /// Returns the cold part of a node. `registration` is its image, if it has not changed.
     pub(super) fn cold_image(
         &self,
         slot: Slot,
@@ -198,10 +198,10 @@ impl Shard {
         })
     }
 
-    /// Checks the published view against a whole image of the state as it is, made anew.
+    /// Checks the published view against a newly made image of the whole state.
     ///
     /// # Errors
-    /// What differs.
+    /// The first difference.
     pub fn check_view(&self) -> Result<(), String> {
         let Some(views) = &self.views else { return Ok(()) };
         let view = views.published.current();

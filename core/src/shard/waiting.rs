@@ -1,19 +1,17 @@
-//! Waiting requests: a copy of each is parked at every shard, and woken by what could help it.
+//! Waiting requests. A copy of each is parked at every shard, and woken by events that could help it.
 //!
-//! Parking tries first, so that nothing that comes free between a refusal and the parking is
-//! missed. When a node has more available than before (a release, a node that joins, grows or
-//! takes work again), the shard wakes copies that this node could hold, in order of priority,
-//! then age, and as many as its availability could hold together. It does not place them: copies
-//! stand at several shards, and the port, which knows them all, asks one shard at a time to
-//! [retry](super::Command::Retry). A copy that was woken is *under way* for that node until its
-//! port answers by a retry or takes it away; then the node's room is offered to the next.
+//! Parking first tries to place, so capacity that became free since the refusal is not missed. A release, or a
+//! node that joins, grows or takes work again, increases a node's available capacity. The shard then wakes
+//! copies that this node could hold, in order of priority, then age. It wakes as many as the available capacity
+//! could hold together. It does not place them: copies exist at several shards. The port, which knows them all,
+//! asks one shard at a time to [retry](super::Command::Retry). A woken copy is *under way* for that node until
+//! its port answers with a retry or removes it. The node's room is then offered to the next copy.
 //!
-//! A search for the copies that a node could hold looks at a bounded number of shapes. Where that was
-//! too few, the node is [put off](super::put_off), and later commands look at the rest.
+//! A search for the copies that a node could hold looks at a bounded number of shapes. If that is too few, the
+//! node is [put off](super::put_off), and later commands look at the rest.
 //!
-//! So this holds after every step, and is checked by [`Shard::check_invariants`]: if an armed copy
-//! fits a node, then another is under way for that node, or the node is put off. Nothing that fits
-//! waits for ever.
+//! This invariant holds after every step and is checked by [`Shard::check_invariants`]. If an armed copy fits a
+//! node, then another copy is under way for that node, or the node is put off. No copy that fits waits forever.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -43,19 +41,19 @@ use crate::time::Time;
 /// The order in which copies are woken: priority, then age, then the port's own order.
 pub(super) type Turn = (Reverse<i32>, Time, WaitToken);
 
-/// Requests that ask the same of a node, whatever their policy.
+/// Requests that ask the same of a node, regardless of their policy.
 pub(super) struct Shape {
     pub(super) request: PlacementRequest,
-    /// No other shape has it, or had it before.
+    /// Unique among all shapes, past and present.
     pub(super) number: u64,
     asked: Asked,
     filed: Filed,
     hash: u64,
     /// Copies that wait to be woken.
     armed: BTreeSet<Turn>,
-    /// Copies, those under way included.
+    /// The number of copies, including those under way.
     copies: usize,
-    /// Copies by which a request is counted.
+    /// The number of copies by which a request is counted.
     homes: u64,
     pub(super) home: Home,
 }
@@ -65,7 +63,7 @@ impl Shape {
         Summary::of(&self.asked, self.armed.first().copied(), self.request.owner.is_some())
     }
 
-    /// The first turn after `after`, or of all.
+    /// Returns the first turn after `after`, or the first of all.
     fn next(&self, after: Option<Turn>) -> Option<Turn> {
         match after {
             Some(after) => self.armed.range((Bound::Excluded(after), Bound::Unbounded)).next(),
@@ -79,21 +77,21 @@ struct Copy {
     request: PlacementRequest,
     shape: usize,
     turn: Turn,
-    /// Whether this is the copy by which the request is counted.
+    /// True if this copy is the one by which the request is counted.
     home: bool,
-    /// The node for whose room it was woken, while its port has not answered.
+    /// The node for whose room it was woken, until its port answers.
     under_way: Option<NodeId>,
 }
 
-/// What a status says of one shape at one shard.
+/// The status of one shape at one shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct WaitingShape {
-    /// Names the shape; the same at every shard.
+    /// Identifies the shape. The same at every shard.
     pub hash: u64,
-    /// Requests that are counted at this shard.
+    /// The number of requests that are counted at this shard.
     pub homes: u64,
-    /// Whether some node of this shard could hold one if nothing else ran there. Where very many
-    /// shapes wait, this may be the state before the last changes of nodes.
+    /// True if some node of this shard could hold one if the node were empty. If very many shapes wait, this
+    /// may predate the latest changes of nodes.
     pub feasible: bool,
 }
 
@@ -103,20 +101,20 @@ pub(super) struct Waiting {
     pub(super) shapes: Slab<Shape>,
     by_hash: FixedMap<u64, Vec<usize>>,
     files: ShapeFiles,
-    /// Shapes, each counted under every file that it is in.
+    /// The number of shapes, each counted once per file that contains it.
     filed: usize,
-    /// One more than the highest place of a shape.
+    /// One more than the highest index of a shape.
     places: usize,
-    /// Shapes ever made.
+    /// The number of shapes ever created.
     made: u64,
-    /// Woken since they were last taken, in order.
+    /// Copies woken since the last drain, in order.
     woken: Vec<WaitToken>,
     pub(super) put_off: PutOff,
     pub(super) homes: Homes,
-    /// Of one search, kept for its room.
+    /// Scratch memory of a search, reused.
     open: Open,
     wake_looks: u64,
-    /// As in [`ShardWork`](super::ShardWork).
+    /// Same as in [`ShardWork`](super::ShardWork).
     pub(super) looked_at: u64,
     pub(super) homes_looked_at: u64,
 }
@@ -142,7 +140,7 @@ impl Default for Waiting {
     }
 }
 
-/// What a request asks of a node: two that differ only otherwise are one shape.
+/// Returns what a request asks of a node. Requests that differ only in other fields have the same shape.
 fn shape_of(request: &PlacementRequest) -> PlacementRequest {
     let policy = Policy::default();
     let order = OrderChoice::default();
@@ -195,7 +193,7 @@ impl Waiting {
         assert!(before.is_none(), "{:?} is parked twice", park.token);
     }
 
-    /// Makes a shape that has no copies yet.
+    /// Creates a shape without copies.
     fn make(&mut self, request: PlacementRequest, hash: u64, labels: &LabelIndex) -> usize {
         self.made += 1;
         let shape = Shape {
@@ -218,20 +216,20 @@ impl Waiting {
         at
     }
 
-    /// A copy waits to be woken.
+    /// Notes that a copy waits to be woken.
     fn arm(&mut self, at: usize, turn: Turn) {
         self.shapes[at].armed.insert(turn);
         self.follow_armed(at, turn);
     }
 
-    /// A copy does not wait to be woken any more.
+    /// Notes that a copy no longer waits to be woken.
     fn disarm(&mut self, at: usize, turn: Turn) {
         if self.shapes[at].armed.remove(&turn) {
             self.follow_armed(at, turn);
         }
     }
 
-    /// The files of a shape know its first turn, which `turn` may have changed.
+    /// Updates the files of a shape if `turn` may have changed its first turn.
     fn follow_armed(&mut self, at: usize, turn: Turn) {
         let shape = &self.shapes[at];
         if shape.armed.first().is_none_or(|&first| first >= turn) {
@@ -266,24 +264,24 @@ impl Waiting {
         }
     }
 
-    /// Shapes ever made.
+    /// Returns the number of shapes ever created.
     pub(super) fn made(&self) -> u64 {
         self.made
     }
 
-    /// The places of shapes are below this; some may be empty.
+    /// Returns an upper bound of the shape indexes. Some below it may be unused.
     pub(super) fn places(&self) -> usize {
         self.places
     }
 
-    /// The first turn of a shape and what it asks, if `offer` may hold it.
+    /// Returns the first turn of a shape and its request, if `offer` may hold it.
     pub(super) fn armed_within(&self, at: usize, offer: &Offer) -> Option<(Turn, &PlacementRequest)> {
         let shape = self.shapes.get(at)?;
         let turn = *shape.armed.first()?;
         offer.may_hold(&shape.summary()).then_some((turn, &shape.request))
     }
 
-    /// The bytes of the copies and of their shapes; not what a request points to (custom amounts,
+    /// Reports the bytes of the copies and their shapes. Excludes what a request points to (custom amounts,
     /// selectors, candidates), which its port and its shape share.
     pub(super) fn memory(&self, mut add: impl FnMut(&'static str, u64)) {
         let queues = self.put_off.memory() + (self.open.capacity() * size_of::<(Turn, usize)>()) as u64;
@@ -296,7 +294,7 @@ impl Waiting {
         add("shapes of waiting requests", shapes + armed + tables);
     }
 
-    /// The copy is woken for the room of `node`.
+    /// Wakes a copy for the room of `node`.
     fn wake(&mut self, turn: Turn, node: NodeId) {
         let copy = self.copies.get_mut(&turn.2).expect("an armed copy is parked");
         copy.under_way = Some(node);
@@ -308,14 +306,14 @@ impl Waiting {
     }
 }
 
-/// Whether candidates, selectors and taints let the node be chosen at all, whatever is available.
+/// Returns whether candidates, selectors and taints allow the node at all, regardless of what is available.
 pub(super) fn is_candidate(nodes: &NodeTable, slot: Slot, request: &PlacementRequest) -> bool {
     request.candidates.as_ref().is_none_or(|ids| ids.binary_search(&nodes.hot(slot).id).is_ok())
         && rank_of(request, &nodes.cold(slot).registration.spec).is_eligible()
 }
 
 impl Shard {
-    /// Places, or parks where nothing fits.
+    /// Places a request, or parks it if nothing fits.
     pub(super) fn handle_park(&mut self, park: Park) -> Outcome {
         let outcome = self.handle_place(&park.request);
         let Outcome::Refused(refusal) = outcome else { return outcome };
@@ -324,7 +322,7 @@ impl Shard {
         Outcome::Parked(refusal)
     }
 
-    /// Tries a parked copy once more: placed it is gone from here, refused it is armed again.
+    /// Tries a parked copy again. If it is placed, it is removed; if it is refused, it is armed again.
     pub(super) fn handle_retry(&mut self, token: WaitToken) -> Result<Outcome, Rejection> {
         let copy = self.waiting.copies.get_mut(&token).ok_or(Rejection::NotParked)?;
         let node = copy.under_way.take();
@@ -336,7 +334,7 @@ impl Shard {
         let outcome = self.handle_place(&request);
         self.fragmentation.set_retrying(false);
         if matches!(outcome, Outcome::Placed(_)) {
-            // A placement that used its reservation up may have woken this very copy.
+            // A placement that used up its reservation may have woken this same copy.
             let again = self.waiting.remove(token).and_then(|copy| copy.under_way);
             self.offer_again(node, None);
             if again != node {
@@ -348,22 +346,22 @@ impl Shard {
         Ok(outcome)
     }
 
-    /// Takes a parked copy away.
+    /// Removes a parked copy.
     pub(super) fn handle_unpark(&mut self, token: WaitToken) -> Result<Outcome, Rejection> {
         let copy = self.waiting.remove(token).ok_or(Rejection::NotParked)?;
         self.offer_again(copy.under_way, None);
         Ok(Outcome::Unparked)
     }
 
-    /// Offers the room that a copy was woken for to those after `after`, or to all: a copy that
-    /// was refused had its turn, and so had those before it.
+    /// Offers the room that a copy was woken for to the copies after `after`, or to all. A copy that was
+    /// refused had its turn, and so had those before it.
     fn offer_again(&mut self, node: Option<NodeId>, after: Option<Turn>) {
         if let Some(slot) = node.and_then(|node| self.nodes.slot(node)) {
             self.wake_for(slot, after);
         }
     }
 
-    /// Wakes copies that the node in `slot` could hold with what it has available, in turn.
+    /// Wakes copies that the node in `slot` could hold with what it has available, in order.
     pub(super) fn wake_for(&mut self, slot: Slot, after: Option<Turn>) {
         if self.waiting.is_empty() || !self.nodes.takes_work(slot) {
             return;
@@ -383,13 +381,13 @@ impl Shard {
         if woken == 0 && !is_through {
             self.waiting.put_off.put_off(node);
         } else if after.is_none() {
-            // Those that were not looked at have their turn once the copies under way are answered.
+            // The remaining shapes have their turn when the copies under way are answered.
             self.waiting.put_off.settle(node);
         }
     }
 
-    /// Wakes the copies that fit the node in `slot`, among those below the open vertices; how many, and
-    /// whether no more are to be woken. Otherwise `looks` vertices were not enough.
+    /// Wakes the copies that fit the node in `slot`, among those below the open vertices. Returns how many, and
+    /// whether the search was completed. It is not completed if it needs more than `looks` vertices.
     fn wake_in_turn(
         &mut self,
         slot: Slot,
@@ -402,7 +400,7 @@ impl Shard {
         }
         let node = self.nodes.hot(slot).id;
         let mut offer = self.offer(slot);
-        // Each takes a place of the node; one that needs none after all hands it to the next.
+        // Each copy takes a place of the node. A copy that does not need it passes it to the next.
         let places = self.nodes.room(slot).places;
         let most = WOKEN_PER_EVENT_MAX.min(usize::try_from(places).unwrap_or(0));
         let mut woken = 0;
@@ -425,7 +423,7 @@ impl Shard {
             let shape = &self.waiting.shapes[at];
             let Some(next) = shape.next(after) else { continue };
             if next > turn {
-                // Its first copies had their turn: others come before the next one.
+                // The first copies of this shape had their turn. Other shapes may come before its next copy.
                 open.push(Reverse((next, vertex)));
                 continue;
             }
@@ -444,7 +442,7 @@ impl Shard {
         (woken, true)
     }
 
-    /// Wakes those of `fitting` that fit together still; how many.
+    /// Wakes the copies of `fitting` that still fit together. Returns how many.
     pub(super) fn wake_of(
         &mut self,
         slot: Slot,
@@ -470,23 +468,23 @@ impl Shard {
         woken
     }
 
-    /// Whether the node could take `request` now: exactly what a placement that names this node
-    /// alone would find, or a copy could be woken in vain again and again.
+    /// Returns whether the node could take `request` now. This must match exactly a placement that names only
+    /// this node. Otherwise a copy could be woken repeatedly without success.
     pub(super) fn admits(&self, slot: Slot, request: &PlacementRequest) -> bool {
         self.reservations.fits(&self.nodes, slot, request) && is_candidate(&self.nodes, slot, request)
     }
 
-    /// Exchanges the bound [`WAKE_LOOKS_MAX`], so that tests come to it with few requests.
+    /// Replaces the bound [`WAKE_LOOKS_MAX`], so that tests reach it with few requests.
     pub fn set_wake_looks(&mut self, looks_max: u64) {
         self.waiting.wake_looks = looks_max;
     }
 
-    /// The copies woken since the last call, in order.
+    /// Returns the copies woken since the last call, in order.
     pub fn drain_woken(&mut self) -> std::vec::Drain<'_, WaitToken> {
         self.waiting.woken.drain(..)
     }
 
-    /// Per shape, what waits here.
+    /// Returns the status of every waiting shape.
     pub(super) fn waiting_shapes(&mut self) -> Vec<WaitingShape> {
         self.look_for_homes(HOME_LOOKS_MAX, true);
         let shape = |(_, shape): (usize, &Shape)| WaitingShape {
@@ -497,8 +495,8 @@ impl Shard {
         self.waiting.shapes.iter().map(shape).collect()
     }
 
-    /// What the requests ask that are counted here and whose home is the node in `slot`: per shape,
-    /// and how many there are.
+    /// Returns the demands of requests that are counted here and whose home is the node in `slot`. One entry
+    /// per shape, with the number of requests.
     pub(super) fn waiting_at(&mut self, slot: Slot) -> Vec<(Demand, u64)> {
         self.look_for_homes(HOME_LOOKS_MAX, true);
         let shapes = self.waiting.homes.at(slot).map(|at| &self.waiting.shapes[at]);
@@ -506,7 +504,7 @@ impl Shard {
         counted.map(|shape| (shape.request.demand.clone(), shape.homes)).collect()
     }
 
-    /// Checks that nothing waits in vain, and that the shapes are those of the copies.
+    /// Checks that no copy waits although it fits, and that the shapes match the copies.
     pub(super) fn check_waiting(&self) -> Result<(), String> {
         let waiting = &self.waiting;
         let copies: usize = waiting.shapes.iter().map(|(_, shape)| shape.copies).sum();

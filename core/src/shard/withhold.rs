@@ -1,8 +1,8 @@
-//! Reserved amounts in the books of a node: they are moved out of what is free, so that searching
-//! and taking know nothing of reservations, as they know nothing of unhealthy instances.
+//! Reserved amounts in the books of a node. They are moved out of the free amounts, so the code that searches
+//! and takes needs no knowledge of reservations. Unhealthy instances are handled the same way.
 //!
-//! What is set aside is a function of what is free and what is reserved, computed anew whenever
-//! either changes: at most what is reserved, and never more than what is free.
+//! The withheld amount depends only on what is free and what is reserved. It is recomputed whenever either
+//! changes, and never exceeds either.
 
 use super::audit::HeldAmounts;
 use super::table::{NodeTable, Room, custom_values};
@@ -15,7 +15,7 @@ use crate::resource::{
     Amount, Demand, GpuBooks, GpuRequest, ReservedAmounts, ResourceKind, UnitBooks, parts_withheld,
 };
 
-/// What is free somewhere: of a node where nothing is set aside, for one.
+/// Free amounts as a value, for example those of a node with nothing withheld.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct FreeBooks {
     pub(super) room: Room,
@@ -24,7 +24,7 @@ pub(super) struct FreeBooks {
 }
 
 impl FreeBooks {
-    /// What is indexed of it; `indexed` are the custom kinds that are.
+    /// Returns the indexed amounts. `indexed` lists the custom kinds in the index.
     pub(super) fn vector(&self, indexed: &[ResourceId]) -> ResourceVector {
         let Room { cpu, memory, whole_gpus, largest_gpu_part, .. } = self.room;
         let vector = ResourceVector { cpu, memory, whole_gpus, largest_gpu_part, ..Default::default() };
@@ -56,7 +56,7 @@ fn put_back_books(room: &mut Room, gpus: &mut GpuBooks, custom: &mut [CustomBook
     }
 }
 
-/// Moves cpu and memory out of what is free, as far as it is.
+/// Moves as much cpu and memory as possible out of the free amounts.
 fn withhold_plain(room: &mut Room, cpu: Amount, memory: Amount) -> Withheld {
     let cpu = cpu.min(room.cpu);
     let memory = memory.min(room.memory);
@@ -65,8 +65,8 @@ fn withhold_plain(room: &mut Room, cpu: Amount, memory: Amount) -> Withheld {
     Withheld { cpu, memory, ..Withheld::default() }
 }
 
-/// Moves `amount` of a custom kind out of what is free, as far as it is; `of_units` takes it from
-/// the units of a kind that has them.
+/// Moves up to `amount` of a custom kind out of the free amount. For a kind with units, `of_units` takes it
+/// from the units.
 fn withhold_custom(
     book: &mut CustomBook,
     amount: Amount,
@@ -81,7 +81,7 @@ fn withhold_custom(
     WithheldCustom { id: book.id, amount, units }
 }
 
-/// Adds what is set aside to the reserved part of the totals, or (`sign` -1) takes it out.
+/// Adds the withheld amounts to the reserved part of the totals, or subtracts them if `sign` is -1.
 pub(super) fn add_reserved(totals: &mut Totals, aside: &Withheld, sign: i128) {
     let known = [
         (ResourceKind::Cpu, aside.cpu.units()),
@@ -95,14 +95,14 @@ pub(super) fn add_reserved(totals: &mut Totals, aside: &Withheld, sign: i128) {
 }
 
 impl NodeTable {
-    /// Moves back what was set aside.
+    /// Moves withheld amounts back to the free amounts.
     pub(super) fn put_back(&mut self, slot: Slot, aside: &Withheld) {
         let (room, hot, cold) = self.parts_mut(slot);
         put_back_books(room, &mut hot.gpus, &mut cold.custom, aside);
         self.reserved.change(slot, |totals| add_reserved(totals, aside, -1));
     }
 
-    /// Moves what `reserved` sets aside out of what is free, and nothing beyond `most`, if that is given.
+    /// Moves the amounts in `reserved` out of the free amounts, up to `most` if it is given.
     pub(super) fn withhold(
         &mut self,
         slot: Slot,
@@ -138,7 +138,7 @@ impl NodeTable {
         aside
     }
 
-    /// Moves what is `wanted`, on its very instances, out of what is free, as far as it is.
+    /// Moves the `wanted` amounts out of the free amounts, per instance, as far as they are free.
     pub(super) fn withhold_exactly(&mut self, slot: Slot, wanted: &HeldAmounts) -> Withheld {
         let (room, hot, cold) = self.parts_mut(slot);
         let mut aside = withhold_plain(room, wanted.cpu, wanted.memory);
@@ -158,7 +158,7 @@ impl NodeTable {
         aside
     }
 
-    /// The free part of each book where `aside` is put back.
+    /// Returns the free amounts of a node with `aside` put back.
     pub(super) fn restored(&self, slot: Slot, aside: &Withheld) -> FreeBooks {
         let mut room = *self.room(slot);
         let mut gpus = self.hot(slot).gpus;
@@ -167,7 +167,7 @@ impl NodeTable {
         FreeBooks { room, gpus, custom }
     }
 
-    /// As [`fits`](Self::fits), where `aside` is put back.
+    /// Like [`fits`](Self::fits), with `aside` put back.
     pub(super) fn fits_restored(&self, slot: Slot, aside: &Withheld, demand: &Demand) -> bool {
         if self.fits(slot, demand) {
             return true;

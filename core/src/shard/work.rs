@@ -1,32 +1,32 @@
-//! What commands cost a shard, counted: the counters behind the table in ARCHITECTURE.md, section
-//! "What a command may cost".
+//! Counters of what commands cost a shard. They are the basis of the table in ARCHITECTURE.md, section "What a
+//! command may cost".
 //!
-//! The counters withhold walks over nodes and allocations. A search through the index is counted by
+//! The counters cover walks over nodes and allocations. Searches in the index are counted by
 //! [`Visits`](crate::index::Visits).
 
 use super::Shard;
 use crate::limits::{AUDIT_PAGE_ALLOCATIONS, AUDIT_PAGE_NODES, EXPLAIN_NODES_MAX};
 
-/// What all commands of a shard looked at since the shard was made.
+/// Counters of everything that commands have looked at since the shard was created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ShardWork {
-    /// Places of the node table that were looked at outside of a search, vacant ones included.
+    /// Slots of the node table that were looked at outside of a search, including vacant ones.
     pub nodes_looked_at: u64,
-    /// Allocations that were looked at one after the other, also those inside bundles.
+    /// Allocations that were looked at one by one, including those inside bundles.
     pub allocations_looked_at: u64,
-    /// Waiting requests: vertices of the index over their shapes, and shapes, looked at to find which
-    /// of them a node could hold now.
+    /// For waiting requests: vertices of the index over their shapes, and shapes, looked at to find those that
+    /// a node could hold now.
     pub waiting_looked_at: u64,
-    /// Waiting requests: shapes and nodes looked at to find which shapes some node could hold at all.
+    /// For waiting requests: shapes and nodes looked at to find the shapes that some node could hold at all.
     pub waiting_homes_looked_at: u64,
-    /// Selectors and preferences: single nodes looked at to make the set or the ranks of one.
+    /// For selectors and preferences: single nodes looked at to compute a set or ranks.
     pub selector_nodes_looked_at: u64,
-    /// Selectors and preferences: words looked at for the same, of 64 nodes each.
+    /// For selectors and preferences: words of 64 nodes looked at for the same purpose.
     pub selector_words_looked_at: u64,
 }
 
 impl ShardWork {
-    /// What was counted after `before`.
+    /// Returns what was counted after `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self {
@@ -40,14 +40,15 @@ impl ShardWork {
     }
 }
 
-/// How large the pages are that a command looks at. All that is larger is done page by page.
+/// The page sizes of commands. Everything larger is done page by page.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Pages {
-    /// Nodes that a refusal counts; it looks at no more than four times as many places of the node table.
+    /// The maximum number of nodes that a refusal counts. It looks at no more than four times as many slots of
+    /// the node table.
     pub explain_nodes: u32,
-    /// Places of the node table that an audit reads.
+    /// The number of slots of the node table that an audit reads.
     pub audit_nodes: u32,
-    /// Allocations after which a page of an audit ends. The node that was begun is read to its end.
+    /// The number of allocations after which a page of an audit ends. The last node is read completely.
     pub audit_allocations: u32,
 }
 
@@ -62,7 +63,7 @@ impl Default for Pages {
 }
 
 impl Shard {
-    /// What all commands so far looked at, besides searches.
+    /// Returns what all commands so far looked at, not counting searches.
     #[must_use]
     pub fn work(&self) -> ShardWork {
         ShardWork {
@@ -74,10 +75,10 @@ impl Shard {
         }
     }
 
-    /// Sets how large pages are, in a test that is to see several of them on few nodes.
+    /// Sets the page sizes, for tests that need several pages on few nodes.
     ///
     /// # Panics
-    /// When a page has room for nothing.
+    /// If a page size is zero.
     pub fn set_pages(&mut self, pages: Pages) {
         let Pages { explain_nodes, audit_nodes, audit_allocations } = pages;
         assert!(explain_nodes > 0 && audit_nodes > 0 && audit_allocations > 0, "{pages:?}");

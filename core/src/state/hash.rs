@@ -1,7 +1,7 @@
 //! The canonical hash of durable state.
 //!
-//! A partition's hash is the sum of the hashes of its records. So it does not depend on the order in which
-//! the records are read, and an audit can build it page by page.
+//! A partition's hash is the sum of the hashes of its records. It does not depend on the order of the records,
+//! and an audit can build it page by page.
 
 use std::sync::Arc;
 
@@ -14,10 +14,10 @@ use crate::ids::{AllocationId, BundleId, PartitionId, ResourceId};
 use crate::node::AgentFacts;
 use crate::resource::{Amount, Demand, GpuAssignment, UnitAssignments};
 
-/// The hash of a partition, while its records are added. Their order does not matter.
+/// The hash of a partition while records are added, in any order.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct PartitionHash {
-    /// Modulo 2^128.
+    /// The sum modulo 2^128.
     sum: u128,
     records: u64,
 }
@@ -28,7 +28,7 @@ impl PartitionHash {
         self.records += 1;
     }
 
-    /// Adds all records of `state`. The claims of a node count in their order.
+    /// Adds all records of `state`. The order of the claims of a node matters.
     pub(crate) fn add_records(&mut self, state: &PartitionState) {
         state.nodes.iter().for_each(|record| self.add(&of_node(record)));
         state.allocations.iter().for_each(|record| self.add(&of_allocation(record)));
@@ -41,7 +41,8 @@ impl PartitionHash {
         state.inside.iter().for_each(|record| self.add(&of_inside(record)));
     }
 
-    /// The hash of the partition that granted its last allocation under `sequence`.
+    /// Returns the hash of the partition. `sequence` is the last allocation sequence that the partition
+    /// granted.
     pub(crate) fn finish(self, id: PartitionId, sequence: u64) -> StateHash {
         let mut hasher = StateHasher::new("partition");
         hasher.number(u64::from(id.0));
@@ -52,7 +53,7 @@ impl PartitionHash {
     }
 }
 
-/// The canonical hash of one partition's durable state.
+/// Returns the canonical hash of one partition's durable state.
 #[must_use]
 pub fn partition_hash(partition: &PartitionState) -> StateHash {
     let mut hash = PartitionHash::default();
@@ -113,7 +114,7 @@ fn of_reservation(record: &ReservationRecord) -> StateHasher {
     hasher
 }
 
-/// `place`: among the claims of its node, counted from 0.
+/// Hashes a claim. `place` is its index among the claims of its node.
 fn of_claim(place: u64, record: &ClaimRecord) -> StateHasher {
     let mut hasher = StateHasher::new("claim");
     hasher.number(place);
@@ -202,8 +203,8 @@ fn add_custom(hasher: &mut StateHasher, custom: &[(ResourceId, Amount)]) {
     }
 }
 
-/// The canonical hash of a store's books: the global records, and the hash of every partition
-/// in order of id.
+/// Returns the canonical hash of a store's books: the global records, then the hash of every partition in order
+/// of id.
 #[must_use]
 pub fn books_hash(registrar: &RegistrarState, partitions: impl IntoIterator<Item = StateHash>) -> StateHash {
     let mut hasher = StateHasher::new("store");

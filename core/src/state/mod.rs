@@ -1,7 +1,7 @@
-//! The durable state of a store: plain data, which a checkpoint holds exactly.
+//! The durable state of a store: plain data that a checkpoint stores exactly.
 //!
-//! Everything else is rebuilt from it. A store has a fixed number of partitions; how many shards serve them is
-//! decided at each start.
+//! Everything else is rebuilt from it. A store has a fixed number of partitions. The number of shards that
+//! serve them is decided at each start.
 
 mod hash;
 
@@ -25,11 +25,11 @@ use crate::time::Time;
 pub struct NodeRecord {
     /// Ids, capacity, labels.
     pub registration: NodeRegistration,
-    /// Whether it takes new work.
+    /// The state, which says whether it takes new work.
     pub state: NodeState,
-    /// Counts its changes.
+    /// The number of changes so far.
     pub version: u64,
-    /// GPU instances that offer nothing to new work.
+    /// GPU instances that new work cannot use.
     pub unhealthy: Unhealthy,
 }
 
@@ -40,13 +40,13 @@ pub struct AllocationRecord {
     pub id: AllocationId,
     /// The node that holds it.
     pub node: NodeId,
-    /// What it holds.
+    /// The amounts that it holds.
     pub demand: Demand,
-    /// Which GPU instances.
+    /// The GPU instances that it holds.
     pub gpus: GpuAssignment,
-    /// Which units of its unit-instance kinds, if it has any.
+    /// The units of its unit-instance kinds, if any.
     pub units: Option<Arc<UnitAssignments>>,
-    /// The name that whoever made it elsewhere gave it, if it was adopted under one.
+    /// The name that another system gave it, if it was adopted under one.
     pub external_id: Option<Arc<str>>,
 }
 
@@ -55,71 +55,71 @@ pub struct AllocationRecord {
 pub struct ReservationRecord {
     /// The node that is reserved.
     pub node: NodeId,
-    /// For whom.
+    /// The owner for whom it is reserved.
     pub owner: OwnerId,
-    /// What is reserved still.
+    /// The amounts that are still reserved.
     pub left: ReservedAmounts,
-    /// When it ends by itself; none: it does not.
+    /// The time at which the reservation ends. `None` means that it has no end.
     pub until: Option<Time>,
 }
 
-/// A claim on what is being released, in the durable state.
+/// A claim on capacity that is being released, in the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimRecord {
     /// The id that its allocation will have.
     pub id: AllocationId,
     /// The node.
     pub node: NodeId,
-    /// What it claims.
+    /// The amounts that it claims.
     pub demand: Demand,
-    /// On which GPU instances.
+    /// The GPU instances that it claims.
     pub gpus: GpuAssignment,
-    /// On which units of its unit-instance kinds, if it has any.
+    /// The units of its unit-instance kinds, if any.
     pub units: Option<Arc<UnitAssignments>>,
-    /// The bundle that it will be.
+    /// The bundle that it will become.
     pub bundle: Option<BundleId>,
 }
 
-/// An allocation that is on its way out, in the durable state.
+/// A releasing allocation in the durable state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ReleasingRecord {
-    /// Which.
+    /// The allocation.
     pub allocation: AllocationId,
-    /// When it ends by itself.
+    /// The time at which its grace period ends.
     pub until: Time,
 }
 
 /// An allocation that is a bundle, in the durable state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct BundleRecord {
-    /// Which.
+    /// The allocation.
     pub allocation: AllocationId,
     /// The bundle of its group.
     pub bundle: BundleId,
 }
 
-/// What is placed into a bundle, in the durable state.
+/// An allocation placed into a bundle, in the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct InsideRecord {
     /// Its id.
     pub id: AllocationId,
     /// The allocation of the bundle.
     pub bundle: AllocationId,
-    /// What it holds of the bundle.
+    /// The amounts that it takes from the bundle.
     pub demand: Demand,
-    /// Which GPU instances.
+    /// The GPU instances that it holds.
     pub gpus: GpuAssignment,
-    /// Which units of its unit-instance kinds, if it has any.
+    /// The units of its unit-instance kinds, if any.
     pub units: Option<Arc<UnitAssignments>>,
 }
 
 /// One partition in the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PartitionState {
-    /// Which.
+    /// Its id.
     pub id: PartitionId,
-    /// The last allocation sequence granted. Goes on over restarts, although the incarnation in
-    /// the ids would keep them apart: the books of a clean restart are then the same.
+    /// The last allocation sequence granted. It continues across restarts, so a clean restart leaves the books
+    /// unchanged. Uniqueness of ids does not depend on this, because ids contain the incarnation.
     pub sequence: u64,
     /// In order of id.
     pub nodes: Vec<NodeRecord>,
@@ -127,7 +127,7 @@ pub struct PartitionState {
     pub allocations: Vec<AllocationRecord>,
     /// In order of node.
     pub reservations: Vec<ReservationRecord>,
-    /// In order of node, those of one node in the order in which they are served.
+    /// In order of node. The claims of one node are in the order in which they are served.
     pub claims: Vec<ClaimRecord>,
     /// In order of allocation.
     pub releasing: Vec<ReleasingRecord>,
@@ -138,7 +138,7 @@ pub struct PartitionState {
 }
 
 impl PartitionState {
-    /// A partition without nodes.
+    /// Creates a partition without nodes.
     #[must_use]
     pub fn empty(id: PartitionId) -> Self {
         Self {
@@ -155,41 +155,41 @@ impl PartitionState {
     }
 }
 
-/// What one shard contributes to the durable state.
+/// The part of the durable state that one shard contributes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ShardState {
     /// Its partitions, in order of id.
     pub partitions: Vec<PartitionState>,
-    /// Cursor and random state.
+    /// The cursor and the random state.
     pub policy: PolicyState,
-    /// Where some granularity follows the nodes: how far it has.
+    /// The state of granularity, if it follows the nodes.
     pub granularity: Option<GranularityState>,
 }
 
 /// The durable state of a whole store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StoreState {
-    /// The last start of the store; the next has a larger one.
+    /// The last start of the store. The next start has a larger one.
     pub incarnation: Incarnation,
-    /// The clock when it stopped.
+    /// The time when the store stopped.
     pub now: Time,
     /// The global records.
     pub registrar: RegistrarState,
-    /// Every partition, in order of id: their number is fixed when the store is created.
+    /// Every partition, in order of id. The number of partitions is fixed when the store is created.
     pub partitions: Vec<PartitionState>,
-    /// Per shard of the last start: resumed when the next start has as many shards.
+    /// One entry per shard of the last start. Used only if the next start has the same number of shards.
     pub policies: Vec<PolicyState>,
-    /// Per shard of the last start, likewise.
+    /// One entry per shard of the last start, used under the same condition as the policies.
     pub granularities: Vec<Option<GranularityState>>,
     /// Placement groups, in order of id.
     pub groups: Vec<GroupRecord>,
 }
 
 impl StoreState {
-    /// A new store.
+    /// Creates a new store.
     ///
     /// # Panics
-    /// When the number of partitions is zero or above the limit.
+    /// If the number of partitions is zero or above the limit.
     #[must_use]
     pub fn create(partition_count: u16) -> Self {
         assert!(
@@ -212,8 +212,8 @@ impl StoreState {
         }
     }
 
-    /// Puts together what the shards and the registrar of one start hold; groups are put in
-    /// [beside](Self::groups).
+    /// Combines the states of the shards and the registrar of one start. The caller fills in the
+    /// [groups](Self::groups).
     #[must_use]
     pub fn collect(
         incarnation: Incarnation,
@@ -234,8 +234,8 @@ impl StoreState {
         Self { incarnation, now, registrar, partitions, policies, granularities, groups }
     }
 
-    /// The canonical hash of the partitions and the global records: equal for equal books,
-    /// whatever the number of shards.
+    /// Returns the canonical hash of the partitions and the global records. Equal books have equal hashes,
+    /// regardless of the number of shards.
     #[must_use]
     pub fn books_hash(&self) -> StateHash {
         let partitions = self.partitions.iter().map(partition_hash);
@@ -249,25 +249,25 @@ impl Default for StoreState {
     }
 }
 
-/// How far granularity has followed the nodes of a shard: part of its durable state.
+/// The progress of granularity in following the nodes of a shard. Part of the shard's durable state.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct GranularityState {
     /// θ per dimension of the geometry.
     pub thetas: Vec<i64>,
-    /// Nodes that joined, changed or left since these moved.
+    /// The number of nodes that joined, changed or left since `thetas` last changed.
     pub changes: u64,
 }
 
 /// The durable part of the registrar.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct RegistrarState {
-    /// The id of the next node; also counts registrations, so ordinals come from it.
+    /// The id of the next node. It also counts registrations, and ordinals are derived from it.
     pub next_node: u64,
-    /// Resource kinds in the order of their ids.
+    /// Resource kinds, in order of their ids.
     pub resources: Vec<String>,
-    /// Machines that get their old id again when they come back, longest gone first.
+    /// Removed machines that get their old id when they return. The one removed first comes first.
     pub removed: Vec<RemovedNode>,
-    /// Which of them are unit-instance kinds, by place, ascending.
+    /// The indexes of the unit-instance kinds in `resources`, ascending.
     pub unit_instances: Vec<u16>,
 }
 
@@ -276,22 +276,22 @@ pub struct RegistrarState {
 pub struct RemovedNode {
     /// The name that it had.
     pub name: Arc<str>,
-    /// The machine behind it.
+    /// The machine's identity.
     pub identity: Arc<str>,
-    /// The id that it gets again.
+    /// The id that it gets when it returns.
     pub id: NodeId,
-    /// Its place in the order of registration, which it gets again too.
+    /// Its position in the order of registration, which it also gets back.
     pub ordinal: Ordinal,
     /// The last version that it had.
     pub version: u64,
 }
 
-/// A group in the durable state. Groups that only wait are not durable: who asked is told.
+/// A group in the durable state. Pending groups are not durable: their callers are told.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRecord {
     /// Its id.
     pub id: GroupId,
-    /// What was asked when it was made; its bundles since then stand below.
+    /// The group as it was requested. Later changes to its bundles are in `bundles`.
     pub spec: Arc<GroupSpec>,
     /// In order of index.
     pub bundles: Vec<GroupBundleRecord>,
@@ -304,9 +304,9 @@ pub struct GroupRecord {
 pub struct GroupBundleRecord {
     /// Its index in the group.
     pub index: u32,
-    /// What it takes, and where it may stand.
+    /// Its demand and the constraints on its node.
     pub request: Arc<PlacementRequest>,
-    /// Node, allocation and GPU instances, where it is placed.
+    /// The node, allocation and GPU instances, if the bundle is placed.
     pub place: Option<(NodeId, AllocationId, GpuAssignment)>,
     /// Its allocation on a node that was lost.
     pub lost: Option<AllocationId>,

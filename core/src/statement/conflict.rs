@@ -1,5 +1,4 @@
-//! Why an operation of a statement could not be done: the facts, so that the loser can plan anew
-//! on them and not on what it believed.
+//! Conflicts: the reason why an operation was not possible, with the facts that a new plan needs.
 
 use crate::ids::{AllocationId, BundleId, NodeId, OwnerId, StatementId};
 use crate::limits::CLAIMS_PER_NODE_MAX;
@@ -9,17 +8,17 @@ use crate::resource::{Amount, ResourceKind};
 /// An operation that conflicts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Conflict {
-    /// Its place in the statement.
+    /// The index of the operation in the statement.
     pub operation: u16,
-    /// The node concerned, where there is one.
+    /// The node concerned, if any.
     pub node: Option<NodeId>,
-    /// The version that the node has now.
+    /// The current version of the node.
     pub version: Option<u64>,
-    /// Why.
+    /// The reason.
     pub reason: ConflictReason,
 }
 
-/// Why an operation conflicts.
+/// The reason why an operation conflicts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConflictReason {
     /// The node is not registered with this shard.
@@ -31,28 +30,29 @@ pub enum ConflictReason {
     /// The node changed (coarse conflict detection only).
     #[error("the node was planned on at version {expected}, and it has version {found}")]
     VersionChanged {
-        /// Planned on.
+        /// The version that the plan was made on.
         expected: u64,
-        /// Found.
+        /// The current version.
         found: u64,
     },
-    /// Coarse conflict detection compares versions, and the operation names none.
+    /// The operation names no version, but coarse conflict detection compares versions.
     #[error("coarse conflict detection compares versions, and the operation expects none: name one")]
     NoVersion,
-    /// Less is available than asked. For a claim: than is available and being released, less other claims.
+    /// Less is available than requested. A claim can get what is available or being released, less other
+    /// claims.
     #[error("{asked} of {kind} is asked, and {available} can be had")]
     Short {
-        /// Of which resource: the first that falls short.
+        /// The first resource that falls short.
         kind: ResourceKind,
-        /// Asked.
+        /// The amount requested.
         asked: Amount,
-        /// What can be had.
+        /// The amount that can be had.
         available: Amount,
     },
-    /// A GPU instance that was asked for by name is not free, or not there.
+    /// A requested GPU instance does not exist or has not enough free.
     #[error("GPU instance {0} has not enough free, or is not there")]
     InstanceTaken(u8),
-    /// What is available there is reserved.
+    /// The available capacity is reserved for an owner.
     #[error("what is available is reserved for owner {0}")]
     Reserved(OwnerId),
     /// The allocation is not live.
@@ -61,28 +61,28 @@ pub enum ConflictReason {
     /// The allocation is placed into a bundle.
     #[error("the allocation is placed into bundle {0}: release it, or evict the bundle")]
     InBundle(AllocationId),
-    /// Another statement is about to evict the allocation.
+    /// Another undecided statement evicts the allocation.
     #[error("statement {0} is about to evict the allocation")]
     HeldBy(StatementId),
     /// The allocation is being released already.
     #[error("the allocation is being released already")]
     AlreadyReleasing,
-    /// The bundle stands on some node already.
+    /// The bundle is already placed.
     #[error("bundle {0} is placed already")]
     BundlePlaced(BundleId),
-    /// The node has as many claims as one may have.
+    /// The node has the maximum number of claims.
     #[error("the node has {CLAIMS_PER_NODE_MAX} claims already: wait until some of them are granted")]
     TooManyClaims,
-    /// The node holds as many allocations as one may.
+    /// The node has the maximum number of allocations.
     #[error(
         "the node holds as many allocations as one may (setting `allocations_per_node_max`): take another node, or wait until some end"
     )]
     TooManyAllocations,
-    /// Another operation of the same statement forbids it: it evicts the same allocation, or
-    /// expects another version of the same node, or is the same bundle.
+    /// Another operation of the same statement contradicts it. That operation evicts the same allocation,
+    /// expects another version of the same node, or places the same bundle.
     #[error("it contradicts operation {0} of the same statement")]
     Contradicts(u16),
-    /// The statement was under way already.
+    /// The statement was prepared before.
     #[error("the statement was prepared before: an id stands for one statement")]
     Repeated,
 }

@@ -1,12 +1,12 @@
-//! Statements: work over any number of shards that happens everywhere or nowhere.
+//! Statements: operations on any number of shards that take effect everywhere or nowhere.
 //!
-//! A planner makes a plan on views and writes it down as [`Operation`]s
-//! (Volcano's words: Allocate, Pipeline, Evict). Over one shard it commits there in one step
-//! (`Apply`). Over several, each shard first checks and
-//! holds its part (`Prepare`), then the statement is
-//! decided once, in its [`DecisionCell`], then each shard does what was decided
-//! (`Finish`). Conflicts are found by the shards, which
-//! check with the code that places (Omega's optimistic concurrency, Schwarzkopf et al., EuroSys 2013).
+//! A planner plans on views and expresses the plan as [`Operation`]s (Volcano's terms: Allocate, Pipeline,
+//! Evict). A statement on one shard commits there in one step (`Apply`). A statement on several shards takes
+//! three steps. Each shard checks and holds its part (`Prepare`). The statement is decided once, in its
+//! [`DecisionCell`]. Then each shard carries out the decision (`Finish`).
+//!
+//! The shards detect conflicts with the same code that places requests (Omega's optimistic concurrency,
+//! Schwarzkopf et al., EuroSys 2013).
 
 mod conflict;
 pub use conflict::{Conflict, ConflictReason};
@@ -20,25 +20,24 @@ use crate::link::{Decision, DecisionCell};
 use crate::request::Placement;
 use crate::time::Time;
 
-/// What counts as a conflict.
+/// Defines what counts as a conflict.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ConflictDetection {
-    /// An operation that is not possible any more (Omega's *resource-fit*). Expected versions are
-    /// not compared.
+    /// An operation that is no longer possible (Omega's *resource-fit*). Expected versions are not compared.
     #[default]
     Fine,
-    /// A node that changed since it was looked at (Omega's *sequence-numbers*): an operation
-    /// conflicts where the version of its node is not the expected one, possible or not.
+    /// A node that changed since the plan was made (Omega's *sequence-numbers*). An operation conflicts if its
+    /// node does not have the expected version, even if the operation is still possible.
     Coarse,
 }
 
-/// What becomes of a statement of which a part conflicts.
+/// The effect of a conflict on the rest of the statement.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum CommitMode {
-    /// Nothing of it is done: for gangs.
+    /// Nothing is committed. For gangs.
     #[default]
     AllOrNothing,
-    /// The rest of it is done.
+    /// The other operations are committed.
     Incremental,
 }
 
@@ -47,72 +46,72 @@ pub enum CommitMode {
 pub struct Part {
     /// The statement.
     pub statement: StatementId,
-    /// Its operations here, each with its place in the whole statement. Done in this order.
+    /// Its operations on this shard, in order, each with its index in the whole statement.
     pub operations: Vec<(u16, Operation)>,
-    /// What counts as a conflict.
+    /// Defines what counts as a conflict.
     pub conflict_detection: ConflictDetection,
-    /// What becomes of the part where one of its operations conflicts.
+    /// The effect of a conflict on the rest of the part.
     pub mode: CommitMode,
 }
 
-/// A part to be checked and held until the statement is decided.
+/// A part to check and hold until the statement is decided.
 #[derive(Clone, Debug)]
 pub struct Prepare {
     /// The part.
     pub part: Part,
-    /// From then on its shard asks to abort. That is all it does: what is decided counts.
+    /// The time after which the shard asks for an abort. The shard takes no other action: the decision counts.
     pub deadline: Time,
-    /// Where the statement is decided.
+    /// The cell in which the statement is decided.
     pub cell: Arc<DecisionCell>,
 }
 
-/// What a shard says to [`Prepare`].
+/// A shard's reply to [`Prepare`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Prepared {
     /// The statement.
     pub statement: StatementId,
-    /// The operations that are held, by their place in the statement: none where the part is to be
-    /// done as a whole and conflicts; the shard then knows nothing of the statement any more.
+    /// The operations that are held, by index in the statement. If an all-or-nothing part conflicts, nothing is
+    /// held and the shard forgets the statement.
     pub held: Vec<u16>,
-    /// What conflicts. An all-or-nothing part names all that conflict with what stands, so that one
-    /// answer is enough to plan anew.
+    /// The conflicts. An all-or-nothing part reports every operation that conflicts with the current state, so
+    /// one reply is enough to plan again.
     pub conflicts: Vec<Conflict>,
 }
 
-/// What a shard did of a statement.
+/// The effect of a statement on one shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Applied {
     /// The statement.
     pub statement: StatementId,
-    /// What was decided. Of a part over one shard: committed where anything of it was done.
+    /// The decision. A part on one shard is committed if any of its operations took effect.
     pub decision: Decision,
-    /// What was granted, by place in the statement, in order of place.
+    /// The results, ordered by index in the statement.
     pub granted: Vec<(u16, Granted)>,
-    /// What conflicted: of a part over one shard; nothing after a [`Prepare`], which said so before.
+    /// The conflicts of a part on one shard. Empty after a [`Prepare`], which already reported them.
     pub conflicts: Vec<Conflict>,
-    /// From this sequence on the shard's views show it.
+    /// The sequence of the first view of the shard that shows the effect.
     pub visible_from: u64,
 }
 
-/// What one operation came to.
+/// The result of one operation.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Granted {
     /// An allocation.
     Allocated(Placement),
-    /// A claim on what is being released, under the id that its allocation will have.
+    /// A claim on capacity that is being released. It has the id that its allocation will have.
     Pipelined {
         /// The id.
         allocation: AllocationId,
         /// The node.
         node: NodeId,
     },
-    /// The allocation is being released, and ends at that time at the latest.
+    /// The allocation is releasing. It ends at `until` at the latest.
     Releasing {
-        /// Which.
+        /// The allocation.
         allocation: AllocationId,
-        /// When it ends by itself.
+        /// The time at which it ends by itself.
         until: Time,
     },
-    /// The allocation has ended: it was given no grace, or was released before.
+    /// The allocation has ended. It had no grace period or was released earlier.
     Ended(AllocationId),
 }

@@ -1,4 +1,4 @@
-//! What a statement consists of.
+//! The operations of a statement.
 
 use crate::ids::{AllocationId, BundleId, NodeId, OwnerId};
 use crate::resource::Demand;
@@ -6,16 +6,16 @@ use crate::resource::Demand;
 /// One operation of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Take what is available.
+    /// Takes available capacity.
     Allocate(Allocate),
-    /// Claim what is being released.
+    /// Claims capacity that is being released.
     Pipeline(Pipeline),
-    /// End an allocation.
+    /// Ends an allocation.
     Evict(Evict),
 }
 
 impl Operation {
-    /// The node that it changes, where it names one; an eviction names an allocation.
+    /// Returns the node that the operation changes, or `None` for an eviction, which names an allocation.
     #[must_use]
     pub fn node(&self) -> Option<NodeId> {
         match self {
@@ -26,48 +26,47 @@ impl Operation {
     }
 }
 
-/// Takes what is available on a node that takes new work.
+/// Takes available capacity on a node that takes new work.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Allocate {
     /// The node.
     pub node: NodeId,
-    /// The version of the node that the plan was made on: compared under
-    /// [`Coarse`](super::ConflictDetection::Coarse). Operations of one statement on one node all name the
-    /// same: what the statement itself changes does not count.
+    /// The version of the node that the plan was made on. Compared only under
+    /// [`Coarse`](super::ConflictDetection::Coarse). All operations of a statement on one node name the same
+    /// version: changes by the statement itself do not count.
     pub expected: Option<u64>,
-    /// What it takes. GPU instances and units are chosen by the shard, as for a placement.
+    /// The resources that it takes. The shard chooses GPU instances and units as for a placement.
     pub demand: Demand,
-    /// The GPU instances, as a mask; chosen if none are named.
+    /// The GPU instances, as a mask. If `None`, the shard chooses.
     pub gpus: Option<u16>,
-    /// Whose reservation of the node it may use.
+    /// The owner whose reservation of the node it may use.
     pub owner: Option<OwnerId>,
-    /// The bundle of a group that it is: later placements may be made into it.
+    /// The bundle that the allocation becomes. Later placements may be made into it.
     pub bundle: Option<BundleId>,
 }
 
-/// Claims what is being released on a node (beside what is available there): becomes an allocation
-/// as soon as it fits, before anybody else is served (Volcano's Pipeline).
+/// Claims capacity that is available or being released on a node (Volcano's Pipeline). The claim becomes an
+/// allocation as soon as it fits, before any other request is served.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Pipeline {
     /// The node.
     pub node: NodeId,
-    /// As for [`Allocate`].
+    /// The version of the node, as for [`Allocate`].
     pub expected: Option<u64>,
-    /// What it claims: with all other claims there no more than is available and being released,
-    /// on the very instances. What the same statement evicts counts as being released.
+    /// The resources that it claims. All claims on a node together may not exceed what is available or being
+    /// released, per instance. Capacity that the same statement evicts counts as being released.
     pub demand: Demand,
-    /// The bundle of a group that it is.
+    /// The bundle that the allocation becomes.
     pub bundle: Option<BundleId>,
 }
 
-/// Ends an allocation, with grace: until then it is *releasing*.
+/// Ends an allocation after a grace period. During the grace period the allocation is *releasing*.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Evict {
-    /// Which.
+    /// The allocation.
     pub allocation: AllocationId,
     /// The version of its node, as for [`Allocate`].
     pub expected: Option<u64>,
-    /// How long it has to end by itself from the commit on, in ns of the logical clock; 0: it ends
-    /// at once.
+    /// The grace period from the commit on, in ns of the logical clock. 0 ends the allocation at once.
     pub grace_ns: u64,
 }

@@ -139,7 +139,7 @@ impl Node {
         self.allocations.len() + inside + self.holds.len() + self.claims.len()
     }
 
-    /// Allocations that end by themselves, or with `evicted`.
+    /// Returns the number of allocations that are releasing or in `evicted`.
     pub(super) fn ending(&self, evicted: &BTreeSet<AllocationId>) -> usize {
         let ends = |(id, allocation): &(&AllocationId, &Allocation)| {
             allocation.until.is_some() || evicted.contains(id)

@@ -1,8 +1,8 @@
-//! The registrar's desk: node commands, reports, beats, reservations and adoptions, in the order in
-//! which they come.
+//! The registrar's desk. It handles node commands, reports, heartbeats, reservations and adoptions in the order
+//! of arrival.
 //!
-//! The production task (`net/src/server/registrar_task.rs`) holds channels of a runtime, so a stand-in
-//! carries its jobs; registrar, conversion and port are production code.
+//! The production task (`net/src/server/registrar_task.rs`) holds channels of a runtime. This replacement
+//! carries its jobs instead. Registrar, conversion and port are production code.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::Arc;
@@ -28,10 +28,10 @@ use wharf_net::protocol::{
 
 use super::server::Question;
 
-/// How long an agent may be silent here, in ns of virtual time.
+/// The time that an agent may be silent in these runs, in ns of virtual time.
 pub(super) const LOST_AFTER: u64 = 20_000;
 
-/// What the desk says to a question.
+/// The desk's answer to a question.
 pub(super) enum Answer {
     Nodes(NodesReply),
     Report(ReportReply),
@@ -46,30 +46,30 @@ enum JobKind {
     Heartbeat(HeartbeatReply),
     Lost,
     Audit,
-    /// The node of a lost machine goes before the report of another is filed.
+    /// Removes the node of a lost machine before the report of another machine is filed.
     Replace(Replacing),
-    /// An adoption or a reservation: its outcome is its answer.
+    /// An adoption or a reservation. Its outcome is its answer.
     One(Option<Answer>),
     Export,
 }
 
-/// A report that is looked at again then.
+/// A report that is looked at again at `due`.
 struct Replacing {
     question: Question,
     due: Time,
 }
 
-/// How long after a removal that a statement stood in the way of, in ns of virtual time.
+/// The delay before a removal is tried again that a statement blocked, in ns of virtual time.
 const REMOVE_AGAIN: u64 = 500;
 
 struct Job {
-    /// Who asked, if anybody did.
+    /// The connection, sequence and kind of the question, if there was one.
     asked: Option<(u64, u64, Kind)>,
     left: usize,
     kind: JobKind,
 }
 
-/// Who asked, and what is said.
+/// The connection, sequence and kind of a question, and its answer.
 pub(super) type Said = ((u64, u64, Kind), Answer);
 
 /// The registrar and its port.
@@ -78,18 +78,18 @@ pub(super) struct Desk {
     port: Port,
     catalog: Arc<ArcSwap<Catalog>>,
     pub(super) questions: VecDeque<Question>,
-    /// Reports of machines whose names lost nodes have.
+    /// Reports of machines whose names belong to lost nodes.
     replacing: Vec<Replacing>,
     jobs: BTreeMap<Tag, Job>,
     last: Tag,
     exported: Option<Vec<ShardState>>,
-    /// Answers of shards that were there at the last look.
+    /// The number of shard answers taken at the last poll.
     pub(super) taken: usize,
-    /// Times that an audit might have begun.
+    /// The number of turns at which an audit could have begun.
     audit_turns: u32,
 }
 
-/// Turns of the desk from one audit to the next.
+/// The number of desk turns from one audit to the next.
 const TURNS_PER_AUDIT: u32 = 4;
 
 type Planned = Result<Vec<(PartitionId, Command)>, Fault>;
@@ -120,22 +120,22 @@ impl Desk {
         }
     }
 
-    /// Whether nothing is under way and nothing is asked.
+    /// Returns whether nothing is in progress and no question is pending.
     pub(super) fn is_idle(&self) -> bool {
         self.jobs.is_empty() && self.questions.is_empty()
     }
 
-    /// How many questions can be taken now.
+    /// Returns the number of questions that can be taken now.
     pub(super) fn open(&self, now: Time) -> usize {
         self.questions.len() + self.replacing.iter().filter(|report| report.due <= now).count()
     }
 
-    /// Whether a report waits for a hold to end.
+    /// Returns whether a report waits for a hold to end.
     pub(super) fn is_replacing(&self) -> bool {
         !self.replacing.is_empty()
     }
 
-    /// Reports that wait are to be made again to the next start.
+    /// Refuses all waiting reports. Their agents must send them again after the next start.
     pub(super) fn refuse_replacing(&mut self) -> Vec<Said> {
         let refused = |Replacing { question, .. }: Replacing| {
             let reply = ReportReply { reason: Reason::ShuttingDown.into(), ..ReportReply::default() };
@@ -173,7 +173,7 @@ impl Desk {
         self.port.flush();
     }
 
-    /// Begins an audit of every shard, every few times, unless one is under way.
+    /// Begins an audit of every shard every few turns, unless one is in progress.
     pub(super) fn begin_audit(&mut self, now: Time) {
         self.audit_turns += 1;
         let is_auditing = self.jobs.values().any(|job| matches!(job.kind, JobKind::Audit));
@@ -188,12 +188,12 @@ impl Desk {
         self.port.flush();
     }
 
-    /// What the shards exported, once they have.
+    /// Returns the exported state of all shards, once it is complete.
     pub(super) fn take_exported(&mut self) -> Option<Vec<ShardState>> {
         self.exported.take()
     }
 
-    /// Takes the next question; what is said to it at once.
+    /// Takes the next question. Returns its answer if there is one at once.
     pub(super) fn take_question(&mut self, now: Time) -> Option<Said> {
         let due = self.replacing.iter().position(|report| report.due <= now);
         let again = due.map(|at| self.replacing.remove(at).question);
@@ -327,7 +327,7 @@ impl Desk {
         None
     }
 
-    /// What is to be done, or the old node that has to go first.
+    /// Returns the node and its commands, or the old node that must be removed first.
     fn plan_report(&mut self, request: ReportRequest) -> Result<Reporting, Fault> {
         let report = agent_report(request, self.registrar.resources_mut())?;
         self.registrar.check_report(&report.spec).map_err(|error| registrar_fault(&error))?;
@@ -368,7 +368,7 @@ impl Desk {
         }
     }
 
-    /// Nodes whose agents were silent for too long are lost.
+    /// Marks nodes as lost whose agents were silent for too long. Returns their number.
     pub(super) fn lose_silent(&mut self, now: Time) -> usize {
         if self.registrar.heartbeats().next_deadline().is_none_or(|deadline| deadline > now) {
             return 0;
@@ -383,7 +383,7 @@ impl Desk {
         count
     }
 
-    /// Takes what the shards answered.
+    /// Takes the answers of shards.
     pub(super) fn poll(&mut self, now: Time) -> Vec<Said> {
         let mut replies = Vec::new();
         self.taken = self.port.poll(now, |tag, reply| replies.push((tag, reply)));
@@ -431,12 +431,12 @@ impl Desk {
         if forgot {
             self.publish();
         }
-        // An audit goes on with its next page.
+        // An audit continues with its next page.
         self.port.flush();
         said
     }
 
-    /// Enters what a shard answered; whether a node is gone.
+    /// Records the outcome of a shard. Returns whether a node was removed.
     fn handle_outcome(&mut self, job: &mut JobKind, outcome: Outcome, now: Time) -> bool {
         if let Outcome::NodeRemoved { node, allocations_ended, version } = outcome {
             self.registrar.forget(node, version);

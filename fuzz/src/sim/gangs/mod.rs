@@ -79,9 +79,9 @@ pub(super) struct Gangs {
     groups: BTreeMap<GroupId, Known>,
     /// The groups that planners keep, according to the last list.
     kept: BTreeSet<GroupId>,
-    /// What is placed into bundles, and into which.
+    /// Allocations inside bundles, each with its bundle.
     inside: BTreeMap<AllocationId, AllocationId>,
-    /// What statements were granted, or claim.
+    /// Allocations that statements were granted. `claims` has the promised ids of claims.
     pub(super) promised: BTreeMap<AllocationId, Promise>,
     claims: BTreeSet<AllocationId>,
     /// Allocations of bundles that were taken out of their group, or whose group is gone.

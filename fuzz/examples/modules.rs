@@ -1,4 +1,4 @@
-//! Draws which modules of the engine use which: `cargo run -p wharf-fuzz --example modules > docs/modules.md`.
+//! Generates the page of module dependencies: `cargo run -p wharf-fuzz --example modules > docs/modules.md`.
 
 use std::path::Path;
 

@@ -1,13 +1,13 @@
-//! Writes a seed corpus: `cargo run -p wharf-fuzz --example seeds -- DIR`. From nothing, libFuzzer
-//! would take minutes to come to inputs that are long enough for a shard to be more than set up.
+//! Writes a seed corpus: `cargo run -p wharf-fuzz --example seeds -- DIR`. Without one, libFuzzer needs minutes
+//! to reach inputs that are long enough to do more than set up a shard.
 
 use std::path::Path;
 
 use wharf_fuzz::bytes_of_seed;
 
-/// Inputs written.
+/// The number of inputs that are written.
 const SEEDS: u64 = 32;
-/// Bytes of each: some hundred operations.
+/// The length of each input in bytes: a few hundred operations.
 const LENGTH: usize = 1500;
 
 fn main() -> std::io::Result<()> {

@@ -1,6 +1,7 @@
-//! The codec on arbitrary bytes, against a second reading of the layout:
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz --features libfuzzer codec`.
-//! With `--features libfuzzer,planted-bugs` it must end with a finding at once.
+//! Decodes arbitrary bytes and compares the codec with a second parser of the layout: `RUSTC_BOOTSTRAP=1 cargo
+//! fuzz run --fuzz-dir fuzz --features libfuzzer codec`.
+//!
+//! With `--features libfuzzer,planted-bugs` it must report a finding at once.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,7 @@
-//! Operations on the index against the linear-scan oracle:
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz --features libfuzzer index_ops`.
-//! With `--features libfuzzer,planted-bugs` it must end with a finding at once.
+//! Runs operations on the index and compares it with the linear-scan oracle: `RUSTC_BOOTSTRAP=1 cargo fuzz run
+//! --fuzz-dir fuzz --features libfuzzer index_ops`.
+//!
+//! With `--features libfuzzer,planted-bugs` it must report a finding at once.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,7 @@
-//! Commands for a shard, reservations included, against the linear-scan oracle:
+//! Runs commands on a shard, including reservations, and compares it with the linear-scan oracle:
 //! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz --features libfuzzer shard_ops`.
-//! With `--features libfuzzer,planted-bugs` it must end with a finding at once.
+//!
+//! With `--features libfuzzer,planted-bugs` it must report a finding at once.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

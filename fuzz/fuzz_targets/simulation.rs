@@ -1,6 +1,7 @@
-//! The input makes every choice of a simulated world (`wharf_fuzz::sim`):
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz --features libfuzzer simulation`.
-//! With `--features libfuzzer,planted-bugs` it must end with a finding at once.
+//! Runs a simulated world (`wharf_fuzz::sim`) in which the input makes every choice: `RUSTC_BOOTSTRAP=1 cargo
+//! fuzz run --fuzz-dir fuzz --features libfuzzer simulation`.
+//!
+//! With `--features libfuzzer,planted-bugs` it must report a finding at once.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -1,6 +1,7 @@
-//! Statements, claims and bundles in a shard against the naive model:
-//! `RUSTC_BOOTSTRAP=1 cargo fuzz run --fuzz-dir fuzz --features libfuzzer statement_ops`.
-//! With `--features libfuzzer,planted-bugs` it must end with a finding at once.
+//! Runs statements, claims and bundles in a shard and compares it with the naive model: `RUSTC_BOOTSTRAP=1
+//! cargo fuzz run --fuzz-dir fuzz --features libfuzzer statement_ops`.
+//!
+//! With `--features libfuzzer,planted-bugs` it must report a finding at once.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

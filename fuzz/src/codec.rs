@@ -1,8 +1,8 @@
-//! The codec against a second reading of the documented layout.
+//! Compares the codec with a second parser of the documented layout.
 //!
-//! The first byte of an input chooses what the rest is: a stream of frames, a body, the parts of
-//! a frame to be written, or a block of extensions. Whatever the bytes are, the codec must agree
-//! with the plain parser here, and a message that it reads must survive being written again.
+//! The first byte of an input selects how the rest is used: a stream of frames, a body, the parts of a frame to
+//! write, or a block of extensions. For any bytes, the codec must agree with the plain parser in this module.
+//! Every message that it decodes must survive being encoded and decoded again.
 
 use std::fmt::Debug;
 
@@ -14,10 +14,10 @@ use wharf_net::codec::{
 };
 use wharf_net::protocol::{EXTENSIONS_MAX, FRAME_BYTES_MAX, Fault, Kind, Message, MessageVisitor};
 
-/// Runs the codec over arbitrary bytes.
+/// Runs the codec on arbitrary bytes.
 ///
 /// # Errors
-/// What the codec reads otherwise than the layout says.
+/// Returns the first difference between the codec and the layout.
 pub fn run_codec(data: &[u8]) -> Result<(), String> {
     let Some((&choice, rest)) = data.split_first() else { return Ok(()) };
     match choice % 4 {
@@ -32,7 +32,9 @@ fn number(bytes: &[u8]) -> u64 {
     bytes.iter().rev().fold(0, |number, &byte| number << 8 | u64::from(byte))
 }
 
-/// The frame at the front of `bytes` by the layout: whole bytes, header, payload.
+/// Parses the frame at the start of `bytes` and returns its total length, header and payload.
+///
+/// The outer option is `None` for an invalid frame, the inner one for an incomplete frame.
 fn plain_frame(bytes: &[u8]) -> Option<Option<(usize, Header, &[u8])>> {
     if bytes.len() < 4 {
         return Some(None);
@@ -85,7 +87,7 @@ fn read_body(bytes: &[u8]) -> Result<(), String> {
     read_message(kind, Header::default(), body)
 }
 
-/// Reads a body as the request and as the reply of its kind, and as a fault.
+/// Decodes a body as the request and as the reply of its kind, and as a fault.
 fn read_message(kind: Kind, header: Header, payload: &[u8]) -> Result<(), String> {
     survives::<Fault>(header, payload)?;
     kind.visit(Survives { header, payload })
@@ -105,7 +107,7 @@ impl MessageVisitor for Survives<'_> {
     }
 }
 
-/// What is read must be read again after it was written.
+/// Checks that a decoded message can be encoded and decoded again without a change.
 fn survives<T: Serialize + DeserializeOwned + PartialEq + Debug>(
     header: Header,
     payload: &[u8],
@@ -124,7 +126,7 @@ fn read_extensions(bytes: &[u8]) -> Result<(), String> {
     compare_extensions(&Header { flags: FLAG_EXTENSIONS, ..Header::default() }, bytes)
 }
 
-/// The extensions by the layout.
+/// Parses the extensions as the layout describes them. Returns `None` when the block is invalid.
 fn plain_extensions(flagged: bool, mut bytes: &[u8]) -> Option<Vec<(u16, &[u8])>> {
     let mut extensions = Vec::new();
     while !bytes.is_empty() {
@@ -151,7 +153,7 @@ fn compare_extensions(header: &Header, bytes: &[u8]) -> Result<(), String> {
     })
 }
 
-/// Writes a frame out of arbitrary parts and reads it again.
+/// Encodes a frame from arbitrary parts and decodes it again.
 fn write_frame(bytes: &[u8]) -> Result<(), String> {
     if bytes.len() < 24 {
         return Ok(());

@@ -1,5 +1,4 @@
-//! Geometries made from bytes, for the index and for the oracle: which dimensions, how fine, in which
-//! orders, weighted or not.
+//! Builds geometries from bytes, for the index and for the oracle: dimensions, granularity, orders and weights.
 
 use arbitrary::Arbitrary;
 use wharf_core::index::{Dimension, Geometry, Weights};
@@ -16,10 +15,10 @@ const DIMENSIONS: [Dimension; 7] = [
     Dimension::Custom(1),
 ];
 
-/// A geometry, drawn.
+/// A geometry that is drawn from the input.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) struct Drawn {
-    /// Whether there may be more than the four dimensions that every node has.
+    /// Allows more than the four dimensions that every node has.
     wide: bool,
     count: u8,
     first: u8,
@@ -30,7 +29,7 @@ pub(crate) struct Drawn {
     weights: [u8; 6],
 }
 
-/// `dimensions` in another order, by number.
+/// Returns `dimensions` in another order, which `number` selects.
 pub(crate) fn shuffled(mut dimensions: Vec<Dimension>, mut number: u8) -> Vec<Dimension> {
     for place in (1..dimensions.len()).rev() {
         dimensions.swap(place, usize::from(number) % (place + 1));
@@ -52,7 +51,7 @@ impl Drawn {
         }
     }
 
-    /// The geometry and the space of the oracle.
+    /// Returns the geometry of the index and the equivalent space of the oracle.
     pub(crate) fn both(self) -> (Geometry, Space) {
         let mut dimensions = DIMENSIONS[..if self.wide { 7 } else { 4 }].to_vec();
         let all = dimensions.len();
@@ -65,7 +64,7 @@ impl Drawn {
             self.orders.into_iter().map(|number| shuffled(dimensions.clone(), number)).collect();
         let orders = &orders[..usize::from(self.room >> 4) % 4];
         let named = DIMENSIONS.into_iter().filter(|&dimension| dimension != Dimension::Weighted);
-        // One has a weight in any case.
+        // `Custom(3)` guarantees that at least one weight is positive.
         let weights: Vec<(Dimension, i64)> = named
             .zip(self.weights)
             .map(|(dimension, weight)| {

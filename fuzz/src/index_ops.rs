@@ -1,7 +1,7 @@
-//! Operations on [`DistBuckets`], made from bytes and answered by index and oracle alike.
+//! Runs operations from bytes on [`DistBuckets`] and on the oracle, and compares the answers.
 //!
-//! Value ranges are small on purpose: ties, exact fits and emptied buckets are where an index
-//! goes wrong, and wide ranges would seldom meet them.
+//! Value ranges are small on purpose. An index goes wrong at ties, exact fits and emptied buckets, and wide
+//! ranges would seldom produce them.
 
 use std::ops::ControlFlow;
 
@@ -19,8 +19,8 @@ use wharf_core::rng::Rng;
 use crate::geometry::Drawn as DrawnGeometry;
 use crate::oracle::{Choice, LinearIndex, Step, reference_walk};
 
-/// Operations of one input, and nodes that it may bring in: enough for leaves and levels to
-/// split, few enough that an input takes a moment.
+/// Limits of one input, in operations and nodes. They are large enough for leaves and levels to split, and
+/// small enough that an input runs quickly.
 const OPERATIONS_MAX: usize = 256;
 const NODES_MAX: usize = 320;
 
@@ -34,7 +34,7 @@ pub(crate) struct Values {
     custom: [u8; 2],
 }
 
-/// One in about sixty values lies at the far end, where coordinates are all equal.
+/// Maps a byte to an amount. About one value in sixty lies at the far end, where all coordinates are equal.
 fn amount(value: u8) -> Amount {
     const FAR: u8 = 252;
     let units = if value >= FAR { AMOUNT_MAX - i64::from(u8::MAX - value) } else { i64::from(value % 12) };
@@ -42,7 +42,7 @@ fn amount(value: u8) -> Amount {
 }
 
 impl Values {
-    /// Some bits of the node, for its marks.
+    /// Returns some bits of the values, used as the node's marks.
     fn mark_bits(self) -> u8 {
         (self.cpu >> 4) ^ (self.memory >> 2) ^ self.gpu_part
     }
@@ -58,41 +58,41 @@ impl Values {
     }
 }
 
-/// Which nodes a search may answer with.
+/// The nodes that a search may return.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Named {
     All,
-    /// Those whose slot, modulo 8, has its bit set.
+    /// The nodes with bit `slot % 8` set.
     Bits(u8),
-    /// These, walked one by one.
+    /// These nodes, walked one by one.
     Walk([u8; 5]),
-    /// Those with a mark.
+    /// The nodes with a mark.
     Marked(u8),
 }
 
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Operation {
     Insert(Values),
-    /// Many equal nodes: a leaf with more than a sorted array is kept for.
+    /// Inserts many equal nodes, more than a leaf keeps in a sorted array.
     InsertMany(Values, u8),
     Update(u8, Values),
-    /// The node leaves and keeps its place in the order of registration.
+    /// Removes a node from the index. It keeps its place in the order of registration.
     Leave(u8),
-    /// A node that left comes back.
+    /// Inserts a node that left before.
     Return(u8, Values),
-    /// The node goes for good, and its slot is free for another.
+    /// Removes a node for good and frees its slot for another node.
     Remove(u8),
     Select(PolicyName, u8, Values, Named),
     Leaves(bool, Values, u8),
-    /// A node gets other marks.
+    /// Gives a node other marks.
     Mark(u8, u8),
-    /// One mark goes to the slots that, modulo 8, have their bit set.
+    /// Gives one mark to exactly the slots with bit `slot % 8` set.
     Assign(u8, u8),
-    /// Every θ becomes another.
+    /// Changes every θ.
     Regrain([u8; 7]),
 }
 
-/// [`Policy`], drawn.
+/// A [`Policy`] that is drawn from the input.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(crate) enum PolicyName {
     LeastFit,
@@ -125,11 +125,11 @@ struct Known {
     slot: Slot,
     ordinal: u64,
     standing: bool,
-    /// Bit `i` for `MARKS[i]`.
+    /// Bit `i` represents `MARKS[i]`.
     marks: u8,
 }
 
-/// The marks in use: the ends of the word and some between.
+/// The marks in use: both ends of the word and some in between.
 const MARKS: [u8; 4] = [0, 1, 31, 63];
 
 fn mark(number: usize) -> Mark {
@@ -146,7 +146,7 @@ fn marks(bits: u8) -> Marks {
     held.fold(Marks::NONE, |marks, number| marks.with(mark(number), true))
 }
 
-/// Index and oracle side by side.
+/// The index and the oracle, which receive the same operations.
 struct Pair {
     index: DistBuckets,
     oracle: LinearIndex,
@@ -158,10 +158,10 @@ struct Pair {
     last_slot: Slot,
 }
 
-/// Carries out the operations that `data` spells and compares every answer.
+/// Runs the operations encoded in `data` and compares every answer.
 ///
 /// # Errors
-/// The first difference, with the operation that showed it.
+/// Returns the first difference and the operation that showed it.
 pub fn run_index_ops(data: &[u8]) -> Result<(), String> {
     let mut bytes = Unstructured::new(data);
     let Ok(shape) = DrawnGeometry::arbitrary(&mut bytes) else {
@@ -214,7 +214,7 @@ impl Pair {
             self.last_slot
         });
         self.last_ordinal += 1;
-        // One node in four has no mark at all.
+        // One node in four has no mark.
         let bits = if self.last_ordinal.is_multiple_of(4) { 0 } else { values.mark_bits() };
         let known = Known { slot, ordinal: self.last_ordinal, standing: true, marks: bits };
         self.known.push(known);
@@ -368,12 +368,12 @@ impl Pair {
         }
     }
 
-    /// What must hold after every operation.
+    /// Checks what must hold after every operation.
     fn check(&mut self) -> Result<(), String> {
         self.index.check()?;
         let dimensions = self.index.geometry().dimension_count();
         let highest = steps_of(&self.index.highest(), dimensions);
-        // What the index says of the whole is an upper bound.
+        // The index reports an upper bound of the coordinates.
         let covered = highest.iter().zip(&self.oracle.highest()).all(|(said, highest)| said >= highest);
         if (self.index.len(), self.index.bucket_count(), covered)
             != (self.oracle.len(), self.oracle.bucket_count(), true)

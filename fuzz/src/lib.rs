@@ -1,8 +1,8 @@
 //! Oracles, differential runs and fuzz targets of Wharfinger.
 //!
-//! Every run is a function from bytes to a verdict ([`run_codec`], [`run_index_ops`], [`run_shard_ops`]), so
-//! that ordinary tests (`tests/`), cargo-fuzz targets (`fuzz_targets/`) and a file that
-//! libFuzzer left behind all drive the same code.
+//! Every run is a function from bytes to a verdict ([`run_codec`], [`run_index_ops`], [`run_shard_ops`]).
+//! Ordinary tests (`tests/`), cargo-fuzz targets (`fuzz_targets/`) and saved libFuzzer inputs therefore all run
+//! the same code.
 #![forbid(unsafe_code)]
 
 mod codec;
@@ -25,7 +25,7 @@ pub use view_cell::{ViewCellCounts, run_view_cell};
 
 use wharf_core::rng::Rng;
 
-/// `length` bytes that are a function of `seed`: inputs for tests that generate their own.
+/// Returns `length` bytes that depend only on `seed`. Tests use them as generated input.
 #[must_use]
 pub fn bytes_of_seed(seed: u64, length: usize) -> Vec<u8> {
     let mut rng = Rng::new(seed);

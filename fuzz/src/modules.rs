@@ -1,11 +1,11 @@
-//! Which modules of the engine use which: the drawing of `docs/modules.md`, and a check that they form no circle.
+//! The dependency graph of the engine's modules: draws `docs/modules.md` and checks that there is no cycle.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 use std::io;
 use std::path::{Path, PathBuf};
 
-/// The modules directly below a crate's root, each with those that it uses. Code of tests does not count.
+/// The top-level modules of a crate, each with the modules that it uses. Test code does not count.
 #[derive(Clone, Debug, Default)]
 pub struct ModuleGraph {
     uses: BTreeMap<String, BTreeSet<String>>,
@@ -15,7 +15,7 @@ impl ModuleGraph {
     /// Reads the sources of a crate below `src`.
     ///
     /// # Errors
-    /// When a file cannot be read.
+    /// Returns an error when a file cannot be read.
     pub fn read(src: &Path) -> io::Result<Self> {
         let mut files = Vec::new();
         collect(src, &mut files)?;
@@ -38,7 +38,7 @@ impl ModuleGraph {
         for line in lines.filter(|line| !line.trim_start().starts_with("//")) {
             for after in line.split("crate::").skip(1) {
                 let end = after.find(|c: char| !c.is_alphanumeric() && c != '_').unwrap_or(after.len());
-                // A macro or an item of the root is no module.
+                // A macro or an item of the crate root is not a module.
                 if end > 0 && after[end..].starts_with("::") && &after[..end] != module {
                     used.insert(after[..end].to_owned());
                 }
@@ -46,13 +46,13 @@ impl ModuleGraph {
         }
     }
 
-    /// Modules that use each other in a circle, in order of use; none where there is no circle.
+    /// Returns a cycle of modules in order of use, or `None` when there is no cycle.
     #[must_use]
     pub fn circle(&self) -> Option<Vec<String>> {
         self.uses.keys().find_map(|module| self.way(module, module))
     }
 
-    /// A way along uses from one module to another, both included; at least one step.
+    /// Returns a path of uses from one module to another, with both ends. The path has at least one step.
     fn way(&self, from: &str, to: &str) -> Option<Vec<String>> {
         let mut seen = BTreeSet::new();
         let mut ways = vec![vec![from.to_owned()]];
@@ -72,10 +72,10 @@ impl ModuleGraph {
         None
     }
 
-    /// The drawing, in Mermaid's language. An arrow that follows from others is left out.
+    /// Returns the graph as Mermaid text. An arrow that follows from other arrows is left out.
     ///
     /// # Panics
-    /// When there is a circle.
+    /// Panics when the graph has a cycle.
     #[must_use]
     pub fn drawing(&self) -> String {
         assert!(self.circle().is_none(), "modules use each other in a circle: {:?}", self.circle());
@@ -93,13 +93,13 @@ impl ModuleGraph {
     }
 }
 
-/// The page of the modules below `src`, as `docs/modules.md` keeps it.
+/// Returns the page of the modules below `src`, as stored in `docs/modules.md`.
 ///
 /// # Errors
-/// When a file cannot be read.
+/// Returns an error when a file cannot be read.
 ///
 /// # Panics
-/// When modules use each other in a circle.
+/// Panics when the modules form a cycle.
 pub fn modules_page(src: &Path) -> io::Result<String> {
     let drawing = ModuleGraph::read(src)?.drawing();
     Ok(format!(

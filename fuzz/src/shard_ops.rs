@@ -1,4 +1,4 @@
-//! Commands for a [`Shard`], made from bytes and answered by shard and oracle alike.
+//! Runs commands from bytes on a [`Shard`] and on the oracle, and compares the answers.
 
 mod fresh;
 mod layout;
@@ -35,22 +35,22 @@ const OPERATIONS_MAX: usize = 256;
 const PARTITIONS: u16 = 3;
 const INCARNATION: Incarnation = Incarnation(1);
 
-/// Amounts as small numbers, so that nodes fill up and requests meet the last of something.
+/// Small amounts, so that nodes fill up and requests often need the last of a resource.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct Amounts {
     cpu: u8,
     memory: u8,
     custom: [u8; 2],
-    /// Of a unit-instance kind.
+    /// Selects an amount of the unit-instance resource.
     units: u8,
 }
 
-/// The unit-instance kind of these runs.
+/// Returns the unit-instance resource of these runs.
 fn units_kind() -> ResourceId {
     ResourceId::new(2, true)
 }
 
-/// A part of a unit, or a whole number of units.
+/// Returns a part of a unit, or a whole number of units.
 fn some_units(pick: u8) -> Amount {
     match pick % 8 {
         0 => Amount::from_milli(400),
@@ -87,7 +87,7 @@ struct Machine {
     gpus: u8,
     zone: u8,
     model: u8,
-    /// One in two machines has none.
+    /// Half of all values select no taints.
     taints: u8,
 }
 
@@ -109,11 +109,11 @@ struct Request {
     wishes: Option<Wishes>,
     owner: u8,
     full: bool,
-    /// Asks for less, so that most requests find a place.
+    /// Asks for less, so that most requests fit.
     modest: bool,
 }
 
-/// What a request would rather have.
+/// Preferences of a request.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct Wishes {
     fallbacks: [u8; 2],
@@ -145,13 +145,13 @@ enum Operation {
     Unpark(u8),
     Retry(u8),
     Settle,
-    /// A node, what, for whom, for how long.
+    /// A node, a demand with an owner, and a duration.
     Reserve(u8, Request, u8),
     EndReservation(u8, u8),
     Pass(u8),
 }
 
-/// Which instances an adoption names.
+/// The instances that an adoption names.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 struct Named {
     gpus: Option<u8>,
@@ -165,7 +165,7 @@ const LIFE: [LifeEvent; 5] =
     [LifeEvent::Report, LifeEvent::Beat, LifeEvent::Lose, LifeEvent::Drain, LifeEvent::Undrain];
 
 impl Machine {
-    /// What an agent finds: devices that are called alike on every machine, in one order.
+    /// Returns an agent's report. Devices have the same names and the same order on every machine.
     fn report(self, name: u64, faults: u16) -> AgentReport {
         let spec = self.spec(name);
         let device = |i: u8| {
@@ -194,7 +194,7 @@ impl Machine {
             identity: None,
             cpu: Amount::whole(u32::from(self.amounts.cpu % 9)),
             memory: Amount::whole(u32::from(self.amounts.memory % 9)),
-            // One machine in sixteen has every instance there can be.
+            // One machine in sixteen has the highest number of instances.
             gpus: if self.gpus >= 240 { 16 } else { self.gpus % 5 },
             custom: self.amounts.custom(3, Amount::whole(u32::from(self.amounts.units % 4))),
             labels: Labels::new(labels).expect("different keys"),
@@ -251,7 +251,7 @@ impl Wishes {
     }
 }
 
-/// A selector by number; most numbers ask for none.
+/// Returns a selector by number. Most numbers select none.
 fn selector(number: u8) -> Option<Arc<Selector>> {
     let term = |key: &str, operator, values: &[&str]| Term {
         key: key.to_owned(),
@@ -284,7 +284,7 @@ impl Request {
             },
             custom: self.amounts.custom(u8::from(!self.modest) * 2, some_units(self.amounts.units)),
         };
-        // One beyond the last: an id that no node has.
+        // The range includes one id that no node has.
         let node = |pick: u8| NodeId(u64::from(pick) % (last_node + 2));
         let candidates: Option<Arc<[NodeId]>> = self.candidates.map(|picks| {
             let mut ids: Vec<NodeId> = picks.iter().map(|&pick| node(pick)).collect();
@@ -311,12 +311,12 @@ impl Request {
     }
 }
 
-/// Nobody, or one of three.
+/// Returns one of three owners, or none.
 fn owner(pick: u8) -> Option<OwnerId> {
     OwnerId::new(u64::from(pick % 8).saturating_sub(4))
 }
 
-/// Typical requests that are given; for most numbers they are learnt.
+/// Returns typical requests by number. For most numbers there are none, and the shard learns them.
 fn typical(number: u8) -> Option<Arc<TypicalShapes>> {
     let shape = |cpu, gpu, models: &[&str]| {
         let models = (!models.is_empty()).then(|| models.iter().map(|&model| model.into()).collect());
@@ -340,25 +340,25 @@ fn typical(number: u8) -> Option<Arc<TypicalShapes>> {
     Some(Arc::new(TypicalShapes::covering(counted)))
 }
 
-/// Shard and oracle side by side.
+/// The shard and the oracle, which receive the same commands.
 struct Pair {
     shard: Shard,
     oracle: LinearShard,
     last_node: u64,
     last_wait: u64,
     now: Time,
-    /// Wake-ups that were not answered yet.
+    /// Wake-ups that are not answered yet.
     woken: VecDeque<WaitToken>,
-    /// Every command so far, to be repeated in one batch per moment.
+    /// Every command so far, to be run again in one batch per moment.
     commands: Vec<(Time, Command)>,
     outcomes: Vec<Outcome>,
 }
 
-/// Carries out the commands that `data` spells, one by one, comparing every outcome and checking
-/// every invariant; then all of them again in one batch per moment, which must come to the same.
+/// Runs the commands encoded in `data` one by one, compares every outcome and checks every invariant. Then runs
+/// all of them again in one batch per moment, which must give the same outcomes.
 ///
 /// # Errors
-/// The first difference, with the operation that showed it.
+/// Returns the first difference and the operation that showed it.
 pub fn run_shard_ops(data: &[u8]) -> Result<(), String> {
     let mut bytes = Unstructured::new(data);
     let Ok(layout) = Layout::arbitrary(&mut bytes) else {
@@ -419,7 +419,7 @@ impl Pair {
     }
 
     fn apply(&mut self, operation: Operation) -> Result<(), String> {
-        // An id in 0..=last + 1: the first and the last were never registered.
+        // An id in 0..=last + 1. The first and the last were never registered.
         let node = |pick: u8| NodeId(u64::from(pick) % (self.last_node + 2));
         let command = match operation {
             Operation::Add(machine) => self.add(machine, None),
@@ -513,7 +513,7 @@ impl Pair {
         }))
     }
 
-    /// A waiting request, or one time in sixteen one that does not wait.
+    /// Returns the token of a waiting request, or in one of sixteen cases a token that does not wait.
     fn waiting(&self, pick: u8) -> WaitToken {
         let waiting = self.oracle.waiting();
         if waiting.is_empty() || pick.is_multiple_of(16) {
@@ -522,9 +522,9 @@ impl Pair {
         waiting[usize::from(pick) % waiting.len()]
     }
 
-    /// Answers every wake-up as a port does; then nothing that fits waits.
+    /// Answers every wake-up as a port does. Afterwards no waiting request may fit.
     fn settle(&mut self) -> Result<(), String> {
-        // Each retry places something or moves on to the next in turn.
+        // Each retry places a request or moves on to the next one.
         let bound = 1000 + 100 * self.oracle.waiting().len();
         for _ in 0..bound {
             self.woken.extend(self.shard.drain_woken());
@@ -545,7 +545,7 @@ impl Pair {
         Err("wake-ups do not come to an end".to_owned())
     }
 
-    /// A live allocation, or one time in sixteen an id that names none.
+    /// Returns a live allocation, or in one of sixteen cases an unknown id.
     fn allocation(&self, pick: u8) -> AllocationId {
         let live = self.oracle.live();
         if live.is_empty() || pick.is_multiple_of(16) {
@@ -566,7 +566,7 @@ impl Pair {
             _ => false,
         };
         if draws {
-            // Looking moves nothing: the draw must be the one that follows from this state.
+            // The random draw must follow from the current state. An export reads it without changing it.
             self.shard.step([Command::Export], now, &mut outcomes);
             if let Some(Outcome::Exported(state)) = outcomes.pop() {
                 self.oracle.set_rng(state.policy.rng);
@@ -581,14 +581,14 @@ impl Pair {
         let goes_on = matches!(command, Command::GoOn);
         self.commands.push((now, command));
         self.outcomes.append(&mut outcomes);
-        // Sometimes at once, sometimes only when everything is settled.
+        // Sometimes this runs at once, sometimes only when everything is settled.
         if self.shard.is_behind() && !goes_on && self.commands.len().is_multiple_of(3) {
             return self.step(Command::GoOn);
         }
         Ok(())
     }
 
-    /// The outcome of the last command that was not [`Command::GoOn`].
+    /// Returns the outcome of the last command that was not [`Command::GoOn`].
     fn last_outcome(&self) -> Option<&Outcome> {
         self.outcomes.iter().rev().find(|outcome| !matches!(outcome, Outcome::WentOn))
     }

@@ -1,5 +1,5 @@
-//! Commands about statements, claims and bundles, made from bytes and answered by a shard and by a
-//! naive model alike.
+//! Runs commands about statements, claims and bundles on a shard and on a naive model, and compares the
+//! answers.
 
 use std::sync::Arc;
 
@@ -22,18 +22,18 @@ use crate::oracle::LinearStatements;
 
 const NODES: u64 = 4;
 
-/// What happened in a run: a test wants to see that it did.
+/// The events of a run, so that a test can check that they occurred.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StatementCounts {
-    /// Parts that were held, wholly or in part.
+    /// Parts that were held, fully or partly.
     pub held: u64,
-    /// Parts of which something conflicted.
+    /// Parts with at least one conflict.
     pub conflicted: u64,
     /// Statements that were committed.
     pub committed: u64,
     /// Statements that were aborted.
     pub aborted: u64,
-    /// Statements whose deadline came.
+    /// Statements whose deadline passed.
     pub due: u64,
     /// Claims that became allocations later.
     pub granted: u64,
@@ -44,7 +44,7 @@ pub struct StatementCounts {
 }
 
 impl StatementCounts {
-    /// Adds what happened in another run.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         self.held += other.held;
         self.conflicted += other.conflicted;
@@ -57,7 +57,7 @@ impl StatementCounts {
     }
 }
 
-/// Choices out of bytes; zeros when there are no more.
+/// Choices from bytes. Every choice is zero once the bytes are used up.
 struct Choices<'a>(std::slice::Iter<'a, u8>);
 
 impl Choices<'_> {
@@ -72,19 +72,19 @@ struct Run<'a> {
     model: LinearStatements,
     now: u64,
     statements: u64,
-    /// Ids that were ever granted or promised.
+    /// The ids that were ever granted or promised.
     ids: Vec<AllocationId>,
-    /// Due, and not decided by this run yet.
+    /// Statements that are due and that this run has not decided.
     due: Vec<(StatementId, Arc<DecisionCell>)>,
     counts: StatementCounts,
 }
 
-/// Carries out commands drawn from `bytes`, comparing each with the model.
+/// Runs commands drawn from `bytes` and compares each with the model.
 ///
 /// # Errors
-/// The first difference, with the command that showed it.
+/// Returns the first difference and the command that showed it.
 pub fn run_statement_ops(bytes: &[u8]) -> Result<StatementCounts, String> {
-    // Few in every fourth run.
+    // One run in four has a low limit.
     let most = if bytes.len().is_multiple_of(4) { 4 } else { ALLOCATIONS_PER_NODE_DEFAULT };
     let mut shard = Shard::new(ShardConfig {
         shard: ShardId(0),
@@ -198,7 +198,7 @@ impl Run<'_> {
         }
     }
 
-    /// Evicts, and claims what that frees.
+    /// Returns operations that evict an allocation and claim the capacity that this frees.
     fn preemption(&mut self, allocation: AllocationId, node: NodeId, count: u16) -> Vec<(u16, Operation)> {
         let grace_ns = [0, 5, 20, 60][self.choices.below(4) as usize];
         let evict = Operation::Evict(Evict { allocation, expected: None, grace_ns });
@@ -277,7 +277,7 @@ impl Run<'_> {
         }
     }
 
-    /// Time goes by, what is due is decided, and one command is carried out.
+    /// Advances the time, decides what is due and runs one command.
     fn one(&mut self) -> Result<(), String> {
         self.now += match self.choices.below(40) {
             0 if self.choices.below(4) == 0 => RESULT_KEPT_NS,
@@ -287,7 +287,7 @@ impl Run<'_> {
         self.shard.step([], Time(self.now), &mut Vec::new());
         let expected = self.model.pass(Time(self.now));
         let due: Vec<_> = self.shard.drain_due().collect();
-        // Those whose deadline was past when they were prepared are told at once.
+        // Statements whose deadline had passed when they were prepared are reported at once.
         if !expected.iter().all(|statement| due.iter().any(|(known, _)| known == statement)) {
             return Err(format!("{expected:?} are due, the shard lists {due:?}"));
         }
@@ -395,7 +395,7 @@ impl Run<'_> {
         }));
     }
 
-    /// The invariants, the events of claims, and the books of every node.
+    /// Checks the invariants, the events of claims and the books of every node.
     fn check(&mut self, after: String) -> Result<(), String> {
         self.shard.check_invariants().map_err(|broken| format!("after {after}: {broken}"))?;
         let name = |event: &ClaimEvent| format!("{event:?}");

@@ -1,12 +1,12 @@
-//! The cell through which views are published, between real threads.
+//! The cell through which views are published, tested with real threads.
 //!
-//! `core/src/link/cell.rs` rests on crossbeam-epoch, whose queues are too large for a model checker
-//! (`core/tests/loom_views.rs` models the protocol alone). Here the real cell is published into by one
-//! thread and read by others, under the address sanitizer that cargo-fuzz brings: a box or a version that
-//! is destroyed while a reader may still follow a pointer to it is a use after free.
+//! `core/src/link/cell.rs` uses crossbeam-epoch, whose queues are too large for a model checker. So
+//! `core/tests/loom_views.rs` models only the protocol. Here one thread publishes into the real cell and others
+//! read it. cargo-fuzz adds the address sanitizer: destroying a box or a version that a reader may still follow
+//! is a use after free.
 //!
-//! The input chooses how many threads there are, what each does and in which rhythm. How they interleave
-//! is up to the machine, so the same input may have another result the next time.
+//! The input chooses the number of threads, their actions and their rhythm. The machine decides how they
+//! interleave, so the same input may have another result the next time.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -16,27 +16,28 @@ use std::thread;
 use arbitrary::{Arbitrary, Unstructured};
 use wharf_core::link::ViewCell;
 
-/// Threads that read.
+/// The highest number of reading threads.
 const READERS_MAX: usize = 3;
-/// Turns of one thread.
+/// The highest number of turns of one thread.
 const TURNS_MAX: usize = 64;
-/// Publications of one turn.
+/// The highest number of publications in one turn.
 const BURST_MAX: u64 = 64;
-/// Versions that one reader keeps.
+/// The highest number of versions that one reader keeps.
 const KEPT_MAX: usize = 8;
-/// Words of a version: more than a small allocation, so that a torn one shows.
+/// The number of words in a version. It is more than a small allocation, so that a torn version shows.
 const WORDS: usize = 8;
-/// What a version holds once it was destroyed.
+/// The value of every word after a version is destroyed.
 const DESTROYED: u64 = u64::MAX;
-/// Publications after which the epoch must have let go of everything: the other threads have ended.
+/// The number of publications after which the epoch must have released everything. The other threads have ended
+/// before.
 const DRAIN_MAX: u64 = 10_000;
 
 /// One turn of the publisher.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Publish {
-    /// Publishes so many versions, one after the other.
+    /// Publishes several versions, one after the other.
     Burst(u8),
-    /// Publishes one and reads it back.
+    /// Publishes one version and reads it back.
     AndLoad,
     /// Lets another thread run.
     Yield,
@@ -45,37 +46,37 @@ enum Publish {
 /// One turn of a reader.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 enum Read {
-    /// Loads so often and lets go of each at once.
+    /// Loads several times and drops each version at once.
     Burst(u8),
     /// Loads once and keeps the version.
     Keep,
-    /// Looks at everything that it keeps.
+    /// Checks every version that it keeps.
     Look,
-    /// Lets go of the oldest version that it keeps.
+    /// Drops the oldest version that it keeps.
     LetGo,
     /// Lets another thread run.
     Yield,
 }
 
-/// What happened in a run: a test wants to see that it did.
+/// The events of a run, so that a test can check that they occurred.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ViewCellCounts {
-    /// Versions published, the first included.
+    /// Versions published, including the first.
     pub published: u64,
     /// Versions loaded.
     pub loaded: u64,
-    /// Loads that saw another version than the load before, on the same thread.
+    /// Loads that saw another version than the previous load on the same thread.
     pub moved: u64,
 }
 
-/// How many versions were made and destroyed.
+/// The numbers of versions that were made and destroyed.
 #[derive(Debug, Default)]
 struct Tally {
     made: AtomicU64,
     destroyed: AtomicU64,
 }
 
-/// What the cell holds: every word is the number of the version.
+/// The content of the cell. Every word is the number of the version.
 struct Version {
     words: [u64; WORDS],
     tally: Arc<Tally>,
@@ -88,7 +89,7 @@ impl Version {
         Arc::new(Self { words: [number; WORDS], tally: Arc::clone(tally) })
     }
 
-    /// The number, if the version is whole.
+    /// Returns the number of the version. Panics if the version is torn or destroyed.
     fn number(&self) -> u64 {
         let number = self.words[0];
         assert!(number != DESTROYED, "a version that was destroyed is read");
@@ -108,7 +109,7 @@ impl Drop for Version {
     }
 }
 
-/// What one reader does until the publisher is done, and once more after that.
+/// Runs a reader until the publisher is done, and through all its turns once more.
 fn read(cell: Arc<ViewCell<Version>>, turns: &[Read], done: &AtomicBool) -> ViewCellCounts {
     let mut counts = ViewCellCounts::default();
     let mut kept: VecDeque<(u64, Arc<Version>)> = VecDeque::new();
@@ -141,7 +142,7 @@ fn read(cell: Arc<ViewCell<Version>>, turns: &[Read], done: &AtomicBool) -> View
     }
 }
 
-/// What the publisher does; how many versions it published.
+/// Runs the publisher. Returns the number of the last version, which is the number of versions published.
 fn publish(cell: &ViewCell<Version>, turns: &[Publish], tally: &Arc<Tally>, done: &AtomicBool) -> u64 {
     let mut number = 1;
     let mut next = || {
@@ -163,12 +164,12 @@ fn publish(cell: &ViewCell<Version>, turns: &[Publish], tally: &Arc<Tally>, done
     number
 }
 
-/// The epoch lets go of replaced versions when later ones are published: all of them end so.
+/// Publishes further versions until the epoch has destroyed all replaced ones.
 fn drain(tally: &Tally) {
     let spare = Arc::new(Tally::default());
     let cell = ViewCell::new(Version::new(1, &spare));
     for number in 0..DRAIN_MAX {
-        // Relaxed: the threads that destroyed some were joined, or share the epoch's own order.
+        // Relaxed: the destroying threads were joined, or share the epoch's own order.
         if tally.destroyed.load(Ordering::Relaxed) == tally.made.load(Ordering::Relaxed) {
             return;
         }
@@ -178,12 +179,12 @@ fn drain(tally: &Tally) {
     panic!("versions are never destroyed: {tally:?}");
 }
 
-/// Publishes into a cell on this thread while others read from it. A cell whose readers outlive the
-/// publisher's reference is dropped by one of them.
+/// Publishes into a cell on this thread while others read from it. If readers outlive the publisher's
+/// reference, one of them drops the cell.
 ///
 /// # Panics
-/// When a reader sees a version that is torn, destroyed or older than one that it saw before, or when a
-/// version is never destroyed. Under an address sanitizer the process ends when freed memory is read.
+/// Panics when a reader sees a version that is torn, destroyed or older than one that it saw before. Panics
+/// when a version is never destroyed. Under an address sanitizer, the process ends when freed memory is read.
 #[must_use]
 pub fn run_view_cell(data: &[u8]) -> ViewCellCounts {
     let mut input = Unstructured::new(data);
@@ -212,7 +213,8 @@ pub fn run_view_cell(data: &[u8]) -> ViewCellCounts {
         assert_eq!(cell.load().number(), published);
         drop(cell);
         let mut counts = ViewCellCounts { published, ..ViewCellCounts::default() };
-        // Joined one by one: what a thread still holds of the epoch ends with its join, not with the scope.
+        // Each thread is joined on its own: its epoch data is released at the join, not at the end of the
+        // scope.
         for thread in threads {
             let read = thread.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic));
             counts.loaded += read.loaded;

@@ -1,5 +1,5 @@
-//! Candidate sets from one node to half of them: every placement is the linear scan's, and what is
-//! looked at grows with the smaller of the set and the search, not with the nodes.
+//! Candidate sets from one node to half of all nodes. Every placement matches the linear scan. The nodes
+//! examined grow with the smaller of the candidate set and the search, not with the cluster.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
 use std::collections::BTreeSet;
@@ -58,7 +58,7 @@ impl Pair {
         pair
     }
 
-    /// Both do it; vertices and nodes that the shard looked at.
+    /// Runs a command on both. Returns the vertices and nodes that the shard examined.
     fn step(&mut self, command: Command) -> u64 {
         let mut outcomes = Vec::new();
         let before = self.shard.visits();
@@ -93,7 +93,7 @@ fn drawn(count: u64, rng: &mut Rng) -> Arc<[NodeId]> {
     ids.into_iter().collect()
 }
 
-/// Mean and most of what requests of one policy with sets of one size looked at.
+/// Returns the mean and the maximum visits of one policy's requests with candidate sets of one size.
 fn measured(visits: &[u64]) -> (u64, u64) {
     (visits.iter().sum::<u64>() / visits.len() as u64, visits.iter().copied().max().unwrap())
 }
@@ -102,7 +102,7 @@ fn measured(visits: &[u64]) -> (u64, u64) {
 fn candidates_are_the_oracles_at_the_cost_of_the_smaller_set() {
     let mut rng = Rng::new(11);
     let mut pair = Pair::new(&mut rng);
-    // Nearly full: 3,000 nodes of 20 cores, requests of four and a half.
+    // Nearly full: 3,000 nodes of 20 cores, requests of 4.5 cores.
     while pair.live.len() < 9000 {
         let before = pair.live.len();
         pair.step(Command::Place(PlacementRequest::new(demand(&mut rng), Policy::LeastFit)));
@@ -124,7 +124,7 @@ fn candidates_are_the_oracles_at_the_cost_of_the_smaller_set() {
         Policy::Random,
     ];
     for policy in policies {
-        // No set, then sets of so many, then half of all nodes by a selector.
+        // No candidates, then sets of the given size, then half of all nodes by a selector.
         for size in [0, 1, 10, 100, 1000, NODES / 2] {
             let mut visits = Vec::new();
             for _ in 0..40 {
@@ -141,8 +141,8 @@ fn candidates_are_the_oracles_at_the_cost_of_the_smaller_set() {
             }
             let (mean, most) = measured(&visits);
             println!("{policy}, {size} of {NODES}: {mean} in the mean, {most} at most");
-            // A set that is walked, and before that a search of a quarter of it with the vertices
-            // that it entered.
+            // A walk of the set, after a search that gives up at a quarter of its size. The search also counts
+            // vertices.
             let bound = if size == NODES / 2 || size == 0 { NODES / 6 } else { size + size / 4 + 64 };
             assert!(most <= bound, "{policy}: a set of {size} took {most}");
             if size >= 1000 {
@@ -153,14 +153,14 @@ fn candidates_are_the_oracles_at_the_cost_of_the_smaller_set() {
     pair.shard.check_invariants().unwrap();
 }
 
-/// Sets larger than the cluster, of which most ids are not registered, and sets of most of its nodes.
+/// Candidate sets larger than the cluster with mostly unregistered ids, and sets of most of its nodes.
 #[test]
 fn tens_of_thousands_of_candidates_are_the_oracles() {
     let mut rng = Rng::new(12);
     let mut pair = Pair::new(&mut rng);
     let policies = [Policy::LeastFit, Policy::BestFit, Policy::NextFit, Policy::Random, Policy::Fgd];
     for (round, policy) in (0..20).flat_map(|round| policies.map(|policy| (round, policy))) {
-        // Every n-th id from an offset on, up to the most that a request may name.
+        // Every n-th id from an offset, up to the limit of a request.
         let first = rng.below(NODES) + 1;
         let step = [1, 2, 7][round % 3];
         let candidates: Arc<[NodeId]> =
@@ -169,11 +169,11 @@ fn tens_of_thousands_of_candidates_are_the_oracles() {
         let mut request = PlacementRequest::new(demand(&mut rng), policy);
         request.candidates = Some(candidates);
         let visits = pair.step(Command::Place(request));
-        // No more than a walk of those that there are, after a search of as many at the most.
+        // At most a walk of the registered candidates, after a search of at most the same size.
         assert!(visits <= 2 * registered + NODES + 64, "{policy}: {visits} of {registered}");
     }
     assert!(pair.live.len() > 60, "{} placed", pair.live.len());
-    // Most of all nodes: the search over all meets one of them at once.
+    // Most of all nodes are candidates, so the search over all nodes finds one at once.
     let most: Arc<[NodeId]> = (1..=NODES).filter(|id| id % 10 > 0).map(NodeId).collect();
     for _ in 0..30 {
         let mut request = PlacementRequest::new(demand(&mut rng), Policy::BestFit);

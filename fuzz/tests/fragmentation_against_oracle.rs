@@ -1,6 +1,6 @@
-//! The fragmentation-aware policies on clusters large enough that short lists end below their
-//! bound, run empty, are cut, and give way to others: every placement is the linear scan's, device
-//! included, and few nodes are looked at for it.
+//! The fragmentation-aware policies on large clusters. Short lists end below their bound, run empty, are cut
+//! and are replaced by others. Every placement matches the linear scan, including devices, and few nodes are
+//! examined.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
 use std::sync::Arc;
@@ -90,7 +90,7 @@ fn gpu(rng: &mut Rng) -> GpuRequest {
 }
 
 fn request(rng: &mut Rng, shapes: &[Demand]) -> PlacementRequest {
-    // Most requests are of few shapes, as in a trace.
+    // Most requests have one of a few shapes, as in a trace.
     let of = if rng.below(4) > 0 { shapes.len().min(12) } else { shapes.len() };
     let demand = shapes[rng.below(of as u64) as usize].clone();
     let policy = match rng.below(9) {
@@ -144,7 +144,7 @@ fn churn(seed: u64, nodes: u64, shape_count: usize, given: bool, operations: u64
     }
     let mut last = nodes;
     for operation in 0..operations {
-        // Fills the cluster in the first half, then keeps it about as full.
+        // The first half fills the cluster. The second half keeps it about as full.
         let release = if operation < operations / 2 { 8 } else { 50 };
         if rng.below(100) < release {
             pair.release(&mut rng);
@@ -184,8 +184,8 @@ fn more_shapes_than_are_kept_are_placed_as_the_scan_places_them() {
     churn(3, 120, 3 * SHORT_LISTS_MAX, true, 5000);
 }
 
-/// Twelve shapes of cpu and GPUs, each with twenty amounts of memory and a selector now and then: they
-/// share lists, so a request rates what changed since its cpu and GPUs were asked last.
+/// Twelve shapes of cpu and GPUs, each with twenty amounts of memory and sometimes a selector. They share
+/// lists, so a request rates only the nodes that changed since the last request with the same cpu and GPUs.
 #[test]
 fn shapes_that_differ_in_memory_and_labels_rate_few_nodes() {
     const NODES: u64 = 1500;
@@ -207,7 +207,7 @@ fn shapes_that_differ_in_memory_and_labels_rate_few_nodes() {
         request.demand.memory = Amount::whole(rng.below(20) as u32 * 400);
         let before = pair.shard.visits().nodes;
         pair.step(Command::Place(request));
-        // Before that typical shapes are learnt at each power of two, and all lists are of the old ones.
+        // Earlier, typical shapes are learnt again at each power of two, and all lists become stale.
         if round > 520 {
             asked += 1;
             rated += pair.shard.visits().nodes - before;

@@ -1,5 +1,5 @@
-//! The index answers every search as the linear scan does: the same node, ties included; for
-//! Random one of the fitting nodes, each as often as the others; and without becoming a scan.
+//! The index answers every search as the linear scan does: the same node, ties included. Random returns each of
+//! the fitting nodes equally often. No search becomes a scan.
 
 use proptest::prelude::*;
 use wharf_core::ids::Ordinal;
@@ -20,7 +20,7 @@ proptest! {
     }
 }
 
-/// The same inputs on every machine and every run.
+/// The inputs are the same on every machine and in every run.
 #[test]
 fn every_answer_is_the_oracles_on_fixed_inputs() {
     for seed in 0..100 {
@@ -32,8 +32,8 @@ fn cores(cpu: u32) -> ResourceVector {
     ResourceVector { cpu: Amount::whole(cpu), ..ResourceVector::default() }
 }
 
-/// Draws from `nodes` nodes of which the first `fitting` fit, `draws_each` per fitting node; the
-/// chi-square statistic, in thousandths.
+/// Draws from `nodes` nodes, of which the first `fitting` fit, with `draws_each` draws per fitting node.
+/// Returns the chi-square statistic in thousandths.
 fn chi_square(nodes: u32, fitting: u32, draws_each: i64) -> i64 {
     let mut index = DistBuckets::new(Geometry::default());
     for slot in 0..nodes {
@@ -60,13 +60,13 @@ fn random_is_uniform_where_most_nodes_fit() {
 
 #[test]
 fn random_is_uniform_where_few_nodes_fit() {
-    // 9 degrees of freedom: 27.9 is the 0.999 quantile. A draw hits one of 10 among 2000 nodes
-    // within its bounded tries about one time in seven, so this is the enumeration.
+    // 9 degrees of freedom: 27.9 is the 0.999 quantile. With 10 fitting nodes among 2000, the bounded draws hit
+    // one about one time in seven. So this tests the enumeration.
     let statistic = chi_square(2000, 10, 1000);
     assert!(statistic < 27_900, "{statistic}");
 }
 
-/// Machines of a few sizes, partly in use, as a cluster has them.
+/// Returns a cluster of machines of a few sizes that are partly in use.
 fn friendly_cluster(nodes: u32) -> (DistBuckets, Vec<ResourceVector>) {
     let mut rng = Rng::new(3);
     let mut below = |bound: u64| rng.below(bound) as u32;

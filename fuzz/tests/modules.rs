@@ -1,4 +1,4 @@
-//! The modules of the engine form no circle, and the drawing of them is that of today.
+//! The modules of the engine form no cycle, and their drawing in the documentation is up to date.
 
 use std::path::Path;
 

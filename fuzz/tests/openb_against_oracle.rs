@@ -1,6 +1,7 @@
-//! The whole openb trace on one shard: every deterministic policy places pod for pod as the
-//! linear-scan oracle does, GPU instances included. Skips with a printed reason where the trace
-//! is absent; the embedded sample is compared everywhere.
+//! Replays the whole openb trace on one shard. Every deterministic policy places each pod as the linear-scan
+//! oracle does, including GPU instances.
+//!
+//! Skips with a printed reason where the trace is absent. The embedded sample is always compared.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
 use wharf_bench::replay::{Decision, ReplayOptions, Silent, replay_in_process};
@@ -30,7 +31,8 @@ fn compare(trace: &Trace) {
                 Decision::Placed { node, gpus } => Some((node, gpus)),
                 Decision::Refused(_) => None,
             };
-            // What a policy draws from several is told; that these are the ones is checked.
+            // Where a policy draws from several nodes, the oracle takes the drawn node and checks that it is
+            // permitted.
             let answer = placed.map(|(node, _)| NodeId(node as u64 + 1));
             let expected = oracle.place(&pod.request(policy), answer);
             let expected = expected.map(|placement| (placement.node.0 as usize - 1, placement.gpus));

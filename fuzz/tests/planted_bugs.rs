@@ -1,6 +1,7 @@
-//! The functions that the fuzz targets call find bugs that were put in on purpose, and find
-//! nothing in the same inputs without them.
-//! `cargo test -p wharf-fuzz --features planted-bugs --test planted_bugs`
+//! The functions that the fuzz targets call find bugs that are planted on purpose. Without the bugs they find
+//! nothing in the same inputs.
+//!
+//! Run with `cargo test -p wharf-fuzz --features planted-bugs --test planted_bugs`.
 
 use std::panic::{AssertUnwindSafe, catch_unwind};
 
@@ -8,11 +9,11 @@ use wharf_core::planted::{PlantedBug, with_planted};
 use wharf_fuzz::sim::{Settings, run_seed};
 use wharf_fuzz::{bytes_of_seed, run_codec, run_index_ops, run_shard_ops, run_statement_ops};
 
-/// Inputs that a bug must not survive: a target runs as many in a second.
+/// The number of inputs within which a bug must be found. A target runs as many in a second.
 const INPUTS: u64 = 1024;
 
-/// Whether `run` finds `bug` in generated inputs, and nothing in those without it; found is a
-/// difference or a panic, as libFuzzer counts it.
+/// Checks that `run` finds `bug` in generated inputs, and finds nothing in them without it. A finding is a
+/// difference or a panic, as for libFuzzer.
 fn finds(run: impl Fn(&[u8]) -> Result<(), String>, bug: PlantedBug) {
     for seed in 0..INPUTS {
         let input = bytes_of_seed(seed, 1500);
@@ -80,11 +81,11 @@ fn the_codec_run_finds_an_unchecked_extension_length() {
     finds(run_codec, PlantedBug::ExtensionLengthUnchecked);
 }
 
-/// Worlds that a bug must not survive.
+/// The number of simulated worlds within which a bug must be found.
 const SEEDS: u64 = 400;
 
-/// Whether the simulator finds `bug`, by a checker or assertion whose words hold one of `by`, and nothing
-/// in the same worlds without it.
+/// Checks that the simulator finds `bug` and nothing in the same worlds without it. The finding must contain
+/// one of the texts in `by`.
 fn simulator_finds(bug: PlantedBug, by: &[&str]) {
     for seed in 1..=SEEDS {
         let report = with_planted(bug, || run_seed(seed, Settings::default()));

@@ -1,5 +1,5 @@
-//! Preferences over more nodes than are ever walked: the tiers have marks then, and a search must
-//! answer as the linear scan does and look at few nodes.
+//! Preferences over more nodes than are ever walked, so that the tiers have marks. A search must answer as the
+//! linear scan does and examine few nodes.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -94,7 +94,7 @@ impl Pair {
         Self { shard, oracle }
     }
 
-    /// Both do it; how many nodes the shard looked at.
+    /// Runs a command on both. Returns the outcome and the number of nodes that the shard examined.
     fn step(&mut self, command: Command) -> (Outcome, u64) {
         let mut outcomes = Vec::new();
         self.shard.step([Command::Export], Time(0), &mut outcomes);
@@ -136,8 +136,8 @@ fn preferences_over_many_nodes_are_the_oracles() {
             live.push(placement.allocation);
             by_fallback += u64::from(placement.alternative > 0);
         }
-        // Whatever is chosen stands near where a search begins, or is drawn again a few times. The
-        // hybrid policy passes all nodes where fewer fit than it draws from.
+        // A search ends near its start or draws a few times. The hybrid policy visits all nodes when fewer fit
+        // than it draws from.
         visited.entry(policy.name()).or_default().push(looked_at);
         let node = NodeId(rng.below(NODES) + 1);
         match rng.below(16) {
@@ -164,8 +164,8 @@ fn preferences_over_many_nodes_are_the_oracles() {
         let (median_max, most_max) = match policy {
             "hybrid" => (NODES / 2, 3 * NODES),
             "random" => (NODES / 4, NODES),
-            // By fragmentation: what changed since the shape was asked last; all nodes once for a
-            // shape that is new, and once for preferences that are, where few are wanted.
+            // Fragmentation-aware policies rate the nodes that changed since the last request of the shape. A
+            // new shape rates all nodes once. So do new preferences that favour few nodes.
             "fgd" | "least-stranded" => (NODES / 16, 2 * NODES + CANDIDATE_WALK_MAX as u64),
             _ => (8, CANDIDATE_WALK_MAX as u64),
         };

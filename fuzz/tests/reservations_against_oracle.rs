@@ -1,4 +1,4 @@
-//! Around reservations a shard answers every command as the linear scan does, by every policy.
+//! With reservations, a shard answers every command as the linear scan does, under every policy.
 
 use wharf_core::request::Policy;
 use wharf_fuzz::{ReservationCounts, run_reservation_ops};
@@ -12,7 +12,7 @@ fn every_outcome_around_reservations_is_the_oracles() {
             Err(difference) => panic!("{difference}"),
         }
     }
-    // What is not met is not tested.
+    // Each case must occur often enough to be tested.
     for policy in Policy::ALL {
         assert!(counts.on_own.get(policy.name()).is_some_and(|&on_own| on_own > 20), "{policy}: {counts:?}");
     }

@@ -1,4 +1,4 @@
-//! A shard answers every command as the linear scan does, and its books stay right.
+//! A shard answers every command as the linear scan does, and its books stay correct.
 
 use proptest::prelude::*;
 use wharf_fuzz::{bytes_of_seed, run_shard_ops};
@@ -12,7 +12,7 @@ proptest! {
     }
 }
 
-/// The same inputs on every machine and every run.
+/// The inputs are the same on every machine and in every run.
 #[test]
 fn every_outcome_is_the_oracles_on_fixed_inputs() {
     for seed in 0..100 {

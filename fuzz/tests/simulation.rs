@@ -1,13 +1,13 @@
-//! The simulator over many seeds, its determinism, and the replay of one seed.
+//! Runs the simulator over many seeds, checks that it is deterministic, and replays one seed.
 //!
-//! `WHARF_SIM_SEEDS=100000 cargo test --release -p wharf-fuzz --test simulation` goes on for longer;
-//! `WHARF_SIM_SEED=7 cargo test -p wharf-fuzz --test simulation replay -- --nocapture` shows one run.
+//! `WHARF_SIM_SEEDS=100000 cargo test --release -p wharf-fuzz --test simulation` runs longer. `WHARF_SIM_SEED=7
+//! cargo test -p wharf-fuzz --test simulation replay -- --nocapture` shows one run.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wharf_fuzz::sim::{Settings, replay_command, run_seed};
 
-/// Seeds of an ordinary test run.
+/// The number of seeds in an ordinary test run.
 const SEEDS: u64 = 300;
 
 fn number(name: &str) -> Option<u64> {
@@ -15,7 +15,7 @@ fn number(name: &str) -> Option<u64> {
     Some(text.parse().unwrap_or_else(|_| panic!("{name}={text}: give a whole number")))
 }
 
-/// From `WHARF_SIM_FIRST` on, `WHARF_SIM_SEEDS` of them.
+/// Runs `WHARF_SIM_SEEDS` seeds, starting at `WHARF_SIM_FIRST`.
 #[test]
 fn seeds_keep_every_promise() {
     let first = number("WHARF_SIM_FIRST").unwrap_or(1);
@@ -28,7 +28,7 @@ fn seeds_keep_every_promise() {
         for _ in 0..threads {
             scope.spawn(|| {
                 loop {
-                    // Relaxed: a counter, nothing rests on it.
+                    // Relaxed: only a counter, nothing depends on its order.
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= last {
                         return;
@@ -51,7 +51,8 @@ fn seeds_keep_every_promise() {
     assert!(grants > last - first, "a world in which hardly anything is granted shows nothing: {grants}");
 }
 
-/// Seeds that found something once. What they do changes with the simulator; that they find nothing stays.
+/// Seeds that once found something. Changes of the simulator change their steps, but they must still find
+/// nothing.
 const FOUND_ONCE: [u64; 3] = [1_010_176, 1_017_929, 1_018_760];
 
 #[test]
@@ -76,18 +77,18 @@ fn the_same_seed_is_the_same_run_byte_for_byte() {
     assert_ne!(run_seed(1, Settings::default()).hash, run_seed(2, Settings::default()).hash);
 }
 
-/// Runs that found a fault which is repaired, and whether groups are asked for in them. A seed names the
-/// steps of the commit that it was found on. Later commits may give it other steps.
+/// Runs that found a fault that is now fixed, and whether they include groups. A seed's steps belong to the
+/// commit that it was found on. Later commits may give it other steps.
 const FOUND_FAULTS: &[(u64, bool)] = &[
-    // A reservation that its owner used up stayed for ever once a statement that used it too was aborted.
+    // A used-up reservation stayed forever once another statement that had used it was aborted.
     (5_004_462, false),
-    // A ticket whose plan names a node that was removed was committed for ever.
+    // A ticket was committed forever when its plan named a removed node.
     (20_033_307, true),
-    // A ticket was not tried again when a statement that held what was in its way was aborted.
+    // A ticket was not tried again when a statement that blocked it was aborted.
     (20_077_465, true),
-    // An owner's request was given a part of a GPU that was withheld for a claim.
+    // An owner's request received a part of a GPU that was withheld for a claim.
     (20_037_591, true),
-    // A false alarm: a group that queued for a ticket was said to wait in vain.
+    // A false alarm: a group that queued for a ticket was reported as waiting although it fitted.
     (20_097_401, true),
 ];
 
@@ -99,12 +100,12 @@ fn seeds_that_found_faults_find_them_no_more() {
     }
 }
 
-/// Without groups where `WHARF_SIM_NO_GROUPS` is set.
+/// Returns the settings. Groups are left out when `WHARF_SIM_NO_GROUPS` is set.
 fn settings() -> Settings {
     Settings { groups: std::env::var_os("WHARF_SIM_NO_GROUPS").is_none(), ..Settings::default() }
 }
 
-/// Shows the seed that `WHARF_SIM_SEED` names: what a failure says to run.
+/// Replays the seed that `WHARF_SIM_SEED` names. Failure messages print this command.
 #[test]
 fn replay() {
     let seed = number("WHARF_SIM_SEED");

@@ -1,4 +1,4 @@
-//! What a clean stop writes is what the next start reads, for every stop of many simulated runs.
+//! A start reads exactly what a clean stop writes, for every stop of many simulated runs.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use wharf_core::state::StoreState;
 use wharf_fuzz::sim::{Settings, run_seed};
 use wharf_ops::daemon::Store;
 
-/// Seeds of an ordinary test run: every other one without groups.
+/// The number of seeds in an ordinary test run. Every other run has no groups.
 const SEEDS: u64 = 40;
 
-/// Writes the state as a stop does, and reads it as the next start does.
+/// Writes the state as a stop does and reads it as the next start does.
 fn written_and_read(state: &StoreState) -> StoreState {
     let directory = tempfile::tempdir().expect("a temporary directory");
     let partitions = u16::try_from(state.partitions.len()).expect("few partitions");
@@ -22,7 +22,7 @@ fn written_and_read(state: &StoreState) -> StoreState {
     read
 }
 
-/// As it is stored: until when a group waits to be made means nothing once it is placed.
+/// Returns the state as it is stored. `wait_until` means nothing once a group is placed, so it is not stored.
 fn as_stored(mut state: StoreState) -> StoreState {
     for group in &mut state.groups {
         Arc::make_mut(&mut group.spec).wait_until = None;

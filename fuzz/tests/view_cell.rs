@@ -1,6 +1,6 @@
-//! Views go from thread to thread whole and in order, and every one of them is destroyed in the end.
+//! Threads see whole views in order, and every view is destroyed in the end.
 //!
-//! That none is destroyed too early shows under the address sanitizer: `fuzz/fuzz_targets/view_cell.rs`.
+//! The address sanitizer checks that none is destroyed too early: `fuzz/fuzz_targets/view_cell.rs`.
 
 use wharf_fuzz::{ViewCellCounts, bytes_of_seed, run_view_cell};
 
@@ -13,6 +13,6 @@ fn readers_beside_a_publisher_see_whole_versions_in_order() {
         counts.loaded += run.loaded;
         counts.moved += run.moved;
     }
-    // A reader's last load sees a version that its first one did not, wherever anything is published.
+    // A reader's last load sees another version than its first one, unless nothing is published.
     assert!(counts.published > 10_000 && counts.loaded > 10_000 && counts.moved > 200, "{counts:?}");
 }

@@ -1,9 +1,9 @@
-//! Views are states that the shard was in, never change, make replicas that place as it does, and tell a
-//! follower what there is.
+//! Views are states of the shard and never change. Replicas that are built from them place as the shard does,
+//! and followers end with their content.
 
 use wharf_fuzz::{ViewCounts, bytes_of_seed, run_view_ops};
 
-/// The same inputs on every machine and every run.
+/// The inputs are the same on every machine and in every run.
 #[test]
 fn replicas_place_as_their_shard_does() {
     let mut counts = ViewCounts::default();

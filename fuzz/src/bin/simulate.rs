@@ -1,11 +1,11 @@
-//! The simulator for hours: `simulate SEED` shows one run, `simulate FIRST COUNT` runs many and stops at
-//! the first that finds something.
+//! Runs the simulator for many seeds. `simulate SEED` shows the trace of one run. `simulate FIRST COUNT` runs
+//! many seeds and stops at the first finding.
 
 use std::process::ExitCode;
 
 use wharf_fuzz::sim::{Settings, replay_command, run_seed};
 
-/// Seeds after which it says how far it is.
+/// The number of seeds between two progress lines.
 const SEEDS_TOLD: u64 = 1000;
 
 fn main() -> ExitCode {
@@ -35,7 +35,7 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// Without groups where `WHARF_SIM_NO_GROUPS` is set.
+/// Returns the settings. Groups are left out when `WHARF_SIM_NO_GROUPS` is set.
 fn settings() -> Settings {
     Settings { groups: std::env::var_os("WHARF_SIM_NO_GROUPS").is_none(), ..Settings::default() }
 }

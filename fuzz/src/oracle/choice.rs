@@ -5,27 +5,27 @@ use wharf_core::request::Policy;
 /// A node that fits exactly.
 #[derive(Clone, Debug)]
 pub struct Fitting<T> {
-    /// Its place in the order of registration.
+    /// The node's place in the order of registration.
     pub ordinal: u64,
-    /// Where it stands in the resource space.
+    /// The node's coordinate in the resource space.
     pub coordinate: Vec<i64>,
-    /// The caller's name for it.
+    /// The caller's name for the node.
     pub node: T,
 }
 
-/// What a policy may answer.
+/// The answers that a policy may give.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Choice<T> {
-    /// Nothing fits.
+    /// No node fits.
     Nothing,
-    /// This node and no other.
+    /// Only this node is correct.
     Only(T),
-    /// Any of these.
+    /// Any of these nodes is correct.
     AnyOf(Vec<T>),
 }
 
 impl<T: PartialEq> Choice<T> {
-    /// Whether `answer` is right.
+    /// Returns whether `answer` is correct.
     #[must_use]
     pub fn allows(&self, answer: Option<&T>) -> bool {
         match (self, answer) {
@@ -37,8 +37,8 @@ impl<T: PartialEq> Choice<T> {
     }
 }
 
-/// What `policy` answers over `fitting`, which is in order of registration; `cursor` is the
-/// ordinal of the last choice of NextFit or Spread and moves with them.
+/// Returns what `policy` answers over `fitting`, which is in order of registration. `cursor` is the ordinal of
+/// the last choice of NextFit or Spread, and these two policies advance it.
 pub fn choose<T: Clone>(policy: Policy, fitting: &[Fitting<T>], cursor: &mut u64) -> Choice<T> {
     let Some(first) = fitting.first() else {
         return Choice::Nothing;
@@ -47,7 +47,7 @@ pub fn choose<T: Clone>(policy: Policy, fitting: &[Fitting<T>], cursor: &mut u64
     match policy {
         Policy::LeastFit => {
             for candidate in fitting {
-                // Strictly: of equal ones the first registered stays.
+                // Strictly greater: among equal nodes the first registered one wins.
                 if candidate.coordinate > chosen.coordinate {
                     chosen = candidate;
                 }

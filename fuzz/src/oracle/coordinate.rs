@@ -1,24 +1,24 @@
-//! Coordinates, computed anew: how many steps of θ it takes to cover a value.
+//! Coordinates, computed independently of the index: the number of steps of θ that cover a value.
 
 use wharf_core::index::{Dimension, Geometry, ResourceVector};
 
-/// Coordinates beyond this are equal; the index stores them in 16 bits.
+/// The highest coordinate. Larger values count as equal, because the index stores coordinates in 16 bits.
 const HIGHEST: i64 = 32_767;
 
-/// Weighted sums beyond this are equal.
+/// The highest weighted sum. Larger sums count as equal.
 const SUM_MAX: i128 = 1 << 53;
 
-/// How vectors become coordinates, and the orders that these are compared in.
+/// The mapping from vectors to coordinates, and the orders in which coordinates are compared.
 #[derive(Clone, Debug, Default)]
 pub struct Space {
     dimensions: Vec<(Dimension, i64)>,
-    /// Beside the dimensions' own order.
+    /// The orders in addition to the dimensions' own.
     orders: Vec<Vec<Dimension>>,
-    /// What each dimension counts in the weighted sum, in 1/10 000.
+    /// The weight of each dimension in the weighted sum, in 1/10,000.
     weights: Vec<(Dimension, i64)>,
 }
 
-/// A value in the unit in which θ divides it.
+/// Returns a value in the unit in which θ divides it.
 fn value(dimension: Dimension, vector: &ResourceVector) -> i64 {
     match dimension {
         Dimension::Cpu => vector.cpu.units(),
@@ -31,40 +31,40 @@ fn value(dimension: Dimension, vector: &ResourceVector) -> i64 {
 }
 
 impl Space {
-    /// The dimensions of `geometry` in their own order.
+    /// Creates a space with the dimensions of `geometry` in their own order.
     #[must_use]
     pub fn new(geometry: &Geometry) -> Self {
         Self { dimensions: geometry.dimensions().to_vec(), ..Self::default() }
     }
 
-    /// The same with more orders.
+    /// Adds further orders.
     #[must_use]
     pub fn with_orders(mut self, orders: &[Vec<Dimension>]) -> Self {
         self.orders = orders.to_vec();
         self
     }
 
-    /// The same with weights.
+    /// Sets the weights.
     #[must_use]
     pub fn with_weights(mut self, weights: &[(Dimension, i64)]) -> Self {
         self.weights = weights.to_vec();
         self
     }
 
-    /// The dimensions, each with its θ.
+    /// Returns the dimensions, each with its θ.
     #[must_use]
     pub fn dimensions(&self) -> &[(Dimension, i64)] {
         &self.dimensions
     }
 
-    /// Gives dimensions other θ.
+    /// Changes the θ of each dimension for which `theta` returns a value.
     pub fn regrain(&mut self, theta: impl Fn(usize) -> Option<i64>) {
         for (place, dimension) in self.dimensions.iter_mut().enumerate() {
             dimension.1 = theta(place).unwrap_or(dimension.1);
         }
     }
 
-    /// The value of one dimension.
+    /// Returns the value of one dimension.
     #[must_use]
     pub fn value(&self, dimension: Dimension, vector: &ResourceVector) -> i64 {
         if dimension != Dimension::Weighted {
@@ -80,18 +80,18 @@ impl Space {
 
     fn step(&self, dimension: Dimension, theta: i64, vector: &ResourceVector) -> i64 {
         let value = self.value(dimension, vector);
-        // The smallest count whose steps cover the value: none for zero, and one more each
-        // time the value exceeds a multiple of θ.
+        // The smallest count whose steps cover the value: zero for zero, plus one each time the value exceeds a
+        // multiple of θ.
         if value == 0 { 0 } else { ((value - 1) / theta + 1).min(HIGHEST) }
     }
 
-    /// One step count per dimension, in the dimensions' own order.
+    /// Returns one step count per dimension, in the dimensions' own order.
     #[must_use]
     pub fn coordinate(&self, vector: &ResourceVector) -> Vec<i64> {
         self.dimensions.iter().map(|&(dimension, theta)| self.step(dimension, theta, vector)).collect()
     }
 
-    /// As attribute order `order` compares them: 0 the dimensions' own.
+    /// Returns the coordinate in attribute order `order`. Order 0 is the dimensions' own.
     #[must_use]
     pub fn compared(&self, order: usize, vector: &ResourceVector) -> Vec<i64> {
         if order == 0 {
@@ -106,13 +106,13 @@ impl Space {
         compared
     }
 
-    /// The dimension that an order compares first.
+    /// Returns the dimension that an order compares first.
     #[must_use]
     pub fn leading(&self, order: usize) -> Dimension {
         if order == 0 { self.dimensions[0].0 } else { self.orders[order - 1][0] }
     }
 
-    /// How many orders there are.
+    /// Returns the number of orders.
     #[must_use]
     pub fn order_count(&self) -> usize {
         1 + self.orders.len()

@@ -1,4 +1,4 @@
-//! The oracle's part for adoptions, single resources and the books of a node.
+//! The part of the oracle for adoptions, single resources and the books of a node.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use wharf_core::shard::{Adoption, NodeBooks, Outcome, Rejection};
 use super::linear_node::{DEVICE, LinearNode};
 use super::linear_shard::{Held, LinearShard, compare_node_outcome, differs};
 
-/// `spec` with other capacities of some resources.
+/// Returns `spec` with other capacities of some resources.
 fn with_totals(mut spec: NodeSpec, totals: &[(ResourceKind, Amount)]) -> NodeSpec {
     let mut custom: Vec<_> = spec.custom.iter().flat_map(|custom| custom.iter().copied()).collect();
     for &(kind, total) in totals {
@@ -30,7 +30,7 @@ fn with_totals(mut spec: NodeSpec, totals: &[(ResourceKind, Amount)]) -> NodeSpe
 }
 
 impl LinearShard {
-    /// Whether an adoption names instances that it cannot hold.
+    /// Returns whether an adoption names instances that the node cannot hold for it.
     fn wrong_instances(&self, at: usize, adoption: &Adoption) -> bool {
         let spec = &self.nodes[at].registration.spec;
         let asked = match adoption.demand.gpu {
@@ -48,7 +48,7 @@ impl LinearShard {
             let asked = amount.map_or(0, |(_, amount)| (amount.units() + DEVICE - 1) / DEVICE);
             i64::from(mask.count_ones()) != asked || (0..64).any(|i| i >= count && mask >> i & 1 == 1)
         });
-        // A kind that is named and not asked for is wrong even with an empty mask.
+        // Naming a kind that is not requested is wrong even with an empty mask.
         let not_asked =
             adoption.units.iter().any(|(id, _)| !adoption.demand.custom().iter().any(|(kind, _)| kind == id));
         wrong_gpus || wrong_units || not_asked
@@ -139,7 +139,7 @@ impl LinearShard {
         if (allocation, node) == (right, adoption.node) { Ok(()) } else { differs(allocation, right) }
     }
 
-    /// What was named must be what is held; what was not, a choice that could have been made.
+    /// Checks that named instances are the ones held, and that unnamed ones are a permitted choice.
     fn compare_chosen(&self, at: usize, adoption: &Adoption, placement: &Placement) -> Result<(), String> {
         let mut chosen = adoption.demand.clone();
         let mut chosen_gpus = placement.gpus;
@@ -192,7 +192,7 @@ impl LinearShard {
                     - i64::from(i.shortfall)
             })
             .sum();
-        // A part is hidden of the unhealthy only, and each of these says why.
+        // Only unhealthy instances hide capacity, and each of them gives a reason.
         let gpus = instances.iter().find(|(kind, _)| *kind == ResourceKind::Gpu);
         let gpus = gpus.map_or(&[][..], |(_, gpus)| gpus);
         let reasons_right = gpus.iter().all(|gpu| gpu.reason == node.unhealthy_reason(gpu.instance))
@@ -205,7 +205,7 @@ impl LinearShard {
         let balanced = resources.iter().all(|(_, book)| book.balances());
         let hidden: i64 = resources.iter().map(|(_, book)| book.unhealthy).sum();
         let hidden_right = hidden == node.gpu_hidden();
-        // What others see of a resource and what is there differ by what is kept.
+        // Reserved capacity is the difference between what others see and what is available.
         let seen = node.as_seen_by(None);
         let mut kept_right = books.reservation.is_some() == node.reservation.is_some();
         let mut kept_of_instances = 0;

@@ -1,5 +1,5 @@
-//! The oracle's part for the index's geometry as a shard keeps it: granularity that follows the nodes,
-//! and which attribute order a request means.
+//! The part of the oracle for the geometry of a shard's index: granularity that follows the nodes, and the
+//! attribute order that a request selects.
 
 use wharf_core::index::{Dimension, Geometry};
 use wharf_core::request::{OrderChoice, PlacementRequest};
@@ -8,11 +8,11 @@ use wharf_core::state::ShardState;
 
 use super::linear_shard::{LinearShard, differs};
 
-/// Which granularities follow the nodes.
+/// The dimensions whose granularity follows the nodes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Automatic {
     places: Vec<usize>,
-    /// Nodes that joined, changed or left since any moved.
+    /// The number of nodes that joined, changed or left since any granularity changed.
     changes: usize,
 }
 
@@ -23,7 +23,8 @@ impl Automatic {
     }
 }
 
-/// The steps that θ may have: 1, 2, 5, 10 and so on up to a half of `unit`, then the unit, doubled.
+/// Returns the steps that θ may have: 1, 2, 5, 10 and so on up to half of `unit`, then `unit` and its
+/// doublings.
 fn steps(unit: i64) -> Vec<i64> {
     let mut steps = Vec::new();
     let mut decimal = 1;
@@ -53,7 +54,7 @@ impl LinearShard {
         steps(unit).into_iter().find(|&step| step >= least)
     }
 
-    /// A node joined, changed or left.
+    /// Records that a node joined, changed or left.
     pub(super) fn node_resized(&mut self) {
         if self.automatic.places.is_empty() {
             return;
@@ -82,7 +83,7 @@ impl LinearShard {
         if got == expected { Ok(()) } else { differs(got, expected) }
     }
 
-    /// The number of the attribute order that a request means.
+    /// Returns the number of the attribute order that a request selects.
     pub(super) fn order_of(&self, request: &PlacementRequest) -> usize {
         match request.order {
             OrderChoice::Default => 0,
@@ -95,7 +96,7 @@ impl LinearShard {
         }
     }
 
-    /// The dimension of which the largest share of all is asked.
+    /// Returns the dimension of which the request takes the largest share of the total.
     fn dominant(&self, request: &PlacementRequest) -> Option<Dimension> {
         let demand = &request.demand;
         let sums = self.sums();
@@ -126,7 +127,7 @@ impl LinearShard {
         }
         let mut best = *shares.first()?;
         for &(dimension, asked, total) in &shares[1..] {
-            // asked / total > best.1 / best.2, where a share of nothing is beyond all others.
+            // Compares asked / total with best.1 / best.2. A share of a zero total exceeds all other shares.
             let more = match (total, best.2) {
                 (_, 0) => false,
                 (0, _) => true,

@@ -14,17 +14,17 @@ struct Standing {
     available: ResourceVector,
 }
 
-/// What [`DistBuckets`](wharf_core::index::DistBuckets) must answer.
+/// A model of [`DistBuckets`](wharf_core::index::DistBuckets) that gives the correct answers.
 #[derive(Clone, Debug)]
 pub struct LinearIndex {
     space: Space,
-    /// In order of registration.
+    /// The nodes in order of registration.
     nodes: Vec<Standing>,
     /// The ordinal of NextFit's last choice.
     cursor: u64,
 }
 
-/// Whether `available` covers `asked` in every value, indexed or not.
+/// Returns whether `available` covers `asked` in every value, indexed or not.
 pub(crate) fn covers(available: &ResourceVector, asked: &ResourceVector) -> bool {
     available.cpu.units() >= asked.cpu.units()
         && available.memory.units() >= asked.memory.units()
@@ -34,25 +34,25 @@ pub(crate) fn covers(available: &ResourceVector, asked: &ResourceVector) -> bool
 }
 
 impl LinearIndex {
-    /// An empty list over `space`.
+    /// Creates an empty list over `space`.
     #[must_use]
     pub fn new(space: Space) -> Self {
         Self { space, nodes: Vec::new(), cursor: 0 }
     }
 
-    /// Exchanges the space for one that differs in granularity.
+    /// Replaces the space by one with another granularity.
     pub fn regrain(&mut self, space: Space) {
         self.space = space;
     }
 
-    /// What a node has.
+    /// Returns the availability of a node.
     #[must_use]
     pub fn available(&self, slot: Slot) -> ResourceVector {
         let node = self.nodes.iter().find(|node| node.slot == slot);
         node.expect("the node stands in the list").available
     }
 
-    /// Puts a node in at its place in the order of registration.
+    /// Inserts a node at its place in the order of registration.
     pub fn insert(&mut self, slot: Slot, ordinal: u64, available: ResourceVector) {
         let mut place = 0;
         while place < self.nodes.len() && self.nodes[place].ordinal < ordinal {
@@ -61,12 +61,12 @@ impl LinearIndex {
         self.nodes.insert(place, Standing { ordinal, slot, available });
     }
 
-    /// Takes a node out.
+    /// Removes a node.
     pub fn remove(&mut self, slot: Slot) {
         self.nodes.retain(|node| node.slot != slot);
     }
 
-    /// Gives a node its new availability.
+    /// Sets the availability of a node.
     pub fn update(&mut self, slot: Slot, available: ResourceVector) {
         for node in &mut self.nodes {
             if node.slot == slot {
@@ -75,20 +75,20 @@ impl LinearIndex {
         }
     }
 
-    /// How many nodes stand in it.
+    /// Returns the number of nodes in the list.
     #[must_use]
     pub fn len(&self) -> usize {
         self.nodes.len()
     }
 
-    /// Whether no node stands in it.
+    /// Returns whether the list has no nodes.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.nodes.is_empty()
     }
 
-    /// What `policy` answers among the nodes that cover `asked` and that `member` names, compared
-    /// in attribute order `order`.
+    /// Returns what `policy` answers among the nodes that cover `asked` and satisfy `member`. Nodes are
+    /// compared in attribute order `order`.
     pub fn select(
         &mut self,
         order: usize,
@@ -109,31 +109,31 @@ impl LinearIndex {
         choose(policy, &fitting, &mut self.cursor)
     }
 
-    /// Whether the node stands here and covers `asked`: the exact check of a search.
+    /// Returns whether the node is in the list and covers `asked`: the exact check of a search.
     #[must_use]
     pub fn holds(&self, slot: Slot, asked: &ResourceVector) -> bool {
         self.nodes.iter().any(|node| node.slot == slot && covers(&node.available, asked))
     }
 
-    /// The ordinal of NextFit's last choice, zero before the first.
+    /// Returns the ordinal of NextFit's last choice, or zero before the first.
     #[must_use]
     pub fn cursor(&self) -> u64 {
         self.cursor
     }
 
-    /// Where every node stands.
+    /// Returns the coordinate of every node.
     #[must_use]
     pub fn coordinates(&self) -> Vec<(Slot, Vec<i64>)> {
         self.nodes.iter().map(|node| (node.slot, self.space.coordinate(&node.available))).collect()
     }
 
-    /// The coordinate of a request.
+    /// Returns the coordinate of a request.
     #[must_use]
     pub fn asked(&self, asked: &ResourceVector) -> Vec<i64> {
         self.space.coordinate(asked)
     }
 
-    /// The largest coordinate per dimension over all nodes.
+    /// Returns the largest coordinate per dimension over all nodes.
     #[must_use]
     pub fn highest(&self) -> Vec<i64> {
         let mut highest = vec![0; self.space.dimensions().len()];
@@ -145,7 +145,7 @@ impl LinearIndex {
         highest
     }
 
-    /// Non-empty buckets: the root and every prefix that some coordinate has.
+    /// Returns the number of non-empty buckets: the root and every prefix of a coordinate.
     #[must_use]
     pub fn bucket_count(&self) -> usize {
         let mut prefixes = BTreeSet::from([Vec::new()]);

@@ -1,5 +1,5 @@
-//! A node of the oracle: what it has, and what is in use on it. Nothing else is kept; what is
-//! available is the difference, and nothing where more is in use than there is.
+//! A node of the oracle: its capacity and what is in use on it. Nothing else is stored. Availability is the
+//! difference, or zero where more is in use than the capacity.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -16,36 +16,36 @@ use wharf_core::resource::{
 use super::fragmentation::{FragmentationScan, NodeState as PricedState, Price};
 use super::linear_reservations::LinearReservation;
 
-/// GPU instances of the largest node.
+/// The number of GPU instances of the largest node.
 pub(super) const INSTANCES: usize = 16;
-/// One whole device.
+/// The amount of one whole device.
 pub(super) const DEVICE: i64 = 10_000;
 
 #[derive(Clone, Debug)]
 pub(super) struct LinearNode {
     pub(super) registration: NodeRegistration,
-    /// Whether its operator wants no new work there.
+    /// Set when the operator wants no new work on the node.
     pub(super) drained: bool,
-    /// Where its agent is, or ready for one that has none.
+    /// The state of the node's agent. A node without an agent counts as `Here`.
     pub(super) presence: Presence,
-    /// Why an instance offers nothing, per unhealthy one.
+    /// The reason for each unhealthy instance.
     pub(super) unhealthy: BTreeMap<u8, Arc<str>>,
     pub(super) allocations: u32,
-    /// How many it may have.
+    /// The highest permitted number of allocations.
     pub(super) allocations_max: u32,
-    /// Counts its changes, as the list of nodes shows them.
+    /// Counts the node's changes, as node lists show them.
     pub(super) version: u64,
-    /// For whom it is kept.
+    /// The reservation of the node, if it has one.
     pub(super) reservation: Option<LinearReservation>,
     pub(super) cpu_used: i64,
     pub(super) memory_used: i64,
     pub(super) gpu_used: [i64; INSTANCES],
     pub(super) custom_used: BTreeMap<ResourceId, i64>,
-    /// Per unit of a unit-instance kind.
+    /// The amount in use per unit of a unit-instance resource.
     pub(super) unit_used: BTreeMap<(ResourceId, u32), i64>,
 }
 
-/// Where a node's agent is.
+/// The state of a node's agent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Presence {
     Joining,
@@ -53,21 +53,21 @@ pub(super) enum Presence {
     Lost,
 }
 
-/// What a node has too little of, and by how much.
+/// A resource that a node has too little of, and the missing amount.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lack {
-    /// It has as many allocations as it may have; what else it lacks is not said.
+    /// The node has as many allocations as permitted. Other shortages are not reported.
     Allocations,
     Cpu(i64),
     Memory(i64),
     WholeGpus(i64),
     GpuPart(i64),
     Custom(ResourceId, i64),
-    /// There is enough, but in pieces.
+    /// There is enough in total, but only in pieces.
     Pieces(ResourceId, i64),
 }
 
-/// Units that a node can have at most.
+/// The highest number of units that a node can have.
 pub(super) const UNITS: u32 = 64;
 
 pub(super) fn custom_total(spec: &NodeSpec, id: ResourceId) -> i64 {
@@ -120,7 +120,7 @@ impl LinearNode {
         (self.gpu_total(instance) - self.gpu_used[instance]).max(0)
     }
 
-    /// What is left of unhealthy instances.
+    /// Returns the unused amount of unhealthy instances.
     pub(super) fn gpu_hidden(&self) -> i64 {
         self.unhealthy.keys().map(|&instance| self.gpu_left(usize::from(instance))).sum()
     }
@@ -134,7 +134,7 @@ impl LinearNode {
         }
     }
 
-    /// Follows an event; false where it cannot be.
+    /// Applies an event. Returns false if the event is not legal in the current state.
     pub(super) fn live(&mut self, event: LifeEvent) -> bool {
         let before = self.state();
         match event {
@@ -155,19 +155,19 @@ impl LinearNode {
         true
     }
 
-    /// New capacity and labels.
+    /// Sets new capacity and labels.
     pub(super) fn update(&mut self, spec: NodeSpec) {
         self.unhealthy.retain(|&instance, _| instance < spec.gpus);
         self.registration.spec = spec;
         self.version += 1;
     }
 
-    /// Why an instance is unhealthy, if it is.
+    /// Returns why an instance is unhealthy, or `None` if it is healthy.
     pub(super) fn unhealthy_reason(&self, instance: u8) -> Option<Arc<str>> {
         self.unhealthy.get(&instance).cloned()
     }
 
-    /// Other unhealthy instances; whether any was healed.
+    /// Replaces the set of unhealthy instances. Returns whether any instance became healthy.
     pub(super) fn set_health(&mut self, unhealthy: &[(u8, Arc<str>)]) -> bool {
         let gpus = self.registration.spec.gpus;
         let now: BTreeMap<u8, Arc<str>> =
@@ -195,7 +195,7 @@ impl LinearNode {
         largest
     }
 
-    /// What the index is told of this node, where these custom kinds are indexed.
+    /// Returns the availability that the index is told, where `indexed` names the indexed custom resources.
     pub(super) fn available(&self, indexed: &[ResourceId]) -> ResourceVector {
         let amount = |units| Amount::try_from_units(units).expect("no more than the capacity");
         let mut vector = ResourceVector {
@@ -217,7 +217,7 @@ impl LinearNode {
         vector
     }
 
-    /// What it would be told if nothing ran here and all were well.
+    /// Returns the availability that the index would be told if the node were empty and healthy.
     pub(super) fn size(&self, indexed: &[ResourceId]) -> ResourceVector {
         let mut vector = Self::new(self.registration.clone()).available(indexed);
         for (number, &id) in indexed.iter().enumerate() {
@@ -227,7 +227,7 @@ impl LinearNode {
         vector
     }
 
-    /// Everything that `demand` asks and the node has too little of.
+    /// Returns every shortage of the node for `demand`.
     pub(super) fn lacks(&self, demand: &Demand) -> Vec<Lack> {
         if self.allocations >= self.allocations_max {
             return vec![Lack::Allocations];
@@ -260,14 +260,14 @@ impl LinearNode {
         lacks
     }
 
-    /// Whether the node could hold `demand` if nothing ran there.
+    /// Returns whether the node could hold `demand` if it were empty.
     pub(super) fn could_hold(&self, demand: &Demand) -> bool {
         let empty = Self::new(self.registration.clone());
         empty.lacks(demand).is_empty()
     }
 
-    /// The instances that `request` takes: for a part, the one with the smallest free part that
-    /// suffices; for whole devices, the wholly free ones; of equal ones the lowest index.
+    /// Returns the instances that `request` takes. A part takes the instance with the smallest free part that
+    /// suffices, whole devices take fully free instances. Among equal instances the lowest index wins.
     pub(super) fn instances_for(&self, request: GpuRequest) -> GpuAssignment {
         let mut mask = 0u16;
         match request {
@@ -297,7 +297,7 @@ impl LinearNode {
         }
     }
 
-    /// What a fragmentation-aware policy pays for a request that fits here.
+    /// Returns the price of a fitting request on this node under a fragmentation-aware policy.
     pub(super) fn price(&self, scan: &mut FragmentationScan, request: &PlacementRequest) -> Price {
         let mut gpus = GpuBooks::default();
         for instance in 0..INSTANCES {
@@ -334,7 +334,7 @@ impl LinearNode {
         }
     }
 
-    /// The units that `asked` of a unit-instance kind takes, if they are free.
+    /// Returns the units that `asked` of a unit-instance resource takes, or `None` if they are not free.
     fn units_for(&self, id: ResourceId, asked: i64) -> Option<UnitAssignment> {
         if asked < DEVICE {
             let fitting = (0..UNITS).filter(|&unit| self.unit_free(id, unit) >= asked);
@@ -346,7 +346,7 @@ impl LinearNode {
         Some(UnitAssignment { mask: taken.iter().map(|unit| 1u64 << unit).sum(), part: DEVICE as u16 })
     }
 
-    /// The units that `demand` takes, as a placement names them.
+    /// Returns the units that `demand` takes, as a placement names them.
     pub(super) fn all_units_for(&self, demand: &Demand) -> Option<Arc<UnitAssignments>> {
         let kinds = demand.custom().iter().filter(|(id, _)| id.is_unit_instance());
         let units: UnitAssignments = kinds
@@ -355,8 +355,8 @@ impl LinearNode {
         if units.is_empty() { None } else { Some(Arc::new(units)) }
     }
 
-    /// Whether an adoption without named instances may have been given these: as a placement
-    /// would, where it fits, and otherwise none that overcommit more than others would.
+    /// Returns whether an adoption without named instances may hold these. Where the demand fits, they must be
+    /// the ones that a placement would take. Otherwise they must overcommit as little as possible.
     pub(super) fn may_adopt(
         &self,
         demand: &Demand,
@@ -396,7 +396,7 @@ impl LinearNode {
             && given.next().is_none()
     }
 
-    /// An allocation begins (`sign` 1) or ends (-1).
+    /// Records that an allocation begins (`sign` 1) or ends (`sign` -1).
     pub(super) fn change_use(
         &mut self,
         demand: &Demand,
@@ -427,24 +427,24 @@ impl LinearNode {
         self.version += 1;
     }
 
-    /// Per resource, what is in use beyond the capacity: cpu, memory, GPU devices.
+    /// Returns the amounts in use beyond the capacity: cpu, memory, GPU devices.
     pub(super) fn beyond(&self) -> [i64; 3] {
         let spec = &self.registration.spec;
         let gpu = (0..INSTANCES).map(|i| (self.gpu_used[i] - self.gpu_total(i)).max(0)).sum();
         [(self.cpu_used - spec.cpu.units()).max(0), (self.memory_used - spec.memory.units()).max(0), gpu]
     }
 
-    /// Per resource, what is in use: cpu, memory, GPU devices.
+    /// Returns the amounts in use: cpu, memory, GPU devices.
     pub(super) fn used(&self) -> [i64; 3] {
         [self.cpu_used, self.memory_used, self.gpu_used.iter().sum()]
     }
 
-    /// What is in use of every custom kind that was ever used.
+    /// Returns the amount in use of every custom resource that was ever used.
     pub(super) fn custom_used(&self) -> impl Iterator<Item = (ResourceId, i64)> {
         self.custom_used.iter().map(|(&id, &used)| (id, used))
     }
 
-    /// What is in use of a custom kind beyond its capacity.
+    /// Returns the amount of a custom resource in use beyond its capacity.
     pub(super) fn custom_beyond(&self, id: ResourceId) -> i64 {
         if id.is_unit_instance() {
             let of_kind = self.unit_used.iter().filter(|((kind, _), _)| *kind == id);
@@ -454,7 +454,7 @@ impl LinearNode {
         (used - custom_total(&self.registration.spec, id)).max(0)
     }
 
-    /// Whether the labels satisfy every term.
+    /// Returns whether the labels satisfy every term.
     pub(super) fn satisfies(&self, selector: &Selector) -> bool {
         selector.terms().iter().all(|term| {
             let value = self
@@ -482,7 +482,7 @@ impl LinearNode {
     }
 }
 
-/// An integer of 64 bits, read digit by digit.
+/// Parses a 64-bit integer digit by digit.
 fn integer(text: &str) -> Option<i128> {
     let (sign, digits) = match text.strip_prefix('-') {
         Some(digits) => (-1, digits),
@@ -499,12 +499,12 @@ fn integer(text: &str) -> Option<i128> {
     (i128::from(i64::MIN)..=i128::from(i64::MAX)).contains(&value).then_some(value)
 }
 
-/// What taking `part` of each named instance adds to the shortfalls.
+/// Returns what taking `part` of each named instance adds to the shortfalls.
 fn overcommits(mask: u64, part: i64, free: impl Fn(u32) -> i64) -> i64 {
     (0..UNITS).filter(|unit| mask >> unit & 1 == 1).map(|unit| (part - free(unit)).max(0)).sum()
 }
 
-/// The least that `part` of each of `count` instances can overcommit.
+/// Returns the least that `part` of each of `count` instances can overcommit.
 fn least(count: u32, part: i64, free: impl Fn(u32) -> i64) -> i64 {
     let mut short: Vec<i64> = (0..UNITS).map(|unit| (part - free(unit)).max(0)).collect();
     short.sort_unstable();

@@ -1,5 +1,5 @@
-//! What a request would rather have, over a plain list of nodes: every class of nodes is tried
-//! in turn, from the one that is wanted most on.
+//! A request's preferences over a plain list of nodes. Classes of nodes are tried in turn, the most preferred
+//! first.
 
 use wharf_core::node::{Selector, Taint, TaintEffect, Toleration, TolerationOperator};
 use wharf_core::request::{PlacementRequest, RankRules};
@@ -25,7 +25,7 @@ fn bears(toleration: &Toleration, taint: &Taint) -> bool {
     }
 }
 
-/// Whether the node has a taint of such an effect that the request does not bear.
+/// Returns whether the node has a taint with one of `effects` that the request does not tolerate.
 fn untolerated(request: &PlacementRequest, node: &LinearNode, effects: &[TaintEffect]) -> bool {
     let taints = node.registration.spec.taints.as_slice();
     taints.iter().filter(|taint| effects.contains(&taint.effect)).any(|taint| {
@@ -34,12 +34,12 @@ fn untolerated(request: &PlacementRequest, node: &LinearNode, effects: &[TaintEf
     })
 }
 
-/// Whether taints keep the request from the node.
+/// Returns whether taints exclude the request from the node.
 pub(super) fn tainted(request: &PlacementRequest, node: &LinearNode) -> bool {
     untolerated(request, node, &[TaintEffect::NoSchedule, TaintEffect::NoExecute])
 }
 
-/// The request's own selector, then its fallbacks.
+/// Returns the request's own selector, then its fallbacks.
 fn alternatives(request: &PlacementRequest) -> Vec<Option<&Selector>> {
     let mut all = vec![request.selector.as_deref()];
     all.extend(
@@ -52,7 +52,7 @@ fn holds(selector: Option<&Selector>, node: &LinearNode) -> bool {
     selector.is_none_or(|selector| node.satisfies(selector))
 }
 
-/// Whether the labels satisfy the selector or a fallback.
+/// Returns whether the labels satisfy the selector or a fallback.
 pub(super) fn selected(request: &PlacementRequest, node: &LinearNode) -> bool {
     alternatives(request).into_iter().any(|selector| holds(selector, node))
 }
@@ -67,8 +67,9 @@ fn weight(request: &PlacementRequest, node: &LinearNode) -> u32 {
     sum
 }
 
-/// The nodes of the class that is wanted most, out of `fitting`, as `choose` decides between
-/// them; and the number of the selector that holds. `first` is asked before weights count.
+/// Finds the most preferred class of nodes in `fitting` and lets `choose` pick among those of the highest
+/// weight. Returns the result and the number of the selector that matched. `first` is tried before weights
+/// count.
 pub(super) fn choose_by_class<T>(
     request: &PlacementRequest,
     nodes: &[LinearNode],
@@ -107,7 +108,7 @@ pub(super) fn choose_by_class<T>(
     None
 }
 
-/// The first preferred node among `class`.
+/// Returns the first preferred node in `class`.
 pub(super) fn first_preferred(
     request: &PlacementRequest,
     nodes: &[LinearNode],
@@ -120,7 +121,8 @@ pub(super) fn first_preferred(
         .find_map(|&id| class.iter().find(|f| nodes[f.node].registration.id == id).map(|f| f.node))
 }
 
-/// Utilisation in 1/10 000, rounded down, of the busier of cpu and memory; below the threshold none.
+/// Returns the utilisation of the busier of cpu and memory in 1/10,000, rounded down. Below the threshold it is
+/// 0.
 fn score(node: &LinearNode, settings: HybridSettings) -> i128 {
     let spec = &node.registration.spec;
     let mut score = 0;
@@ -132,8 +134,8 @@ fn score(node: &LinearNode, settings: HybridSettings) -> i128 {
     if score < i128::from(settings.threshold) { 0 } else { score }
 }
 
-/// What the hybrid policy answers over `class`: with `rng` as the shard's is, the one node;
-/// without, any of those that it draws from.
+/// Returns what the hybrid policy answers over `class`. With the shard's random state in `rng` this is one
+/// node, without it any of the nodes that the policy draws from.
 pub(super) fn hybrid(
     request: &PlacementRequest,
     nodes: &[LinearNode],
@@ -144,7 +146,7 @@ pub(super) fn hybrid(
     let mut sorted: Vec<(i128, u64, usize)> =
         class.iter().map(|f| (score(&nodes[f.node], settings), f.ordinal, f.node)).collect();
     sorted.sort_unstable();
-    // The first preferred node that is registered; others do not count.
+    // Only the first preferred node that is registered counts.
     let registered = |id| nodes.iter().position(|node| node.registration.id == id);
     let preferred = request.preferences.as_ref().and_then(|p| p.nodes.iter().find_map(|&id| registered(id)));
     if let Some(&(score, ..)) = sorted.iter().find(|&&(.., node)| Some(node) == preferred)
@@ -156,7 +158,7 @@ pub(super) fn hybrid(
     let Some(rng) = rng else {
         return Choice::AnyOf(sorted.iter().take(drawn_from).map(|&(.., node)| node).collect());
     };
-    // As the shard draws: a number for a node that is not there is drawn again.
+    // Draws as the shard does: if the number exceeds the list, it draws again.
     let mut at = rng.below(drawn_from as u64) as usize;
     if at >= sorted.len() {
         at = rng.below(sorted.len() as u64) as usize;

@@ -1,5 +1,5 @@
-//! The oracle's part for reservations: a node as somebody sees it is a copy of it on which what is
-//! kept for others counts as used.
+//! The part of the oracle for reservations. A node as an owner sees it is a copy on which capacity that is
+//! reserved for others counts as used.
 
 use std::collections::BTreeMap;
 
@@ -13,7 +13,7 @@ use wharf_core::time::Time;
 use super::linear_node::{DEVICE, INSTANCES, LinearNode, UNITS, custom_total};
 use super::linear_shard::{LinearShard, differs};
 
-/// What is kept, and for whom.
+/// The reserved capacity and its owner.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct LinearReservation {
     pub(super) owner: OwnerId,
@@ -37,7 +37,7 @@ impl LinearReservation {
         }
     }
 
-    /// So much less is kept; whether anything is still.
+    /// Reduces the reservation by `demand`. Returns whether anything is still reserved.
     fn use_up(&mut self, demand: &Demand) -> bool {
         self.cpu = (self.cpu - demand.cpu.units()).max(0);
         self.memory = (self.memory - demand.memory.units()).max(0);
@@ -60,8 +60,10 @@ impl LinearReservation {
     }
 }
 
-/// What `amount` keeps of each instance: whole ones where most is free, one after the other; then a
-/// part where it fits best, or else all of the one with most free of the rest.
+/// Returns how much of each instance a reservation of `amount` keeps.
+///
+/// Whole devices keep the instances with most free capacity, one after the other. A remaining part keeps the
+/// instance where it fits best, or else all of the freest of the remaining instances.
 fn kept_of_instances(free: &[i64], amount: i64) -> Vec<i64> {
     let mut kept = vec![0; free.len()];
     let mut taken = vec![false; free.len()];
@@ -104,7 +106,7 @@ fn kept_of_instances(free: &[i64], amount: i64) -> Vec<i64> {
 }
 
 impl LinearNode {
-    /// The node as requests of `owner` see it.
+    /// Returns the node as requests of `owner` see it.
     pub(super) fn as_seen_by(&self, owner: Option<OwnerId>) -> Self {
         let mut seen = self.clone();
         let Some(reservation) = seen.reservation.take() else { return seen };
@@ -136,7 +138,7 @@ impl LinearNode {
         self.reservation.as_ref().is_some_and(|there| Some(there.owner) == owner)
     }
 
-    /// Whether only its reservation keeps the request from it.
+    /// Returns whether only its reservation keeps the request off the node.
     pub(super) fn is_kept_from(&self, request: &PlacementRequest) -> bool {
         let kept = self.reservation.is_some() && !self.is_kept_for(request.owner);
         kept && self.lacks(&request.demand).is_empty()
@@ -144,19 +146,19 @@ impl LinearNode {
 }
 
 impl LinearShard {
-    /// Gives the share of nodes that may be reserved, in percent.
+    /// Sets the share of nodes that may be reserved, in percent.
     pub fn set_reserved_nodes_percent(&mut self, percent: u8) {
         self.reserved_percent = percent;
     }
 
-    /// For whom each reserved node is kept.
+    /// Returns the owner of each reserved node.
     #[must_use]
     pub fn owners(&self) -> BTreeMap<NodeId, OwnerId> {
         let nodes = self.nodes.iter();
         nodes.filter_map(|node| Some((node.registration.id, node.reservation.as_ref()?.owner))).collect()
     }
 
-    /// Time passes: what is due ends.
+    /// Advances the time and ends the reservations that are due.
     pub fn set_now(&mut self, now: Time) {
         self.now = now;
         for node in &mut self.nodes {
@@ -169,12 +171,12 @@ impl LinearShard {
         }
     }
 
-    /// All nodes as requests of `owner` see them.
+    /// Returns all nodes as requests of `owner` see them.
     pub(super) fn seen_by(&self, owner: Option<OwnerId>) -> Vec<LinearNode> {
         self.nodes.iter().map(|node| node.as_seen_by(owner)).collect()
     }
 
-    /// A placement of the owner uses up what is kept for it.
+    /// Reduces the reservation of a node by a placement of its owner.
     pub(super) fn use_reservation(&mut self, at: usize, request: &PlacementRequest) {
         let node = &mut self.nodes[at];
         if node.is_kept_for(request.owner) {

@@ -1,4 +1,4 @@
-//! A shard as a plain list of nodes: follows the same commands and says what each must answer.
+//! A shard as a plain list of nodes. It follows the same commands and computes the correct answer to each.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,29 +29,30 @@ pub(super) struct Held {
     pub(super) external_id: Option<Arc<str>>,
 }
 
-/// What a [`Shard`](wharf_core::shard::Shard) must answer.
+/// A model of [`Shard`](wharf_core::shard::Shard) that gives the correct answers.
 pub struct LinearShard {
     pub(super) space: Space,
-    /// The custom kinds that are indexed.
+    /// The custom resources that are indexed.
     pub(super) indexed: Vec<ResourceId>,
     pub(super) automatic: Automatic,
     pub(super) incarnation: Incarnation,
-    /// In order of registration.
+    /// The nodes in order of registration.
     pub(super) nodes: Vec<LinearNode>,
     pub(super) allocations: BTreeMap<AllocationId, Held>,
     pub(super) sequences: BTreeMap<PartitionId, u64>,
     /// The ordinal of NextFit's last choice.
     pub(super) cursor: u64,
-    /// What waits.
+    /// The waiting requests.
     pub(super) parked: BTreeMap<WaitToken, PlacementRequest>,
     pub(super) placed: u64,
     pub(super) refused: u64,
     pub(super) released: u64,
-    /// The growth counter of the last refusal, while nothing happened since that could help.
+    /// The growth counter of the last refusal. `None` once something happened that could help a refused
+    /// request.
     pub(super) settled_growth: Option<u64>,
     last_growth: u64,
     fragmentation: FragmentationScan,
-    /// What is placed next was counted when it came.
+    /// Set while a parked request is retried, because its arrival was already counted.
     pub(super) retrying: bool,
     hybrid: HybridSettings,
     pub(super) reserved_percent: u8,
@@ -66,7 +67,7 @@ pub(super) fn differs<T: std::fmt::Debug, U: std::fmt::Debug>(got: T, expected: 
 }
 
 impl LinearShard {
-    /// A shard without nodes.
+    /// Creates a shard without nodes.
     #[must_use]
     pub fn new(geometry: &Geometry, incarnation: Incarnation) -> Self {
         Self {
@@ -94,46 +95,46 @@ impl LinearShard {
         }
     }
 
-    /// Gives what else there is of the geometry: attribute orders, weights.
+    /// Sets the rest of the geometry: attribute orders and weights.
     pub fn set_space(&mut self, space: Space) {
         self.space = space;
     }
 
-    /// Gives the typical requests of the fragmentation-aware policies; learnt if none are given.
+    /// Sets the typical requests of the fragmentation-aware policies. Without them, they are learnt.
     pub fn set_typical_shapes(&mut self, typical: &TypicalShapes) {
         self.fragmentation.give(typical);
     }
 
-    /// Gives how many allocations a node may have, of nodes that are added from now on.
+    /// Sets how many allocations a node may have. It applies to nodes that are added later.
     pub fn set_allocations_per_node_max(&mut self, most: u16) {
         self.allocations_per_node_max = u32::from(most);
     }
 
-    /// Tells the random state of the shard before the next placement.
+    /// Sets the shard's random state before the next placement.
     pub fn set_rng(&mut self, rng: Rng) {
         self.rng = Some(rng);
     }
 
-    /// The live allocations, in order of id.
+    /// Returns the live allocations in order of id.
     #[must_use]
     pub fn live(&self) -> Vec<AllocationId> {
         self.allocations.keys().copied().collect()
     }
 
-    /// What waits although a node could take it now.
+    /// Returns a waiting request that some node could take now.
     #[must_use]
     pub fn waits_in_vain(&self) -> Option<WaitToken> {
         let mut parked = self.parked.iter();
         parked.find(|(_, request)| !self.fitting_places(request).is_empty()).map(|(&token, _)| token)
     }
 
-    /// What waits.
+    /// Returns all waiting requests.
     #[must_use]
     pub fn waiting(&self) -> Vec<WaitToken> {
         self.parked.keys().copied().collect()
     }
 
-    /// The nodes that can take `request` now.
+    /// Returns the nodes that can take `request` now.
     #[must_use]
     pub fn fitting(&self, request: &PlacementRequest) -> Vec<NodeId> {
         self.fitting_places(request).into_iter().map(|at| self.nodes[at].registration.id).collect()
@@ -151,8 +152,8 @@ impl LinearShard {
             .collect()
     }
 
-    /// Carries out a placement. `answer` decides where the policy leaves a choice, if it names
-    /// one of the nodes that the policy allows; the first of them otherwise.
+    /// Places `request`. Where the policy permits several nodes, it takes `answer` if that is one of them, and
+    /// otherwise the first.
     pub fn place(&mut self, request: &PlacementRequest, answer: Option<NodeId>) -> Option<Placement> {
         let order = self.order_of(request);
         let seen = self.seen_by(request.owner);
@@ -236,10 +237,10 @@ impl LinearShard {
         Placement { node: id, allocation, gpus, alternative, units }
     }
 
-    /// Carries out `command` and compares with what the shard answered.
+    /// Carries out `command` and compares the result with the shard's answer.
     ///
     /// # Errors
-    /// The difference.
+    /// Returns the difference.
     pub fn compare(&mut self, command: &Command, outcome: &Outcome) -> Result<(), String> {
         match command {
             Command::Place(request) => self.compare_place(request, outcome),
@@ -282,7 +283,7 @@ impl LinearShard {
             Command::NodeBooks(id) => self.compare_books(*id, outcome),
             Command::Reserve(reserve) => self.compare_reserve(reserve, outcome),
             Command::EndReservation(id, owner) => self.compare_end(*id, *owner, outcome),
-            // What it wakes is compared once all wake-ups are answered.
+            // Requests that it wakes are compared once all wake-ups are answered.
             Command::GoOn => match outcome {
                 Outcome::WentOn => Ok(()),
                 other => differs(other, "that it went on"),
@@ -333,7 +334,7 @@ impl LinearShard {
         request: &PlacementRequest,
         outcome: &Outcome,
     ) -> Result<(), String> {
-        // What a refusal must say is computed before anything moves.
+        // The expected refusal is computed before anything changes.
         let expected_refusal = self.refusal(request);
         let answer = if let Outcome::Placed(placement) = outcome { Some(placement.node) } else { None };
         match (self.place(request, answer), outcome) {
@@ -349,7 +350,7 @@ impl LinearShard {
         }
     }
 
-    /// The growth counter stands still exactly while nothing happened that could help.
+    /// Checks the growth counter. It stays the same exactly while nothing happened that could help.
     fn compare_growth(&mut self, growth: u64) -> Result<(), String> {
         let right = match self.settled_growth {
             Some(settled) => growth == settled,
@@ -440,8 +441,8 @@ impl LinearShard {
         true
     }
 
-    /// Reports of the operations name their devices in the same order and boot each time: devices
-    /// that are missing are the last ones, and stay as unhealthy instances.
+    /// Applies an agent's report. Reports in these runs name devices in the same order and always the same
+    /// boot. So missing devices are the last ones, and they stay as unhealthy instances.
     fn report(&mut self, id: NodeId, report: &AgentReport) {
         let Some(node) = self.node_mut(id) else {
             return;
@@ -456,7 +457,7 @@ impl LinearShard {
             unhealthy.extend(fault.iter().map(|fault| (instance, Arc::clone(fault))));
         }
         unhealthy.extend((report.gpus.len()..facts.gpus.len()).map(|i| (i as u8, DEVICE_GONE.into())));
-        // Taints are the operator's.
+        // Taints belong to the operator.
         let taints = node.registration.spec.taints.clone();
         let spec = NodeSpec { gpus: facts.gpus.len() as u8, taints, ..report.spec.clone() };
         let updated = node.registration.spec != spec;
@@ -555,7 +556,7 @@ pub(super) fn compare_node_outcome(
     }
 }
 
-/// Prices every device of every node of a class; the cheapest node, of equals the first.
+/// Prices every device of every node in a class and returns the cheapest node, the first among equals.
 fn cheapest(
     request: &PlacementRequest,
     nodes: &[LinearNode],

@@ -1,5 +1,4 @@
-//! A node of the naive model of statements: a list of what is taken of it, added up anew for each
-//! question.
+//! A node in the naive model of statements: a list of what is taken, summed up again for each question.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +11,7 @@ use wharf_core::time::Time;
 
 pub(super) const UNIT: i64 = 10_000;
 
-/// What is taken of a node, on which instances.
+/// The capacity that something takes of a node, and the instances.
 #[derive(Clone, Debug)]
 pub(super) struct Take {
     pub(super) demand: Demand,
@@ -52,7 +51,7 @@ pub(super) struct Claim {
     pub(super) hold: Hold,
 }
 
-/// A node: what it has, and everything that is taken of it.
+/// A node: its capacity and everything that is taken of it.
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) cpu: i64,
@@ -64,7 +63,7 @@ pub(super) struct Node {
     pub(super) claims: Vec<Claim>,
 }
 
-/// So much of each: cores, and each GPU instance.
+/// An amount of cores and of each GPU instance.
 #[derive(Clone, Debug)]
 pub(super) struct Free {
     pub(super) cpu: i64,
@@ -90,7 +89,7 @@ impl Free {
         take.cpu() <= self.cpu && (0..GPU_INSTANCES_MAX).all(|i| take.part(i) <= self.gpus[i])
     }
 
-    /// The instances for `demand`, or what it falls short of.
+    /// Returns the instances for `demand`, or what is too scarce.
     pub(super) fn choose(&self, demand: &Demand) -> Result<GpuAssignment, ConflictReason> {
         let short = |kind, asked: Amount, available: i64| ConflictReason::Short {
             kind,
@@ -122,7 +121,7 @@ impl Free {
 }
 
 impl Node {
-    /// What is not taken: below nothing where capacity was taken away.
+    /// Returns the capacity that is not taken. It is negative where capacity was taken away.
     pub(super) fn unused(&self) -> Free {
         let gpus = std::array::from_fn(|i| if i < usize::from(self.gpus) { UNIT } else { 0 });
         let taken = self.allocations.values().map(|allocation| &allocation.take);
@@ -134,13 +133,13 @@ impl Node {
         free
     }
 
-    /// What counts against the allocations that it may have.
+    /// Returns the number of entries that count against the limit on allocations.
     pub(super) fn count(&self) -> usize {
         let inside = self.allocations.values().map(|allocation| allocation.inside.len()).sum::<usize>();
         self.allocations.len() + inside + self.holds.len() + self.claims.len()
     }
 
-    /// Allocations that end by themselves, or with `evicted`.
+    /// Returns the number of allocations that are releasing or in `evicted`.
     pub(super) fn ending(&self, evicted: &BTreeSet<AllocationId>) -> usize {
         let ends = |(id, allocation): &(&AllocationId, &Allocation)| {
             allocation.until.is_some() || evicted.contains(id)
@@ -148,7 +147,7 @@ impl Node {
         self.allocations.iter().filter(ends).count()
     }
 
-    /// Free of what is taken and healthy, claims or not.
+    /// Returns the healthy capacity that is not taken. Claims are ignored.
     pub(super) fn free(&self) -> Free {
         self.without_ill(self.unused().at_least_nothing())
     }
@@ -157,12 +156,12 @@ impl Node {
         self.claims.iter().map(|claim| &claim.hold.take)
     }
 
-    /// What is offered.
+    /// Returns the capacity that is offered: free and not claimed.
     pub(super) fn visible(&self) -> Free {
         self.free().less(self.claimed()).at_least_nothing()
     }
 
-    /// What is free when all that is on its way out has gone, and `evicted` too.
+    /// Returns the capacity that is free once everything releasing and everything in `evicted` has ended.
     pub(super) fn future(&self, evicted: &BTreeSet<AllocationId>) -> Free {
         let mut free = self.unused();
         for (id, allocation) in &self.allocations {

@@ -1,8 +1,8 @@
-//! Statements, claims and bundles, the slow and plain way: every node is a list of what is taken of
-//! it, and what is free is added up anew for each question. Undoing is throwing a copy away.
+//! A slow and simple model of statements, claims and bundles. Every node is a list of what is taken, and the
+//! free capacity is summed up again for each question. Undoing restores a copy.
 //!
-//! Cores and GPU instances only; what this model says of them is compared with the shard's answer
-//! to every command, and with its books.
+//! It covers cores and GPU instances only. It is compared with the shard's answer to every command and with its
+//! books.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -21,21 +21,22 @@ use wharf_core::time::Time;
 
 use super::linear_statement_node::{Allocation, Claim, Free, Hold, Node, Take, UNIT};
 
-/// An operation that was possible: its place, itself, its node.
+/// An operation that was possible: its place in the statement, the operation and its node.
 type Done = (u16, Operation, NodeId);
 
 #[derive(Clone, Debug)]
 struct HeldPart {
     deadline: Time,
     asked: bool,
-    /// With the node that each had to do with when it was held.
+    /// Each operation with the node that it involved when it was held.
     held: Vec<(u16, Operation, NodeId)>,
 }
 
 /// The model.
 #[derive(Clone, Debug, Default)]
 pub struct LinearStatements {
-    /// What the part that is looked at ends without grace: it leaves room for its bundle.
+    /// Allocations that the current part evicts without grace. Their bundles may be placed again by the same
+    /// part.
     ending: BTreeSet<AllocationId>,
     nodes: BTreeMap<NodeId, Node>,
     held: BTreeMap<StatementId, HeldPart>,
@@ -43,24 +44,24 @@ pub struct LinearStatements {
     now: Time,
     sequence: u64,
     events: Vec<ClaimEvent>,
-    /// How many allocations a node may have.
+    /// The highest permitted number of allocations per node.
     allocations_max: usize,
 }
 
 impl LinearStatements {
-    /// A model without nodes, each of which may have so many allocations.
+    /// Creates a model without nodes. Each node may have at most `allocations_per_node_max` allocations.
     #[must_use]
     pub fn new(allocations_per_node_max: u16) -> Self {
         Self { allocations_max: usize::from(allocations_per_node_max), ..Self::default() }
     }
 
-    /// Whether a node has as many allocations as it may have.
+    /// Returns whether a node has as many allocations as permitted.
     #[must_use]
     pub fn is_full(&self, node: NodeId) -> bool {
         self.nodes.get(&node).is_some_and(|node| node.count() >= self.allocations_max)
     }
 
-    /// A node joins.
+    /// Adds a node.
     pub fn add_node(&mut self, id: NodeId, cpu: u32, gpus: u8) {
         let allocations = BTreeMap::new();
         let holds = Vec::new();
@@ -75,7 +76,7 @@ impl LinearStatements {
         AllocationId { incarnation: Incarnation(1), partition: PartitionId(0), sequence: self.sequence }
     }
 
-    /// One of the live allocations, and its node.
+    /// Returns one of the live allocations and its node.
     #[must_use]
     pub fn live(&self, pick: usize) -> Option<(AllocationId, NodeId)> {
         let live =
@@ -97,7 +98,7 @@ impl LinearStatements {
         })
     }
 
-    /// A direct placement on one node.
+    /// Places a demand directly on one node.
     pub fn place(&mut self, node: NodeId, demand: &Demand) -> Option<Placement> {
         let there = self.nodes.get(&node).filter(|node| node.state == NodeState::Ready)?;
         if self.is_full(node) {
@@ -116,7 +117,10 @@ impl LinearStatements {
         Placement { node, allocation: id, gpus, alternative: 0, units: None }
     }
 
-    /// A placement into a bundle: what it is, or whether there is such a bundle.
+    /// Places a demand into a bundle.
+    ///
+    /// # Errors
+    /// Returns true if the demand does not fit. Returns false if there is no such bundle or its node is full.
     pub fn place_into(&mut self, bundle: AllocationId, demand: &Demand) -> Result<Placement, bool> {
         let node = self.home(bundle).ok_or(false)?;
         let there = &self.nodes[&node].allocations[&bundle];
@@ -137,7 +141,8 @@ impl LinearStatements {
         Ok(Placement { node, allocation: id, gpus, alternative: 0, units: None })
     }
 
-    /// A release: how many ended inside, of a bundle; none if there is no such id.
+    /// Releases an allocation. Returns `None` if the id is unknown. For a bundle, the inner value is the number
+    /// of allocations that ended inside.
     pub fn release(&mut self, id: AllocationId) -> Option<Option<u32>> {
         for node in self.nodes.values_mut() {
             if node.allocations.values_mut().any(|allocation| allocation.inside.remove(&id).is_some()) {
@@ -160,7 +165,7 @@ impl LinearStatements {
         ended.bundle.map(|_| ended.inside.len() as u32)
     }
 
-    /// Every claim whose own is there is granted, in order.
+    /// Grants, in order, every claim whose capacity is free.
     fn grant(&mut self) {
         for id in self.nodes.keys().copied().collect::<Vec<_>>() {
             let node = self.nodes.get_mut(&id).expect("listed");
@@ -180,7 +185,7 @@ impl LinearStatements {
         }
     }
 
-    /// Claims of a node that it cannot hold any more move to other instances, or end.
+    /// Moves claims that the node can no longer hold to other instances, or ends them.
     fn replan(&mut self, id: NodeId) {
         let node = self.nodes.get_mut(&id).expect("a node");
         let mut left = node.future(&BTreeSet::new()).at_least_nothing();
@@ -203,7 +208,7 @@ impl LinearStatements {
         self.grant();
     }
 
-    /// New cores of a node.
+    /// Sets the number of cores of a node.
     pub fn resize(&mut self, id: NodeId, cpu: u32) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.cpu = i64::from(cpu) * UNIT;
@@ -211,7 +216,7 @@ impl LinearStatements {
         }
     }
 
-    /// Which GPU instances are ill from now on.
+    /// Sets which GPU instances of a node are unhealthy.
     pub fn set_ill(&mut self, id: NodeId, ill: u16) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.ill = ill & ((1 << node.gpus) - 1);
@@ -219,15 +224,15 @@ impl LinearStatements {
         }
     }
 
-    /// Whether a node takes new work from now on.
+    /// Sets the state of a node.
     pub fn set_state(&mut self, id: NodeId, state: NodeState) {
         if let Some(node) = self.nodes.get_mut(&id) {
             node.state = state;
         }
     }
 
-    /// Whether a node may be removed by force: `None` if an undecided statement has to do with it;
-    /// else how many allocations end.
+    /// Removes a node by force and returns how many allocations end. Returns `None` if the node is unknown or
+    /// an undecided statement involves it.
     pub fn remove(&mut self, id: NodeId) -> Option<u32> {
         if self.held.values().flat_map(|part| &part.held).any(|&(_, _, node)| node == id) {
             return None;
@@ -261,7 +266,7 @@ impl LinearStatements {
         Ok(*node)
     }
 
-    /// The node takes work, and the bundle stands nowhere.
+    /// Checks that the node takes work and that the bundle is not placed anywhere.
     fn expect_free(
         &self,
         node: NodeId,
@@ -331,7 +336,7 @@ impl LinearStatements {
         Err(ConflictReason::UnknownAllocation(id))
     }
 
-    /// Tries a part; what of it is held, and what conflicts, without the facts about versions.
+    /// Tries a part. Returns what is held and what conflicts, ignoring expected versions.
     fn try_part(&mut self, part: &Part) -> (Vec<Done>, Vec<(u16, ConflictReason)>) {
         let before = self.clone();
         let mut held = Vec::new();
@@ -369,10 +374,10 @@ impl LinearStatements {
         self.held.contains_key(&statement) || self.kept.contains_key(&statement)
     }
 
-    /// What is held and what conflicts must be what the shard says.
+    /// Prepares a part and checks that the shard holds and rejects the same operations.
     ///
     /// # Errors
-    /// The difference.
+    /// Returns the difference.
     pub fn prepare(&mut self, part: &Part, deadline: Time, prepared: &Prepared) -> Result<(), String> {
         if self.is_known(part.statement) {
             return all_repeated(&prepared.conflicts, part);
@@ -388,10 +393,10 @@ impl LinearStatements {
         same("conflicts", &conflicts, &reasons(&prepared.conflicts))
     }
 
-    /// As [`prepare`](Self::prepare), of a part that is done at once.
+    /// Same as [`prepare`](Self::prepare), for a part that is committed at once.
     ///
     /// # Errors
-    /// The difference.
+    /// Returns the difference.
     pub fn apply(&mut self, part: &Part, applied: &Applied) -> Result<(), String> {
         if self.is_known(part.statement) {
             return all_repeated(&applied.conflicts, part);
@@ -404,7 +409,7 @@ impl LinearStatements {
         same("conflicts", &conflicts, &reasons(&applied.conflicts))
     }
 
-    /// What finishing must be answered with; none where the statement is not under way.
+    /// Finishes a statement and returns the expected grants, or `None` if the statement is unknown.
     pub fn finish(&mut self, statement: StatementId, decision: Decision) -> Option<Vec<(u16, Granted)>> {
         let Some(part) = self.held.remove(&statement) else {
             return self.kept.remove(&statement).map(|(_, applied)| applied.granted);
@@ -489,7 +494,7 @@ impl LinearStatements {
         granted
     }
 
-    /// Time goes on: grace ends, kept results are forgotten; the statements that are due now.
+    /// Advances the time: ends grace periods and forgets kept results. Returns the statements that became due.
     pub fn pass(&mut self, now: Time) -> Vec<StatementId> {
         self.now = now;
         while let Some((_, node, id)) = self
@@ -514,12 +519,13 @@ impl LinearStatements {
         due.into_iter().map(|(_, statement)| statement).collect()
     }
 
-    /// What became of claims since the last call.
+    /// Returns the outcomes of claims since the last call.
     pub fn drain_events(&mut self) -> Vec<ClaimEvent> {
         std::mem::take(&mut self.events)
     }
 
-    /// Cores and GPUs of a node: total, available, allocated, held, releasing, pipelined, unhealthy, shortfall.
+    /// Returns the books of a node, for cores and GPUs: total, available, allocated, held, releasing,
+    /// pipelined, unhealthy, shortfall.
     pub fn books(&self, id: NodeId) -> Option<[[i64; 8]; 2]> {
         let node = self.nodes.get(&id)?;
         let sum = |takes: &mut dyn Iterator<Item = &Take>| {

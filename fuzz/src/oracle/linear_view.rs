@@ -1,4 +1,4 @@
-//! The oracle's part for what a shard shows: pages of nodes, sums, the durable state.
+//! The part of the oracle for what a shard shows: pages of nodes, sums and the durable state.
 
 use std::collections::BTreeMap;
 
@@ -69,7 +69,7 @@ impl LinearShard {
         }
     }
 
-    /// The books per resource over all nodes.
+    /// Returns the books per resource over all nodes.
     #[must_use]
     pub fn sums(&self) -> BTreeMap<ResourceKind, ResourceSum> {
         let mut sums: BTreeMap<ResourceKind, ResourceSum> = BTreeMap::new();
@@ -89,7 +89,7 @@ impl LinearShard {
             add(ResourceKind::Memory, spec.memory.units(), used[1], beyond[1]);
             add(ResourceKind::Gpu, i64::from(spec.gpus) * DEVICE, used[2], beyond[2]);
             hidden += i128::from(node.gpu_hidden());
-            // What is set aside is what its owner sees of the node, and others do not.
+            // Reserved capacity is what the owner of a reservation sees and others do not.
             let seen = node.as_seen_by(None);
             let gpus = |node: &LinearNode| (0..16).map(|i| node.gpu_free(i)).sum::<i64>();
             let custom = spec.custom.as_deref().unwrap_or(&[]).iter();

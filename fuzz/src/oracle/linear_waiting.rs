@@ -1,4 +1,4 @@
-//! The oracle's part for requests that wait: what is parked is tried as a placement is.
+//! The part of the oracle for waiting requests. A parked request is tried like a placement.
 
 use wharf_core::shard::{Outcome, Park, Rejection, WaitToken};
 

@@ -1,16 +1,15 @@
-//! The linear-scan oracle: what the index and a shard must answer, found the slow and plain way.
+//! The linear-scan oracle: computes the correct answers of the index and of a shard in a slow and simple way.
 //!
-//! Nodes stand in a list in order of registration and every question walks all of it. Nothing
-//! here calls the code under test: coordinates, feasibility, the choice of GPU instances and
-//! the terms of selectors are computed anew, from the meaning in the design's page on
-//! DistBuckets, so that a mistake on either side shows.
+//! Nodes are a list in order of registration, and every question scans all of it. Nothing here calls the code
+//! under test. Coordinates, feasibility, GPU instances and selector terms are computed independently, from the
+//! design's page on DistBuckets. A mistake on either side therefore shows.
 
 mod choice;
 pub use choice::{Choice, Fitting, choose};
 mod coordinate;
 pub use coordinate::Space;
-/// The definition is also what `wharf-bench` times as the scan; it is one file, so that cargo-fuzz
-/// need not build that crate.
+/// The fragmentation definition, which `wharf-bench` also measures as the scan. It is a single shared file, so
+/// that cargo-fuzz does not need to build that crate.
 #[path = "../../../bench-harness/src/target/fragmentation.rs"]
 pub mod fragmentation;
 mod linear_granularity;

@@ -1,9 +1,8 @@
-//! The patent's search as it is written: bucket by bucket, depth first, without pruning.
+//! The patent's search as written: bucket by bucket, depth first, without pruning.
 //!
-//! A bucket inside the fittable area is *discovered* in its turn; one that holds no candidate
-//! is finished at once, a leaf that holds one is yielded. The index prunes and may discover
-//! less; the leaves it yields must be these. Source: the worked figures of the design's page on
-//! DistBuckets.
+//! A bucket inside the fittable area is *discovered* in its turn. A bucket without a candidate is finished at
+//! once, and a leaf with a candidate is yielded. The index prunes and may discover fewer buckets, but it must
+//! yield the same leaves. Source: the worked figures of the design's page on DistBuckets.
 
 use std::collections::BTreeSet;
 use std::fmt;
@@ -11,12 +10,12 @@ use std::ops::ControlFlow;
 
 use wharf_core::index::tree::Direction;
 
-/// A bucket: the coordinates that it fixes, out of how many there are.
+/// A bucket: the coordinates that it fixes, out of all dimensions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Bucket {
-    /// The first coordinates, fixed.
+    /// The first coordinates, which are fixed.
     pub fixed: Vec<i64>,
-    /// How many dimensions there are.
+    /// The number of dimensions.
     pub dimensions: usize,
 }
 
@@ -28,17 +27,17 @@ impl fmt::Display for Bucket {
     }
 }
 
-/// What the walk came to.
+/// A step of the walk.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Step {
     /// A bucket inside the fittable area.
     Discovered(Bucket),
-    /// A leaf that holds a candidate; it was discovered just before.
+    /// A leaf that holds a candidate. It was discovered in the step before.
     Yielded(Vec<i64>),
 }
 
-/// Walks the buckets of `nodes` (coordinate, and whether it is a candidate) in the fittable area
-/// of `lower`, telling `visit` of every step until it breaks.
+/// Walks the buckets of `nodes` in the fittable area of `lower` and calls `visit` for every step until it
+/// breaks. Each node is a coordinate and whether it is a candidate.
 pub fn reference_walk(
     nodes: &[(Vec<i64>, bool)],
     direction: Direction,

@@ -1,5 +1,5 @@
-//! A follower beside a shard: what it is told of the difference of two views, in portions of any size,
-//! makes of the one what a plain reading of the other says.
+//! A follower of a shard. It is told the difference of two views in portions of any size, and must end with
+//! exactly the content of the newer view.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use wharf_core::ids::{AllocationId, NodeId, StatementId};
 use wharf_core::rng::Rng;
 use wharf_core::view::{Change, ChangeCursor, ChangeKinds, ColdImage, HotImage, Step, View};
 
-/// What there is, in words: by id, and of what stands on a node, the node.
+/// The content of a view as text. Entries of a node also name the node.
 #[derive(Debug, Default, PartialEq, Eq)]
 struct Told {
     nodes: BTreeMap<NodeId, String>,
@@ -30,7 +30,7 @@ fn node_text(hot: &HotImage, cold: &ColdImage) -> String {
 }
 
 impl Told {
-    /// All of a view.
+    /// Returns the whole content of a view.
     fn plain(view: &View) -> Self {
         let mut told = Self::default();
         view.nodes(|slot, hot, cold| {
@@ -74,7 +74,7 @@ impl Told {
     }
 }
 
-/// A follower, in the middle of a step perhaps.
+/// A follower, possibly in the middle of a step.
 #[derive(Default)]
 pub(super) struct Follower {
     told: Told,
@@ -83,7 +83,8 @@ pub(super) struct Follower {
 }
 
 impl Follower {
-    /// One portion of a step to the view that was current when the step began; how many changes it had.
+    /// Takes one portion of a step to the view that was current when the step began. Returns the number of
+    /// changes.
     pub(super) fn portion(&mut self, latest: &Arc<View>, rng: &mut Rng) -> Result<u64, String> {
         let (to, at) = self.step.take().unwrap_or_else(|| (Arc::clone(latest), ChangeCursor::default()));
         let looks = 1 + rng.below(300) as usize;

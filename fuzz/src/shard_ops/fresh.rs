@@ -10,7 +10,7 @@ use wharf_core::shard::{HybridSettings, Shard, ShardConfig};
 use super::limits::Limits;
 use super::{INCARNATION, PARTITIONS};
 
-/// A shard without nodes, under the limits of the run.
+/// Returns a shard without nodes, under the limits of the run.
 pub(super) fn fresh_shard(
     geometry: Geometry,
     typical: Option<&Arc<TypicalShapes>>,
@@ -25,7 +25,7 @@ pub(super) fn fresh_shard(
         hybrid: HybridSettings::default(),
     });
     shard.set_reserved_nodes_percent(percent);
-    // So few in most runs that nodes are put off all the time.
+    // In most runs the limit is so low that the shard keeps postponing nodes.
     if percent.is_multiple_of(2) {
         shard.set_wake_looks(2);
     }

@@ -1,4 +1,4 @@
-//! How the index of a run is laid out: dimensions, granularity, attribute orders, weights.
+//! The geometry of a run's index: dimensions, granularity, attribute orders and weights.
 
 use arbitrary::Arbitrary;
 use wharf_core::ids::ResourceId;
@@ -9,17 +9,17 @@ use super::units_kind;
 use crate::geometry::shuffled;
 use crate::oracle::Space;
 
-/// How the index of a run is laid out.
+/// The layout of a run's index.
 #[derive(Arbitrary, Clone, Copy, Debug)]
 pub(super) struct Layout {
     pub(super) fine: bool,
-    /// Bits: custom kinds are dimensions; there is a weighted one; granularities are automatic.
+    /// Bits: custom resources are dimensions; there is a weighted dimension; granularities are automatic.
     pub(super) extras: u8,
     pub(super) orders: [u8; 3],
 }
 
 impl Layout {
-    /// The geometry, and what the oracle has instead.
+    /// Returns the geometry of the index and the equivalent space of the oracle.
     pub(super) fn both(self) -> (Geometry, Space) {
         let theta = if self.fine { 1 } else { 3 };
         let mut dimensions = vec![

@@ -1,5 +1,4 @@
-//! Commands around reservations, drawn so that owners meet their nodes: few nodes, small amounts,
-//! short deadlines.
+//! Commands around reservations. Few nodes, small amounts and short deadlines make owners meet their nodes.
 
 use std::collections::BTreeMap;
 
@@ -11,23 +10,23 @@ use wharf_core::limits::ALLOCATIONS_PER_NODE_DEFAULT;
 use wharf_core::request::Check;
 use wharf_core::rng::Rng;
 
-/// What happened in a run: a test wants to see that it did.
+/// The events of a run, so that a test can check that they occurred.
 #[derive(Clone, Debug, Default)]
 pub struct ReservationCounts {
     /// Placements of owners on nodes that were reserved for them, by policy.
     pub on_own: BTreeMap<&'static str, u64>,
-    /// Placements of owners elsewhere.
+    /// Placements of owners on other nodes.
     pub elsewhere: u64,
-    /// Reservations made or exchanged.
+    /// Reservations made or replaced.
     pub made: u64,
-    /// Reservations that ended: by deadline, command, use or with their node.
+    /// Reservations that ended: by deadline, by command, by use or with their node.
     pub ended: u64,
-    /// Refusals that count a node as reserved for another.
+    /// Refusals that count a node as reserved for another owner.
     pub kept_from: u64,
 }
 
 impl ReservationCounts {
-    /// Adds what happened in another run.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         for (policy, count) in &other.on_own {
             *self.on_own.entry(policy).or_default() += count;
@@ -46,7 +45,7 @@ fn amounts(rng: &mut Rng) -> Amounts {
 
 fn machine(rng: &mut Rng) -> Machine {
     let [gpus, zone, model, taints] = [0; 4].map(|_: u8| rng.below(200) as u8);
-    // Six to eight cores and GiB: reservations are of most of a node.
+    // Six to eight cores and GiB, so that a reservation takes most of a node.
     let mut amounts = amounts(rng);
     (amounts.cpu, amounts.memory) = (6 + amounts.cpu % 3, 6 + amounts.memory % 3);
     Machine { amounts, gpus, zone, model, taints: if rng.below(6) == 0 { taints } else { 0 } }
@@ -66,7 +65,7 @@ fn request(rng: &mut Rng) -> Request {
         flags: rng.below(8) as u8,
     });
     let mut amounts = amounts(rng);
-    // Most ask for no custom kinds, or nothing would fit anywhere.
+    // Most requests name no custom resources, because otherwise nothing would fit.
     if rng.below(4) > 0 {
         (amounts.custom, amounts.units) = ([0; 2], 7);
     }
@@ -84,7 +83,7 @@ fn request(rng: &mut Rng) -> Request {
     }
 }
 
-/// What is reserved: mostly much.
+/// Returns a demand to reserve, in most cases a large one.
 fn reserved(rng: &mut Rng) -> Request {
     let mut reserved = Request { modest: rng.below(3) == 0, ..request(rng) };
     (reserved.amounts.cpu, reserved.amounts.memory) = (rng.below(7) as u8, rng.below(7) as u8);
@@ -120,10 +119,10 @@ fn operation(rng: &mut Rng) -> Operation {
     }
 }
 
-/// Carries out `operations` drawn from `seed`, comparing each with the oracle.
+/// Runs `operations` operations drawn from `seed` and compares each with the oracle.
 ///
 /// # Errors
-/// The first difference, with the operation that showed it.
+/// Returns the first difference and the operation that showed it.
 pub fn run_reservation_ops(seed: u64, operations: u64) -> Result<ReservationCounts, String> {
     let mut rng = Rng::new(seed);
     let typical = typical(rng.below(8) as u8);

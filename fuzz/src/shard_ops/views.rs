@@ -1,4 +1,4 @@
-//! Views and replicas beside a shard that lives through any commands.
+//! Views and replicas of a shard that receives arbitrary commands.
 
 use std::sync::Arc;
 
@@ -14,26 +14,26 @@ use super::{
     INCARNATION, Layout, OPERATIONS_MAX, Operation, PARTITIONS, Pair, PartitionId, ShardId, limits, typical,
 };
 
-/// Replicas that are brought up to date each at moments of its own.
+/// The number of replicas. Each is brought up to date at different moments.
 const REPLICAS: usize = 3;
 
-/// What happened in a run: a test wants to see that it did.
+/// The events of a run, so that a test can check that they occurred.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ViewCounts {
     /// Views published.
     pub views: u64,
-    /// Placements that a replica foretold.
+    /// Placements that a replica predicted.
     pub placed: u64,
-    /// Refusals that it foretold.
+    /// Refusals that a replica predicted.
     pub refused: u64,
-    /// Nodes looked at to bring replicas up to date.
+    /// Nodes examined to bring replicas up to date.
     pub synced: u64,
     /// Changes that a follower was told.
     pub told: u64,
 }
 
 impl ViewCounts {
-    /// Adds what happened in another run.
+    /// Adds the counts of another run.
     pub fn add(&mut self, other: &Self) {
         self.views += other.views;
         self.placed += other.placed;
@@ -43,7 +43,7 @@ impl ViewCounts {
     }
 }
 
-/// The whole content of a view.
+/// Returns a hash of the whole content of a view.
 fn content(view: &View) -> StateHash {
     let mut hasher = StateHasher::new("view");
     hasher.text(&format!("{:?}", view.head()));
@@ -71,14 +71,14 @@ struct Run {
     pair: Pair,
     replicas: Vec<Shard>,
     follower: Follower,
-    /// Views that were kept, and what stood in each.
+    /// Views that are kept, each with the hash of its original content.
     kept: Vec<(Arc<View>, StateHash)>,
     counts: ViewCounts,
     rng: Rng,
 }
 
 impl Run {
-    /// The current view, published now if anything changed.
+    /// Returns the current view. Publishes it first if anything changed.
     fn view(&mut self) -> Result<Arc<View>, String> {
         if let Some(view) = self.pair.shard.publish_view() {
             self.counts.views += 1;
@@ -90,7 +90,7 @@ impl Run {
         Ok(Arc::clone(self.pair.shard.current_view().expect("views are enabled")))
     }
 
-    /// Brings one of the replicas up to date and lets it plan what the shard is about to be asked.
+    /// Brings one replica up to date and lets it plan the request that the shard receives next.
     fn foretell(&mut self, request: &super::PlacementRequest) -> Result<(usize, Option<Planned>), String> {
         let view = self.view()?;
         let number = self.rng.below(REPLICAS as u64) as usize;
@@ -134,11 +134,11 @@ impl Run {
     }
 }
 
-/// Carries out the commands that `data` spells, publishes views in between, and lets replicas, each
-/// brought up to date from whatever view it had, plan every placement before the shard makes it.
+/// Runs the commands encoded in `data` and publishes views in between. Before each placement, a replica catches
+/// up from any older view and plans it, and the shard must place the same way.
 ///
 /// # Errors
-/// The first difference, with the operation that showed it.
+/// Returns the first difference and the operation that showed it.
 pub fn run_view_ops(data: &[u8]) -> Result<ViewCounts, String> {
     let mut bytes = Unstructured::new(data);
     let (Ok(layout), Ok(number)) = (Layout::arbitrary(&mut bytes), u8::arbitrary(&mut bytes)) else {

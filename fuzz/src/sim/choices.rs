@@ -1,33 +1,33 @@
-//! Where the choices of a run come from: a seed, or bytes that a fuzzer gives.
+//! The source of a run's choices: a seed, or bytes from a fuzzer.
 
 use wharf_core::rng::Rng;
 
-/// Answers every question that a run leaves open.
+/// Makes every choice that a run leaves open.
 pub enum Choices<'a> {
-    /// By a seed: any number of them.
+    /// Choices from a seed, without an end.
     Seeded(Rng),
-    /// By the bytes that are left: a byte for a small question, two for a larger one. Once they are
-    /// used up every answer is 0, and the run goes to its end.
+    /// Choices from the remaining bytes: one byte for a small choice, two for a larger one. Once they are used
+    /// up, every choice is 0 and the run ends.
     Given(&'a [u8]),
 }
 
 impl Choices<'_> {
-    /// The choices of `seed`.
+    /// Creates the choices of `seed`.
     #[must_use]
     pub fn seeded(seed: u64) -> Choices<'static> {
         Choices::Seeded(Rng::new(seed))
     }
 
-    /// Whether no choice is left.
+    /// Returns whether no choice is left.
     #[must_use]
     pub fn is_spent(&self) -> bool {
         matches!(self, Self::Given([]))
     }
 
-    /// A number in `0..bound`.
+    /// Returns a number in `0..bound`.
     ///
     /// # Panics
-    /// When `bound` is 0.
+    /// Panics when `bound` is 0.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "a choice among nothing");
         match self {
@@ -41,17 +41,17 @@ impl Choices<'_> {
         }
     }
 
-    /// A place in a list of `length`.
+    /// Returns an index into a list of `length` items.
     pub fn place(&mut self, length: usize) -> usize {
         self.below(length as u64) as usize
     }
 
-    /// True one time in `of`; never once the choices are spent.
+    /// Returns true in one of `of` cases, and never once the choices are spent.
     pub fn one_in(&mut self, of: u64) -> bool {
         self.below(of) + 1 == of
     }
 
-    /// One of `list`.
+    /// Returns one item of `list`.
     pub fn pick<'l, T>(&mut self, list: &'l [T]) -> &'l T {
         &list[self.place(list.len())]
     }

@@ -1,7 +1,7 @@
-//! A client: its session, the requests that it has under way, and what it was promised.
+//! A client: its session, its requests in flight, and the promises it received.
 //!
-//! This is the oracle on the caller's side. It believes nothing but frames that reached it: a request
-//! without a reply may have been done or not, and one that was answered is answered the same for ever.
+//! This is the oracle on the caller's side. It trusts only frames that reached it. A request without a reply
+//! may have been done or not. A request that was answered must get the same answer forever.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -15,22 +15,22 @@ use super::checkers::Verdict;
 use super::checkers::promises::Promise;
 use super::server::framed;
 
-/// What a request asks, as far as its client must remember it.
+/// The part of a request that its client must remember.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Asked {
-    /// A placement; whether it may wait.
+    /// A placement, and whether it may wait.
     Place { waits: bool },
-    /// The end of an allocation.
+    /// The release of an allocation.
     Release(AllocationId),
-    /// The end of the wait of a sequence.
+    /// The cancellation of a waiting request, by its sequence.
     Cancel(u64),
-    /// An allocation that somebody else made is to be recorded.
+    /// The adoption of an allocation that another system made.
     Adopt,
-    /// What an agent says: its node is known by the reply.
+    /// An agent's report. The reply names the agent's node.
     Report,
-    /// That an agent lives.
+    /// A heartbeat of an agent.
     Beat,
-    /// Something about nodes or reservations.
+    /// A command about nodes or reservations.
     Operate,
 }
 
@@ -41,14 +41,14 @@ pub(super) struct Pending {
     pub(super) asked: Asked,
 }
 
-/// Who a client is.
+/// The role of a client.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Role {
     /// Places and releases.
     User,
     /// Adds, changes, drains, removes and reserves nodes, and adopts.
     Operator,
-    /// Keeps one node, by its number.
+    /// Reports one node, which it names by `number`.
     Agent { number: u64, node: u64, version: u64, alive: bool },
 }
 
@@ -59,18 +59,18 @@ pub(super) struct Client {
     pub(super) connection: Option<u64>,
     next: u64,
     pub(super) pending: BTreeMap<u64, Pending>,
-    /// The replies that came, by sequence of this session.
+    /// The replies received, by sequence in this session.
     answered: BTreeMap<u64, Vec<u8>>,
     pub(super) promised: BTreeMap<AllocationId, Promise>,
-    /// What it was told has ended.
+    /// Allocations that the client was told have ended.
     pub(super) ended: BTreeSet<AllocationId>,
-    /// How often it asked to end each, and whether it was promised.
+    /// For each released allocation, the number of release requests and whether the allocation was promised.
     released: BTreeMap<AllocationId, (u32, bool)>,
-    /// Promised, and said not to be there when they were to end: their node must be gone.
+    /// Promised allocations that were unknown when they were released. Their node must be gone.
     pub(super) missed: Vec<AllocationId>,
-    /// What it asked to end in a session that is gone: it may live or not.
+    /// Allocations whose release was in flight when the session was lost. They may be live or not.
     pub(super) doubtful: BTreeSet<AllocationId>,
-    /// Sessions whose placements may have been done without a reply.
+    /// Placements that may have been done without a reply, by session and sequence.
     pub(super) undecided: BTreeSet<(SessionId, u64)>,
 }
 
@@ -96,7 +96,7 @@ impl Client {
         self.session
     }
 
-    /// A connection stands; a new session begins anew.
+    /// Takes a connection. A new session starts with the first sequence.
     pub(super) fn connected(&mut self, connection: u64, session: (SessionId, SessionToken)) {
         self.connection = Some(connection);
         if self.session != Some(session) {
@@ -106,7 +106,7 @@ impl Client {
         }
     }
 
-    /// The service went away, and its sessions with it: what had no reply may have been done.
+    /// Drops the session because the service went away. Requests without a reply may have been done.
     pub(super) fn lose_session(&mut self) {
         self.connection = None;
         let Some((session, _)) = self.session.take() else { return };
@@ -123,12 +123,12 @@ impl Client {
         }
     }
 
-    /// Everything below is answered.
+    /// Returns the sequence below which every request is answered.
     fn mark(&self) -> u64 {
         self.pending.keys().next().copied().unwrap_or(self.next)
     }
 
-    /// Takes up a new request; its first frame.
+    /// Starts a new request and returns its first frame.
     pub(super) fn ask<T: serde::Serialize>(&mut self, kind: Kind, request: &T, asked: Asked) -> Vec<u8> {
         let mut body = Vec::new();
         encode_body(request, &mut body);
@@ -143,7 +143,7 @@ impl Client {
         self.frame(sequence).expect("it is under way")
     }
 
-    /// The frame of a request under way, with what is acknowledged by now.
+    /// Returns the frame of a request in flight, with the current acknowledgement.
     pub(super) fn frame(&self, sequence: u64) -> Option<Vec<u8>> {
         let pending = self.pending.get(&sequence)?;
         let header = Header {
@@ -160,10 +160,10 @@ impl Client {
         Some(frame)
     }
 
-    /// A reply came, maybe again.
+    /// Handles a reply, which may be a repetition.
     ///
     /// # Errors
-    /// What breaks a promise.
+    /// Returns the broken promise.
     pub(super) fn handle_reply(&mut self, frame: &FrameRef<'_>, bytes: &[u8]) -> Verdict {
         let sequence = frame.header.sequence;
         let Some(pending) = self.pending.remove(&sequence) else {
@@ -190,7 +190,7 @@ impl Client {
                 if let Some(placed) = reply.placed {
                     let id = placed.allocation.into();
                     let gpus = placed.gpus.iter().fold(0, |mask, gpu| mask | 1 << gpu);
-                    // Adopted twice under one name, it may be on its way out.
+                    // An allocation that was adopted twice may already have a release in flight.
                     if !self.released.contains_key(&id) {
                         self.promised.insert(id, Promise { node: NodeId(placed.node), gpus });
                     }
@@ -214,18 +214,18 @@ impl Client {
         }
     }
 
-    /// An agent learns which node it keeps; 0: it has to report.
+    /// Records the node that the agent reports. 0 means that it must report again.
     fn keeps(&mut self, now: u64) {
         if let Role::Agent { node, .. } = &mut self.role {
             *node = now;
         }
     }
 
-    /// What was answered is answered the same again, or refused because the client has said that it
-    /// has the answer.
+    /// Checks a repeated reply. It must equal the first one, or reject the sequence because the client has
+    /// acknowledged its answer.
     ///
     /// # Errors
-    /// That it was answered otherwise.
+    /// Returns a description of the two answers if they differ.
     fn check_again(&self, sequence: u64, frame: &FrameRef<'_>, bytes: &[u8]) -> Verdict {
         let Some(first) = self.answered.get(&sequence) else {
             return Err(format!("a reply to request {sequence}, which was never made"));
@@ -266,12 +266,12 @@ impl Client {
         if !reply.reason.is_done() && !unknown {
             return Err(format!("the release of {id} was answered with {reply:?}"));
         }
-        // Two releases of one allocation: one of them ends it.
+        // Of two releases of one allocation, only one may succeed.
         let again = self.ended.contains(&id) && reply.reason.is_done();
         if again && !self.doubtful.contains(&id) {
             return Err(format!("{id} was released twice, and both did it"));
         }
-        // One that it was never promised may be there later, under the name that it guessed.
+        // An id that was only guessed may be granted later. So it counts as ended only if it was released.
         if reply.reason.is_done() || self.released.get(&id).is_some_and(|&(_, promised)| promised) {
             self.ended.insert(id);
         }
@@ -281,7 +281,7 @@ impl Client {
         Ok(())
     }
 
-    /// How many requests have no reply.
+    /// Returns the number of requests without a reply.
     pub(super) fn open(&self) -> usize {
         self.pending.len()
     }

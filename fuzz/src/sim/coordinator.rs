@@ -1,8 +1,8 @@
-//! A small coordinator of statements, over the commands that planners send: it plans on facts that may
-//! be old, prepares on every shard concerned, decides once, and has the shards do what was decided.
+//! A small coordinator of statements that uses the same commands as planners. It plans on facts that may be
+//! old, prepares on every shard involved, decides once, and tells the shards the decision.
 //!
-//! It is slow, and it dies: before the decision, or after it before any shard has heard of it. What it
-//! left behind is then settled by the deadlines of the holds.
+//! It is slow, and it crashes: before the decision, or after it and before any shard has heard of it. The
+//! deadlines of the holds then settle what it left behind.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -24,19 +24,19 @@ use super::checkers::{Verdict, named};
 use super::choices::Choices;
 use super::facts::Facts;
 
-/// Its number among planners: no real one has it.
+/// The coordinator's planner number. No real planner has it.
 pub(super) const COORDINATOR: u16 = 999;
 
-/// Most statements under way.
+/// The highest number of statements in progress.
 const UNDER_WAY_MAX: usize = 4;
 
-/// Where one shard's part stands.
+/// The state of one shard's part.
 enum State {
-    /// Sent; no answer yet.
+    /// The command was sent and is not answered.
     Asked,
-    /// Held, or found in conflict.
+    /// The part is held, or conflicts.
     Prepared(Prepared),
-    /// Told what was decided.
+    /// The shard was told the decision.
     Told,
 }
 
@@ -45,7 +45,7 @@ struct Piece {
     state: State,
 }
 
-/// A statement under way.
+/// A statement in progress.
 struct Statement {
     cell: Arc<DecisionCell>,
     mode: CommitMode,
@@ -53,33 +53,33 @@ struct Statement {
     decision: Option<Decision>,
 }
 
-/// What a step of the coordinator came to.
+/// The result of one step of the coordinator.
 #[derive(Default)]
 pub(super) struct Moved {
-    /// Answers that it took.
+    /// The number of answers taken.
     pub(super) taken: usize,
-    /// What was decided, with what its statements were told to be.
+    /// The statements that were decided, with their decisions.
     pub(super) decided: Vec<(StatementId, Decision)>,
 }
 
-/// Makes statements at a port of its own.
+/// Commits statements through its own port.
 pub(super) struct Coordinator {
     port: Port,
     incarnation: Incarnation,
     last: u64,
     last_tag: Tag,
     under_way: BTreeMap<u64, Statement>,
-    /// Which piece of which statement each answer is to.
+    /// The statement and part that each answer belongs to.
     tags: BTreeMap<Tag, (u64, usize)>,
-    /// Facts of a while ago.
+    /// Facts from some time ago.
     seen: Vec<Facts>,
-    /// What it was granted.
+    /// The allocations that were granted.
     pub(super) promised: BTreeMap<AllocationId, Promise>,
-    /// Claims, under the ids that their allocations will have.
+    /// The claims, under the ids that their allocations will have.
     claims: BTreeSet<AllocationId>,
-    /// What it was told has ended.
+    /// Allocations that the coordinator was told have ended.
     pub(super) ended: BTreeSet<AllocationId>,
-    /// Statements of which it does not know what became.
+    /// Statements whose result the coordinator does not know.
     pub(super) forgotten: BTreeSet<StatementId>,
 }
 
@@ -100,7 +100,7 @@ impl Coordinator {
         }
     }
 
-    /// The same planner after a start: what it was granted is its own still.
+    /// Continues the same coordinator after a start. It still owns what it was granted.
     pub(super) fn go_on(&mut self, port: Port, incarnation: Incarnation) {
         let lost: Vec<StatementId> = self.under_way.keys().map(|&number| self.id(number)).collect();
         let promised = std::mem::take(&mut self.promised);
@@ -111,12 +111,12 @@ impl Coordinator {
         *self = Self { promised, claims, ended, forgotten, ..Self::new(port, incarnation) };
     }
 
-    /// Whether it was granted this, as an allocation or as a claim.
+    /// Returns whether it was granted this id, as an allocation or as a claim.
     pub(super) fn owns(&self, id: AllocationId) -> bool {
         self.promised.contains_key(&id) || self.claims.contains(&id)
     }
 
-    /// Whether nothing is under way that it knows of.
+    /// Returns whether it knows of nothing in progress.
     pub(super) fn is_idle(&self) -> bool {
         self.under_way.is_empty() && self.port.pending() == 0
     }
@@ -133,12 +133,12 @@ impl Coordinator {
         self.port.flush();
     }
 
-    /// Looks at the shards, to plan on it later: on whatever stands there, bundles of groups included.
+    /// Looks at the shards, to plan on these facts later. This includes bundles of groups.
     pub(super) fn look(&mut self, facts: &[Facts]) {
         self.seen = facts.to_vec();
     }
 
-    /// Begins a statement out of what it saw last, where there is anything.
+    /// Begins a statement from the facts seen last, if there are any.
     pub(super) fn begin(&mut self, choices: &mut Choices<'_>, now: Time) -> Option<StatementId> {
         if self.under_way.len() >= UNDER_WAY_MAX {
             return None;
@@ -199,7 +199,7 @@ impl Coordinator {
                     named("what_is_committed_is_done", what_is_committed_is_done(id, decision))?;
                     self.done(number, piece);
                 }
-                // To the release of what was evicted meanwhile.
+                // The answer to a release of an allocation that was evicted in the meantime.
                 Outcome::Rejected(Rejection::UnknownAllocation(id)) => {
                     self.ended.insert(id);
                 }
@@ -225,7 +225,7 @@ impl Coordinator {
         self.done(number, piece);
     }
 
-    /// One shard has done what was decided.
+    /// Records that one shard has carried out the decision.
     fn done(&mut self, number: u64, piece: usize) {
         let Some(statement) = self.under_way.get_mut(&number) else { return };
         statement.pieces[piece].state = State::Told;
@@ -236,7 +236,8 @@ impl Coordinator {
         }
     }
 
-    /// Decides a statement that is held everywhere, or tells the shards what was decided, or dies.
+    /// Moves one statement: decides it if all parts are prepared, tells a shard the decision, or forgets it if
+    /// `dies`.
     pub(super) fn go_ahead(&mut self, choices: &mut Choices<'_>, dies: bool, now: Time, moved: &mut Moved) {
         let numbers: Vec<u64> = self.under_way.keys().copied().collect();
         if numbers.is_empty() {
@@ -244,7 +245,7 @@ impl Coordinator {
         }
         let number = *choices.pick(&numbers);
         if dies {
-            // Nobody thinks of it any more.
+            // The coordinator forgets the statement.
             self.under_way.remove(&number);
             self.forgotten.insert(self.id(number));
             self.tags.retain(|_, &mut (known, _)| known != number);
@@ -275,7 +276,7 @@ impl Coordinator {
         moved.decided.push((id, decision));
     }
 
-    /// Tells one shard more what was decided.
+    /// Tells one more shard the decision.
     fn tell(&mut self, number: u64, decision: Decision, now: Time) {
         let statement = self.id(number);
         let Some(under_way) = self.under_way.get_mut(&number) else { return };
@@ -301,7 +302,7 @@ impl Coordinator {
         }
     }
 
-    /// Gives back everything that it was granted.
+    /// Releases everything that it was granted.
     pub(super) fn release_all(&mut self, now: Time) {
         let claims = std::mem::take(&mut self.claims);
         for id in std::mem::take(&mut self.promised).into_keys().chain(claims) {
@@ -314,7 +315,7 @@ impl Coordinator {
     }
 }
 
-/// One operation out of what was seen: its shard, the partition by which that is reached, and itself.
+/// Plans one operation on the facts seen. Returns its shard, a partition of that shard, and the operation.
 fn plan(seen: &[Facts], choices: &mut Choices<'_>, coarse: bool) -> Option<(usize, PartitionId, Operation)> {
     let nodes: Vec<_> = seen
         .iter()

@@ -1,5 +1,4 @@
-//! What a shard's state is, as data that checkers look at: its durable state, and the books of its
-//! nodes as callers are shown them.
+//! A shard's state as data for checkers: its durable state, and the books of its nodes as callers see them.
 
 use wharf_core::ids::{NodeId, ShardId};
 use wharf_core::node::{NodeState, TaintEffect};
@@ -12,43 +11,45 @@ use wharf_core::time::Time;
 /// A shard's state at one moment.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Facts {
-    /// What a stop would keep.
+    /// The state that a stop would keep.
     pub partitions: Vec<PartitionState>,
-    /// The books of its nodes, in no order.
+    /// The books of its nodes, in no particular order.
     pub books: Vec<NodeBooks>,
 }
 
 impl Facts {
-    /// As `shard` stands.
+    /// Returns the current state of `shard`.
     #[must_use]
     pub fn of(shard: &Shard) -> Self {
         Self { partitions: shard.export().partitions, books: shard.books() }
     }
 
-    /// Its nodes.
+    /// Returns the shard's nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &NodeRecord> {
         self.partitions.iter().flat_map(|partition| &partition.nodes)
     }
 
-    /// One node.
+    /// Returns one node.
     #[must_use]
     pub fn node(&self, id: NodeId) -> Option<&NodeRecord> {
         self.nodes().find(|node| node.registration.id == id)
     }
 
-    /// The books of one node.
+    /// Returns the books of one node.
     #[must_use]
     pub fn books_of(&self, id: NodeId) -> Option<&NodeBooks> {
         self.books.iter().find(|books| books.node == id)
     }
 
-    /// Its allocations.
+    /// Returns the shard's allocations.
     pub fn allocations(&self) -> impl Iterator<Item = &AllocationRecord> {
         self.partitions.iter().flat_map(|partition| &partition.allocations)
     }
 
-    /// Whether the node takes new work and offers to everybody what `request` asks. What is reserved
-    /// there for the request's owner is left out, and so are custom kinds: it may fit although this says no.
+    /// Returns whether the node takes new work and offers everyone what `request` asks.
+    ///
+    /// Reservations for the request's owner and custom resources are ignored. So the request may fit although
+    /// this returns false.
     #[must_use]
     pub fn offers(&self, id: NodeId, request: &PlacementRequest) -> bool {
         let (Some(node), Some(books)) = (self.node(id), self.books_of(id)) else { return false };
@@ -61,7 +62,7 @@ impl Facts {
     }
 }
 
-/// Whether a node takes new work, and that request's, which tolerates nothing and has no fallback.
+/// Returns whether a node takes new work, including that of `request`. Tolerations and fallbacks are ignored.
 #[must_use]
 pub fn node_admits(node: &NodeRecord, request: &PlacementRequest) -> bool {
     let NodeRecord { registration, state, .. } = node;
@@ -72,19 +73,19 @@ pub fn node_admits(node: &NodeRecord, request: &PlacementRequest) -> bool {
         && !spec.taints.as_slice().iter().any(|taint| taint.effect != TaintEffect::PreferNoSchedule)
 }
 
-/// What a node has available of one resource.
+/// Returns the available amount of one resource on a node.
 #[must_use]
 pub fn available(books: &NodeBooks, kind: ResourceKind) -> i64 {
     books.resources.iter().find(|(known, _)| *known == kind).map_or(0, |(_, book)| book.available)
 }
 
-/// The available part of each GPU instance.
+/// Returns the available part of each GPU instance.
 pub fn gpus_available(books: &NodeBooks) -> impl Iterator<Item = (u8, u32)> {
     let gpus = books.instances.iter().filter(|(kind, _)| *kind == ResourceKind::Gpu);
     gpus.flat_map(|(_, gpus)| gpus).map(|gpu| (gpu.instance, gpu.available))
 }
 
-/// What no allocation holds of a healthy GPU instance: available, or set aside.
+/// Returns the part of a healthy GPU instance that no allocation holds: it is available or withheld.
 #[must_use]
 pub fn gpu_not_allocated(books: &NodeBooks, instance: u8) -> u32 {
     let gpus = books.instances.iter().filter(|(kind, _)| *kind == ResourceKind::Gpu);
@@ -101,19 +102,19 @@ fn offers_gpus(books: &NodeBooks, asked: GpuRequest) -> bool {
     }
 }
 
-/// One command carried out by a shard.
+/// One command that a shard carried out.
 #[derive(Clone, Copy, Debug)]
 pub struct Step<'a> {
-    /// Where.
+    /// The shard.
     pub shard: ShardId,
-    /// When.
+    /// The time of the command.
     pub now: Time,
-    /// What was asked.
+    /// The command.
     pub command: &'a Command,
-    /// What it came to.
+    /// The outcome.
     pub outcome: &'a Outcome,
-    /// Before it.
+    /// The state before the command.
     pub before: &'a Facts,
-    /// After it.
+    /// The state after the command.
     pub after: &'a Facts,
 }

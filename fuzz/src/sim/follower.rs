@@ -1,6 +1,6 @@
-//! Somebody who follows changes, shard by shard and portion by portion, as the production task of
-//! `net/src/server/follow.rs` has it done: it looks when it is told that there is something, and begins anew
-//! where what it had is not kept any more.
+//! A client that follows changes, shard by shard and portion by portion, as the production task in
+//! `net/src/server/follow.rs` does. It looks when it is told of news, and starts over when its base is no
+//! longer kept.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -13,18 +13,18 @@ use super::checkers::following::{Mirror, followers_are_told, followers_keep_up};
 use super::checkers::{Verdict, named};
 use super::choices::Choices;
 
-/// Most places that are compared for one portion.
+/// The highest number of places that one portion compares.
 const LOOKS_MAX: u64 = 24;
 
-/// What it has of one shard.
+/// The follower's state of one shard.
 #[derive(Default)]
 struct Known {
-    /// The view that it has, or had before the step under way.
+    /// The view that the follower has, or had before the current step.
     base: Option<Arc<View>>,
-    /// The step under way: to which view, and where it goes on.
+    /// The current step: the target view and the position in it.
     step: Option<(Arc<View>, ChangeCursor)>,
     mirror: Mirror,
-    /// The last version that it had whole.
+    /// The last version that was received completely.
     version: Option<ViewVersion>,
 }
 
@@ -32,7 +32,7 @@ struct Known {
 pub(super) struct Follower {
     port: Port,
     known: Vec<Known>,
-    /// Shards to look at: told, or in the middle of a step.
+    /// The shards to look at: they have news, or a step is in progress.
     due: BTreeSet<usize>,
 }
 
@@ -42,7 +42,7 @@ impl Follower {
         Self { port, known: (0..shards).map(|_| Known::default()).collect(), due: (0..shards).collect() }
     }
 
-    /// Takes what shards told, and looks at one that has something. Whether there was one.
+    /// Takes news from shards and looks at one that has some. Returns whether there was one.
     pub(super) fn act(&mut self, choices: &mut Choices<'_>, whole: bool) -> Result<bool, String> {
         let views = self.port.views();
         views.take_news(|shard| {
@@ -56,7 +56,7 @@ impl Follower {
         let known = &mut self.known[at];
         if known.step.is_none() {
             let shard = ShardId(u16::try_from(at).expect("few shards"));
-            // In this order: what is published after the look is told.
+            // The order matters: anything published after this look is reported again.
             views.want_next(shard);
             let latest = views.latest(shard);
             if known.version == Some(latest.version()) {
@@ -64,7 +64,7 @@ impl Follower {
                 return Ok(true);
             }
             if choices.one_in(20) {
-                // Too far behind: what it had is not kept.
+                // Simulates a follower that is too far behind: its base is no longer kept.
                 (known.base, known.mirror) = (None, Mirror::default());
             }
             known.step = Some((latest, ChangeCursor::default()));
@@ -73,7 +73,7 @@ impl Follower {
         named("followers_keep_up", known.take_portion(limit)).map(|()| true)
     }
 
-    /// Whether it has what the newest views show, as far as it was told.
+    /// Checks that the follower has the newest view of every shard.
     pub(super) fn is_current(&self) -> Verdict {
         let views = self.port.views();
         let latest = (0..views.shards()).map(|shard| views.latest(ShardId(shard)).version());
@@ -83,7 +83,7 @@ impl Follower {
 }
 
 impl Known {
-    /// Goes on with the step under way.
+    /// Continues the current step.
     fn take_portion(&mut self, limit: u64) -> Verdict {
         let Some((to, at)) = self.step.take() else { return Ok(()) };
         let mut broken = Ok(());

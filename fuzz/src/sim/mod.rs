@@ -1,27 +1,27 @@
-//! The simulator: a deterministic world in one thread with virtual time, made of the production code.
+//! The simulator: a deterministic world in one thread with virtual time, built from the production code.
 //!
-//! A run is a function of its choices alone: of a seed, or of the bytes of a fuzzer. First a phase with
-//! faults, in which every step is checked; then a phase without, at the end of which everything that
-//! can be answered is answered and all is quiet. The same seed on the same commit gives the same
-//! [trace](trace::Trace), byte for byte; a failure says the command that replays it.
+//! A run depends only on its choices, which come from a seed or from the bytes of a fuzzer. In the first phase
+//! faults occur, and every step is checked. The second phase has no faults. At its end, every request that can
+//! be answered is answered and nothing is pending. The same seed on the same commit gives the same
+//! [trace](trace::Trace), byte for byte. A failure prints the command that replays it.
 //!
-//! | module | what stands there |
+//! | module | content |
 //! |---|---|
-//! | [`choices`] | where the choices come from |
-//! | [`trace`] | what happened |
-//! | [`facts`] | what checkers look at |
-//! | [`checkers`] | the invariants, each with a checker of its own |
+//! | [`choices`] | the source of choices |
+//! | [`trace`] | the record of a run |
+//! | [`facts`] | the data that checkers examine |
+//! | [`checkers`] | the invariants, each with its own checker |
 //! | `world` | the engine and everything around it, one step at a time |
-//! | `server`, `registrar` | connections, without their sockets; the registrar of production |
-//! | `client`, `script` | clients: what they ask, and what they were promised |
-//! | `coordinator` | statements over several shards, and coordinators that die |
-//! | `gangs` | placement groups, and statements of others, asked of the planners |
-//! | `follower` | somebody who follows changes |
-//! | `network` | messages under way |
+//! | `server` | connections: the state of production tasks, without sockets |
+//! | `registrar` | the registrar of production |
+//! | `client`, `script` | clients: their requests, and the promises they received |
+//! | `coordinator` | statements over several shards, and coordinators that crash |
+//! | `gangs` | placement groups, and submitted statements, sent to planners |
+//! | `follower` | a client that follows changes |
+//! | `network` | messages in flight |
 //! | `quiet` | the phase without faults |
 //!
-//! Sources: TigerBeetle's VOPR and openraft's simulator for the form; the invariants are those of
-//! ARCHITECTURE.md.
+//! Sources: TigerBeetle's VOPR and openraft's simulator for the form; ARCHITECTURE.md for the invariants.
 
 pub mod checkers;
 pub mod choices;
@@ -46,21 +46,21 @@ use wharf_core::hash::StateHash;
 use wharf_core::state::StoreState;
 use world::World;
 
-/// Steps with faults of one run, unless told otherwise.
+/// The default number of steps with faults in one run.
 pub const STEPS_DEFAULT: u64 = 800;
 
-/// How a run is made.
+/// The settings of a run.
 #[derive(Clone, Copy, Debug)]
 pub struct Settings {
-    /// Steps of the phase with faults.
+    /// The number of steps in the phase with faults.
     pub steps: u64,
-    /// Whether the text of the trace is kept.
+    /// Keeps the text of the trace.
     pub keeps_text: bool,
-    /// Whether groups are asked of planners.
+    /// Includes groups, which are requested from planners.
     pub groups: bool,
-    /// Whether planners have small budgets in some runs, so that rounds leave work over and searches are given up.
+    /// Gives planners small budgets in some runs, so that rounds leave work over and searches are given up.
     pub small_budgets: bool,
-    /// Whether the durable state of each stop is kept.
+    /// Keeps the durable state of each stop.
     pub keeps_stops: bool,
 }
 
@@ -76,20 +76,20 @@ impl Default for Settings {
     }
 }
 
-/// What a run was.
+/// The result of a run.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Report {
-    /// Of the trace: the same for the same run.
+    /// The hash of the trace. Equal runs have equal hashes.
     pub hash: StateHash,
-    /// Steps in all.
+    /// The total number of steps.
     pub steps: u64,
-    /// Placements that were granted.
+    /// The number of placements that were granted.
     pub grants: u64,
-    /// The trace, where it was to be kept.
+    /// The text of the trace, if it was kept.
     pub text: Option<String>,
-    /// The durable state of each stop, where it was to be kept.
+    /// The durable state of each stop, if it was kept.
     pub stops: Vec<StoreState>,
-    /// What was found, and at which step; nothing is well.
+    /// The finding and the step at which it occurred, or `None`.
     pub found: Option<(u64, String)>,
 }
 
@@ -105,7 +105,7 @@ pub fn run_given(bytes: &[u8], settings: Settings) -> Report {
     run(Choices::Given(bytes), settings)
 }
 
-/// The command that replays a seed.
+/// Returns the command that replays a seed.
 #[must_use]
 pub fn replay_command(seed: u64) -> String {
     format!("WHARF_SIM_SEED={seed} cargo test -p wharf-fuzz --test simulation replay -- --nocapture")

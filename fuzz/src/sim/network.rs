@@ -1,16 +1,16 @@
-//! Messages under way between clients and the service. Each may be delivered at any time, before or
-//! after any other, more than once, or never: what the session's rules must stand.
+//! Messages in flight between clients and the service. Each may be delivered at any time, in any order, more
+//! than once, or never. The session rules must tolerate all of this.
 
-/// To whom a message goes.
+/// The direction of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Towards {
-    /// The service.
+    /// To the service.
     Server,
-    /// The client.
+    /// To the client.
     Client,
 }
 
-/// One frame under way.
+/// One frame in flight.
 #[derive(Clone, Debug)]
 pub(super) struct Message {
     pub(super) connection: u64,
@@ -18,10 +18,10 @@ pub(super) struct Message {
     pub(super) frame: Vec<u8>,
 }
 
-/// Most messages under way: beyond, the oldest is lost.
+/// The highest number of messages in flight. Beyond it, the oldest is lost.
 const UNDER_WAY_MAX: usize = 256;
 
-/// All messages under way, oldest first.
+/// All messages in flight, oldest first.
 #[derive(Default)]
 pub(super) struct Network(Vec<Message>);
 
@@ -37,18 +37,18 @@ impl Network {
         self.0.len()
     }
 
-    /// Takes the message at `place`.
+    /// Removes and returns the message at `place`.
     pub(super) fn take(&mut self, place: usize) -> Message {
         self.0.remove(place)
     }
 
-    /// Puts a second copy of the message at `place` under way.
+    /// Sends a second copy of the message at `place`.
     pub(super) fn double(&mut self, place: usize) {
         let copy = self.0[place].clone();
         self.send(copy.connection, copy.towards, copy.frame);
     }
 
-    /// Loses what goes to a server that is gone.
+    /// Drops all messages to a server that is gone.
     pub(super) fn lose_requests(&mut self) {
         self.0.retain(|message| message.towards == Towards::Client);
     }

@@ -1,5 +1,5 @@
-//! The phase without faults: messages arrive, clients come back and ask again, agents beat. At its end
-//! everything is answered, nothing waits in vain, and what clients gave back is free.
+//! The phase without faults. Messages arrive, clients reconnect and ask again, and agents send heartbeats. At
+//! its end everything is answered, no request waits that would fit, and released capacity is free.
 
 use super::checkers::rest::everything_is_answered;
 use super::checkers::waiting::nothing_waits_in_vain;
@@ -9,19 +9,20 @@ use super::network::Towards;
 use super::script;
 use super::world::World;
 
-/// Rounds within which everything must be answered.
+/// The number of rounds within which everything must be answered.
 const ROUNDS_MAX: usize = 300;
 
-/// Longer than any hold and any grace here, and shorter than an agent may be silent.
+/// A time in ns that is longer than any hold and any grace period here, but shorter than an agent may be
+/// silent.
 const GRACE: u64 = 10_000;
 
-/// Deadlines of planners that are waited for: of waiting groups, and of as many tickets.
+/// The number of planner deadlines to wait for: those of waiting groups, and as many of tickets.
 const DEADLINES_MAX: usize = 16;
 
-/// Looks at all groups until no planner makes a statement meanwhile.
+/// The highest number of looks at all groups before planners must have stopped making statements.
 const LOOKS_MAX: usize = 16;
 
-/// How long reports that wait for a hold are left alone, per round.
+/// The time per round for which waiting reports are left alone, in ns.
 const REPLACING: u64 = 100;
 
 /// Brings the world to rest.
@@ -33,7 +34,7 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
         }
     }
     answer_all(world)?;
-    // Holds of statements that nobody decides reach their deadlines, and what was evicted its end.
+    // Undecided holds reach their deadlines, and evicted allocations reach the end of their grace period.
     world.pass(GRACE);
     answer_all(world)?;
     settle_groups(world)?;
@@ -49,10 +50,10 @@ pub(super) fn settle(world: &mut World<'_>) -> Verdict {
     world.check_owners()
 }
 
-/// Groups that wait reach their deadlines, and those that queue for a ticket have had theirs.
+/// Lets waiting groups reach their deadlines, and lets queued tickets have their turn.
 fn settle_groups(world: &mut World<'_>) -> Verdict {
-    // A ticket that is served at the last deadline may place a group after it was looked at, and the next ticket
-    // comes after its pause.
+    // A ticket served at the last deadline may place a group after it was looked at. The next ticket follows
+    // only after a pause.
     for _ in 0..LOOKS_MAX {
         for _ in 0..DEADLINES_MAX {
             let Some(due) = world.next_planning() else { break };
@@ -69,7 +70,7 @@ fn settle_groups(world: &mut World<'_>) -> Verdict {
     Ok(())
 }
 
-/// Rounds of everything, until only waits are without a reply.
+/// Runs rounds of everything until only waiting requests have no reply.
 fn answer_all(world: &mut World<'_>) -> Verdict {
     for _ in 0..ROUNDS_MAX {
         for at in 0..world.clients.len() {
@@ -98,8 +99,8 @@ fn answer_all(world: &mut World<'_>) -> Verdict {
             return Ok(());
         }
         if world.is_replacing() || !world.gangs.is_idle() {
-            // Holds that are in the way end with their deadlines, also those that nobody decides any more. A job
-            // of a group whose ticket meets one is answered after that.
+            // Blocking holds end with their deadlines, including those that nobody will decide. A job of a
+            // group whose ticket meets such a hold is answered afterwards.
             world.pass(REPLACING);
         }
     }
@@ -118,7 +119,7 @@ fn is_answered(world: &World<'_>) -> bool {
         && world.gangs.is_idle()
 }
 
-/// What waits is taken back; then nothing is under way anywhere.
+/// Cancels all waiting requests. Afterwards nothing is in flight anywhere.
 fn end_waits(world: &mut World<'_>) -> Verdict {
     for client in &mut world.clients {
         let waits: Vec<u64> = client.pending.keys().copied().collect();
@@ -135,7 +136,7 @@ fn end_waits(world: &mut World<'_>) -> Verdict {
     named("everything_is_answered", everything_is_answered(open, "waits go on after they were taken back"))
 }
 
-/// Every client gives back what it was promised.
+/// Releases everything that clients were promised.
 fn give_back(world: &mut World<'_>) -> Verdict {
     for at in 0..world.clients.len() {
         while let Some(frame) = script::release(&mut world.clients[at], &mut world.choices) {

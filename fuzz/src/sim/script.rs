@@ -1,5 +1,5 @@
-//! What clients ask: small worlds on purpose, where requests fill nodes, meet reservations and cross
-//! each other often.
+//! The requests of clients. The worlds are small on purpose, so that requests often fill nodes, meet
+//! reservations and cross each other.
 
 use wharf_core::ids::AllocationId;
 use wharf_core::time::Time;
@@ -13,14 +13,14 @@ use wharf_net::protocol::{
 use super::choices::Choices;
 use super::client::{Asked, Client, Role};
 
-/// 1/10 000 of a unit.
+/// One unit, in 1/10,000 of a unit.
 const UNIT: i64 = 10_000;
-/// Nodes that the operator names.
+/// The number of nodes that the operator names.
 const NODES: u64 = 7;
-/// Requests that a client has under way at most.
+/// The highest number of requests that a client has in flight.
 const OPEN_MAX: usize = 8;
 
-/// The next thing that a client does: a new request or an old one again; its frame.
+/// Returns the frame of the client's next action: a new request, or a repetition of one in flight.
 pub(super) fn next_frame(client: &mut Client, choices: &mut Choices<'_>, now: Time) -> Option<Vec<u8>> {
     let open: Vec<u64> = client.pending.keys().copied().collect();
     if open.len() >= OPEN_MAX || (!open.is_empty() && choices.one_in(4)) {
@@ -87,7 +87,7 @@ fn zone(choices: &mut Choices<'_>) -> String {
     (*choices.pick(&["a", "b"])).to_owned()
 }
 
-/// Ends an allocation that was promised.
+/// Releases an allocation that was promised.
 pub(super) fn release(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
     if client.promised.is_empty() {
         return None;
@@ -99,7 +99,7 @@ pub(super) fn release(client: &mut Client, choices: &mut Choices<'_>) -> Option<
 fn release_again(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
     let ended: Vec<AllocationId> = client.ended.iter().copied().collect();
     let id = if ended.is_empty() || choices.one_in(4) {
-        // Of a partition that may not be there, and that nobody was granted.
+        // An id that was never granted, in a partition that may not exist.
         let partition = choices.below(10) as u16;
         WireAllocation { incarnation: 9, partition, sequence: choices.below(9) }.into()
     } else {
@@ -118,7 +118,7 @@ fn cancel(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
     (!waits.is_empty()).then(|| ask_cancel(client, *choices.pick(&waits)))
 }
 
-/// Ends the wait of a sequence.
+/// Cancels a waiting request by its sequence.
 pub(super) fn ask_cancel(client: &mut Client, sequence: u64) -> Vec<u8> {
     client.ask(Kind::CancelWait, &CancelRequest { sequence }, Asked::Cancel(sequence))
 }
@@ -126,7 +126,7 @@ pub(super) fn ask_cancel(client: &mut Client, sequence: u64) -> Vec<u8> {
 fn node_body(name: String, choices: &mut Choices<'_>) -> NodeBody {
     let pair = |key: &str, value: String| Pair { key: key.to_owned(), value };
     let number: u64 = name.bytes().map(u64::from).sum();
-    // The rack decides the partition and cannot change with an update.
+    // The rack decides the partition, so it must not change with an update.
     let labels = vec![pair("rack", format!("r{}", number % 5)), pair("zone", zone(choices))];
     let mut taints = Vec::new();
     if choices.one_in(6) {
@@ -144,7 +144,7 @@ fn node_body(name: String, choices: &mut Choices<'_>) -> NodeBody {
     }
 }
 
-/// A node joins.
+/// Adds a node.
 pub(super) fn add_node(client: &mut Client, choices: &mut Choices<'_>) -> Vec<u8> {
     let node = node_body(node_name(choices), choices);
     client.ask(Kind::AddNodes, &NodesRequest { nodes: vec![node] }, Asked::Operate)
@@ -154,7 +154,7 @@ fn node_name(choices: &mut Choices<'_>) -> String {
     format!("n{}", choices.below(NODES))
 }
 
-/// A node of the operator or of an agent.
+/// Returns the name of a node of the operator or of an agent.
 fn any_name(choices: &mut Choices<'_>) -> String {
     if choices.one_in(4) { format!("agent{}", choices.below(2)) } else { node_name(choices) }
 }
@@ -216,7 +216,7 @@ fn adopt(client: &mut Client, choices: &mut Choices<'_>, node: String) -> Vec<u8
     client.ask(Kind::Adopt, &request, Asked::Adopt)
 }
 
-/// An agent reports until it knows its node, then beats, and reports what is new.
+/// An agent reports until it knows its node. Then it sends heartbeats, and reports changes.
 fn agent(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
     let Role::Agent { number, node, version, alive } = &mut client.role else { return None };
     if !*alive {
@@ -230,7 +230,7 @@ fn agent(client: &mut Client, choices: &mut Choices<'_>) -> Option<Vec<u8>> {
     let number = *number;
     let version = *version;
     let mut body = node_body(format!("agent{number}"), choices);
-    // Mostly the same machine; another one under the name has to wait until the node is lost.
+    // Usually the same machine. Another machine with the same name must wait until the node is lost.
     body.identity = format!("machine{number}-{}", u8::from(choices.one_in(4)));
     let gpus = (0..body.gpus).map(|gpu| GpuBody {
         uuid: format!("gpu-{gpu}"),

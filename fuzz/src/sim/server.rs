@@ -1,7 +1,8 @@
 //! The service's side of the clients: connections with their sessions, and the port of each I/O thread.
 //!
-//! The production tasks of `net/src/server/` hold sockets and a runtime, so a thin stand-in carries the
-//! frames here. What decides is production code: frames and bodies, conversion, the session table, ports.
+//! The production tasks of `net/src/server/` hold sockets and a runtime, so a thin replacement carries the
+//! frames here. Everything that decides is production code: frames and bodies, conversion, the session table
+//! and ports.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -30,9 +31,9 @@ use super::network::{Network, Towards};
 pub(super) struct Connection {
     pub(super) front: usize,
     pub(super) session: Session,
-    /// What waits, by sequence: the tag at its port.
+    /// The port's tag of each waiting request, by sequence.
     waits: BTreeMap<u64, Tag>,
-    /// Nobody hears the replies any more.
+    /// Set when nobody receives the replies any more.
     lost: bool,
 }
 
@@ -41,7 +42,7 @@ pub(super) struct Operation {
     connection: u64,
     sequence: u64,
     kind: Kind,
-    /// What a placement asks, and which nodes offered it all the time.
+    /// The placement request, and the nodes that have offered it the whole time.
     placing: Option<(PlacementRequest, Standing)>,
     waits: bool,
 }
@@ -61,7 +62,7 @@ pub(super) struct Question {
     pub(super) payload: Vec<u8>,
 }
 
-/// What one message or poll came to, for the oracle.
+/// An event of one message or poll, for the oracle.
 pub(super) enum Event {
     /// The engine granted a request of a session.
     Granted(SessionId, u64, Placement),
@@ -96,7 +97,7 @@ impl Server {
         self.last_connection
     }
 
-    /// A client connects: with a new session, or with its own, which must have left its connection.
+    /// Connects a client, with a new session or with its own. Returns `None` if its session cannot be resumed.
     pub(super) fn connect(
         &mut self,
         front: usize,
@@ -118,7 +119,8 @@ impl Server {
         Some((number, name))
     }
 
-    /// A connection breaks: what waits there ends, and is asked again at the next one.
+    /// Breaks a connection. Its waiting requests are cancelled, and the client asks again on the next
+    /// connection.
     pub(super) fn disconnect(&mut self, number: u64, network: &mut Network, now: Time) {
         let Some(connection) = self.connections.get_mut(&number) else { return };
         connection.lost = true;
@@ -126,7 +128,7 @@ impl Server {
         self.detach_idle();
     }
 
-    /// The service stops: what waits ends, and whoever asks hears it.
+    /// Stops the service. Waiting requests end, and their clients are told.
     pub(super) fn stop(&mut self, network: &mut Network, now: Time) {
         let numbers: Vec<u64> = self.connections.keys().copied().collect();
         for number in numbers {
@@ -148,7 +150,7 @@ impl Server {
         }
     }
 
-    /// Sessions whose connection is gone and that have nothing under way are kept for their clients.
+    /// Keeps sessions for their clients once the connection is lost and no request is in flight.
     fn detach_idle(&mut self) {
         let idle = self.connections.iter().filter(|(_, c)| c.lost && c.session.in_flight() == 0);
         let idle: Vec<u64> = idle.map(|(&number, _)| number).collect();
@@ -159,7 +161,7 @@ impl Server {
         }
     }
 
-    /// A frame of a client came.
+    /// Handles a frame of a client.
     pub(super) fn handle_frame(
         &mut self,
         number: u64,
@@ -276,13 +278,15 @@ impl Server {
         }
     }
 
-    /// Whether the thread of a front sleeps although something is there for it: a wake-up was lost.
+    /// Returns whether the thread of a front sleeps although there is work for it. That means a wake-up was
+    /// lost.
     pub(super) fn oversleeps(&mut self, at: usize) -> bool {
         let port = &mut self.fronts[at].port;
         port.bell().is_asleep() && !port.is_idle()
     }
 
-    /// The thread of a front looks at its rings and deadlines, and sleeps where nothing is there; how many answers it took.
+    /// Runs the thread of a front: it looks at its rings and deadlines, and sleeps if there is nothing to do.
+    /// Returns the number of answers.
     pub(super) fn poll(&mut self, at: usize, network: &mut Network, now: Time) -> usize {
         let front = &mut self.fronts[at];
         let mut replies = Vec::new();
@@ -330,7 +334,7 @@ impl Server {
         self.reply(connection, sequence, kind, &reply, network);
     }
 
-    /// Keeps a reply, and sends it if the connection exists.
+    /// Keeps the answer, and sends it if the connection is not lost.
     pub(super) fn reply<T: serde::Serialize>(
         &mut self,
         number: u64,
@@ -378,7 +382,7 @@ impl Server {
         self.detach_idle();
     }
 
-    /// A shard changed.
+    /// Records that a shard changed.
     pub(super) fn shard_changed(&mut self, before: &Facts, now: &Facts) {
         for operation in self.fronts.iter_mut().flat_map(|front| front.operations.values_mut()) {
             if let Some((request, standing)) = &mut operation.placing {
@@ -387,14 +391,14 @@ impl Server {
         }
     }
 
-    /// What waits at the ports.
+    /// Returns the requests that wait at the ports.
     pub(super) fn waiting(&self) -> impl Iterator<Item = &PlacementRequest> {
         let operations = self.fronts.iter().flat_map(|front| front.operations.values());
         let waiting = operations.filter(|operation| operation.waits);
         waiting.filter_map(|operation| operation.placing.as_ref().map(|(request, _)| request))
     }
 
-    /// Requests under way that do not wait.
+    /// Returns the number of requests in flight that do not wait.
     pub(super) fn under_way(&self) -> usize {
         let operations = self.fronts.iter().flat_map(|front| front.operations.values());
         operations.filter(|operation| !operation.waits).count()

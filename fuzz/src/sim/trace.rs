@@ -1,7 +1,6 @@
-//! What happened in a run, line by line: hashed always, kept as text on demand.
+//! The record of a run, line by line. It is always hashed, and kept as text on demand.
 //!
-//! The same seed on the same commit gives the same lines, byte for byte; so the hash tells whether two
-//! runs were the same run.
+//! The same seed on the same commit gives the same lines, byte for byte. So equal hashes mean equal runs.
 
 use std::fmt::{Arguments, Write};
 
@@ -18,20 +17,20 @@ pub struct Trace {
 }
 
 impl Trace {
-    /// An empty one, that keeps the text where `keeps` says so.
+    /// Creates an empty trace. It keeps the text if `keeps` is true.
     #[must_use]
     pub fn new(keeps: bool) -> Self {
         let text = keeps.then(String::new);
         Self { hasher: StateHasher::new("trace"), text, line: String::new(), step: 0, now: Time(0) }
     }
 
-    /// The next step begins, at `now`.
+    /// Begins the next step at `now`.
     pub fn begin(&mut self, now: Time) {
         self.step += 1;
         self.now = now;
     }
 
-    /// The step under way.
+    /// Returns the number of the current step.
     #[must_use]
     pub fn step(&self) -> u64 {
         self.step
@@ -48,13 +47,13 @@ impl Trace {
         }
     }
 
-    /// Of all lines so far.
+    /// Returns the hash of all lines so far.
     #[must_use]
     pub fn hash(&self) -> StateHash {
         self.hasher.finish()
     }
 
-    /// All lines so far, where they are kept.
+    /// Returns all lines so far, if they are kept.
     pub fn take_text(&mut self) -> Option<String> {
         self.text.take()
     }

@@ -1,9 +1,9 @@
-//! The world of a run: an engine of the production code, moved by hand, and everything around it.
+//! The world of a run: an engine of production code that is moved by hand, and everything around it.
 //!
-//! Each step one thing moves: a shard runs a batch, the thread of a port looks at its rings, the registrar
-//! takes a question, a client asks, a message arrives or is lost or doubled, a connection breaks, time
-//! passes, the service stops and starts with another number of shards. Which one is a choice of the
-//! run, so any order and any delay between threads comes about.
+//! Each step moves one thing. A shard runs a batch, a port's thread looks at its rings, or the registrar takes
+//! a question. A client asks, a message arrives, is lost or is doubled, or a connection breaks. Time passes, or
+//! the service restarts with another number of shards. The run chooses, so every order and every delay between
+//! threads is possible.
 
 mod opened;
 mod planning;
@@ -43,13 +43,13 @@ use super::trace::Trace;
 use opened::{Opened, PARTITIONS, Twin, open};
 use wharf_net::session::registrar::RegistrarReply;
 
-/// Nodes that are added first; some of them under a name that is taken already.
+/// The number of nodes that are added first. Some may have a name that is already taken.
 const NODES_FIRST: usize = 6;
 
-/// A view that a reader keeps, and what it showed when it was taken.
+/// A view that a reader keeps, and its content when it was taken.
 type Kept = (Arc<View>, BTreeMap<NodeId, Shown>);
 
-/// Everything of one run.
+/// The whole state of a run.
 pub(super) struct World<'a> {
     pub(super) choices: Choices<'a>,
     pub(super) trace: Trace,
@@ -74,14 +74,15 @@ pub(super) struct World<'a> {
     grants: Grants,
     rules: Rules,
     node_versions: NodeVersions,
-    /// The durable state of each stop, where it is kept.
+    /// The durable state of each stop, if it is kept.
     pub(super) stops: Option<Vec<StoreState>>,
-    /// Bundles that somebody else than their planner ended, and bundles that were on nodes when these were lost.
+    /// Bundles that someone other than their planner ended. `were_lost` has the bundles on nodes that were
+    /// lost.
     ended_by_others: BTreeSet<AllocationId>,
     were_lost: BTreeSet<AllocationId>,
     asks_for_groups: bool,
     small_budgets: bool,
-    /// Most nodes of any moment of this start, and whether a planner gave a search up since.
+    /// The highest number of nodes at any moment so far.
     most_nodes: usize,
 }
 
@@ -125,7 +126,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Some nodes join before anything goes wrong.
+    /// Adds some nodes before any fault occurs.
     pub(super) fn populate(&mut self) -> Verdict {
         self.pass(1);
         self.connect(0, 0);
@@ -141,7 +142,7 @@ impl<'a> World<'a> {
         self.run_dry(false)
     }
 
-    /// One thing moves.
+    /// Moves one thing.
     pub(super) fn step(&mut self) -> Verdict {
         self.pass(1);
         if self.choices.one_in(60) {
@@ -196,7 +197,8 @@ impl<'a> World<'a> {
         self.trace.begin(self.now);
     }
 
-    /// The coordinator looks at the shards, plans, takes answers, decides, tells, or forgets.
+    /// Moves the coordinator: it looks at the shards, plans, takes answers, decides, tells a shard or forgets a
+    /// statement.
     pub(super) fn move_coordinator(&mut self) -> Verdict {
         let mut moved = Moved::default();
         let coordinator = &mut self.coordinator;
@@ -216,7 +218,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// The coordinator goes on until it has nothing under way.
+    /// Moves the coordinator towards having nothing in progress. Returns the number of moves.
     pub(super) fn settle_coordinator(&mut self) -> Result<usize, String> {
         let mut moved = Moved::default();
         self.coordinator.poll(self.now, &mut moved)?;
@@ -261,7 +263,7 @@ impl<'a> World<'a> {
         Ok(moved)
     }
 
-    /// Whether a report waits for a hold to end.
+    /// Returns whether a report waits for a hold to end.
     pub(super) fn is_replacing(&self) -> bool {
         self.registrar.is_replacing()
     }
@@ -288,7 +290,7 @@ impl<'a> World<'a> {
         }
     }
 
-    /// A client connects, or asks something.
+    /// Lets a client connect or send a request.
     fn move_client(&mut self, at: usize) -> Verdict {
         let client = &mut self.clients[at];
         let Some(connection) = client.connection else {
@@ -315,7 +317,7 @@ impl<'a> World<'a> {
         if self.network.len() == 0 {
             return Ok(());
         }
-        // Half of the time the oldest.
+        // Half of the time the oldest message is delivered.
         let newest = self.network.len();
         let place = if self.choices.below(2) == 0 { 0 } else { self.choices.place(newest) };
         self.deliver_at(place)

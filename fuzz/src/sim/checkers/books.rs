@@ -1,5 +1,5 @@
-//! Invariant 2: per node, resource and instance, what is available, allocated, held, set aside and
-//! unhealthy makes up the total and the shortfall, exactly.
+//! Invariant 2: per node, resource and instance, the available, allocated, held, withheld and unhealthy amounts
+//! add up exactly to the total and the shortfall.
 
 use std::collections::BTreeMap;
 
@@ -10,10 +10,10 @@ use wharf_core::shard::{Book, NodeBooks};
 use super::{Verdict, ensure};
 use crate::sim::facts::Step;
 
-/// Every book balances, nothing is negative, and a shortfall stands only where nothing is available.
+/// Checks that every book balances, that no amount is negative, and that a shortfall leaves nothing available.
 ///
 /// # Errors
-/// The first that does not.
+/// Returns the first violation.
 pub fn books_balance(step: &Step<'_>) -> Verdict {
     for books in &step.after.books {
         for (kind, book) in &books.resources {
@@ -24,7 +24,7 @@ pub fn books_balance(step: &Step<'_>) -> Verdict {
                 let whole = instances_whole(step, books, *kind, instance.instance);
                 let left = instance.available + instance.allocated + instance.unhealthy;
                 let right = whole + instance.shortfall;
-                // What is set aside of an instance is shown with the whole kind only.
+                // The withheld capacity of an instance is shown only in the book of the whole kind.
                 ensure(left <= right, || format!("node {}, {kind}: {instance:?} of {whole}", books.node))?;
                 ensure(instance.shortfall == 0 || instance.available == 0, || {
                     format!("node {}, {kind}: short and available: {instance:?}", books.node)
@@ -52,14 +52,14 @@ fn check_book(book: Book) -> Verdict {
     ensure(book.balances(), || "does not balance".to_owned())
 }
 
-/// What a node's allocations take: cores, memory and GPUs, of each GPU instance, and how many they are.
+/// The sum of a node's allocations: cores, memory and GPUs, the parts of each GPU instance, and their number.
 type Sum = ([i64; 3], BTreeMap<u8, u32>, u32);
 
-/// What is allocated is the sum over the allocations, per resource and GPU instance; on every GPU
-/// instance that is not short, no more than there is.
+/// Checks that the allocated amount is the sum of the allocations, per resource and GPU instance. An instance
+/// must show at least what its allocations take.
 ///
 /// # Errors
-/// The first node whose books say something else.
+/// Returns the first node whose books differ.
 pub fn books_are_the_sum_of_allocations(step: &Step<'_>) -> Verdict {
     let mut sums: BTreeMap<NodeId, Sum> = BTreeMap::new();
     for allocation in step.after.allocations() {
@@ -106,10 +106,10 @@ pub fn books_are_the_sum_of_allocations(step: &Step<'_>) -> Verdict {
     Ok(())
 }
 
-/// An unhealthy GPU instance offers nothing.
+/// Checks that unhealthy GPU instances offer nothing.
 ///
 /// # Errors
-/// The first that does.
+/// Returns the first instance that does.
 pub fn unhealthy_offers_nothing(step: &Step<'_>) -> Verdict {
     for node in step.after.nodes() {
         let id = node.registration.id;

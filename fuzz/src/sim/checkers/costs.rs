@@ -1,4 +1,4 @@
-//! What a command may cost, and what an audit says.
+//! The cost limits of commands, and the truth of audits.
 
 use std::collections::BTreeMap;
 
@@ -9,7 +9,7 @@ use wharf_core::shard::{Command, Cost, CostFacts, Outcome, Pages, ShardWork};
 use super::{Verdict, ensure};
 use crate::sim::facts::Facts;
 
-/// What of the state some bounds are made of.
+/// Returns the facts of the state that some cost limits depend on.
 fn cost_facts(facts: &Facts) -> CostFacts {
     let mut of_bundle: BTreeMap<AllocationId, u64> = BTreeMap::new();
     for record in facts.partitions.iter().flat_map(|partition| &partition.inside) {
@@ -26,10 +26,10 @@ fn cost_facts(facts: &Facts) -> CostFacts {
     }
 }
 
-/// A command looks at no more than the table of costs allows.
+/// Checks that a command examines no more than the table of costs permits.
 ///
 /// # Errors
-/// What it looked at too much of.
+/// Returns what it examined too much of.
 pub fn commands_cost_what_they_may(
     command: &Command,
     work: ShardWork,
@@ -39,11 +39,11 @@ pub fn commands_cost_what_they_may(
     Cost::check(command, work, pages, cost_facts(before))
 }
 
-/// An audit that gives hashes gives those of the state, and none where a command changed the books since
-/// it began.
+/// Checks that an audit with hashes gives those of the state. It gives none if a command changed the books
+/// since it began.
 ///
 /// # Errors
-/// That it does not.
+/// Returns the two hashes if they differ.
 pub fn audits_are_true(outcome: &Outcome, state: StateHash) -> Verdict {
     let Outcome::Status(status) = outcome else { return Ok(()) };
     let hashes = status.audit.as_ref().and_then(|audit| audit.hashes.as_ref());
@@ -94,7 +94,7 @@ pub(super) mod tests {
         an_audit_of_another_state();
     }
 
-    /// The table in ARCHITECTURE.md is the one that commands are held to.
+    /// The table in ARCHITECTURE.md is the one that commands must meet.
     #[test]
     fn the_page_says_what_the_table_says() {
         let page = include_str!("../../../../ARCHITECTURE.md");

@@ -1,4 +1,5 @@
-//! Every checker fires: shown a state that must not be, it says so; shown the state that was, it is silent.
+//! Tests that every checker fires. Each checker reports an illegal state and accepts the state that really
+//! occurred.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -19,7 +20,7 @@ use crate::sim::facts::{Facts, Step};
 
 pub(super) const NODE: NodeId = NodeId(1);
 
-/// One step that was, to be made into one that must not be.
+/// A real step, to be changed into an illegal one.
 pub(super) struct Was {
     pub(super) command: Command,
     pub(super) outcome: Outcome,
@@ -35,7 +36,7 @@ impl Was {
         Step { shard, now, command, outcome, before, after }
     }
 
-    /// It is right; made wrong by `tamper`, the checker of that name fires.
+    /// Checks that the real step is accepted, and that the named checker fires after `tamper` changed it.
     pub(super) fn fires(mut self, name: &str, tamper: impl FnOnce(&mut Self)) {
         assert_eq!(check_step(&self.step()), Ok(()));
         let (_, checker) = OF_A_STEP.iter().find(|(known, _)| *known == name).expect("a checker's name");
@@ -47,7 +48,7 @@ impl Was {
 pub(super) struct Bed(Shard);
 
 impl Bed {
-    /// A shard with nodes of 8 cores, 8 MiB and 2 GPUs.
+    /// Creates a shard with nodes of 8 cores, 8 MiB and 2 GPUs.
     pub(super) fn new(nodes: u64) -> Self {
         let mut shard = Shard::new(ShardConfig {
             shard: ShardId(0),
@@ -89,7 +90,7 @@ impl Bed {
 }
 
 impl Bed {
-    /// What its newest view shows.
+    /// Returns the content of the newest view.
     pub(super) fn mirror(&mut self) -> super::following::Mirror {
         let reader = self.0.enable_views();
         self.0.publish_view();
@@ -103,7 +104,7 @@ pub(super) fn asks(cpu: u32, gpus: u8) -> PlacementRequest {
     PlacementRequest::new(demand, Policy::BestFit)
 }
 
-/// A placement of 3 cores and a GPU, as it was.
+/// Returns a real placement of 3 cores and a GPU.
 fn placed() -> Was {
     Bed::new(1).step(Command::Place(asks(3, 1)))
 }
@@ -117,7 +118,7 @@ pub(super) fn a_grant_of_more_than_there_was() {
     placed().fires("grants_fit_what_was_available", |was| {
         was.before.books[0].resources[0].1.available = 20_000;
     });
-    // Another takes the device.
+    // Another allocation takes the device.
     placed().fires("grants_fit_what_was_available", |was| {
         was.before.books[0].instances[0].1[0].allocated = 10_000;
     });
@@ -144,7 +145,7 @@ pub(super) fn an_allocation_that_nobody_asked_for() {
     let mut bed = Bed::new(1);
     let Outcome::Placed(first) = bed.step(Command::Place(asks(1, 0))).outcome else { panic!("room") };
     bed.step(Command::Place(asks(1, 0)));
-    // The release of one that ends the other too.
+    // The release of one allocation also ends the other.
     bed.step(Command::Release(first.allocation)).fires("allocations_are_what_was_granted", |was| {
         was.after.partitions[0].allocations.clear();
     });
@@ -232,7 +233,7 @@ pub(super) fn a_ring_that_is_passed_over() {
     assert_eq!(starves.check(Time(10), &[Time(3), Time(9)]), Ok(()));
     assert_eq!(starves.check(Time(20), &[Time(12)]), Ok(()));
     assert!(starves.check(Time(30), &[Time(21), Time(19)]).is_err());
-    // After a full batch something may be left.
+    // After a full batch, something may be left.
     let mut starves = NoRingStarves::default();
     let full = vec![Time(1); wharf_core::limits::BATCH_MAX];
     assert_eq!(starves.check(Time(10), &full), Ok(()));
@@ -268,7 +269,7 @@ pub(super) fn a_promise_that_is_broken() {
     assert!(promises_are_kept(&moved, &nothing, &there, &grants).is_err());
     assert!(promises_are_kept(&promised, &nothing, &BTreeMap::new(), &grants).is_err());
     assert!(promises_are_kept(&none, &ended, &there, &grants).is_err());
-    // With its node it may go.
+    // It may end with its node.
     grants.node_removed(NODE, &placed().after);
     assert_eq!(promises_are_kept(&promised, &nothing, &BTreeMap::new(), &grants), Ok(()));
 }
@@ -299,7 +300,7 @@ pub(super) fn a_refusal_while_a_node_offers_all_the_time() {
     let mut standing = Standing::new(&small, [&was.before].into_iter());
     standing.shard_changed(&small, &was.before, &was.after);
     assert!(standing.check_refused(&small).is_err());
-    // With more it offered it only before.
+    // A larger request was offered only before the step.
     let large = asks(6, 0);
     let mut standing = Standing::new(&large, [&was.before].into_iter());
     assert!(standing.check_refused(&large).is_err());
@@ -314,7 +315,7 @@ pub(super) fn a_wait_in_vain() {
     assert_eq!(nothing_waits_in_vain([&asks(6, 0), &asks(1, 2)].into_iter(), &facts), Ok(()));
 }
 
-/// The facts are those that callers are shown.
+/// The facts match what callers see.
 #[test]
 fn facts_are_of_the_shard() {
     let was = placed();

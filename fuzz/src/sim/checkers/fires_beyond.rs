@@ -1,4 +1,4 @@
-//! The checkers of statements and views fire.
+//! Tests that the checkers of statements and views fire.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -38,7 +38,7 @@ fn part(operations: Vec<Operation>) -> Part {
     Part { statement: STATEMENT, operations, conflict_detection, mode }
 }
 
-/// A statement of two allocations that is held, and what was seen of it.
+/// Returns a held statement of two allocations, and the checker that followed it.
 fn held(bed: &mut Bed) -> (Statements, Arc<DecisionCell>) {
     let cell = Arc::new(DecisionCell::default());
     let part = part(vec![allocate(1), allocate(2)]);
@@ -69,7 +69,7 @@ pub(super) fn a_statement_that_is_done_as_decided_is_silent() {
     }
 }
 
-/// A finished statement is right; made wrong by `tamper`, it is found.
+/// Checks that a finished statement is accepted, and that a change by `tamper` is found.
 fn finish_fires(decided: Decision, tamper: impl FnOnce(&mut Was)) {
     let mut bed = Bed::new(1);
     let (mut statements, cell) = held(&mut bed);
@@ -107,7 +107,7 @@ pub(super) fn a_statement_that_is_done_otherwise() {
 
 #[test]
 pub(super) fn what_is_held_after_the_end_of_its_statement() {
-    // An abort that gives back too little, and a commit that goes on holding.
+    // An abort that frees too little, and a commit that keeps holding.
     for decision in [Decision::Committed, Decision::Aborted] {
         finish_fires(decision, |was| was.after.books[0].resources[0].1.held = 10_000);
         finish_fires(decision, |was| was.after.books[0].resources[0].1.releasing = 10_000);

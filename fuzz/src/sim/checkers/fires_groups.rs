@@ -1,4 +1,4 @@
-//! The checkers of groups and of their statements fire.
+//! Tests that the checkers of groups and of their statements fire.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -45,7 +45,7 @@ fn allocate(index: Option<u32>, expected: Option<u64>) -> Operation {
     Operation::Allocate(Allocate { node: NODE, expected, demand, gpus: None, owner: None, bundle })
 }
 
-/// Node 1 with a bundle of two cores and a GPU, and its allocation.
+/// Places a bundle of two cores and a GPU on node 1. Returns the step and the allocation.
 fn bundle(bed: &mut Bed) -> (Was, AllocationId) {
     let was = bed.step(part(vec![allocate(Some(0), None)], ConflictDetection::Fine));
     let Outcome::Applied(applied) = &was.outcome else { panic!("applied") };
@@ -63,7 +63,7 @@ fn requests(spec: &GroupSpec) -> Requests {
     (0..).zip(spec.bundles.iter().cloned()).collect()
 }
 
-/// A group as it is shown, with bundles on these nodes; none: not placed.
+/// Returns a view of a group with bundles on these nodes. `None` means that the bundle is not placed.
 fn view(spec: &GroupSpec, nodes: &[Option<u64>], first: AllocationId) -> GroupView {
     let bundle = |(index, node): (u32, &Option<u64>)| {
         let allocation = AllocationId { sequence: first.sequence + u64::from(index), ..first };
@@ -206,7 +206,7 @@ pub(super) fn a_group_that_is_another_after_a_start() {
 #[test]
 pub(super) fn a_group_that_is_called_infeasible_and_is_not() {
     let (full, _) = bundle(&mut Bed::new(2));
-    // Two nodes of 8 cores and 2 GPUs each: what runs there does not count.
+    // Two nodes of 8 cores and 2 GPUs each. Existing allocations do not count.
     let round = round(full.after);
     let wrongly = |spec: &GroupSpec| infeasible_is_infeasible(spec, &round).is_err();
     assert!(wrongly(&spec(2, Strategy::StrictPack)));
@@ -218,7 +218,7 @@ pub(super) fn a_group_that_is_called_infeasible_and_is_not() {
     assert!(!wrongly(&spec(5, Strategy::Pack)));
 }
 
-/// Two nodes in two zones.
+/// Puts two nodes into two zones.
 fn zoned(mut facts: Facts) -> Facts {
     for (node, zone) in facts.partitions[0].nodes.iter_mut().zip(["a", "b"]) {
         let labels = Labels::new(vec![("zone".into(), zone.into())]);
@@ -357,7 +357,7 @@ pub(super) fn what_is_inside_a_bundle_and_does_not_belong_there() {
 
 #[test]
 pub(super) fn a_claim_that_comes_or_goes_by_itself() {
-    // All of a node is on its way out, and claimed.
+    // The whole node is releasing, and claimed.
     let claimed = || {
         let mut bed = Bed::new(1);
         let (_, first) = bundle(&mut bed);

@@ -1,4 +1,4 @@
-//! The checkers of rest, of followers and of answers fire; and none of all checkers is without such a test.
+//! Tests that the checkers of rest, of followers and of answers fire, and that every checker has such a test.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -61,7 +61,7 @@ fn a_round_without_a_bound() {
     let budget = PlannerBudget { round: 16, search: 64, proof: 8 };
     let of_round = |most_per_round| PlannerWork { most_per_round, ..PlannerWork::default() };
     assert_eq!(rounds_are_bounded(&of_round(500), &budget, 10), Ok(()));
-    // What a flood of groups takes that are all tried at once.
+    // The work of trying many groups at once.
     assert!(rounds_are_bounded(&of_round(1 << 22), &budget, 10).is_err());
     assert_eq!(rounds_are_bounded(&of_round(1 << 20), &PlannerBudget::default(), 10), Ok(()));
 }
@@ -155,13 +155,13 @@ fn a_node_that_comes_back_with_a_version_that_it_has_had() {
     assert!(versions.check(&back.before, &back.after).is_err(), "as if it had never been there");
 }
 
-/// What breaks inside a shard is broken on purpose there (`fuzz/tests/planted_bugs.rs`).
+/// Internal faults of a shard are planted there on purpose (`fuzz/tests/planted_bugs.rs`).
 fn a_shard_that_disagrees_with_itself() {
     let planted = include_str!("../../../tests/planted_bugs.rs");
     assert!(planted.contains("\"index_agrees_with_table\""));
 }
 
-/// Every checker, with a test above or beside that makes it fire.
+/// Every checker, with the test that makes it fire.
 const FIRES: &[(&str, fn())] = &[
     ("a_start_keeps_the_books", fires::a_start_that_forgets),
     ("a_start_keeps_the_groups", fires_groups::a_group_that_is_another_after_a_start),

@@ -1,5 +1,5 @@
-//! Invariant 6, for whoever follows: at the end of each step it has what the view shows to which the step
-//! leads, versions only grow, and in between nothing is told of a node that it does not know.
+//! Invariant 6 for followers: after each step a follower has exactly the content of the step's view, and
+//! versions only grow. During a step it is told nothing about nodes that it does not know.
 
 use std::collections::BTreeMap;
 
@@ -10,7 +10,7 @@ use wharf_core::view::{Change, ColdImage, HoldImage, HotImage, PendingImage, Vie
 
 use super::{Verdict, ensure};
 
-/// What follows of a node, as callers see it.
+/// A node as a follower sees it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Followed {
     state: Option<NodeState>,
@@ -18,14 +18,14 @@ pub struct Followed {
     cpu: i64,
     memory: i64,
     gpus: Vec<u16>,
-    /// What is on its way out there, and what is claimed.
+    /// The releasing allocations and the claims on the node.
     pending: Option<Box<PendingImage>>,
 }
 
-/// A statement's hold on a node: which statement, which of its operations, and where.
+/// A statement's hold on a node: the statement, its operation and the node.
 type HoldKey = (StatementId, u16, NodeId);
 
-/// What a follower has of one shard.
+/// The state that a follower has of one shard.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Mirror {
     nodes: BTreeMap<NodeId, Followed>,
@@ -45,7 +45,7 @@ fn followed(hot: &HotImage, cold: &ColdImage) -> Followed {
 }
 
 impl Mirror {
-    /// What a view shows.
+    /// Returns the content of a view.
     #[must_use]
     pub fn of(view: &View) -> Self {
         let mut mirror = Self::default();
@@ -61,10 +61,10 @@ impl Mirror {
         mirror
     }
 
-    /// Takes one change.
+    /// Applies one change.
     ///
     /// # Errors
-    /// A change of what the follower does not have.
+    /// Returns a change of something that the follower does not have.
     pub fn apply(&mut self, change: Change<'_>) -> Verdict {
         let known = |nodes: &BTreeMap<NodeId, Followed>, node: NodeId| {
             ensure(nodes.contains_key(&node), || format!("something is told of {node}, which is not known"))
@@ -100,10 +100,10 @@ impl Mirror {
     }
 }
 
-/// A follower that has taken a whole step has what its view shows, and a later version than before.
+/// Checks that a follower has the content of the view after a complete step, with a later version than before.
 ///
 /// # Errors
-/// What differs.
+/// Returns the difference.
 pub fn followers_keep_up(
     had: Option<ViewVersion>,
     mirror: &Mirror,
@@ -114,10 +114,10 @@ pub fn followers_keep_up(
     ensure(mirror == shown, || format!("after the step to {to:?} a follower has {mirror:?}, not {shown:?}"))
 }
 
-/// Once all is quiet: who looks whenever a shard tells something has what each shard shows.
+/// Checks, at rest, that a follower that looks at every notification has the newest version of every shard.
 ///
 /// # Errors
-/// The shard that told nothing.
+/// Returns the shard that sent no notification.
 pub fn followers_are_told(latest: &[ViewVersion], had: &[Option<ViewVersion>]) -> Verdict {
     let differs = (0..).zip(latest.iter().zip(had)).find(|(_, (latest, had))| **had != Some(**latest));
     ensure(differs.is_none() && latest.len() == had.len(), || format!("shard, shown and had: {differs:?}"))

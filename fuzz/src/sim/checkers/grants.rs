@@ -1,5 +1,5 @@
-//! Invariants 1, 8 and 13: what was granted was there, and where it may be; what was refused was not;
-//! what was rejected moved nothing; and what is reserved goes to its owner alone.
+//! Invariants 1, 8 and 13. Granted capacity was available and permitted, and refused capacity was not.
+//! Rejections change nothing. Reserved capacity goes only to its owner.
 
 use std::collections::BTreeMap;
 
@@ -15,10 +15,10 @@ use super::statements::granted_and_ended;
 use super::{Verdict, ensure};
 use crate::sim::facts::{Facts, Step, available, gpu_not_allocated, gpus_available};
 
-/// What the step granted to a request, with the request where the command names it: a retry does not.
+/// Returns the placement that a step granted, and the request if the command contains it. A retry does not.
 fn granted<'a>(step: &Step<'a>) -> Option<(&'a Placement, Option<&'a PlacementRequest>)> {
     match (step.command, step.outcome) {
-        // Out of the books of a bundle, not of a node.
+        // This comes from the books of a bundle, not of a node.
         (Command::PlaceInto { .. }, _) => None,
         (Command::Place(request), Outcome::Placed(placement)) => Some((placement, Some(request))),
         (Command::Park(park), Outcome::Placed(placement)) => Some((placement, Some(&park.request))),
@@ -31,16 +31,16 @@ fn record(facts: &Facts, id: AllocationId) -> Option<&AllocationRecord> {
     facts.allocations().find(|allocation| allocation.id == id)
 }
 
-/// Whose reservation stands on the node.
+/// Returns the owner of the reservation on the node.
 fn reserved_for(facts: &Facts, placement: &Placement) -> Option<OwnerId> {
     facts.books_of(placement.node)?.reservation.as_ref().map(|reservation| reservation.owner)
 }
 
-/// Invariant 1: a grant takes no more than was available (or set aside, on a node that is reserved), of
-/// each resource and GPU instance.
+/// Invariant 1: checks that a grant takes no more of each resource and GPU instance than was available. On a
+/// reserved node, reserved capacity also counts.
 ///
 /// # Errors
-/// What exceeds.
+/// Returns the amount that exceeds.
 pub fn grants_fit_what_was_available(step: &Step<'_>) -> Verdict {
     let Some((placement, _)) = granted(step) else { return Ok(()) };
     let id = placement.allocation;
@@ -64,10 +64,10 @@ pub fn grants_fit_what_was_available(step: &Step<'_>) -> Verdict {
     })
 }
 
-/// A grant goes to a node that takes work and that the request admits.
+/// Checks that a grant goes to a node that takes work and that the request admits.
 ///
 /// # Errors
-/// What forbids it.
+/// Returns what forbids it.
 pub fn grants_go_where_they_may(step: &Step<'_>) -> Verdict {
     let Some((placement, request)) = granted(step) else { return Ok(()) };
     let node = step.before.node(placement.node);
@@ -81,10 +81,10 @@ pub fn grants_go_where_they_may(step: &Step<'_>) -> Verdict {
     ensure(held && named, || format!("placed on {}, which {request:?} does not admit", placement.node))
 }
 
-/// The allocations after a step are those before it, with what it granted and without what it ended.
+/// Checks that the allocations after a step are those before it, plus what it granted and minus what it ended.
 ///
 /// # Errors
-/// The first that came, went or changed otherwise.
+/// Returns the first other change.
 pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
     let by_id = |facts: &'_ Facts| -> BTreeMap<AllocationId, AllocationRecord> {
         facts.allocations().map(|allocation| (allocation.id, allocation.clone())).collect()
@@ -124,7 +124,8 @@ pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
             }
             for placement in granted {
                 let id = placement.allocation;
-                // What is kept for a late coordinator is said again: it may have ended since.
+                // A result that is kept for a late coordinator is reported again. The allocation may have ended
+                // since.
                 let counted = step.before.partitions.iter().find(|partition| partition.id == id.partition);
                 let again = counted.is_some_and(|partition| partition.sequence >= id.sequence);
                 if again && !after.contains_key(&id) {
@@ -144,7 +145,7 @@ pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
         }
         _ => {}
     }
-    // Claims become allocations when what they claim is there.
+    // Claims become allocations when the claimed capacity is free.
     for id in claims(step.before).into_keys() {
         if let Some(new) = after.get(&id) {
             expected.entry(id).or_insert_with(|| new.clone());
@@ -157,16 +158,16 @@ pub fn allocations_are_what_was_granted(step: &Step<'_>) -> Verdict {
     }
 }
 
-/// Whether the id is a claim's, or is inside a bundle.
+/// Returns whether the id belongs to a claim or to an allocation inside a bundle.
 fn is_no_allocation(facts: &Facts, id: AllocationId) -> bool {
     let inside = facts.partitions.iter().flat_map(|partition| &partition.inside);
     claims(facts).contains_key(&id) || inside.into_iter().any(|record| record.id == id)
 }
 
-/// What is rejected, refused or only asked moves nothing.
+/// Checks that rejections, refusals and queries do not change the state.
 ///
 /// # Errors
-/// That it did.
+/// Returns the command that did.
 pub fn rejections_move_nothing(step: &Step<'_>) -> Verdict {
     let looks = matches!(
         step.command,
@@ -179,7 +180,7 @@ pub fn rejections_move_nothing(step: &Step<'_>) -> Verdict {
     );
     let still = match step.outcome {
         Outcome::Rejected(_) | Outcome::Refused(_) | Outcome::Parked(_) | Outcome::Unparked => true,
-        // A part that conflicts as a whole.
+        // Nothing is held if a part conflicts as a whole.
         Outcome::Prepared(prepared) => prepared.held.is_empty(),
         Outcome::Applied(applied) => matches!(step.command, Command::Apply(_)) && applied.granted.is_empty(),
         _ => false,
@@ -189,10 +190,10 @@ pub fn rejections_move_nothing(step: &Step<'_>) -> Verdict {
     })
 }
 
-/// Invariant 8, in one shard: where a request was refused, no node offered what it asks.
+/// Invariant 8 in one shard: checks that no node offered what a refused request asks.
 ///
 /// # Errors
-/// The node that did.
+/// Returns the node that did.
 pub fn refusals_are_true(step: &Step<'_>) -> Verdict {
     let request = match (step.command, step.outcome) {
         (Command::Place(request), Outcome::Refused(_)) => request,
@@ -206,11 +207,11 @@ pub fn refusals_are_true(step: &Step<'_>) -> Verdict {
     }
 }
 
-/// Invariant 13: whoever is not the owner takes no cores and no memory that are set aside. (Devices are
-/// checked with what is available of each instance.)
+/// Invariant 13: checks that only the owner takes cores and memory that are reserved. Devices are checked
+/// against the available part of each instance.
 ///
 /// # Errors
-/// What was taken.
+/// Returns what was taken.
 pub fn nobody_takes_what_is_reserved(step: &Step<'_>) -> Verdict {
     let Some((placement, Some(request))) = granted(step) else { return Ok(()) };
     let owner = reserved_for(step.before, placement);
@@ -237,11 +238,11 @@ pub fn nobody_takes_what_is_reserved(step: &Step<'_>) -> Verdict {
     Ok(())
 }
 
-/// What a statement takes or holds was there: it makes nothing short, and leaves what is reserved unless
-/// one of its operations is the owner's.
+/// Checks that a statement takes and holds only available capacity. It causes no shortfall. It also leaves
+/// reserved capacity alone, unless one of its operations belongs to the owner.
 ///
 /// # Errors
-/// The node on which it took more.
+/// Returns the node on which it took more.
 pub fn statements_take_only_what_is_there(step: &Step<'_>) -> Verdict {
     let part = match step.command {
         Command::Prepare(prepare) => &prepare.part,
@@ -259,7 +260,7 @@ pub fn statements_take_only_what_is_there(step: &Step<'_>) -> Verdict {
         });
         for ((kind, before), (_, after_book)) in before.resources.iter().zip(&after.resources) {
             let short = after_book.shortfall > before.shortfall;
-            // What was set aside for a claim that is granted is not set aside any more.
+            // Capacity that was withheld for a claim is no longer withheld once the claim is granted.
             let granted = (before.pipelined - after_book.pipelined).max(0);
             let reserved = after_book.reserved + granted;
             let taken = !by_owner && *kind != ResourceKind::Gpu && reserved < before.reserved;

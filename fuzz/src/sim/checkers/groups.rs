@@ -1,5 +1,5 @@
-//! Groups as their callers are shown them: what was asked, no less than their minimum, and what stands in the
-//! shards' books; and once all is quiet, nothing that fits waits.
+//! Groups as their callers see them: as requested, with at least their minimum, and matching the shards' books.
+//! At rest, nothing that fits waits.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,7 +12,7 @@ use super::rules::{Requests, Round, bundles};
 use super::{Verdict, ensure};
 use crate::sim::facts::Facts;
 
-/// The bundles that are placed: their index, node, allocation and GPU instances.
+/// Returns the placed bundles: index, node, allocation and GPU instances.
 pub fn placed(group: &GroupView) -> impl Iterator<Item = (u32, NodeId, AllocationId, GpuAssignment)> {
     group.bundles.iter().filter_map(|&(index, bundle)| match bundle {
         BundleView::Placed { node, allocation, gpus } => Some((index, node, allocation, gpus)),
@@ -20,10 +20,10 @@ pub fn placed(group: &GroupView) -> impl Iterator<Item = (u32, NodeId, Allocatio
     })
 }
 
-/// A group is shown as it was asked for, and has its minimum where it is called placed.
+/// Checks that a group is shown as requested, and has its minimum if its state is placed.
 ///
 /// # Errors
-/// What differs.
+/// Returns the difference.
 pub fn groups_are_as_asked(view: &GroupView, spec: &GroupSpec, requests: &Requests) -> Verdict {
     let nodes: BTreeSet<NodeId> = placed(view).map(|(_, node, ..)| node).collect();
     let count = placed(view).count();
@@ -41,17 +41,17 @@ pub fn groups_are_as_asked(view: &GroupView, spec: &GroupSpec, requests: &Reques
     ensure(other.is_none(), || format!("bundle {other:?} was asked otherwise: {requests:?}"))
 }
 
-/// What may be otherwise than a planner says, because somebody else did it and the planner may not know yet.
+/// Differences that are allowed because someone else caused them and the planner may not know yet.
 pub struct Excused<'a> {
-    /// Whether somebody else ended this allocation.
+    /// Returns whether someone else ended this allocation.
     pub ended: &'a dyn Fn(AllocationId) -> bool,
 }
 
-/// Each bundle that is called placed is an allocation in a shard's ledger, on that node, with these
-/// instances, and is that bundle there; unless somebody else has ended it since.
+/// Checks that each placed bundle is an allocation in a shard's ledger, as that bundle, with the same node and
+/// instances. Bundles that someone else ended are excused.
 ///
 /// # Errors
-/// The bundle that is not.
+/// Returns a bundle that is not.
 pub fn groups_stand_in_the_books(view: &GroupView, facts: &[Facts], excused: &Excused<'_>) -> Verdict {
     let bundles: BTreeMap<AllocationId, BundleId> = bundles(facts).collect();
     for (index, node, allocation, gpus) in placed(view) {
@@ -70,11 +70,11 @@ pub fn groups_stand_in_the_books(view: &GroupView, facts: &[Facts], excused: &Ex
     Ok(())
 }
 
-/// Once all is quiet: each bundle in a shard is one that its group's planner calls placed, or one that was on
-/// a lost node (`lost`) and is to be placed again.
+/// Checks, at rest, that each bundle in a shard is one that its group's planner shows as placed. A bundle on a
+/// lost node (`lost`) may instead be waiting to be placed again.
 ///
 /// # Errors
-/// The bundle that is nobody's.
+/// Returns a bundle that belongs to no group.
 pub fn bundles_are_of_groups<'a>(
     facts: &[Facts],
     group: impl Fn(GroupId) -> Option<&'a GroupView>,
@@ -91,11 +91,11 @@ pub fn bundles_are_of_groups<'a>(
     Ok(())
 }
 
-/// What was in a group that is gone, or in a bundle that was taken out of one, is not there, unless somebody
-/// else evicted it with grace, which it keeps.
+/// Checks that allocations of removed groups and of bundles that were taken out have ended. An allocation that
+/// someone else evicted keeps its grace period.
 ///
 /// # Errors
-/// What is there.
+/// Returns an allocation that is still live.
 pub fn groups_go_whole(
     ended: &BTreeSet<AllocationId>,
     is_live: impl Fn(AllocationId) -> bool,
@@ -108,18 +108,18 @@ pub fn groups_go_whole(
     }
 }
 
-/// Once all is quiet: no bundle waits that a node could hold now. Judged where a bundle alone decides: of
-/// groups without a rule over a label, on nodes that no other bundle of theirs excludes.
+/// Checks, at rest, that no bundle waits that a node could hold. This covers only groups where one bundle
+/// decides: those without a strict strategy and without a rule over a label.
 ///
 /// # Errors
-/// The bundle and the node.
+/// Returns the bundle and its group.
 pub fn no_bundle_waits_in_vain(view: &GroupView, facts: &[Facts]) -> Verdict {
     let free =
         matches!(view.spec.strategy, Strategy::Pack | Strategy::Spread) && view.spec.topology.is_none();
     let open: Vec<_> = view.bundles.iter().zip(&view.requests).collect();
     let open: Vec<_> = open.into_iter().filter(|((_, at), _)| *at == BundleView::Unplaced).collect();
     let missing = (view.spec.min_members as usize).saturating_sub(placed(view).count());
-    // Where more than one must be placed together, one that fits alone proves nothing.
+    // If several bundles must be placed together, one that fits alone proves nothing.
     if !free || missing > 1 {
         return Ok(());
     }
@@ -131,10 +131,10 @@ pub fn no_bundle_waits_in_vain(view: &GroupView, facts: &[Facts]) -> Verdict {
     Ok(())
 }
 
-/// Once all is quiet, and after every deadline: every job is answered, and no group is under way.
+/// Checks, at rest and after every deadline, that every job is answered and no group is committing.
 ///
 /// # Errors
-/// How many jobs have no answer.
+/// Returns the number of unanswered jobs, or the group.
 pub fn every_group_is_settled<'a>(
     mut views: impl Iterator<Item = &'a GroupView>,
     unanswered: usize,
@@ -144,10 +144,10 @@ pub fn every_group_is_settled<'a>(
     ensure(open.is_none(), || format!("{open:?} goes on for ever"))
 }
 
-/// Planners keep exactly the groups that their callers know.
+/// Checks that planners keep exactly the groups that their callers know.
 ///
 /// # Errors
-/// A group that only one side knows.
+/// Returns the groups of both sides.
 pub fn planners_keep_what_callers_know(
     kept: &BTreeSet<GroupId>,
     known: impl Iterator<Item = GroupId>,
@@ -156,19 +156,19 @@ pub fn planners_keep_what_callers_know(
     ensure(*kept == known, || format!("planners keep {kept:?}, and their callers know {known:?}"))
 }
 
-/// A group that may wait is refused for now at its deadline, not before.
+/// Checks that a group that may wait is not refused before its deadline, unless it is infeasible.
 ///
 /// # Errors
-/// That it was refused too soon.
+/// Returns the early refusal.
 pub fn who_may_wait_is_not_refused(spec: &GroupSpec, refusal: &GroupRefusal, round: &Round) -> Verdict {
     let waits = !refusal.infeasible && spec.wait_until.is_some_and(|until| until > round.now);
     ensure(!waits, || format!("{spec:?} is refused at {:?}: {refusal:?}", round.now))
 }
 
-/// A start keeps the groups of the stop.
+/// Checks that a start keeps the groups of the stop.
 ///
 /// # Errors
-/// The first that is otherwise.
+/// Returns the first difference.
 pub fn a_start_keeps_the_groups(
     before: &[wharf_core::state::GroupRecord],
     after: &[wharf_core::state::GroupRecord],

@@ -1,4 +1,4 @@
-//! What is placed into bundles, and claims on what is being released, step by step.
+//! Allocations inside bundles, and claims on capacity that is being released, checked step by step.
 
 use std::collections::BTreeMap;
 
@@ -20,7 +20,7 @@ fn inside(facts: &Facts) -> BTreeMap<AllocationId, &InsideRecord> {
         .collect()
 }
 
-/// The claims of a shard, by the id that each has as an allocation.
+/// Returns the claims of a shard, by the id that each will have as an allocation.
 #[must_use]
 pub fn claims(facts: &Facts) -> BTreeMap<AllocationId, &ClaimRecord> {
     facts
@@ -35,11 +35,11 @@ fn within(inner: &GpuAssignment, outer: &GpuAssignment) -> bool {
     inner.mask & !outer.mask == 0
 }
 
-/// What is inside a bundle is no more than the bundle, on its own instances; it comes when it is placed
-/// there, and goes when it is released or with its bundle.
+/// Checks that the contents of a bundle fit its demand and instances. An allocation inside appears only by a
+/// placement into the bundle. It ends only by a release or with its bundle.
 ///
 /// # Errors
-/// What is not so.
+/// Returns the first violation.
 pub fn inside_is_of_its_bundle(step: &Step<'_>) -> Verdict {
     let live: BTreeMap<AllocationId, &AllocationRecord> =
         step.after.allocations().map(|allocation| (allocation.id, allocation)).collect();
@@ -85,11 +85,11 @@ pub fn inside_is_of_its_bundle(step: &Step<'_>) -> Verdict {
     Ok(())
 }
 
-/// A claim comes when its statement is committed, and becomes the allocation that it claims under the id that
-/// was promised; or it ends because it is given back, or because its node cannot hold it any more.
+/// Checks that a claim appears only by a commit. It becomes the allocation that it claims, under the promised
+/// id, or it ends because it is released or its node can no longer hold it.
 ///
 /// # Errors
-/// What is not so.
+/// Returns the first violation.
 pub fn claims_become_what_they_claim(step: &Step<'_>) -> Verdict {
     let before = claims(step.before);
     let after = claims(step.after);
@@ -104,7 +104,7 @@ pub fn claims_become_what_they_claim(step: &Step<'_>) -> Verdict {
     ensure(new.is_none(), || format!("claim {new:?} came by {:?}", step.command))?;
     for allocation in step.after.allocations() {
         if let Some(claim) = before.get(&allocation.id) {
-            // Planned anew, it may have other instances.
+            // A claim that was planned again may have other instances.
             let same = claim.node == allocation.node && claim.demand == allocation.demand;
             ensure(same && !after.contains_key(&allocation.id), || format!("{claim:?} is {allocation:?}"))?;
         }
@@ -116,7 +116,7 @@ pub fn claims_become_what_they_claim(step: &Step<'_>) -> Verdict {
     ensure(lost.is_none(), || format!("claim {lost:?} ended by {:?}", step.command))
 }
 
-/// Whether a step may end a claim.
+/// Returns whether a step may end a claim.
 fn may_end(step: &Step<'_>, claim: &ClaimRecord) -> bool {
     let node = claim.node;
     match (step.command, step.outcome) {
@@ -127,7 +127,7 @@ fn may_end(step: &Step<'_>, claim: &ClaimRecord) -> bool {
             .iter()
             .any(|(_, granted)| matches!(granted, Granted::Ended(id) if *id == claim.id)),
         (_, Outcome::NodeRemoved { node: gone, .. }) => *gone == node,
-        // What others made is there, whatever was claimed.
+        // An adoption may overcommit the node, so claims there may end.
         (Command::Adopt(adoption), _) => adoption.node == node,
         (Command::UpdateNode(of, _) | Command::Report(of, _) | Command::SetHealth(of, _), _)
         | (Command::SetResources(of, _) | Command::Life(of, _), _) => *of == node,

@@ -1,7 +1,8 @@
-//! The invariants, each a checker of its own, run after each step of a shard. Numbers are those of the
-//! design's list, as ARCHITECTURE.md gives them.
+//! The invariants. Each has its own checker, which runs after each step of a shard. Numbers are those of the
+//! design's list in ARCHITECTURE.md.
 //!
-//! A checker looks at data alone ([`Step`], [`Facts`](super::facts::Facts)), so that a test can show it a state that must not be.
+//! A checker examines only data ([`Step`], [`Facts`](super::facts::Facts)), so that a test can show it an
+//! illegal state.
 
 pub mod books;
 pub mod costs;
@@ -30,13 +31,13 @@ pub mod work;
 
 use super::facts::Step;
 
-/// Says what is wrong.
+/// The result of a checker, with a description of what is wrong.
 pub type Verdict = Result<(), String>;
 
 /// A checker of one step.
 pub type Checker = fn(&Step<'_>) -> Verdict;
 
-/// Every checker of a single step, with its name.
+/// All checkers of a single step, by name.
 pub const OF_A_STEP: &[(&str, Checker)] = &[
     ("grants_fit_what_was_available", grants::grants_fit_what_was_available),
     ("grants_go_where_they_may", grants::grants_go_where_they_may),
@@ -53,7 +54,7 @@ pub const OF_A_STEP: &[(&str, Checker)] = &[
     ("coarse_goes_by_versions", submitted::coarse_goes_by_versions),
 ];
 
-/// Every other checker, by its name.
+/// All other checkers, by name.
 pub const BEYOND_A_STEP: &[&str] = &[
     "a_start_keeps_the_books",
     "a_start_keeps_the_groups",
@@ -101,13 +102,13 @@ pub const BEYOND_A_STEP: &[&str] = &[
     "who_may_wait_is_not_refused",
 ];
 
-/// What a checker of that name found, with its name.
+/// Adds a checker's name to its finding.
 ///
 /// # Errors
-/// As the checker.
+/// Returns the error of the checker.
 ///
 /// # Panics
-/// When no checker has that name: then no test would miss one that never fires.
+/// Panics in debug builds when no checker has that name, because then no test checks that it fires.
 pub fn named<T>(name: &str, verdict: Result<T, String>) -> Result<T, String> {
     debug_assert!(BEYOND_A_STEP.contains(&name), "{name} is not in the list of checkers");
     verdict.map_err(|found| format!("{name}: {found}"))
@@ -116,7 +117,7 @@ pub fn named<T>(name: &str, verdict: Result<T, String>) -> Result<T, String> {
 /// Runs every checker of a single step.
 ///
 /// # Errors
-/// The first that finds something, with its name.
+/// Returns the first finding, with the checker's name.
 pub fn check_step(step: &Step<'_>) -> Verdict {
     for (name, checker) in OF_A_STEP {
         checker(step).map_err(|found| format!("{name}: {found}"))?;

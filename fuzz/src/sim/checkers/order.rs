@@ -1,5 +1,5 @@
-//! Invariant 7: the recorded merge order of a shard's rings is its only input besides time, and no
-//! ring starves another. (The runs step a second shard with the recorded commands, one by one.)
+//! Invariant 7: the recorded merge order of a shard's rings is its only input apart from time, and no ring
+//! starves another. A second shard runs the recorded commands one by one to check this.
 
 use wharf_core::hash::StateHash;
 use wharf_core::limits::BATCH_MAX;
@@ -8,10 +8,10 @@ use wharf_core::time::Time;
 
 use super::{Verdict, ensure};
 
-/// The same commands, one by one, came to the same outcomes and the same state.
+/// Checks that the same commands, run one by one, give the same outcomes and the same state.
 ///
 /// # Errors
-/// Where they did not.
+/// Returns the first difference.
 pub fn replay_gives_the_same(outcomes: (&[Outcome], &[Outcome]), states: (StateHash, StateHash)) -> Verdict {
     let texts = |outcomes: &[Outcome]| -> Vec<String> { outcomes.iter().map(|o| format!("{o:?}")).collect() };
     let first = texts(outcomes.0);
@@ -23,19 +23,19 @@ pub fn replay_gives_the_same(outcomes: (&[Outcome], &[Outcome]), states: (StateH
     ensure(states.0 == states.1, || format!("state {}, and when repeated {}", states.0, states.1))
 }
 
-/// What was in a ring when a batch with room left was begun is in that batch.
+/// Checks that a batch with room left takes everything that was in the rings when it began.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct NoRingStarves {
-    /// When the last batch that was not full began.
+    /// The start of the last batch that was not full.
     drained: Option<Time>,
 }
 
 impl NoRingStarves {
-    /// Looks at the next batch of the shard: when it began, and when each command was put into its
-    /// ring. Nothing is put into a ring at the very time of a batch.
+    /// Checks the shard's next batch, given its start and the time at which each command entered its ring. No
+    /// command enters a ring at exactly the time of a batch.
     ///
     /// # Errors
-    /// The command that was passed over.
+    /// Returns the command that was left behind.
     pub fn check(&mut self, now: Time, enqueued: &[Time]) -> Verdict {
         if let Some(drained) = self.drained {
             let late = enqueued.iter().find(|&&time| time < drained);

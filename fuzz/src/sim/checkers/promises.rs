@@ -1,5 +1,5 @@
-//! Invariant 5, on the caller's side: one effect per request, and what was answered stands until it is
-//! released or its node goes.
+//! Invariant 5 on the caller's side: a request has one effect, and an answered placement remains until it is
+//! released or its node is removed.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -12,16 +12,16 @@ use crate::sim::facts::Facts;
 /// A request of a client session.
 pub type Request = (SessionId, u64);
 
-/// What an answered placement promises: this allocation is there until it is released or its node goes.
+/// The promise of an answered placement: the allocation exists until it is released or its node is removed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Promise {
-    /// Where.
+    /// The node of the allocation.
     pub node: NodeId,
-    /// On which GPU instances.
+    /// The mask of its GPU instances.
     pub gpus: u16,
 }
 
-/// What was granted over a whole run, and what ended without its caller: with its node, or evicted.
+/// All grants of a run, and the allocations that ended without their caller: with their node, or by eviction.
 #[derive(Debug, Default)]
 pub struct Grants {
     by_request: BTreeMap<Request, AllocationId>,
@@ -32,10 +32,11 @@ pub struct Grants {
 }
 
 impl Grants {
-    /// A request was granted.
+    /// Records that a request was granted.
     ///
     /// # Errors
-    /// When it had been granted something before, or the allocation had been granted to another.
+    /// Returns an error if the request was granted something before, or the allocation was granted to another
+    /// request.
     pub fn one_effect_per_request(&mut self, request: Request, id: AllocationId) -> Verdict {
         let twice = self.by_request.insert(request, id);
         let other = self.by_id.insert(id, request);
@@ -44,49 +45,50 @@ impl Grants {
         })
     }
 
-    /// An allocation was recorded that somebody else made.
+    /// Records an adoption.
     pub fn adopted(&mut self, id: AllocationId) {
         self.adopted.insert(id);
     }
 
-    /// A statement made an allocation, as a bundle of that group.
+    /// Records an allocation that a statement made, with its group if it is a bundle.
     pub fn made(&mut self, id: AllocationId, statement: StatementId, group: Option<GroupId>) {
         self.by_statement.insert(id, (statement, group));
     }
 
-    /// Which statement made it, if one did, and for which group.
+    /// Returns the statement that made an allocation, and its group, if there is one.
     #[must_use]
     pub fn statement_of(&self, id: AllocationId) -> Option<(StatementId, Option<GroupId>)> {
         self.by_statement.get(&id).copied()
     }
 
-    /// A node goes, and with it what stood there.
+    /// Records that a node was removed with all its allocations.
     pub fn node_removed(&mut self, node: NodeId, before: &Facts) {
         let there = before.allocations().filter(|allocation| allocation.node == node);
         self.gone.extend(there.map(|allocation| allocation.id));
     }
 
-    /// A statement evicted it.
+    /// Records that a statement evicted an allocation.
     pub fn evicted(&mut self, id: AllocationId) {
         self.gone.insert(id);
     }
 
-    /// Whether it ended with its node, or a statement evicted it.
+    /// Returns whether an allocation ended with its node or was evicted by a statement.
     #[must_use]
     pub fn is_gone(&self, id: AllocationId) -> bool {
         self.gone.contains(&id)
     }
 
-    /// How many placements were granted.
+    /// Returns the number of placements that were granted.
     #[must_use]
     pub fn count(&self) -> u64 {
         self.by_id.len() as u64
     }
 
-    /// Once all is quiet: every allocation is some request's, and its client knows it or cannot know.
+    /// Checks, at rest, that every allocation belongs to a request, and that its client knows it or cannot know
+    /// it.
     ///
     /// # Errors
-    /// One that is nobody's.
+    /// Returns an allocation that belongs to nobody.
     pub fn everything_is_somebodys(
         &self,
         shards: &[Facts],
@@ -103,20 +105,20 @@ impl Grants {
     }
 }
 
-/// What is live, by id.
+/// The live allocations, by id.
 pub type Live<'a> = BTreeMap<AllocationId, &'a AllocationRecord>;
 
-/// All that is live in `shards`.
+/// Returns all live allocations of `shards`.
 #[must_use]
 pub fn live(shards: &[Facts]) -> Live<'_> {
     shards.iter().flat_map(Facts::allocations).map(|allocation| (allocation.id, allocation)).collect()
 }
 
-/// What one client was promised is there as it was promised, unless it went with its node; and what it
-/// was told has ended is not there.
+/// Checks that promised allocations exist as promised, unless they ended with their node, and that ended
+/// allocations do not exist.
 ///
 /// # Errors
-/// The first that is not so.
+/// Returns the first violation.
 pub fn promises_are_kept(
     promised: &BTreeMap<AllocationId, Promise>,
     ended: &BTreeSet<AllocationId>,
@@ -134,10 +136,10 @@ pub fn promises_are_kept(
     }
 }
 
-/// A start over the state of a stop, with any number of shards, has the same books.
+/// Checks that a start from the state of a stop has the same books, with any number of shards.
 ///
 /// # Errors
-/// That it has others.
+/// Returns the first difference.
 pub fn a_start_keeps_the_books(before: &[Facts], after: &[Facts]) -> Verdict {
     let before = in_order(before);
     let after = in_order(after);
@@ -151,7 +153,7 @@ pub fn a_start_keeps_the_books(before: &[Facts], after: &[Facts]) -> Verdict {
     ensure(counts(&before) == counts(&after), || format!("{:?}, then {:?}", counts(&before), counts(&after)))
 }
 
-/// The books of all shards in one order, whatever their number.
+/// Returns the books of all shards in one order that does not depend on the number of shards.
 fn in_order(shards: &[Facts]) -> Facts {
     let mut all = Facts::default();
     for facts in shards {
@@ -163,10 +165,10 @@ fn in_order(shards: &[Facts]) -> Facts {
     all
 }
 
-/// No two nodes, of any state and on any shards, have one name.
+/// Checks that no two nodes have the same name, on any shards and in any state.
 ///
 /// # Errors
-/// Which do.
+/// Returns two such nodes.
 pub fn one_node_per_name(facts: &[Facts]) -> Verdict {
     let mut names = BTreeMap::new();
     for node in facts.iter().flat_map(Facts::nodes) {

@@ -1,5 +1,5 @@
-//! Refusals of groups are true: what is called infeasible has no assignment on nodes where nothing runs, and
-//! what does not fit now did not plainly fit when its planner said so.
+//! Refusals of groups are true. An infeasible group has no assignment on empty nodes. A group without a fit did
+//! not plainly fit when its planner said so.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -14,23 +14,23 @@ use super::rules::Round;
 use super::{Verdict, ensure};
 use crate::sim::facts::{Facts, available, gpus_available, node_admits};
 
-/// Most bundles of groups for which every assignment is tried.
+/// The highest number of bundles for which every assignment is tried.
 const BUNDLES_MAX: usize = 6;
 
-/// What a node has left for the bundles that are tried on it.
+/// The capacity that a node has left for the bundles that are tried on it.
 #[derive(Clone, Debug)]
 struct Room<'a> {
     node: &'a NodeRecord,
     cpu: i64,
     memory: i64,
-    /// Of each healthy GPU instance.
+    /// The free part of each healthy GPU instance.
     gpus: Vec<u32>,
-    /// Bundles that are tried on it.
+    /// The number of bundles that are tried on the node.
     bundles: u32,
 }
 
 impl<'a> Room<'a> {
-    /// If nothing ran there.
+    /// Returns the capacity of the node when it is empty.
     fn empty(node: &'a NodeRecord) -> Self {
         let spec = &node.registration.spec;
         let ill = |gpu: u8| node.unhealthy.iter().any(|&(instance, _)| instance == gpu);
@@ -38,7 +38,7 @@ impl<'a> Room<'a> {
         Self { node, cpu: spec.cpu.units(), memory: spec.memory.units(), gpus, bundles: 0 }
     }
 
-    /// As it is.
+    /// Returns the capacity that is available now.
     fn now(facts: &'a Facts, node: &'a NodeRecord) -> Option<Self> {
         let books = facts.books_of(node.registration.id)?;
         let gpus = gpus_available(books).map(|(_, free)| free).collect();
@@ -47,7 +47,7 @@ impl<'a> Room<'a> {
         Some(Self { node, cpu, memory, gpus, bundles: 0 })
     }
 
-    /// Takes `demand`, where it fits: of GPUs what leaves most whole.
+    /// Takes `demand` if it fits. A GPU part takes the instance with the least free capacity that suffices.
     fn take(&mut self, demand: &Demand) -> bool {
         let cpu = demand.cpu.units();
         let memory = demand.memory.units();
@@ -83,10 +83,10 @@ impl<'a> Room<'a> {
     }
 }
 
-/// A group that is called infeasible has no assignment on nodes where nothing runs.
+/// Checks that an infeasible group has no assignment on empty nodes.
 ///
 /// # Errors
-/// An assignment.
+/// Returns an assignment.
 pub fn infeasible_is_infeasible(spec: &GroupSpec, round: &Round) -> Verdict {
     let nodes = round.facts.iter().flat_map(Facts::nodes);
     let mut rooms: Vec<Room<'_>> = nodes.map(Room::empty).collect();
@@ -100,7 +100,7 @@ pub fn infeasible_is_infeasible(spec: &GroupSpec, round: &Round) -> Verdict {
     ensure(!found, || format!("{spec:?} is called infeasible, and could stand on {chosen:?}"))
 }
 
-/// Tries the bundles from the `chosen.len()`-th on; `skips` of them may be left out.
+/// Tries to assign the bundles from index `chosen.len()` on. Up to `skips` of them may be left out.
 fn assign(spec: &GroupSpec, rooms: &mut [Room<'_>], skips: usize, chosen: &mut Vec<Option<NodeId>>) -> bool {
     let Some(request) = spec.bundles.get(chosen.len()) else { return holds_rules(spec, rooms) };
     for at in 0..rooms.len() {
@@ -132,7 +132,7 @@ fn assign(spec: &GroupSpec, rooms: &mut [Room<'_>], skips: usize, chosen: &mut V
     false
 }
 
-/// Whether an assignment keeps the rule over a label.
+/// Returns whether an assignment keeps the rule over a label.
 fn holds_rules(spec: &GroupSpec, rooms: &[Room<'_>]) -> bool {
     let Some(rule) = &spec.topology else { return true };
     let used = rooms.iter().filter(|room| room.bundles > 0);
@@ -158,11 +158,11 @@ fn holds_rules(spec: &GroupSpec, rooms: &[Room<'_>]) -> bool {
     }
 }
 
-/// A group that is said not to fit now did not plainly fit: one bundle, or equal ones, are placed wherever
-/// there is room, unless they are spread over a label. `standing` are nodes of bundles that it has already.
+/// Checks that a group that was refused for now did not plainly fit. A single bundle, or equal bundles, are
+/// placed wherever there is room, unless they are spread over a label. `least` bundles must fit.
 ///
 /// # Errors
-/// Why it plainly fitted.
+/// Returns why it plainly fitted.
 pub fn no_fit_is_no_fit(
     spec: &GroupSpec,
     bundles: &[std::sync::Arc<PlacementRequest>],
@@ -173,7 +173,7 @@ pub fn no_fit_is_no_fit(
     let spreads =
         spec.topology.as_ref().is_some_and(|rule| matches!(rule.spreading, Spreading::Spread { .. }));
     let equal = bundles.iter().all(|bundle| bundle == first);
-    // Whose reservations an owner may use is not looked at: then it may fit although this says no.
+    // Reservations of the owner are not considered, so a group may fit although this finds nothing.
     if !round.is_quiet || spreads || !equal || first.preferences.is_some() {
         return Ok(());
     }

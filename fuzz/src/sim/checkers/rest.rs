@@ -1,4 +1,4 @@
-//! What must be so once nothing moves any more: everything is answered, and nothing is under way.
+//! Conditions at rest: everything is answered, and nothing is in flight.
 
 use std::collections::BTreeMap;
 
@@ -9,18 +9,18 @@ use wharf_core::time::Time;
 use super::{Verdict, ensure};
 use crate::sim::facts::Facts;
 
-/// Every request has a reply, but waits.
+/// Checks that every request has a reply, except waiting ones.
 ///
 /// # Errors
-/// How many have none.
+/// Returns the number of requests without a reply.
 pub fn everything_is_answered(open: usize, what: &str) -> Verdict {
     ensure(open == 0, || format!("{open} {what}"))
 }
 
-/// What may be under way when a service has stopped.
+/// Work that may be left when a service has stopped.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct UnderWay {
-    /// A planner has a statement under way.
+    /// A planner has a statement in progress.
     pub planning: bool,
     /// The registrar has a job or a question.
     pub registrar: bool,
@@ -30,45 +30,45 @@ pub struct UnderWay {
     pub waiting: usize,
 }
 
-/// A service that has stopped has nothing under way.
+/// Checks that a stopped service has no work left.
 ///
 /// # Errors
-/// What is.
+/// Returns the work that is left.
 pub fn stops_empty(left: UnderWay) -> Verdict {
     ensure(left == UnderWay::default(), || format!("something is under way after a stop: {left:?}"))
 }
 
-/// Within so many rounds all threads together come to rest.
+/// Checks that all threads come to rest within `rounds` rounds.
 ///
 /// # Errors
-/// That they do not.
+/// Returns an error if something still moves.
 pub fn comes_to_rest(moved: usize, rounds: usize) -> Verdict {
     ensure(moved == 0, || format!("after {rounds} rounds {moved} things move still"))
 }
 
-/// Once all is quiet: a planner wants to be woken later, not at a time that is over; else its thread never
-/// sleeps.
+/// Checks, at rest, that a planner does not want to be woken at a time in the past. Its thread would never
+/// sleep.
 ///
 /// # Errors
-/// The time.
+/// Returns the time.
 pub fn planners_sleep(now: Time, deadline: Option<Time>) -> Verdict {
     ensure(deadline.is_none_or(|due| due > now), || {
         format!("a planner that has nothing to do at {now:?} wants to be woken at {deadline:?}")
     })
 }
 
-/// A thread that looked a last time and fell asleep is woken before anything is there for it.
+/// Checks that a sleeping thread is woken before there is work for it.
 ///
 /// # Errors
-/// Which one is not.
+/// Returns the thread that sleeps.
 pub fn nobody_oversleeps(what: &str, number: usize, oversleeps: bool) -> Verdict {
     ensure(!oversleeps, || format!("{what} {number} sleeps although something is there for it"))
 }
 
-/// What was placed into a bundle is there, in that bundle, for as long as the bundle is, unless it was released.
+/// Checks that an allocation inside a bundle exists as long as the bundle does, unless it was released.
 ///
 /// # Errors
-/// What is not there.
+/// Returns the missing allocation.
 pub fn inside_stands(inside: &BTreeMap<AllocationId, AllocationId>, facts: &[Facts]) -> Verdict {
     let records = || facts.iter().flat_map(|facts| &facts.partitions).flat_map(|partition| &partition.inside);
     for (&id, &bundle) in inside {
@@ -79,11 +79,11 @@ pub fn inside_stands(inside: &BTreeMap<AllocationId, AllocationId>, facts: &[Fac
     Ok(())
 }
 
-/// A shard that does not know a statement any more was not to do it: one that was committed is kept until its
-/// coordinator has heard.
+/// Checks that a shard does not forget a committed statement. The shard keeps it until its coordinator has
+/// heard the result.
 ///
 /// # Errors
-/// That it was to.
+/// Returns an error if the statement was committed.
 pub fn what_is_committed_is_done(id: StatementId, decision: Option<Decision>) -> Verdict {
     ensure(decision != Some(Decision::Committed), || format!("{id} was committed, and forgotten"))
 }

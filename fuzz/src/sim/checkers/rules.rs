@@ -1,8 +1,8 @@
-//! The rules of groups, judged from what was asked and from the books: never from the planner's word.
+//! The rules of groups, judged from the requests and the books, never from the planner's answers.
 //!
-//! A planner plans in a round, on the shards as their views show them in that round; so the rules of a
-//! placement are judged by the nodes, labels and bundles of its round. What changes between the round and the
-//! commit is no fault of the plan.
+//! A planner plans in a round, on the shards as their views show them in that round. So a placement is judged
+//! by the nodes, labels and bundles of its round. Changes between the round and the commit are not the plan's
+//! fault.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -16,16 +16,16 @@ use wharf_core::time::Time;
 use super::{Verdict, ensure};
 use crate::sim::facts::{Facts, node_admits};
 
-/// What a planner saw in one round.
+/// The state that a planner saw in one round.
 #[derive(Clone, Debug)]
 pub struct Round {
-    /// Which planner.
+    /// The number of the planner.
     pub planner: u16,
-    /// When.
+    /// The time of the round.
     pub now: Time,
     /// The shards, as their newest views showed them.
     pub facts: Vec<Facts>,
-    /// After it the planner had nothing under way: nothing was taken on its copies that views do not show.
+    /// Set if the planner had nothing in progress after the round. Then its copies match the views.
     pub is_quiet: bool,
 }
 
@@ -34,31 +34,32 @@ pub struct Round {
 pub struct Placed {
     /// Its index in the group.
     pub index: u32,
-    /// Where.
+    /// Its node.
     pub node: NodeId,
-    /// What it takes.
+    /// Its demand.
     pub demand: Demand,
 }
 
-/// What one statement placed of a group.
+/// The bundles of a group that one statement placed.
 #[derive(Clone, Debug)]
 pub struct Placing {
-    /// The round in which it was planned. None: by a ticket, whose plan is older.
+    /// The round in which it was planned. `None` if a ticket placed it, because that plan is older.
     pub round: Option<Arc<Round>>,
     /// The bundles.
     pub placed: Vec<Placed>,
-    /// Where other bundles of the group stood. None: somebody else ended or lost one, and its planner may
-    /// not know.
+    /// The nodes of the group's other bundles. `None` if someone else ended or lost one, because the planner
+    /// may not know.
     pub standing: Option<Vec<NodeId>>,
 }
 
-/// What is asked of the bundles of a group, by index.
+/// The requests of a group's bundles, by index.
 pub type Requests = BTreeMap<u32, Arc<PlacementRequest>>;
 
-/// What a statement placed of a group is what was asked, where it may be, as its rules say.
+/// Checks that the bundles a statement placed are the requested ones, on permitted nodes, as the group's rules
+/// say.
 ///
 /// # Errors
-/// The rule that is broken.
+/// Returns the broken rule.
 pub fn groups_keep_their_rules(spec: &GroupSpec, requests: &Requests, placing: &Placing) -> Verdict {
     let mut seen = BTreeSet::new();
     for placed in &placing.placed {
@@ -86,7 +87,8 @@ pub fn groups_keep_their_rules(spec: &GroupSpec, requests: &Requests, placing: &
         Spreading::Pack { strict: false } => Ok(()),
         Spreading::Pack { strict: true } => packed_by_label(placing, value),
         Spreading::Spread { max_skew } => {
-            // Values where no bundle may stand do not count; what else was to be placed may admit more.
+            // Values where no bundle is permitted do not count. Other bundles of the plan may permit more
+            // values.
             let placed = || placing.placed.iter().filter_map(|placed| requests.get(&placed.index));
             let nodes = round.facts.iter().flat_map(Facts::nodes);
             let open = nodes.filter(|node| placed().any(|asked| node_admits(node, asked)));
@@ -120,7 +122,7 @@ fn packed_by_label<'a>(placing: &Placing, value: impl Fn(NodeId) -> Option<&'a s
     let one = new.len() <= 1 && !new.contains(&None);
     ensure(one, || format!("packed by a label, and placed on {new:?}"))?;
     let old: BTreeSet<_> = placing.standing.iter().flatten().map(|&node| value(node)).collect();
-    // Labels may have changed under bundles that stand.
+    // The labels of placed bundles' nodes may have changed.
     let same = old.len() != 1 || old.contains(&None) || new.is_empty() || old == new;
     ensure(same, || format!("packed by a label on {old:?}, and placed on {new:?}"))
 }
@@ -150,22 +152,23 @@ fn spread_by_label<'a>(
     ensure(above.is_none(), || format!("a skew of {max_skew} is asked, and the bundles stand as {counts:?}"))
 }
 
-/// Follows what statements of planners place, until what was asked of their groups is known.
+/// Records what planners' statements place, until the requests of their groups are known.
 #[derive(Debug, Default)]
 pub struct Rules {
     rounds: BTreeMap<StatementId, Arc<Round>>,
     placings: BTreeMap<GroupId, BTreeMap<StatementId, Placing>>,
-    /// Groups of which somebody else ended or lost a bundle.
+    /// Groups of which someone else ended or lost a bundle.
     muddled: BTreeSet<GroupId>,
 }
 
 impl Rules {
-    /// A planner made statements in this round.
+    /// Records that a planner made statements in this round.
     pub fn planned(&mut self, statements: impl IntoIterator<Item = StatementId>, round: &Arc<Round>) {
         self.rounds.extend(statements.into_iter().map(|statement| (statement, Arc::clone(round))));
     }
 
-    /// A shard granted a bundle to a statement; `by_ticket`: as the owner of what a ticket reserved.
+    /// Records that a shard granted a bundle to a statement. `by_ticket` means that it used a ticket's
+    /// reservation.
     pub fn granted(&mut self, statement: StatementId, group: GroupId, placed: Placed, by_ticket: bool) {
         let round = self.rounds.get(&statement);
         let placing = self.placings.entry(group).or_default().entry(statement).or_insert_with(|| {
@@ -175,19 +178,19 @@ impl Rules {
         if by_ticket {
             placing.round = None;
         }
-        // What is kept for a late coordinator is said again.
+        // A result that is kept for a late coordinator is reported again.
         if placing.placed.iter().all(|known| (known.index, known.node) != (placed.index, placed.node)) {
             placing.placed.push(placed);
         }
     }
 
-    /// Whether somebody else ended or lost a bundle of the group.
+    /// Returns whether someone else ended or lost a bundle of the group.
     #[must_use]
     pub fn is_muddled(&self, group: GroupId) -> bool {
         self.muddled.contains(&group)
     }
 
-    /// Somebody else ended or lost a bundle of a group: its planner may not know yet.
+    /// Records that someone else ended or lost a bundle of a group. Its planner may not know yet.
     pub fn muddle(&mut self, group: GroupId) {
         self.muddled.insert(group);
         for placing in self.placings.get_mut(&group).into_iter().flat_map(BTreeMap::values_mut) {
@@ -195,7 +198,7 @@ impl Rules {
         }
     }
 
-    /// What was placed of a group since the last call, all of it granted.
+    /// Returns what was placed of a group since the last call.
     pub fn take(&mut self, group: GroupId) -> Vec<Placing> {
         let muddled = self.muddled.contains(&group);
         let placings = self.placings.remove(&group).unwrap_or_default();
@@ -209,19 +212,19 @@ impl Rules {
             .collect()
     }
 
-    /// Whether any statement of the group has placed something that nobody has judged.
+    /// Returns whether a statement of the group placed something that is not judged yet.
     #[must_use]
     pub fn has(&self, group: GroupId) -> bool {
         self.placings.contains_key(&group)
     }
 
-    /// The service stopped: all that was planned is placed or not.
+    /// Forgets the rounds, because the service stopped and no plan is in progress.
     pub fn forget_rounds(&mut self) {
         self.rounds.clear();
     }
 }
 
-/// Where the bundles of a group stand.
+/// Returns the nodes on which the bundles of a group are placed.
 fn standing(group: GroupId, facts: &[Facts]) -> Vec<NodeId> {
     let bundles: BTreeMap<AllocationId, BundleId> = bundles(facts).collect();
     let of_it = |id: &AllocationId| bundles.get(id).is_some_and(|bundle| bundle.group == group);
@@ -229,7 +232,7 @@ fn standing(group: GroupId, facts: &[Facts]) -> Vec<NodeId> {
     allocations.map(|allocation| allocation.node).collect()
 }
 
-/// The allocations that are bundles.
+/// Returns the allocations that are bundles.
 pub fn bundles(facts: &[Facts]) -> impl Iterator<Item = (AllocationId, BundleId)> {
     let partitions = facts.iter().flat_map(|facts| &facts.partitions);
     partitions.flat_map(|partition| &partition.bundles).map(|record| (record.allocation, record.bundle))

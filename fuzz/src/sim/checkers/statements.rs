@@ -1,9 +1,9 @@
-//! Invariant 4: a statement is applied on all its shards or on none, once; a discarded one leaves no
-//! trace. What is held is held by a statement that is not decided, and on its way out is what a statement
-//! evicted.
+//! Invariant 4: a statement is applied exactly once, on all its shards or on none, and a discarded one leaves
+//! no trace. Held capacity belongs to an undecided statement. Releasing allocations were evicted by a
+//! statement.
 //!
-//! This follows what shards answer ([`Statements::handle`]) and computes from that alone what must be held
-//! and releasing; the books must say the same.
+//! [`Statements::handle`] follows the answers of shards. It computes from them alone what must be held and
+//! releasing, and the books must agree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -20,14 +20,14 @@ use super::rules::Placed;
 use super::{Verdict, ensure};
 use crate::sim::facts::{Facts, Step};
 
-/// What a statement made.
+/// An allocation or claim that a statement made.
 #[derive(Clone, Debug)]
 pub struct Made {
-    /// The allocation, or what a claim will be.
+    /// The id of the allocation, or the id that a claim will have.
     pub id: AllocationId,
-    /// The bundle that it is.
+    /// The bundle and its group, if there is one.
     pub bundle: Option<(GroupId, Placed)>,
-    /// Out of what a ticket had reserved.
+    /// Set if it used the reservation of a ticket.
     pub by_ticket: bool,
 }
 
@@ -36,7 +36,7 @@ pub struct Made {
 struct Seen {
     operations: BTreeMap<u16, Operation>,
     held: Vec<u16>,
-    /// What was done of it, once it was.
+    /// The result, once the part was finished.
     applied: Option<Applied>,
 }
 
@@ -51,23 +51,23 @@ struct Statement {
 #[derive(Debug, Default)]
 pub struct Statements {
     known: BTreeMap<StatementId, Statement>,
-    /// What is on its way out, and when it ends.
+    /// The releasing allocations and the end of their grace periods.
     releasing: BTreeMap<AllocationId, Time>,
     committed: u64,
     aborted: u64,
 }
 
 impl Statements {
-    /// How many parts were committed, and how many aborted.
+    /// Returns the number of parts that were committed, and of those that were aborted.
     #[must_use]
     pub fn counts(&self) -> (u64, u64) {
         (self.committed, self.aborted)
     }
 
-    /// Looks at one step of a shard.
+    /// Checks one step of a shard.
     ///
     /// # Errors
-    /// What a statement may not come to.
+    /// Returns an illegal outcome of a statement.
     pub fn handle(&mut self, step: &Step<'_>) -> Verdict {
         match (step.command, step.outcome) {
             (Command::Prepare(prepare), Outcome::Prepared(prepared)) => {
@@ -128,7 +128,8 @@ impl Statements {
         ensure(fair, || format!("{part:?} came to {applied:?}"))
     }
 
-    /// What was decided is done, of all that was held, and the same again.
+    /// Checks that a decision is carried out for everything that was held, and that a repetition gives the same
+    /// result.
     fn handle_finished(
         &mut self,
         shard: ShardId,
@@ -169,8 +170,8 @@ impl Statements {
         }
     }
 
-    /// Per node, what is held is what undecided statements hold there, and what is releasing is what they
-    /// evicted.
+    /// Checks, per node, that undecided statements hold exactly what is held, and that they evicted exactly
+    /// what is releasing.
     fn books_show_what_is_held(&self, shard: ShardId, after: &Facts) -> Verdict {
         let mut held: BTreeMap<NodeId, [i64; 3]> = BTreeMap::new();
         let parts = self.known.values().filter_map(|statement| statement.parts.get(&shard));
@@ -199,10 +200,10 @@ impl Statements {
         Ok(())
     }
 
-    /// What ended by itself was on its way out, and its grace was over.
+    /// Checks that allocations that ended by themselves were releasing and past their grace period.
     ///
     /// # Errors
-    /// What ended otherwise.
+    /// Returns an allocation that ended otherwise.
     pub fn only_what_is_evicted_ends_by_itself(
         &mut self,
         before: &Facts,
@@ -221,7 +222,7 @@ impl Statements {
         Ok(ended)
     }
 
-    /// The allocations and claims that a step of a statement made, and of which groups they are bundles.
+    /// Returns the allocations and claims that a step of a statement made, with the groups of bundles.
     #[must_use]
     pub fn made(&self, step: &Step<'_>) -> Vec<Made> {
         let Outcome::Applied(applied) = step.outcome else { return Vec::new() };
@@ -251,11 +252,11 @@ impl Statements {
         .collect()
     }
 
-    /// Once all is quiet: nothing is undecided, and what was committed was done on every shard that held
-    /// a part, what was aborted on none.
+    /// Checks, at rest, that no statement is undecided. A committed one was done on every shard that held a
+    /// part, and an aborted one on none.
     ///
     /// # Errors
-    /// The first statement that was done in part.
+    /// Returns the first statement that was done in part.
     pub fn all_or_none(&self) -> Verdict {
         for (id, statement) in &self.known {
             let decided = statement.cell.as_ref().and_then(|cell| cell.decision());
@@ -269,10 +270,11 @@ impl Statements {
         Ok(())
     }
 
-    /// The service stopped: all that was held must be settled; shards of the next start have other numbers.
+    /// Handles a stop. Everything held must be settled, because the shards of the next start have other
+    /// numbers.
     ///
     /// # Errors
-    /// As [`all_or_none`](Self::all_or_none).
+    /// Same as [`all_or_none`](Self::all_or_none).
     pub fn handle_stop(&mut self) -> Verdict {
         let verdict = self.all_or_none();
         self.known.clear();
@@ -287,7 +289,7 @@ fn add(sum: &mut [i64; 3], demand: &Demand) {
     }
 }
 
-/// What a statement's part granted and ended at once.
+/// Returns what a statement's part granted, and what it ended at once.
 pub fn granted_and_ended(applied: &Applied) -> (Vec<&Placement>, Vec<AllocationId>) {
     let granted = applied.granted.iter().filter_map(|(_, granted)| match granted {
         Granted::Allocated(placement) => Some(placement),

@@ -1,5 +1,5 @@
-//! Operations that somebody else planned: each is granted or conflicts, as the mode says; what is granted under
-//! coarse conflict detection had the version that was expected; and no node has a version twice.
+//! Operations that callers planned themselves. Each one is granted or conflicts, as the mode says. Under coarse
+//! conflict detection, granted operations had the expected version. No node has a version twice.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -11,10 +11,10 @@ use wharf_core::statement::{CommitMode, ConflictDetection, ConflictReason, Grant
 use super::{Verdict, ensure};
 use crate::sim::facts::{Facts, Step};
 
-/// The report of a statement speaks of all its operations, each once, and truly of their kinds.
+/// Checks that a statement's report covers every operation once, with an outcome of its kind.
 ///
 /// # Errors
-/// What it leaves out or adds.
+/// Returns what the report leaves out or adds.
 pub fn statements_are_answered_fairly(
     operations: &[Operation],
     mode: CommitMode,
@@ -37,7 +37,7 @@ pub fn statements_are_answered_fairly(
     for (place, granted) in granted {
         let kind = match (&operations[usize::from(place)], granted) {
             (Operation::Allocate(asked), Granted::Allocated(placement)) => asked.node == placement.node,
-            // What is released in the same statement may be there at once.
+            // Capacity released in the same statement may be available at once.
             (Operation::Pipeline(asked), Granted::Allocated(placement)) => asked.node == placement.node,
             (Operation::Pipeline(asked), Granted::Pipelined { node, .. }) => asked.node == *node,
             (Operation::Evict(evict), Granted::Ended(id)) => evict.allocation == *id,
@@ -66,11 +66,11 @@ fn expected_of(operation: &Operation) -> Option<u64> {
     }
 }
 
-/// Under coarse conflict detection a shard takes an operation only on a node that has the version which the operation
-/// expects.
+/// Checks that under coarse conflict detection, a shard takes an operation only on a node of the expected
+/// version.
 ///
 /// # Errors
-/// The operation that was taken on another version.
+/// Returns the operation that was taken on another version.
 pub fn coarse_goes_by_versions(step: &Step<'_>) -> Verdict {
     let (part, taken): (_, BTreeSet<u16>) = match (step.command, step.outcome) {
         (Command::Prepare(prepare), Outcome::Prepared(prepared)) => {
@@ -98,8 +98,8 @@ pub fn coarse_goes_by_versions(step: &Step<'_>) -> Verdict {
     Ok(())
 }
 
-/// The last version that was seen of each node, also of nodes that were removed: one that comes back has its id
-/// again, and a version by which somebody planned must never mean another state.
+/// The last version seen of each node, including removed nodes. A node that comes back has the same id, and a
+/// version that someone planned with must never mean another state.
 #[derive(Debug, Default)]
 pub struct NodeVersions(BTreeMap<NodeId, LastVersion>);
 
@@ -110,10 +110,10 @@ struct LastVersion {
 }
 
 impl NodeVersions {
-    /// A shard went from `before` to `after`.
+    /// Checks a step of a shard from `before` to `after`.
     ///
     /// # Errors
-    /// The node whose version went back, or that came back with a version that it has had.
+    /// Returns a node whose version went back, or that came back with a version that it had before.
     pub fn check(&mut self, before: &Facts, after: &Facts) -> Verdict {
         for gone in before.nodes().filter(|node| after.node(node.registration.id).is_none()) {
             if let Some(last) = self.0.get_mut(&gone.registration.id) {

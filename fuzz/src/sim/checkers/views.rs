@@ -1,5 +1,4 @@
-//! Invariant 6: a view is a state that the shard really was in; versions only grow; and a view that is
-//! kept stays what it was.
+//! Invariant 6: a view is a state that the shard was in, versions only grow, and a kept view does not change.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +11,7 @@ use wharf_core::view::{View, ViewVersion};
 use super::{Verdict, ensure};
 use crate::sim::facts::{Facts, available, gpus_available};
 
-/// A node as a view shows it, or as the shard's facts do.
+/// A node as a view or the shard's facts show it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shown {
     state: NodeState,
@@ -21,13 +20,13 @@ pub struct Shown {
     memory: i64,
     gpus: Vec<u16>,
     allocations: BTreeMap<AllocationId, (Demand, GpuAssignment)>,
-    /// What is on its way out, and until when.
+    /// The releasing allocations and the end of their grace periods.
     releasing: BTreeMap<AllocationId, Time>,
-    /// Claims, in the order in which they are served.
+    /// Claims, in the order in which they are granted.
     claims: Vec<AllocationId>,
 }
 
-/// What a view shows.
+/// Returns the content of a view.
 #[must_use]
 pub fn shown(view: &View) -> BTreeMap<NodeId, Shown> {
     let mut nodes = BTreeMap::new();
@@ -52,17 +51,17 @@ pub fn shown(view: &View) -> BTreeMap<NodeId, Shown> {
     nodes
 }
 
-/// The view of a batch is published before its outcomes are handed out, and none after it.
+/// Checks that the view of a batch is published before its outcomes are handed out, and that none follows.
 ///
 /// # Errors
-/// The views.
+/// Returns the views.
 pub fn views_come_before_answers(before: Option<ViewVersion>, latest: ViewVersion) -> Verdict {
     ensure(before == Some(latest), || {
         format!("{before:?} was published when answers were handed out, {latest:?} after it")
     })
 }
 
-/// What the shard's facts say of the same.
+/// Returns the nodes as the shard's facts show them.
 #[must_use]
 pub fn stated(facts: &Facts) -> BTreeMap<NodeId, Shown> {
     let nodes = facts.nodes().filter_map(|node| {
@@ -94,10 +93,10 @@ pub fn stated(facts: &Facts) -> BTreeMap<NodeId, Shown> {
     nodes.collect()
 }
 
-/// The view that is newest after a batch shows what the shard is.
+/// Checks that the newest view after a batch shows the state of the shard.
 ///
 /// # Errors
-/// The first node that it shows otherwise.
+/// Returns the first node that differs.
 pub fn views_are_true(shown: &BTreeMap<NodeId, Shown>, facts: &Facts) -> Verdict {
     let stated = stated(facts);
     let differs = |node: &&NodeId| shown.get(node) != stated.get(node);
@@ -112,11 +111,10 @@ pub fn views_are_true(shown: &BTreeMap<NodeId, Shown>, facts: &Facts) -> Verdict
 pub struct VersionsOnlyGrow(Option<ViewVersion>);
 
 impl VersionsOnlyGrow {
-    /// Looks at the newest version; `changed` says whether something that views show changed since the
-    /// last look.
+    /// Checks the newest version. `changed` means that something that views show changed since the last check.
     ///
     /// # Errors
-    /// One that went back, or stands still while the shard does not.
+    /// Returns a version that went back, or that did not grow although the shard changed.
     pub fn check(&mut self, incarnation: Incarnation, version: ViewVersion, changed: bool) -> Verdict {
         let grew = self.0.is_none_or(|last| if changed { version > last } else { version >= last });
         ensure(grew && version.incarnation == incarnation, || {
@@ -127,10 +125,10 @@ impl VersionsOnlyGrow {
     }
 }
 
-/// A view that a reader keeps shows what it showed when it was taken.
+/// Checks that a kept view still shows its original content.
 ///
 /// # Errors
-/// That it shows something else.
+/// Returns an error if it does not.
 pub fn kept_views_stand(then: &BTreeMap<NodeId, Shown>, now: &BTreeMap<NodeId, Shown>) -> Verdict {
     ensure(then == now, || "a view that is kept has changed".to_owned())
 }

@@ -1,5 +1,5 @@
-//! Invariants 8 and 12 over all shards: no request is refused while one node offers what it asks from
-//! its beginning to its end, and once all is quiet nothing waits that a node could hold.
+//! Invariants 8 and 12 over all shards. No request is refused while one node offers what it asks during its
+//! whole lifetime. At rest, no waiting request fits a node.
 
 use std::collections::BTreeSet;
 
@@ -9,19 +9,19 @@ use wharf_core::request::PlacementRequest;
 use super::{Verdict, ensure};
 use crate::sim::facts::Facts;
 
-/// The nodes that have offered what a request asks, all the time since it was made.
+/// The nodes that have offered what a request asks ever since it was made.
 #[derive(Clone, Debug, Default)]
 pub struct Standing {
     nodes: BTreeSet<NodeId>,
 }
 
 impl Standing {
-    /// Of a request made now.
+    /// Creates the set for a request that is made now.
     pub fn new<'a>(request: &PlacementRequest, shards: impl Iterator<Item = &'a Facts>) -> Self {
         Self { nodes: shards.flat_map(|facts| offering(request, facts)).collect() }
     }
 
-    /// One shard changed: `nodes` are all it had before or has now.
+    /// Updates the set after one shard changed from `before` to `now`.
     pub fn shard_changed(&mut self, request: &PlacementRequest, before: &Facts, now: &Facts) {
         let mut there = before.nodes().map(|node| node.registration.id).filter(|id| self.nodes.contains(id));
         let gone: Vec<NodeId> = there.by_ref().filter(|&node| !now.offers(node, request)).collect();
@@ -30,10 +30,10 @@ impl Standing {
         }
     }
 
-    /// The request was refused.
+    /// Checks that the request may be refused.
     ///
     /// # Errors
-    /// The node that offered it all the time.
+    /// Returns the node that offered it the whole time.
     pub fn check_refused(&self, request: &PlacementRequest) -> Verdict {
         match self.nodes.first() {
             None => Ok(()),
@@ -47,10 +47,10 @@ fn offering(request: &PlacementRequest, facts: &Facts) -> Vec<NodeId> {
     nodes.filter(|&node| facts.offers(node, request)).collect()
 }
 
-/// Once all is quiet: what still waits fits nowhere.
+/// Checks, at rest, that waiting requests fit nowhere.
 ///
 /// # Errors
-/// A request and the node that offers it.
+/// Returns a request and the node that offers it.
 pub fn nothing_waits_in_vain<'a>(
     waiting: impl Iterator<Item = &'a PlacementRequest>,
     shards: &[Facts],

@@ -1,16 +1,16 @@
-//! Rounds of planners are bounded, however much is asked of them.
+//! Rounds of planners are bounded, independent of the number of requests.
 
 use wharf_core::planner::{PlannerBudget, PlannerWork};
 
 use super::{Verdict, ensure};
 
-/// Most bundles of a group here: those that it is made with, and what it may grow by.
+/// The highest number of bundles of a group in these runs: its initial bundles and those it may grow by.
 const BUNDLES_MAX: usize = 64;
 
-/// No round of a planner did more than its budget allows over so many nodes.
+/// Checks that no round of a planner did more than its budget permits for `nodes` nodes.
 ///
 /// # Errors
-/// How much it did.
+/// Returns the amount of work done.
 pub fn rounds_are_bounded(work: &PlannerWork, budget: &PlannerBudget, nodes: usize) -> Verdict {
     let most = budget.most_per_round(nodes, BUNDLES_MAX);
     ensure(work.most_per_round <= most, || {

@@ -1,4 +1,4 @@
-//! What the callers of planners are told, judged as it comes.
+//! Judges the answers that callers of planners receive, as they arrive.
 
 use std::sync::Arc;
 
@@ -25,29 +25,29 @@ use crate::sim::checkers::{Verdict, named};
 use crate::sim::facts::Facts;
 use crate::sim::trace::Trace;
 
-/// Against what answers are judged.
+/// The state against which answers are judged.
 pub(in crate::sim) struct Bench<'a> {
     pub(in crate::sim) facts: &'a [Facts],
     pub(in crate::sim) rules: &'a mut Rules,
-    /// Allocations that somebody else ended.
+    /// Allocations that someone else ended.
     pub(in crate::sim) excused: Excused<'a>,
     pub(in crate::sim) trace: &'a mut Trace,
 }
 
-/// A group is refused: truly, and not before its time.
+/// Judges the refusal of a group: it must be true and must not come too early.
 fn refused(spec: &GroupSpec, taken_back: bool, refusal: &GroupRefusal, round: &Round) -> Verdict {
-    // Taken back while it was committed, it waits no longer.
+    // A group that was cancelled during its commit no longer waits.
     let waits = if taken_back { Ok(()) } else { who_may_wait_is_not_refused(spec, refusal, round) };
     named("who_may_wait_is_not_refused", waits)?;
     if matches!(refusal.reason, GroupRefusalReason::Conflicts(_)) {
-        // It fitted, and lost until its time was up.
+        // The group fitted, but conflicted until its time was up.
         return Ok(());
     }
     if refusal.infeasible {
         return named("infeasible_is_infeasible", infeasible_is_infeasible(spec, round));
     }
     if matches!(refusal.reason, GroupRefusalReason::SearchGivenUp { .. }) {
-        // Whether it fits is not known, which is what it was told.
+        // The answer only says that the search was given up. The group may fit.
         return Ok(());
     }
     let least = spec.min_members as usize;
@@ -55,7 +55,7 @@ fn refused(spec: &GroupSpec, taken_back: bool, refusal: &GroupRefusal, round: &R
 }
 
 impl Gangs {
-    /// Takes answers; how many there were.
+    /// Takes and judges answers. Returns their number.
     pub(in crate::sim) fn poll(&mut self, now: Time, bench: &mut Bench<'_>) -> Result<usize, String> {
         self.collect(now, None);
         let count = self.inbox.len();
@@ -113,7 +113,7 @@ impl Gangs {
                 }
                 self.shown(*view, bench)
             }
-            // It goes while it grows: its removal is answered when its bundles have ended.
+            // The group was removed while it grew. The removal is answered when its bundles have ended.
             (Asked::Grow(..), PlanReply::Removed(..)) => Ok(()),
             (Asked::Remove(_), PlanReply::Removed(id, _)) => {
                 if let Some(gone) = self.groups.remove(&id) {
@@ -148,14 +148,14 @@ impl Gangs {
     ) -> Verdict {
         let Some(Known { spec, view, .. }) = self.groups.get(&group) else { return Ok(()) };
         let alone = matches!(spec.strategy, Strategy::Pack | Strategy::Spread) && spec.topology.is_none();
-        // With other bundles that wait it is refused where these do not fit.
+        // If the group has other waiting bundles, growth may be refused because those do not fit.
         let whole = placed(view).count() == view.bundles.len() && !bench.rules.is_muddled(group);
         let judged =
             if alone && whole { no_fit_is_no_fit(spec, requests, requests.len(), round) } else { Ok(()) };
         named("no_fit_is_no_fit", judged)
     }
 
-    /// Whether a job could be rejected so.
+    /// Checks whether a job may be rejected for this reason.
     fn rejected(&self, asked: &Asked, rejection: &PlanRejection) -> Verdict {
         let fits = match (asked, rejection) {
             (Asked::Submit(submit), PlanRejection::Operations(count)) => *count == submit.operations.len(),
@@ -177,7 +177,7 @@ impl Gangs {
         if fits { Ok(()) } else { Err(format!("{asked:?} is rejected with {rejection:?}")) }
     }
 
-    /// A group has more bundles: the new ones in the order in which they were asked for.
+    /// Records the new bundles of a group. They appear in the order in which they were requested.
     fn grown(
         &mut self,
         group: GroupId,
@@ -198,7 +198,7 @@ impl Gangs {
         self.shown(view, bench)
     }
 
-    /// A group is shown: by its caller's knowledge, and by the books.
+    /// Judges a shown group against its caller's knowledge and against the books.
     fn shown(&mut self, view: GroupView, bench: &mut Bench<'_>) -> Verdict {
         let Some(known) = self.groups.get_mut(&view.id) else { return Ok(()) };
         if known.is_vague {
@@ -208,7 +208,7 @@ impl Gangs {
         named("groups_are_as_asked", groups_are_as_asked(&view, &known.spec, &known.requests))?;
         let id = view.id;
         let goes = |asked: &Asked| matches!(asked, Asked::Remove(of) | Asked::Shrink(of, _) if *of == id);
-        // Bundles that its own planner ends may have ended before the planner heard so.
+        // Bundles that its own planner ends may have ended before the planner heard of it.
         if !self.asked.values().any(goes) {
             let books = groups_stand_in_the_books(&view, bench.facts, &bench.excused);
             named("groups_stand_in_the_books", books)?;
@@ -216,11 +216,11 @@ impl Gangs {
         known.view = view;
         let known = &self.groups[&id];
         let all = known.view.bundles.iter().all(|(index, _)| known.requests.contains_key(index));
-        // While it grows nobody knows which index is which request's.
+        // While the group grows, it is unknown which index belongs to which request.
         if all { self.judge_placings(id, Some(id), bench) } else { Ok(()) }
     }
 
-    /// Judges what was placed of a group since, by the rules that were asked; or forgets it.
+    /// Judges the new placements of a group by the requested rules. Forgets them if `known` is `None`.
     fn judge_placings(&self, id: GroupId, known: Option<GroupId>, bench: &mut Bench<'_>) -> Verdict {
         let known = known.and_then(|id| self.groups.get(&id));
         let placings = bench.rules.take(id);
@@ -259,7 +259,7 @@ impl Gangs {
         self.released.insert(id);
     }
 
-    /// What a shard said to a release, or to a placement into a bundle.
+    /// Handles the outcome of a release or of a placement into a bundle.
     fn handle_outcome(&mut self, asked: &Asked, outcome: &Outcome) -> Verdict {
         match (asked, outcome) {
             (Asked::Into(bundle), Outcome::Placed(placement)) => {

@@ -1,4 +1,5 @@
-//! What callers of planners ask: groups with every kind of rule, and statements that they planned themselves.
+//! The requests of planners' callers: groups with every kind of rule, and statements that callers planned
+//! themselves.
 
 use std::sync::Arc;
 
@@ -13,7 +14,7 @@ use wharf_core::time::Time;
 use crate::sim::choices::Choices;
 use crate::sim::facts::Facts;
 
-/// A bundle, or what goes into one.
+/// Returns the demand of a bundle or of a placement into one.
 pub(super) fn demand(choices: &mut Choices<'_>) -> Demand {
     let gpu = match choices.below(6) {
         0 | 1 => GpuRequest::Whole(1),
@@ -52,7 +53,7 @@ fn topology(choices: &mut Choices<'_>, strategy: Strategy) -> TopologyRule {
     TopologyRule { key, spreading }
 }
 
-/// Until when what a group grows by may wait.
+/// Returns the deadline until which growth of a group may wait, or `None`.
 pub(super) fn until(choices: &mut Choices<'_>, now: Time) -> Option<Time> {
     choices.one_in(2).then(|| Time(now.0 + choices.below(8_000)))
 }
@@ -62,7 +63,7 @@ pub(super) fn spec(choices: &mut Choices<'_>, now: Time) -> GroupSpec {
     let strategies = Strategy::NAMES.map(|(strategy, _)| strategy);
     let strategy = *choices.pick(&strategies);
     let first = bundle(choices);
-    // Often all the same, as gangs are.
+    // Often all bundles are equal, as in a typical gang.
     let equal = choices.below(2) == 0;
     let mut bundles = vec![first];
     for _ in 1..count {
@@ -86,7 +87,7 @@ pub(super) fn spec(choices: &mut Choices<'_>, now: Time) -> GroupSpec {
     spec
 }
 
-/// Operations on what was seen a while ago: right, stale, or out of the air.
+/// Returns a statement on facts from some time ago. Its operations are correct, stale or invented.
 pub(super) fn submit(seen: &[Facts], own: &[AllocationId], choices: &mut Choices<'_>) -> Option<Submit> {
     let coarse = choices.one_in(2);
     let count = choices.below(4);
@@ -95,7 +96,7 @@ pub(super) fn submit(seen: &[Facts], own: &[AllocationId], choices: &mut Choices
         operations.push(operation(seen, own, choices, coarse)?);
     }
     if choices.one_in(12) && !operations.is_empty() {
-        // Twice the same: what contradicts is refused, what adds up is not.
+        // The same operation twice: contradicting operations are refused, those that add up are not.
         operations.push(operations[0].clone());
     }
     let conflict_detection = if coarse { ConflictDetection::Coarse } else { ConflictDetection::Fine };
@@ -116,7 +117,7 @@ fn operation(
     let node = *choices.pick(&nodes);
     let mut expected = coarse.then_some(node.version);
     if choices.one_in(10) {
-        // A version that never was, or none where one is needed.
+        // A version that never existed, or none where one is needed.
         expected = if choices.one_in(2) { None } else { Some(node.version + 1000) };
     }
     let id = if choices.one_in(30) { NodeId(77) } else { node.registration.id };
@@ -131,7 +132,7 @@ fn operation(
             Operation::Evict(Evict { allocation, expected, grace_ns })
         }
         1 => {
-            // Where something is on its way out a claim means something.
+            // A claim is only useful where something is releasing.
             let leaving = seen.iter().flat_map(|facts| &facts.partitions).flat_map(|p| &p.releasing);
             let leaving: Vec<_> = leaving.map(|record| record.allocation).collect();
             let on = |id| seen.iter().flat_map(Facts::allocations).find(|known| known.id == id);

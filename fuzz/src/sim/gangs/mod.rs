@@ -1,6 +1,6 @@
-//! Placement groups and statements of others: what callers of planners ask, and what they were promised.
+//! Callers of planners: the placement groups and statements that they request, and the promises they received.
 //!
-//! It believes nothing but answers, and judges them against the shards' books and against what was asked.
+//! They trust only answers, and judge them against the shards' books and against their own requests.
 
 mod answers;
 mod asks;
@@ -23,71 +23,72 @@ use super::checkers::rules::{Requests, Round};
 use super::choices::Choices;
 use super::facts::Facts;
 
-/// Most groups, and most jobs under way.
+/// The highest number of groups, and of jobs in flight.
 const GROUPS_MAX: usize = 6;
 
-/// Clients of which planners take jobs in turn.
+/// The number of clients. Planners take their jobs in turn.
 const CLIENTS: u64 = 3;
 
-/// What was asked.
+/// A request.
 #[derive(Debug)]
 enum Asked {
-    /// A group; whether it was taken back.
+    /// A group, and whether it was cancelled.
     Create(Arc<GroupSpec>, bool),
-    /// More bundles; whether they may wait, and whether they were taken back.
+    /// More bundles, and whether they may wait.
     Grow(GroupId, Vec<Arc<PlacementRequest>>, Waits),
     Shrink(GroupId, Vec<u32>),
     Remove(GroupId),
     Status(GroupId),
     List,
     Submit(Submit),
-    /// A placement into that bundle.
+    /// A placement into this bundle.
     Into(AllocationId),
-    /// The end of a bundle, of what is inside one, or of what a statement was granted.
+    /// The release of a bundle, of an allocation inside one, or of a statement's allocation.
     Release(AllocationId),
 }
 
-/// Whether what is asked for may wait.
+/// The waiting state of requested bundles.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Waits {
     No,
     Yes,
-    /// It was taken back since.
+    /// The request was cancelled.
     NoMore,
 }
 
 /// A group that its caller knows.
 struct Known {
     spec: Arc<GroupSpec>,
-    /// As asked for.
+    /// The bundles as requested.
     requests: Requests,
-    /// As it was shown last.
+    /// The group as last shown.
     view: GroupView,
-    /// Growth was under way when the service stopped: bundles may be there that nobody was told of.
+    /// Set when growth was in progress as the service stopped. The group may have bundles that no caller was
+    /// told of.
     is_vague: bool,
 }
 
-/// Asks planners.
+/// Sends jobs to planners.
 pub(super) struct Gangs {
     port: Port,
     last: Tag,
-    /// Under way.
+    /// Jobs in flight.
     asked: BTreeMap<Tag, Asked>,
-    /// Answers on their way, each with the round in which a planner gave it.
+    /// Received answers, each with the round in which a planner gave it.
     inbox: VecDeque<(Tag, PortReply, Option<Arc<Round>>)>,
     groups: BTreeMap<GroupId, Known>,
-    /// What planners keep, by the last list of them.
+    /// The groups that planners keep, according to the last list.
     kept: BTreeSet<GroupId>,
-    /// What is placed into bundles, and into which.
+    /// Allocations inside bundles, each with its bundle.
     inside: BTreeMap<AllocationId, AllocationId>,
-    /// What statements were granted, or claim.
+    /// Allocations that statements were granted. `claims` has the promised ids of claims.
     pub(super) promised: BTreeMap<AllocationId, Promise>,
     claims: BTreeSet<AllocationId>,
-    /// Allocations of bundles of groups that are gone, or that were taken out.
+    /// Allocations of bundles that were taken out of their group, or whose group is gone.
     pub(super) ended: BTreeSet<AllocationId>,
-    /// What it was told is released.
+    /// Allocations that were reported as released.
     pub(super) released: BTreeSet<AllocationId>,
-    /// Facts of a while ago.
+    /// Facts from some time ago.
     seen: Vec<Facts>,
 }
 
@@ -109,7 +110,8 @@ impl Gangs {
         }
     }
 
-    /// The same callers after a start: what stood stands, what had no answer was not done, or in part.
+    /// Continues the same callers after a start. Groups remain. Growth without an answer was done fully, partly
+    /// or not.
     pub(super) fn go_on(&mut self, port: Port) {
         for asked in std::mem::take(&mut self.asked).into_values() {
             if let Asked::Grow(group, ..) = asked
@@ -122,7 +124,7 @@ impl Gangs {
         self.port = port;
     }
 
-    /// Whether nothing is under way, but groups that may wait.
+    /// Returns whether nothing is in flight except groups that may wait.
     pub(super) fn is_idle(&self) -> bool {
         let waits = |asked: &Asked| match asked {
             Asked::Create(..) => true,
@@ -132,42 +134,42 @@ impl Gangs {
         self.inbox.is_empty() && self.asked.values().all(waits)
     }
 
-    /// Jobs without an answer.
+    /// Returns the number of jobs without an answer.
     pub(super) fn unanswered(&self) -> usize {
         self.asked.len() + self.inbox.len()
     }
 
-    /// Whether there is that group.
+    /// Returns whether the group is known.
     pub(super) fn has(&self, group: GroupId) -> bool {
         self.groups.contains_key(&group)
     }
 
-    /// The groups that callers know.
+    /// Returns the ids of the known groups.
     pub(super) fn ids(&self) -> impl Iterator<Item = GroupId> {
         self.groups.keys().copied()
     }
 
-    /// The groups as they were shown last.
+    /// Returns the groups as last shown.
     pub(super) fn views(&self) -> impl Iterator<Item = &GroupView> {
         self.groups.values().map(|known| &known.view)
     }
 
-    /// A group as it was shown last.
+    /// Returns a group as last shown.
     pub(super) fn view(&self, group: GroupId) -> Option<&GroupView> {
         self.groups.get(&group).map(|known| &known.view)
     }
 
-    /// What planners said last that they keep.
+    /// Returns the groups that planners last said they keep.
     pub(super) fn kept(&self) -> &BTreeSet<GroupId> {
         &self.kept
     }
 
-    /// Whether it was granted this by a statement, as an allocation or as a claim.
+    /// Returns whether a statement granted this id, as an allocation or as a claim.
     pub(super) fn owns(&self, id: AllocationId) -> bool {
         self.promised.contains_key(&id) || self.claims.contains(&id)
     }
 
-    /// What is placed into bundles, and into which.
+    /// Returns the allocations inside bundles, each with its bundle.
     pub(super) fn inside(&self) -> &BTreeMap<AllocationId, AllocationId> {
         &self.inside
     }
@@ -180,7 +182,7 @@ impl Gangs {
         self.port.flush();
     }
 
-    /// Ends an allocation or a claim: from now on it is not counted on.
+    /// Releases an allocation or a claim. From now on no promise covers it.
     fn release(&mut self, id: AllocationId, now: Time) {
         self.promised.remove(&id);
         self.claims.remove(&id);
@@ -189,7 +191,7 @@ impl Gangs {
     }
 
     fn plan(&mut self, asked: Asked, job: PlanJob, now: Time) {
-        // Several clients ask; what is asked about one group is asked by one.
+        // Jobs come from several clients, but all jobs about one group come from the same client.
         let client = match &asked {
             Asked::Grow(group, ..)
             | Asked::Shrink(group, _)
@@ -200,12 +202,12 @@ impl Gangs {
         self.ask(asked, PortRequest::PlanFor(client, job), now);
     }
 
-    /// Looks at the shards, to plan on it later.
+    /// Looks at the shards, to plan on these facts later.
     pub(super) fn look(&mut self, facts: &[Facts]) {
         self.seen = facts.to_vec();
     }
 
-    /// The next thing that is asked.
+    /// Sends the next request. Returns a description of it.
     pub(super) fn act(&mut self, choices: &mut Choices<'_>, now: Time) -> Option<String> {
         let last = self.last;
         self.choose(choices, now);
@@ -251,7 +253,7 @@ impl Gangs {
             12 => {
                 let inside: Vec<AllocationId> = self.inside.keys().copied().collect();
                 let bundles: Vec<AllocationId> = placed(&self.groups[&group].view).map(|b| b.2).collect();
-                // Seldom a bundle of a group that stands: whoever does that takes it out of its group.
+                // Rarely a bundle of an existing group, because this takes the bundle out of its group.
                 let from = if inside.is_empty() || choices.one_in(8) { bundles } else { inside };
                 if !from.is_empty() {
                     let id = *choices.pick(&from);
@@ -283,7 +285,7 @@ impl Gangs {
         }
     }
 
-    /// Takes back a group, or what one grows by, that is not placed yet.
+    /// Cancels a group, or growth of one, that is not placed yet.
     fn take_back(&mut self, choices: &mut Choices<'_>) {
         let open = self.asked.iter_mut().filter_map(|(&tag, asked)| match asked {
             Asked::Create(_, false) | Asked::Grow(_, _, Waits::Yes) => Some((tag, asked)),
@@ -304,7 +306,7 @@ impl Gangs {
         }
     }
 
-    /// Asks for every group, to see it as it stands, and for what planners keep.
+    /// Requests the status of every group and the list of groups that planners keep.
     pub(super) fn look_at_all(&mut self, now: Time) {
         if self.port.planner_count() == 0 {
             return;
@@ -315,7 +317,7 @@ impl Gangs {
         self.plan(Asked::List, PlanJob::ListGroups(None, u16::MAX), now);
     }
 
-    /// Ends every group, and gives back what statements were granted.
+    /// Removes every group and releases what statements were granted.
     pub(super) fn give_back(&mut self, now: Time) {
         let own: BTreeSet<AllocationId> = self.promised.keys().chain(&self.claims).copied().collect();
         own.into_iter().for_each(|id| self.release(id, now));
@@ -326,7 +328,7 @@ impl Gangs {
         }
     }
 
-    /// Answers leave the rings: those of planners with the round in which they were given.
+    /// Takes answers from the rings. Answers of planners are stored with the round in which they were given.
     pub(super) fn collect(&mut self, now: Time, round: Option<&Arc<Round>>) {
         let inbox = &mut self.inbox;
         self.port.poll(now, |tag, reply| inbox.push_back((tag, reply, round.cloned())));

@@ -1,4 +1,4 @@
-//! One start of the service: an engine moved by hand, and a second set of shards beside it.
+//! One start of the service: an engine that is moved by hand, and a second set of shards.
 
 use std::collections::BTreeMap;
 use std::task::Waker;
@@ -21,16 +21,16 @@ use crate::sim::facts::Facts;
 use crate::sim::registrar::RegistrarThread;
 use crate::sim::server::Server;
 
-/// Partitions of the store: a shard may have one or many.
+/// The number of partitions of the store. A shard may have one or several.
 pub(super) const PARTITIONS: u16 = 6;
 
-/// How long shards hold a part of a planner's statement here, in ns of virtual time.
+/// The time that shards hold a part of a planner's statement in these runs, in ns of virtual time.
 pub(super) const HOLD_NS: u64 = 3_000;
 
-/// Pages of which the nodes here are several.
+/// Page sizes so small that the nodes here fill several pages.
 pub(super) const PAGES: Pages = Pages { explain_nodes: 2, audit_nodes: 2, audit_allocations: 3 };
 
-/// A clock that stands.
+/// A clock that shows a fixed time.
 pub(super) struct At(pub(super) Time);
 
 impl Clock for At {
@@ -39,11 +39,11 @@ impl Clock for At {
     }
 }
 
-/// What a batch was and what it came to.
+/// Records a batch and its outcomes.
 pub(super) struct Recorder {
     views: ViewReader,
     pub(super) ran: bool,
-    /// The view that was published when the outcomes began to be handed out.
+    /// The version of the newest view when the outcomes began to be handed out.
     pub(super) published: Option<ViewVersion>,
     pub(super) order: Vec<(u16, u16)>,
     pub(super) commands: Vec<Command>,
@@ -52,7 +52,7 @@ pub(super) struct Recorder {
 }
 
 impl Recorder {
-    /// Of a shard with these views.
+    /// Creates a recorder for the shard with these views.
     pub(super) fn new(views: ViewReader) -> Self {
         Self {
             views,
@@ -84,17 +84,17 @@ impl Observer for Recorder {
     }
 }
 
-/// A second shard that is stepped with the recorded commands one by one: its state between any two of
-/// them is what the checkers look at.
+/// A second shard that runs the recorded commands one by one. Checkers examine its state between any two
+/// commands.
 pub(super) struct Twin {
     pub(super) shard: Shard,
     pub(super) starves: NoRingStarves,
     pub(super) versions: VersionsOnlyGrow,
-    /// What the newest view shows.
+    /// The content of the newest view.
     pub(super) shown: BTreeMap<NodeId, Shown>,
 }
 
-/// The engine of one start, and a second set of shards beside it.
+/// The engine of one start, and a second set of shards.
 pub(super) struct Opened {
     pub(super) incarnation: Incarnation,
     pub(super) runners: Vec<ShardRunner>,
@@ -103,14 +103,14 @@ pub(super) struct Opened {
     pub(super) server: Server,
     pub(super) registrar: RegistrarThread,
     pub(super) planners: Vec<PlannerRunner>,
-    /// Groups that no planner keeps, because there is none.
+    /// Groups that no planner keeps, because there is no planner.
     pub(super) unkept: Vec<GroupRecord>,
     pub(super) views: Vec<ViewReader>,
-    /// For the coordinator, for who asks for groups, and for who follows.
+    /// The ports of the coordinator, of the callers of planners, and of the follower.
     pub(super) ports: (Port, Port, Port),
 }
 
-/// Bounds of planners' work, by the seed: half of the starts have those of the service.
+/// Returns a planner budget that depends on `seed`. Half of the starts use the budget of the service.
 fn budget(seed: u64) -> PlannerBudget {
     let whole = PlannerBudget::default();
     match seed % 8 {

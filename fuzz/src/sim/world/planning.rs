@@ -1,4 +1,4 @@
-//! Planners and their callers: rounds, answers, and what is judged of groups once all is quiet.
+//! Planners and their callers: rounds, answers, and the checks of groups at rest.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use crate::sim::checkers::{Verdict, named};
 use crate::sim::gangs::Bench;
 
 impl World<'_> {
-    /// Some planner makes a round.
+    /// Lets one planner run a round.
     pub(super) fn move_planner(&mut self) -> Verdict {
         if !self.planners.is_empty() {
             let at = self.choices.place(self.planners.len());
@@ -29,7 +29,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// A planner makes a round; what it saw in it is kept for those who judge what it did.
+    /// Runs a round of a planner. Keeps the facts that it saw, so that checkers can judge its results.
     pub(in crate::sim) fn run_planner(&mut self, at: usize) -> Result<usize, String> {
         named("nobody_oversleeps", nobody_oversleeps("planner", at, self.planners[at].oversleeps()))?;
         let before = self.planners[at].planner().metrics().statements;
@@ -52,7 +52,7 @@ impl World<'_> {
         Ok(moved)
     }
 
-    /// Somebody asks planners something, looks at the shards, or takes answers.
+    /// Lets a caller of planners ask something, look at the shards or take answers.
     pub(super) fn move_gangs(&mut self) -> Verdict {
         match self.choices.below(8) {
             0 => self.gangs.look(&self.facts),
@@ -68,13 +68,13 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Who follows takes all that it was told of.
+    /// Lets the follower take all pending news.
     pub(in crate::sim) fn settle_follower(&mut self) -> Verdict {
         while self.follower.act(&mut self.choices, true)? {}
         self.follower.is_current()
     }
 
-    /// The callers of planners take their answers.
+    /// Lets the callers of planners take their answers.
     pub(in crate::sim) fn poll_gangs(&mut self) -> Result<usize, String> {
         // An answer may be older than the end of a lost bundle.
         let ended = |id: AllocationId| self.ended_by_others.contains(&id) || self.were_lost.contains(&id);
@@ -83,7 +83,7 @@ impl World<'_> {
         self.gangs.poll(self.now, &mut bench)
     }
 
-    /// The groups that planners keep, and those that none keeps, in order of id.
+    /// Returns the groups that planners keep and those that none keeps, in order of id.
     pub(super) fn groups(&self) -> Vec<GroupRecord> {
         let kept = self.planners.iter().flat_map(|planner| planner.planner().export());
         let mut groups: Vec<GroupRecord> = kept.chain(self.unkept.iter().cloned()).collect();
@@ -91,12 +91,12 @@ impl World<'_> {
         groups
     }
 
-    /// When a planner wants to be woken first.
+    /// Returns the earliest time at which a planner wants to be woken.
     pub(in crate::sim) fn next_planning(&self) -> Option<Time> {
         self.planners.iter().filter_map(|planner| planner.planner().next_deadline()).min()
     }
 
-    /// What planners do in a round is bounded.
+    /// Checks that the work of planners in a round is bounded.
     pub(in crate::sim) fn check_planners(&mut self) -> Verdict {
         let nodes = self.facts.iter().map(|facts| facts.nodes().count()).sum();
         self.most_nodes = self.most_nodes.max(nodes);
@@ -107,12 +107,12 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Statements that planners have made since this start.
+    /// Returns the number of statements that planners have made since this start.
     pub(in crate::sim) fn statements_made(&self) -> u64 {
         self.planners.iter().map(|planner| planner.planner().metrics().statements).sum()
     }
 
-    /// Once all is quiet, every deadline is over and every group was looked at.
+    /// Checks groups at rest: every deadline has passed, and every group was looked at.
     pub(in crate::sim) fn check_groups(&self) -> Verdict {
         named("planners_sleep", planners_sleep(self.now, self.next_planning()))?;
         if self.planners.is_empty() {
@@ -121,11 +121,11 @@ impl World<'_> {
         named("every_group_is_settled", every_group_is_settled(self.gangs.views(), self.gangs.unanswered()))?;
         let keep = planners_keep_what_callers_know(self.gangs.kept(), self.gangs.ids());
         named("planners_keep_what_callers_know", keep)?;
-        // By now views have shown their planners whatever ended.
+        // Views have shown the planners everything that ended, so nothing is excused.
         let excused = Excused { ended: &|_| false };
         for view in self.gangs.views() {
             named("groups_stand_in_the_books", groups_stand_in_the_books(view, &self.facts, &excused))?;
-            // What a search was given up for may fit.
+            // A bundle whose search was given up may fit.
             if !self.planners.iter().any(|planner| planner.planner().work().given_up > 0) {
                 named("no_bundle_waits_in_vain", no_bundle_waits_in_vain(view, &self.facts))?;
             }

@@ -1,4 +1,4 @@
-//! How the service stops and starts again.
+//! Stops and starts of the service.
 
 use wharf_core::state::StoreState;
 
@@ -12,11 +12,11 @@ use crate::sim::checkers::{Verdict, named};
 use crate::sim::facts::Facts;
 use crate::sim::follower::Follower;
 
-/// Rounds within which everything must have come to rest.
+/// The number of rounds within which everything must come to rest.
 const ROUNDS_MAX: usize = 1000;
 
 impl World<'_> {
-    /// The service stops cleanly and starts again, with another number of shards.
+    /// Stops the service cleanly and starts it again, possibly with another number of shards.
     pub(in crate::sim) fn restart(&mut self) -> Verdict {
         self.trace.line(format_args!("the service stops"));
         self.server.stop(&mut self.network, self.now);
@@ -34,7 +34,7 @@ impl World<'_> {
         let exported = loop {
             self.pass(1);
             for shard in 0..self.runners.len() {
-                // An export begins a batch: what is in the rings beside it may have to wait for one more.
+                // An export starts a batch, so other commands in the rings may have to wait for one more batch.
                 self.twins[shard].starves = NoRingStarves::default();
                 self.run_shard(shard)?;
             }
@@ -73,7 +73,7 @@ impl World<'_> {
         named("a_start_keeps_the_groups", a_start_keeps_the_groups(&state.groups, &self.groups()))
     }
 
-    /// Every thread goes on until nothing moves; the coordinator too, where it is to settle.
+    /// Runs every thread until nothing moves. This includes the coordinator if `settles` is true.
     pub(in crate::sim) fn run_dry(&mut self, settles: bool) -> Verdict {
         let mut moved = 0;
         for _ in 0..ROUNDS_MAX {
@@ -88,7 +88,7 @@ impl World<'_> {
             moved += self.move_registrar()?;
             for planner in 0..self.planners.len() {
                 moved += self.run_planner(planner)?;
-                // A round may send statements without having taken anything.
+                // A round may send statements without taking any input.
                 let planner = self.planners[planner].planner();
                 moved += usize::from(planner.is_committing() || planner.is_ticket_moving());
             }
@@ -98,14 +98,14 @@ impl World<'_> {
                 return Ok(());
             }
             if self.is_planning() {
-                // It may wait for a hold to end.
+                // The planner may be waiting for a hold to end.
                 self.pass(HOLD_NS / 64);
             }
         }
         named("comes_to_rest", comes_to_rest(moved, ROUNDS_MAX))
     }
 
-    /// The last replies reach their clients or do not; then sessions and connections are gone.
+    /// Delivers or drops the last replies. Afterwards sessions and connections are gone.
     pub(super) fn say_goodbye(&mut self) -> Verdict {
         self.network.lose_requests();
         while self.network.len() > 0 {

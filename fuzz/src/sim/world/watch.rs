@@ -1,4 +1,4 @@
-//! What is looked at: every command of every shard, every view, and what clients were promised.
+//! Checks of every command of every shard, of every view, and of the promises that clients received.
 
 use std::collections::BTreeSet;
 
@@ -22,7 +22,7 @@ use crate::sim::coordinator::COORDINATOR;
 use crate::sim::facts::{Facts, Step};
 
 impl World<'_> {
-    /// A shard takes a batch from its rings.
+    /// Runs a batch of a shard from its rings.
     pub(in crate::sim) fn run_shard(&mut self, at: usize) -> Result<usize, String> {
         named("nobody_oversleeps", nobody_oversleeps("shard", at, self.runners[at].oversleeps()))?;
         let mut batch = Recorder::new(self.views[at].clone());
@@ -52,7 +52,7 @@ impl World<'_> {
         Ok(batch.commands.len().max(1))
     }
 
-    /// The newest view of a shard is the shard, and those that are kept stay what they were.
+    /// Checks that the newest view matches the shard and that kept views do not change.
     pub(super) fn check_views(&mut self, at: usize) -> Verdict {
         let twin = &mut self.twins[at];
         twin.shard.publish_view();
@@ -72,7 +72,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// The twin does it too, and every checker looks at what it did. Without a command: what is due.
+    /// Repeats a command on the twin and runs every checker on the step. Without a command, runs what is due.
     pub(super) fn repeat(
         &mut self,
         at: usize,
@@ -116,7 +116,7 @@ impl World<'_> {
         self.follow_statements(at, done, &before)
     }
 
-    /// What somebody else than their planner does to the bundles of groups.
+    /// Records what others than the planner do to the bundles of groups.
     fn follow_bundles(&mut self, at: usize, done: Option<(&Command, &Outcome)>, before: &Facts) {
         let after = &self.facts[at];
         let applied = match done {
@@ -141,7 +141,7 @@ impl World<'_> {
                 self.rules.muddle(bundle.group);
             }
         }
-        // Also what is granted on a node that was lost meanwhile.
+        // This includes bundles that are granted on a node that is already lost.
         let lost = after.nodes().filter(|node| matches!(node.state, NodeState::Lost { .. }));
         let lost: BTreeSet<NodeId> = lost.map(|node| node.registration.id).collect();
         let on_lost = after.allocations().filter(|known| lost.contains(&known.node)).map(|known| known.id);
@@ -153,7 +153,7 @@ impl World<'_> {
         }
     }
 
-    /// What a step means for statements, and what they mean for callers.
+    /// Records the effects of a step on statements, and of statements on callers.
     pub(super) fn follow_statements(
         &mut self,
         at: usize,
@@ -184,8 +184,8 @@ impl World<'_> {
         Ok(())
     }
 
-    /// What clients were promised is there, and what has ended is not; what was to end and was not there
-    /// went with its node.
+    /// Checks that promised allocations are live and ended ones are not. An allocation that was unknown at its
+    /// release must have ended with its node.
     pub(super) fn check_promises(&mut self) -> Verdict {
         let live = live(&self.facts);
         for (promised, ended) in [
@@ -210,7 +210,7 @@ impl World<'_> {
         Ok(())
     }
 
-    /// Every live allocation is some request's, and its client knows it or cannot know.
+    /// Checks that every live allocation belongs to a request, and that its client knows it or cannot know it.
     pub(in crate::sim) fn check_owners(&self) -> Verdict {
         let releasing = releasing(&self.facts);
         let knows = |id, request: Option<_>| {
@@ -233,17 +233,17 @@ impl World<'_> {
         named("everything_is_somebodys", owned)
     }
 
-    /// How many placements were granted.
+    /// Returns the number of placements that were granted.
     pub(in crate::sim) fn granted(&self) -> u64 {
         self.grants.count()
     }
 
-    /// Whether a planner has a statement under way.
+    /// Returns whether a planner has a statement in progress.
     pub(in crate::sim) fn is_planning(&self) -> bool {
         self.planners.iter().any(|planner| planner.planner().is_committing())
     }
 
-    /// Whether nothing is under way at any port.
+    /// Returns whether nothing is in flight at any port.
     pub(in crate::sim) fn ports_are_idle(&self) -> bool {
         self.server.fronts.iter().all(|front| front.port.pending() == 0)
             && self.registrar.is_idle()
@@ -253,7 +253,7 @@ impl World<'_> {
     }
 }
 
-/// What somebody evicted with grace keeps it, whatever becomes of its group.
+/// Returns a test for releasing allocations. They keep their grace period even if their group ends.
 fn releasing(shards: &[Facts]) -> impl Fn(&AllocationId) -> bool {
     |id| {
         let mut partitions = shards.iter().flat_map(|facts| &facts.partitions);

@@ -300,7 +300,7 @@ impl Port {
     /// `Some`.
     ///
     /// # Errors
-    /// Returns [`NoRoom`] if too many requests are in flight at this port.
+    /// Returns `NoRoom` if too many requests are in flight at this port.
     pub fn submit(&mut self, tag: Tag, request: PortRequest, now: Time) -> Result<Option<PortReply>, NoRoom> {
         if !self.has_room(&request) {
             return Err(NoRoom);

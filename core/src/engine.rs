@@ -156,6 +156,8 @@ impl Engine {
     /// Starts an engine over `state`, with one port per waker in `owners`.
     ///
     /// # Errors
+    /// Returns an error if one of these is true:
+    ///
     /// - The number of shards, ports or planners is out of range.
     /// - The resource kinds in the settings conflict with those of the store.
     /// - A node has more than [`ALLOCATIONS_PER_NODE_MAX`] allocations.

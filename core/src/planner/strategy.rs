@@ -5,8 +5,8 @@
 //! to the nodes with the fewest bundles when no other is left.
 //!
 //! For equal bundles, this finds a placement if there is one. Different bundles are tried in a few orders:
-//! largest first, then the bundles that failed first, and for a gang the smallest ones first. This is a
-//! heuristic, because packing is NP-hard. It may miss a placement.
+//! largest first, then for a gang the smallest ones first, then the bundles first that found no place. This is
+//! a heuristic, because packing is NP-hard. It may miss a placement.
 
 use std::sync::Arc;
 

@@ -8,9 +8,11 @@
 //! | `tail` | producer | after a slot was filled | Release: a side that sees the number sees the slot |
 //! | `head` | consumer | after a slot was emptied | Release: a side that sees the number may fill the slot again |
 //! | `slots[i % n]` | producer if `i` is outside `head..tail`, else consumer | | disjoint ranges |
-//! | `Producer::head`, `Consumer::tail` | their owner | if it looks full or empty | stale copies look fuller or emptier |
+//! | `Producer::head`, `Consumer::tail` | owner | if it looks full or empty | a stale copy looks fuller or emptier |
 //!
-//! Each side learns the other's end of `head..tail` by Acquire. The counters never wrap (2^64 messages), so `tail - head` is always the length.
+//! Each side learns the other's end of `head..tail` by Acquire.
+//!
+//! The counters never wrap (2^64 messages), so `tail - head` is always the length.
 
 use std::mem::MaybeUninit;
 

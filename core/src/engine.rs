@@ -1,6 +1,6 @@
-//! An engine of any number of shards and planners over a durable state.
+//! An engine with any number of shards and planners over a durable state.
 //!
-//! A store has a fixed number of partitions. How many shards serve them is decided at each start.
+//! A store has a fixed number of partitions. The number of shards that serve them is chosen at each start.
 
 mod contents;
 mod planners;
@@ -31,34 +31,36 @@ use crate::view::ViewReader;
 use contents::{check_allocations, kinds_in_use};
 use planners::{Ground, PlannerThreads, keep_groups};
 
-/// How an engine is started over a store.
+/// The settings to start an engine over a store.
 #[derive(Clone, Debug)]
 pub struct EngineConfig {
-    /// How many shards serve the partitions.
+    /// The number of shards that serve the partitions.
     pub shards: u16,
-    /// Seed of everything random: routing and the Random policy.
+    /// The seed of everything random: routing and the Random policy.
     pub seed: u64,
-    /// How values become coordinates.
+    /// The mapping from values to coordinates.
     pub geometry: Geometry,
-    /// Names of the custom kinds that are indexed: the custom dimensions of the geometry, in order.
+    /// The names of the indexed custom kinds. They are the custom dimensions of the geometry, in order.
     pub indexed_resources: Vec<String>,
-    /// The label that keeps nodes together in a partition.
+    /// The label that keeps nodes together in one partition.
     pub topology_label: String,
-    /// Typical request shapes of the fragmentation-aware policies; learnt by each shard if none.
+    /// The typical request shapes of the fragmentation-aware policies. If `None`, each shard learns them.
     pub typical_shapes: Option<Arc<TypicalShapes>>,
-    /// What the hybrid policy is told.
+    /// The settings of the hybrid policy.
     pub hybrid: HybridSettings,
-    /// Names of unit-instance resource kinds; one that ends in `*` stands for all that begin so.
+    /// The names of unit-instance resource kinds. A name that ends in `*` matches every kind with that
+    /// prefix.
     pub unit_instances: Vec<String>,
-    /// Share of a shard's nodes that may be reserved at once, in percent, at least one; 0: none.
+    /// The share of a shard's nodes that may be reserved at once, in percent. A non-zero share allows at
+    /// least one node; 0 allows none.
     pub reserved_nodes_percent: u8,
-    /// Allocations that a node may hold, what is placed into bundles there and what is claimed included.
+    /// The most allocations that a node may hold, including placements in bundles and claims.
     pub allocations_per_node_max: u16,
-    /// Planners of groups and statements; 0: none.
+    /// The number of planners of groups and statements. 0 starts none.
     pub planners: u16,
     /// How long a shard holds its part of a statement before it asks to abort, in ns.
     pub hold_ns: u64,
-    /// Whether shards publish views for watchers; for planners they do anyway.
+    /// Whether shards publish views for watchers. If there are planners, shards publish views in any case.
     pub views: bool,
 }
 
@@ -82,33 +84,34 @@ impl Default for EngineConfig {
     }
 }
 
-/// An engine that cannot be.
+/// An error that prevents an engine from starting.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum EngineError {
-    /// More shards than partitions, or none.
+    /// The number of shards is 0 or exceeds the number of partitions or the limit.
     #[error("{shards} shards over {partitions} partitions: give 1 to {}", partitions.min(&SHARDS_MAX))]
     Shards {
-        /// Asked for.
+        /// The requested number of shards.
         shards: u16,
-        /// What the store has.
+        /// The number of partitions in the store.
         partitions: u16,
     },
-    /// More ports than a shard can listen to, or none.
+    /// The number of ports is 0 or more than a shard can listen to.
     #[error("{0} ports: give 1 to {PORTS_MAX}")]
     Ports(usize),
-    /// More planners than there may be.
+    /// The number of planners exceeds the limit.
     #[error("{0} planners: give 0 to {PLANNERS_MAX}")]
     Planners(u16),
     /// A resource kind would change its nature while nodes have it.
     #[error(transparent)]
     Nature(#[from] NatureFixed),
-    /// An indexed kind is new, and the store can learn no more.
+    /// An indexed kind is new, and the store can learn no more kinds.
     #[error("setting `indexed_resources`: {0}")]
     Kinds(#[from] RegistryFull),
-    /// The indexed kinds are too many.
+    /// There are too many indexed kinds.
     #[error("setting `indexed_resources`: {0}")]
     Geometry(#[from] GeometryError),
-    /// A node holds more than any setting allows. An earlier version, which had no limit, wrote the store.
+    /// A node has more allocations than any setting allows. An earlier version without this limit wrote the
+    /// store.
     #[error(
         "node {node} has {allocations} allocations in this store, and one may have {ALLOCATIONS_PER_NODE_MAX}: \
          release some with the version that wrote it"
@@ -116,27 +119,26 @@ pub enum EngineError {
     Allocations {
         /// The node's name.
         node: Arc<str>,
-        /// What is placed into bundles and what is claimed included.
+        /// The number of allocations, including placements in bundles and claims.
         allocations: usize,
     },
 }
 
-/// The parts of a started engine. The caller runs each runner on a thread and gives each port
-/// to its owner.
+/// The parts of a started engine. The caller runs each runner on a thread and gives each port to its owner.
 pub struct Engine {
-    /// This start's number.
+    /// The number of this start.
     pub incarnation: Incarnation,
-    /// Where the clock goes on.
+    /// The time at which the clock continues.
     pub now: Time,
-    /// One per shard.
+    /// The shard runners, one per shard.
     pub runners: Vec<ShardRunner>,
-    /// One per waker given.
+    /// The ports, one per given waker.
     pub ports: Vec<Port>,
-    /// As many as configured. They are stopped first: they need the shards until then.
+    /// The planner runners. Stop them before the shards, because they need the shards until they end.
     pub planners: Vec<PlannerRunner>,
     /// Stops the planners.
     pub planner_stop: StopSignal,
-    /// Groups of the store that no planner keeps, because there are none: to be stored again.
+    /// The groups of the store if there are no planners to keep them. The caller must store them again.
     pub groups: Vec<GroupRecord>,
     /// The owner of the global records.
     pub registrar: Registrar,
@@ -144,18 +146,21 @@ pub struct Engine {
     pub catalog: Arc<ArcSwap<Catalog>>,
     /// The published routing table.
     pub table: Arc<ArcSwap<RoutingTable>>,
-    /// Stops the runners.
+    /// Stops the shard runners.
     pub stop: StopSignal,
-    /// The views of each shard, in order; empty unless they are asked for.
+    /// The views of each shard, in order. Empty if views are disabled and there are no planners.
     pub views: Vec<ViewReader>,
 }
 
 impl Engine {
-    /// Starts over `state`, with one port per waker of `owners`.
+    /// Starts an engine over `state`, with one port per waker in `owners`.
     ///
     /// # Errors
-    /// When the numbers of shards, ports or planners are out of range, the resource kinds of the settings do not
-    /// go with those of the store, or a node has more allocations than [`ALLOCATIONS_PER_NODE_MAX`].
+    /// Returns an error if one of these is true:
+    ///
+    /// - The number of shards, ports or planners is out of range.
+    /// - The resource kinds in the settings conflict with those of the store.
+    /// - A node has more than [`ALLOCATIONS_PER_NODE_MAX`] allocations.
     pub fn open(state: StoreState, config: &EngineConfig, owners: Vec<Waker>) -> Result<Self, EngineError> {
         let partitions = u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16");
         if config.shards == 0 || config.shards > partitions.min(SHARDS_MAX) {
@@ -182,7 +187,7 @@ impl Engine {
             views.extend(shards.iter_mut().map(Shard::enable_views));
         }
         let threads = PlannerThreads::new(config.planners);
-        // Planners talk to shards through ports of their own, behind those of the callers.
+        // Planners talk to shards through their own ports. These are numbered after the ports of the callers.
         let callers = owners.len();
         let bells = owners.into_iter().map(|waker| Arc::new(Doorbell::new(waker)));
         let bells: Vec<_> = bells.chain(threads.bells()).collect();
@@ -217,7 +222,7 @@ impl Engine {
     }
 }
 
-/// The global records, and the geometry with the custom kinds that are indexed.
+/// Restores the global records and builds the geometry with the indexed custom kinds.
 fn open_registrar(state: &StoreState, config: &EngineConfig) -> Result<(Registrar, Geometry), EngineError> {
     let mut registrar = Registrar::restore(
         u16::try_from(state.partitions.len()).expect("PARTITIONS_MAX fits u16"),
@@ -230,14 +235,14 @@ fn open_registrar(state: &StoreState, config: &EngineConfig) -> Result<(Registra
     let indexed: Result<Vec<ResourceId>, _> =
         config.indexed_resources.iter().map(|name| registrar.resources_mut().learn(name)).collect();
     let geometry = config.geometry.clone().with_custom(&indexed?)?;
-    // Who keeps a node gets a fresh period: the clock stood still, and so did the agents' word.
+    // Time did not pass while the service was down, and agents could not report. Each gets a fresh period.
     for node in state.partitions.iter().flat_map(|p| &p.nodes).filter(|n| n.registration.agent.is_some()) {
         registrar.heartbeats().expect(node.registration.id, state.now);
     }
     Ok((registrar, geometry))
 }
 
-/// A runner per shard, and per bell the links to all shards.
+/// Creates a runner per shard, and for each bell the links to all shards.
 fn link_shards(
     shards: Vec<Shard>,
     bells: &[Arc<Doorbell>],

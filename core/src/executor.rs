@@ -1,14 +1,19 @@
 //! Shards on threads: a thin loop around [`Shard::step`].
 //!
-//! The loop drains the shard's rings into a batch, fairly (a quantum per ring and round) and in
-//! an order that it records; steps; publishes the summary, and a view where views are made; hands
-//! out the outcomes; rings the bells of the ports. Statements whose hold is past its deadline it
-//! asks to abort, and what is decided of them it feeds back in its next batch. With nothing to do
-//! it looks a few times more, then sleeps until its bell is rung, or something in the shard reaches
-//! its deadline: an idle shard costs no cpu.
+//! Each pass of the loop does the following:
 //!
-//! Clock, thread start and observation are the caller's ([`Clock`], [`Observer`]); this module
-//! starts no thread of its own.
+//! 1. It drains the shard's rings into a batch. It takes at most a quantum per ring and round, and records
+//!    the order.
+//! 2. It steps the shard.
+//! 3. It publishes the summary, and a view if views are enabled.
+//! 4. It hands out the outcomes and rings the bells of the ports.
+//!
+//! The loop asks to abort statements whose hold is past its deadline. It feeds the decisions back to the
+//! shard in the next batch. When idle, it polls a few times, then sleeps until its bell rings or a deadline
+//! in the shard is reached. An idle shard uses no cpu.
+//!
+//! The caller provides the clock, the thread and the observation ([`Clock`], [`Observer`]). This module
+//! starts no threads.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -25,41 +30,41 @@ use crate::router::port::{Answer, Submission};
 use crate::shard::{ClaimEvent, Command, Outcome, Pages, Shard};
 use crate::time::Time;
 
-/// The port that a batch names for what its runner feeds back: what is decided of statements.
+/// The port number in a batch record for commands that the runner feeds back itself.
 pub const OWN_PORT: u16 = u16::MAX;
 
-/// What a batch was and when its stages were reached: the shard's only input besides its state.
+/// A batch and the times of its stages. Apart from its state, this is the shard's only input.
 #[derive(Debug)]
 pub struct BatchRecord<'a> {
     /// The shard.
     pub shard: ShardId,
-    /// The batch's `now`.
+    /// The `now` of the batch.
     pub now: Time,
-    /// Which port gave how many of the commands, in order; [`OWN_PORT`]: the runner itself.
+    /// The port and the number of commands it gave, in order. [`OWN_PORT`] is the runner itself.
     pub order: &'a [(u16, u16)],
     /// The commands.
     pub commands: &'a [Command],
-    /// When each command was put into its ring.
+    /// The time at which each command was put into its ring.
     pub enqueued: &'a [Time],
 }
 
-/// Watches the batches of one shard, from the shard's own thread.
+/// Watches the batches of one shard, on the shard's own thread.
 pub trait Observer: Send {
-    /// Before the batch is carried out.
+    /// Called before the batch is processed.
     fn handle_batch(&mut self, _batch: &BatchRecord<'_>) {}
-    /// After it was, and its outcomes were handed out.
+    /// Called after the batch is processed and its outcomes are handed out.
     fn handle_stepped(&mut self, _outcomes: &[Outcome], _finished: Time) {}
-    /// What became of claims, after their batch.
+    /// Called after a batch with the events of claims.
     fn handle_claims(&mut self, _events: &[ClaimEvent]) {}
-    /// Before the thread goes to sleep because nothing is to be done.
+    /// Called before the thread goes to sleep because it has nothing to do.
     fn handle_sleep(&mut self) {}
-    /// Whether the times are wanted: reading the clock again costs something.
+    /// Returns whether the observer wants the finish times. They cost an additional clock read.
     fn wants_times(&self) -> bool {
         false
     }
 }
 
-/// Watches nothing.
+/// An observer that does nothing.
 pub struct Unobserved;
 impl Observer for Unobserved {}
 
@@ -72,7 +77,7 @@ pub struct ShardLink {
     pub(crate) news: Arc<ViewNews>,
 }
 
-/// A shard with its rings, ready to be run by a thread (or by hand, batch by batch).
+/// A shard with its rings. A thread runs it, or a caller runs it batch by batch.
 pub struct ShardRunner {
     shard: Shard,
     id: ShardId,
@@ -81,7 +86,7 @@ pub struct ShardRunner {
     bell: Arc<Doorbell>,
     waker: Arc<ThreadWaker>,
     stop: StopSignal,
-    /// The ring that the next batch begins with.
+    /// The ring at which the next batch begins.
     first: usize,
     batch: Vec<Command>,
     tokens: Vec<u32>,
@@ -89,19 +94,19 @@ pub struct ShardRunner {
     order: Vec<(u16, u16)>,
     outcomes: Vec<Outcome>,
     spin: u32,
-    /// The last thing it did was to fall asleep. Its bell alone does not say so: who is woken by a deadline
-    /// goes on with a bell that nobody rang.
+    /// Set if the last thing that the runner did was to fall asleep. The bell alone does not show this: a runner
+    /// that a deadline woke continues with a bell that nobody rang.
     rested: bool,
-    /// What is fed back in the next batch.
+    /// The commands that the runner feeds back in the next batch.
     own: Vec<Command>,
-    /// An export that waits until nothing is held, and the port that asks for it.
+    /// A pending export, and the port that asked for it. It waits until nothing is held.
     export: Option<(u16, Submission)>,
-    /// Of the owners of reservations that were published last.
+    /// The version of the reservation owners that were published last.
     owners_version: u64,
     planners: Vec<Arc<PlannerBell>>,
-    /// Who wants to hear of views.
+    /// The ports that want to hear of views.
     interest: Arc<ViewInterest>,
-    /// Growth and losses when planners were told last.
+    /// The counters of growth and endings when planners were last notified.
     told: (u64, u64),
 }
 
@@ -145,40 +150,40 @@ impl ShardRunner {
         }
     }
 
-    /// A bell and its waker for a shard that a thread will run.
+    /// Creates a bell and its waker for a shard that a thread will run.
     pub(crate) fn doorbell() -> (Arc<Doorbell>, Arc<ThreadWaker>) {
         let waker = Arc::new(ThreadWaker::default());
         (Arc::new(Doorbell::new(Waker::from(Arc::clone(&waker)))), waker)
     }
 
-    /// Which shard it runs.
+    /// Returns the id of the shard.
     #[must_use]
     pub fn id(&self) -> ShardId {
         self.id
     }
 
-    /// How often it looks for work before it sleeps.
+    /// Sets how many times the runner polls for work before it sleeps.
     pub fn set_spin(&mut self, looks: u32) {
         self.spin = looks;
     }
 
-    /// Sets how large the pages of its shard are, for a test.
+    /// Sets the page sizes of the shard, for a test.
     pub fn set_pages(&mut self, pages: Pages) {
         self.shard.set_pages(pages);
     }
 
-    /// The shard, to be looked at between batches.
+    /// Returns the shard, for inspection between batches.
     #[must_use]
     pub fn shard(&self) -> &Shard {
         &self.shard
     }
 
-    /// Runs on the calling thread until stopped and out of work; gives the shard back.
+    /// Runs on the calling thread until it is stopped and has no work left. Returns the shard.
     pub fn run(mut self, clock: &impl Clock, observer: &mut impl Observer) -> Shard {
         self.waker.set_current();
         let mut idle_looks = 0;
         loop {
-            // Read before the rings: what was submitted before the stop is then still seen.
+            // Read before the rings, so that commands submitted before the stop are still seen.
             let stopping = self.stop.is_stopped();
             if self.run_batch(clock, observer) > 0 {
                 idle_looks = 0;
@@ -196,8 +201,8 @@ impl ShardRunner {
         }
     }
 
-    /// Looks a last time: `true` says that nothing is to be done before the bell is rung or the shard's next
-    /// deadline comes. [`run`](Self::run) parks its thread then; one that is run by hand may be left alone.
+    /// Polls a last time and returns `true` if the runner may sleep until its bell rings or the shard's next
+    /// deadline. [`run`](Self::run) then parks its thread. A caller that runs it by hand may leave it alone.
     pub fn fall_asleep(&mut self) -> bool {
         if !self.own.is_empty() {
             return false;
@@ -210,19 +215,19 @@ impl ShardRunner {
         self.rested
     }
 
-    /// Whether it fell asleep and its bell was not rung since.
+    /// Returns whether the runner fell asleep and its bell has not been rung since.
     #[must_use]
     pub fn is_asleep(&self) -> bool {
         self.bell.is_asleep()
     }
 
-    /// Whether it sleeps although something is in its rings: a wake-up was lost.
+    /// Returns whether the runner sleeps although there is work for it. If so, a wake-up was lost.
     pub fn oversleeps(&mut self) -> bool {
         let full = self.links.iter_mut().any(|link| !link.submissions.is_empty());
         self.rested && self.is_asleep() && (full || !self.own.is_empty())
     }
 
-    /// Until the bell rings, or the next deadline in the shard.
+    /// Sleeps until the bell rings or the next deadline in the shard.
     fn sleep(&mut self, clock: &impl Clock, observer: &mut impl Observer) {
         let due = self.shard.next_deadline();
         if self.fall_asleep() {
@@ -236,8 +241,8 @@ impl ShardRunner {
         }
     }
 
-    /// One batch, if anything is there or a deadline in the shard has come; how many commands it
-    /// had.
+    /// Processes one batch if there are commands or a deadline in the shard has passed. Returns the number of
+    /// commands.
     pub fn run_batch(&mut self, clock: &impl Clock, observer: &mut impl Observer) -> usize {
         self.drain(clock);
         let count = self.batch.len();
@@ -255,7 +260,7 @@ impl ShardRunner {
         });
         self.shard.step_batch(&mut self.batch, now, &mut self.outcomes);
         assert!(self.outcomes.len() == count, "{count} commands, {} outcomes", self.outcomes.len());
-        // Before the outcomes: whoever has seen one finds facts at least as new.
+        // Before the outcomes: a caller that has seen an outcome finds facts at least as new.
         let late = is_planted(PlantedBug::PublishedAfterAnswers);
         if !late {
             self.publish();
@@ -275,12 +280,12 @@ impl ShardRunner {
         count
     }
 
-    /// Whose bells are rung beside those of ports.
+    /// Sets the planners whose bells are rung in addition to those of the ports.
     pub(crate) fn set_planners(&mut self, planners: Vec<Arc<PlannerBell>>) {
         self.planners = planners;
     }
 
-    /// Tells planners of what may concern them, after it was published.
+    /// Notifies planners of growth and endings, after these were published.
     fn tell_planners(&mut self, growth: u64) {
         let now = (growth, self.shard.endings());
         let before = std::mem::replace(&mut self.told, now);
@@ -289,7 +294,7 @@ impl ShardRunner {
         }
     }
 
-    /// Asks to abort what is past its deadline; the next batch does what is decided.
+    /// Asks to abort statements whose hold is past its deadline. The next batch applies the decisions.
     fn ask_to_abort(&mut self) {
         for (statement, cell) in self.shard.drain_due() {
             let mut decision = cell.decide(Decision::Aborted);
@@ -307,10 +312,10 @@ impl ShardRunner {
         }
     }
 
-    /// Asks to abort all that is held, so that a shard that is put away has nothing undecided;
-    /// whether there was anything.
+    /// Asks to abort every held statement, so that an exported shard has nothing undecided. Returns whether
+    /// there was any.
     fn settle(&mut self) -> bool {
-        // Those whose deadline came in the last batch have asked.
+        // Statements that were due in the last batch are among the undecided ones below.
         self.own.clear();
         for (statement, cell) in self.shard.undecided() {
             self.own.push(Command::Finish { statement, decision: cell.decide(Decision::Aborted) });
@@ -325,8 +330,8 @@ impl ShardRunner {
             self.summary.publish_owners(self.shard.reservation_owners());
         }
         let facts = self.shard.facts();
-        // The view first: a planner that sees growth here finds in the view what grew. In the other order
-        // it could try a waiting group on the old view, and then see no growth any more.
+        // The view first: a planner that sees growth here finds in the view what grew. In the other order it
+        // could try a waiting group on the old view and then see no more growth.
         let view = self.shard.publish_view();
         self.summary.publish(&facts);
         if !self.planners.is_empty() {
@@ -337,12 +342,12 @@ impl ShardRunner {
         }
     }
 
-    /// Who may follow its views, and how they say so.
+    /// Sets where ports register their interest in views.
     pub(crate) fn set_interest(&mut self, interest: Arc<ViewInterest>) {
         self.interest = interest;
     }
 
-    /// Tells the ports that want to hear of the view that was just published.
+    /// Notifies the ports that want to hear of the view that was just published.
     fn tell_followers(&mut self, sequence: u64) {
         let mut ports = self.interest.take(sequence);
         while ports != 0 {
@@ -353,9 +358,9 @@ impl ShardRunner {
         }
     }
 
-    /// Takes from the rings in turn, at most a quantum from each per round. A batch that is full
-    /// before every ring had its turn goes on with the next ring: with many ports, the last
-    /// would otherwise wait for as many batches as there are ports before it.
+    /// Fills the batch from the rings in turn, with at most a quantum from each ring per round. If the batch
+    /// is full before every ring had its turn, the next batch begins at the next ring. Otherwise, the last of
+    /// many ports would wait for as many batches as there are ports before it.
     fn drain(&mut self, clock: &impl Clock) {
         self.order.clear();
         self.tokens.clear();
@@ -398,8 +403,8 @@ impl ShardRunner {
         }
     }
 
-    /// What is fed back; then an export, which begins a batch so that what it holds is decided: what is
-    /// put away knows nothing of statements that are not.
+    /// Takes the commands that the runner feeds back, then a pending export. Statements that the export would
+    /// find undecided are decided first, because an exported state does not contain undecided statements.
     fn drain_export(&mut self, clock: &impl Clock) {
         if self.export.is_some() {
             self.settle();
@@ -416,7 +421,7 @@ impl ShardRunner {
         }
     }
 
-    /// What is fed back comes before what the rings hold.
+    /// Takes the commands that the runner feeds back. They come before those in the rings.
     fn drain_own(&mut self, clock: &impl Clock) {
         if self.own.is_empty() {
             return;

@@ -1,4 +1,4 @@
-//! What is read of a store's contents before an engine is opened over it.
+//! Checks on the contents of a store before an engine is opened over it.
 
 use std::collections::BTreeSet;
 
@@ -8,7 +8,7 @@ use crate::limits::ALLOCATIONS_PER_NODE_MAX;
 use crate::map::FixedMap;
 use crate::state::PartitionState;
 
-/// Whether the nodes of a partition have few enough allocations to count them.
+/// Fails if a node of the partition has more allocations than can be counted.
 pub(super) fn check_allocations(partition: &PartitionState) -> Result<(), EngineError> {
     let allocations = &partition.allocations;
     let node_of = |bundle: AllocationId| {
@@ -32,7 +32,7 @@ pub(super) fn check_allocations(partition: &PartitionState) -> Result<(), Engine
     Err(EngineError::Allocations { node, allocations })
 }
 
-/// The custom kinds that nodes have or allocations hold.
+/// Returns the custom kinds that nodes, allocations, reservations and claims use.
 pub(super) fn kinds_in_use(partitions: &[PartitionState]) -> BTreeSet<ResourceId> {
     let of_nodes = partitions.iter().flat_map(|p| &p.nodes);
     let of_nodes = of_nodes.flat_map(|n| n.registration.spec.custom.as_deref().unwrap_or(&[]));

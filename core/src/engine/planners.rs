@@ -1,4 +1,4 @@
-//! The planners of an engine that starts.
+//! Creates the planners when an engine starts.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use crate::shard::Shard;
 use crate::state::GroupRecord;
 use crate::view::ViewReader;
 
-/// What planners are opened over.
+/// The inputs for opening planners.
 pub(super) struct Ground<'a> {
     pub(super) config: &'a EngineConfig,
     pub(super) geometry: &'a Geometry,
@@ -25,7 +25,7 @@ pub(super) struct Ground<'a> {
     pub(super) views: &'a [ViewReader],
 }
 
-/// The bells of planners, and who is woken by them.
+/// The bells of the planners, and the wakers behind them.
 pub(super) struct PlannerThreads(Vec<(Arc<Doorbell>, Arc<PlannerBell>, Arc<ThreadWaker>)>);
 
 impl PlannerThreads {
@@ -46,7 +46,8 @@ impl PlannerThreads {
         self.0.iter().map(|(_, interest, _)| Arc::clone(interest)).collect()
     }
 
-    /// The planners, each with its own of `ports` and behind all of `callers`; and what stops them.
+    /// Creates the planners and the signal that stops them. Each planner gets one of `ports` and serves all
+    /// `callers`.
     pub(super) fn open(
         self,
         ground: &Ground<'_>,
@@ -77,7 +78,7 @@ impl PlannerThreads {
 }
 
 impl Ground<'_> {
-    /// Empty copies of all shards, for a planner.
+    /// Creates empty replicas of all shards for one planner.
     fn replicas(&self, seeds: &mut Rng) -> Vec<Shard> {
         let mut replica = |id| {
             let of_shard = (self.config, self.geometry);
@@ -92,7 +93,7 @@ impl Ground<'_> {
     }
 }
 
-/// Gives each group to its keeper; those that have none.
+/// Gives each group to the planner that keeps it. Returns the groups that have none.
 pub(super) fn keep_groups(groups: Vec<GroupRecord>, planners: &mut [PlannerRunner]) -> Vec<GroupRecord> {
     let count = u16::try_from(planners.len()).expect("PLANNERS_MAX fits u16");
     let mut unkept = Vec::new();

@@ -17,7 +17,7 @@ impl Clock for Still {
     }
 }
 
-/// Keeps who gave what.
+/// Records the order of ports in each batch.
 #[derive(Default)]
 struct Orders(Vec<(u16, u16)>);
 
@@ -154,7 +154,8 @@ fn an_export_has_nothing_undecided_and_all_that_is_committed() {
     let committed = bed.prepare(1, 1_000);
     let open = bed.prepare(2, 5);
     committed.decide(Decision::Committed);
-    // The second reaches its deadline in the batch before; a third comes in the one of the export.
+    // The second statement reaches its deadline in the batch before. The third comes in the batch of the
+    // export.
     assert_eq!(bed.batch(5), 0);
     let third = Arc::new(DecisionCell::default());
     let prepare = bed.prepare_command(3, 1_000, &third);
@@ -192,7 +193,7 @@ fn a_runner_with_something_to_feed_back_does_not_sleep() {
     assert!(!bed.runner.fall_asleep(), "nobody rings for what it gives itself");
     assert_eq!(bed.batch(100), 1);
     assert!(bed.runner.fall_asleep() && !bed.runner.oversleeps());
-    // A command in a ring without a ring of the bell is overslept.
+    // A command in a ring is overslept if the bell was not rung for it.
     let command = Command::Status;
     assert!(bed.submissions.push(Submission { token: 7, enqueued: Time(100), command }).is_ok());
     assert!(bed.runner.oversleeps());

@@ -1,4 +1,4 @@
-//! What is asked of a planner, and what it answers.
+//! Jobs for planners, and their replies.
 
 use std::sync::Arc;
 
@@ -9,39 +9,40 @@ use crate::resource::{GpuAssignment, ResourceKind};
 use crate::statement::{Applied, CommitMode, Conflict, ConflictDetection, Operation};
 use crate::time::Time;
 
-/// Whose jobs are served in turn: numbered by the caller of the port. Ports have clients of their own.
+/// A client of one port. The caller of the port numbers its clients; their jobs are served in turn.
 pub type ClientKey = u64;
 
-/// One job.
+/// A job for a planner.
 #[derive(Clone, Debug)]
 pub enum PlanJob {
-    /// Make a group.
+    /// Creates a group.
     CreateGroup(Arc<GroupSpec>),
-    /// Add bundles to a group: all of them, or none. What does not fit now waits until then, or is refused.
+    /// Adds bundles to a group, either all of them or none. Bundles that do not fit now wait until the given
+    /// time. Without one, the job is refused.
     GrowGroup(GroupId, Vec<Arc<PlacementRequest>>, Option<Time>),
-    /// Take bundles out of a group, by their places, with what runs in them.
+    /// Removes bundles from a group by index, and ends what runs in them.
     ShrinkGroup(GroupId, Vec<u32>),
-    /// End a group, with what runs in its bundles.
+    /// Removes a group, and ends what runs in its bundles.
     RemoveGroup(GroupId),
-    /// A group as it stands.
+    /// Returns the current state of a group.
     GroupStatus(GroupId),
-    /// The groups of this planner, after that one, at most so many.
+    /// Lists groups of this planner: those after the given id, and at most the given number.
     ListGroups(Option<GroupId>, u16),
-    /// Commit operations that somebody else planned.
+    /// Commits operations that an external scheduler planned.
     Submit(Box<Submit>),
-    /// Take back the group whose making is the job of the same tag, or the bundles that it adds, unless they are
-    /// placed: that job is answered, this one is not.
+    /// Cancels the `CreateGroup` or `GrowGroup` job with the same tag, unless its bundles are placed already.
+    /// The cancelled job is answered. The cancel itself is not.
     Cancel,
 }
 
 impl PlanJob {
-    /// Whether it may begin a statement.
+    /// Returns whether the job may begin a statement.
     pub(crate) fn plans(&self) -> bool {
         matches!(self, Self::CreateGroup(_) | Self::GrowGroup(..) | Self::Submit(_))
     }
 
-    /// What it costs by itself, in units: what it names, but for a list or a status, whose bundles are counted
-    /// when they are shown.
+    /// Returns the cost of the job itself, in work units: the number of bundles or operations that it names,
+    /// plus one. The bundles that a list or a status shows are counted when they are shown.
     pub(crate) fn units(&self) -> u64 {
         1 + match self {
             Self::CreateGroup(spec) => spec.bundles.len() as u64,
@@ -53,319 +54,319 @@ impl PlanJob {
     }
 }
 
-/// Operations that somebody else planned: an external scheduler, to which shards are the arbiter.
+/// Operations that an external scheduler planned. The shards arbitrate between these and all others.
 #[derive(Clone, Debug)]
 pub struct Submit {
-    /// In order; on any nodes.
+    /// The operations in order, on any nodes.
     pub operations: Vec<Operation>,
     /// What counts as a conflict.
     pub conflict_detection: ConflictDetection,
-    /// What becomes of it where a part conflicts.
+    /// What is committed if a part of the statement conflicts.
     pub mode: CommitMode,
 }
 
-/// What a planner answers.
+/// A planner's reply to a job.
 #[derive(Clone, Debug)]
 pub enum PlanReply {
-    /// The group as it stands (after the job, where that changed it).
+    /// The state of the group, after the job if the job changed it.
     Group(Box<GroupView>),
-    /// It does not fit.
+    /// The group or the new bundles do not fit.
     Refused(Box<GroupRefusal>),
-    /// It is gone: so many bundles ended with it. Not those that had ended before, nor those that somebody
-    /// evicted with grace: they keep it.
+    /// The group was removed. The number counts the bundles that the removal ended. It excludes bundles that
+    /// had ended before, and releasing bundles, which keep their grace period.
     Removed(GroupId, u32),
-    /// It was taken back before it was placed.
+    /// The job was cancelled before its bundles were placed.
     Cancelled,
-    /// Groups in order of id.
+    /// Groups in ascending order of id.
     Groups(Vec<GroupView>),
-    /// What became of the operations.
+    /// The result of the submitted operations.
     Statement(Box<StatementReport>),
-    /// Not done, and nothing moved.
+    /// The job was rejected and changed nothing.
     Rejected(PlanRejection),
 }
 
-/// What became of a statement.
+/// The result of a statement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct StatementReport {
-    /// Its id.
+    /// The id of the statement.
     pub statement: StatementId,
-    /// What each shard did. Empty: aborted.
+    /// What each shard applied. Empty if the statement was aborted.
     pub applied: Vec<Applied>,
-    /// What conflicted.
+    /// The conflicts.
     pub conflicts: Vec<Conflict>,
-    /// It was aborted because a shard held its part beyond the deadline.
+    /// Set if the statement was aborted because a shard held its part beyond the deadline.
     pub expired: bool,
 }
 
-/// Why a group was refused.
+/// The explanation of a refused group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupRefusal {
-    /// No set of nodes could hold it, even if nothing else ran there.
+    /// Set if no set of nodes could hold the group, even if nothing else ran there.
     pub infeasible: bool,
-    /// Why.
+    /// The reason.
     pub reason: GroupRefusalReason,
-    /// Over how many attempts.
+    /// The number of attempts.
     pub attempts: u32,
 }
 
-/// What a group falls short of.
+/// The reason why a group was refused.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupRefusalReason {
-    /// A bundle finds no node.
+    /// No node fits a bundle.
     #[error("bundle {bundle} finds no node beside the {placed} that do")]
     Bundle {
-        /// Its place.
+        /// The index of the bundle.
         bundle: u32,
-        /// How many others found one.
+        /// The number of other bundles that fit.
         placed: u32,
-        /// What the nodes lack, counted by the planner's copy.
+        /// What the nodes lack, counted on the planner's replica.
         refusal: Box<Refusal>,
     },
-    /// All on one node is more than any node can give.
+    /// No node can hold all the bundles, which must share one node.
     #[error("no node can hold {bundles} bundles together")]
     OneNode {
-        /// How many are to be there at least.
+        /// The least number of bundles to place on the node.
         bundles: u32,
     },
-    /// Each on a node of its own: too few nodes.
+    /// Each bundle needs a node of its own, and there are too few nodes.
     #[error("{bundles} bundles need a node each, and {nodes} could hold any of them")]
     TooFewNodes {
-        /// How many: all, or some that few nodes could hold.
+        /// The number of bundles: all, or a subset that only few nodes could hold.
         bundles: u32,
-        /// Nodes that could hold any of these.
+        /// The number of nodes that could hold any of these bundles.
         nodes: u32,
     },
-    /// Some bundles may stand on some nodes only, which together have less than these ask.
+    /// Some bundles can only use some of the nodes, and these nodes have too little capacity in total.
     #[error("{bundles} bundles could stand on {nodes} nodes only, which together have too little {kind}")]
     Confined {
-        /// How many.
+        /// The number of such bundles.
         bundles: u32,
-        /// How many nodes could hold any of them.
+        /// The number of nodes that could hold any of them.
         nodes: u32,
-        /// Of what.
+        /// The resource that these nodes lack.
         kind: ResourceKind,
     },
-    /// What nodes have does not go into as many bundles.
+    /// The capacity of the nodes cannot be divided into enough bundles.
     #[error(
         "nodes could hold {most} bundles at most if nothing else ran there, and {bundles} are to be placed"
     )]
     TooFewPlaces {
-        /// How many are to be placed at least.
+        /// The least number of bundles to place.
         bundles: u32,
-        /// How many could be.
+        /// The upper bound on the number that could be placed.
         most: u32,
     },
-    /// All nodes together have less than is asked in all.
+    /// The total capacity of all nodes is less than the total demand.
     #[error("all nodes together have less {0} than the bundles ask in all")]
     Cluster(ResourceKind),
-    /// The nodes with room for a bundle are used by others of its own group.
+    /// The nodes with room for a bundle are used by other bundles of the same group.
     #[error(
         "placed {placed} of {bundles}: the {nodes} nodes with room for bundle {bundle} are used by this \
          group's own bundles ({strategy})"
     )]
     OwnBundles {
-        /// The place of the bundle that finds no node.
+        /// The index of the bundle that fits on no node.
         bundle: u32,
-        /// How many others find one.
+        /// The number of other bundles that fit.
         placed: u32,
-        /// How many are to be placed at least.
+        /// The least number of bundles to place.
         bundles: u32,
-        /// Nodes that would do if no bundle of the group stood there.
+        /// The number of nodes that would fit if they held no bundle of the group.
         nodes: u32,
-        /// By its name.
+        /// The name of the strategy.
         strategy: &'static str,
     },
-    /// No node that takes new work, and where a bundle of the group may stand, has the label.
+    /// No node that takes new work and suits a bundle of the group has the label.
     #[error("no node that takes work, and where one of the bundles may stand, has the label {key}")]
     NoValue {
-        /// The label.
+        /// The key of the label.
         key: Arc<str>,
     },
-    /// The nodes of no value of the label could hold as many.
+    /// No value of the label has nodes that could hold enough bundles.
     #[error(
         "no value of {key} could hold {bundles} bundles if nothing else ran there: {key}={value} could hold \
          {most} at most, others no more"
     )]
     ValueTooSmall {
-        /// The label.
+        /// The key of the label.
         key: Arc<str>,
-        /// Its value that could hold most.
+        /// The value that could hold the most bundles.
         value: Arc<str>,
-        /// How many.
+        /// The number of bundles that it could hold.
         most: u32,
-        /// How many are to be placed at least.
+        /// The least number of bundles to place.
         bundles: u32,
     },
-    /// Some value of the label could hold too few, and the skew keeps the others back.
+    /// Some value of the label could hold too few bundles, and the skew limits the other values.
     #[error(
         "{key}={value} could hold {room} bundles at most if nothing else ran there, and no other value may have \
          more than {max_skew} beyond that: {most} of {bundles} at most"
     )]
     SkewTooSmall {
-        /// The label.
+        /// The key of the label.
         key: Arc<str>,
-        /// Its value that could hold fewest.
+        /// The value that could hold the fewest bundles.
         value: Arc<str>,
-        /// How many, those that stand there included.
+        /// The number of bundles that it could hold, including those already placed there.
         room: u32,
-        /// How much more other values may have.
+        /// The most by which other values may exceed it.
         max_skew: u32,
-        /// How many bundles could be placed at most.
+        /// The upper bound on the number of bundles that could be placed.
         most: u32,
-        /// How many are to be.
+        /// The number of bundles to place.
         bundles: u32,
     },
-    /// No value of the label has room for all.
+    /// No value of the label has room for all the bundles.
     #[error(
         "no value of {key} has room for {bundles} bundles: {key}={value} has the most, for {placed} of them, \
          and none for bundle {bundle} beside these"
     )]
     Topology {
-        /// The label.
+        /// The key of the label.
         key: Arc<str>,
-        /// Its value with room for the most.
+        /// The value with room for the most bundles.
         value: Arc<str>,
-        /// For how many.
+        /// The number of bundles that it has room for.
         placed: u32,
-        /// The place of the bundle that finds no node there beside these.
+        /// The index of the bundle that does not fit there in addition to these.
         bundle: u32,
-        /// How many are to be placed at least.
+        /// The least number of bundles to place.
         bundles: u32,
     },
-    /// Some value of the label has room for too few, and the skew keeps the others back.
+    /// Some value of the label has room for too few bundles, and the skew limits the other values.
     #[error(
         "placed {placed} of {bundles}: {key}={value} has {count} of them and no room for bundle {bundle}, \
          and no other value may have more than {max_skew} beyond that"
     )]
     Skew {
-        /// The label.
+        /// The key of the label.
         key: Arc<str>,
-        /// Its value with the fewest.
+        /// The value with the fewest bundles.
         value: Arc<str>,
-        /// How many the group has there.
+        /// The number of bundles of the group there.
         count: u32,
-        /// How much more other values may have.
+        /// The most by which other values may exceed it.
         max_skew: u32,
-        /// The place of the bundle that finds no node.
+        /// The index of the bundle that fits on no node.
         bundle: u32,
-        /// How many others find one.
+        /// The number of other bundles that fit.
         placed: u32,
-        /// How many are to be placed at least.
+        /// The least number of bundles to place.
         bundles: u32,
     },
-    /// The search was given up: whether it fits is not known.
+    /// The search was given up. It is not known whether the group fits.
     #[error(
         "the search was given up after {units} steps: it had placed {placed} of {bundles} bundles, and not bundle \
          {bundle}; whether they fit is not known: ask for bundles that differ less, or for a smaller group"
     )]
     SearchGivenUp {
-        /// The place of a bundle that had found no node by then.
+        /// The index of a bundle that had no node when the search was given up.
         bundle: u32,
-        /// How many others had found one.
+        /// The number of other bundles that had one.
         placed: u32,
-        /// How many are to be placed at least.
+        /// The least number of bundles to place.
         bundles: u32,
-        /// Units of work of the search ([`PlannerBudget::search`](crate::planner::PlannerBudget::search)).
+        /// The work units of the search ([`PlannerBudget::search`](crate::planner::PlannerBudget::search)).
         units: u64,
     },
-    /// It lost against other work, as often as is tried.
+    /// The group conflicted with other work at every attempt.
     #[error("it conflicted with other work at each attempt")]
     Conflicts(Vec<Conflict>),
 }
 
-/// Why a job was not done.
+/// The reason why a job was rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum PlanRejection {
-    /// No such group.
+    /// The group does not exist.
     #[error("group {0} does not exist: it was never made, was refused, or was removed")]
     UnknownGroup(GroupId),
-    /// No such bundle.
+    /// The bundle does not exist.
     #[error("group {0} has no bundle {1}")]
     UnknownBundle(GroupId, u32),
     /// The group is being changed.
     #[error("group {0} is being changed: try again when that is answered")]
     Busy(GroupId),
-    /// The group would be less than its minimum.
+    /// The group would have fewer bundles than its minimum.
     #[error("group {0} would have fewer bundles than its minimum: remove it instead")]
     BelowMinimum(GroupId),
     /// The spec is out of range.
     #[error(transparent)]
     Spec(#[from] GroupSpecError),
-    /// A statement of nothing, or of too much.
+    /// The statement has no operations, or too many.
     #[error("{0} operations: give 1 to {max}", max = crate::limits::STATEMENT_OPERATIONS_MAX)]
     Operations(usize),
-    /// An operation of a statement that is done as a whole names a node that is not registered. (Of an
-    /// incremental one, the operation alone conflicts.)
+    /// An operation of an all-or-nothing statement names a node that is not registered. In an incremental
+    /// statement, only that operation conflicts.
     #[error("operation {operation}: node {node} is not registered")]
     UnknownNode {
-        /// Its place.
+        /// The index of the operation.
         operation: u16,
         /// The node.
         node: NodeId,
     },
-    /// An operation, likewise, names an allocation of a partition that the store does not have.
+    /// An operation of an all-or-nothing statement names an allocation in a partition that does not exist.
     #[error("operation {operation}: allocation {allocation} was never granted")]
     UnknownAllocation {
-        /// Its place.
+        /// The index of the operation.
         operation: u16,
         /// The allocation.
         allocation: AllocationId,
     },
-    /// As many groups wait or stand as may.
+    /// The planner holds as many groups as it may.
     #[error("the planner holds {0} groups, which is all it may: remove some")]
     TooManyGroups(usize),
 }
 
-/// A group as it stands.
+/// The state of a group.
 ///
-/// A bundle that its caller released, or that a statement of others evicted, is not placed any more as soon as
-/// the planner has seen a view that shows it; it is placed again, under another allocation, as one whose node
-/// was lost. To give a bundle back for good, shrink the group.
+/// A bundle is no longer placed if its caller released it or another statement evicted it. The planner
+/// notices when it sees a view that shows this. It then places the bundle again under a new allocation, as it
+/// does for a lost node. To give a bundle back for good, shrink the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupView {
-    /// Its id.
+    /// The id of the group.
     pub id: GroupId,
-    /// How it stands.
+    /// Its phase.
     pub state: GroupState,
     /// Its spec.
     pub spec: Arc<GroupSpec>,
-    /// Its bundles, by place.
+    /// Its bundles, by index.
     pub bundles: Vec<(u32, BundleView)>,
-    /// What each of `bundles` takes.
+    /// The request of each of `bundles`.
     pub requests: Vec<Arc<PlacementRequest>>,
-    /// How often a plan of it was tried.
+    /// The number of attempts to plan it.
     pub attempts: u32,
-    /// Of those of `bundles` that somebody evicted with grace: the place, and when each ends at the latest. Told by
-    /// a status alone; by the views that the planner has followed.
+    /// The bundles that are releasing: the index, and the latest time at which the bundle ends. Filled only
+    /// for a status job, from the views that the planner has followed.
     pub releasing: Vec<(u32, Time)>,
 }
 
-/// How a group stands.
+/// The phase of a group.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum GroupState {
-    /// Waits for capacity.
+    /// The group waits for capacity.
     Waiting,
-    /// A plan is being committed.
+    /// A plan of the group is being committed.
     Committing,
-    /// At least its minimum is placed.
+    /// At least the minimum is placed.
     Placed,
-    /// Bundles were lost with their nodes, released by their caller or evicted by others, and fewer than its
-    /// minimum are placed: they are placed again.
+    /// Fewer bundles than the minimum are placed, because nodes were lost or bundles were released or
+    /// evicted. The planner places these bundles again.
     Degraded,
 }
 
-/// A bundle as it stands.
+/// The state of a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum BundleView {
-    /// Not placed (yet, or any more).
+    /// The bundle is not placed: not yet, or no longer.
     Unplaced,
-    /// Placed.
+    /// The bundle is placed.
     Placed {
         /// The node.
         node: NodeId,
-        /// Its allocation: placements are made into it by this id.
+        /// The allocation. Placements into the bundle name this id.
         allocation: AllocationId,
-        /// Its GPU instances.
+        /// The GPU instances.
         gpus: GpuAssignment,
     },
 }

@@ -1,4 +1,4 @@
-//! Placement groups as callers know them: what is asked for, the jobs of planners and their replies.
+//! Placement groups as callers see them: specs, jobs for planners and their replies.
 
 mod job;
 mod spec;
@@ -11,7 +11,7 @@ pub use spec::{GroupSpec, GroupSpecError, Spreading, Strategy, TopologyRule};
 
 use crate::ids::GroupId;
 
-/// Which planner keeps a group.
+/// Returns the number of the planner that keeps a group.
 #[must_use]
 pub fn keeper_of(group: GroupId, planners: u16) -> u16 {
     u16::try_from(group.number % u64::from(planners.max(1))).expect("less than the number of planners")

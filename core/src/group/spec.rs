@@ -1,4 +1,4 @@
-//! What is asked of a placement group.
+//! The spec of a placement group.
 
 use std::sync::Arc;
 
@@ -7,22 +7,22 @@ use crate::request::PlacementRequest;
 use crate::statement::ConflictDetection;
 use crate::time::Time;
 
-/// How the bundles of a group stand to each other (Ray's placement strategies).
+/// The strategy for placing the bundles of a group on nodes (Ray's placement strategies).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Strategy {
-    /// On as few nodes as can be.
+    /// Uses as few nodes as possible.
     #[default]
     Pack,
-    /// On as many nodes as can be.
+    /// Uses as many nodes as possible.
     Spread,
-    /// All on one node.
+    /// Places all bundles on one node.
     StrictPack,
-    /// Each on a node of its own.
+    /// Places each bundle on a node of its own.
     StrictSpread,
 }
 
 impl Strategy {
-    /// All of them, with their names.
+    /// All strategies with their names.
     pub const NAMES: [(Self, &'static str); 4] = [
         (Self::Pack, "pack"),
         (Self::Spread, "spread"),
@@ -30,26 +30,27 @@ impl Strategy {
         (Self::StrictSpread, "strict-spread"),
     ];
 
-    /// Its name.
+    /// Returns the name of the strategy.
     #[must_use]
     pub fn name(self) -> &'static str {
         Self::NAMES.iter().find(|(strategy, _)| *strategy == self).expect("every strategy has a name").1
     }
 }
 
-/// How the bundles stand over the values of a label: zones, racks, hosts.
+/// The distribution of bundles over the values of a label such as zone, rack or host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Spreading {
-    /// All on nodes with one value of the label.
+    /// Places all bundles on nodes with the same value of the label.
     Pack {
-        /// Or else nowhere; otherwise where that cannot be, anywhere.
+        /// If set, the group is placed this way or not at all. Otherwise, it may be placed anywhere when this
+        /// is not possible.
         strict: bool,
     },
-    /// The numbers of bundles on any two values of the label differ by this at most. Counted are the
-    /// values of nodes that take new work (Kubernetes' `topologySpreadConstraints`). A node without the
-    /// label is no place.
+    /// Limits the difference between the numbers of bundles on any two values of the label. Only values of
+    /// nodes that take new work count (Kubernetes' `topologySpreadConstraints`). A node without the label
+    /// gets no bundles.
     Spread {
-        /// At least 1.
+        /// The largest allowed difference, at least 1.
         max_skew: u32,
     },
 }
@@ -57,50 +58,50 @@ pub enum Spreading {
 /// A rule over the values of a label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct TopologyRule {
-    /// The label's key.
+    /// The key of the label.
     pub key: Arc<str>,
-    /// What is asked.
+    /// The distribution that the rule asks for.
     pub spreading: Spreading,
 }
 
-/// A group of bundles that is placed as a whole.
+/// The spec of a group of bundles that are placed together.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GroupSpec {
-    /// What each bundle takes, and where it may stand. Requests of one group are often the same, and shared.
+    /// The request of each bundle. Bundles of one group often share the same request.
     pub bundles: Vec<Arc<PlacementRequest>>,
-    /// How they stand to each other.
+    /// The strategy for placing the bundles on nodes.
     pub strategy: Strategy,
-    /// Over the values of a label.
+    /// An optional rule over the values of a label.
     pub topology: Option<TopologyRule>,
-    /// At least so many are placed, or none (a gang's minimum): `1..=bundles`. Bundles beyond that are placed
-    /// as far as they fit, and later when they do.
+    /// The minimum of a gang, `1..=bundles`: at least this number of bundles is placed, or none. Bundles
+    /// beyond the minimum are placed if they fit, or later when they do.
     pub min_members: u32,
-    /// Where it does not fit now: waits so long. None: it is refused.
+    /// How long the group waits if it does not fit now. `None`: it is refused.
     pub wait_until: Option<Time>,
-    /// Of waiting groups those of higher priority are tried first.
+    /// The priority of the group. Waiting groups of higher priority are tried first.
     pub priority: i32,
-    /// What counts as a conflict when it is committed.
+    /// What counts as a conflict when the group is committed.
     pub conflict_detection: ConflictDetection,
 }
 
-/// A group that cannot be asked for.
+/// The reason why a group spec is invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GroupSpecError {
-    /// No bundles, or too many.
+    /// There are no bundles, or too many.
     #[error("{0} bundles: give 1 to {GROUP_BUNDLES_MAX}")]
     Bundles(usize),
-    /// A minimum that is none.
+    /// The minimum is 0 or exceeds the number of bundles.
     #[error("at least {min_members} of {bundles} bundles: give 1 to {bundles}")]
     MinMembers {
-        /// Given.
+        /// The given minimum.
         min_members: u32,
-        /// How many there are.
+        /// The number of bundles.
         bundles: usize,
     },
-    /// A skew of nothing.
+    /// The maximum skew is 0.
     #[error("a skew of at most 0 allows nothing unless all are equal: give at least 1")]
     Skew,
-    /// On one node, and over the values of a label.
+    /// The strategy puts all bundles on one node, but the rule spreads them over a label.
     #[error(
         "bundles that all go on one node cannot be spread over a label: take another strategy, or no spreading"
     )]
@@ -108,7 +109,7 @@ pub enum GroupSpecError {
 }
 
 impl GroupSpec {
-    /// A group of `bundles` that is refused where it does not fit.
+    /// Creates a spec for `bundles` that does not wait: the group is refused if it does not fit.
     #[must_use]
     pub fn new(bundles: Vec<Arc<PlacementRequest>>, strategy: Strategy) -> Self {
         let min_members = u32::try_from(bundles.len()).unwrap_or(u32::MAX);
@@ -119,10 +120,10 @@ impl GroupSpec {
         Self { bundles, strategy, topology, min_members, wait_until, priority, conflict_detection }
     }
 
-    /// Whether it can be asked for.
+    /// Checks the spec.
     ///
     /// # Errors
-    /// What is out of range.
+    /// Returns the first field that is out of range.
     pub fn check(&self) -> Result<(), GroupSpecError> {
         let bundles = self.bundles.len();
         if bundles == 0 || bundles > GROUP_BUNDLES_MAX {

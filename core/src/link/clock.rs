@@ -1,9 +1,9 @@
-//! Where the engine gets the time from.
+//! The clock of the engine.
 
 use crate::time::Time;
 
-/// Where `now` comes from. Never goes back.
+/// The source of `now`. It never goes back.
 pub trait Clock: Send {
-    /// The time since the store was created.
+    /// Returns the time since the store was created.
     fn now(&self) -> Time;
 }

@@ -1,25 +1,24 @@
-//! How whoever follows a shard's views is told of the next one, without asking again and again.
+//! Notification of followers about new views, without polling.
 //!
-//! A port says to a shard that it wants to hear of the next view, then looks at the current one; the
-//! shard publishes, then takes who wants to hear and rings their bells. So a shard that nobody follows
-//! pays one read-modify-write for each view, one that is followed rings once for each time that a port
-//! asked, and however many views came until the port looks, it looks once.
+//! A port registers interest in the shard's next view, then reads the current one. The shard publishes a
+//! view, then takes the interested ports and rings their bells. A shard without followers pays one
+//! read-modify-write per view. A followed shard rings once for each time that a port asked. A port reads
+//! once, even if several views were published in between.
 //!
-//! Why no view is missed: both words are changed by read-modify-writes only. If the port's came first,
-//! the shard's takes its bit and tells it. If the shard's came first, the port's reads from it, and so
-//! the look that follows sees the view that was published before. Model-checked in
-//! `core/tests/loom_follow.rs`.
+//! No view is missed, because only read-modify-writes change both words. If the port's came first, the
+//! shard's takes its bit and notifies it. If the shard's came first, the port's reads from it, so the port's
+//! next read sees the view that was published before. Model-checked in `core/tests/loom_follow.rs`.
 
 use crate::ids::ShardId;
 use crate::limits::{PORTS_MAX, SHARDS_MAX, VIEW_LOOK_INTERVAL};
 use crate::sync::{AtomicU64, Ordering};
 
-/// A model of few shards needs but one.
+/// The loom model has few shards and needs one word.
 const WORDS: usize = if cfg!(loom) { 1 } else { (SHARDS_MAX as usize).div_ceil(64) };
 
 const _: () = assert!(PORTS_MAX <= 64, "ports fit one word of bits");
 
-/// Which ports want to hear of a shard's views: a bit each.
+/// The ports that want to hear of a shard's views, one bit per port.
 #[derive(Debug)]
 pub struct ViewInterest {
     next: AtomicU64,
@@ -33,24 +32,23 @@ impl Default for ViewInterest {
 }
 
 impl ViewInterest {
-    /// This port wants to hear of the next view, once. To be said before the last look at the current
-    /// one.
+    /// Asks to notify this port of the next view, once. Call it before the last read of the current view.
     pub fn want_next(&self, port: u16) {
-        // AcqRel: pairs with the swap in `take`; see the top of the file.
+        // AcqRel: pairs with the swap in `take`. See the module docs.
         self.next.fetch_or(1 << port, Ordering::AcqRel);
     }
 
-    /// This port wants to hear, once, when some more views were published: it keeps one and has to see
-    /// when that is too old to be kept.
+    /// Asks to notify this port, once, after some more views. For a port that keeps a view and must check
+    /// when it is too old to keep.
     pub fn want_later(&self, port: u16) {
-        // AcqRel: as in `want_next`, although nothing rests on the exact moment.
+        // AcqRel: as in `want_next`, although the exact moment does not matter here.
         self.later.fetch_or(1 << port, Ordering::AcqRel);
     }
 
-    /// Called by the shard after it published the view of that sequence: the ports to be told.
+    /// Returns the ports to notify. The shard calls it after it published the view with that sequence.
     pub fn take(&self, sequence: u64) -> u64 {
-        // AcqRel: Release pairs with the read-modify-write in `want_next`, so that a port whose bit was
-        // not there sees the view; Acquire, so that what it did before it asked is seen.
+        // AcqRel: Release pairs with the read-modify-write in `want_next`, so that a port whose bit is not
+        // taken here sees the view. Acquire makes visible what a port did before it asked.
         let mut ports = self.next.swap(0, Ordering::AcqRel);
         if sequence.is_multiple_of(VIEW_LOOK_INTERVAL) {
             // AcqRel: as above.
@@ -60,8 +58,7 @@ impl ViewInterest {
     }
 }
 
-/// Of which shards a port has to look at the view: a bit each. The port's bell is rung after a bit is
-/// set.
+/// The shards whose views a port has to read, one bit per shard. The port's bell is rung after a bit is set.
 #[derive(Debug)]
 pub struct ViewNews {
     shards: [AtomicU64; WORDS],
@@ -74,24 +71,24 @@ impl Default for ViewNews {
 }
 
 impl ViewNews {
-    /// Called by a shard that published, before it rings the port's bell.
+    /// Adds a shard. The shard calls it after it published and before it rings the port's bell.
     pub fn put(&self, shard: ShardId) {
         // Release: pairs with the Acquire in `take` and `is_empty`.
         self.shards[shard.index() / 64].fetch_or(1 << (shard.index() % 64), Ordering::AcqRel);
     }
 
-    /// Whether no shard has told anything; what was told before the bell was rung is seen by who looks
-    /// after that ring.
+    /// Returns whether there is no news. News that was put before a ring of the bell is visible after that
+    /// ring.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         // Acquire: pairs with the Release in `put`.
         self.shards.iter().all(|word| word.load(Ordering::Acquire) == 0)
     }
 
-    /// Takes all that was told: calls `visit` with each shard, ascending.
+    /// Takes all news and calls `visit` with each shard in ascending order.
     pub fn take(&self, mut visit: impl FnMut(ShardId)) {
         for (at, word) in self.shards.iter().enumerate() {
-            // Acquire: pairs with the Release in `put`; Release, so that a later `put` comes after.
+            // Acquire: pairs with the Release in `put`. Release: a later `put` is ordered after this.
             let mut bits = word.swap(0, Ordering::AcqRel);
             while bits != 0 {
                 let shard = at * 64 + bits.trailing_zeros() as usize;

@@ -1,6 +1,7 @@
-//! All that crosses threads, but the data of views: rings, bells and flags between ports, shards and planners.
+//! Everything that crosses threads except the data of views: rings, bells and flags between ports, shards and
+//! planners.
 //!
-//! Lock-free parts are model-checked by loom: `core/tests/loom_*.rs`. Nothing here knows what it carries.
+//! Loom model-checks the lock-free parts: `core/tests/loom_*.rs`. This module does not know what it carries.
 #![allow(unsafe_code, reason = "a ring hands values between threads without a lock; model-checked by loom")]
 
 mod cell;

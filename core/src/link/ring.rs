@@ -1,15 +1,18 @@
-//! A bounded queue between one producer and one consumer (Lamport 1983, with the cached
-//! counterparts of FastForward and MCRingBuffer, so that in the common case each side touches
-//! only its own cache lines).
+//! A bounded queue between one producer and one consumer (Lamport 1983).
+//!
+//! Each side caches the other's counter, as FastForward and MCRingBuffer do. In the common case, each side
+//! touches only its own cache lines.
 //!
 //! | field | who writes it | when | why safe |
 //! |---|---|---|---|
-//! | `tail` | producer | after a slot was filled | Release: whoever sees the number sees the slot |
-//! | `head` | consumer | after a slot was emptied | Release: whoever sees the number may fill the slot again |
-//! | `slots[i % n]` | producer while `i` is outside `head..tail`, consumer while inside | | the two ranges are disjoint, and each side learns of the other's end by Acquire |
-//! | `Producer::head`, `Consumer::tail` | their owner | when the queue looks full or empty | stale copies only make the queue look fuller or emptier than it is |
+//! | `tail` | producer | after a slot was filled | Release: a side that sees the number sees the slot |
+//! | `head` | consumer | after a slot was emptied | Release: a side that sees the number may fill the slot again |
+//! | `slots[i % n]` | producer if `i` is outside `head..tail`, else consumer | | disjoint ranges |
+//! | `Producer::head`, `Consumer::tail` | owner | if it looks full or empty | a stale copy looks fuller or emptier |
 //!
-//! Numbers grow without wrapping (2^64 messages), so `tail - head` is always the length.
+//! Each side learns the other's end of `head..tail` by Acquire.
+//!
+//! The counters never wrap (2^64 messages), so `tail - head` is always the length.
 
 use std::mem::MaybeUninit;
 
@@ -18,22 +21,22 @@ use crossbeam_utils::CachePadded;
 use crate::sync::{Arc, AtomicU64, Ordering, UnsafeCell};
 
 struct Shared<T> {
-    /// Messages taken so far.
+    /// The number of messages taken so far.
     head: CachePadded<AtomicU64>,
-    /// Messages given so far.
+    /// The number of messages put in so far.
     tail: CachePadded<AtomicU64>,
     slots: Box<[UnsafeCell<MaybeUninit<T>>]>,
 }
 
-// SAFETY: a slot is accessed by one side at a time, as the table above argues, and the values
-// themselves move from thread to thread, which `T: Send` allows.
+// SAFETY: one side at a time accesses a slot, as the table above argues. The values themselves move between
+// threads, which `T: Send` allows.
 unsafe impl<T: Send> Sync for Shared<T> {}
-// SAFETY: as above; the last owner drops what is left.
+// SAFETY: as above. The last owner drops the remaining values.
 unsafe impl<T: Send> Send for Shared<T> {}
 
 impl<T> Shared<T> {
     fn slot(&self, number: u64) -> &UnsafeCell<MaybeUninit<T>> {
-        // The length is a power of two, so this is a mask; and it fits usize by that length.
+        // The length is a power of two, so this is a mask. The result fits `usize` because the length does.
         &self.slots[(number & (self.slots.len() as u64 - 1)) as usize]
     }
 }
@@ -44,32 +47,32 @@ impl<T> Drop for Shared<T> {
         let head = self.head.load(Ordering::Relaxed);
         let tail = self.tail.load(Ordering::Relaxed);
         for number in head..tail {
-            // SAFETY: slots in `head..tail` were filled and not emptied, and nobody else is left.
+            // SAFETY: slots in `head..tail` are filled, and no other owner is left.
             self.slot(number).with_mut(|slot| unsafe { (*slot).assume_init_drop() });
         }
     }
 }
 
-/// The end that gives.
+/// The end that puts messages in.
 pub struct Producer<T> {
     shared: Arc<Shared<T>>,
     tail: u64,
-    /// The consumer's head when last looked at.
+    /// The last known head of the consumer.
     head: u64,
 }
 
-/// The end that takes.
+/// The end that takes messages out.
 pub struct Consumer<T> {
     shared: Arc<Shared<T>>,
     head: u64,
-    /// The producer's tail when last looked at.
+    /// The last known tail of the producer.
     tail: u64,
 }
 
-/// A queue for `capacity` messages.
+/// Creates a queue for `capacity` messages.
 ///
 /// # Panics
-/// When `capacity` is not a power of two.
+/// Panics if `capacity` is not a power of two.
 #[must_use]
 pub fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
     assert!(capacity.is_power_of_two(), "a ring of {capacity} slots: give a power of two");
@@ -83,25 +86,26 @@ pub fn channel<T: Send>(capacity: usize) -> (Producer<T>, Consumer<T>) {
 }
 
 impl<T: Send> Producer<T> {
-    /// Gives `value`, or hands it back when the queue is full.
+    /// Puts `value` into the queue.
     ///
     /// # Errors
-    /// The value, when there is no room.
+    /// Returns the value if the queue is full.
     pub fn push(&mut self, value: T) -> Result<(), T> {
         if self.tail - self.head == self.shared.slots.len() as u64 {
-            // Acquire pairs with the Release of `head` in `pop`: the emptied slot is ours again.
+            // Acquire pairs with the Release of `head` in `pop`: the emptied slot belongs to the producer
+            // again.
             self.head = self.shared.head.load(Ordering::Acquire);
             if self.tail - self.head == self.shared.slots.len() as u64 {
                 return Err(value);
             }
         }
         self.shared.slot(self.tail).with_mut(|slot| {
-            // SAFETY: `tail` is outside `head..tail`, so the consumer does not touch this slot
-            // until the store below, and its last value was taken out.
+            // SAFETY: `tail` is outside `head..tail`, so the consumer does not touch this slot until the
+            // store below. Its last value was taken out.
             unsafe { (*slot).write(value) };
         });
         self.tail += 1;
-        // Release pairs with the Acquire of `tail` in `pop`: who sees the number sees the value.
+        // Release pairs with the Acquire of `tail` in `pop`: a consumer that sees the number sees the value.
         self.shared.tail.store(self.tail, Ordering::Release);
         Ok(())
     }
@@ -114,8 +118,8 @@ impl<T: Send> Consumer<T> {
             return None;
         }
         let value = self.shared.slot(self.head).with(|slot| {
-            // SAFETY: `head` is inside `head..tail`: the producer filled this slot and does not
-            // touch it until the store below. The value is moved out once, since `head` grows.
+            // SAFETY: `head` is inside `head..tail`. The producer filled this slot and does not touch it
+            // until the store below. The value is moved out once, because `head` only grows.
             unsafe { (*slot).assume_init_read() }
         });
         self.head += 1;
@@ -124,7 +128,7 @@ impl<T: Send> Consumer<T> {
         Some(value)
     }
 
-    /// Whether nothing is there now.
+    /// Returns whether the queue is empty now.
     pub fn is_empty(&mut self) -> bool {
         if self.head == self.tail {
             // Acquire pairs with the Release of `tail` in `push`.

@@ -1,11 +1,11 @@
-//! Ends the threads of an engine.
+//! Stops the threads of an engine.
 
 use std::sync::Arc;
 
 use super::Doorbell;
 use crate::sync::{AtomicBool, Ordering};
 
-/// Asks runners to finish: they carry out what is in their rings, then return.
+/// Asks runners to stop. They process what is in their rings, then return.
 #[derive(Clone, Default)]
 pub struct StopSignal {
     stopped: Arc<AtomicBoolOff>,
@@ -25,10 +25,9 @@ impl StopSignal {
         self.bells.lock().expect("no holder of the bells panics").push(Arc::clone(bell));
     }
 
-    /// Stops every runner that was made with this signal. Call it when nothing more will be
-    /// submitted.
+    /// Stops every runner that was made with this signal. Call it only when nothing more will be submitted.
     pub fn stop(&self) {
-        // Release pairs with the Acquire in `is_stopped`: what was submitted before is seen.
+        // Release pairs with the Acquire in `is_stopped`: what was submitted before is visible.
         self.stopped.0.store(true, Ordering::Release);
         for bell in self.bells.lock().expect("no holder of the bells panics").iter() {
             bell.ring();

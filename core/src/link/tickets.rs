@@ -1,44 +1,45 @@
-//! Numbers that are served in turn.
+//! Ticket numbers, served one at a time.
 
 use std::sync::{Arc, OnceLock};
 
 use super::Doorbell;
 use crate::sync::{AtomicU64, Ordering};
 
-/// Numbers, and which is served: shared by all planners. Model-checked in `core/tests/loom_tickets.rs`.
+/// The ticket numbers of all planners, and the one that is served. Model-checked in
+/// `core/tests/loom_tickets.rs`.
 #[derive(Default)]
 pub struct Tickets {
     next: AtomicU64,
     serving: AtomicU64,
-    /// Of all planners.
+    /// The bells of all planners.
     bells: OnceLock<Vec<Arc<Doorbell>>>,
 }
 
 impl Tickets {
-    /// Whose bells are rung when the next number is served.
+    /// Sets the bells to ring when the next number is served.
     ///
     /// # Panics
-    /// When it was said before.
+    /// Panics if the bells were set before.
     pub fn set_bells(&self, bells: Vec<Arc<Doorbell>>) {
         assert!(self.bells.set(bells).is_ok(), "the planners are known once");
     }
 
-    /// Takes the next number: it is served when all before it were.
+    /// Takes the next number. It is served after all numbers before it.
     #[must_use]
     pub fn take(&self) -> u64 {
-        // Relaxed: only that numbers differ matters.
+        // Relaxed: the numbers only have to differ.
         self.next.fetch_add(1, Ordering::Relaxed)
     }
 
-    /// Whether that number is being served. Who sleeps until it is looks after its bell was rung, and a
-    /// last time before it sleeps.
+    /// Returns whether that number is being served. A planner that sleeps until then must check after its
+    /// bell was rung, and once more before it sleeps.
     #[must_use]
     pub fn is_served(&self, number: u64) -> bool {
-        // Acquire pairs with the Release in `serve_next`: what the one before did is done.
+        // Acquire pairs with the Release in `serve_next`: the work of the previous ticket is visible.
         self.serving.load(Ordering::Acquire) == number
     }
 
-    /// The number that is served is done with. Called by who took it, once.
+    /// Ends the turn of the current number. Its owner calls this once.
     pub fn serve_next(&self) {
         // Release pairs with the Acquire in `is_served`.
         self.serving.fetch_add(1, Ordering::Release);

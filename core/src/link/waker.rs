@@ -3,12 +3,12 @@
 use std::sync::{Arc, OnceLock};
 use std::task::Wake;
 
-/// Wakes a thread once it has said which one it is.
+/// Wakes a thread once the thread has registered itself.
 #[derive(Default)]
 pub struct ThreadWaker(OnceLock<std::thread::Thread>);
 
 impl ThreadWaker {
-    /// Called by the thread that is to be woken. A wake-up before this is not lost: that thread
+    /// Registers the calling thread as the one to wake. An earlier wake-up is not lost, because the thread
     /// has not looked at its rings yet.
     pub fn set_current(&self) {
         let _ = self.0.set(std::thread::current());

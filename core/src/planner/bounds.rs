@@ -1,11 +1,15 @@
-//! Upper bounds on how many bundles nodes could hold if nothing ran there: where a bound is below what must
-//! be placed, a group is infeasible. Nothing here depends on what runs now.
+//! Upper bounds on the number of bundles that nodes could hold if nothing ran there. If a bound is below the
+//! number that must be placed, the group is infeasible. The bounds do not depend on what runs now.
 //!
-//! One pass over the nodes per different request makes *patches*: nodes with the same value of the label
-//! that could hold the same requests. All bounds are over patches: sums (also over the nodes that some
-//! bundles are confined to), how many of each request and how many of any mix each node holds, distinct
-//! nodes by Hall's theorem (a maximal flow from requests to patches). Another node never lowers a bound, so
-//! the pass ends as soon as no bound of the nodes so far excludes the group: mostly after a few hundred.
+//! One pass over the nodes makes *patches*: nodes with the same value of the label that could hold the same
+//! requests. All bounds are computed over patches:
+//!
+//! - sums, also over the nodes that some bundles are confined to
+//! - the number of bundles of each request, and of any mix, that each node holds
+//! - distinct nodes by Hall's theorem (a maximal flow from requests to patches)
+//!
+//! Another node never lowers a bound. So the pass ends as soon as no bound of the nodes so far excludes the
+//! group, mostly after a few hundred nodes.
 
 use std::cell::Cell;
 use std::collections::BTreeMap;
@@ -22,86 +26,90 @@ use crate::limits::PROOF_FLOW_MAX;
 use crate::request::PlacementRequest;
 use crate::resource::{Demand, ResourceKind};
 
-/// Different requests that are told apart; bundles beyond these count as if they asked for nothing.
+/// The number of distinct requests that have a class of their own. Further ones may share a last class
+/// without demands.
 const CLASSES_MAX: usize = 63;
-/// Slots of each shard that are looked at first: then as many again, and so on, until nothing can be proved.
+/// The slots of each shard that are looked at first. The number doubles until nothing can be proved.
 const LOOKED_AT_FIRST: Slot = 256;
-/// Slots of each shard that are looked at in one step at the least.
+/// The least number of slots of each shard to look at in one step.
 const STEP_MIN: u64 = 4;
 
-/// Bundles that ask the same.
+/// Bundles with the same request.
 pub(super) struct Class {
     pub(super) request: Arc<PlacementRequest>,
     pub(super) count: u32,
-    /// The first of them.
+    /// The index of the first of them.
     pub(super) bundle: u32,
 }
 
-/// Nodes that could hold the same requests, and have the same value of the label.
+/// Nodes that could hold the same requests and have the same value of the label.
 #[derive(Clone, Debug, Default)]
 pub(super) struct NodeGroup {
-    /// Which of the classes each of them could hold one of.
+    /// The classes of which each node could hold at least one bundle, as a bit mask.
     classes: u64,
     nodes: u32,
-    /// What they have in all, by measure.
+    /// The total capacity of the nodes, by measure.
     room: Vec<i128>,
-    /// How many of each class they hold, no other there.
+    /// The number of bundles of each class that the nodes hold if no other class is there.
     counts: Vec<u32>,
-    /// How many of any mix, each node for itself.
+    /// The number of bundles of any mix that the nodes hold, as a sum of bounds per node.
     mixed: u32,
-    /// The most of any mix that one of them holds.
+    /// The most bundles of any mix that one of the nodes holds.
     one: u32,
 }
 
-/// Limit no more can be placed.
+/// The reason why no more bundles can be placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Limit {
-    /// All nodes together have too little of it.
+    /// All nodes together have too little of this resource.
     Cluster(ResourceKind),
-    /// So many bundles may stand on so many nodes, which have too little of it together.
+    /// This number of bundles is confined to this number of nodes, which together have too little of the
+    /// resource.
     Confined { bundles: u32, nodes: u32, kind: ResourceKind },
     /// No node holds more.
     OneNode,
-    /// So many bundles need a node each, and so many nodes could hold any of them.
+    /// This number of bundles need a node each, and only this number of nodes could hold any of them.
     Nodes { bundles: u32, nodes: u32 },
-    /// What nodes have does not go into bundles.
+    /// The capacity of the nodes cannot be divided into more bundles.
     Cut,
 }
 
-/// At most so many bundles, and why.
+/// An upper bound on the number of bundles, and its reason.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Bound {
     pub(super) most: u32,
     pub(super) why: Limit,
 }
 
-/// What is to be placed, and what there is for it.
+/// The bundles to place, and the nodes looked at so far.
 pub(super) struct Field {
     strategy: Strategy,
     least: u32,
     bundles: u32,
     pub(super) classes: Vec<Class>,
     measures: Vec<Measure>,
-    /// By class and measure.
+    /// Indexed by class and measure.
     weights: Vec<Vec<i128>>,
-    /// By measure: the classes, smallest first.
+    /// For each measure, the classes in ascending order of weight.
     order: Vec<Vec<usize>>,
-    /// By value of the label (none: nodes without it, or no label matters) and by classes.
+    /// Keyed by the value of the label and the classes. The value is `None` for nodes without the label, or
+    /// if no label matters.
     patches: BTreeMap<(Option<Arc<str>>, u64), NodeGroup>,
-    /// The slots of each shard before this one are in it.
+    /// The slots of each shard below this one are included.
     looked_at: Slot,
-    /// What is in it is judged when so many are.
+    /// The bounds are computed when this number of slots is included.
     judged_at: Slot,
-    /// Looks of the flows of the judgement under way.
+    /// The flow steps of the current judgement.
     looks: Cell<u64>,
 }
 
-/// What stands of the group, by node.
+/// The placed bundles of the group, by node.
 pub(super) type StandsBy<'a> = BTreeMap<(usize, Slot), Vec<Stands<'a>>>;
 
 impl Replicas {
-    /// Adds the next nodes to a field, as if nothing ran there but what stands of the group, as far as it is to be
-    /// judged again, or the work that is allowed goes; whether there are more. `key` is the label that matters.
+    /// Adds the next nodes to a field, as if only the group's own placed bundles ran there. Stops when the
+    /// field is due for judgement or the allowed work is spent. Returns whether there are more nodes. `key`
+    /// is the label that matters.
     pub(super) fn extend(
         &mut self,
         field: &mut Field,
@@ -137,7 +145,7 @@ impl Replicas {
 }
 
 impl Field {
-    /// Nothing is there so far.
+    /// Creates a field without nodes.
     pub(super) fn new(wanted: &Wanted) -> Self {
         let mut classes: Vec<Class> = Vec::new();
         for item in &wanted.items {
@@ -150,7 +158,7 @@ impl Field {
                     classes.push(Class { request, count: 1, bundle: item.bundle });
                 }
                 None => {
-                    // Whatever it asks, nothing is proved by it.
+                    // An empty demand proves nothing, so the bounds stay valid for any request.
                     let nothing = PlacementRequest::new(Demand::default(), item.request.policy);
                     let last = classes.last_mut().expect("there are many");
                     (last.request, last.count) = (Arc::new(nothing), last.count + 1);
@@ -188,7 +196,8 @@ impl Field {
         }
     }
 
-    /// Whether so much was added since it was judged that it is to be judged again; it then is.
+    /// Returns whether enough nodes were added since the last judgement. If so, sets the size for the next
+    /// one.
     pub(super) fn is_due(&mut self) -> bool {
         if self.looked_at < self.judged_at {
             return false;
@@ -197,13 +206,14 @@ impl Field {
         true
     }
 
-    /// What a judgement of it costs, in units, but for its flows; those are counted from now on.
+    /// Starts to count the flow steps of a judgement. Returns the work units of the judgement without its
+    /// flows.
     pub(super) fn begin_judging(&self) -> u64 {
         self.looks.set(0);
         (self.patches.len() * (1 + self.classes.len() / 16)) as u64
     }
 
-    /// What its flows cost since then, in units.
+    /// Returns the work units of the flows since then.
     pub(super) fn flow_units(&self) -> u64 {
         self.looks.get() / LOOKS_PER_UNIT
     }
@@ -237,8 +247,8 @@ impl Field {
         patch.counts.iter_mut().zip(counts).for_each(|(sum, of_node)| *sum = sum.saturating_add(of_node));
     }
 
-    /// How many bundles of `classes` have no more in sum than `room`, smallest first; and the measure that
-    /// allows fewest.
+    /// Returns the number of bundles of `classes` whose sum is within `room`, smallest first, and the measure
+    /// that allows the fewest.
     fn by_sums(&self, classes: u64, room: &[i128]) -> (u32, Option<usize>) {
         let mut least = (u32::MAX, None);
         for (measure, order) in self.order.iter().enumerate() {
@@ -260,12 +270,12 @@ impl Field {
         least
     }
 
-    /// All patches.
+    /// Returns all patches.
     pub(super) fn everywhere(&self) -> Vec<&NodeGroup> {
         self.patches.values().collect()
     }
 
-    /// The patches of each value of the label.
+    /// Returns the patches of each value of the label.
     pub(super) fn by_value(&self) -> BTreeMap<Arc<str>, Vec<&NodeGroup>> {
         let mut by_value: BTreeMap<Arc<str>, Vec<&NodeGroup>> = BTreeMap::new();
         for ((value, _), patch) in &self.patches {
@@ -276,7 +286,7 @@ impl Field {
         by_value
     }
 
-    /// Bundles that some node could hold, and the first that none could.
+    /// Returns the number of bundles that some node could hold, and the first class that no node could hold.
     pub(super) fn possible(&self) -> (u32, Option<&Class>) {
         let held = self.patches.keys().fold(0, |held, (_, classes)| held | classes);
         let mut none = self.classes.iter().enumerate().filter(|(at, _)| held >> at & 1 == 0);
@@ -284,7 +294,8 @@ impl Field {
         (self.bundles - beyond, none.next().map(|(_, class)| class))
     }
 
-    /// At most so many bundles can be placed on these patches, by the strategy; the first reason that suffices.
+    /// Returns an upper bound on the bundles that can be placed on these patches with the strategy. The
+    /// reason is the first one that suffices.
     pub(super) fn bound(&self, patches: &[&NodeGroup]) -> Bound {
         let mut best = Bound { most: self.bundles, why: Limit::Cut };
         let mut note = |most: u32, why: Limit| {
@@ -324,13 +335,13 @@ impl Field {
         room
     }
 
-    /// How many of one class the patches hold, at most as many as there are.
+    /// Returns the number of bundles of one class that the patches hold, at most the size of the class.
     pub(super) fn most_of(&self, patches: &[&NodeGroup], class: usize) -> u32 {
         let sum = patches.iter().fold(0u32, |sum, patch| sum.saturating_add(patch.counts[class]));
         sum.min(self.classes[class].count)
     }
 
-    /// The bundles that can stand nowhere but where those of `class` can, against what is there.
+    /// Compares the bundles that are confined to the nodes of `class` with the capacity of these nodes.
     fn confined(&self, patches: &[&NodeGroup], class: usize) -> Option<(u32, Limit)> {
         let mut inside = 0u64;
         let mut elsewhere = 0u64;
@@ -353,13 +364,13 @@ impl Field {
         (confined != 0).then_some((fit + others, Limit::Confined { bundles, nodes, kind }))
     }
 
-    /// Each bundle on a node of its own.
+    /// Bounds the number of bundles if each needs a node of its own.
     fn distinct(&self, patches: &[&NodeGroup]) -> Option<(u32, Limit)> {
         if too_much(self.classes.len(), patches.len()) {
             return None;
         }
         let supply: Vec<u32> = self.classes.iter().map(|class| class.count).collect();
-        // Only nodes are few: so what is full in the end are nodes, which the reason counts.
+        // Edges are unlimited, so only nodes can be full at the end. The reason counts these nodes.
         let edge =
             |class: usize, patch: &NodeGroup| if patch.classes >> class & 1 == 1 { u32::MAX } else { 0 };
         let edges: Vec<Vec<u32>> =
@@ -377,8 +388,8 @@ impl Field {
         Some((assigned.count, why))
     }
 
-    /// At most so many bundles can be spread over values within a skew. `standing` are the bundles there are by
-    /// value; those of the values that do not `count` keep nothing back.
+    /// Returns an upper bound on the bundles that can be spread over `values` within a skew. A value that
+    /// does not count does not limit the others.
     pub(super) fn spread_bound(&self, values: &[Value<'_>], max_skew: u32) -> u32 {
         let merged = too_much(self.classes.len(), values.len());
         let supply: Vec<u32> = match merged {
@@ -399,7 +410,8 @@ impl Field {
         };
         let mut best = 0;
         loop {
-            // All values have at least `level` in the end, so none takes more than the skew beyond it.
+            // All values have at least `level` bundles at the end, so none exceeds `level` by more than the
+            // skew.
             let least =
                 |value: &Value<'_>| if value.counts { level.saturating_sub(value.standing) } else { 0 };
             let least: Vec<u32> = values.iter().map(least).collect();
@@ -412,7 +424,7 @@ impl Field {
             }
             let most: Vec<u32> = most.iter().zip(&least).map(|(most, least)| *most.max(least)).collect();
             let count = match &supply[..] {
-                // Of one kind as many go as there are, or as there is room for.
+                // A single kind is limited only by the supply and the room.
                 &[all] => {
                     self.looks.set(self.looks.get() + values.len() as u64);
                     let sum = |of: &[u32]| of.iter().fold(0u32, |sum, &one| sum.saturating_add(one));
@@ -425,7 +437,7 @@ impl Field {
             if best >= self.least {
                 return best;
             }
-            // What costs too much to be bounded is not excluded.
+            // A group is not excluded if the bound costs too much to compute.
             if self.flows_are_spent() {
                 return self.bundles;
             }
@@ -434,15 +446,15 @@ impl Field {
     }
 }
 
-/// A value of the label, over which bundles are spread.
+/// A value of the label over which bundles are spread.
 pub(super) struct Value<'a> {
     pub(super) name: Arc<str>,
     pub(super) patches: Vec<&'a NodeGroup>,
-    /// It keeps the others back.
+    /// Set if the value limits the others.
     pub(super) counts: bool,
-    /// Bundles of the group that stand there.
+    /// The number of bundles of the group placed there.
     pub(super) standing: u32,
-    /// How many more it could hold.
+    /// The upper bound on the number of further bundles there.
     pub(super) most: u32,
 }
 
@@ -450,7 +462,7 @@ fn clamp(count: i128) -> u32 {
     u32::try_from(count.max(0)).unwrap_or(u32::MAX)
 }
 
-/// Whether a flow would cost more than a proof is worth.
+/// Returns whether a flow would cost more than a proof is worth.
 fn too_much(kinds: usize, sinks: usize) -> bool {
     let edges = kinds * sinks;
     edges.saturating_mul(edges) > PROOF_FLOW_MAX

@@ -1,52 +1,54 @@
-//! Which bundles of a shard ended by others than this planner.
+//! Detects bundles of a shard that others than this planner ended.
 //!
-//! A view only counts endings. A planner's own are in the shard's answers to it, which come in the order of
-//! the shard's batches, but after the views that show them: a view is judged once all answers up to it are
-//! there, and only where it counts more than those do, the nodes that changed with it are to be looked at.
+//! A view only counts endings. The planner's own endings are in the shard's answers. Answers come in the
+//! order of the shard's batches, but after the views that show them. So a view is judged once all answers up
+//! to it are there. The nodes that changed with it are checked only if the view counts more endings than the
+//! answers do.
 
 use std::collections::VecDeque;
 
 use crate::index::Slot;
 
-/// A view that counts more endings than the one followed before it.
+/// A view that counts more endings than the previous one.
 #[derive(Debug)]
 struct Seen {
     sequence: u64,
     count: u64,
-    /// Nodes that changed with it.
+    /// The nodes that changed with it.
     slots: Vec<Slot>,
 }
 
 /// The endings of one shard.
 #[derive(Debug, Default)]
 pub(super) struct Endings {
-    /// What the view judged last counts.
+    /// The count in the view judged last.
     judged: u64,
-    /// What the view followed last counts.
+    /// The count in the view followed last.
     seen: u64,
-    /// Own ones that no judged view shows: from which view on, and how many.
+    /// The planner's own endings that no judged view shows yet: the first view that shows them, and their
+    /// number.
     own: VecDeque<(u64, u64)>,
-    /// Own parts that are done at once and not answered yet.
+    /// The number of own parts that are applied at once and not answered yet.
     unanswered: usize,
-    /// The newest view that an answer to these named.
+    /// The newest view named in an answer to these.
     answered: u64,
     unjudged: VecDeque<Seen>,
-    /// The newest judged view that showed some of others.
+    /// The newest judged view that showed endings by others.
     others: Option<u64>,
 }
 
 impl Endings {
-    /// The first view.
+    /// Starts with the count of the first view.
     pub(super) fn begin(&mut self, count: u64) {
         (self.judged, self.seen) = (count, count);
     }
 
-    /// A part that may end bundles at once is sent.
+    /// Records that a part that may end bundles at once was sent.
     pub(super) fn sent(&mut self) {
         self.unanswered += 1;
     }
 
-    /// It is answered: so many ended, which views from `sequence` on show.
+    /// Records the answer: `ended` bundles ended, which views from `sequence` on show.
     pub(super) fn answered(&mut self, ended: u64, sequence: u64) {
         self.unanswered -= 1;
         self.answered = sequence;
@@ -55,20 +57,21 @@ impl Endings {
         }
     }
 
-    /// Whether a view with this count is followed already, as far as endings go.
+    /// Returns whether a view with this count shows no endings beyond those already followed.
     pub(super) fn knows(&self, count: u64) -> bool {
         self.seen == count
     }
 
-    /// A view is followed that counts others than the one before it.
+    /// Records a view with another count than the one before it.
     pub(super) fn follow(&mut self, sequence: u64, count: u64, slots: Vec<Slot>) {
         self.seen = count;
         self.unjudged.push_back(Seen { sequence, count, slots });
     }
 
-    /// Calls `look` with the nodes of each view that shows endings of others, as far as that is known.
+    /// Calls `look` with the changed nodes of each view that shows endings by others, as far as that is
+    /// known.
     pub(super) fn judge(&mut self, mut look: impl FnMut(Slot)) {
-        // In the batch of the newest answer there may be parts that are not answered yet.
+        // Some parts in the batch of the newest answer may not be answered yet.
         while let Some(seen) = self.unjudged.front()
             && (self.unanswered == 0 || seen.sequence < self.answered)
         {
@@ -88,7 +91,7 @@ impl Endings {
         }
     }
 
-    /// Whether a judged view from `sequence` on showed bundles that others ended.
+    /// Returns whether a judged view from `sequence` on showed bundles that others ended.
     pub(super) fn others_since(&self, sequence: u64) -> bool {
         self.others.is_some_and(|at| at >= sequence)
     }
@@ -115,7 +118,7 @@ mod tests {
         assert_eq!(judged(&mut endings), []);
         endings.sent();
         endings.follow(6, 13, vec![2]);
-        // Whose that was is not known before the answer.
+        // Before the answer, it is not known who ended it.
         assert_eq!(judged(&mut endings), []);
         assert!(!endings.others_since(0));
         endings.answered(1, 6);
@@ -134,7 +137,7 @@ mod tests {
         endings.sent();
         endings.follow(4, 3, vec![1]);
         endings.follow(5, 4, vec![2]);
-        // Of the fourth view both are answered with the first answer that names the fifth.
+        // The fourth view can be judged once an answer names the fifth.
         endings.answered(1, 4);
         assert_eq!(judged(&mut endings), []);
         endings.sent();

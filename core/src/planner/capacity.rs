@@ -1,16 +1,18 @@
-//! What a node could hold if nothing ran there but what stands of the group itself, measured so that the
-//! parts of a placement add up: what every placement keeps, so that what exceeds it is proved impossible.
+//! The capacity of a node if only the group's own placed bundles ran there.
 //!
-//! Parts of devices are counted in several ways. Beside plain sums there are the step functions
-//! `u_k(x) = floor((k + 1) x) / k` (and `x` where `(k + 1) x` is whole) of Fekete and Schepers (IPCO 1998):
-//! what fits into one device has a sum of at most 1 by each of them. So two parts of 0.6 need two devices
-//! (k = 1), and three of 0.4 (k = 2).
+//! The measures are chosen so that the parts of a placement add up. Every valid placement stays within each
+//! measure, so a group that exceeds a measure is proved impossible.
+//!
+//! Parts of devices are counted in several ways: as plain sums, and by the step functions of Fekete and
+//! Schepers (IPCO 1998). These are `u_k(x) = floor((k + 1) x) / k`, and `x` if `(k + 1) x` is whole. By each
+//! of them, what fits into one device has a sum of at most 1. So two parts of 0.6 need two devices (k = 1),
+//! and so do three parts of 0.4 (k = 2).
 
 use crate::ids::ResourceId;
 use crate::node::NodeSpec;
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest, ResourceKind};
 
-/// Parts of devices are counted by step functions up to this one.
+/// The highest step function used for parts of devices.
 const STEPS_MAX: i64 = 4;
 const UNIT: i64 = GPU_UNIT as i64;
 
@@ -18,18 +20,18 @@ const UNIT: i64 = GPU_UNIT as i64;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Measure {
     pub(super) kind: ResourceKind,
-    /// Of devices: by which step function; 0: plainly.
+    /// For devices, the step function. 0 counts plainly.
     steps: i64,
 }
 
-/// What stands of the group on a node.
+/// A placed bundle of the group on a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Stands<'a> {
     pub(super) demand: &'a Demand,
     pub(super) gpus: GpuAssignment,
 }
 
-/// A node as if nothing ran there but what stands of the group.
+/// A node on which only the group's own placed bundles run.
 pub(super) struct Capacity<'a> {
     spec: &'a NodeSpec,
     gpus: GpuBooks,
@@ -40,13 +42,13 @@ fn custom_of(demand: &Demand, id: ResourceId) -> i64 {
     demand.custom().iter().find(|(of, _)| *of == id).map_or(0, |(_, amount)| amount.units())
 }
 
-/// Whole ones of a unit-instance kind, in 1/10 000; none of a part.
+/// Returns `units` if it is at least one unit of a unit-instance kind, else 0. In 1/10 000.
 fn whole(units: i64) -> i64 {
     if units >= UNIT { units } else { 0 }
 }
 
 impl Measure {
-    /// All that matter where these are asked for.
+    /// Returns all measures that matter for these demands.
     pub(super) fn all<'a>(demands: impl Iterator<Item = &'a Demand> + Clone) -> Vec<Self> {
         let mut measures = Vec::new();
         let mut add = |kind, parts: bool| {
@@ -75,7 +77,7 @@ impl Measure {
         measures
     }
 
-    /// So much of one device, counted; in 1/10 000 times the steps.
+    /// Counts an amount of one device, in 1/10 000 times the steps.
     fn counted(self, units: i64) -> i64 {
         if self.steps == 0 {
             return units;
@@ -85,7 +87,7 @@ impl Measure {
         units / UNIT * UNIT * self.steps + part
     }
 
-    /// What a demand counts.
+    /// Returns the count of a demand.
     pub(super) fn weight(self, demand: &Demand) -> i128 {
         let units = match self.kind {
             ResourceKind::Cpu => demand.cpu.units(),
@@ -96,7 +98,7 @@ impl Measure {
         i128::from(units)
     }
 
-    /// What a node could hold of it, counted.
+    /// Returns the count of what a node could hold.
     pub(super) fn room(self, node: &Capacity<'_>) -> i128 {
         let units = match self.kind {
             ResourceKind::Cpu => node.cpu(),
@@ -138,13 +140,14 @@ impl<'a> Capacity<'a> {
         self.left(self.spec.custom_total(id), |demand| custom_of(demand, id))
     }
 
-    /// Units of which nothing is held whole. Which ones parts are held of is not known here: as if of none.
+    /// Returns the units with no whole-unit allocation. Partial allocations are not tracked here and count as
+    /// absent.
     fn whole_units(&self, id: ResourceId) -> i64 {
         self.left(self.spec.custom_total(id), |demand| whole(custom_of(demand, id))) / UNIT
     }
 
-    /// How many of the same demand the node could hold, at most `enough`; exactly so but for units of which
-    /// the group holds parts.
+    /// Returns how many times the node could hold the same demand, at most `enough`. Exact except for units
+    /// of which the group holds parts.
     pub(super) fn count(&self, demand: &Demand, enough: u32) -> u32 {
         let mut count = i64::from(enough);
         let mut among = |room: i64, of_each: i64| {
@@ -180,7 +183,7 @@ mod tests {
     use crate::node::{Labels, Taints};
     use crate::resource::Amount;
 
-    /// Whatever fits into one device has a sum of at most one device by every way of counting.
+    /// The parts that fit into one device never add up to more than one device, by every way of counting.
     #[test]
     fn what_fits_into_a_device_is_never_counted_as_more() {
         for steps in 0..=STEPS_MAX {

@@ -1,8 +1,7 @@
-//! Several bundles on one node.
+//! Placing several bundles on one node.
 //!
-//! A search by the sum of their demands finds nodes that may hold them: exactly so for amounts;
-//! devices are then taken one bundle after the other, largest first, and a node where that fails
-//! is passed.
+//! A search by the sum of the demands finds nodes that may hold the bundles. The sum is exact for amounts.
+//! Devices are then taken bundle by bundle, largest first. A node where this fails is skipped.
 
 use std::sync::Arc;
 
@@ -16,12 +15,12 @@ use crate::resource::{Amount, Demand, GpuRequest};
 /// A bundle to place.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
-    /// Its place in the group.
+    /// Its index in the group.
     pub(super) bundle: u32,
     pub(super) request: Arc<PlacementRequest>,
 }
 
-/// Largest first: GPUs, custom kinds, memory, cpu (Ray's order of bundles, without the object store).
+/// Sorts largest first, by GPUs, custom kinds, memory, then cpu (Ray's order without the object store).
 pub(super) fn largest_first(items: &mut [Item]) {
     let size = |item: &Item| {
         let demand = &item.request.demand;
@@ -31,7 +30,7 @@ pub(super) fn largest_first(items: &mut [Item]) {
     items.sort_by_cached_key(|item| (std::cmp::Reverse(size(item)), item.bundle));
 }
 
-/// Whether all ask the same.
+/// Returns whether all items have the same request.
 pub(super) fn alike(items: &[Item]) -> bool {
     let same =
         |pair: &[Item]| Arc::ptr_eq(&pair[0].request, &pair[1].request) || pair[0].request == pair[1].request;
@@ -56,7 +55,7 @@ fn sum(items: &[Item]) -> Option<Demand> {
             }
         }
         for &(id, amount) in demand.custom() {
-            // Units of a unit-instance kind do not add up: the largest is a lower bound.
+            // Units of a unit-instance kind do not add up. The largest is a lower bound.
             match custom.iter_mut().find(|(known, _)| *known == id) {
                 Some((_, known)) if id.is_unit_instance() => *known = (*known).max(amount),
                 Some((_, known)) => *known = known.checked_plus(amount)?,
@@ -73,7 +72,7 @@ fn sum(items: &[Item]) -> Option<Demand> {
     Some(Demand { cpu, memory, gpu, custom })
 }
 
-/// A request that every node which holds all of `items` satisfies; none where no node can.
+/// Returns a request that every node which holds all of `items` satisfies. `None` if no node can hold them.
 pub(super) fn combined(items: &[Item]) -> Option<PlacementRequest> {
     let first = &items[0].request;
     let mut request = PlacementRequest { demand: sum(items)?, ..(**first).clone() };
@@ -97,7 +96,7 @@ pub(super) fn combined(items: &[Item]) -> Option<PlacementRequest> {
             });
         }
         if other.preferences != request.preferences {
-            // Different preferences: what each admits is checked when it is taken.
+            // Preferences differ, so each bundle's own are checked when it is taken.
             request.preferences = None;
         }
         if other.owner != request.owner {
@@ -107,8 +106,9 @@ pub(super) fn combined(items: &[Item]) -> Option<PlacementRequest> {
     Some(request)
 }
 
-/// What is to be reserved for all of `items` on one node, which are planned on so many of its devices: these
-/// count as whole ones, and so do units of unit-instance kinds. None where no node has as much.
+/// Returns the demand to reserve on one node for all of `items`, which are planned on `devices` of its
+/// devices. Shared devices and units of unit-instance kinds count as whole ones. `None` if no node has as
+/// much.
 pub(super) fn reserved_demand(items: &[Item], devices: u32, spec: &NodeSpec) -> Option<Demand> {
     let all = sum(items)?;
     if let [_] = items {
@@ -133,13 +133,13 @@ pub(super) fn reserved_demand(items: &[Item], devices: u32, spec: &NodeSpec) -> 
     Some(Demand { gpu, custom, ..all })
 }
 
-/// What stands in both of two sorted lists.
+/// Returns the intersection of two sorted lists.
 fn both(a: &[NodeId], b: &[NodeId]) -> Arc<[NodeId]> {
     a.iter().copied().filter(|id| b.binary_search(id).is_ok()).collect()
 }
 
 impl Replicas {
-    /// Takes all of `items` on one node, whichever the first one's policy says; all or nothing.
+    /// Takes all of `items` on one node, or none of them. The policy of the first item chooses the node.
     pub(super) fn place_colocated(&mut self, draft: &mut Draft, items: &[Item]) -> bool {
         if let [item] = items {
             return self.take(draft, item.bundle, &item.request);
@@ -165,7 +165,7 @@ impl Replicas {
         false
     }
 
-    /// Takes all of `items` on that node, or nothing.
+    /// Takes all of `items` on the given node, or none of them.
     pub(super) fn take_all_on(
         &mut self,
         draft: &mut Draft,

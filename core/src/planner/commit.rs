@@ -1,4 +1,4 @@
-//! Statements of a planner on their way to the shards and back.
+//! Sends the statements of a planner to shards and handles the answers.
 
 use std::collections::BTreeMap;
 
@@ -11,11 +11,11 @@ use crate::shard::{Command, Outcome};
 use crate::statement::{CommitMode, Conflict, ConflictDetection, Operation};
 use crate::time::Time;
 
-/// A tag is the key of a flight and the place of a part.
+/// A tag consists of the key of a statement in flight and the index of a part.
 const PART_BITS: u32 = 16;
 
-/// Operations by shard, each with its place. Most statements have one shard. The places of `conflicts`, in
-/// ascending order, are those of operations that are sent to none.
+/// Splits operations by shard, each with its index. `conflicts`, in ascending order, has the indexes of
+/// operations that are sent to no shard. Most statements have one shard.
 fn parts_of(
     operations: Vec<(ShardId, Operation)>,
     conflicts: &[Conflict],
@@ -44,7 +44,7 @@ impl Planner {
         StatementId { incarnation, planner, number: self.next_statement }
     }
 
-    /// Commits `operations`, each with its shard and in order of place.
+    /// Commits `operations`, each with its shard and in order of index.
     pub(super) fn commit(
         &mut self,
         operations: Vec<(ShardId, Operation)>,
@@ -54,8 +54,8 @@ impl Planner {
         self.commit_rest(operations, Vec::new(), terms, purpose);
     }
 
-    /// Commits what is left of a statement of which some operations, in ascending order, conflict before any
-    /// shard has seen them.
+    /// Commits the rest of a statement. `conflicts`, in ascending order, are of operations that conflict
+    /// before any shard has seen them.
     pub(super) fn commit_rest(
         &mut self,
         operations: Vec<(ShardId, Operation)>,
@@ -67,7 +67,7 @@ impl Planner {
         self.launch(operations, conflicts, terms, purpose);
     }
 
-    /// Carries out `operations`, as far as each is possible, on each shard on its own.
+    /// Applies `operations` on each shard separately, as far as each is possible.
     pub(super) fn commit_apart(&mut self, operations: Vec<(ShardId, Operation)>, purpose: Purpose) {
         let conflict_detection = ConflictDetection::Fine;
         let mode = CommitMode::Incremental;
@@ -103,8 +103,8 @@ impl Planner {
         }
     }
 
-    /// Sends what is ready. `now` is when it leaves: shards hold their parts of a statement from then on, however
-    /// long it took to plan.
+    /// Sends the commands that are ready. `now` is the time of sending. Shards hold their parts of a
+    /// statement from then on, so the time spent on planning does not count.
     pub fn flush(&mut self, now: Time) {
         while let Some((tag, shard, mut command)) = self.outbox.pop_front() {
             if let Command::Prepare(prepare) = &mut command {
@@ -156,7 +156,7 @@ impl Planner {
         }
     }
 
-    /// The shard of a copy, by its place.
+    /// Returns the shard of a replica, by its index.
     pub(super) fn shard_id(&self, at: usize) -> ShardId {
         ShardId(u16::try_from(at).expect("SHARDS_MAX fits u16"))
     }

@@ -1,5 +1,7 @@
-//! The values of the labels that rules are over, each with its nodes: made when a rule first names a label,
-//! then brought up to date as nodes come, go and change. So a plan looks at the nodes of a value, not at all.
+//! The values of the labels that rules use, each with its nodes.
+//!
+//! They are collected when a rule first names a label, and updated as nodes come, go and change. So a plan
+//! looks only at the nodes of a value, not at all nodes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -8,37 +10,37 @@ use crate::index::Slot;
 use crate::limits::RULE_LABELS_KEPT_MAX;
 use crate::node::Labels;
 
-/// The nodes of a copy by the value of one label.
+/// The nodes of a replica by the value of one label.
 #[derive(Default)]
 pub(super) struct Domain {
     key: Arc<str>,
-    /// None is empty.
+    /// No value has an empty set of nodes.
     values: BTreeMap<Arc<str>, BTreeSet<Slot>>,
     of_slot: Vec<Option<Arc<str>>>,
     used: u64,
 }
 
-/// What a copy keeps; the label not used for longest gives way.
+/// The labels that a replica keeps. The least recently used one is evicted.
 #[derive(Default)]
 pub(super) struct Domains {
     kept: Vec<Domain>,
     uses: u64,
-    /// Nodes that were looked at to make them.
+    /// The number of nodes that were looked at to collect values.
     looked_at: u64,
 }
 
 impl Domain {
-    /// The values in order, with their nodes.
+    /// Returns the values in order, with their nodes.
     pub(super) fn values(&self) -> &BTreeMap<Arc<str>, BTreeSet<Slot>> {
         &self.values
     }
 
-    /// The nodes with that value.
+    /// Returns the nodes with that value.
     pub(super) fn slots(&self, value: &str) -> impl Iterator<Item = Slot> {
         self.values.get(value).into_iter().flatten().copied()
     }
 
-    /// The value of a node.
+    /// Returns the value of a node.
     pub(super) fn value(&self, slot: Slot) -> Option<&Arc<str>> {
         self.of_slot.get(slot as usize)?.as_ref()
     }
@@ -69,7 +71,8 @@ impl Domain {
 }
 
 impl Domains {
-    /// The nodes by the value of `key`; `nodes` are those that have one, looked at if it is not kept.
+    /// Returns the nodes by the value of `key`. If `key` is not kept yet, they are collected from `nodes`,
+    /// which yields the nodes that have a value.
     pub(super) fn keep<'a, N>(&mut self, key: &str, nodes: impl FnOnce() -> N) -> &Domain
     where
         N: Iterator<Item = (Slot, &'a str)>,
@@ -93,7 +96,7 @@ impl Domains {
         &self.kept[at]
     }
 
-    /// A node has these labels from now on; none: it is gone.
+    /// Updates the labels of a node. `None` means that the node is gone.
     pub(super) fn follow(&mut self, slot: Slot, labels: Option<&Labels>) {
         for domain in &mut self.kept {
             let value = labels.and_then(|labels| labels.get(&domain.key));
@@ -101,12 +104,12 @@ impl Domains {
         }
     }
 
-    /// How many nodes were looked at so far because a label was not kept.
+    /// Returns the number of nodes looked at so far because a label was not kept.
     pub(super) fn looked_at(&self) -> u64 {
         self.looked_at
     }
 
-    /// Nothing is known any more.
+    /// Forgets all labels.
     pub(super) fn forget(&mut self) {
         self.kept.clear();
     }

@@ -1,4 +1,4 @@
-//! A plan in the making, over the copies of all shards, with savepoints.
+//! A plan that is being made over the replicas of all shards, with savepoints.
 
 use std::sync::Arc;
 
@@ -14,9 +14,9 @@ use crate::rng::Rng;
 /// One bundle that a plan places.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct PlannedBundle {
-    /// The bundle's place in its group.
+    /// The bundle's index in its group.
     pub(super) bundle: u32,
-    /// On the copy of which shard.
+    /// The shard whose replica has the node.
     pub(super) shard: usize,
     pub(super) slot: Slot,
     pub(super) node: NodeId,
@@ -24,36 +24,36 @@ pub(super) struct PlannedBundle {
     pub(super) key: ClaimKey,
 }
 
-/// What a plan has taken so far, in order.
+/// The bundles that a plan has taken so far, in order.
 #[derive(Debug, Default)]
 pub(super) struct Draft {
     pub(super) taken: Vec<PlannedBundle>,
 }
 
-/// A place in a draft, to go back to.
+/// A position in a draft to roll back to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Savepoint(usize);
 
 impl Draft {
-    /// Where it stands now.
+    /// Returns the current position.
     pub(super) fn savepoint(&self) -> Savepoint {
         Savepoint(self.taken.len())
     }
 
-    /// How much was taken since then.
+    /// Returns the number of bundles taken since the savepoint.
     pub(super) fn taken_since(&self, savepoint: Savepoint) -> usize {
         self.taken.len() - savepoint.0
     }
 }
 
-/// The copies of all shards.
+/// The replicas of all shards.
 pub(super) struct Replicas {
     pub(super) copies: Vec<Replica>,
     rng: Rng,
-    /// The copies that are searched now; none: all.
+    /// The replicas that are searched now. `None`: all.
     searched: Option<Arc<[bool]>>,
     pub(super) open_values: OpenValues,
-    /// Counts what searches and proofs look at.
+    /// Counts the work of searches and proofs.
     pub(super) meter: Meter,
 }
 
@@ -64,8 +64,9 @@ impl Replicas {
         Self { copies, rng: Rng::new(seed), searched: None, open_values, meter }
     }
 
-    /// In which order shards are asked: the one that the draft used last first, because a plan
-    /// over one shard is one step there; else a random one, so that planners do not crowd.
+    /// Returns the order in which shards are searched. The shard that the draft used last comes first,
+    /// because a plan over one shard commits in one step. Otherwise, the first is random, so that planners do
+    /// not crowd.
     pub(super) fn order(&mut self, draft: &Draft) -> impl Iterator<Item = usize> + use<> {
         let count = self.copies.len();
         let first = match draft.taken.last() {
@@ -78,12 +79,12 @@ impl Replicas {
         (0..count).map(move |step| (first + step) % count).filter(is_searched)
     }
 
-    /// From now on only those copies are searched; none: all.
+    /// Restricts later searches to these replicas. `None`: all.
     pub(super) fn search_only(&mut self, searched: Option<Arc<[bool]>>) {
         self.searched = searched;
     }
 
-    /// Searches one copy, and counts what that looks at.
+    /// Searches one replica and charges the work.
     pub(super) fn search<T>(&mut self, shard: usize, search: impl FnOnce(&mut Replica) -> T) -> T {
         let copy = &mut self.copies[shard];
         let before = copy.looked_at();
@@ -92,7 +93,7 @@ impl Replicas {
         found
     }
 
-    /// Takes what a bundle asks where its policy says, on any shard.
+    /// Takes the node that the policy of `request` chooses, on any shard.
     pub(super) fn take(&mut self, draft: &mut Draft, bundle: u32, request: &PlacementRequest) -> bool {
         for shard in self.order(draft) {
             if let Some((tentative, key)) = self.search(shard, |copy| copy.take(request)) {
@@ -106,7 +107,7 @@ impl Replicas {
         false
     }
 
-    /// Takes what a bundle asks on one node, if it may stand there and fits.
+    /// Takes a bundle on the given node, if it may be placed there and fits.
     pub(super) fn take_on(
         &mut self,
         draft: &mut Draft,
@@ -128,7 +129,7 @@ impl Replicas {
         true
     }
 
-    /// Gives up all that was taken after `savepoint`.
+    /// Gives up everything that was taken after `savepoint`.
     pub(super) fn roll_back(&mut self, draft: &mut Draft, savepoint: Savepoint) {
         let mut undone = draft.taken.split_off(savepoint.0);
         self.meter.charge(undone.len() as u64);
@@ -144,19 +145,19 @@ impl Replicas {
         self.copies[shard].hide(slot);
     }
 
-    /// Shows all nodes again.
+    /// Shows all hidden nodes again.
     pub(super) fn unhide_all(&mut self) {
         for copy in &mut self.copies {
             copy.unhide_from(0);
         }
     }
 
-    /// A number that changes with the nodes: what they are and have, and which take work.
+    /// Returns a number that changes with the nodes' capacity, names, labels, taints and state.
     pub(super) fn shape(&self) -> u64 {
         self.copies.iter().map(Replica::shape).sum()
     }
 
-    /// Where a node stands.
+    /// Returns the shard and slot of a node.
     pub(super) fn locate(&self, node: NodeId) -> Option<(usize, Slot)> {
         self.copies.iter().enumerate().find_map(|(shard, copy)| Some((shard, copy.shard().slot_of(node)?)))
     }

@@ -1,8 +1,8 @@
-//! Limit a group finds no place, and whether it ever could.
+//! Explains why a group was not placed, and whether it ever could be.
 //!
-//! *Infeasible* is said only where it is proved: where fewer bundles than must be placed could be, were
-//! nothing running but what stands of the group itself (upper bounds, `bounds.rs`). Where that is not so the
-//! group may still be one that cannot be placed; it is then called unplaceable now.
+//! *Infeasible* is reported only if it is proved: upper bounds (`bounds.rs`) show that too few bundles could
+//! be placed even if only the group's own placed bundles ran. Otherwise the group may still be impossible. It
+//! is then reported as unplaceable now.
 
 use super::Planner;
 use super::bounds::{Bound, Field, Limit, StandsBy, Value};
@@ -15,29 +15,29 @@ use crate::request::{PlacementRequest, Refusal};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// What keeps a group from ever being placed.
+/// The reason why a group can never be placed.
 enum Infeasible {
     /// No node could hold this bundle.
     Bundle(u32, Arc<PlacementRequest>),
-    /// Anything else.
+    /// Any other reason.
     Reason(GroupRefusalReason),
 }
 
-/// A rule over a label, and what is known of its values whatever runs.
+/// A rule over a label, with the facts about its values that do not depend on what runs.
 struct Rule {
     key: Arc<str>,
     spreading: Spreading,
-    /// Values that keep others back.
+    /// The values that limit others.
     counted: Arc<Values>,
-    /// How many bundles stand on each.
+    /// The number of bundles of the group on each value.
     standing: BTreeMap<Arc<str>, u32>,
-    /// The value that bundles are confined to by the first that stands.
+    /// The value of the first placed bundle, which confines the others.
     pinned: Option<Arc<str>>,
 }
 
-/// A proof that goes on in a later round.
+/// A proof that continues in a later round.
 pub(super) struct Proof {
-    /// What it is about: the nodes, and what of the group is to be placed, and where its other bundles are.
+    /// The input of the proof: the nodes, the bundles to place, and the nodes of the group's placed bundles.
     nodes: u64,
     items: Vec<u32>,
     least: usize,
@@ -62,18 +62,18 @@ impl Proof {
     }
 }
 
-/// How far a proof came in one turn.
+/// The progress of a proof in one turn.
 enum Proved {
     /// The group is infeasible.
     Infeasible(GroupRefusalReason),
-    /// Nothing excludes it.
+    /// No bound excludes the group.
     Open,
     /// Not all nodes were looked at.
     Unfinished,
 }
 
 impl Planner {
-    /// What a group is told that found no place. None: that takes another turn.
+    /// Returns the refusal for a group that found no place. `None`: it takes another turn.
     pub(super) fn refusal(&mut self, id: GroupId, no_place: &NoPlace) -> Option<GroupRefusal> {
         let attempts = self.groups[&id].attempts;
         if let Some((infeasible, reason)) = self.recall_told(id) {
@@ -89,7 +89,7 @@ impl Planner {
         Some(GroupRefusal { infeasible, reason, attempts })
     }
 
-    /// Limit a group that may be feasible has no place.
+    /// Returns the reason why a group that may be feasible has no place.
     fn reason(&mut self, id: GroupId, no_place: &NoPlace) -> GroupRefusalReason {
         let wanted = self.wanted(id);
         if no_place.given_up {
@@ -103,7 +103,7 @@ impl Planner {
         self.shortage(&wanted, no_place, &failing, refusal)
     }
 
-    /// What keeps a group from a place now.
+    /// Returns the reason why a group has no place now.
     fn shortage(
         &mut self,
         wanted: &Wanted,
@@ -145,7 +145,7 @@ impl Planner {
         }
     }
 
-    /// Looks for what proves that the group can never be placed; goes on where an earlier turn ended.
+    /// Tries to prove that the group can never be placed. Continues where an earlier turn ended.
     fn proof(&mut self, id: GroupId, no_place: &NoPlace) -> Proved {
         let wanted = self.wanted(id);
         self.work.proofs += 1;
@@ -170,7 +170,8 @@ impl Planner {
         }
     }
 
-    /// The rule over a label that must hold, if there is one. None: its values are too many to be looked at.
+    /// Returns the rule over a label that must hold, if there is one. `None`: the values are too many to look
+    /// at.
     fn rule(&mut self, wanted: &Wanted) -> Option<Option<Rule>> {
         let Some(TopologyRule { key, spreading }) = wanted.topology.clone() else { return Some(None) };
         let counted = match spreading {
@@ -194,8 +195,8 @@ impl Planner {
         Some(Some(Rule { key, spreading, counted, standing, pinned }))
     }
 
-    /// Looks at nodes until nothing can be proved, or all were looked at: what is proved then. None: the work
-    /// that is allowed is done before that.
+    /// Looks at nodes until nothing can be proved or all were looked at. Returns what is proved then. `None`:
+    /// the allowed work was spent before that.
     fn never(
         &mut self,
         id: GroupId,
@@ -229,7 +230,7 @@ impl Planner {
         }
     }
 
-    /// Limit no shard has a node for `request`.
+    /// Merges the refusals of all replicas for `request`.
     fn refusal_of(&mut self, request: &PlacementRequest) -> Refusal {
         let mut merged = Refusal::default();
         for copy in &mut self.replicas.copies {
@@ -241,7 +242,7 @@ impl Planner {
     }
 }
 
-/// What excludes the group on the nodes that are in the field.
+/// Returns the reason that excludes the group on the nodes of the field, if there is one.
 fn judge(field: &Field, wanted: &Wanted, rule: Option<&Rule>) -> Option<Infeasible> {
     let bundles = number(wanted.least);
     if let (possible, Some(class)) = field.possible()

@@ -1,13 +1,15 @@
-//! How many of some kinds of things go to some sinks: a maximal flow, by shortest augmenting paths
-//! (Edmonds and Karp), with a least and a most per sink.
+//! A maximal flow from kinds of things to sinks, by shortest augmenting paths (Edmonds and Karp). Each sink
+//! has a minimum and a maximum.
 
 use std::cell::Cell;
 
-/// `supply[k]` things of each kind; of kind `k` at most `edges[k][s]` go to sink `s`, which takes
-/// `least[s]..=most[s]` in all. The most that can go somewhere, and the kinds and sinks on the near side of
-/// a minimal cut; none where some sink does not get its least.
+/// Computes how many things can be assigned to sinks.
 ///
-/// `looks` counts looks at a kind and a sink.
+/// There are `supply[k]` things of kind `k`. At most `edges[k][s]` of them go to sink `s`, which takes
+/// `least[s]..=most[s]` in total. Returns the maximal count, with the kinds and sinks on the near side of a
+/// minimal cut. Returns `None` if some sink does not get its minimum.
+///
+/// `looks` counts the examined pairs of a kind and a sink.
 pub(super) fn assign(
     supply: &[u32],
     edges: &[Vec<u32>],
@@ -26,17 +28,17 @@ pub(super) fn assign(
     if flow.taken != least {
         return None;
     }
-    // What a sink has it keeps: a path ends at another.
+    // Sinks keep what they have, because an augmenting path ends at another sink.
     let (kinds, sinks) = flow.fill(most);
     Some(Assigned { count: flow.taken.iter().sum(), kinds, sinks })
 }
 
-/// What [`assign`] found.
+/// The result of [`assign`].
 pub(super) struct Assigned {
     pub(super) count: u32,
-    /// Kinds of which some go nowhere, or that could make room for those.
+    /// The kinds with things that are not assigned, and kinds that could make room for those.
     pub(super) kinds: Vec<bool>,
-    /// Where those could go, all of them full.
+    /// The sinks where those could go. All of them are full.
     pub(super) sinks: Vec<bool>,
 }
 
@@ -49,10 +51,10 @@ struct Flow<'a> {
 }
 
 impl Flow<'_> {
-    /// Augments until no path is left; what can be reached then.
+    /// Augments until there is no path left. Returns the kinds and sinks that can be reached then.
     fn fill(&mut self, room: &[u32]) -> (Vec<bool>, Vec<bool>) {
         loop {
-            // Of a kind the sink that it was reached from, of a sink the kind.
+            // For a kind, the sink that it was reached from. For a sink, the kind.
             let mut kinds: Vec<Option<Option<usize>>> =
                 self.left.iter().map(|&left| (left > 0).then_some(None)).collect();
             let mut sinks: Vec<Option<usize>> = vec![None; room.len()];
@@ -88,7 +90,7 @@ impl Flow<'_> {
         }
     }
 
-    /// Sends as much as can go along the path that ends at `end`.
+    /// Sends as much as possible along the path that ends at `end`.
     fn augment(
         &mut self,
         kinds: &[Option<Option<usize>>],
@@ -124,7 +126,7 @@ mod tests {
 
     #[test]
     fn kinds_make_room_for_each_other() {
-        // The first kind goes to both sinks, the second to the first alone.
+        // The first kind goes to both sinks, the second only to the first.
         let edges = [vec![9, 9], vec![9, 0]];
         let assigned =
             assign(&[2, 1], &edges, &[0, 0], &[1, 2], &Cell::new(0)).expect("no sink asks for any");

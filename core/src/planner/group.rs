@@ -1,4 +1,4 @@
-//! A group as its planner keeps it.
+//! The state of a group at its planner.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::request::PlacementRequest;
 use crate::resource::GpuAssignment;
 use crate::time::Time;
 
-/// Where a bundle stands.
+/// The node and allocation of a placed bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Place {
     pub(super) node: NodeId,
@@ -19,25 +19,25 @@ pub(super) struct Place {
     pub(super) gpus: GpuAssignment,
 }
 
-/// A bundle.
+/// A bundle of a group.
 #[derive(Clone, Debug)]
 pub(super) struct Bundle {
-    /// Its place in the group, given once.
+    /// The index in the group. It never changes.
     pub(super) index: u32,
     pub(super) request: Arc<PlacementRequest>,
     pub(super) place: Option<Place>,
-    /// What it was on a node that was lost: ended with the step that places it again.
+    /// The allocation on a lost node. It ends with the statement that places the bundle again.
     pub(super) lost: Option<AllocationId>,
 }
 
-/// Who waits for what becomes of a group.
+/// The job that waits for the outcome of a group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Awaiting {
-    /// Nobody.
+    /// No job waits.
     Nobody,
-    /// Who asked for it to be made.
+    /// The job that created the group.
     Creation(JobTag),
-    /// Who asked for more bundles, from that index on.
+    /// The job that adds bundles, and the index of the first of them.
     Growth(JobTag, u32),
 }
 
@@ -46,34 +46,34 @@ pub(super) enum Awaiting {
 pub(super) struct Group {
     pub(super) id: GroupId,
     pub(super) spec: Arc<GroupSpec>,
-    /// Who asked for it last; none since a start.
+    /// The client of the last job. `None` after a restart.
     pub(super) client: Option<PortClient>,
-    /// In order of index.
+    /// The bundles in order of index.
     pub(super) bundles: Vec<Bundle>,
     pub(super) next_index: u32,
     pub(super) awaiting: Awaiting,
-    /// A statement of it is under way.
+    /// Set if a statement of the group is in flight.
     pub(super) committing: bool,
-    /// It is to be removed as soon as nothing is under way.
+    /// The job that removes the group as soon as nothing is in flight.
     pub(super) removal: Option<JobTag>,
-    /// It ends in nothing when this passes before its minimum is placed, or what it grows by.
+    /// The deadline for placing the minimum, or the bundles that the group grows by.
     pub(super) until: Option<Time>,
-    /// Who does not wait and lost too often waits for a ticket until then.
+    /// The deadline for getting a ticket, for a group that does not wait and lost too often.
     pub(super) queued_until: Option<Time>,
     pub(super) attempts: u32,
-    /// How often in a row it was not believed that there is no place.
+    /// How many times in a row a failed search was not trusted.
     pub(super) uncertain_rounds: u8,
-    /// It found no place when it was tried last.
+    /// Set if the last attempt found no place.
     pub(super) no_fit: bool,
-    /// Attempts lost to other work since the last success.
+    /// The number of attempts lost to other work since the last success.
     pub(super) losses: u32,
-    /// It waits for its ticket, or has it.
+    /// Set if the group waits for its ticket or has it.
     pub(super) queued_for_ticket: bool,
-    /// Tickets that were served in vain since the last success.
+    /// The number of tickets without success since the last success.
     pub(super) tickets: u32,
-    /// The shape of the nodes by which it was last found that it is not infeasible.
+    /// The shape of the nodes for which the group was last found not to be infeasible.
     pub(super) judged: Option<u64>,
-    /// A proof about it goes on in a later round.
+    /// Set if a proof about the group continues in a later round.
     pub(super) undecided: bool,
 }
 
@@ -103,7 +103,7 @@ impl Group {
         group
     }
 
-    /// A group that an earlier start placed.
+    /// Creates a group that an earlier start placed.
     pub(super) fn resumed(id: GroupId, spec: Arc<GroupSpec>, bundles: Vec<Bundle>, next_index: u32) -> Self {
         let awaiting = Awaiting::Nobody;
         let removal = None;
@@ -134,7 +134,7 @@ impl Group {
         }
     }
 
-    /// Adds bundles; the index of the first.
+    /// Adds bundles. Returns the index of the first.
     pub(super) fn add(&mut self, requests: &[Arc<PlacementRequest>]) -> u32 {
         let first = self.next_index;
         for request in requests {
@@ -156,7 +156,7 @@ impl Group {
         Some(&mut self.bundles[at])
     }
 
-    /// A bundle to be placed.
+    /// Returns a bundle as an item to place.
     pub(super) fn item(&self, index: u32) -> Item {
         let at = self.bundles.binary_search_by_key(&index, |bundle| bundle.index);
         let request = &self.bundles[at.expect("a bundle of the group")].request;
@@ -167,17 +167,17 @@ impl Group {
         self.bundles.iter().filter(|bundle| bundle.place.is_some()).count()
     }
 
-    /// How many more must be placed for it to stand.
+    /// Returns how many more bundles must be placed to reach the minimum.
     pub(super) fn missing(&self) -> usize {
         (self.spec.min_members as usize).saturating_sub(self.placed())
     }
 
-    /// Whether some bundle has no place.
+    /// Returns whether some bundle is not placed.
     pub(super) fn is_incomplete(&self) -> bool {
         self.bundles.iter().any(|bundle| bundle.place.is_none())
     }
 
-    /// When whoever waits for it is to be answered, however it stands then.
+    /// Returns the time by which the waiting job must be answered.
     pub(super) fn deadline(&self) -> Option<Time> {
         match self.awaiting {
             Awaiting::Nobody => None,
@@ -185,7 +185,7 @@ impl Group {
         }
     }
 
-    /// The index of the first bundle that it grows by, if it grows.
+    /// Returns the index of the first bundle that the group grows by, if it grows.
     pub(super) fn grows_from(&self) -> Option<u32> {
         match self.awaiting {
             Awaiting::Growth(_, first) => Some(first),

@@ -1,4 +1,4 @@
-//! The life of a group: made, grown, shrunk, placed again where nodes are lost, removed.
+//! The life of a group: it is created, grown, shrunk, placed again after losses, and removed.
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
@@ -22,7 +22,7 @@ use crate::statement::{
 };
 use crate::time::Time;
 
-/// What others hold is ended again after this part of the time for which shards hold.
+/// Evictions that a statement of others blocks are retried after this fraction of the hold time.
 const PAUSES_PER_HOLD: u64 = 64;
 
 impl Planner {
@@ -72,7 +72,7 @@ impl Planner {
         self.end_bundles(id, operations, purpose, now);
     }
 
-    /// The allocations of bundles that are to go.
+    /// Returns the allocations of the bundles to remove.
     fn shrinking(&mut self, id: GroupId, indexes: &[u32]) -> Result<Vec<AllocationId>, PlanRejection> {
         let group = self.settled(id)?;
         if let Some(&unknown) = indexes.iter().find(|&&index| group.bundle_mut(index).is_none()) {
@@ -82,7 +82,7 @@ impl Planner {
         let (goes, stays): (Vec<&Bundle>, Vec<&Bundle>) =
             group.bundles.iter().partition(|bundle| indexes.contains(&bundle.index));
         let placed = |bundles: &[&Bundle]| bundles.iter().filter(|bundle| bundle.place.is_some()).count();
-        // One that is below its minimum already may still give up what has no place.
+        // A group that is below its minimum already may still give up bundles that are not placed.
         if stays.len() < least || (placed(&goes) > 0 && placed(&stays) < least) {
             return Err(PlanRejection::BelowMinimum(id));
         }
@@ -92,7 +92,7 @@ impl Planner {
             .collect())
     }
 
-    /// A group that nothing is under way of.
+    /// Returns a group that no other job or statement is changing.
     fn settled(&mut self, id: GroupId) -> Result<&mut Group, PlanRejection> {
         let group = self.groups.get_mut(&id).ok_or(PlanRejection::UnknownGroup(id))?;
         let busy = group.committing
@@ -102,7 +102,7 @@ impl Planner {
         if busy { Err(PlanRejection::Busy(id)) } else { Ok(group) }
     }
 
-    /// Whether nothing of the group is placed and its creator waits for it.
+    /// Returns whether the group was not placed yet and its creator waits for it.
     pub(super) fn is_awaited(&self, id: GroupId) -> bool {
         self.groups.get(&id).is_some_and(|group| matches!(group.awaiting, Awaiting::Creation(_)))
     }
@@ -137,7 +137,7 @@ impl Planner {
         self.end_bundles(id, allocations, Purpose::End(id, EndPurpose::Removal(tag, 0)), now);
     }
 
-    /// Ends allocations of bundles, each shard on its own.
+    /// Ends allocations of bundles, on each shard separately.
     fn end_bundles(&mut self, id: GroupId, allocations: Vec<AllocationId>, purpose: Purpose, now: Time) {
         if allocations.is_empty() {
             let Purpose::End(_, end) = purpose else { unreachable!("bundles end for a purpose") };
@@ -152,8 +152,9 @@ impl Planner {
         self.commit_apart(operations, purpose);
     }
 
-    /// Bundles ended, but those that a statement of others is about to evict: that may be aborted, so
-    /// they are ended again, after a pause, until it is decided. Those that others evicted with grace keep it.
+    /// Finishes a removal or a shrink. Bundles that a statement of others is about to evict may survive,
+    /// because that statement may be aborted. They are ended again after a pause, until it is decided.
+    /// Bundles that others evicted with grace keep their grace period.
     pub(super) fn end_concluded(
         &mut self,
         id: GroupId,
@@ -192,9 +193,9 @@ impl Planner {
         }
     }
 
-    /// Ends again what was held by statements of others.
+    /// Retries to end the bundles that statements of others held.
     pub(super) fn end_again(&mut self, now: Time) {
-        // In order of time: the pause is always the same.
+        // The entries are in order of time, because the pause is always the same.
         while self.ending.front().is_some_and(|&(due, ..)| due <= now) {
             let (_, id, end) = self.ending.pop_front().expect("just seen");
             let goes = |bundle: &&Bundle| match &end {
@@ -251,8 +252,8 @@ impl Planner {
         self.reply(tag, PlanReply::Groups(page));
     }
 
-    /// Plans what has no place, and begins to commit the plan. A plan goes by the views of its round; only
-    /// the newest ones can say that there is no place.
+    /// Plans the bundles of a group that are not placed, and begins to commit the plan. A plan may use the
+    /// views of its round. Only the newest views can show that there is no place.
     pub(super) fn try_group(&mut self, id: GroupId, now: Time) {
         if !self.followed {
             self.sync();
@@ -293,10 +294,10 @@ impl Planner {
         planned
     }
 
-    /// What of a group is to be placed.
+    /// Returns the bundles of a group to place.
     pub(super) fn wanted(&self, id: GroupId) -> Wanted {
         let group = &self.groups[&id];
-        // A growth of a group that stands is about the new bundles, whatever else of it is open.
+        // A growth of a group with its minimum concerns the new bundles only, even if others are not placed.
         let from = match group.awaiting {
             Awaiting::Growth(_, first) if group.missing() == 0 => first,
             _ => 0,
@@ -331,7 +332,7 @@ impl Planner {
             ended.clear();
         }
         let mut operations = Vec::with_capacity(ended.len() + draft.taken.len());
-        // What ends comes first: a bundle stands once in its shard.
+        // Evictions come first, because a bundle may have only one allocation in its shard.
         for &(_, allocation) in &ended {
             let evict = Evict { allocation, expected: None, grace_ns: 0 };
             operations.push((self.shard_of_allocation(allocation), Operation::Evict(evict)));
@@ -351,14 +352,14 @@ impl Planner {
             operations.push((self.shard_id(taken.shard), operation));
         }
         let mode = commit_mode(group, ended.is_empty());
-        // What a bundle was on a lost node goes whatever became of that node: no version is expected of it.
+        // The lost bundle ends in any state of its old node, so no version of that node is expected.
         let conflict_detection = if ended.is_empty() { conflict_detection } else { ConflictDetection::Fine };
         let ended = ended.into_iter().map(|(bundle, _)| bundle).collect();
         let purpose = Purpose::Place(Box::new(Placing { group: id, draft, ended }));
         self.commit(operations, (conflict_detection, mode), purpose);
     }
 
-    /// Gives up on the copies what a plan had taken and was not granted.
+    /// Gives up on the replicas what a plan had taken and was not granted.
     fn give_up_refused(&mut self, draft: &Draft, ended: usize, concluded: &StatementResult) {
         if is_planted(PlantedBug::ClaimKeptByLoser) {
             return;
@@ -390,10 +391,11 @@ impl Planner {
                 bundle.place = Some(Place { node, allocation, gpus });
                 bundle.lost = None;
                 self.by_node.entry(node).or_default().insert((id, taken.bundle));
-                // The view followed now may be older than the grant: the node may have been lost in it.
+                // Checked with the next view. The current one may be older than the grant and still show the
+                // node as lost.
                 self.granted_on.push(node);
                 if self.replicas.copies[taken.shard].endings.others_since(applied.visible_from) {
-                    // By a view that shows all that is answered, which the one followed now may not.
+                    // Checked with a view that shows every answered grant. The current one may not.
                     self.look_again.push(node);
                 }
             }
@@ -404,17 +406,17 @@ impl Planner {
             return self.settle(id, now);
         }
         for conflict in &concluded.conflicts {
-            // What was to be ended with it has ended by itself.
+            // The lost allocation has ended by itself.
             if let ConflictReason::UnknownAllocation(gone) = conflict.reason {
                 self.ticket_moved = true;
                 let of_it = group.bundles.iter_mut().filter(|bundle| ended.contains(&bundle.index));
                 of_it.filter(|bundle| bundle.lost == Some(gone)).for_each(|bundle| bundle.lost = None);
             }
         }
-        // What the plan had taken on the copies is free again, which no shard tells as growth.
+        // What the plan had taken on the replicas is free again. No shard reports this as growth.
         self.given_up = true;
         let removal = group.removal.is_some();
-        // Its ticket, if it has one, ends or goes on in any case.
+        // The group's ticket, if it has one, ends or continues in any case.
         let by_ticket = self.ticket_concluded(id, false, &concluded.conflicts, now);
         if removal {
             return self.begin_removal(id, now);
@@ -425,28 +427,32 @@ impl Planner {
         let group = self.groups.get_mut(&id).expect("just seen");
         group.losses += 1;
         if group.losses < STATEMENT_LOSSES_MAX {
-            // Not before all answers are taken: what they granted is in views, and claimed on the copies still.
+            // Tried after all answers are taken: until then, their grants are in views and also claimed on
+            // the replicas.
             self.lost.push_back(id);
         } else if group.deadline().is_some_and(|deadline| deadline <= now) {
             self.refuse_loser(id, &concluded.conflicts, now);
         } else if group.missing() > 0 || group.awaiting != Awaiting::Nobody {
-            // Who does not wait is answered in bounded time, also behind the tickets of others.
+            // A group that does not wait is answered in bounded time, even if it queues behind the tickets of
+            // others.
             let bound = now.plus_nanos(self.config.ticket_ns);
             group.queued_until = group.queued_until.or(Some(bound));
             self.queue_for_ticket(id);
         } else {
-            // What is beyond its minimum takes no ticket.
+            // Bundles beyond the minimum take no ticket.
             group.losses = 0;
             self.wait(id);
         }
     }
 
-    /// Nothing is under way of a group: answers who waits, goes on with what was asked meanwhile.
+    /// Called when nothing of a group is in flight. Answers the waiting job and continues with what was asked
+    /// meanwhile.
     pub(super) fn settle(&mut self, id: GroupId, now: Time) {
         self.forget_deadline(id);
         let Some(group) = self.groups.get_mut(&id) else { return };
         let awaiting = std::mem::replace(&mut group.awaiting, Awaiting::Nobody);
-        // Its deadline is that of its making: what is lost later is placed again whenever that is possible.
+        // The deadline was for the creation or the growth only. Bundles that are lost later may be placed at
+        // any time.
         (group.until, group.queued_until) = (None, None);
         let view = group.view();
         let priority = group.spec.priority;
@@ -459,7 +465,7 @@ impl Planner {
             return self.begin_removal(id, now);
         }
         if incomplete {
-            // What ended, conflicted or came free while something was under way could not be tried then.
+            // Bundles that ended or capacity that came free in the meantime could not be tried then.
             self.retry_now = true;
             self.wait(id);
         } else {
@@ -467,7 +473,7 @@ impl Planner {
         }
     }
 
-    /// A group has no place: refused, or it waits.
+    /// Handles a group without a place: it waits or is refused.
     fn judge(&mut self, id: GroupId, no_place: &NoPlace, now: Time) {
         let nodes = self.replicas.shape();
         let group = &self.groups[&id];
@@ -475,7 +481,7 @@ impl Planner {
             Awaiting::Creation(_) | Awaiting::Growth(..) => {
                 let waits = group.until.is_some_and(|until| until > now) && may_wait(group);
                 let waits = waits && !is_planted(PlantedBug::GroupNeverWaits);
-                // That it could be placed is a matter of the nodes alone: it stands while they do.
+                // Feasibility depends on the nodes alone, so the result holds until they change.
                 if waits && group.judged == Some(nodes) {
                     return self.wait_for_room(id);
                 }
@@ -487,13 +493,14 @@ impl Planner {
                 self.give_up(id, PlanReply::Refused(Box::new(refusal)), now);
             }
             Awaiting::Nobody if group.missing() > 0 => self.wait_for_room(id),
-            // What is beyond its minimum keeps nothing from others.
+            // Bundles beyond the minimum do not compete for tickets.
             Awaiting::Nobody => self.wait_without_fit(id),
         }
     }
 }
 
-/// What of a plan was not granted. Its first operations, so many, ended something.
+/// Returns the bundles of a plan that were not granted. The first `ended` operations of the plan are
+/// evictions.
 fn refused(draft: &Draft, ended: usize, concluded: &StatementResult) -> Vec<PlannedBundle> {
     let granted = concluded.applied.iter().flat_map(|applied| &applied.granted);
     let granted: BTreeSet<usize> = granted.map(|&(place, _)| usize::from(place)).collect();
@@ -501,9 +508,9 @@ fn refused(draft: &Draft, ended: usize, concluded: &StatementResult) -> Vec<Plan
     taken.map(|(_, taken)| *taken).collect()
 }
 
-/// Bundles beyond the minimum of a group that stands depend on nothing, unless a skew binds them or what they
-/// were elsewhere ends with the same statement: each that does not conflict is kept. All others are placed as
-/// they were planned, or not at all.
+/// Returns the commit mode for a plan. Bundles beyond the minimum of a placed group are independent of each
+/// other, so each one without a conflict is kept. All other plans are committed as a whole or not at all.
+/// This includes plans that a skew binds, and plans that also end lost bundles.
 fn commit_mode(group: &Group, nothing_ends: bool) -> CommitMode {
     let skew = matches!(group.spec.topology, Some(TopologyRule { spreading: Spreading::Spread { .. }, .. }));
     let apart = nothing_ends && !skew && group.missing() == 0 && group.awaiting == Awaiting::Nobody;

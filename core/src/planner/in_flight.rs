@@ -1,5 +1,5 @@
-//! Committing a statement: one step over one shard; over several, holds everywhere, one decision,
-//! then what was decided everywhere.
+//! Commits a statement. Over one shard this takes one step. Over several shards it takes holds on all of
+//! them, one decision, and then the execution of the decision on all of them.
 //!
 //! | stage | sent | awaited |
 //! |---|---|---|
@@ -7,8 +7,8 @@
 //! | preparing | `Prepare` to each shard | held, or conflicts |
 //! | finishing | `Finish` to each shard that holds | what was done |
 //!
-//! Between the last two the decision cell is set. A shard that waited beyond the deadline may have
-//! set it first: then the statement is aborted, however complete it was.
+//! The decision cell is set between the last two stages. A shard that waited beyond the deadline may have set
+//! it first. Then the statement is aborted, even if every part was held.
 
 use std::sync::Arc;
 
@@ -18,53 +18,53 @@ use crate::shard::{Command, Outcome, Rejection};
 use crate::statement::{Applied, CommitMode, Conflict, ConflictDetection, Granted, Operation, Part, Prepare};
 use crate::time::Time;
 
-/// How a statement is to be committed.
+/// The options for committing a statement.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CommitOptions {
     pub(super) conflict_detection: ConflictDetection,
     pub(super) mode: CommitMode,
-    /// Over several shards everywhere or nowhere; otherwise each shard does what it can.
+    /// If set, the statement is applied on all its shards or on none. Otherwise, each shard does what it can.
     pub(super) atomic: bool,
 }
 
-/// One shard's part of it.
+/// The part of a statement for one shard.
 #[derive(Debug)]
 struct FlightPart {
     shard: ShardId,
     operations: Vec<(u16, Operation)>,
-    /// Whether the shard holds any of it.
+    /// Set if the shard holds any of it.
     holds: bool,
 }
 
-/// A statement under way.
+/// A statement in flight.
 #[derive(Debug)]
 pub(super) struct StatementInFlight {
     statement: StatementId,
     parts: Vec<FlightPart>,
     terms: CommitOptions,
-    /// None: over one shard, where applying it decides it, or over each on its own.
+    /// `None` if no decision is needed: over one shard, or over each shard separately.
     cell: Option<Arc<DecisionCell>>,
-    /// Answers that are awaited.
+    /// The number of awaited answers.
     left: usize,
     conflicts: Vec<Conflict>,
     applied: Vec<Applied>,
-    /// Shards ended it at its deadline: what they hold is unknown or gone.
+    /// Set if shards ended the statement at its deadline. Then what they hold is unknown or gone.
     expired: bool,
 }
 
-/// What became of a statement.
+/// The result of a statement.
 #[derive(Debug)]
 pub(super) struct StatementResult {
     pub(super) statement: StatementId,
     pub(super) applied: Vec<Applied>,
     pub(super) conflicts: Vec<Conflict>,
-    /// It was aborted because a shard waited too long.
+    /// Set if the statement was aborted because a shard waited too long.
     pub(super) expired: bool,
 }
 
 impl StatementInFlight {
-    /// The statement of `parts`, each with a shard and its operations, beside operations that conflict
-    /// before any shard has seen them.
+    /// Creates a statement of `parts`, each with its shard and operations. `conflicts` are of operations that
+    /// conflict before any shard has seen them.
     pub(super) fn new(
         statement: StatementId,
         parts: Vec<(ShardId, Vec<(u16, Operation)>)>,
@@ -82,8 +82,8 @@ impl StatementInFlight {
         Self { statement, left: parts.len(), parts, terms, cell, conflicts, applied, expired }
     }
 
-    /// What is to be sent first: the place of a part, its shard, the command. How long shards hold their parts is
-    /// entered when the commands leave: what passes until then is not the shards' time.
+    /// Returns the first commands: the index of a part, its shard, and the command. The deadline of holds is
+    /// set when the commands leave, so that earlier delays do not count.
     pub(super) fn begin(&mut self) -> Vec<(usize, ShardId, Command)> {
         let CommitOptions { conflict_detection, mode, .. } = self.terms;
         let statement = self.statement;
@@ -104,7 +104,7 @@ impl StatementInFlight {
         commands.enumerate().map(|(at, (shard, command))| (at, shard, command)).collect()
     }
 
-    /// Takes one shard's answer; what is to be sent next.
+    /// Takes one shard's answer. Returns the next commands.
     pub(super) fn handle(&mut self, part: usize, outcome: Outcome) -> Vec<(usize, ShardId, Command)> {
         self.left -= 1;
         match outcome {
@@ -118,7 +118,7 @@ impl StatementInFlight {
                     self.applied.push(*applied);
                 }
             }
-            // The shard asked to abort before the coordinator did, and nobody had committed.
+            // The shard asked to abort before the coordinator decided, and nobody had committed.
             Outcome::Rejected(Rejection::UnknownStatement(_)) => self.expired = true,
             other => panic!("a statement was answered with {other:?}"),
         }
@@ -137,13 +137,13 @@ impl StatementInFlight {
         commands
     }
 
-    /// Whether each part is done as soon as its shard has it.
+    /// Returns whether each part is applied as soon as its shard gets it.
     pub(super) fn is_done_at_once(&self) -> bool {
         self.cell.is_none()
     }
 
-    /// The bundles that a part over one shard ended, by its answer: where, how many, and from which view on.
-    /// A part that was held is none of these: what it ended may have ended before by itself.
+    /// Returns the bundles that a part ended, from its answer: the shard, the number, and the first view that
+    /// shows it. `None` for parts that were held, because their bundles may have ended by themselves before.
     pub(super) fn ended_at_once(&self, part: usize, outcome: &Outcome) -> Option<(ShardId, u64, u64)> {
         let (Outcome::Applied(applied), None) = (outcome, &self.cell) else { return None };
         let ended = applied.granted.iter().filter(|(_, granted)| matches!(granted, Granted::Ended(_)));
@@ -154,12 +154,12 @@ impl StatementInFlight {
         self.parts.iter().any(|part| part.holds)
     }
 
-    /// Whether nothing is awaited any more.
+    /// Returns whether no answer is awaited.
     pub(super) fn is_over(&self) -> bool {
         self.left == 0
     }
 
-    /// What became of it.
+    /// Returns the result.
     pub(super) fn conclude(self) -> StatementResult {
         let Self { statement, applied, conflicts, expired, .. } = self;
         StatementResult { statement, applied, conflicts, expired }

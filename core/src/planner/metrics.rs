@@ -1,5 +1,5 @@
-//! What a planner did: Omega's figures (Schwarzkopf et al., EuroSys 2013, section 4): conflicts, work
-//! that was useful and work that was wasted.
+//! Counters of a planner: conflicts, useful work and wasted work. They follow Omega (Schwarzkopf et al.,
+//! EuroSys 2013, section 4).
 
 use super::Purpose;
 use super::in_flight::StatementResult;
@@ -9,19 +9,20 @@ use super::in_flight::StatementResult;
 pub struct PlannerMetrics {
     /// Statements that were sent to shards.
     pub statements: u64,
-    /// Of them, those that were committed, at least in part.
+    /// Of these, statements that were committed at least in part.
     pub committed: u64,
-    /// Of them, those in which something conflicted.
+    /// Of these, statements with a conflict.
     pub conflicted: u64,
-    /// Of them, those that shards ended at their deadline.
+    /// Of these, statements that shards ended at their deadline.
     pub expired: u64,
-    /// Of all statements, those that placed bundles of groups, or tried to.
+    /// Of all statements, those that tried to place bundles of groups.
     pub attempts: u64,
-    /// Of these, those that placed any: attempts per placing are what the paper calls attempts per job.
+    /// Of these, statements that placed some bundles. Attempts per placing correspond to the paper's attempts
+    /// per job.
     pub placings: u64,
     /// Operations that were sent to shards.
     pub operations: u64,
-    /// Of them, those that were granted: useful work. The rest was wasted.
+    /// Of these, operations that were granted. This is useful work; the rest was wasted.
     pub granted: u64,
 }
 

@@ -1,10 +1,10 @@
-//! Planners: they plan groups on copies of the shards and commit them as statements, any number of
-//! them at the same time as the direct path serves single placements (Omega's several schedulers
-//! over shared state; Schwarzkopf et al., EuroSys 2013).
+//! Planners place groups. They plan on replicas of the shards and commit the plans as statements. Any number
+//! of planners run concurrently with each other and with direct placements, like Omega's schedulers over
+//! shared state (Schwarzkopf et al., EuroSys 2013).
 //!
-//! A [`Planner`] is a state machine, as a shard is: jobs and shards' answers go in, commands and
-//! replies come out; [`PlannerRunner`] is the loop around it on a thread. It keeps the groups whose
-//! number is its own modulo the number of planners ([`keeper_of`](crate::group::keeper_of)).
+//! A [`Planner`] is a state machine, like a shard: jobs and shards' answers go in, commands and replies come
+//! out. [`PlannerRunner`] is the loop around it on a thread. A planner keeps the groups whose number modulo
+//! the number of planners is its own number ([`keeper_of`](crate::group::keeper_of)).
 
 mod bounds;
 mod bundle_events;
@@ -61,28 +61,28 @@ use recall::Verdicts;
 use replica::Replica;
 use ticket::Ticket;
 
-/// The caller's name for a job: comes back with the reply.
+/// The caller's name for a job. It comes back with the reply.
 pub type JobTag = u64;
 
-/// What a planner is made with.
+/// The settings of a planner.
 #[derive(Clone, Debug)]
 pub struct PlannerConfig {
-    /// Which planner of the process.
+    /// The number of this planner in the process.
     pub number: u16,
-    /// How many there are.
+    /// The number of planners.
     pub planners: u16,
-    /// The start of the service: goes into ids.
+    /// The incarnation of the service. It is part of the ids that the planner creates.
     pub incarnation: Incarnation,
-    /// Of all that is random.
+    /// The seed of everything random.
     pub seed: u64,
     /// How long shards hold a part before they ask to abort, in ns.
     pub hold_ns: u64,
-    /// How long a statement that lost too often keeps what it reserved, in ns.
+    /// How long a ticket keeps what it reserved, in ns.
     pub ticket_ns: u64,
 }
 
 impl PlannerConfig {
-    /// The only one.
+    /// Creates the settings of the only planner of a process.
     #[must_use]
     pub fn single(incarnation: Incarnation, seed: u64) -> Self {
         Self {
@@ -96,37 +96,37 @@ impl PlannerConfig {
     }
 }
 
-/// What a statement is for.
+/// The purpose of a statement.
 #[derive(Debug)]
 enum Purpose {
     /// Places bundles of a group.
     Place(Box<Placing>),
-    /// Ends bundles of a group that goes or shrinks.
+    /// Ends bundles of a group that is removed or shrunk.
     End(GroupId, EndPurpose),
-    /// Somebody else's operations.
+    /// Commits operations that an external scheduler planned.
     Submit(JobTag),
 }
 
-/// Bundles that are placed.
+/// Bundles that a statement places.
 #[derive(Debug)]
 struct Placing {
     group: GroupId,
-    /// Bundles whose allocations on lost nodes end with it: the first operations, in this order.
+    /// The bundles whose allocations on lost nodes end. These are the first operations, in this order.
     ended: Vec<u32>,
-    /// The operations after them, in order of what was taken.
+    /// The placed bundles. These are the operations after them, in this order.
     draft: Draft,
 }
 
-/// Limit bundles end.
+/// The reason why bundles end.
 #[derive(Clone, Debug)]
 enum EndPurpose {
-    /// The group goes: so many bundles ended with it so far.
+    /// The group is removed. The number counts the bundles that ended so far.
     Removal(JobTag, u32),
-    /// These bundles go.
+    /// These bundles are removed.
     Shrink(JobTag, Vec<u32>),
 }
 
-/// A planner.
+/// A planner of groups and statements.
 pub struct Planner {
     config: PlannerConfig,
     port: Port,
@@ -134,64 +134,67 @@ pub struct Planner {
     flights: Slab<(StatementInFlight, Purpose)>,
     /// Commands that the port had no room for.
     outbox: VecDeque<(u64, ShardId, Command)>,
-    /// Jobs that were not begun.
+    /// Jobs that have not begun.
     queue: JobQueue,
     groups: BTreeMap<GroupId, Group>,
-    /// Bundles by the node they stand on.
+    /// The bundles on each node.
     by_node: FixedMap<NodeId, BTreeSet<(GroupId, u32)>>,
-    /// Groups with bundles that found no place: highest priority first, then those that wait longest.
+    /// Groups with bundles that are not placed: highest priority first, then oldest first.
     incomplete: BTreeSet<(std::cmp::Reverse<i32>, GroupId)>,
     /// The shards' growth when incomplete groups were last tried.
     tried_at: Vec<u64>,
-    /// Nodes on which bundles were granted that may have ended before that was known.
+    /// Nodes with granted bundles that may have ended before the grant was known.
     look_again: Vec<NodeId>,
-    /// Nodes on which bundles were granted: judged by the next views, which show the grants.
+    /// Nodes on which bundles were granted. They are checked with the next views, which show the grants.
     granted_on: Vec<NodeId>,
-    /// Those whose statement was lost to other work: planned again once all answers are taken.
+    /// Groups whose statement was lost to other work. They are planned again once all answers are taken.
     lost: VecDeque<GroupId>,
-    /// Those that found no place where something may have been counted twice: the same when answers came.
+    /// Groups that found no place while something may have been counted twice. They are planned again when
+    /// answers came.
     uncertain: Vec<GroupId>,
-    /// Those about which a proof goes on in a later round, and whose they are.
+    /// Groups whose proof continues in a later round, with their clients.
     undecided: VecDeque<(GroupId, PortClient)>,
-    /// What these proofs have so far.
+    /// The unfinished proofs.
     proofs: FixedMap<GroupId, Proof>,
-    /// What was found for groups that have no place.
+    /// Results for groups that found no place.
     verdicts: Verdicts,
-    /// How often a lost plan gave up what it had taken on the copies.
+    /// The number of times that a lost plan gave up what it had taken on the replicas.
     released: u64,
-    /// Those that are still to be tried since something grew.
+    /// Waiting groups that are still to be tried since something grew.
     retrying: VecDeque<(std::cmp::Reverse<i32>, GroupId)>,
-    /// Bundles were lost since: they are tried again whatever grew.
+    /// Set if bundles were lost since the last retry. Then waiting groups are tried even if nothing grew.
     retry_now: bool,
-    /// A plan was lost since, so that others may have room on the copies which no shard tells of.
+    /// Set if a plan was lost since the last retry. Others may have room on the replicas, which no shard
+    /// reports.
     given_up: bool,
-    /// When whoever waits is to be answered: of all that wait, and maybe of some that do not any more.
+    /// The times by which waiting jobs must be answered. It has all groups that wait, and possibly others.
     deadlines: BTreeSet<(Time, GroupId)>,
-    /// What is asked for by jobs that are not answered.
+    /// The group of each create or grow job that is not answered.
     asked: FixedMap<JobTag, GroupId>,
     tickets: Arc<Tickets>,
-    /// Bundles that end once the statements of others that hold them are decided: tried again then, in order.
+    /// Removals and shrinks that statements of others block, in order of the time at which they are retried.
     ending: VecDeque<(Time, GroupId, EndPurpose)>,
-    /// Groups that wait for a number.
+    /// Groups that wait for a ticket number.
     ticket_queue: VecDeque<GroupId>,
     ticket: Option<Ticket>,
-    /// Something grew since what the ticket reserved was tried.
+    /// Set if something grew since the ticket's commit was last tried.
     ticket_moved: bool,
     next_group: u64,
     next_statement: u64,
     replies: Vec<(JobTag, PlanReply)>,
-    /// The copies were brought up to date in this round.
+    /// Set if the replicas were brought up to date in this round.
     followed: bool,
     metrics: PlannerMetrics,
     budget: PlannerBudget,
     work: PlannerWork,
-    /// Units that were spent before this round.
+    /// The units spent before this round.
     round_began_at: u64,
     answers: Vec<(u64, PortReply)>,
 }
 
 impl Planner {
-    /// A planner over `shards`: per shard an empty copy ([`Shard::replica`]) and the reader of its views.
+    /// Creates a planner over `shards`: for each shard an empty replica ([`Shard::replica`]) and a reader of
+    /// its views.
     #[must_use]
     pub fn new(config: PlannerConfig, port: Port, shards: Vec<(Shard, ViewReader)>) -> Self {
         let copies = shards.into_iter().map(|(shard, reader)| Replica::new(shard, reader)).collect();
@@ -237,29 +240,29 @@ impl Planner {
         }
     }
 
-    /// Shares tickets with the other planners.
+    /// Sets the tickets that all planners share.
     pub(crate) fn set_tickets(&mut self, tickets: Arc<Tickets>) {
         self.tickets = tickets;
     }
 
-    /// Bounds its work otherwise than by default.
+    /// Sets the bounds of its work.
     pub fn set_budget(&mut self, budget: PlannerBudget) {
         self.budget = budget;
     }
 
-    /// The bounds of its work.
+    /// Returns the bounds of its work.
     #[must_use]
     pub fn budget(&self) -> PlannerBudget {
         self.budget
     }
 
-    /// Takes a job of a client of the port at that place; it is begun when its client has its turn, and answered in
-    /// [`take_replies`](Self::take_replies).
+    /// Queues a job from a client. `client` names the port by its index, and the client. The job begins in
+    /// its client's turn and is answered by [`take_replies`](Self::take_replies).
     pub fn submit(&mut self, tag: JobTag, client: (usize, ClientKey), job: PlanJob, now: Time) {
         match job {
             PlanJob::Cancel => self.cancel(tag, client, now),
-            // It plans nothing, and a cancel that comes after it must not overtake it: the group would be
-            // asked for again by a client that resumes.
+            // It plans nothing, so it begins at once. A later cancel must not overtake it: a client that
+            // resumes would then ask for the group again.
             PlanJob::RemoveGroup(id) if self.is_awaited(id) => self.remove_group(tag, id, now),
             job => self.queue.push(client, tag, job),
         }
@@ -280,13 +283,14 @@ impl Planner {
         }
     }
 
-    /// Whether a job may be begun: as many statements as may be are under way at most.
+    /// Returns a check whether a job may begin. Jobs that may begin statements wait while too many are in
+    /// flight.
     fn may_begin(&self) -> impl Fn(&PlanJob) -> bool + use<> {
         let has_room = self.flights.len() < PLANNER_FLIGHTS_MAX;
         move |job| has_room || !job.plans()
     }
 
-    /// Begins the next job, on its client's account; whether there was one.
+    /// Begins the next job and charges its client. Returns whether there was one.
     fn begin_next(&mut self, now: Time) -> bool {
         let may_begin = self.may_begin();
         let Some((client, tag, job)) = self.queue.next(may_begin) else { return false };
@@ -297,17 +301,17 @@ impl Planner {
         true
     }
 
-    /// Takes what shards answered, follows their views, and tries again what waits; how many answers
-    /// there were, and statements that it sent. Call it when the bell was rung, and when
-    /// [`next_deadline`](Self::next_deadline) comes.
+    /// Takes the shards' answers, follows their views and retries waiting work. Returns the number of answers
+    /// taken and statements sent. Call it when the bell was rung and when
+    /// [`next_deadline`](Self::next_deadline) is reached.
     pub fn poll(&mut self, now: Time) -> usize {
         let moved = self.take_answers(now) + self.advance(now);
         self.flush(now);
         moved
     }
 
-    /// The first half of [`poll`](Self::poll): takes what shards answered, and follows their views. Jobs
-    /// are best taken after it: what is granted is then known to be.
+    /// The first half of [`poll`](Self::poll): takes the shards' answers and follows their views. Take jobs
+    /// after this, when the grants are known.
     fn take_answers(&mut self, now: Time) -> usize {
         let mut answers = std::mem::take(&mut self.answers);
         self.port.poll(now, |tag, reply| answers.push((tag, reply)));
@@ -317,7 +321,7 @@ impl Planner {
             self.handle_answer(tag, outcome, now);
         }
         self.answers = answers;
-        // After the answers: what they granted is in these views, and each node is made anew once.
+        // After the answers, because these views show the grants. So each node is rebuilt once.
         self.sync();
         self.followed = true;
         if count > 0 {
@@ -326,7 +330,8 @@ impl Planner {
         count
     }
 
-    /// Takes `step` at most `count` times, until there is nothing left to do or `units` are spent; once at least.
+    /// Calls `step` until it returns `false` or `units` are spent, at most `count` times. A first step is
+    /// always taken unless `count` is 0.
     fn within(&mut self, units: u64, count: usize, mut step: impl FnMut(&mut Self) -> bool) {
         let end = self.replicas.meter.spent() + units;
         for _ in 0..count {
@@ -336,16 +341,16 @@ impl Planner {
         }
     }
 
-    /// Tries the next group that lost its plan, or whose time is up; whether there was one.
+    /// Tries the next group that lost its plan or whose deadline has passed. Returns whether there was one.
     fn try_lost(&mut self, now: Time) -> bool {
         let Some(id) = self.lost.pop_front() else { return false };
         self.try_group(id, now);
         true
     }
 
-    /// The second half: begins jobs, tries again what waits, and makes statements; how many are new. Each kind of work
-    /// has its share of the round's units, so that what was made ready leaves in time; the rest is left to the next
-    /// round.
+    /// The second half: begins jobs, retries waiting work and creates statements. Returns the number of new
+    /// statements. Each kind of work has a share of the round's units, so that ready commands leave in time.
+    /// The next round continues with the rest.
     fn advance(&mut self, now: Time) -> usize {
         let sent = self.metrics.statements;
         let share = self.budget.round / 4;
@@ -357,7 +362,7 @@ impl Planner {
         self.look_for_growth();
         self.within(share, GROUP_RETRIES_PER_ROUND, |planner| planner.retry_next(now));
         self.serve_ticket(now);
-        // What a ticket reserved, or others gave back, may be free by now.
+        // Capacity that a ticket reserved or that others released may be free now.
         self.within(share, self.lost.len(), |planner| planner.try_lost(now));
         self.followed = false;
         self.work.units = self.replicas.meter.spent();
@@ -367,7 +372,7 @@ impl Planner {
         usize::try_from(self.metrics.statements - sent).unwrap_or(usize::MAX)
     }
 
-    /// Whether a round left something to the next one.
+    /// Returns whether the last round left work for the next one.
     pub(crate) fn has_left_over(&self) -> bool {
         !self.lost.is_empty()
             || !self.undecided.is_empty()
@@ -375,13 +380,13 @@ impl Planner {
             || self.queue.has_ready(self.may_begin())
     }
 
-    /// Whether some statement is under way or to be repeated, or a job waits for one to end.
+    /// Returns whether a statement is in flight or to be retried, or a job is queued.
     #[must_use]
     pub fn is_committing(&self) -> bool {
         !self.flights.is_empty() || !self.queue.is_empty() || !self.ending.is_empty()
     }
 
-    /// Whether nothing came in that it has not looked at.
+    /// Returns whether there is no new input and no work left.
     pub fn is_idle(&mut self) -> bool {
         let grew = self.wants_growth() && self.port.growth() != self.tried_at;
         let ended = self.wants_losses() && self.replicas.copies.iter().any(Replica::has_endings);
@@ -396,43 +401,44 @@ impl Planner {
             && self.port.is_idle()
     }
 
-    /// Whether capacity that comes free matters: then shards should ring for it.
+    /// Returns whether freed capacity matters to this planner. If so, shards should ring for it.
     #[must_use]
     pub fn wants_growth(&self) -> bool {
         !self.incomplete.is_empty() || self.ticket.is_some()
     }
 
-    /// Whether nodes that are lost and bundles that end matter: then shards should ring for that.
+    /// Returns whether lost nodes and ended bundles matter to this planner. If so, shards should ring for
+    /// them.
     #[must_use]
     pub fn wants_losses(&self) -> bool {
         !self.by_node.is_empty()
     }
 
-    /// When the first waiting group is to be given up, or something to be tried again.
+    /// Returns the time at which the first waiting group is given up or something is retried.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         let ending = self.ending.front().map(|&(due, ..)| due);
         self.first_deadline().into_iter().chain(self.ticket_deadline()).chain(ending).min()
     }
 
-    /// What was answered since the last call.
+    /// Takes the replies since the last call.
     pub fn take_replies(&mut self) -> std::vec::Drain<'_, (JobTag, PlanReply)> {
         self.replies.drain(..)
     }
 
-    /// What it did so far.
+    /// Returns the counters of its statements.
     #[must_use]
     pub fn metrics(&self) -> &PlannerMetrics {
         &self.metrics
     }
 
-    /// What it did so far, counted.
+    /// Returns the counters of its work.
     #[must_use]
     pub fn work(&self) -> PlannerWork {
         self.work
     }
 
-    /// How many groups it keeps.
+    /// Returns the number of groups that it keeps.
     #[must_use]
     pub fn group_count(&self) -> usize {
         self.groups.len()
@@ -443,7 +449,7 @@ impl Planner {
         self.replies.push((tag, reply));
     }
 
-    /// A new group's id: its number is this planner's modulo the number of planners.
+    /// Creates the id of a new group. Its number modulo the number of planners is this planner's number.
     fn next_group_id(&mut self) -> GroupId {
         let planners = u64::from(self.config.planners);
         let own = u64::from(self.config.number);

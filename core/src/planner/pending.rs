@@ -1,4 +1,4 @@
-//! Groups that wait: what they are tried again for, and how that ends without a place.
+//! Waiting groups: when they are retried, and how they end if they find no place.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeSet, VecDeque};
@@ -14,31 +14,32 @@ use crate::map::FixedMap;
 use crate::statement::Conflict;
 use crate::time::Time;
 
-/// How often a group that found no place waits for answers before it is believed.
+/// How many times a failed search waits for pending answers before it is trusted.
 const DOUBTS_MAX: u8 = 8;
 
-/// Whether what a group is to be placed with may wait. What it grows by waits only while the rest stands: what
-/// was lost is placed again first.
+/// Returns whether the bundles to place may wait. A growth waits only while all other bundles are placed,
+/// because lost bundles are placed again first.
 pub(super) fn may_wait(group: &Group) -> bool {
     let Some(first) = group.grows_from() else { return true };
     group.bundles.iter().all(|bundle| bundle.index >= first || bundle.place.is_some())
 }
 
 impl Planner {
-    /// A group with bundles that have no place waits for anything to grow, or for its deadline.
+    /// Makes an incomplete group wait until something grows or its deadline passes.
     pub(super) fn wait(&mut self, id: GroupId) {
         let group = &self.groups[&id];
         self.incomplete.insert((Reverse(group.spec.priority), id));
         self.watch_deadline(id);
     }
 
-    /// The same, because there is no place now.
+    /// Makes a group wait that has no place now.
     pub(super) fn wait_without_fit(&mut self, id: GroupId) {
         self.groups.get_mut(&id).expect("who plans for a group has it").no_fit = true;
         self.wait(id);
     }
 
-    /// A group found no place, and is tried again when anything grows; after some times by a ticket.
+    /// Makes a group wait that found no place. It is retried when something grows. After several failures it
+    /// takes a ticket.
     pub(super) fn wait_for_room(&mut self, id: GroupId) {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
         group.losses += 1;
@@ -48,10 +49,10 @@ impl Planner {
         self.wait_without_fit(id);
     }
 
-    /// Whether a group may have found no place only because something is counted twice, which answers that are
-    /// on the way will tell. That is asked a few times, then the group is answered in any case.
+    /// Returns whether a search may have failed only because something is counted twice. Pending answers will
+    /// show this. After several rounds, the group is answered in any case.
     pub(super) fn is_uncertain(&mut self, id: GroupId) -> bool {
-        // With nothing under way no answer would come.
+        // With nothing in flight, no answer would come.
         let answers = !self.flights.is_empty();
         let doubtful = answers && self.replicas.copies.iter().any(Replica::is_uncertain);
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
@@ -60,12 +61,12 @@ impl Planner {
         asks
     }
 
-    /// It is looked at again when its time is up.
+    /// Registers the group's deadline, if it has one.
     pub(super) fn watch_deadline(&mut self, id: GroupId) {
         self.deadlines.extend(self.groups[&id].deadline().map(|deadline| (deadline, id)));
     }
 
-    /// Nobody waits for it any more, or not until then.
+    /// Removes the group's deadlines.
     pub(super) fn forget_deadline(&mut self, id: GroupId) {
         let Some(group) = self.groups.get(&id) else { return };
         for until in [group.until, group.queued_until].into_iter().flatten() {
@@ -73,13 +74,13 @@ impl Planner {
         }
     }
 
-    /// Takes back the group whose making is the job of `tag`, or what it grows by. One that is being committed
-    /// is placed, or refused where that fails.
+    /// Cancels the job `tag`, which creates or grows a group. If its statement is being committed, the group
+    /// is placed, or refused if the commit fails.
     pub(super) fn cancel(&mut self, tag: JobTag, client: PortClient, now: Time) {
         if self.queue.cancel(client, tag) {
             return self.reply(tag, PlanReply::Cancelled);
         }
-        // Answered while it was taken back: there is nothing to do.
+        // The job was answered before the cancel arrived.
         let Some(&id) = self.asked.get(&tag) else { return };
         self.forget_deadline(id);
         let group = self.groups.get_mut(&id).expect("who is asked for stays until that is answered");
@@ -90,10 +91,10 @@ impl Planner {
         self.give_up(id, PlanReply::Cancelled, now);
     }
 
-    /// A proof about a group goes on in a later round; until it ends, no other job of its client begins.
+    /// Continues the proof about a group in a later round. No other job of its client begins until it ends.
     pub(super) fn leave_undecided(&mut self, id: GroupId) {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
-        // The next turn goes on with this attempt.
+        // The next turn continues this attempt.
         group.attempts -= 1;
         if !std::mem::replace(&mut group.undecided, true) {
             let client = group.client.expect("whose group is refused has asked for it");
@@ -102,7 +103,7 @@ impl Planner {
         }
     }
 
-    /// Goes on with the next group that is undecided, on its client's account; whether there was one.
+    /// Continues with the next undecided group and charges its client. Returns whether there was one.
     pub(super) fn decide_next(&mut self, now: Time) -> bool {
         let Some((id, client)) = self.undecided.pop_front() else { return false };
         self.queue.release(client);
@@ -115,7 +116,7 @@ impl Planner {
         true
     }
 
-    /// Groups whose time is up are tried once more.
+    /// Tries groups whose deadline has passed once more.
     pub(super) fn end_overdue(&mut self, now: Time) {
         let mut overdue = Vec::new();
         while let Some(&(until, id)) = self.deadlines.first()
@@ -123,7 +124,7 @@ impl Planner {
         {
             self.deadlines.pop_first();
             let group = &self.groups[&id];
-            // One of which a statement is under way, or whose number is served, comes back to wait or ends.
+            // A group with a statement in flight or a ticket being served is handled when that ends.
             let waits = self.incomplete.contains(&(Reverse(group.spec.priority), id)) || self.is_queued(id);
             if waits && group.deadline().is_some_and(|deadline| deadline <= now) {
                 overdue.push(id);
@@ -132,22 +133,22 @@ impl Planner {
         if overdue.is_empty() {
             return;
         }
-        // A number that is not served yet ends with its group.
+        // A ticket number that is not served yet ends with its group.
         let ends: BTreeSet<GroupId> = overdue.iter().copied().collect();
         self.ticket_queue.retain(|contender| !ends.contains(contender));
         for id in overdue {
             self.groups.get_mut(&id).expect("just looked at").queued_for_ticket = false;
-            // The last attempt: refused by it, if it finds no place.
+            // The last attempt: if it finds no place, the group is refused.
             self.lost.push_back(id);
         }
     }
 
-    /// When the first of those that wait is to be given up.
+    /// Returns the first deadline of the waiting groups.
     pub(super) fn first_deadline(&self) -> Option<Time> {
         self.deadlines.first().map(|&(until, _)| until)
     }
 
-    /// Looks whether capacity may have come for groups that wait: these are then tried again, each once.
+    /// Checks whether capacity may have come free for waiting groups. If so, each of them is tried once.
     pub(super) fn look_for_growth(&mut self) {
         if !self.wants_growth() {
             (self.retry_now, self.given_up) = (false, false);
@@ -163,12 +164,13 @@ impl Planner {
             self.tried_at = growth;
             self.retrying = self.in_turn(|_| true);
         } else if std::mem::take(&mut self.given_up) {
-            // Those that found a place and lost it would lose it again to the same.
+            // Groups that found a place and lost it would lose it again to the same work.
             self.retrying = self.in_turn(|group| group.no_fit);
         }
     }
 
-    /// Groups that wait: those of higher priority first, of the same priority one of each client in turn.
+    /// Returns waiting groups in order: higher priority first, and at equal priority one of each client in
+    /// turn.
     fn in_turn(&self, which: impl Fn(&Group) -> bool) -> VecDeque<(Reverse<i32>, GroupId)> {
         let mut before: FixedMap<(i32, Option<PortClient>), u32> = FixedMap::default();
         let mut order: Vec<(Reverse<i32>, u32, GroupId)> = Vec::with_capacity(self.incomplete.len());
@@ -184,7 +186,7 @@ impl Planner {
         order.into_iter().map(|(priority, _, id)| (priority, id)).collect()
     }
 
-    /// Tries the next group that waits; whether there was one.
+    /// Tries the next waiting group. Returns whether there was one.
     pub(super) fn retry_next(&mut self, now: Time) -> bool {
         let Some(waiting) = self.retrying.pop_front() else { return false };
         if self.incomplete.contains(&waiting) {
@@ -193,7 +195,7 @@ impl Planner {
         true
     }
 
-    /// Answers who asked for a group, which is forgotten, or for more bundles, which are taken out again.
+    /// Answers a waiting creation and removes its group, or answers a growth and removes its bundles.
     pub(super) fn give_up(&mut self, id: GroupId, reply: PlanReply, now: Time) {
         self.forget_deadline(id);
         let group = self.groups.get_mut(&id).expect("what is given up is there");
@@ -204,7 +206,7 @@ impl Planner {
             }
             Awaiting::Growth(tag, first) => {
                 group.bundles.retain(|bundle| bundle.index < first);
-                // They never were: the next ones have their numbers.
+                // These bundles never existed, so the next ones get their indexes.
                 group.next_index = first;
                 (group.queued_for_ticket, group.losses) = (false, 0);
                 self.void_ticket(id);
@@ -215,7 +217,7 @@ impl Planner {
         }
     }
 
-    /// A group lost as often as is tried, and its time is up.
+    /// Refuses a group that had too many conflicts and whose deadline has passed.
     pub(super) fn refuse_loser(&mut self, id: GroupId, conflicts: &[Conflict], now: Time) {
         let reason = GroupRefusalReason::Conflicts(conflicts.to_vec());
         let refusal = GroupRefusal { infeasible: false, reason, attempts: self.groups[&id].attempts };

@@ -1,8 +1,8 @@
-//! Jobs that wait for a planner, by client: each client has its turn, however many jobs others have.
+//! Jobs that wait for a planner, by client. Each client has its turn, however many jobs others have.
 //!
-//! Deficit round robin (Shreedhar and Varghese, SIGCOMM 1995), with costs that are known afterwards only: a
-//! client whose jobs cost more than its quantum is passed over until its later turns have paid for them. So a
-//! job waits for one turn of each other client at most, not for all of their jobs.
+//! The order is deficit round robin (Shreedhar and Varghese, SIGCOMM 1995). Costs are known only after a job.
+//! So a client that spent more than its quantum is skipped until later turns have paid for it. A job waits
+//! for at most one turn of each other client, not for all of their jobs.
 
 use std::collections::VecDeque;
 
@@ -11,15 +11,15 @@ use crate::group::{ClientKey, PlanJob};
 use crate::limits::CLIENT_QUANTUM;
 use crate::map::FixedMap;
 
-/// A client of one of the ports: the place of the port, and its client.
+/// A client of one of the ports: the index of the port and the client's key.
 pub(super) type PortClient = (usize, ClientKey);
 
 #[derive(Debug, Default)]
 struct Client {
     jobs: VecDeque<(JobTag, PlanJob)>,
-    /// Units that it may spend in this turn. Below zero: what it spent beyond its turns.
+    /// The units that the client may spend in this turn. Negative: the overdraft.
     left: i64,
-    /// Groups of its that are still being decided: its next job waits for them.
+    /// The number of groups with an unfinished proof. The client's next job waits for them.
     undecided: u32,
 }
 
@@ -27,7 +27,7 @@ struct Client {
 #[derive(Debug, Default)]
 pub(super) struct JobQueue {
     clients: FixedMap<PortClient, Client>,
-    /// Clients with jobs or debts, each once; the first one has its turn.
+    /// Clients with jobs or an overdraft, each once. The first one has its turn.
     turns: VecDeque<PortClient>,
     jobs: usize,
 }
@@ -49,7 +49,7 @@ impl JobQueue {
         self.jobs == 0
     }
 
-    /// Takes back a job that was not begun: whether there was one.
+    /// Removes a job that has not begun. Returns whether there was one.
     pub(super) fn cancel(&mut self, client: PortClient, tag: JobTag) -> bool {
         let Some(of_client) = self.clients.get_mut(&client) else { return false };
         let Some(at) = of_client.jobs.iter().position(|&(of, _)| of == tag) else { return false };
@@ -58,32 +58,32 @@ impl JobQueue {
         true
     }
 
-    /// A client's job has cost so many units.
+    /// Charges a client for a job.
     pub(super) fn charge(&mut self, client: PortClient, units: u64) {
         let units = i64::try_from(units).unwrap_or(i64::MAX);
         let of_client = self.client(client);
         of_client.left = of_client.left.saturating_sub(units);
     }
 
-    /// A group of a client is not decided yet; then its jobs wait.
+    /// Holds back a client's jobs because one of its groups is undecided.
     pub(super) fn hold(&mut self, client: PortClient) {
         self.client(client).undecided += 1;
     }
 
-    /// It is decided, or gone.
+    /// Ends one hold, because the group is decided or gone.
     pub(super) fn release(&mut self, client: PortClient) {
         let of_client = self.client(client);
         assert!(of_client.undecided > 0, "client {client:?} has no group that is undecided");
         of_client.undecided -= 1;
     }
 
-    /// Whether some job could be begun.
+    /// Returns whether some job could begin.
     pub(super) fn has_ready(&self, may_begin: impl Fn(&PlanJob) -> bool) -> bool {
         let ready = |client: &Client| client.ready().is_some_and(&may_begin);
         !self.is_empty() && self.clients.values().any(ready)
     }
 
-    /// The next job, of those that may begin now.
+    /// Takes the next job of those that may begin now.
     pub(super) fn next(
         &mut self,
         may_begin: impl Fn(&PlanJob) -> bool,
@@ -100,7 +100,7 @@ impl JobQueue {
                 self.jobs -= 1;
                 return Some((client, tag, job));
             }
-            // Its turn is over. A client without jobs saves nothing up for later.
+            // The turn is over. A client without jobs saves nothing for later.
             self.turns.pop_front();
             of_client.left = (of_client.left + CLIENT_QUANTUM as i64).min(CLIENT_QUANTUM as i64);
             if of_client.jobs.is_empty() && of_client.undecided == 0 && of_client.left >= 0 {

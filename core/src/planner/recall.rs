@@ -1,8 +1,8 @@
-//! What was found for a group that has no place, kept for groups that ask the same.
+//! Remembers the result for a group that found no place, for groups with the same spec.
 //!
-//! A search that found no place finds none again until something grows, a lost plan gives up what it had taken,
-//! or nodes change. So groups that ask the same are decided together: the first one is searched for, the others
-//! cost a comparison. That a group is infeasible depends on nodes alone, and stays true while they do.
+//! A failed search fails again until something grows, a lost plan gives up what it had taken, or nodes
+//! change. So equal groups are decided together: the first one costs a search, the others cost a comparison.
+//! Infeasibility depends on the nodes alone and holds until they change.
 
 use std::collections::VecDeque;
 use std::hash::{Hash, Hasher};
@@ -18,21 +18,21 @@ use crate::limits::VERDICTS_KEPT_MAX;
 use crate::map::FixedMap;
 use crate::request::PlacementRequest;
 
-/// While this is the same, what found no place finds none.
+/// The state that a result depends on. While it is the same, a failed search fails again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Epoch {
-    /// How often something grew, by the views that are followed.
+    /// The growth counters of all shards, by the followed views.
     growth: u64,
-    /// How often a lost plan gave up what it had taken on the copies.
+    /// The number of times that a lost plan gave up what it had taken on the replicas.
     released: u64,
-    /// How often what nodes are changed.
+    /// The number of changes to nodes.
     nodes: u64,
 }
 
-/// What a group was told: whether it is infeasible, and why it has no place.
+/// The answer to a group: whether it is infeasible, and why it has no place.
 pub(super) type Told = (bool, GroupRefusalReason);
 
-/// What was found for one group.
+/// The result for one group.
 #[derive(Clone, Debug)]
 struct Verdict {
     spec: Arc<GroupSpec>,
@@ -41,10 +41,10 @@ struct Verdict {
     told: Option<Told>,
 }
 
-/// What was found for the groups that were decided last.
+/// The results for the groups that were decided last.
 #[derive(Debug, Default)]
 pub(super) struct Verdicts {
-    /// By the hash of what is asked; where two are the same the later one is kept.
+    /// Keyed by the hash of the spec. If two specs collide, the later one is kept.
     kept: FixedMap<u64, Verdict>,
     /// The hashes, oldest first.
     order: VecDeque<u64>,
@@ -75,7 +75,7 @@ impl Planner {
         Epoch { growth, released: self.released, nodes: self.replicas.shape() }
     }
 
-    /// That an equal group found no place, where that still holds for this one.
+    /// Returns the failed search of an equal group, if it still holds for this one.
     pub(super) fn recall(&self, id: GroupId) -> Option<NoPlace> {
         let group = self.groups.get(&id).filter(|group| is_new(group))?;
         let Verdict { epoch, no_place, told, .. } = self.verdicts.find(&group.spec)?;
@@ -85,16 +85,16 @@ impl Planner {
         holds.then(|| no_place.clone())
     }
 
-    /// What an equal group was told, where [`recall`](Self::recall) found that it holds for this one.
+    /// Returns the answer to an equal group, if [`recall`](Self::recall) finds that it holds for this one.
     pub(super) fn recall_told(&self, id: GroupId) -> Option<Told> {
         self.recall(id)?;
         self.verdicts.find(&self.groups[&id].spec)?.told.clone()
     }
 
-    /// A search found no place for a group.
+    /// Remembers that a search found no place for a group.
     pub(super) fn keep_verdict(&mut self, id: GroupId, no_place: &NoPlace) {
         let Some(group) = self.groups.get(&id).filter(|group| is_new(group)) else { return };
-        // What is counted twice may be free in truth.
+        // Capacity that is counted twice may be free.
         if self.replicas.copies.iter().any(Replica::is_uncertain) {
             return;
         }
@@ -104,7 +104,7 @@ impl Planner {
         self.verdicts.keep(verdict);
     }
 
-    /// What the group is told for it.
+    /// Remembers the answer to a group.
     pub(super) fn keep_told(&mut self, id: GroupId, told: &Told) {
         let Some(group) = self.groups.get(&id).filter(|group| is_new(group)) else { return };
         let hash = hash_of(&group.spec);
@@ -115,13 +115,13 @@ impl Planner {
     }
 }
 
-/// Whether nothing is known of a group but what was asked when it was made.
+/// Returns whether a group was never placed, so that it is fully described by its spec.
 fn is_new(group: &Group) -> bool {
     let made = matches!(group.awaiting, Awaiting::Creation(_));
     made && group.bundles.iter().all(|bundle| bundle.place.is_none() && bundle.lost.is_none())
 }
 
-/// Whether two groups find a place in the same cases.
+/// Returns whether two groups find a place in the same cases.
 fn asks_the_same(a: &GroupSpec, b: &GroupSpec) -> bool {
     a.strategy == b.strategy
         && a.min_members == b.min_members
@@ -132,7 +132,7 @@ fn asks_the_same(a: &GroupSpec, b: &GroupSpec) -> bool {
 fn same_requests(a: &[Arc<PlacementRequest>], b: &[Arc<PlacementRequest>]) -> bool {
     let mut last: Option<(&Arc<PlacementRequest>, &Arc<PlacementRequest>)> = None;
     let same = |(a, b)| {
-        // Bundles of one group that ask the same share their request.
+        // Equal requests of one group are shared.
         let known = last.is_some_and(|(x, y)| Arc::ptr_eq(x, a) && Arc::ptr_eq(y, b));
         last = Some((a, b));
         known || a == b
@@ -140,7 +140,7 @@ fn same_requests(a: &[Arc<PlacementRequest>], b: &[Arc<PlacementRequest>]) -> bo
     a.len() == b.len() && a.iter().zip(b).all(same)
 }
 
-/// Equal for groups that ask the same. Peers choose what is asked, so others may have it, too.
+/// Returns the same hash for equal groups. Peers choose the specs, so collisions must be expected.
 fn hash_of(spec: &GroupSpec) -> u64 {
     let mut hasher = rustc_hash::FxHasher::default();
     (spec.strategy, spec.min_members, spec.bundles.len()).hash(&mut hasher);

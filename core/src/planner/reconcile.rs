@@ -1,9 +1,8 @@
-//! What becomes of bundles that stand: their nodes are lost, or their allocations end otherwise.
+//! Handles placed bundles whose node is lost or whose allocation ends.
 //!
-//! A bundle that its caller releases, or that a statement of others evicts, is told to nobody but the
-//! shard. Views count such endings, and those of whole nodes. A planner that knows how many of them are
-//! its own sees by one number per view whether there are others; only then it compares its bundles on the
-//! nodes that changed with what the view has there.
+//! If a caller releases a bundle, or another statement evicts it, only the shard knows. Views count these
+//! endings and those of whole nodes. A planner knows how many endings are its own, so one number per view
+//! shows whether there are others. Only then does it compare its bundles on the changed nodes with the view.
 
 use std::collections::BTreeSet;
 
@@ -15,8 +14,8 @@ use crate::ids::{AllocationId, GroupId, NodeId};
 use crate::node::NodeState;
 
 impl Planner {
-    /// Brings every copy up to the newest view, and looks after bundles on nodes that were lost, and those
-    /// that ended. Whether any copy was not there yet.
+    /// Brings every replica up to the newest view. Handles bundles on lost nodes and bundles that ended.
+    /// Returns whether any replica changed.
     pub(super) fn sync(&mut self) -> bool {
         let mut news = News::default();
         let mut moved = false;
@@ -30,8 +29,8 @@ impl Planner {
         for (node, state) in news.stopped {
             self.node_stopped(node, state);
         }
-        // Nodes that were lost while a statement was about to place bundles on them. These views are as new as
-        // every answer that was taken, so they show what was granted; older ones may show a loss before it.
+        // Nodes may be lost while a statement is about to place bundles on them. These views are at least as
+        // new as every answer taken, so they show the grants. Older views may show a loss before the grant.
         for node in std::mem::take(&mut self.granted_on) {
             let state = self.replicas.locate(node);
             let state = state.and_then(|(shard, slot)| self.replicas.copies[shard].state(slot));
@@ -44,8 +43,8 @@ impl Planner {
         moved
     }
 
-    /// Bundles on a node that is lost or gone are to be placed again; on one that only takes no new
-    /// work they stay.
+    /// Marks bundles on a lost or removed node as not placed. On a node that only takes no new work, they
+    /// stay.
     pub(super) fn node_stopped(&mut self, node: NodeId, state: Option<NodeState>) {
         if !matches!(state, None | Some(NodeState::Lost { .. })) {
             return;
@@ -59,7 +58,8 @@ impl Planner {
         }
     }
 
-    /// The bundles on a node are those whose allocations are there, as the view has it, unless it is lost.
+    /// Marks bundles on a node as not placed if the view does not have their allocations or shows the node as
+    /// lost.
     pub(super) fn look_after(&mut self, node: NodeId) {
         let Some(bundles) = self.by_node.get(&node) else { return };
         let place = self.replicas.locate(node);
@@ -84,7 +84,7 @@ impl Planner {
         }
     }
 
-    /// A group as it stands, with what is on its way out.
+    /// Returns the view of a group with its releasing bundles.
     pub(super) fn shown(&self, group: &Group) -> GroupView {
         let releasing = |bundle: &Bundle| {
             let place = bundle.place?;
@@ -95,11 +95,11 @@ impl Planner {
         GroupView { releasing, ..group.view() }
     }
 
-    /// A bundle of a group stands no more: it is placed again as soon as nothing else of it is under way.
+    /// Handles the loss of a bundle. It is placed again as soon as nothing else of the group is in flight.
     fn is_short(&mut self, id: GroupId) {
         let queued = self.groups[&id].grows_from().is_some() && self.is_queued(id);
         let group = self.groups.get_mut(&id).expect("a group whose bundle ended is there");
-        // What it grows by does not keep back what it had.
+        // A growth must not delay the bundles that the group had before.
         group.queued_for_ticket &= !queued;
         self.wait(id);
         self.retry_now = true;

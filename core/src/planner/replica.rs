@@ -1,9 +1,9 @@
-//! Omega's private copy: a shard of the planner's own, kept equal to a shard's view.
+//! Omega's private copy: a shard of the planner's own that is kept equal to a shard's view.
 //!
-//! Planning takes on the copy what the plan will ask of the shard. What is taken stays taken until
-//! a view shows it (or it is given up): the planner does not plan twice on what it has asked for.
-//! A node of the copy is always what its view says, less the claims on it; giving a claim up makes
-//! the node so anew. So every inverse is exact, in whatever order claims come and go.
+//! A plan takes capacity on the replica before the planner asks the shard for it. The capacity stays taken
+//! until a view shows the result or the plan gives it up, so the planner does not plan with it twice. A node
+//! of the replica is always what its view says less the claims on it. Giving up a claim rebuilds the node. So
+//! the inverse is exact in any order of claims.
 
 use std::sync::Arc;
 
@@ -19,55 +19,55 @@ use crate::shard::{Shard, Tentative};
 use crate::time::Time;
 use crate::view::{HotImage, View, ViewReader};
 
-/// Names one thing taken on a copy.
+/// The key of a claim on a replica.
 pub(super) type ClaimKey = u64;
 
-/// What is taken on a node and not shown by its view.
+/// Capacity that is taken on a node and not shown by the node's view.
 #[derive(Debug)]
 struct Claim {
     key: ClaimKey,
-    /// The node: its slot may be another's by now.
+    /// The node. Its slot may have a different node now.
     node: NodeId,
     demand: Demand,
     gpus: GpuAssignment,
-    /// Whether it is in the books of the copy: another claim or a newer view may have left no room.
+    /// Set if the claim is in the books of the replica. Another claim or a newer view may have left no room.
     taken: bool,
-    /// From this view on the shard shows it.
+    /// The first view that shows the result.
     visible_from: Option<u64>,
-    /// Of the node, when it was taken.
+    /// The version of the node when the claim was taken.
     version: Option<u64>,
 }
 
-/// What views tell of nodes on which bundles may stand.
+/// News from views about nodes that may have bundles.
 #[derive(Default)]
 pub(super) struct News {
-    /// Nodes that take no new work any more, and how they stand: none where one is gone.
+    /// Nodes that take no new work any more, with their state. `None` if the node is gone.
     pub(super) stopped: Vec<(NodeId, Option<NodeState>)>,
-    /// Nodes that changed where some bundle ended that the planner did not end itself.
+    /// Changed nodes where some bundle may have ended that the planner did not end itself.
     pub(super) touched: Vec<NodeId>,
-    /// Whether it is the first view: what was adopted is to be looked at.
+    /// Set on the first view, which must be compared with the adopted bundles.
     pub(super) first: bool,
 }
 
-/// The copy of one shard.
+/// The replica of one shard.
 pub(super) struct Replica {
     shard: Shard,
     reader: ViewReader,
-    /// None: it was never brought up to date.
+    /// The view that the replica equals. `None` before the first update.
     view: Option<Arc<View>>,
     claims: FixedMap<Slot, Vec<Claim>>,
     next_key: ClaimKey,
     hidden: Vec<Slot>,
-    /// Nodes with claims that the view shows already: to be made anew by the next [`sync`](Replica::sync).
+    /// Nodes with claims that the view shows already. The next [`sync`](Replica::sync) rebuilds them.
     stale: Vec<Slot>,
     pub(super) endings: Endings,
-    /// How often nodes came, went, or changed in capacity, names, labels, taints or state.
+    /// The number of times that nodes came, went, or changed in capacity, names, labels, taints or state.
     shape: u64,
     domains: Domains,
 }
 
 impl Replica {
-    /// An empty copy; the first [`sync`](Self::sync) fills it.
+    /// Creates an empty replica. The first [`sync`](Self::sync) fills it.
     pub(super) fn new(shard: Shard, reader: ViewReader) -> Self {
         let claims = FixedMap::default();
         let hidden = Vec::new();
@@ -77,8 +77,8 @@ impl Replica {
         Self { shard, reader, view: None, claims, next_key: 0, hidden, stale, endings, shape: 0, domains }
     }
 
-    /// Brings the copy up to the newest view; tells what bundles are to be looked after. Whether it was
-    /// not there yet.
+    /// Brings the replica up to the newest view and adds the nodes with bundles to check to `news`. Returns
+    /// whether anything changed.
     pub(super) fn sync(&mut self, news: &mut News) -> bool {
         let newest = self.reader.latest();
         let Some(before) = self.view.replace(Arc::clone(&newest)) else {
@@ -93,7 +93,7 @@ impl Replica {
         let count = newest.head().endings;
         let ended = !self.endings.knows(count);
         let mut touched = Vec::new();
-        // Each node once, however much of it was granted and changed.
+        // Each node is rebuilt once, even if it has several grants and changes.
         let mut slots = std::mem::take(&mut self.stale);
         let moved = !Arc::ptr_eq(&newest, &before) || !slots.is_empty();
         if !Arc::ptr_eq(&newest, &before) {
@@ -125,48 +125,48 @@ impl Replica {
         moved
     }
 
-    /// The sequence of the view that the copy equals.
+    /// Returns the sequence of the view that the replica equals.
     pub(super) fn sequence(&self) -> u64 {
         self.view.as_ref().map_or(0, |view| view.version().sequence)
     }
 
-    /// Whether the newest view shows endings that were not looked at.
+    /// Returns whether the newest view shows endings that were not looked at.
     pub(super) fn has_endings(&self) -> bool {
         !self.endings.knows(self.reader.latest().head().endings)
     }
 
-    /// Whether an allocation of a node is live, in the view.
+    /// Returns the live allocations of a node, in the view.
     pub(super) fn live_on(&self, slot: Slot) -> impl Iterator<Item = AllocationId> {
         self.view.iter().flat_map(move |view| view.allocations(slot)).map(|allocation| allocation.id)
     }
 
-    /// When an allocation of a node that is on its way out ends at the latest, in the view.
+    /// Returns the time at which a releasing allocation of a node ends at the latest, in the view.
     pub(super) fn releasing(&self, slot: Slot, id: AllocationId) -> Option<Time> {
         let pending = self.view.as_ref()?.cold(slot)?.pending.as_ref()?;
         let at = pending.releasing.binary_search_by_key(&id, |&(id, _)| id).ok()?;
         Some(pending.releasing[at].1)
     }
 
-    /// The view that the copy equals.
+    /// Returns the view that the replica equals.
     pub(super) fn base(&self) -> Option<&View> {
         self.view.as_deref()
     }
 
-    /// How often what could be placed, were nothing running, may have changed.
+    /// Returns the number of changes that may affect what could be placed if nothing ran.
     pub(super) fn shape(&self) -> u64 {
         self.shape
     }
 
-    /// The nodes by the value of a label, whatever their state.
+    /// Returns the nodes by the value of a label, in any state.
     pub(super) fn domain(&mut self, key: &str) -> &Domain {
         let shard = &self.shard;
         self.domains.keep(key, || shard.label_values(key))
     }
 
-    /// The values of a label on nodes that take new work and where `request` may stand as far as labels,
-    /// taints and names go.
+    /// Adds to `open` the values of a label on nodes that take new work and that suit the labels, taints and
+    /// names of `request`.
     ///
-    /// How many nodes were looked at for it, at most.
+    /// Returns the number of nodes that were looked at.
     pub(super) fn values_open_to(
         &mut self,
         key: &str,
@@ -203,18 +203,18 @@ impl Replica {
         }
     }
 
-    /// How the view shows a node.
+    /// Returns the state of a node in the view.
     pub(super) fn state(&self, slot: Slot) -> Option<NodeState> {
         self.view.as_ref()?.hot(slot)?.state
     }
 
-    /// What its searches have looked at so far: vertices, and nodes.
+    /// Returns the number of vertices and nodes that its searches have looked at so far.
     pub(super) fn looked_at(&self) -> u64 {
         let visits = self.shard.visits();
         visits.vertices + visits.nodes + self.domains.looked_at()
     }
 
-    /// The version of a node, to be expected by a plan.
+    /// Returns the version of a node, for a plan to expect.
     pub(super) fn version(&self, slot: Slot) -> Option<u64> {
         Some(self.view.as_ref()?.hot(slot)?.version)
     }
@@ -227,19 +227,19 @@ impl Replica {
         &mut self.shard
     }
 
-    /// Takes what `request` asks where its policy says.
+    /// Takes the node that the policy of `request` chooses.
     pub(super) fn take(&mut self, request: &PlacementRequest) -> Option<(Tentative, ClaimKey)> {
         let tentative = self.shard.take_tentatively(request)?;
         Some((tentative, self.enter(&tentative, &request.demand)))
     }
 
-    /// Takes `demand` on one node, if it fits; the index follows with [`follow`](Self::follow).
+    /// Takes `demand` on one node if it fits. Call [`follow`](Self::follow) afterwards to update the index.
     pub(super) fn take_on(&mut self, slot: Slot, demand: &Demand) -> Option<(Tentative, ClaimKey)> {
         let tentative = self.shard.take_on(slot, demand, None)?;
         Some((tentative, self.enter(&tentative, demand)))
     }
 
-    /// The index follows what [`take_on`](Self::take_on) took.
+    /// Updates the index after [`take_on`](Self::take_on).
     pub(super) fn follow(&mut self, slot: Slot) {
         self.shard.follow_tentative(slot);
     }
@@ -256,8 +256,8 @@ impl Replica {
         key
     }
 
-    /// Whether something may be counted twice: taken here, and held or granted by the shard already, as the view
-    /// shows, while its answer is still on the way.
+    /// Returns whether something may be counted twice: it is taken here, and the view already shows it as
+    /// held or granted, but the shard's answer has not arrived.
     pub(super) fn is_uncertain(&self) -> bool {
         let mut claims =
             self.claims.iter().flat_map(|(&slot, claims)| claims.iter().map(move |of| (slot, of)));
@@ -274,7 +274,7 @@ impl Replica {
         }
     }
 
-    /// What was taken is granted, and shown by the shard's views from `sequence` on.
+    /// Records that a claim is granted. The shard's views from `sequence` on show it.
     pub(super) fn granted(&mut self, slot: Slot, key: ClaimKey, sequence: u64) {
         let claims = self.claims.get_mut(&slot);
         if let Some(claim) = claims.and_then(|claims| claims.iter_mut().find(|claim| claim.key == key)) {
@@ -285,8 +285,8 @@ impl Replica {
         }
     }
 
-    /// Makes a node what its view says, less the claims that the view does not show. Claims on a node
-    /// that is gone are claims on nothing.
+    /// Rebuilds a node from its view, less the claims that the view does not show. Claims on a node that is
+    /// gone are dropped.
     fn renew(&mut self, slot: Slot) {
         self.shard.renew(slot);
         let sequence = self.sequence();
@@ -310,7 +310,7 @@ impl Replica {
         }
     }
 
-    /// Takes a node out of every search, until [`unhide_all`](Self::unhide_all).
+    /// Hides a node from every search until `unhide_from` shows it again.
     pub(super) fn hide(&mut self, slot: Slot) {
         if !self.hidden.contains(&slot) {
             self.shard.hide(slot);
@@ -318,17 +318,17 @@ impl Replica {
         }
     }
 
-    /// Puts hidden nodes from the `from`-th on back into every search.
+    /// Shows the hidden nodes again, from the `from`-th on.
     pub(super) fn unhide_from(&mut self, from: usize) {
         for slot in self.hidden.split_off(from) {
-            // A node that its own state keeps out stays out: the view says which.
+            // A node that is not ready stays out of searches.
             if self.state(slot) == Some(NodeState::Ready) {
                 self.shard.unhide(slot);
             }
         }
     }
 
-    /// Puts one hidden node back into every search.
+    /// Shows one hidden node again.
     pub(super) fn show(&mut self, slot: Slot) {
         let Some(at) = self.hidden.iter().position(|&hidden| hidden == slot) else { return };
         self.hidden.remove(at);
@@ -337,18 +337,18 @@ impl Replica {
         }
     }
 
-    /// How many nodes are hidden.
+    /// Returns the number of hidden nodes.
     pub(super) fn hidden_count(&self) -> usize {
         self.hidden.len()
     }
 
-    /// Limit it would refuse `request`.
+    /// Returns the refusal that the replica would give for `request`.
     pub(super) fn refusal(&mut self, request: &PlacementRequest) -> Refusal {
         self.shard.refusal_of(request)
     }
 }
 
-/// Whether a node is the same in both, but for what runs there.
+/// Returns whether a node is the same in both views, except for what runs there.
 fn same_shape(newest: &View, before: &View, slot: Slot) -> bool {
     let state = |view: &View| view.hot(slot).and_then(|image| image.state);
     let same_spec = match (newest.cold(slot), before.cold(slot)) {

@@ -1,4 +1,4 @@
-//! Planners on threads: a thin loop around [`Planner`], as `ShardRunner` is around a shard.
+//! Planners on threads: a thin loop around [`Planner`], like `ShardRunner` around a shard.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -17,7 +17,7 @@ pub(crate) struct PlannerLink {
     pub(crate) bell: Arc<Doorbell>,
 }
 
-/// A planner with its rings, ready to be run by a thread (or by hand, round by round).
+/// A planner with its rings. A thread runs it, or a caller runs it round by round.
 pub struct PlannerRunner {
     planner: Planner,
     links: Vec<PlannerLink>,
@@ -26,8 +26,8 @@ pub struct PlannerRunner {
     waker: Arc<ThreadWaker>,
     stop: StopSignal,
     spin: u32,
-    /// The last thing it did was to fall asleep. Its bell alone does not say so: who is woken by a deadline
-    /// goes on with a bell that nobody rang.
+    /// Set if the last thing that the runner did was to fall asleep. The bell alone does not show this: a
+    /// runner that a deadline woke continues with a bell that nobody rang.
     rested: bool,
 }
 
@@ -38,7 +38,7 @@ fn tag(link: usize, token: u32) -> JobTag {
 }
 
 impl PlannerRunner {
-    /// A planner behind all of `ports`.
+    /// Creates a runner for a planner that serves all of `ports`.
     pub(crate) fn new(
         planner: Planner,
         ports: &mut [Port],
@@ -58,17 +58,17 @@ impl PlannerRunner {
         Self { planner, links, bell, interest, waker, stop, spin: 200, rested: false }
     }
 
-    /// How often it looks for work before it sleeps.
+    /// Sets how many times the runner polls for work before it sleeps.
     pub fn set_spin(&mut self, looks: u32) {
         self.spin = looks;
     }
 
-    /// Bounds its work otherwise than by default.
+    /// Sets the bounds of the planner's work.
     pub fn set_budget(&mut self, budget: PlannerBudget) {
         self.planner.set_budget(budget);
     }
 
-    /// The planner, to be looked at between rounds.
+    /// Returns the planner, for inspection between rounds.
     #[must_use]
     pub fn planner(&self) -> &Planner {
         &self.planner
@@ -79,13 +79,13 @@ impl PlannerRunner {
         self.planner.adopt(group);
     }
 
-    /// Runs on the calling thread until stopped and nothing is under way; gives the planner back.
+    /// Runs on the calling thread until it is stopped and nothing is in flight. Returns the planner.
     /// `observe` is called after each round that did something.
     pub fn run(mut self, clock: &impl Clock, mut observe: impl FnMut(&Planner)) -> Planner {
         self.waker.set_current();
         let mut idle_looks = 0;
         loop {
-            // Read before the rings: what was submitted before the stop is then still seen.
+            // Read before the rings, so that jobs submitted before the stop are still seen.
             let stopping = self.stop.is_stopped();
             if self.run_round(clock) > 0 {
                 idle_looks = 0;
@@ -102,8 +102,9 @@ impl PlannerRunner {
         }
     }
 
-    /// Looks a last time: `true` says that nothing is to be done before the bell is rung or the planner's next
-    /// deadline comes. [`run`](Self::run) parks its thread then; one that is run by hand may be left alone.
+    /// Polls a last time and returns `true` if the runner may sleep until its bell rings or the planner's
+    /// next deadline. [`run`](Self::run) then parks its thread. A caller that runs it by hand may leave it
+    /// alone.
     pub fn fall_asleep(&mut self) -> bool {
         let Self { planner, links, bell, interest, stop, .. } = self;
         let idle = || {
@@ -115,14 +116,14 @@ impl PlannerRunner {
         self.rested
     }
 
-    /// Whether it fell asleep and its bell was not rung since.
+    /// Returns whether the runner fell asleep and its bell has not been rung since.
     #[must_use]
     pub fn is_asleep(&self) -> bool {
         self.bell.is_asleep()
     }
 
-    /// Whether it sleeps although something is there for it: a wake-up was lost. What only a deadline brings
-    /// is left out.
+    /// Returns whether the runner sleeps although there is work for it. If so, a wake-up was lost. Work that
+    /// only a deadline triggers does not count.
     pub fn oversleeps(&mut self) -> bool {
         let full = self.links.iter_mut().any(|link| !link.jobs.is_empty());
         self.rested && self.is_asleep() && (full || !self.planner.is_idle())
@@ -140,16 +141,18 @@ impl PlannerRunner {
         }
     }
 
-    /// One round: jobs in, answers in, replies out; how much there was of it, and whether some is left over.
+    /// Runs one round: takes answers and jobs, and hands out replies. Returns the number of these, plus one
+    /// if work is left for the next round.
     pub fn run_round(&mut self, clock: &impl Clock) -> usize {
         self.rested = false;
         let now = clock.now();
         let mut count = self.planner.take_answers(now);
-        // What is decided leaves before anything is planned.
+        // Decisions leave before anything is planned.
         self.planner.flush(clock.now());
         let mut rung = 0u64;
         for (at, link) in self.links.iter_mut().enumerate() {
-            // All of them, so that no client's jobs wait behind another's in the ring: they are begun in turn.
+            // Take all of them, so that no client's jobs wait behind another's in the ring. They begin in
+            // turn.
             for _ in 0..RING_SLOTS {
                 let Some(PlanSubmission { token, client, job }) = link.jobs.pop() else { break };
                 if matches!(job, PlanJob::Cancel) {
@@ -166,7 +169,7 @@ impl PlannerRunner {
         count + self.hand_out(rung) + usize::from(self.planner.has_left_over())
     }
 
-    /// Hands out the replies, and rings the ports that get some, and those of `rung`; how many replies.
+    /// Hands out the replies and rings their ports and those in `rung`. Returns the number of replies.
     fn hand_out(&mut self, mut rung: u64) -> usize {
         let mut count = 0;
         for (tag, reply) in self.planner.take_replies() {

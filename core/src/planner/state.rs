@@ -1,4 +1,4 @@
-//! The groups of a planner as durable state, out and in.
+//! Exports and adopts the groups of a planner as durable state.
 
 use std::cmp::Reverse;
 use std::sync::Arc;
@@ -8,10 +8,11 @@ use super::group::{Awaiting, Bundle, Group, Place};
 use crate::state::{GroupBundleRecord, GroupRecord};
 
 impl Planner {
-    /// The groups that stand, in order of id.
+    /// Returns all groups that were created, in order of id. Groups that still wait to be created are left
+    /// out.
     ///
     /// # Panics
-    /// When a statement is under way.
+    /// Panics if a statement is in flight.
     #[must_use]
     pub fn export(&self) -> Vec<GroupRecord> {
         assert!(!self.is_committing(), "a planner is stopped when nothing is under way");
@@ -19,17 +20,17 @@ impl Planner {
         let record = |group: &Group| GroupRecord {
             id: group.id,
             spec: Arc::clone(&group.spec),
-            // What it grows by and has no place was promised to nobody.
+            // Bundles of an unfinished growth were not promised to anyone.
             bundles: standing(group).map(bundle_record).collect(),
             next_index: group.grows_from().unwrap_or(group.next_index),
         };
         self.groups.values().filter(made).map(record).collect()
     }
 
-    /// Takes over groups that an earlier start left.
+    /// Takes over a group that an earlier start left.
     ///
     /// # Panics
-    /// When the group is there already.
+    /// Panics if the group is already there.
     pub(crate) fn adopt(&mut self, record: GroupRecord) {
         let GroupRecord { id, spec, bundles, next_index } = record;
         let bundles: Vec<Bundle> = bundles.into_iter().map(bundle).collect();
@@ -48,7 +49,7 @@ impl Planner {
     }
 }
 
-/// The bundles that a group has without what it grows by.
+/// Returns the bundles of a group without those of an unfinished growth.
 fn standing(group: &Group) -> impl Iterator<Item = &Bundle> {
     let first = group.grows_from();
     group.bundles.iter().filter(move |bundle| first.is_none_or(|first| bundle.index < first))

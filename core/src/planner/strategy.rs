@@ -1,12 +1,12 @@
-//! Where the bundles of a group go: Ray's strategies, and rules over the values of a label.
+//! The strategies that place the bundles of a group: Ray's strategies, and rules over the values of a label.
 //!
-//! All of it takes by the shards' own search on the planner's copies. `Pack` takes the longest
-//! stretch of bundles, largest first, that one node holds, then goes on with the rest; `Spread`
-//! hides the nodes that are used, and goes to those with fewest bundles when no other is left.
+//! All of them use the shards' own search on the planner's replicas. `Pack` takes the longest run of bundles,
+//! largest first, that one node holds, then continues with the rest. `Spread` hides the used nodes, and goes
+//! to the nodes with the fewest bundles when no other is left.
 //!
-//! For bundles that are all alike this finds a placement wherever there is one. Bundles that differ
-//! are tried in a few orders: largest first, then those first that found no place, and of a gang the
-//! smallest ones first. That is a heuristic (packing is NP-hard): a placement may be missed.
+//! For equal bundles, this finds a placement if there is one. Different bundles are tried in a few orders:
+//! largest first, then for a gang the smallest ones first, then the bundles first that found no place. This is
+//! a heuristic, because packing is NP-hard. It may miss a placement.
 
 use std::sync::Arc;
 
@@ -18,25 +18,25 @@ use crate::index::Slot;
 use crate::limits::GROUP_ORDERS_MAX;
 use crate::request::PlacementRequest;
 
-/// A bundle that stands already: its place in the group, and where.
+/// The node of a bundle that is already placed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Standing {
     pub(super) shard: usize,
     pub(super) slot: Slot,
 }
 
-/// What is to be placed.
+/// The bundles to place, and the conditions.
 #[derive(Clone)]
 pub(super) struct Wanted {
     pub(super) strategy: Strategy,
     pub(super) topology: Option<TopologyRule>,
     /// The bundles to place.
     pub(super) items: Vec<Item>,
-    /// The other bundles of the group.
+    /// The nodes of the group's placed bundles.
     pub(super) standing: Vec<Standing>,
-    /// What those ask, each once in a row, where there is a rule over a label.
+    /// The requests of the placed bundles, without adjacent duplicates. Empty without a rule over a label.
     pub(super) settled: Vec<Arc<PlacementRequest>>,
-    /// At least so many of `items` are placed, or none.
+    /// The least number of `items` to place. Otherwise none is placed.
     pub(super) least: usize,
 }
 
@@ -44,25 +44,25 @@ pub(super) struct Wanted {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoPlace {
     pub(super) bundle: u32,
-    /// How many others had found one.
+    /// The number of other bundles that found one.
     pub(super) placed: usize,
-    /// Of a rule over a label: the value that got furthest, or that kept the others back, and how many
-    /// bundles it had.
+    /// For a rule over a label: the value that got furthest or that limited the others, and its number of
+    /// bundles.
     pub(super) at: Option<(Arc<str>, u32)>,
-    /// The search was given up: whether there is a place is not known.
+    /// Set if the search was given up. Then it is not known whether there is a place.
     pub(super) given_up: bool,
 }
 
 impl NoPlace {
-    /// Nothing is known but that it found none.
+    /// Creates a result that only says that `bundle` found no place.
     pub(super) fn of(bundle: u32) -> Self {
         Self { bundle, placed: 0, at: None, given_up: false }
     }
 }
 
 impl Replicas {
-    /// Takes what is wanted: in a few orders, where bundles differ. A search that looks at more than `units` is
-    /// given up.
+    /// Takes the wanted bundles. Different bundles are tried in a few orders. The search is given up after
+    /// `units`.
     pub(super) fn plan(&mut self, wanted: Wanted, units: u64, draft: &mut Draft) -> Result<(), NoPlace> {
         self.meter.allow(units);
         let planned = self.plan_in_orders(wanted, draft);
@@ -84,7 +84,8 @@ impl Replicas {
             }
             let spare = wanted.items.len() - wanted.least;
             if order == 0 && spare > 0 {
-                // The largest of a gang took the room of several small ones, which would do.
+                // The largest bundles of a gang may have taken the room of several small ones, which would
+                // suffice.
                 wanted.items.rotate_left(spare);
             } else {
                 bring_forward(&mut wanted.items, failing);
@@ -127,7 +128,7 @@ impl Replicas {
         self.keep_enough(wanted, failed, draft, savepoint)
     }
 
-    /// Keeps what was placed since the savepoint if it is as much as is wanted at least.
+    /// Keeps what was placed since the savepoint if it is at least the wanted number. Otherwise rolls back.
     pub(super) fn keep_enough(
         &mut self,
         wanted: &Wanted,
@@ -145,7 +146,7 @@ impl Replicas {
         }
     }
 
-    /// Packs as many of `items` as find a place; the first that does not.
+    /// Packs as many of `items` as possible. Returns the first bundle without a place.
     fn pack(&mut self, wanted: &Wanted, items: &[Item], draft: &mut Draft) -> Option<u32> {
         let before = draft.taken.len();
         let mut rest: Vec<Item> = items.to_vec();
@@ -162,7 +163,7 @@ impl Replicas {
             let count = self.take_longest(draft, rest);
             if count == 0 {
                 failed = failed.or(Some(rest[0].bundle));
-                // What asks the same finds no place either.
+                // Bundles with the same request find no place either.
                 let same =
                     rest.iter().take_while(|item| Arc::ptr_eq(&item.request, &rest[0].request)).count();
                 rest = &rest[same..];
@@ -175,7 +176,7 @@ impl Replicas {
         failed
     }
 
-    /// Takes the longest stretch of `items` from the first on that one node holds; how long it is.
+    /// Takes the longest run at the start of `items` that one node holds. Returns its length.
     fn take_longest(&mut self, draft: &mut Draft, items: &[Item]) -> usize {
         if self.place_colocated(draft, items) {
             return items.len();
@@ -193,13 +194,14 @@ impl Replicas {
             }
         }
         if held > 0 && !self.place_colocated(draft, &items[..held]) {
-            // Another draw of the shard to begin with, where devices do not fit: one fits surely less often.
+            // This search may begin at another shard, where the devices do not fit. Then take a single
+            // bundle.
             return usize::from(self.place_colocated(draft, &items[..1]));
         }
         held
     }
 
-    /// Packs all of `items`, or the longest stretch of at least as many as wanted, on one node.
+    /// Packs all of `items` on one node, or the longest run of at least the wanted number.
     fn pack_strictly(&mut self, wanted: &Wanted, items: &[Item], draft: &mut Draft) -> Option<u32> {
         if let Some(standing) = wanted.standing.first() {
             let place = (standing.shard, standing.slot);
@@ -215,8 +217,8 @@ impl Replicas {
         items.get(held).map(|item| item.bundle)
     }
 
-    /// Places each of `items` on a node of its own, or where that cannot be and is not strict, on
-    /// those with fewest; the first that finds no place.
+    /// Places each of `items` on a node of its own. If that fails and is not strict, uses the nodes with the
+    /// fewest bundles. Returns the first bundle without a place.
     fn spread(&mut self, wanted: &Wanted, items: &[Item], strict: bool, draft: &mut Draft) -> Option<u32> {
         let mut used = Used::default();
         for standing in &wanted.standing {
@@ -224,9 +226,9 @@ impl Replicas {
             used.add((standing.shard, standing.slot));
         }
         let mut failed = None;
-        // What found no unused node: another of it finds none either.
+        // The request that found no unused node. Equal requests find none either.
         let mut spent: Option<&Arc<PlacementRequest>> = None;
-        // What found no used node either. A node that is used later had no room for it before.
+        // The request that found no used node either. A node that is used later had no room for it before.
         let mut hopeless: Option<&Arc<PlacementRequest>> = None;
         for item in items {
             if hopeless.is_some_and(|hopeless| Arc::ptr_eq(hopeless, &item.request)) {
@@ -256,10 +258,10 @@ impl Replicas {
     }
 }
 
-/// Puts the bundle that found no place, and those that ask the same, before all others.
+/// Moves the bundle that found no place, and those with the same request, to the front.
 fn bring_forward(items: &mut [Item], bundle: u32) {
     let asked = items.iter().find(|item| item.bundle == bundle).map(|item| Arc::clone(&item.request));
     let asked = asked.expect("what found no place was to be placed");
-    // The sort is stable: the others keep their order.
+    // The sort is stable, so the others keep their order.
     items.sort_by_cached_key(|item| !(Arc::ptr_eq(&item.request, &asked) || item.request == asked));
 }

@@ -1,4 +1,4 @@
-//! Operations that somebody else planned: shards are the arbiter between any number of schedulers.
+//! Statements that external schedulers planned. The shards arbitrate between any number of schedulers.
 
 use super::in_flight::StatementResult;
 use super::{JobTag, Planner, Purpose};
@@ -7,7 +7,7 @@ use crate::ids::{AllocationId, ShardId};
 use crate::limits::STATEMENT_OPERATIONS_MAX;
 use crate::statement::{CommitMode, Conflict, ConflictReason, Evict, Operation};
 
-/// Operations with their shards, and those that concern no shard there is: each has its conflict.
+/// Operations with their shards, and the conflicts of operations that belong to no shard.
 type Routed = (Vec<(ShardId, Operation)>, Vec<Conflict>);
 
 impl Planner {
@@ -28,8 +28,8 @@ impl Planner {
         }
     }
 
-    /// Each operation with the shard that it concerns. One that concerns none is a conflict where the rest is
-    /// to be done without it.
+    /// Finds the shard of each operation. In an incremental statement, an operation without a shard is a
+    /// conflict.
     fn routed(&mut self, operations: Vec<Operation>, mode: CommitMode) -> Result<Routed, PlanRejection> {
         if operations.is_empty() || operations.len() > STATEMENT_OPERATIONS_MAX {
             return Err(PlanRejection::Operations(operations.len()));
@@ -66,13 +66,13 @@ impl Planner {
         self.reply(tag, PlanReply::Statement(Box::new(report)));
     }
 
-    /// The shard that serves an allocation of this store.
+    /// Returns the shard that serves an allocation of this store.
     pub(super) fn shard_of_allocation(&mut self, allocation: AllocationId) -> ShardId {
         self.port.shard_of(allocation.partition).expect("an allocation that was granted has a partition")
     }
 }
 
-/// That the operation at this place names what is not there.
+/// Returns the conflict of an operation that names an unknown node or allocation.
 fn unknown_conflict(at: u16, operation: &Operation) -> Conflict {
     let reason = match operation {
         Operation::Evict(evict) => ConflictReason::UnknownAllocation(evict.allocation),

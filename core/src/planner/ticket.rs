@@ -1,16 +1,17 @@
-//! Tickets: how a statement that loses again and again comes to its end.
+//! Tickets guarantee that a group with repeated failures is placed or ends.
 //!
-//! A group whose plans were lost to other work, or that found no place as often, takes a number.
-//! Whose number is served reserves nodes (the index's own reservations) that could hold it were they
-//! free of later requests: what comes free there is set aside for it, and direct traffic cannot
-//! take it. Then it commits as the owner of these reservations. One ticket is served at a time over
-//! all planners, and for a bounded time: that is what bounds what groups can keep from direct
-//! traffic. After it, when its reservations have ended and three times as long as they stood has passed, the
-//! next is served, and a group that still waits takes a new number. So tickets reserve a quarter of any time at
-//! most, also where what keeps a group from its place never ends.
+//! A group takes a number after its plans were lost to other work, or found no place, several times. When its
+//! number is served, its planner reserves nodes that could hold the group if later requests did not use them.
+//! These are ordinary reservations of the index. Capacity that comes free there is withheld from direct
+//! traffic. Then the planner commits the group as the owner of the reservations.
 //!
-//! Where its bundles go is planned as ever, on copies on which nothing of others runs (`what_if.rs`).
-//! A node that is reserved for somebody else is not reserved: bundles of that owner are placed there.
+//! Over all planners, one ticket is served at a time and for a bounded time. This bounds what groups can
+//! withhold from direct traffic. After the reservations have ended, three times as long as they lasted passes
+//! before the next ticket is served. Then a group that still waits takes a new number. So tickets reserve
+//! nodes for at most a quarter of the time, even if what blocks a group never ends.
+//!
+//! The bundles are planned with the usual search, on replicas where nothing of others runs (`what_if.rs`). A
+//! node that is reserved for another owner is not reserved again. Bundles of that owner are placed there.
 
 use super::colocate::{Item, reserved_demand};
 use super::draft::{Draft, PlannedBundle};
@@ -25,29 +26,29 @@ use crate::statement::{Allocate, CommitMode, Conflict, ConflictDetection, Confli
 use crate::time::Time;
 use std::cmp::Reverse;
 
-/// The answer to a command of a ticket, not of a flight.
+/// The tag of answers to a ticket's commands.
 pub(super) const TICKET_TAG: Tag = Tag::MAX;
 
-/// So many times as long as a ticket reserved something nothing is reserved after it.
+/// The pause after a ticket, as a multiple of the time for which it reserved something.
 const TICKET_PAUSE: u64 = 3;
 
-/// So often a ticket is tried while a statement of others may hold what is in its way.
+/// How many times per hold a ticket is retried while a statement of others may hold what blocks it.
 const TRIES_PER_HOLD: u64 = 8;
 
-/// How far the planner's ticket is.
+/// The stage of the planner's ticket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// Its number is not served yet.
+    /// The number is not served yet.
     Queued,
-    /// So many shards have not answered what is to be reserved; whether one refused.
+    /// `left` shards have not answered the reservation. `refused` is set if one rejected it.
     Reserving { left: usize, refused: bool },
-    /// All is reserved: it is committed as soon as it fits.
+    /// Everything is reserved. The ticket is committed as soon as it fits.
     Reserved,
-    /// Being committed.
+    /// The ticket is being committed.
     Committing,
-    /// So many shards have not answered that what was reserved has ended.
+    /// `left` shards have not answered the end of the reservation.
     Ending { left: usize },
-    /// Nothing is reserved for a while; then the next is served.
+    /// Nothing is reserved for a while. Then the next ticket is served.
     Pausing { until: Time },
 }
 
@@ -56,22 +57,24 @@ enum Stage {
 pub(super) struct Ticket {
     number: u64,
     group: GroupId,
-    /// What it was taken for was given up: whatever the group wants by now, this ticket ends.
+    /// Set if the purpose of the ticket was given up. The ticket then ends, even if its group waits for
+    /// another one.
     void: bool,
     stage: Stage,
-    /// Since when something is reserved.
+    /// The time at which the reservations were made.
     since: Time,
-    /// When what is reserved ends.
+    /// The time at which the reservations end.
     until: Time,
-    /// Where each bundle goes.
+    /// The planned bundles with their nodes.
     plan: Vec<PlannedBundle>,
     reserved: Vec<(ShardId, NodeId)>,
-    /// The shards' growth when it was sent to be committed.
+    /// The shards' growth when the ticket was sent to be committed.
     sent_at: Vec<u64>,
-    /// Shards that had no room then: it is sent again when one of them has grown. None: whenever any has.
+    /// The shards that had no room then. The ticket is sent again when one of them has grown. `None`: when
+    /// any shard has grown.
     blocked_by: Option<Vec<usize>>,
-    /// When it is sent again in any case: a statement of others was in the way, and one that is aborted makes
-    /// nothing grow.
+    /// The time at which it is sent again in any case. Set if a statement of others blocked it, because the
+    /// abort of that statement is not reported as growth.
     again: Option<Time>,
 }
 
@@ -82,7 +85,7 @@ impl Ticket {
 }
 
 impl Planner {
-    /// A group that lost too often waits for a number.
+    /// Puts a group that failed too often into the queue for tickets.
     pub(super) fn queue_for_ticket(&mut self, id: GroupId) {
         let group = self.groups.get_mut(&id).expect("who plans for a group has it");
         (group.losses, group.queued_for_ticket) = (0, true);
@@ -91,7 +94,7 @@ impl Planner {
         self.watch_deadline(id);
     }
 
-    /// Does what can be done for the ticket now.
+    /// Advances the ticket as far as possible now.
     pub(super) fn serve_ticket(&mut self, now: Time) {
         let is_over = |ticket: &Ticket| matches!(ticket.stage, Stage::Pausing { until } if until <= now);
         if self.ticket.as_ref().is_some_and(is_over) {
@@ -134,7 +137,7 @@ impl Planner {
         }
     }
 
-    /// Whether any shard that had no room for the ticket has grown since.
+    /// Returns whether any shard that had no room for the ticket has grown since.
     fn is_unblocked(&mut self) -> bool {
         let ticket = self.ticket.as_ref().expect("a ticket is served");
         let Some(blocked_by) = &ticket.blocked_by else { return true };
@@ -142,7 +145,7 @@ impl Planner {
         blocked_by.iter().any(|&shard| growth.get(shard) != ticket.sent_at.get(shard))
     }
 
-    /// Whether a number could be taken, or the one that was taken is served: what came after the last look.
+    /// Returns whether a number can be taken, or the number that was taken is served.
     pub(super) fn is_called(&self) -> bool {
         match &self.ticket {
             None => !self.ticket_queue.is_empty(),
@@ -150,25 +153,26 @@ impl Planner {
         }
     }
 
-    /// Whether its ticket asks shards, or is to be served now: not whether it waits for time or room.
+    /// Returns whether the ticket waits for shards or can be served now. `false` if it waits for time or
+    /// room.
     #[must_use]
     pub fn is_ticket_moving(&self) -> bool {
         let asks = |t: &Ticket| matches!(t.stage, Stage::Reserving { .. } | Stage::Ending { .. });
         self.is_called() || self.ticket.as_ref().is_some_and(asks)
     }
 
-    /// Whether its number is not served yet.
+    /// Returns whether the group waits for a ticket that is not served yet.
     pub(super) fn is_queued(&self, id: GroupId) -> bool {
         let served = |t: &Ticket| t.group == id && t.stage != Stage::Queued && !t.void;
         self.waits_for_ticket(id) && !self.ticket.as_ref().is_some_and(served)
     }
 
-    /// What a group's ticket was taken for is given up.
+    /// Gives up the purpose of a group's ticket.
     pub(super) fn void_ticket(&mut self, id: GroupId) {
         self.ticket.iter_mut().filter(|ticket| ticket.group == id).for_each(|ticket| ticket.void = true);
     }
 
-    /// Whether what the ticket was taken for is still wanted.
+    /// Returns whether the purpose of the ticket still exists.
     fn is_wanted(&self, ticket: &Ticket) -> bool {
         !ticket.void && self.waits_for_ticket(ticket.group)
     }
@@ -197,7 +201,8 @@ impl Planner {
             self.outbox.push_back((TICKET_TAG, shard, Command::Reserve(Box::new(reserve))));
             reserved.push((shard, node));
         }
-        // In order of partition and node at each shard, and one ticket at a time: nobody waits for another.
+        // Shards get reservations in order of partition and node, and there is one ticket at a time. So no
+        // ticket waits for another.
         let left = reserved.len();
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         (ticket.since, ticket.until, ticket.plan, ticket.reserved) = (now, until, plan, reserved);
@@ -207,8 +212,8 @@ impl Planner {
         }
     }
 
-    /// What is to be reserved on a node for the bundles that go there; none where it is somebody else's, or
-    /// they take nothing.
+    /// Returns the demand to reserve on a node for the bundles planned there. `None` if the node is reserved
+    /// for another owner or the bundles need nothing.
     fn demand_of(&self, id: GroupId, of_node: &[PlannedBundle]) -> Option<Demand> {
         let group = &self.groups[&id];
         let place = of_node[0];
@@ -222,7 +227,7 @@ impl Planner {
         Some(demand).filter(|demand| !ReservedAmounts::from(demand).is_empty())
     }
 
-    /// What a shard answered to the ticket.
+    /// Handles a shard's answer to the ticket.
     pub(super) fn handle_ticket_answer(&mut self, outcome: &Outcome, now: Time) {
         let ticket = self.ticket.as_mut().expect("a ticket stays until all is answered");
         match &mut ticket.stage {
@@ -233,7 +238,7 @@ impl Planner {
                     self.reserved(now);
                 }
             }
-            // It ended, or had ended by itself, was used up, or went with its node.
+            // The reservation ended, either now or before: by itself, used up, or with its node.
             Stage::Ending { left } => {
                 *left -= 1;
                 if *left == 0 {
@@ -244,7 +249,7 @@ impl Planner {
         }
     }
 
-    /// All that was to be reserved is answered.
+    /// Continues after all reservations are answered.
     fn reserved(&mut self, now: Time) {
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         let refused = matches!(ticket.stage, Stage::Reserving { refused: true, .. });
@@ -294,7 +299,8 @@ impl Planner {
         self.commit(operations, terms, Purpose::Place(Box::new(placing)));
     }
 
-    /// Whether the statement that just ended was the ticket's; `done`: it was committed.
+    /// Updates the ticket after a statement of group `id`. Returns whether the statement was the ticket's.
+    /// `done`: it was committed.
     pub(super) fn ticket_concluded(
         &mut self,
         id: GroupId,
@@ -307,7 +313,7 @@ impl Planner {
             return false;
         }
         ticket.stage = Stage::Reserved;
-        // What other shards held and gave back is no reason to try again.
+        // Capacity that other shards held and gave back is no reason to try again.
         let shard = |conflict: &Conflict| match conflict.reason {
             ConflictReason::UnknownAllocation(_) => None,
             _ => Some(self.replicas.locate(conflict.node?)?.0),
@@ -322,15 +328,15 @@ impl Planner {
             self.groups.get_mut(&id).expect("a group with a ticket is there").queued_for_ticket = false;
             self.end_ticket(now);
         } else if conflicts.iter().any(gone) {
-            // The plan can never be carried out any more. The ticket ends when it is served next in this round: its
-            // group may be about to be removed, which is the caller's part.
+            // The plan is no longer possible. The ticket ends when it is served next in this round. Not here,
+            // because the caller may be about to remove the group.
             ticket.until = now;
         }
         true
     }
 
-    /// Ends what is reserved, and serves the next when that is done; the group goes on as one that found no
-    /// place.
+    /// Ends the reservations. When that is done, the next ticket is served. The group continues as one that
+    /// found no place.
     fn end_ticket(&mut self, now: Time) {
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         let id = ticket.group;
@@ -353,17 +359,17 @@ impl Planner {
         if removal {
             self.begin_removal(id, now);
         } else {
-            // What it reserved, or others gave back, may be free by now.
+            // Capacity that the ticket reserved or that others released may be free now.
             self.lost.push_back(id);
         }
     }
 
-    /// What was reserved has ended: for some times as long as that took nothing is, so that what groups keep from
-    /// direct traffic is a bounded part of any time, however many wait and whatever keeps them from their place.
+    /// Starts the pause after the reservations have ended. It bounds the share of time in which groups
+    /// withhold capacity from direct traffic, regardless of how many groups wait and of what blocks them.
     fn pause_tickets(&mut self, now: Time) {
         let ticket = self.ticket.as_mut().expect("a ticket is served");
         let pause = now.nanos_since(ticket.since).saturating_mul(TICKET_PAUSE);
-        // Its group has nothing to do with it any more, and may queue again.
+        // The group is no longer bound to this ticket and may queue again.
         (ticket.stage, ticket.void) = (Stage::Pausing { until: now.plus_nanos(pause) }, true);
         if pause == 0 {
             self.drop_ticket();
@@ -375,7 +381,7 @@ impl Planner {
         self.tickets.serve_next();
     }
 
-    /// Where the bundles of a group go: as they fit now, else as they would if nothing of others ran.
+    /// Plans the bundles of a group: as they fit now, or else as they would if nothing of others ran.
     fn plan_reserved(&mut self, id: GroupId) -> Option<Vec<PlannedBundle>> {
         self.sync();
         let mut draft = Draft::default();
@@ -398,7 +404,7 @@ impl Planner {
         self.replicas.plan_ignoring_others(&wanted, &own, turn, self.budget.search)
     }
 
-    /// When the ticket has something to do by itself.
+    /// Returns the time at which the ticket must be served again, if any.
     pub(super) fn ticket_deadline(&self) -> Option<Time> {
         let ticket = self.ticket.as_ref()?;
         match ticket.stage {

@@ -1,11 +1,11 @@
-//! Rules over the values of a label: all bundles on one value, or spread over them within a skew.
+//! Rules over the values of a label: all bundles on one value, or spread over the values within a skew.
 //!
-//! Counted are the values of nodes that take new work and where at least one bundle of the group may
-//! stand (Kubernetes' `nodeAffinityPolicy: Honor`, its default): a value that every selector excludes
-//! keeps nothing back.
+//! Only the values of nodes count that take new work and suit at least one bundle of the group. This matches
+//! the default of Kubernetes (`nodeAffinityPolicy: Honor`): a value that every selector excludes does not
+//! limit the others.
 //!
-//! There may be as many values as nodes (a rule over host names). So a value is searched only where a
-//! look at its nodes finds room, and what is known of all values is made once for many plans.
+//! There may be as many values as nodes, for example for a rule over host names. So a value is searched only
+//! if a look at its nodes finds room. The facts about all values are computed once for many plans.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -23,15 +23,15 @@ use crate::node::{Operator, Selector, Term};
 use crate::request::PlacementRequest;
 use crate::resource::Demand;
 
-/// Answers to which values are open that are kept.
+/// The number of remembered results for open values.
 const OPEN_VALUES_KEPT_MAX: usize = 16;
-/// Demands that differ up to which the nodes of a value are looked at for each.
+/// The most distinct demands for which the nodes of a value are checked individually.
 const DEMANDS_LOOKED_AT_MAX: usize = 4;
 
-/// The values that were open to groups, which depends on what nodes are and not on what runs there.
+/// The values that were open to groups. They depend on the nodes, not on what runs there.
 #[derive(Default)]
 pub(super) struct OpenValues {
-    /// Those used last come last.
+    /// Most recently used last.
     kept: Vec<Open>,
 }
 
@@ -42,17 +42,17 @@ struct Open {
     values: Arc<Values>,
 }
 
-/// Values of a label in order, each with all its nodes.
+/// The values of a label in order, each with all its nodes.
 #[derive(Default)]
 pub(super) struct Values {
     pub(super) names: Vec<Arc<str>>,
-    /// Where the nodes of each end.
+    /// The end of each value's range in `nodes`.
     ends: Vec<usize>,
     nodes: Vec<(u32, Slot)>,
 }
 
 impl Values {
-    /// The nodes of a value: copy and slot, copy by copy.
+    /// Returns the nodes of a value as pairs of replica and slot, grouped by replica.
     fn nodes(&self, at: usize) -> &[(u32, Slot)] {
         let from = if at == 0 { 0 } else { self.ends[at - 1] };
         &self.nodes[from..self.ends[at]]
@@ -67,36 +67,36 @@ impl Values {
     }
 }
 
-/// Bundles that are being spread over the values of a label, by the place of each in their order.
+/// The state of spreading bundles over the values of a label. Values are named by their index.
 struct Levels {
     key: Arc<str>,
     strategy: Strategy,
     values: Arc<Values>,
-    /// Bundles of the group on each.
+    /// The number of bundles of the group on each value.
     counts: Vec<u32>,
-    /// How many have none.
+    /// The number of values without bundles.
     empty: usize,
-    /// Those that have some, with fewest first.
+    /// The values with bundles, fewest first.
     begun: BTreeSet<(u32, usize)>,
-    /// Where those are, if nodes are to be used once as far as can be.
+    /// The used nodes of these values, if the strategy spreads over nodes.
     used: BTreeMap<usize, Used>,
     classes: Vec<Class>,
 }
 
-/// Bundles that ask the same, and what there is for them. It only becomes less while a plan is made.
+/// Bundles with the same request, and where it may still fit. Capacity only decreases while a plan is made.
 struct Class {
     request: Arc<PlacementRequest>,
-    /// The same request on the nodes of one value only.
+    /// The request restricted to the nodes of one value.
     within: BTreeMap<usize, Arc<PlacementRequest>>,
-    /// No value before this one that has no bundle has room.
+    /// No empty value before this one has room.
     first_empty: usize,
-    /// Values with bundles where no unused node has room, and of these those where none has.
+    /// Values with bundles where no unused node has room, and those where no node at all has room.
     spent: BTreeSet<usize>,
     full: BTreeSet<usize>,
 }
 
 impl Levels {
-    /// How many bundles the value with fewest has.
+    /// Returns the number of bundles on the value with the fewest.
     fn least(&self) -> u32 {
         match self.begun.first() {
             Some(&(count, _)) if self.empty == 0 => count,
@@ -104,7 +104,7 @@ impl Levels {
         }
     }
 
-    /// The value with fewest.
+    /// Returns the value with the fewest bundles.
     fn lowest(&self) -> Option<usize> {
         match self.empty {
             0 => self.begun.first().map(|&(_, at)| at),
@@ -112,7 +112,7 @@ impl Levels {
         }
     }
 
-    /// The values with bundles that one more may go to, those with fewest first.
+    /// Returns the values with bundles that may get one more, fewest first.
     fn open(&self, max_skew: u32) -> impl Iterator<Item = usize> {
         let most = self.least().saturating_add(max_skew);
         self.begun.iter().take_while(move |&&(count, _)| count < most).map(|&(_, at)| at)
@@ -134,14 +134,14 @@ impl Levels {
     }
 }
 
-/// What at least is needed of a value, where that is known by sums: cpu, memory and devices, in units.
+/// The least that a value must have free, by sums: cpu, memory and devices, in units.
 struct Floor {
     needed: [i128; 3],
     demands: Vec<Demand>,
 }
 
 impl Floor {
-    /// None where what is reserved for an owner, whom searches show more, may serve.
+    /// Returns `None` if a bundle has an owner. Capacity that is reserved for the owner may serve then.
     fn of(wanted: &Wanted) -> Option<Self> {
         if wanted.items.iter().any(|item| item.request.owner.is_some()) {
             return None;
@@ -208,7 +208,7 @@ impl Replicas {
                 return Ok(());
             }
         }
-        // How far it gets where most is free is what its caller is told.
+        // The caller reports the value with the most free capacity and how far it gets.
         if let Some((_, at)) = fullest
             && self.pack_on_value(wanted, (key, &values, at), draft, &mut failed)
         {
@@ -217,7 +217,7 @@ impl Replicas {
         if strict { Err(failed) } else { self.place(wanted, &wanted.items, draft) }
     }
 
-    /// Whether all found a place on that value; `failed` is the value that got furthest.
+    /// Returns whether all bundles found a place on that value. `failed` tracks the value that got furthest.
     fn pack_on_value(
         &mut self,
         wanted: &Wanted,
@@ -237,7 +237,7 @@ impl Replicas {
         false
     }
 
-    /// What is free on nodes of what is needed at least, in thousandths: below 1,000 it is too little.
+    /// Returns the free share of the minimum, in thousandths. Below 1,000, it is too little.
     fn share_of(&self, nodes: &[(u32, Slot)], floor: &Floor) -> i128 {
         self.meter.charge(nodes.len() as u64);
         let mut free = [0; 3];
@@ -251,15 +251,15 @@ impl Replicas {
         needed.map(|(&needed, free)| free * ENOUGH / needed).min().unwrap_or(ENOUGH)
     }
 
-    /// Only copies that have some of `nodes` are searched from now on.
+    /// Restricts later searches to the replicas that have some of `nodes`.
     fn search_copies_of(&mut self, nodes: &[(u32, Slot)]) {
         let mut searched = vec![false; self.copies.len()];
         nodes.iter().for_each(|&(copy, _)| searched[copy as usize] = true);
         self.search_only(Some(searched.into()));
     }
 
-    /// Bundle after bundle goes to the value that has the fewest, as long as the skew allows. One that
-    /// finds no place is tried again when the fewest are more, since then the skew allows more.
+    /// Places bundle after bundle on the value with the fewest, within the skew. A bundle without a place is
+    /// tried again when the smallest count has grown, because the skew then allows more.
     pub(super) fn spread_by_label(
         &mut self,
         wanted: &Wanted,
@@ -295,13 +295,13 @@ impl Replicas {
         })
     }
 
-    /// The values with what stands there, hidden where nodes are to be used once; and the class of each item.
-    /// None where the search was given up before they were known.
+    /// Returns the values with the group's placed bundles, and the class of each item. Used nodes are hidden
+    /// if the strategy spreads over nodes. `None` if the search was given up before the values were known.
     fn levels(&mut self, wanted: &Wanted, key: &Arc<str>) -> Option<(Levels, Vec<usize>)> {
         let mut classes: Vec<Class> = Vec::new();
         let mut class_of = |Item { request, .. }: &Item| {
             let same = |known: &Class| Arc::ptr_eq(&known.request, request) || known.request == *request;
-            // Largest first, so the last is the likeliest.
+            // Items are sorted by size, so the last class is the likeliest.
             classes.iter().rposition(same).unwrap_or_else(|| {
                 let within = BTreeMap::new();
                 let request = Arc::clone(request);
@@ -340,8 +340,8 @@ impl Replicas {
         }
     }
 
-    /// Takes a bundle of that class on a value that may have one more: on an unused node of any, then, where
-    /// the strategy allows it, on a used one.
+    /// Places a bundle of a class on a value that may have one more. Tries unused nodes of all values first,
+    /// then used nodes if the strategy allows it.
     fn take_on_level(
         &mut self,
         draft: &mut Draft,
@@ -349,7 +349,7 @@ impl Replicas {
         max_skew: u32,
         (class, bundle): (usize, u32),
     ) -> bool {
-        // One more on an empty one is within every skew.
+        // One more bundle on an empty value is within every skew.
         while levels.empty > 0 && levels.classes[class].first_empty < levels.counts.len() {
             if self.meter.is_spent() {
                 return false;
@@ -435,8 +435,8 @@ impl Replicas {
         Arc::clone(within)
     }
 
-    /// The values of the label on nodes that take new work and where a bundle of the group may stand, in
-    /// order. None where the search was given up before all were known.
+    /// Returns, in order, the values of the label on nodes that take new work and suit a bundle of the group.
+    /// `None` if the search was given up before all were known.
     pub(super) fn values_of(&mut self, wanted: &Wanted, key: &Arc<str>) -> Option<Arc<Values>> {
         let mut asked: Vec<&Arc<PlacementRequest>> = Vec::new();
         for request in wanted.items.iter().map(|item| &item.request).chain(&wanted.settled) {
@@ -468,7 +468,7 @@ impl Replicas {
                 self.meter.charge(looked_at as u64);
             }
         }
-        // Stretches in order already, which the stable sort merges.
+        // The names consist of sorted runs, which the stable sort merges.
         names.sort();
         names.dedup();
         let mut values = Values::default();
@@ -482,7 +482,7 @@ impl Replicas {
         Some(values)
     }
 
-    /// The same bundles, on nodes with that value of the label only.
+    /// Restricts all items to the nodes with that value of the label.
     fn all_within(&self, items: &[Item], value: (&str, &Values, usize)) -> Vec<Item> {
         let mut last: Option<(&Arc<PlacementRequest>, Arc<PlacementRequest>)> = None;
         let mut placed = Vec::with_capacity(items.len());
@@ -497,8 +497,8 @@ impl Replicas {
         placed
     }
 
-    /// The same request, on nodes with that value of the label only: named, or, where they are many,
-    /// selected by it.
+    /// Restricts a request to the nodes with that value of the label. Names the nodes, or selects them by the
+    /// label if there are many.
     fn within(
         &self,
         asked: &PlacementRequest,
@@ -524,11 +524,11 @@ impl Replicas {
     }
 }
 
-/// All that is needed, in the thousandths of [`Replicas::share_of`].
+/// The full minimum, in the thousandths of [`Replicas::share_of`].
 const ENOUGH: i128 = 1_000;
 
-/// Whether both may stand on the same nodes, as far as labels, taints and names go; "no" where that takes
-/// more than a look.
+/// Returns whether two requests suit the same nodes, by labels, taints and names. May return `false` for
+/// requests that would need a closer look.
 fn same_nodes(a: &PlacementRequest, b: &PlacementRequest) -> bool {
     std::ptr::eq(a, b)
         || a.selector == b.selector

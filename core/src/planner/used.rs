@@ -1,4 +1,4 @@
-//! The nodes that bundles of one group stand on: what spreading leaves to the last.
+//! The nodes with bundles of one group. Spreading uses them last.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -6,16 +6,16 @@ use super::draft::{Draft, Replicas};
 use crate::index::Slot;
 use crate::request::PlacementRequest;
 
-/// Nodes, each with how many bundles of the group it has.
+/// Nodes with their number of bundles of the group.
 #[derive(Debug, Default)]
 pub(super) struct Used {
     counts: BTreeMap<(usize, Slot), u32>,
-    /// The same, those with fewest first.
+    /// The same entries, fewest bundles first.
     order: BTreeSet<(u32, usize, Slot)>,
 }
 
 impl Used {
-    /// Another bundle stands on the node.
+    /// Counts another bundle on the node.
     pub(super) fn add(&mut self, (shard, slot): (usize, Slot)) {
         let count = self.counts.entry((shard, slot)).or_default();
         self.order.remove(&(*count, shard, slot));
@@ -29,8 +29,8 @@ impl Used {
 }
 
 impl Replicas {
-    /// Takes what a bundle asks on the node of `used`, all of them hidden, that has fewest bundles and
-    /// fits; it stays hidden.
+    /// Takes a bundle on the node of `used` that has the fewest bundles and fits. All nodes of `used` are
+    /// hidden, and stay hidden.
     pub(super) fn take_used(
         &mut self,
         draft: &mut Draft,
@@ -50,12 +50,12 @@ impl Replicas {
                 return true;
             }
         }
-        // What is reserved for its owner there only the search finds.
+        // Only the search finds capacity that is reserved for the owner.
         request.owner.is_some() && self.take_reserved_of(draft, used, bundle, request)
     }
 
-    /// How many nodes have room for `request` now; counts no further than `enough`, nor than looking at so many
-    /// `units` goes.
+    /// Returns the number of nodes that have room for `request` now. Stops counting at `enough`, or when
+    /// `units` are spent.
     pub(super) fn count_with_room(&mut self, request: &PlacementRequest, enough: usize, units: u64) -> usize {
         self.meter.allow(units);
         let mut count = 0;

@@ -1,11 +1,13 @@
-//! Where a group could stand were nothing of others running: what its ticket reserves.
+//! Plans where a group could be placed if nothing of others ran. A ticket reserves this plan.
 //!
-//! It is searched as any plan is, by the same code, on copies that are made for it. They hold some of the
-//! nodes, and of what runs there the group's own bundles only; what is unhealthy stays so, what is reserved
-//! for others is taken, and a node that takes no new work takes none. Chosen are the nodes with most free,
-//! so many per request of the group that differs (and per value of its rule's label), because they come free
-//! soonest; where that does not do, more of them, and in the end all. If its ticket was in vain, because what
-//! runs there does not end, the group's next ticket takes nodes at random.
+//! The search is the usual one, on replicas that are made for it. They have some of the nodes, and only the
+//! group's own bundles run there. Unhealthy instances stay unhealthy. Nodes that are reserved for others
+//! count as taken, and nodes that take no new work take none.
+//!
+//! The nodes with the most free capacity are chosen, because they come free soonest. Several are chosen per
+//! distinct request of the group and per value of the rule's label. If they do not suffice, more are chosen,
+//! and in the end all. If a ticket fails because what runs there does not end, the group's next ticket
+//! chooses nodes at random.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,23 +28,23 @@ use crate::shard::{Command, Reserve, Shard};
 use crate::statement::{Allocate, CommitMode, ConflictDetection, Operation, Part};
 use crate::time::Time;
 
-/// How many times more nodes are chosen after each failure.
+/// The factor by which more nodes are chosen after each failure.
 const MORE: usize = 4;
 
-/// A bundle of the group that stands.
+/// A placed bundle of the group.
 pub(super) struct Own {
     pub(super) node: NodeId,
     pub(super) demand: Demand,
     pub(super) gpus: GpuAssignment,
 }
 
-/// A ready node on the copy of a shard.
+/// A ready node of a shard's replica.
 type Place = (usize, Slot);
 
 impl Replicas {
-    /// Where `wanted` goes if nothing runs but `own`: no more of it than is wanted at least, so that no more
-    /// is reserved than must be. `turn`: how many such plans of the group found no place. A search that looks at more
-    /// than `units` is given up.
+    /// Plans `wanted` as if only `own` ran. The plan has only the least number of bundles, so that no more is
+    /// reserved than necessary. `turn` is the number of tickets of the group that failed. The search is given
+    /// up after `units`.
     pub(super) fn plan_ignoring_others(
         &mut self,
         wanted: &Wanted,
@@ -73,10 +75,10 @@ impl Replicas {
             let mut draft = Draft::default();
             let left = end.saturating_sub(self.meter.spent()).max(1);
             let planned = emptied.plan(Wanted { standing, ..wanted.clone() }, left, &mut draft);
-            // Each chosen node was made for it.
+            // Each chosen node was copied for the search.
             self.meter.charge(chosen.len() as u64 + emptied.meter.spent());
             if planned.is_ok() {
-                // What was taken first keeps the rules without what comes after it.
+                // The bundles taken first satisfy the rules without the later ones.
                 draft.taken.truncate(wanted.least.max(1));
                 let here = |taken: PlannedBundle| {
                     let (shard, slot) = self.locate(taken.node).expect("a node of the copies");
@@ -91,7 +93,7 @@ impl Replicas {
         }
     }
 
-    /// All ready nodes.
+    /// Returns all ready nodes, most free first.
     fn most_free_first(&self) -> Vec<Place> {
         let mut places: Vec<(Reverse<u64>, usize, Slot)> = Vec::new();
         for (shard, copy) in self.copies.iter().enumerate() {
@@ -101,9 +103,9 @@ impl Replicas {
         places.into_iter().map(|(_, shard, slot)| (shard, slot)).collect()
     }
 
-    /// Per value of the rule's label and request, the first `most` nodes that could hold it; of each value at
-    /// least one where some bundle may stand, because values without room count, too. And whether any that
-    /// could was left out.
+    /// Chooses the first `most` nodes that could hold each request on each value of the rule's label. Chooses
+    /// at least one node of each value that suits some bundle, because values without room also count.
+    /// Returns the nodes, and whether any suitable node was left out.
     fn choose(
         &mut self,
         places: &[Place],
@@ -126,7 +128,7 @@ impl Replicas {
             }
             let counts = counts.entry(value).or_insert_with(|| vec![0; requests.len()]);
             let mut needed = first;
-            // What has enough already is not looked at, unless the node is taken for another.
+            // Requests with enough nodes are skipped, unless it is still unknown whether a node was left out.
             for (request, count) in requests.iter().zip(counts) {
                 if left_out && *count >= most || !copy.could_hold(slot, request) {
                     continue;
@@ -142,7 +144,7 @@ impl Replicas {
         (chosen, left_out)
     }
 
-    /// Copies of the chosen nodes.
+    /// Creates replicas of the chosen nodes.
     fn emptied(&self, chosen: &[Place], own: &[Own], seed: u64) -> Self {
         let copies = self.copies.iter().enumerate().map(|(at, copy)| {
             let slots = chosen.iter().filter(|&&(shard, _)| shard == at).map(|&(_, slot)| slot);
@@ -153,24 +155,24 @@ impl Replicas {
 }
 
 impl Replica {
-    /// Whether `request` could stand on a node if nothing ran there.
+    /// Returns whether `request` could be placed on a node if nothing ran there.
     fn could_hold(&mut self, slot: Slot, request: &PlacementRequest) -> bool {
         let others = self.reserved_for(slot).is_some_and(|owner| request.owner != Some(owner));
         !others && self.shard().could_hold(slot, &request.demand) && self.shard_mut().may_hold(slot, request)
     }
 
-    /// For whom a node is reserved, but for tickets: one is served at a time.
+    /// Returns the owner for whom a node is reserved. Tickets are ignored, because one is served at a time.
     pub(super) fn reserved_for(&self, slot: Slot) -> Option<OwnerId> {
         let (owner, ..) = self.base()?.cold(slot)?.reservation()?;
         Some(owner).filter(|owner| !owner.is_ticket())
     }
 
-    /// What a node has in all.
+    /// Returns the spec of a node.
     pub(super) fn spec(&self, slot: Slot) -> Option<&NodeSpec> {
         Some(&self.base()?.cold(slot)?.registration.spec)
     }
 
-    /// A copy of these nodes on which only `own` runs: of a shard that has no others.
+    /// Creates a replica of these nodes on which only `own` runs.
     fn emptied(&self, slots: &[Slot], own: &[Own]) -> Self {
         let config = self.shard().alike();
         let mut shard = Shard::new(config.clone());
@@ -182,7 +184,8 @@ impl Replica {
         emptied
     }
 
-    /// Makes the nodes, puts the group's own bundles there, and takes out what nobody can have.
+    /// Returns the commands that create the nodes, place the group's own bundles, and take out what nobody
+    /// can use.
     fn setting_up(&self, slots: &[Slot], own: &[Own]) -> Vec<Command> {
         let Some(view) = self.base() else { return Vec::new() };
         let mut nodes = Vec::new();
@@ -205,7 +208,7 @@ impl Replica {
         }
         let operations: Vec<(u16, Operation)> = (0u16..).zip(own.iter().map(allocated)).collect();
         let statement = StatementId { incarnation: view.version().incarnation, planner: 0, number: 0 };
-        // What is on the nodes of other shards conflicts here.
+        // Bundles on nodes of other shards conflict here.
         let conflict_detection = ConflictDetection::Fine;
         let mode = CommitMode::Incremental;
         let part = Part { statement, operations, conflict_detection, mode };
@@ -222,13 +225,13 @@ fn allocated(bundle: &Own) -> Operation {
     Operation::Allocate(Allocate { node, expected: None, demand, gpus, owner: None, bundle: None })
 }
 
-/// All that a node has.
+/// Returns a demand for everything that a node has.
 fn all_of(spec: &NodeSpec) -> Demand {
     let gpu = if spec.gpus == 0 { GpuRequest::None } else { GpuRequest::Whole(spec.gpus) };
     Demand { cpu: spec.cpu, memory: spec.memory, gpu, custom: spec.custom.clone() }
 }
 
-/// The requests that differ.
+/// Returns the distinct requests.
 fn distinct(items: &[Item]) -> Vec<Arc<PlacementRequest>> {
     let mut requests: Vec<Arc<PlacementRequest>> = Vec::new();
     for Item { request, .. } in items {
@@ -239,7 +242,7 @@ fn distinct(items: &[Item]) -> Vec<Arc<PlacementRequest>> {
     requests
 }
 
-/// How many nodes are chosen first: one of each kind where bundles may share it, else one for each of them.
+/// Returns how many nodes to choose first per request: one if bundles may share it, else one per bundle.
 fn first_choice(wanted: &Wanted, own: &[Own]) -> usize {
     let prefers = |rule: &TopologyRule| matches!(rule.spreading, Spreading::Pack { strict: false });
     match wanted.strategy {

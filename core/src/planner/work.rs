@@ -1,25 +1,25 @@
-//! The work of a planner, counted: what bounds its rounds, what clients are charged, and what checkers look at.
+//! Counts the work of a planner. The counts bound its rounds, charge its clients and serve the checkers.
 //!
-//! A *unit* is one node, vertex of an index, or bundle that is looked at: some tens of ns. Units depend on what
-//! is asked and on the nodes alone, so the same jobs cost the same units on every machine. Following the shards'
-//! views is not counted: that is as much work as the shards do.
+//! A *unit* is one node, index vertex or bundle that is looked at, and takes some tens of ns. Units depend
+//! only on the requests and the nodes, so the same jobs cost the same units on every machine. Following the
+//! shards' views is not counted, because it is as much work as the shards do.
 //!
-//! A round takes things up in turn (groups that lost, jobs, proofs, groups that wait, a ticket), each within a
-//! share of [`PlannerBudget::round`]; what is left over is taken up in the next round. One search is given up at
-//! [`PlannerBudget::search`], and a proof goes on in the next round after [`PlannerBudget::proof`].
+//! A round processes lost groups, jobs, proofs, waiting groups and a ticket in turn. Each has a share of
+//! [`PlannerBudget::round`]. The next round continues with the rest. A search is given up at
+//! [`PlannerBudget::search`]. A proof continues in the next round after [`PlannerBudget::proof`].
 
 use std::cell::Cell;
 
 use crate::limits::{PROOF_FLOW_MAX, PROOF_WORK_MAX, ROUND_WORK_MAX, SEARCH_WORK_MAX};
 
-/// Bounds of the work of one planner, in units.
+/// The bounds of the work of one planner, in units.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PlannerBudget {
-    /// A round takes nothing more up after so many.
+    /// The units after which a round begins no further work.
     pub round: u64,
-    /// The search for the places of one group is given up after so many.
+    /// The units after which the search for one group is given up.
     pub search: u64,
-    /// A proof that a group is infeasible goes on in a later round after so many.
+    /// The units after which a proof of infeasibility continues in a later round.
     pub proof: u64,
 }
 
@@ -30,9 +30,10 @@ impl Default for PlannerBudget {
 }
 
 impl PlannerBudget {
-    /// The most units of one round over so many nodes, for groups of at most so many bundles: its own, and what
-    /// the last thing of each share may go beyond it. A search that has begun looks at each node a few times more
-    /// at most before it is given up. What a list of groups shows is not in it.
+    /// Returns the most units of one round for this number of nodes and at most this number of bundles per
+    /// group. This is the budget of the round plus what the last step of each share may exceed it by. A
+    /// search may look at each node a few more times before it is given up. The groups shown by a list are
+    /// not included.
     #[must_use]
     pub fn most_per_round(&self, nodes: usize, bundles: usize) -> u64 {
         const SHARES: u64 = 6;
@@ -40,34 +41,34 @@ impl PlannerBudget {
         let of_flow = edges.saturating_mul(edges).min(PROOF_FLOW_MAX as u64) / LOOKS_PER_UNIT;
         let nodes = nodes as u64;
         let bundles = bundles as u64;
-        // Searched again where views moved, and once more for what a refusal says.
+        // A search is repeated if views moved, and once more for the reason of a refusal.
         let of_search = 3 * (self.search + 8 * nodes + 2 * bundles);
         let of_proof = self.proof + 8 * nodes + of_flow;
         self.round + SHARES * (of_search + of_proof)
     }
 }
 
-/// Looks at a kind and a sink of a flow that are one unit: each takes some ns.
+/// Flow steps per unit. Each step looks at a kind and a sink and takes some ns.
 pub(super) const LOOKS_PER_UNIT: u64 = 16;
 
-/// What a planner did since its start, counted.
+/// The counters of a planner's work since its start.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlannerWork {
-    /// Units in all.
+    /// All units.
     pub units: u64,
     /// The most units of one round.
     pub most_per_round: u64,
     /// Searches for the places of a group.
     pub searches: u64,
-    /// Of these, those that were given up at their bound.
+    /// Of these, searches that were given up at their bound.
     pub given_up: u64,
-    /// Turns of proofs: each [`PlannerBudget::proof`] units at most, but for its last step.
+    /// Turns of proofs. Each takes at most [`PlannerBudget::proof`] units plus its last step.
     pub proofs: u64,
-    /// Groups that were decided by what was found for an equal one, without a search.
+    /// Groups that were decided without a search, by the result for an equal group.
     pub recalled: u64,
 }
 
-/// Counts units. Everything that searches on the copies of one planner shares it.
+/// Counts units. All searches on the replicas of one planner share it.
 #[derive(Debug)]
 pub(super) struct Meter {
     spent: Cell<u64>,
@@ -85,22 +86,22 @@ impl Meter {
         self.spent.set(self.spent.get() + units);
     }
 
-    /// Units since the start.
+    /// Returns the units since the start.
     pub(super) fn spent(&self) -> u64 {
         self.spent.get()
     }
 
-    /// What begins now is given up after so many units.
+    /// Sets the limit: the work that begins now is given up after this many units.
     pub(super) fn allow(&self, units: u64) {
         self.limit.set(self.spent().saturating_add(units));
     }
 
-    /// Units until what has begun is given up.
+    /// Returns the units left before the limit.
     pub(super) fn left(&self) -> u64 {
         self.limit.get().saturating_sub(self.spent())
     }
 
-    /// Whether what has begun is to be given up.
+    /// Returns whether the limit is reached.
     pub(super) fn is_spent(&self) -> bool {
         self.spent() >= self.limit.get()
     }

@@ -1,4 +1,4 @@
-//! Which shard a request goes to, and what the shards together answer.
+//! Routes requests to shards and combines the shards' answers.
 
 pub(crate) mod port;
 pub use port::{NoRoom, Port, PortLink, PortReply, PortRequest, Tag, Verdict};

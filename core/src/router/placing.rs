@@ -1,4 +1,4 @@
-//! A placement on its way from shard to shard.
+//! The state of a placement that is tried at one shard after the other.
 
 use crate::ids::ShardId;
 use crate::index::Coordinate;
@@ -34,20 +34,20 @@ pub(super) struct Placing {
     pub(super) asked: ShardSet,
     /// The refusals so far, the latest of each shard.
     pub(super) refusals: Vec<(ShardId, Refusal)>,
-    /// Sweeps that may still be repeated because capacity came back.
+    /// How many times the search may still be repeated because capacity came back.
     pub(super) retries: u8,
     pub(super) at: ShardId,
     pub(super) sweep: Option<Box<FallbackSweep>>,
 }
 
-/// A request with fallback selectors at several shards: every shard is asked with one selector
-/// before any is asked with the next. The last sweep asks with all of them at once, so that a
-/// refusal was true of all at one instant.
+/// A request with fallback selectors over several shards. All shards are tried with one selector before any
+/// is tried with the next. The last sweep uses all selectors at once, so that a refusal is true of all of
+/// them at one instant.
 ///
-/// A request that waits knows no sweeps: each shard is asked with all its selectors at once.
+/// A waiting request does not use sweeps: each shard is tried with all its selectors at once.
 pub(super) struct FallbackSweep {
     pub(super) whole: PlacementRequest,
-    /// The selector of this sweep, by its number.
+    /// The number of this sweep's selector.
     pub(super) alternative: u8,
 }
 
@@ -62,7 +62,8 @@ impl FallbackSweep {
 }
 
 impl Placing {
-    /// The next page of counts, where all shards have refused and the counts over all nodes are wanted.
+    /// Returns the next page of counts to ask for, if all shards refused and counts over all nodes are
+    /// wanted.
     pub(super) fn next_page(&mut self) -> Option<Explain> {
         let begins = |(shard, refusal): &(ShardId, Refusal)| Some((*shard, refusal.rest?));
         let (shard, from) = self.refusals.iter().find_map(begins)?;
@@ -70,7 +71,7 @@ impl Placing {
         Some(Explain { request: self.request.clone(), from })
     }
 
-    /// Adds a page of counts of the shard that was asked last.
+    /// Adds a page of counts from the shard that was asked last.
     pub(super) fn add_page(&mut self, page: &Refusal) {
         let of_shard = self.refusals.iter_mut().find(|(shard, _)| *shard == self.at);
         of_shard.expect("a shard counts what it refused").1.add_page(page);

@@ -1,8 +1,8 @@
-//! The planners behind a port: which is asked, and what they answer.
+//! The planners behind a port: routes jobs to them and combines their replies.
 //!
-//! A job has one slot of each ring, from its submission to its reply. A cancel takes a slot of its
-//! own, also where its job is answered before the planner takes the cancel. So cancels are counted
-//! separately, until their planner says that it took them. Cancels above their bound wait here.
+//! A job takes one slot of each ring from its submission to its reply. A cancel takes a slot of its own, even
+//! if its job is answered before the planner takes the cancel. So cancels are counted separately until their
+//! planner confirms them. Cancels above the bound wait here.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,18 +15,18 @@ use crate::ids::GroupId;
 use crate::limits::{PLAN_CANCELS_IN_FLIGHT_MAX, PLANS_IN_FLIGHT_MAX};
 use crate::link::{Consumer, Doorbell, Producer};
 
-/// A job on its way to a planner.
+/// A job that is sent to a planner.
 pub(crate) struct PlanSubmission {
     pub(crate) token: u32,
     pub(crate) client: ClientKey,
     pub(crate) job: PlanJob,
 }
 
-/// What comes back.
+/// A message from a planner.
 pub(crate) enum PlanAnswer {
     /// The reply to the job of this token.
     Reply { token: u32, reply: PlanReply },
-    /// A cancel was taken: its slot is free again. Not that it found its job.
+    /// A cancel was taken, so its slot is free again. This does not mean that it found its job.
     CancelTaken,
 }
 
@@ -37,38 +37,38 @@ pub(crate) struct PlanLink {
     pub(crate) bell: Arc<Doorbell>,
 }
 
-/// How far the cancel of a job has come.
+/// The state of a job's cancel.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Cancel {
-    /// Nobody takes the job back.
+    /// The job is not cancelled.
     None,
-    /// It waits for a slot, under this number.
+    /// The cancel waits for a slot, under this number.
     Queued(u64),
-    /// It is in the ring of its planner, or was.
+    /// The cancel was sent to the planner.
     Sent,
 }
 
 enum Pending {
-    /// With the planner that was asked, and for whom.
+    /// A job of one planner.
     One { tag: Tag, planner: usize, client: ClientKey, cancel: Cancel },
-    /// A page of groups, of which every planner has some.
+    /// A page of groups, to which every planner contributes.
     Page { tag: Tag, limit: u16, left: usize, groups: Vec<GroupView> },
 }
 
-/// The planners, as a port sees them.
+/// The planners behind a port.
 #[derive(Default)]
 pub(super) struct Plans {
     links: Vec<PlanLink>,
     touched: Vec<bool>,
     pending: Slab<Pending>,
-    /// Tokens of jobs whose cancels find no slot yet, by the numbers of these cancels. An answered job
-    /// takes its entry away, so there are never more entries than jobs.
+    /// The tokens of jobs whose cancels wait for a slot, by the number of the cancel. The answer to a job
+    /// removes its entry, so there are never more entries than jobs.
     cancels: BTreeMap<u64, usize>,
     /// The number of the last cancel.
     last_cancel: u64,
-    /// Cancels that were sent and that no planner has confirmed yet.
+    /// The cancels that were sent and not confirmed.
     cancels_in_flight: usize,
-    /// The planner that is given the next job which any may do.
+    /// The planner that got the last job that any planner may do.
     next: usize,
 }
 
@@ -90,7 +90,7 @@ impl Plans {
         self.pending.len() < PLANS_IN_FLIGHT_MAX
     }
 
-    /// Sends a job on its way.
+    /// Sends a job to its planner, or to all planners.
     pub(super) fn submit(&mut self, tag: Tag, client: ClientKey, job: PlanJob) -> Result<(), NoRoom> {
         assert!(!self.links.is_empty(), "a job for planners, and there are none: ask `planner_count` first");
         if !self.has_room() {
@@ -121,8 +121,7 @@ impl Plans {
         Ok(())
     }
 
-    /// Takes back the job of `tag`, a group that waits, if it is still under way and was not taken
-    /// back before.
+    /// Cancels the job of `tag` if it is still in flight and was not cancelled before.
     pub(super) fn cancel(&mut self, tag: Tag) {
         let number = self.last_cancel + 1;
         let found = self.pending.iter_mut().find_map(|(token, pending)| match pending {
@@ -137,7 +136,7 @@ impl Plans {
         }
     }
 
-    /// Sends the cancels that find a slot, in order.
+    /// Sends cancels in order while there are slots.
     fn send_cancels(&mut self) {
         while self.cancels_in_flight < PLAN_CANCELS_IN_FLIGHT_MAX
             && let Some((_, token)) = self.cancels.pop_first()
@@ -199,7 +198,7 @@ impl Plans {
                 unreachable!("just seen")
             };
             if let Cancel::Queued(number) = cancel {
-                // It would take back the next job that has this token.
+                // Otherwise, it would cancel the next job with this token.
                 self.cancels.remove(&number);
             }
             return Some((tag, answer));

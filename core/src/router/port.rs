@@ -1,15 +1,15 @@
-//! A port: one owner's door to all shards. An I/O thread has one, the registrar has one, and a
-//! benchmark that drives the engine in process has one.
+//! A port connects one owner to all shards. Each I/O thread has one, and so do the registrar and a benchmark
+//! that drives the engine in process.
 //!
-//! It routes (power of two choices over the shards' summaries; Mitzenmacher 2001), follows a
-//! request from shard to shard when one refuses it (Ray's spillback), and gathers what several
-//! shards answer. It never waits: [`submit`](Port::submit) puts into rings,
-//! [`poll`](Port::poll) takes out of them.
+//! A port routes requests by power of two choices over the shards' summaries (Mitzenmacher 2001). A request
+//! that one shard refuses goes on to another (Ray's spillback). The port also combines the answers of several
+//! shards. It never blocks: [`submit`](Port::submit) puts commands into rings, and [`poll`](Port::poll) takes
+//! answers out of them.
 //!
-//! **A refusal is final only when it was true at one instant.** Shards are asked one after the
-//! other, and capacity may come back at the first while the last is asked. Each refusal carries
-//! the shard's growth counter; when all have refused, the counters are read again, and a shard
-//! whose counter moved is asked again (a double collect), a bounded number of times.
+//! **A refusal is final only if it was true at one instant.** Shards are asked one after the other, and
+//! capacity may come back at the first while the last is asked. Each refusal carries the shard's growth
+//! counter. When all shards have refused, the counters are read again. Shards whose counter moved are asked
+//! again (a double collect), a bounded number of times.
 
 mod choice;
 
@@ -36,17 +36,17 @@ use crate::shard::{Command, Outcome, Rejection};
 use crate::time::Time;
 use crate::view::ViewReader;
 
-/// The caller's name for a request: comes back with the reply.
+/// The caller's name for a request. It comes back with the reply.
 pub type Tag = u64;
 
-/// A command on its way to a shard.
+/// A command that is sent to a shard.
 pub(crate) struct Submission {
     pub(crate) token: u32,
     pub(crate) enqueued: Time,
     pub(crate) command: Command,
 }
 
-/// An outcome on its way back.
+/// An outcome that is sent back to a port.
 pub(crate) struct Answer {
     pub(crate) token: u32,
     pub(crate) outcome: Outcome,
@@ -58,60 +58,61 @@ pub struct PortLink {
     pub(crate) answers: Consumer<Answer>,
     pub(crate) bell: Arc<Doorbell>,
     pub(crate) woken: Arc<WokenBox>,
-    /// The shard's.
+    /// The interest of all ports in the shard's views.
     pub(crate) interest: Arc<ViewInterest>,
-    /// The port's, the same in all its links.
+    /// The news for this port, the same in all its links.
     pub(crate) news: Arc<ViewNews>,
 }
 
-/// What can be asked at a port.
+/// A request to a port.
 #[derive(Clone, Debug)]
 pub enum PortRequest {
-    /// Place, at whichever shard can.
+    /// Place a request at any shard.
     Place(PlacementRequest),
-    /// Place; where nothing fits, wait for it.
+    /// Place a request, or wait until it fits.
     Wait(Box<WaitRequest>),
-    /// Release, at the shard that the id names.
+    /// Release an allocation, at the shard named by its id.
     Release(AllocationId),
-    /// A command for the shard that serves a partition.
+    /// Send a command to the shard that serves a partition.
     Partition(PartitionId, Command),
-    /// A command for every shard.
+    /// Send a command to every shard.
     Every(Command),
-    /// A command for one shard.
+    /// Send a command to one shard.
     Shard(ShardId, Command),
-    /// A job for the planner that keeps the group, or for any. Such jobs are all of one client.
+    /// Send a job to the planner that keeps the group, or to any planner. All such jobs belong to one client.
     Plan(PlanJob),
-    /// The same, of a client that planners serve in turn with the port's others.
+    /// Send a job for one client. Planners serve the clients of a port in turn.
     PlanFor(ClientKey, PlanJob),
 }
 
-/// What the shards together say to a placement that none of them could do.
+/// The combined result of a placement that no shard could do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// Some node could hold it, but none can now.
+    /// Some node could hold the request, but none can now.
     NoFitNow,
-    /// No registered node could hold it even if nothing else ran there.
+    /// No registered node could hold the request even if nothing else ran there.
     Infeasible,
 }
 
-/// What comes back.
+/// A reply of a port.
 #[derive(Clone, Debug)]
 pub enum PortReply {
-    /// Placed.
+    /// The request is placed.
     Placed(Placement),
-    /// Every shard refused, and these are the counts over all of them.
+    /// Every shard refused. The counts are over all shards.
     Refused(Verdict, Box<Refusal>),
-    /// It waited in vain; the latest refusals of the shards that were asked.
+    /// The request waited without success. The counts are from the latest refusals of the shards that were
+    /// asked.
     WaitEnded(WaitEnd, Verdict, Box<Refusal>),
     /// The outcome of one shard.
     One(Outcome),
-    /// The outcomes of every shard, in order of shard.
+    /// The outcomes of all shards, in order of shard.
     Every(Vec<Outcome>),
     /// The reply of a planner.
     Plan(Box<PlanReply>),
 }
 
-/// The port has as many requests under way as it may: poll, then submit again.
+/// The port has as many requests in flight as it may. Poll, then submit again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "as much is under way at this port as may be ({PORT_IN_FLIGHT_MAX} requests, of which \
@@ -120,11 +121,11 @@ pub enum PortReply {
 pub struct NoRoom;
 
 pub(super) enum Pending {
-    /// Of the waiting request of this number.
+    /// A command of the waiting request with this number.
     Wait(u64),
-    /// Nobody waits for the answer.
+    /// A command whose answer is ignored.
     Ignored,
-    /// By its key in the slab of placings, which keeps this enum small and allocates nothing.
+    /// A placement, by its key in the slab of placings. This keeps the enum small and avoids an allocation.
     Place(Tag, usize),
     One(Tag),
     Every {
@@ -134,17 +135,17 @@ pub(super) enum Pending {
     },
 }
 
-/// One owner's door to all shards.
+/// Connects one owner to all shards.
 pub struct Port {
     links: Vec<PortLink>,
-    /// Shards whose bell is to be rung at the next flush.
+    /// The shards whose bell the next flush rings.
     touched: Vec<bool>,
     table: Cache<Arc<ArcSwap<RoutingTable>>, Arc<RoutingTable>>,
     catalog: Cache<Arc<ArcSwap<Catalog>>, Arc<Catalog>>,
     geometry: Geometry,
-    /// Requests under way. Each has at most one command or answer in each ring: this bounds the rings.
+    /// The requests in flight. Each has at most one command or answer in each ring, which bounds the rings.
     pending: Slab<Pending>,
-    /// Of these, questions to every shard.
+    /// The number of these that ask every shard.
     every_in_flight: usize,
     rng: Rng,
     bell: Arc<Doorbell>,
@@ -156,9 +157,9 @@ pub struct Port {
 }
 
 impl Port {
-    /// A port over `links`, one per shard in order.
+    /// Creates a port over `links`, one per shard in order.
     ///
-    /// `bell` wakes the port's owner; shards ring it after putting answers into its rings.
+    /// `bell` wakes the port's owner. Shards ring it after they put answers into the port's rings.
     #[must_use]
     pub(crate) fn new(
         links: Vec<PortLink>,
@@ -187,69 +188,69 @@ impl Port {
         }
     }
 
-    /// The bell that shards ring for this port.
+    /// Returns the bell that shards ring for this port.
     #[must_use]
     pub fn bell(&self) -> &Arc<Doorbell> {
         &self.bell
     }
 
-    /// The views of the shards.
+    /// Returns the views of the shards.
     #[must_use]
     pub fn views(&self) -> &PortViews {
         &self.views
     }
 
-    /// From now on the shards' views can be had here.
+    /// Sets the readers of the shards' views.
     pub(crate) fn set_views(&mut self, readers: Vec<ViewReader>) {
         self.views.set_readers(readers);
     }
 
-    /// The newest published catalog.
+    /// Returns the newest published catalog.
     pub fn catalog(&mut self) -> &Arc<Catalog> {
         self.catalog.load()
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     #[must_use]
     pub fn shard_count(&self) -> usize {
         self.links.len()
     }
 
-    /// The shard that serves a partition; none where there is no such partition.
+    /// Returns the shard that serves a partition, or `None` if the partition does not exist.
     pub fn shard_of(&mut self, partition: PartitionId) -> Option<ShardId> {
         self.table.load().shard(partition)
     }
 
-    /// The growth counters of all shards, in order of shard.
+    /// Returns the growth counters of all shards, in order of shard.
     pub fn growth(&mut self) -> Vec<u64> {
         let table = self.table.load();
         (0..table.shard_count()).map(|shard| table.summary(ShardId(shard)).growth()).collect()
     }
 
-    /// Puts one more planner behind the port.
+    /// Adds a planner behind the port.
     pub(crate) fn add_planner(&mut self, link: PlanLink) {
         self.plans.add(link);
     }
 
-    /// Takes back a group that waits: its own reply says what became of it. Does nothing where the
-    /// group is answered, or was taken back before. Takes no room of requests.
+    /// Cancels a waiting group. The group's own reply reports the result. Does nothing if the group is
+    /// answered or was cancelled before. A cancel does not use the room of requests.
     pub fn cancel_plan(&mut self, tag: Tag) {
         self.plans.cancel(tag);
     }
 
-    /// How many planners there are behind the port.
+    /// Returns the number of planners behind the port.
     #[must_use]
     pub fn planner_count(&self) -> usize {
         self.plans.count()
     }
 
-    /// How many requests are under way.
+    /// Returns the number of requests in flight.
     #[must_use]
     pub fn pending(&self) -> usize {
         self.pending.len() + self.plans.pending()
     }
 
-    /// How often a request went on to another shard because one refused it.
+    /// Returns how many times a request went on to another shard after a refusal.
     #[must_use]
     pub fn spilled(&self) -> u64 {
         self.spilled
@@ -259,7 +260,7 @@ impl Port {
         &mut self.pending
     }
 
-    /// How many attribute orders a request may choose from.
+    /// Returns the number of attribute orders that a request may choose from.
     #[must_use]
     pub fn order_count(&self) -> usize {
         self.geometry.order_count()
@@ -273,7 +274,7 @@ impl Port {
         &self.links[shard].woken
     }
 
-    /// Whether `request` can be submitted now.
+    /// Returns whether `request` can be submitted now.
     #[must_use]
     pub fn has_room(&self, request: &PortRequest) -> bool {
         if matches!(request, PortRequest::Wait(_)) {
@@ -286,21 +287,20 @@ impl Port {
         self.room() > 0 && !(every && self.every_in_flight >= EVERY_IN_FLIGHT_MAX)
     }
 
-    /// How many more requests to single shards can be submitted now.
+    /// Returns how many more requests to single shards can be submitted now.
     #[must_use]
     pub fn room(&self) -> usize {
-        // What waits has slots of its own.
+        // Waiting requests have slots of their own.
         PORT_IN_FLIGHT_MAX - (self.pending.len() - self.waits.in_flight())
     }
 
-    /// Sends `request` on its way; its reply will carry `tag`. Shards learn of it at the next
-    /// [`flush`](Self::flush).
+    /// Sends `request`. Its reply will carry `tag`. Shards learn of it at the next [`flush`](Self::flush).
     ///
-    /// An allocation of a partition that the store does not have is answered at once, through
+    /// A release of an allocation in an unknown partition is answered at once: the reply is returned as
     /// `Some`.
     ///
     /// # Errors
-    /// When too much is under way at this port.
+    /// Returns `NoRoom` if too many requests are in flight at this port.
     pub fn submit(&mut self, tag: Tag, request: PortRequest, now: Time) -> Result<Option<PortReply>, NoRoom> {
         if !self.has_room(&request) {
             return Err(NoRoom);
@@ -359,7 +359,7 @@ impl Port {
         self.send(shard, token, command, now);
     }
 
-    /// Sends a command of a pending request. The caller has checked the room for that request.
+    /// Sends a command of a pending request. The caller has checked that there is room for the request.
     pub(super) fn send(&mut self, shard: ShardId, token: usize, command: Command, now: Time) {
         let token = u32::try_from(token).expect("PORT_IN_FLIGHT_MAX fits u32");
         let pushed = self.links[shard.index()].submissions.push(Submission { token, enqueued: now, command });
@@ -367,7 +367,7 @@ impl Port {
         self.touched[shard.index()] = true;
     }
 
-    /// Rings the bells of the shards that were sent something since the last flush.
+    /// Rings the bells of the shards and planners that were sent something since the last flush.
     pub fn flush(&mut self) {
         for (touched, link) in self.touched.iter_mut().zip(&self.links) {
             if std::mem::take(touched) {
@@ -377,12 +377,12 @@ impl Port {
         self.plans.flush();
     }
 
-    /// Takes all answers that are there and hands out the replies that are complete; how many
-    /// answers it took.
+    /// Takes all available answers and hands out the replies that are complete. Returns the number of answers
+    /// taken.
     pub fn poll(&mut self, now: Time, mut reply: impl FnMut(Tag, PortReply)) -> usize {
         let mut taken = 0;
         for shard in 0..self.links.len() {
-            // Answers of requests that spill to a shard already polled wait for the next poll.
+            // Answers from shards that were polled before a request spilled to them wait for the next poll.
             while let Some(answer) = self.links[shard].answers.pop() {
                 taken += 1;
                 if let Some((tag, done)) = self.handle_answer(shard, answer, now) {
@@ -397,12 +397,13 @@ impl Port {
         taken + self.plans.poll(reply)
     }
 
-    /// What a shard publishes of its growth: another number than in a refusal says that the refusal may be old.
+    /// Returns a shard's published growth counter. If it differs from the one in a refusal, the refusal may
+    /// be old.
     pub(super) fn growth_of(&mut self, shard: ShardId) -> u64 {
         self.table.load().summary(shard).growth()
     }
 
-    /// Whether no answer is there now, and nothing is told of views.
+    /// Returns whether there are no answers and no news now.
     pub fn is_idle(&mut self) -> bool {
         self.links.iter_mut().all(|link| link.answers.is_empty())
             && self.nothing_woken()
@@ -494,10 +495,10 @@ impl Port {
         None
     }
 
-    /// When every shard has refused: forgets the refusals of those that grew since.
+    /// Drops refusals of shards that grew since, once every shard has refused.
     ///
-    /// A single shard's refusal was true at one instant by itself; asking again would only let
-    /// the request overtake those that came after it.
+    /// A single shard's refusal is true at one instant by itself. Asking again would only let the request
+    /// overtake later ones.
     fn forget_stale(&mut self, placing: &mut Placing) {
         let table = self.table.load();
         let shards = usize::from(table.shard_count());
@@ -508,8 +509,8 @@ impl Port {
         let asked = &mut placing.asked;
         let lower = &placing.lower;
         placing.refusals.retain(|(shard, refusal)| {
-            // It grew, and still cannot hold the request by what it publishes now: the refusal
-            // is true now as well.
+            // The shard grew, but its published facts still exclude the request. So the refusal is still
+            // true.
             let facts = table.summary(*shard).read();
             let stands = facts.growth == refusal.growth || !facts.highest.reaches(lower);
             if !stands {
@@ -520,13 +521,13 @@ impl Port {
     }
 }
 
-/// The answer to a placement that every shard refused.
+/// Returns the reply to a placement that every shard refused.
 fn conclude(refusals: &[(ShardId, Refusal)]) -> PortReply {
     let (verdict, refusal) = merged(refusals);
     PortReply::Refused(verdict, refusal)
 }
 
-/// The refusals of several shards as one.
+/// Merges the refusals of several shards.
 pub(super) fn merged(refusals: &[(ShardId, Refusal)]) -> (Verdict, Box<Refusal>) {
     let mut merged = Refusal::default();
     for (_, refusal) in refusals {

@@ -1,11 +1,11 @@
-//! The routing table: which shard serves which partition. Exchanged as a whole (`arc-swap`).
+//! The routing table: the shard that serves each partition. It is replaced as a whole (`arc-swap`).
 
 use std::sync::Arc;
 
 use crate::ids::{PartitionId, ShardId};
 use crate::link::ShardSummary;
 
-/// Partitions and the shards that serve them.
+/// The partitions and the shards that serve them.
 pub struct RoutingTable {
     shard_of: Vec<ShardId>,
     summaries: Vec<Arc<ShardSummary>>,
@@ -15,7 +15,7 @@ impl RoutingTable {
     /// Spreads `partitions` evenly over `shards`, in contiguous runs.
     ///
     /// # Panics
-    /// When there is no shard, or a shard would have no partition.
+    /// Panics if there is no shard, or a shard would have no partition.
     #[must_use]
     pub fn even(partitions: u16, shards: u16) -> Self {
         assert!(shards > 0 && shards <= partitions, "{shards} shards over {partitions} partitions");
@@ -26,30 +26,30 @@ impl RoutingTable {
         Self { shard_of, summaries }
     }
 
-    /// How many partitions there are.
+    /// Returns the number of partitions.
     #[must_use]
     pub fn partition_count(&self) -> u16 {
         u16::try_from(self.shard_of.len()).expect("PARTITIONS_MAX fits u16")
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     #[must_use]
     pub fn shard_count(&self) -> u16 {
         u16::try_from(self.summaries.len()).expect("SHARDS_MAX fits u16")
     }
 
-    /// The shard that serves `partition`, if the store has that partition.
+    /// Returns the shard that serves `partition`, if the store has that partition.
     #[must_use]
     pub fn shard(&self, partition: PartitionId) -> Option<ShardId> {
         self.shard_of.get(usize::from(partition.0)).copied()
     }
 
-    /// The partitions of one shard, ascending.
+    /// Returns the partitions of one shard, ascending.
     pub fn partitions_of(&self, shard: ShardId) -> impl Iterator<Item = PartitionId> {
         (0..).map(PartitionId).zip(&self.shard_of).filter(move |&(_, &s)| s == shard).map(|(p, _)| p)
     }
 
-    /// What a shard publishes.
+    /// Returns the published summary of a shard.
     #[must_use]
     pub fn summary(&self, shard: ShardId) -> &Arc<ShardSummary> {
         &self.summaries[shard.index()]

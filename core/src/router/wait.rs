@@ -1,17 +1,15 @@
-//! A port's waiting requests: asked at one shard after the other, parked at each, and tried again
-//! where a shard says that something could help.
+//! The waiting requests of a port. A request is tried at one shard after the other and parked at each. It is
+//! tried again when a shard reports that an event could help.
 //!
-//! A request with fallback selectors is asked at each shard with all of them at once, without the
-//! sweeps of those that do not wait: the first shard that can place it by any selector does.
+//! A waiting request with fallback selectors is tried at each shard with all of them at once, without sweeps.
+//! The first shard that can place it by any selector does so.
 //!
-//! A deadline is answered with what is true of all shards. Shards that were not asked yet are asked then, once
-//! each and without parking, and so are those that woke the request. Where the verdict would be `infeasible`, shards
-//! that grew since they refused are asked again. So a deadline costs two commands per
-//! shard at most.
+//! The answer at a deadline is true of all shards. Shards that were not asked yet are asked then, once each
+//! and without parking. So are shards that woke the request. If the verdict would be `infeasible`, shards
+//! that grew since they refused are asked again. So a deadline costs at most two commands per shard.
 //!
-//! Of one waiting request at most one command is under way that could place it, so that it is
-//! placed once. What wakes it meanwhile is remembered and tried next. Its copies at other shards
-//! are taken away once it is decided.
+//! At most one command that could place a waiting request is in flight, so it is placed only once. Wake-ups
+//! in the meantime are remembered and tried next. After the decision, its copies at other shards are removed.
 
 use std::collections::VecDeque;
 
@@ -28,20 +26,20 @@ use crate::time::Time;
 /// A placement that waits for capacity.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct WaitRequest {
-    /// What it asks.
+    /// The request to place.
     pub request: PlacementRequest,
-    /// Those of higher priority are woken first.
+    /// The priority. Requests of higher priority are woken first.
     pub priority: i32,
-    /// Until when an answer is of use.
+    /// The deadline.
     pub until: Time,
 }
 
-/// Why a request does not wait any more, although nothing fitted.
+/// The reason why a request stops waiting without a placement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WaitEnd {
     /// Its deadline passed.
     Expired,
-    /// It was taken back.
+    /// It was cancelled.
     Cancelled,
     /// The service stops.
     Stopped,
@@ -55,35 +53,35 @@ struct Wait {
     until: Time,
     /// The request, the shards asked, and the latest refusal of each.
     placing: Placing,
-    /// Shards that hold a copy.
+    /// The shards that hold a copy.
     parked: Vec<ShardId>,
-    /// Shards that said that something could help.
+    /// The shards that reported that an event could help.
     woken: Vec<ShardId>,
-    /// Whether a command is under way that could place it.
+    /// Set if a command is in flight that could place the request.
     busy: bool,
-    /// What the copy under way or the latest one was told of where the request is counted.
+    /// Where the request is counted, as told to the copy in flight or the latest one.
     home: Home,
     ended: Option<WaitEnd>,
-    /// Whether old refusals were looked through after the deadline.
+    /// Set once old refusals were reviewed after the deadline.
     reviewed: bool,
 }
 
 /// The waiting requests of a port.
 #[derive(Default)]
 pub(super) struct Waits {
-    /// Which port: stands in the tokens.
+    /// The number of the port. It is part of the tokens.
     port: u16,
     last: u64,
     by_number: FixedMap<u64, Wait>,
     by_tag: FixedMap<Tag, u64>,
     deadlines: std::collections::BTreeSet<(Time, u64)>,
-    /// Commands that find no room in the rings yet, and the request whose answer each brings.
+    /// Commands that wait for room in the rings, each with the request that its answer belongs to.
     queued: VecDeque<(ShardId, Option<u64>, Command)>,
     in_flight: usize,
 }
 
 impl Waits {
-    /// Nothing waits at the port of this number yet.
+    /// Creates an empty set for the port with this number.
     pub(super) fn new(port: u16) -> Self {
         Self { port, ..Self::default() }
     }
@@ -92,7 +90,7 @@ impl Waits {
         self.by_number.len()
     }
 
-    /// Commands under way, each with a pending request of its own.
+    /// Returns the number of commands in flight. Each has a pending request of its own.
     pub(super) fn in_flight(&self) -> usize {
         self.in_flight
     }
@@ -103,19 +101,20 @@ impl Waits {
 }
 
 impl Port {
-    /// How many requests wait at this port.
+    /// Returns the number of requests that wait at this port.
     #[must_use]
     pub fn waiting(&self) -> usize {
         self.waits.len()
     }
 
-    /// Whether one more request can wait here.
+    /// Returns whether one more request can wait here.
     #[must_use]
     pub fn can_wait(&self) -> bool {
         self.waits.len() < PORT_WAITING_MAX
     }
 
-    /// The earliest deadline of what waits: [`end_waits`](Self::end_waits) is to be called then.
+    /// Returns the earliest deadline of the waiting requests. Call [`end_waits`](Self::end_waits) at that
+    /// time.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         self.waits.deadlines.first().map(|&(until, _)| until)
@@ -147,12 +146,12 @@ impl Port {
         self.send_queued(now);
     }
 
-    /// The next step of a request: a question to a shard, else the answer if its wait has ended, else it waits.
+    /// Takes the next step of a request: asks a shard, answers if the wait has ended, or keeps waiting.
     fn go_on(&mut self, number: u64) -> Option<(Tag, PortReply)> {
         let mut wait = self.waits.by_number.remove(&number).expect("a waiting request");
         debug_assert!(!wait.busy, "one step at a time");
         let token = self.waits.token(number);
-        // What was taken back, and what the service's stop ends, is not to be placed any more.
+        // Requests that were cancelled or that the stop ends must not be placed any more.
         let asks = wait.ended.is_none_or(|end| end == WaitEnd::Expired);
         if asks && let Some((shard, command)) = self.next_question(token, &mut wait) {
             wait.placing.at = shard;
@@ -162,7 +161,7 @@ impl Port {
             let whole = wait.placing.asked.len() == self.shard_count();
             return Some(self.decided(number, wait, |refusals| {
                 let (verdict, refusal) = merged(refusals);
-                // Of shards that were not asked nothing is known.
+                // Nothing is known about shards that were not asked.
                 let verdict = if whole { verdict } else { Verdict::NoFitNow };
                 PortReply::WaitEnded(end, verdict, refusal)
             }));
@@ -171,7 +170,8 @@ impl Port {
         None
     }
 
-    /// The next shard to ask, and what: a retry where the request was woken, else a shard that was not asked yet.
+    /// Returns the next shard and command: a retry at a shard that woke the request, else a shard that was
+    /// not asked.
     fn next_question(&mut self, token: WaitToken, wait: &mut Wait) -> Option<(ShardId, Command)> {
         if let Some(shard) = wait.woken.pop() {
             return Some((shard, Command::Retry(token)));
@@ -203,8 +203,8 @@ impl Port {
         Some((shard, command))
     }
 
-    /// Of a request that no shard could hold: the shards that grew since they refused it are not asked yet. A node
-    /// that grows while it is full wakes nobody, so their refusals may be old.
+    /// Marks shards that grew since they refused as not asked, if no shard could ever hold the request. A
+    /// node that grows while it is full wakes nobody, so these refusals may be old.
     fn forget_outgrown(&mut self, placing: &mut Placing) {
         if placing.refusals.iter().any(|(_, refusal)| refusal.feasible) {
             return;
@@ -216,7 +216,7 @@ impl Port {
         }
     }
 
-    /// Takes the copies of a decided request away.
+    /// Removes the copies of a decided request and returns its reply.
     fn decided(
         &mut self,
         number: u64,
@@ -232,7 +232,7 @@ impl Port {
         (wait.tag, reply(&wait.placing.refusals))
     }
 
-    /// Sends what finds room in the rings.
+    /// Sends queued commands while there is room in the rings.
     pub(super) fn send_queued(&mut self, now: Time) {
         while self.waits.in_flight < WAIT_IN_FLIGHT_MAX
             && let Some((shard, number, command)) = self.waits.queued.pop_front()
@@ -243,12 +243,12 @@ impl Port {
         }
     }
 
-    /// One answer about a waiting request came.
+    /// Counts one answer about a waiting request.
     pub(super) fn wait_answered(&mut self) {
         self.waits.in_flight -= 1;
     }
 
-    /// What a shard answered to a request that waits.
+    /// Handles a shard's answer to a waiting request.
     pub(super) fn handle_wait_answer(&mut self, number: u64, outcome: Outcome) -> Option<(Tag, PortReply)> {
         let mut wait = self.waits.by_number.remove(&number).expect("an answer is to a waiting request");
         wait.busy = false;
@@ -272,13 +272,13 @@ impl Port {
     }
 
     fn placed(&mut self, number: u64, mut wait: Wait, placement: Placement) -> (Tag, PortReply) {
-        // Placed there, its copy there is gone already.
+        // The shard that placed the request has removed its copy already.
         let at = wait.placing.at;
         wait.parked.retain(|&shard| shard != at);
         self.decided(number, wait, |_| PortReply::Placed(placement))
     }
 
-    /// Takes what shards woke and hands out what is decided by it.
+    /// Takes the requests that shards woke and hands out the replies that result.
     pub(super) fn poll_woken(&mut self, reply: &mut impl FnMut(Tag, PortReply)) {
         for shard in 0..self.shard_count() {
             let woken = self.woken_box(shard);
@@ -286,9 +286,9 @@ impl Port {
                 continue;
             }
             for number in woken.take() {
-                // One that is decided already has its copies on the way out.
+                // The copies of a request that is already decided are being removed.
                 let Some(wait) = self.waits.by_number.get_mut(&number) else { continue };
-                // After its end a request asks no shard because of a new wake-up: its questions are bounded.
+                // After its end, a request ignores new wake-ups, so the number of commands is bounded.
                 if wait.ended.is_some() || (wait.busy && is_planted(PlantedBug::WakeWhileBusyForgotten)) {
                     continue;
                 }
@@ -302,13 +302,13 @@ impl Port {
         }
     }
 
-    /// Whether shards woke nothing.
+    /// Returns whether no shard has woken a request.
     pub(super) fn nothing_woken(&self) -> bool {
         (0..self.shard_count()).all(|shard| self.woken_box(shard).is_empty())
     }
 
-    /// Ends one waiting request, if it waits still; its answer comes at once or with a later poll,
-    /// and may be that it was placed meanwhile.
+    /// Ends one waiting request if it still waits. The answer comes at once or with a later poll. It may be a
+    /// placement that happened in the meantime.
     pub fn end_wait(&mut self, tag: Tag, end: WaitEnd, now: Time) -> Option<(Tag, PortReply)> {
         let number = *self.waits.by_tag.get(&tag)?;
         let done = self.end_number(number, end);
@@ -319,7 +319,7 @@ impl Port {
 
     fn end_number(&mut self, number: u64, end: WaitEnd) -> Option<(Tag, PortReply)> {
         let wait = self.waits.by_number.get_mut(&number).expect("a tag names a waiting request");
-        // A deadline may have questions under way; another end asks no more.
+        // A deadline may have commands in flight. Any other end sends no more commands.
         if wait.ended.is_none_or(|ended| ended == WaitEnd::Expired) {
             wait.ended = Some(end);
         }
@@ -341,7 +341,7 @@ impl Port {
         self.flush();
     }
 
-    /// Ends all that waits: the service stops.
+    /// Ends all waiting requests because the service stops.
     pub fn stop_waits(&mut self, now: Time, mut reply: impl FnMut(Tag, PortReply)) {
         let mut numbers: Vec<u64> = self.waits.by_number.keys().copied().collect();
         numbers.sort_unstable();

@@ -1,4 +1,4 @@
-//! A port's way to the views of all shards.
+//! A port's access to the views of all shards.
 
 use std::sync::Arc;
 
@@ -7,10 +7,10 @@ use crate::ids::ShardId;
 use crate::link::{ViewInterest, ViewNews};
 use crate::view::{View, ViewReader};
 
-/// Takes views of the shards, and is told of the next ones by the port's bell.
+/// Reads views of the shards. The port's bell announces new ones.
 pub struct PortViews {
     port: u16,
-    /// In order of shard; empty where no views are made.
+    /// In order of shard. Empty if views are disabled.
     readers: Vec<ViewReader>,
     interests: Vec<Arc<ViewInterest>>,
     news: Arc<ViewNews>,
@@ -27,45 +27,45 @@ impl PortViews {
         self.readers = readers;
     }
 
-    /// How many shards have views: all, or none where no views are made.
+    /// Returns the number of shards with views: all, or none if views are disabled.
     #[must_use]
     pub fn shards(&self) -> u16 {
         u16::try_from(self.readers.len()).expect("SHARDS_MAX fits u16")
     }
 
-    /// The current view of a shard.
+    /// Returns the current view of a shard.
     ///
     /// # Panics
-    /// When it is not below [`shards`](Self::shards).
+    /// Panics if `shard` is not below [`shards`](Self::shards).
     #[must_use]
     pub fn latest(&self, shard: ShardId) -> Arc<View> {
         self.readers[shard.index()].latest()
     }
 
-    /// The port's bell is to be rung at the shard's next view, once. To be said before the last look at
-    /// the current one.
+    /// Asks to ring the port's bell at the shard's next view, once. Call it before the last read of the
+    /// current view.
     ///
     /// # Panics
-    /// As [`latest`](Self::latest).
+    /// Panics as [`latest`](Self::latest) does.
     pub fn want_next(&self, shard: ShardId) {
         self.interests[shard.index()].want_next(self.port);
     }
 
-    /// The port's bell is to be rung, once, some views later.
+    /// Asks to ring the port's bell, once, some views later.
     ///
     /// # Panics
-    /// As [`latest`](Self::latest).
+    /// Panics as [`latest`](Self::latest) does.
     pub fn want_later(&self, shard: ShardId) {
         self.interests[shard.index()].want_later(self.port);
     }
 
-    /// Whether a shard has told of something that was wanted.
+    /// Returns whether a shard has news that was asked for.
     #[must_use]
     pub fn has_news(&self) -> bool {
         !self.news.is_empty()
     }
 
-    /// Takes what was told: calls `visit` with each shard.
+    /// Takes all news and calls `visit` with each shard.
     pub fn take_news(&self, visit: impl FnMut(ShardId)) {
         self.news.take(visit);
     }

@@ -1,14 +1,13 @@
-//! What changed from one view of a shard to a later one, in portions: what a follower is told.
+//! The changes from one view of a shard to a later one, in portions. Followers receive these.
 //!
-//! A [`Step`] leads from a view, or from nothing, to a later view. It goes through its changes in six
-//! stages: holds that ended, allocations that ended, nodes that are gone; nodes that are new or
-//! otherwise, allocations that began, holds that began. What ends comes before what begins, because an
-//! id may come again in another place (a machine that comes back has its id again), and so that no
-//! allocation is ever told without its node. Whoever has applied all of a step to what it had of the
-//! older view has the newer one; in between it has neither.
+//! A [`Step`] leads from a view, or from nothing, to a later view. It has six stages: holds that ended,
+//! allocations that ended, nodes that are gone, new or changed nodes, new allocations, and new holds. Endings
+//! come first, because an id may be reused in another place: a machine that comes back gets its old id. This
+//! order also ensures that no allocation is reported without its node. A follower that has applied a whole
+//! step to the older view has the newer one. In between, it has neither.
 //!
-//! A portion ends where its reader says or after a bounded number of looks, and its cursor says where
-//! the next goes on. The cost of a whole step is what the two views do not share.
+//! A portion ends when its reader says so or after a bounded number of comparisons. Its cursor says where the
+//! next portion continues. The cost of a whole step is proportional to what the two views do not share.
 
 use std::ops::ControlFlow;
 
@@ -19,66 +18,67 @@ use crate::index::Slot;
 use crate::node::NodeRegistration;
 use crate::planted::{PlantedBug, is_planted};
 
-/// Places that are looked at together while nodes are compared.
+/// The number of places that are compared together for changes of nodes.
 const TOGETHER: usize = 256;
 
-/// Which changes are wanted.
+/// The kinds of changes to report.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ChangeKinds {
-    /// Of nodes.
+    /// Changes of nodes.
     pub nodes: bool,
-    /// Of allocations.
+    /// Changes of allocations.
     pub allocations: bool,
-    /// Of what statements hold.
+    /// Changes of holds.
     pub holds: bool,
 }
 
 impl ChangeKinds {
-    /// All of them.
+    /// All kinds.
     pub const ALL: Self = Self { nodes: true, allocations: true, holds: true };
 }
 
 /// One change.
 #[derive(Debug)]
 pub enum Change<'a> {
-    /// A statement holds something no more on a node, or the node is gone.
+    /// A statement no longer holds something on a node, or the node is gone.
     HoldEnded(&'a NodeRegistration, &'a HoldImage),
     /// An allocation of a node ended.
     AllocationEnded(&'a NodeRegistration, AllocationId),
     /// A node is gone.
     NodeGone(&'a NodeRegistration),
-    /// A node that is new or not as it was.
+    /// A node is new or changed.
     Node {
-        /// As it is.
+        /// The current hot image.
         hot: &'a HotImage,
-        /// As it is.
+        /// The current cold image.
         cold: &'a ColdImage,
-        /// What placements seldom change, as it was; none: the node is new.
+        /// The previous cold image. `None`: the node is new.
         before: Option<&'a ColdImage>,
     },
-    /// An allocation that is new, or not as it was, on a node.
+    /// An allocation on a node is new or changed.
     Allocation(&'a NodeRegistration, AllocationView),
-    /// A hold that is new, or not as it was, on a node.
+    /// A hold on a node is new or changed.
     Hold(&'a NodeRegistration, &'a HoldImage),
 }
 
-/// Where a portion of a step ended. Any value is safe: one that no portion gave leaves changes out.
+/// The position where a portion of a step ended. Any value is safe, but one that no portion returned skips
+/// changes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct ChangeCursor {
-    /// Which of the stages, below [`STAGES`](Self::STAGES).
+    /// The stage, below [`STAGES`](Self::STAGES).
     pub stage: u8,
-    /// The next place to be looked at.
+    /// The next place to compare.
     pub place: u32,
-    /// Holds of that place that were told already.
+    /// The number of holds at that place that were already reported.
     pub within: u32,
 }
 
 impl ChangeCursor {
-    /// How many stages a step has.
+    /// The number of stages of a step.
     pub const STAGES: u8 = 6;
 }
 
-/// What leads from one view to a later one of the same shard, or from nothing to a view.
+/// The changes from one view to a later one of the same shard, or from nothing to a view.
 pub struct Step<'a> {
     from: Option<&'a View>,
     to: &'a View,
@@ -86,7 +86,7 @@ pub struct Step<'a> {
     nothing: Mirror,
 }
 
-/// What a portion may still do, and who is told.
+/// The remaining budget of a portion, and its receiver.
 struct Portion<'v, F> {
     at: ChangeCursor,
     looks: usize,
@@ -94,7 +94,7 @@ struct Portion<'v, F> {
 }
 
 impl<F: FnMut(Change<'_>) -> bool> Portion<'_, F> {
-    /// Before a place is looked at: whether it may be.
+    /// Called before a place is compared. Breaks if the budget is spent.
     fn look(&mut self, place: u32) -> ControlFlow<()> {
         if self.at.place != place {
             (self.at.place, self.at.within) = (place, 0);
@@ -106,13 +106,13 @@ impl<F: FnMut(Change<'_>) -> bool> Portion<'_, F> {
         ControlFlow::Continue(())
     }
 
-    /// Tells the one change of a place.
+    /// Reports the one change at a place.
     fn tell(&mut self, place: u32, change: Change<'_>) -> ControlFlow<()> {
         (self.at.place, self.at.within) = (place + 1, 0);
         if (self.visit)(change) { ControlFlow::Continue(()) } else { ControlFlow::Break(()) }
     }
 
-    /// Tells those of `holds` that are not in `others`.
+    /// Reports those of `holds` that are not in `others`.
     fn tell_holds<'a>(
         &mut self,
         holds: &'a [HoldImage],
@@ -137,16 +137,16 @@ impl<F: FnMut(Change<'_>) -> bool> Portion<'_, F> {
     }
 }
 
-/// The same node, as two views have it.
+/// Returns whether two images are of the same node.
 fn same_node(one: &ColdImage, other: &ColdImage) -> bool {
     one.registration.id == other.registration.id
 }
 
 impl<'a> Step<'a> {
-    /// The step to `to` from `from`; none: from nothing.
+    /// Creates the step from `from` to `to`. `None`: from nothing.
     ///
     /// # Panics
-    /// When the two are of different shards.
+    /// Panics if the two views are of different shards.
     #[must_use]
     pub fn new(from: Option<&'a View>, to: &'a View, kinds: ChangeKinds) -> Self {
         let same = from.is_none_or(|from| from.head().shard == to.head().shard);
@@ -158,8 +158,9 @@ impl<'a> Step<'a> {
         self.from.map_or(&self.nothing, View::mirror)
     }
 
-    /// Tells the changes from `at` on, until `visit` says that it wants no more after this one, or
-    /// `looks` places were compared (nodes count twice). Where to go on; none: the step is done.
+    /// Reports the changes from `at` on. Stops after the change for which `visit` returns `false`, or when
+    /// `looks` places were compared (nodes count twice). Returns where to continue, or `None` if the step is
+    /// done.
     pub fn portion<F: FnMut(Change<'_>) -> bool>(
         &self,
         at: ChangeCursor,
@@ -178,7 +179,7 @@ impl<'a> Step<'a> {
 
     fn stage<F: FnMut(Change<'_>) -> bool>(&self, portion: &mut Portion<'_, F>) -> ControlFlow<()> {
         let Self { kinds, .. } = self;
-        // From nothing, nothing ended.
+        // A step from nothing has no endings.
         let ends = self.from.is_some();
         match portion.at.stage {
             0 if kinds.holds && ends => self.holds(portion, false),
@@ -259,8 +260,7 @@ impl<'a> Step<'a> {
         })
     }
 
-    /// What placements change and what they seldom do stand in two arrays: some places of both are
-    /// compared, then told in order.
+    /// Hot and cold images are in two arrays. So several places of both are compared, then reported in order.
     fn nodes<F: FnMut(Change<'_>) -> bool>(&self, portion: &mut Portion<'_, F>) -> ControlFlow<()> {
         let newer = self.to.mirror();
         let older = self.older();
@@ -303,7 +303,7 @@ impl<'a> Step<'a> {
     }
 }
 
-/// One look less; where none is left, that is the end, if none before it is.
+/// Spends one look. Without one, breaks and lowers `end` to this slot.
 fn count(left: &mut usize, slot: Slot, end: &mut Option<Slot>) -> ControlFlow<()> {
     if *left == 0 {
         *end = Some(end.map_or(slot, |end| end.min(slot)));

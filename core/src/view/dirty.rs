@@ -1,9 +1,9 @@
-//! What changed since the last view, by place.
+//! The changes since the last view, by place.
 
-/// Bits of what changed at a place. Which bits there are is for the owner of the list to say.
+/// Flags for what changed at a place. The owner of the list defines the bits.
 pub(crate) type Changes = u8;
 
-/// Places that changed, each once, and what changed there.
+/// The changed places, each with its flags.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Dirty {
     changes: Vec<Changes>,
@@ -11,7 +11,7 @@ pub(crate) struct Dirty {
 }
 
 impl Dirty {
-    /// Something changed at `place`.
+    /// Records a change at `place`.
     #[inline]
     pub(crate) fn note(&mut self, place: u32, what: Changes) {
         let at = place as usize;
@@ -25,7 +25,7 @@ impl Dirty {
         *changes |= what;
     }
 
-    /// Nothing changed at `place`.
+    /// Drops the changes at `place`.
     pub(crate) fn forget(&mut self, place: u32) {
         if let Some(changes) = self.changes.get_mut(place as usize) {
             *changes = 0;
@@ -38,31 +38,31 @@ impl Dirty {
         }
     }
 
-    /// What changed at `place`.
+    /// Returns the changes at `place`.
     pub(crate) fn at(&self, place: u32) -> Changes {
         self.changes.get(place as usize).copied().unwrap_or(0)
     }
 
-    /// Whether nothing changed.
+    /// Returns whether nothing changed.
     pub(crate) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }
 
-    /// Moves the places where any of `what` changed into `into`, ascending.
+    /// Replaces `into` by the places with any of the changes `what`, ascending.
     pub(crate) fn list(&mut self, what: Changes, into: &mut Vec<u32>) {
         into.clear();
         into.extend(self.places.iter().filter(|&&place| self.changes[place as usize] & what != 0));
         into.sort_unstable();
     }
 
-    /// Nothing changed from now on.
+    /// Drops all changes.
     pub(crate) fn clear(&mut self) {
         for place in self.places.drain(..) {
             self.changes[place as usize] = 0;
         }
     }
 
-    /// The bytes of the lists.
+    /// Returns the size of the lists in bytes.
     pub(crate) fn bytes(&self) -> u64 {
         crate::memory::of_vec(&self.changes) + crate::memory::of_vec(&self.places)
     }

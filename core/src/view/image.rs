@@ -1,4 +1,4 @@
-//! What a view holds of a node and of an allocation.
+//! The images of nodes and allocations in a view.
 
 use std::sync::Arc;
 
@@ -12,37 +12,37 @@ use crate::resource::{
 };
 use crate::time::Time;
 
-/// No allocation: the end of a node's list.
+/// The end of a node's list of allocations.
 pub(crate) const NO_ALLOCATION: u32 = u32::MAX;
 
-/// What placements change of a node, as plain data.
+/// The part of a node's image that placements change, as plain data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HotImage {
-    /// Which node; without a meaning where the slot is vacant.
+    /// The id of the node. Meaningless if the slot is vacant.
     pub id: NodeId,
-    /// Its place in the order of registration.
+    /// The node's position in the order of registration.
     pub ordinal: Ordinal,
-    /// Counts its changes.
+    /// A counter of the node's changes.
     pub version: u64,
-    /// Free cores: less what is reserved for somebody.
+    /// Free cores, excluding reserved capacity.
     pub cpu: Amount,
-    /// Free MiB, likewise.
+    /// Free memory in MiB, excluding reserved capacity.
     pub memory: Amount,
-    /// The free part of each GPU instance, likewise; nothing of an unhealthy one.
+    /// The free part of each GPU instance, excluding reserved capacity. 0 for an unhealthy instance.
     pub gpus: GpuBooks,
-    /// Live allocations.
+    /// The number of live allocations.
     pub allocations: u32,
-    /// Where the first of them stands.
+    /// The place of the first of them in the ledger.
     pub(crate) first_allocation: u32,
-    /// Wholly free GPUs.
+    /// The number of wholly free GPUs.
     pub whole_gpus: u16,
-    /// The largest free part of one, in 1/10 000.
+    /// The largest free part of one GPU, in 1/10 000.
     pub largest_gpu_part: u16,
-    /// How many more allocations the node may hold: 0 or less where it holds as many as it may.
+    /// How many more allocations the node may hold. 0 or less if it is full.
     pub places: i16,
-    /// The partition that owns it.
+    /// The partition that owns the node.
     pub partition: PartitionId,
-    /// None: no node has this slot.
+    /// The state of the node. `None`: the slot is vacant.
     pub state: Option<NodeState>,
 }
 
@@ -66,7 +66,7 @@ impl Default for HotImage {
     }
 }
 
-/// What is in use beyond the capacity of a node.
+/// The amounts in use beyond the capacity of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Shortfalls {
     pub(crate) cpu: Amount,
@@ -74,76 +74,78 @@ pub(crate) struct Shortfalls {
     pub(crate) gpus: [u32; GPU_INSTANCES_MAX],
 }
 
-/// What placements seldom change of a node. Replaced as a whole when any of it changes.
+/// The part of a node's image that placements seldom change. It is replaced as a whole when any of it
+/// changes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColdImage {
-    /// Names, capacity, labels, taints: replaced only when one of these changes.
+    /// Names, capacity, labels and taints. Replaced only when one of these changes.
     pub registration: Arc<NodeRegistration>,
-    /// None: nothing is in use beyond capacity, of what every node has.
+    /// Shortfalls of cpu, memory and GPUs. `None`: there are none.
     pub(crate) shortfalls: Option<Box<Shortfalls>>,
-    /// None: every GPU instance is healthy.
+    /// `None`: every GPU instance is healthy.
     pub(crate) unhealthy: Option<Box<UnhealthyBook>>,
     /// Sorted by id.
     pub(crate) custom: Box<[CustomBook]>,
     pub(crate) reservation: Option<Box<Reservation>>,
-    /// What statements hold here that are not decided, by statement.
+    /// What undecided statements hold here, by statement.
     pub holds: Box<[HoldImage]>,
-    /// None: nothing is on its way out, and nothing is claimed.
+    /// `None`: nothing is releasing and nothing is claimed.
     pub pending: Option<Box<PendingImage>>,
 }
 
-/// What is to change on a node by itself: whoever plans a claim
-/// ([`Pipeline`](crate::statement::Operation::Pipeline)) plans on this.
+/// The changes that are due on a node: releasing allocations and claims. A plan for a claim
+/// ([`Pipeline`](crate::statement::Operation::Pipeline)) is based on this.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct PendingImage {
-    /// Allocations on their way out, in order of id, and when each ends at the latest; until it ends each is
-    /// among the node's allocations.
+    /// The releasing allocations in order of id, and the time at which each ends at the latest. Until then,
+    /// each is among the node's allocations.
     pub releasing: Box<[(AllocationId, Time)]>,
-    /// Claims of committed statements, in the order in which they are served.
+    /// The claims of committed statements, in the order in which they are served.
     pub claims: Box<[ClaimImage]>,
 }
 
-/// A claim on what is being released.
+/// A claim on capacity that is being released.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClaimImage {
-    /// The id of its allocation, once all of its own has come free.
+    /// The id of the allocation that the claim becomes once all its capacity has come free.
     pub id: AllocationId,
-    /// What it claims.
+    /// The claimed amounts.
     pub demand: Demand,
-    /// Which GPU instances.
+    /// The claimed GPU instances.
     pub gpus: GpuAssignment,
-    /// Which units of unit-instance kinds.
+    /// The claimed units of unit-instance kinds.
     pub units: Option<Arc<UnitAssignments>>,
 }
 
-/// What a statement that is not decided holds on a node.
+/// What an undecided statement holds on a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HoldImage {
     /// The statement.
     pub statement: StatementId,
-    /// The place of the operation in it.
+    /// The index of the operation in the statement.
     pub operation: u16,
-    /// What was taken, and of which GPU instances; none: an eviction, which takes nothing, or a claim on
-    /// what is being released.
+    /// The amounts and GPU instances taken. `None`: an eviction, which takes nothing, or a claim on capacity
+    /// that is being released.
     pub taken: Option<(Demand, GpuAssignment)>,
     /// The allocation that is about to be evicted.
     pub evicts: Option<AllocationId>,
 }
 
 impl ColdImage {
-    /// For whom the node is reserved, what still is, and until when.
+    /// Returns the owner of the node's reservation, the amounts still reserved, and the time at which it
+    /// ends.
     #[must_use]
     pub fn reservation(&self) -> Option<(OwnerId, &ReservedAmounts, Option<Time>)> {
         self.reservation.as_ref().map(|there| (there.owner, &there.left, there.until))
     }
 
-    /// Which GPU instances are unhealthy, ascending, and why.
+    /// Returns the unhealthy GPU instances, ascending, with reasons.
     #[must_use]
     pub fn unhealthy(&self) -> &[(u8, Arc<str>)] {
         self.unhealthy.as_ref().map_or(&[], |book| book.reasons())
     }
 
-    /// What is free of each custom kind, in order of id.
+    /// Returns the free amount of each custom kind, in order of id.
     pub fn custom_available(&self) -> impl Iterator<Item = (crate::ids::ResourceId, Amount)> {
         self.custom.iter().map(|book| (book.id, book.available))
     }
@@ -152,21 +154,21 @@ impl ColdImage {
 /// A live allocation, as plain data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AllocationImage {
-    /// Its id; without a meaning where nothing stands.
+    /// The id. Meaningless if the place is vacant.
     pub id: AllocationId,
     /// Cores.
     pub cpu: Amount,
-    /// MiB.
+    /// Memory in MiB.
     pub memory: Amount,
-    /// What it asked of GPUs.
+    /// The GPU request.
     pub gpu: GpuRequest,
-    /// Which instances it holds.
+    /// The GPU instances that it holds.
     pub gpus: GpuAssignment,
-    /// The slot of its node; none: nothing stands here.
+    /// The slot of its node. `None`: the place is vacant.
     pub(crate) node: Option<Slot>,
-    /// The next one of the node.
+    /// The next allocation of the node.
     pub(crate) next: u32,
-    /// Whether it holds custom kinds.
+    /// Set if it holds custom kinds.
     pub(crate) has_more: bool,
 }
 
@@ -188,7 +190,7 @@ impl Default for AllocationImage {
 }
 
 impl AllocationImage {
-    /// With what else it holds.
+    /// Combines the image with its custom kinds.
     pub(crate) fn view(&self, more: Option<&MoreImage>) -> AllocationView {
         let custom = more.and_then(|more| more.custom.clone());
         let demand = Demand { cpu: self.cpu, memory: self.memory, gpu: self.gpu, custom };
@@ -196,13 +198,13 @@ impl AllocationImage {
         AllocationView { id: self.id, demand, gpus: self.gpus, units }
     }
 
-    /// Whether it is the same allocation, holding the same on the same node.
+    /// Returns whether it is the same allocation and holds the same on the same node.
     pub(crate) fn is_same(&self, other: &Self) -> bool {
         *self == Self { next: self.next, ..*other }
     }
 }
 
-/// What few allocations hold.
+/// The part of an allocation that few allocations have.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct MoreImage {
     pub(crate) custom: Option<CustomAmounts>,
@@ -212,12 +214,12 @@ pub(crate) struct MoreImage {
 /// A live allocation of a view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AllocationView {
-    /// Its id.
+    /// The id.
     pub id: AllocationId,
-    /// What it holds.
+    /// The demand that it holds.
     pub demand: Demand,
-    /// Which GPU instances.
+    /// The GPU instances.
     pub gpus: GpuAssignment,
-    /// Which units of unit-instance kinds.
+    /// The units of unit-instance kinds.
     pub units: Option<Arc<UnitAssignments>>,
 }

@@ -5,28 +5,28 @@ use std::sync::Arc;
 use super::image::{AllocationImage, ColdImage, HotImage, MoreImage, NO_ALLOCATION};
 use super::trie::Trie;
 
-/// Nodes of a leaf.
+/// Nodes per leaf.
 const NODES: usize = 8;
-/// Allocations of a leaf.
+/// Allocations per leaf.
 const ALLOCATIONS: usize = 8;
-/// References of a leaf.
+/// References per leaf.
 const REFERENCES: usize = 16;
 
 /// The image of a shard's arrays.
 #[derive(Clone, Default)]
 pub(crate) struct Mirror {
-    /// By slot.
+    /// Indexed by slot.
     pub(crate) nodes: Trie<HotImage, NODES>,
-    /// By slot.
+    /// Indexed by slot.
     pub(crate) cold: Trie<Option<Arc<ColdImage>>, REFERENCES>,
-    /// By place in the ledger.
+    /// Indexed by place in the ledger.
     pub(crate) allocations: Trie<AllocationImage, ALLOCATIONS>,
-    /// By place in the ledger.
+    /// Indexed by place in the ledger.
     pub(crate) more: Trie<Option<Arc<MoreImage>>, REFERENCES>,
 }
 
 impl Mirror {
-    /// The live allocation at a place of the ledger.
+    /// Returns the live allocation at a place in the ledger.
     pub(crate) fn allocation(&self, at: u32) -> Option<(&AllocationImage, Option<&MoreImage>)> {
         if at == NO_ALLOCATION {
             return None;
@@ -36,7 +36,7 @@ impl Mirror {
         Some((image, more))
     }
 
-    /// Calls `visit` with address and bytes of every chunk.
+    /// Calls `visit` with the address and the size of every chunk, in bytes.
     pub(crate) fn chunks(&self, visit: &mut impl FnMut(usize, usize)) {
         self.nodes.chunks(visit);
         self.cold.chunks(visit);

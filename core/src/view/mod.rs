@@ -1,14 +1,14 @@
-//! Views: immutable snapshots of a shard, which share what did not change.
+//! Views: immutable snapshots of a shard that share what did not change.
 //!
-//! A shard works on arrays of its own, contiguous and fast. Beside them it keeps an image of them in
-//! persistent arrays, brought up to date at the end of each batch at a cost that follows what
-//! changed; a [`View`] is one version of that image. So a view costs neither the shard's search nor
-//! the number of nodes, and a reader that keeps one keeps only what has been replaced since.
+//! A shard works on its own contiguous, fast arrays. It also keeps an image of them in persistent arrays,
+//! which it updates at the end of each batch. The cost of an update follows what changed. A [`View`] is one
+//! version of that image. So a view does not slow down the shard's search, and its cost does not grow with
+//! the number of nodes. A reader that keeps a view keeps only what has been replaced since.
 //!
-//! A reader that wants to search as the shard does has a *replica*: a shard without commands,
+//! A reader that wants to search as the shard does keeps a *replica*: a shard without commands,
 //! [brought up to date](crate::shard::Shard::sync) by the difference of two views.
 //!
-//! Views of several shards are not one instant: whoever plans on them says on which versions.
+//! Views of several shards are not from one instant. A plan over them names the versions that it is based on.
 
 mod changes;
 mod dirty;
@@ -33,39 +33,39 @@ use crate::index::Slot;
 use crate::link::ShardFacts;
 use crate::time::Time;
 
-/// Which view of a shard: later ones are greater, over restarts too.
+/// The version of a shard's view. Later views are greater, also across restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ViewVersion {
     /// The start of the service.
     pub incarnation: Incarnation,
-    /// Counts the publications of the shard since then, from 1.
+    /// The number of the shard's publication since then, from 1.
     pub sequence: u64,
 }
 
-/// What stands in a view beside nodes and allocations.
+/// The contents of a view except nodes and allocations.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ViewHead {
-    /// Whose.
+    /// The shard.
     pub shard: ShardId,
-    /// Which.
+    /// The version.
     pub version: ViewVersion,
     /// The shard's clock at its last batch.
     pub now: Time,
-    /// Registered nodes.
+    /// The number of registered nodes.
     pub node_count: u32,
-    /// Live allocations.
+    /// The number of live allocations.
     pub allocation_count: u64,
-    /// What the router knows of the shard.
+    /// The facts that the shard publishes for routers.
     pub facts: ShardFacts,
-    /// Counts nodes that were lost or removed, and bundles that ended, since the start of the service.
+    /// The number of nodes lost or removed, and of bundles ended, since the start of the service.
     pub endings: u64,
-    /// Steps of coordinates, where any follows the nodes.
+    /// The granularity per dimension, if any adapts to the nodes.
     pub(crate) thetas: Option<Arc<[i64]>>,
-    /// What all publications of the shard have copied, this one included.
+    /// The total that all publications of the shard have copied, including this one.
     pub copied: Copied,
 }
 
-/// A state that a shard was in: immutable.
+/// An immutable snapshot of a shard.
 pub struct View {
     head: ViewHead,
     mirror: Mirror,
@@ -76,13 +76,13 @@ impl View {
         Self { head, mirror }
     }
 
-    /// Everything but nodes and allocations.
+    /// Returns everything except nodes and allocations.
     #[must_use]
     pub fn head(&self) -> &ViewHead {
         &self.head
     }
 
-    /// Which.
+    /// Returns the version.
     #[must_use]
     pub fn version(&self) -> ViewVersion {
         self.head.version
@@ -92,13 +92,13 @@ impl View {
         &self.mirror
     }
 
-    /// What placements change of the node in `slot`, if a node has that slot.
+    /// Returns the hot image of the node in `slot`, if there is a node.
     #[must_use]
     pub fn hot(&self, slot: Slot) -> Option<&HotImage> {
         self.mirror.nodes.get(slot).filter(|image| image.state.is_some())
     }
 
-    /// What placements seldom change of it.
+    /// Returns the cold image of the node in `slot`, if there is a node.
     #[must_use]
     pub fn cold(&self, slot: Slot) -> Option<&Arc<ColdImage>> {
         self.mirror.cold.get(slot)?.as_ref()
@@ -113,7 +113,7 @@ impl View {
         });
     }
 
-    /// The allocations of the node in `slot`, newest first.
+    /// Returns the allocations of the node in `slot`, newest first.
     pub fn allocations(&self, slot: Slot) -> impl Iterator<Item = AllocationView> {
         let mut at = self.hot(slot).map_or(NO_ALLOCATION, |image| image.first_allocation);
         std::iter::from_fn(move || {
@@ -123,11 +123,11 @@ impl View {
         })
     }
 
-    /// Calls `visit` with the slot of every node that is not as it was in `older`, ascending: also
-    /// of those that came or left. Costs what changed.
+    /// Calls `visit` with the slot of every node that differs from `older`, ascending. This includes nodes
+    /// that came or left. The cost follows what changed.
     ///
     /// # Panics
-    /// When `older` is of another shard.
+    /// Panics if `older` is of another shard.
     pub fn diff(&self, older: &Self, mut visit: impl FnMut(Slot)) {
         assert!(self.head.shard == older.head.shard, "views of two shards have nothing in common");
         let mut changed = Vec::new();
@@ -154,7 +154,7 @@ impl View {
         changed.into_iter().for_each(&mut visit);
     }
 
-    /// The slot of a node: a walk over all nodes. Who asks often has a replica.
+    /// Returns the slot of a node by a walk over all nodes. Use a replica for frequent lookups.
     #[must_use]
     pub fn slot_of(&self, node: NodeId) -> Option<Slot> {
         let mut found = None;
@@ -162,7 +162,8 @@ impl View {
         found
     }
 
-    /// What the whole view takes, in chunks and bytes, shared or not; without what cold images hold.
+    /// Returns the size of the whole view in chunks and bytes, shared or not. The contents of cold images are
+    /// excluded.
     #[must_use]
     pub fn extent(&self) -> Copied {
         let mut extent = Copied::default();
@@ -170,8 +171,8 @@ impl View {
         extent
     }
 
-    /// Calls `visit` with an address and the bytes of every chunk: one that is shared has the same
-    /// address in each view, for as long as any of them is kept.
+    /// Calls `visit` with the address and the size of every chunk, in bytes. A shared chunk has the same
+    /// address in each view, as long as any of them is kept.
     pub fn chunks(&self, mut visit: impl FnMut(usize, usize)) {
         self.mirror.chunks(&mut visit);
     }

@@ -1,12 +1,12 @@
-//! How views are given to readers, and what readers keep alive.
+//! How readers get views, and what they keep alive.
 //!
-//! A reader that keeps a view keeps the chunks that were replaced since: at most what has been
-//! copied since ([`ViewHead::copied`](super::ViewHead)), and at most the whole view. Beyond a bound of
-//! either ([`VIEW_VERSIONS_MAX`], [`VIEW_BYTES_MAX`]) it is told to let go and begin anew.
+//! A reader that keeps a view keeps the chunks that were replaced since. This is at most what was copied
+//! since ([`ViewHead::copied`](super::ViewHead)), and at most the whole view. Beyond a bound
+//! ([`VIEW_VERSIONS_MAX`], [`VIEW_BYTES_MAX`]), the reader is told to release its view and to resync.
 //!
-//! Destructors: the shard's thread lets go of a view last, when it publishes a later one, unless a
-//! reader keeps the view then; then the reader's thread does, when it lets go. What the epoch defers to
-//! any thread is one reference, not a destructor.
+//! Destructors: usually the shard's thread drops the last reference to a view, when it publishes a later one.
+//! If a reader still keeps the view then, the reader's thread drops it. The epoch defers only one reference
+//! to an arbitrary thread, not a destructor.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
@@ -15,36 +15,36 @@ use super::{Copied, View};
 use crate::limits::{VIEW_BYTES_MAX, VIEW_VERSIONS_MAX};
 use crate::link::ViewCell;
 
-/// Replaced views that the shard keeps while the epoch may still have a reference.
+/// The number of replaced views that the shard keeps while the epoch may still have a reference.
 const RETIRED_MAX: usize = 8;
 
-/// Takes the views of one shard, from any thread.
+/// Reads the views of one shard, from any thread.
 #[derive(Clone)]
 pub struct ViewReader(Arc<ViewCell<View>>);
 
-/// What a reader gets that has a view already.
+/// The answer to a reader that has a view already.
 #[derive(Clone, Debug)]
 pub enum Fresh {
     /// Nothing was published since.
     Same,
-    /// A later view: its difference from the reader's is cheap.
+    /// A later view. Its difference from the reader's view is cheap.
     Later(Arc<View>),
-    /// A later view, and the reader's is so old that it must be let go of: keeping it beside the
-    /// later one, to follow the difference, costs too much memory.
+    /// A later view. The reader's view is so old that it must be released: keeping both costs too much
+    /// memory.
     MustResync(Arc<View>),
 }
 
 impl ViewReader {
-    /// The current view.
+    /// Returns the current view.
     #[must_use]
     pub fn latest(&self) -> Arc<View> {
         self.0.load()
     }
 
-    /// The current view, for a reader that has `held`.
+    /// Returns the current view for a reader that has `held`.
     ///
     /// # Panics
-    /// When `held` is another shard's.
+    /// Panics if `held` is a view of another shard or of another start.
     #[must_use]
     pub fn after(&self, held: &View) -> Fresh {
         let latest = self.latest();
@@ -56,10 +56,10 @@ impl ViewReader {
 }
 
 impl View {
-    /// Whether this view is so much older than `latest` that no reader may keep it.
+    /// Returns whether this view is so much older than `latest` that no reader may keep it.
     ///
     /// # Panics
-    /// When `latest` is another shard's or of another start.
+    /// Panics if `latest` is a view of another shard or of another start.
     #[must_use]
     pub fn is_stale(&self, latest: &Self) -> bool {
         let mine = self.head();
@@ -73,24 +73,25 @@ impl View {
     }
 }
 
-/// What readers keep alive of a shard's past views.
+/// The past views of a shard that are still alive.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Retained {
-    /// Past views that are still alive.
+    /// The number of past views that are still alive.
     pub views: u64,
-    /// The chunks that were replaced since the oldest of them: all of them together keep no more.
+    /// The size of the chunks that were replaced since the oldest of them. All of them together keep at most
+    /// this.
     pub bytes: u64,
 }
 
-/// The shard's side of the views that were published.
+/// The shard's side of its published views.
 pub(crate) struct Published {
     cell: Arc<ViewCell<View>>,
     current: Arc<View>,
-    /// The shard's own references to views that were replaced just now.
+    /// The shard's own references to views that were replaced recently.
     retired: VecDeque<Arc<View>>,
-    /// Past views that somebody else kept when the shard let go, oldest first.
+    /// Past views that others kept when the shard released them, oldest first.
     kept: VecDeque<Weak<View>>,
-    /// How many of `kept` make it look which are still alive.
+    /// The length of `kept` above which dead entries are removed.
     look_at: usize,
 }
 
@@ -132,7 +133,7 @@ impl Published {
         }
     }
 
-    /// What is kept of past views, by readers or for want of an epoch.
+    /// Returns the past views that readers or the epoch keep alive.
     pub(crate) fn retained(&self) -> Retained {
         let kept = self.kept.iter().filter_map(Weak::upgrade);
         let mut alive = kept.chain(self.retired.iter().cloned()).peekable();

@@ -1,52 +1,51 @@
-//! A persistent array: a tree of chunks of which versions share what is equal.
+//! A persistent array: a tree of chunks whose versions share equal parts.
 //!
-//! A clone of the array takes one reference. A change copies the chunks on the way to what it
-//! changes, unless nobody else has them, and leaves every other version as it is: changing `k` of
-//! `n` elements copies at most `k` leaves and `k * log4(n)` branches. Leaves hold plain data, so
-//! that copying one is copying memory. Branches are narrow, because copying one takes a reference to
-//! each of its children, and each of these lies elsewhere in memory.
+//! A clone of the array takes one reference. A change copies the chunks on its path unless they are unshared,
+//! and leaves other versions as they are. Changing `k` of `n` elements copies at most `k` leaves and
+//! `k * log4(n)` branches. Leaves hold plain data, so copying one copies memory. Branches are narrow, because
+//! copying one takes a reference to each of its children, and these are spread over memory.
 
 use std::ops::ControlFlow;
 use std::sync::Arc;
 
 use crate::planted::{PlantedBug, is_planted};
 
-/// Children of a branch.
+/// The number of children of a branch.
 const FAN: usize = 4;
 
-/// Elements side by side, copied as one.
+/// Adjacent elements that are copied together.
 type Leaf<T, const WIDTH: usize> = [T; WIDTH];
 
-/// What leads to leaves. A child that is not there holds what was never set.
+/// An inner chunk. A missing child holds elements that were never set.
 #[derive(Clone)]
 enum Branch<T, const WIDTH: usize> {
     Branches([Option<Arc<Self>>; FAN]),
     Leaves([Option<Arc<Leaf<T, WIDTH>>>; FAN]),
 }
 
-/// What changes of versions cost, in chunks that were copied or made.
+/// The cost of changes, in chunks that were copied or created.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Copied {
-    /// Leaves and branches.
+    /// The number of leaves and branches.
     pub chunks: u64,
-    /// Their bytes, with the two counters that each has.
+    /// Their size in bytes, including the two counters of each.
     pub bytes: u64,
 }
 
 impl Copied {
-    /// One more of so many bytes.
+    /// Counts one more chunk of that size.
     pub(crate) fn count(&mut self, chunk_bytes: usize) {
         self.chunks += 1;
         self.bytes += (chunk_bytes + 2 * size_of::<usize>()) as u64;
     }
 
-    /// So much more.
+    /// Returns the sum.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self { chunks: self.chunks + other.chunks, bytes: self.bytes + other.bytes }
     }
 
-    /// What came after `before`.
+    /// Returns what was added after `before`.
     #[must_use]
     pub fn since(self, before: Self) -> Self {
         Self { chunks: self.chunks - before.chunks, bytes: self.bytes - before.bytes }
@@ -56,7 +55,7 @@ impl Copied {
 /// A persistent array of elements that are `T::default()` until they are set.
 pub(crate) struct Trie<T, const WIDTH: usize> {
     root: Option<Arc<Branch<T, WIDTH>>>,
-    /// Levels of branches; 0: there is no root.
+    /// The number of levels of branches. 0: there is no root.
     height: u32,
 }
 
@@ -72,12 +71,12 @@ impl<T, const WIDTH: usize> Default for Trie<T, WIDTH> {
     }
 }
 
-/// Elements below a child of a branch that is at `level`, counted from 1 at the leaves' parents.
+/// Returns the number of elements below a child of a branch at `level`. The leaves' parents are level 1.
 fn span<const WIDTH: usize>(level: u32) -> usize {
     WIDTH * FAN.pow(level - 1)
 }
 
-/// The chunk, copied before unless nobody else has it.
+/// Returns the chunk for writing. Copies it if it is shared.
 fn own<'a, C: Clone>(chunk: &'a mut Arc<C>, copied: &mut Copied) -> &'a mut C {
     if Arc::strong_count(chunk) > 1 {
         copied.count(size_of::<C>());
@@ -90,8 +89,8 @@ impl<T: Clone + Default, const WIDTH: usize> Branch<T, WIDTH> {
         if level == 1 { Self::Leaves([const { None }; FAN]) } else { Self::Branches([const { None }; FAN]) }
     }
 
-    /// Sets the elements at `places`, which are ascending and below this branch; `base` is the
-    /// first that is.
+    /// Sets the elements at `places`, which are ascending and below this branch. `base` is the branch's first
+    /// place.
     fn set(
         &mut self,
         (level, base): (u32, usize),
@@ -135,13 +134,13 @@ impl<T: Clone + Default, const WIDTH: usize> Branch<T, WIDTH> {
 }
 
 impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
-    /// Elements that it has room for.
+    /// Returns the number of elements that it has room for.
     fn room(&self) -> usize {
         if self.height == 0 { 0 } else { span::<WIDTH>(self.height) * FAN }
     }
 
-    /// Sets the elements at `places`, which are ascending, each to what `value` makes of its place
-    /// and of what it was.
+    /// Sets the elements at `places`, which are ascending. `value` computes each from its place and its old
+    /// value.
     pub(crate) fn set(&mut self, places: &[u32], mut value: impl FnMut(u32, &T) -> T, copied: &mut Copied) {
         let Some(&last) = places.last() else { return };
         while self.room() <= last as usize {
@@ -157,7 +156,7 @@ impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
         own(root, copied).set((self.height, 0), places, &mut value, copied);
     }
 
-    /// The element at `at`; none: it was never set, nor was one beside it.
+    /// Returns the element at `at`. `None` if no element of its leaf was ever set.
     pub(crate) fn get(&self, at: u32) -> Option<&T> {
         let at = at as usize;
         if at >= self.room() {
@@ -177,7 +176,7 @@ impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
     }
 }
 
-/// The child of that number: of a branch that is not there, none.
+/// Returns the child with that number, if the branch and the child exist.
 fn branch_of<T, const WIDTH: usize>(
     branch: Option<&Arc<Branch<T, WIDTH>>>,
     number: usize,
@@ -206,14 +205,14 @@ fn is_same<C>(one: Option<&Arc<C>>, other: Option<&Arc<C>>) -> bool {
     }
 }
 
-/// Both versions of what may differ, by place.
+/// Compares two versions and visits the elements that may differ.
 struct Difference<'a, T, F> {
     unset: T,
     visit: &'a mut F,
 }
 
 impl<T: Default, F: FnMut(u32, &T, &T) -> ControlFlow<()>> Difference<'_, T, F> {
-    /// Goes down where the two are not the same chunk, to places from `from` on.
+    /// Descends where the two chunks differ, to places from `from` on.
     fn walk<const WIDTH: usize>(
         &mut self,
         (level, base, from): (u32, usize, usize),
@@ -248,8 +247,9 @@ impl<T: Default, F: FnMut(u32, &T, &T) -> ControlFlow<()>> Difference<'_, T, F> 
 }
 
 impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
-    /// Calls `visit` with place, new and old value of every element of a leaf that `older` does not
-    /// share, in order of place: at least those that differ. Costs what is not shared, not the size.
+    /// Calls `visit` with the place, the new and the old value of every element of a leaf that `older` does
+    /// not share. These are at least the elements that differ, in order of place. The cost follows what is
+    /// not shared.
     pub(crate) fn unshared(&self, older: &Self, mut visit: impl FnMut(u32, &T, &T)) {
         let _ = self.unshared_from(older, 0, |place, new, old| {
             visit(place, new, old);
@@ -257,14 +257,14 @@ impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
         });
     }
 
-    /// As [`unshared`](Self::unshared), of the places from `from` on and until `visit` breaks.
+    /// Like [`unshared`](Self::unshared), but starts at `from` and stops when `visit` breaks.
     pub(crate) fn unshared_from(
         &self,
         older: &Self,
         from: u32,
         mut visit: impl FnMut(u32, &T, &T) -> ControlFlow<()>,
     ) -> ControlFlow<()> {
-        // Of two heights the lower tree stands, as the higher one is concerned, at its left edge.
+        // A lower tree corresponds to the left edge of a higher one.
         let height = self.height.max(older.height);
         let raised = |trie: &Self| {
             let mut root = trie.root.clone();
@@ -290,12 +290,12 @@ impl<T: Clone + Default, const WIDTH: usize> Trie<T, WIDTH> {
         difference.walk((height, 0, from), new.as_ref(), old.as_ref())
     }
 
-    /// Calls `visit` with every element of the leaves that are there, in order of place.
+    /// Calls `visit` with every element of the existing leaves, in order of place.
     pub(crate) fn each(&self, mut visit: impl FnMut(u32, &T)) {
         self.unshared(&Self::default(), |place, new, _| visit(place, new));
     }
 
-    /// Calls `visit` with address and bytes of every chunk: what is shared has one address.
+    /// Calls `visit` with the address and the size of every chunk, in bytes. A shared chunk has one address.
     pub(crate) fn chunks(&self, visit: &mut impl FnMut(usize, usize)) {
         fn below<T, const WIDTH: usize>(
             branch: &Arc<Branch<T, WIDTH>>,
@@ -326,7 +326,7 @@ mod tests {
         static LIVE: Cell<i64> = const { Cell::new(0) };
     }
 
-    /// An element that counts how many of it live on this thread.
+    /// An element that counts its live instances on this thread.
     struct Counted(u64);
 
     impl Counted {
@@ -356,7 +356,7 @@ mod tests {
 
     type Numbers = Trie<u64, 8>;
 
-    /// Versions drawn from a seed, each with what it must hold.
+    /// Versions generated from a seed, each with its expected contents.
     fn versions(seed: u64) -> Vec<(Numbers, BTreeMap<u32, u64>)> {
         let mut rng = Rng::new(seed);
         let mut versions = vec![(Numbers::default(), BTreeMap::new())];
@@ -403,7 +403,7 @@ mod tests {
         }
     }
 
-    /// At most `k` leaves and a branch per level for each of `k` changes, at any size.
+    /// A change copies at most `k` leaves, and one branch per level for each of `k` changes, at any size.
     #[test]
     fn a_change_copies_its_leaf_and_the_way_to_it() {
         let mut rng = Rng::new(3);
@@ -422,7 +422,7 @@ mod tests {
                 trie.set(&places, |_, before| before + 1, &mut copied);
                 assert!(copied.chunks <= places.len() as u64 * (levels + 1), "{copied:?} at {nodes}");
                 assert!(copied.bytes <= 80 * copied.chunks && copied.chunks > levels, "{copied:?}");
-                // Nobody else has them now: nothing is copied.
+                // The chunks are unshared now, so nothing is copied.
                 let mut again = Copied::default();
                 trie.set(&places, |_, before| before + 1, &mut again);
                 assert_eq!(again, Copied::default());
@@ -430,7 +430,8 @@ mod tests {
         }
     }
 
-    /// Who keeps one version keeps that one: however many come after it, two of everything live.
+    /// Keeping one version keeps only that one: regardless of the number of later versions, two of everything
+    /// live.
     #[test]
     fn a_version_that_is_kept_keeps_itself_and_nothing_else() {
         let live = || LIVE.get();

@@ -1,4 +1,4 @@
-//! Which shard is asked next.
+//! Chooses the shard to ask next.
 
 use super::super::placing::Placing;
 use super::Port;
@@ -7,11 +7,15 @@ use crate::request::PlacementRequest;
 use crate::resource::GpuRequest;
 
 impl Port {
-    /// The next shard to ask: of those where nodes are reserved for the request's owner the first,
-    /// else of the named candidates' shards the first, else that of the first
-    /// preferred node that is registered, else the less loaded of
-    /// two drawn among those whose summary does not exclude the request, else any that was not
-    /// asked. An excluded shard is asked last, for the sake of exact counts.
+    /// Returns the next shard to ask, among those that were not asked yet. In order of preference:
+    ///
+    /// 1. the first shard where nodes are reserved for the request's owner
+    /// 2. the shard of the first named candidate
+    /// 3. the shard of the first registered preferred node
+    /// 4. the less loaded of two random shards whose summary does not exclude the request
+    /// 5. any other shard that was not asked
+    ///
+    /// A shard that its summary excludes is asked last, to get exact counts.
     pub(in crate::router) fn choose(&mut self, placing: &Placing) -> Option<ShardId> {
         let table = self.table.load();
         if table.shard_count() == 1 {
@@ -56,7 +60,7 @@ impl Port {
         if let Some(chosen) = [draw(), draw()].into_iter().flatten().min_by_key(|&(load, _)| load) {
             return Some(chosen.1);
         }
-        // Few are left: look at all, from a random one on, so that the first is not preferred.
+        // Few shards are left. Check all from a random one on, so that the first is not preferred.
         let start = self.rng.below(count) as u16;
         let from_start = || {
             (0..table.shard_count())
@@ -68,7 +72,7 @@ impl Port {
     }
 }
 
-/// The resource whose load decides between two shards: GPUs where they are asked, else cpu or memory.
+/// Returns the resource whose load decides between two shards: GPUs if requested, else cpu or memory.
 fn dominant(request: &PlacementRequest) -> usize {
     const CPU: usize = 0;
     const MEMORY: usize = 1;

@@ -167,7 +167,7 @@ pub const MEASURES_KEPT: usize = 1 << 15;
 /// The minimum number of distinct GPU states of nodes that a shard numbers, or twice the nodes if that is
 /// more.
 pub const GPU_STATES_KEPT: usize = 1 << 12;
-/// How long a shard keeps the result of a statement that it asked to abort, in ns. The coordinator may still
+/// The time that a shard keeps the result of a statement that it asked to abort, in ns. The coordinator may still
 /// ask for it.
 pub const RESULT_KEPT_NS: u64 = 60_000_000_000;
 /// The maximum number of nodes of one page of a node list, and of one registration batch.

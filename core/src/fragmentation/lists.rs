@@ -19,7 +19,7 @@ use crate::resource::{Amount, CustomAmounts, Demand, GpuRequest};
 pub(super) struct Ask<'a> {
     pub(super) weighing: Weighing,
     pub(super) request: &'a PlacementRequest,
-    /// Whether nodes are ordered by rank first.
+    /// True if nodes are ordered by rank first.
     pub(super) ranked: bool,
 }
 

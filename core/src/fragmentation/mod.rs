@@ -60,7 +60,7 @@ pub(crate) struct Fragmentation {
     /// The typical shapes given by an operator. `None` if they are learned.
     given: Option<Arc<TypicalShapes>>,
     learner: Learner,
-    /// Whether the current request is a retry that was counted when it arrived.
+    /// True if the current request is a retry that was counted when it arrived.
     retrying: bool,
     search: Option<Box<Search>>,
 }

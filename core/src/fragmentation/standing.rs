@@ -76,7 +76,7 @@ struct Known {
     /// The index of its latest entry in the list, or `NOWHERE`.
     at: u32,
     model: u8,
-    /// Whether ordinal and model are those of the current node.
+    /// True if ordinal and model are those of the current node.
     identified: bool,
     touched: bool,
     ordinal: Ordinal,

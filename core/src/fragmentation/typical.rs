@@ -54,8 +54,8 @@ pub struct TypicalShape {
 pub struct TypicalShapes(Vec<TypicalShape>);
 
 impl TypicalShapes {
-    /// Returns the most frequent shapes of `counted` that cover 95% of all counts. Of equally frequent
-    /// shapes, the smaller comes first.
+    /// Returns the most frequent shapes of `counted` that cover 95% of all counts. Ties go to the
+    /// smaller shape.
     ///
     /// There are at most [`TYPICAL_SHAPES_MAX`] shapes, naming at most [`TYPICAL_MODELS_MAX`] models. Any
     /// others are left out.

@@ -175,7 +175,7 @@ pub struct Geometry {
     pub(super) scales: [Scale; DIMENSIONS_MAX],
     pub(super) orders: Vec<AttributeOrder>,
     pub(super) room: usize,
-    /// Whether any value is not one of the four that every node has.
+    /// True if any value is not one of the four that every node has.
     pub(super) is_wide: bool,
     /// The indexed custom kinds, by index.
     pub(super) custom: Arc<[ResourceId]>,

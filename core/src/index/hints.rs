@@ -18,7 +18,7 @@ use super::ranks::Rank;
 use super::tree::Direction;
 use crate::resource::{Amount, GpuRequest};
 
-/// The number of hint slots in one tree. Each shape maps to one slot.
+/// The number of hints in one tree. Each shape maps to one index.
 const PLACES: usize = 64;
 /// The number of logged events.
 const LOG: usize = 1024;
@@ -55,7 +55,7 @@ impl Shape {
         self.cpu <= available.cpu && self.memory <= available.memory && gpu
     }
 
-    /// Returns the slot of its hint.
+    /// Returns the index of its hint.
     #[inline]
     fn place(&self, direction: Direction) -> usize {
         const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;

@@ -45,7 +45,7 @@ pub(super) trait Key: Copy + Ord + Default + Debug {
     fn touches(self, other: Self) -> bool;
 }
 
-/// For each set of four fields, a one in each field of the set.
+/// For each subset of four fields, a word with a one in each field of the subset.
 const ONES: [u64; 16] = {
     let mut ones = [0; 16];
     let mut bits = 0;

@@ -18,7 +18,7 @@ pub enum NodeState {
     /// The agent has been silent for too long. The allocations stay in the books until the node returns or is
     /// removed.
     Lost {
-        /// Whether the node is draining when it returns. Otherwise it is ready.
+        /// True if the node is draining when it returns. Otherwise it is ready.
         draining: bool,
     },
 }

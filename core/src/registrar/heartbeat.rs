@@ -15,7 +15,7 @@ use crate::time::Time;
 struct Pulse {
     /// When it was last heard of or expected. `None` once it is lost.
     heard: Option<Time>,
-    /// Whether its shard was told that the agent is alive, since that was last in doubt.
+    /// True if its shard was told that the agent is alive, since that was last in doubt.
     told: bool,
     /// The version of its last report to this start of the service.
     version: Option<u64>,
@@ -32,7 +32,7 @@ pub struct Heard {
 
 /// The agents of all nodes.
 pub struct Heartbeats {
-    /// How long an agent may be silent, in ns.
+    /// The time that an agent may be silent, in ns.
     lost_after: u64,
     pulses: FixedMap<NodeId, Pulse>,
     /// The agents that are not lost, by the time when they were last heard of.
@@ -53,13 +53,13 @@ impl Default for Heartbeats {
 }
 
 impl Heartbeats {
-    /// Sets how long an agent may be silent, in ns. Known agents get a full period from now on.
+    /// Sets the time that an agent may be silent, in ns. Known agents get a full period from now on.
     pub fn set_lost_after(&mut self, nanos: u64, now: Time) {
         self.lost_after = nanos.max(1);
         self.granted = now;
     }
 
-    /// Returns how long an agent may be silent, in ns.
+    /// Returns the time that an agent may be silent, in ns.
     #[must_use]
     pub fn lost_after(&self) -> u64 {
         self.lost_after

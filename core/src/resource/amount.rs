@@ -71,10 +71,7 @@ impl Amount {
         }
     }
 
-    /// Creates an amount from a whole number of units, for constants and tests.
-    ///
-    /// # Panics
-    /// When the amount is out of range.
+    /// Creates an amount from a whole number of units. Every `u32` is in range.
     #[must_use]
     pub const fn whole(units: u32) -> Self {
         Self(units as i64 * Self::SCALE)

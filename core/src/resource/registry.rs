@@ -26,7 +26,7 @@ pub struct ResourceRegistry {
 pub struct NatureFixed {
     /// Its name.
     pub name: String,
-    /// Whether it is a unit-instance kind now.
+    /// True if it is a unit-instance kind now.
     pub unit_instance: bool,
 }
 

@@ -140,7 +140,7 @@ impl UnitBooks {
         assignment.instances().all(|id| self.unit(id).free >= assignment.part)
     }
 
-    /// Takes the free part of `assignment`.
+    /// Takes as much of `assignment` as is free.
     pub(crate) fn take_up_to(&mut self, assignment: UnitAssignment) {
         for id in assignment.instances() {
             if let Some(unit) = self.units.get_mut(usize::from(id)) {

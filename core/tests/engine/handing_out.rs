@@ -28,7 +28,7 @@ struct Published {
     /// The number of live allocations in the view.
     allocations: u64,
     growth: u64,
-    /// Whether the owner of these tests has a reservation.
+    /// True if the owner of these tests has a reservation.
     reserved: bool,
 }
 

@@ -1,9 +1,9 @@
-//! What a group costs in planner and shards: made and removed beside a thousand that stand, by hand on
-//! one thread, without wire.
+//! Measures the cost of a group in planner and shards: creation and removal while a thousand other groups are
+//! placed, by hand on one thread, without the wire.
 //!
-//! `cargo bench -p wharf-core --bench groups -- [BUNDLES] [STRATEGY] [GROUPS] [IN_FLIGHT]` prints
-//! nanoseconds per group that was made and removed. On a noisy machine count instructions instead:
-//! `perf stat -e instructions:u target/release/deps/groups-… 8 pack 20000`, less those of 0 groups.
+//! `cargo bench -p wharf-core --bench groups -- [BUNDLES] [STRATEGY] [GROUPS] [IN_FLIGHT]` prints nanoseconds
+//! per group that is created and removed. On a noisy machine, count instructions instead. Subtract the result
+//! for 0 groups from that of `perf stat -e instructions:u target/release/deps/groups-… 8 pack 20000`.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -77,7 +77,7 @@ impl Driver {
         submitted.expect("the window has room");
     }
 
-    /// Makes groups until `LIVE` stand, then removes one for each that is made.
+    /// Creates groups until `LIVE` are placed, then removes one for each new group.
     fn run(&mut self, groups: usize, in_flight: usize) {
         let mut made = 0;
         let mut done = 0;

@@ -1,8 +1,9 @@
-//! What planning a group costs at scale: rules over labels, refusals and proofs, by hand on one thread.
+//! Measures the cost of planning a group at scale: topology rules, refusals and proofs, by hand on one
+//! thread.
 //!
-//! `cargo bench -p wharf-core --bench planning -- [NODES] [ROW]` prints nanoseconds per group that is made
-//! and removed, or refused. Racks have 40 nodes; all nodes but those of the last rack are so full that no
-//! bundle finds place there, so that what tries value after value meets all that have no room.
+//! `cargo bench -p wharf-core --bench planning -- [NODES] [ROW]` prints nanoseconds per group that is created
+//! and removed, or refused. Racks have 40 nodes. All nodes except those of the last rack are too full for any
+//! bundle. A search that tries value after value therefore meets all values without room.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -79,7 +80,7 @@ fn cluster(nodes: u32) -> Engine {
     engine
 }
 
-/// Makes and removes, or is refused; whether it was made.
+/// Creates and removes a group, or gets a refusal. Returns whether it was created.
 fn once(engine: &mut Engine, spec: &Arc<GroupSpec>) -> bool {
     let PortReply::Plan(reply) = ask(engine, PortRequest::Plan(PlanJob::CreateGroup(Arc::clone(spec))))
     else {

@@ -1,9 +1,8 @@
-//! What a step of one shard costs at steady state: places and releases, without rings or wire.
+//! Measures the cost of a step of one shard at steady state: placements and releases, without rings or wire.
 //!
-//! `cargo bench -p wharf-core --bench step -- [NODES] [POLICY] [ROUNDS] [MARKED] [FULL]` prints
-//! nanoseconds per place and release. `MARKED` is how many requests in ten carry a selector, and
-//! the shard is filled until more than `FULL` requests were refused. On a noisy machine count
-//! instructions instead:
+//! `cargo bench -p wharf-core --bench step -- [NODES] [POLICY] [ROUNDS] [MARKED] [FULL]` prints nanoseconds
+//! per placement and release. `MARKED` is the number of requests in ten with a selector. The shard is filled
+//! until more than `FULL` requests were refused. On a noisy machine, count instructions instead:
 //! `valgrind --tool=callgrind --toggle-collect='*steady_state*' target/release/deps/step-… 1523`.
 
 use std::hint::black_box;
@@ -27,7 +26,7 @@ fn zone(number: u64) -> String {
 }
 
 fn node(number: u64, rng: &mut Rng) -> NodeRegistration {
-    // The sizes of a GPU cluster: many middling machines, some large, a few without GPUs.
+    // The sizes of a GPU cluster: many medium machines, some large ones, a few without GPUs.
     let (cpu, gib, gpus) =
         [(96, 384, 8), (64, 256, 2), (96, 512, 4), (32, 128, 0), (128, 768, 8)][rng.below(5) as usize];
     let labels = vec![("zone".into(), zone(rng.below(ZONES)).into())];
@@ -69,7 +68,7 @@ fn request(policy: Policy, marked: u64, selectors: &[Arc<Selector>], rng: &mut R
     request
 }
 
-/// One request after the other: place, and release the oldest that is live.
+/// Handles one request after the other: places it, and releases the oldest live allocation.
 #[inline(never)]
 fn steady_state(
     shard: &mut Shard,
@@ -145,7 +144,7 @@ fn main() {
     shard.step(joining, Time(0), &mut outcomes);
     let requests: Vec<_> = (0..10_000).map(|_| request(policy, marked, &selectors, &mut rng)).collect();
     let mut live = fill(&mut shard, &requests, full);
-    // One in ten leaves for good: from here on most requests find a place.
+    // Release one allocation in ten for good, so that most requests fit from here on.
     for id in live.drain(..).collect::<Vec<_>>() {
         if rng.below(10) == 0 {
             shard.step([Command::Release(id)], Time(0), &mut outcomes);

@@ -1,15 +1,17 @@
-//! Identifiers. None is ever reused: not after a removal, not after a restart.
+//! Identifiers. No id is ever reused, not even after a removal or a restart.
 //!
-//! They are newtypes so that two numbers side by side cannot be swapped. Ids that are handed
-//! out while the service runs carry the *incarnation* of the service that granted them (new at
-//! each start) or come from a counter that is part of the durable state.
+//! They are newtypes, so two ids cannot be confused. Ids assigned at run time either contain the
+//! *incarnation* of the service that assigned them (new at each start) or come from a counter in the durable
+//! state.
 
 use std::fmt;
 use std::num::NonZeroU64;
 use std::str::FromStr;
 
-/// A node, for as long as it is registered. Given by the [`Registrar`](crate::registrar) at
-/// registration, counted from 1; the name is a key beside it.
+/// A node, for as long as it is registered.
+///
+/// The [`Registrar`](crate::registrar) assigns the id at registration, counting from 1. The node's name is a
+/// separate key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct NodeId(pub u64);
 
@@ -19,12 +21,13 @@ impl fmt::Display for NodeId {
     }
 }
 
-/// The place of a node in the order of registration. Every tie between nodes, in every policy,
-/// in every tree and in the oracle, is broken by it.
+/// The position of a node in the order of registration.
+///
+/// It breaks every tie between nodes, in every policy, in every tree and in the oracle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Ordinal(pub u64);
 
-/// A virtual partition: owns nodes, moves between shards whole. `0..partition_count`.
+/// A virtual partition. It owns nodes and moves between shards as a whole. `0..partition_count`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct PartitionId(pub u16);
 
@@ -33,30 +36,30 @@ pub struct PartitionId(pub u16);
 pub struct ShardId(pub u16);
 
 impl ShardId {
-    /// As an index into per-shard arrays.
+    /// Returns the id as an index into per-shard arrays.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
 }
 
-/// The number of one start of a store: durable, and larger at each start.
+/// The number of one start of a store. It is durable and larger at each start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Incarnation(pub u32);
 
-/// One granted placement.
+/// A granted placement.
 ///
-/// Unique for ever: `sequence` counts within the partition, and a start that lost the end of the
-/// count has an `incarnation` of its own. The partition stands in the id, so that a release finds
-/// its shard without a directory, whatever the number of shards was when the allocation was
-/// granted.
+/// The id is unique forever. `sequence` counts within the partition, and each start has its own
+/// `incarnation`, so a start that lost the end of the count still assigns new ids. The id contains the
+/// partition, so a release finds its shard without a directory, even if the number of shards has changed
+/// since.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct AllocationId {
     /// The start of the service that granted it.
     pub incarnation: Incarnation,
     /// The partition of its node.
     pub partition: PartitionId,
-    /// Counted from 1 within the partition.
+    /// Counts from 1 within the partition.
     pub sequence: u64,
 }
 
@@ -66,13 +69,13 @@ impl fmt::Display for AllocationId {
     }
 }
 
-/// Text that is not an allocation id.
+/// A text that is not an allocation id.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "`{text}` is not an allocation id: expected aINCARNATION-PARTITION-SEQUENCE, as a placement printed it (a1-17-42)"
 )]
 pub struct ParseAllocationIdError {
-    /// What was given.
+    /// The given text.
     pub text: String,
 }
 
@@ -93,14 +96,14 @@ impl FromStr for AllocationId {
     }
 }
 
-/// A statement: numbered by its planner within the incarnation of the service.
+/// A statement, numbered by its planner within the incarnation of the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct StatementId {
     /// The start of the service.
     pub incarnation: Incarnation,
-    /// The planner that made it.
+    /// The planner that created it.
     pub planner: u16,
-    /// Counted from 1 by the planner.
+    /// Counts from 1 per planner.
     pub number: u64,
 }
 
@@ -110,12 +113,12 @@ impl fmt::Display for StatementId {
     }
 }
 
-/// A placement group. The planner that keeps it follows from the number (`number` modulo planners).
+/// A placement group. `number` modulo the number of planners gives the planner that manages it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GroupId {
-    /// The start of the service that made it.
+    /// The start of the service that created it.
     pub incarnation: Incarnation,
-    /// Counted within the incarnation.
+    /// Counts within the incarnation.
     pub number: u64,
 }
 
@@ -130,7 +133,7 @@ impl fmt::Display for GroupId {
 pub struct BundleId {
     /// The group.
     pub group: GroupId,
-    /// Its place in the group. A place is not given to another bundle later.
+    /// The bundle's index in the group. An index is never reused for another bundle.
     pub index: u32,
 }
 
@@ -140,12 +143,12 @@ impl fmt::Display for BundleId {
     }
 }
 
-/// A client session: numbered by the server within its incarnation.
+/// A client session, numbered by the server within its incarnation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SessionId {
     /// The start of the service that opened it.
     pub incarnation: Incarnation,
-    /// Counted from 1 within the incarnation.
+    /// Counts from 1 within the incarnation.
     pub number: u64,
 }
 
@@ -155,25 +158,26 @@ impl fmt::Display for SessionId {
     }
 }
 
-/// Whom a node is reserved for: a request, a job, a statement that lost too often. Given by the
-/// caller; 0 is nobody.
+/// The owner of a reservation: a request, a job, or the ticket of a group that failed repeatedly.
+///
+/// The caller chooses the number. 0 means no owner.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct OwnerId(NonZeroU64);
 
 impl OwnerId {
-    /// The owner of that number; none for 0.
+    /// Returns the owner with this number, or `None` for 0.
     #[must_use]
     pub fn new(number: u64) -> Option<Self> {
         NonZeroU64::new(number).map(Self)
     }
 
-    /// The owner that a statement's ticket is: no caller can give it.
+    /// Returns the owner that represents a ticket.
     #[must_use]
     pub(crate) fn ticket(number: u64) -> Self {
         Self(NonZeroU64::MIN | (Self::TICKET | number << 1))
     }
 
-    /// Whether it is a statement's ticket.
+    /// Returns whether this owner is a ticket.
     #[must_use]
     pub fn is_ticket(self) -> bool {
         self.0.get() & Self::TICKET != 0
@@ -181,7 +185,7 @@ impl OwnerId {
 
     const TICKET: u64 = 1 << 63;
 
-    /// Its number.
+    /// Returns the owner's number.
     #[must_use]
     pub fn number(self) -> u64 {
         self.0.get()
@@ -194,33 +198,33 @@ impl fmt::Display for OwnerId {
     }
 }
 
-/// A custom resource kind in the [registry](crate::resource::ResourceRegistry): never reassigned.
+/// A custom resource kind in the [registry](crate::resource::ResourceRegistry). Ids are never reassigned.
 ///
-/// The highest bit says that the kind is *unit-instance*, so that whoever has an id knows without
-/// looking it up; the rest is the kind's place in the registry.
+/// The highest bit is set for *unit-instance* kinds, so this is known from the id alone. The other bits are
+/// the kind's index in the registry.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ResourceId(pub u16);
 
 impl ResourceId {
     const UNIT_INSTANCE: u16 = 0x8000;
 
-    /// The id of the kind at `index` of the registry.
+    /// Returns the id of the kind at `index` of the registry.
     ///
     /// # Panics
-    /// When `index` is more than a registry holds.
+    /// When `index` is larger than any index of a registry.
     #[must_use]
     pub fn new(index: u16, unit_instance: bool) -> Self {
         assert!(index < Self::UNIT_INSTANCE, "resource kind {index} is beyond any registry");
         Self(if unit_instance { index | Self::UNIT_INSTANCE } else { index })
     }
 
-    /// Its place in the registry.
+    /// Returns the kind's index in the registry.
     #[must_use]
     pub fn index(self) -> usize {
         usize::from(self.0 & !Self::UNIT_INSTANCE)
     }
 
-    /// Whether each unit of it has an id and its own free part.
+    /// Returns whether each unit has an id and its own free part.
     #[must_use]
     pub fn is_unit_instance(self) -> bool {
         self.0 & Self::UNIT_INSTANCE != 0

@@ -1,27 +1,27 @@
 //! The Wharfinger placement engine.
 //!
-//! What is absent here, on purpose: sockets, files, clocks, randomness of the operating system,
-//! any async runtime, any serialisation format. Time, seeds and thread start come in as
-//! arguments, so that the simulator and the fuzzers run the very code that serves.
+//! The crate deliberately contains no sockets, files, clocks, operating system randomness, async runtime or
+//! serialization format. Time, seeds and a way to start threads are passed in as arguments. The simulator and
+//! the fuzzers therefore run the same code as the service.
 //!
 //! | module | content |
 //! |---|---|
-//! | [`ids`], [`time`], [`rng`], [`hash`], [`limits`] | what everything rests on |
-//! | [`memory`] | what structures take, in bytes |
+//! | [`ids`], [`time`], [`rng`], [`hash`], [`limits`] | basic types and constants |
+//! | [`memory`] | memory accounting, in bytes |
 //! | [`resource`], [`node`], [`request`] | the model: amounts, GPUs, labels, demands |
-//! | [`index`] | DistBuckets: which node a policy chooses |
-//! | [`fragmentation`] | FGD: which node and GPU leave the least that typical requests cannot use |
-//! | [`group`] | placement groups as callers know them |
+//! | [`index`] | DistBuckets: finds the node that a policy chooses |
+//! | [`fragmentation`] | FGD: finds the node and GPU that strand the least capacity for typical requests |
+//! | [`group`] | placement groups as callers see them |
 //! | [`state`] | the durable state as plain data |
 //! | [`books`] | parts of the books of one node |
 //! | [`shard`] | the state machine `step(batch, now) -> outcomes` and its books |
-//! | [`statement`] | work over several shards, all or nothing |
+//! | [`statement`] | atomic operations over several shards |
 //! | [`view`] | immutable snapshots of a shard, and how readers get them |
 //! | [`registrar`] | global records: names, ids, ordinals, resource kinds |
-//! | [`link`] | what crosses threads: rings, bells, flags |
-//! | [`router`] | which shard is asked, and what all shards together answer |
+//! | [`link`] | communication between threads: rings, bells, flags |
+//! | [`router`] | routes requests to shards and merges their answers |
 //! | [`planner`] | groups and statements over several shards: planned on replicas, committed optimistically |
-//! | [`executor`] | shards on threads |
+//! | [`executor`] | runs shards on threads |
 //! | [`planted`] | bugs that tests switch on to show that they are found |
 //! | [`engine`] | an engine of any number of shards and planners over a durable state |
 #![deny(unsafe_code)]

@@ -1,223 +1,245 @@
-//! Every bound of the engine in one place, with the relations between them proved at compile time.
+//! All limits of the engine. Relations between them are checked at compile time.
 
-/// Virtual partitions of a store when none is configured.
+/// The default number of virtual partitions of a store.
 pub const PARTITIONS_DEFAULT: u16 = 256;
-/// Most virtual partitions a store can be created with.
+/// The maximum number of virtual partitions of a store.
 pub const PARTITIONS_MAX: u16 = 4096;
-/// Most shards of one process.
+/// The maximum number of shards of one process.
 pub const SHARDS_MAX: u16 = 256;
-/// Most ports (I/O threads and the registrar) that may talk to the shards.
+/// The maximum number of ports (I/O threads and the registrar) that may talk to the shards.
 pub const PORTS_MAX: usize = 64;
 
-/// Most indexed resource dimensions.
+/// The maximum number of indexed resource dimensions.
 pub const DIMENSIONS_MAX: usize = 8;
-/// Most custom kinds among them: beside cpu, memory, whole GPUs and the largest part of one.
+/// The maximum number of custom kinds among the dimensions, in addition to cpu, memory, whole GPUs and the
+/// largest GPU part.
 pub const CUSTOM_DIMENSIONS_MAX: usize = 4;
-/// Most attribute orders, each a tree of its own.
+/// The maximum number of attribute orders. Each has its own tree.
 pub const ATTRIBUTE_ORDERS_MAX: usize = 8;
-/// Most GPU instances of one node. A mask of a node's GPUs is a `u16`.
+/// The maximum number of GPU instances of one node. A mask of a node's GPUs is a `u16`.
 pub const GPU_INSTANCES_MAX: usize = 16;
-/// Most units of one unit-instance kind on one node. A mask of them is a `u64`.
+/// The maximum number of units of one unit-instance kind on one node. A mask of them is a `u64`.
 pub const UNIT_INSTANCES_MAX: usize = 64;
-/// Most custom resource kinds of one node, and of one request.
+/// The maximum number of custom resource kinds of one node, and of one request.
 pub const CUSTOM_RESOURCES_MAX: usize = 32;
-/// Most custom resource kinds that a store learns.
+/// The maximum number of custom resource kinds that a store learns.
 pub const RESOURCE_KINDS_MAX: usize = 4096;
-/// Kinds known, beyond which waiting requests teach a store no new ones: the rest is for nodes.
+/// The number of known kinds above which waiting requests add no new ones. The rest is kept for nodes.
 pub const RESOURCE_KINDS_WAITED_MAX: usize = RESOURCE_KINDS_MAX / 2;
-/// Largest amount, in 1/10 000 of a unit: exact in a double, so that every client can hold it.
+/// The largest amount, in 1/10,000 of a unit. It is exact in a double, so every client can represent it.
 pub const AMOUNT_MAX: i64 = 1 << 53;
 
-/// Longest name of a node, label, label value, model or resource, in bytes.
+/// The maximum length of a node name, label, label value, model or resource, in bytes.
 pub const NAME_BYTES_MAX: usize = 253;
-/// Most labels of one node.
+/// The maximum number of labels of one node.
 pub const LABELS_MAX: usize = 64;
-/// Most terms of one selector, and most values of one term.
+/// The maximum number of terms of one selector, and of values of one term.
 pub const SELECTOR_TERMS_MAX: usize = 32;
-/// Most preferred selectors of one request.
+/// The maximum number of preferred selectors of one request.
 pub const PREFERRED_SELECTORS_MAX: usize = 8;
-/// Greatest weight of a preferred selector; the least is 1.
+/// The largest weight of a preferred selector. The smallest is 1.
 pub const PREFERENCE_WEIGHT_MAX: u8 = 100;
-/// Most fallback selectors of one request.
+/// The maximum number of fallback selectors of one request.
 pub const FALLBACK_SELECTORS_MAX: usize = 8;
-/// Most preferred nodes of one request.
+/// The maximum number of preferred nodes of one request.
 pub const PREFERRED_NODES_MAX: usize = 64;
-/// Most tolerations of one request.
+/// The maximum number of tolerations of one request.
 pub const TOLERATIONS_MAX: usize = 32;
-/// Most taints of one node.
+/// The maximum number of taints of one node.
 pub const TAINTS_MAX: usize = 32;
-/// Most named candidate nodes of one request: 512 KiB of ids.
+/// The maximum number of named candidate nodes of one request: 512 KiB of ids.
 pub const CANDIDATES_MAX: usize = 65_536;
-/// Candidates of the unanswered requests of one connection (8 MiB of ids): beyond, it is not read on.
+/// The maximum number of candidates in the unanswered requests of one connection (8 MiB of ids). A connection
+/// above it is not read from.
 pub const CANDIDATES_IN_FLIGHT_MAX: usize = 1 << 20;
-/// Candidates of the requests that wait at one connection (32 MiB of ids).
+/// The maximum number of candidates in the waiting requests of one connection (32 MiB of ids).
 pub const CANDIDATES_WAITING_MAX: usize = 4 << 20;
-/// Candidates of the requests that wait at one port (128 MiB of ids).
+/// The maximum number of candidates in the waiting requests of one port (128 MiB of ids).
 pub const PORT_CANDIDATES_WAITING_MAX: usize = 16 << 20;
-/// Most nodes a service holds.
+/// The maximum number of nodes of a service.
 pub const NODES_MAX: usize = 4_000_000;
 
-/// Removed nodes whose machine gets its old id again when it comes back.
+/// The number of removed nodes whose machine gets its old id again when it returns.
 pub const REMOVED_NODES_KEPT_MAX: usize = 4096;
-/// Share of a shard's nodes that may be reserved at once, in percent, unless configured (YARN's).
+/// The default share of a shard's nodes that may be reserved at once, in percent (as in YARN).
 pub const RESERVED_NODES_PERCENT_DEFAULT: u8 = 5;
-/// How long a node's agent may be silent before the node is lost, in ns, unless configured.
+/// The default time that a node's agent may be silent before the node is lost, in ns.
 pub const NODE_LOST_AFTER_DEFAULT: u64 = 30_000_000_000;
-/// Beats that an agent may miss before its node is lost.
+/// The number of heartbeats that an agent may miss before its node is lost.
 pub const BEATS_MISSED_MAX: u64 = 3;
 
-/// Slots of a ring between a port and a shard, each way.
+/// The number of slots of a ring between a port and a shard, in each direction.
 pub const RING_SLOTS: usize = 4096;
-/// Requests that one port may have in the engine at once. Each has at most one command or answer in
-/// each ring, also a question to every shard. So an answer always finds room in its ring, and a shard
-/// never waits for an I/O thread.
+/// The maximum number of requests that one port may have in the engine at once.
+///
+/// Each has at most one command or answer in each ring, and so does a question to every shard. An answer
+/// therefore always has room in its ring, and a shard never waits for an I/O thread.
 pub const PORT_IN_FLIGHT_MAX: usize = 3584;
-/// Questions to every shard among these. Each costs every shard a command, and keeps an answer of each.
+/// The maximum number of questions to every shard among these requests. Each costs every shard a command, and
+/// one answer per shard is kept.
 pub const EVERY_IN_FLIGHT_MAX: usize = 8;
-/// Commands about waiting requests that one port may have in the engine besides.
+/// The maximum number of commands about waiting requests that one port may have in the engine, in addition to
+/// the requests.
 pub const WAIT_IN_FLIGHT_MAX: usize = 512;
-/// Requests that may wait at one port; a shard holds a copy of those of all its ports.
+/// The maximum number of requests that may wait at one port. A shard holds a copy of those of all its ports.
 pub const PORT_WAITING_MAX: usize = 16_384;
-/// Requests that may wait at one connection.
+/// The maximum number of requests that may wait at one connection.
 pub const CONNECTION_WAITING_MAX: usize = 4096;
-/// Waiting requests that one event at a node wakes; the rest is woken as these are answered.
+/// The maximum number of waiting requests that one event at a node wakes. The rest is woken as these are
+/// answered.
 pub const WOKEN_PER_EVENT_MAX: usize = 256;
-/// Vertices and shapes that one event at a node looks at among the waiting requests; after that the
-/// node is put off.
+/// The maximum number of vertices and shapes that one event at a node examines among the waiting requests.
+/// After that, the node is put off.
 pub const WAKE_LOOKS_MAX: u64 = 512;
-/// Shapes that one command to go on looks at for nodes that were put off, and as many for homes.
+/// The maximum number of shapes that one `GoOn` command examines for nodes that were put off. The same limit
+/// applies separately to homes.
 pub const GO_ON_LOOKS_MAX: u64 = 256;
-/// Shapes that are kept for a node that was put off, while the others are looked at.
+/// The number of shapes kept for a node that was put off, while the others are examined.
 pub const PUT_OFF_KEPT: usize = 16;
-/// Candidates up to which a waiting request is filed under each of them.
+/// The maximum number of candidates for which a waiting request is filed under each of them.
 pub const FILED_CANDIDATES_MAX: usize = 16;
-/// Values of a term up to which a waiting request is filed under each of them.
+/// The maximum number of values of a term for which a waiting request is filed under each of them.
 pub const FILED_VALUES_MAX: usize = 4;
-/// Nodes and shapes that a status or the books of a node look at for the homes of waiting requests.
+/// The maximum number of nodes and shapes that a status, or the books of a node, examine for the homes of
+/// waiting requests.
 pub const HOME_LOOKS_MAX: u64 = 8192;
-/// Nodes that are looked at in order of size for one home, before all are looked at in order of place.
+/// The maximum number of nodes examined in order of size for one home. After that, all nodes are examined in
+/// order of place.
 pub const HOME_SEARCH_LOOKS_MAX: u64 = 64;
-/// Changes of nodes that are remembered, to look at these alone for a home that there was not.
+/// The number of node changes that are remembered. A shape without a home is checked against these nodes
+/// only.
 pub const HOME_CHANGES_KEPT: usize = 256;
-/// Requests of one batch.
+/// The maximum number of requests of one batch.
 pub const BATCH_MAX: usize = 1024;
-/// Requests that a shard takes from one ring before it turns to the next: no ring starves another.
+/// The number of requests that a shard takes from one ring before it turns to the next. No ring starves
+/// another.
 pub const RING_QUANTUM: usize = 64;
 
-/// Candidate sets up to this size are walked directly; larger ones only filter the index search.
+/// The maximum size of a candidate set that is walked directly. Larger sets only filter the index search.
 pub const CANDIDATE_WALK_MAX: usize = 256;
-/// Named candidates up to this many are walked at once; of more, a search over all nodes is tried.
+/// The maximum number of named candidates that are walked at once. For more, a search over all nodes is
+/// tried.
 pub const NAMED_WALK_MAX: usize = 256;
-/// Selectors whose candidate sets a shard keeps.
+/// The number of selectors whose candidate sets a shard keeps.
 pub const SELECTORS_KEPT_MAX: usize = 256;
-/// Sets of preferences whose ranks a shard keeps.
+/// The number of preference sets whose ranks a shard keeps.
 pub const RANKINGS_KEPT_MAX: usize = 64;
-/// Tiers of one ranking up to which each keeps a bit per node; of more, a rank per node is kept.
+/// The maximum number of tiers of one ranking that are kept as one bit per node each. A ranking with more
+/// tiers keeps a rank per node.
 pub const TIERS_OF_BITS_MAX: usize = 16;
-/// Sets of nodes that a ranking is made of, beyond which each node is ranked by itself.
+/// The maximum number of node sets that a ranking is built from. Above it, each node is ranked individually.
 pub const RANK_PARTS_MAX: usize = 64;
-/// Nodes that one refusal examines for its counts unless it asks for all.
+/// The number of nodes that one refusal examines for its counts, unless it asks for all.
 pub const EXPLAIN_NODES_MAX: u32 = 4096;
-/// Places of the node table that a refusal looks at per node that it counts, vacant ones included.
+/// The number of slots of the node table, including vacant ones, that a refusal examines per counted node.
 pub const EXPLAIN_SLOTS_PER_NODE: u32 = 4;
-/// Places of the node table that one page of an audit reads.
+/// The number of slots of the node table that one page of an audit reads.
 pub const AUDIT_PAGE_NODES: u32 = 32;
-/// Allocations after which a page of an audit ends; the node that was begun is read to its end.
+/// The number of allocations after which a page of an audit ends. A node that was started is read to its end.
 pub const AUDIT_PAGE_ALLOCATIONS: u32 = 256;
-/// Draws before `Random` lists the fitting nodes instead: one for so many nodes, within the bounds.
+/// The number of nodes per draw. `Random` makes one draw per this many nodes, within the bounds below, before
+/// it lists the fitting nodes instead.
 pub const RANDOM_DRAWS_PART: usize = 16;
-/// Fewest of these draws.
+/// The minimum number of draws.
 pub const RANDOM_DRAWS_MIN: usize = 32;
-/// Most of these draws.
+/// The maximum number of draws.
 pub const RANDOM_DRAWS_MAX: usize = 1024;
-/// Times that a refusal is tried again because capacity came back while the shards were asked.
+/// The maximum number of times that a refusal is retried because capacity was freed while the shards were
+/// asked.
 pub const REFUSAL_RETRIES_MAX: u8 = 4;
-/// Most typical request shapes that fragmentation is measured against.
+/// The maximum number of typical request shapes that fragmentation is measured against.
 pub const TYPICAL_SHAPES_MAX: usize = 128;
-/// Most GPU models that typical shapes name.
+/// The maximum number of GPU models that typical shapes name.
 pub const TYPICAL_MODELS_MAX: usize = 32;
-/// The typical shapes are the most frequent ones that make up so much of all requests.
+/// The share of all requests that the typical shapes cover, in percent. They are the most frequent shapes.
 pub const TYPICAL_COVER_PERCENT: u64 = 95;
-/// Request shapes that are counted while typical ones are learnt.
+/// The number of request shapes that are counted while typical shapes are learned.
 pub const LEARNT_SHAPES_MAX: usize = 1024;
-/// Arrivals after which typical shapes are learnt anew; before that many, at each power of two.
+/// The number of arrivals after which typical shapes are learned again. Below it, they are learned at each
+/// power of two.
 pub const LEARN_INTERVAL_MAX: u64 = 1 << 16;
-/// Request shapes for which a shard keeps a short list of the least fragmented placements.
+/// The number of request shapes for which a shard keeps a short list of the least fragmented placements.
 pub const SHORT_LISTS_MAX: usize = 512;
-/// Nodes of a short list when it is made; it may grow to four times as many.
+/// The number of nodes of a new short list. It may grow to four times as many.
 pub const SHORT_LIST_NODES: usize = 64;
-/// Remembered results of the fragmentation measure: a table of 16 bytes each.
+/// The number of remembered results of the fragmentation measure: a table of 16 bytes each.
 pub const MEASURES_KEPT: usize = 1 << 15;
-/// Distinct GPU states of nodes that a shard numbers, at the least; twice the nodes if that is more.
+/// The minimum number of distinct GPU states of nodes that a shard numbers, or twice the nodes if that is
+/// more.
 pub const GPU_STATES_KEPT: usize = 1 << 12;
-/// How long a shard keeps what it did of a statement that it had asked to abort, in ns: its
-/// coordinator may ask for it still.
+/// The time that a shard keeps the result of a statement that it asked to abort, in ns. The coordinator may still
+/// ask for it.
 pub const RESULT_KEPT_NS: u64 = 60_000_000_000;
-/// Nodes of one page of a node list, and of one registration batch.
+/// The maximum number of nodes of one page of a node list, and of one registration batch.
 pub const NODES_PER_MESSAGE_MAX: usize = 1024;
-/// Requests of one batched placement or release.
+/// The maximum number of requests of one batched placement or release.
 pub const PLACEMENTS_PER_MESSAGE_MAX: usize = 1024;
-/// Publications after which a reader of a shard's views has to let go of the one it keeps.
+/// The number of publications after which a reader must release the shard view it keeps.
 pub const VIEW_VERSIONS_MAX: u64 = 1 << 16;
-/// Bytes replaced since, after which it has to.
+/// The number of replaced bytes after which a reader must release its view.
 pub const VIEW_BYTES_MAX: u64 = 256 << 20;
-/// Publications after which a port that keeps a view looks whether it still may.
+/// The number of publications between checks by a port whether it may still keep its view.
 pub const VIEW_LOOK_INTERVAL: u64 = 64;
 
-/// Labels whose values a planner keeps with their nodes, for rules over them; the one not used for longest
-/// gives way. The first group with a rule over another costs a pass over the nodes.
+/// The number of labels whose values a planner keeps with their nodes, for topology rules. The least recently
+/// used label is replaced. The first group with a rule over another label costs a pass over the nodes.
 pub const RULE_LABELS_KEPT_MAX: usize = 8;
 
-/// Nodes of one value of a label that a plan names; where more have it, it selects them by the label.
+/// The maximum number of nodes with one label value that a plan names. If more nodes have it, the plan
+/// selects them by the label.
 pub const RULE_NODES_NAMED_MAX: usize = 4096;
 
-/// Most bundles of one placement group.
+/// The maximum number of bundles of one placement group.
 pub const GROUP_BUNDLES_MAX: usize = 1024;
-/// Most groups that one planner keeps.
+/// The maximum number of groups of one planner.
 pub const GROUPS_MAX: usize = 1 << 20;
-/// Most operations of one statement. Their places are u16.
+/// The maximum number of operations of one statement. Their indexes are u16.
 pub const STATEMENT_OPERATIONS_MAX: usize = 4096;
-/// Most planner threads.
+/// The maximum number of planner threads.
 pub const PLANNERS_MAX: u16 = 32;
-/// Statements that a planner has under way at once; jobs that would begin more wait in its queue.
+/// The maximum number of statements that a planner has in flight. Further jobs wait in its queue.
 pub const PLANNER_FLIGHTS_MAX: usize = 256;
-/// Jobs that one port may have at the planners at once. Each has at most one slot of each ring.
+/// The maximum number of jobs that one port may have at the planners. Each uses at most one slot of each
+/// ring.
 pub const PLANS_IN_FLIGHT_MAX: usize = 3584;
-/// Cancels of such jobs in the rings of one port, in addition to the jobs. A planner says when it took
-/// one. Further cancels wait at the port.
+/// The maximum number of cancels of such jobs in the rings of one port, in addition to the jobs. A planner
+/// acknowledges each cancel that it takes. Further cancels wait at the port.
 pub const PLAN_CANCELS_IN_FLIGHT_MAX: usize = 512;
-/// Groups that may wait at one port: they are some of its jobs.
+/// The maximum number of groups that may wait at one port. They count among its jobs.
 pub const PORT_GROUPS_WAITING_MAX: usize = 1023;
-/// Allocations of one node, what is placed into bundles there and what is claimed included, unless configured.
+/// The default maximum number of allocations of one node, including placed bundles and claims.
 pub const ALLOCATIONS_PER_NODE_DEFAULT: u16 = 1024;
-/// The most that can be configured: what a node has room for is counted in an `i16`.
+/// The largest configurable value. The number of free allocation slots of a node is an `i16`.
 pub const ALLOCATIONS_PER_NODE_MAX: u16 = 32_767;
-/// Most claims of one node: each plan of another looks at all of them.
+/// The maximum number of claims of one node. Planning another claim examines all of them.
 pub const CLAIMS_PER_NODE_MAX: usize = 1024;
-/// Losses of a statement, after which it takes a ticket and reserves what it needs.
+/// The number of failed attempts after which a group takes a ticket and reserves what it needs.
 pub const STATEMENT_LOSSES_MAX: u32 = 6;
-/// Waiting groups that a planner tries again per round: others' jobs and answers come between.
+/// The maximum number of waiting groups that a planner retries per round. Other jobs and answers are handled
+/// in between.
 pub const GROUP_RETRIES_PER_ROUND: usize = 64;
-/// Work units after which a round of a planner takes nothing more up. A unit is a node, a vertex of an index or a
-/// bundle that is looked at: some tens of ns.
+/// The number of work units after which a planner's round starts nothing more. A unit is an examined node,
+/// index vertex or bundle, and takes some tens of ns.
 pub const ROUND_WORK_MAX: u64 = 1 << 17;
-/// Work units after which the search for the places of one group is given up.
+/// The number of work units after which the search for one group's placement is given up.
 pub const SEARCH_WORK_MAX: u64 = 1 << 19;
-/// Work units after which a proof that a group is infeasible goes on in a later round.
+/// The number of work units after which a proof that a group is infeasible continues in a later round.
 pub const PROOF_WORK_MAX: u64 = 1 << 15;
-/// Looks at a kind and a sink after which a proof gives up a bound by flows.
+/// The number of steps (kind and sink pairs) after which a proof gives up a bound by flows.
 pub const PROOF_FLOW_MAX: usize = 1 << 22;
-/// Work units that the jobs of one client of a port may take before the next client has its turn.
+/// The number of work units that the jobs of one client of a port may use before the next client's turn.
 pub const CLIENT_QUANTUM: u64 = 1 << 13;
-/// Groups without a place whose verdict a planner keeps, for groups that ask the same.
+/// The number of groups without a placement whose verdict a planner keeps, for groups that ask the same.
 pub const VERDICTS_KEPT_MAX: usize = 256;
-/// Orders beside "largest first" in which bundles that differ are tried before a group finds no place.
+/// The number of orders, in addition to "largest first", in which different bundles are tried before a group
+/// is refused.
 pub const GROUP_ORDERS_MAX: usize = 4;
-/// Nodes that are tried to hold several bundles together whose devices may not fit there after all.
+/// The number of nodes that are tried for several bundles together, because their devices may not fit after
+/// all.
 pub const TOGETHER_TRIES_MAX: usize = 16;
-/// How long a shard holds its part of a statement before it asks to abort, in ns, unless configured.
+/// The default time that a shard holds its part of a statement before it asks to abort, in ns.
 pub const HOLD_NS_DEFAULT: u64 = 1_000_000_000;
-/// How long a statement with a ticket keeps what it reserved, in ns, unless configured.
+/// The default time that a ticket keeps its reservations, in ns.
 pub const TICKET_NS_DEFAULT: u64 = 10_000_000_000;
 
 const _: () = assert!(

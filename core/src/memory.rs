@@ -1,39 +1,40 @@
-//! What the engine's structures take: bytes by capacity, computed and not measured.
+//! Memory accounting for the engine's structures: bytes by capacity, computed rather than measured.
 
 use crate::map::FixedMap;
 
-/// What a structure grows with.
+/// The quantity that a structure's size depends on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Per {
     /// Registered nodes.
     Node,
     /// Live allocations, at their highest number so far.
     Allocation,
-    /// Waiting requests of which a copy is parked here.
+    /// Waiting requests that have a copy in this shard.
     Waiting,
-    /// None of these: kept selectors, partitions, resource kinds.
+    /// None of these, for example kept selectors, partitions or resource kinds.
     Shard,
 }
 
-/// One structure.
+/// The size of one structure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct StructureBytes {
-    /// What it is.
+    /// The name of the structure.
     pub name: &'static str,
-    /// What it takes, room that stands ready included.
+    /// Its size, including unused capacity.
     pub bytes: u64,
-    /// What it grows with.
+    /// The quantity that the size depends on.
     pub per: Per,
 }
 
-/// The elements of a vector, not what they point to.
+/// Returns the bytes of a vector's elements, without what they point to.
 #[must_use]
 pub fn of_vec<T>(vec: &Vec<T>) -> u64 {
     (vec.capacity() * size_of::<T>()) as u64
 }
 
-/// The entries of a map, not what they point to: a power of two of places of which seven in eight
-/// are used at most, with a byte of control each.
+/// Returns the bytes of a map's entries, without what they point to.
+///
+/// The table has a power of two of slots, at most 7/8 of them in use, and one control byte per slot.
 #[must_use]
 pub fn of_map<K, V>(map: &FixedMap<K, V>) -> u64 {
     if map.capacity() == 0 {
@@ -43,8 +44,11 @@ pub fn of_map<K, V>(map: &FixedMap<K, V>) -> u64 {
     (places * (size_of::<(K, V)>() + 1)) as u64
 }
 
-/// A `BTreeMap` or `BTreeSet` of `len` entries of so many bytes, not what they point to: nodes of
-/// eleven entries of which six are used, as after insertions in order, and eight bytes per child.
+/// Returns the bytes of a `BTreeMap` or `BTreeSet` with `len` entries of `entry` bytes, without what they
+/// point to.
+///
+/// This assumes B-tree nodes with room for eleven entries, six of them in use (as after ordered insertion),
+/// and eight bytes per child.
 #[must_use]
 pub fn of_btree(len: usize, entry: usize) -> u64 {
     let nodes = len.div_ceil(6);
@@ -61,7 +65,7 @@ mod tests {
         assert_eq!(of_map(&FixedMap::<u64, u32>::default()), 0);
         let mut map = FixedMap::<u64, u32>::default();
         map.extend((0..1000).map(|key| (key, 0)));
-        // 2,048 places of 16 bytes and one: the next power of two above 1,000 / (7/8).
+        // 2,048 slots of 16 bytes plus one: the next power of two above 1,000 / (7/8).
         assert_eq!(of_map(&map), 2048 * 17);
         assert_eq!((of_btree(0, 8), of_btree(13, 8)), (0, 3 * 112));
     }

@@ -1,69 +1,69 @@
-//! Bugs put in on purpose, to show that tests and fuzz targets can find them.
+//! Deliberate bugs that show that tests and fuzz targets can find them.
 //!
-//! Without the feature `planted-bugs` none can be switched on and the questions below are
-//! constant; with it, a test switches one on for its own thread. No default feature turns it on,
-//! and only wharf-fuzz asks for it (`fuzz/tests/planted_bugs.rs`).
+//! Without the feature `planted-bugs`, no bug can be switched on and `is_planted` is constant. With the
+//! feature, a test switches one bug on for its own thread. No default feature enables it, and only wharf-fuzz
+//! requests it (`fuzz/tests/planted_bugs.rs`).
 
 /// A bug that can be switched on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum PlantedBug {
-    /// A bucket's maximum does not rise when a node joins it: the node may be hidden.
+    /// A bucket's maximum does not rise when a node joins it, so the node may be hidden.
     IndexStaleMaximum,
-    /// NextFit starts behind the node of its last choice instead of at it.
+    /// NextFit starts after the last chosen node instead of at it.
     NextFitOneLate,
-    /// A waiting request is taken for woken, and its port is not told.
+    /// A waiting request is marked as woken, but its port is not notified.
     WakeUpForgotten,
     /// A release on an unhealthy GPU instance makes its part available again.
     ReleaseRevivesUnhealthy,
     /// A node whose labels change keeps its ranks.
     RankStaleAfterUpdate,
-    /// What a release gives back on a reserved node is not set aside.
+    /// Capacity freed by a release on a reserved node is not withheld for the reservation.
     ReservationForgottenByReleases,
-    /// What is free on a node is not set aside for its claims.
+    /// Free capacity of a node is not withheld for its claims.
     ClaimNotSetAside,
-    /// An abort forgets a GPU instance that was held.
+    /// An abort does not return a held GPU instance.
     AbortForgetsGpu,
-    /// The clock ends a hold, whatever was decided.
+    /// A hold ends at its deadline, even if the statement is not decided or is committed.
     ClockEndsHold,
-    /// A refusal of one shard is taken for that of all.
+    /// A refusal by one shard is treated as a refusal by all shards.
     SpillForgotten,
-    /// A hold that is past its deadline is aborted, whatever was decided.
+    /// A hold past its deadline is aborted, even if the statement was committed.
     DeadlineOverrulesDecision,
-    /// What was done of a statement past its deadline is not kept for its coordinator.
+    /// The result of a statement that is past its deadline is not kept for its coordinator.
     LateResultForgotten,
-    /// A chunk of a view that changed is shared with the view before it.
+    /// A changed chunk of a view is shared with the previous view.
     ViewSharesChangedChunk,
-    /// Bundles that a statement of others holds are taken for ended.
+    /// Bundles that another statement holds are treated as ended.
     HeldBundleTakenForEnded,
-    /// The views and facts of a batch are published after its outcomes were handed out.
+    /// The views and facts of a batch are published after its outcomes are delivered.
     PublishedAfterAnswers,
-    /// Views do not show what a granted claim changed.
+    /// Views do not show the change made by a granted claim.
     GrantedClaimUnseen,
-    /// The owner of a port is not woken for a waiting request of its own.
+    /// The owner of a port is not woken for its own waiting request.
     WokenPortNotRung,
-    /// A wake-up that comes while a request is asked at a shard is forgotten.
+    /// A wake-up that arrives while a request is being tried at a shard is lost.
     WakeWhileBusyForgotten,
-    /// An abort leaves a bundle counted as placed.
+    /// An aborted bundle is still counted as placed.
     AbortKeepsBundle,
-    /// An abort leaves used what it had used of a reservation.
+    /// An abort does not return what the statement used of a reservation.
     AbortKeepsReservationUsed,
-    /// A view that is replaced is destroyed at once, although a reader may be about to take it.
+    /// A replaced view is destroyed at once, although a reader may be about to take it.
     ViewDestroyedAtOnce,
-    /// A portion that ends among nodes leaves out the next one.
+    /// A portion that ends between nodes skips the next node.
     PortionSkipsNode,
-    /// What a lost statement of a planner had taken stays taken on its copy.
+    /// A planner's replica still counts what a failed statement would have taken.
     ClaimKeptByLoser,
-    /// A bundle that was lost is placed again, and what it was on the lost node is not ended.
+    /// A lost bundle is placed again, but its allocation on the lost node is not ended.
     LostBundleNotEnded,
-    /// The removal of a group forgets its last bundle.
+    /// Removing a group forgets its last bundle.
     RemovalForgetsBundle,
-    /// Bundles that stand are not counted where the next are spread.
+    /// Placed bundles are not counted when the next ones are spread.
     SpreadForgetsStanding,
-    /// Who waits for a group is refused at once.
+    /// A caller that would wait for a group is refused at once.
     GroupNeverWaits,
-    /// A session forgets one outcome more than was acknowledged (asked in wharf-net).
+    /// A session forgets one more outcome than was acknowledged (checked in wharf-net).
     OutcomeForgottenEarly,
-    /// The codec believes the length that an extension states (asked in wharf-net).
+    /// The codec trusts the length that an extension declares (checked in wharf-net).
     ExtensionLengthUnchecked,
 }
 
@@ -76,7 +76,7 @@ mod switch {
         static PLANTED: Cell<Option<PlantedBug>> = const { Cell::new(None) };
     }
 
-    /// Switches back also when the bug made a test panic, which is one way to be found.
+    /// Restores the previous bug on drop, because the bug may make the test panic.
     struct Restore(Option<PlantedBug>);
 
     impl Drop for Restore {
@@ -85,13 +85,13 @@ mod switch {
         }
     }
 
-    /// Runs `body` with `bug` switched on, on this thread.
+    /// Runs `body` with `bug` switched on for this thread.
     pub fn with_planted<R>(bug: PlantedBug, body: impl FnOnce() -> R) -> R {
         let _restore = Restore(PLANTED.replace(Some(bug)));
         body()
     }
 
-    /// Whether `bug` is switched on, on this thread.
+    /// Returns whether `bug` is switched on for this thread.
     #[must_use]
     pub fn is_planted(bug: PlantedBug) -> bool {
         PLANTED.get() == Some(bug)
@@ -100,7 +100,7 @@ mod switch {
 #[cfg(feature = "planted-bugs")]
 pub use switch::{is_planted, with_planted};
 
-/// Whether `bug` is switched on: never, in this build.
+/// Returns whether `bug` is switched on. Always `false` in this build.
 #[cfg(not(feature = "planted-bugs"))]
 #[inline(always)]
 #[must_use]

@@ -1,8 +1,9 @@
-//! The registrar: the global records of a store (names, node ids, ordinals, resource kinds,
-//! which partition owns which node), and the catalog of them that I/O threads read.
+//! The registrar: a store's global records and the catalog of them that I/O threads read.
 //!
-//! It has one owner, like a shard, and is the only port that sends node commands, so those
-//! arrive at a shard in the order in which they were decided. It is off the hot path.
+//! The records are names, node ids, ordinals, resource kinds, and the partition of each node.
+//!
+//! The registrar has one owner, like a shard. It is the only port that sends node commands, so a shard
+//! receives them in the order in which they were decided. It is not on the hot path.
 
 mod directory;
 mod heartbeat;
@@ -26,18 +27,18 @@ use directory::Directory;
 use removed::RemovedNodes;
 use texts::Texts;
 
-/// The label that keeps nodes of one rack in one partition, unless configured otherwise.
+/// The default label that keeps the nodes of one rack in one partition.
 pub const TOPOLOGY_LABEL_DEFAULT: &str = "rack";
 
-/// What is wrong with a registration or update.
+/// The reason why a registration or update is rejected.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum RegistrarError {
-    /// A registered node has that name.
+    /// A node with that name is already registered.
     #[error("node `{name}` is registered already, as {id}: update it, or remove it first")]
     NodeExists {
         /// The name.
         name: Arc<str>,
-        /// Its id.
+        /// The id of the registered node.
         id: NodeId,
     },
     /// No node has that name or id.
@@ -53,19 +54,19 @@ pub enum RegistrarError {
         /// The label.
         label: Arc<str>,
     },
-    /// Another machine came under a registered name.
+    /// Another machine reported under a registered name.
     #[error(
         "node `{name}` is registered with identity `{known}`, not `{given}`: a new machine is a new node; remove the old one and add it"
     )]
     IdentityFixed {
         /// The node.
         name: Arc<str>,
-        /// The identity that it was registered with.
+        /// The registered identity.
         known: Arc<str>,
-        /// The other one.
+        /// The other identity.
         given: Arc<str>,
     },
-    /// Two machines that both live claim one name.
+    /// Two live machines claim one name.
     #[error(
         "node `{name}` ({id}) is kept by the agent of another machine, which is alive: give this machine a name of its own, or stop the other agent and wait until its node is lost"
     )]
@@ -75,7 +76,7 @@ pub enum RegistrarError {
         /// The node.
         id: NodeId,
     },
-    /// No more nodes.
+    /// The service cannot hold more nodes.
     #[error("this service holds {NODES_MAX} nodes, which is all it can: remove some first")]
     Full,
 }
@@ -87,42 +88,44 @@ struct Entry {
     topology: Option<Arc<str>>,
     identity: Option<Arc<str>>,
     ordinal: Ordinal,
-    /// The last version of its former life, where this start gave it its id again.
+    /// The last version of the node before it was removed, if this start gave it its old id again.
     former_version: Option<u64>,
 }
 
-/// What an agent's report makes of a node.
+/// The effect of an agent's report.
 #[derive(Clone, Debug)]
 pub enum Reported {
-    /// The node is registered, and this is what is new of it.
+    /// The node is registered. Contains the updated spec.
     Known(NodeId, PartitionId, NodeSpec),
-    /// It is new, or back.
+    /// The node is new, or has returned after a removal.
     New(NodeRegistration),
-    /// The name is that of a machine that is lost, and another one claims it. Nothing is entered: the old
-    /// node has to go first, with its allocations, and a statement that holds it may delay that. Once it is
-    /// [forgotten](Registrar::forget), the report is to be made again. So no two nodes ever have one name.
+    /// The name belongs to a lost machine, and another machine claims it. Nothing is recorded.
+    ///
+    /// The lost node and its allocations must be removed first, and a statement that holds it may delay that.
+    /// Once the node is [forgotten](Registrar::forget), the agent must report again. Two nodes therefore
+    /// never have the same name.
     Occupied(NodeId, PartitionId),
 }
 
-/// What a port may know of the global records without asking: published as a whole.
+/// A snapshot of the global records that a port can read without asking the registrar.
 #[derive(Clone, Debug, Default)]
 pub struct Catalog {
-    /// By node id. Successive catalogs share what is equal.
+    /// Entries by node id. Successive catalogs share equal parts.
     nodes: Directory,
     /// The resource kinds.
     pub resources: Arc<ResourceRegistry>,
-    /// How many nodes are registered.
+    /// The number of registered nodes.
     pub node_count: u64,
 }
 
 impl Catalog {
-    /// The name of a registered node.
+    /// Returns the name of a registered node.
     #[must_use]
     pub fn node_name(&self, id: NodeId) -> Option<&Arc<str>> {
         self.nodes.get(id).map(|(name, _)| name)
     }
 
-    /// The partition of a registered node.
+    /// Returns the partition of a registered node.
     #[must_use]
     pub fn node_partition(&self, id: NodeId) -> Option<PartitionId> {
         self.nodes.get(id).map(|&(_, partition)| partition)
@@ -134,7 +137,8 @@ pub struct Registrar {
     partition_count: u16,
     topology_label: Arc<str>,
     next_node: u64,
-    /// In order, as all that is found by texts: names are others' choice, and no hash of them can be attacked then.
+    /// An ordered map, like every map with text keys. Clients choose the names, and could attack a hash of
+    /// them.
     by_name: BTreeMap<Arc<str>, NodeId>,
     nodes: FixedMap<NodeId, Entry>,
     resources: ResourceRegistry,
@@ -142,12 +146,12 @@ pub struct Registrar {
     removed: RemovedNodes,
     heartbeats: Heartbeats,
     texts: Texts,
-    /// Every node in order of registration, to be listed.
+    /// Every node in order of registration, for listing.
     by_ordinal: BTreeMap<Ordinal, NodeId>,
 }
 
 impl Registrar {
-    /// The registrar of an empty store.
+    /// Creates the registrar of an empty store.
     #[must_use]
     pub fn new(partition_count: u16, topology_label: &str) -> Self {
         Self {
@@ -165,10 +169,10 @@ impl Registrar {
         }
     }
 
-    /// The registrar as an earlier start of the store left it.
+    /// Restores the registrar from the state that an earlier start of the store left.
     ///
     /// # Panics
-    /// When the state contradicts itself.
+    /// When the state is inconsistent.
     #[must_use]
     pub fn restore<'a>(
         partition_count: u16,
@@ -192,7 +196,7 @@ impl Registrar {
         registrar
     }
 
-    /// The durable part.
+    /// Returns the durable state.
     #[must_use]
     pub fn state(&self) -> RegistrarState {
         let resources = self.resources.names().map(str::to_owned).collect();
@@ -201,17 +205,17 @@ impl Registrar {
         RegistrarState { next_node: self.next_node, resources, removed, unit_instances }
     }
 
-    /// Which agents were heard of in time.
+    /// Returns the heartbeats of the agents.
     pub fn heartbeats(&mut self) -> &mut Heartbeats {
         &mut self.heartbeats
     }
 
-    /// The resource kinds, to learn new ones.
+    /// Returns the resource kinds, for learning new ones.
     pub fn resources_mut(&mut self) -> &mut ResourceRegistry {
         &mut self.resources
     }
 
-    /// The catalog as it is now, to be published: O(1), and O(resource kinds) after a new one.
+    /// Returns the current catalog for publication. Costs O(1), or O(resource kinds) after a new kind.
     #[must_use]
     pub fn catalog(&mut self) -> Catalog {
         if self.catalog.resources.len() != self.resources.len() {
@@ -221,25 +225,25 @@ impl Registrar {
         self.catalog.clone()
     }
 
-    /// References that were copied so far to keep published catalogs as they are.
+    /// Returns the number of references copied so far to keep published catalogs unchanged.
     #[must_use]
     pub fn catalog_copied(&self) -> u64 {
         self.catalog.nodes.copied()
     }
 
-    /// The nodes after `after` in order of registration: of each its ordinal and its partition.
+    /// Returns the ordinal and partition of each node after `after`, in order of registration.
     pub fn nodes_after(&self, after: Ordinal) -> impl Iterator<Item = (Ordinal, PartitionId)> {
         let later = self.by_ordinal.range((Bound::Excluded(after), Bound::Unbounded));
         later.map(|(&ordinal, id)| (ordinal, self.nodes[id].partition))
     }
 
-    /// How many nodes are registered.
+    /// Returns the number of registered nodes.
     #[must_use]
     pub fn node_count(&self) -> usize {
         self.nodes.len()
     }
 
-    /// The id and partition of a node.
+    /// Returns the id and partition of a node.
     ///
     /// # Errors
     /// When no node has that name.
@@ -248,33 +252,34 @@ impl Registrar {
         Ok((*id, self.nodes[id].partition))
     }
 
-    /// The partition of a registered node.
+    /// Returns the partition of a registered node.
     #[must_use]
     pub fn partition(&self, id: NodeId) -> Option<PartitionId> {
         self.nodes.get(&id).map(|entry| entry.partition)
     }
 
-    /// The name of a registered node.
+    /// Returns the name of a registered node.
     #[must_use]
     pub fn name(&self, id: NodeId) -> Option<&str> {
         self.nodes.get(&id).map(|entry| entry.name.as_ref())
     }
 
-    /// Registers a node: a new id and the next ordinal, or those that the same machine had under
-    /// the same name before it was removed; its partition by topology label first (a rack stays
-    /// together), then by its name.
+    /// Registers a node with a new id and the next ordinal.
+    ///
+    /// A machine that was removed and returns under the same name gets its old id and ordinal. The partition
+    /// is chosen by topology label, so that a rack stays together, or by name if the node has no such label.
     ///
     /// # Errors
-    /// When the name is taken, or no more nodes fit.
+    /// When the name is taken, or the service cannot hold more nodes.
     pub fn register(&mut self, spec: NodeSpec) -> Result<NodeRegistration, RegistrarError> {
         self.check_register(&spec.name)?;
         Ok(self.enter_new(spec, None))
     }
 
-    /// Checks whether [`register`](Self::register) would take a node of this name.
+    /// Checks whether [`register`](Self::register) would accept a node of this name.
     ///
     /// # Errors
-    /// As there.
+    /// The same as for `register`.
     pub fn check_register(&self, name: &str) -> Result<(), RegistrarError> {
         match self.by_name.get(name) {
             Some(&id) => Err(RegistrarError::NodeExists { name: name.into(), id }),
@@ -301,7 +306,7 @@ impl Registrar {
         registration
     }
 
-    /// The command by which the shard of a node that was just registered takes it.
+    /// Returns the command that adds a newly registered node to its shard.
     ///
     /// # Panics
     /// When the node is not registered.
@@ -315,11 +320,12 @@ impl Registrar {
         }
     }
 
-    /// Checks what [`report`](Self::report) would take `spec` for, and enters nothing. Returns the lost
-    /// node that has to go first, as [`Reported::Occupied`] does.
+    /// Checks whether [`report`](Self::report) would accept `spec`, without recording anything.
+    ///
+    /// Returns the lost node that must be removed first, as [`Reported::Occupied`] does.
     ///
     /// # Errors
-    /// As there.
+    /// The same as for `report`.
     pub fn check_report(&self, spec: &NodeSpec) -> Result<Option<(NodeId, PartitionId)>, RegistrarError> {
         let Ok((id, partition)) = self.resolve(&spec.name) else { return self.check_room().map(|()| None) };
         let known = &self.nodes[&id];
@@ -332,11 +338,11 @@ impl Registrar {
         self.check_room().map(|()| Some((id, partition)))
     }
 
-    /// Takes an agent's report of its machine, which has an identity.
+    /// Records an agent's report of its machine, which has an identity.
     ///
     /// # Errors
-    /// When the label that decides the partition would change, another machine of that name
-    /// lives, or no more nodes fit.
+    /// When the label that decides the partition would change, another live machine has that name, or the
+    /// service cannot hold more nodes.
     pub fn report(&mut self, spec: NodeSpec) -> Result<Reported, RegistrarError> {
         if let Some((id, partition)) = self.check_report(&spec)? {
             return Ok(Reported::Occupied(id, partition));
@@ -378,11 +384,11 @@ impl Registrar {
         self.nodes.insert(node.id, entry);
     }
 
-    /// Checks whether [`update`](Self::update) would take `spec`, and enters nothing; the node and its
-    /// partition.
+    /// Checks whether [`update`](Self::update) would accept `spec`, without recording anything. Returns the
+    /// node and its partition.
     ///
     /// # Errors
-    /// When no node has that name, or its topology label or its identity would change.
+    /// When no node has that name, or its topology label or identity would change.
     pub fn check_update(&self, spec: &NodeSpec) -> Result<(NodeId, PartitionId), RegistrarError> {
         let (id, partition) = self.resolve(&spec.name)?;
         let known = &self.nodes[&id];
@@ -396,11 +402,11 @@ impl Registrar {
         Ok((id, partition))
     }
 
-    /// Takes an update of the node that `spec` names: enters its identity, and interns it. An identity
-    /// that is not given stays.
+    /// Records an update of the node that `spec` names, and interns its texts. If no identity is given, the
+    /// node keeps its identity.
     ///
     /// # Errors
-    /// As [`check_update`](Self::check_update). Nothing is entered then.
+    /// The same as for [`check_update`](Self::check_update). Nothing is recorded then.
     pub fn update(&mut self, mut spec: NodeSpec) -> Result<(NodeId, PartitionId, NodeSpec), RegistrarError> {
         let (id, partition) = self.check_update(&spec)?;
         let entry = self.nodes.get_mut(&id).expect("a name is that of a registered node");
@@ -421,8 +427,9 @@ impl Registrar {
         Err(RegistrarError::TopologyFixed { name, label })
     }
 
-    /// A node is gone from its shard, and had this version last: its name is free again. Its id is not, but
-    /// for the machine that had it.
+    /// Forgets a node that left its shard with this last version.
+    ///
+    /// Its name becomes free. Its id can only be used again by the same machine.
     pub fn forget(&mut self, id: NodeId, version: u64) {
         let Some(Entry { name, identity, ordinal, .. }) = self.nodes.remove(&id) else { return };
         if self.by_name.get(&name) == Some(&id) {

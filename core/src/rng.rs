@@ -1,9 +1,9 @@
-//! The random numbers of the engine: SplitMix64 (Steele, Lea, Flood: "Fast splittable
-//! pseudorandom number generators", OOPSLA 2014).
+//! The engine's random numbers: SplitMix64 (Steele, Lea, Flood: "Fast splittable pseudorandom number
+//! generators", OOPSLA 2014).
 //!
-//! Our own fifteen lines, because the state is part of the durable state: it has to be one
-//! number that can be stored, hashed and restored, and the sequence must never change with a
-//! library's version.
+//! This is a custom implementation because the generator is part of the durable state. Its state must be a
+//! single number that can be stored, hashed and restored, and the sequence must not change with a library
+//! version.
 
 /// A seeded generator. Equal seeds give equal sequences on every machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -12,19 +12,19 @@ pub struct Rng {
 }
 
 impl Rng {
-    /// A generator whose sequence is a function of `seed` alone.
+    /// Creates a generator whose sequence depends only on `seed`.
     #[must_use]
     pub fn new(seed: u64) -> Self {
         Self { state: seed }
     }
 
-    /// The state, to be stored and given to [`Rng::new`] later.
+    /// Returns the state, to be stored and passed to [`Rng::new`] later.
     #[must_use]
     pub fn state(&self) -> u64 {
         self.state
     }
 
-    /// The next 64 random bits.
+    /// Returns the next 64 random bits.
     pub fn next_u64(&mut self) -> u64 {
         self.state = self.state.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.state;
@@ -33,11 +33,11 @@ impl Rng {
         z ^ (z >> 31)
     }
 
-    /// A number in `0..bound`, uniform (Lemire: "Fast random integer generation in an
+    /// Returns a uniformly distributed number in `0..bound` (Lemire: "Fast random integer generation in an
     /// interval", 2019).
     ///
     /// # Panics
-    /// When `bound` is zero: there is no such number.
+    /// When `bound` is zero.
     pub fn below(&mut self, bound: u64) -> u64 {
         assert!(bound > 0, "a draw from an empty range");
         loop {
@@ -56,7 +56,7 @@ mod tests {
 
     #[test]
     fn follows_the_published_sequence() {
-        // First outputs for seed 1234567 as listed with the reference implementation.
+        // The first outputs for seed 1234567, as listed with the reference implementation.
         let mut rng = Rng::new(1_234_567);
         assert_eq!(rng.next_u64(), 6_457_827_717_110_365_317);
         assert_eq!(rng.next_u64(), 3_203_168_211_198_807_973);

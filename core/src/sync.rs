@@ -1,4 +1,4 @@
-//! The one door to shared memory: std in production, loom's model under `--cfg loom`.
+//! The only access to shared-memory primitives: `std` in production, loom's model under `--cfg loom`.
 
 #[cfg(not(loom))]
 pub(crate) use std::sync::Arc;
@@ -18,7 +18,7 @@ pub(crate) use loom::sync::atomic::{AtomicBool, AtomicU8, AtomicU64, Ordering};
 #[cfg(loom)]
 pub(crate) use loom::cell::UnsafeCell;
 
-/// A cell with loom's interface over std's.
+/// A cell with loom's interface, backed by `std`'s.
 #[cfg(not(loom))]
 #[derive(Debug)]
 pub(crate) struct UnsafeCell<T>(std::cell::UnsafeCell<T>);

@@ -1,4 +1,5 @@
-//! Model checking of the decision cell by loom: every interleaving within the bound.
+//! Model checks the decision cell with loom, over every interleaving within the bound.
+//!
 //! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_decision --release`
 #![cfg(loom)]
 
@@ -7,9 +8,10 @@ use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
 use wharf_core::link::{Decision, DecisionCell};
 
-/// A coordinator commits while two shards, whose holds are past their deadlines, ask to abort:
-/// there is one decision, everybody learns the same, and who learns that it is committed sees what
-/// the coordinator wrote before.
+/// A coordinator commits while two shards, whose holds are past their deadlines, ask to abort.
+///
+/// There is one decision, and all threads learn the same. A thread that learns of a commit sees what the
+/// coordinator wrote before.
 #[test]
 fn a_statement_is_decided_once_and_seen_alike() {
     loom::model(|| {
@@ -22,7 +24,7 @@ fn a_statement_is_decided_once_and_seen_alike() {
                 thread::spawn(move || {
                     let decision = cell.decide(Decision::Aborted);
                     if decision == Decision::Committed {
-                        // Relaxed: the cell orders it, or this fails.
+                        // Relaxed: the cell provides the ordering, or this fails.
                         assert_eq!(written.load(Ordering::Relaxed), 7);
                     }
                     decision
@@ -38,7 +40,7 @@ fn a_statement_is_decided_once_and_seen_alike() {
     });
 }
 
-/// Who only looks sees no decision, or the one that stands, with what its decider wrote before.
+/// A thread that only looks sees no decision, or the final one, with what its decider wrote before.
 #[test]
 fn what_is_seen_of_a_decision_stands() {
     loom::model(|| {

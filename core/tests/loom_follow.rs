@@ -1,4 +1,5 @@
-//! Model checking of how followers are told of views by loom: every interleaving within the bound.
+//! Model checks with loom how followers are notified of views, over every interleaving within the bound.
+//!
 //! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_follow --release`
 #![cfg(loom)]
 
@@ -14,7 +15,7 @@ use loom_bed::Bed;
 use wharf_core::ids::ShardId;
 use wharf_core::link::{Doorbell, ViewInterest, ViewNews};
 
-/// A shard publishes and tells, a port asks, looks and sleeps, as `executor.rs` and the server do. The
+/// A shard publishes and notifies; a port asks, looks and sleeps, as in `executor.rs` and the server. The
 /// published view is a number.
 #[test]
 fn whoever_asks_before_looking_sees_the_last_view() {
@@ -31,7 +32,7 @@ fn whoever_asks_before_looking_sees_the_last_view() {
             let view = Arc::clone(&view);
             thread::spawn(move || {
                 for sequence in 1..=2 {
-                    // Release: as the cell publishes; pairs with the Acquire of the look.
+                    // Release, as in the cell; pairs with the Acquire of the look.
                     view.store(sequence, Ordering::Release);
                     if interest.take(sequence) & 1 != 0 {
                         news.put(ShardId(0));
@@ -42,11 +43,12 @@ fn whoever_asks_before_looking_sees_the_last_view() {
         };
         loop {
             interest.want_next(0);
-            // Acquire: as a reader takes the view.
+            // Acquire, as when a reader takes the view.
             if view.load(Ordering::Acquire) == 2 {
                 break;
             }
-            // Nothing new yet: until it is told. loom reports a deadlock here if a view can be missed.
+            // Nothing is new yet, so wait for a notification. loom reports a deadlock here if a view can be
+            // missed.
             while news.is_empty() {
                 if doorbell.sleep_if(|| news.is_empty()) {
                     bed.sleep();

@@ -1,4 +1,5 @@
-//! Model checking of a planner's interest by loom: every interleaving within the bound.
+//! Model checks a planner's interest with loom, over every interleaving within the bound.
+//!
 //! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_interest --release`
 #![cfg(loom)]
 
@@ -13,8 +14,8 @@ use loom::thread;
 use loom_bed::Bed;
 use wharf_core::link::{Doorbell, PlannerBell};
 
-/// Shards publish that they grew and tell the planner, which wants to know it from some moment on,
-/// as `executor.rs` and `runner.rs` do.
+/// Shards publish that they grew and notify the planner. The planner becomes interested at some moment, as in
+/// `executor.rs` and `runner.rs`.
 fn growth_is_never_missed(shards: usize) {
     loom::model(move || {
         let bed = StdArc::new(Bed::default());
@@ -27,7 +28,7 @@ fn growth_is_never_missed(shards: usize) {
                 let growth = Arc::clone(growth);
                 let bell = StdArc::clone(&bell);
                 thread::spawn(move || {
-                    // Relaxed: the order is that of `tell`.
+                    // Relaxed: `tell` provides the ordering.
                     growth.store(1, Ordering::Relaxed);
                     bell.tell(true, false);
                 })
@@ -41,7 +42,7 @@ fn growth_is_never_missed(shards: usize) {
                 grown() == seen
             };
             if doorbell.sleep_if(idle) {
-                // loom reports a deadlock here if a shard can grow and not be seen.
+                // loom reports a deadlock here if a shard can grow without being seen.
                 bed.sleep();
             }
             seen = grown();

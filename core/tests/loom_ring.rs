@@ -1,4 +1,5 @@
-//! Model checking of the ring and the doorbell by loom: every interleaving within the bound.
+//! Model checks the ring and the doorbell with loom, over every interleaving within the bound.
+//!
 //! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_ring --release`
 #![cfg(loom)]
 

@@ -1,4 +1,5 @@
-//! Model checking of tickets by loom: every interleaving within the bound.
+//! Model checks tickets with loom, over every interleaving within the bound.
+//!
 //! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_tickets --release`
 #![cfg(loom)]
 
@@ -13,23 +14,23 @@ use loom::thread;
 use loom_bed::Bed;
 use wharf_core::link::{Doorbell, Tickets};
 
-/// What only whoever is served may touch.
+/// State that only the served planner may access.
 struct Served {
     inside: AtomicBool,
-    /// Numbers in the order in which they were served; read and written without an order of its own.
+    /// The count of numbers served so far. Accessed without an ordering of its own.
     done: AtomicU64,
 }
 
-/// A planner takes a number, sleeps until it is served, and passes it on, as `ticket.rs` and `runner.rs` do.
+/// A planner takes a number, sleeps until it is served, and passes it on, as in `ticket.rs` and `runner.rs`.
 fn is_served(tickets: &Tickets, bell: &Doorbell, bed: &Bed, served: &Served) {
     let number = tickets.take();
     while !tickets.is_served(number) {
         if bell.sleep_if(|| !tickets.is_served(number)) {
-            // loom reports a deadlock here if a number can be passed on and nobody sees it.
+            // loom reports a deadlock here if a number can be passed on without being seen.
             bed.sleep();
         }
     }
-    // Relaxed, all of them: the order is that of the tickets.
+    // All Relaxed: the tickets provide the ordering.
     assert!(!served.inside.load(Ordering::Relaxed), "two numbers are served at a time");
     served.inside.store(true, Ordering::Relaxed);
     assert_eq!(served.done.load(Ordering::Relaxed), number, "a number is left out, or served out of turn");

@@ -1,12 +1,14 @@
-//! Model checking of the publication of views by loom: every interleaving within the bound.
+//! Model checks the publication of views with loom, over every interleaving within the bound.
+//!
 //! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_views --release`
 //!
-//! This is a model of the protocol and not `core/src/link/cell.rs` itself: that file rests on
-//! crossbeam-epoch, whose queues make a model too large. The epoch here is the one that crossbeam
-//! implements (Fraser, "Practical lock-freedom", 2004), with its orderings: a reader announces the
-//! epoch it saw and a sequentially consistent fence follows; what is taken out in one epoch is
-//! destroyed two epochs later, and no epoch passes while a reader announces an older one. The cell's own
-//! orderings are those of `ViewCell`: `AcqRel` on the swap, `Acquire` on the load.
+//! This is a model of the protocol and not `core/src/link/cell.rs` itself. That file uses crossbeam-epoch,
+//! whose queues make a model too large.
+//!
+//! The epoch here is the one that crossbeam implements (Fraser, "Practical lock-freedom", 2004), with its
+//! orderings. A reader announces the epoch it saw, followed by a sequentially consistent fence. A box that is
+//! removed in one epoch is destroyed two epochs later. The epoch does not advance while a reader announces an
+//! older one. The orderings of the cell are those of `ViewCell`: `AcqRel` on the swap, `Acquire` on the load.
 #![cfg(loom)]
 
 use loom::cell::UnsafeCell;
@@ -14,23 +16,23 @@ use loom::sync::Arc;
 use loom::sync::atomic::{AtomicUsize, Ordering, fence};
 use loom::thread;
 
-/// Boxes of views: the first is there from the start.
+/// The boxes for views. The first one exists from the start.
 const BOXES: usize = 3;
-/// More make the model too large.
+/// With more, the model is too large.
 const READERS: usize = 1;
-/// What a box holds once it was destroyed.
+/// The value of a destroyed box.
 const DESTROYED: usize = usize::MAX;
 
-/// A cell, its epoch, and a place per reader.
+/// A cell, its epoch, and a slot per reader.
 struct Cell {
     current: AtomicUsize,
     boxes: [UnsafeCell<usize>; BOXES],
     epoch: AtomicUsize,
-    /// 0: not pinned; else the epoch, doubled, and one.
+    /// 0: not pinned. Otherwise twice the epoch, plus one.
     pinned: [AtomicUsize; READERS],
 }
 
-// The protocol is what makes it so; loom looks at every access.
+// The protocol makes sharing sound. loom checks every access.
 struct Shared(Cell);
 
 impl Cell {
@@ -43,39 +45,39 @@ impl Cell {
         }
     }
 
-    /// What `ViewCell::load` does; gives the number of the view.
+    /// Does what `ViewCell::load` does. Returns the number of the view.
     fn load(&self, reader: usize) -> usize {
-        // Relaxed: the fence below orders it with what the writer does after its own.
+        // Relaxed: the fence below orders it with what the writer does after its own fence.
         let epoch = self.epoch.load(Ordering::Relaxed);
-        // By read-modify-write, as crossbeam pins on x86: a plain store would end the release
-        // sequence of the store that ended the look before.
+        // A read-modify-write, as crossbeam pins on x86. A plain store would end the release sequence of the
+        // store that ended the previous look.
         self.pinned[reader].swap(2 * epoch + 1, Ordering::AcqRel);
         fence(Ordering::SeqCst);
         // Acquire: pairs with the AcqRel in `publish`.
         let at = self.current.load(Ordering::Acquire);
-        // SAFETY: the model is what shows it.
+        // SAFETY: the model verifies it.
         let view = self.boxes[at].with(|view| unsafe { *view });
-        // Release: pairs with the Acquire fence in `advance`: the look is over.
+        // Release: pairs with the Acquire fence in `advance`. The look is over.
         self.pinned[reader].store(0, Ordering::Release);
         view
     }
 
-    /// What `ViewCell::publish` does; gives the box taken out and the epoch in which it was.
+    /// Does what `ViewCell::publish` does. Returns the removed box and the epoch of its removal.
     fn publish(&self, at: usize) -> (usize, usize) {
-        // SAFETY: nobody knows of this box yet.
+        // SAFETY: no other thread knows this box yet.
         self.boxes[at].with_mut(|view| unsafe { *view = at });
         let before = self.current.swap(at, Ordering::AcqRel);
         fence(Ordering::SeqCst);
-        // Relaxed: only the writer advances it here.
+        // Relaxed: only the writer advances the epoch here.
         (before, self.epoch.load(Ordering::Relaxed))
     }
 
-    /// Moves to the next epoch unless a reader announces an older one than this.
+    /// Moves to the next epoch, unless a reader announces an older one than this.
     fn advance(&self) {
         let epoch = self.epoch.load(Ordering::Relaxed);
         fence(Ordering::SeqCst);
         for pinned in &self.pinned {
-            // Relaxed: the fences before and after order it.
+            // Relaxed: ordered by the fences before and after.
             let seen = pinned.load(Ordering::Relaxed);
             if seen != 0 && seen != 2 * epoch + 1 {
                 return;
@@ -86,17 +88,17 @@ impl Cell {
     }
 
     fn destroy(&self, at: usize) {
-        // SAFETY: the model is what shows it.
+        // SAFETY: the model verifies it.
         self.boxes[at].with_mut(|view| unsafe { *view = DESTROYED });
     }
 }
 
-// SAFETY: the model is what shows it.
+// SAFETY: the model verifies it.
 unsafe impl Send for Shared {}
-// SAFETY: the model is what shows it.
+// SAFETY: the model verifies it.
 unsafe impl Sync for Shared {}
 
-/// A reader that looks twice beside a writer that destroys what it took out `wait` epochs later.
+/// Runs a reader that looks twice, and a writer that destroys removed boxes `wait` epochs later.
 fn run(wait: usize) {
     loom::model(move || {
         let cell = Arc::new(Shared(Cell::new()));
@@ -137,7 +139,7 @@ fn no_reader_meets_a_view_that_was_destroyed_and_none_goes_back() {
     run(2);
 }
 
-/// The model can tell: destroyed at once, some reader is still there.
+/// Checks the model itself: if boxes are destroyed at once, a reader may still use one.
 #[test]
 #[should_panic]
 fn a_view_that_is_destroyed_at_once_is_met() {

@@ -1,4 +1,5 @@
-//! Model checking of the box of woken requests by loom: every interleaving within the bound.
+//! Model checks the box of woken requests with loom, over every interleaving within the bound.
+//!
 //! `RUSTFLAGS="--cfg loom" cargo test -p wharf-core --test loom_woken --release`
 #![cfg(loom)]
 
@@ -12,7 +13,7 @@ use loom::thread;
 use loom_bed::Bed;
 use wharf_core::link::{Doorbell, WokenBox};
 
-/// A shard wakes, a port takes and sleeps, as `executor.rs` and `wait.rs` do.
+/// A shard wakes requests; a port takes them and sleeps, as in `executor.rs` and `wait.rs`.
 #[test]
 fn every_woken_request_is_taken_once_and_in_order() {
     loom::model(|| {
@@ -34,7 +35,7 @@ fn every_woken_request_is_taken_once_and_in_order() {
             if !woken.is_empty() {
                 taken.extend(woken.take());
             } else if doorbell.sleep_if(|| woken.is_empty()) {
-                // loom reports a deadlock here if something can be put and not seen.
+                // loom reports a deadlock here if a request can be put without being seen.
                 bed.sleep();
             }
         }

@@ -1,4 +1,4 @@
-//! Short lists: the best nodes of what is asked again and again, and where each list ends.
+//! Short lists: the best nodes for frequent requests, and the rating at which each list ends.
 
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -14,12 +14,12 @@ use crate::node::Selector;
 use crate::request::{PlacementRequest, Preferences, Rank, RankRules};
 use crate::resource::{Amount, CustomAmounts, Demand, GpuRequest};
 
-/// What is asked.
+/// A request as the search sees it.
 #[derive(Clone, Copy)]
 pub(super) struct Ask<'a> {
     pub(super) weighing: Weighing,
     pub(super) request: &'a PlacementRequest,
-    /// Whether nodes go by rank first.
+    /// True if nodes are ordered by rank first.
     pub(super) ranked: bool,
 }
 
@@ -33,17 +33,17 @@ impl<'a> Ask<'a> {
     }
 }
 
-/// Whose nodes a list holds.
+/// The set of nodes that a list covers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Breadth {
-    /// Every node with the cpu and the GPUs: the best of them are the same for many requests, and
-    /// which of them has the memory and the labels is seen when it is asked.
+    /// Every node with enough cpu and GPUs. Many requests share the best of these nodes. Memory and labels
+    /// are checked when the list is asked.
     Common,
-    /// The nodes that may be chosen.
+    /// Only nodes that the request may use.
     Own,
 }
 
-/// Lower is better; of equal rank and cost the node registered first.
+/// A node's rating; lower is better. With equal rank and cost, the node that was registered first is better.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Rating {
     pub(super) rank: Rank,
@@ -52,7 +52,7 @@ pub(super) struct Rating {
 }
 
 impl Rating {
-    /// Better than that of any node.
+    /// Better than the rating of any node.
     const BEST: Self = Self { rank: Rank::EQUAL, cost: i64::MIN, ordinal: Ordinal(0) };
 }
 
@@ -70,7 +70,7 @@ impl Rated {
     }
 }
 
-/// What decides, beside cpu and GPUs, which nodes are on a list of its own.
+/// The properties, other than cpu and GPUs, that decide which nodes are on a request's own list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Constraints {
     memory: Amount,
@@ -106,13 +106,13 @@ fn hash_of(value: &impl std::hash::Hash) -> u64 {
     BuildHasherDefault::<rustc_hash::FxHasher>::default().hash_one(value)
 }
 
-/// What a list is of.
+/// The key of a list.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Subject {
     weighing: Weighing,
     cpu: Amount,
     gpu: GpuRequest,
-    /// None: the list is a common one.
+    /// `None` for a common list.
     constraints: Option<Constraints>,
 }
 
@@ -129,36 +129,36 @@ impl Subject {
     }
 }
 
-/// The best of the nodes that it is of.
+/// The best of the nodes that the list covers.
 pub(super) struct ShortList {
     pub(super) subject: Subject,
-    /// The last change that it knows of.
+    /// The last change that the list includes.
     pub(super) seen: u64,
     pub(super) used: u64,
-    /// Where it ends; none: every node that it is of is on it.
+    /// The rating at which the list ends. `None` if every covered node is on the list.
     pub(super) bound: Option<Rating>,
     best: BinaryHeap<Reverse<Rated>>,
 }
 
 impl ShortList {
-    /// What its nodes take.
+    /// Returns the bytes that the list's nodes take.
     pub(super) fn memory(&self) -> u64 {
         (self.best.capacity() * size_of::<Rated>()) as u64
     }
 }
 
-/// What a list says of a request.
+/// The answer of a list to a request.
 pub(super) enum Listed {
-    /// This is the best that may be chosen.
+    /// This node is the best that may be chosen.
     Best(Slot),
-    /// Nothing on the list may be chosen, and nothing else is known.
+    /// No node on the list may be chosen, and nothing is known about other nodes.
     Below,
-    /// No node that the list is of is on it.
+    /// The list contains none of the nodes that it covers.
     Empty,
 }
 
 impl ShortList {
-    /// A list that knows of nothing: it is filled before it is read.
+    /// Creates a list that must be filled before it is read.
     pub(super) fn new(subject: Subject, seen: u64, used: u64) -> Self {
         Self { subject, seen, used, bound: Some(Rating::BEST), best: BinaryHeap::new() }
     }
@@ -171,8 +171,8 @@ impl ShortList {
         self.best.extend(rated.map(Reverse));
     }
 
-    /// The best node that did not change since it was rated and that `accept` accepts; `looked_at`
-    /// counts those that it was asked of.
+    /// Returns the best node that has not changed since it was rated and that `accept` accepts. `looked_at`
+    /// counts the nodes that were passed to `accept`.
     pub(super) fn first(
         &mut self,
         standings: &Standings,
@@ -205,8 +205,7 @@ impl ShortList {
         best.map_or(Listed::Below, |best| Listed::Best(best.slot))
     }
 
-    /// Takes out what is stale once the list is long, and the worst of the rest if that is still
-    /// many.
+    /// Removes stale entries once the list is long, and the worst of the rest if it is still long.
     pub(super) fn purge(&mut self, standings: &Standings, scratch: &mut Vec<Rated>) {
         if self.best.len() <= 4 * SHORT_LIST_NODES {
             return;
@@ -221,7 +220,7 @@ impl ShortList {
     }
 }
 
-/// Keeps the best of more than a short list's nodes; the best rating that was left out.
+/// Keeps the best nodes, as many as fit on a new short list. Returns the best rating that was left out.
 pub(super) fn cut(rated: &mut Vec<Rated>) -> Option<Rating> {
     let (_, first_out, _) = rated.select_nth_unstable(SHORT_LIST_NODES);
     let bound = first_out.rating;

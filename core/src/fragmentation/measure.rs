@@ -1,18 +1,19 @@
-//! How fragmented a node is, in integers.
+//! The fragmentation of a node, in integers.
 //!
-//! The paper (Weng et al., "Beware of Fragmentation", USENIX ATC 2023) defines, over the typical
-//! shapes p with their shares, F(node) = Σ share(p) · (all idle GPU if p cannot run there or
-//! wants no GPU, else the idle GPU on devices with less than p's part left). The complement is
-//! what can be used: U = Σ count(p) · (idle GPU on devices that p could take, if p can run there),
-//! and F = (Σ counts · idle − U) / Σ counts. A placement takes the same idle GPU wherever it goes,
-//! so nodes differ in what U loses.
+//! The paper (Weng et al., "Beware of Fragmentation", USENIX ATC 2023) defines F over the typical shapes p
+//! with their shares. F(node) = Σ share(p) · wasted(p). If p cannot run on the node or needs no GPU,
+//! wasted(p) is all idle GPU. Otherwise it is the idle GPU on devices with less free than p's part.
 //!
-//! U is cheap: it is a sum over devices of a number that depends on the device's free part, and
-//! over the shapes of several devices of one that depends on how many are wholly free; both come
-//! out of tables by the node's *cpu class* (which typical cpu amounts it has room for) and its
-//! *model class* (which named models it is of).
+//! The complement is the usable capacity: U = Σ count(p) · (idle GPU on devices that p could take, if p can
+//! run there). Then F = (Σ counts · idle − U) / Σ counts. A placement takes the same idle GPU on every node,
+//! so nodes differ only in the change of U.
 //!
-//! Bounds: at most 128 shapes counted up to 2^32 each, 16 devices of 10 000: |U| < 2^57.
+//! U is cheap to compute. It is a sum over devices of a value that depends on the device's free part. For
+//! shapes of several devices, a value is added that depends on the number of wholly free devices. Both values
+//! come from tables by the node's *cpu class* and *model class*. The cpu class says which typical cpu amounts
+//! the node has room for. The model class says which named model the node has.
+//!
+//! Bounds: at most 128 shapes with counts up to 2^32 each and 16 devices of 10,000, so |U| < 2^57.
 
 use std::sync::Arc;
 
@@ -21,11 +22,14 @@ use super::typical::{TypicalShape, TypicalShapes};
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::resource::{Amount, GPU_UNIT, GpuAssignment, GpuBooks, GpuRequest};
 
-/// The steps of the paper's simulator: it scores a placement by 100 / (1 + e^-x), rounded down,
-/// x being how much F falls, in devices; ties go to the first node. The score is at least k from
-/// x = ln(k / (100 − k)) on: here for k = 50, 51, … 99 in 10^-15 of a device, rounded up; below 50
-/// by symmetry. Without the steps differences of thousandths decide between nodes, and the same
-/// trace packs a whole percent worse (ARCHITECTURE.md).
+/// The steps of the paper's simulator.
+///
+/// The simulator scores a placement by 100 / (1 + e^-x), rounded down, where x is the fall of F in devices.
+/// Ties go to the first node. The score is at least k from x = ln(k / (100 − k)) on. The table lists these x
+/// for k = 50, 51, … 99 in 10^-15 of a device, rounded up. Scores below 50 follow by symmetry.
+///
+/// Without the steps, differences of thousandths decide between nodes. The same trace then packs a whole
+/// percent worse (ARCHITECTURE.md).
 const STEPS: [i64; 50] = [
     0,
     40_005_334_613_700,
@@ -79,14 +83,14 @@ const STEPS: [i64; 50] = [
     4_595_119_850_134_590,
 ];
 
-/// The GPUs of a node as the measure sees them: which device has how much free does not matter.
+/// The GPUs of a node as the measure sees them. The order of the devices does not matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct GpuState {
     /// Descending.
     free: [u16; GPU_INSTANCES_MAX],
-    /// Devices with anything free.
+    /// The number of devices with anything free.
     open: u8,
-    /// Devices wholly free.
+    /// The number of wholly free devices.
     whole: u8,
     model: u8,
 }
@@ -111,31 +115,32 @@ impl GpuState {
     }
 }
 
-/// The tables of one set of typical shapes.
+/// The tables for one set of typical shapes.
 pub(super) struct Measure {
     /// The sum of all counts.
     total: i64,
-    /// The cpu amounts of typical shapes that want a GPU, ascending.
+    /// The cpu amounts of typical shapes that need a GPU, ascending.
     cpus: Box<[i64]>,
-    /// The models that typical shapes name, sorted. Class 0 is every other.
+    /// The models that typical shapes name, sorted. Class 0 is every other model.
     models: Box<[Arc<str>]>,
-    /// By free part of a device: how many of the typical parts it has room for.
+    /// The number of typical parts that a device has room for, by its free part.
     room: Box<[u8]>,
-    /// One more than there are typical parts.
+    /// One more than the number of typical parts.
     rooms: usize,
-    /// By model class, cpu class and room: the counts of the shapes of one device that fit.
+    /// The counts of the single-device shapes that fit, by model class, cpu class and room.
     single: Box<[i64]>,
-    /// By model class, cpu class and devices wholly free: those of the shapes of several.
+    /// The counts of the multi-device shapes that fit, by model class, cpu class and number of wholly free
+    /// devices.
     several: Box<[i64]>,
-    /// What a unit of cpu serves at the typical shapes' ratio, in units of GPU by 2^32; none: they
-    /// want no cpu.
+    /// The GPU units that one unit of cpu serves at the typical shapes' ratio, times 2^32. `None` if the
+    /// shapes need no cpu.
     served_per_cpu: Option<u64>,
-    /// By score 1 to 99: the least fall of F, times `total`, in 1/10 000 of a device.
+    /// The smallest fall of F for each score from 1 to 99, times `total`, in 1/10,000 of a device.
     steps: [i64; 99],
 }
 
 impl Measure {
-    /// What its tables take.
+    /// Returns the bytes that the tables take.
     pub(super) fn memory(&self) -> u64 {
         let counts = size_of_val(&*self.cpus) + size_of_val(&*self.single) + size_of_val(&*self.several);
         (counts + size_of_val(&*self.models) + size_of_val(&*self.room)) as u64
@@ -207,7 +212,7 @@ impl Measure {
         }
     }
 
-    /// Whether the class of a node depends on its model.
+    /// Returns whether the class of a node depends on its model.
     pub(super) fn names_models(&self) -> bool {
         !self.models.is_empty()
     }
@@ -217,7 +222,7 @@ impl Measure {
         at.map_or(0, |at| at as u8 + 1)
     }
 
-    /// How many of the typical cpu amounts fit into so much.
+    /// Returns the number of typical cpu amounts that fit into `available`.
     #[inline]
     pub(super) fn cpu_class(&self, available: Amount) -> u8 {
         self.cpus.partition_point(|&cpu| cpu <= available.units()) as u8
@@ -228,34 +233,34 @@ impl Measure {
         usize::from(model) * (self.cpus.len() + 1) + usize::from(cpu_class)
     }
 
-    /// What a device with so much free adds to U.
+    /// Returns the contribution to U of a device with this free part.
     #[inline]
     fn of_device(&self, row: usize, free: u16) -> i64 {
         self.single[row * self.rooms + usize::from(self.room[usize::from(free)])] * i64::from(free)
     }
 
-    /// What so many wholly free devices add to U, for the shapes of several.
+    /// Returns the contribution to U of this number of wholly free devices, for multi-device shapes.
     #[inline]
     fn of_whole(&self, row: usize, whole: u8) -> i64 {
         self.several[row * WHOLE_COUNTS + usize::from(whole)] * i64::from(whole) * i64::from(GPU_UNIT)
     }
 
-    /// U.
+    /// Returns U.
     pub(super) fn usable(&self, gpus: &GpuState, cpu_class: u8) -> i64 {
         let row = self.row(gpus.model, cpu_class);
         let devices = gpus.free[..usize::from(gpus.open)].iter();
         devices.map(|&free| self.of_device(row, free)).sum::<i64>() + self.of_whole(row, gpus.whole)
     }
 
-    /// What U gains when `part` is taken from a device with `free` of a node in this state.
+    /// Returns the change of U when `part` is taken from a device with `free` of a node in this state.
     fn gain(&self, row: usize, whole: u8, free: u16, part: u16) -> i64 {
         let of_several =
             if free == GPU_UNIT { self.of_whole(row, whole - 1) - self.of_whole(row, whole) } else { 0 };
         self.of_device(row, free - part) - self.of_device(row, free) + of_several
     }
 
-    /// U after taking what `request` asks of GPUs where that leaves most, with the cpu class that
-    /// is left; `request` must fit.
+    /// Returns U after placing the GPUs of `request`, which must fit, where most remains usable. `cpu_class`
+    /// is the class of the remaining cpu.
     pub(super) fn usable_after(&self, gpus: &GpuState, cpu_class: u8, request: GpuRequest) -> i64 {
         let row = self.row(gpus.model, cpu_class);
         let before = self.usable(gpus, cpu_class);
@@ -280,27 +285,27 @@ impl Measure {
         }
     }
 
-    /// How much F falls, times the sum of counts, when U goes from `before` to `after` and
-    /// `request` is taken: more is better.
+    /// Returns the fall of F, times the sum of counts, when U goes from `before` to `after` and `request` is
+    /// placed. More is better.
     #[inline]
     pub(super) fn fall(&self, request: GpuRequest, before: i64, after: i64) -> i64 {
         request.amount().units() * self.total - (before - after)
     }
 
-    /// The score of a fall: 0 to 99, more is better.
+    /// Returns the score of a fall: 0 to 99, more is better.
     #[inline]
     pub(super) fn score(&self, fall: i64) -> u8 {
         self.steps.partition_point(|&least| least <= fall) as u8
     }
 
-    /// The least fall with which a placement costs no more than `cost`, a score negated.
+    /// Returns the smallest fall for which a placement costs at most `cost`. A cost is a negated score.
     pub(super) fn least_fall(&self, cost: i64) -> i64 {
         let score = usize::try_from(cost.saturating_neg()).unwrap_or(0);
         score.checked_sub(1).map_or(i64::MIN, |at| self.steps.get(at).copied().unwrap_or(i64::MAX))
     }
 
-    /// The idle GPU that `cpu` does not suffice for, at the cores per device of the typical
-    /// shapes, in 1/10 000 of a device.
+    /// Returns the idle GPU that `cpu` is too small to serve, at the typical shapes' cores per device, in
+    /// 1/10,000 of a device.
     #[inline]
     pub(super) fn stranded(&self, cpu: Amount, idle: i64) -> i64 {
         let Some(served_per_cpu) = self.served_per_cpu else { return 0 };
@@ -308,15 +313,17 @@ impl Measure {
         (idle - i64::try_from(served).unwrap_or(i64::MAX)).max(0)
     }
 
-    /// What a placement costs besides steps: how much F and the stranded GPU grow together, and a
-    /// four-hundredth of the idle GPU that is left, so that of equals the fuller is chosen.
+    /// Returns the cost of a placement without steps.
+    ///
+    /// It is the growth of F and of the stranded GPU, plus 1/400 of the remaining idle GPU. The last term
+    /// prefers the fuller of two equal nodes.
     #[inline]
     pub(super) fn cost(&self, fall: i64, stranding: i64, left: i64) -> i64 {
         self.total * stranding - fall + self.total * left / 400
     }
 
-    /// The instances that `request` takes of a node that it fits: of equally good ones the
-    /// lowest. `cpu_class` is what is left.
+    /// Returns the instances that `request` takes on a node that it fits. Ties go to the lowest instance.
+    /// `cpu_class` is the class of the remaining cpu.
     pub(super) fn instances(
         &self,
         books: &GpuBooks,
@@ -349,7 +356,7 @@ impl Measure {
     }
 }
 
-/// By the sums over the typical shapes that want a GPU.
+/// Computed from the sums over the typical shapes that need a GPU.
 fn served_per_cpu(typical: &TypicalShapes) -> Option<u64> {
     let mut cpu = 0u128;
     let mut gpu = 0u128;
@@ -360,11 +367,11 @@ fn served_per_cpu(typical: &TypicalShapes) -> Option<u64> {
             gpu += u128::from(*count) * u128::from(devices.unsigned_abs());
         }
     }
-    // Saturated, a unit of cpu serves more than any node has.
+    // A saturated value means that a unit of cpu serves more than any node has.
     Some(u64::try_from((gpu << SERVED_SHIFT).checked_div(cpu)?).unwrap_or(u64::MAX))
 }
 
-/// The part of a device that a shape of one device takes.
+/// Returns the part of a device that a single-device shape takes.
 fn part_of_one(gpu: GpuRequest) -> Option<u16> {
     match gpu {
         GpuRequest::Fraction(part) => Some(part),
@@ -373,9 +380,9 @@ fn part_of_one(gpu: GpuRequest) -> Option<u16> {
     }
 }
 
-/// The least fall, times `total`, that scores `score`: exact, rounded up.
+/// Returns the smallest fall, times `total`, with this score. The result is exact, rounded up.
 fn step(score: usize, total: i64) -> i64 {
-    // ln(k / (100 - k)) of a score below 50 is that of 100 - k, negated; it was rounded up.
+    // For a score below 50, ln(k / (100 - k)) is the negated value for 100 - k, which was rounded up.
     let femto = if score >= 50 { STEPS[score - 50] } else { 1 - STEPS[50 - score] };
     let scaled = i128::from(femto) * i128::from(total) * i128::from(GPU_UNIT);
     let units = scaled.div_euclid(FEMTO) + i128::from(scaled.rem_euclid(FEMTO) > 0);
@@ -400,7 +407,8 @@ mod tests {
         books
     }
 
-    /// By hand, as in the paper's section 3: what each typical request could use of the node.
+    /// Computed by hand, as in section 3 of the paper: the capacity of the node that each typical request
+    /// could use.
     #[test]
     fn usable_is_what_each_typical_request_could_use() {
         let measure = measure(&[
@@ -414,10 +422,10 @@ mod tests {
         assert_eq!(usable(3), 0, "no request for a GPU can run");
         assert_eq!(usable(4), 5 * 26_000, "halves run on three of the devices");
         assert_eq!(usable(8), 5 * 26_000 + 3 * 20_000 + 2 * 20_000);
-        // The device with 6000 left gives least away.
+        // The device with 6000 left loses the least.
         let class = measure.cpu_class(Amount::whole(8));
         assert_eq!(measure.usable_after(&gpus, class, GpuRequest::Fraction(6000)), 5 * 20_000 + 5 * 20_000);
-        // One whole: the two-device request no longer runs.
+        // After one whole device is taken, the two-device request no longer runs.
         assert_eq!(measure.usable_after(&gpus, class, GpuRequest::Whole(1)), 5 * 16_000 + 3 * 10_000);
         assert_eq!(measure.fall(GpuRequest::Whole(1), usable(8), 110_000), 10_000 * 14 - 120_000);
     }
@@ -459,7 +467,7 @@ mod tests {
     #[test]
     fn idle_gpus_beyond_the_cpu_are_stranded() {
         let measure = measure(&[(12, GpuRequest::Whole(1), 1), (4, GpuRequest::Whole(2), 2)]);
-        // 20 cores for 5 devices: four cores serve one.
+        // 20 cores for 5 devices: four cores serve one device.
         assert_eq!(measure.stranded(Amount::whole(8), 80_000), 60_000);
         assert_eq!(measure.stranded(Amount::whole(8), 10_000), 0);
         let no_cpu = self::measure(&[(0, GpuRequest::Whole(1), 1)]);

@@ -1,16 +1,17 @@
 //! Fragmentation-aware placement: FGD, and a variant that also counts GPUs left without cpu.
 //!
-//! FGD (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation
-//! Gradient Descent", USENIX ATC 2023) measures how much of a node's idle GPU the typical requests
-//! could not use, and places where that grows least; which device of the node is part of the
-//! choice. The measure is in integers, so every machine places the same.
+//! FGD (Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with Fragmentation Gradient
+//! Descent", USENIX ATC 2023) measures how much of a node's idle GPU the typical requests could not use. It
+//! places where this grows least, and the choice includes the device. The measure uses integers, so every
+//! machine makes the same choice.
 //!
-//! No request looks at every node: the search keeps short lists per request shape and rates what
-//! changed since; what a node state is worth is remembered per distinct state. Nothing of this is
-//! durable: it is a function of the nodes and of the typical shapes. Typical shapes that are
-//! *learnt* are a function of the requests since the start, and are learnt anew after one.
+//! No request examines every node. The search keeps short lists per request shape and rates only nodes that
+//! changed. The value of a node state is cached per distinct state. None of this is durable: it is a function
+//! of the nodes and the typical shapes. *Learned* typical shapes are a function of the requests since the
+//! start, and are learned again after a restart.
 //!
-//! It answers as a linear scan by the definition does: `fuzz/tests/fragmentation_against_oracle.rs`.
+//! `fuzz/tests/fragmentation_against_oracle.rs` checks that the answers equal those of a linear scan by the
+//! definition.
 
 mod lists;
 mod measure;
@@ -30,66 +31,67 @@ use lists::{Ask, Breadth, Listed};
 use measure::Measure;
 use search::Search;
 
-/// What decides between nodes.
+/// The criterion that decides between nodes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Weighing {
     /// The growth of F in the steps of the paper's simulator.
     Steps,
-    /// The growth of F, and of idle GPU that the node's cpu does not suffice for.
+    /// The growth of F plus the growth of idle GPU that the node's cpu is too small to serve.
     Stranding,
 }
 
-/// Which nodes a request may go to.
+/// The nodes that a request may use.
 #[derive(Clone, Copy)]
 pub(crate) enum Among<'a> {
-    /// All that are accepted, each as good as the other.
+    /// All accepted nodes, as equals.
     All,
-    /// All that are accepted, by rank first: this is the first rank that has any.
+    /// All accepted nodes, by rank first. The value is the first rank that has any node.
     Ranked(Rank),
-    /// Of these, those that are accepted, by rank first.
+    /// The accepted nodes among these, by rank first.
     Few(&'a [Slot]),
-    /// All that are accepted, by what no list is kept for; this lists at least those.
+    /// All accepted nodes, by a criterion for which no list is kept. The function returns at least these
+    /// nodes.
     Listed(&'a dyn Fn() -> Vec<Slot>),
 }
 
-/// The fragmentation-aware policies of one shard; costs nothing before one of them is asked for.
+/// The fragmentation-aware policies of one shard. They cost nothing until one of them is requested.
 #[derive(Default)]
 pub(crate) struct Fragmentation {
-    /// What an operator gave; learnt if nothing.
+    /// The typical shapes given by an operator. `None` if they are learned.
     given: Option<Arc<TypicalShapes>>,
     learner: Learner,
-    /// A request that was counted when it arrived is tried again.
+    /// True if the current request is a retry that was counted when it arrived.
     retrying: bool,
     search: Option<Box<Search>>,
 }
 
 impl Fragmentation {
-    /// Calls `add` with what each structure takes that grows with the nodes, and with what does not.
+    /// Calls `add` with the bytes of each structure, and with the quantity that it grows with.
     pub(crate) fn memory(&self, mut add: impl FnMut(&'static str, Per, u64)) {
         let Some(search) = &self.search else { return };
         add("fragmentation of nodes", Per::Node, search.standings_memory());
         add("fragmentation tables, short lists", Per::Shard, search.tables_memory());
     }
 
-    /// Gives typical shapes; before the first request.
+    /// Sets the typical shapes. Must be called before the first request.
     pub(crate) fn set_typical(&mut self, typical: Arc<TypicalShapes>) {
         self.given = Some(typical);
         self.search = None;
     }
 
-    /// Whether what follows is a retry: learnt shapes count a request once, however often it is
-    /// tried.
+    /// Sets whether the following requests are retries. Learned shapes count each request once, even if it is
+    /// retried.
     pub(crate) fn set_retrying(&mut self, retrying: bool) {
         self.retrying = retrying;
     }
 
-    /// Requests that were counted.
+    /// Returns the number of counted requests.
     #[cfg(test)]
     pub(crate) fn arrivals(&self) -> u64 {
         self.learner.arrivals()
     }
 
-    /// The availability of a node changed.
+    /// Records that the availability of a node changed.
     #[inline]
     pub(crate) fn touch(&mut self, slot: Slot) {
         if let Some(search) = &mut self.search {
@@ -97,7 +99,7 @@ impl Fragmentation {
         }
     }
 
-    /// A node came, went, or has other labels.
+    /// Records that a node was added or removed, or that its labels changed.
     #[inline]
     pub(crate) fn touch_identity(&mut self, slot: Slot) {
         if let Some(search) = &mut self.search {
@@ -105,9 +107,10 @@ impl Fragmentation {
         }
     }
 
-    /// The node that a fragmentation-aware policy chooses for a request whose arrival was handled.
-    /// `accept` decides by selector, preferences and custom resources, and tells the node's rank;
-    /// cpu, memory and GPUs are compared here.
+    /// Returns the node that a fragmentation-aware policy chooses for a request whose arrival was recorded.
+    ///
+    /// `accept` checks selector, preferences and custom resources, and returns the node's rank. This function
+    /// compares cpu, memory and GPUs.
     pub(crate) fn choose(
         &mut self,
         request: &PlacementRequest,
@@ -138,7 +141,7 @@ impl Fragmentation {
         }
     }
 
-    /// The instances that the policy chooses of a node that the request fits.
+    /// Returns the instances that the policy chooses on a node that fits the request.
     pub(crate) fn instances(
         &mut self,
         request: &PlacementRequest,
@@ -151,8 +154,8 @@ impl Fragmentation {
         search.instances(&ask, slot, nodes).expect("a node that was found to fit")
     }
 
-    /// Learns from a request, whatever becomes of it. Makes the search at the first one, and anew when
-    /// other shapes became typical.
+    /// Learns from a request, regardless of its outcome. Creates the search at the first request, and
+    /// rebuilds it when the typical shapes change.
     pub(crate) fn handle_arrival(&mut self, request: &PlacementRequest, nodes: &impl Nodes) {
         let measure = match &self.given {
             Some(_) if self.search.is_some() => return,

@@ -1,14 +1,13 @@
-//! The least fragmented placement of each request shape, found without looking at every node.
+//! Finds the least fragmented placement of a request shape without examining every node.
 //!
-//! Per shape that was asked lately a *short list* is kept: the best nodes, and a bound such that
-//! every node that did not change since and is not on the list is no better than the bound. When
-//! the shape is asked again, only the nodes that changed in between are rated. The list is made
-//! anew from all nodes only when it runs empty below its bound: about once in as many placements
-//! as it is long.
+//! For each recently requested shape, a *short list* is kept. It consists of the best nodes and a bound.
+//! Every unchanged node that is not on the list is no better than the bound. When the shape is requested
+//! again, only nodes that changed since are rated. The list is rebuilt from all nodes only when it runs empty
+//! below its bound. This happens about once in as many placements as the list is long.
 //!
-//! What a node costs depends on cpu and GPUs alone. So shapes that differ in memory or selector
-//! share a *common* list, and the best node on it that has the memory and the labels is the
-//! answer. Where it has none, and where nodes go by rank first, the request has a list of its own.
+//! The cost of a node depends only on cpu and GPUs. Shapes that differ in memory or selector therefore share
+//! a *common* list, and the best node on it with enough memory and matching labels is the answer. If there is
+//! none, or if nodes are ordered by rank first, the request has its own list.
 
 use super::Weighing;
 use super::lists::{Ask, Breadth, Listed, Rated, Rating, ShortList, Subject, cut};
@@ -22,7 +21,7 @@ use crate::memory;
 use crate::request::Rank;
 use crate::resource::{GpuAssignment, GpuRequest};
 
-/// U after a placement by GPU state, cpu class left and request: a direct-mapped table.
+/// U after a placement, by GPU state, remaining cpu class and request. A direct-mapped cache.
 struct Memo(Box<[(u64, i64)]>);
 
 impl Memo {
@@ -45,7 +44,7 @@ impl Memo {
     }
 }
 
-/// All short lists, and what they are made from.
+/// All short lists, and the data they are built from.
 pub(super) struct Search {
     measure: Measure,
     standings: Standings,
@@ -57,12 +56,12 @@ pub(super) struct Search {
 }
 
 impl Search {
-    /// What is kept of each node takes.
+    /// Returns the bytes taken per node.
     pub(super) fn standings_memory(&self) -> u64 {
         self.standings.memory()
     }
 
-    /// What the measure, its remembered results and the short lists take.
+    /// Returns the bytes taken by the measure, its cached results and the short lists.
     pub(super) fn tables_memory(&self) -> u64 {
         let lists = self.lists.iter().map(ShortList::memory).sum::<u64>() + memory::of_vec(&self.lists);
         let remembered = size_of_val(&*self.memo.0) as u64;
@@ -82,7 +81,7 @@ impl Search {
         }
     }
 
-    /// Takes another measure: every list and every result is of the old one.
+    /// Replaces the measure. All lists and results of the old one are dropped.
     pub(super) fn remeasure(&mut self, measure: Measure, nodes: &impl Nodes) {
         self.measure = measure;
         self.standings.restart(nodes);
@@ -101,7 +100,7 @@ impl Search {
         }
     }
 
-    /// The best of few named slots.
+    /// Returns the best of a few named slots.
     pub(super) fn best_of(
         &mut self,
         ask: &Ask<'_>,
@@ -121,10 +120,11 @@ impl Search {
         rated.min().map(|rated| rated.slot)
     }
 
-    /// What a list says once it is up to date. Below means that it ends before all nodes do, which
-    /// a list of its own never says. For that one `accept` must depend on nothing but the request's
-    /// demand, selector and preferences, and what a change of a node is told of; for a common list
-    /// it may depend on anything.
+    /// Updates a list and returns its answer.
+    ///
+    /// `Below` means that the list ends before all nodes are covered. A request's own list never returns it.
+    /// For an own list, `accept` may depend only on the request's demand, selector and preferences, and on
+    /// node properties whose changes are reported. For a common list it may depend on anything.
     pub(super) fn listed(
         &mut self,
         ask: &Ask<'_>,
@@ -141,7 +141,7 @@ impl Search {
             Breadth::Common => standing.covers_but_memory(demand).then_some(Rank::EQUAL),
             Breadth::Own => standing.covers(demand).then(|| accept(standing.slot)).flatten(),
         };
-        // Whatever is current on a list of its own was accepted when it was rated.
+        // Every current node on an own list was accepted when it was rated.
         let chosen = |standing: &Standing| match breadth {
             Breadth::Common => demand.memory <= standing.memory && accept(standing.slot).is_some(),
             Breadth::Own => true,
@@ -161,7 +161,7 @@ impl Search {
                 Listed::Below if list.bound.is_none() => return Listed::Empty,
                 said => return said,
             }
-            // Everything that it is of, from the best on; `scratch` is cut back whenever it is long.
+            // Rate all covered nodes again. `scratch` is truncated whenever it gets long.
             list.bound = None;
             limit = rater.limit(None);
             self.scratch.clear();
@@ -180,7 +180,7 @@ impl Search {
         }
     }
 
-    /// The short list of what is asked; an empty one if there is none.
+    /// Returns the index of the short list for a request, and creates an empty list if there is none.
     fn keep(&mut self, ask: &Ask<'_>, breadth: Breadth) -> usize {
         self.uses += 1;
         let subject = Subject::of(ask, breadth);
@@ -207,7 +207,7 @@ impl Search {
         at
     }
 
-    /// The instances that a request takes on the node that was found for it.
+    /// Returns the instances that a request takes on the node that was found for it.
     pub(super) fn instances(&self, ask: &Ask<'_>, slot: Slot, nodes: &impl Nodes) -> Option<GpuAssignment> {
         let standing = self.standings.of(slot)?;
         let room = nodes.room(slot)?;
@@ -217,7 +217,7 @@ impl Search {
     }
 }
 
-/// Where a list ends, and the least fall of F that a rating below it can have.
+/// The bound of a list, and the smallest fall of F that a rating better than the bound can have.
 struct Limit {
     bound: Option<Rating>,
     least_fall: i64,
@@ -239,7 +239,7 @@ impl Rater<'_> {
         Limit { bound, least_fall }
     }
 
-    /// How much F falls, times the sum of counts, if the request goes to a node that it fits.
+    /// Returns the fall of F, times the sum of counts, if the request is placed on a node that it fits.
     #[inline]
     fn fall(&mut self, standing: &Standing) -> i64 {
         let demand = self.ask.demand();
@@ -249,7 +249,7 @@ impl Rater<'_> {
             GpuRequest::Fraction(part) => u64::from(part),
             GpuRequest::Whole(count) => u64::from(u16::MAX) + u64::from(count),
         };
-        // The class is below 2^8, the code below 2^17: no two keys are equal, and none is zero.
+        // The class is below 2^8 and the code below 2^17, so keys are unique and never zero.
         let key = (u64::from(standing.state) + 1) << 32 | code << 8 | u64::from(left);
         let measure = self.measure;
         let standings = self.standings;
@@ -275,13 +275,13 @@ impl Rater<'_> {
         Rated { rating, slot: standing.slot, change: standing.change }
     }
 
-    /// The rating of a node that the request fits.
+    /// Returns the rating of a node that the request fits.
     fn rate(&mut self, standing: &Standing, rank: Rank) -> Rated {
         let fall = self.fall(standing);
         self.rating(standing, fall, rank)
     }
 
-    /// The rating of a node that joins a list, if it is below the limit.
+    /// Returns the rating of a node that joins a list, if it is better than the limit.
     #[inline]
     fn within(
         &mut self,

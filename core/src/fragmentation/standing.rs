@@ -1,5 +1,6 @@
-//! The nodes in the order of their last change, with what the measure reads of each: a list that
-//! is read from its end says what changed since, and read whole says everything.
+//! The nodes in the order of their last change, with the values that the measure reads.
+//!
+//! The end of the list contains the most recent changes. The whole list contains all nodes.
 
 use super::measure::{GpuState, Measure};
 use crate::ids::Ordinal;
@@ -9,20 +10,20 @@ use crate::map::FixedMap;
 use crate::memory;
 use crate::resource::{Amount, Demand, GpuBooks, GpuRequest};
 
-/// What a node has available now.
+/// The capacity that a node has available now.
 pub(crate) struct NodeRoom<'a> {
     pub(crate) cpu: Amount,
     pub(crate) memory: Amount,
     pub(crate) gpus: &'a GpuBooks,
 }
 
-/// The nodes of a shard, as this module asks for them.
+/// The nodes of a shard, as this module sees them.
 pub(crate) trait Nodes {
-    /// What a node has available, if there is one in this slot that takes new work.
+    /// Returns the available capacity of the node in this slot, if there is one that takes new work.
     fn room(&self, slot: Slot) -> Option<NodeRoom<'_>>;
-    /// Its place in the order of registration, and the model of its GPUs.
+    /// Returns the node's ordinal and the model of its GPUs.
     fn identity(&self, slot: Slot) -> (Ordinal, Option<&str>);
-    /// One more than the last slot.
+    /// Returns one more than the last slot.
     fn slots(&self) -> usize;
 }
 
@@ -34,15 +35,15 @@ pub(super) struct Standing {
     pub(super) ordinal: Ordinal,
     pub(super) cpu: Amount,
     pub(super) memory: Amount,
-    /// U.
+    /// U, the usable GPU capacity.
     pub(super) usable: i64,
-    /// Sum of the free parts of its devices.
+    /// The sum of the free parts of its devices.
     pub(super) idle: i64,
-    /// Of that, what its cpu does not suffice for.
+    /// The part of `idle` that the node's cpu is too small to serve.
     pub(super) stranded: i64,
-    /// `NOWHERE`: the node changed again, or is gone.
+    /// `NOWHERE` if the node changed again or is gone.
     pub(super) slot: Slot,
-    /// Number of its GPU state.
+    /// The number of its GPU state.
     pub(super) state: u32,
     largest_gpu_part: u16,
     whole_gpus: u8,
@@ -51,13 +52,13 @@ pub(super) struct Standing {
 const NOWHERE: u32 = u32::MAX;
 
 impl Standing {
-    /// Whether cpu, memory and GPUs suffice.
+    /// Returns whether cpu, memory and GPUs suffice.
     #[inline]
     pub(super) fn covers(&self, demand: &Demand) -> bool {
         demand.memory <= self.memory && self.covers_but_memory(demand)
     }
 
-    /// Whether cpu and GPUs suffice.
+    /// Returns whether cpu and GPUs suffice.
     #[inline]
     pub(super) fn covers_but_memory(&self, demand: &Demand) -> bool {
         let gpus = match demand.gpu {
@@ -69,13 +70,13 @@ impl Standing {
     }
 }
 
-/// What is known of a slot.
+/// The record of a slot.
 #[derive(Clone, Copy)]
 struct Known {
-    /// Where its latest standing is in the list, or `NOWHERE`.
+    /// The index of its latest entry in the list, or `NOWHERE`.
     at: u32,
     model: u8,
-    /// Whether ordinal and model are those of the node that is there.
+    /// True if ordinal and model are those of the current node.
     identified: bool,
     touched: bool,
     ordinal: Ordinal,
@@ -84,7 +85,7 @@ struct Known {
 const UNKNOWN: Known =
     Known { at: NOWHERE, model: 0, identified: false, touched: false, ordinal: Ordinal(0) };
 
-/// All of it.
+/// The entries of all nodes.
 #[derive(Default)]
 pub(super) struct Standings {
     /// In order of change.
@@ -99,7 +100,8 @@ pub(super) struct Standings {
 }
 
 impl Standings {
-    /// What it takes: by node, and by distinct state of GPUs, of which there are fewer.
+    /// Returns the bytes taken. They grow with the nodes, and with the distinct GPU states, of which there
+    /// are fewer.
     pub(super) fn memory(&self) -> u64 {
         memory::of_vec(&self.list)
             + memory::of_vec(&self.known)
@@ -108,7 +110,7 @@ impl Standings {
             + memory::of_map(&self.numbers)
     }
 
-    /// The availability of a node changed.
+    /// Records that the availability of a node changed.
     pub(super) fn touch(&mut self, slot: Slot) {
         if self.known.len() <= slot as usize {
             self.known.resize(slot as usize + 1, UNKNOWN);
@@ -120,13 +122,13 @@ impl Standings {
         }
     }
 
-    /// As [`touch`](Self::touch), where the node or its labels may be others.
+    /// The same as [`touch`](Self::touch), if the node or its labels may have changed too.
     pub(super) fn touch_identity(&mut self, slot: Slot) {
         self.touch(slot);
         self.known[slot as usize].identified = false;
     }
 
-    /// Forgets everything: the measure is another.
+    /// Clears everything, because the measure has changed.
     pub(super) fn restart(&mut self, nodes: &impl Nodes) {
         self.list.clear();
         self.live = 0;
@@ -139,7 +141,7 @@ impl Standings {
         }
     }
 
-    /// Brings the list up to date; whether the GPU states were numbered anew.
+    /// Updates the list. Returns whether the GPU states were renumbered.
     pub(super) fn refresh(&mut self, measure: &Measure, nodes: &impl Nodes) -> bool {
         let mut renumbered = false;
         for at in 0..self.touched.len() {
@@ -208,7 +210,7 @@ impl Standings {
         })
     }
 
-    /// Numbers the states of the nodes there are, and forgets all others.
+    /// Renumbers the states of the current nodes, and drops all others.
     fn renumber(&mut self) {
         let before = std::mem::take(&mut self.states);
         self.numbers.clear();
@@ -218,7 +220,7 @@ impl Standings {
         }
     }
 
-    /// The number of the last change.
+    /// Returns the number of the last change.
     pub(super) fn last_change(&self) -> u64 {
         self.last_change
     }
@@ -227,13 +229,13 @@ impl Standings {
         &self.states[number as usize]
     }
 
-    /// The nodes that changed after `change`, the latest first.
+    /// Returns the nodes that changed after `change`, the latest first.
     pub(super) fn since(&self, change: u64) -> impl Iterator<Item = &Standing> {
         let later = self.list.iter().rev().take_while(move |standing| standing.change > change);
         later.filter(|standing| standing.slot != NOWHERE)
     }
 
-    /// The standing of a node that takes new work.
+    /// Returns the entry of a node that takes new work.
     pub(super) fn of(&self, slot: Slot) -> Option<&Standing> {
         let at = self.known.get(slot as usize)?.at;
         self.list.get(at as usize)

@@ -1,7 +1,7 @@
-//! Typical request shapes: what a node's free capacity is measured against.
+//! Typical request shapes, against which a node's free capacity is measured.
 //!
-//! The paper takes the most frequent shapes that cover 95 % of a trace. They are given (an
-//! operator knows yesterday's requests) or learnt from the requests that arrive.
+//! The paper takes the most frequent shapes that cover 95% of a trace. An operator can give them from past
+//! requests. Otherwise they are learned from the requests that arrive.
 
 use std::sync::Arc;
 
@@ -13,19 +13,19 @@ use crate::node::{GPU_MODEL_LABEL, Operator, Selector};
 use crate::request::PlacementRequest;
 use crate::resource::{Amount, GpuRequest};
 
-/// What many requests have in common. Memory is no part of it, as in the paper.
+/// The properties that many requests share. As in the paper, memory is not included.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct RequestShape {
     /// Cores.
     pub cpu: Amount,
-    /// Devices, whole or a part of one.
+    /// Whole devices, or a part of one.
     pub gpu: GpuRequest,
-    /// The GPU models it may run on, sorted; any if none.
+    /// The GPU models that it may run on, sorted. `None` means any.
     pub models: Option<Arc<[Arc<str>]>>,
 }
 
 impl RequestShape {
-    /// The shape of a request. Of its selector only the models that it names count.
+    /// Returns the shape of a request. Only the GPU models in its selector are used.
     #[must_use]
     pub fn of(request: &PlacementRequest) -> Self {
         let models = request.selector.as_deref().and_then(models_named);
@@ -40,7 +40,7 @@ fn models_named(selector: &Selector) -> Option<Arc<[Arc<str>]>> {
     Some(term.values.iter().map(|value| Arc::from(value.as_str())).collect())
 }
 
-/// A typical shape and how often it was counted.
+/// A typical shape and its count.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TypicalShape {
     /// The shape.
@@ -54,9 +54,11 @@ pub struct TypicalShape {
 pub struct TypicalShapes(Vec<TypicalShape>);
 
 impl TypicalShapes {
-    /// Of `counted` the most frequent shapes that cover 95 % of all counts; of equally frequent
-    /// ones the smaller first. At most [`TYPICAL_SHAPES_MAX`] of them, naming at most
-    /// [`TYPICAL_MODELS_MAX`] models: what goes beyond is left out.
+    /// Returns the most frequent shapes of `counted` that cover 95% of all counts. Ties go to the
+    /// smaller shape.
+    ///
+    /// There are at most [`TYPICAL_SHAPES_MAX`] shapes, naming at most [`TYPICAL_MODELS_MAX`] models. Any
+    /// others are left out.
     #[must_use]
     pub fn covering(mut counted: Vec<(RequestShape, u32)>) -> Self {
         counted.retain(|&(_, count)| count > 0);
@@ -84,18 +86,18 @@ impl TypicalShapes {
         Self(typical)
     }
 
-    /// The shapes, most frequent first.
+    /// Returns the shapes, most frequent first.
     #[must_use]
     pub fn shapes(&self) -> &[TypicalShape] {
         &self.0
     }
 }
 
-/// Counts the shapes of the requests that arrive, and says now and then which are typical.
+/// Counts the shapes of arriving requests, and periodically updates the typical shapes.
 ///
-/// At the 1st, 2nd, 4th, … arrival, and from the [`LEARN_INTERVAL_MAX`]th on after each so many;
-/// then the counts are halved, so that what no longer arrives is forgotten. A function of the
-/// arrivals alone; it is no durable state: a shard that starts again learns anew.
+/// Updates happen at the 1st, 2nd, 4th, … arrival, and then after every [`LEARN_INTERVAL_MAX`] arrivals. Each
+/// of these later updates halves the counts, so shapes that no longer arrive are forgotten. The result is a
+/// function of the arrivals alone. It is not durable: a restarted shard learns again.
 #[derive(Clone, Debug, Default)]
 pub struct Learner {
     counts: FixedMap<RequestShape, u32>,
@@ -104,7 +106,7 @@ pub struct Learner {
 }
 
 impl Learner {
-    /// Counts a request; the typical shapes, where they are others than before.
+    /// Counts a request. Returns the typical shapes if they changed.
     pub fn handle_arrival(&mut self, request: &PlacementRequest) -> Option<&TypicalShapes> {
         self.arrivals += 1;
         let shape = RequestShape::of(request);
@@ -135,7 +137,7 @@ impl Learner {
         Some(&self.typical)
     }
 
-    /// Requests counted so far.
+    /// Returns the number of requests counted so far.
     #[cfg(test)]
     pub(super) fn arrivals(&self) -> u64 {
         self.arrivals

@@ -1,14 +1,14 @@
-//! Cells: what stands at one place of the first two dimensions.
+//! Cells: the entries at one place of the first two dimensions.
 
 use super::Marks;
 use super::entry::{RankTag, UpperBounds};
 use super::key::Key;
 use super::sorted::{Block, Runs, sum_of_marks};
 
-/// Entries that stand in the cell's own record: most cells hold a few.
+/// The number of entries stored in the cell itself. Most cells have only a few.
 const FEW: usize = 4;
 
-/// What stands in one cell, in order. Marks are *at least* those of the entries.
+/// The entries of one cell, in order. The marks are a superset of the entries' marks.
 #[derive(Clone, Debug)]
 pub(super) enum Cell<K> {
     Few {
@@ -18,7 +18,7 @@ pub(super) enum Cell<K> {
         keys: [K; FEW],
         marks: Marks,
     },
-    /// Up to a run. What is said may be too much.
+    /// At most one run. `said` may be too high.
     One {
         stale: bool,
         stale_marks: bool,
@@ -42,7 +42,7 @@ pub(super) enum Entries<'a, K> {
 }
 
 impl<K: Key> Entries<'_, K> {
-    /// Reads what taking an entry out will read.
+    /// Prefetches the memory that removing an entry will read.
     #[inline]
     pub(super) fn prefetch(&self, key: K, tag: RankTag) -> usize {
         match self {
@@ -55,7 +55,7 @@ impl<K: Key> Entries<'_, K> {
     }
 }
 
-/// Reads a word of each cache line.
+/// Reads one word of each cache line.
 #[inline]
 fn read_lines<K: Key>(keys: &[K], tags: &[RankTag]) -> usize {
     let of_keys = keys.iter().step_by(8).filter(|&&key| key == K::ZERO).count();
@@ -74,7 +74,7 @@ impl<K: Key> Cell<K> {
         matches!(self, Self::Few { len: 0, .. })
     }
 
-    /// Puts an entry in; a run is cut at `room`.
+    /// Adds an entry. A run is split at `room` entries.
     #[inline]
     pub(super) fn insert(&mut self, key: K, tag: RankTag, marks: Marks, room: usize) {
         match self {
@@ -121,7 +121,7 @@ impl<K: Key> Cell<K> {
         }
     }
 
-    /// Takes an entry out; whether it was there.
+    /// Removes an entry. Returns whether it was found.
     #[inline]
     pub(super) fn remove(&mut self, key: K, tag: RankTag, room: usize) -> bool {
         match self {
@@ -155,7 +155,7 @@ impl<K: Key> Cell<K> {
                 runs.remove(key, tag)
             }
         };
-        // Half of each bound, so that one node coming and going does not convert twice.
+        // Half of each limit, so that adding and removing one node repeatedly does not convert each time.
         match self {
             Self::One { said, run, .. } if run.len() <= FEW / 2 => {
                 let mut keys = [K::ZERO; FEW];
@@ -179,7 +179,7 @@ impl<K: Key> Cell<K> {
         removed
     }
 
-    /// An entry that stands here has other marks.
+    /// Records that an entry of this cell has new marks.
     pub(super) fn mark(&mut self, key: K, tag: RankTag, marks: Marks) {
         match self {
             Self::Few { stale_marks, marks: said, .. } => {
@@ -198,7 +198,7 @@ impl<K: Key> Cell<K> {
         }
     }
 
-    /// Its entries, if what is `asked` may be among them.
+    /// Returns the entries, if one of them may suffice for `asked`.
     #[inline]
     pub(super) fn offered(&self, asked: &UpperBounds<K>) -> Option<Entries<'_, K>> {
         match self {
@@ -219,7 +219,7 @@ impl<K: Key> Cell<K> {
         }
     }
 
-    /// What is said of it.
+    /// Returns the upper bounds of the cell.
     #[inline]
     pub(super) fn said(&self) -> UpperBounds<K> {
         match self {
@@ -231,7 +231,8 @@ impl<K: Key> Cell<K> {
         }
     }
 
-    /// Puts right what is said, after a search in vain; marks only where those of the nodes are given.
+    /// Recomputes the upper bounds after an unsuccessful search. Marks are recomputed only if those of the
+    /// nodes are given.
     pub(super) fn settle(&mut self, of: Option<&[Marks]>) {
         match self {
             Self::Few { len, stale_marks, tags, marks, .. } => {
@@ -277,7 +278,7 @@ impl<K: Key> Cell<K> {
         }
     }
 
-    /// Its entries in order, copied.
+    /// Returns a copy of the entries in order.
     pub(super) fn all(&self) -> Vec<(K, RankTag)> {
         let pairs = |keys: &[K], tags: &[RankTag]| -> Vec<_> {
             keys.iter().zip(tags).map(|(&key, &tag)| (key, tag)).collect()
@@ -288,7 +289,7 @@ impl<K: Key> Cell<K> {
         }
     }
 
-    /// Checks that what is said covers the entries.
+    /// Checks that the upper bounds cover the entries.
     pub(super) fn check(&self, of: &[Marks]) -> Result<(), &'static str> {
         let said = self.said();
         let held = |tag: RankTag| of.get(tag.rank() as usize).copied().unwrap_or(Marks::NONE);

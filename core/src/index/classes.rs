@@ -1,12 +1,12 @@
-//! Classes: the third and the fourth dimension, four steps of each.
+//! Classes: the third and the fourth dimension, in four steps each.
 
 use super::coordinate::Steps;
 use super::key::Key;
 
-/// How many classes there are.
+/// The number of classes.
 pub(super) const CLASSES: usize = Steps::COUNT * Steps::COUNT;
 
-/// How a key's class is told from its later dimensions.
+/// Computes the class of a key from its later dimensions.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Classifier {
     steps: [Steps; 2],
@@ -24,7 +24,7 @@ impl Classifier {
     }
 }
 
-/// By class, a bit per class that asks for no more of either dimension.
+/// For each class, one bit per class that asks for no more in either dimension.
 const SERVED: [u16; CLASSES] = {
     let mut served = [0; CLASSES];
     let mut of = 0;
@@ -41,14 +41,14 @@ const SERVED: [u16; CLASSES] = {
     served
 };
 
-/// Whether a node of class `class` may serve a request of class `asked`.
+/// Returns whether a node of class `class` may serve a request of class `asked`.
 #[inline]
 pub(super) fn serves(class: usize, asked: usize) -> bool {
     SERVED[class] >> asked & 1 == 1
 }
 
-/// Of sixty-four members, per class those that may hold a node of this class or a higher one: a
-/// search looks at one word.
+/// For each class, the members of a group of 64 that may have a node of this or a higher class. A search
+/// reads one word.
 #[derive(Clone, Copy, Debug)]
 #[repr(align(64))]
 pub(super) struct ClassMask([u64; CLASSES]);
@@ -58,19 +58,19 @@ const _: () = assert!(size_of::<ClassMask>() == 128, "two cache lines");
 impl ClassMask {
     pub(super) const NONE: Self = Self([0; CLASSES]);
 
-    /// The members that may serve a request of `class`.
+    /// Returns the members that may serve a request of `class`.
     #[inline]
     pub(super) fn serving(&self, class: usize) -> u64 {
         self.0[class]
     }
 
-    /// The members that hold any node.
+    /// Returns the members that have any node.
     #[inline]
     pub(super) fn live(&self) -> u64 {
         self.0[0]
     }
 
-    /// A member holds a node of this class.
+    /// Records that a member has a node of this class.
     #[inline]
     pub(super) fn add(&mut self, member: usize, class: usize) {
         let mut served = SERVED[class];
@@ -80,7 +80,7 @@ impl ClassMask {
         }
     }
 
-    /// A member holds no node.
+    /// Records that a member has no node.
     #[inline]
     pub(super) fn remove(&mut self, member: usize) {
         let others = !(1 << member);
@@ -89,7 +89,7 @@ impl ClassMask {
         }
     }
 
-    /// A member that holds nodes serves no class that `highest` does not.
+    /// Records that a member with nodes serves only the classes that `highest` serves.
     #[inline]
     pub(super) fn lower(&mut self, member: usize, highest: usize) {
         let mut gone = !SERVED[highest];
@@ -99,7 +99,7 @@ impl ClassMask {
         }
     }
 
-    /// A member serves neither `class` nor what asks for more.
+    /// Records that a member serves neither `class` nor any class that asks for more.
     #[inline]
     pub(super) fn serves_not(&mut self, member: usize, class: usize) {
         for (word, served) in self.0.iter_mut().zip(&SERVED) {

@@ -1,11 +1,11 @@
-//! Stand: where a vector of resources stands in the bucket tree.
+//! Coordinates: the position of a resource vector in the bucket tree.
 //!
-//! A coordinate may be any function of a vector that is *monotone*: `available >= asked` must imply
-//! `coordinate(available) >= coordinate(asked)`, or the index would hide a node that fits. What is
-//! accepted here is monotone by construction: each coordinate is `ceil(value / θ)` of one value with
-//! a positive θ, and each value is a resource or a [weighted](super::Weights) sum of them. A function
-//! that is aware of reservations is one of these over what is left without what is reserved: shards hide
-//! that in the books, so that the vectors that come here are without it.
+//! A coordinate may be any *monotone* function of a vector: `available >= asked` must imply
+//! `coordinate(available) >= coordinate(asked)`. Otherwise the index would hide a node that fits.
+//!
+//! All functions here are monotone by construction. Each coordinate is `ceil(value / θ)` of one value with a
+//! positive θ. Each value is a resource or a [weighted](super::Weights) sum of resources. Reservations are
+//! already subtracted: shards withhold reserved capacity in their books, so it is not in these vectors.
 
 use std::sync::Arc;
 
@@ -15,32 +15,34 @@ use crate::ids::ResourceId;
 use crate::limits::{ATTRIBUTE_ORDERS_MAX, CUSTOM_DIMENSIONS_MAX, DIMENSIONS_MAX};
 use crate::resource::{Amount, Demand, GPU_UNIT, GpuBooks, GpuRequest};
 
-/// One indexed dimension of the resource space.
+/// An indexed dimension of the resource space.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Dimension {
-    /// Cores, in 1/10 000.
+    /// Cores, in 1/10,000.
     Cpu,
-    /// MiB, in 1/10 000.
+    /// MiB, in 1/10,000.
     Memory,
-    /// Wholly free GPU instances, a count.
+    /// The number of wholly free GPU instances.
     WholeGpus,
-    /// The largest free part of one GPU instance, in 1/10 000.
+    /// The largest free part of one GPU instance, in 1/10,000.
     LargestGpuPart,
-    /// An indexed custom kind by its place among them, `0..CUSTOM_DIMENSIONS_MAX`: its amount in
-    /// 1/10 000; of a unit-instance kind the wholly free units, and where there are none the largest
-    /// free part: what fits has at least as much, be it a part or whole units.
+    /// An indexed custom kind by its index among them, `0..CUSTOM_DIMENSIONS_MAX`.
+    ///
+    /// The value is its amount in 1/10,000. For a unit-instance kind, it is the number of wholly free units,
+    /// or the largest free part if there are none. Any request that fits, for a part or for whole units, asks
+    /// for at most this value.
     Custom(u8),
-    /// The weighted sum of the others, in 1/10 000.
+    /// The weighted sum of the others, in 1/10,000.
     Weighted,
 }
 
-/// The place of no value, where the values are the four that every node has.
+/// The index of an unused value, if only the four values that every node has are used.
 const NO_VALUE: u8 = 4;
-/// Values that a dimension may stand for.
+/// The number of values that a dimension may refer to.
 pub(super) const VALUES: usize = 4 + CUSTOM_DIMENSIONS_MAX + 1;
 
 impl Dimension {
-    /// Its place in a vector of values.
+    /// Returns its index in a vector of values.
     pub(super) fn place(self) -> u8 {
         match self {
             Self::Cpu => 0,
@@ -53,22 +55,23 @@ impl Dimension {
     }
 }
 
-/// A position in the bucket tree: one number per dimension, in attribute order, zero beyond the
-/// last. Compares lexicographically, which is the order of LeastFit and BestFit.
+/// A position in the bucket tree: one number per dimension, in attribute order, zero beyond the last.
+///
+/// Coordinates compare lexicographically, which is the order of LeastFit and BestFit.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Coordinate(pub [u16; DIMENSIONS_MAX]);
 
 impl Coordinate {
-    /// The largest coordinate of a dimension: fifteen bits, because the tree packs them with a
-    /// guard bit each.
+    /// The largest coordinate of a dimension. It has fifteen bits, because the tree packs each coordinate
+    /// with a guard bit.
     pub const HIGHEST: u16 = (1 << 15) - 1;
 
-    /// Whether every dimension is at least `lower`'s: whether it lies in the fittable area.
+    /// Returns whether every dimension is at least that of `lower`. Such a coordinate is in the fittable
+    /// area.
     #[inline]
     #[must_use]
     pub fn reaches(&self, lower: &Self) -> bool {
-        // What is lacking, in any dimension: without a branch, so that it is a few wide
-        // instructions.
+        // The sum of shortfalls is computed without a branch, so it compiles to a few wide instructions.
         let mut lacking = 0;
         for d in 0..DIMENSIONS_MAX {
             lacking |= lower.0[d].saturating_sub(self.0[d]);
@@ -76,7 +79,7 @@ impl Coordinate {
         lacking == 0
     }
 
-    /// The larger of both in each dimension.
+    /// Returns the larger of both in each dimension.
     #[inline]
     #[must_use]
     pub fn highest(mut self, other: &Self) -> Self {
@@ -86,7 +89,7 @@ impl Coordinate {
         self
     }
 
-    /// As two numbers, for a summary that is published in atomics.
+    /// Packs the coordinate into two numbers, for a summary that is published in atomics.
     #[must_use]
     pub fn to_words(self) -> [u64; 2] {
         let mut words = [0u64; 2];
@@ -109,23 +112,23 @@ impl Coordinate {
 
 const _: () = assert!(DIMENSIONS_MAX == 8, "a coordinate is published as two u64");
 
-/// The values that are indexed, whether available on a node or asked for.
+/// The indexed values, either available on a node or requested.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ResourceVector {
     /// Cores.
     pub cpu: Amount,
     /// MiB.
     pub memory: Amount,
-    /// Whole GPU instances.
+    /// The number of whole GPU instances.
     pub whole_gpus: u16,
-    /// A part of one GPU instance, in 1/10 000.
+    /// A part of one GPU instance, in 1/10,000.
     pub largest_gpu_part: u16,
-    /// Custom kinds, by their place among the indexed ones: see [`Geometry::with_custom`].
+    /// Custom kinds, by their index among the indexed ones. See [`Geometry::with_custom`].
     pub custom: [Amount; CUSTOM_DIMENSIONS_MAX],
 }
 
 impl ResourceVector {
-    /// What a node has available.
+    /// Returns the vector of what a node has available.
     #[must_use]
     pub fn available(cpu: Amount, memory: Amount, gpus: &GpuBooks) -> Self {
         let whole_gpus = gpus.whole_free();
@@ -133,7 +136,7 @@ impl ResourceVector {
         Self { cpu, memory, whole_gpus, largest_gpu_part, ..Self::default() }
     }
 
-    /// The values by their places; the weighted sum is not among them.
+    /// Returns the values by index, without the weighted sum.
     pub(super) fn values(&self) -> [u64; VALUES] {
         let mut values = [0; VALUES];
         values[0] = self.cpu.units() as u64;
@@ -146,9 +149,11 @@ impl ResourceVector {
         values
     }
 
-    /// What a request needs at least, custom kinds aside ([`Geometry::asked`] knows which are
-    /// indexed). A part of a GPU asks nothing of the whole ones, and a
-    /// whole GPU is also the largest part: neither hides a node that fits.
+    /// Returns the minimum that a request needs, except custom kinds. ([`Geometry::asked`] knows which of
+    /// those are indexed.)
+    ///
+    /// A part of a GPU asks for no whole GPU, and a whole GPU also asks for the largest part. Neither hides a
+    /// node that fits.
     #[must_use]
     pub fn asked(demand: &Demand) -> Self {
         let (whole_gpus, largest_gpu_part) = match demand.gpu {
@@ -166,41 +171,42 @@ impl ResourceVector {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Geometry {
     pub(super) dimensions: Vec<(Dimension, i64)>,
-    /// The same as a coordinate is computed with.
+    /// The same dimensions in the form that coordinates are computed with.
     pub(super) scales: [Scale; DIMENSIONS_MAX],
     pub(super) orders: Vec<AttributeOrder>,
     pub(super) room: usize,
-    /// Whether some value is none of the four that every node has.
+    /// True if any value is not one of the four that every node has.
     pub(super) is_wide: bool,
-    /// The indexed custom kinds, by place.
+    /// The indexed custom kinds, by index.
     pub(super) custom: Arc<[ResourceId]>,
-    /// Of the weighted dimension.
+    /// The weights of the weighted dimension.
     pub(super) weights: Weights,
-    /// Bit `d`: the θ of dimension `d` follows the nodes.
+    /// Bit `d` is set if the θ of dimension `d` follows the nodes.
     pub(super) automatic: u8,
 }
 
-/// How the values of one dimension become coordinates.
+/// The mapping from the values of one dimension to coordinates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Scale {
-    /// The place of its value.
+    /// The index of its value.
     pub(super) value: u8,
     pub(super) theta: u64,
     /// `floor((2^64 - 1) / θ)`.
     pub(super) reciprocal: u64,
 }
 
-/// How a later dimension's coordinates fall into four steps, in order: what the tree tells
-/// classes by. Any monotone function would do; these are meant to tell apart what requests ask for.
+/// The mapping from a later dimension's coordinates to four ordered steps. The tree uses it for classes.
+///
+/// Any monotone function would do. These are chosen to separate what requests ask for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Steps {
     /// By powers of two: none, one, two to three, more.
     Counts,
     /// By quarters of the largest.
     Quarters(u16),
-    /// By powers of eight: below 2, 8, 32, more.
+    /// By powers of four: below 2, 8, 32, more.
     Amounts,
-    /// There is no such dimension.
+    /// The dimension does not exist.
     None,
 }
 
@@ -220,31 +226,31 @@ impl Steps {
     }
 }
 
-/// Which dimension comes first, second and so on when coordinates are compared: places in the
-/// list of dimensions. Beyond the last dimension each place stands for itself.
+/// The order in which dimensions are compared, as indexes into the list of dimensions. An index beyond the
+/// last dimension maps to itself.
 pub(super) type AttributeOrder = [u8; DIMENSIONS_MAX];
 
 const IN_ORDER: AttributeOrder = [0, 1, 2, 3, 4, 5, 6, 7];
 
-/// Dimensions that no index can be built over.
+/// The reason why dimensions cannot be indexed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum GeometryError {
-    /// None, or more than the index has room for.
+    /// There are none, or more than the index supports.
     #[error("{0} indexed dimensions: give 1 to {DIMENSIONS_MAX}")]
     Count(usize),
-    /// One of them twice.
+    /// A dimension is given twice.
     #[error("dimension {0:?} is given twice: give each once")]
     Twice(Dimension),
-    /// An attribute order that does not name each dimension once.
+    /// An attribute order does not name each dimension once.
     #[error("attribute order {0:?} does not name each indexed dimension once: give {1:?} in any order")]
     Order(Vec<Dimension>, Vec<Dimension>),
-    /// More attribute orders than are kept.
+    /// There are more attribute orders than supported.
     #[error("{0} attribute orders: give at most {ATTRIBUTE_ORDERS_MAX}")]
     Orders(usize),
-    /// A custom dimension beyond those there may be.
+    /// A custom dimension is above the limit.
     #[error("custom dimension {0}: at most {CUSTOM_DIMENSIONS_MAX} custom kinds are indexed")]
     Custom(usize),
-    /// A weight for which a node that has more could have a smaller coordinate.
+    /// A weight is negative, so a node with more resources could have a smaller coordinate.
     #[error(
         "the weight of dimension {0:?} is negative, so that the index could hide a node for what it has more: give at least 0"
     )]
@@ -252,7 +258,7 @@ pub enum GeometryError {
     /// No dimension has a weight.
     #[error("no dimension has a weight above 0, so that all nodes are equal: give some a weight")]
     NoWeight,
-    /// A granularity that does not divide the space.
+    /// A granularity is not positive.
     #[error(
         "granularity {theta} of dimension {dimension:?} is not positive: give at least 1 unit of 1/10000"
     )]
@@ -265,7 +271,7 @@ pub enum GeometryError {
 }
 
 impl Geometry {
-    /// A geometry over `dimensions`, each with its θ in the dimension's own unit.
+    /// Creates a geometry over `dimensions`, each with its θ in the dimension's own unit.
     ///
     /// # Errors
     /// When there are none or too many, one is given twice, or a θ is not positive.
@@ -294,8 +300,7 @@ impl Geometry {
         Ok(Self { dimensions, scales, orders, room: ROOM, is_wide, custom, weights, automatic: 0 })
     }
 
-    /// The same with more attribute orders, which requests may choose by their number, from 1 on.
-    /// Order 0 is that of the dimensions themselves.
+    /// Adds attribute orders, which requests choose by number, from 1 on. Order 0 is that of the dimensions.
     ///
     /// # Errors
     /// When there are too many, or one does not name each dimension once.
@@ -320,8 +325,8 @@ impl Geometry {
         Ok(self)
     }
 
-    /// The same with runs that are cut at `room` entries, `4..=32`, instead of as late as they can:
-    /// for tests, in which few nodes then make many runs. No answer depends on it.
+    /// Splits runs at `room` entries, `4..=32`, instead of at the maximum. For tests, in which few nodes then
+    /// make many runs. No answer depends on it.
     #[must_use]
     pub fn with_room(mut self, room: usize) -> Self {
         self.room = room;
@@ -332,18 +337,18 @@ impl Geometry {
         self.room
     }
 
-    /// The attribute orders: at least one.
+    /// Returns the attribute orders. There is at least one.
     pub(super) fn orders(&self) -> &[AttributeOrder] {
         &self.orders
     }
 
-    /// How many attribute orders a request may choose from.
+    /// Returns the number of attribute orders that a request may choose from.
     #[must_use]
     pub fn order_count(&self) -> usize {
         self.orders.len()
     }
 
-    /// The dimension that attribute order `order` compares first.
+    /// Returns the dimension that attribute order `order` compares first.
     ///
     /// # Panics
     /// When there is no such order.
@@ -352,7 +357,7 @@ impl Geometry {
         self.dimensions[usize::from(self.orders[order][0])].0
     }
 
-    /// How the third and the fourth dimension of attribute order `order` tell a class.
+    /// Returns how the third and the fourth dimension of attribute order `order` determine a class.
     pub(super) fn steps(&self, order: usize) -> [Steps; 2] {
         [2, 3].map(|place| {
             let at = usize::from(self.orders[order][place]);
@@ -369,38 +374,39 @@ impl Geometry {
         })
     }
 
-    /// `coordinate` as attribute order `order` compares it.
+    /// Returns `coordinate` with its dimensions in attribute order `order`.
     pub(super) fn ordered(&self, order: usize, coordinate: &Coordinate) -> Coordinate {
         Coordinate(self.orders[order].map(|place| coordinate.0[usize::from(place)]))
     }
 
-    /// How many dimensions are indexed.
+    /// Returns the number of indexed dimensions.
     #[must_use]
     pub fn dimension_count(&self) -> usize {
         self.dimensions.len()
     }
 
-    /// The dimensions in attribute order, each with its θ.
+    /// Returns the dimensions in attribute order, each with its θ.
     #[must_use]
     pub fn dimensions(&self) -> &[(Dimension, i64)] {
         &self.dimensions
     }
 
-    /// `ceil(value / θ)` per dimension. Beyond 32,767 coordinates are equal, which keeps them
-    /// monotone: a larger value never has a smaller coordinate.
+    /// Returns `ceil(value / θ)` per dimension.
+    ///
+    /// Coordinates are capped at 32,767. They stay monotone: a larger value never has a smaller coordinate.
     #[inline]
     #[must_use]
     pub fn coordinate(&self, vector: &ResourceVector) -> Coordinate {
         self.stand(vector).coordinate
     }
 
-    /// The coordinate, and where it says more than there is.
+    /// Returns the coordinate, and the dimensions in which it is larger than the exact quotient.
     #[inline]
     pub(super) fn stand(&self, vector: &ResourceVector) -> Coordinates {
         if self.is_wide {
             return self.wide_stand(vector);
         }
-        // By place; zero where the scale of no dimension looks.
+        // By index. Zero where no dimension's scale refers to the value.
         let mut values = [0; 8];
         values[0] = vector.cpu.units() as u64;
         values[1] = vector.memory.units() as u64;
@@ -415,8 +421,8 @@ impl Geometry {
     }
 }
 
-/// A coordinate, and a bit per dimension in which the value is no whole number of steps, so that
-/// there is less than the coordinate says.
+/// A coordinate, and one bit per dimension whose value is not a whole number of steps. In these dimensions,
+/// the value is less than the coordinate says.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Coordinates {
     pub(super) coordinate: Coordinate,
@@ -427,7 +433,7 @@ impl Coordinates {
     #[inline]
     pub(super) fn set(&mut self, d: usize, scale: &Scale, value: u64) {
         let (steps, is_below) = ceil_div(value, scale.theta, scale.reciprocal);
-        // At the far end coordinates stand for any value.
+        // The highest coordinate includes all larger values.
         let highest = u64::from(Coordinate::HIGHEST);
         self.coordinate.0[d] = steps.min(highest) as u16;
         self.below |= u8::from(is_below && steps < highest) << d;
@@ -443,23 +449,24 @@ pub(super) fn scales(dimensions: &[(Dimension, i64)]) -> [Scale; DIMENSIONS_MAX]
     scales
 }
 
-/// `ceil(value / divisor)`, and whether that is more than the quotient; where `reciprocal` is `floor((2^64 - 1) / divisor)`: a division takes
-/// longer than the rest of a coordinate.
+/// Returns `ceil(value / divisor)`, and whether it is larger than the exact quotient.
+///
+/// `reciprocal` is `floor((2^64 - 1) / divisor)`. A division would take longer than the rest of a coordinate.
 #[inline]
 pub(super) fn ceil_div(value: u64, divisor: u64, reciprocal: u64) -> (u64, bool) {
     debug_assert!(value < 1 << 63 && reciprocal == u64::MAX / divisor);
-    // `reciprocal > 2^64 / divisor - 2`, so that the product is short by less than
-    // `2 * value / 2^64`: the quotient is right or one too small.
+    // `reciprocal > 2^64 / divisor - 2`, so the product is short by less than `2 * value / 2^64`. The
+    // quotient is exact or one too small.
     let quotient = ((u128::from(value) * u128::from(reciprocal)) >> 64) as u64;
-    // Neither can wrap: the quotient is at most `value / divisor`.
+    // Neither can wrap, because the quotient is at most `value / divisor`.
     let rest = value.wrapping_sub(quotient.wrapping_mul(divisor));
     let steps = quotient.wrapping_add(u64::from(rest > 0)).wrapping_add(u64::from(rest > divisor));
     (steps, rest != 0 && rest != divisor)
 }
 
 impl Default for Geometry {
-    /// cpu by the core, memory by 4 GiB, whole GPUs one by one, parts of a GPU by hundredths: the step in
-    /// which they are asked for, so that nodes that have less stand apart from those that fit.
+    /// cpu by the core, memory by 4 GiB, whole GPUs one by one, GPU parts by hundredths. These are the steps
+    /// in which requests ask, so nodes that have less are separated from those that fit.
     fn default() -> Self {
         let four_gib = Amount::whole(4096).units();
         Self::new(vec![
@@ -505,7 +512,7 @@ mod tests {
         fn a_reciprocal_divides_as_division_does(
             value in 0u64..1 << 54, divisor in 1u64..=1 << 53, near in 0u64..1000,
         ) {
-            // Multiples of small divisors too, where one step more or less shows.
+            // Includes multiples of small divisors, where an error of one step shows.
             for (value, divisor) in [(value, divisor), (value, near + 1), (divisor * near, divisor)] {
                 let value = value % (1 << 60);
                 let quotient = ceil_div(value, divisor, u64::MAX / divisor);

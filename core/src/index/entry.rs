@@ -1,24 +1,24 @@
-//! What the tree keeps of a node: its key, and in one number its rank and in which dimensions it
-//! has less than its coordinate says.
+//! The tree's entry for a node: its key, and a tag with its rank and the dimensions in which it has less than
+//! its coordinate says.
 //!
-//! A coordinate is `ceil(value / θ)`: nodes with 0.4 and with 1 core stand side by side at 1, and a
-//! request for a whole core meets both. Packing leaves many of the first kind. So beside the
-//! coordinate, which the order goes by, stands a bit per dimension: the value is not a whole number of
-//! steps. With it `floor(value / θ)` is known too, and where that is below `floor` of what is asked the
-//! node does not fit.
+//! A coordinate is `ceil(value / θ)`. Nodes with 0.4 and with 1 core both have coordinate 1, and a request
+//! for a whole core finds both. Packing leaves many nodes of the first kind.
+//!
+//! The entry therefore has one bit per dimension, which is set if the value is not a whole number of steps.
+//! This gives `floor(value / θ)` too. If it is below the `floor` of what is asked, the node does not fit.
 
 use super::Marks;
 use super::key::Key;
 use super::ranks::Rank;
 
-/// Bits that say where a value is no whole number of steps.
+/// The number of bits that mark values which are not a whole number of steps.
 const BELOW_BITS: u32 = u8::BITS;
-/// One more than the highest rank that there is room for.
+/// One more than the highest supported rank.
 pub(super) const RANKS_MAX: usize = (1 << (u32::BITS - BELOW_BITS)) - 1;
 const _: () =
     assert!(crate::limits::NODES_MAX * 3 <= RANKS_MAX, "ranks of nodes that left are kept for a while");
 
-/// Rank first, so that tags compare as ranks do; then a bit per dimension.
+/// The rank in the high bits, so that tags compare like ranks, and one bit per dimension.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct RankTag(u32);
 
@@ -29,7 +29,7 @@ impl RankTag {
         Self(rank << BELOW_BITS | u32::from(below))
     }
 
-    /// As one number, which is never the highest.
+    /// Returns the tag as a number, which is never `u32::MAX`.
     #[inline]
     pub(super) fn bits(self) -> u32 {
         self.0
@@ -51,12 +51,12 @@ impl RankTag {
     }
 }
 
-/// What is said of entries: at least what is so.
+/// Upper bounds of some entries.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct UpperBounds<K> {
-    /// Per dimension the largest coordinate.
+    /// The largest coordinate per dimension.
     pub(super) high: K,
-    /// Per dimension the largest whole number of steps.
+    /// The largest whole number of steps per dimension.
     pub(super) whole: K,
     pub(super) marks: Marks,
 }
@@ -64,20 +64,20 @@ pub(super) struct UpperBounds<K> {
 impl<K: Key> UpperBounds<K> {
     pub(super) const NOTHING: Self = Self { high: K::ZERO, whole: K::ZERO, marks: Marks::NONE };
 
-    /// Of one entry.
+    /// Returns the bounds of one entry.
     #[inline]
     pub(super) fn of(key: K, tag: RankTag, marks: Marks) -> Self {
         Self { high: key, whole: key.floor(tag.below()), marks }
     }
 
-    /// Of some entries, but for their marks.
+    /// Returns the bounds of some entries, without marks.
     #[inline]
     pub(super) fn of_all(keys: &[K], tags: &[RankTag]) -> Self {
         let entries = keys.iter().zip(tags);
         entries.fold(Self::NOTHING, |said, (&key, &tag)| said.or(Self::of(key, tag, Marks::NONE)))
     }
 
-    /// Whether what is `asked` may be among them.
+    /// Returns whether one of the entries may suffice for `asked`.
     #[inline]
     pub(super) fn may_hold(&self, asked: &Self) -> bool {
         self.high.reaches(asked.high) && self.whole.reaches(asked.whole) && self.marks.hold(asked.marks)
@@ -92,20 +92,20 @@ impl<K: Key> UpperBounds<K> {
         }
     }
 
-    /// Whether a maximum may be this entry's.
+    /// Returns whether any maximum may come from this entry.
     #[inline]
     pub(super) fn touches(&self, other: &Self) -> bool {
         self.high.touches(other.high) || self.whole.touches(other.whole)
     }
 
-    /// The same with other marks.
+    /// Returns the same bounds with other marks.
     #[inline]
     pub(super) fn marked(self, marks: Marks) -> Self {
         Self { marks, ..self }
     }
 }
 
-/// Whether one entry suffices, but for marks.
+/// Returns whether one entry suffices, except for marks.
 #[inline]
 pub(super) fn suffices<K: Key>(key: K, tag: RankTag, asked: &UpperBounds<K>) -> bool {
     key.reaches(asked.high) && key.floor(tag.below()).reaches(asked.whole)

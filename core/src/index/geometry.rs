@@ -1,5 +1,5 @@
-//! What users choose of a geometry beside dimensions, steps and orders: custom kinds, weights, and
-//! granularity that follows the nodes.
+//! Options of a geometry in addition to dimensions, steps and orders: custom kinds, weights, and automatic
+//! granularity.
 
 use std::sync::Arc;
 
@@ -12,8 +12,7 @@ use crate::limits::CUSTOM_DIMENSIONS_MAX;
 use crate::resource::{Amount, CustomAmounts, Demand};
 
 impl Geometry {
-    /// The same, where the custom dimensions are these kinds, in order of place. Without it they
-    /// are none, and their coordinates zero.
+    /// Sets the kinds of the custom dimensions, in order of index. Without them, these coordinates are zero.
     ///
     /// # Errors
     /// When there are too many.
@@ -25,15 +24,16 @@ impl Geometry {
         Ok(self)
     }
 
-    /// The same, where [`Dimension::Weighted`] is the sum by `weights`.
+    /// Sets the weights of the sum [`Dimension::Weighted`].
     #[must_use]
     pub fn with_weights(mut self, weights: Weights) -> Self {
         self.weights = weights;
         self
     }
 
-    /// The same, where the θ of these dimensions follows the nodes: what was given stands until
-    /// there are any. Only a shard lets θ follow; to an index by itself it is as given.
+    /// Lets the θ of these dimensions follow the nodes. The given θ is used until there are nodes.
+    ///
+    /// Only a shard adjusts θ. An index alone uses the given θ.
     #[must_use]
     pub fn with_automatic(mut self, dimensions: &[Dimension]) -> Self {
         let places = (0..).zip(&self.dimensions).filter(|(_, (d, _))| dimensions.contains(d));
@@ -41,20 +41,20 @@ impl Geometry {
         self
     }
 
-    /// Whether the θ of the dimension at `place` follows the nodes.
+    /// Returns whether the θ of the dimension at index `place` follows the nodes.
     #[must_use]
     pub fn is_automatic(&self, place: usize) -> bool {
         self.automatic >> place & 1 == 1
     }
 
-    /// Whether the θ of any dimension follows the nodes.
+    /// Returns whether the θ of any dimension follows the nodes.
     #[inline]
     #[must_use]
     pub fn has_automatic(&self) -> bool {
         self.automatic != 0
     }
 
-    /// The same with other granularities, in order of the dimensions.
+    /// Returns the same geometry with other granularities, in order of the dimensions.
     ///
     /// # Panics
     /// When one is not positive, or their number is not that of the dimensions.
@@ -69,14 +69,14 @@ impl Geometry {
         other
     }
 
-    /// What `highest`, a bound in this geometry, is at most in `other`, which differs in
-    /// granularity alone: no vector whose coordinate here is within the bound is beyond it there.
+    /// Converts `highest`, an upper bound in this geometry, to an upper bound in `other`, which differs only
+    /// in granularity. A vector within the bound here is also within the returned bound there.
     #[must_use]
     pub fn bound_in(&self, other: &Self, highest: Coordinate) -> Coordinate {
         let mut bound = highest;
         let scales = self.scales.iter().zip(&other.scales).take(self.dimensions.len());
         for (c, (from, to)) in bound.0.iter_mut().zip(scales) {
-            // At the far end coordinates stand for any value.
+            // The highest coordinate includes all larger values.
             if from.theta != to.theta && *c < Coordinate::HIGHEST {
                 // At most 2^15 times 2^53.
                 let most = u128::from(*c) * u128::from(from.theta);
@@ -87,13 +87,13 @@ impl Geometry {
         bound
     }
 
-    /// The custom kinds that are indexed, by place.
+    /// Returns the indexed custom kinds, by index.
     #[must_use]
     pub fn custom(&self) -> &Arc<[ResourceId]> {
         &self.custom
     }
 
-    /// What a request needs at least in every indexed dimension.
+    /// Returns the minimum that a request needs in every indexed dimension.
     #[inline]
     #[must_use]
     pub fn asked(&self, demand: &Demand) -> ResourceVector {
@@ -113,7 +113,7 @@ impl Geometry {
         asked
     }
 
-    /// Per dimension the value that its θ divides.
+    /// Returns the value of each dimension that its θ divides.
     #[must_use]
     pub fn values(&self, vector: &ResourceVector) -> Vec<u64> {
         let values = self.weighted(vector);
@@ -126,7 +126,7 @@ impl Geometry {
         values
     }
 
-    /// As [`stand`](Self::stand), whatever the dimensions.
+    /// The same as `stand`, for any dimensions.
     #[cold]
     #[inline(never)]
     pub(super) fn wide_stand(&self, vector: &ResourceVector) -> Coordinates {

@@ -1,37 +1,40 @@
-//! Cells: which stretch of keys a node stands in, told from the first two coordinates alone.
+//! Assigns nodes to cells, which are contiguous ranges of keys, by the first two coordinates alone.
 
 use super::key::Key;
 
-/// Cells that there are at least, as a power of two.
+/// The minimum number of cells, as a power of two.
 const BITS_MIN: u32 = 6;
 
-/// A partition of the keys into stretches, in order: by the first coordinate, and within one value
-/// of it by the second as finely as the number of cells allows.
+/// A partition of the keys into ordered ranges.
+///
+/// Keys are split by the first coordinate. Within one value of it, they are split by the second coordinate,
+/// as finely as the number of cells allows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Grid {
     row_shift: u32,
     row_bits: u32,
     column_shift: u32,
     column_bits: u32,
-    /// Nodes up to which it is fine enough.
+    /// The maximum number of nodes for which the grid is fine enough.
     nodes: usize,
 }
 
-/// How many bits it takes to write `value`.
+/// Returns the number of bits that `value` takes.
 fn bits(value: u16) -> u32 {
     16 - value.leading_zeros()
 }
 
 impl Grid {
-    /// A grid for `nodes` nodes, up to these first two coordinates: half to one cell per node,
-    /// fewer where the coordinates do not tell so many apart.
+    /// Creates a grid for `nodes` nodes, up to these first two coordinates.
+    ///
+    /// It has half to one cell per node, or fewer if the coordinates have fewer values.
     pub(super) fn over(highest: (u16, u16), nodes: usize) -> Self {
         let budget = nodes.next_power_of_two().trailing_zeros().max(BITS_MIN + 1) - 1;
         let rows = bits(highest.0);
         let columns = bits(highest.1);
         let row_bits = rows.min(budget);
-        // Rows of several values of the first coordinate cannot be cut by the second: the order is
-        // by the first.
+        // A row with several values of the first coordinate cannot be split by the second, because the order
+        // is by the first.
         let column_bits = columns.min(budget - row_bits);
         Self {
             row_shift: rows - row_bits,
@@ -46,12 +49,12 @@ impl Grid {
         1 << (self.row_bits + self.column_bits)
     }
 
-    /// Whether `nodes` are more than it was laid out for.
+    /// Returns whether there are more nodes than the grid was laid out for.
     pub(super) fn is_coarse_for(&self, nodes: usize) -> bool {
         nodes > self.nodes
     }
 
-    /// Whether `key` lies in a cell.
+    /// Returns whether `key` is in a cell.
     #[inline]
     pub(super) fn covers<K: Key>(&self, key: K) -> bool {
         let (row, column) = key.leading();
@@ -60,7 +63,7 @@ impl Grid {
         row_above | column_above == 0
     }
 
-    /// The cell of a key that it covers.
+    /// Returns the cell of a key that the grid covers.
     #[inline]
     pub(super) fn cell<K: Key>(&self, key: K) -> usize {
         let (row, column) = key.leading();
@@ -69,23 +72,23 @@ impl Grid {
     }
 }
 
-/// By how many bits say the column, a word with a bit at the first column of each row.
+/// For each number of column bits, a word with a bit at the first column of each row.
 const ROWS: [u64; 7] =
     [u64::MAX, u64::MAX / 3, u64::MAX / 15, u64::MAX / 255, u64::MAX / 65_535, u64::MAX / 0xFFFF_FFFF, 1];
 
 /// The cells of every row from one column on.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Columns {
-    /// Of the groups of sixty-four cells in which that column lies.
+    /// The mask for the groups of 64 cells that contain that column.
     mask: u64,
-    /// Which of the groups of one row that is.
+    /// The index of these groups within a row.
     group: usize,
-    /// Groups of one row, less one.
+    /// The number of groups per row, minus one.
     last: usize,
 }
 
 impl Columns {
-    /// Those of sixty-four cells that are among them.
+    /// Returns the selected cells of a group of 64.
     #[inline]
     pub(super) fn of_group(&self, group: usize) -> u64 {
         match (group & self.last).cmp(&self.group) {
@@ -97,7 +100,7 @@ impl Columns {
 }
 
 impl Grid {
-    /// The cells of every row from the column of `key` on.
+    /// Returns the cells of every row from the column of `key` on.
     #[inline]
     pub(super) fn columns_from<K: Key>(&self, key: K) -> Columns {
         let column = u32::from(key.leading().1) >> self.column_shift;

@@ -1,15 +1,16 @@
-//! Hints: how far a search for a shape went in vain, so that the next one begins there.
+//! Hints: how far the last search for a shape went without success, so that the next one starts there.
 //!
-//! Nodes whose coordinate suffices and whose exact availability does not are what the tree cannot
-//! skip, and a policy that packs leaves many of them behind. A hint says of one request shape that
-//! no node before some entry is accepted; of a shape that fits nowhere it says so of all. It stays
-//! true while nodes only lose. Whatever moves, grows, joins or is marked anew calls
-//! [`came`](Hints::came), which writes it into a log; a hint that is asked for is taken back to what
-//! came since and it could serve, and only to that. So a movement costs the same however many hints
-//! are kept, and a hint that was not asked for during a whole log is forgotten.
+//! The tree cannot skip nodes whose coordinate suffices but whose exact availability does not. A packing
+//! policy leaves many such nodes. A hint states that no node before some entry is accepted for one request
+//! shape. For a shape that fits nowhere, it covers all nodes.
 //!
-//! Source: the last leaf and the negative cache of the index's design; the first is also the idea of
-//! US patent 11,146,503.
+//! A hint stays true while nodes only lose capacity. All other events (a node moves, grows, joins or gets new
+//! marks) call `Hints::note_arrival`, which adds them to a log. When a hint is used, it is moved back to the
+//! first logged entry that could serve the shape. The cost of an event therefore does not depend on the
+//! number of hints. A hint that is not used for the length of the log is dropped.
+//!
+//! Source: the last leaf and the negative cache of the index design. The former is also the idea of US patent
+//! 11,146,503.
 
 use super::ResourceVector;
 use super::key::Key;
@@ -17,17 +18,19 @@ use super::ranks::Rank;
 use super::tree::Direction;
 use crate::resource::{Amount, GpuRequest};
 
-/// Places for hints in one tree: a shape has one of them.
+/// The number of hints in one tree. Each shape maps to one index.
 const PLACES: usize = 64;
-/// Movements that are remembered.
+/// The number of logged events.
 const LOG: usize = 1024;
-/// Movements per node refused that a hint may be behind: to catch up must cost less than to search.
+/// The number of events, per rejected node, that a hint may be behind. Catching up must cost less than
+/// searching.
 const BEHIND_PER_REFUSED: u64 = 8;
-/// Nodes that a search refuses before its end is worth a hint.
+/// A search that rejects more nodes than this keeps a hint.
 pub(super) const REFUSED_MIN: u64 = 4;
 
-/// What decides whether a node is accepted: two searches of equal shape accept the same nodes, and
-/// none that has less than is asked here.
+/// The properties that decide whether a node is accepted.
+///
+/// Two searches with equal shapes accept the same nodes, and none that has less than the shape asks for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// Cores.
@@ -36,12 +39,12 @@ pub struct Shape {
     pub memory: Amount,
     /// Devices.
     pub gpu: GpuRequest,
-    /// The nodes that its selector leaves: a number that no other set of nodes has, or had before.
+    /// The nodes that its selector matches, as a number that is never reused for another set of nodes.
     pub set: Option<std::num::NonZeroU64>,
 }
 
 impl Shape {
-    /// Whether a node with this much available has as much as it asks.
+    /// Returns whether a node with this availability has what the shape asks for.
     #[inline]
     fn fits(&self, available: &Available) -> bool {
         let gpu = match self.gpu {
@@ -52,7 +55,7 @@ impl Shape {
         self.cpu <= available.cpu && self.memory <= available.memory && gpu
     }
 
-    /// The place of its hint.
+    /// Returns the index of its hint.
     #[inline]
     fn place(&self, direction: Direction) -> usize {
         const SPREAD: u64 = 0x9E37_79B9_7F4A_7C15;
@@ -73,14 +76,15 @@ struct Hint<K> {
     shape: Shape,
     direction: Direction,
     lower: K,
-    /// No entry before this one is accepted, of those that came up to `seen`.
+    /// No entry before this one is accepted, considering events up to `seen`.
     begin: (K, Rank),
     seen: u64,
-    /// How many movements it may be behind.
+    /// The number of events that the hint may be behind.
     patience: u64,
 }
 
-/// What a node has of what shapes ask: a log keeps no custom kinds, which no shape asks.
+/// The availability of a node as far as shapes ask for it. Shapes contain no custom kinds, so the log omits
+/// them.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Available {
     cpu: Amount,
@@ -97,27 +101,27 @@ impl From<&ResourceVector> for Available {
     }
 }
 
-/// A node that stands at an entry now, or may be accepted there where it was not.
+/// A node that is now at an entry, or whose acceptance may have changed there.
 #[derive(Clone, Copy, Debug)]
 struct Arrival<K> {
     key: K,
     rank: Rank,
-    /// None: not known, and it may be accepted by any shape.
+    /// `None` if unknown. Any shape may accept the node then.
     available: Option<Available>,
 }
 
 /// The hints of one tree.
 #[derive(Clone, Debug)]
 pub(super) struct Hints<K> {
-    /// Empty until there is one.
+    /// Empty until the first hint.
     places: Vec<Option<Hint<K>>>,
-    /// What came lately, by count; empty as long.
+    /// The most recent events, by number. Empty until the first hint.
     log: Vec<Arrival<K>>,
-    /// How often anything came.
+    /// The number of events so far.
     note_arrival: u64,
 }
 
-/// Whether entry `a` comes before entry `b` in a search.
+/// Returns whether entry `a` comes before entry `b` in a search.
 #[inline]
 pub(super) fn is_before<K: Key>(direction: Direction, a: (K, Rank), b: (K, Rank)) -> bool {
     match direction {
@@ -131,7 +135,7 @@ impl<K: Key> Hints<K> {
         Self { places: Vec::new(), log: Vec::new(), note_arrival: 0 }
     }
 
-    /// Where a search for `shape` may begin.
+    /// Returns the entry at which a search for `shape` may begin.
     #[inline]
     pub(super) fn begin(&mut self, shape: &Shape, direction: Direction) -> Option<(K, Rank)> {
         if self.places.is_empty() {
@@ -145,7 +149,7 @@ impl<K: Key> Hints<K> {
         }
         for at in hint.seen..self.note_arrival {
             let Arrival { key, rank, available } = self.log[at as usize % LOG];
-            // Of the nodes before the hint most have a coordinate that suffices and still do not fit.
+            // Most nodes before the hint have a sufficient coordinate but still do not fit.
             if is_before(direction, (key, rank), hint.begin)
                 && key.reaches(hint.lower)
                 && available.is_none_or(|available| hint.shape.fits(&available))
@@ -157,7 +161,8 @@ impl<K: Key> Hints<K> {
         Some(hint.begin)
     }
 
-    /// A search for `shape` that refused so many nodes went in vain up to `found`, or to the end.
+    /// Keeps a hint after a search for `shape` that rejected `refused` nodes before `found`, or before the
+    /// end.
     pub(super) fn keep(
         &mut self,
         (shape, direction, lower): (&Shape, Direction, K),
@@ -175,17 +180,17 @@ impl<K: Key> Hints<K> {
         let begin = found.unwrap_or(end);
         let place = &mut self.places[shape.place(direction)];
         let known = place.as_ref().filter(|hint| hint.direction == direction && hint.shape == *shape);
-        // What it spared before it spares again.
+        // A hint that saved this much before is expected to save it again.
         let patience =
             (refused * BEHIND_PER_REFUSED).max(known.map_or(0, |hint| hint.patience)).min(LOG as u64);
         *place = Some(Hint { shape: *shape, direction, lower, begin, seen: self.note_arrival, patience });
     }
 
-    /// A node stands at this entry now, or may be accepted there where it was not; what it has
-    /// available, where that is known.
+    /// Records that a node is now at this entry, or may be accepted there now. `available` is its
+    /// availability, if known.
     #[inline]
     pub(super) fn note_arrival(&mut self, key: K, rank: Rank, available: Option<Available>) {
-        // Nobody looks back to before the first hint.
+        // Before the first hint, nothing reads the log.
         if !self.places.is_empty() {
             self.log[self.note_arrival as usize % LOG] = Arrival { key, rank, available };
         }

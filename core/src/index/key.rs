@@ -1,9 +1,9 @@
-//! Stand packed into one integer, sixteen bits per dimension: what the bucket tree compares.
+//! Coordinates packed into one integer, sixteen bits per dimension. The bucket tree compares these keys.
 //!
-//! Each field holds fifteen bits and a guard bit above them, which is zero in a key. Comparing two
-//! keys as integers is comparing the coordinates lexicographically; "at least in every dimension"
-//! and "the larger in every dimension" are a handful of instructions without a branch, because a
-//! guard bit stops what a field lacks from borrowing from the next.
+//! Each field has fifteen bits and a guard bit above them, which is zero in a key. Comparing two keys as
+//! integers compares the coordinates lexicographically. "At least in every dimension" and "the larger in
+//! every dimension" take a few instructions without a branch, because a guard bit stops a field from
+//! borrowing from the next one.
 
 use std::fmt::Debug;
 
@@ -12,39 +12,40 @@ use crate::limits::DIMENSIONS_MAX;
 
 /// A packed coordinate.
 pub(super) trait Key: Copy + Ord + Default + Debug {
-    /// How many dimensions it has room for.
+    /// The number of dimensions that the key has room for.
     const FIELDS: usize;
 
     /// The key of the coordinate that is zero in every dimension.
     const ZERO: Self;
 
-    /// No coordinate's key, and greater than all.
+    /// A value greater than all keys. It is not the key of any coordinate.
     const ABOVE_ALL: Self;
 
     fn pack(coordinate: &Coordinate) -> Self;
 
     fn coordinate(self) -> Coordinate;
 
-    /// Whether every field is at least `lower`'s.
+    /// Returns whether every field is at least that of `lower`.
     fn reaches(self, lower: Self) -> bool;
 
-    /// The larger of both in each field.
+    /// Returns the larger of both in each field.
     fn highest(self, other: Self) -> Self;
 
-    /// Less one in the fields that `below` names: its lowest bit the first field. None of these is zero.
+    /// Subtracts one from the fields in `below`, whose lowest bit is the first field. These fields are not
+    /// zero.
     fn floor(self, below: u8) -> Self;
 
-    /// The first and the second field.
+    /// Returns the first and the second field.
     fn leading(self) -> (u16, u16);
 
-    /// The third and the fourth field.
+    /// Returns the third and the fourth field.
     fn later(self) -> (u16, u16);
 
-    /// Whether any field is equal to `other`'s.
+    /// Returns whether any field is equal to that of `other`.
     fn touches(self, other: Self) -> bool;
 }
 
-/// A one in each of four fields that the bits name.
+/// For each subset of four fields, a word with a one in each field of the subset.
 const ONES: [u64; 16] = {
     let mut ones = [0; 16];
     let mut bits = 0;
@@ -120,7 +121,7 @@ macro_rules! key {
 
             #[inline]
             fn touches(self, other: Self) -> bool {
-                // A field of the difference loses its guard bit to one less when it is zero.
+                // The subtraction clears the guard bit of each field that is equal in both keys.
                 ((self ^ other) | $guards).wrapping_sub($guards >> 15) & $guards != $guards
             }
         }

@@ -1,22 +1,21 @@
-//! Marks: one bit per constraint that requests repeat, kept over the nodes that satisfy it.
+//! Marks: one bit per frequent constraint, kept for the nodes that satisfy it.
 //!
-//! The patent counts candidates per bucket. A bucket's marks are that in one word: the union of
-//! the marks of the nodes below it, so that a search for marked nodes skips every bucket that
-//! holds none.
+//! The patent counts candidates per bucket. Here, a bucket has the union of the marks of the nodes below it,
+//! in one word. A search for marked nodes skips every bucket without the mark.
 
 /// The marks of a node, or of all nodes below a vertex.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Marks(u64);
 
-/// One mark: `0..Mark::COUNT`.
+/// A mark: `0..Mark::COUNT`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Mark(u8);
 
 impl Mark {
-    /// How many marks there are.
+    /// The number of marks.
     pub const COUNT: u8 = 64;
 
-    /// Mark number `number`.
+    /// Returns the mark with this number.
     ///
     /// # Panics
     /// When there is no such mark.
@@ -26,7 +25,7 @@ impl Mark {
         Self(number)
     }
 
-    /// Its number.
+    /// Returns the mark's number.
     #[must_use]
     pub fn number(self) -> u8 {
         self.0
@@ -40,33 +39,33 @@ impl Marks {
     /// Every mark.
     pub const ALL: Self = Self(u64::MAX);
 
-    /// This mark alone.
+    /// Returns a set with only this mark.
     #[must_use]
     pub fn only(mark: Mark) -> Self {
         Self(1 << mark.0)
     }
 
-    /// Whether all of `wanted` are among them.
+    /// Returns whether the set contains all of `wanted`.
     #[inline]
     #[must_use]
     pub fn hold(self, wanted: Self) -> bool {
         self.0 & wanted.0 == wanted.0
     }
 
-    /// With `mark`, or without it.
+    /// Returns the set with or without `mark`.
     #[must_use]
     pub fn with(self, mark: Mark, held: bool) -> Self {
         Self(self.0 & !(1 << mark.0) | u64::from(held) << mark.0)
     }
 
-    /// Those that are not among `other`.
+    /// Returns the marks that are not in `other`.
     #[inline]
     #[must_use]
     pub fn without(self, other: Self) -> Self {
         Self(self.0 & !other.0)
     }
 
-    /// Which of `asked` stand in any of `all`: looks no further than it must.
+    /// Returns the marks of `asked` that occur in any of `all`. Stops as soon as all are found.
     #[inline]
     #[must_use]
     pub fn among(all: impl Iterator<Item = Self>, asked: Self) -> Self {
@@ -80,7 +79,7 @@ impl Marks {
         Self(found)
     }
 
-    /// Those of either.
+    /// Returns the union.
     #[inline]
     #[must_use]
     pub fn or(self, other: Self) -> Self {

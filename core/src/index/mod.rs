@@ -1,19 +1,18 @@
 //! DistBuckets: a tree of buckets over the resource space.
 //!
-//! Each schedulable node stands in the leaf of its *coordinate*, `ceil(available / θ)` per
-//! indexed dimension. A request has a coordinate of the same kind, and `available >= asked`
-//! implies `coordinate(available) >= coordinate(asked)`: the index never hides a node that
-//! fits. It may offer one that does not (a coordinate is coarse), so whoever searches passes an
-//! `accept` that checks a node exactly.
+//! Each schedulable node is in the leaf of its *coordinate*, `ceil(available / θ)` per indexed dimension. A
+//! request has a coordinate of the same kind. `available >= asked` implies `coordinate(available) >=
+//! coordinate(asked)`, so the index never hides a node that fits. Coordinates are coarse, so the index may
+//! offer a node that does not fit. The caller passes an `accept` function that checks a node exactly.
 //!
-//! Two kinds of structure hold the same nodes:
+//! Two kinds of structures contain the same nodes:
 //! - a [tree] per attribute order, for LeastFit and BestFit;
-//! - the [ordinal tree](mod@ordinal) in order of registration, for FirstFit, NextFit and Random,
-//!   built when the first of these policies is asked for.
+//! - the [ordinal tree](mod@ordinal) in order of registration, for FirstFit, NextFit and Random. It is built
+//!   when one of these policies is first requested.
 //!
-//! Source: the DistBuckets patent text; its worked figures are golden tests
-//! (`core/tests/engine/golden_distbuckets.rs`). That each policy answers as a linear scan does is
-//! checked by `fuzz/tests/index_against_oracle.rs`.
+//! Source: the text of the DistBuckets patent. Its examples are golden tests
+//! (`core/tests/engine/golden_distbuckets.rs`). `fuzz/tests/index_against_oracle.rs` checks that each policy
+//! answers like a linear scan.
 
 mod cell;
 mod classes;
@@ -49,52 +48,51 @@ use ordinal::OrdinalTree;
 use ranks::Ranks;
 use tree::{Direction, Wanted};
 
-/// A node's place in its shard's node table.
+/// The index of a node in its shard's node table.
 pub type Slot = u32;
 
-/// What one search cost.
+/// The cost of one search.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Visits {
-    /// Vertices of a tree that were entered.
+    /// The number of tree vertices entered.
     pub vertices: u64,
-    /// Nodes that were checked exactly.
+    /// The number of nodes checked exactly.
     pub nodes: u64,
 }
 
-/// Which nodes a search may answer with.
+/// The nodes that a search may return.
 #[derive(Clone, Copy, Debug)]
 pub enum Candidates<'a> {
-    /// Whatever `accept` accepts.
+    /// All nodes that `accept` accepts.
     All,
-    /// Only nodes with this mark, which are too many to be walked: buckets without any are
-    /// skipped.
+    /// Only nodes with this mark. There are too many to walk, so buckets without the mark are skipped.
     Marked(Mark),
-    /// Only these slots, few enough to be walked one by one.
+    /// Only these slots. They are few enough to be walked one by one.
     Walk(&'a [Slot]),
 }
 
-/// The state that a policy carries from one search to the next: part of the durable state.
+/// The state that a policy carries from one search to the next. It is part of the durable state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicyState {
-    /// Where the last NextFit or Spread search stopped.
+    /// The ordinal of the node that the last NextFit or Spread search chose.
     pub next_fit: Ordinal,
-    /// The draws of Random.
+    /// The generator for Random.
     pub rng: Rng,
 }
 
 /// The index of one shard.
 pub struct DistBuckets {
     geometry: Geometry,
-    /// One tree per attribute order; all but the first are built when they are first asked for.
+    /// One tree per attribute order. All but the first are built when they are first requested.
     trees: Vec<Option<OrderTree>>,
     ranks: Ranks,
-    /// Built at the first search that needs it, dropped when a node returns out of order.
+    /// Built at the first search that needs it. Dropped when a node returns out of order.
     ordinals: Option<OrdinalTree>,
     len: usize,
 }
 
 impl DistBuckets {
-    /// An empty index over `geometry`.
+    /// Creates an empty index over `geometry`.
     #[must_use]
     pub fn new(geometry: Geometry) -> Self {
         let mut trees: Vec<_> = geometry.orders().iter().map(|_| None).collect();
@@ -102,58 +100,60 @@ impl DistBuckets {
         Self { geometry, trees, ranks: Ranks::default(), ordinals: None, len: 0 }
     }
 
-    /// How values become coordinates.
+    /// Returns the geometry, which maps values to coordinates.
     #[must_use]
     pub fn geometry(&self) -> &Geometry {
         &self.geometry
     }
 
-    /// How many nodes stand in the index.
+    /// Returns the number of nodes in the index.
     #[must_use]
     pub fn len(&self) -> usize {
         self.len
     }
 
-    /// Whether no node stands in the index.
+    /// Returns whether the index contains no node.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// Non-empty buckets of the first attribute order, the root included: O(leaves).
+    /// Returns the number of non-empty buckets of the first attribute order, including the root. Costs
+    /// O(leaves).
     #[must_use]
     pub fn bucket_count(&self) -> usize {
         self.first_tree().bucket_count(self.geometry.dimension_count())
     }
 
-    /// The coordinate that `slot` stands at, if it stands in the index.
+    /// Returns the coordinate of `slot`, if it is in the index.
     #[must_use]
     pub fn coordinate(&self, slot: Slot) -> Option<Coordinate> {
         self.first_tree().coordinate(slot)
     }
 
-    /// Whether `slot` is in the index.
+    /// Returns whether `slot` is in the index.
     #[inline]
     #[must_use]
     pub fn contains(&self, slot: Slot) -> bool {
         self.first_tree().contains(slot)
     }
 
-    /// At least the largest coordinate of any node per dimension: no request above it can be
-    /// placed here. What is known to be too much on the highest level is put right first.
+    /// Returns an upper bound per dimension of all nodes' coordinates.
+    ///
+    /// No request above it can be placed here. The call first tightens a few bounds that are too high.
     #[must_use]
     pub fn highest(&mut self) -> Coordinate {
         self.trees[0].as_mut().expect("the first tree is built with the index").highest()
     }
 
-    /// The marks of `slot`, if it stands in the index.
+    /// Returns the marks of `slot`, if it is in the index.
     #[must_use]
     pub fn marks(&self, slot: Slot) -> Option<Marks> {
         self.coordinate(slot)?;
         Some(self.first_tree().marks(self.ranks.of(slot)))
     }
 
-    /// Bytes that its structures hold.
+    /// Returns the bytes taken by the index.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let trees: usize = self.trees.iter().flatten().map(OrderTree::bytes).sum();
@@ -165,21 +165,21 @@ impl DistBuckets {
         self.trees[0].as_ref().expect("the first tree is built with the index")
     }
 
-    /// What the index knows of a node: ordinal, where it stands, marks.
+    /// Returns what the index knows of a node: ordinal, coordinates, marks.
     fn entry(&self, slot: Slot) -> Option<(Ordinal, Coordinates, Marks)> {
         let stand = self.first_tree().stand(slot)?;
         Some((self.ranks.ordinal(slot), stand, self.first_tree().marks(self.ranks.of(slot))))
     }
 
-    /// Nodes that stand in the index, in order of slot.
+    /// Returns the nodes in the index, in order of slot.
     fn entries(&self) -> impl Iterator<Item = (Slot, (Ordinal, Coordinates, Marks))> {
         (0..self.first_tree().slots()).filter_map(|slot| Some((slot, self.entry(slot)?)))
     }
 
-    /// Puts a node in.
+    /// Adds a node.
     ///
     /// # Panics
-    /// When `slot` already stands in the index.
+    /// When `slot` is already in the index.
     pub fn insert(&mut self, slot: Slot, ordinal: Ordinal, available: &ResourceVector, marks: Marks) {
         let stand = self.geometry.stand(available);
         let many_left = self.ranks.len() > 2 * self.len + 1024;
@@ -199,8 +199,8 @@ impl DistBuckets {
         }
     }
 
-    /// Exchanges the geometry for one that differs in granularity alone; `available` tells what a
-    /// node has. O(nodes).
+    /// Replaces the geometry by one that differs only in granularity. `available` returns what a node has
+    /// available. Costs O(nodes).
     pub fn regrain(&mut self, geometry: Geometry, available: impl Fn(Slot) -> ResourceVector) {
         let moved = |(slot, (ordinal, _, marks))| (slot, (ordinal, geometry.stand(&available(slot)), marks));
         let entries: Vec<_> = self.entries().map(moved).collect();
@@ -213,8 +213,11 @@ impl DistBuckets {
         self.ordinals = None;
     }
 
-    /// Gives ranks anew to all nodes and `slot`, which is about to be put in and has no place after
-    /// all others: O(nodes), when a node returns out of order or most ranks are of nodes that left.
+    /// Assigns new ranks to all nodes and to `slot`, which is about to be added and does not belong at the
+    /// end.
+    ///
+    /// Costs O(nodes). This happens when a node returns out of order, or when most ranks belong to removed
+    /// nodes.
     fn rank_anew(&mut self, slot: Slot, ordinal: Ordinal) {
         let entries: Vec<_> = self.entries().collect();
         let standing = entries.iter().map(|&(slot, (ordinal, ..))| (ordinal, slot));
@@ -226,10 +229,10 @@ impl DistBuckets {
         }
     }
 
-    /// Takes a node out.
+    /// Removes a node.
     ///
     /// # Panics
-    /// When `slot` does not stand in the index.
+    /// When `slot` is not in the index.
     pub fn remove(&mut self, slot: Slot) {
         self.len -= 1;
         for tree in self.trees.iter_mut().flatten() {
@@ -243,7 +246,7 @@ impl DistBuckets {
     /// Moves a node to the bucket of its new availability.
     ///
     /// # Panics
-    /// When `slot` does not stand in the index.
+    /// When `slot` is not in the index.
     #[inline]
     pub fn update(&mut self, slot: Slot, available: &ResourceVector) {
         let stand = self.geometry.stand(available);
@@ -262,16 +265,16 @@ impl DistBuckets {
         }
     }
 
-    /// Reads what an [`update`](Self::update) of a node will read of where it stands.
+    /// Prefetches the memory that an [`update`](Self::update) of a node will read.
     #[inline]
     pub(crate) fn prefetch(&self, slot: Slot) -> usize {
         self.trees[0].as_ref().map_or(0, |tree| tree.prefetch(slot))
     }
 
-    /// Exchanges the marks of a node.
+    /// Replaces the marks of a node.
     ///
     /// # Panics
-    /// When `slot` does not stand in the index.
+    /// When `slot` is not in the index.
     pub fn mark(&mut self, slot: Slot, marks: Marks) {
         let known = self.marks(slot).unwrap_or_else(|| panic!("slot {slot} does not stand in the index"));
         if known == marks {
@@ -285,7 +288,7 @@ impl DistBuckets {
         }
     }
 
-    /// Gives `mark` to the nodes that `member` names, and takes it from all others: O(nodes).
+    /// Sets `mark` on the nodes for which `member` returns true, and clears it on all others. Costs O(nodes).
     pub fn assign(&mut self, mark: Mark, member: impl Fn(Slot) -> bool) {
         for tree in self.trees.iter_mut().flatten() {
             tree.assign(mark, &member);
@@ -295,14 +298,14 @@ impl DistBuckets {
         }
     }
 
-    /// The node that `policy` chooses among those that `accept` accepts, if any does.
+    /// Returns the node that `policy` chooses among those that `accept` accepts.
     ///
-    /// LeastFit and BestFit order by coordinate, then by ordinal; FirstFit and NextFit by
-    /// ordinal, Spread too; Random draws uniformly. `accept` must refuse what lacks any of `asked`, and is
-    /// called only for nodes whose coordinate suffices (or that `candidates` names).
+    /// LeastFit and BestFit order by coordinate, then by ordinal. FirstFit, NextFit and Spread order by
+    /// ordinal. Random draws uniformly. `accept` must reject nodes that have less than `asked` of anything.
+    /// It is only called for nodes whose coordinate suffices, or that `candidates` names.
     ///
     /// # Panics
-    /// With the hybrid policy, whose order a shard keeps beside the index.
+    /// With the hybrid policy, whose order a shard keeps outside the index.
     pub fn select(
         &mut self,
         policy: Policy,
@@ -315,11 +318,13 @@ impl DistBuckets {
         self.select_shape(None, 0, policy, asked, candidates, state, visits, accept)
     }
 
-    /// As [`select`](Self::select), where LeastFit and BestFit compare coordinates in attribute
-    /// order number `order` of the geometry. `shape` tells what `accept` accepts, where that is the
-    /// same for every search of equal shape and changes only with an [`update`](Self::update),
-    /// [`insert`](Self::insert) or [`mark`](Self::mark) of the node: such searches go on where the
-    /// last one found the first.
+    /// The same as [`select`](Self::select), but LeastFit and BestFit compare coordinates in attribute order
+    /// `order` of the geometry.
+    ///
+    /// `shape` identifies what `accept` accepts. It may be given only if `accept` is the same for every
+    /// search with an equal shape, and changes only with an [`update`](Self::update),
+    /// [`insert`](Self::insert) or [`mark`](Self::mark) of the node. Such a search continues where the last
+    /// search of the shape succeeded.
     ///
     /// # Panics
     /// When the geometry has no such order.
@@ -349,7 +354,7 @@ impl DistBuckets {
         let wanted = Wanted { stand: self.geometry.stand(asked), marks };
         match policy {
             Policy::LeastFit => self.first(order, Direction::Greatest, &wanted, shape, visits, &mut accept),
-            // By itself the index does not know of typical requests: nearest to them is to pack.
+            // The index alone does not know the typical requests. Packing is the closest policy.
             Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
                 self.first(order, Direction::Smallest, &wanted, shape, visits, &mut accept)
             }
@@ -375,8 +380,10 @@ impl DistBuckets {
         }
     }
 
-    /// Any node that is accepted, each with equal probability. Draws from all nodes find one soon
-    /// unless few are accepted; these are then listed, as far as their coordinates suffice.
+    /// Returns an accepted node, each with equal probability.
+    ///
+    /// Draws from all nodes succeed soon unless few nodes are accepted. After a number of draws, the accepted
+    /// nodes whose coordinates suffice are listed instead.
     fn drawn(
         &mut self,
         wanted: &Wanted,
@@ -388,10 +395,10 @@ impl DistBuckets {
         if ordinals.is_empty() {
             return None;
         }
-        // A function of the nodes alone: a shard that was rebuilt draws as its twin does.
+        // Depends only on the nodes, so a rebuilt shard makes the same draws as the original.
         let draws = (ordinals.len() / RANDOM_DRAWS_PART).clamp(RANDOM_DRAWS_MIN, RANDOM_DRAWS_MAX);
         for draw in 0..draws {
-            // More draws are worth their while only where any node is accepted.
+            // Further draws only make sense if any node is accepted.
             if draw == RANDOM_DRAWS_MIN {
                 self.first(0, Direction::Greatest, wanted, None, visits, accept)?;
             }
@@ -413,7 +420,7 @@ impl DistBuckets {
         (!fitting.is_empty()).then(|| fitting[state.rng.below(fitting.len() as u64) as usize])
     }
 
-    /// Whether any node is accepted: the largest are looked at first.
+    /// Returns whether any node is accepted. The largest nodes are examined first.
     pub fn any(
         &mut self,
         asked: &ResourceVector,
@@ -432,7 +439,7 @@ impl DistBuckets {
         self.first(0, Direction::Greatest, &wanted, None, visits, &mut |slot, _| accept(slot)).is_some()
     }
 
-    /// The first accepted node of the first leaf that holds one.
+    /// Returns the first accepted node of the first leaf that has one.
     #[inline]
     fn first(
         &mut self,
@@ -451,8 +458,8 @@ impl DistBuckets {
         tree.first(direction, wanted, shape, &self.ranks, visits, accept)
     }
 
-    /// As [`select_shape`](Self::select_shape), over named slots: checked exactly is only what comes
-    /// before the best found so far.
+    /// The same as [`select_shape`](Self::select_shape), over named slots. Only nodes that come before the
+    /// best one so far are checked exactly.
     fn select_walking(
         &self,
         order: usize,
@@ -512,8 +519,10 @@ impl DistBuckets {
         self.ordinals.as_ref().expect("built above")
     }
 
-    /// The leaves that a search in this direction yields, for tests and explanations: those in
-    /// the fittable area of `asked` that hold a node which `member` names. O(leaves).
+    /// Returns the leaves that a search in this direction yields, for tests and explanations.
+    ///
+    /// These are the leaves in the fittable area of `asked` with a node for which `member` returns true.
+    /// Costs O(leaves).
     pub fn leaves(
         &self,
         direction: Direction,
@@ -528,10 +537,10 @@ impl DistBuckets {
         yielded.map(|(at, _)| at).collect()
     }
 
-    /// Checks that all trees hold the node in `slot` in the bucket of its coordinate, if any does.
+    /// Checks that all trees have the node in `slot` in the bucket of its coordinate, if any tree has it.
     ///
     /// # Errors
-    /// What disagrees.
+    /// Returns the inconsistency.
     pub(crate) fn check_slot(&self, slot: Slot) -> Result<(), String> {
         let Some((_, stand, marks)) = self.entry(slot) else { return Ok(()) };
         for (order, tree) in self.trees.iter().enumerate() {
@@ -548,10 +557,10 @@ impl DistBuckets {
         Ok(())
     }
 
-    /// Checks that all trees hold exactly the same nodes, each in the bucket of its coordinate.
+    /// Checks that all trees contain exactly the same nodes, each in the bucket of its coordinate.
     ///
     /// # Errors
-    /// What disagrees.
+    /// Returns the inconsistency.
     pub fn check(&self) -> Result<(), String> {
         for tree in self.trees.iter().flatten() {
             tree.check(&self.ranks, self.len)?;

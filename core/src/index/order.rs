@@ -1,4 +1,4 @@
-//! One attribute order's tree: a bucket tree over keys as wide as the dimensions need.
+//! The tree of one attribute order: a bucket tree with keys of the width that the dimensions need.
 
 use super::coordinate::{Coordinates, Geometry};
 use super::entry::{RankTag, UpperBounds};
@@ -12,7 +12,7 @@ use crate::limits::DIMENSIONS_MAX;
 
 /// The bucket tree of one attribute order.
 pub(super) struct OrderTree {
-    /// Place by place the dimension compared there; `None` when that is their own order.
+    /// For each position, the dimension compared there. `None` for the dimensions' own order.
     order: Option<[u8; DIMENSIONS_MAX]>,
     tree: Width,
 }
@@ -45,7 +45,7 @@ impl OrderTree {
         Self { order: (order > 0).then(|| geometry.orders()[order]), tree }
     }
 
-    /// The tree of `entries`, whose ranks are given.
+    /// Builds the tree of `entries`, whose ranks are assigned.
     pub(super) fn build(
         geometry: &Geometry,
         order: usize,
@@ -59,7 +59,7 @@ impl OrderTree {
         tree
     }
 
-    /// Key, and a bit per field in which the value is no whole number of steps.
+    /// Returns the key, and one bit per field whose value is not a whole number of steps.
     #[inline]
     fn key<K: Key>(order: Option<&[u8; DIMENSIONS_MAX]>, stand: &Coordinates) -> (K, u8) {
         match order {
@@ -84,7 +84,7 @@ impl OrderTree {
         each!(&mut self.tree, tree => tree.remove(slot));
     }
 
-    /// Moves a node; whether its coordinate is another.
+    /// Moves a node. Returns whether its coordinate changed.
     #[inline]
     pub(super) fn update(&mut self, slot: Slot, stand: &Coordinates, available: &ResourceVector) -> bool {
         let order = self.order.as_ref();
@@ -102,7 +102,7 @@ impl OrderTree {
         })
     }
 
-    /// Reads what an update of a node will read.
+    /// Prefetches the memory that an update of a node will read.
     #[inline]
     pub(super) fn prefetch(&self, slot: Slot) -> usize {
         each!(&self.tree, tree => tree.entry(slot).map_or(0, |(key, tag)| tree.plane.prefetch(key, tag)))
@@ -116,7 +116,7 @@ impl OrderTree {
         each!(&mut self.tree, tree => tree.assign(mark, member));
     }
 
-    /// The first accepted node of the first leaf that holds one.
+    /// Returns the first accepted node of the first leaf that has one.
     #[inline]
     pub(super) fn first(
         &mut self,
@@ -135,19 +135,19 @@ impl OrderTree {
         })
     }
 
-    /// Where a node stands, as this order compares it.
+    /// Returns the coordinate of a node, in this attribute order.
     #[inline]
     pub(super) fn coordinate(&self, slot: Slot) -> Option<Coordinate> {
         each!(&self.tree, tree => tree.entry(slot).map(|(key, _)| key.coordinate()))
     }
 
-    /// Whether a node is in the tree.
+    /// Returns whether a node is in the tree.
     #[inline]
     pub(super) fn contains(&self, slot: Slot) -> bool {
         each!(&self.tree, tree => tree.entry(slot).is_some())
     }
 
-    /// As [`coordinate`](Self::coordinate), of the first order, with all that is kept of it.
+    /// The same as [`coordinate`](Self::coordinate), for the first order, with the bits of `below`.
     pub(super) fn stand(&self, slot: Slot) -> Option<Coordinates> {
         debug_assert!(self.order.is_none(), "the first order is that of the dimensions");
         each!(&self.tree, tree => tree.entry(slot).map(|(key, tag)| Coordinates {
@@ -160,7 +160,7 @@ impl OrderTree {
         each!(&self.tree, tree => tree.marks(rank))
     }
 
-    /// One more than the highest slot that ever stood here.
+    /// Returns one more than the highest slot that was ever used here.
     pub(super) fn slots(&self) -> Slot {
         each!(&self.tree, tree => tree.places.len() as Slot)
     }
@@ -185,7 +185,7 @@ impl OrderTree {
         each!(&self.tree, tree => tree.bytes())
     }
 
-    /// Whether the node in `slot`, of that rank, is in the cell where it is said to be.
+    /// Returns whether the node in `slot`, with this rank, is in the cell that its entry refers to.
     pub(super) fn stands(&self, slot: Slot, rank: Rank) -> bool {
         each!(&self.tree, tree => tree.is_placed(slot, rank))
     }

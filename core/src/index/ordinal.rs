@@ -1,23 +1,23 @@
-//! The ordinal tree: all nodes in order of registration, with the highest coordinates, the marks
-//! and the number of nodes below each vertex.
+//! The ordinal tree: all nodes in order of registration. Each vertex has the highest coordinates, the marks
+//! and the number of nodes below it.
 //!
-//! It answers "the first node from here on that could fit" and "the n-th node" in
-//! O(log nodes). Ordinals only grow, so a new node goes to the end; a node that returns in the
-//! middle (undrained) makes the owner build the tree anew, which is rare and O(nodes).
+//! It returns "the first node from here on that could fit" and "the n-th node" in O(log nodes). Ordinals only
+//! grow, so a new node is appended. If a node returns in the middle (after draining), the owner rebuilds the
+//! tree. This is rare and costs O(nodes).
 //!
-//! A vertex's maxima come from different nodes, so many are entered in vain where the cluster is
-//! nearly full. That is why the lowest level is a plain array of coordinates: a run of it costs
-//! no more than the scan that the tree replaces.
+//! A vertex's maxima come from different nodes. In a nearly full cluster, many vertices are therefore entered
+//! without success. For this reason the lowest level is a plain array of coordinates: scanning a run of it
+//! costs no more than the linear scan that the tree replaces.
 
 use super::tree::Wanted;
 use super::{Coordinate, Mark, Marks, Slot, Visits};
 use crate::ids::Ordinal;
 
-/// Of positions per vertex of the lowest level, and of vertices per vertex of the next.
+/// The number of positions per vertex of the lowest level, and of vertices per vertex of the next level.
 const FANOUT: usize = 16;
 const VACANT: Slot = Slot::MAX;
 
-/// What stands below.
+/// The summary of the nodes below a vertex.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Vertex {
     highest: Coordinate,
@@ -37,22 +37,22 @@ impl Vertex {
 
 /// All nodes of an index in order of registration.
 ///
-/// Position by position: `ordinals` ascend, and a position keeps its ordinal when its node leaves
-/// (`slots` is then vacant, its coordinate and marks zero).
+/// The vectors are indexed by position. `ordinals` is ascending. A position keeps its ordinal when its node
+/// leaves. Its slot is vacant then, and its coordinate and marks are zero.
 pub struct OrdinalTree {
     coordinates: Vec<Coordinate>,
     marks: Vec<Marks>,
     slots: Vec<Slot>,
     ordinals: Vec<Ordinal>,
-    /// `levels[0]` has a vertex per 16 positions, `levels[l + 1]` one per 16 of `levels[l]`, up to
-    /// a single root.
+    /// `levels[0]` has a vertex per 16 positions, and `levels[l + 1]` has one per 16 vertices of `levels[l]`,
+    /// up to a single root.
     levels: Vec<Vec<Vertex>>,
-    /// Where each slot stands.
+    /// The position of each slot.
     positions: Vec<u32>,
 }
 
 impl OrdinalTree {
-    /// A tree of `sorted` nodes, in ascending order of ordinal.
+    /// Builds a tree of `sorted` nodes, in ascending order of ordinal.
     #[must_use]
     pub fn build(sorted: &[(Ordinal, Slot, Coordinate, Marks)]) -> Self {
         debug_assert!(sorted.is_sorted_by(|a, b| a.0 < b.0));
@@ -71,7 +71,7 @@ impl OrdinalTree {
         tree
     }
 
-    /// Builds every level anew over the positions.
+    /// Rebuilds every level from the positions.
     fn sum_all(&mut self) {
         self.levels.clear();
         let blocks = self.coordinates.len().div_ceil(FANOUT);
@@ -105,19 +105,19 @@ impl OrdinalTree {
         self.positions[slot as usize] = u32::try_from(position).expect("fewer nodes than u32 can count");
     }
 
-    /// How many nodes it holds.
+    /// Returns the number of nodes in the tree.
     #[must_use]
     pub fn len(&self) -> usize {
         self.levels.last().and_then(|level| level.first()).map_or(0, |root| root.nodes as usize)
     }
 
-    /// Whether it holds no node.
+    /// Returns whether the tree contains no node.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// Puts a node in; `false` when its place is in the middle, and the tree must be built anew.
+    /// Adds a node. Returns `false` if it belongs in the middle, and the tree must be rebuilt.
     #[must_use]
     pub fn insert(&mut self, slot: Slot, ordinal: Ordinal, at: &Coordinate, marks: Marks) -> bool {
         let position = match self.ordinals.last() {
@@ -126,7 +126,7 @@ impl OrdinalTree {
                 Err(_) => return false,
             },
             _ => {
-                // Positions left behind are reclaimed by building anew once they are the majority.
+                // Once most positions are vacant, a rebuild reclaims them.
                 if self.ordinals.len() >= 2 * FANOUT && self.len() * 2 < self.ordinals.len() {
                     return false;
                 }
@@ -141,7 +141,7 @@ impl OrdinalTree {
         true
     }
 
-    /// One more position at the end, and whatever vertices above it that takes.
+    /// Adds a position at the end, and the vertices that it needs.
     fn grow(&mut self, ordinal: Ordinal) -> usize {
         let position = self.coordinates.len();
         self.ordinals.push(ordinal);
@@ -165,7 +165,7 @@ impl OrdinalTree {
         position
     }
 
-    /// Takes a node out; its position stays, vacant.
+    /// Removes a node. Its position becomes vacant.
     pub fn remove(&mut self, slot: Slot) {
         let position = self.positions[slot as usize] as usize;
         self.positions[slot as usize] = u32::MAX;
@@ -175,21 +175,21 @@ impl OrdinalTree {
         self.settle(position);
     }
 
-    /// Gives a node its new coordinate.
+    /// Sets a node's coordinate.
     pub fn update(&mut self, slot: Slot, at: &Coordinate) {
         let position = self.positions[slot as usize] as usize;
         self.coordinates[position] = *at;
         self.settle(position);
     }
 
-    /// Gives a node its new marks.
+    /// Sets a node's marks.
     pub fn mark(&mut self, slot: Slot, marks: Marks) {
         let position = self.positions[slot as usize] as usize;
         self.marks[position] = marks;
         self.settle(position);
     }
 
-    /// Gives `mark` to the nodes that `member` names, and takes it from all others.
+    /// Sets `mark` on the nodes for which `member` returns true, and clears it on all others.
     pub fn assign(&mut self, mark: Mark, member: &impl Fn(Slot) -> bool) {
         for (marks, &slot) in self.marks.iter_mut().zip(&self.slots) {
             *marks = marks.with(mark, slot != VACANT && member(slot));
@@ -197,7 +197,7 @@ impl OrdinalTree {
         self.sum_all();
     }
 
-    /// Brings the vertices above `position` up to date.
+    /// Updates the vertices above `position`.
     fn settle(&mut self, position: usize) {
         let mut at = position / FANOUT;
         let mut now = self.sum_of_block(at);
@@ -212,8 +212,8 @@ impl OrdinalTree {
         }
     }
 
-    /// The first node from `start` on, in order of registration, that stands at least at
-    /// `wanted` and that `accept` accepts.
+    /// Returns the first node from `start` on, in order of registration, that has the `wanted` coordinate and
+    /// marks and that `accept` accepts.
     pub fn first_from(
         &self,
         start: Ordinal,
@@ -226,8 +226,8 @@ impl OrdinalTree {
         while let Some(next) = self.next_block(block, wanted, visits) {
             let range = self.block(next);
             let first = range.start.max(start);
-            // One run over contiguous coordinates; what else there is to a position is looked at
-            // where its coordinate suffices, which few do.
+            // The coordinates are contiguous. The other fields are read only if the coordinate suffices,
+            // which is rare.
             for (position, coordinate) in (first..).zip(&self.coordinates[first..range.end]) {
                 if coordinate.reaches(wanted.lower())
                     && self.marks[position].hold(wanted.marks)
@@ -242,8 +242,8 @@ impl OrdinalTree {
         None
     }
 
-    /// The first block from `block` on whose sums suffice: up while nothing on a level does, down
-    /// where something may.
+    /// Returns the first block from `block` on whose summary suffices. The search moves up while nothing on a
+    /// level suffices, and down where something may.
     fn next_block(&self, block: usize, wanted: &Wanted, visits: &mut Visits) -> Option<usize> {
         let (mut level, mut at) = self.above(0, block);
         loop {
@@ -268,7 +268,7 @@ impl OrdinalTree {
         }
     }
 
-    /// The highest vertex that begins where vertex `at` of `level` does: it may exclude more.
+    /// Returns the highest vertex that begins where vertex `at` of `level` does, because it may exclude more.
     fn above(&self, mut level: usize, mut at: usize) -> (usize, usize) {
         while at.is_multiple_of(FANOUT) && level + 1 < self.levels.len() {
             level += 1;
@@ -277,7 +277,7 @@ impl OrdinalTree {
         (level, at)
     }
 
-    /// The `n`-th node in order of registration, counted from 0.
+    /// Returns the `n`-th node in order of registration, counted from 0.
     ///
     /// # Panics
     /// When there are no more than `n` nodes.
@@ -300,7 +300,7 @@ impl OrdinalTree {
         *held.into_iter().nth(n as usize).expect("the block counts its nodes")
     }
 
-    /// Bytes that its structures hold.
+    /// Returns the bytes taken by the tree.
     #[must_use]
     pub fn bytes(&self) -> usize {
         let levels: usize = self.levels.iter().map(Vec::capacity).sum();
@@ -314,7 +314,7 @@ impl OrdinalTree {
     /// Checks every vertex against those below it, and the positions against `entry`.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Returns the inconsistency.
     pub fn check(
         &self,
         nodes: usize,

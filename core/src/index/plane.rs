@@ -1,14 +1,14 @@
-//! The plane: every node by its first two dimensions, in cells.
+//! The plane: all nodes by their first two dimensions, in cells.
 //!
-//! The first two dimensions say in which [cell](super::grid) a node stands, without a search; the
-//! few nodes of a cell stand in order. Above the cells stands a fixed tree of groups of sixty-four.
-//! A group has a bit per member and [class](super::classes), so that a search sees in one word which
-//! members hold a node that suffices in the later dimensions, and masks off the columns that do not
-//! in the second. It also has the maximum in every dimension, and the marks.
+//! The first two dimensions determine the [cell](super::grid) of a node without a search. The few nodes of a
+//! cell are sorted. Above the cells is a fixed tree of groups of 64. A group has a bit per member and
+//! [class](super::classes). One word therefore tells a search which members have a node that suffices in the
+//! later dimensions. The search masks off the columns that do not suffice in the second dimension. A group
+//! also has the maximum in every dimension, and the marks.
 //!
-//! Bits, maxima and marks are *at least* what is below. They are raised when a node comes and left
-//! when one goes, unless nothing is left; a search that entered something in vain puts them right,
-//! so that each departure costs at most one such visit per level.
+//! Bits, maxima and marks are upper bounds of what is below. They are raised when a node arrives, and not
+//! lowered when a node leaves, unless nothing remains. A search that enters something without success
+//! recomputes them. Each departure therefore costs at most one such visit per level.
 
 use super::cell::Cell;
 use super::classes::{ClassMask, Classifier, serves};
@@ -21,21 +21,21 @@ use super::walk::{Found, Search};
 use super::{Marks, Slot, Visits};
 use crate::planted::{PlantedBug, is_planted};
 
-/// Vertices below a group that are entered in vain before its maxima are worth being put right.
+/// A group's maxima are recomputed if more vertices than this were entered below it without success.
 const VAIN_MIN: u64 = 4;
-/// Groups of cells that are put right when the largest of all is asked for: after each batch.
+/// The number of cell groups that are recomputed when the overall maximum is read, which is after each batch.
 const SETTLED_FOR_SUM: usize = 2;
-/// Groups that are looked at for them: a plane of a million nodes has thousands.
+/// The number of stale groups that are examined for this. A plane with a million nodes has thousands.
 const STALE_LOOKED_AT: usize = 64;
 
-/// Groups of sixty-four, and what is said of each.
+/// Groups of 64, and the upper bounds of each.
 #[derive(Clone, Debug)]
 struct Level<K> {
     members: Vec<ClassMask>,
     said: Vec<UpperBounds<K>>,
-    /// A bit per group: its maxima may be too much.
+    /// One bit per group: its maxima may be too high.
     stale: Vec<u64>,
-    /// A bit per group: its marks may be too many.
+    /// One bit per group: its marks may be too many.
     stale_marks: Vec<u64>,
 }
 
@@ -56,7 +56,7 @@ impl<K: Key> Level<K> {
         (bit(&self.stale), bit(&self.stale_marks))
     }
 
-    /// The groups whose maxima may be too much.
+    /// Returns the groups whose maxima may be too high.
     fn stale_groups(&self) -> impl Iterator<Item = usize> {
         self.stale.iter().enumerate().flat_map(|(at, &word)| {
             let mut left = word;
@@ -68,7 +68,7 @@ impl<K: Key> Level<K> {
         })
     }
 
-    /// Something of this key and these marks went from below a group.
+    /// Records that an entry with these bounds left a group.
     #[inline]
     fn may_sink(&mut self, group: usize, said: UpperBounds<K>) {
         let own = self.said[group];
@@ -76,7 +76,7 @@ impl<K: Key> Level<K> {
         self.stale_marks[group / 64] |= u64::from(own.marks != Marks::NONE) << (group % 64);
     }
 
-    /// Says of a group what is so; whether that is less than before.
+    /// Sets the bounds of a group. Returns whether they changed.
     fn settle(&mut self, group: usize, sum: UpperBounds<K>, with_marks: bool) -> bool {
         let before = self.said[group];
         self.stale[group / 64] &= !(1 << (group % 64));
@@ -104,19 +104,19 @@ struct Area {
 
 /// Nodes by the cell of their first two coordinates.
 pub(super) struct Plane<K> {
-    /// Entries at which a run is cut: all that there is room for, but in tests.
+    /// The number of entries at which a run is split. It is the maximum, except in tests.
     room: usize,
     classifier: Classifier,
     grid: Grid,
     cells: Vec<Cell<K>>,
-    /// The lowest has a group per sixty-four cells, the next one per sixty-four of these, and so on
-    /// up to one group.
+    /// The lowest level has a group per 64 cells, the next level one per 64 of these, and so on up to one
+    /// group.
     levels: Vec<Level<K>>,
     len: usize,
 }
 
 impl<K: Key> Plane<K> {
-    /// An empty one whose runs are cut at `room`; `steps` tell classes.
+    /// Creates an empty plane whose runs are split at `room`. `steps` determine classes.
     pub(super) fn new(room: usize, steps: [Steps; 2]) -> Self {
         let grid = Grid::over((0, 0), 0);
         let classifier = Classifier::new(steps);
@@ -125,7 +125,7 @@ impl<K: Key> Plane<K> {
         plane
     }
 
-    /// The class of a key.
+    /// Returns the class of a key.
     #[inline]
     pub(super) fn class(&self, key: K) -> usize {
         self.classifier.class(key)
@@ -147,7 +147,7 @@ impl<K: Key> Plane<K> {
         }
     }
 
-    /// Puts an entry in.
+    /// Adds an entry.
     #[inline]
     pub(super) fn insert(&mut self, key: K, tag: RankTag, marks: Marks, of: &[Marks]) {
         self.len += 1;
@@ -157,8 +157,10 @@ impl<K: Key> Plane<K> {
         self.stand(key, tag, marks);
     }
 
-    /// Lays a grid out that covers all entries and `key`: O(entries), when there are twice as many as
-    /// at the last time, or one is larger than all before.
+    /// Lays out a grid that covers all entries and `key`.
+    ///
+    /// Costs O(entries). This happens when the number of entries has doubled since the last layout, or when a
+    /// key is larger than all before.
     #[cold]
     fn lay_out(&mut self, key: K, of: &[Marks]) {
         let entries = self.entries();
@@ -176,7 +178,7 @@ impl<K: Key> Plane<K> {
         self.raise(cell, key, UpperBounds::of(key, tag, marks));
     }
 
-    /// The way up learns that a node came to `cell`.
+    /// Raises the bounds above `cell` after a node arrived there.
     #[inline]
     fn raise(&mut self, cell: usize, key: K, note_arrival: UpperBounds<K>) {
         let class = self.classifier.class(key);
@@ -204,7 +206,7 @@ impl<K: Key> Plane<K> {
         }
     }
 
-    /// Takes an entry out; whether it was there.
+    /// Removes an entry. Returns whether it was found.
     #[inline]
     pub(super) fn remove(&mut self, key: K, tag: RankTag) -> bool {
         let cell = self.grid.cell(key);
@@ -229,13 +231,13 @@ impl<K: Key> Plane<K> {
         true
     }
 
-    /// Reads what taking an entry out will read.
+    /// Prefetches the memory that removing an entry will read.
     #[inline]
     pub(super) fn prefetch(&self, key: K, tag: RankTag) -> usize {
         self.cells[self.grid.cell(key)].entries().prefetch(key, tag)
     }
 
-    /// An entry that stands here has other marks.
+    /// Records that an entry has new marks.
     pub(super) fn mark(&mut self, key: K, tag: RankTag, marks: Marks) {
         let cell = self.grid.cell(key);
         self.cells[cell].mark(key, tag, marks);
@@ -243,7 +245,7 @@ impl<K: Key> Plane<K> {
         self.levels[0].stale_marks[cell / 64 / 64] |= 1 << (cell / 64 % 64);
     }
 
-    /// The first accepted node of the first leaf that holds one.
+    /// Returns the first accepted node of the first leaf that has one.
     #[inline]
     pub(super) fn search(
         &mut self,
@@ -265,7 +267,7 @@ impl<K: Key> Plane<K> {
             match (self.grid.covers(key), search.direction) {
                 (true, Direction::Smallest) => area.first = area.first.max(self.grid.cell(key)),
                 (true, Direction::Greatest) => area.last = area.last.min(self.grid.cell(key)),
-                // Each entry is looked at.
+                // Every entry is examined.
                 (false, _) => {}
             }
         } else if search.begin.is_some() {
@@ -313,7 +315,7 @@ impl<K: Key> Plane<K> {
             let found = if level == 0 {
                 let looked_at = search.visits.nodes;
                 let found = search.in_cell(&self.cells[at], accept);
-                // Where nodes were looked at, what is said of the cell was not at fault.
+                // If nodes were examined, the bounds of the cell were not too high.
                 if found.is_none() && search.visits.nodes == looked_at {
                     self.settle_cell(at, search);
                 }
@@ -336,7 +338,7 @@ impl<K: Key> Plane<K> {
         None
     }
 
-    /// Puts right what is said of a cell that was searched in vain.
+    /// Recomputes the bounds of a cell that was searched without success.
     #[inline]
     fn settle_cell(&mut self, at: usize, search: &Search<'_, K>) {
         let cell = &mut self.cells[at];
@@ -347,8 +349,8 @@ impl<K: Key> Plane<K> {
         }
     }
 
-    /// Puts right what is said of a group that was searched in vain: whether it serves the class of
-    /// the search, and after a search that was `long` the maxima and marks.
+    /// Recomputes the bounds of a group that was searched without success: whether it serves the class of the
+    /// search, and after a `long` search also the maxima and marks.
     #[inline]
     fn settle_group(&mut self, level: usize, group: usize, long: bool, search: &Search<'_, K>) {
         let serves = self.levels[level].members[group].serving(search.class) != 0;
@@ -362,7 +364,7 @@ impl<K: Key> Plane<K> {
         }
     }
 
-    /// Says of a group what is said of its members.
+    /// Sets the bounds of a group from its members.
     fn settle_sums(&mut self, level: usize, group: usize, with_marks: bool) {
         let sum = self.sum_of(level, group);
         let sank = self.levels[level].settle(group, sum, with_marks);
@@ -384,14 +386,14 @@ impl<K: Key> Plane<K> {
         sum
     }
 
-    /// Per dimension at least the largest coordinate of all nodes.
+    /// Returns an upper bound per dimension of all nodes' coordinates.
     pub(super) fn highest(&mut self) -> K {
         if self.len == 0 {
             return K::ZERO;
         }
         let top = self.levels.len() - 1;
         for _ in 0..SETTLED_FOR_SUM {
-            // The first group of cells that may say too much, where that is seen at the top.
+            // The first cell group whose bound may be too high and is visible at the top.
             let high = self.levels[top].said[0].high;
             let lowest = &self.levels[0];
             let shows =
@@ -406,12 +408,12 @@ impl<K: Key> Plane<K> {
         self.levels[top].said[0].high
     }
 
-    /// All entries in order.
+    /// Returns all entries in order.
     pub(super) fn entries(&self) -> Vec<(K, RankTag)> {
         self.cells.iter().flat_map(Cell::all).collect()
     }
 
-    /// Whether an entry stands in its cell.
+    /// Returns whether an entry is in its cell.
     pub(super) fn holds(&self, key: K, tag: RankTag) -> bool {
         self.grid.covers(key) && self.cells[self.grid.cell(key)].all().contains(&(key, tag))
     }
@@ -423,10 +425,10 @@ impl<K: Key> Plane<K> {
             + heap
     }
 
-    /// Checks that what is said of cells and groups covers what is below.
+    /// Checks that the bounds of cells and groups cover what is below.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Returns the inconsistency.
     pub(super) fn check(&self, of: &[Marks]) -> Result<(), String> {
         for (at, cell) in self.cells.iter().enumerate() {
             let members = &self.levels[0].members[at / 64];

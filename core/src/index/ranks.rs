@@ -1,17 +1,19 @@
-//! Ranks: the order of registration in 32 bits, so that the nodes of a leaf are a sorted run of
-//! small numbers instead of one of wide ordinals.
+//! Ranks: the order of registration in 32 bits. The nodes of a leaf are sorted by these small numbers instead
+//! of by wide ordinals.
 
 use crate::ids::Ordinal;
 use crate::index::Slot;
 
-/// The place of a node in the order of registration among those that the index knows.
+/// The position of a node in the order of registration among the nodes that the index knows.
 pub(super) type Rank = u32;
 
 /// No rank.
 const NONE: Rank = Rank::MAX;
 
-/// Who has which rank. A node that leaves keeps its rank until the ranks are given anew, so that
-/// one that returns (undrained) stands where it stood.
+/// The assignment of ranks to slots.
+///
+/// A node that leaves keeps its rank until all ranks are reassigned, so a node that returns (after draining)
+/// gets its old position.
 #[derive(Default)]
 pub(super) struct Ranks {
     slots: Vec<Slot>,
@@ -34,18 +36,17 @@ impl Ranks {
         self.ordinals[self.of(slot) as usize]
     }
 
-    /// The ordinal of a node that has a rank.
+    /// Returns the ordinal of a node that has a rank.
     pub(super) fn ordinal_if(&self, slot: Slot) -> Option<Ordinal> {
         self.by_slot.get(slot as usize).and_then(|&rank| self.ordinals.get(rank as usize)).copied()
     }
 
-    /// How many are given, to nodes that left too.
+    /// Returns the number of assigned ranks, including those of nodes that left.
     pub(super) fn len(&self) -> usize {
         self.slots.len()
     }
 
-    /// The rank for a node, when there is one without moving others: its old one, or one after all
-    /// that are given.
+    /// Assigns a rank to a node if no other node has to move: its old rank, or a new one after all others.
     pub(super) fn give(&mut self, slot: Slot, ordinal: Ordinal) -> Option<Rank> {
         if self.by_slot.len() <= slot as usize {
             self.by_slot.resize(slot as usize + 1, NONE);
@@ -64,7 +65,7 @@ impl Ranks {
         Some(rank)
     }
 
-    /// Gives ranks anew to exactly these nodes.
+    /// Assigns new ranks to exactly these nodes.
     pub(super) fn anew(&mut self, mut nodes: Vec<(Ordinal, Slot)>) {
         nodes.sort_unstable();
         self.by_slot.fill(NONE);

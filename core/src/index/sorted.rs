@@ -1,15 +1,15 @@
-//! Runs of nodes in order of key, then of registration: what a cell holds.
+//! Runs of nodes in order of key, then of registration. Cells contain these runs.
 
 use super::Marks;
 use super::entry::{RankTag, UpperBounds};
 use super::key::Key;
 
-/// Most entries of one run.
+/// The maximum number of entries of one run.
 pub(super) const ROOM: usize = 32;
-/// Keys that are counted in one go: those of one cache line.
+/// The number of keys counted at once: those of one cache line.
 const STRIDE: usize = 8;
 
-/// Entries in order. Beyond the last stand keys above all others.
+/// Entries in order. Unused keys are greater than all others.
 #[derive(Clone, Debug)]
 pub(super) struct Block<K> {
     len: u8,
@@ -46,8 +46,10 @@ impl<K: Key> Block<K> {
         (self.keys[at], self.tags[at])
     }
 
-    /// How many entries are below that of `key` and `tag`. Two rounds of comparisons that wait for
-    /// nothing: a binary search would wait for each of its five.
+    /// Returns the number of entries below that of `key` and `tag`.
+    ///
+    /// It takes two rounds of independent comparisons. A binary search would have to wait for each of its
+    /// five steps.
     #[inline]
     fn place(&self, key: K, tag: RankTag) -> usize {
         let mut stride = 0;
@@ -97,7 +99,7 @@ impl<K: Key> Block<K> {
         true
     }
 
-    /// Cuts off the upper half.
+    /// Splits off the upper half.
     fn cut(&mut self) -> Self {
         let half = self.len() / 2;
         let len = self.len();
@@ -108,14 +110,14 @@ impl<K: Key> Block<K> {
     }
 }
 
-/// Many entries: runs, each before the next, with what a search asks of each.
+/// Many entries in ordered runs, with the upper bounds of each run.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Runs<K> {
     runs: Vec<Box<Block<K>>>,
-    /// The first entry of each run, where its place is looked for.
+    /// The first entry of each run, for finding the run of an entry.
     firsts: Vec<(K, RankTag)>,
     said: Vec<UpperBounds<K>>,
-    /// Whether the maxima that are said of a run may be too much, and whether its marks may.
+    /// Per run, whether the maxima may be too high, and whether the marks may be too many.
     stale: Vec<[bool; 2]>,
 }
 
@@ -130,12 +132,12 @@ impl<K: Key> Runs<K> {
         self.runs.iter().map(|run| &**run).zip(&self.said)
     }
 
-    /// The run in which an entry stands or belongs.
+    /// Returns the index of the run to which an entry belongs.
     fn run_for(&self, key: K, tag: RankTag) -> usize {
         self.firsts.partition_point(|&first| first <= (key, tag)).saturating_sub(1)
     }
 
-    /// The run in which an entry stands or belongs.
+    /// Returns the run to which an entry belongs.
     pub(super) fn holding(&self, key: K, tag: RankTag) -> &Block<K> {
         &self.runs[self.run_for(key, tag)]
     }
@@ -178,9 +180,9 @@ impl<K: Key> Runs<K> {
         self.stale[at][1] = true;
     }
 
-    /// The first run that may hold `key`: those before it hold smaller keys only.
+    /// Returns the first run that may contain `key`. The runs before it contain only smaller keys.
     pub(super) fn first_with(&self, key: K) -> usize {
-        // The last one that begins before the key may end with it.
+        // The last run that begins before the key may end with it.
         let at = self.firsts.partition_point(|first| first.0 < key).saturating_sub(1);
         let run = &self.runs[at];
         at + usize::from(run.entry(run.len() - 1).0 < key)
@@ -190,17 +192,17 @@ impl<K: Key> Runs<K> {
         self.runs.len()
     }
 
-    /// A run, and what is said of it.
+    /// Returns a run and its upper bounds.
     pub(super) fn get(&self, at: usize) -> (&Block<K>, &UpperBounds<K>) {
         (&self.runs[at], &self.said[at])
     }
 
-    /// The only run, when there is no other.
+    /// Returns the only run, if there is exactly one.
     pub(super) fn only(&self) -> Option<&Block<K>> {
         if let [only] = &self.runs[..] { Some(only) } else { None }
     }
 
-    /// Puts right what is said of the runs; of their marks only when those of the nodes are given.
+    /// Recomputes the bounds of the runs. Marks are recomputed only if those of the nodes are given.
     pub(super) fn settle(&mut self, of: Option<&[Marks]>) {
         for (at, [stale, stale_marks]) in self.stale.iter_mut().enumerate() {
             if *stale {
@@ -226,7 +228,7 @@ impl<K: Key> Runs<K> {
     }
 }
 
-/// The marks of some nodes together.
+/// Returns the union of the marks of some nodes.
 pub(super) fn sum_of_marks(of: &[Marks], tags: &[RankTag]) -> Marks {
     let marks = |tag: &RankTag| of.get(tag.rank() as usize).copied().unwrap_or(Marks::NONE);
     if of.is_empty() { Marks::NONE } else { tags.iter().fold(Marks::NONE, |all, tag| all.or(marks(tag))) }

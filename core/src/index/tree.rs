@@ -1,13 +1,11 @@
-//! The tree of buckets: the nodes in order of coordinate, then of registration.
+//! The bucket tree: the nodes in order of coordinate, then of registration.
 //!
-//! The patent's tree has a vertex per bucket of every level. Here the buckets are where the keys
-//! say they are: a leaf is a stretch of nodes with one key, a bucket of an inner level a stretch of
-//! leaves.
+//! The patent's tree has a vertex per bucket on every level. Here the keys define the buckets: a leaf is a
+//! range of nodes with one key, and a bucket of an inner level is a range of leaves.
 //!
-//! Nodes that fail only in a later dimension are what a lexicographic walk stumbles over: the
-//! smallest cpu first, and no GPU there. So the third and the fourth coordinate, four steps of each,
-//! give every node a *class*, and what stands above the nodes says per class who may serve it. See
-//! `plane.rs`.
+//! A lexicographic walk is slow where nodes fail only in a later dimension, such as nodes with the smallest
+//! cpu but no GPU. The third and the fourth coordinate, in four steps each, therefore give every node a
+//! *class*. The levels above the nodes record which of their members may serve each class. See `plane.rs`.
 
 use super::coordinate::{Coordinates, Steps};
 use super::entry::{RankTag, UpperBounds};
@@ -18,7 +16,7 @@ use super::ranks::{Rank, Ranks};
 use super::walk::Search;
 use super::{Coordinate, Mark, Marks, ResourceVector, Slot, Visits};
 
-/// Which leaves come first.
+/// The order in which leaves are searched.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Direction {
     /// The largest coordinate first, dimension by dimension: LeastFit.
@@ -27,27 +25,27 @@ pub enum Direction {
     Smallest,
 }
 
-/// What a search asks of a leaf: at least this coordinate, and these marks below.
+/// The coordinate and marks that a search requires of a leaf, as a minimum.
 #[derive(Clone, Copy, Debug)]
 pub struct Wanted {
-    /// Where the request stands.
+    /// The coordinates of the request.
     pub(super) stand: Coordinates,
-    /// What a node must be marked with.
+    /// The marks that a node must have.
     pub(super) marks: Marks,
 }
 
 impl Wanted {
-    /// The coordinate of the request.
+    /// Returns the coordinate of the request.
     pub(super) fn lower(&self) -> &Coordinate {
         &self.stand.coordinate
     }
 }
 
-/// Where a node stands.
+/// The entry of a node.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Place<K> {
     pub(super) key: K,
-    /// None: it does not stand in the tree. One more than its tag, which is never the highest.
+    /// `None` if the node is not in the tree. Otherwise the tag plus one. A tag is never the highest number.
     tag: Option<std::num::NonZeroU32>,
 }
 
@@ -70,19 +68,19 @@ impl<K: Key> Place<K> {
 pub(super) struct BucketTree<K> {
     pub(super) plane: Plane<K>,
     pub(super) places: Vec<Place<K>>,
-    /// By rank; empty while nobody has any.
+    /// By rank. Empty while no node has a mark.
     pub(super) marks: Vec<Marks>,
     hints: Hints<K>,
 }
 
 impl<K: Key> BucketTree<K> {
-    /// An empty tree whose runs are cut at `room`.
+    /// Creates an empty tree whose runs are split at `room`.
     pub(super) fn new(room: usize, steps: [Steps; 2]) -> Self {
         let plane = Plane::new(room, steps);
         Self { plane, places: Vec::new(), marks: Vec::new(), hints: Hints::new() }
     }
 
-    /// The key and the tag of a node, if it stands in the tree.
+    /// Returns the key and the tag of a node, if it is in the tree.
     #[inline]
     pub(super) fn entry(&self, slot: Slot) -> Option<(K, RankTag)> {
         let place = self.places.get(slot as usize)?;
@@ -94,15 +92,15 @@ impl<K: Key> BucketTree<K> {
         self.marks.get(rank as usize).copied().unwrap_or(Marks::NONE)
     }
 
-    /// Per dimension at least the largest coordinate of any node.
+    /// Returns an upper bound per dimension of all nodes' coordinates.
     pub(super) fn highest(&mut self) -> Coordinate {
         self.plane.highest().coordinate()
     }
 
-    /// Puts a node in.
+    /// Adds a node.
     ///
     /// # Panics
-    /// When it stands in the tree already.
+    /// When it is already in the tree.
     pub(super) fn insert(
         &mut self,
         slot: Slot,
@@ -136,7 +134,8 @@ impl<K: Key> BucketTree<K> {
         self.hints.note_arrival(key, tag.rank(), available);
     }
 
-    /// A node that stays where it stands has other books: it may be accepted where it was not.
+    /// Records that a node's books changed but its key did not. A search that rejected it before may now
+    /// accept it.
     #[inline]
     pub(super) fn touch(&mut self, slot: Slot, available: &ResourceVector) {
         if let Some((key, tag)) = self.entry(slot) {
@@ -144,10 +143,10 @@ impl<K: Key> BucketTree<K> {
         }
     }
 
-    /// Takes a node out.
+    /// Removes a node.
     ///
     /// # Panics
-    /// When it does not stand in the tree.
+    /// When it is not in the tree.
     pub(super) fn remove(&mut self, slot: Slot) {
         let rank = self.leave(slot);
         self.places[slot as usize] = Place::NOWHERE;
@@ -161,14 +160,14 @@ impl<K: Key> BucketTree<K> {
         tag.rank()
     }
 
-    /// Moves a node to `key`; `below` as [`RankTag`] has it.
+    /// Moves a node to `key`. `below` is as in [`RankTag`].
     #[inline]
     pub(super) fn update(&mut self, slot: Slot, key: K, below: u8, available: &ResourceVector) {
         let rank = self.leave(slot);
         self.stand(slot, key, RankTag::new(rank, below), self.marks(rank), Some(available.into()));
     }
 
-    /// Exchanges the marks of a node.
+    /// Replaces the marks of a node.
     pub(super) fn mark(&mut self, slot: Slot, marks: Marks) {
         let Some((key, tag)) = self.entry(slot) else { panic!("slot {slot} does not stand in the index") };
         self.set_marks(tag.rank(), marks);
@@ -176,7 +175,7 @@ impl<K: Key> BucketTree<K> {
         self.hints.note_arrival(key, tag.rank(), None);
     }
 
-    /// Gives `mark` to the nodes that `member` names, and takes it from all others.
+    /// Sets `mark` on the nodes for which `member` returns true, and clears it on all others.
     pub(super) fn assign(&mut self, mark: Mark, member: &impl Fn(Slot) -> bool) {
         for slot in 0..self.places.len() as Slot {
             let Some((_, tag)) = self.entry(slot) else { continue };
@@ -189,8 +188,8 @@ impl<K: Key> BucketTree<K> {
         }
     }
 
-    /// The first accepted node of the first leaf that holds one. `shape` tells what is accepted,
-    /// where it is the same each time.
+    /// Returns the first accepted node of the first leaf that has one. `shape` identifies what is accepted,
+    /// if that is the same for each search.
     #[inline]
     pub(super) fn first(
         &mut self,
@@ -223,7 +222,7 @@ impl<K: Key> BucketTree<K> {
         best.map(|best| best.slot)
     }
 
-    /// Bytes that its structures hold.
+    /// Returns the bytes taken by the tree.
     pub(super) fn bytes(&self) -> usize {
         self.plane.bytes()
             + self.places.capacity() * size_of::<Place<K>>()
@@ -231,7 +230,7 @@ impl<K: Key> BucketTree<K> {
             + self.hints.bytes()
     }
 
-    /// Whether a node stands where its key says.
+    /// Returns whether an entry is in the cell of its key.
     pub(super) fn stands(&self, key: K, tag: RankTag) -> bool {
         self.plane.holds(key, tag)
     }

@@ -1,4 +1,4 @@
-//! What tests, explanations and audits ask of the bucket tree: all of it costs O(nodes).
+//! Functions of the bucket tree for tests, explanations and audits. All of them cost O(nodes).
 
 use super::Slot;
 use super::entry::RankTag;
@@ -7,12 +7,12 @@ use super::ranks::{Rank, Ranks};
 use super::tree::{BucketTree, Direction};
 
 impl<K: Key> BucketTree<K> {
-    /// All nodes in order of key, then of rank.
+    /// Returns all nodes in order of key, then of rank.
     fn nodes(&self) -> Vec<(K, RankTag)> {
         self.plane.entries()
     }
 
-    /// The leaves in order, each with its nodes in order of registration.
+    /// Returns the leaves in order, each with its nodes in order of registration.
     pub(super) fn leaves(&self, direction: Direction) -> Vec<(K, Vec<Rank>)> {
         let mut leaves: Vec<(K, Vec<Rank>)> = Vec::new();
         for (key, tag) in self.nodes() {
@@ -27,8 +27,8 @@ impl<K: Key> BucketTree<K> {
         leaves
     }
 
-    /// Non-empty buckets of a tree with `levels` dimensions, the root included: every prefix of the
-    /// coordinates of the nodes.
+    /// Returns the number of non-empty buckets of a tree with `levels` dimensions, including the root. This
+    /// is the number of distinct prefixes of the nodes' coordinates.
     pub(super) fn bucket_count(&self, levels: usize) -> usize {
         let keys: Vec<_> = self.nodes().iter().map(|(key, _)| key.coordinate()).collect();
         let below_root = |level: usize| {
@@ -38,17 +38,17 @@ impl<K: Key> BucketTree<K> {
         1 + (0..levels).map(below_root).sum::<usize>()
     }
 
-    /// Whether the node in `slot`, of that rank, is in the cell where it is said to be.
+    /// Returns whether the node in `slot`, with this rank, is in the cell that its entry refers to.
     pub(super) fn is_placed(&self, slot: Slot, rank: Rank) -> bool {
         let Some(place) = self.places.get(slot as usize) else { return false };
         place.tag().is_some_and(|tag| tag.rank() == rank && self.stands(place.key, tag))
     }
 
-    /// Checks the structure: order, that what is said of cells and groups covers what is below, that
-    /// every node stands where it is said to, and how many there are.
+    /// Checks the structure: the order of the nodes, the bounds of cells and groups, the cell of every node,
+    /// and the number of nodes.
     ///
     /// # Errors
-    /// What is wrong.
+    /// Returns the inconsistency.
     pub(super) fn check(&self, ranks: &Ranks, nodes: usize) -> Result<(), String> {
         let held = self.plane.len();
         let placed = self.places.iter().filter(|place| place.tag().is_some()).count();

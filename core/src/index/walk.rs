@@ -1,4 +1,4 @@
-//! Walking the entries of one cell: the first accepted node of the first leaf that holds one.
+//! Searches the entries of one cell for the first accepted node of the first leaf that has one.
 
 use std::ops::ControlFlow;
 
@@ -11,7 +11,7 @@ use super::sorted::Runs;
 use super::tree::Direction;
 use super::{Marks, Slot, Visits};
 
-/// What a search looks for, and what it has cost so far.
+/// The parameters of a search, and its cost so far.
 pub(super) struct Search<'a, K> {
     pub(super) direction: Direction,
     pub(super) asked: UpperBounds<K>,
@@ -34,7 +34,7 @@ pub(super) struct Found<K> {
 }
 
 impl<K: Key> Search<'_, K> {
-    /// The first accepted entry of a cell.
+    /// Returns the first accepted entry of a cell.
     #[inline]
     pub(super) fn in_cell(
         &mut self,
@@ -86,7 +86,7 @@ impl<K: Key> Search<'_, K> {
         None
     }
 
-    /// The first accepted one of a leaf, or of a part of it.
+    /// Returns the first accepted entry of a leaf, or of a part of it.
     #[inline]
     fn of_leaf(
         &mut self,
@@ -141,7 +141,7 @@ impl<K: Key> Search<'_, K> {
         None
     }
 
-    /// As [`greatest`](Self::greatest), where a leaf may span several runs.
+    /// The same as [`greatest`](Self::greatest), where a leaf may span several runs.
     fn greatest_of_many(
         &mut self,
         runs: &Runs<K>,
@@ -181,7 +181,7 @@ impl<K: Key> Search<'_, K> {
     }
 }
 
-/// Where the leaf of the last of `keys` begins among them.
+/// Returns the index at which the leaf of the last of `keys` begins.
 #[inline]
 fn first_of_leaf<K: Key>(keys: &[K]) -> usize {
     let last = keys[keys.len() - 1];

@@ -1,19 +1,20 @@
-//! The weighted coordinate function: one dimension that is a sum of the others by their weights, so
-//! that the resource with the great weight dominates the order.
+//! The weighted coordinate function: one dimension is the sum of the others by weight. The resource with the
+//! largest weight dominates the order.
 
 use super::coordinate::{Dimension, GeometryError, VALUES};
 use crate::resource::Amount;
 
-/// What a unit of each dimension counts in the weighted sum, in 1/10 000.
+/// The weight of a unit of each dimension in the weighted sum, in 1/10,000.
 ///
-/// A sum with weights that are not negative is monotone: a node that has at least what is asked in
-/// every dimension has at least its sum. A negative weight would break that, and is refused.
+/// A sum with non-negative weights is monotone: a node that has at least what is asked in every dimension
+/// also has at least its sum. A negative weight would break this, and is rejected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Weights([u64; VALUES]);
 
 impl Weights {
-    /// Weights per dimension, in 1/10 000 per core, MiB, GPU, and unit of a custom kind; a
-    /// dimension that is not named counts nothing, and the sum itself has no weight.
+    /// Creates weights per dimension, in 1/10,000 per core, MiB, GPU and unit of a custom kind.
+    ///
+    /// A dimension that is not named has weight zero. The sum itself has no weight.
     ///
     /// # Errors
     /// When one is negative, or none is above zero.
@@ -28,14 +29,13 @@ impl Weights {
         if all == Self::default() { Err(GeometryError::NoWeight) } else { Ok(all) }
     }
 
-    /// The sum over `values`, in 1/10 000; what is above [`AMOUNT_MAX`](crate::limits::AMOUNT_MAX)
-    /// is equal to it.
+    /// Returns the sum over `values`, in 1/10,000, capped at [`AMOUNT_MAX`](crate::limits::AMOUNT_MAX).
     pub(super) fn sum(&self, values: &[u64; VALUES]) -> u64 {
         let scale = Amount::SCALE as u128;
         let whole_gpus = usize::from(Dimension::WholeGpus.place());
         let mut sum: u128 = 0;
         for (place, (&weight, &value)) in self.0.iter().zip(values).enumerate() {
-            // A weight is below 2^63 and a value at most 2^53: nine of them are below 2^120.
+            // A weight is below 2^63 and a value at most 2^53, so nine of them are below 2^120.
             let units = u128::from(value) * if place == whole_gpus { scale } else { 1 };
             sum += u128::from(weight) * units;
         }
@@ -84,7 +84,7 @@ mod tests {
         assert!(sum(99, 1) < sum(0, 2));
     }
 
-    /// What is left where `reserved` is set aside for others, in each dimension at least nothing.
+    /// Returns what remains after `reserved` is subtracted, at least zero in each dimension.
     fn without(vector: &ResourceVector, reserved: &ResourceVector) -> ResourceVector {
         let mut left = *vector;
         left.cpu = left.cpu.saturating_minus(reserved.cpu);
@@ -98,7 +98,7 @@ mod tests {
     }
 
     proptest! {
-        /// Every accepted function is monotone, by whatever θ, weights and reservations.
+        /// Every accepted function is monotone, with any θ, weights and reservations.
         #[test]
         fn accepted_functions_hide_no_node(
             asked in proptest::array::uniform8(0i64..1 << 52),
@@ -132,7 +132,7 @@ mod tests {
             prop_assert!(at(&available).reaches(&at(&without(&available, &reserved))));
         }
 
-        /// A bound in one granularity is one in any other.
+        /// An upper bound in one granularity converts to an upper bound in any other.
         #[test]
         fn a_bound_holds_in_other_granularities(
             values in proptest::array::uniform8(prop_oneof![0i64..1000, 0i64..1 << 53]),

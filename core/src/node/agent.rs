@@ -1,69 +1,71 @@
-//! What a node's agent says of the machine: its boot, its GPU devices and how they are linked.
+//! An agent's description of its machine: its boot, its GPU devices and their links.
 //!
-//! Topology is a record of its own and not labels: labels speak of a whole node and are what
-//! selectors compare, while links and NUMA nodes relate single instances to each other. It is
-//! cold: no placement reads it yet.
+//! The topology is a separate record and not labels. Labels describe a whole node and are compared by
+//! selectors. Links and NUMA nodes relate individual instances to each other. The record is cold: no
+//! placement reads it yet.
 
 use std::sync::Arc;
 
 use super::NodeSpec;
 use crate::limits::GPU_INSTANCES_MAX;
 
-/// A GPU device. Its place in the node's list is its instance number.
+/// A GPU device. Its index in the node's list is its instance number.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct GpuDevice {
-    /// The device's own identity: the same whatever order the driver lists devices in.
+    /// The device's own identity. It does not depend on the order in which the driver lists devices.
     pub uuid: Arc<str>,
     /// Its model.
     pub model: Arc<str>,
     /// Its memory, in MiB.
     pub memory_mib: u64,
-    /// The NUMA node that it is attached to, where that is known.
+    /// The NUMA node that it is attached to, if known.
     pub numa: Option<u16>,
-    /// The instances it is linked to directly (NVLink): bit `i` stands for instance `i`.
+    /// The instances that it is linked to directly (NVLink). Bit `i` is instance `i`.
     pub links: u16,
 }
 
-/// What an agent said last.
+/// The facts of an agent's last report.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AgentFacts {
-    /// Which start of the machine: its kernel's boot id.
+    /// The kernel's boot id, which identifies one start of the machine.
     pub boot: Arc<str>,
     /// Its GPU devices, by instance.
     pub gpus: Vec<GpuDevice>,
 }
 
-/// GPU instances that offer nothing to new work, ascending, with the reason.
+/// GPU instances that take no new work, ascending, each with the reason.
 pub type Unhealthy = Vec<(u8, Arc<str>)>;
 
-/// A whole report, devices in the order in which the agent found them.
+/// A complete report, with the devices in the order in which the agent found them.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct AgentReport {
     /// Capacity and labels.
     pub spec: NodeSpec,
-    /// Which start of the machine.
+    /// The boot id of the machine.
     pub boot: Arc<str>,
-    /// The devices, `links` over this list, and what is wrong with each, if anything is.
+    /// The devices, each with its fault, if any. `links` refers to indexes of this list.
     pub gpus: Vec<(GpuDevice, Option<Arc<str>>)>,
 }
 
-/// What is said of an instance whose device is not reported any more.
+/// The fault of an instance whose device is no longer reported.
 pub const DEVICE_GONE: &str = "its device is not reported any more: it is lost, or in MIG mode now";
 
-/// Gives each reported device its instance, and says which instances are unhealthy.
+/// Assigns each reported device its instance, and returns the unhealthy instances.
 ///
-/// An instance goes on meaning the same device, known by its UUID: the driver's order may change
-/// from start to start, and allocations hold instances. A device that is not reported any more
-/// keeps its place, unhealthy, so that no other moves; a new one goes to the end. Only a new boot
-/// lets new devices take the places of those that are gone (the machine was opened), and cuts
-/// such places off the end. So do new devices for which there is no other room.
+/// Allocations hold instances, so an instance keeps its device, identified by UUID. The driver's order may
+/// change with each start.
+///
+/// A device that is no longer reported keeps its instance, which becomes unhealthy. No other device moves. A
+/// new device goes to the end. It takes the instance of a missing device only after a new boot (the machine
+/// may have been opened), or if there is no other room. A new boot also removes instances of missing devices
+/// from the end of the list.
 #[must_use]
 pub fn align_devices(
     known: &AgentFacts,
     boot: &Arc<str>,
     reported: Vec<(GpuDevice, Option<Arc<str>>)>,
 ) -> (AgentFacts, Unhealthy) {
-    // Where a reported device goes; instances that none goes to are gone.
+    // The instance of each reported device. Instances without a reported device are missing.
     let mut place: Vec<Option<usize>> =
         reported.iter().map(|(device, _)| known.gpus.iter().position(|k| k.uuid == device.uuid)).collect();
     let mut taken: Vec<Option<usize>> = vec![None; known.gpus.len()];
@@ -147,7 +149,7 @@ mod tests {
         assert_eq!(unhealthy, vec![(1, DEVICE_GONE.into())]);
         let (back, unhealthy) = align(&without, "1", &["a", "b", "c", "new"]);
         assert_eq!((uuids(&back).as_str(), unhealthy), ("a b c new", vec![]));
-        // Opened and closed: the new device stands in the place of the old, nothing else moves.
+        // The machine was opened: the new device takes the old one's instance, and nothing else moves.
         let (swapped, unhealthy) = align(&first, "2", &["c", "a", "new"]);
         assert_eq!((uuids(&swapped).as_str(), unhealthy), ("a new c", vec![]));
         let (fewer, unhealthy) = align(&first, "2", &["a"]);

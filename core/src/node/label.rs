@@ -1,24 +1,24 @@
-//! Labels: keys and values that selectors speak of.
+//! Labels: keys and values that selectors refer to.
 
 use std::sync::Arc;
 
-/// The label under which the model of a node's GPUs stands.
+/// The label that contains the model of a node's GPUs.
 pub const GPU_MODEL_LABEL: &str = "gpu-model";
 
-/// The labels of one node: sorted by key, each key once. The texts are shared between nodes.
+/// The labels of one node, sorted by unique key. The texts are shared between nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Labels(Arc<[(Arc<str>, Arc<str>)]>);
 
-/// Labels that a node cannot have.
+/// The reason why a set of labels is invalid.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LabelsError {
-    /// One key twice.
+    /// A key is given twice.
     #[error("label `{0}` is given twice: give each key once")]
     Twice(Arc<str>),
 }
 
 impl Labels {
-    /// Labels from pairs in any order.
+    /// Creates labels from pairs in any order.
     ///
     /// # Errors
     /// When a key is given twice.
@@ -30,36 +30,36 @@ impl Labels {
         Ok(Self(pairs.into()))
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&str> {
         let at = self.0.binary_search_by(|(k, _)| k.as_ref().cmp(key)).ok()?;
         Some(&self.0[at].1)
     }
 
-    /// All pairs, in order of key.
+    /// Returns all pairs, in order of key.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &str)> {
         self.0.iter().map(|(key, value)| (key.as_ref(), value.as_ref()))
     }
 
-    /// All pairs, in order of key, to be shared.
+    /// Returns all pairs, in order of key, with their shared texts.
     pub(crate) fn pairs(&self) -> &[(Arc<str>, Arc<str>)] {
         &self.0
     }
 
-    /// The same labels with every text exchanged for what `share` answers.
+    /// Returns the same labels with every text replaced by the result of `share`.
     #[must_use]
     pub fn shared(&self, mut share: impl FnMut(&Arc<str>) -> Arc<str>) -> Self {
         Self(self.0.iter().map(|(key, value)| (share(key), share(value))).collect())
     }
 
-    /// How many there are.
+    /// Returns the number of labels.
     #[must_use]
     pub fn len(&self) -> usize {
         self.0.len()
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no labels.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()

@@ -1,50 +1,49 @@
-//! The life of a node: which state follows which event, in one table.
+//! The life cycle of a node: its states and transitions, in one table.
 //!
-//! Two things decide whether a node takes work: what its operator wants (draining) and what its
-//! agent shows (joined, lost). A node that is lost remembers whether it was draining, so that it
-//! comes back as it was, and an operator may go on deciding while it is away. Nodes without an
-//! agent are ready or draining only.
+//! Two things decide whether a node takes work: the operator's decision (draining), and the agent's reports
+//! and heartbeats (joining, lost). A lost node remembers whether it was draining and returns to that state.
+//! An operator may change this while the node is lost. Nodes without an agent are only ready or draining.
 
 use std::fmt;
 
-/// Where a node stands in its life. Only a ready one takes new work; all keep what they have.
+/// The state of a node. Only a ready node takes new work. In every state, a node keeps its allocations.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum NodeState {
     /// Registered by its agent, which has not yet shown that it knows its node id.
     Joining,
     /// Takes new work.
     Ready,
-    /// Takes no new work, because its operator said so.
+    /// Takes no new work, by decision of the operator.
     Draining,
-    /// Its agent has not been heard of for too long. Its allocations stay in the books until the
-    /// node comes back or is removed.
+    /// The agent has been silent for too long. The allocations stay in the books until the node returns or is
+    /// removed.
     Lost {
-        /// Whether it is to be draining when it comes back; ready otherwise.
+        /// True if the node is draining when it returns. Otherwise it is ready.
         draining: bool,
     },
 }
 
-/// What happens to a node.
+/// An event in the life of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum LifeEvent {
-    /// Its agent reported what the node has.
+    /// The agent reported the machine's capacity.
     Report,
-    /// Its agent beat: it knows the node's id.
+    /// The agent sent a heartbeat, so it knows the node's id.
     Beat,
-    /// Its agent was not heard of in time.
+    /// The agent was not heard of in time.
     Lose,
-    /// Its operator wants no new work there.
+    /// The operator wants no new work there.
     Drain,
-    /// Its operator lets it take work again.
+    /// The operator allows new work again.
     Undrain,
 }
 
-/// An event that a node in that state cannot follow.
+/// An event that is invalid in the node's current state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct IllegalChange {
-    /// Where the node stands.
+    /// The node's state.
     pub state: NodeState,
-    /// What was asked.
+    /// The rejected event.
     pub event: LifeEvent,
 }
 
@@ -69,10 +68,10 @@ impl NodeState {
         Self::Lost { draining: true },
     ];
 
-    /// The state after `event`; the whole table.
+    /// Returns the state after `event`. This is the complete table.
     ///
     /// # Errors
-    /// When a node in this state cannot follow the event.
+    /// When the event is invalid in this state.
     pub fn after(self, event: LifeEvent) -> Result<Self, IllegalChange> {
         use LifeEvent::{Beat, Drain, Lose, Report, Undrain};
         Ok(match (self, event) {
@@ -91,14 +90,14 @@ impl NodeState {
 
             (Self::Ready | Self::Draining, Undrain) => Self::Ready,
             (Self::Lost { draining: true }, Undrain) => Self::Lost { draining: false },
-            // Nothing there was drained, and no operator can vouch for an agent.
+            // The node was not drained, and an operator cannot vouch for its agent.
             (Self::Joining | Self::Lost { draining: false }, Undrain) => {
                 return Err(IllegalChange { state: self, event });
             }
         })
     }
 
-    /// Its number in hashes and on disk.
+    /// Returns the number of the state in hashes and on disk.
     #[must_use]
     pub const fn number(self) -> u8 {
         match self {
@@ -110,13 +109,13 @@ impl NodeState {
         }
     }
 
-    /// The state of a number.
+    /// Returns the state with this number.
     #[must_use]
     pub fn from_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|state| state.number() == number)
     }
 
-    /// Its name, as commands print it.
+    /// Returns the name of the state, as commands print it.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -146,7 +145,7 @@ mod tests {
     const EVENTS: [LifeEvent; 5] =
         [LifeEvent::Report, LifeEvent::Beat, LifeEvent::Lose, LifeEvent::Drain, LifeEvent::Undrain];
 
-    /// Over all pairs, told by what each event means and not by the table.
+    /// Checks all pairs against the meaning of each event, not against the table.
     #[test]
     fn every_state_follows_every_event_as_its_meaning_says() {
         for state in NodeState::ALL {

@@ -1,4 +1,4 @@
-//! Nodes: what is registered, its labels, and the selectors over them.
+//! Nodes: specs, labels, and selectors over them.
 
 mod agent;
 pub use agent::{AgentFacts, AgentReport, DEVICE_GONE, GpuDevice, Unhealthy, align_devices};

@@ -1,20 +1,19 @@
-//! Selectors: terms over labels that a node must satisfy, all of them.
+//! Selectors: terms over labels. A node must satisfy all terms.
 //!
-//! The operators are those of Kubernetes, Nomad and Ray; a node without the key satisfies the
-//! negations only, as there. `Greater` and `Less` compare integers (i64): a label that is none
-//! satisfies neither.
+//! The operators are those of Kubernetes, Nomad and Ray. As there, a node without the key satisfies only the
+//! negations. `Greater` and `Less` compare integers (i64). A label that is not an integer satisfies neither.
 
 use super::Labels;
 use crate::hash::stable_hash;
 
-/// How a term compares.
+/// The comparison that a term makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Operator {
     /// The label has one of the values.
     In,
     /// The label is absent or has none of the values.
     NotIn,
-    /// The label is there, whatever its value.
+    /// The label exists, with any value.
     Exists,
     /// The label is absent.
     NotExists,
@@ -24,15 +23,14 @@ pub enum Operator {
     Less,
 }
 
-/// One condition on one label.
+/// A condition on one label.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Term {
     /// The label's key.
     pub key: String,
     /// The comparison.
     pub operator: Operator,
-    /// What it compares with: empty for `Exists` and `NotExists`, one integer for `Greater` and
-    /// `Less`.
+    /// The values to compare with: none for `Exists` and `NotExists`, one integer for `Greater` and `Less`.
     pub values: Vec<String>,
 }
 
@@ -41,7 +39,7 @@ impl Term {
         self.holds_for(labels.get(&self.key))
     }
 
-    /// Whether it holds for a node that has the label with this value, or not at all.
+    /// Returns whether the term holds for a node whose label has this value, or for a node without the label.
     pub(crate) fn holds_for(&self, value: Option<&str>) -> bool {
         match self.operator {
             Operator::In => value.is_some_and(|value| self.values.iter().any(|v| v == value)),
@@ -60,8 +58,9 @@ impl Term {
     }
 }
 
-/// Terms that must all hold, with their hash: a shard finds the candidate set it keeps for a
-/// selector without hashing a string.
+/// Terms that must all hold, with their hash.
+///
+/// With the hash, a shard finds the candidate set of a selector without hashing strings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Selector {
     terms: Vec<Term>,
@@ -69,7 +68,7 @@ pub struct Selector {
 }
 
 impl Selector {
-    /// A selector of `terms`, brought into a canonical order.
+    /// Creates a selector from `terms`, in canonical order.
     #[must_use]
     pub fn new(mut terms: Vec<Term>) -> Self {
         for term in &mut terms {
@@ -93,19 +92,19 @@ impl Selector {
         Self { terms, hash }
     }
 
-    /// The terms, in canonical order.
+    /// Returns the terms, in canonical order.
     #[must_use]
     pub fn terms(&self) -> &[Term] {
         &self.terms
     }
 
-    /// Equal for equal selectors.
+    /// Returns the hash. Equal selectors have equal hashes.
     #[must_use]
     pub fn hash(&self) -> u64 {
         self.hash
     }
 
-    /// Whether all terms hold.
+    /// Returns whether all terms hold.
     #[must_use]
     pub fn holds(&self, labels: &Labels) -> bool {
         self.terms.iter().all(|term| term.holds(labels))

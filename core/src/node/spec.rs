@@ -1,4 +1,4 @@
-//! What is said of a node when it is registered or updated.
+//! The description of a node when it is registered or updated.
 
 use std::sync::Arc;
 
@@ -9,15 +9,15 @@ use crate::resource::{Amount, CustomAmounts};
 /// Capacity, labels and taints of a node.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeSpec {
-    /// The key under which clients know it; unique among registered nodes.
+    /// The name by which clients know the node. It is unique among registered nodes.
     pub name: Arc<str>,
-    /// The machine behind the name (a machine id, a boot id), where the client has one.
+    /// The machine behind the name (a machine id or boot id), if the client has one.
     pub identity: Option<Arc<str>>,
     /// Cores.
     pub cpu: Amount,
     /// MiB.
     pub memory: Amount,
-    /// GPU devices: `0..=16`.
+    /// The number of GPU devices: `0..=16`.
     pub gpus: u8,
     /// Custom kinds.
     pub custom: Option<CustomAmounts>,
@@ -28,7 +28,7 @@ pub struct NodeSpec {
 }
 
 impl NodeSpec {
-    /// What it has of a custom kind.
+    /// Returns the node's amount of a custom kind.
     #[must_use]
     pub fn custom_total(&self, id: ResourceId) -> Amount {
         let totals = self.custom.as_deref().unwrap_or(&[]);
@@ -36,17 +36,17 @@ impl NodeSpec {
     }
 }
 
-/// A node as the registrar hands it to its shard.
+/// A node as the registrar passes it to its shard.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NodeRegistration {
     /// Its id.
     pub id: NodeId,
-    /// Its place in the order of registration.
+    /// Its position in the order of registration.
     pub ordinal: Ordinal,
     /// The partition that owns it.
     pub partition: PartitionId,
     /// Capacity and labels.
     pub spec: NodeSpec,
-    /// What its agent said last; none where it has no agent, and then it is never lost.
+    /// The agent's last report. `None` if the node has no agent. It is never lost then.
     pub agent: Option<Arc<AgentFacts>>,
 }

@@ -1,19 +1,19 @@
-//! Taints and tolerations: nodes that keep work away, and work that bears them.
+//! Taints and tolerations: nodes that repel work, and work that tolerates them.
 //!
-//! The rules are those of Kubernetes: a node fits only if each of its `NoSchedule` taints is
-//! tolerated; an untolerated `PreferNoSchedule` only puts the node behind all others. `NoExecute`
-//! counts as `NoSchedule` for new work; it ends nothing that runs.
+//! The rules are those of Kubernetes. A node fits only if each of its `NoSchedule` taints is tolerated. An
+//! untolerated `PreferNoSchedule` taint only ranks the node after all others. `NoExecute` counts as
+//! `NoSchedule` for new work. It does not end running work.
 
 use std::sync::Arc;
 
-/// What a taint does to work that does not tolerate it.
+/// The effect of a taint on work that does not tolerate it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TaintEffect {
     /// New work is not placed there.
     NoSchedule,
-    /// New work is placed there only where no other node fits.
+    /// New work is placed there only if no other node fits.
     PreferNoSchedule,
-    /// As `NoSchedule` for new work. What runs stays.
+    /// The same as `NoSchedule` for new work. Running work stays.
     NoExecute,
 }
 
@@ -22,23 +22,23 @@ pub enum TaintEffect {
 pub struct Taint {
     /// Its key.
     pub key: Arc<str>,
-    /// Its value; may be empty.
+    /// Its value. It may be empty.
     pub value: Arc<str>,
     /// Its effect.
     pub effect: TaintEffect,
 }
 
-/// The taints of one node: sorted, each key at most once per effect.
+/// The taints of one node, sorted. Each key occurs at most once per effect.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Taints(Option<Arc<[Taint]>>);
 
-/// Taints that a node cannot have.
+/// The reason why a set of taints is invalid: a key is given twice with one effect.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("taint `{0}` is given twice with one effect: give each key once per effect")]
 pub struct TaintTwice(pub Arc<str>);
 
 impl Taints {
-    /// Taints in any order.
+    /// Creates taints from a list in any order.
     ///
     /// # Errors
     /// When a key is given twice with the same effect.
@@ -52,7 +52,7 @@ impl Taints {
         Ok(Self((!taints.is_empty()).then(|| taints.into())))
     }
 
-    /// The same taints with every text exchanged for what `share` answers.
+    /// Returns the same taints with every text replaced by the result of `share`.
     #[must_use]
     pub fn shared(&self, mut share: impl FnMut(&Arc<str>) -> Arc<str>) -> Self {
         let taints = self.0.as_ref().map(|taints| {
@@ -62,43 +62,43 @@ impl Taints {
         Self(taints)
     }
 
-    /// All of them, in order of key and effect.
+    /// Returns all taints, in order of key and effect.
     #[must_use]
     pub fn as_slice(&self) -> &[Taint] {
         self.0.as_deref().unwrap_or(&[])
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no taints.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.0.is_none()
     }
 }
 
-/// How a toleration compares.
+/// The comparison that a toleration makes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum TolerationOperator {
-    /// The key is enough.
+    /// The key must match.
     Exists,
-    /// Key and value must be the taint's.
+    /// Key and value must match.
     Equal,
 }
 
-/// A taint that a request bears.
+/// A taint that a request tolerates.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Toleration {
-    /// The taint's key; empty, with `Exists`, for every key.
+    /// The taint's key. An empty key with `Exists` matches every key.
     pub key: String,
     /// The comparison.
     pub operator: TolerationOperator,
-    /// The taint's value; empty for `Exists`.
+    /// The taint's value. Empty for `Exists`.
     pub value: String,
-    /// The taint's effect; every effect if none.
+    /// The taint's effect. `None` matches every effect.
     pub effect: Option<TaintEffect>,
 }
 
 impl Toleration {
-    /// Whether work with this toleration bears `taint`.
+    /// Returns whether work with this toleration tolerates `taint`.
     #[must_use]
     pub fn bears(&self, taint: &Taint) -> bool {
         let key = match self.operator {

@@ -1,22 +1,23 @@
-//! Names and partitions of all nodes by node id, as a persistent tree: versions share what is equal.
+//! Names and partitions of all nodes by node id, as a persistent tree. Versions share equal parts.
 //!
 //! A clone takes one reference. A change copies the leaf of its id and the branches above it, unless no
-//! published version has them. So publishing after a change costs the same however many nodes there are.
+//! published version shares them. The cost of publishing after a change does not depend on the number of
+//! nodes.
 
 use std::sync::Arc;
 
 use crate::ids::{NodeId, PartitionId};
 
-/// Ids of one leaf.
+/// The number of ids of one leaf.
 const LEAF: usize = 64;
-/// Children of a branch.
+/// The number of children of a branch.
 const FAN: usize = 16;
 
 type Entry = (Arc<str>, PartitionId);
 
 #[derive(Clone, Debug)]
 enum Tree {
-    // Boxed, so that a branch does not take a leaf's size.
+    // Boxed, so that a branch does not take the size of a leaf.
     Leaf(Box<[Option<Entry>; LEAF]>),
     Branch([Option<Arc<Self>>; FAN]),
 }
@@ -37,34 +38,34 @@ impl Tree {
         }
     }
 
-    /// How many references a copy of this takes.
+    /// Returns the number of references that copying this vertex takes.
     fn width(&self) -> u64 {
         if matches!(self, Self::Leaf(_)) { LEAF as u64 } else { FAN as u64 }
     }
 }
 
-/// Ids below one child of a branch of that height.
+/// Returns the number of ids below one child of a branch of this height.
 fn span(height: u32) -> u64 {
     (LEAF as u64).saturating_mul((FAN as u64).saturating_pow(height - 1))
 }
 
-/// Names and partitions of nodes.
+/// The names and partitions of nodes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Directory {
     root: Option<Arc<Tree>>,
-    /// Branches above a leaf.
+    /// The number of branch levels above a leaf.
     height: u32,
-    /// References that changes copied so far, because an earlier version has the same part.
+    /// The number of references copied so far because an earlier version shared the part.
     copied: u64,
 }
 
 impl Directory {
-    /// References that changes copied so far.
+    /// Returns the number of references that changes have copied so far.
     pub(super) fn copied(&self) -> u64 {
         self.copied
     }
 
-    /// The name and the partition of a node.
+    /// Returns the name and partition of a node.
     #[inline]
     pub(super) fn get(&self, id: NodeId) -> Option<&Entry> {
         let mut tree = self.root.as_deref()?;
@@ -86,7 +87,7 @@ impl Directory {
         }
     }
 
-    /// Enters a node, or takes it out.
+    /// Adds a node, or removes it if `entry` is `None`.
     pub(super) fn set(&mut self, id: NodeId, entry: Option<Entry>) {
         let root = self.root.get_or_insert_with(|| Arc::new(Tree::empty(0)));
         while id.0 / (LEAF as u64) >= (FAN as u64).saturating_pow(self.height) {
@@ -101,7 +102,7 @@ impl Directory {
     }
 }
 
-/// Sets the entry of an id below `tree`, and drops what is left empty below it.
+/// Sets the entry of an id below `tree`, and drops parts below it that become empty.
 fn set(tree: &mut Arc<Tree>, (height, id): (u32, u64), entry: Option<Entry>, copied: &mut u64) {
     if Arc::strong_count(tree) > 1 {
         *copied += tree.width();
@@ -131,7 +132,7 @@ mod tests {
         (format!("node-{number}").into(), PartitionId((number % 256) as u16))
     }
 
-    /// Against a map, over ids that jump, with versions that stay what they were.
+    /// Compares the directory with a map, over sparse ids, and checks that old versions stay unchanged.
     #[test]
     fn it_is_a_map_and_its_versions_stay() {
         let mut rng = Rng::new(1);

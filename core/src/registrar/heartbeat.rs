@@ -1,7 +1,7 @@
-//! Which nodes' agents were heard of in time, on the engine's logical clock.
+//! Tracks the heartbeats of node agents on the engine's logical clock.
 //!
-//! Nothing here is durable: after a start every agent has a fresh grace period, and is asked to
-//! report again. Nodes without an agent are not known here, and so are never lost.
+//! Nothing here is durable. After a start, every agent gets a fresh grace period and is asked to report
+//! again. Nodes without an agent are not tracked here, so they are never lost.
 
 use std::collections::BTreeSet;
 
@@ -10,34 +10,34 @@ use crate::limits::{BEATS_MISSED_MAX, NODE_LOST_AFTER_DEFAULT};
 use crate::map::FixedMap;
 use crate::time::Time;
 
-/// What is known of one agent.
+/// The state of one agent.
 #[derive(Clone, Copy, Debug)]
 struct Pulse {
-    /// When it was last heard of, or expected from; none once it is lost.
+    /// When it was last heard of or expected. `None` once it is lost.
     heard: Option<Time>,
-    /// Whether its shard was told that it lives, since that was last in doubt.
+    /// True if its shard was told that the agent is alive, since that was last in doubt.
     told: bool,
     /// The version of its last report to this start of the service.
     version: Option<u64>,
 }
 
-/// What a beat means.
+/// The consequences of a heartbeat.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Heard {
-    /// The agent must report: the service does not know what it reported last.
+    /// The agent must report, because the service does not know its last report.
     pub report_again: bool,
-    /// The shard must be told that the node lives.
+    /// The shard must be told that the node is alive.
     pub tell: bool,
 }
 
 /// The agents of all nodes.
 pub struct Heartbeats {
-    /// How long an agent may be silent, in ns.
+    /// The time that an agent may be silent, in ns.
     lost_after: u64,
     pulses: FixedMap<NodeId, Pulse>,
-    /// The agents that are not lost, by when they were last heard of.
+    /// The agents that are not lost, by the time when they were last heard of.
     alive: BTreeSet<(Time, NodeId)>,
-    /// All agents count as heard of then, if they were not since.
+    /// Agents that have not been heard of since this time count as heard of at this time.
     granted: Time,
 }
 
@@ -53,19 +53,19 @@ impl Default for Heartbeats {
 }
 
 impl Heartbeats {
-    /// Sets how long an agent may be silent, in ns; agents known already have that from now on.
+    /// Sets the time that an agent may be silent, in ns. Known agents get a full period from now on.
     pub fn set_lost_after(&mut self, nanos: u64, now: Time) {
         self.lost_after = nanos.max(1);
         self.granted = now;
     }
 
-    /// How long an agent may be silent, in ns.
+    /// Returns the time that an agent may be silent, in ns.
     #[must_use]
     pub fn lost_after(&self) -> u64 {
         self.lost_after
     }
 
-    /// How often agents are to beat, in ns.
+    /// Returns the interval between heartbeats, in ns.
     #[must_use]
     pub fn interval(&self) -> u64 {
         self.lost_after / BEATS_MISSED_MAX
@@ -79,45 +79,46 @@ impl Heartbeats {
         self.alive.extend(pulse.heard.map(|heard| (heard, node)));
     }
 
-    /// When an agent is lost that was last heard of at `heard`.
+    /// Returns when an agent that was last heard of at `heard` is lost.
     fn deadline(&self, heard: Time) -> Time {
         Time(heard.max(self.granted).0.saturating_add(self.lost_after))
     }
 
-    /// A node of the store has an agent, of which this start has not heard.
+    /// Records that a node of the store has an agent that this start has not heard of yet.
     pub fn expect(&mut self, node: NodeId, now: Time) {
         self.set(node, Pulse { heard: Some(now), told: false, version: None });
     }
 
-    /// An agent reported; its shard is told with the report, but for a node that joins the first
-    /// beat is news too.
+    /// Records an agent's report. The report itself tells the shard that the agent is alive. A joining node
+    /// becomes ready only with the first heartbeat, so that heartbeat is passed on too.
     pub fn reported(&mut self, node: NodeId, version: u64, now: Time) {
         self.set(node, Pulse { heard: Some(now), told: false, version: Some(version) });
     }
 
-    /// An agent beat for a node; none if no agent reported for it.
+    /// Records a heartbeat. Returns `None` if no agent reported for the node.
     pub fn beat(&mut self, node: NodeId, version: u64, now: Time) -> Option<Heard> {
         let known = *self.pulses.get(&node)?;
         self.set(node, Pulse { heard: Some(now), told: true, version: known.version });
         Some(Heard { report_again: known.version != Some(version), tell: !known.told })
     }
 
-    /// Whether an agent keeps the node, and it is not too late for it to be heard of.
+    /// Returns whether the node has an agent that is not lost.
     #[must_use]
     pub fn is_alive(&self, node: NodeId) -> bool {
         self.pulses.get(&node).is_some_and(|pulse| pulse.heard.is_some())
     }
 
-    /// When the next agent is lost unless it is heard of.
+    /// Returns when the next agent is lost unless it is heard of.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Time> {
         self.alive.first().map(|&(heard, _)| self.deadline(heard))
     }
 
-    /// At most `most` nodes whose agents were silent for too long: they are lost.
+    /// Returns at most `most` nodes whose agents were silent for too long. They are now lost.
     ///
-    /// Whoever asks late by another whole period was away itself (a stopped process, a stalled
-    /// machine): what agents said meanwhile is not read yet, so all get a fresh period instead.
+    /// If this is called late by a whole period or more, the service itself was not running (a stopped
+    /// process, a stalled machine). Messages from agents may still be unread, so all agents get a fresh
+    /// period instead.
     pub fn take_lost(&mut self, now: Time, most: usize) -> Vec<NodeId> {
         let Some(first) = self.next_deadline() else { return Vec::new() };
         if now.nanos_since(first) >= self.lost_after {
@@ -133,7 +134,7 @@ impl Heartbeats {
         lost
     }
 
-    /// The node is gone.
+    /// Forgets a removed node.
     pub fn forget(&mut self, node: NodeId) {
         if let Some(heard) = self.pulses.remove(&node).and_then(|pulse| pulse.heard) {
             self.alive.remove(&(heard, node));

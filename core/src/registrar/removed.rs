@@ -1,8 +1,10 @@
-//! Removed nodes that had an identity: the same machine under the same name gets its old id
-//! again (a node that comes back keeps its id), any other machine a new one.
+//! Removed nodes that had an identity.
 //!
-//! The last version is kept with the id. The node's versions go on after it, so that a version names one state of
-//! one node for ever, also where the node comes back to another partition or after a restart.
+//! If the same machine returns under the same name, it gets its old id. Any other machine gets a new id.
+//!
+//! The last version is kept with the id, and the versions of the returned node continue after it. A version
+//! therefore identifies one state of one node forever, even if the node returns to another partition or after
+//! a restart.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -13,7 +15,7 @@ use crate::state::RemovedNode;
 
 type Key = (Arc<str>, Arc<str>);
 
-/// What is kept of a removed node, under its key.
+/// The record of a removed node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct FormerLife {
     pub(super) id: NodeId,
@@ -21,7 +23,7 @@ pub(super) struct FormerLife {
     pub(super) version: u64,
 }
 
-/// The nodes removed last, up to a bound; older ones are forgotten, and then are new machines.
+/// The most recently removed nodes, up to a limit. Older ones are forgotten and count as new machines.
 #[derive(Default)]
 pub(super) struct RemovedNodes {
     /// With their age.
@@ -47,14 +49,14 @@ impl RemovedNodes {
         }
     }
 
-    /// What the machine that had this name was, if it was removed; it is back now.
+    /// Takes the record of the machine that had this name, because it has returned.
     pub(super) fn take(&mut self, name: &Arc<str>, identity: &Arc<str>) -> Option<FormerLife> {
         let (age, life) = self.by_machine.remove(&(Arc::clone(name), Arc::clone(identity)))?;
         self.by_age.remove(&age);
         Some(life)
     }
 
-    /// Oldest first.
+    /// Returns the removed nodes, oldest first.
     pub(super) fn iter(&self) -> impl Iterator<Item = RemovedNode> {
         self.by_age.values().map(|key| {
             let (_, FormerLife { id, ordinal, version }) = self.by_machine[key];

@@ -1,4 +1,5 @@
-//! The registrar's records: names, identities, ordinals, what a page of nodes and a catalog cost.
+//! Tests of the registrar's records: names, identities, ordinals, and the cost of a page of nodes and a
+//! catalog.
 
 use super::*;
 use crate::node::{Labels, Taints};
@@ -92,7 +93,7 @@ fn the_versions_of_a_machine_that_comes_back_go_on_over_a_restart_and_in_another
     let Ok(Reported::New(back)) = registrar.report(of(&rack)) else { panic!("it is back") };
     assert!(back.id == first.id && back.partition != first.partition);
     assert_eq!(version(&registrar, back.clone()), Some(41));
-    // Removed once more, it keeps what it had reached by then.
+    // After another removal, it continues from the version it had reached.
     registrar.forget(back.id, 50);
     let again = registrar.register(of("r0")).unwrap();
     assert_eq!(version(&registrar, again), Some(50));
@@ -110,12 +111,12 @@ fn a_report_finds_its_node_or_takes_the_place_of_a_machine_that_is_gone() {
     assert!(matches!(refused, RegistrarError::NameInUse { id, .. } if id == by_hand), "{refused}");
     let lost_after = registrar.heartbeats().lost_after();
     assert_eq!(registrar.heartbeats().take_lost(Time(lost_after), 9), [by_hand]);
-    // However often: the old one keeps its name until its shard has let it go, and nothing is entered.
+    // Repeated reports change nothing: the old node keeps its name until its shard has released it.
     for _ in 0..2 {
         assert!(matches!(registrar.report(of("b")), Ok(Reported::Occupied(id, _)) if id == by_hand));
         assert_eq!((registrar.resolve("n").unwrap().0, registrar.node_count()), (by_hand, 1));
     }
-    // Heard of again meanwhile, it stays.
+    // If its agent is heard of again in the meantime, the node stays.
     registrar.heartbeats().reported(by_hand, 2, Time(lost_after));
     assert!(matches!(registrar.report(of("b")), Err(RegistrarError::NameInUse { .. })));
     assert_eq!(registrar.heartbeats().take_lost(Time(2 * lost_after), 9), [by_hand]);
@@ -137,7 +138,7 @@ fn texts_that_no_node_bears_are_not_kept() {
     assert!(registrar.texts.len() < 8, "{} texts", registrar.texts.len());
 }
 
-/// A catalog is published after each node, and none of them copies all that are there.
+/// A catalog is published after each node, and none of them copies all nodes.
 #[test]
 fn a_catalog_costs_the_same_however_many_nodes_there_are() {
     let mut registrar = Registrar::new(256, "rack");

@@ -1,24 +1,25 @@
-//! Texts of labels and taints, shared between nodes. Texts that no node has any more are dropped a few at
-//! a time, whenever a new one comes.
+//! Texts of labels and taints, shared between nodes. Whenever a new text is added, a few texts that no node
+//! uses any more are dropped.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
-/// Texts that are looked at for each new one. With two, at most as many unused texts are kept as are in use.
+/// The number of texts that are checked for each new one. With two, there are at most as many unused texts as
+/// used ones.
 const SWEPT_PER_TEXT: usize = 2;
 
 #[derive(Default)]
 pub(super) struct Texts {
-    /// In order: peers choose these texts, and a hash of them could be attacked.
+    /// Ordered, because clients choose these texts and could attack a hash of them.
     known: BTreeSet<Arc<str>>,
-    /// The same, one after the other.
+    /// The same texts in a list, for the sweep.
     all: Vec<Arc<str>>,
-    /// Where the sweep goes on.
+    /// The index at which the sweep continues.
     next: usize,
 }
 
 impl Texts {
-    /// The text as it is shared.
+    /// Returns the shared copy of the text.
     pub(super) fn share(&mut self, text: &Arc<str>) -> Arc<str> {
         if let Some(known) = self.known.get(text) {
             return Arc::clone(known);
@@ -36,7 +37,7 @@ impl Texts {
             self.next = 0;
         }
         let Some(text) = self.all.get(self.next) else { return };
-        // The two references are the ones here.
+        // The two references are `known` and `all`.
         if Arc::strong_count(text) == 2 {
             let gone = self.all.swap_remove(self.next);
             self.known.remove(&gone);

@@ -1,38 +1,39 @@
-//! Fixed-point amounts: Ray's unit, 1/10 000 of a resource's unit, in an `i64`.
+//! Fixed-point amounts in Ray's unit: 1/10,000 of a resource's unit, in an `i64`.
 //!
-//! Exact sums, no floats: the same input gives the same bytes on every machine.
+//! Sums are exact and there are no floats. The same input gives the same bytes on every machine.
 
 use std::fmt;
 use std::str::FromStr;
 
 use crate::limits::AMOUNT_MAX;
 
-/// An amount of one resource in 1/10 000 of its unit (cpu: cores, memory: MiB, GPU: devices).
+/// An amount of one resource in 1/10,000 of its unit (cpu: cores, memory: MiB, GPU: devices).
 ///
-/// Amounts that crossed the edge of the engine lie in `0..=2^53`; sums of many are kept in
-/// `i128` where they could overflow.
+/// Amounts from outside the engine are in `0..=2^53`. Sums of many amounts use `i128` where they could
+/// overflow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Amount(i64);
 
-/// A number that is no amount.
+/// The reason why a number is not an amount.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AmountError {
-    /// Below zero.
+    /// The number is negative.
     #[error("{0} is negative: give zero or more")]
     Negative(String),
-    /// Above 2^53 units of 1/10 000.
+    /// The number is above 2^53 units of 1/10,000.
     #[error("{0} is out of range: the largest amount is 900719925474.0992")]
     TooLarge(String),
-    /// Not a decimal number with at most four decimals.
+    /// The text is not a decimal number with at most four decimals.
     #[error("`{0}` is not an amount: give a decimal number with at most four decimals, such as 2 or 0.25")]
     NotANumber(String),
 }
 
-/// The longest text that a message repeats as it is.
+/// The maximum length of a text that a message repeats unchanged.
 const SHOWN_MAX: usize = 32;
 
-/// A number as a message shows it: digits beyond reading as `1.5e300`, other long texts cut short.
-/// A setting read from a file as a float may well come with hundreds of digits.
+/// Formats a number for a message. Very long numbers become `1.5e300`, and other long texts are truncated.
+///
+/// A float setting from a file may have hundreds of digits.
 #[must_use]
 pub fn shown_number(text: &str) -> String {
     if text.chars().count() <= SHOWN_MAX {
@@ -50,12 +51,13 @@ pub fn shown_number(text: &str) -> String {
 }
 
 impl Amount {
-    /// Fractions of a unit: an amount is a count of these.
+    /// The number of fractions per unit. An amount is a count of these fractions.
     pub const SCALE: i64 = 10_000;
-    /// Nothing.
+    /// The amount zero.
     pub const ZERO: Self = Self(0);
 
-    /// An amount from its count of 1/10 000 units, checked as everything from outside must be.
+    /// Creates an amount from a count of 1/10,000 units, and checks its range. All input from outside must be
+    /// checked this way.
     ///
     /// # Errors
     /// When `units` is negative or above 2^53.
@@ -69,64 +71,61 @@ impl Amount {
         }
     }
 
-    /// A whole number of units, for constants and tests.
-    ///
-    /// # Panics
-    /// When the amount is out of range.
+    /// Creates an amount from a whole number of units. Every `u32` is in range.
     #[must_use]
     pub const fn whole(units: u32) -> Self {
         Self(units as i64 * Self::SCALE)
     }
 
-    /// An amount from thousandths of a unit (Kubernetes' milli-cpu).
+    /// Creates an amount from thousandths of a unit (Kubernetes' milli-cpu).
     #[must_use]
     pub const fn from_milli(milli: u32) -> Self {
         Self(milli as i64 * (Self::SCALE / 1000))
     }
 
-    /// The sum of parts of units, each in 1/10 000: of at most 64 units of one node.
+    /// Returns the sum of parts of units, each in 1/10,000, for at most 64 units of one node.
     pub(crate) fn from_parts(parts: impl Iterator<Item = u32>) -> Self {
         Self(parts.map(i64::from).sum())
     }
 
-    /// The count of 1/10 000 units.
+    /// Returns the count of 1/10,000 units.
     #[must_use]
     pub const fn units(self) -> i64 {
         self.0
     }
 
-    /// Whether it is nothing.
+    /// Returns whether the amount is zero.
     #[must_use]
     pub const fn is_zero(self) -> bool {
         self.0 == 0
     }
 
-    /// The sum.
+    /// Returns the sum.
     ///
     /// # Panics
-    /// When the sum overflows, which amounts within range cannot.
+    /// When the sum overflows. This cannot happen for amounts in range.
     #[must_use]
     pub fn plus(self, other: Self) -> Self {
         Self(self.0.checked_add(other.0).expect("amounts are at most 2^53, their sums fit i64"))
     }
 
-    /// The difference.
+    /// Returns the difference.
     ///
     /// # Panics
-    /// When `other` is larger: the books would go below zero.
+    /// When `other` is larger, because the books would go below zero.
     #[must_use]
     pub fn minus(self, other: Self) -> Self {
         assert!(other.0 <= self.0, "an amount below zero: {self} - {other}");
         Self(self.0 - other.0)
     }
 
-    /// The sum, if it is in range.
+    /// Returns the sum, or `None` if it is out of range.
     #[must_use]
     pub fn checked_plus(self, other: Self) -> Option<Self> {
         self.0.checked_add(other.0).filter(|&sum| sum <= AMOUNT_MAX).map(Self)
     }
 
-    /// The difference, or nothing where `other` is larger.
+    /// Returns the difference, or zero if `other` is larger.
     #[must_use]
     pub fn saturating_minus(self, other: Self) -> Self {
         Self((self.0 - other.0).max(0))
@@ -151,7 +150,7 @@ impl fmt::Display for Amount {
 impl FromStr for Amount {
     type Err = AmountError;
 
-    /// Reads a decimal number with at most four decimals, exactly.
+    /// Parses a decimal number with at most four decimals, exactly.
     fn from_str(text: &str) -> Result<Self, Self::Err> {
         let not_a_number = || AmountError::NotANumber(shown_number(text));
         let digits = |part: &str| part.bytes().all(|b| b.is_ascii_digit());

@@ -1,11 +1,11 @@
-//! What one placement takes: cpu, memory, GPUs and custom resources.
+//! The resources of one placement: cpu, memory, GPUs and custom resources.
 
 use std::sync::Arc;
 
 use crate::ids::ResourceId;
 use crate::resource::{Amount, GpuRequest};
 
-/// Amounts of custom resources, sorted by id, none of them zero, each id once.
+/// Amounts of custom resources, sorted by unique id. No amount is zero.
 pub type CustomAmounts = Arc<[(ResourceId, Amount)]>;
 
 /// A vector of resources: what a request asks for, and what its allocation holds.
@@ -15,17 +15,17 @@ pub struct Demand {
     pub cpu: Amount,
     /// MiB.
     pub memory: Amount,
-    /// Devices, whole or a part of one.
+    /// Whole devices, or a part of one.
     pub gpu: GpuRequest,
-    /// Custom kinds, where there are any: shared, because requests of one shape repeat.
+    /// Custom kinds, if any. They are shared because requests of one shape repeat.
     pub custom: Option<CustomAmounts>,
 }
 
 impl Demand {
-    /// Custom amounts in canonical form (sorted, no zeros), or `None` when nothing is asked.
+    /// Returns custom amounts in canonical form (sorted, without zeros), or `None` if there are none.
     ///
     /// # Errors
-    /// The id that is named twice.
+    /// Returns the id if one is given twice.
     pub fn canonical_custom(
         mut amounts: Vec<(ResourceId, Amount)>,
     ) -> Result<Option<CustomAmounts>, ResourceId> {
@@ -37,7 +37,7 @@ impl Demand {
         Ok((!amounts.is_empty()).then(|| amounts.into()))
     }
 
-    /// The custom amounts, if any.
+    /// Returns the custom amounts. The slice is empty if there are none.
     #[must_use]
     pub fn custom(&self) -> &[(ResourceId, Amount)] {
         self.custom.as_deref().unwrap_or(&[])

@@ -1,32 +1,32 @@
 //! GPUs as instances: each device has an index and its own free part.
 //!
-//! Ray's rule (and CUDA's reality): a request takes whole devices, or a part of *one* device.
-//! Two halves on two devices are not one device.
+//! As in Ray and CUDA, a request takes whole devices, or a part of *one* device. Two halves on two devices
+//! are not one device.
 
 use crate::limits::GPU_INSTANCES_MAX;
 use crate::resource::{Amount, AmountError};
 
-/// One whole device, in 1/10 000.
+/// One whole device, in 1/10,000.
 pub const GPU_UNIT: u16 = 10_000;
 
-/// What a request asks of GPUs.
+/// The GPUs that a request asks for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum GpuRequest {
-    /// Nothing.
+    /// No GPU.
     #[default]
     None,
-    /// A part of one device, in 1/10 000: `1..10_000`.
+    /// A part of one device, in 1/10,000: `1..10_000`.
     Fraction(u16),
     /// Whole devices: `1..=16`.
     Whole(u8),
 }
 
 impl GpuRequest {
-    /// The request for `amount` devices.
+    /// Returns the request for `amount` devices.
     ///
     /// # Errors
-    /// What is wrong and the remedy, when the amount is above one and not whole, or more than a
-    /// node can have.
+    /// When the amount is above one and not whole, or more than a node can have. The message states the
+    /// problem and the remedy.
     pub fn from_amount(amount: Amount) -> Result<Self, String> {
         let units = amount.units();
         let unit = i64::from(GPU_UNIT);
@@ -48,7 +48,7 @@ impl GpuRequest {
         Ok(Self::Whole(whole as u8))
     }
 
-    /// The devices asked for, in 1/10 000 of a device.
+    /// Returns the number of devices, in 1/10,000 of a device.
     #[inline]
     #[must_use]
     pub fn units(self) -> i64 {
@@ -59,7 +59,7 @@ impl GpuRequest {
         }
     }
 
-    /// The devices asked for, as an amount.
+    /// Returns the number of devices as an amount.
     #[must_use]
     pub fn amount(self) -> Amount {
         Amount::try_from_units(self.units())
@@ -67,12 +67,12 @@ impl GpuRequest {
     }
 }
 
-/// The devices that an allocation holds: the instances in `mask`, `part` of each (1/10 000).
+/// The devices that an allocation holds: the instances in `mask`, `part` of each (1/10,000).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct GpuAssignment {
-    /// Bit `i` stands for instance `i`.
+    /// Bit `i` is instance `i`.
     pub mask: u16,
-    /// How much of each named instance: 10 000 for whole devices, less for a part of one, 0 for none.
+    /// The amount held of each instance: 10,000 for whole devices, less for a part of one, 0 for none.
     pub part: u16,
 }
 
@@ -80,7 +80,7 @@ impl GpuAssignment {
     /// No device.
     pub const NONE: Self = Self { mask: 0, part: 0 };
 
-    /// The instance indexes, ascending.
+    /// Returns the instance indexes, ascending.
     pub fn instances(self) -> impl Iterator<Item = u8> {
         let mut left = self.mask;
         std::iter::from_fn(move || {
@@ -90,23 +90,23 @@ impl GpuAssignment {
         })
     }
 
-    /// The sum over its instances, in 1/10 000 of a device.
+    /// Returns the sum over the instances, in 1/10,000 of a device.
     #[must_use]
     pub fn units(self) -> i64 {
         i64::from(self.mask.count_ones()) * i64::from(self.part)
     }
 }
 
-/// The free part of each GPU instance of one node, in 1/10 000.
+/// The free part of each GPU instance of one node, in 1/10,000.
 ///
-/// Instances that the node does not have (or no longer has) stand at zero.
+/// Instances that the node does not have, or no longer has, are zero.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct GpuBooks {
     free: [u16; GPU_INSTANCES_MAX],
 }
 
 impl GpuBooks {
-    /// `count` wholly free devices.
+    /// Creates books with `count` wholly free devices.
     ///
     /// # Panics
     /// When `count` is above the number of instances that a node can have.
@@ -117,7 +117,7 @@ impl GpuBooks {
         Self { free }
     }
 
-    /// The free part of one instance.
+    /// Returns the free part of one instance.
     #[must_use]
     pub fn free(&self, instance: u8) -> u16 {
         self.free[usize::from(instance)]
@@ -132,41 +132,42 @@ impl GpuBooks {
         self.free[usize::from(instance)] = part;
     }
 
-    /// How many devices are wholly free: an indexed dimension.
+    /// Returns the number of wholly free devices. This is an indexed dimension.
     #[must_use]
     pub fn whole_free(&self) -> u16 {
-        // Not by the mask: this is one comparison of eight instances at a time.
+        // This does not use the mask: it compares eight instances at a time.
         self.free.iter().map(|&free| u16::from(free == GPU_UNIT)).sum()
     }
 
-    /// The largest free part of one device: an indexed dimension.
+    /// Returns the largest free part of one device. This is an indexed dimension.
     #[must_use]
     pub fn largest_free(&self) -> u16 {
-        // As signed numbers, which every processor compares eight at a time.
+        // Signed numbers, because every processor compares eight of them at a time.
         self.free.iter().map(|&free| free as i16).fold(0, i16::max) as u16
     }
 
-    /// The wholly free devices: bit `i` stands for instance `i`.
+    /// Returns the wholly free devices. Bit `i` is instance `i`.
     fn whole_mask(&self) -> u16 {
         let bits = (0..).zip(&self.free).map(|(instance, &free)| u16::from(free == GPU_UNIT) << instance);
         bits.fold(0, |mask, bit| mask | bit)
     }
 
-    /// The free parts of all devices together.
+    /// Returns the sum of the free parts of all devices.
     #[must_use]
     pub fn total_free(&self) -> i64 {
         self.free.iter().map(|&f| i64::from(f)).sum()
     }
 
-    /// The instances that `request` would take: the device with the smallest free part that
-    /// suffices (Ray's best fit), or the wholly free devices of lowest index. Ties go to the
-    /// lowest index.
+    /// Returns the instances that `request` would take.
+    ///
+    /// A part goes to the device with the smallest sufficient free part (Ray's best fit). Whole devices are
+    /// the wholly free ones of lowest index. Ties go to the lowest index.
     #[must_use]
     pub fn choose(&self, request: GpuRequest) -> Option<GpuAssignment> {
         match request {
             GpuRequest::None => Some(GpuAssignment::NONE),
             GpuRequest::Fraction(part) => {
-                // Without a branch per instance: which suffice is hard to predict.
+                // Without a branch per instance, because the outcome is hard to predict.
                 let suffices = |&free: &u16| if free >= part { free as i16 } else { i16::MAX };
                 let least = self.free.iter().map(suffices).fold(i16::MAX, i16::min);
                 let instance = self.free.iter().position(|&free| free as i16 == least)?;
@@ -177,7 +178,7 @@ impl GpuBooks {
                 if whole.count_ones() < u32::from(count) {
                     return None;
                 }
-                // The lowest `count` bits: what is left when they are struck out one by one.
+                // `others` is `whole` without its `count` lowest bits.
                 let others = (0..count).fold(whole, |left, _| left & left.wrapping_sub(1));
                 Some(GpuAssignment { mask: whole ^ others, part: GPU_UNIT })
             }
@@ -187,7 +188,7 @@ impl GpuBooks {
     /// Takes what `assignment` names.
     ///
     /// # Panics
-    /// When an instance has less free: proposer and books disagree.
+    /// When an instance has less free than `assignment` takes. The caller and the books disagree then.
     pub fn take(&mut self, assignment: GpuAssignment) {
         for instance in assignment.instances() {
             let free = &mut self.free[usize::from(instance)];

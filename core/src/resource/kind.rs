@@ -2,7 +2,7 @@
 
 use crate::ids::ResourceId;
 
-/// A resource in a sum.
+/// A kind of resource in a sum.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum ResourceKind {
     /// Cores.

@@ -1,4 +1,4 @@
-//! Resources: fixed-point amounts, GPU instances, custom kinds, and what a request asks for.
+//! Resources: fixed-point amounts, GPU instances, custom kinds, and demands.
 
 mod amount;
 pub use amount::{Amount, AmountError, shown_number};

@@ -1,4 +1,4 @@
-//! The registry of custom resource kinds: names learnt at run time, ids never reassigned.
+//! The registry of custom resource kinds. Names are learned at run time, and ids are never reassigned.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -6,17 +6,17 @@ use std::sync::Arc;
 use crate::ids::ResourceId;
 use crate::limits::RESOURCE_KINDS_MAX;
 
-/// The kinds that this store has learnt, in the order in which it learnt them.
+/// The kinds that this store knows, in the order in which it learned them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ResourceRegistry {
     names: Vec<Arc<str>>,
     ids: BTreeMap<Arc<str>, ResourceId>,
-    /// Names of unit-instance kinds, as configured; one that ends in `*` stands for all that
-    /// begin so.
+    /// The configured names of unit-instance kinds. A name that ends in `*` matches all names with that
+    /// prefix.
     declared: Vec<String>,
 }
 
-/// A kind that nodes have cannot become what it is not.
+/// A kind that nodes have cannot change between unit-instance and plain.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
     "resource `{name}` is {}a unit-instance resource in this store, and nodes have it: {} `unit_instance_resources`, or remove it from all nodes first",
@@ -26,21 +26,21 @@ pub struct ResourceRegistry {
 pub struct NatureFixed {
     /// Its name.
     pub name: String,
-    /// What it is.
+    /// True if it is a unit-instance kind now.
     pub unit_instance: bool,
 }
 
-/// The store knows as many kinds as it can.
+/// The store cannot learn more kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("this store already knows {RESOURCE_KINDS_MAX} resource kinds: use a known one")]
 pub struct RegistryFull;
 
 impl ResourceRegistry {
-    /// A registry with `names` learnt in this order, of which those at `unit_instances` are
+    /// Creates a registry that learns `names` in this order. The kinds at the indexes in `unit_instances` are
     /// unit-instance kinds.
     ///
     /// # Errors
-    /// When there are too many.
+    /// When there are too many names.
     pub fn with_names<'a>(
         names: impl IntoIterator<Item = &'a str>,
         unit_instances: &[u16],
@@ -55,12 +55,10 @@ impl ResourceRegistry {
         Ok(registry)
     }
 
-    /// Takes over which names are unit-instance kinds, for the kinds known and those learnt from
-    /// now on.
+    /// Sets which names are unit-instance kinds, for known kinds and for those learned later.
     ///
     /// # Errors
-    /// The first known kind that would change its nature while it is `in_use`; nothing has
-    /// changed then.
+    /// Returns the first known kind that would change while it is `in_use`. Nothing has changed then.
     pub fn declare(
         &mut self,
         declared: &[String],
@@ -95,18 +93,18 @@ impl ResourceRegistry {
         *id = ResourceId::new(index as u16, unit_instance);
     }
 
-    /// All names with their ids, in the order of learning.
+    /// Returns all names with their ids, in the order of learning.
     fn ids(&self) -> impl Iterator<Item = (&str, ResourceId)> {
         self.names.iter().map(|name| (&**name, self.ids[name]))
     }
 
-    /// The places of the unit-instance kinds, ascending.
+    /// Returns the indexes of the unit-instance kinds, ascending.
     #[must_use]
     pub fn unit_instances(&self) -> Vec<u16> {
         self.ids().filter(|(_, id)| id.is_unit_instance()).map(|(_, id)| id.index() as u16).collect()
     }
 
-    /// The id that `name` has or would get.
+    /// Returns the id that `name` has or would get.
     ///
     /// # Panics
     /// When the name is new and the registry is full.
@@ -115,7 +113,7 @@ impl ResourceRegistry {
         self.id(name).unwrap_or_else(|| ResourceId::new(self.names.len() as u16, self.is_declared(name)))
     }
 
-    /// The id of `name`, learnt now if it is new.
+    /// Returns the id of `name`, and learns it if it is new.
     ///
     /// # Errors
     /// When the name is new and the registry is full.
@@ -133,30 +131,30 @@ impl ResourceRegistry {
         Ok(id)
     }
 
-    /// The id of a name that is known.
+    /// Returns the id of a known name.
     #[must_use]
     pub fn id(&self, name: &str) -> Option<ResourceId> {
         self.ids.get(name).copied()
     }
 
-    /// The name of an id of this registry.
+    /// Returns the name of an id of this registry.
     #[must_use]
     pub fn name(&self, id: ResourceId) -> Option<&str> {
         self.names.get(id.index()).map(AsRef::as_ref)
     }
 
-    /// All names, in the order of their ids.
+    /// Returns all names, in the order of their ids.
     pub fn names(&self) -> impl Iterator<Item = &str> {
         self.names.iter().map(AsRef::as_ref)
     }
 
-    /// How many kinds are known.
+    /// Returns the number of known kinds.
     #[must_use]
     pub fn len(&self) -> usize {
         self.names.len()
     }
 
-    /// Whether no kind is known.
+    /// Returns whether no kind is known.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.names.is_empty()

@@ -1,25 +1,27 @@
-//! What a reservation sets aside: amounts, and which instances stand for them.
+//! Reserved amounts, and the instances that are withheld for them.
 //!
-//! Instances are chosen so that a reservation of whole ones comes about however small the work
-//! around it is: those with most free are set aside, also while they are not wholly free, so that
-//! what their allocations give back adds up there and nowhere else.
+//! Instances with the most free capacity are withheld, even if they are not wholly free. Capacity freed by
+//! their allocations then accumulates there. So a reservation of whole instances completes even if all other
+//! work is small.
 
 use std::cmp::Reverse;
 
 use crate::ids::ResourceId;
 use crate::resource::{Amount, Demand, GPU_UNIT};
 
-/// Amounts that are reserved on one node. Unlike a demand it may be of whole instances and a part
-/// of one more: that is what is left when its owner took a part.
+/// The amounts reserved on one node.
+///
+/// Unlike a demand, it may contain both whole instances and a part of another one. This is the remainder
+/// after the owner has taken a part.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReservedAmounts {
     /// Cores.
     pub cpu: Amount,
     /// MiB.
     pub memory: Amount,
-    /// GPU devices: so many whole ones, and a part of one more.
+    /// GPU devices: a number of whole ones, and a part of another one.
     pub gpu: Amount,
-    /// Custom kinds, in order of id, none of them zero.
+    /// Custom kinds, in order of id. No amount is zero.
     pub custom: Vec<(ResourceId, Amount)>,
 }
 
@@ -31,13 +33,13 @@ impl From<&Demand> for ReservedAmounts {
 }
 
 impl ReservedAmounts {
-    /// Whether nothing is reserved (any more).
+    /// Returns whether nothing is reserved.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.cpu.is_zero() && self.memory.is_zero() && self.gpu.is_zero() && self.custom.is_empty()
     }
 
-    /// The owner placed `demand` here: so much less is reserved, and never less than nothing.
+    /// Reduces the reservation by `demand`, which the owner placed here. No amount goes below zero.
     pub fn reduce(&mut self, demand: &Demand) {
         self.cpu = self.cpu.saturating_minus(demand.cpu);
         self.memory = self.memory.saturating_minus(demand.memory);
@@ -49,7 +51,7 @@ impl ReservedAmounts {
         self.custom.retain(|(_, amount)| !amount.is_zero());
     }
 
-    /// As much less as `other` is: no more than there is.
+    /// Returns these amounts less `other`, which must not be larger.
     pub(crate) fn without(&self, other: &Self) -> Self {
         let of_other = |id| other.custom.iter().find(|&&(kind, _)| kind == id);
         let custom = self
@@ -64,7 +66,7 @@ impl ReservedAmounts {
         }
     }
 
-    /// As much more as `other` is.
+    /// Adds `other`.
     pub(crate) fn add(&mut self, other: &Self) {
         self.cpu = self.cpu.plus(other.cpu);
         self.memory = self.memory.plus(other.memory);
@@ -78,9 +80,11 @@ impl ReservedAmounts {
     }
 }
 
-/// Per instance, how much of its free part `amount` sets aside: all of the whole instances' worth
-/// of those with most free, then the part from the instance with the smallest free part that
-/// suffices, or, where none does, all of the one with most free. Ties go to the lowest instance.
+/// Returns the part that `amount` withholds from each instance's free part.
+///
+/// The whole instances' worth takes everything free on the instances with the most free capacity. The
+/// remaining part comes from the instance with the smallest sufficient free part. If none suffices, it takes
+/// everything free on the one with the most. Ties go to the lowest instance.
 pub(crate) fn parts_withheld(free: &[u16], amount: Amount) -> Vec<u16> {
     let unit = i64::from(GPU_UNIT);
     let whole = (amount.units() / unit) as usize;

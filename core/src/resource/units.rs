@@ -1,10 +1,9 @@
-//! Unit-instance resources beyond GPUs (a MIG profile, an NPU): each unit of a kind on a node has
-//! an id and its own free part, as Ray's unit-instance resources have.
+//! Unit-instance resources other than GPUs (a MIG profile, an NPU). As in Ray, each unit of a kind on a node
+//! has an id and its own free part.
 //!
-//! The rule is that of GPUs: a request below one takes a part of *one* unit, from one upwards it
-//! takes wholly free units; parts of different units never add up. Which kinds are so is said in
-//! the configuration and stands in the kind's [id](crate::ids::ResourceId), so that nothing has
-//! to be looked up.
+//! The rule is that of GPUs. A request below one takes a part of *one* unit. From one upwards, it takes
+//! wholly free units. Parts of different units never add up. The configuration names the unit-instance kinds,
+//! and the kind's [id](crate::ids::ResourceId) contains the flag, so no lookup is needed.
 
 use std::cmp::Reverse;
 
@@ -12,39 +11,38 @@ use crate::ids::ResourceId;
 use crate::limits::UNIT_INSTANCES_MAX;
 use crate::resource::{Amount, GPU_UNIT, parts_withheld};
 
-/// What may be in use of one instance beyond its capacity, in 1/10 000, before another adoption
-/// is refused.
+/// The shortfall of one instance, in 1/10,000, from which on another adoption is rejected.
 pub(crate) const SHORTFALL_MAX: u32 = 1 << 31;
 
-/// The units of one kind that an allocation holds: those in `mask`, `part` of each (1/10 000).
+/// The units of one kind that an allocation holds: those in `mask`, `part` of each (1/10,000).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct UnitAssignment {
-    /// Bit `i` stands for unit `i`.
+    /// Bit `i` is unit `i`.
     pub mask: u64,
-    /// How much of each named unit: 10 000 for whole ones, less for a part of one.
+    /// The amount held of each unit: 10,000 for whole units, less for a part of one.
     pub part: u16,
 }
 
 impl UnitAssignment {
-    /// The unit ids, ascending.
+    /// Returns the unit ids, ascending.
     pub fn instances(self) -> impl Iterator<Item = u8> {
         (0..UNIT_INSTANCES_MAX as u8).filter(move |i| self.mask >> i & 1 == 1)
     }
 
-    /// The sum over its units, in 1/10 000.
+    /// Returns the sum over the units, in 1/10,000.
     #[must_use]
     pub fn units(self) -> i64 {
         i64::from(self.mask.count_ones()) * i64::from(self.part)
     }
 }
 
-/// Per unit-instance kind of a demand, in order of kind: what an allocation holds of it.
+/// The units that an allocation holds of each unit-instance kind in its demand, in order of kind.
 pub type UnitAssignments = Vec<(ResourceId, UnitAssignment)>;
 
 /// Checks that a node can have `total` of a unit-instance kind.
 ///
 /// # Errors
-/// What is wrong and the remedy.
+/// Returns the problem and the remedy.
 pub fn check_unit_total(total: Amount) -> Result<(), String> {
     if total.units() % i64::from(GPU_UNIT) != 0 {
         return Err(format!("{total} of a unit-instance resource is not whole: give a whole number"));
@@ -57,10 +55,11 @@ pub fn check_unit_total(total: Amount) -> Result<(), String> {
     Ok(())
 }
 
-/// Checks that `amount` of a unit-instance kind can be asked for.
+/// Checks that `amount` of a unit-instance kind can be requested.
 ///
 /// # Errors
-/// What is wrong and the remedy: it is above one and not whole, or more than a node can have.
+/// When the amount is above one and not whole, or more than a node can have. The message states the problem
+/// and the remedy.
 pub fn check_unit_request(amount: Amount) -> Result<(), String> {
     if amount.units() < i64::from(GPU_UNIT) {
         return Ok(());
@@ -73,7 +72,7 @@ pub fn check_unit_request(amount: Amount) -> Result<(), String> {
     check_unit_total(amount)
 }
 
-/// How many units `amount` takes, and how much of each.
+/// Returns the number of units that `amount` takes, and the part of each.
 fn shape(amount: Amount) -> (usize, u16) {
     let units = amount.units();
     let unit = i64::from(GPU_UNIT);
@@ -84,9 +83,11 @@ fn shape(amount: Amount) -> (usize, u16) {
     ((units / unit) as usize, GPU_UNIT)
 }
 
-/// The `count` units that `part` of each overcommits least: those with most free, then those that
-/// are there, then those that fall short by least, then the lowest. `state` gives each unit's
-/// free part, whether it is there, and its shortfall.
+/// Returns the `count` units that are overcommitted least when something is taken from each.
+///
+/// These are the units with the most free capacity, then those that the node has, then those with the
+/// smallest shortfall, then the lowest. `state` returns a unit's free part, whether the node has it, and its
+/// shortfall.
 pub(crate) fn least_overcommitted(
     count: usize,
     instances: u8,
@@ -100,7 +101,7 @@ pub(crate) fn least_overcommitted(
     order.into_iter().take(count).fold(0, |mask, i| mask | 1 << i)
 }
 
-/// One unit: its free part, and what is in use of it beyond its capacity, in 1/10 000.
+/// The free part and the shortfall of one unit, in 1/10,000.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct Unit {
     free: u16,
@@ -109,7 +110,7 @@ struct Unit {
 
 /// The units of one kind on one node.
 ///
-/// Units that the node no longer has stay while something is held of them, with nothing free.
+/// Units that the node no longer has stay, with nothing free, while an allocation holds them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct UnitBooks {
     count: u8,
@@ -117,10 +118,10 @@ pub struct UnitBooks {
 }
 
 impl UnitBooks {
-    /// `total` units, wholly free.
+    /// Creates books with `total` units, wholly free.
     ///
     /// # Panics
-    /// When `total` is not what [`check_unit_total`] lets pass.
+    /// When [`check_unit_total`] would reject `total`.
     #[must_use]
     pub fn with_total(total: Amount) -> Self {
         let (count, _) = shape(total);
@@ -128,13 +129,13 @@ impl UnitBooks {
         Self { count: count as u8, units: vec![Unit { free: GPU_UNIT, short: 0 }; count] }
     }
 
-    /// Units of which so much is free each, in 1/10 000.
+    /// Creates books of units with these free parts, in 1/10,000.
     pub(crate) fn of_parts(free: &[u16]) -> Self {
         let units: Vec<Unit> = free.iter().map(|&free| Unit { free, short: 0 }).collect();
         Self { count: units.len() as u8, units }
     }
 
-    /// Whether all of `assignment` is free.
+    /// Returns whether all of `assignment` is free.
     pub(crate) fn covers(&self, assignment: UnitAssignment) -> bool {
         assignment.instances().all(|id| self.unit(id).free >= assignment.part)
     }
@@ -148,7 +149,7 @@ impl UnitBooks {
         }
     }
 
-    /// Moves up to so much of each unit out of what is free; how much of each.
+    /// Withholds up to `wanted` of each unit's free part. Returns the amount withheld from each.
     pub(crate) fn withhold_parts(&mut self, wanted: impl Fn(u8) -> u32) -> Vec<u16> {
         let units = (0u8..).zip(&mut self.units);
         let moved = units.map(|(id, unit)| {
@@ -171,32 +172,33 @@ impl UnitBooks {
         &mut self.units[at]
     }
 
-    /// Units that the node has.
+    /// Returns the number of units that the node has.
     #[must_use]
     pub fn count(&self) -> u8 {
         self.count
     }
 
-    /// Every unit that the node has or of which something is held: its id, its free part and its
-    /// shortfall, in 1/10 000.
+    /// Returns the id, the free part and the shortfall, in 1/10,000, of every unit that the node has or that
+    /// is in use.
     pub fn iter(&self) -> impl Iterator<Item = (u8, u16, u32)> {
         (0u8..).zip(&self.units).map(|(id, unit)| (id, unit.free, unit.short))
     }
 
-    /// The free parts of all units together.
+    /// Returns the sum of the free parts of all units.
     #[must_use]
     pub fn free(&self) -> Amount {
         Amount::from_parts(self.units.iter().map(|unit| u32::from(unit.free)))
     }
 
-    /// The shortfalls of all units together.
+    /// Returns the sum of the shortfalls of all units.
     #[must_use]
     pub fn short(&self) -> Amount {
         Amount::from_parts(self.units.iter().map(|unit| unit.short))
     }
 
-    /// What a request for `amount` compares with: the largest free part for a part of one unit,
-    /// the wholly free units for whole ones.
+    /// Returns the room that a request for `amount` is compared with.
+    ///
+    /// This is the largest free part for a part of one unit, and the wholly free units for whole ones.
     #[must_use]
     pub fn room_for(&self, amount: Amount) -> Amount {
         if amount.units() < i64::from(GPU_UNIT) {
@@ -207,8 +209,10 @@ impl UnitBooks {
         }
     }
 
-    /// The units that `amount` takes: the one with the smallest free part that suffices, or the
-    /// wholly free ones of lowest id; ties go to the lowest id.
+    /// Returns the units that `amount` takes.
+    ///
+    /// A part goes to the unit with the smallest sufficient free part. Whole units are the wholly free ones
+    /// of lowest id. Ties go to the lowest id.
     #[must_use]
     pub fn choose(&self, amount: Amount) -> Option<UnitAssignment> {
         let (count, part) = shape(amount);
@@ -226,8 +230,9 @@ impl UnitBooks {
         (mask.count_ones() as usize == count).then_some(UnitAssignment { mask, part })
     }
 
-    /// The units that `amount` takes whether or not they are free: as [`choose`](Self::choose),
-    /// else those that it overcommits least.
+    /// Returns the units that `amount` takes, even if they are not free.
+    ///
+    /// These are the units of [`choose`](Self::choose), or else those that are overcommitted least.
     #[must_use]
     pub fn choose_anyway(&self, amount: Amount) -> UnitAssignment {
         self.choose(amount).unwrap_or_else(|| {
@@ -237,16 +242,16 @@ impl UnitBooks {
         })
     }
 
-    /// Whether [`take_held`](Self::take_held) can count what it adds to the shortfall.
+    /// Returns whether [`take_held`](Self::take_held) can add to the shortfall of these units.
     #[must_use]
     pub fn can_take_held(&self, assignment: UnitAssignment) -> bool {
         assignment.instances().all(|id| self.unit(id).short < SHORTFALL_MAX)
     }
 
-    /// Takes what is free.
+    /// Takes free capacity.
     ///
     /// # Panics
-    /// When a unit has less free: proposer and books disagree.
+    /// When a unit has less free than `assignment` takes. The caller and the books disagree then.
     pub fn take(&mut self, assignment: UnitAssignment) {
         for id in assignment.instances() {
             let unit = self.unit_mut(id);
@@ -260,8 +265,9 @@ impl UnitBooks {
         }
     }
 
-    /// Moves what a reservation of `amount` sets aside out of what is free; how much of each unit.
-    /// From each unit no more than is free of it in `most`, if that is given.
+    /// Withholds free capacity for a reservation of `amount`. Returns the amount withheld from each unit.
+    ///
+    /// If `most` is given, the amount withheld from each unit is at most the unit's free part in `most`.
     pub(crate) fn withhold(&mut self, amount: Amount, most: Option<&Self>) -> Vec<u16> {
         let most = |id: u8| most.map_or(u16::MAX, |most| most.unit(id).free);
         let free: Vec<u16> = (0u8..).zip(&self.units).map(|(id, unit)| unit.free.min(most(id))).collect();
@@ -272,14 +278,14 @@ impl UnitBooks {
         parts
     }
 
-    /// Moves back what was set aside.
+    /// Returns withheld capacity to the free parts.
     pub(crate) fn put_back(&mut self, parts: &[u16]) {
         for (unit, part) in self.units.iter_mut().zip(parts) {
             unit.free += part;
         }
     }
 
-    /// Takes what an allocation holds, also beyond capacity.
+    /// Takes what an allocation holds, even beyond capacity.
     pub fn take_held(&mut self, assignment: UnitAssignment) {
         for id in assignment.instances() {
             let unit = self.unit_mut(id);
@@ -289,10 +295,10 @@ impl UnitBooks {
         }
     }
 
-    /// Gives back; a unit's shortfall is paid back first.
+    /// Returns capacity. A unit's shortfall is reduced first.
     ///
     /// # Panics
-    /// When a unit would have more free than it has.
+    /// When a unit would have more free than its capacity.
     pub fn give(&mut self, assignment: UnitAssignment) {
         for id in assignment.instances() {
             let there = id < self.count;
@@ -305,10 +311,10 @@ impl UnitBooks {
         self.trim();
     }
 
-    /// The node has `total` units from now on; what is in use stays in use.
+    /// Sets the number of units of the node to `total`. Units in use stay in use.
     ///
     /// # Panics
-    /// As [`with_total`](Self::with_total).
+    /// The same as for [`with_total`](Self::with_total).
     pub fn resize(&mut self, total: Amount) {
         let fresh = Self::with_total(total);
         let last = self.units.len().max(usize::from(fresh.count)) as u8;
@@ -323,7 +329,7 @@ impl UnitBooks {
         self.trim();
     }
 
-    /// Forgets units that the node does not have and of which nothing is held.
+    /// Drops units that the node does not have and that are not in use.
     fn trim(&mut self) {
         while self.units.len() > usize::from(self.count) && self.units.last() == Some(&Unit::default()) {
             self.units.pop();
@@ -352,7 +358,7 @@ mod tests {
         let mut books = UnitBooks::with_total(amount("3"));
         assert_eq!(taken(&mut books, "0.6"), [0]);
         assert_eq!(taken(&mut books, "0.7"), [1]);
-        // 0.3 fits unit 1 exactly, better than the 0.4 of unit 0.
+        // 0.3 fits unit 1 exactly. Unit 0 has 0.4.
         assert_eq!(taken(&mut books, "0.3"), [1]);
         assert_eq!(books.choose(amount("2")), None, "0.4 and 1 are not 2");
         assert_eq!(books.choose(amount("0.5")).unwrap().instances().collect::<Vec<_>>(), [2]);

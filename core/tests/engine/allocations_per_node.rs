@@ -1,4 +1,5 @@
-//! A node holds a bounded number of allocations, also of those that ask for nothing, by each way that they come.
+//! A node has a bounded number of allocations, including those that ask for nothing, in every way that
+//! allocations are made.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -24,7 +25,7 @@ use wharf_core::state::StoreState;
 use wharf_core::statement::{Allocate, Applied, ConflictReason, Granted, Operation};
 use wharf_core::time::Time;
 
-/// Nodes of eight cores that may hold so many allocations each.
+/// Creates nodes of eight cores with at most `most` allocations each.
 fn bed(nodes: u64, most: u16) -> Bed {
     let mut shard = Shard::new(ShardConfig {
         shard: ShardId(0),
@@ -89,7 +90,7 @@ fn requests_of_nothing_are_placed_up_to_the_limit_by_every_policy() {
             refused.checks.iter().map(|(&check, shortage)| (check, shortage.nodes)).collect();
         assert_eq!(counts, [(Check::Allocations, 2)], "{policy}");
         assert!(refused.feasible, "{policy}: it is refused for now");
-        // Named, each of them is refused as well.
+        // Each of them also refuses a request that names it.
         let named = PlacementRequest { candidates: Some([NodeId(2)].into()), ..request };
         let refused = refusal(&mut bed, named);
         assert_eq!(refused.checks[&Check::Allocations].nodes, 1, "{policy}");
@@ -139,13 +140,13 @@ fn adoptions_statements_bundles_and_claims_count_as_well() {
     let full = |rejected: &Rejection| matches!(rejected, Rejection::TooManyAllocations(NodeId(1)));
     let Outcome::Rejected(rejected) = bed.step(adoption("b")) else { panic!("the node is full") };
     assert!(full(&rejected) && rejected.to_string().contains("`allocations_per_node_max`"), "{rejected}");
-    // What was adopted before is answered again.
+    // An adoption that was recorded before is answered again.
     assert!(matches!(bed.step(adoption("a")), Outcome::Adopted(_)));
     assert!(full(&bed.place_into(group, nothing()).expect_err("the node is full")));
     assert_eq!(conflict(&bed.apply(part(2, [allocate(1, nothing())]))), ConflictReason::TooManyAllocations);
     assert_eq!(conflict(&bed.apply(part(3, [pipeline(1, nothing())]))), ConflictReason::TooManyAllocations);
     assert_eq!(refusal(&mut bed, asked_cores(0)).checks[&Check::Allocations].nodes, 1);
-    // What is inside ends with its bundle, and gives its place back.
+    // An allocation inside a bundle ends with the bundle, and frees its slot.
     bed.release(inside);
     let inside = bed.place_into(group, nothing()).expect("its place is free again");
     let held =
@@ -158,7 +159,7 @@ fn adoptions_statements_bundles_and_claims_count_as_well() {
     assert!(matches!(bed.step(Command::Release(inside.allocation)), Outcome::Released(_)));
 }
 
-/// A statement that holds keeps its places, and gives them back when it is aborted.
+/// A statement that is held keeps its slots, and frees them when it is aborted.
 #[test]
 fn what_is_held_counts() {
     let mut bed = bed(1, 2);

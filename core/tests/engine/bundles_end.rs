@@ -1,4 +1,5 @@
-//! Bundles whose allocations end while their group stands: released by their caller, or evicted by others.
+//! Bundles whose allocations end while their group exists, by a release of the caller or an eviction by
+//! others.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -33,7 +34,7 @@ fn evict(engine: &mut Engine, allocation: AllocationId, grace_ns: u64) -> Grante
     }
 }
 
-/// Ends a bundle; in the same batch a placement of others takes what came free.
+/// Ends a bundle. In the same batch, another placement takes the freed capacity.
 fn release_to_others(engine: &mut Engine, allocation: AllocationId, cpu: u32) -> AllocationId {
     engine.ports[0].submit(1, PortRequest::Release(allocation), engine.now).expect("room");
     engine.ports[0].submit(2, PortRequest::Place(cores(cpu)), engine.now).expect("room");
@@ -55,7 +56,7 @@ fn allocation_of(group: &GroupView, index: u32) -> Option<AllocationId> {
     places(group).iter().find(|place| place.0 == index).map(|place| place.2)
 }
 
-/// All but the bundle of `index` stand where they stood; that one stands anew.
+/// Asserts that the bundle at `index` was placed again, and that all others are unchanged.
 fn assert_placed_anew(before: &GroupView, after: &GroupView, index: u32) {
     assert_eq!(after.state, GroupState::Placed, "{after:?}");
     assert_eq!(places(before).len(), places(after).len());
@@ -178,7 +179,7 @@ fn a_removal_counts_the_bundles_that_it_ended() {
     evict(&mut engine, allocation_of(&group, 3).expect("placed"), 1_000_000);
     let reply = plan(&mut engine, PlanJob::RemoveGroup(group.id));
     assert!(matches!(reply, PlanReply::Removed(_, 2)), "{reply:?}");
-    // What took the room, and what has grace left.
+    // The placement that took the capacity, and the bundle that is in its grace period.
     assert_eq!(live_allocations(&mut engine), 2);
     check_all(&engine);
 }
@@ -191,7 +192,7 @@ fn bundles_end_while_their_group_is_removed() {
         with_nodes(&mut engine, 4, 16, 0);
         let group = create(&mut engine, group_of(cores(16), 4, Strategy::StrictSpread)).expect("it fits");
         let clock = ManualClock::new(engine.now);
-        // The planner has sent what is to end when the caller ends one of them first.
+        // The planner has already sent the releases when the caller ends one of the bundles.
         engine.ports[0]
             .submit(1, PortRequest::Plan(PlanJob::RemoveGroup(group.id)), engine.now)
             .expect("room");
@@ -241,7 +242,7 @@ fn bundles_end_while_their_group_shrinks() {
     }
 }
 
-/// One planner round, then a batch of each of these shards.
+/// Runs one planner round, then a batch of each of these shards.
 fn round(engine: &mut Engine, shards: &[usize]) {
     let clock = ManualClock::new(engine.now);
     engine.planners[0].run_round(&clock);
@@ -263,8 +264,8 @@ fn send(engine: &mut Engine, tag: u64, request: PortRequest) {
     engine.ports[0].flush();
 }
 
-/// A bundle that a view showed ends while its group grows on another shard: once that is decided it is tried
-/// again, although no room came since it was seen.
+/// A bundle that a view showed ends while its group grows on another shard. Once the growth is decided, the
+/// bundle is tried again, although no capacity was freed since.
 #[test]
 fn a_bundle_that_was_seen_to_end_while_its_group_grew_is_placed_again() {
     let mut engine = engine(2, 1);
@@ -274,7 +275,7 @@ fn a_bundle_that_was_seen_to_end_while_its_group_grew_is_placed_again() {
     let here = (0..2).find(|&shard| live_at(&engine, shard).contains(&gone)).expect("it is live");
     send(&mut engine, 1, PortRequest::Plan(PlanJob::GrowGroup(group.id, same(cores(16), 14), None)));
     round(&mut engine, &[0, 1]);
-    // Both hold their parts.
+    // Both shards hold their parts.
     round(&mut engine, &[]);
     send(&mut engine, 2, PortRequest::Release(gone));
     round(&mut engine, &[here]);
@@ -288,8 +289,8 @@ fn a_bundle_that_was_seen_to_end_while_its_group_grew_is_placed_again() {
     check_all(&engine);
 }
 
-/// A bundle that ends on one shard before another has answered that its group is made: a view showed it to begin
-/// and to end before the planner knew of it.
+/// A bundle ends on one shard before another shard has confirmed the creation of its group. A view showed its
+/// beginning and end before the planner knew of it.
 #[test]
 fn a_bundle_that_ends_before_its_group_is_known_to_be_made_is_placed_again() {
     let mut engine = engine(2, 1);
@@ -315,7 +316,7 @@ fn a_bundle_that_ends_before_its_group_is_known_to_be_made_is_placed_again() {
     check_all(&engine);
 }
 
-/// The allocation on a lost node is to end with the step that places its bundle again; it may end before.
+/// The allocation on a lost node ends with the step that places its bundle again, but it may end before.
 #[test]
 fn what_stood_on_a_lost_node_may_end_before_its_bundle_is_placed_again() {
     let mut engine = engine(2, 1);
@@ -341,7 +342,7 @@ fn what_stood_on_a_lost_node_may_end_before_its_bundle_is_placed_again() {
     check_all(&engine);
 }
 
-/// What ended after the groups were put away is seen with the first view of the next start.
+/// The first view of the next start shows which bundles ended after the groups were stored.
 #[test]
 fn bundles_that_are_gone_at_a_start_are_placed_again() {
     let mut engine = engine(1, 1);
@@ -361,7 +362,7 @@ fn bundles_that_are_gone_at_a_start_are_placed_again() {
     check_all(&engine);
 }
 
-/// A group that waits for room is not a group whose bundles ended.
+/// A group that waits for capacity is not treated as a group whose bundles ended.
 #[test]
 fn a_group_that_waits_is_not_degraded() {
     let mut engine = engine(1, 1);

@@ -1,4 +1,4 @@
-//! Claims on what is being released, and placements into bundles.
+//! Claims on capacity that is being released, and placements into bundles.
 
 use crate::statement_bed::{
     Bed, allocate, allocation, bundle, cores, evict, gpus, part, pipeline, pipeline_bundle, statement,
@@ -25,7 +25,7 @@ fn a_claim_gets_what_it_was_promised_before_anybody_else() {
     let claim = pipelined(&applied, 1);
     let book = bed.books(1).resources[2].1;
     assert_eq!((book.releasing, book.pipelined, book.available), (40_000, 30_000, 0));
-    // One GPU is left of what will be free, and no more.
+    // Exactly one GPU is left of what will be free.
     let lost = bed.apply(part(2, [pipeline(1, gpus("2"))]));
     let short = ConflictReason::Short {
         kind: ResourceKind::Gpu,
@@ -61,7 +61,7 @@ fn a_claim_takes_nothing_that_is_set_aside_for_the_owner_of_a_reservation() {
     let half = || Demand { cpu: Amount::whole(4), ..gpus("0.5") };
     let victim = bed.place(half());
     assert!(matches!(bed.reserve(1, 7, half(), None), Outcome::Reserved(_)));
-    // What will be free: half of the device and four cores, beside the half that is free and reserved.
+    // Half of the device and four cores will be free. The other half is free and reserved.
     bed.apply(part(1, [evict(victim, 100), pipeline(1, half())]));
     for kind in [0, 2] {
         let book = bed.books(1).resources[kind].1;
@@ -80,7 +80,7 @@ fn a_reservation_takes_nothing_that_a_claim_before_it_cannot_do_without() {
     let mut bed = Bed::with_nodes(&[(8, 0)]);
     bed.place(cores(1));
     let victim = bed.place(cores(3));
-    // Three cores of six are to come, four are free.
+    // The claim is for six cores: three will be freed, and four are free.
     bed.apply(part(1, [evict(victim, 100), pipeline(1, cores(6))]));
     assert!(matches!(bed.reserve(1, 7, cores(8), None), Outcome::Reserved(_)));
     let mine = |cpu| Operation::Allocate(Allocate { owner: OwnerId::new(7), ..allocation(1, cores(cpu)) });
@@ -107,7 +107,7 @@ fn a_node_has_a_bounded_number_of_claims() {
     let lost = bed.apply(part(5_000, [pipeline(1, little())]));
     assert_eq!(lost.conflicts[0].reason, ConflictReason::TooManyClaims);
     bed.release(victim);
-    // They are as many allocations as a node may hold now: one of them makes room.
+    // The node now has its maximum of allocations, so releasing one makes room.
     let granted = bed.shard.drain_claim_events().next();
     let Some(ClaimEvent::Granted(granted)) = granted else { panic!("{granted:?}") };
     bed.release(granted.allocation);
@@ -226,7 +226,7 @@ fn nothing_is_placed_into_what_is_no_bundle_yet_or_not_any_more() {
     bed.idle_until(bed.now + 100);
     assert_eq!(bed.place_into(claim, cores(1)), Err(Rejection::UnknownAllocation(claim)));
     assert_eq!(bed.books(1).resources[0].1.available, 80_000);
-    // The place in the group is free again.
+    // The bundle's index in the group is free again.
     let again = Allocate { bundle: Some(bundle(1, 0)), ..allocation(1, cores(1)) };
     bed.prepare(part(3, [Operation::Allocate(again.clone())]), 100);
     let twice = bed.apply(part(4, [Operation::Allocate(again)]));

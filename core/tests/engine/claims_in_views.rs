@@ -1,4 +1,4 @@
-//! Views of nodes with claims: every step of a claim, from the hold to its end, is in the next view.
+//! Views of nodes with claims: every step of a claim, from the hold to its end, appears in the next view.
 
 use crate::statement_bed::{
     Bed, allocate, allocation, bundle, cores, evict, gpus, incremental, part, pipeline, pipeline_bundle,
@@ -9,7 +9,7 @@ use wharf_core::shard::{ClaimEvent, Command, Outcome};
 use wharf_core::statement::{Allocate, Applied, Granted, Operation};
 use wharf_core::view::{PendingImage, View};
 
-/// A shard whose view is compared with it after each step.
+/// A shard whose view is compared with its state after each step.
 struct Shown(Bed);
 
 impl Shown {
@@ -19,7 +19,7 @@ impl Shown {
         Self(bed)
     }
 
-    /// Steps, publishes, and compares the view with the shard's state.
+    /// Steps the shard, publishes, and compares the view with the shard's state.
     fn then<R>(&mut self, step: impl FnOnce(&mut Bed) -> R) -> R {
         let result = step(&mut self.0);
         self.0.shard.publish_view();
@@ -31,13 +31,13 @@ impl Shown {
         self.0.shard.current_view().expect("views are made")
     }
 
-    /// What the view has on its way out and claimed at the first node.
+    /// Returns what the view shows as releasing and claimed on the first node.
     fn pending(&self) -> PendingImage {
         let node = self.view().cold(0).expect("the first node");
         node.pending.as_deref().cloned().unwrap_or_default()
     }
 
-    /// Claims and allocations of the first node in the view.
+    /// Returns the number of claims and of allocations of the first node in the view.
     fn counts(&self) -> (usize, usize) {
         (self.pending().claims.len(), self.view().allocations(0).count())
     }
@@ -72,7 +72,7 @@ fn a_claim_that_is_granted_bit_by_bit_is_shown_at_each() {
     let operations = [evict(first, 100), evict(second, 200), pipeline(1, cores(5)), pipeline(1, cores(2))];
     bed.then(|bed| bed.apply(part(1, operations)));
     assert_eq!(bed.counts(), (2, 2));
-    // Four cores are free, all of them set aside: the first claim waits for its fifth.
+    // Four cores are free and all are withheld. The first claim waits for its fifth.
     bed.then(|bed| bed.idle_until(bed.now + 150));
     assert_eq!((bed.counts(), bed.view().hot(0).expect("the node").cpu.is_zero()), ((2, 1), true));
     bed.then(|bed| bed.idle_until(bed.now + 100));
@@ -94,7 +94,7 @@ fn a_claim_that_is_held_and_then_decided_is_shown_as_decided() {
     }
 }
 
-/// What a node takes from a claim is shown, also of one that is not decided.
+/// The view shows when a node takes something from a claim, even from an undecided one.
 #[test]
 fn a_claim_that_moves_or_ends_is_shown() {
     let mut bed = Shown::with_nodes(&[(8, 2), (8, 0)]);
@@ -121,7 +121,7 @@ fn a_claim_that_moves_or_ends_is_shown() {
     assert!(bed.view().cold(0).is_none());
 }
 
-/// A claim whose node lost what it was planned on is planned again when its statement is committed.
+/// A held claim whose node lost the planned capacity is planned again when its statement is committed.
 #[test]
 fn a_held_claim_whose_device_fell_ill_moves_or_ends_at_the_commit() {
     for (devices, ends) in [(2, false), (1, true)] {
@@ -147,7 +147,7 @@ fn a_bundle_whose_claim_was_aborted_may_be_placed_again() {
     let claims = || [evict(victim, 100), pipeline_bundle(1, cores(6), mine)];
     bed.then(|bed| bed.prepare(part(1, claims()), 1_000));
     bed.then(|bed| bed.finish(1, Decision::Aborted));
-    // The same by a conflict of the statement's own: all of it is taken back in the same step.
+    // The same for a conflict in the statement itself: everything is undone in the same step.
     let lost = bed.then(|bed| {
         let too_much = [pipeline_bundle(1, cores(1), bundle(3, 1)), allocate(1, cores(9))];
         bed.apply(part(2, claims().into_iter().chain(too_much)))
@@ -155,7 +155,7 @@ fn a_bundle_whose_claim_was_aborted_may_be_placed_again() {
     assert!(lost.granted.is_empty() && lost.conflicts.len() == 1, "{lost:?}");
     let applied = bed.then(|bed| bed.apply(part(3, claims())));
     assert!(applied.conflicts.is_empty(), "{applied:?}");
-    // And a claim that its caller ends leaves room for the next.
+    // A claim that its caller ends also leaves room for the next.
     bed.then(|bed| bed.release(pipelined(&applied)));
     let again = bed.then(|bed| bed.apply(part(4, [pipeline_bundle(1, cores(6), mine)])));
     assert!(again.conflicts.is_empty(), "{again:?}");
@@ -177,7 +177,7 @@ fn what_an_aborted_claim_kept_from_others_comes_free_for_who_waits() {
         bed.release(victim);
         applied
     });
-    // Granted by now: the allocation ends.
+    // The claim is granted, so this ends the allocation.
     let before = growth(&bed);
     bed.then(|bed| bed.release(pipelined(&claim)));
     assert!(growth(&bed) > before);
@@ -201,7 +201,7 @@ fn what_an_abort_gives_back_of_a_reservation_is_reserved_in_the_next_view() {
     assert!(own.conflicts.is_empty(), "{own:?}");
 }
 
-/// A plan that was made while an eviction was held is about a state that the node is not in any more.
+/// A plan made while an eviction was held refers to a state that the node is no longer in.
 #[test]
 fn a_mark_that_is_taken_back_makes_another_version() {
     let mut bed = Shown::with_nodes(&[(8, 0)]);

@@ -1,5 +1,5 @@
-//! What is done page by page costs the same per page however many nodes there are, and pages come to what
-//! one look at everything would.
+//! Paged commands cost the same per page regardless of the number of nodes, and the pages add up to the
+//! result of a single pass.
 
 use std::sync::Arc;
 
@@ -13,7 +13,7 @@ use wharf_core::shard::{Command, Cost, CostFacts, Outcome, Pages, Shard, ShardWo
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
-/// Pages of which 1,000 nodes are several.
+/// Page sizes with which 1,000 nodes need several pages.
 const PAGES: Pages = Pages { explain_nodes: 100, audit_nodes: 32, audit_allocations: 256 };
 
 fn run(shard: &mut Shard, command: Command) -> (Outcome, ShardWork) {
@@ -23,7 +23,7 @@ fn run(shard: &mut Shard, command: Command) -> (Outcome, ShardWork) {
     (outcomes.remove(0), shard.work().since(before))
 }
 
-/// A shard of so many nodes, one in seven of them with something on it.
+/// Creates a shard with `nodes` nodes. One in seven has an allocation.
 fn shard_of(nodes: u64) -> Shard {
     let mut shard = lone_shard();
     for number in 1..=nodes {
@@ -55,8 +55,8 @@ fn refusal(outcome: Outcome) -> Refusal {
     }
 }
 
-/// What the commands cost that look at nodes one after the other, in the middle of it; and how many
-/// commands an audit took.
+/// Returns the costs of the paged commands, in the middle of the nodes, and the number of commands of an
+/// audit.
 fn costs_at(nodes: u64) -> (Vec<ShardWork>, usize) {
     let mut shard = shard_of(nodes);
     let mut costs = Vec::new();
@@ -102,7 +102,7 @@ fn a_page_costs_the_same_on_a_thousand_nodes_and_on_ten_thousand() {
     assert_eq!((few_pages, many_pages), (1_000_usize.div_ceil(32), 10_000_usize.div_ceil(32)));
 }
 
-/// Nodes with many allocations: a page ends early.
+/// With many allocations per node, a page ends early.
 #[test]
 fn a_page_of_an_audit_ends_after_so_many_allocations() {
     let mut shard = lone_shard();
@@ -153,7 +153,7 @@ fn the_counts_of_all_pages_are_those_of_one_look_at_everything() {
     }
 }
 
-/// The bounds of the table, and that one that is passed is told.
+/// Checks the limits in the cost table, and that exceeding one is reported.
 #[test]
 fn a_command_that_costs_more_than_it_may_is_told() {
     let list = Command::ListNodes { after: Ordinal(0), limit: 3 };

@@ -1,6 +1,5 @@
-//! A shard's commands are its only input: the same ones give the same outcomes and the same
-//! state in any batch cut, also when they came through rings from several ports; and no port
-//! keeps another waiting.
+//! The commands of a shard are its only input. The same commands give the same outcomes and the same state,
+//! no matter how they are cut into batches or which ports they came from. No port keeps another waiting.
 
 use std::sync::Arc;
 
@@ -35,7 +34,7 @@ fn fresh_shard() -> Shard {
     })
 }
 
-/// Steps `shard` through `commands`, cut where `cut` says how many go into the next batch.
+/// Steps `shard` through `commands`. `cut` returns the number of commands of the next batch.
 fn run_cut(mut shard: Shard, commands: &[Command], mut cut: impl FnMut() -> usize) -> (String, StateHash) {
     let mut outcomes: Vec<Outcome> = Vec::new();
     let mut rest = commands;
@@ -43,7 +42,7 @@ fn run_cut(mut shard: Shard, commands: &[Command], mut cut: impl FnMut() -> usiz
     while !rest.is_empty() {
         let (batch, later) = rest.split_at(cut().clamp(1, rest.len()));
         now.0 += 1;
-        // What is read ahead for a batch must not matter.
+        // Prefetching for a batch must not change the result.
         shard.step_batch(&mut batch.to_vec(), now, &mut outcomes);
         rest = later;
     }
@@ -66,7 +65,7 @@ proptest! {
     }
 }
 
-/// Commands about statements, in groups that come at one time each, a function of the seed.
+/// Returns commands about statements, grouped by time. They depend only on the seed.
 fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
     let mut rng = Rng::new(seed);
     let mut workload = Workload::new(seed, Incarnation(1), PARTITIONS);
@@ -115,7 +114,7 @@ fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
                 2 => Command::Apply(Box::new(part(1_000_000 + rng.below(1 << 30)))),
                 3 | 4 => {
                     prepared += 1;
-                    // Some deadlines are past.
+                    // Some deadlines are in the past.
                     let deadline = Time(time * 5 + rng.below(20));
                     Command::Prepare(Box::new(Prepare {
                         part: part(prepared),
@@ -135,7 +134,7 @@ fn statement_commands(seed: u64) -> Vec<(Time, Vec<Command>)> {
     commands
 }
 
-/// As [`run_cut`], at given times: what the runner was told of deadlines and claims counts too.
+/// The same as [`run_cut`], at given times. Deadlines and claims reported to the runner are compared too.
 fn run_cut_at(groups: &[(Time, Vec<Command>)], mut cut: impl FnMut() -> usize) -> (String, StateHash) {
     let mut shard = fresh_shard();
     let mut outcomes = Vec::new();
@@ -172,8 +171,8 @@ fn statements_come_to_the_same_in_any_batch_cut() {
     assert!(met.iter().all(|&runs| runs > 0), "runs that meet {kinds:?}: {met:?}");
 }
 
-/// Three ports at an engine of two shards, run in an order that the seed decides; what each
-/// shard was given and what came of it.
+/// Runs three ports against an engine of two shards, in an order that the seed decides. Returns what each
+/// shard was given and what it answered.
 fn run_engine(seed: u64) -> Vec<(Recorder, StateHash)> {
     let mut engine = open(StoreState::create(16), 2, 3);
     let clock = ManualClock::new(engine.now);
@@ -233,7 +232,7 @@ fn a_whole_run_repeats_byte_for_byte() {
     }
 }
 
-/// Ports that flood their rings before every batch, and one that sends a single command.
+/// Returns the number of commands handled before that of port `quiet`, while all other ports flood their rings.
 fn wait_beside_floods(flooding: usize, quiet: usize) -> usize {
     let mut engine = open(StoreState::create(1), 1, flooding + 1);
     by_hand::add_node(&mut engine, node_spec("n", 8, 0));

@@ -1,5 +1,5 @@
-//! The index's geometry as users choose it, through an engine: attribute orders by request, custom
-//! kinds as dimensions, granularity that follows the nodes of each shard.
+//! User-defined geometry of the index, through an engine: attribute orders by request, custom kinds as
+//! dimensions, and granularity that follows the nodes of each shard.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -51,7 +51,7 @@ fn a_request_names_its_order_or_has_it_by_what_dominates() {
         (tiny(1, 1, OrderChoice::Default), broad),
         (tiny(1, 1, OrderChoice::Configured(0)), broad),
         (tiny(1, 1, OrderChoice::Configured(1)), deep),
-        // An eightieth of all cores, nearly nothing of all memory.
+        // 1/80 of all cores, almost nothing of the memory.
         (tiny(1, 1, OrderChoice::Dominant), broad),
         (tiny(1, 65_536, OrderChoice::Dominant), deep),
         (tiny(0, 0, OrderChoice::Dominant), broad),
@@ -109,7 +109,7 @@ fn custom_kinds_are_dimensions_by_name_and_hide_no_part_of_a_unit() {
         (ask_for(nic, Amount::whole(1)), Some(special)),
         (ask_for(fpga, part), Some(special)),
         (ask_for(fpga, Amount::whole(1)), Some(special)),
-        // No unit is wholly free, and one is in part.
+        // No unit is wholly free, and one is partly free.
         (ask_for(fpga, part), Some(special)),
         (ask_for(fpga, Amount::whole(1)), None),
         (ask_for(fpga, part), None),
@@ -137,7 +137,7 @@ fn automatic(shards: u16) -> EngineConfig {
     EngineConfig { geometry: Geometry::default().with_automatic(&ALL), ..config(shards) }
 }
 
-/// What fits is found, however differently the shards divide their nodes.
+/// A fitting node is found even if the shards use very different granularities.
 #[test]
 fn granularities_of_shards_hide_no_node_from_the_router() {
     let mut engine = open(StoreState::create(32), &automatic(8));
@@ -152,7 +152,7 @@ fn granularities_of_shards_hide_no_node_from_the_router() {
     let thetas: std::collections::BTreeSet<_> =
         moved.iter().flatten().map(|state| state.thetas.clone()).collect();
     assert!(thetas.len() > 1, "{thetas:?}");
-    // The largest first, each as large as a node that is still empty.
+    // The largest request first; each is as large as a node that is still empty.
     for &(cpu, memory) in sizes.iter().rev() {
         let request = asking(cpu, memory, Policy::BestFit);
         assert!(placed(&mut engine, request).is_some(), "{cpu} cores, {memory} MiB");
@@ -164,7 +164,7 @@ fn granularities_of_shards_hide_no_node_from_the_router() {
     check_all(&engine);
 }
 
-/// Granularity has a history, and a rebuilt shard goes on with it.
+/// Granularity depends on history, and a rebuilt shard continues with it.
 #[test]
 fn a_rebuilt_shard_has_the_granularity_of_its_twin() {
     let mut engine = open(StoreState::create(1), &automatic(1));

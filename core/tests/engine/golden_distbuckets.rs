@@ -1,7 +1,7 @@
-//! The worked figures of the design's page on DistBuckets, as they stand there.
+//! The examples of the design's page on DistBuckets, with the same figures.
 //!
-//! Twelve nodes of vcores and GiB, one task that asks for (1,2) among the candidates b, c, e, f.
-//! The order in which the patent's plain walk discovers buckets is a golden test beside the
+//! There are twelve nodes with vcores and GiB. One task asks for (1,2) among the candidates b, c, e, f. The
+//! order in which the patent's plain walk discovers buckets has its own golden test, together with the
 //! reference walk (`fuzz/tests/reference_walk.rs`).
 
 use wharf_core::ids::Ordinal;
@@ -30,7 +30,7 @@ const NODES: [(char, u32, u32); 12] = [
 ];
 const CANDIDATES: [char; 4] = ['b', 'c', 'e', 'f'];
 
-/// A granularity of so many vcores and GiB.
+/// A granularity in vcores and GiB.
 #[derive(Clone, Copy)]
 struct Theta(u32, u32);
 
@@ -63,7 +63,7 @@ fn leaves(theta: Theta, direction: Direction) -> Vec<(u16, u16)> {
     index(theta).leaves(direction, &task(), is_candidate).iter().map(|leaf| (leaf.0[0], leaf.0[1])).collect()
 }
 
-/// The node that the task gets, by the descent and by walking the candidates: the same.
+/// Returns the node that the task gets. The descent and a walk over the candidates must agree.
 fn pick(theta: Theta, policy: Policy) -> char {
     let few: Vec<Slot> = (0..12).filter(|&slot| is_candidate(slot)).collect();
     let picks = [Candidates::All, Candidates::Walk(&few)].map(|candidates| {
@@ -80,7 +80,7 @@ fn pick(theta: Theta, policy: Policy) -> char {
     picks[0]
 }
 
-/// (dimensions fixed, coordinates) of every non-empty bucket below the root.
+/// Returns the number of non-empty buckets on the first level below the root, and the number of leaves.
 fn level_sizes(index: &DistBuckets) -> (usize, usize) {
     let all: Vec<_> = index.leaves(Direction::Greatest, &ResourceVector::default(), |_| true);
     let mut first: Vec<u16> = all.iter().map(|leaf| leaf.0[0]).collect();
@@ -112,7 +112,7 @@ fn best_fit_yields_the_smallest_leaves_first_and_picks_c() {
 fn a_coarse_granularity_makes_five_leaves_and_the_exact_check_decides() {
     let theta = Theta(2, 3);
     assert_eq!(level_sizes(&index(theta)).1, 5);
-    // The first holds e alone of the candidates, which has one GiB where two are asked.
+    // Of the candidates, the first leaf has only e, which has one GiB where two are asked.
     assert_eq!(leaves(theta, Direction::Greatest), [(3, 1), (2, 2), (2, 1)]);
     assert_eq!(pick(theta, Policy::LeastFit), 'c');
 }
@@ -131,7 +131,7 @@ fn a_search_for_the_task_visits_no_more_than_the_plain_walk() {
         accept,
     );
     assert_eq!(found, Some(1));
-    // The patent's walk enters eight buckets and finishes (5,*) at once; without a candidate
-    // counter per bucket the leaves below (5,*) are looked at too.
+    // The patent's walk enters eight buckets and finishes (5,*) at once. Without a candidate counter per
+    // bucket, the leaves below (5,*) are examined too.
     assert!(visits.vertices <= 10, "{visits:?}");
 }

@@ -160,7 +160,7 @@ fn of_bundles_beyond_the_minimum_what_does_not_conflict_is_kept_and_the_rest_pla
     let spec = GroupSpec { min_members: 1, ..group_of(cores(1), 4, Strategy::Spread) };
     let gang = create(&mut engine, spec).expect("one fits");
     assert_eq!(places(&gang).len(), 1);
-    // Two come free; the planner plans on both, and a placement takes one before its statement comes.
+    // Two cores are freed. The planner plans on both, and a placement takes one before its statement arrives.
     let clock = ManualClock::new(engine.now);
     for &allocation in &held[..2] {
         engine.ports[0].submit(1, PortRequest::Release(allocation), engine.now).expect("room");
@@ -185,7 +185,7 @@ fn of_bundles_beyond_the_minimum_what_does_not_conflict_is_kept_and_the_rest_pla
         (1, 1, 2, 1),
         "one statement, of which one operation conflicted"
     );
-    // What conflicted waits for room, and takes it.
+    // The operation that conflicted waits for capacity, and gets it.
     let released = ask(&mut engine, PortRequest::Release(held[2]));
     assert!(matches!(released, PortReply::One(Outcome::Released(_))), "{released:?}");
     assert_eq!(places(&status(&mut engine, gang.id)).len(), 3);
@@ -222,7 +222,7 @@ fn bundles_of_a_lost_node_and_only_those_are_placed_again() {
     }
 }
 
-/// What was taken on the copy of a node that is gone is taken nowhere.
+/// A bundle planned on the replica of a removed node is not placed.
 #[test]
 fn a_node_that_goes_while_it_is_planned_on_is_no_place() {
     let mut engine = engine(1, 1);
@@ -232,7 +232,7 @@ fn a_node_that_goes_while_it_is_planned_on_is_no_place() {
     let gone = Command::RemoveNode { node: nodes[0], force: true };
     engine.ports[0].submit(2, PortRequest::Every(gone), now).expect("room for one");
     engine.runners[0].run_batch(&clock, &mut Unobserved);
-    // The planner has not looked since: it plans on the node, and then sees that it is gone.
+    // The planner's replica is stale: it plans on the node, and then sees that it is gone.
     let job = PlanJob::CreateGroup(Arc::new(group_of(cores(1), 1, Strategy::Pack)));
     engine.ports[0].submit(1, PortRequest::Plan(job), now).expect("room for one");
     engine.planners[0].run_round(&clock);
@@ -258,7 +258,7 @@ fn groups_follow_the_values_of_a_label() {
     };
     let packed = create(&mut engine, pack.clone()).expect("a zone has three nodes");
     let zones = |engine: &Engine, view: &GroupView| -> Vec<u64> {
-        // Node `i` of registration order has zone `i modulo 3`, and ids count from 1.
+        // Node `i` in order of registration has zone `i modulo 3`, and ids count from 1.
         let _ = engine;
         places(view).iter().map(|&(_, node, _)| (node.0 - 1) % 3).collect()
     };
@@ -285,7 +285,7 @@ fn devices_of_bundles_on_one_node_add_up_exactly() {
     let gpu = |gpu| {
         PlacementRequest::new(Demand { cpu: Amount::whole(1), gpu, ..Demand::default() }, Policy::LeastFit)
     };
-    // Five parts of 0.6 need five devices: not one node's.
+    // Five parts of 0.6 need five devices. No node has that many.
     let parts = group_of(gpu(GpuRequest::Fraction(6000)), 5, Strategy::StrictPack);
     create(&mut engine, parts).expect_err("four devices hold four such parts");
     let mut mixed = same(gpu(GpuRequest::Whole(2)), 1);
@@ -333,7 +333,7 @@ fn a_group_that_stands_in_part_grows_by_what_fits() {
     assert!(matches!(grow(&mut engine, 2), PlanReply::Refused(_)));
     let PlanReply::Group(grown) = grow(&mut engine, 1) else { panic!("a core is left on each") };
     assert_eq!(places(&grown).iter().map(|&(index, ..)| index).collect::<Vec<_>>(), [0, 1, 3]);
-    // What was open still is, until there is room.
+    // The unplaced bundle waits until there is capacity.
     add_node(&mut engine, node_spec("late", 4, 0));
     assert_eq!(places(&status(&mut engine, gang.id)).len(), 4);
     check_all(&engine);
@@ -354,7 +354,7 @@ fn planners_over_the_same_nodes_never_exceed_them() {
         PortReply::Plan(reply) => matches!(**reply, PlanReply::Group(_)),
         other => panic!("a planner answers: {other:?}"),
     });
-    // 18 bundles of 5 cores fit on six nodes of 16: four groups of four.
+    // 18 bundles of 5 cores fit on six nodes of 16, so four groups of four fit.
     assert_eq!((replies.len(), placed.count()), (12, 4));
     assert_eq!(live_allocations(&mut engine), 16);
     check_all(&engine);
@@ -382,7 +382,7 @@ fn operations_of_others_happen_everywhere_or_nowhere() {
         _ => None,
     });
     let first = first.expect("the first operation was granted");
-    // Seven fit, one does not: nothing is done, or all but that.
+    // Seven fit and one does not. The result is nothing, or all but that one.
     let mut some: Vec<Operation> = nodes[1..].iter().map(|&node| allocate(node, 6, None)).collect();
     some.push(allocate(nodes[0], 7, None));
     let PlanReply::Statement(aborted) =
@@ -474,8 +474,8 @@ fn groups_stand_after_a_start_with_other_numbers_of_shards_and_planners() {
     check_all(&engine);
 }
 
-/// A bundle that a statement of others is about to evict: its group goes once that is decided, and the planner
-/// asks again after pauses, not without end.
+/// Another statement is about to evict a bundle. The group is removed once that is decided. The planner
+/// retries after pauses, and not forever.
 #[test]
 fn a_removal_waits_for_a_statement_that_holds_a_bundle() {
     let mut engine = engine(1, 1);
@@ -511,7 +511,8 @@ fn a_removal_waits_for_a_statement_that_holds_a_bundle() {
     assert_eq!(live_allocations(&mut engine), 0);
 }
 
-/// What a statement holds on one shard is in that shard's view while it is on the way to the other.
+/// A view of one shard shows what a statement holds there, while the statement is still on the way to the
+/// other shard.
 #[test]
 fn what_a_statement_holds_is_not_counted_twice_against_the_next_group() {
     let mut engine = engine(2, 1);
@@ -522,7 +523,7 @@ fn what_a_statement_holds_is_not_counted_twice_against_the_next_group() {
     };
     let holder = shard(&engine, large.id);
     let mut small = add_node(&mut engine, node_spec("small", 3, 0));
-    // Until it is a name for which the other shard is chosen.
+    // Try names until one belongs to the other shard.
     while shard(&engine, small.id) == holder {
         let remove = Command::RemoveNode { node: small.id, force: false };
         ask(&mut engine, PortRequest::Partition(small.partition, remove));

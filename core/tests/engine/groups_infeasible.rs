@@ -1,5 +1,5 @@
-//! What is called infeasible, against an oracle that tries all assignments where nothing runs: never what
-//! has a placement there, and nearly all that has none.
+//! Compares infeasible verdicts with an oracle that tries all assignments on an idle cluster. A group that
+//! has a placement there is never infeasible. Nearly every group that has none is.
 
 use std::sync::Arc;
 
@@ -16,7 +16,7 @@ use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::time::Time;
 
-/// Counts what a refusal says of a case in which nothing runs.
+/// Counts the verdict of a refusal for a case on an idle cluster.
 fn judge(counts: &mut Counts, refusal: &GroupRefusal, empty: &Case, seed: u64) {
     let exists = empty.exists();
     assert!(!(refusal.infeasible && exists), "seed {seed}: {refusal:?}, but there is one: {empty:#?}");
@@ -26,7 +26,7 @@ fn judge(counts: &mut Counts, refusal: &GroupRefusal, empty: &Case, seed: u64) {
     }
 }
 
-/// Groups on a cluster of their own each, empty or with some work on it.
+/// Creates groups, each on its own cluster, which is empty or partly used.
 fn creations(alike: bool, filled: bool, seeds: std::ops::Range<u64>) -> Counts {
     let mut counts = Counts::new();
     for seed in seeds {
@@ -44,7 +44,7 @@ fn creations(alike: bool, filled: bool, seeds: std::ops::Range<u64>) -> Counts {
     counts
 }
 
-/// At least 95 of 100 impossible groups are said to be so.
+/// Asserts that at least 95 of 100 impossible groups are reported as infeasible.
 fn assert_mostly_said(counts: &Counts) {
     let (said, not_said) = (counts["said"], counts.get("not said").copied().unwrap_or(0));
     assert!(said > 300 && 20 * not_said <= said + not_said, "{counts:?}");
@@ -74,7 +74,7 @@ fn of_growth_infeasible_is_said_rightly_and_mostly() {
         let (mut engine, nodes) = cases.cluster();
         let mut first = cases.case(&nodes);
         first.least = first.bundles.len();
-        // Which units the books chose is not told: bundles with units do not stand here.
+        // The chosen units are not reported, so bundles with units cannot be placed here first.
         if first.bundles.iter().any(|asked| asked.size.npu > 0) {
             continue;
         }
@@ -144,7 +144,7 @@ fn gangs_are_infeasible_when_not_even_their_minimum_could_stand() {
     assert_eq!(apart, GroupRefusalReason::TooFewNodes { bundles: 4, nodes: 3 });
     let one = never(&mut engine, gang(3, group_of(cores(6), 5, Strategy::StrictPack)));
     assert_eq!(one, GroupRefusalReason::OneNode { bundles: 3 });
-    // Six devices hold six such parts: two of them do not go on one.
+    // Six devices hold six such parts, because no device holds two of them.
     let gpu = GpuRequest::Fraction(6000);
     let part = PlacementRequest::new(Demand { gpu, ..Demand::default() }, Policy::BestFit);
     let parts = never(&mut engine, gang(7, group_of(part, 9, Strategy::Pack)));
@@ -189,7 +189,7 @@ fn rules_over_a_label_are_infeasible_by_what_its_values_could_hold() {
     assert_eq!(skew, GroupRefusalReason::SkewTooSmall { key, value: a, room, max_skew, most, bundles });
     let nine = ruled("zone", spread, group_of(cores(2), 9, Strategy::Spread));
     let nine = create(&mut engine, nine).expect("four and five");
-    // Growth is judged with what stands.
+    // A growth is judged together with the placed bundles.
     let grow = PlanJob::GrowGroup(nine.id, same(cores(2), 1), None);
     let PlanReply::Refused(refusal) = plan(&mut engine, grow) else { panic!("the tenth") };
     assert!(refusal.infeasible, "{refusal:?}");
@@ -198,7 +198,7 @@ fn rules_over_a_label_are_infeasible_by_what_its_values_could_hold() {
     assert_eq!(soft, GroupRefusalReason::TooFewPlaces { bundles: 4, most: 3 });
 }
 
-/// A zone that takes no work now may come back: nothing is proved by that it is away.
+/// A zone whose nodes take no work now may return. Its absence proves nothing.
 #[test]
 fn nodes_that_take_no_work_now_could_hold_bundles() {
     let mut engine = engine(1, 1);
@@ -213,7 +213,7 @@ fn nodes_that_take_no_work_now_could_hold_bundles() {
     never(&mut engine, group_of(cores(8), 3, Strategy::StrictSpread));
 }
 
-/// What was found of a waiting group is looked at again when the nodes are others.
+/// The verdict for a waiting group is checked again when the nodes change.
 #[test]
 fn a_group_that_waits_is_refused_when_nodes_go_that_it_would_need() {
     let mut engine = engine(1, 1);
@@ -227,7 +227,7 @@ fn a_group_that_waits_is_refused_when_nodes_go_that_it_would_need() {
     let gone = |node| wharf_core::shard::Command::RemoveNode { node, force: true };
     engine.ports[0].submit(1, PortRequest::Every(gone(nodes[0])), engine.now).expect("room");
     engine.ports[0].flush();
-    // What was on it is placed again, and whatever waits is tried with it.
+    // The bundle on it is placed again, and all waiting groups are tried with it.
     let replies = by_hand::settle(&mut engine);
     let refused = replies.iter().find_map(|(tag, reply)| match reply {
         PortReply::Plan(reply) if *tag == 9 => Some(reply),

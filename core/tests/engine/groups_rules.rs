@@ -1,5 +1,5 @@
-//! Where groups go, against an oracle that tries all assignments: what is placed keeps every rule, and for
-//! bundles that are alike nothing is refused that has a placement.
+//! Compares the placement of groups with an oracle that tries all assignments. A placement satisfies every
+//! rule. A group of equal bundles is never refused if it has a placement.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -15,7 +15,7 @@ use wharf_core::node::{Operator, Selector, Term};
 use wharf_core::request::PlacementRequest;
 use wharf_core::router::PortRequest;
 
-/// Groups on a cluster of their own each; how many were placed, refused, and refused in spite of a placement.
+/// Runs groups, each on its own cluster. Counts those placed, refused, and refused in spite of a placement.
 fn compare(alike: bool, seeds: std::ops::Range<u64>) -> Counts {
     let mut counts = Counts::new();
     for seed in seeds {
@@ -55,7 +55,7 @@ fn bundles_that_differ_are_placed_but_for_few() {
     assert!(100 * missed <= counts["placed"], "more than one of a hundred is missed: {counts:?}");
 }
 
-/// Nodes of `cpu` cores in these zones.
+/// Adds nodes with cores in these zones.
 fn zoned(engine: &mut Engine, nodes: &[(&str, u32)]) -> Vec<NodeId> {
     let node = |(at, &(zone, cpu)): (usize, &(&str, u32))| labelled(&format!("n{at}"), cpu, zone);
     nodes.iter().enumerate().map(node).map(|spec| add_node(engine, spec).id).collect()
@@ -95,7 +95,7 @@ fn values_that_every_selector_excludes_keep_nothing_back() {
     let placed =
         create(&mut engine, by_zone(1, group_of(open, 4, Strategy::Pack))).expect("c does not count");
     assert_eq!(nodes_of(&placed).into_values().collect::<Vec<_>>(), [2, 2]);
-    // Another bundle may stand there: then it counts.
+    // Another bundle may be placed there, so the zone counts.
     let mut bundles = same(in_zones(cores(1), &["a"]), 3);
     bundles.push(Arc::new(in_zones(cores(9), &["c"])));
     let mixed = by_zone(1, GroupSpec { min_members: 3, ..GroupSpec::new(bundles, Strategy::Pack) });
@@ -108,14 +108,14 @@ fn values_that_every_selector_excludes_keep_nothing_back() {
 
 #[test]
 fn bundles_that_differ_are_tried_in_other_orders() {
-    // The large ones fit into one zone only: they wait until the small ones let them.
+    // The large bundles fit only into one zone. They must wait until the small ones allow it.
     let mut engine = engine(1, 1);
     let nodes = zoned(&mut engine, &[("a", 8), ("a", 8), ("b", 2), ("b", 2)]);
     let bundles = [same(cores(4), 3), same(cores(1), 3)].concat();
     let spread = create(&mut engine, by_zone(1, GroupSpec::new(bundles, Strategy::Pack)));
     let counts: BTreeMap<NodeId, usize> = nodes_of(&spread.expect("three in each"));
     assert_eq!(nodes[..2].iter().filter_map(|node| counts.get(node)).sum::<usize>(), 3, "{counts:?}");
-    // The largest bundle of a gang takes what three small ones would do with.
+    // The largest bundle of a gang takes the capacity that three small ones need.
     let mut engine = group_bed::engine(1, 1);
     with_nodes(&mut engine, 1, 9, 0);
     let bundles = [same(cores(8), 1), same(cores(3), 3)].concat();
@@ -181,7 +181,7 @@ fn a_value_of_more_nodes_than_are_named_is_selected_by_its_label() {
         .collect();
     let zone_of = |node: NodeId| usize::from(!nodes[..3].contains(&node));
     let rule = |spreading| Some(TopologyRule { key: "zone".into(), spreading });
-    // Zone a has 24 cores, in threes of eight.
+    // Zone a has 24 cores, on three nodes of eight.
     let packed = GroupSpec {
         topology: rule(Spreading::Pack { strict: true }),
         ..group_of(cores(6), 8, Strategy::Pack)

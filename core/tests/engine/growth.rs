@@ -1,5 +1,5 @@
-//! Groups that grow, and wait for what they grow by: until there is room, until their time is up, or until
-//! somebody takes it back; and what they had comes first.
+//! Groups that grow, and wait for the additional bundles until there is capacity, the deadline passes, or the
+//! caller cancels. The bundles that a group already had take precedence.
 
 use crate::by_hand::{add_node, ask, check_all, cores, node_spec, settle};
 use crate::group_bed::{
@@ -16,7 +16,7 @@ use wharf_core::time::Time;
 
 const TAG: u64 = 9;
 
-/// Asks for more bundles, until then.
+/// Requests more bundles, with this deadline.
 fn begin(engine: &mut Engine, group: GroupId, cpu: u32, until: Time) -> Vec<(u64, PortReply)> {
     let job = PlanJob::GrowGroup(group, same(cores(cpu), 1), Some(until));
     engine.ports[0].submit(TAG, PortRequest::Plan(job), engine.now).expect("room");
@@ -24,7 +24,7 @@ fn begin(engine: &mut Engine, group: GroupId, cpu: u32, until: Time) -> Vec<(u64
     settle(engine)
 }
 
-/// What was answered to it, and nothing else.
+/// Returns the only answer to the growth.
 #[track_caller]
 fn answer(replies: Vec<(u64, PortReply)>) -> PlanReply {
     let mut replies = replies.into_iter().filter(|(tag, _)| *tag == TAG);
@@ -47,7 +47,7 @@ fn place(engine: &mut Engine, cpu: u32) -> AllocationId {
     }
 }
 
-/// A group of two bundles on a node each, and a third node that is full.
+/// Creates a group of two bundles on a node each, and a third node that is full.
 fn bed(shards: u16) -> (Engine, GroupView, AllocationId) {
     let mut engine = engine(shards, 1);
     with_nodes(&mut engine, 3, 16, 0);
@@ -68,7 +68,7 @@ fn what_a_group_grows_by_waits_until_there_is_room() {
         );
         let busy = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(1), 1), None));
         assert!(matches!(busy, PlanReply::Rejected(PlanRejection::Busy(_))), "{busy:?}");
-        // What was not placed yet is in no store: who asked is told.
+        // Bundles that are not placed yet are not stored. The caller is told.
         let kept = engine.planners[0].planner().export();
         assert_eq!((kept[0].bundles.len(), kept[0].next_index), (2, 2));
         let after = grown(answer(group_bed::ask_besides(&mut engine, PortRequest::Release(held))));
@@ -89,7 +89,7 @@ fn it_ends_at_its_deadline_by_cancellation_and_with_its_group() {
     assert_eq!(places(&status(&mut engine, group.id)), places(&group));
     assert_eq!(status(&mut engine, group.id).bundles.len(), 2);
 
-    // What can never fit does not wait.
+    // An infeasible growth does not wait.
     let reply = answer(begin(&mut engine, group.id, 17, Time(u64::MAX)));
     assert!(matches!(&reply, PlanReply::Refused(refusal) if refusal.infeasible), "{reply:?}");
 
@@ -100,7 +100,7 @@ fn it_ends_at_its_deadline_by_cancellation_and_with_its_group() {
     assert!(matches!(reply, PlanReply::Cancelled), "{reply:?}");
     assert_eq!(status(&mut engine, group.id).bundles.len(), 2);
 
-    // Its place in the group is given again.
+    // The bundle's index in the group is assigned again.
     assert!(begin(&mut engine, group.id, 16, Time(u64::MAX)).is_empty());
     let after = grown(answer(group_bed::ask_besides(&mut engine, PortRequest::Release(held))));
     assert_eq!(places(&after).iter().map(|place| place.0).collect::<Vec<_>>(), [0, 1, 2]);
@@ -128,7 +128,7 @@ fn bundles_that_are_lost_come_before_those_that_are_new() {
     assert!(begin(&mut engine, group.id, 12, Time(u64::MAX)).is_empty());
     let lost = places(&group)[0].1;
     assert!(nodes.contains(&lost));
-    // Whoever wants more of the group is told, and its bundle is the first that gets what comes free.
+    // The caller of the growth is refused, and the lost bundle is the first to get freed capacity.
     let partition = engine.catalog.load().node_partition(lost).expect("registered");
     let command = Command::Life(lost, LifeEvent::Lose);
     let replies = group_bed::ask_besides(&mut engine, PortRequest::Partition(partition, command));
@@ -138,7 +138,7 @@ fn bundles_that_are_lost_come_before_those_that_are_new() {
     let after = status(&mut engine, group.id);
     assert_eq!((after.state, after.bundles.len(), nodes_of(&after).len()), (GroupState::Placed, 2, 2));
     assert!(!nodes_of(&after).contains_key(&lost));
-    // While a bundle has no place, what the group would grow by does not wait.
+    // While a bundle is not placed, a growth does not wait.
     let other = places(&after)[0].1;
     life(&mut engine, other, LifeEvent::Lose);
     let reply = answer(begin(&mut engine, group.id, 12, Time(u64::MAX)));
@@ -146,7 +146,7 @@ fn bundles_that_are_lost_come_before_those_that_are_new() {
     check_all(&engine);
 }
 
-/// As a group that waits, it takes a ticket in the end: direct traffic does not starve it.
+/// Like a waiting group, it eventually takes a ticket, so direct traffic does not starve it.
 #[test]
 fn it_comes_to_its_end_among_hostile_traffic() {
     let mut engine = engine(1, 1);
@@ -173,7 +173,7 @@ fn it_comes_to_its_end_among_hostile_traffic() {
     check_all(&engine);
 }
 
-/// The ticket of what was taken back ends, also where the same group wants something else by then.
+/// The ticket of a cancelled growth ends, even if the same group wants something else in the meantime.
 #[test]
 fn what_is_taken_back_while_its_ticket_is_served_leaves_nothing() {
     let mut engine = engine(1, 1);

@@ -1,8 +1,8 @@
-//! What is published before the answers: a thread that is woken finds views, facts and owners that are at least as
-//! new as what it was woken for.
+//! State that is published before the answers. A woken thread finds views, facts and owners that are at least
+//! as new as the event that woke it.
 //!
-//! A batch runs on one thread, so the order within it shows only from inside: a waker looks while the shard
-//! rings, and a second thread looks all the time.
+//! A batch runs on one thread, so its order is only visible from inside. A waker looks while the shard rings,
+//! and a second thread looks all the time.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -20,15 +20,15 @@ use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 use wharf_core::view::ViewReader;
 
-/// What is published at the moment at which a bell wakes.
+/// The published state at the moment at which a bell wakes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Published {
     /// The sequence of the view.
     sequence: u64,
-    /// Live allocations in the view.
+    /// The number of live allocations in the view.
     allocations: u64,
     growth: u64,
-    /// Whether the owner of these tests has something reserved.
+    /// True if the owner of these tests has a reservation.
     reserved: bool,
 }
 
@@ -61,7 +61,7 @@ impl Wake for Witness {
     }
 }
 
-/// One shard with one node of eight cores, and two ports that sleep.
+/// One shard with one node of eight cores, and two sleeping ports.
 struct Bed {
     engine: Engine,
     witnesses: [Arc<Witness>; 2],
@@ -88,13 +88,13 @@ impl Bed {
         published(&self.engine.views[0], &self.engine.table)
     }
 
-    /// What the owner of a port saw each time it was woken since the last call.
+    /// Returns what the owner of a port saw each time it was woken since the last call.
     fn seen(&self, port: usize) -> Vec<Published> {
         std::mem::take(&mut self.witnesses[port].seen.lock().expect("no witness panics"))
     }
 
-    /// Port 0 asks and sleeps, and the shard runs one batch; what was published when the port was woken, and
-    /// what is in the end.
+    /// Port 0 asks and sleeps, and the shard runs one batch. Returns what was published when the port was
+    /// woken, and the reply.
     fn ask(&mut self, request: PortRequest) -> (Published, PortReply) {
         let port = &mut self.engine.ports[0];
         assert!(matches!(port.submit(7, request, Time(1)), Ok(None)));
@@ -160,7 +160,7 @@ fn the_owner_of_a_port_is_woken_for_a_request_that_waits_there() {
     let seen = bed.seen(1);
     assert_eq!(seen.len(), 1, "the batch that frees something has no answer for that port");
     assert_eq!(seen[0].allocations, 0, "a retry there finds what came free");
-    // It asks the shard again, which has something to do only then.
+    // It asks the shard again, which has work only then.
     let now = bed.engine.now;
     bed.engine.ports[1].poll(now, |tag, reply| panic!("{tag} is answered by nobody: {reply:?}"));
     let replies = settle(&mut bed.engine);
@@ -177,7 +177,7 @@ fn who_sees_growth_finds_it_in_the_view() {
     std::thread::scope(|scope| {
         let looks = scope.spawn(|| {
             let mut looks = 0u64;
-            // Relaxed: only that it ends matters.
+            // Relaxed: it only ends the loop.
             while !done.load(Ordering::Relaxed) {
                 let growth = table.load().summary(ShardId(0)).growth();
                 let shown = views.latest().head().facts.growth;

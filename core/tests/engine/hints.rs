@@ -1,5 +1,5 @@
-//! A search that begins where the last one for its shape ended finds what one from the start finds,
-//! whatever came, moved, gained, left or was marked in between.
+//! A search that begins where the last one for its shape ended finds the same node as a search from the
+//! start. Nodes may join, move, gain, leave or be marked in between.
 
 use std::num::NonZeroU64;
 
@@ -19,7 +19,7 @@ fn amount(units: u64) -> Amount {
     Amount::try_from_units(units as i64).expect("a small amount")
 }
 
-/// Coarse steps: most nodes that a search is offered fail exactly.
+/// Coarse steps, so that most offered nodes fail the exact check.
 fn geometry() -> Geometry {
     let dimensions = vec![(Dimension::Cpu, COARSE as i64), (Dimension::Memory, COARSE as i64)];
     let geometry = Geometry::new(dimensions).expect("two different dimensions").with_room(5);
@@ -32,7 +32,7 @@ fn available(rng: &mut Rng) -> ResourceVector {
     ResourceVector { cpu, memory, ..ResourceVector::default() }
 }
 
-/// More than most nodes have, and in the last step that any has.
+/// More than most nodes have, in the last step that any node has.
 fn asked(rng: &mut Rng) -> ResourceVector {
     let much = |rng: &mut Rng| amount(COARSE + COARSE / 2 + rng.below(COARSE / 2));
     ResourceVector { cpu: much(rng), memory: much(rng), ..ResourceVector::default() }
@@ -118,9 +118,9 @@ fn a_hint_changes_no_answer() {
         }
         let asked = shapes[rng.below(shapes.len() as u64) as usize];
         let policy = [Policy::BestFit, Policy::LeastFit][rng.below(2) as usize];
-        // Each order has hints of its own.
+        // Each order has its own hints.
         let order = usize::from(rng.below(4) == 0);
-        // Two shapes that differ in nothing but what the mark stands for.
+        // Two shapes that differ only in the meaning of the mark.
         let marked = rng.below(3) == 0;
         let set = marked.then_some(NonZeroU64::MIN);
         let shape = Shape { cpu: asked.cpu, memory: asked.memory, gpu: GpuRequest::None, set };

@@ -1,4 +1,4 @@
-//! Shards and planners with nothing to do sleep, and wake for work: they do not burn a core.
+//! Shards and planners with nothing to do sleep, and wake for work. They do not use a core while idle.
 
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
@@ -22,7 +22,7 @@ impl Clock for Still {
     }
 }
 
-/// Tells of each sleep and each batch.
+/// Reports each sleep and each batch.
 struct Told(SyncSender<&'static str>);
 
 impl Observer for Told {
@@ -52,7 +52,7 @@ fn an_idle_shard_sleeps_until_its_bell_is_rung() {
         scope.spawn(move || runner.run(&Still, &mut Told(tell)));
         let port = &mut engine.ports[0];
         for _ in 0..3 {
-            // A wake-up that was left over may make it look once more before it sleeps again.
+            // A leftover wake-up may make it look once more before it sleeps again.
             assert_eq!(next(&told), "sleep");
             port.submit(0, PortRequest::Every(Command::Status), Time(0)).expect("room");
             port.flush();
@@ -74,7 +74,7 @@ fn an_idle_shard_sleeps_until_its_bell_is_rung() {
     });
 }
 
-/// Stops the threads also where the test fails.
+/// Stops the threads even if the test fails.
 struct Stopping([StopSignal; 2]);
 
 impl Drop for Stopping {
@@ -83,7 +83,7 @@ impl Drop for Stopping {
     }
 }
 
-/// Asks from the test's thread, and sleeps until the answer is there.
+/// Asks from the test's thread, and sleeps until the answer arrives.
 fn ask(port: &mut Port, request: PortRequest) -> PortReply {
     let direct = port.submit(0, request, Time(0)).expect("room");
     port.flush();
@@ -108,7 +108,7 @@ fn group(port: &mut Port, job: PlanJob) -> GroupView {
     }
 }
 
-/// Live allocations, as shards say: no planner is asked.
+/// Returns the number of live allocations reported by the shards. No planner is asked.
 fn live(port: &mut Port) -> u64 {
     let PortReply::Every(outcomes) = ask(port, PortRequest::Every(Command::Status)) else {
         panic!("every shard answers")
@@ -161,7 +161,7 @@ fn a_sleeping_planner_wakes_for_a_bundle_that_ends() {
             assert!(
                 !matches!(view.bundles[0].1, BundleView::Placed { allocation, .. } if allocation == gone)
             );
-            // Time to fall asleep.
+            // Leave time to fall asleep.
             for _ in 0..50 {
                 live(port);
             }

@@ -1,6 +1,8 @@
-//! The engine from outside: shards, planners and ports as a server runs them, by hand and on threads.
+//! Tests of the engine from outside: shards, planners and ports as a server runs them, by hand and on
+//! threads.
 //!
-//! One program, so that it is linked once. The loom models are separate programs: they need a build of their own.
+//! They are one program, so that it is linked once. The loom models are separate programs, because they need
+//! their own build.
 
 mod allocations_per_node;
 mod bundles_end;

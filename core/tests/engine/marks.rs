@@ -1,5 +1,5 @@
-//! Selectors that name too many nodes to be walked are found by marks: more selectors than there
-//! are marks, nodes that come, go and are labelled anew; the answers are those of a plain scan.
+//! Selectors that match too many nodes to walk are searched by marks. There are more selectors than marks,
+//! and nodes join, leave and change labels. The answers equal those of a plain scan.
 
 use std::sync::Arc;
 
@@ -15,10 +15,10 @@ use wharf_core::shard::Command;
 use wharf_core::state::StoreState;
 
 const NODES: u64 = 2 * CANDIDATE_WALK_MAX as u64 + 100;
-/// More than there are marks.
+/// More than the number of marks.
 const TEAMS: u64 = Mark::COUNT as u64 + 16;
 
-/// A node that two in three teams may use.
+/// Returns a node that two in three teams may use.
 fn spec(number: u64, excluded: u64) -> NodeSpec {
     let mut spec = node_spec(&format!("n{number}"), 8, 0);
     let pairs = (0..TEAMS).filter(|team| team % 3 != excluded).take(60);
@@ -40,8 +40,8 @@ fn place(engine: &mut Engine, request: &PlacementRequest) -> Option<wharf_core::
     }
 }
 
-/// The answers of an engine that has marks for most selectors, beside those of one that was just
-/// opened over the same books and has to give them anew.
+/// Compares the answers of an engine that has marks for most selectors with those of a freshly opened engine
+/// over the same books, which must assign the marks again.
 #[test]
 fn marks_change_no_answer() {
     let mut engine = open(StoreState::create(1), 1, 1);

@@ -11,12 +11,12 @@ use wharf_core::limits::{PLANS_IN_FLIGHT_MAX, PORT_GROUPS_WAITING_MAX};
 use wharf_core::router::{PortReply, PortRequest, Tag};
 use wharf_core::time::Time;
 
-/// Groups that wait at once.
+/// The number of groups that wait at once.
 const GROUPS: u64 = PORT_GROUPS_WAITING_MAX as u64;
-/// Tags of jobs that do not wait.
+/// The first tag of jobs that do not wait.
 const LOOKS: Tag = 1 << 32;
 
-/// An engine whose only node is full, so that every group waits.
+/// Creates an engine whose only node is full, so that every group waits.
 fn bed() -> Engine {
     let mut engine = engine(1, 1);
     with_nodes(&mut engine, 1, 4, 0);
@@ -36,7 +36,7 @@ fn begin_waits(engine: &mut Engine, until: Time) {
     assert!(replies.is_empty(), "{} groups do not wait", replies.len());
 }
 
-/// Takes back every group. Twice, which is no more than once.
+/// Cancels every group, twice. The second cancel has no effect.
 fn take_back(engine: &mut Engine) {
     for tag in (0..GROUPS).chain(0..GROUPS) {
         engine.ports[0].cancel_plan(tag);
@@ -44,7 +44,7 @@ fn take_back(engine: &mut Engine) {
     engine.ports[0].flush();
 }
 
-/// Asks for a group that does not exist as often as the port takes it; how often that was.
+/// Asks for a group that does not exist until the port accepts no more. Returns the number of requests.
 fn fill(engine: &mut Engine) -> u64 {
     let unknown = GroupId { incarnation: Incarnation(9), number: 1 };
     let look = || PortRequest::Plan(PlanJob::GroupStatus(unknown));
@@ -58,7 +58,7 @@ fn fill(engine: &mut Engine) -> u64 {
     count
 }
 
-/// Counts the replies to [`fill`]; the others are left.
+/// Counts the replies to [`fill`], and returns the others.
 fn take_looks(replies: Vec<(Tag, PortReply)>) -> (u64, Vec<(Tag, PlanReply)>) {
     let mut looks = 0;
     let mut others = Vec::new();
@@ -74,7 +74,7 @@ fn take_looks(replies: Vec<(Tag, PortReply)>) -> (u64, Vec<(Tag, PlanReply)>) {
     (looks, others)
 }
 
-/// Every waiting group was answered once.
+/// Asserts that every waiting group was answered once.
 #[track_caller]
 fn assert_all(mut replies: Vec<(Tag, PlanReply)>) -> Vec<PlanReply> {
     replies.sort_unstable_by_key(|&(tag, _)| tag);
@@ -82,8 +82,8 @@ fn assert_all(mut replies: Vec<(Tag, PlanReply)>) -> Vec<PlanReply> {
     replies.into_iter().map(|(_, reply)| reply).collect()
 }
 
-/// The planner answers all groups at their deadline, and has taken few of the cancels until then. The others are
-/// in the ring still, and count there.
+/// The planner answers all groups at their deadline, before it has taken most of the cancels. The other
+/// cancels are still in the ring, and count there.
 #[test]
 fn groups_that_end_while_their_cancels_are_under_way_leave_room_for_jobs() {
     let mut engine = bed();
@@ -106,7 +106,8 @@ fn groups_that_end_while_their_cancels_are_under_way_leave_room_for_jobs() {
     check_all(&engine);
 }
 
-/// More cancels than a ring takes at once, and as many jobs as it takes: each reaches its planner in the end.
+/// There are more cancels than a ring takes at once, and as many jobs as it takes. Every cancel reaches its
+/// planner eventually.
 #[test]
 fn every_cancel_reaches_its_planner() {
     let mut engine = bed();
@@ -121,7 +122,7 @@ fn every_cancel_reaches_its_planner() {
     check_all(&engine);
 }
 
-/// A cancel is of its own job only, however soon another takes the place of that in the port.
+/// A cancel affects only its own job, even if another job soon takes its slot in the port.
 #[test]
 fn a_cancel_of_a_group_that_ended_takes_back_no_other() {
     let mut engine = bed();
@@ -133,7 +134,7 @@ fn a_cancel_of_a_group_that_ended_takes_back_no_other() {
     let mut ended = 0;
     engine.ports[0].poll(engine.now, |_, _| ended += 1);
     assert_eq!(ended, GROUPS);
-    // These have the slots of those, and all of them wait on.
+    // These groups have the slots of the former ones, and all of them wait.
     begin_waits(&mut engine, Time(u64::MAX));
     take_back(&mut engine);
     let (_, others) = take_looks(settle(&mut engine));

@@ -1,5 +1,5 @@
-//! What one client's groups cost another's, in units of work: however many groups without a place somebody asks
-//! for, others wait for a turn of them.
+//! The work units that one client's groups cost another client. No matter how many groups without a placement
+//! a client requests, others wait only for one turn of them.
 
 use std::sync::Arc;
 
@@ -27,7 +27,7 @@ fn work(engine: &Engine) -> PlannerWork {
     engine.planners[0].planner().work()
 }
 
-/// Two bundles that no node here can hold, each group's other than those before.
+/// Returns two bundles that no node here can hold. Each group differs from those before.
 fn hopeless(number: u32) -> GroupSpec {
     let mut request = cores(5);
     request.demand.cpu = Amount::from_milli(5_000 + number);
@@ -39,7 +39,7 @@ fn submit(engine: &mut Engine, tag: Tag, client: ClientKey, spec: GroupSpec) {
     engine.ports[0].submit(tag, PortRequest::PlanFor(client, job), engine.now).expect("room");
 }
 
-/// One round of the planner, then one of everything else; what was answered.
+/// Runs one round of the planner, then one of everything else. Returns the answers.
 fn round(engine: &mut Engine) -> Vec<(Tag, PortReply)> {
     let clock = ManualClock::new(engine.now);
     engine.ports[0].flush();
@@ -57,7 +57,8 @@ fn is_placed(reply: &PortReply) -> bool {
     matches!(reply, PortReply::Plan(reply) if matches!(**reply, PlanReply::Group(_)))
 }
 
-/// Units between the arrival of a group of two bundles and its answer, behind so many groups without a place.
+/// Returns the work units between the arrival of a group of two bundles and its answer, behind `groups`
+/// groups without a placement.
 fn units_behind(nodes: u32, groups: u32) -> u64 {
     let mut engine = engine(2, 1);
     engine.planners[0].set_budget(SMALL);
@@ -81,13 +82,13 @@ fn units_behind(nodes: u32, groups: u32) -> u64 {
 #[test]
 fn a_group_does_not_wait_for_the_groups_without_a_place_of_others() {
     for nodes in [64, 256, 1024] {
-        // The round that takes it up, the round that decides, and the one that tells.
+        // The round that takes it, the round that decides, and the round that reports.
         let most = 3 * (SMALL.round + SMALL.proof + 8 * u64::from(nodes));
         for groups in [16, 64, 256] {
             let units = units_behind(nodes, groups);
             assert!(units <= most, "{units} units behind {groups} groups on {nodes} nodes: {most} at most");
         }
-        // All that is asked takes more than that: it cannot have been done before.
+        // All requests together need more than that, so they cannot have been done before.
         assert!(
             u64::from(nodes) * 256 > most,
             "the flood is large enough for {nodes} nodes to show something"
@@ -119,7 +120,7 @@ fn groups_that_ask_the_same_are_decided_together() {
             after.units - before.units <= 5 * 200,
             "a few units each, however many nodes there are: {after:?}"
         );
-        // With a node that holds them they are no longer hopeless.
+        // With a node that has room for them, they are no longer hopeless.
         add_node(&mut engine, node_spec("large", 16, 0));
         create(&mut engine, hopeless(1)).expect("the new node holds both");
     }
@@ -147,7 +148,7 @@ fn groups_that_wait_cost_nothing_until_something_grows_and_then_one_search_for_a
         let idle = work(&engine);
         settle(&mut engine);
         assert_eq!(work(&engine).units, idle.units, "nothing grew");
-        // A core comes and goes: something grew each time, and not enough.
+        // A core is freed and taken repeatedly. Each time something grew, but not enough.
         for _ in 0..3 {
             let before = work(&engine);
             let PortReply::Placed(placement) = ask(&mut engine, PortRequest::Place(cores(1))) else {
@@ -162,7 +163,7 @@ fn groups_that_wait_cost_nothing_until_something_grows_and_then_one_search_for_a
     }
 }
 
-/// A label with a value per node.
+/// Adds nodes with a different label value each.
 fn hosts(engine: &mut Engine, count: u32) {
     for number in 0..count {
         let labels = Labels::new(vec![("host".into(), format!("h{number:05}").into())]).expect("one key");
@@ -201,11 +202,11 @@ fn a_search_that_is_given_up_is_no_verdict() {
     let told = refusal.reason.to_string();
     assert!(told.starts_with("the search was given up after 64 steps"), "{told}");
     assert_eq!(work(&engine).given_up, 1);
-    // Nothing stays taken of it.
+    // Nothing of it stays taken.
     let other = create(&mut engine, group_of(cores(4), 1, Strategy::Pack)).expect("all nodes are free");
     assert_eq!(places(&other).len(), 1);
     engine.planners[0].set_budget(PlannerBudget::default());
-    // Until something changed it is not searched for again; a node more is a change.
+    // It is not searched for again until something changes. An added node is a change.
     add_node(&mut engine, node_spec("more", 4, 0));
     create(&mut engine, spec).expect("it fits");
 }
@@ -230,14 +231,15 @@ fn a_client_that_shows_many_bundles_pays_for_them() {
             break;
         }
     }
-    // A turn of the flood in each of the rounds that a group takes, and no round goes far beyond its share.
+    // The flood has one turn in each of the rounds that a group takes, and no round far exceeds its share.
     assert!((1..=9).contains(&shown), "{shown} groups were shown first");
     assert!(work(&engine).most_per_round <= SMALL.round + 1024, "{:?}", work(&engine));
     let shown = settle(&mut engine).len();
     assert!(shown > 180, "the others are shown afterwards: {shown}");
 }
 
-/// Units that a planner spends when something grows, on a group of which so many equal bundles have no place.
+/// Returns the work units that a planner spends on one group when something grows. The group has `hopeless`
+/// equal bundles that cannot be placed.
 fn units_of_a_retry(strategy: Strategy, hopeless: usize) -> u64 {
     let mut engine = engine(2, 1);
     with_nodes(&mut engine, 256, 4, 0);
@@ -260,7 +262,7 @@ fn equal_bundles_without_a_place_are_searched_for_once() {
     for strategy in [Strategy::Pack, Strategy::Spread] {
         let few = units_of_a_retry(strategy, 8);
         let many = units_of_a_retry(strategy, 512);
-        // Each bundle is looked at, and no node for it.
+        // Each bundle is examined, but no node for it.
         assert!(many <= few + 8 * 512, "{strategy:?}: {few} units for 8 bundles, {many} for 512");
     }
 }

@@ -1,4 +1,4 @@
-//! Rounds of planners: what time passes in them, and which views they judge by.
+//! Rounds of planners: the time that passes in them, and the views that they use.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -16,8 +16,8 @@ use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::Command;
 use wharf_core::time::Time;
 
-/// A clock for rounds that take longer than shards hold: the first look of a round is at its beginning, every
-/// later one at its end.
+/// A clock for rounds that take longer than shards hold. The first look of a round returns its beginning,
+/// every later one its end.
 struct LongRound {
     begins: Time,
     looked: Cell<bool>,
@@ -37,7 +37,8 @@ impl Clock for LongRound {
     }
 }
 
-/// Everything moves until nothing does, or the rounds are used up; each planner round takes [`LongRound::NS`].
+/// Runs everything for this number of rounds. Each planner round takes [`LongRound::NS`]. Returns the
+/// replies.
 fn run_long_rounds(engine: &mut Engine, rounds: usize) -> Vec<PortReply> {
     let mut replies = Vec::new();
     for _ in 0..rounds {
@@ -90,8 +91,8 @@ fn tell(engine: &mut Engine, node: NodeId, event: LifeEvent) {
     engine.ports[0].flush();
 }
 
-/// A node is lost after a part of a statement is held there, and comes back in the batch that commits it: the
-/// views before that batch show the node as lost, and say nothing about the bundle.
+/// A node is lost after a part of a statement is held there, and returns in the batch that commits the
+/// statement. The views before that batch show the node as lost, and do not contain the bundle.
 #[test]
 fn a_bundle_is_not_judged_by_a_view_older_than_its_grant() {
     let mut engine = engine(2, 1);
@@ -109,7 +110,7 @@ fn a_bundle_is_not_judged_by_a_view_older_than_its_grant() {
     run_shards(&mut engine);
     tell(&mut engine, nodes[0], LifeEvent::Lose);
     run_shards(&mut engine);
-    // Takes what the shards hold, decides, and follows the view in which the node is lost.
+    // Takes the prepared parts, decides, and follows the view in which the node is lost.
     engine.planners[0].run_round(&clock);
     tell(&mut engine, nodes[0], LifeEvent::Beat);
     let replies = settle(&mut engine);

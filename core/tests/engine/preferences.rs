@@ -1,4 +1,4 @@
-//! What a request would rather have, over several shards, and requests of nothing.
+//! Preferences of requests over several shards, and requests that ask for nothing.
 
 use std::sync::Arc;
 
@@ -25,7 +25,7 @@ fn place(engine: &mut Engine, request: &PlacementRequest) -> Option<Placement> {
     }
 }
 
-/// Nodes of `zones`, spread over eight shards by their names.
+/// Creates nodes in `zones`, distributed over eight shards by their names.
 fn zoned(zones: &[&str]) -> (Engine, Vec<NodeId>) {
     let mut engine = open(StoreState::create(64), 8, 1);
     let nodes = (0..).zip(zones).map(|(number, zone)| {
@@ -46,7 +46,7 @@ fn with_fallbacks(cpu: u32, own: &str, fallbacks: &[&str]) -> PlacementRequest {
 
 #[test]
 fn no_shard_falls_back_while_another_has_what_was_asked() {
-    // One node of the zone among many of the fallbacks: wherever the search begins, it is found.
+    // One node of the zone among many of the fallbacks. It is found wherever the search begins.
     let mut zones = vec!["b"; 24];
     zones.push("a");
     zones.extend(["c"; 24]);
@@ -54,7 +54,7 @@ fn no_shard_falls_back_while_another_has_what_was_asked() {
     let request = with_fallbacks(4, "a", &["b", "c"]);
     let placed = place(&mut engine, &request).expect("it is free");
     assert_eq!((placed.node, placed.alternative), (nodes[24], 0));
-    // It is taken: then every node of the first fallback before any of the second.
+    // Once it is taken, every node of the first fallback comes before any of the second.
     let alternatives: Vec<u8> =
         (0..48).map(|_| place(&mut engine, &request).expect("there is room").alternative).collect();
     assert_eq!(alternatives, [vec![1; 24], vec![2; 24]].concat());
@@ -96,7 +96,7 @@ fn a_request_of_nothing_goes_by_policy_and_not_on_draining_nodes() {
     let nothing = |policy| PlacementRequest::new(Demand::default(), policy);
     let drain = Command::Life(nodes[0].id, LifeEvent::Drain);
     ask(&mut engine, PortRequest::Partition(nodes[0].partition, drain));
-    // Full nodes still take it.
+    // Full nodes still accept it.
     let full = Demand { cpu: Amount::whole(3), memory: Amount::whole(3 * 4096), ..Demand::default() };
     let mut fill = PlacementRequest::new(full, Policy::FirstFit);
     fill.candidates = Some([nodes[1].id].into());
@@ -110,7 +110,7 @@ fn a_request_of_nothing_goes_by_policy_and_not_on_draining_nodes() {
         assert_eq!(placed.gpus.mask, 0);
     }
     check_all(&engine);
-    // They stand in the books, and take nothing.
+    // They are in the books, and take nothing.
     let PortReply::Every(outcomes) = ask(&mut engine, PortRequest::Every(Command::Audit { number: 0 }))
     else {
         panic!("every shard answers");

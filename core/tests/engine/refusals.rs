@@ -1,7 +1,7 @@
-//! Before a request is refused, every shard was asked, and all of them could not at one instant.
+//! Before a request is refused, every shard was asked, and at one instant none of them had room.
 //!
-//! The shards are stepped by hand, so that capacity comes back exactly where it is hardest to
-//! see: at the shard that was asked first, after it refused.
+//! The shards are stepped by hand. Capacity is freed where it is hardest to see: at the shard that was asked
+//! first, after it refused.
 
 use crate::by_hand::{ManualClock, Workload, add_node, ask, check_all, cores, node_spec, open, settle};
 use wharf_core::engine::Engine;
@@ -17,7 +17,7 @@ use wharf_core::state::StoreState;
 
 const SHARDS: u16 = 8;
 
-/// Two ports, eight shards with one node each, every node full; the allocation on each shard.
+/// Creates two ports and eight shards with one full node each. Returns the allocation on each shard.
 fn full_engine() -> (Engine, Vec<AllocationId>) {
     let mut engine = open(StoreState::create(SHARDS), SHARDS, 2);
     let mut filled = vec![None; usize::from(SHARDS)];
@@ -25,7 +25,7 @@ fn full_engine() -> (Engine, Vec<AllocationId>) {
         if filled.iter().all(Option::is_some) {
             break;
         }
-        // The name decides the partition: names are tried until every partition has one node.
+        // The name decides the partition. Names are tried until every partition has one node.
         let name = format!("n{i}");
         let registration = engine.registrar.register(node_spec(&name, 4, 0)).expect("a new name");
         let shard = engine.table.load().shard(registration.partition).expect("a partition").index();
@@ -44,8 +44,10 @@ fn full_engine() -> (Engine, Vec<AllocationId>) {
     (engine, filled.into_iter().flatten().collect())
 }
 
-/// Steps the shards one at a time until port 0 has a reply; `between` sees which shard had just
-/// answered, and how many had before. The reply, and how often a shard was asked.
+/// Steps the shards one at a time until port 0 has a reply.
+///
+/// `between` gets the shard that has just answered, and the number of answers before. Returns the reply, and
+/// the number of times a shard was asked.
 fn follow(
     engine: &mut Engine,
     clock: &ManualClock,
@@ -65,7 +67,7 @@ fn follow(
     panic!("the request never ends");
 }
 
-/// Has the shards carry out a request of the other port now.
+/// Lets the shards execute a request of the other port now.
 fn interfere(engine: &mut Engine, clock: &ManualClock, request: PortRequest) -> PortReply {
     engine.ports[1].submit(0, request, engine.now).expect("room");
     loop {
@@ -114,8 +116,8 @@ fn a_refusal_counts_every_shard_once() {
     }
 }
 
-/// A request that somebody else always outruns: after each refusal capacity comes back at that
-/// shard and `rival` takes it. The reply, and how often a shard was asked.
+/// Runs a request that always loses a race. After each refusal, capacity is freed at that shard and `rival`
+/// takes it. Returns the reply, and the number of times a shard was asked.
 fn outrun(request: PlacementRequest, rival: &PlacementRequest) -> (PortReply, usize) {
     let (mut engine, mut allocations) = full_engine();
     let clock = ManualClock::new(engine.now);
@@ -131,7 +133,7 @@ fn outrun(request: PlacementRequest, rival: &PlacementRequest) -> (PortReply, us
 
 #[test]
 fn capacity_that_came_and_went_has_no_shard_asked_again() {
-    // The shards grew, and by what they publish they are full again: the refusals are true now.
+    // The shards grew, and their published state says that they are full again. The refusals are true now.
     let (reply, asked) = outrun(cores(2), &cores(4));
     assert!(matches!(reply, PortReply::Refused(Verdict::NoFitNow, _)), "{reply:?}");
     assert_eq!(asked, usize::from(SHARDS));
@@ -139,7 +141,7 @@ fn capacity_that_came_and_went_has_no_shard_asked_again() {
 
 #[test]
 fn a_request_that_always_comes_too_late_is_refused_in_the_end() {
-    // 1.2 cores stay free: too little, but in the bucket of the 1.5 that are asked for.
+    // 1.2 cores stay free. This is too little, but in the same bucket as the requested 1.5.
     let milli = |milli| {
         let demand = Demand { cpu: Amount::from_milli(milli), ..Demand::default() };
         PlacementRequest::new(demand, Policy::BestFit)
@@ -150,8 +152,8 @@ fn a_request_that_always_comes_too_late_is_refused_in_the_end() {
     assert_eq!(asked, usize::from(SHARDS) * (usize::from(REFUSAL_RETRIES_MAX) + 1));
 }
 
-/// With one shard a refusal is final at once: asked again, the request would overtake what came
-/// after it.
+/// With one shard, a refusal is final at once. If the shard were asked again, the request would overtake
+/// later ones.
 #[test]
 fn a_single_shard_is_asked_once() {
     let mut engine = open(StoreState::create(1), 1, 2);
@@ -190,7 +192,7 @@ fn could_take(node: &NodeView, demand: &wharf_core::resource::Demand) -> bool {
             (0..16).filter(|&instance| free(instance) == 10_000).count() >= usize::from(count)
         }
     };
-    // No request here tolerates anything.
+    // No request here has tolerations.
     let taints = node.registration.spec.taints.as_slice();
     let tainted = taints.iter().any(|taint| taint.effect == TaintEffect::NoSchedule);
     node.state == NodeState::Ready

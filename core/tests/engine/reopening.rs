@@ -1,5 +1,5 @@
-//! A store may be started with another number of shards: the books are the same, and what was
-//! granted before can be released.
+//! A store may be started with a different number of shards. The books are the same, and earlier allocations
+//! can be released.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -25,7 +25,7 @@ use wharf_core::statement::{
 
 const PARTITIONS: u16 = 32;
 
-/// A store of one shard with nodes in every state and allocations on them.
+/// Returns a store of one shard with nodes in every state and allocations on them.
 fn used_store() -> StoreState {
     let mut engine = open(StoreState::create(PARTITIONS), 1, 1);
     let mut workload = Workload::new(5, engine.incarnation, PARTITIONS);
@@ -43,7 +43,7 @@ fn used_store() -> StoreState {
     let replies = settle(&mut engine);
     let placed = replies.iter().filter(|(_, reply)| matches!(reply, PortReply::Placed(_))).count();
     assert!(placed > 100, "{placed} placed");
-    // Draining, shrunk below what is in use, lost, and with an unhealthy GPU.
+    // Nodes that are draining, shrunk below their usage, lost, or have an unhealthy GPU.
     for (i, node) in nodes.iter().enumerate() {
         let command = match i % 6 {
             0 => Command::Life(node.id, LifeEvent::Drain),
@@ -147,8 +147,8 @@ fn the_same_number_of_shards_goes_on_with_the_same_choices() {
     assert_ne!(first.policies, stopped.policies);
 }
 
-/// A selector whose nodes were many and are fewer now: whoever saw them many must not choose
-/// otherwise than a shard that was rebuilt since.
+/// A selector that matched many nodes now matches fewer. A shard that saw many must choose like a shard that
+/// was rebuilt since.
 #[test]
 fn a_rebuilt_shard_chooses_as_its_twin_does() {
     let mut engine = open(StoreState::create(1), 1, 1);
@@ -157,7 +157,7 @@ fn a_rebuilt_shard_chooses_as_its_twin_does() {
         spec.labels = Labels::new(vec![("zone".into(), "a".into())]).expect("one key");
         spec
     };
-    // Nodes that the selector does not name: a draw from the tree may hit them, a walk cannot.
+    // Nodes that the selector does not match. A draw from the tree may hit them, but a walk cannot.
     for i in 0..100 {
         add_node(&mut engine, by_hand::node_spec(&format!("other{i}"), 64, 0));
     }
@@ -172,7 +172,7 @@ fn a_rebuilt_shard_chooses_as_its_twin_does() {
     };
     place(&mut engine);
     for (left, node) in (0..nodes.len()).rev().zip(&nodes) {
-        // Around the sizes at which a shard changes how it searches, and at the small ones.
+        // Around the sizes at which a shard changes its search, and at small ones.
         if [512, 511, 300, 257, 256, 255, 200, 128, 127, 100].contains(&left) {
             let mut twin = open(export(&mut engine), 1, 1);
             for _ in 0..20 {
@@ -205,7 +205,8 @@ fn take_as_of(engine: &mut Engine, node: &NodeRegistration, version: u64) -> App
     }
 }
 
-/// A statement that was planned on any version of a node's former life conflicts, and one on its new life does not.
+/// Checks that a statement conflicts if it was planned on a version from before the node's removal, and does
+/// not conflict otherwise.
 fn check_new_life(engine: &mut Engine, node: &NodeRegistration, last: u64) {
     for version in 0..=last {
         let applied = take_as_of(engine, node, version);
@@ -230,26 +231,26 @@ fn a_node_that_comes_back_has_no_version_that_it_has_had() {
     for _ in 0..3 {
         assert!(matches!(ask(&mut engine, PortRequest::Place(cores(1))), PortReply::Placed(_)));
     }
-    // By force, with what runs there.
+    // By force, together with its allocations.
     let last = remove_node(&mut engine, &first);
     assert!(last > 3, "{last}");
     let back = add_node(&mut engine, of("r0"));
     assert_eq!(back.id, first.id);
     check_new_life(&mut engine, &back, last);
-    // Over a stop, a start with other shards, and in another rack, which is another partition.
+    // Across a stop and a start with other shards, in another rack, which is another partition.
     let last = remove_node(&mut engine, &back);
     let mut engine = open(export(&mut engine), 5, 1);
     let back = add_node(&mut engine, of("r1"));
     assert!(back.id == first.id && back.partition != first.partition);
     check_new_life(&mut engine, &back, last);
-    // By its agent, which reports it.
+    // By a report of its agent.
     let last = remove_node(&mut engine, &back);
     let Ok(Reported::New(back)) = engine.registrar.report(of("r0")) else { panic!("it is back") };
     assert_eq!(back.id, first.id);
     let command = engine.registrar.join_command(back.clone());
     ask(&mut engine, PortRequest::Partition(back.partition, command));
     ask(&mut engine, PortRequest::Partition(back.partition, Command::Life(back.id, LifeEvent::Beat)));
-    // Ready by its first beat, which counts.
+    // The first heartbeat makes it ready, which counts as a version.
     check_new_life(&mut engine, &back, last + 1);
     check_all(&engine);
 }

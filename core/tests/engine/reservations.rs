@@ -1,6 +1,6 @@
-//! What reservations are for, and what they outlive: a large request gets its node however busy
-//! the small work around it is; deadlines come without any command; owners are sent to the shards
-//! that keep nodes for them; a start with other shards changes nothing.
+//! Tests of reservations. A large request gets its node however busy the small work around it is. Deadlines
+//! pass without any command. Owners are routed to the shards that reserve nodes for them. A start with other
+//! shards changes nothing.
 
 use crate::by_hand::{add_node, ask, check_all, config, cores, export, node_spec, open, settle};
 use wharf_core::engine::{Engine, EngineConfig};
@@ -57,7 +57,8 @@ fn add(shard: &mut Shard, id: u64, cpu: u32, gpus: u8) {
     step(shard, Command::AddNode(Box::new(node)), 0);
 }
 
-/// Small requests that come whenever one ends; whether the large one is placed within a thousand.
+/// Runs small requests that arrive whenever one ends. Returns whether the large one is placed within a
+/// thousand rounds.
 fn large_is_placed_among_small(reserved: bool) -> bool {
     let mut shard = shard(100);
     for id in 1..=3 {
@@ -76,14 +77,14 @@ fn large_is_placed_among_small(reserved: bool) -> bool {
         live.push(placed.allocation);
     }
     if reserved {
-        // More than is free: it fills up as the small ones end.
+        // More than is free. The reservation fills up as the small ones end.
         let made = step(&mut shard, reserve(NodeId(2), 1, large.demand.clone(), None), 0);
         assert!(matches!(made, Outcome::Reserved(_)), "{made:?}");
     }
     for _ in 0..1000 {
         let ended = live.swap_remove(rng.below(live.len() as u64) as usize);
         step(&mut shard, Command::Release(ended), 0);
-        // Hostile: whatever came free is taken at once, as often as it can be.
+        // Hostile: freed capacity is taken at once, as often as possible.
         while let Outcome::Placed(placed) = step(&mut shard, Command::Place(small(&mut rng)), 0) {
             live.push(placed.allocation);
         }
@@ -121,13 +122,13 @@ fn parts_of_devices_do_not_defeat_a_reservation_of_a_whole_one() {
     assert_eq!((first, second), (1, 2));
     let whole = Demand { gpu: GpuRequest::Whole(1), ..Demand::default() };
     step(&mut shard, reserve(NodeId(1), 1, whole, None), 0);
-    // 0.5 of device 1 is kept, although it is not whole yet; 0.4 of device 0 is left to others.
+    // 0.5 of device 1 is withheld, although it is not wholly free yet. 0.4 of device 0 is left to others.
     assert_eq!(placed(&mut shard, 5), None);
     assert_eq!(placed(&mut shard, 3).map(|(mask, _)| mask), Some(1));
     assert_eq!(placed(&mut shard, 2), None);
     step(&mut shard, Command::Release(ends), 0);
     assert_eq!(placed(&mut shard, 2), None);
-    // The owner takes a part: what is left of the whole one stays its own.
+    // The owner takes a part. The rest of the whole device stays reserved for it.
     let own = step(&mut shard, part(3000, Some(owner(1))), 0);
     assert!(matches!(own, Outcome::Placed(_)), "{own:?}");
     assert_eq!(placed(&mut shard, 2), None, "0.7 of it is kept still");
@@ -165,7 +166,7 @@ fn refusals_name_what_is_wrong_and_move_nothing() {
         }
     }
     assert_eq!(shard.state_hash(), before);
-    // What is exchanged counts once, and ends by its new deadline.
+    // A replaced reservation counts once, and ends at its new deadline.
     step(&mut shard, reserve(NodeId(1), 1, cores(8).demand, Some(Time(9))), 6);
     assert_eq!(shard.next_deadline(), Some(Time(9)));
     assert!(
@@ -183,7 +184,7 @@ fn refusals_name_what_is_wrong_and_move_nothing() {
     ));
 }
 
-/// More nodes of one owner than are walked: the tree of reserved nodes answers as a walk does.
+/// With more reserved nodes of one owner than are walked, the tree of reserved nodes gives the same answers.
 #[test]
 fn many_nodes_of_one_owner_are_searched_as_few_are() {
     for policy in [Policy::LeastFit, Policy::BestFit, Policy::FirstFit, Policy::NextFit, Policy::Spread] {
@@ -222,7 +223,7 @@ fn many_nodes_of_one_owner_are_searched_as_few_are() {
             let at = free.iter().position(|&(known, _)| known == id).expect("it was found there");
             free[at].1 -= cpu;
             if free[at].1 == 0 {
-                // Used up: it is nobody's any more.
+                // Used up, so it is no longer reserved.
                 free.remove(at);
             }
         }
@@ -230,7 +231,7 @@ fn many_nodes_of_one_owner_are_searched_as_few_are() {
     }
 }
 
-/// Without memory, so that cpu alone decides.
+/// Without memory, so that only cpu decides.
 fn add_quietly(shard: &mut Shard, id: u64, cpu: u32) {
     let spec = NodeSpec { memory: Amount::ZERO, ..node_spec(&format!("n{id}"), cpu, 0) };
     let partition = PartitionId(0);
@@ -262,7 +263,7 @@ fn owners_are_sent_to_the_shards_that_keep_nodes_for_them() {
         }
     }
     check_all(&engine);
-    // Used up: the owner is one as any other.
+    // The reservation is used up, so the owner is like any other.
     let state = export(&mut engine);
     assert!(state.partitions.iter().all(|partition| partition.reservations.is_empty()));
 }
@@ -285,14 +286,14 @@ fn reservations_outlive_a_start_with_other_shards() {
     let after = export(&mut again);
     assert_eq!(after.books_hash(), before.books_hash());
     assert_eq!(after.partitions, before.partitions);
-    // Kept from others, and its owner is sent to it.
+    // Withheld from others, and the owner is routed to it.
     let PortReply::Placed(placed) = ask(&mut again, PortRequest::Place(owned(1, 7))) else {
         panic!("there is room");
     };
     assert_eq!(placed.node, node.id);
 }
 
-/// A clock at a moment.
+/// A clock at a fixed time.
 struct At(u64);
 
 impl Clock for At {
@@ -312,7 +313,7 @@ fn a_deadline_comes_without_any_command() {
     engine.runners[0].run_batch(&At(1 << 40), &mut Unobserved);
     assert_eq!(engine.runners[0].shard().next_deadline(), None);
     engine.now = Time(1 << 40);
-    // The first look takes the wake-up to the shard.
+    // The first settling brings the wake-up to the shard.
     let mut replies = settle(&mut engine);
     replies.extend(settle(&mut engine));
     assert!(

@@ -1,5 +1,5 @@
-//! What selectors cost a shard: a placement looks at few nodes for its selector, however many
-//! distinct selectors take turns, and however many nodes there are.
+//! The costs of selectors: a placement examines few nodes for its selector, regardless of the number of
+//! distinct selectors and of nodes.
 
 use std::sync::Arc;
 
@@ -15,7 +15,8 @@ fn term(key: &str, operator: Operator, value: &str) -> Term {
     Term { key: key.into(), operator, values: vec![value.into()] }
 }
 
-/// Nodes of 64 cores with a zone of ten, a rack of a hundred, and a name; one in `tainted` has a taint.
+/// Creates nodes of 64 cores, with one of ten zones, one of a hundred racks, and a name. The node `tainted`
+/// has a taint.
 fn nodes(count: u64, tainted: Option<u64>) -> Shard {
     let mut shard = lone_shard();
     // Best-fit fills the same few nodes for all selectors.
@@ -39,8 +40,8 @@ fn nodes(count: u64, tainted: Option<u64>) -> Shard {
     shard
 }
 
-/// Selectors that differ by their number: of a host, of a rack, of a zone, of half of the
-/// nodes, of nearly all.
+/// Returns a selector that depends on its number: for a host, a rack, a zone, half of the nodes, or nearly
+/// all.
 fn selector(number: u64) -> Selector {
     let not_host = term("host", Operator::NotIn, &format!("h{number}"));
     let part = number / 5;
@@ -53,7 +54,7 @@ fn selector(number: u64) -> Selector {
     })
 }
 
-/// What `selectors` of them in turn cost per placement once each was used.
+/// Returns the cost per placement of `selectors` selectors in turn, after each was used once.
 fn cost(shard: &mut Shard, selectors: u64) -> (u64, u64) {
     let demand = Demand { cpu: Amount::from_milli(1), ..Demand::default() };
     let request = PlacementRequest::new(demand, Policy::BestFit);
@@ -94,7 +95,7 @@ fn a_placement_looks_at_few_nodes_however_many_selectors_take_turns() {
     assert_cheap(None);
 }
 
-/// With a tainted node every request goes by rank.
+/// With a tainted node, every request is placed by rank.
 #[test]
 fn so_it_does_where_requests_go_by_rank() {
     assert_cheap(Some(500));

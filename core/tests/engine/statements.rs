@@ -1,5 +1,5 @@
-//! Statements in one shard: all or nothing, what an abort restores, who evicts what, and how a
-//! statement ends whatever happens in between.
+//! Statements in one shard: all-or-nothing commits, the state that an abort restores, evictions, and the end
+//! of a statement despite events in between.
 
 use crate::by_hand::cores as request_of;
 use crate::statement_bed::{self, Bed, allocate, coarse, cores, evict, gpus, incremental, part, statement};
@@ -208,7 +208,7 @@ fn hold_for_owner(bed: &mut Bed, number: u64, demand: Demand) {
     assert_eq!(prepared.conflicts, []);
 }
 
-/// The reservations in the durable state, and whether the shard opens again over it.
+/// Returns the number of reservations in the durable state, and checks that the shard opens again with it.
 fn exported_reservations(bed: &mut Bed) -> usize {
     let Outcome::Exported(exported) = bed.step(Command::Export) else { panic!("an export") };
     let mut reservations = exported.partitions.iter().flat_map(|partition| &partition.reservations);
@@ -221,7 +221,7 @@ fn a_reservation_that_was_used_up_ends_with_the_abort_of_the_last_hold_on_it() {
     let mut bed = Bed::with_nodes(&[(8, 0)]);
     let memory = Demand { memory: Amount::whole(4), ..Demand::default() };
     bed.reserve(1, 7, memory.clone(), None);
-    // The hold takes cores, of which none are reserved. The owner's placement takes all that is.
+    // The hold takes cores, of which none are reserved. The owner's placement uses up the reservation.
     hold_for_owner(&mut bed, 1, cores(2));
     let request = PlacementRequest { owner: OwnerId::new(7), demand: memory, ..request_of(0) };
     let placed = bed.step(Command::Place(request));
@@ -256,7 +256,7 @@ fn a_deadline_asks_and_what_is_decided_counts() {
     assert_eq!(bed.books(1).resources[0].1.held, 50_000, "a clock alone ends nothing");
     let due: Vec<_> = bed.shard.drain_due().collect();
     assert_eq!(due.iter().map(|(id, _)| *id).collect::<Vec<_>>(), [statement(1), statement(2)]);
-    // The coordinator was first with the first, its shard with the second.
+    // The coordinator decided the first statement before its shard. The shard decided the second one.
     due[0].1.decide(Decision::Committed);
     for (id, cell) in &due {
         let decision = cell.decide(Decision::Aborted);

@@ -1,4 +1,4 @@
-//! Tickets: groups come to their end among direct traffic that takes whatever comes free.
+//! Tickets: groups are placed despite direct traffic that takes any freed capacity.
 
 use std::sync::Arc;
 
@@ -24,7 +24,7 @@ use wharf_core::time::Time;
 
 /// Numbers of shards and planners.
 const ENGINES: [(u16, u16); 2] = [(1, 1), (2, 2)];
-/// Each frees a core and takes one.
+/// Each round frees a core and takes one.
 const ROUNDS: usize = 600;
 
 #[test]
@@ -56,7 +56,7 @@ fn a_large_group_comes_to_its_end_among_hostile_traffic_and_does_not_starve_it()
         let Some((_, PortReply::Plan(reply))) = made else { panic!("it never found its place") };
         let PlanReply::Group(group) = *reply else { panic!("made: {reply:?}") };
         assert_eq!(nodes_of(&group).len(), 2);
-        // The other two nodes served direct traffic meanwhile, and nothing stays reserved.
+        // The other two nodes served direct traffic in the meantime, and nothing stays reserved.
         assert!(served >= 16, "{served} direct placements");
         assert_eq!(live_allocations(&mut engine), live.len() as u64 + 2);
         let PortReply::Every(outcomes) = ask(&mut engine, PortRequest::Every(Command::Audit { number: 0 }))
@@ -70,7 +70,7 @@ fn a_large_group_comes_to_its_end_among_hostile_traffic_and_does_not_starve_it()
     }
 }
 
-/// Whoever waits for a number behind others is answered when its own time is up, not when theirs is.
+/// A group that waits for a number behind others is answered at its own deadline, not at theirs.
 #[test]
 fn a_group_behind_the_tickets_of_others_waits_no_longer_than_it_asked() {
     let mut engine = engine(1, 1);
@@ -89,7 +89,7 @@ fn a_group_behind_the_tickets_of_others_waits_no_longer_than_it_asked() {
         engine.ports[0].flush();
         assert!(settle(&mut engine).is_empty(), "all is full");
     }
-    // Each round something comes free, and is taken: all three come to want a number.
+    // In each round, capacity is freed and taken. In the end, all three want a number.
     for _ in 0..12 {
         let (replies, _) = hostile_round(&mut engine, &mut live);
         assert!(replies.iter().all(|(tag, _)| *tag <= 2), "{replies:?}");
@@ -109,7 +109,7 @@ fn a_group_behind_the_tickets_of_others_waits_no_longer_than_it_asked() {
     check_all(&engine);
 }
 
-/// Fills what is free with placements of one core.
+/// Fills the free capacity with placements of one core.
 fn fill(engine: &mut Engine) -> Vec<AllocationId> {
     let mut live = Vec::new();
     while let PortReply::Placed(placement) = ask(engine, PortRequest::Place(cores(1))) {
@@ -122,7 +122,8 @@ fn waiting(spec: GroupSpec) -> GroupSpec {
     GroupSpec { wait_until: Some(Time(u64::MAX)), ..spec }
 }
 
-/// Nothing stays reserved by tickets, and the books are right.
+/// Asserts that `besides` nodes are reserved in total, so tickets leave nothing reserved, and checks the
+/// books.
 pub(crate) fn assert_nothing_reserved(engine: &mut Engine, besides: u32) {
     let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(Command::Audit { number: 0 })) else {
         panic!("every shard answers")
@@ -135,7 +136,8 @@ pub(crate) fn assert_nothing_reserved(engine: &mut Engine, besides: u32) {
     check_all(engine);
 }
 
-/// Asks for a group where all is full; it is made among hostile traffic, of which so much at least is served.
+/// Requests a group on a full cluster. It is placed despite hostile traffic, of which at least `least`
+/// requests are served.
 fn made_among(engine: &mut Engine, live: &mut Vec<AllocationId>, spec: GroupSpec, least: u32) -> GroupView {
     let job = PlanJob::CreateGroup(Arc::new(waiting(spec)));
     engine.ports[0].submit(9, PortRequest::Plan(job), engine.now).expect("room");
@@ -154,7 +156,8 @@ fn made_among(engine: &mut Engine, live: &mut Vec<AllocationId>, spec: GroupSpec
     panic!("it never found its place");
 }
 
-/// A group that is degraded stands again among hostile traffic, of which so much at least is served.
+/// Waits until a degraded group is placed again despite hostile traffic, of which at least `least` requests
+/// are served.
 fn stands_again(engine: &mut Engine, live: &mut Vec<AllocationId>, id: GroupId, least: u32) -> GroupView {
     assert_eq!(status(engine, id).state, GroupState::Degraded);
     let mut served = 0;
@@ -169,7 +172,7 @@ fn stands_again(engine: &mut Engine, live: &mut Vec<AllocationId>, id: GroupId, 
     panic!("it never found its place");
 }
 
-/// Two nodes of 16 cores in each of three zones; the number of a zone is that of its nodes modulo three.
+/// Adds two nodes of 16 cores in each of three zones. The zone of a node is its number modulo three.
 fn zones(engine: &mut Engine) -> Vec<NodeId> {
     let spec = |number: usize| labelled(&format!("n{number}"), 16, ["a", "b", "c"][number % 3]);
     (0..6).map(|number| add_node(engine, spec(number)).id).collect()
@@ -217,7 +220,7 @@ fn a_group_spread_over_zones_comes_to_its_end() {
     }
 }
 
-/// A bundle of a zone is lost: the others stand, and it may go nowhere but into its own zone.
+/// A bundle of one zone is lost and the others stay placed, so it may only return to its own zone.
 #[test]
 fn a_bundle_of_a_spread_group_is_placed_again_where_its_rule_allows_it() {
     let mut engine = engine(1, 1);
@@ -233,7 +236,7 @@ fn a_bundle_of_a_spread_group_is_placed_again_where_its_rule_allows_it() {
     assert_nothing_reserved(&mut engine, 0);
 }
 
-/// Ends a bundle of so many cores; direct traffic takes them in the same batch.
+/// Ends a bundle of `cpu` cores. Direct traffic takes them in the same batch.
 pub(crate) fn release_to_ones(
     engine: &mut Engine,
     live: &mut Vec<AllocationId>,
@@ -308,13 +311,13 @@ fn a_group_that_grew_comes_back_to_its_minimum() {
             life(&mut engine, node, LifeEvent::Lose);
         }
         let after = stands_again(&mut engine, &mut live, group.id, 6);
-        // The minimum; what is beyond it keeps nothing from others.
+        // Only the minimum is placed. Bundles beyond it withhold nothing from others.
         assert_eq!(places(&after).len(), 3);
         assert_nothing_reserved(&mut engine, 0);
     }
 }
 
-/// Parts of devices that do not share: three of 0.6 take three devices, though they make up two.
+/// Parts that cannot share a device: three parts of 0.6 take three devices, although they add up to two.
 #[test]
 fn devices_are_reserved_as_bundles_share_them() {
     let mut engine = engine(1, 1);
@@ -354,7 +357,7 @@ fn devices_are_reserved_as_bundles_share_them() {
     panic!("it never found its place");
 }
 
-/// What is reserved for others is no place, and stays theirs.
+/// Capacity reserved for others is not used, and stays reserved.
 #[test]
 fn a_ticket_leaves_what_is_reserved_for_others() {
     let mut engine = engine(1, 1);
@@ -372,7 +375,7 @@ fn a_ticket_leaves_what_is_reserved_for_others() {
     assert_nothing_reserved(&mut engine, 1);
 }
 
-/// A removal that comes while its group's ticket is served ends the ticket: the next group gets its own.
+/// Removing a group while its ticket is served ends the ticket. The next group gets its own.
 #[test]
 fn a_ticket_ends_with_its_group() {
     let mut engine = engine(1, 1);
@@ -394,19 +397,19 @@ fn a_ticket_ends_with_its_group() {
     let reply = plan(&mut engine, PlanJob::RemoveGroup(group.id));
     assert!(matches!(reply, PlanReply::Removed(_, 1)), "{reply:?}");
     assert_eq!(live_allocations(&mut engine), live.len() as u64);
-    // What the group had is free: taken by others, as the test goes on.
+    // The group's capacity is free, and others take it.
     live.extend(fill(&mut engine));
     made_among(&mut engine, &mut live, group_of(cores(12), 2, Strategy::StrictSpread), 0);
     assert_nothing_reserved(&mut engine, 0);
 }
 
-/// What a ticket reserves may never come free, because something runs there that does not end: the next tries
-/// other nodes.
+/// Capacity that a ticket reserves may never be freed, because something there does not end. The next ticket
+/// tries other nodes.
 #[test]
 fn a_group_whose_ticket_was_in_vain_tries_other_nodes() {
     let mut engine = engine(1, 1);
     with_nodes(&mut engine, 3, 16, 0);
-    // On two of the nodes something stays.
+    // On two of the nodes, something stays.
     for _ in 0..2 {
         let reply = ask(&mut engine, PortRequest::Place(cores(9)));
         assert!(matches!(reply, PortReply::Placed(_)), "{reply:?}");
@@ -417,7 +420,7 @@ fn a_group_whose_ticket_was_in_vain_tries_other_nodes() {
     engine.ports[0].flush();
     for _ in 0..20 {
         for _ in 0..100 {
-            // What a ticket had reserved is free after it.
+            // The reservations of a ticket are free after it ends.
             if live.len() < 6 {
                 live.extend(fill(&mut engine));
             }
@@ -437,7 +440,8 @@ fn a_group_whose_ticket_was_in_vain_tries_other_nodes() {
 #[test]
 fn what_a_lost_plan_had_taken_is_tried_for_at_once() {
     let mut lost = 0;
-    // Two planners, asked in turn. Six cores and one of the groups of four are planned by the same one.
+    // Two planners are asked in turn. The group of six cores and one of the groups of four go to the same
+    // planner.
     for order in [&[6, 4, 4][..], &[4, 6, 8, 4]] {
         let mut engine = engine(1, 2);
         with_nodes(&mut engine, 1, 8, 0);
@@ -453,21 +457,23 @@ fn what_a_lost_plan_had_taken_is_tried_for_at_once() {
         let replies = ask_besides(&mut engine, PortRequest::Release(all.allocation));
         let placed: Vec<u32> =
             replies.iter().filter(|(tag, _)| *tag >= 10).map(|(tag, _)| order[*tag as usize - 10]).collect();
-        // Where four come before six, the other four fit beside them, once six are not planned any more.
+        // If a group of four comes before that of six, the other group of four also fits once six cores are
+        // no longer planned.
         assert!(placed == [6] || placed == [4, 4], "{placed:?} of {order:?}");
         lost += usize::from(placed == [4, 4]);
     }
     assert!(lost > 0, "in one of the orders six cores lose");
 }
 
-/// Direct traffic moves from one of two nodes to the other, just before a group that does not wait is committed on
-/// the one that seemed free: it loses each time. What it answered so far; none where the shard takes the planner's
-/// commands first.
+/// Moves direct traffic from one of two nodes to the other, just before a group is committed on the node that
+/// seemed free. The group does not wait, and conflicts each time.
+///
+/// Returns the answers so far, or `None` if the shard takes the planner's commands first.
 fn overtaken(engine: &mut Engine, moving: &mut AllocationId, rounds: usize) -> Option<Vec<(u64, PortReply)>> {
     let mut replies = Vec::new();
     let clock = |engine: &Engine| ManualClock::new(engine.now);
     for _ in 0..rounds {
-        // The plan is made and sent; then the room is taken by who came to the shard before.
+        // The plan is made and sent. Then an earlier request at the shard takes the capacity.
         engine.ports[0].submit(1, PortRequest::Place(cores(16)), engine.now).expect("room");
         engine.ports[0].submit(2, PortRequest::Release(*moving), engine.now).expect("room");
         engine.ports[0].flush();
@@ -480,15 +486,15 @@ fn overtaken(engine: &mut Engine, moving: &mut AllocationId, rounds: usize) -> O
             _ => None,
         });
         *moving = placed?;
-        // Which ring comes first changes from batch to batch.
+        // The ring that comes first changes from batch to batch.
         engine.runners[0].run_batch(&now, &mut Unobserved);
         replies.retain(|(tag, _)| *tag > 2);
     }
     Some(replies)
 }
 
-/// Behind others that wait for nodes that do not come free, it is answered after the time of one ticket, not
-/// of all of theirs.
+/// A group that does not wait is behind others that wait for nodes that never become free. It is answered
+/// after the time of one ticket, not of all tickets.
 #[test]
 fn who_does_not_wait_is_answered_in_bounded_time_behind_the_tickets_of_others() {
     for loses_on in [false, true] {
@@ -497,14 +503,14 @@ fn who_does_not_wait_is_answered_in_bounded_time_behind_the_tickets_of_others() 
     }
 }
 
-/// `later`: the shard is a batch further.
+/// `later` runs one more batch of the shard.
 fn answered_in_time(loses_on: bool, later: bool) -> Option<()> {
     let mut engine = engine(1, 1);
     add_node(&mut engine, node_spec("a", 16, 0));
     let PortReply::Placed(first) = ask(&mut engine, PortRequest::Place(cores(16))) else { panic!("room") };
     let mut moving = first.allocation;
     add_node(&mut engine, node_spec("b", 16, 0));
-    // Two that wait for nodes of which somebody keeps a part: their tickets are in vain.
+    // Two groups wait for nodes that are partly in use for good. Their tickets do not succeed.
     for number in 0..2 {
         add_node(&mut engine, node_spec(&format!("large{number}"), 48, 0));
         let PortReply::Placed(kept) = ask(&mut engine, PortRequest::Place(cores(40))) else { panic!("room") };
@@ -518,7 +524,7 @@ fn answered_in_time(loses_on: bool, later: bool) -> Option<()> {
         engine.ports[0].flush();
         assert!(settle(&mut engine).is_empty());
     }
-    // Each release is room that is too little for them: they take numbers.
+    // Each release frees too little for them, so they take numbers.
     for _ in 0..8 {
         let PortReply::Placed(small) = ask(&mut engine, PortRequest::Place(cores(1))) else { panic!("room") };
         ask(&mut engine, PortRequest::Release(small.allocation));
@@ -533,7 +539,7 @@ fn answered_in_time(loses_on: bool, later: bool) -> Option<()> {
     let replies = overtaken(&mut engine, &mut moving, 12)?;
     assert!(replies.is_empty(), "{replies:?}");
     let due = engine.planners[0].planner().next_deadline().expect("tickets end");
-    // The clock of these rounds moves by one whenever it is looked at.
+    // The clock of these rounds advances by one at each look.
     let bound = Time(engine.now.0 + TICKET_NS_DEFAULT + 100);
     assert!(due <= bound);
     engine.now = bound;
@@ -556,7 +562,7 @@ fn answered_in_time(loses_on: bool, later: bool) -> Option<()> {
 fn a_group_that_nothing_makes_room_for_leaves_direct_traffic_most_of_the_time() {
     let mut engine = engine(2, 1);
     with_nodes(&mut engine, 4, 8, 0);
-    // It never ends, so the group that wants every node whole never finds its place.
+    // It never ends, so the group that needs every node whole is never placed.
     assert!(matches!(ask(&mut engine, PortRequest::Place(cores(1))), PortReply::Placed(_)));
     let spec = group_of(cores(8), 4, Strategy::StrictSpread);
     let spec = GroupSpec { wait_until: Some(Time(u64::MAX)), ..spec };
@@ -576,7 +582,7 @@ fn a_group_that_nothing_makes_room_for_leaves_direct_traffic_most_of_the_time() 
             other => panic!("{other:?}"),
         }
     }
-    // 200 seconds: five tickets of ten, and their pauses.
+    // 200 seconds: five tickets of ten seconds, and their pauses.
     assert!(reserved > 0, "its tickets reserve all that there is");
     assert!(placed * 10 > ROUNDS * 7, "{placed} of {ROUNDS}, {reserved} while all was reserved");
 }

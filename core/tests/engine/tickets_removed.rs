@@ -1,4 +1,4 @@
-//! Tickets whose plan names a node that was removed since.
+//! Tickets whose plan names a node that has been removed.
 
 use crate::by_hand::{ManualClock, add_node, check_all, cores, node_spec, settle};
 use crate::group_bed::{create, engine, group_of, hostile_round, places, status};
@@ -12,11 +12,11 @@ use wharf_core::link::Clock;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::{Command, Outcome};
 
-/// A request of the tests to remove the first node.
+/// The tag of the request that removes the first node.
 const REMOVAL: u64 = 99;
 
-/// An engine whose planner holds a ticket over both nodes and has sent its statement to the shard, which has removed
-/// the first node; the group, and the clock of that round.
+/// Creates an engine whose planner has a ticket over both nodes and has sent its statement to the shard,
+/// which has removed the first node. Returns the group and the clock of that round too.
 fn ticket_with_a_node_removed() -> (Engine, GroupId, ManualClock) {
     let mut engine = engine(1, 1);
     let nodes = [0, 1].map(|number| add_node(&mut engine, node_spec(&format!("n{number}"), 16, 0)));
@@ -44,7 +44,7 @@ fn ticket_with_a_node_removed() -> (Engine, GroupId, ManualClock) {
     (engine, group.id, clock)
 }
 
-/// Goes on until nothing moves: what was answered.
+/// Continues until nothing moves. Returns the answers.
 fn go_on(engine: &mut Engine, clock: &ManualClock) -> Vec<(u64, PortReply)> {
     engine.now = clock.now();
     let replies = settle(engine);

@@ -1,5 +1,5 @@
-//! What happens to a planner while something of its groups is under way, and that it does not sleep through
-//! it.
+//! Events that reach a planner while operations of its groups are in flight. The planner must not sleep
+//! through them.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -20,7 +20,7 @@ use wharf_core::router::{PortReply, PortRequest, Tag};
 use wharf_core::shard::Command;
 use wharf_core::time::Time;
 
-/// A name of a node that goes to this shard.
+/// Returns a name whose node belongs to this shard.
 fn name_in(engine: &Engine, shard: u16) -> String {
     let mut names = Registrar::new(8, TOPOLOGY_LABEL_DEFAULT);
     let table = engine.table.load();
@@ -42,7 +42,7 @@ fn submit(engine: &mut Engine, tag: Tag, request: PortRequest) {
     engine.ports[0].flush();
 }
 
-/// Everything runs as threads would: what sleeps is left alone until its bell is rung.
+/// Runs everything as threads would: a sleeper is not run until its bell is rung.
 fn run_until_asleep(engine: &mut Engine) -> Vec<(Tag, PortReply)> {
     let clock = ManualClock::new(engine.now);
     let mut replies = Vec::new();
@@ -72,7 +72,7 @@ fn run_until_asleep(engine: &mut Engine) -> Vec<(Tag, PortReply)> {
     }
 }
 
-/// The planner sees that the node is lost while it waits for another shard, and commits all the same.
+/// The planner sees that the node is lost while it waits for another shard, and still commits.
 #[test]
 fn a_bundle_on_its_way_to_a_node_that_is_lost_meanwhile_is_placed_again() {
     let mut engine = engine(2, 1);
@@ -87,7 +87,7 @@ fn a_bundle_on_its_way_to_a_node_that_is_lost_meanwhile_is_placed_again() {
     let partition = engine.catalog.load().node_partition(here).expect("a registered node");
     submit(&mut engine, 1, PortRequest::Partition(partition, Command::Life(here, LifeEvent::Lose)));
     engine.runners[0].run_batch(&clock, &mut Unobserved);
-    // One shard holds, and its node is lost; the other one has not answered.
+    // One shard holds, and its node is lost. The other shard has not answered.
     assert!(engine.planners[0].planner().is_committing());
     engine.planners[0].run_round(&clock);
     engine.runners[1].run_batch(&clock, &mut Unobserved);
@@ -104,7 +104,7 @@ fn a_bundle_on_its_way_to_a_node_that_is_lost_meanwhile_is_placed_again() {
     check_all(&engine);
 }
 
-/// The shard tells of it between the planner's last round and its last look.
+/// The shard reports the loss between the planner's last round and its last look.
 #[test]
 fn a_planner_that_is_about_to_sleep_sees_a_node_that_was_just_lost() {
     let mut engine = engine(1, 1);
@@ -128,7 +128,7 @@ fn a_node_that_was_hidden_from_a_search_and_takes_no_work_is_not_planned_on() {
     let group = create(&mut engine, group_of(cores(4), 1, Strategy::Spread)).expect("it fits");
     let drained = *nodes_of(&group).keys().next().expect("one bundle");
     life(&mut engine, drained, LifeEvent::Drain);
-    // What it grows by is spread: the node of the first bundle is hidden from the search.
+    // The new bundle is spread, so the node of the first bundle is hidden from the search.
     let PlanReply::Group(grown) = plan(&mut engine, PlanJob::GrowGroup(group.id, same(cores(4), 1), None))
     else {
         panic!("the other node is free")
@@ -165,7 +165,7 @@ fn groups_beyond_those_of_one_round_are_tried_before_the_planner_sleeps() {
     check_all(&engine);
 }
 
-/// Fills what is free with placements of one core.
+/// Fills the free capacity with placements of one core.
 fn fill(engine: &mut Engine) -> Vec<AllocationId> {
     let mut live = Vec::new();
     while let PortReply::Placed(placement) = ask(engine, PortRequest::Place(cores(1))) {
@@ -174,7 +174,7 @@ fn fill(engine: &mut Engine) -> Vec<AllocationId> {
     live
 }
 
-/// `settle` fails where a planner sleeps although its number is served.
+/// `settle` fails if a planner sleeps although its number is served.
 #[test]
 fn a_planner_whose_turn_it_is_is_woken_by_the_one_before() {
     let mut engine = engine(1, 2);
@@ -188,7 +188,7 @@ fn a_planner_whose_turn_it_is_is_woken_by_the_one_before() {
     for _ in 0..12 {
         hostile_round(&mut engine, &mut live);
     }
-    // Nothing comes free any more: each ticket ends when its time is up, and the other planner's is next.
+    // Nothing is freed any more. Each ticket ends at its deadline, and then the other planner's is next.
     let mut served: Vec<OwnerId> = Vec::new();
     for _ in 0..64 {
         let owners = engine.runners[0].shard().reservation_owners();

@@ -1,5 +1,5 @@
-//! Views of a shard: states that it was in, which never change, cost what changed, and make replicas
-//! that place as the shard does. Any commands: `fuzz/tests/views_against_shard.rs`.
+//! Views of a shard are states that it was in. They never change, they cost only what changed, and replicas
+//! made from them place like the shard. `fuzz/tests/views_against_shard.rs` covers arbitrary commands.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -88,7 +88,7 @@ fn request(rng: &mut Rng) -> PlacementRequest {
     request
 }
 
-/// A shard that lives through commands drawn from a seed.
+/// A shard that executes commands drawn from a seed.
 struct World {
     rng: Rng,
     shard: Shard,
@@ -122,7 +122,7 @@ impl World {
         outcome
     }
 
-    /// Anything but a placement.
+    /// Returns any command except a placement.
     fn command(&mut self) -> Command {
         let rng = &mut self.rng;
         let node = NodeId(1 + rng.below(self.last_node));
@@ -166,7 +166,7 @@ fn content(view: &View) -> BTreeMap<u32, String> {
     content
 }
 
-/// Half the runs have granularities that follow the nodes.
+/// Half of the runs have automatic granularity.
 fn geometry(seed: u64) -> Geometry {
     if seed.is_multiple_of(2) {
         Geometry::default()
@@ -241,7 +241,7 @@ fn a_difference_names_what_changed_and_nothing_else() {
             };
             for slot in 0..100 {
                 let changed = shown(newest, slot) != shown(older, slot);
-                // What was replaced by its like is named too: a cold image is compared by address.
+                // A cold image is compared by address, so a slot replaced by an equal image is named too.
                 assert!(!changed || named.contains(&slot), "slot {slot} is not named");
             }
             assert!(named.is_sorted() && named.len() <= 2 + 3 * views.len());
@@ -266,7 +266,7 @@ fn nothing_is_published_where_nothing_changed() {
     assert_eq!((first.head().allocation_count, second.head().allocation_count), (0, 1));
 }
 
-/// Addresses of the chunks that these views have together.
+/// Counts the distinct chunks of these views by address.
 fn live_chunks<'a>(views: impl IntoIterator<Item = &'a View>) -> usize {
     let mut addresses = std::collections::BTreeSet::new();
     views.into_iter().for_each(|view| view.chunks(|address, _| _ = addresses.insert(address)));
@@ -298,7 +298,7 @@ fn a_reader_that_never_lets_go_keeps_one_view_and_is_told_to() {
         if round % 5_000 == 0 {
             let current = reader.latest();
             let live = live_chunks([&*held, &*current]);
-            // Twice the view, and the ledger that has grown since.
+            // At most twice the view, and the ledger that has grown since.
             assert!(live <= 2 * alone + live_chunks([&*current]), "{live} chunks live, {alone} in the view");
             settles(&mut world, |world| world.shard.retained_views().views <= 16);
         }
@@ -311,8 +311,8 @@ fn a_reader_that_never_lets_go_keeps_one_view_and_is_told_to() {
     settles(&mut world, |_| weak.upgrade().is_none());
 }
 
-/// Publishes until `is_settled`. Views that were replaced end when no thread is about to take one, and the
-/// threads of other tests in this process count too: one that is not scheduled delays all.
+/// Publishes until `is_settled`. Replaced views are dropped when no thread is about to take one. Threads of
+/// other tests in this process count too, and an unscheduled one delays all.
 fn settles(world: &mut World, is_settled: impl Fn(&World) -> bool) {
     const PUBLICATIONS_MAX: u32 = 1 << 20;
     for _ in 0..PUBLICATIONS_MAX {
@@ -325,7 +325,7 @@ fn settles(world: &mut World, is_settled: impl Fn(&World) -> bool) {
     panic!("views are kept that nobody reads: {:?}", world.shard.retained_views());
 }
 
-/// Readers on threads of their own see views in order, whole, and each at least as new as what was
+/// Readers on their own threads see complete views in order. Each view is at least as new as what was
 /// published before they looked.
 #[test]
 fn readers_beside_a_publisher_see_whole_views_in_order() {
@@ -365,7 +365,7 @@ fn readers_beside_a_publisher_see_whole_views_in_order() {
     });
 }
 
-/// The holds that began (true) and ended from one view to another, told one by one.
+/// Returns the holds that began (true) or ended between two views, reported one by one.
 fn holds_told(from: &View, to: &View) -> Vec<(bool, NodeId, StatementId, u16)> {
     let kinds = ChangeKinds { nodes: false, allocations: false, holds: true };
     let step = Step::new(Some(from), to, kinds);

@@ -1,4 +1,4 @@
-//! Requests that wait: woken by what helps them and only by that, in order, each placed once.
+//! Waiting requests: they are woken only by events that help them, in order, and each is placed once.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn submit_wait(engine: &mut Engine, tag: Tag, request: PlacementRequest, priorit
     assert!(matches!(direct, Ok(None)), "{direct:?}");
 }
 
-/// Waits that nobody's reply ends: after settling, all of these wait.
+/// Submits waiting requests that nothing answers. After settling, all of them wait.
 fn wait_all(engine: &mut Engine, tags: &[(Tag, i32)], request: &PlacementRequest) {
     for &(tag, priority) in tags {
         submit_wait(engine, tag, request.clone(), priority, u64::MAX);
@@ -45,7 +45,7 @@ fn place(engine: &mut Engine, request: PlacementRequest) -> AllocationId {
     }
 }
 
-/// Releases; what became of whoever waited.
+/// Releases an allocation. Returns the replies to waiting requests.
 fn release(engine: &mut Engine, id: AllocationId) -> Vec<(Tag, PortReply)> {
     let direct = engine.ports[1].submit(99, PortRequest::Release(id), engine.now);
     assert!(matches!(direct, Ok(None)), "{direct:?}");
@@ -75,7 +75,7 @@ fn ask_at_other(engine: &mut Engine, request: PortRequest) -> PortReply {
     replies.remove(0).1
 }
 
-/// Four shards, eight nodes of four cores, all in use; the allocations.
+/// Creates four shards and eight nodes of four cores, all in use. Returns the allocations.
 fn full() -> (Engine, Vec<AllocationId>) {
     let mut engine = open(StoreState::create(16), SHARDS, 2);
     for i in 0..8 {
@@ -127,8 +127,8 @@ fn a_request_that_fits_is_placed_at_once_and_one_that_none_could_hold_by_a_new_n
     check_all(&engine);
 }
 
-/// The load stands where the request could run, whichever shard is asked first; what could run
-/// nowhere is counted once all the same.
+/// The load counts at the node where the request could run, whichever shard is asked first. A request that
+/// could run nowhere is still counted once.
 #[test]
 fn the_load_of_what_waits_stands_at_a_node_that_could_hold_it() {
     let mut engine = open(StoreState::create(16), SHARDS, 2);
@@ -180,8 +180,8 @@ fn waits_end_by_deadline_by_being_taken_back_and_by_the_end() {
     assert!(release(&mut engine, held[0]).is_empty(), "nobody waits");
 }
 
-/// Requests and releases of every kind, at two ports, with waits among them: nothing that fits
-/// waits once everything is answered, and every request is answered once.
+/// Runs requests and releases of every kind at two ports, some of them waiting. Once everything is answered,
+/// nothing that fits is still waiting, and every request was answered once.
 #[test]
 fn nothing_that_fits_waits() {
     for seed in 0..6 {
@@ -218,8 +218,7 @@ fn nothing_that_fits_waits() {
     }
 }
 
-/// Ten thousand wait, each for something of its own; a release that helps none of them must not
-/// look at them.
+/// Ten thousand requests with distinct demands wait. A release that helps none of them must not examine them.
 #[test]
 fn a_release_that_helps_nobody_looks_at_few() {
     let mut shard = lone_shard();
@@ -230,7 +229,7 @@ fn a_release_that_helps_nobody_looks_at_few() {
     shard.step(fill, Time(1), &mut outcomes);
     let Outcome::Placed(first) = outcomes.remove(0) else { panic!("the first fits") };
     let park = |number: u64| {
-        // Much memory beside much cpu, and ever more of it.
+        // Much memory or much cpu, with increasing demands.
         let demand = Demand {
             cpu: Amount::from_milli(2000 + number as u32),
             memory: Amount::whole(1 + number as u32),
@@ -246,15 +245,15 @@ fn a_release_that_helps_nobody_looks_at_few() {
     let looked = shard.work().waiting_looked_at - before;
     assert!(looked <= 4, "{looked} levels and shapes looked at");
     assert_eq!(shard.drain_woken().count(), 0);
-    // A node that takes work again, and has none to give.
+    // A node that takes work again, but has no free capacity.
     shard.step([Command::Life(NodeId(2), LifeEvent::Drain)], Time(4), &mut Vec::new());
     shard.step([Command::Life(NodeId(2), LifeEvent::Undrain)], Time(5), &mut Vec::new());
     assert_eq!(shard.drain_woken().count(), 0);
     shard.check_invariants().expect("nothing waits in vain");
 }
 
-/// So many ask for another zone, by excluding this one, that a release does not look at all of them:
-/// the thread of the shard does so between batches.
+/// Thousands of requests exclude this zone, so a release does not examine all of them. The shard's thread
+/// does so between batches.
 #[test]
 fn what_fits_is_placed_although_thousands_that_do_not_come_before_it() {
     let mut engine = open(StoreState::create(1), 1, 2);
@@ -293,14 +292,14 @@ fn no_more_wait_at_a_port_than_may() {
     let wait = WaitRequest { request: cores(2), priority: 0, until: Time(u64::MAX) };
     assert!(engine.ports[0].submit(0, PortRequest::Wait(Box::new(wait)), engine.now).is_err());
     settle(&mut engine);
-    // Requests that do not wait have room all the same.
+    // Requests that do not wait still have room.
     place(&mut engine, cores(1));
 }
 
 const MANY_SHARDS: u16 = 8;
 
-/// Eight shards. Shards 0 to 6 have a node with cores and one with memory, so that what they publish excludes no
-/// request. Shard 7 has `count` nodes of four cores and as much memory as those need.
+/// Creates eight shards. Shards 0 to 6 have a node with cores and one with memory, so their published state
+/// excludes no request. Shard 7 has `count` nodes of four cores and as much memory as those need.
 fn one_shard_of_many_fits(count: usize) -> (Engine, Vec<NodeId>) {
     let mut engine = open(StoreState::create(16), MANY_SHARDS, 2);
     let table = engine.table.load_full();
@@ -332,13 +331,13 @@ fn one_shard_of_many_fits(count: usize) -> (Engine, Vec<NodeId>) {
     (engine, fitting)
 }
 
-/// So many cores, and as many MiB.
+/// Returns a request for `count` cores and `count` MiB.
 fn cores_and_memory(count: u32) -> PlacementRequest {
     let demand = Demand { cpu: Amount::whole(count), memory: Amount::whole(count), ..Demand::default() };
     PlacementRequest { demand, ..cores(0) }
 }
 
-/// Submits a request whose deadline passes while the first shard is asked; all replies to it.
+/// Submits a request whose deadline passes while the first shard is asked. Returns all replies to it.
 fn wait_past_the_deadline(engine: &mut Engine, tag: Tag, request: PlacementRequest) -> Vec<(Tag, PortReply)> {
     let until = Time(engine.now.0 + 1);
     submit_wait(engine, tag, request, 0, until.0);
@@ -374,7 +373,7 @@ fn a_deadline_says_infeasible_only_of_what_no_shard_could_hold() {
         };
         assert_eq!((*verdict, refusal.nodes), (expected, 15), "every node of every shard was looked at");
     }
-    // The node grows while it is full: nobody is woken, and what was infeasible is not any more.
+    // The node grows while it is full. No request is woken, and the request is no longer infeasible.
     let request = PlacementRequest { candidates: Some(nodes.clone().into()), ..cores_and_memory(8) };
     submit_wait(&mut engine, 3, request, 0, u64::MAX - 1);
     assert!(settle(&mut engine).is_empty());
@@ -413,7 +412,7 @@ fn what_is_taken_back_before_all_shards_were_asked_is_not_called_infeasible() {
     assert_eq!((engine.ports[0].waiting(), parked(&mut engine)), (0, 0));
 }
 
-/// After the deadline every shard is asked once at most, and one that stops the wait ends that too.
+/// After the deadline, every shard is asked at most once. Stopping the waits ends that too.
 #[test]
 fn a_request_past_its_deadline_costs_one_question_per_shard_and_none_once_the_service_stops() {
     let (mut engine, _) = one_shard_of_many_fits(1);

@@ -1,5 +1,5 @@
-//! What keeps a node from a request keeps it from those that wait, and they are woken when it goes:
-//! taints, labels of fallbacks, health, node life.
+//! Conditions that keep a node from a request also keep it from waiting requests, which are woken when the
+//! condition ends: taints, labels of fallbacks, health, node state.
 
 use std::sync::Arc;
 
@@ -14,14 +14,14 @@ use wharf_core::time::Time;
 const NODE: NodeId = NodeId(1);
 const TOKEN: WaitToken = WaitToken { port: 0, number: 1 };
 
-/// A shard of one node that has an agent or none.
+/// Creates a shard of one node, with or without an agent.
 fn shard_of(spec: &NodeSpec, agent: bool) -> Shard {
     let mut shard = lone_shard();
     assert!(matches!(step(&mut shard, lone_node(1, spec.clone(), agent)), Outcome::NodeAdded(NODE)));
     shard
 }
 
-/// As [`shard_of`], where `request` waits.
+/// The same as [`shard_of`], with `request` waiting.
 fn waiting_for(spec: &NodeSpec, agent: bool, request: PlacementRequest) -> Shard {
     let mut shard = shard_of(spec, agent);
     park(&mut shard, request);
@@ -42,7 +42,7 @@ fn step(shard: &mut Shard, command: Command) -> Outcome {
     outcomes.remove(0)
 }
 
-/// Carries `command` out, which must wake the request, and tries it, which must place it.
+/// Executes `command`, which must wake the request, and retries the request, which must be placed.
 #[track_caller]
 fn wakes(shard: &mut Shard, command: Command) {
     let outcome = step(shard, command);

@@ -1,5 +1,5 @@
-//! What waiting requests cost a shard: a release and a status look at few of them, however many
-//! distinct ones wait.
+//! The costs of waiting requests: a release and a status examine few of them, regardless of the number of
+//! distinct ones.
 
 use std::sync::Arc;
 
@@ -14,7 +14,7 @@ use wharf_core::resource::{Amount, Demand};
 use wharf_core::shard::{Command, Home, Outcome, Park, Shard, ShardStatus, WaitToken};
 use wharf_core::time::Time;
 
-/// Numbers of distinct shapes that wait.
+/// Numbers of distinct waiting shapes.
 const SIZES: [u64; 2] = [1_000, 16_384];
 
 fn step(shard: &mut Shard, command: Command) -> Outcome {
@@ -44,7 +44,7 @@ fn park(shard: &mut Shard, number: u64, request: PlacementRequest) {
     assert!(matches!(outcome, Outcome::Parked(_)), "{outcome:?}");
 }
 
-/// A shard of two nodes of 8 cores, both full of allocations of one core; those of node 1.
+/// Creates a shard of two nodes of 8 cores, both full of one-core allocations. Returns those of node 1.
 fn full() -> (Shard, Vec<AllocationId>) {
     let mut shard = lone_shard();
     for (number, zone) in [(1, "a"), (2, "b")] {
@@ -73,7 +73,7 @@ fn demand(milli: u64, mebibytes: u64) -> PlacementRequest {
 /// A name, and the requests of that kind by number.
 type HopelessKind = (&'static str, fn(u64) -> PlacementRequest);
 
-/// Distinct requests that a release of one core on node 1 cannot help, a kind of them each.
+/// Kinds of distinct requests that a release of one core on node 1 cannot help.
 const HOPELESS: [HopelessKind; 6] = [
     ("much cpu, or much memory", |i| {
         if i % 2 == 0 { demand(1001 + i, 1 + i) } else { demand(1 + i % 1000, 40_000 + i) }
@@ -104,12 +104,12 @@ fn a_release_that_helps_nobody_looks_at_few_shapes_of_any_kind() {
             let before = shard.work().waiting_looked_at;
             for &id in &held[..4] {
                 step(&mut shard, Command::Release(id));
-                // Taken again: the next release starts from a full node, too.
+                // Taken again, so that the next release starts from a full node, too.
                 let outcome = step(&mut shard, Command::Place(cores(1)));
                 assert!(matches!(outcome, Outcome::Placed(_)), "{outcome:?}");
             }
             let looks = (shard.work().waiting_looked_at - before) / 4;
-            // What an index leads to is found at once; the rest is bounded, and done later.
+            // What an index finds is found at once. The rest is bounded, and done later.
             let looks_max = if kind == BEYOND_INDEXES { WAKE_LOOKS_MAX + 8 } else { 24 };
             assert!(looks <= looks_max, "{kind}: {looks} looks per release, {count} shapes wait");
             go_on(&mut shard);
@@ -119,7 +119,7 @@ fn a_release_that_helps_nobody_looks_at_few_shapes_of_any_kind() {
     }
 }
 
-/// What the thread of a shard does between batches, until nothing is put off.
+/// Does what a shard's thread does between batches, until nothing is put off.
 fn go_on(shard: &mut Shard) {
     let mut times = 0;
     while shard.is_behind() {
@@ -128,7 +128,7 @@ fn go_on(shard: &mut Shard) {
         let work = shard.work();
         let looks = work.waiting_looked_at - before.waiting_looked_at;
         let homes = work.waiting_homes_looked_at - before.waiting_homes_looked_at;
-        // What is looked at for one shape in one go may come on top.
+        // One shape may exceed the limit by what is examined for it at once.
         let on_top = (HOME_CHANGES_KEPT as u64).max(HOME_SEARCH_LOOKS_MAX) + 2;
         assert!(
             looks <= GO_ON_LOOKS_MAX && homes <= GO_ON_LOOKS_MAX + on_top,
@@ -139,7 +139,7 @@ fn go_on(shard: &mut Shard) {
     }
 }
 
-/// Nothing but a look at each tells that this excludes the zone of node 1.
+/// Only examining each request shows that it excludes the zone of node 1.
 fn excluding(number: u64) -> PlacementRequest {
     selecting(cores(1), vec![term("zone", Operator::NotIn, &["a", &format!("z{number}")])])
 }
@@ -149,7 +149,7 @@ fn what_fits_behind_many_that_do_not_is_woken_in_turn_by_later_commands() {
     let (mut shard, held) = full();
     let count = 5_000;
     (0..count).for_each(|number| park(&mut shard, number, excluding(number)));
-    // Two that fit; the second is of higher priority.
+    // Three requests fit. The last one has a higher priority than the one before it.
     park(&mut shard, count, cores(1));
     let park = Park {
         token: WaitToken { port: 0, number: count + 1 },
@@ -165,12 +165,12 @@ fn what_fits_behind_many_that_do_not_is_woken_in_turn_by_later_commands() {
     assert_eq!(shard.drain_woken().count(), 0, "too many come before");
     assert!(shard.is_behind());
     shard.check_invariants().expect("the node is put off");
-    // A second release while the rest is looked at; what fits is found all the same, and in turn.
+    // A second release while the rest is examined. Fitting requests are still found, in order.
     step(&mut shard, Command::GoOn);
     step(&mut shard, Command::Release(held[1]));
     go_on(&mut shard);
     let woken: Vec<u64> = shard.drain_woken().map(|token| token.number).collect();
-    // The second release offered all of the room again, before the first two were answered.
+    // The second release offered all capacity again, before the first two were answered.
     assert_eq!(woken, [count, count + 2, count + 1], "by priority; the node has room for two");
     shard.check_invariants().expect("nothing waits although a node could hold it");
     for number in woken {
@@ -188,7 +188,7 @@ fn what_fits_behind_many_that_do_not_is_woken_in_turn_by_later_commands() {
     shard.check_invariants().expect("nothing waits although a node could hold it");
 }
 
-/// The same commands, put off work among them, wake the same copies however they are cut.
+/// The same commands, including put-off work, wake the same copies however they are cut into batches.
 #[test]
 fn what_is_put_off_does_not_depend_on_how_commands_are_cut() {
     let run = |cut: usize| {
@@ -219,7 +219,7 @@ fn what_is_put_off_does_not_depend_on_how_commands_are_cut() {
     }
 }
 
-/// Each of them alone fits; the node holds one of them.
+/// Each request fits alone, but the node has room for only one.
 #[test]
 fn a_release_that_helps_one_of_many_looks_at_few() {
     for count in SIZES {
@@ -242,7 +242,7 @@ fn status(shard: &mut Shard) -> Box<ShardStatus> {
     }
 }
 
-/// Nodes that none of the shapes may be placed on must not be looked at for each of them.
+/// Nodes that no shape may use must not be examined for each shape.
 #[test]
 fn a_status_looks_at_few_nodes_however_many_shapes_wait() {
     for (nodes, shapes) in [(256, 512), (2_048, 512), (2_048, 4_096)] {
@@ -268,7 +268,7 @@ fn a_status_looks_at_few_nodes_however_many_shapes_wait() {
         let before = shard.work();
         assert!(status(&mut shard).waiting.iter().all(|shape| !shape.feasible && shape.homes == 1));
         assert_eq!(shard.work(), before, "nothing came or went: nothing is looked at");
-        // A node that any of them could run on; then it is gone.
+        // A node that any of them could run on is added, and then removed.
         let spec = in_zone(node_spec("other", 8, 0), "b");
         step(&mut shard, lone_node(nodes + 1, spec, false));
         go_on(&mut shard);

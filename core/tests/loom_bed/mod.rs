@@ -1,11 +1,11 @@
-//! What threads sleep on in a model.
+//! The means by which threads sleep in a model.
 
 use std::sync::Arc as StdArc;
 use std::task::Wake;
 
 use loom::sync::{Condvar, Mutex};
 
-/// What a thread sleeps on: a wake-up that comes first is kept, as `thread::park` keeps it.
+/// Lets a thread sleep. As with `thread::park`, a wake-up that comes first is remembered.
 #[derive(Default)]
 pub(crate) struct Bed {
     woken: Mutex<bool>,

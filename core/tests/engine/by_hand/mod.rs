@@ -1,4 +1,4 @@
-//! An engine run by hand: no thread, a clock that the test moves, batches when the test says so.
+//! An engine run by hand: no threads, a clock that the test moves, and batches on demand.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -22,7 +22,7 @@ use wharf_core::shard::{Command, HybridSettings, Outcome, Shard, ShardConfig};
 use wharf_core::state::StoreState;
 use wharf_core::time::Time;
 
-/// A clock that moves by one at each look.
+/// A clock that advances by one at each look.
 pub(crate) struct ManualClock(Cell<u64>);
 
 impl ManualClock {
@@ -38,12 +38,12 @@ impl Clock for ManualClock {
     }
 }
 
-/// Keeps what a shard was given and what it answered, in order.
+/// Records the commands and outcomes of a shard, in order.
 #[derive(Default)]
 pub(crate) struct Recorder {
     pub(crate) commands: Vec<Command>,
     pub(crate) outcomes: Vec<Outcome>,
-    /// The ports of each batch, with how many commands each gave.
+    /// The ports of each batch, with the number of commands of each.
     pub(crate) orders: Vec<Vec<(u16, u16)>>,
 }
 
@@ -71,7 +71,7 @@ pub(crate) fn open(state: StoreState, shards: u16, ports: usize) -> Engine {
     Engine::open(state, &config(shards), vec![Waker::noop().clone(); ports]).expect("numbers in range")
 }
 
-/// A shard of one partition, alone and without nodes.
+/// Creates a shard of one partition, alone and without nodes.
 pub(crate) fn lone_shard() -> Shard {
     Shard::new(ShardConfig {
         shard: ShardId(0),
@@ -83,7 +83,7 @@ pub(crate) fn lone_shard() -> Shard {
     })
 }
 
-/// Registers a node of the lone shard: its number is its id and its place in the order.
+/// Registers a node of the lone shard. Its number is its id and its ordinal.
 pub(crate) fn lone_node(number: u64, spec: NodeSpec, agent: bool) -> Command {
     let id = NodeId(number);
     let ordinal = Ordinal(number);
@@ -92,24 +92,25 @@ pub(crate) fn lone_node(number: u64, spec: NodeSpec, agent: bool) -> Command {
     Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec, agent }))
 }
 
-/// The shards of an engine that did nothing yet, to be stepped directly.
+/// Returns the shards of a fresh engine, to be stepped directly.
 pub(crate) fn shards_of(engine: Engine) -> Vec<Shard> {
     engine.stop.stop();
     let clock = ManualClock::new(engine.now);
     engine.runners.into_iter().map(|runner| runner.run(&clock, &mut Unobserved)).collect()
 }
 
-/// Runs every shard and polls every port until nothing moves; the replies of all ports.
+/// Runs every shard and polls every port until nothing moves. Returns the replies of all ports.
 ///
 /// Each of them falls asleep when it has nothing to do, as its thread would. Its bell must be rung before it
 /// has something to do again.
 pub(crate) fn settle(engine: &mut Engine) -> Vec<(Tag, PortReply)> {
     let clock = ManualClock::new(engine.now);
     let mut replies = Vec::new();
-    // What the test itself submitted.
+    // Sends what the test itself submitted.
     engine.ports.iter_mut().for_each(Port::flush);
     loop {
-        // A round that took nothing may still have sent something, at a deadline: then somebody was woken.
+        // A round that took nothing may still have sent something, at a deadline. Then another thread was
+        // woken.
         let mut all_asleep = true;
         for runner in &mut engine.runners {
             assert!(!runner.oversleeps(), "nobody woke shard {}", runner.id().0);
@@ -135,7 +136,7 @@ pub(crate) fn settle(engine: &mut Engine) -> Vec<(Tag, PortReply)> {
     }
 }
 
-/// Submits at port 0 and settles; the one reply.
+/// Submits a request at port 0 and settles. Returns the only reply.
 pub(crate) fn ask(engine: &mut Engine, request: PortRequest) -> PortReply {
     let direct = engine.ports[0].submit(7, request, engine.now).expect("room for one");
     let mut replies: Vec<PortReply> = direct.into_iter().collect();
@@ -144,7 +145,7 @@ pub(crate) fn ask(engine: &mut Engine, request: PortRequest) -> PortReply {
     replies.remove(0)
 }
 
-/// Registers a node, publishes the catalog, and has its shard take it in.
+/// Registers a node, publishes the catalog, and adds the node to its shard.
 pub(crate) fn add_node(engine: &mut Engine, spec: NodeSpec) -> NodeRegistration {
     let registration = engine.registrar.register(spec).expect("a new name");
     engine.catalog.store(std::sync::Arc::new(engine.registrar.catalog()));
@@ -154,7 +155,7 @@ pub(crate) fn add_node(engine: &mut Engine, spec: NodeSpec) -> NodeRegistration 
     registration
 }
 
-/// Removes a node by force, as the registrar's task does; the last version that it had.
+/// Removes a node by force, as the registrar's task does. Returns its last version.
 pub(crate) fn remove_node(engine: &mut Engine, node: &NodeRegistration) -> u64 {
     let remove = Command::RemoveNode { node: node.id, force: true };
     let reply = ask(engine, PortRequest::Partition(node.partition, remove));
@@ -163,7 +164,7 @@ pub(crate) fn remove_node(engine: &mut Engine, node: &NodeRegistration) -> u64 {
     version
 }
 
-/// The durable state, as a stop would keep it.
+/// Returns the durable state, as a stop would store it.
 pub(crate) fn export(engine: &mut Engine) -> StoreState {
     let PortReply::Every(outcomes) = ask(engine, PortRequest::Every(Command::Export)) else {
         panic!("every shard answers");
@@ -201,7 +202,7 @@ pub(crate) fn cores(cpu: u32) -> PlacementRequest {
     PlacementRequest::new(Demand { cpu: Amount::whole(cpu), ..Demand::default() }, Policy::BestFit)
 }
 
-/// Requests, releases and node changes of every kind, a function of the seed alone.
+/// Random requests, releases and node changes of every kind. They depend only on the seed.
 pub(crate) struct Workload {
     rng: Rng,
     pub(crate) incarnation: Incarnation,
@@ -265,7 +266,7 @@ impl Workload {
         request
     }
 
-    /// An id that may have been granted and may be live.
+    /// Returns an id that may have been granted and may be live.
     pub(crate) fn allocation(&mut self, sequences: u32) -> AllocationId {
         AllocationId {
             incarnation: self.incarnation,
@@ -274,7 +275,7 @@ impl Workload {
         }
     }
 
-    /// A command for a shard that owns all partitions.
+    /// Returns a command for a shard that owns all partitions.
     pub(crate) fn command(&mut self) -> Command {
         let node = NodeId(u64::from(self.below(40)) + 1);
         match self.below(35) {

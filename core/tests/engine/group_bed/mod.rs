@@ -1,4 +1,5 @@
-//! What tests of groups share: an engine with planners run by hand, groups that are alike, and how they stand.
+//! Shared helpers for tests of groups: an engine with planners run by hand, uniform groups, and their
+//! placements.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -25,7 +26,7 @@ pub(crate) fn engine(shards: u16, planners: u16) -> Engine {
     Engine::open(StoreState::create(8), &config, vec![Waker::noop().clone()]).expect("numbers in range")
 }
 
-/// Nodes of `cpu` cores and `gpus` devices each, with these labels.
+/// Adds `count` nodes of `cpu` cores and `gpus` devices each.
 pub(crate) fn with_nodes(engine: &mut Engine, count: u32, cpu: u32, gpus: u8) -> Vec<NodeId> {
     let spec = |number| node_spec(&format!("n{number}"), cpu, gpus);
     (0..count).map(|number| add_node(engine, spec(number)).id).collect()
@@ -43,7 +44,7 @@ pub(crate) fn plan(engine: &mut Engine, job: PlanJob) -> PlanReply {
     }
 }
 
-/// Requests that are one.
+/// Returns `count` copies of one request.
 pub(crate) fn same(request: PlacementRequest, count: usize) -> Vec<Arc<PlacementRequest>> {
     let request = Arc::new(request);
     std::iter::repeat_with(|| Arc::clone(&request)).take(count).collect()
@@ -92,7 +93,7 @@ pub(crate) fn life(engine: &mut Engine, node: NodeId, event: LifeEvent) {
     assert!(matches!(reply, PortReply::One(Outcome::StateSet(..))), "{reply:?}");
 }
 
-/// As `ask`, where another reply may come beside.
+/// The same as `ask`, but other replies may arrive too.
 pub(crate) fn ask_besides(engine: &mut Engine, request: PortRequest) -> Vec<(u64, PortReply)> {
     engine.ports[0].submit(7, request, engine.now).expect("room");
     engine.ports[0].flush();
@@ -127,7 +128,7 @@ pub(crate) fn submit(
     plan(engine, PlanJob::Submit(Box::new(Submit { operations, conflict_detection, mode })))
 }
 
-/// Direct traffic that takes whatever comes free at once, in the same batch.
+/// Runs direct traffic that takes any freed capacity at once, in the same batch.
 pub(crate) fn hostile_round(
     engine: &mut Engine,
     live: &mut Vec<AllocationId>,

@@ -1,4 +1,4 @@
-//! A naive oracle for groups on small clusters: all assignments of bundles to nodes are tried.
+//! A naive oracle for groups on small clusters. It tries all assignments of bundles to nodes.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -21,20 +21,20 @@ use crate::by_hand::{add_node, ask, config, node_spec};
 pub(crate) const UNIT: u32 = GPU_UNIT as u32;
 const ZONES: [&str; 3] = ["a", "b", "c"];
 
-/// What a node has, or what a bundle takes.
+/// The capacity of a node, or the demand of a bundle.
 #[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Size {
     pub(crate) cpu: u32,
     pub(crate) memory: u32,
-    /// Of a kind that is an amount.
+    /// The amount of a plain custom kind.
     pub(crate) nic: u32,
-    /// Of devices, in 1/10 000: above one in whole devices.
+    /// GPU devices, in 1/10,000. Above one, only whole devices.
     pub(crate) gpu: u32,
-    /// The same, of a unit-instance kind.
+    /// The same for a unit-instance kind.
     pub(crate) npu: u32,
 }
 
-/// A node: what is free there, device by device.
+/// A node and its free capacity, per device.
 #[derive(Clone, Debug)]
 pub(crate) struct Model {
     pub(crate) id: NodeId,
@@ -45,18 +45,18 @@ pub(crate) struct Model {
     pub(crate) tainted: bool,
 }
 
-/// What a bundle asks.
+/// A bundle as requested.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Asked {
     pub(crate) size: Size,
-    /// Only in one of these zones: the selector, then a fallback.
+    /// If set, only these zones are allowed: those of the selector, then that of a fallback.
     pub(crate) zones: Option<Vec<usize>>,
     pub(crate) fallback: Option<usize>,
-    /// Only on one of these nodes.
+    /// If set, only these nodes are allowed.
     pub(crate) nodes: Option<Vec<NodeId>>,
 }
 
-/// A group, and where those of its bundles stand that are placed.
+/// A group, and the nodes of its bundles that are already placed.
 #[derive(Clone, Debug)]
 pub(crate) struct Case {
     pub(crate) nodes: Vec<Model>,
@@ -64,7 +64,7 @@ pub(crate) struct Case {
     pub(crate) standing: Vec<(Asked, usize)>,
     pub(crate) strategy: Strategy,
     pub(crate) topology: Option<Spreading>,
-    /// So many of `bundles` are placed at least.
+    /// The minimum number of `bundles` to place.
     pub(crate) least: usize,
 }
 
@@ -111,7 +111,7 @@ impl Case {
         zone && !node.tainted && asked.nodes.as_ref().is_none_or(|ids| ids.contains(&node.id))
     }
 
-    /// The zones that count: of nodes where some bundle may stand.
+    /// Returns the zones that count: those with a node where some bundle may be placed.
     fn zones(&self) -> Vec<usize> {
         let all: Vec<&Asked> = self.bundles.iter().chain(self.standing.iter().map(|(a, _)| a)).collect();
         let open = |&zone: &usize| {
@@ -121,10 +121,10 @@ impl Case {
         (0..ZONES.len()).filter(open).collect()
     }
 
-    /// Whether where bundles stand (none: nowhere) is as the strategy and the rule ask.
+    /// Checks whether the nodes of the bundles (`None`: unplaced) satisfy the strategy and the rule.
     ///
     /// # Errors
-    /// The rule that is broken.
+    /// Returns the violated rule.
     pub(crate) fn check_rules(&self, places: &[Option<usize>]) -> Result<(), String> {
         let placed: Vec<usize> = places.iter().copied().flatten().collect();
         if placed.len() < self.least {
@@ -168,7 +168,7 @@ impl Case {
         }
     }
 
-    /// Whether there is any assignment.
+    /// Returns whether any valid assignment exists.
     pub(crate) fn exists(&self) -> bool {
         let mut nodes = self.nodes.clone();
         self.search(&mut nodes, &mut Vec::new())
@@ -181,7 +181,7 @@ impl Case {
             return false;
         }
         let Some(asked) = self.bundles.get(at) else { return self.check_rules(places).is_ok() };
-        // Equal bundles in a row stand in order of node, those without a place last.
+        // Equal adjacent bundles are placed in order of node, unplaced ones last.
         let before = at.checked_sub(1).filter(|&before| self.bundles[before] == *asked);
         let from = before.map_or(Some(0), |before| places[before]);
         for node in from.map_or(nodes.len(), |from| from)..nodes.len() {
@@ -223,7 +223,7 @@ impl Case {
         found
     }
 
-    /// The places of a group's bundles, in order of index, as places among the nodes.
+    /// Returns the nodes of a group's bundles, in order of bundle index, as indexes into the nodes.
     pub(crate) fn places_of(&self, view: &GroupView) -> Vec<Option<usize>> {
         let place = |(_, bundle): &(u32, BundleView)| match bundle {
             BundleView::Placed { node, .. } => self.nodes.iter().position(|model| model.id == *node),
@@ -241,7 +241,7 @@ impl Case {
         }
     }
 
-    /// Takes what stands already from what is free; on the devices that come first.
+    /// Takes an existing bundle from the free capacity, on the first devices.
     pub(crate) fn settle(&mut self, asked: &Asked, node: usize, gpus: impl Iterator<Item = u8>) {
         let model = &mut self.nodes[node];
         let size = &asked.size;
@@ -288,17 +288,17 @@ fn request(asked: &Asked) -> PlacementRequest {
     request
 }
 
-/// A kind that is an amount.
+/// A kind that is a plain amount.
 pub(crate) fn nic() -> ResourceId {
     ResourceId::new(0, false)
 }
 
-/// A kind of units.
+/// A unit-instance kind.
 pub(crate) fn npu() -> ResourceId {
     ResourceId::new(1, true)
 }
 
-/// Cases of every kind, a function of the seed alone.
+/// Random cases of every kind. They depend only on the seed.
 pub(crate) struct Cases {
     rng: Rng,
     pub(crate) alike: bool,
@@ -317,7 +317,7 @@ impl Cases {
         choices[self.below(choices.len() as u64)]
     }
 
-    /// An engine with a few small nodes, and the same as the oracle sees them.
+    /// Returns an engine with a few small nodes, and the oracle's model of them.
     pub(crate) fn cluster(&mut self) -> (Engine, Vec<Model>) {
         let shards = 1 + self.below(2) as u16;
         let config = EngineConfig { planners: 1, unit_instances: vec!["npu".to_owned()], ..config(shards) };
@@ -356,7 +356,7 @@ impl Cases {
         Model { id, free, gpus: vec![UNIT; gpus], npus: vec![UNIT; npus], zone, tainted }
     }
 
-    /// What bundles of one kind ask.
+    /// Returns the request of a random kind of bundle.
     pub(crate) fn asked(&mut self, nodes: &[Model]) -> Asked {
         let devices = nodes.iter().any(|node| !node.gpus.is_empty() || !node.npus.is_empty());
         let parts = [0, 0, UNIT / 4, UNIT * 2 / 5, UNIT / 2, UNIT * 3 / 5, UNIT, 2 * UNIT];
@@ -376,14 +376,14 @@ impl Cases {
         Asked { size, zones, fallback, nodes: named.filter(|named| !named.is_empty()) }
     }
 
-    /// A group on these nodes.
+    /// Returns a random group on these nodes.
     pub(crate) fn case(&mut self, nodes: &[Model]) -> Case {
         let count = 1 + self.below(if self.alike { 7 } else { 5 });
         let kinds = if self.alike { 1 } else { 1 + self.below(3) };
         let kinds: Vec<Asked> = (0..kinds).map(|_| self.asked(nodes)).collect();
         let mut bundles: Vec<Asked> =
             (0..count).map(|_| kinds[self.below(kinds.len() as u64)].clone()).collect();
-        // Equal ones in a row: the oracle need not try them in every order.
+        // Equal bundles are adjacent, so the oracle need not try them in every order.
         bundles.sort_by_key(|asked| kinds.iter().position(|kind| kind == asked));
         let strategy = Strategy::NAMES[self.below(4)].0;
         let max_skew = 1 + self.below(2) as u32;
@@ -396,7 +396,7 @@ impl Cases {
         Case { nodes: nodes.to_vec(), bundles, standing: Vec::new(), strategy, topology, least }
     }
 
-    /// Single placements that take a part of the nodes.
+    /// Makes single placements that take a part of the nodes.
     pub(crate) fn fill(&mut self, engine: &mut Engine, nodes: &mut [Model]) {
         for node in nodes {
             if self.below(2) == 0 || node.tainted {
@@ -416,5 +416,5 @@ impl Cases {
     }
 }
 
-/// How often each was so.
+/// The number of cases per category.
 pub(crate) type Counts = BTreeMap<&'static str, u32>;

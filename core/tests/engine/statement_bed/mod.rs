@@ -1,4 +1,4 @@
-//! A shard with a few nodes, stepped command by command, whose invariants are checked after each.
+//! A shard with a few nodes. It is stepped command by command, and its invariants are checked after each.
 
 #![allow(dead_code, reason = "each test binary uses its part")]
 
@@ -20,14 +20,14 @@ use wharf_core::statement::{
 };
 use wharf_core::time::Time;
 
-/// The shard, and the time.
+/// The shard and the time.
 pub(crate) struct Bed {
     pub(crate) shard: Shard,
     pub(crate) now: u64,
 }
 
 impl Bed {
-    /// Nodes n1, n2, … of so many cores (and MiB) and GPUs.
+    /// Creates nodes n1, n2, … with these cores (and MiB) and GPUs.
     pub(crate) fn with_nodes(nodes: &[(u32, u8)]) -> Self {
         let mut bed = Self { shard: lone_shard(), now: 0 };
         for (id, &(cpu, gpus)) in (1u64..).zip(nodes) {
@@ -40,7 +40,7 @@ impl Bed {
         bed
     }
 
-    /// The same state in another start.
+    /// Returns the same state in another start.
     pub(crate) fn reopened(mut self) -> Self {
         let Outcome::Exported(exported) = self.step(Command::Export) else { panic!("an export") };
         let mut state = StoreState::create(1);
@@ -63,7 +63,7 @@ impl Bed {
         }
     }
 
-    /// Time goes by one.
+    /// Advances the time by one and executes a command.
     pub(crate) fn step(&mut self, command: Command) -> Outcome {
         self.now += 1;
         let mut outcomes = Vec::new();
@@ -116,7 +116,7 @@ impl Bed {
         nodes.iter().find(|known| known.registration.id == NodeId(node)).expect("registered").version
     }
 
-    /// All that must be as before when nothing was done.
+    /// Returns everything that must be unchanged when nothing was done.
     pub(crate) fn books_and_hash(&mut self) -> (Vec<NodeBooks>, StateHash) {
         let Outcome::Nodes(nodes) = self.step(Command::ListNodes { after: Ordinal(0), limit: 1000 }) else {
             panic!("a list of nodes")
@@ -125,7 +125,7 @@ impl Bed {
         (books, self.shard.state_hash())
     }
 
-    /// `deadline` from now.
+    /// Prepares a part. `deadline` is relative to now.
     pub(crate) fn prepare(&mut self, part: Part, deadline: u64) -> Prepared {
         let deadline = Time(self.now + deadline);
         let cell = Arc::new(DecisionCell::default());
@@ -161,7 +161,7 @@ pub(crate) fn statement(number: u64) -> StatementId {
     StatementId { incarnation: Incarnation(1), planner: 0, number }
 }
 
-/// All or nothing, fine.
+/// Returns a part with all-or-nothing commit and fine conflict detection.
 pub(crate) fn part(number: u64, operations: impl IntoIterator<Item = Operation>) -> Part {
     Part {
         statement: statement(number),
@@ -195,13 +195,13 @@ pub(crate) fn cores(count: u32) -> Demand {
     Demand { cpu: Amount::whole(count), ..Demand::default() }
 }
 
-/// One core, and GPUs.
+/// Returns a demand of one core and this amount of GPUs.
 pub(crate) fn gpus(amount: &str) -> Demand {
     let gpu = GpuRequest::from_amount(amount.parse().expect("an amount")).expect("whole, or a part");
     Demand { gpu, ..cores(1) }
 }
 
-/// The bundle of a group at that place.
+/// Returns the bundle of a group at this index.
 pub(crate) fn bundle(group: u64, index: u32) -> BundleId {
     BundleId { group: GroupId { incarnation: Incarnation(1), number: group }, index }
 }

@@ -206,7 +206,7 @@ impl<J: Journal> Agent<J> {
         }
     }
 
-    /// Closes the connection and drains the node if configured. The node stays registered.
+    /// Drains the node if configured, then closes the connection. The node stays registered.
     async fn leave(&mut self, client: Client) {
         if self.drain_on_exit {
             let names = vec![Name(self.shape.name.clone())];

@@ -18,7 +18,7 @@ const CRATES: [(&str, &str); 5] = [
 
 /// The maximum length of a file, in lines.
 const LINES_MAX: usize = 600;
-/// The maximum length of a file that is listed in [`TOO_LONG`].
+/// The maximum length of a file that is listed in `TOO_LONG`.
 const LINES_HARD_MAX: usize = 900;
 /// Files longer than [`LINES_MAX`], with their permitted length. This list only shrinks.
 const TOO_LONG: [(&str, usize); 0] = [];

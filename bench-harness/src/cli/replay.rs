@@ -141,7 +141,7 @@ impl ReplayArgs {
     }
 }
 
-/// Returns a progress bar on a terminal. Elsewhere there is no output, so that logs stay clean.
+/// Returns a progress bar on a terminal, or none, so that logs stay clean.
 pub(super) fn progress(of: u64, what: &str) -> Box<dyn Progress> {
     if !stderr().is_terminal() {
         return Box::new(Silent);

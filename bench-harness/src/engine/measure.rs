@@ -22,7 +22,7 @@ pub enum Budget {
     Ops(usize),
 }
 
-/// The minimum number of segments; odd, so that the median is one of them.
+/// The minimum number of segments to take a median of.
 const SEGMENTS_MIN: usize = 5;
 /// The approximate duration of a segment of the engine.
 const SEGMENT: Duration = Duration::from_millis(20);

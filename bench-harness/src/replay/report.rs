@@ -3,7 +3,7 @@
 //!
 //! | figure | meaning |
 //! |---|---|
-//! | `seconds` | from the first order to the last reply, including releases; not reading the trace and registering nodes |
+//! | `seconds` | from the first order to the last reply, releases included; without reading and registration |
 //! | `placements_per_second` | decisions: `pods / seconds`, both placed and refused; releases are not counted |
 //! | `latency_ns` | of placements, from submission to reply as measured by the driver, closed loop |
 //! | `*_allocated_milli` | held by live allocations at the end of the run |

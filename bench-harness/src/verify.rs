@@ -29,7 +29,7 @@ pub enum Refusals {
 pub struct VerifyOptions {
     /// The check of pods that were not placed.
     pub refusals: Refusals,
-    /// Whether pods leave at their deletion time.
+    /// True if pods leave at their deletion time.
     pub departures: bool,
 }
 

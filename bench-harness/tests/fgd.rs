@@ -1,4 +1,4 @@
-//! How tightly the fragmentation-aware policies pack the sequence of the FGD paper (its simulator's seed 42,
+//! Checks how tightly the fragmentation-aware policies pack the sequence of the FGD paper (its simulator's seed 42,
 //! topped up to 130 % of the cluster's GPUs). On one shard the placements are a function of the input, so the
 //! figures are exact. On eight shards the order of replies changes them slightly. The tests skip with a
 //! message if the data are absent.

@@ -44,7 +44,7 @@ pub enum TypicalPodsError {
         column: &'static str,
         /// The invalid value.
         found: String,
-        /// What to write instead.
+        /// The remedy.
         remedy: &'static str,
     },
     /// The file has no rows.

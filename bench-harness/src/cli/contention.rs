@@ -32,10 +32,10 @@ pub(super) struct ContentionArgs {
     /// The numbers of planners.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32], value_parser = clap::value_parser!(u16).range(1..=i64::from(PLANNERS_MAX)))]
     planners: Vec<u16>,
-    /// What counts as a conflict.
+    /// The rule for conflicts.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [GranularityArg::Fine, GranularityArg::Coarse])]
     conflict_detection: Vec<GranularityArg>,
-    /// What happens to the rest of a statement with a conflict.
+    /// The handling of the rest of a statement with a conflict.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ModeArg::AllOrNothing, ModeArg::Incremental])]
     mode: Vec<ModeArg>,
     /// Decision times per job, in ms of virtual time.

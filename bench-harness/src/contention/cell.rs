@@ -28,9 +28,9 @@ pub type Placed = (usize, Operation);
 /// The terms of committing a statement.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// What counts as a conflict.
+    /// The rule for conflicts.
     pub conflict_detection: ConflictDetection,
-    /// What happens to the operations that do not conflict.
+    /// The handling of the rest of a statement with a conflict.
     pub mode: CommitMode,
 }
 

@@ -43,9 +43,9 @@ pub struct Settings {
 pub struct Point {
     /// The number of planners.
     pub planners: u16,
-    /// What counts as a conflict.
+    /// The rule for conflicts.
     pub conflict_detection: ConflictDetection,
-    /// What happens to the rest of a statement with a conflict.
+    /// The handling of the rest of a statement with a conflict.
     pub mode: CommitMode,
     /// Decision time per attempt of a job, in ms.
     pub decision_ms: u32,

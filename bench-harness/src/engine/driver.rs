@@ -22,7 +22,7 @@ use super::served::Served;
 
 /// Ops per batch: 64 commands, which is what a shard takes from one ring before it turns to the next.
 pub const BATCH_OPS: usize = 32;
-/// How far the utilisation may exceed the target, in 1/10,000.
+/// The margin by which the utilisation may exceed the target, in 1/10,000.
 pub(super) const SLACK: u64 = 50;
 /// Consecutive refusals after which filling stops.
 const FILL_REFUSALS_MAX: u32 = 2_000;

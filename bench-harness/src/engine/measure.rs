@@ -13,7 +13,7 @@ use super::scan::ScanDriver;
 use super::scenario::Kind;
 use super::shapes::Shapes;
 
-/// How long a row is measured.
+/// The amount of measurement per row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
     /// About this long for each of engine and floor; single ops and scan take a part of it.

@@ -61,11 +61,11 @@ pub struct Held {
     pub what: &'static str,
     /// The limit: an upper bound, or a lower bound if `at_least`.
     pub limit: f64,
-    /// Whether the limit is a lower bound.
+    /// True if the limit is a lower bound.
     pub at_least: bool,
     /// The measured value.
     pub value: f64,
-    /// Whether the target is met.
+    /// True if the target is met.
     pub met: bool,
 }
 

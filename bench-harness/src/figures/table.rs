@@ -3,7 +3,7 @@
 use anyhow::bail;
 use serde_json::Value;
 
-/// How a number is printed.
+/// The format of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
     /// A text or boolean, unchanged.

@@ -48,7 +48,7 @@ pub struct GroupsOptions {
     pub planners: u16,
     /// The seed of the service and of the group to remove next.
     pub seed: u64,
-    /// Whether refused groups are counted instead of failing the run.
+    /// True if refused groups are counted instead of failing the run.
     pub may_refuse: bool,
 }
 

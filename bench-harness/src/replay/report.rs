@@ -90,11 +90,11 @@ pub struct Report {
     pub in_flight: usize,
     /// The transport between driver and engine.
     pub transport: &'static str,
-    /// Whether departures were replayed.
+    /// True if departures were replayed.
     pub with_departures: bool,
     /// The number of times that a request spilled to another shard, if known.
     pub spilled: Option<u64>,
-    /// Whether the target audited its invariants and its sums match the replies.
+    /// True if the target audited its invariants and its sums match the replies.
     pub books_checked: bool,
     /// The duration of the linear scan, if it ran.
     pub baseline_seconds: Option<f64>,
@@ -102,7 +102,7 @@ pub struct Report {
     pub baseline_placements_per_second: Option<f64>,
     /// Resident memory of the server, in bytes; `None` in process.
     pub server_resident_bytes: Option<u64>,
-    /// Whether the scan placed every pod the same; `None` if that is not expected.
+    /// True if the scan placed every pod the same; `None` if that is not expected.
     pub baseline_identical: Option<bool>,
 }
 

@@ -26,9 +26,9 @@ pub struct ReplayOptions {
     pub seed: u64,
     /// The maximum number of orders in flight.
     pub in_flight: usize,
-    /// Whether pods leave at their deletion time.
+    /// True if pods leave at their deletion time.
     pub departures: bool,
-    /// Whether the linear scan is timed, and compared where it must be identical.
+    /// True if the linear scan is timed, and compared where it must be identical.
     pub baseline: bool,
     /// Typical requests of the fragmentation-aware policies, in process. If `None`, they are learned from
     /// arriving requests.

@@ -29,7 +29,7 @@ use super::{Answer, BookSum, Books, Granted, Order, ReplayClock, Reply, Target, 
 
 /// Polls before the driver sleeps. A shard answers within microseconds, and sleeping costs more than that.
 const SPIN_LOOKS: u32 = 200;
-/// How often a sleeping driver checks that its shards still run.
+/// The interval at which a sleeping driver checks that its shards still run.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The configuration of the engine.

@@ -42,7 +42,7 @@ pub struct FragmentationScan {
     typical: TypicalShapes,
     /// Values of F by node state. Cleared when the typical requests change.
     known: FixedMap<State, i128>,
-    /// Whether F is computed again each time.
+    /// True if F is computed again each time.
     forgets: bool,
 }
 

@@ -64,7 +64,7 @@ pub struct MemoryRow {
     pub chunks_live: u64,
     /// The bytes of `chunks_live`.
     pub bytes_live: u64,
-    /// Whether the reader is told to drop its view.
+    /// True if the reader is told to drop its view.
     pub told: bool,
 }
 

@@ -57,7 +57,7 @@ pub struct Agent<J> {
     pub accelerators: watch::Receiver<Accelerators>,
     /// The interval between heartbeats. The service's interval applies if it is shorter.
     pub interval: Option<Duration>,
-    /// Whether the agent drains its node when it exits.
+    /// True if the agent drains its node when it exits.
     pub drain_on_exit: bool,
     /// The receiver of the agent's events.
     pub journal: J,

@@ -169,7 +169,7 @@ impl Loaded {
 struct Peers {
     /// Bus ids of directly linked devices.
     devices: BTreeSet<String>,
-    /// Whether a link ends at a switch. All devices with such links are connected to each other.
+    /// True if a link ends at a switch. All devices with such links are connected to each other.
     switch: bool,
 }
 

@@ -62,7 +62,7 @@ struct BundleArgs {
 pub(super) struct CreateArgs {
     #[command(flatten)]
     bundles: BundleArgs,
-    /// How bundles are distributed: pack (few nodes), spread (many nodes), strict-pack (one node) or
+    /// The distribution of bundles: pack (few nodes), spread (many nodes), strict-pack (one node) or
     /// strict-spread (a different node each).
     #[arg(long, default_value = "pack", value_parser = strategy)]
     strategy: Strategy,

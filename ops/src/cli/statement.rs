@@ -106,7 +106,7 @@ struct OperationView {
     allocation: Option<String>,
     gpus: Vec<u8>,
     gpu_part: Option<String>,
-    /// When an eviction with grace ends by itself, in ns of service time.
+    /// The time at which an eviction with grace ends by itself, in ns of service time.
     until: Option<u64>,
     conflict: Option<ConflictView>,
 }
@@ -132,7 +132,7 @@ impl OperationView {
 struct StatementView {
     reason: String,
     statement: Option<String>,
-    /// Whether expected versions were compared; `None` if no operation has one.
+    /// True if expected versions were compared; `None` if no operation has one.
     versions_compared: Option<bool>,
     operations: Vec<OperationView>,
     fault: Option<print::FaultView>,

@@ -36,7 +36,7 @@ pub struct Config {
     pub shards: u16,
     /// The number of I/O threads.
     pub io_threads: u16,
-    /// Whether shard threads are pinned to cores.
+    /// True if shard threads are pinned to cores.
     pub pin: bool,
     /// The number of partitions if a store is created.
     pub partitions: u16,
@@ -44,7 +44,7 @@ pub struct Config {
     pub topology_label: String,
     /// The seed of routing and of the Random policy.
     pub seed: u64,
-    /// How long a node's agent may be silent before the node counts as lost, in ns.
+    /// The time that a node's agent may be silent before the node counts as lost, in ns.
     pub node_lost_after: u64,
     /// The dimensions and granularity of the index.
     pub geometry: Geometry,
@@ -64,9 +64,9 @@ pub struct Config {
     pub allocations_per_node_max: u16,
     /// The number of planner threads. With 0, groups and statements are not served.
     pub planners: u16,
-    /// Whether changes can be followed without planners. With planners they always can.
+    /// True if changes can be followed without planners. With planners they always can.
     pub follow: bool,
-    /// How long a shard keeps a hold before it asks to abort the statement, in ns.
+    /// The time that a shard keeps a hold before it asks to abort the statement, in ns.
     pub hold_timeout: u64,
     /// Settings that can change while the service runs.
     pub reloadable: Reloadable,
@@ -77,7 +77,7 @@ pub struct Config {
 pub struct Reloadable {
     /// The policy of requests that name none.
     pub policy: Policy,
-    /// Whether requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
+    /// True if requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
     pub avoid_gpu_nodes: bool,
     /// The maximum number of unanswered requests of one connection.
     pub in_flight_max: u32,
@@ -102,7 +102,7 @@ pub enum ConfigError {
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and where.
+        /// The fault and its place.
         message: String,
     },
     /// An environment variable does not name a setting.
@@ -124,7 +124,7 @@ pub enum ConfigError {
     Value {
         /// The setting.
         key: &'static str,
-        /// What is wrong, and the remedy.
+        /// The fault and the remedy.
         message: String,
     },
 }

@@ -23,7 +23,7 @@ pub struct Raw {
     pub shards: Option<u16>,
     /// The number of I/O threads; by default one per eight cores.
     pub io_threads: Option<u16>,
-    /// Whether shard threads are pinned to cores.
+    /// True if shard threads are pinned to cores.
     pub pin: bool,
     /// The number of partitions if a store is created.
     pub partitions: u16,
@@ -31,7 +31,7 @@ pub struct Raw {
     pub topology_label: String,
     /// The seed of routing and of the Random policy.
     pub seed: u64,
-    /// How many seconds a node's agent may be silent before the node counts as lost.
+    /// The number of seconds that a node's agent may be silent before the node counts as lost.
     pub node_lost_after: String,
     /// The policy of requests that name none.
     pub policy: String,
@@ -54,7 +54,7 @@ pub struct Raw {
     /// ends in `*` matches every kind with that prefix. In the environment, names are separated by commas.
     #[serde(deserialize_with = "names")]
     pub unit_instance_resources: Vec<String>,
-    /// Whether requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
+    /// True if requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
     pub avoid_gpu_nodes: bool,
     /// The percentage of a shard's nodes that may be reserved at once.
     pub reserved_nodes_percent: u8,
@@ -62,9 +62,9 @@ pub struct Raw {
     pub allocations_per_node_max: u16,
     /// The number of planner threads, which place groups and commit statements. With 0, neither is served.
     pub planners: u16,
-    /// Whether changes can be followed without planners. With planners they always can.
+    /// True if changes can be followed without planners. With planners they always can.
     pub follow: bool,
-    /// How many seconds a shard keeps a hold before it asks to abort the statement; at most four decimals.
+    /// The number of seconds that a shard keeps a hold before it asks to abort the statement; at most four decimals.
     pub hold_timeout: String,
     /// The settings of the hybrid policy.
     pub hybrid: HybridRaw,

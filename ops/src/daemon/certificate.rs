@@ -21,7 +21,7 @@ pub enum CertificateError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and the remedy.
+        /// The fault and the remedy.
         message: String,
     },
     /// A file cannot be written.

@@ -18,7 +18,7 @@ use wharf_core::state::{
 
 use super::statement_consistency::check_statements;
 
-/// What the allocations of a node hold, in 1/10,000 units. The engine never exceeds these bounds, even if a
+/// The sums held by the allocations of a node, in 1/10,000 units. The engine never exceeds these bounds, even if a
 /// node's capacity is reduced below what is in use.
 #[derive(Default)]
 struct Held {

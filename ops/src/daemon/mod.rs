@@ -353,7 +353,7 @@ fn start_planners(
     runners.into_iter().enumerate().map(start).collect()
 }
 
-/// What an I/O thread gets from the caller. Its observer is created on the thread itself.
+/// The parts of an I/O thread that the caller provides. Its observer is created on the thread itself.
 struct IoThreadParts {
     socket: UdpSocket,
     port: Port,

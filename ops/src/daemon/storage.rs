@@ -71,7 +71,7 @@ pub enum StorageError {
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong, and the remedy.
+        /// The fault and the remedy.
         message: String,
     },
 }

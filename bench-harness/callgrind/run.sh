@@ -1,13 +1,12 @@
 #!/usr/bin/env bash
-# Instructions of one place and one release at steady state, by callgrind: a figure that other work
-# on the machine does not change. Compares with the baseline beside it and fails where the engine
-# takes more than 5 % more or less; `--update` writes the baseline anew. Less fails too, so that
-# what was gained is kept.
+# Counts the instructions of one place and one release at steady state by callgrind. Other work on the machine does
+# not change this figure. Compares with baseline.txt and fails if the engine takes over 5 % more or less; `--update`
+# writes a new baseline. Less also fails, so that an improvement is recorded in the baseline.
 set -euo pipefail
 cd "$(dirname "$0")/../.."
 baseline=bench-harness/callgrind/baseline.txt
 tolerance_percent=5
-# Nodes; rounds, of one place and one release each; how many requests in ten carry a selector.
+# Number of nodes; number of rounds with one place and one release each; requests with a selector, in tenths.
 nodes=10000 rounds=2000 marked=1
 
 case "${1-}" in

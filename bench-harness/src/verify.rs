@@ -1,81 +1,81 @@
-//! An independent check of a placements file against the trace it belongs to.
+//! An independent check of a placements file against its trace.
 //!
-//! On purpose it shares no code with the reader, the driver or the engine: it splits the rows
-//! itself, counts in the trace's own thousandths, and keeps books of its own. So a mistake in
-//! any of those cannot hide itself here. It checks that
+//! It deliberately shares no code with the reader, the driver or the engine: it splits the rows itself,
+//! counts in the trace's own thousandths, and keeps its own books. A bug in any of those cannot hide here. It
+//! checks that
 //! - every pod of the trace has one row, in the trace's order, and no other pod has one;
-//! - no node is over-allocated in cpu or memory, and no GPU beyond itself, at any moment;
-//! - a pod on several GPUs, or on one whole GPU, has whole ones, and as many as it asked;
-//! - a part of a GPU is of one GPU;
-//! - a constrained pod stands on a node of an accepted model;
-//! - and, where asked, that no pod was refused which some node could have held.
+//! - no node is over-allocated in cpu or memory, and no GPU beyond itself, at any time;
+//! - a pod that asks for whole GPUs has that number of whole ones;
+//! - a part of a GPU is a part of one GPU;
+//! - a constrained pod is on a node of an accepted model;
+//! - optionally, no pod was refused that some node could have held.
 
 use std::collections::HashMap;
 
-/// What to say of pods that were not placed.
+/// The check of pods that were not placed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Refusals {
-    /// Nothing.
+    /// No check.
     #[default]
     Accepted,
-    /// No node could hold them when they came: true where pods are decided one after the other.
+    /// No node could hold the pod when it arrived. Expected if pods are decided one at a time.
     AtTheirMoment,
-    /// No node could hold them when all was over: true wherever nobody leaves.
+    /// No node could hold the pod at the end. Expected if no pod leaves.
     AtTheEnd,
 }
 
-/// How a placements file is to be read.
+/// Options of the check.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct VerifyOptions {
-    /// What to say of pods that were not placed.
+    /// The check of pods that were not placed.
     pub refusals: Refusals,
-    /// Pods leave at their deletion time.
+    /// True if pods leave at their deletion time.
     pub departures: bool,
 }
 
-/// What a sound placements file holds.
+/// The sums of a valid placements file.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Verified {
-    /// Rows.
+    /// The number of rows.
     pub pods: u64,
-    /// With a node.
+    /// Pods with a node.
     pub placed: u64,
-    /// With a constraint on the model.
+    /// Pods with a constraint on the model.
     pub constrained: u64,
-    /// Of these, with a node.
+    /// Constrained pods with a node.
     pub constrained_placed: u64,
     /// Placed pods with more than one GPU.
     pub multi_gpu_placed: u64,
-    /// Thousandths of a GPU held at the end.
+    /// GPU capacity allocated at the end, in thousandths of a GPU.
     pub gpu_allocated_milli: u64,
-    /// Thousandths of a core held at the end.
+    /// CPU allocated at the end, in thousandths of a core.
     pub cpu_allocated_milli: u64,
 }
 
-/// What is wrong with a placements file.
+/// A fault in a placements file.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
-    /// One of the files cannot be read as CSV with the columns it needs.
+    /// A file is not CSV with the required columns.
     #[error("{file}: line {line}: {reason}")]
     Unreadable {
-        /// Which file: nodes, pods or placements.
+        /// The file: nodes, pods or placements.
         file: &'static str,
-        /// Where.
+        /// The line number.
         line: usize,
-        /// Why.
+        /// The cause.
         reason: String,
     },
-    /// The rows are not those of the trace's pods.
+    /// The rows are not the pods of the trace.
     #[error("row {row} of the placements should be pod `{expected}`, and is `{found}`")]
     WrongPod {
-        /// Counted from 1, without the header.
+        /// The row, counted from 1 without the header.
         row: usize,
-        /// By the trace; empty when the trace has ended.
+        /// The pod in the trace; empty if the trace has ended.
         expected: String,
-        /// By the file; empty when the file has ended.
+        /// The pod in the file; empty if the file has ended.
         found: String,
     },
-    /// A node that the trace does not have.
+    /// The node is not in the trace.
     #[error("pod `{pod}` stands on `{node}`, which is no node of the trace")]
     UnknownNode {
         /// The pod.
@@ -83,27 +83,27 @@ pub enum Violation {
         /// The node.
         node: String,
     },
-    /// GPU instances without a node.
+    /// The row has GPU instances but no node.
     #[error("pod `{pod}` has GPUs and no node")]
     GpusWithoutNode {
         /// The pod.
         pod: String,
     },
-    /// More than the node has left.
+    /// The pod takes more than the node has left.
     #[error("node `{node}` is over-allocated: pod `{pod}` takes {asked} {resource}, {free} are free")]
     OverAllocated {
         /// The node.
         node: String,
         /// The pod.
         pod: String,
-        /// Of what.
+        /// The resource.
         resource: &'static str,
-        /// What it takes.
+        /// The amount that the pod takes.
         asked: i64,
-        /// What is left.
+        /// The amount that is left.
         free: i64,
     },
-    /// More than the GPU has left, whole GPUs included.
+    /// The pod takes more than the GPU has left. Also applies to whole GPUs.
     #[error(
         "GPU {gpu} of node `{node}` is over-allocated: pod `{pod}` takes {asked}/1000, {free}/1000 are free"
     )]
@@ -114,46 +114,46 @@ pub enum Violation {
         pod: String,
         /// The instance.
         gpu: usize,
-        /// What it takes.
+        /// The amount that the pod takes.
         asked: i64,
-        /// What is left.
+        /// The amount that is left.
         free: i64,
     },
-    /// Not as many different instances as asked, or one that the node does not have.
+    /// The instances are not distinct, not as many as asked, or not on the node.
     #[error("pod `{pod}` asks for {asked} GPU(s) and has instances `{found}` of a node with {gpus}")]
     WrongGpus {
         /// The pod.
         pod: String,
-        /// How many it asks for.
+        /// The number of GPUs that the pod asks for.
         asked: usize,
-        /// What it has.
+        /// The instances in the file.
         found: String,
-        /// What the node has.
+        /// The number of GPUs of the node.
         gpus: usize,
     },
-    /// A model that the pod does not accept.
+    /// The pod does not accept the model of the node.
     #[error("pod `{pod}` accepts `{accepted}` and stands on node `{node}` of model `{model}`")]
     WrongModel {
         /// The pod.
         pod: String,
-        /// What it accepts.
+        /// The models that the pod accepts.
         accepted: String,
         /// The node.
         node: String,
-        /// What it has.
+        /// The model of the node.
         model: String,
     },
-    /// A pod was refused though a node could hold it.
+    /// A pod was refused although a node could hold it.
     #[error("pod `{pod}` was refused, and node `{node}` could hold it")]
     RefusedThoughFitting {
         /// The pod.
         pod: String,
-        /// Such a node.
+        /// A node that could hold it.
         node: String,
     },
 }
 
-/// A table: column names and rows with their line numbers.
+/// A table: column names, and rows with their line numbers.
 struct Table {
     file: &'static str,
     columns: Vec<String>,
@@ -205,7 +205,7 @@ struct NodeBooks {
     name: String,
     cpu: i64,
     memory: i64,
-    /// Free thousandths of each GPU.
+    /// The free thousandths of each GPU.
     gpus: Vec<i64>,
     model: String,
 }
@@ -215,11 +215,11 @@ struct PodRow {
     cpu: i64,
     memory: i64,
     gpus: usize,
-    /// Thousandths taken of each of its GPUs.
+    /// The thousandths that the pod takes of each of its GPUs.
     part: i64,
     accepted: String,
     times: Option<(i64, i64)>,
-    /// Node and instances, where it was placed.
+    /// The node and instances, if the pod was placed.
     placed: Option<(usize, Vec<usize>)>,
 }
 
@@ -234,7 +234,7 @@ impl PodRow {
     }
 }
 
-/// Checks placements against their trace, all three given as the text of their files.
+/// Checks placements against their trace. All three are given as the text of their files.
 ///
 /// # Errors
 /// The first violation.
@@ -279,9 +279,11 @@ fn summary(pods: &[PodRow], departures: bool) -> Verified {
     }
 }
 
-/// Arrivals (true) and departures in the order in which they count. Without times: file order,
-/// and nobody leaves. With times: by time, at one time departures of earlier pods, arrivals,
-/// then departures of pods that came at that very time, in file order.
+/// Returns arrivals (true) and departures in the order in which they take effect.
+///
+/// Without times, pods arrive in file order and never leave. With times they are ordered by time. At the same
+/// time, departures of earlier pods come first, then arrivals, then departures of pods that arrived at that
+/// time, each in file order.
 fn order(pods: &[PodRow]) -> Vec<(bool, usize)> {
     let mut order: Vec<(i64, u8, usize)> = Vec::new();
     for (at, pod) in pods.iter().enumerate() {
@@ -489,7 +491,7 @@ mod tests {
         let lazy = "half,,\npair,a,0;1\nodd,b,0\ncpu,c,\n";
         let found = refused(Refusals::AtTheirMoment, lazy);
         assert!(matches!(found, Err(Violation::RefusedThoughFitting { .. })), "{found:?}");
-        // When all is over nothing has room for it: only the stricter check can tell.
+        // At the end no node has room for it, so only the stricter check detects this.
         assert!(refused(Refusals::AtTheEnd, lazy).is_ok());
         let lazy = "half,b,0\npair,a,0;1\nodd,,\ncpu,,\n";
         assert!(refused(Refusals::AtTheEnd, lazy).is_err() && refused(Refusals::Accepted, lazy).is_ok());
@@ -498,7 +500,7 @@ mod tests {
     #[test]
     fn departures_make_room_at_their_time() {
         let leaving = VerifyOptions { departures: true, ..VerifyOptions::default() };
-        // `half` leaves at 10, before `pair` comes at 10; `odd` is gone by then as well.
+        // `half` leaves at 10, before `pair` arrives at 10. `odd` has also left.
         let placements = "half,a,0\npair,a,0;1\nodd,b,0\ncpu,a,\n";
         assert!(check(placements, leaving).is_ok());
         assert!(check(placements, VerifyOptions::default()).is_err());

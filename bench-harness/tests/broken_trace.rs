@@ -1,5 +1,5 @@
-//! Broken traces: each complaint names the file, the line, the column, what stands there, and
-//! what to do; and nothing is half loaded.
+//! Broken traces. Each message names the file, the line, the column, what was found there, and what to do.
+//! Nothing is loaded in part.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
 use wharf_bench::replay::{Happening, ReplayError, ReplayOptions, Silent, events, replay_in_process};
@@ -93,7 +93,7 @@ fn rows_become_demands_in_file_order() {
     assert_eq!(pods[0].demand.cpu, Amount::from_milli(1500));
     assert_eq!(pods[0].demand.memory, Amount::whole(10));
     assert!(pods[0].selector.is_some() && pods[1].selector.is_none());
-    // Only the first five columns are needed, in any order, and others are ignored.
+    // Only the first five columns are required, in any order, and others are ignored.
     let short = "gpu_milli,extra,name,num_gpu,memory_mib,cpu_milli\n500,?,x,1,2,3\n";
     let pods = openb::read_pods(short.as_bytes(), "pods.csv").unwrap();
     assert_eq!((pods[0].demand.cpu, pods[0].demand.memory), (Amount::from_milli(3), Amount::whole(2)));
@@ -127,11 +127,10 @@ fn departures_come_before_arrivals_of_the_same_time() {
         (40, Departure, 2),
     ];
     assert_eq!(found, expected);
-    // Without departures: file order, nobody leaves, no time is looked at.
+    // Without departures: file order, no pod leaves, and times are not read.
     let staying = events(&trace, false).unwrap();
     assert!(staying.iter().map(|e| (e.at, e.pod)).eq((0..4).map(|pod| (Time(0), pod))));
-    // `late` takes the GPU that `first` gave back; `second` finds it taken, and its departure
-    // is nothing.
+    // `late` takes the GPU that `first` gave back. `second` finds it taken, so its departure has no effect.
     let options = ReplayOptions { departures: true, ..ReplayOptions::default() };
     let report = replay_in_process(&trace, &options, &mut Silent).unwrap().report;
     assert_eq!((report.placed, report.unplaced_no_fit_now, report.gpu_allocated_milli), (3, 1, 0));

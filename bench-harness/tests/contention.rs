@@ -1,5 +1,5 @@
-//! `wharf-bench contention`: its rows have their fields, one seed gives one output, and what the paper
-//! found comes out: fine-grained and incremental commits lose less.
+//! `wharf-bench contention`: rows have their fields, one seed gives one output, and the finding of the paper
+//! is reproduced: fine-grained and incremental commits lose less.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The demo as a newcomer runs it, small.
+//! The demo, at a small size.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
 use wharf_bench::demo::{DemoOptions, run};

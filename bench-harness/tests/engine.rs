@@ -1,5 +1,5 @@
-//! `wharf-bench engine`: every row runs and reports what it should, the scan that it compares with
-//! chooses as the engine does, and the cluster is as full as the row says.
+//! `wharf-bench engine`: every row runs and reports its fields, the scan makes the same choices as the
+//! engine, and the cluster is as full as the row says.
 
 use std::process::Command;
 
@@ -57,7 +57,7 @@ fn every_row_runs_and_has_its_fields() {
         let about = |list: &str, what: &str| {
             held(list).iter().any(|target| target["what"].as_str().is_some_and(|text| text.starts_with(what)))
         };
-        // So few nodes stand beside tables of fixed size.
+        // With few nodes, tables of fixed size dominate the memory.
         assert!(about("not_judged", "bytes per node") && !about("targets", "bytes per node"), "{row}");
         let half = row["name"] == "candidates-half";
         assert!(half == about("not_judged", "visits"), "{row}");
@@ -94,7 +94,7 @@ fn wrong_arguments_are_refused_with_the_remedy() {
     }
 }
 
-/// The kinds of all rows.
+/// Returns the kinds of all rows.
 fn kinds() -> impl Iterator<Item = (&'static str, Kind)> {
     ROWS.into_iter().map(|row| (row.name, row.kind))
 }
@@ -114,7 +114,7 @@ fn the_scan_chooses_as_the_engine_does() {
             let given = given.map(|live| (live.node, live.gpus));
             assert_eq!(scan.place(request), given, "{name}, {policy}, op {op}");
             placed += u32::from(given.is_some());
-            // What makes up for refusals is compared too.
+            // Placements that replace refused ones are compared too.
             let before = engine.live().len();
             engine.top_up();
             for live in engine.live().range(before..) {
@@ -141,10 +141,10 @@ fn clusters_are_as_full_as_rows_say() {
         engine.run(1500);
         engine.run_singly(200, &mut Singles::default());
         assert!(full.contains(&engine.utilisation()), "{kind:?}, {policy}: {}", engine.utilisation());
-        // Between batches it may sink, by no more than a batch releases.
+        // Between batches the utilisation may drop, but by no more than one batch releases.
         let mean = engine.utilisation_mean();
         assert!((low - 200..=high).contains(&mean), "{kind:?}, {policy}: {mean} in the mean");
-        // And the shard's own books say the same.
+        // The shard's own books agree.
         let load = engine.facts().load;
         let shares = load.map(|(capacity, allocated)| allocated * 10_000 / capacity.max(1));
         let most = shares.into_iter().max().expect("three resources");
@@ -154,9 +154,9 @@ fn clusters_are_as_full_as_rows_say() {
     }
 }
 
-/// On none of the unkind rows does any policy turn into a scan: what one request visits at most, and
-/// what all visit in the mean, stay well below the nodes. (Nodes that lack less than a step of their
-/// coordinate are what an index cannot tell from those that fit, so that row has no such bound.)
+/// No policy degrades to a scan on the unkind rows: the maximum and mean visits of a request stay well below
+/// the number of nodes. The row `LastByLess` has no such bound, because an index cannot tell nodes that lack
+/// less than a step of their coordinate from nodes that fit.
 #[test]
 fn unkind_inputs_are_not_scanned() {
     const NODES: u32 = 1200;

@@ -1,7 +1,7 @@
-//! How tightly the fragmentation-aware policies pack the sequence of the FGD paper (its
-//! simulator's seed 42, topped up to 130 % of the cluster's GPUs). On one shard the placements
-//! are a function of the input, so the figures are exact; on eight the order of replies moves
-//! them a little. Skips with a printed reason where the data are absent.
+//! Checks how tightly the fragmentation-aware policies pack the sequence of the FGD paper (its simulator's seed 42,
+//! topped up to 130 % of the cluster's GPUs). On one shard the placements are a function of the input, so the
+//! figures are exact. On eight shards the order of replies changes them slightly. The tests skip with a
+//! message if the data are absent.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
 use std::path::PathBuf;
@@ -36,7 +36,7 @@ impl Sequence {
         replay_in_process(&self.trace, &options, &mut Silent).unwrap()
     }
 
-    /// Allocated GPU in percent, at 95, 100, 120 and 130 % arrived.
+    /// Returns the allocated GPUs in percent, at 95, 100, 120 and 130 % arrived load.
     fn allocated(&self, policy: Policy, shards: u16, given: bool) -> [f64; 4] {
         let loads = self.replay(policy, shards, given).report.loads;
         let percents: Vec<f64> = loads.iter().map(|load| load.gpu_allocated_percent).collect();
@@ -53,7 +53,8 @@ fn is_about(found: [f64; 4], expected: [f64; 4]) {
 #[test]
 fn fgd_packs_as_the_simulator_of_its_paper_does() {
     let Some(sequence) = sequence() else { return };
-    // The simulator: 94.92 (at another moment of 95 %), 95.14, 95.24, 95.29; first failure 7,885.
+    // The simulator: 94.92 (at a slightly different point of 95 %), 95.14, 95.24, 95.29; first failure at
+    // 7,885.
     is_about(sequence.allocated(Policy::Fgd, 1, true), [94.99, 95.14, 95.24, 95.29]);
     let replay = sequence.replay(Policy::Fgd, 1, true);
     let first = replay.decisions.iter().position(|d| matches!(d, Decision::Refused(_)));

@@ -1,4 +1,5 @@
-//! `wharf-bench figures`: every table of `docs/benchmarks.md` can be measured, and its page has a place for each.
+//! `wharf-bench figures`: every table of `docs/benchmarks.md` can be measured, and the page has a place for
+//! each.
 
 use std::path::Path;
 use std::process::Command;

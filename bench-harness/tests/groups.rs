@@ -1,4 +1,4 @@
-//! `wharf-bench groups`, small: its rows have their fields, and what goes wrong is said.
+//! `wharf-bench groups`, at a small size: rows have their fields, and errors are reported.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
 use std::process::{Command, Output};

@@ -1,9 +1,9 @@
-//! The whole openb trace, in process: every policy on 1, 2 and 8 shards. Each run goes through
-//! the function that the command line calls, writes its placements to a file, and the file is
-//! re-read by `wharf_bench::verify`, which shares no code with engine, reader or driver.
+//! The whole openb trace in process, with every policy on 1, 2 and 8 shards. Each run uses the function that
+//! the command line calls and writes its placements to a file. `wharf_bench::verify`, which shares no code
+//! with engine, reader or driver, checks the file.
 //!
-//! The trace is not part of the repository: it is looked for beside it, in `../shared/data`, and
-//! where it is absent the tests say so and pass. The embedded sample is replayed everywhere.
+//! The trace is not part of the repository. It is looked up next to it, in `../shared/data`. If it is absent,
+//! the tests print a message and pass. The embedded sample is always replayed.
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
 mod traces;
@@ -14,7 +14,7 @@ use wharf_bench::verify::{Refusals, Verified};
 use wharf_core::limits::PORT_IN_FLIGHT_MAX;
 use wharf_core::request::Policy;
 
-/// Replays, writes the placements, re-reads and checks them.
+/// Replays, writes the placements, and verifies the file.
 fn replay_and_verify(files: &Files, options: &ReplayOptions, refusals: Refusals) -> (Replay, Verified) {
     let replay = replay_in_process(&files.trace, options, &mut Silent).unwrap();
     let verified = verify_written(files, &replay, options, refusals);
@@ -25,11 +25,11 @@ fn options(policy: Policy, shards: u16) -> ReplayOptions {
     ReplayOptions { policy, shards, seed: 7, ..ReplayOptions::default() }
 }
 
-/// Every policy on 1, 2 and 8 shards with 64 in flight; and one at a time on several shards,
-/// where each refusal must have been true when it was given.
+/// Replays every policy on 1, 2 and 8 shards with 64 orders in flight. On several shards it also replays with
+/// one order in flight, where each refusal must be correct at its time.
 fn every_policy_on_every_number_of_shards(files: &Files) {
     for policy in Policy::ALL {
-        // The replay fails by itself where the scan places otherwise.
+        // The replay itself fails if the scan's placements differ.
         let has_scan = policy != Policy::Hybrid;
         let one = ReplayOptions { baseline: has_scan, ..options(policy, 1) };
         let (replay, _) = replay_and_verify(files, &one, Refusals::AtTheirMoment);

@@ -1,5 +1,5 @@
-//! The whole openb trace over real QUIC: a daemon with 1, 2 and 8 shards, every policy, the
-//! placements re-read from their file and checked as in process (`openb.rs`).
+//! The whole openb trace over QUIC: a daemon with 1, 2 and 8 shards, every policy, and the placements file
+//! verified as in process (`openb.rs`).
 #![allow(clippy::unwrap_used, reason = "a test stops at what it does not expect")]
 
 mod traces;
@@ -13,7 +13,7 @@ use wharf_net::client::{Client, ClientConfig};
 use wharf_ops::config::Config;
 use wharf_ops::daemon::Daemon;
 
-/// Replays to a daemon of its own over QUIC, and checks what it wrote.
+/// Replays to a new daemon over QUIC, and verifies the placements file.
 fn replay_and_verify(files: &Files, options: &ReplayOptions, refusals: Refusals) -> (Replay, Verified) {
     let directory = tempfile::tempdir().unwrap();
     let mut config = Config::embedded(directory.path().to_owned());
@@ -49,7 +49,7 @@ fn every_policy_on_every_number_of_shards(files: &Files) {
             baseline,
             ..ReplayOptions::default()
         };
-        // One connection, one shard: the scan must place pod for pod the same, or the replay fails.
+        // With one connection and one shard, the scan's placements must be identical, or the replay fails.
         let has_scan = policy != Policy::Hybrid;
         let (replay, _) = replay_and_verify(files, &options(1, has_scan), Refusals::AtTheirMoment);
         let identical = (has_scan && policy != Policy::Random).then_some(true);

@@ -1,4 +1,4 @@
-//! `wharf-bench views`: its rows have their fields, and what publishing copies follows the changes.
+//! `wharf-bench views`: rows have their fields, and the cost of publishing depends on the changes.
 
 use std::process::Command;
 
@@ -30,7 +30,7 @@ fn every_table_has_its_fields() {
     }
 }
 
-/// At most so many chunks per change and doubling of the nodes, and so many bytes.
+/// Bounds the copied chunks and bytes per change and doubling of the nodes.
 #[test]
 fn what_is_copied_follows_the_changes_and_not_the_nodes() {
     for nodes in [1_000u32, 16_000, 128_000] {
@@ -38,7 +38,7 @@ fn what_is_copied_follows_the_changes_and_not_the_nodes() {
         for changes in [1u32, 16, 256] {
             let row = bench.measure(changes, 20);
             let log = u64::from(nodes.ilog2());
-            // A node and two records of the ledger, each with its way: half a chunk per doubling.
+            // A node and two records of the ledger, each with its path: half a chunk per doubling.
             assert!(row.chunks_copied <= 2 * u64::from(changes) * log, "{row:?}");
             assert!(row.bytes_copied <= 512 * u64::from(changes) * log, "{row:?}");
             assert!(row.chunks_copied > log / 2, "{row:?}");
@@ -54,7 +54,7 @@ fn who_keeps_a_view_keeps_it_once() {
     assert!(many.chunks_live <= 2 * many.chunks && few.chunks_live <= 2 * few.chunks, "{few:?} {many:?}");
 }
 
-/// Both ways to search name the same first nodes, or the run panics.
+/// The run panics if the two ways to search find different first nodes.
 #[test]
 fn a_private_copy_and_an_index_in_the_view_find_the_same() {
     let mut bench = Bench::new(300, 3);

@@ -1,11 +1,11 @@
 //! The Wharfinger daemon and its command line.
 //!
-//! | module | what stands there |
+//! | module | contents |
 //! |---|---|
-//! | [`config`] | settings: embedded defaults, TOML file, environment, flags, in rising order |
+//! | [`config`] | settings from embedded defaults, a TOML file, the environment and flags, in rising order |
 //! | [`daemon`] | a running service: threads, pinning, clock, certificate, storage, shutdown |
-//! | [`metrics`] | Prometheus metrics over HTTP, latency out of HDR histograms |
-//! | [`agent`] | the node agent: what a machine has, reported to a service, and beats |
+//! | [`metrics`] | Prometheus metrics over HTTP, with latency from HDR histograms |
+//! | [`agent`] | the node agent, which reports a machine to a service and sends heartbeats |
 //! | [`cli`] | the commands of `wharf` |
 #![forbid(unsafe_code)]
 

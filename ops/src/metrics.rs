@@ -1,10 +1,10 @@
-//! Metrics: recorded by each thread for itself, merged when they are read.
+//! Metrics. Each thread records its own; a scrape merges them.
 //!
-//! Latencies stand in HDR histograms, one per thread and stage; a scrape merges them and shows
-//! their quantiles. A thread's histogram is behind a lock that only a scrape contends for, and
-//! that holds it for the exchange of a pointer: neither waits for the other, and what an idle
-//! thread recorded last is seen. (hdrhistogram's own recorders make a scrape wait for the next
-//! record of every thread.) Sums and counters of the books come from the shards' status.
+//! Latencies are kept in HDR histograms, one per thread and stage. A scrape merges them and exports
+//! quantiles. Each histogram has a lock. Only a scrape contends for it, and only to swap a pointer, so a
+//! thread never waits for long. A scrape also sees what an idle thread recorded last. (With hdrhistogram's
+//! own recorders, a scrape waits until every thread records again.) Sums and counters of the books come from
+//! the shards' status.
 
 use std::fmt;
 use std::sync::atomic::Ordering;
@@ -25,17 +25,17 @@ use wharf_net::protocol::{Kind, ReasonCode, StatusReply, StatusRequest};
 use wharf_net::server::{IoObserver, RegistrarHandle, ServerShared};
 use wharf_net::session::registrar::{RegistrarReply, RegistrarRequest};
 
-/// Latencies above a minute are recorded as a minute.
+/// Latencies above one minute are recorded as one minute.
 const NANOS_MAX: u64 = 60_000_000_000;
 
-/// A stage of a request's road.
+/// A stage that a request passes through.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
-    /// From the ring's entry to the batch: per command.
+    /// From the ring entry to the batch, per command.
     RingWait,
-    /// One batch in the shard, from its drain to its outcomes.
+    /// One batch in the shard, from draining the rings to the outcomes.
     Step,
-    /// From the read of a request to its encoded reply.
+    /// From reading a request to its encoded reply.
     Request,
 }
 
@@ -57,9 +57,9 @@ fn histogram() -> Histogram<u64> {
 
 /// The latencies of one stage on one thread.
 struct Latencies {
-    /// What was recorded since the last scrape. A box, so that it is exchanged and not copied.
+    /// Recorded since the last scrape. Boxed, so that a scrape swaps a pointer instead of copying.
     recent: Mutex<Box<Histogram<u64>>>,
-    /// All before, with an empty histogram to exchange for `recent`; for scrapes only.
+    /// Everything recorded before, and an empty histogram to swap with `recent`. Only scrapes use this.
     before: Mutex<(Histogram<u64>, Box<Histogram<u64>>)>,
 }
 
@@ -80,7 +80,7 @@ impl Latencies {
         }
     }
 
-    /// Adds everything since the start to `sum`.
+    /// Adds everything recorded since the start to `sum`.
     fn add_to(&self, sum: &mut Histogram<u64>) {
         let (before, spare) = &mut *lock(&self.before);
         std::mem::swap(&mut *lock(&self.recent), spare);
@@ -101,7 +101,7 @@ pub struct Metrics {
 }
 
 impl Metrics {
-    /// Metrics of a service with so many shards, I/O threads and planners.
+    /// Creates the metrics of a service with these numbers of shards, I/O threads and planners.
     #[must_use]
     pub fn new((shards, io_threads, planners): (u16, u16, u16), shared: Arc<ServerShared>) -> Self {
         let histograms = |count: u16| (0..count).map(|_| Latencies::new()).collect();
@@ -115,7 +115,7 @@ impl Metrics {
         }
     }
 
-    /// What records for a shard's thread.
+    /// Returns the recorder of a shard's thread.
     #[must_use]
     pub fn shard_observer(&self, shard: ShardId) -> ShardObserver {
         ShardObserver {
@@ -125,13 +125,13 @@ impl Metrics {
         }
     }
 
-    /// What a planner's thread counts into.
+    /// Returns the counters of a planner's thread.
     #[must_use]
     pub fn planner(&self, number: usize) -> &PlannerCounters {
         &self.planners[number]
     }
 
-    /// The counters of all planners.
+    /// Returns the counters of all planners, by metric family.
     fn planner_counters(&self) -> Vec<(&'static str, &'static str, Vec<Sample<u64>>)> {
         let mut families: Vec<(&'static str, &'static str, Vec<Sample<u64>>)> = Vec::new();
         for (number, planner) in self.planners.iter().enumerate() {
@@ -146,7 +146,7 @@ impl Metrics {
         families
     }
 
-    /// What records for an I/O thread.
+    /// Returns the recorder of an I/O thread.
     #[must_use]
     pub fn io_observer(self: &Arc<Self>, thread: usize) -> ReplyObserver {
         ReplyObserver {
@@ -167,7 +167,7 @@ impl Metrics {
         merged
     }
 
-    /// The counter of replies of this kind and reason; one per thread that asks.
+    /// Registers a counter for replies of this kind and reason. Each thread gets its own.
     fn reply_counter(&self, kind: Kind, reason: ReasonCode) -> Arc<std::sync::atomic::AtomicU64> {
         let counter = Arc::default();
         let mut replies = lock(&self.replies);
@@ -175,7 +175,7 @@ impl Metrics {
         counter
     }
 
-    /// The metrics as Prometheus reads them.
+    /// Returns the metrics in the Prometheus text format.
     ///
     /// # Errors
     /// When the service is shutting down.
@@ -193,7 +193,7 @@ impl Metrics {
     }
 }
 
-/// Records for a shard's thread.
+/// Records the latencies of a shard's thread.
 pub struct ShardObserver {
     ring_wait: Arc<Latencies>,
     step: Arc<Latencies>,
@@ -215,7 +215,7 @@ impl Observer for ShardObserver {
     }
 }
 
-/// Records for an I/O thread.
+/// Records the latencies and replies of an I/O thread.
 pub struct ReplyObserver {
     metrics: Arc<Metrics>,
     request: Arc<Latencies>,
@@ -229,7 +229,7 @@ impl ReplyObserver {
             self.counters.push((kind, reason, self.metrics.reply_counter(kind, reason)));
             self.counters.len() - 1
         });
-        // Relaxed: a statistic, nothing rests on it.
+        // Relaxed: a statistic; no other memory depends on it.
         self.counters[at].2.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -237,7 +237,7 @@ impl ReplyObserver {
 impl IoObserver for ReplyObserver {
     fn handle_reply(&mut self, kind: Kind, reason: ReasonCode, nanos: u64) {
         self.request.record([nanos]);
-        // A reply of several parts is counted by its parts, each under its own reason.
+        // A successful reply with several parts is counted by its parts, each under its own reason.
         let has_parts = matches!(
             kind,
             Kind::PlaceBatch
@@ -258,10 +258,10 @@ impl IoObserver for ReplyObserver {
     }
 }
 
-/// One sample, with its labels.
+/// One sample with its labels.
 type Sample<T> = (Vec<(&'static str, String)>, T);
 
-/// A sample that needs no labels.
+/// Returns one sample without labels.
 fn plain<T>(value: T) -> Vec<Sample<T>> {
     vec![(Vec::new(), value)]
 }
@@ -281,7 +281,7 @@ impl fmt::Debug for Snapshot {
 
 impl Snapshot {
     fn new(metrics: &Metrics, status: &StatusReply) -> Self {
-        // Relaxed: statistics, nothing rests on them.
+        // Relaxed: statistics; no other memory depends on them.
         let load = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
         let counters = &metrics.shared.counters;
         let mut latencies = Vec::new();
@@ -360,7 +360,7 @@ impl Snapshot {
 fn follow_counters(
     counters: &wharf_net::server::Counters,
 ) -> [(&'static str, &'static str, Vec<Sample<u64>>); 2] {
-    // Relaxed: statistics, nothing rests on them.
+    // Relaxed: statistics; no other memory depends on them.
     let load = |counter: &std::sync::atomic::AtomicU64| plain(counter.load(Ordering::Relaxed));
     [
         ("follow_pages", "Pages of changes to followers", load(&counters.follow_pages)),

@@ -1,10 +1,10 @@
-//! What planners did, as their threads say: conflicts, useful and wasted work (Omega's figures).
+//! Counters of the planner threads: conflicts, useful and wasted work (the metrics of the Omega paper).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use wharf_core::planner::{Planner, PlannerMetrics};
 
-/// Counters of one planner, and how many groups it keeps.
+/// The counters of one planner, and the number of its groups.
 #[derive(Debug, Default)]
 pub struct PlannerCounters {
     statements: AtomicU64,
@@ -19,7 +19,7 @@ pub struct PlannerCounters {
 }
 
 impl PlannerCounters {
-    /// Takes over what the planner counted; called by its own thread.
+    /// Copies the planner's counters. Called by the planner's own thread.
     pub fn follow(&self, planner: &Planner) {
         let metrics = planner.metrics();
         let groups = planner.group_count() as u64;
@@ -34,11 +34,11 @@ impl PlannerCounters {
             (&self.granted, metrics.granted),
             (&self.groups, groups),
         ];
-        // Relaxed: statistics, nothing rests on them.
+        // Relaxed: statistics; no other memory depends on them.
         values.into_iter().for_each(|(counter, value)| counter.store(value, Ordering::Relaxed));
     }
 
-    /// What the planner counted until it said so last.
+    /// Returns the counters as of the last `follow`.
     #[must_use]
     pub fn metrics(&self) -> PlannerMetrics {
         // Relaxed: as in `follow`.
@@ -55,13 +55,13 @@ impl PlannerCounters {
         }
     }
 
-    /// How many groups it keeps.
+    /// Returns the number of groups that the planner keeps.
     pub(crate) fn groups(&self) -> u64 {
         // Relaxed: as in `follow`.
         self.groups.load(Ordering::Relaxed)
     }
 
-    /// Its counters: name, help, value.
+    /// Returns the counters: name, help text, value.
     pub(crate) fn counters(&self) -> [(&'static str, &'static str, u64); 8] {
         // Relaxed: as in `follow`.
         let load = |counter: &AtomicU64| counter.load(Ordering::Relaxed);

@@ -1,9 +1,9 @@
-//! Typical requests of the fragmentation-aware policies, out of a file.
+//! Reads the typical requests of the fragmentation-aware policies from a file.
 //!
-//! A CSV with a header; columns in any order, further ones are ignored: `cpu_milli`, `num_gpu`,
-//! `gpu_milli`; optional `gpu_spec` (GPU models, `|` between them; any if empty) and `count` (one
-//! if absent). So a pod list of the openb trace is such a file, each pod counting once, and a
-//! table of shapes with counts is one too.
+//! The file is a CSV with a header. Columns may be in any order; unknown columns are ignored. Required:
+//! `cpu_milli`, `num_gpu`, `gpu_milli`. Optional: `gpu_spec` (GPU models separated by `|`; empty means any)
+//! and `count` (default 1). A pod list of the openb trace is valid as it is, with each pod counted once. So
+//! is a table of shapes with counts.
 
 use std::collections::HashMap;
 use std::path::{Path, PathBuf};
@@ -17,37 +17,37 @@ use wharf_core::resource::{Amount, GpuRequest};
 /// A file that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TypicalPodsError {
-    /// It cannot be read, or is no CSV.
+    /// The file cannot be read, or is not CSV.
     #[error("{}: cannot be read: {error}", path.display())]
     Read {
         /// The file.
         path: PathBuf,
-        /// Why.
+        /// The cause.
         error: csv::Error,
     },
-    /// It lacks a column.
+    /// A column is missing.
     #[error("{}: no column `{column}`: give cpu_milli, num_gpu and gpu_milli", path.display())]
     NoColumn {
         /// The file.
         path: PathBuf,
-        /// The column.
+        /// The missing column.
         column: &'static str,
     },
-    /// A cell is wrong.
+    /// A cell has an invalid value.
     #[error("{}, line {line}, {column}: `{found}` {remedy}", path.display())]
     Cell {
         /// The file.
         path: PathBuf,
-        /// The line.
+        /// The line number.
         line: u64,
         /// The column.
         column: &'static str,
-        /// What stands there.
+        /// The invalid value.
         found: String,
-        /// What should.
+        /// The remedy.
         remedy: &'static str,
     },
-    /// It has no rows.
+    /// The file has no rows.
     #[error("{}: no rows: give at least one pod, or leave the setting out", path.display())]
     Empty {
         /// The file.
@@ -55,10 +55,10 @@ pub enum TypicalPodsError {
     },
 }
 
-/// Reads a file.
+/// Reads the typical shapes from a file.
 ///
 /// # Errors
-/// What is wrong, where, and the remedy.
+/// When the file cannot be read or has an invalid value. The error names the place and the remedy.
 pub fn read(path: &Path) -> Result<TypicalShapes, TypicalPodsError> {
     let unreadable = |error| TypicalPodsError::Read { path: path.to_owned(), error };
     let mut reader =

@@ -1,5 +1,5 @@
-//! The real binary, end to end: every command in both of its forms, its exit statuses and its
-//! words for what goes wrong; signals, restarts, reloads, metrics and certificates of the daemon.
+//! End-to-end tests of the real binary: every command with text and JSON output, exit statuses and error
+//! messages; and the daemon's signals, restarts, reloads, metrics and certificates.
 
 mod harness;
 

@@ -1,14 +1,13 @@
-//! The habits of this code base that a machine can check, over the whole workspace: prose about
-//! them would rot, a failing test does not. Each failure names file, line and remedy.
+//! Conventions of the workspace that a test can check. Each failure names file, line and remedy.
 //!
-//! The checks read text, not syntax: a word in a comment counts where that is the wish (left-over
-//! notes), and comments are cut off where it is not (`HashMap` in `core`).
+//! The checks read text, not syntax. Comments count where that is intended (left-over notes) and are stripped
+//! where it is not (`HashMap` in `core`).
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
-/// The workspace's crates in their one line: each may use those before it and none after it.
+/// The workspace's crates in dependency order. Each may use only those before it.
 const CRATES: [(&str, &str); 5] = [
     ("core", "wharf-core"),
     ("net", "wharf-net"),
@@ -17,19 +16,19 @@ const CRATES: [(&str, &str); 5] = [
     ("fuzz", "wharf-fuzz"),
 ];
 
-/// Longest file, in lines.
+/// The maximum length of a file, in lines.
 const LINES_MAX: usize = 600;
-/// Longest file of those that are known to be too long.
+/// The maximum length of a file that is listed in `TOO_LONG`.
 const LINES_HARD_MAX: usize = 900;
-/// Files above [`LINES_MAX`] with the length that they may have: this list only shrinks.
+/// Files longer than [`LINES_MAX`], with their permitted length. This list only shrinks.
 const TOO_LONG: [(&str, usize); 0] = [];
 
-/// Lines above an ordering in which its partner or reason stands.
+/// The number of lines above an atomic ordering in which its explanation must be.
 const ORDERING_COMMENT_LINES: usize = 8;
 
-/// A file below the root.
+/// A source file.
 struct Source {
-    /// With `/` between its parts.
+    /// The path below the workspace root, with `/` as separator.
     path: String,
     text: String,
 }
@@ -39,7 +38,7 @@ impl Source {
         (1..).zip(self.text.lines())
     }
 
-    /// The lines without what follows `//`.
+    /// Returns the lines without comments.
     fn code(&self) -> impl Iterator<Item = (usize, &str)> {
         self.lines().map(|(number, line)| (number, line.split("//").next().unwrap_or_default()))
     }
@@ -49,7 +48,7 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("ops stands in the workspace").to_owned()
 }
 
-/// Every Rust file of the workspace's crates, in order of path.
+/// Returns every Rust file of the workspace's crates, sorted by path.
 fn sources() -> Vec<Source> {
     let mut sources = Vec::new();
     for (directory, _) in CRATES {
@@ -65,7 +64,7 @@ fn collect(directory: &Path, path: &str, sources: &mut Vec<Source>) {
         let entry = entry.expect("a directory entry");
         let name = entry.file_name().into_string().expect("names are text");
         let path = format!("{path}/{name}");
-        // What tools leave behind is no source.
+        // Output directories of tools are not sources.
         if entry.path().is_dir() && !["target", "corpus", "artifacts"].contains(&name.as_str()) {
             collect(&entry.path(), &path, sources);
         } else if name.ends_with(".rs") {
@@ -75,7 +74,7 @@ fn collect(directory: &Path, path: &str, sources: &mut Vec<Source>) {
     }
 }
 
-/// Fails with every fault on a line of its own.
+/// Fails with one fault per line, if there are any.
 #[track_caller]
 fn none(faults: &[String]) {
     assert!(faults.is_empty(), "\n{}\n", faults.join("\n"));
@@ -85,7 +84,7 @@ fn none(faults: &[String]) {
 fn every_file_opens_with_what_it_is() {
     let mut faults = Vec::new();
     for source in sources() {
-        // A fuzz target has to begin with what makes it one.
+        // A fuzz target must begin with its crate attributes.
         let first = source.text.lines().find(|line| !line.starts_with("#![") && !line.is_empty());
         if !first.is_some_and(|line| line.starts_with("//!")) {
             faults.push(format!("{}:1: open the file with `//!`: what it is, and why so", source.path));
@@ -129,7 +128,7 @@ fn files_are_short() {
 
 #[test]
 fn nothing_is_left_over() {
-    // Put together, so that this file does not name what it bans.
+    // Concatenated, so that this file does not contain the banned words.
     let banned = [
         (["TO", "DO"].concat(), "do it, or write an issue"),
         (["FIX", "ME"].concat(), "mend it, or write an issue"),
@@ -150,11 +149,11 @@ fn nothing_is_left_over() {
 
 #[test]
 fn unsafe_code_stays_in_what_crosses_threads() {
-    // Put together, so that this file does not name what it bans.
+    // Concatenated, so that this file does not contain the banned word.
     let keyword = ["un", "safe"].concat();
     let mut faults = Vec::new();
     for source in sources() {
-        // The model of the view cell has the same code.
+        // The loom model of the view cell has the same code.
         if source.path.starts_with("core/src/link/") || source.path == "core/tests/loom_views.rs" {
             continue;
         }
@@ -211,7 +210,7 @@ fn every_memory_ordering_is_explained() {
 #[test]
 fn the_wire_format_has_one_door() {
     let mut faults = Vec::new();
-    // Put together, so that this file does not go through it.
+    // Concatenated, so that this file does not match its own check.
     let name = ["bin", "code"].concat();
     for source in sources().iter().filter(|source| source.path != "net/src/codec/body.rs") {
         for (number, code) in source.code() {
@@ -233,7 +232,7 @@ fn the_wire_format_has_one_door() {
     none(&faults);
 }
 
-/// The names of everything that a crate depends on, of whatever kind and for whatever target.
+/// Returns the packages that a crate depends on, of all kinds and for all targets.
 fn dependencies(directory: &str) -> BTreeSet<String> {
     let path = root().join(directory).join("Cargo.toml");
     let text = fs::read_to_string(&path).unwrap_or_else(|error| panic!("{directory}/Cargo.toml: {error}"));
@@ -244,7 +243,7 @@ fn dependencies(directory: &str) -> BTreeSet<String> {
         for kind in ["dependencies", "dev-dependencies", "build-dependencies"] {
             let found = table.get(kind).and_then(toml::Value::as_table);
             for (name, value) in found.into_iter().flatten() {
-                // Under another name it is the same package.
+                // A renamed dependency is still the same package.
                 let package = value.get("package").and_then(toml::Value::as_str);
                 names.insert(package.unwrap_or(name).to_owned());
             }
@@ -270,7 +269,7 @@ fn dependencies_point_one_way() {
             }
         }
     }
-    // The engine knows no runtime, no wire, no file format, no randomness of the system.
+    // The engine has no runtime, wire format, file format or system randomness.
     let banned = ["tokio", "quinn", "rustls", "serde", "serde_json", "redb", "rand", "getrandom", "tracing"];
     let used = dependencies("core");
     for name in banned.into_iter().filter(|name| used.contains(*name)) {
@@ -294,7 +293,7 @@ fn the_engine_has_no_clock_and_no_random_order() {
         ("std::net", "sockets stand at the edge, in net"),
     ];
     let mut faults = Vec::new();
-    // map.rs is where the map of fixed order is made of the other.
+    // map.rs defines the map with a fixed order on top of the standard one.
     let engine = |source: &&Source| source.path.starts_with("core/src/") && source.path != "core/src/map.rs";
     for source in sources().iter().filter(engine) {
         for (number, code) in source.code() {
@@ -338,7 +337,7 @@ fn texts_are_no_keys_of_unkeyed_hash_maps() {
     none(&faults);
 }
 
-/// Whether `quoted`, a text in backticks, is meant as the path of a file of the workspace.
+/// Returns whether `quoted`, a text in backticks, is the path of a Rust file of the workspace.
 fn is_path(quoted: &str) -> bool {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-".contains(c);
     quoted.contains('/') && quoted.ends_with(".rs") && quoted.chars().all(plain)
@@ -346,7 +345,7 @@ fn is_path(quoted: &str) -> bool {
 
 #[test]
 fn what_the_architecture_page_names_is_there() {
-    // The page comes with the first release of the workspace.
+    // The page is part of released workspaces only.
     let Ok(page) = fs::read_to_string(root().join("ARCHITECTURE.md")) else { return };
     let sources = sources();
     let mut faults = Vec::new();
@@ -359,7 +358,7 @@ fn what_the_architecture_page_names_is_there() {
                 ));
             }
         }
-        // A test or function by its file: `path/to/file.rs::name`.
+        // A test or function, as `path/to/file.rs::name`.
         for (path, name) in quoted.iter().filter_map(|quoted| quoted.split_once(".rs::")) {
             let path = format!("{path}.rs");
             let found = sources.iter().find(|source| source.path == path);

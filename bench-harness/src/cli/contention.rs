@@ -13,29 +13,29 @@ use crate::contention::{Point, Row, Settings};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum GranularityArg {
-    /// What is not possible any more conflicts.
+    /// An operation that is no longer possible is a conflict.
     Fine,
-    /// A node that changed conflicts.
+    /// A node that has changed is a conflict.
     Coarse,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum ModeArg {
-    /// A job whose statement conflicts is planned anew as a whole.
+    /// A job whose statement conflicts is planned again as a whole.
     AllOrNothing,
-    /// The rest of it is planned anew.
+    /// Only the conflicting operations are planned again.
     Incremental,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ContentionArgs {
-    /// Numbers of planners.
+    /// The numbers of planners.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 2, 4, 8, 16, 32], value_parser = clap::value_parser!(u16).range(1..=i64::from(PLANNERS_MAX)))]
     planners: Vec<u16>,
-    /// What counts as a conflict.
+    /// The rule for conflicts.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [GranularityArg::Fine, GranularityArg::Coarse])]
     conflict_detection: Vec<GranularityArg>,
-    /// What becomes of the rest of a statement that conflicts.
+    /// The handling of the rest of a statement with a conflict.
     #[arg(long, value_enum, value_delimiter = ',', default_values_t = [ModeArg::AllOrNothing, ModeArg::Incremental])]
     mode: Vec<ModeArg>,
     /// Decision times per job, in ms of virtual time.
@@ -44,28 +44,29 @@ pub(super) struct ContentionArgs {
     /// Decision times per task, in ms of virtual time.
     #[arg(long, value_name = "MS", value_delimiter = ',', default_values_t = [5], value_parser = clap::value_parser!(u32).range(0..=100_000))]
     task_ms: Vec<u32>,
-    /// Jobs a second, over all planners, of about ten tasks each.
+    /// Jobs per second over all planners, about ten tasks each.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [2, 8, 32], value_parser = clap::value_parser!(u32).range(1..=5_000))]
     load: Vec<u32>,
-    /// Nodes of 32 cores.
+    /// The number of nodes, 32 cores each.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     nodes: u32,
-    /// Shards that the nodes are spread over.
+    /// The number of shards.
     #[arg(long, value_name = "N", default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
     shards: u16,
-    /// How much of the cpu is taken from the beginning to the end, in percent.
+    /// The share of the cpu that is in use throughout the run, in percent.
     #[arg(long, value_name = "PERCENT", default_value_t = 80, value_parser = clap::value_parser!(u8).range(0..=95))]
     full: u8,
-    /// Virtual time of each row, in seconds.
+    /// The virtual time of each row, in seconds.
     #[arg(long, value_name = "S", default_value_t = 60, value_parser = clap::value_parser!(u32).range(1..=86_400))]
     seconds: u32,
-    /// Of everything drawn: the same seed gives the same rows.
+    /// The seed of all random draws. The same seed gives the same rows.
     #[arg(long, default_value_t = 1)]
     seed: u64,
-    /// The engine's planners on threads instead, in real time: groups of 8 bundles, made and removed.
+    /// Measure the engine's planners on threads in real time instead: groups of 8 bundles, created and
+    /// removed.
     #[arg(long)]
     real: bool,
-    /// With --real: about how long each row is measured.
+    /// With --real: the approximate duration of each row.
     #[arg(long, value_name = "MS", default_value_t = 1_000, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     millis: u64,
     /// Print a JSON array of rows instead of a table.

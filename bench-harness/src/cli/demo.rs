@@ -9,19 +9,19 @@ use crate::demo::{DemoOptions, run};
 
 #[derive(Debug, Args)]
 pub(super) struct DemoArgs {
-    /// Nodes of the synthetic cluster.
+    /// The number of nodes of the synthetic cluster.
     #[arg(long, default_value_t = DemoOptions::default().nodes)]
     nodes: u32,
-    /// Requests in all, places and releases.
+    /// The total number of requests, places and releases.
     #[arg(long, default_value_t = DemoOptions::default().requests)]
     requests: u64,
-    /// Requests under way at most.
+    /// The maximum number of requests in flight.
     #[arg(long, value_name = "W", default_value_t = DemoOptions::default().in_flight)]
     in_flight: usize,
-    /// Seed of cluster, workload and service.
+    /// The seed of cluster, workload and service.
     #[arg(long, default_value_t = DemoOptions::default().seed)]
     seed: u64,
-    /// Shards of the service [default: by the cores of this machine].
+    /// The number of shards [default: by the cores of this machine].
     #[arg(long)]
     shards: Option<u16>,
 }

@@ -16,29 +16,29 @@ use crate::engine::{Budget, measure_all};
 #[derive(Debug, Args)]
 pub(super) struct EngineArgs {
     /// Rows by name, separated by commas [default: all]. The scan of `fgd` computes the policy by its
-    /// definition for every node, as its authors' simulator does, and a few ops of it are timed.
+    /// definition for every node, as its authors' simulator does, and times only a few ops.
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     rows: Vec<String>,
-    /// Numbers of nodes, in the place of each row's own; without --rows: of `steady` alone.
+    /// Numbers of nodes, instead of each row's own; without --rows, only for `steady`.
     #[arg(long, value_name = "N", value_delimiter = ',', value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     nodes: Vec<u32>,
-    /// The policy, in the place of each row's own; without --rows: of `steady` alone.
+    /// The policy, instead of each row's own; without --rows, only for `steady`.
     #[arg(long)]
     policy: Option<Policy>,
-    /// About how long the engine is measured in each row.
+    /// The approximate time that the engine is measured per row.
     #[arg(long, value_name = "S", default_value_t = 0.5, conflicts_with = "ops")]
     seconds: f64,
-    /// Ops of each pass instead: the same numbers then give the same requests.
+    /// The number of ops per pass, instead of a time. The same numbers give the same requests.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     ops: Option<u32>,
-    /// Of nodes, requests and the random policy.
+    /// The seed of nodes, requests and the random policy.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Pod list in openb's columns to draw request shapes from [default: that of the trace, where
-    /// it lies in ../shared/data/openb; else a synthetic list like it].
+    /// Pod list in openb's columns to draw request shapes from [default: the trace in ../shared/data/openb if
+    /// it exists, else a similar synthetic list].
     #[arg(long, value_name = "FILE")]
     shapes: Option<PathBuf>,
-    /// Print what each structure takes for every row, not for the largest alone.
+    /// Print the memory of each structure for every row, not only for the largest.
     #[arg(long, conflicts_with = "json")]
     memory: bool,
     /// Print a JSON array of rows instead of a table.

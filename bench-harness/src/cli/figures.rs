@@ -13,10 +13,10 @@ pub(super) struct FiguresArgs {
     /// Tables by name, separated by commas [default: all].
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     only: Vec<String>,
-    /// The page whose tables are written.
+    /// The page to write the tables to.
     #[arg(long, value_name = "FILE", default_value = "docs/benchmarks.md")]
     page: PathBuf,
-    /// Run every command with a few operations only: shows the columns and measures nothing.
+    /// Run every command with only a few operations. Shows the columns but measures nothing.
     #[arg(long)]
     quick: bool,
 }

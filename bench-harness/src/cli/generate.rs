@@ -9,19 +9,19 @@ use crate::workload::SyntheticCluster;
 
 #[derive(Debug, Args)]
 pub(super) struct GenerateArgs {
-    /// How many nodes.
+    /// The number of nodes.
     #[arg(long)]
     nodes: u32,
-    /// How many pods.
+    /// The number of pods.
     #[arg(long)]
     pods: u32,
-    /// The same seed gives the same files.
+    /// The seed. The same seed gives the same files.
     #[arg(long, default_value_t = 0)]
     seed: u64,
-    /// Directory for nodes.csv and pods.csv; made if it is not there.
+    /// Directory for nodes.csv and pods.csv; created if missing.
     #[arg(long, value_name = "DIR")]
     out: PathBuf,
-    /// Percent of the GPU pods that accept certain GPU models only.
+    /// The percentage of GPU pods that accept only certain GPU models.
     #[arg(long, value_name = "PERCENT", default_value_t = 20, value_parser = clap::value_parser!(u8).range(0..=100))]
     gpu_spec_share: u8,
 }

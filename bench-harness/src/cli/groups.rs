@@ -9,34 +9,34 @@ use crate::groups::{GroupsOptions, GroupsRow, STRATEGIES, run};
 
 #[derive(Debug, Args)]
 pub(super) struct GroupsArgs {
-    /// Bundles of a group: a row for each.
+    /// The numbers of bundles per group, one row for each.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = GroupsOptions::default().bundles, value_parser = value_parser!(u32).range(1..=GROUP_BUNDLES_MAX as i64))]
     bundles: Vec<u32>,
-    /// How bundles are placed: a row for each [default: all].
+    /// The strategies, one row for each [default: all].
     #[arg(long, value_delimiter = ',', value_parser = PossibleValuesParser::new(STRATEGIES.map(|(name, _)| name)))]
     strategy: Vec<String>,
-    /// Groups made and removed per row, after a tenth as many to warm up.
+    /// Groups created and removed per row, after a tenth as many to warm up.
     #[arg(long, value_name = "N", default_value_t = GroupsOptions::default().groups, value_parser = value_parser!(u64).range(1..))]
     groups: u64,
-    /// Groups that stand meanwhile. Which of them goes next is drawn.
+    /// Groups that exist throughout. The group to remove next is drawn from them.
     #[arg(long, value_name = "N", default_value_t = GroupsOptions::default().live, value_parser = value_parser!(u64).range(0..=100_000))]
     live: u64,
-    /// Groups under way at most; a group is removed as soon as another one is made.
+    /// The maximum number of groups in flight. A group is removed as soon as another one is created.
     #[arg(long, value_name = "W", default_value_t = GroupsOptions::default().in_flight)]
     in_flight: usize,
-    /// Nodes, of 64 cores and 256 GiB each; a bundle takes half a core and 1 GiB.
+    /// The number of nodes, 64 cores and 256 GiB each. A bundle takes half a core and 1 GiB.
     #[arg(long, value_name = "N", default_value_t = GroupsOptions::default().nodes, value_parser = value_parser!(u32).range(1..=1_000_000))]
     nodes: u32,
-    /// Shards of the service, each on a thread of its own.
+    /// The number of shards, each on its own thread.
     #[arg(long, default_value_t = GroupsOptions::default().shards, value_parser = value_parser!(u16).range(1..=32))]
     shards: u16,
-    /// Planners of the service, each on a thread of its own.
+    /// The number of planners, each on its own thread.
     #[arg(long, default_value_t = GroupsOptions::default().planners, value_parser = value_parser!(u16).range(1..=i64::from(PLANNERS_MAX)))]
     planners: u16,
-    /// Of the service, and of which group goes next.
+    /// The seed of the service and of the group to remove next.
     #[arg(long, default_value_t = GroupsOptions::default().seed)]
     seed: u64,
-    /// Go on when a group is refused, and count it; else that is a failure.
+    /// Count refused groups and continue; otherwise a refusal is a failure.
     #[arg(long)]
     may_refuse: bool,
     /// Print a JSON array of rows instead of a table.

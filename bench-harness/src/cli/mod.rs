@@ -12,12 +12,12 @@ mod views;
 
 use clap::{Parser, Subcommand};
 
-/// Wrong usage that clap cannot see: exit status 2, as clap's own.
+/// Wrong usage that clap cannot detect. The exit status is 2, as for clap's own errors.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Usage(pub String);
 
-/// Measures Wharfinger: shows it at work, replays cluster traces, makes synthetic ones, checks placements.
+/// Measures Wharfinger: runs a demo, replays cluster traces, generates synthetic ones, checks placements.
 #[derive(Debug, Parser)]
 #[command(
     name = "wharf-bench",
@@ -32,23 +32,23 @@ pub struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Start a service on loopback, load it over QUIC, and check its books: works as it is.
+    /// Start a service on loopback, load it over QUIC, and check its books; needs no arguments.
     Demo(demo::DemoArgs),
-    /// Feed a cluster trace to an engine and report rate, latency, utilisation and books.
+    /// Replay a cluster trace to an engine and report rate, latency, utilisation and books.
     Replay(replay::ReplayArgs),
-    /// Measure one step of a shard beside a floor and a linear scan: speed, visits, memory.
+    /// Measure one step of a shard against a floor and a linear scan: speed, visits, memory.
     Engine(engine::EngineArgs),
-    /// Measure what publishing views costs, what readers cost the shard, and what they keep.
+    /// Measure the cost of publishing views, the cost of readers to the shard, and the memory that they keep.
     Views(views::ViewsArgs),
-    /// Measure conflicts between planners over decision time and load, in virtual time (Omega's figure).
+    /// Measure conflicts between planners by decision time and load, in virtual time (Omega's figure).
     Contention(contention::ContentionArgs),
-    /// Measure how fast groups are made and removed over QUIC, beside many that stand.
+    /// Measure how fast groups are created and removed over QUIC while many others exist.
     Groups(groups::GroupsArgs),
-    /// Measure, and write the tables of docs/benchmarks.md with commit, machine and date.
+    /// Run the measurements and write the tables of docs/benchmarks.md with commit, machine and date.
     Figures(figures::FiguresArgs),
     /// Write a synthetic cluster and workload in the columns of the openb trace.
     Generate(generate::GenerateArgs),
-    /// Check a placements file against its trace, with code that shares nothing with the engine.
+    /// Check a placements file against its trace, with code that is independent of the engine.
     Verify(verify::VerifyArgs),
 }
 
@@ -56,7 +56,7 @@ impl Cli {
     /// Runs the command.
     ///
     /// # Errors
-    /// What went wrong and what to do.
+    /// When the command fails. The error says what went wrong and what to do.
     pub fn run(self) -> anyhow::Result<()> {
         match self.command {
             Command::Demo(args) => args.run(),

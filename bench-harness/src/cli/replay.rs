@@ -27,56 +27,57 @@ enum Format {
 
 #[derive(Debug, Args)]
 pub(super) struct ReplayArgs {
-    /// What the files are.
+    /// The format of the files.
     #[arg(long, value_enum, default_value_t = Format::Openb)]
     format: Format,
-    /// The nodes of the trace; without files the embedded sample is replayed.
+    /// The nodes of the trace. Without files, the embedded sample is replayed.
     #[arg(long, value_name = "FILE", requires = "pods")]
     nodes: Option<PathBuf>,
     /// The pods of the trace.
     #[arg(long, value_name = "FILE", requires = "nodes")]
     pods: Option<PathBuf>,
-    /// Which of the fitting nodes a pod gets: least-fit, best-fit, first-fit, next-fit, random,
-    /// fgd, hybrid, spread or least-stranded.
+    /// The policy that chooses among fitting nodes: least-fit, best-fit, first-fit, next-fit, random, fgd,
+    /// hybrid, spread or least-stranded.
     #[arg(long, default_value_t = Policy::default())]
     policy: Policy,
-    /// Shards of the engine in process, each on a thread of its own; a server has its own.
+    /// The number of shards of the engine in process, each on its own thread; a server has its own setting.
     #[arg(long, default_value_t = 1, conflicts_with = "connect")]
     shards: u16,
-    /// Of routing and of the random policy, in process; a server has its own.
+    /// The seed of routing and of the random policy, in process; a server has its own setting.
     #[arg(long, default_value_t = 0, conflicts_with = "connect")]
     seed: u64,
-    /// Replay to a server over QUIC (HOST:PORT) instead of an engine in this process. It must
-    /// hold no nodes yet, and keeps those of the trace.
+    /// Replay to a server over QUIC (HOST:PORT) instead of an engine in this process. The server must have no
+    /// nodes before, and keeps those of the trace afterwards.
     #[arg(long, value_name = "ADDRESS")]
     connect: Option<String>,
-    /// With --connect: PEM file of the authority, or of the server's own certificate; the
-    /// development certificate of this machine's data directory if not given.
+    /// With --connect: PEM file of the certificate authority, or of the server's own certificate. If not
+    /// given, the development certificate in this machine's data directory.
     #[arg(long, value_name = "FILE", requires = "connect")]
     ca: Option<PathBuf>,
     /// With --connect: the name in the server's certificate, if it is not the host.
     #[arg(long, value_name = "NAME", requires = "connect")]
     server_name: Option<String>,
-    /// Orders under way at most. On one shard the placements do not depend on it.
+    /// The maximum number of orders in flight. With one shard, the placements do not depend on it.
     #[arg(long, value_name = "W", default_value_t = IN_FLIGHT_DEFAULT)]
     in_flight: usize,
-    /// Write a CSV of pod,node,gpu_indices.
+    /// Write a CSV of pod,node,gpu_indices to this file.
     #[arg(long, value_name = "FILE")]
     placements: Option<PathBuf>,
     /// Print one JSON object instead of a summary.
     #[arg(long)]
     json: bool,
-    /// Replay creation and deletion times as virtual time; otherwise pods arrive in file order and stay.
+    /// Replay creation and deletion times as virtual time. Otherwise pods arrive in file order and never
+    /// leave.
     #[arg(long)]
     with_departures: bool,
-    /// Typical pods of the policies fgd and least-stranded: a pod list, or shapes with a column
-    /// `count`. Learnt from what arrives if not given; a server has its own.
+    /// Typical pods of the policies fgd and least-stranded: a pod list, or shapes with a column `count`. If
+    /// not given, they are learned from arriving pods; a server has its own setting.
     #[arg(long, value_name = "FILE", conflicts_with = "connect")]
     typical_pods: Option<PathBuf>,
-    /// Report the allocation when so much GPU had arrived, in percent of the cluster's.
+    /// Report the allocation at these amounts of arrived GPU demand, in percent of the cluster's GPUs.
     #[arg(long, value_name = "PERCENT,…", value_delimiter = ',', conflicts_with = "with_departures")]
     report_at: Vec<u32>,
-    /// Also time a plain scan over all nodes; on one shard its placements must be the same.
+    /// Also time a linear scan over all nodes. With one shard, its placements must be the same.
     #[arg(long)]
     baseline: bool,
 }
@@ -84,8 +85,8 @@ pub(super) struct ReplayArgs {
 impl ReplayArgs {
     pub(super) fn run(self) -> anyhow::Result<()> {
         let trace = self.trace()?;
-        // Made before the replay, so that an output that cannot be written costs no replay; and
-        // beside its place, so that what stands there is lost only to a whole new one.
+        // Created before the replay, so that an output that cannot be written fails early. Created in the
+        // same directory, so that an existing file is replaced only by a complete new one.
         let output = self.placements.as_ref().map(|path| {
             let beside = path.parent().filter(|parent| !parent.as_os_str().is_empty());
             let file = NamedTempFile::new_in(beside.unwrap_or_else(|| Path::new(".")));
@@ -140,7 +141,7 @@ impl ReplayArgs {
     }
 }
 
-/// A bar on a terminal, nothing elsewhere: a log is no place for a bar.
+/// Returns a progress bar on a terminal, or none, so that logs stay clean.
 pub(super) fn progress(of: u64, what: &str) -> Box<dyn Progress> {
     if !stderr().is_terminal() {
         return Box::new(Silent);

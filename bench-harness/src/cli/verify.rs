@@ -18,10 +18,10 @@ pub(super) struct VerifyArgs {
     /// The pods of the trace.
     #[arg(long, value_name = "FILE")]
     pods: PathBuf,
-    /// What `replay --placements` wrote.
+    /// The file that `replay --placements` wrote.
     #[arg(long, value_name = "FILE")]
     placements: PathBuf,
-    /// Pods left at their deletion time.
+    /// The pods left at their deletion time.
     #[arg(long)]
     with_departures: bool,
     /// When a node that could have held a refused pod is a violation.
@@ -33,9 +33,9 @@ pub(super) struct VerifyArgs {
 enum RefusalCheck {
     /// Never.
     None,
-    /// When the pod came: for replays with one order in flight.
+    /// When the pod arrived; for replays with one order in flight.
     Moment,
-    /// When all was over: for replays in which nobody leaves.
+    /// At the end; for replays in which no pod leaves.
     End,
 }
 

@@ -9,37 +9,37 @@ use crate::views::{Bench, MemoryRow, PlannersRow, PublishRow, ReadersRow};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 enum Table {
-    /// What one publication costs.
+    /// The cost of one publication.
     Publish,
-    /// What readers cost the shard.
+    /// The cost of readers to the shard.
     Readers,
-    /// What a reader keeps that never lets go.
+    /// The memory that a reader keeps if it never drops its view.
     Memory,
-    /// What planners search: a private copy, beside an index in the view.
+    /// The structure that planners search: a private copy, compared with an index in the view.
     Planners,
 }
 
 #[derive(Debug, Args)]
 pub(super) struct ViewsArgs {
-    /// Which tables [default: all; with --json: publish].
+    /// The tables [default: all; with --json: publish].
     #[arg(long, value_enum, value_delimiter = ',')]
     tables: Vec<Table>,
-    /// Numbers of nodes.
+    /// The numbers of nodes.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1_000, 10_000, 100_000, 1_000_000], value_parser = clap::value_parser!(u32).range(1..=4_000_000))]
     nodes: Vec<u32>,
-    /// Changes between two publications.
+    /// The numbers of changes between two publications.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [1, 16, 256], value_parser = clap::value_parser!(u32).range(1..=1_000_000))]
     changes: Vec<u32>,
-    /// Publications per row; those of the memory table at most.
+    /// Publications per row; for the memory table, the maximum.
     #[arg(long, value_name = "N", default_value_t = 1_000, value_parser = clap::value_parser!(u32).range(1..=10_000_000))]
     rounds: u32,
-    /// Busy readers.
+    /// The numbers of busy readers.
     #[arg(long, value_name = "N", value_delimiter = ',', default_values_t = [0, 1, 4], value_parser = clap::value_parser!(u32).range(0..=64))]
     readers: Vec<u32>,
-    /// About how long each row of the readers table is measured.
+    /// The approximate duration of each row of the readers table.
     #[arg(long, value_name = "MS", default_value_t = 500, value_parser = clap::value_parser!(u64).range(1..=600_000))]
     millis: u64,
-    /// Of the changes.
+    /// The seed of the changes.
     #[arg(long, default_value_t = 0)]
     seed: u64,
     /// Print a JSON array of rows instead of tables.

@@ -1,4 +1,4 @@
-//! The shared state: shards with their nodes and what runs there, and how a statement is committed.
+//! The shared state (shards with nodes and running work), and the commit of a statement.
 
 use std::sync::Arc;
 
@@ -16,39 +16,39 @@ use wharf_core::view::View;
 
 use super::Settings;
 
-/// Of each node.
+/// The capacity of each node.
 const NODE_CORES: u32 = 32;
 const NODE_MIB: u32 = 128 * 1024;
-/// Longer than any run: what is decided is decided at the same instant.
+/// Longer than any run: every statement is decided at the instant when it is prepared.
 const HOLD_NS: u64 = 1 << 62;
 
-/// An operation, with the place of its shard.
+/// An operation with the index of its shard.
 pub type Placed = (usize, Operation);
 
-/// How a statement is to be committed.
+/// The terms of committing a statement.
 #[derive(Clone, Copy, Debug)]
 pub struct Terms {
-    /// What counts as a conflict.
+    /// The rule for conflicts.
     pub conflict_detection: ConflictDetection,
-    /// What becomes of the rest.
+    /// The handling of the rest of a statement with a conflict.
     pub mode: CommitMode,
 }
 
-/// What became of a statement: which of its operations were granted, by place; how many conflicted.
+/// The result of a statement.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Committed {
-    /// In order of place.
+    /// The granted operations, by index, ascending.
     pub granted: Vec<u16>,
-    /// Operations that conflicted.
+    /// The number of operations that conflicted.
     pub conflicts: usize,
 }
 
-/// What a task takes: a core on the mean, and four times as many GiB.
+/// Draws the demand of a task: one core on average, and four times as many GiB.
 pub fn task(rng: &mut Rng) -> PlacementRequest {
     let milli = 500 * (1 + rng.below(3)) as u32;
     let demand =
         Demand { cpu: Amount::from_milli(milli), memory: Amount::whole(4 * milli), ..Demand::default() };
-    // As Omega's own simulation: randomised, so that planners do not all choose the same node.
+    // Random, as in Omega's simulation, so that planners do not all choose the same node.
     PlacementRequest::new(demand, Policy::Random)
 }
 
@@ -63,13 +63,13 @@ fn config(shard: u16, seed: u64) -> ShardConfig {
     }
 }
 
-/// An empty private copy of shard number `shard`.
+/// Creates an empty private copy of the shard with this number.
 #[must_use]
 pub fn replica(shard: u16, seed: u64) -> Shard {
     Shard::replica(config(shard, seed))
 }
 
-/// What runs somewhere.
+/// A running allocation.
 #[derive(Clone, Copy, Debug)]
 struct Live {
     shard: usize,
@@ -81,7 +81,7 @@ struct Live {
 pub struct Cell {
     shards: Vec<Shard>,
     live: Vec<Live>,
-    /// Cpu that is taken, and that is to be taken, in 1/10 000 cores.
+    /// The cpu in use and the wanted cpu in use, in 1/10,000 cores.
     taken: i64,
     target: i64,
     rng: Rng,
@@ -89,7 +89,7 @@ pub struct Cell {
 }
 
 impl Cell {
-    /// Nodes, and as much on them as is to be.
+    /// Creates the nodes and fills them to the target.
     #[must_use]
     pub fn new(settings: &Settings) -> Self {
         let mut rng = Rng::new(settings.seed);
@@ -118,13 +118,13 @@ impl Cell {
         cell
     }
 
-    /// How many shards there are.
+    /// Returns the number of shards.
     #[must_use]
     pub fn shard_count(&self) -> usize {
         self.shards.len()
     }
 
-    /// The newest view of a shard.
+    /// Returns the newest view of a shard.
     #[must_use]
     pub fn view(&self, shard: usize) -> &Arc<View> {
         self.shards[shard].current_view().expect("views are made")
@@ -146,8 +146,9 @@ impl Cell {
         self.taken += cpu;
     }
 
-    /// Commits `operations`: over one shard in one step; over several, prepared everywhere, decided once, and
-    /// done everywhere or (all-or-nothing) nowhere. Then as much ends elsewhere as came.
+    /// Commits `operations`. On one shard this takes one step. On several, the parts are prepared everywhere
+    /// and decided once. Then they are committed everywhere, or (all-or-nothing) nowhere. Afterwards as much
+    /// running work ends as was placed.
     pub fn commit(
         &mut self,
         statement: StatementId,
@@ -239,7 +240,7 @@ impl Cell {
     /// Checks the books of every shard.
     ///
     /// # Errors
-    /// What is wrong.
+    /// When an invariant is violated. The text says which.
     pub fn check(&self) -> Result<(), String> {
         self.shards.iter().try_for_each(Shard::check_invariants)
     }

@@ -1,7 +1,8 @@
-//! The same question to the engine itself: its planners and shards on threads, as many as there are, over
-//! whatever cores there are. What a planner decides takes as long as it takes, microseconds; so conflicts
-//! show how planning overlaps on this machine, and rates how it slices time. Kept apart from the figure
-//! for that reason.
+//! The same measurement with the engine itself: its planners and shards on threads, in real time.
+//!
+//! A decision takes as long as it takes, in the order of microseconds. So conflicts show how planning
+//! overlaps on this machine, and rates show how its cores are shared. For that reason the rows are separate
+//! from the simulated figure.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -26,38 +27,37 @@ use super::cell::task;
 use super::{Settings, granularity_name};
 use crate::target::ReplayClock;
 
-/// Groups that each planner has under way.
+/// Groups that each planner has in flight.
 const UNDER_WAY: usize = 4;
 /// Bundles of each group.
 const BUNDLES: usize = 8;
-/// Of each node.
+/// The cores of each node.
 const NODE_CORES: u32 = 32;
-/// How long the driver sleeps at most before it looks again.
+/// The maximum time that the driver sleeps before it polls again.
 const WATCH: Duration = Duration::from_millis(100);
 
-/// Planners on threads. All are all-or-nothing: a group is.
+/// A row of planners on threads. Commits are all-or-nothing, because groups are.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct RealRow {
-    /// Planners, each on a thread.
+    /// The number of planners, each on its own thread.
     pub planners: u16,
     /// `fine` or `coarse`, as in the simulator's rows.
     pub conflict_detection: &'static str,
-    /// Shards, each on a thread.
+    /// The number of shards, each on its own thread.
     pub shards: u16,
-    /// Statements in which something conflicted, per group that was made.
+    /// Statements with a conflict, per created group.
     pub conflict_fraction: f64,
-    /// Of the operations that were sent to shards (those that end groups included), the part that
-    /// was not granted.
+    /// The share of operations sent to shards that were not granted. Includes operations that end groups.
     pub wasted_fraction: f64,
-    /// Plans that were tried, per group that was made.
+    /// Attempted plans per created group.
     pub attempts_per_statement: f64,
-    /// Groups of 8 bundles that were made, and removed again, a second of real time.
+    /// Groups of 8 bundles that were created and removed, per second of real time.
     pub statements_per_second: f64,
     /// Groups that were refused.
     pub refused: u64,
 }
 
-/// An engine whose shards and planners run.
+/// An engine with running shards and planners.
 struct Running {
     engine: Engine,
     clock: ReplayClock,
@@ -72,7 +72,7 @@ struct Made {
     refused: u64,
 }
 
-/// What so many planners do for about `limit`.
+/// Measures this number of planners for about `limit`.
 ///
 /// # Errors
 /// When the engine cannot be started.
@@ -133,12 +133,13 @@ impl Running {
         &mut self.engine.ports[0]
     }
 
-    /// Sends what is asked, and takes at least one answer.
+    /// Sends pending requests and waits for at least one answer.
     fn wait(&mut self, replies: &mut Vec<PortReply>) {
         loop {
             let now = self.clock.now();
             let port = self.port();
-            // What an answer led to, such as the question for the next page of an audit, is sent as well.
+            // Flush again, because an answer may lead to a further request, such as for the next page of an
+            // audit.
             port.flush();
             port.poll(now, |_, reply| replies.push(reply));
             port.flush();
@@ -158,7 +159,7 @@ impl Running {
         assert!(matches!(at_once, Ok(None)), "few requests are under way");
     }
 
-    /// Nodes, and work on them.
+    /// Registers the nodes and fills them.
     fn fill(&mut self, settings: &Settings) -> anyhow::Result<()> {
         let mut replies = Vec::new();
         for number in 0..settings.nodes {
@@ -194,7 +195,7 @@ impl Running {
         Ok(())
     }
 
-    /// Makes groups and removes each again, so many at a time.
+    /// Creates groups and removes each again, `under_way` at a time.
     fn make_groups(
         &mut self,
         under_way: usize,
@@ -238,7 +239,7 @@ impl Running {
         made
     }
 
-    /// Stops planners, then shards; what the planners did.
+    /// Stops planners, then shards. Returns the sum of the planners' metrics.
     fn stop(mut self) -> PlannerMetrics {
         self.submit(PortRequest::Every(Command::Audit { number: 0 }));
         let mut replies = Vec::new();

@@ -12,27 +12,27 @@ use wharf_core::time::Time;
 use super::cell::{Cell, Placed, Terms, replica, task};
 use super::{Point, Row, Settings, granularity_name, mode_name};
 
-/// After so many attempts a job is given up, as in Omega's simulation.
+/// After this number of attempts a job is given up, as in Omega's simulation.
 pub const ATTEMPTS_MAX: u32 = 1000;
 
 const MS: u64 = 1_000_000;
-/// Arrivals are drawn tick by tick, in integers: the same on every machine.
+/// Arrivals are drawn per tick with integers, so that they are the same on every machine.
 const TICK_NS: u64 = 100_000;
 const TICKS_PER_SECOND: u64 = 1_000_000_000 / TICK_NS;
 
-/// A job: its tasks that are not placed yet.
+/// A job with its tasks that are not placed yet.
 struct Job {
     tasks: Vec<PlacementRequest>,
     attempts: u32,
 }
 
-/// What a planner decides on.
+/// The job that a planner is deciding on.
 struct Attempt {
     job: Job,
     began: Time,
-    /// What it will send.
+    /// The operations to send.
     operations: Vec<Placed>,
-    /// The task of each operation.
+    /// The index of the task of each operation.
     of_task: Vec<usize>,
 }
 
@@ -47,7 +47,7 @@ struct Planner {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum Event {
     Arrival,
-    /// A planner has decided.
+    /// This planner has decided.
     Decided(u16),
 }
 
@@ -68,13 +68,13 @@ struct Run {
     cell: Cell,
     planners: Vec<Planner>,
     rng: Rng,
-    /// In order of time; of one time, arrivals first and then by planner.
+    /// Ordered by time. At the same time, arrivals come first, then decisions by planner.
     due: BTreeSet<(Time, Event)>,
     arrived: u64,
     sums: Sums,
 }
 
-/// What `point` comes to in a cell as `settings` say. The same arguments give the same row.
+/// Simulates `point` in a cell with `settings`. The same arguments give the same row.
 #[must_use]
 pub fn run(settings: &Settings, point: Point) -> Row {
     let mut run = Run::new(settings, point);
@@ -105,7 +105,7 @@ impl Run {
         let planners = (0..point.planners).map(planner).collect();
         let due = BTreeSet::new();
         let sums = Sums::default();
-        // Of its own: what arrives when is the same whoever plans.
+        // A separate generator, so that arrivals do not depend on the planners.
         let rng = Rng::new(settings.seed.wrapping_add(1));
         let mut run = Self { point, cell, planners, rng, due, arrived: 0, sums };
         run.expect_arrival(Time(0));
@@ -120,7 +120,7 @@ impl Run {
         self.due.insert((now.plus_nanos(ticks * TICK_NS), Event::Arrival));
     }
 
-    /// A job comes to the next planner in turn.
+    /// A job arrives at the next planner, round robin.
     fn arrive(&mut self, now: Time) {
         let job = job(&mut self.rng);
         let at = (self.arrived % self.planners.len() as u64) as usize;
@@ -130,7 +130,7 @@ impl Run {
         self.expect_arrival(now);
     }
 
-    /// A planner without work takes the next job.
+    /// Starts the next job of the queue if the planner is idle.
     fn begin(&mut self, at: usize, now: Time) {
         let planner = &mut self.planners[at];
         if planner.now.is_some() {
@@ -140,7 +140,7 @@ impl Run {
         self.attempt(at, job, now);
     }
 
-    /// A planner brings its copies up to date, plans what is left of a job, and will have decided later.
+    /// Synchronises the planner's copies, plans the rest of the job, and schedules the end of the decision.
     fn attempt(&mut self, at: usize, mut job: Job, now: Time) {
         job.attempts += 1;
         let Point { decision_ms, task_ms, .. } = self.point;
@@ -151,7 +151,7 @@ impl Run {
         self.due.insert((now.plus_nanos(takes.max(1)), Event::Decided(number)));
     }
 
-    /// A planner commits what it decided, and begins again with what is left, or with the next job.
+    /// Commits the decided operations. The planner continues with the rest of the job, or with the next job.
     fn decided(&mut self, at: usize, now: Time) {
         let planner = &mut self.planners[at];
         let Attempt { mut job, began, operations, of_task } = planner.now.take().expect("it decided");
@@ -212,13 +212,14 @@ impl Run {
     }
 }
 
-/// To four places, the same on every machine.
+/// Returns the quotient to four decimals, the same on every machine.
 fn share(part: u64, of: u64) -> f64 {
     let tens = (u128::from(part) * 10_000 + u128::from(of) / 2) / u128::from(of);
     tens as f64 / 10_000.0
 }
 
-/// Mostly a few tasks, sometimes many: ten on the mean, as in Omega's batch workload of some cells.
+/// Draws a job: usually a few tasks, sometimes many; ten on average, as in Omega's batch workload of some
+/// cells.
 fn job(rng: &mut Rng) -> Job {
     let count = match rng.below(10) {
         0..8 => 1 + rng.below(8),
@@ -229,7 +230,7 @@ fn job(rng: &mut Rng) -> Job {
 }
 
 impl Planner {
-    /// Plans the tasks of a job on private copies: what is to be sent, and for which task each operation is.
+    /// Plans the tasks of a job on private copies. Returns the operations and the task of each.
     fn plan(&mut self, cell: &Cell, job: &Job) -> (Vec<Placed>, Vec<usize>) {
         for (shard, replica) in self.replicas.iter_mut().enumerate() {
             replica.sync(cell.view(shard));
@@ -239,7 +240,7 @@ impl Planner {
         let mut operations = Vec::new();
         let mut of_task = Vec::new();
         for (number, request) in job.tasks.iter().enumerate() {
-            // As the engine's planners do: the shard that the plan used last comes first.
+            // As in the engine's planners, the shard used last is tried first.
             let mut order = (0..count).map(|step| (last + step) % count);
             let replicas = &mut self.replicas;
             let found = order.find_map(|shard| Some((shard, replicas[shard].plan(request)?)));

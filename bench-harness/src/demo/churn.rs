@@ -1,8 +1,7 @@
-//! Steady churn: places until the cluster is as full as wanted, then as many releases as places.
+//! Steady churn: places until the target utilisation is reached, then releases as much as it places.
 //!
-//! The loop is closed: `in_flight` requests are always under way, so latency includes the wait
-//! behind the others. It says what a saturated connection sees, not what one at a given rate of
-//! arrivals sees.
+//! The loop is closed: `in_flight` requests are always in flight, so latency includes waiting behind the
+//! others. This is the latency on a saturated connection, not at a given arrival rate.
 
 use std::time::{Duration, Instant};
 
@@ -21,19 +20,19 @@ const LATENCY_NS_MAX: u64 = 60_000_000_000;
 /// The load.
 #[derive(Clone, Debug)]
 pub struct Churn {
-    /// Places and releases in all.
+    /// The total number of places and releases.
     pub requests: u64,
-    /// Under way at once.
+    /// The number of requests in flight.
     pub in_flight: usize,
-    /// Which pods, and which releases.
+    /// The seed of the choice of pods and releases.
     pub seed: u64,
-    /// Which of the fitting nodes.
+    /// The placement policy.
     pub policy: Policy,
-    /// The part of the cluster's scarcest resource that is kept in use.
+    /// The share of the cluster's scarcest resource that is kept in use, in percent.
     pub utilisation_percent: u8,
 }
 
-/// What came of it.
+/// The result of a churn.
 #[derive(Debug)]
 pub struct ChurnReport {
     /// Placements granted.
@@ -42,13 +41,13 @@ pub struct ChurnReport {
     pub refused: u64,
     /// Allocations released.
     pub released: u64,
-    /// From the first request to the last reply.
+    /// The time from the first request to the last reply.
     pub elapsed: Duration,
-    /// Nanoseconds from submission to reply.
+    /// Latency of places from submission to reply, in ns.
     pub place_latency: Histogram<u64>,
-    /// Nanoseconds from submission to reply.
+    /// Latency of releases from submission to reply, in ns.
     pub release_latency: Histogram<u64>,
-    /// What is held at the end, as the replies promised.
+    /// The capacity held at the end, according to the replies.
     pub promised: Promised,
 }
 
@@ -61,19 +60,19 @@ enum UnderWay {
 struct Load<'a> {
     trace: &'a Trace,
     rng: Rng,
-    /// Allocations that stand, each with its pod.
+    /// Live allocations, each with its pod.
     live: Vec<(usize, AllocationId)>,
     under_way: Vec<Option<(UnderWay, Instant)>>,
     free: Vec<usize>,
     report: ChurnReport,
-    /// Cpu, memory, GPUs in 1/10 000: release while more of any is in use.
+    /// Cpu, memory and GPUs, in 1/10,000. If more of any is in use, the next request is a release.
     most: [i128; 3],
 }
 
 /// Drives `target`, on which the nodes of `trace` are registered.
 ///
 /// # Errors
-/// When the target fails or answers what was not asked.
+/// When the target fails or sends an unexpected answer.
 pub fn churn<T: Target>(
     target: &mut T,
     trace: &Trace,
@@ -119,7 +118,7 @@ pub fn churn<T: Target>(
     Ok(load.report)
 }
 
-/// Cpu, memory and GPUs of the cluster, in 1/10 000.
+/// Returns cpu, memory and GPUs of the cluster, in 1/10,000.
 fn capacity(trace: &Trace) -> [i128; 3] {
     trace.nodes.iter().fold([0; 3], |[cpu, memory, gpu], node| {
         let gpus = i128::from(node.gpus) * i128::from(GPU_UNIT);
@@ -178,7 +177,7 @@ impl Load<'_> {
         Ok(())
     }
 
-    /// Adds a pod's demand to what is promised, or takes it out.
+    /// Adds a pod's demand to the promised sums (`sign` 1), or subtracts it (`sign` -1).
     fn promise(&mut self, pod: usize, sign: i128) {
         let demand = &self.trace.pods[pod].demand;
         let promised = &mut self.report.promised;

@@ -1,5 +1,5 @@
-//! The demo: a whole service on loopback, a synthetic cluster, places and releases over real
-//! QUIC, and a summary at the end. What a newcomer runs first.
+//! The demo: a whole service on loopback, a synthetic cluster, places and releases over QUIC, and a summary
+//! at the end. A good first run.
 
 mod churn;
 pub use churn::{Churn, ChurnReport, churn};
@@ -16,18 +16,18 @@ use crate::target::{Books, RemoteTarget, Target, TargetError};
 use crate::trace::TraceNode;
 use crate::workload::SyntheticCluster;
 
-/// How large the demo is.
+/// The size of the demo.
 #[derive(Clone, Debug)]
 pub struct DemoOptions {
-    /// Nodes of the synthetic cluster.
+    /// The number of nodes of the synthetic cluster.
     pub nodes: u32,
-    /// Requests in all, places and releases.
+    /// The total number of requests, places and releases.
     pub requests: u64,
-    /// Requests under way at most.
+    /// The maximum number of requests in flight.
     pub in_flight: usize,
     /// Seed of cluster, workload and service.
     pub seed: u64,
-    /// Shards of the service; by the cores of the machine if not given.
+    /// The number of shards; by the cores of the machine if `None`.
     pub shards: Option<u16>,
 }
 
@@ -40,7 +40,7 @@ impl Default for DemoOptions {
 /// A demo that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum DemoError {
-    /// The temporary data directory cannot be made.
+    /// The temporary data directory cannot be created.
     #[error("a temporary directory for the service's data cannot be made")]
     Directory(#[source] std::io::Error),
     /// The service failed.
@@ -54,7 +54,7 @@ pub enum DemoError {
     Target(#[from] TargetError),
 }
 
-/// What the demo found.
+/// The result of the demo.
 #[derive(Debug)]
 pub struct Demo {
     options: DemoOptions,
@@ -68,7 +68,7 @@ pub struct Demo {
 /// Runs the demo.
 ///
 /// # Errors
-/// When the service cannot start, or anything it answers is wrong.
+/// When the service cannot start, or any of its answers is wrong.
 pub fn run(options: DemoOptions, progress: &mut dyn Progress) -> Result<Demo, DemoError> {
     let directory = tempfile::tempdir().map_err(DemoError::Directory)?;
     let mut config = Config::embedded(directory.path().to_owned());

@@ -1,7 +1,7 @@
-//! Drives one shard through its own interface, as its thread does: batches of commands.
+//! Drives one shard through its own interface, with batches of commands as its thread does.
 //!
-//! One op releases the oldest live allocation and places the next request. What a batch needs is
-//! prepared before the clock starts, and every outcome is checked after it stopped.
+//! One op releases the oldest live allocation and places the next request. A batch is prepared before the
+//! clock starts, and every outcome is checked after the clock stopped.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -20,41 +20,41 @@ use wharf_core::time::Time;
 use super::scenario::{Fill, Scenario};
 use super::served::Served;
 
-/// Ops of one batch: 64 commands, what a shard takes from one ring before it turns to the next.
+/// Ops per batch: 64 commands, which is what a shard takes from one ring before it turns to the next.
 pub const BATCH_OPS: usize = 32;
-/// How far the utilisation may wander above what is wanted, in 1/10 000.
+/// The margin by which the utilisation may exceed the target, in 1/10,000.
 pub(super) const SLACK: u64 = 50;
-/// Requests refused one after the other before filling is given up.
+/// Consecutive refusals after which filling stops.
 const FILL_REFUSALS_MAX: u32 = 2_000;
 
 /// A live allocation.
 #[derive(Clone, Copy, Debug)]
 pub struct Live {
-    /// To be released by this id.
+    /// The id to release it by.
     pub allocation: AllocationId,
     /// The node's index in the scenario.
     pub node: u32,
     /// The request's index in the scenario.
     pub request: u32,
-    /// Its GPU instances.
+    /// The GPU instances.
     pub gpus: GpuAssignment,
 }
 
-/// Sums of cpu, memory and GPUs in 1/10 000.
+/// Sums of cpu, memory and GPUs, in 1/10,000.
 type Amounts = [i128; 3];
 
 fn amounts(demand: &Demand) -> Amounts {
     [demand.cpu, demand.memory, demand.gpu.amount()].map(|amount| i128::from(amount.units()))
 }
 
-/// What single ops cost.
+/// The cost of single ops.
 #[derive(Clone, Debug, Default)]
 pub struct Singles {
     /// Nanoseconds of each op.
     pub nanos: Vec<u32>,
-    /// Vertices and nodes visited by the op that visited most.
+    /// The most vertices and nodes that one op visited.
     pub visited_max: u64,
-    /// By all of them.
+    /// The sum over all ops.
     pub visited: u64,
 }
 
@@ -63,7 +63,7 @@ pub struct EngineDriver<'a> {
     scenario: &'a Scenario,
     shard: Shard,
     config: ShardConfig,
-    /// What a service does beside the step, where that is measured too.
+    /// The work of a service outside the step, if that is measured too.
     served: Option<Box<Served>>,
     rng: Rng,
     live: VecDeque<Live>,
@@ -71,9 +71,9 @@ pub struct EngineDriver<'a> {
     allocated: Amounts,
     commands: Vec<Command>,
     outcomes: Vec<Outcome>,
-    /// The requests of the batch under way: those of its places, in order.
+    /// The requests of the current batch's places, in order.
     drawn: Vec<u32>,
-    /// The node that the measured policy chose last: NextFit goes on from there.
+    /// The node that the measured policy chose last. NextFit continues from there.
     last: u32,
     /// Measured ops, and those whose request was refused.
     ops: u64,
@@ -83,7 +83,7 @@ pub struct EngineDriver<'a> {
 }
 
 impl<'a> EngineDriver<'a> {
-    /// A shard that holds what the scenario wants held, and is filled.
+    /// Creates a shard with the scenario's permanent allocations and fills it.
     #[must_use]
     pub fn new(scenario: &'a Scenario, seed: u64) -> Self {
         let config = ShardConfig {
@@ -131,7 +131,7 @@ impl<'a> EngineDriver<'a> {
         driver
     }
 
-    /// Places what is held for good, each on its node.
+    /// Places the permanent allocations, each on its node.
     fn hold(&mut self) {
         for (node, demand) in &self.scenario.held {
             let policy = self.scenario.requests[0].policy;
@@ -146,54 +146,54 @@ impl<'a> EngineDriver<'a> {
         }
     }
 
-    /// Live allocations beside those held for good, oldest first.
+    /// Returns the live allocations, oldest first, without the permanent ones.
     #[must_use]
     pub fn live(&self) -> &VecDeque<Live> {
         &self.live
     }
 
-    /// The node that the measured policy chose last.
+    /// Returns the node that the measured policy chose last.
     #[must_use]
     pub fn last_placed(&self) -> u32 {
         self.last
     }
 
-    /// Does from now on what a service does beside the step of a shard.
+    /// From now on, also does the work of a service outside the step of a shard.
     pub fn serve(&mut self) {
         self.served = Some(Box::new(Served::new(&mut self.shard, self.config.clone(), self.scenario)));
     }
 
-    /// Statements among the traffic so far.
+    /// Returns the number of statements so far.
     #[must_use]
     pub fn statements(&self) -> u64 {
         self.served.as_ref().map_or(0, |served| served.statements())
     }
 
-    /// The shard.
+    /// Returns the shard.
     #[must_use]
     pub fn shard(&self) -> &Shard {
         &self.shard
     }
 
-    /// What the router may know of the shard.
+    /// Returns the facts of the shard for the router.
     pub fn facts(&mut self) -> ShardFacts {
         self.shard.facts()
     }
 
-    /// Measured ops, and how many of their requests were refused.
+    /// Returns the number of measured ops, and the number of refused requests among them.
     #[must_use]
     pub fn ops(&self) -> (u64, u64) {
         (self.ops, self.refused)
     }
 
-    /// How much of the resource that is scarcest is allocated now, in 1/10 000.
+    /// Returns the allocated share of the scarcest resource, in 1/10,000.
     #[must_use]
     pub fn utilisation(&self) -> u64 {
         let share = |d: usize| self.allocated[d] * 10_000 / self.capacity[d].max(1);
         u64::try_from((0..3).map(share).max().unwrap_or(0)).expect("a share is not negative")
     }
 
-    /// The mean of that between the measured batches, before each was made up for.
+    /// Returns the mean utilisation between measured batches, before each top-up.
     #[must_use]
     pub fn utilisation_mean(&self) -> u64 {
         match self.utilisation {
@@ -214,7 +214,7 @@ impl<'a> EngineDriver<'a> {
         u32::try_from(at).expect("requests are fewer than u32 can count")
     }
 
-    /// Places one request outside of any measurement; whether it found a place.
+    /// Places one request outside any measurement. Returns whether it was placed.
     fn place(&mut self, request: u32) -> bool {
         let asked = self.scenario.requests[request as usize].clone();
         self.shard.step([Command::Place(asked)], Time(0), &mut self.outcomes);
@@ -222,7 +222,7 @@ impl<'a> EngineDriver<'a> {
         self.placed(request, &outcome)
     }
 
-    /// Takes note of the outcome of a place; whether it found one.
+    /// Records the outcome of a place. Returns whether it was placed.
     fn placed(&mut self, request: u32, outcome: &Outcome) -> bool {
         let placement = match outcome {
             Outcome::Placed(placement) => placement,
@@ -242,7 +242,7 @@ impl<'a> EngineDriver<'a> {
         true
     }
 
-    /// Releases what is more than the scenario wants: requests are drawn, so their sum wanders.
+    /// Releases allocations above the target utilisation. Requests are random, so their sum drifts.
     fn ease(&mut self) {
         let Fill::Utilisation(per_mille) = self.scenario.fill else { return };
         while self.utilisation() >= u64::from(per_mille) * 10 + SLACK
@@ -256,13 +256,13 @@ impl<'a> EngineDriver<'a> {
         }
     }
 
-    /// Fills up to where the scenario wants it, as far as that can be reached.
+    /// Fills up to the scenario's target, as far as possible.
     pub fn top_up(&mut self) {
         let mut refused = 0;
         while !self.is_full() && refused < FILL_REFUSALS_MAX {
             let request = self.draw(&self.scenario.filling);
             refused = if self.place(request) { 0 } else { refused + 1 };
-            // Where there are fillers, they make up for what is refused.
+            // Fillers, if any, take the place of refused requests.
             if refused > 0 && !self.scenario.fillers.is_empty() && self.live_enough() {
                 break;
             }
@@ -273,13 +273,13 @@ impl<'a> EngineDriver<'a> {
         }
     }
 
-    /// Whether filling has come so far that what is refused shows a full cluster.
+    /// Returns whether measuring has begun. Refusals then mean that the cluster is full.
     fn live_enough(&self) -> bool {
         self.ops > 0
     }
 
-    /// Brings the live allocations into random order: after filling they would be released in the
-    /// order of the policy, and leave the cluster lopsided.
+    /// Shuffles the live allocations. Otherwise they would be released in the order of the policy, which
+    /// would leave the cluster unbalanced.
     fn mix(&mut self) {
         let live = self.live.make_contiguous();
         for last in (1..live.len()).rev() {
@@ -287,7 +287,7 @@ impl<'a> EngineDriver<'a> {
         }
     }
 
-    /// Prepares `ops` ops: each releases the oldest live allocation and places the next request.
+    /// Prepares `ops` ops. Each releases the oldest live allocation and places the next request.
     fn prepare(&mut self, ops: usize) {
         for _ in 0..ops {
             let oldest = self.live.pop_front().expect("batches are shorter than the list of the live");
@@ -305,7 +305,7 @@ impl<'a> EngineDriver<'a> {
         }
     }
 
-    /// Carries out what was prepared; how long it took.
+    /// Executes the prepared commands. Returns the time it took.
     fn carry_out(&mut self) -> Duration {
         let requests = 2 * self.drawn.len();
         let started = Instant::now();
@@ -337,7 +337,7 @@ impl<'a> EngineDriver<'a> {
         elapsed
     }
 
-    /// The length of a batch: short enough that a small cluster stays as full as it should be.
+    /// Returns the length of a batch, short enough that a small cluster stays at its target utilisation.
     fn batch(&self) -> usize {
         BATCH_OPS.min(self.live.len() / 50).max(1)
     }
@@ -350,7 +350,7 @@ impl<'a> EngineDriver<'a> {
         assert!(!self.live.is_empty(), "the cluster is too small for this row: give more --nodes");
     }
 
-    /// About `ops` ops in batches; how many it were, and the time spent in the shard.
+    /// Runs about `ops` ops in batches. Returns the number of ops and the time spent in the shard.
     pub fn run(&mut self, ops: usize) -> (usize, Duration) {
         let mut done = 0;
         let mut elapsed = Duration::ZERO;
@@ -364,7 +364,7 @@ impl<'a> EngineDriver<'a> {
         (done, elapsed)
     }
 
-    /// `ops` ops one by one, each with its time and its visits.
+    /// Runs `ops` ops one by one, and records the time and visits of each.
     pub fn run_singly(&mut self, ops: usize, singles: &mut Singles) {
         for _ in 0..ops {
             self.prepare(1);
@@ -379,8 +379,8 @@ impl<'a> EngineDriver<'a> {
         }
     }
 
-    /// The next op: what it released, and the request with what it was given (nothing: refused).
-    /// For comparing decisions.
+    /// Runs one op, for comparing decisions. Returns the released allocation, the request, and its placement
+    /// (`None` if refused).
     pub fn decide(&mut self) -> (Live, u32, Option<Live>) {
         let oldest = *self.live.front().expect("something is live");
         self.prepare(1);

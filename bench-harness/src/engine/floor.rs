@@ -1,22 +1,21 @@
-//! The floor: what placing and releasing cost when nothing but two dimensions is kept.
+//! The floor: the cost of placing and releasing if only two dimensions are kept.
 //!
-//! A cell per (cpu, memory) coordinate, in each an intrusive doubly linked list of the nodes that
-//! stand there, newest first; per cpu coordinate a bitmap of its non-empty cells, and one of the
-//! cpu coordinates, each on two levels. No constraints, no GPUs, no allocation records, no hashing.
-//! Amounts are whole steps, so the first node of a cell that suffices fits, and nothing is checked
-//! twice.
+//! There is a cell per (cpu, memory) coordinate. Each cell has an intrusive doubly linked list of its nodes,
+//! newest first. Each cpu coordinate has a bitmap of its non-empty cells, and there is a bitmap of the cpu
+//! coordinates; both have two levels. There are no constraints, GPUs, allocation records or hashing. Amounts
+//! are whole steps, so the first node of a sufficient cell fits, and nothing is checked twice.
 //!
-//! An engine that keeps everything is measured by how many times this it costs. So this has to be
-//! well made: links are `u32`, coordinates `u16`, a node takes twelve bytes, a search looks at
-//! words of bitmaps and touches one node.
+//! The engine's cost is reported as a multiple of the floor, so the floor has to be efficient. Links are
+//! `u32`, coordinates are `u16`, a node takes twelve bytes, and a search reads words of bitmaps and touches
+//! one node.
 
-/// Coordinates per dimension: what two levels of bitmaps name.
+/// Coordinates per dimension: the range of two levels of bitmaps.
 const WIDTH: usize = 64 * 64;
-/// No node: the end of a list.
+/// No node; the end of a list.
 const NONE: u32 = u32::MAX;
 
-/// A set of numbers below [`WIDTH`], with the non-empty words of it in a word above: the next
-/// member in either direction is found by looking at two words at most on each level.
+/// A set of numbers below [`WIDTH`]. The word `above` marks the non-empty words, so finding the next member
+/// in either direction reads at most two words per level.
 #[derive(Clone, Debug)]
 struct Bits {
     above: u64,
@@ -49,7 +48,7 @@ impl Bits {
         self.above == 0
     }
 
-    /// The smallest member from `start` on.
+    /// Returns the smallest member from `start` on.
     #[inline]
     fn lowest_from(&self, start: usize) -> Option<usize> {
         let at = start / 64;
@@ -57,7 +56,7 @@ impl Bits {
         if word != 0 {
             return Some(at * 64 + word.trailing_zeros() as usize);
         }
-        // Shifted in two steps: `at` may be the last word.
+        // Shifted in two steps, because `at` may be the last word.
         let rest = self.above & (u64::MAX << at << 1);
         (rest != 0).then(|| {
             let at = rest.trailing_zeros() as usize;
@@ -65,7 +64,7 @@ impl Bits {
         })
     }
 
-    /// The largest member below `end`.
+    /// Returns the largest member below `end`.
     #[inline]
     fn highest_below(&self, end: usize) -> Option<usize> {
         let last = end.checked_sub(1)?;
@@ -82,7 +81,7 @@ impl Bits {
     }
 }
 
-/// An amount of both dimensions, in whole steps: at most [`Steps::MAX`].
+/// An amount of both dimensions in whole steps, at most [`Steps::MAX`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Steps {
     /// Cores.
@@ -92,16 +91,16 @@ pub struct Steps {
 }
 
 impl Steps {
-    /// The largest amounts that there are cells for.
+    /// The largest amounts that have cells.
     pub const MAX: Self = Self { cpu: WIDTH as u16 - 1, memory: WIDTH as u16 - 1 };
 }
 
-/// Which cell is taken first.
+/// The order in which cells are tried.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Order {
-    /// The largest: LeastFit.
+    /// The largest first: LeastFit.
     Greatest,
-    /// The smallest that fits: BestFit.
+    /// The smallest that fits first: BestFit.
     Smallest,
 }
 
@@ -118,17 +117,17 @@ const _: () = assert!(size_of::<Node>() == 12, "five nodes in a cache line");
 #[derive(Debug)]
 pub struct Floor {
     nodes: Vec<Node>,
-    /// The first node of each cell, row by row: no more rows and columns than amounts reach.
+    /// The first node of each cell, row by row. There are only as many rows and columns as the amounts need.
     heads: Vec<u32>,
     width: usize,
-    /// Which cells of each cpu coordinate are not empty.
+    /// The non-empty cells of each cpu coordinate.
     columns: Vec<Bits>,
-    /// The cpu coordinates that have a cell that is not empty.
+    /// The cpu coordinates with a non-empty cell.
     rows: Bits,
 }
 
 impl Floor {
-    /// Nodes with these amounts free, numbered in this order.
+    /// Creates nodes with these free amounts, numbered in this order.
     ///
     /// # Panics
     /// When an amount is above [`Steps::MAX`].
@@ -188,7 +187,7 @@ impl Floor {
         free
     }
 
-    /// Places: the node, if one fits.
+    /// Places a request. Returns the node, if one fits.
     #[inline]
     pub fn place(&mut self, order: Order, asked: Steps) -> Option<u32> {
         let (row, column) = match order {
@@ -223,18 +222,18 @@ impl Floor {
         }
     }
 
-    /// Gives back what a placement took.
+    /// Returns what a placement took.
     #[inline]
     pub fn release(&mut self, node: u32, held: Steps) {
         let free = self.unlink(node);
         self.link(node, Steps { cpu: free.cpu + held.cpu, memory: free.memory + held.memory });
     }
 
-    /// Checks that every node stands in the cell of what it has free, once, that the bitmaps name
-    /// the non-empty cells, and that `capacities` less `held` is what is free.
+    /// Checks that every node is listed once, in the cell of its free amounts; that the bitmaps mark exactly
+    /// the non-empty cells; and that `capacities` minus `held` is what is free.
     ///
     /// # Errors
-    /// What is wrong.
+    /// When a check fails. The text says which.
     pub fn check(
         &self,
         capacities: &[Steps],
@@ -269,7 +268,7 @@ impl Floor {
         }
     }
 
-    /// Checks the list of one cell; how many nodes it has.
+    /// Checks the list of one cell. Returns the number of its nodes.
     fn check_cell(&self, row: usize, column: usize, head: u32, free: &[(u32, u32)]) -> Result<usize, String> {
         let mut at = head;
         let mut previous = NONE;
@@ -319,7 +318,7 @@ mod tests {
         assert!(bits.is_empty() && bits.lowest_from(0).is_none() && bits.highest_below(WIDTH).is_none());
     }
 
-    /// The choice and the books, against a search over all nodes.
+    /// Compares choices and books with a search over all nodes.
     #[test]
     fn places_as_a_scan_does_and_keeps_its_books() {
         for order in [Order::Greatest, Order::Smallest] {

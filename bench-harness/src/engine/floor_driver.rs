@@ -1,5 +1,5 @@
-//! Drives the floor as the engine is driven: the same nodes and shapes, reduced to cpu and
-//! memory, filled to the same utilisation, the oldest placement released before each place.
+//! Drives the floor like the engine: with the same nodes and shapes, reduced to cpu and memory, filled to the
+//! same utilisation, and with the oldest placement released before each place.
 
 use std::collections::VecDeque;
 use std::hint::black_box;
@@ -13,9 +13,9 @@ use super::driver::SLACK;
 use super::floor::{Floor, Order, Steps};
 use super::scenario::Scenario;
 
-/// What of the scarcer resource is allocated, in percent.
+/// The allocated share of the scarcer resource, in percent.
 const UTILISATION: u64 = 85;
-/// Requests refused one after the other before filling is given up.
+/// Consecutive refusals after which filling stops.
 const FILL_REFUSALS_MAX: u32 = 1000;
 /// MiB of one step of memory.
 const MEMORY_STEP: u32 = 4096;
@@ -55,8 +55,8 @@ fn subtract(sums: &mut [u64; 2], steps: Steps) {
 }
 
 impl FloorDriver {
-    /// The floor under the nodes and filling requests of `scenario`; it takes the largest cells
-    /// first for LeastFit, the smallest that fit for all other policies.
+    /// Creates the floor for the nodes and filling requests of `scenario`. It tries the largest cells first
+    /// for LeastFit, and the smallest that fit for all other policies.
     #[must_use]
     pub fn new(scenario: &Scenario, policy: Policy, seed: u64) -> Self {
         let capacities: Vec<Steps> =
@@ -85,7 +85,7 @@ impl FloorDriver {
         driver
     }
 
-    /// What of the scarcer resource is allocated, in 1/10 000.
+    /// Returns the allocated share of the scarcer resource, in 1/10,000.
     #[must_use]
     pub fn utilisation(&self) -> u64 {
         (0..2).map(|d| self.allocated[d] * 10_000 / self.capacity[d].max(1)).max().unwrap_or(0)
@@ -110,8 +110,8 @@ impl FloorDriver {
         }
     }
 
-    /// `ops` ops, or as many as placements are live; how many, and their time. One op releases the
-    /// oldest placement and places the next request.
+    /// Runs `ops` ops, or as many as placements are live. Returns the number of ops and their time. One op
+    /// releases the oldest placement and places the next request.
     pub fn run(&mut self, ops: usize) -> (usize, Duration) {
         self.drawn.clear();
         for _ in 0..ops {
@@ -142,7 +142,7 @@ impl FloorDriver {
         (ops, elapsed)
     }
 
-    /// Nanoseconds of `ops` ops, each by itself.
+    /// Runs `ops` ops. Returns the nanoseconds of each.
     pub fn run_singly(&mut self, ops: usize) -> Vec<u32> {
         let mut nanos = Vec::with_capacity(ops);
         for _ in 0..ops.min(self.live.len()) {
@@ -162,7 +162,7 @@ impl FloorDriver {
     /// Checks the floor against its live placements.
     ///
     /// # Errors
-    /// What is wrong.
+    /// When a check fails. The text says which.
     pub fn check(&self) -> Result<(), String> {
         self.floor.check(&self.capacities, self.live.iter().copied())
     }

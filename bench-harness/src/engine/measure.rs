@@ -1,4 +1,4 @@
-//! The passes over one row, and their order.
+//! The measurement passes of a row, and their order.
 
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -13,34 +13,34 @@ use super::scan::ScanDriver;
 use super::scenario::Kind;
 use super::shapes::Shapes;
 
-/// How long a row is measured.
+/// The amount of measurement per row.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Budget {
-    /// About this long in each of engine and floor, a part of it for single ops and scan.
+    /// About this long for each of engine and floor; single ops and scan take a part of it.
     Time(Duration),
-    /// This many ops in each pass.
+    /// This number of ops per pass.
     Ops(usize),
 }
 
-/// Segments at least, so that their median is one.
+/// The minimum number of segments to take a median of.
 const SEGMENTS_MIN: usize = 5;
-/// How long a segment of the engine takes, about.
+/// The approximate duration of a segment of the engine.
 const SEGMENT: Duration = Duration::from_millis(20);
-/// Ops of a segment at most.
+/// The maximum number of ops per segment.
 const SEGMENT_OPS_MAX: usize = 32_768;
-/// Ops of the scan that are timed at most where it computes a fragmentation-aware policy.
+/// The maximum number of timed ops of the scan if it computes a fragmentation-aware policy.
 const SCANS_BY_DEFINITION: usize = 32;
-/// Single ops that are timed at most.
+/// The maximum number of timed single ops.
 const SINGLES_MAX: usize = 100_000;
 
-/// Where the time of one row goes.
+/// The plan of passes of one row.
 struct Passes {
     budget: Budget,
     segment: usize,
 }
 
 impl Passes {
-    /// Lets the engine come to its steady state, and finds the length of a segment.
+    /// Runs the engine to its steady state and determines the length of a segment.
     fn warm_up(budget: Budget, engine: &mut EngineDriver<'_>) -> Self {
         let segment = match budget {
             Budget::Ops(ops) => ops.div_ceil(SEGMENTS_MIN),
@@ -58,7 +58,7 @@ impl Passes {
         Self { budget, segment }
     }
 
-    /// Engine and floor in turns: the median nanoseconds per op of each.
+    /// Alternates between engine and floor. Returns the median nanoseconds per op of each.
     fn in_turns(&self, engine: &mut EngineDriver<'_>, floor: &mut FloorDriver) -> (f64, f64) {
         let mut of_engine = Vec::new();
         let mut of_floor = Vec::new();
@@ -97,7 +97,8 @@ impl Passes {
         singles
     }
 
-    /// Of a fragmentation-aware policy, by its definition, a few ops: each takes milliseconds.
+    /// Times the scan. A fragmentation-aware policy is computed by its definition and takes milliseconds per
+    /// op, so only a few ops are timed.
     fn scan(&self, policy: Policy, scan: &mut ScanDriver<'_>) -> f64 {
         let most = if policy.is_fragmentation_aware() { SCANS_BY_DEFINITION } else { usize::MAX };
         let (ops, elapsed) = match self.budget {
@@ -113,7 +114,7 @@ fn median(values: &mut [f64]) -> f64 {
     values[values.len() / 2]
 }
 
-/// The value below which `per_mille` thousandths of the values lie.
+/// Returns the value below which `per_mille` thousandths of the values lie.
 fn quantile(values: &mut [u32], per_mille: usize) -> u32 {
     values.sort_unstable();
     values[(values.len() * per_mille / 1000).min(values.len() - 1)]
@@ -157,7 +158,7 @@ fn measure(planned: &Planned, shapes: &Shapes, budget: Budget, seed: u64, with_s
     )
 }
 
-/// Measures `plan`, handing over each row as it is done.
+/// Measures `plan` and passes each finished row to `done`.
 pub fn measure_all(
     plan: &[Planned],
     shapes: &Shapes,
@@ -166,7 +167,7 @@ pub fn measure_all(
     mut done: impl FnMut(&Row),
 ) -> Vec<Row> {
     let mut rows: Vec<Row> = Vec::new();
-    // What rows are compared with, by nodes and policy: `steady` of the same run.
+    // The `steady` rows of this run by nodes and policy, which other rows are compared with.
     let mut references: HashMap<(u32, &'static str), Row> = HashMap::new();
     for planned in plan {
         let mut row = measure(planned, shapes, budget, seed, true);
@@ -174,7 +175,7 @@ pub fn measure_all(
             references.insert((planned.nodes, planned.policy.name()), row.clone());
             row.hold_against(planned, &row.clone());
         } else {
-            // FirstFit, NextFit and Random have no steady row: theirs is that of BestFit.
+            // FirstFit, NextFit and Random have no steady row and are compared with that of BestFit.
             let spreads = planned.policy == Policy::LeastFit;
             let policy = if spreads { Policy::LeastFit } else { Policy::BestFit };
             let reference = references.entry((planned.nodes, policy.name())).or_insert_with(|| {

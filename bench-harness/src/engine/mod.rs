@@ -1,14 +1,14 @@
-//! `wharf-bench engine`: what one step of a shard costs, beside a floor and a linear scan in the
-//! same run.
+//! `wharf-bench engine`: the cost of one step of a shard, compared with a floor and a linear scan in the same
+//! run.
 //!
 //! - [`floor`]: placing and releasing in two dimensions with nothing else kept;
 //! - [`driver`]: a shard under a [`scenario`], in batches like those of its thread;
-//! - [`scan`]: the plain scan over the state that the shard has come to;
-//! - [`rows`]: which scenario, at how many nodes, under which policies;
-//! - [`report`]: the figures, and which targets they meet.
+//! - [`scan`]: the linear scan over the state that the shard has reached;
+//! - [`rows`]: the scenarios, numbers of nodes and policies;
+//! - [`report`]: the figures and their targets.
 //!
-//! Engine and floor take turns in segments of some milliseconds, and the median over the segments
-//! is reported: other work on the machine then weighs on both, and on few segments.
+//! Engine and floor alternate in segments of some milliseconds, and the median over the segments is reported.
+//! Other work on the machine therefore affects both, and only a few segments.
 
 pub mod driver;
 pub mod floor;

@@ -1,4 +1,4 @@
-//! The figures of a row, the targets they are held against, and how both are printed.
+//! The figures of a row, its targets, and how both are printed.
 
 use std::fmt;
 
@@ -8,80 +8,80 @@ use wharf_core::memory::{Per, StructureBytes};
 use super::rows::{Planned, Target, fallback};
 use super::scenario::Kind;
 
-/// What was measured.
+/// The measurements of a row.
 #[derive(Clone, Debug)]
 pub struct Measured {
     /// Nanoseconds of one place plus one release, in batches.
     pub ns_per_op: f64,
-    /// The same of the floor.
+    /// The same for the floor.
     pub floor_ns_per_op: f64,
-    /// The same of the scan, where there is one.
+    /// The same for the scan, if there is one.
     pub scan_ns_per_op: Option<f64>,
     /// The median of single ops.
     pub p50_ns: u32,
-    /// Ninety-nine in a hundred single ops were faster.
+    /// The 99th percentile of single ops.
     pub p99_ns: u32,
-    /// The same of the floor.
+    /// The 99th percentile of the floor.
     pub floor_p99_ns: u32,
-    /// Vertices and nodes visited by one request at most.
+    /// The most vertices and nodes that one request visited.
     pub visited_max: u64,
-    /// And in the mean.
+    /// The mean number of vertices and nodes visited.
     pub visited_mean: f64,
-    /// What of the scarcest resource was allocated.
+    /// The allocated share of the scarcest resource.
     pub utilisation_percent: f64,
-    /// Requests that were refused.
+    /// The share of refused requests.
     pub refused_percent: f64,
     /// Live allocations.
     pub live: usize,
-    /// Nodes of a candidate set.
+    /// The size of a candidate set.
     pub candidates: usize,
-    /// Where the shapes are from.
+    /// The source of the shapes.
     pub shapes: &'static str,
-    /// What the shard's structures take.
+    /// The memory of the shard's structures.
     pub memory: Vec<StructureBytes>,
 }
 
-/// What one structure takes.
+/// The memory of one structure.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Structure {
-    /// What it is.
+    /// The name of the structure.
     pub name: &'static str,
-    /// What it grows with: `node`, `allocation`, or neither (`shard`).
+    /// The unit that it grows with: `node`, `allocation`, or neither (`shard`).
     pub per: &'static str,
-    /// In all.
+    /// The total size.
     pub bytes: u64,
-    /// For each node or allocation.
+    /// The size per node or allocation.
     pub each: f64,
 }
 
-/// One target and how the row stands to it.
+/// A target with the measured value.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Held {
-    /// What is compared.
+    /// The compared quantity.
     pub what: &'static str,
-    /// What it should be at most, or where `at_least` at least.
+    /// The limit: an upper bound, or a lower bound if `at_least`.
     pub limit: f64,
-    /// Which way round.
+    /// True if the limit is a lower bound.
     pub at_least: bool,
-    /// What it is.
+    /// The measured value.
     pub value: f64,
-    /// Whether that is enough.
+    /// True if the target is met.
     pub met: bool,
 }
 
 /// A target that is not judged.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct NotJudged {
-    /// What would be compared.
+    /// The quantity that would be compared.
     pub what: &'static str,
-    /// Why it is not.
+    /// Why it is not judged.
     pub reason: &'static str,
 }
 
-/// Nodes from which on bytes per node and visits of half of all nodes are judged.
+/// The number of nodes from which on bytes per node, and visits of half of all nodes, are judged.
 pub const JUDGED_NODES_MIN: u32 = 1_000;
 
-/// One row of the report: the fields of the JSON.
+/// One row of the report. The fields are those of the JSON.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Row {
     name: &'static str,
@@ -115,7 +115,7 @@ fn rounded(value: f64) -> f64 {
 }
 
 impl Row {
-    /// The row of what was measured, held against nothing yet.
+    /// Creates the row of a measurement, not compared with any target yet.
     #[must_use]
     pub fn new(planned: &Planned, measured: Measured) -> Self {
         let Measured { ns_per_op, floor_ns_per_op, scan_ns_per_op, .. } = measured;
@@ -123,7 +123,7 @@ impl Row {
             let (per, count) = match structure.per {
                 Per::Node => ("node", planned.nodes as usize),
                 Per::Allocation => ("allocation", measured.live),
-                // None does in these rows.
+                // No requests wait in these rows.
                 Per::Waiting => ("waiting request", 0),
                 Per::Shard => ("shard", 1),
             };
@@ -179,7 +179,7 @@ impl Row {
         self.nodes < JUDGED_NODES_MIN
     }
 
-    /// Holds the row against its targets; `steady` is what it is compared with.
+    /// Compares the row with its targets. `steady` is the reference row.
     pub fn hold_against(&mut self, planned: &Planned, steady: &Self) {
         match planned.row.target {
             Target::Steady => {
@@ -204,7 +204,7 @@ impl Row {
                 );
             }
             Target::Candidates => {
-                // Of a search over all nodes one in nodes / set finds a candidate.
+                // In a search over all nodes, one in `nodes / set` visited nodes is a candidate.
                 let set = self.candidates as f64;
                 let search = steady.visited_mean * f64::from(self.nodes) / set.max(1.0);
                 let limit = 4.0 * set.min(search) + 16.0;
@@ -220,7 +220,7 @@ impl Row {
         } else if let Some(bytes) = self.bytes_per_node {
             self.at_most("bytes per node", 1024.0, bytes);
         }
-        // What a shard holds for few allocations is for the shard, not for each of them.
+        // With few allocations, most of the memory belongs to the shard, not to each allocation.
         if let Some(bytes) =
             self.bytes_per_allocation.filter(|_| self.live_allocations >= self.nodes as usize)
         {
@@ -228,25 +228,25 @@ impl Row {
         }
     }
 
-    /// Nodes of its cluster.
+    /// Returns the number of nodes of the cluster.
     #[must_use]
     pub fn nodes(&self) -> u32 {
         self.nodes
     }
 
-    /// What each structure takes.
+    /// Returns the memory of each structure.
     #[must_use]
     pub fn memory(&self) -> MemoryTable<'_> {
         MemoryTable(self)
     }
 
-    /// Whether it is held against any target.
+    /// Returns whether the row has any target.
     #[must_use]
     pub fn is_judged(&self) -> bool {
         !self.targets.is_empty()
     }
 
-    /// How it stands to its targets, in words.
+    /// Describes which targets are met, missed or not judged.
     #[must_use]
     pub fn verdict(&self) -> String {
         let mut parts = Vec::new();
@@ -259,13 +259,13 @@ impl Row {
         parts.join("; ")
     }
 
-    /// Whether every target is met.
+    /// Returns whether every target is met.
     #[must_use]
     pub fn is_met(&self) -> bool {
         self.targets.iter().all(|held| held.met)
     }
 
-    /// The targets that are missed, in words; nothing where all are met.
+    /// Describes the missed targets; empty if all are met.
     #[must_use]
     pub fn missed(&self) -> String {
         let missed = self.targets.iter().filter(|held| !held.met).map(|held| {
@@ -302,7 +302,7 @@ impl fmt::Display for Heading {
     }
 }
 
-/// A figure, or a dash where there is none.
+/// Formats a figure, or a dash if there is none.
 fn figure(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.0}"))
 }
@@ -331,7 +331,7 @@ impl fmt::Display for Row {
     }
 }
 
-/// The memory of a row as a table.
+/// The memory of a row, formatted as a table.
 pub struct MemoryTable<'a>(&'a Row);
 
 impl fmt::Display for MemoryTable<'_> {

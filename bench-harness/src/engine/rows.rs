@@ -4,33 +4,34 @@ use wharf_core::request::Policy;
 
 use super::scenario::Kind;
 
-/// A row and what it is measured at unless the command line says otherwise.
+/// A row with its default measurements.
 #[derive(Clone, Copy, Debug)]
 pub struct RowSpec {
-    /// As `--rows` and the report name it.
+    /// The name in `--rows` and in the report.
     pub name: &'static str,
-    /// What it puts before the engine.
+    /// The scenario.
     pub kind: Kind,
-    /// Policies by name: one that the engine does not have yet is left out.
+    /// Policies by name. A policy that the engine does not have is left out.
     pub policies: &'static [&'static str],
-    /// Numbers of nodes.
+    /// The numbers of nodes.
     pub nodes: &'static [u32],
-    /// What its figures are held against.
+    /// The targets of the figures.
     pub target: Target,
 }
 
-/// What the figures of a row are held against.
+/// The targets of a row's figures.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Target {
-    /// The floor, the scan, and at 10,000 nodes 600 ns.
+    /// Limits relative to the floor and the scan, and 600 ns at 10,000 nodes.
     Steady,
     /// Ten times the p99 of `steady`.
     Unkind,
-    /// Visits within the smaller of candidate set and search.
+    /// A limit on visits by the smaller of candidate set and search.
     Candidates,
     /// 20 µs.
     Fragmentation,
-    /// One and a half times `steady`, with all that a service does beside the step: views, holds, records, replies.
+    /// One and a half times `steady`, including the work of a service outside the step: views, holds,
+    /// records, replies.
     Served,
 }
 
@@ -84,30 +85,30 @@ pub const ROWS: [RowSpec; 14] = [
 /// One measurement.
 #[derive(Clone, Copy, Debug)]
 pub struct Planned {
-    /// Its row.
+    /// The row.
     pub row: RowSpec,
-    /// Nodes of the cluster.
+    /// The number of nodes of the cluster.
     pub nodes: u32,
-    /// Which of the fitting nodes a request gets.
+    /// The placement policy.
     pub policy: Policy,
 }
 
-/// What the command line selects.
+/// The selection of the command line.
 #[derive(Clone, Debug, Default)]
 pub struct Selection {
-    /// Rows by name; none: all, or where `nodes` or `policy` is given the one that shows the policy.
+    /// Rows by name. If empty, all rows; or if `nodes` or `policy` is given, the row that shows the policy.
     pub rows: Vec<String>,
-    /// Numbers of nodes, in the place of each row's own.
+    /// Numbers of nodes that replace each row's own.
     pub nodes: Vec<u32>,
-    /// The policy, in the place of each row's own.
+    /// The policy that replaces each row's own.
     pub policy: Option<Policy>,
 }
 
 impl Selection {
-    /// The measurements, in the order of [`ROWS`].
+    /// Returns the measurements in the order of [`ROWS`].
     ///
     /// # Errors
-    /// A name that no row has.
+    /// When a name is not a row.
     pub fn plan(&self) -> Result<Vec<Planned>, String> {
         let names = ROWS.map(|row| row.name);
         if let Some(unknown) = self.rows.iter().find(|name| !names.contains(&name.as_str())) {
@@ -133,7 +134,7 @@ impl Selection {
     }
 }
 
-/// What a search does when its first way finds nothing soon.
+/// Describes what a search does if its first method finds nothing quickly.
 #[must_use]
 pub fn fallback(policy: Policy) -> &'static str {
     match policy.name() {

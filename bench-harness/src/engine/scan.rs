@@ -1,4 +1,4 @@
-//! The linear scan over the state that the engine has come to, under the same requests.
+//! The linear scan over the state that the engine has reached, with the same requests.
 
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
@@ -10,10 +10,11 @@ use super::driver::{EngineDriver, Live};
 use super::scenario::Scenario;
 use crate::target::LinearScan;
 
-/// Requests from which the typical ones are learnt before a fragmentation-aware policy is timed.
+/// The number of requests from which the typical ones are learned before a fragmentation-aware policy is
+/// timed.
 const LEARNT_FROM: usize = 4096;
 
-/// What the scan holds of an allocation.
+/// An allocation, as held by the scan.
 #[derive(Clone, Copy, Debug)]
 struct Held {
     node: u32,
@@ -30,7 +31,7 @@ pub struct ScanDriver<'a> {
 }
 
 impl<'a> ScanDriver<'a> {
-    /// The scenario's nodes with what is held on them for good, and with what `engine` has live.
+    /// Creates the scenario's nodes with their permanent allocations and the live allocations of `engine`.
     #[must_use]
     pub fn new(scenario: &'a Scenario, engine: &EngineDriver<'_>, seed: u64) -> Self {
         let live = engine.live();
@@ -53,7 +54,7 @@ impl<'a> ScanDriver<'a> {
         Self { scenario, scan, rng: Rng::new(seed ^ 0x5CA7), live }
     }
 
-    /// About `ops` ops, or as many as `limit` has time for; how many it were, and their time.
+    /// Runs about `ops` ops, or fewer if `limit` passes first. Returns the number of ops and their time.
     pub fn run(&mut self, ops: usize, limit: Duration) -> (usize, Duration) {
         let mut done = 0;
         let mut elapsed = Duration::ZERO;
@@ -72,7 +73,7 @@ impl<'a> ScanDriver<'a> {
                     let node = u32::try_from(node).expect("nodes are counted by u32");
                     self.live.push_back(Held { node, request, gpus });
                 }
-                // What was released comes back, so that the cluster stays as full as it was.
+                // The released allocation is restored, so that the utilisation stays the same.
                 None => self.take_back(oldest),
             }
         }
@@ -84,13 +85,13 @@ impl<'a> ScanDriver<'a> {
         self.live.push_back(held);
     }
 
-    /// Releases what the engine released. For comparing decisions, as is [`place`](Self::place).
+    /// Releases what the engine released. For comparing decisions, like [`place`](Self::place).
     pub fn release(&mut self, released: &Live) {
         let demand = demand_of(self.scenario, released.request);
         self.scan.release(released.node as usize, demand, released.gpus);
     }
 
-    /// Places a request: the node and its GPU instances.
+    /// Places a request. Returns the node and its GPU instances.
     pub fn place(&mut self, request: u32) -> Option<(u32, GpuAssignment)> {
         let (node, gpus) = self.scan.place(&self.scenario.requests[request as usize])?;
         Some((u32::try_from(node).expect("nodes are counted by u32"), gpus))

@@ -1,4 +1,4 @@
-//! What each row puts before the engine: nodes, what is held on them for good, and the requests.
+//! The input of each row: nodes, permanent allocations, and requests.
 
 use std::ops::Range;
 use std::sync::Arc;
@@ -12,65 +12,65 @@ use wharf_core::rng::Rng;
 
 use super::shapes::{GPUS, HALF_LABEL, NodeMaker, Shapes, ZONE_LABEL, ZONES, between, draw_model, zone};
 
-/// Requests that are drawn from: more than a branch predictor remembers.
+/// The number of distinct requests to draw from: more than a branch predictor can learn.
 const POOL: usize = 16_384;
-/// Different candidate sets.
+/// The number of different candidate sets.
 const CANDIDATE_SETS: usize = 512;
-/// Of how many nodes one fits, where few do.
+/// One of this number of nodes fits, in scenarios where few do.
 const FITTING: u32 = 100;
 
-/// What a row is about.
+/// The kind of a scenario.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
     /// Places and releases at 85 % utilisation.
     Steady,
-    /// All but one node in a hundred fail, in the last dimension alone, by many steps.
+    /// All but one node in a hundred fail, only in the last dimension, by many steps.
     Last,
-    /// The same, but by less than a step: their coordinates say that they fit.
+    /// The same, but by less than a step, so that their coordinates indicate a fit.
     LastByLess,
-    /// Every dimension alone has plenty, one node in a hundred has all of them.
+    /// Each single dimension has plenty of capacity, but only one node in a hundred has enough of all.
     Anticorrelated,
-    /// Every GPU instance has a part free, no two alike, and requests ask for parts.
+    /// Every GPU instance has a free part, all different, and requests ask for parts.
     Fractions,
-    /// Places and releases at 99.5 % utilisation: most requests are refused.
+    /// Places and releases at 99.5 % utilisation, where most requests are refused.
     Full,
-    /// All nodes and all requests are the same.
+    /// All nodes are the same, and so are all requests.
     AllEqual,
-    /// No two nodes and no two requests are the same.
+    /// All nodes are different, and so are all requests.
     AllDifferent,
-    /// Each request names this many nodes.
+    /// Each request names this number of nodes.
     Candidates(u16),
     /// Each request selects half of the nodes by a label.
     CandidatesHalf,
 }
 
-/// How full the engine is kept.
+/// The target utilisation of the engine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Fill {
-    /// This much of the resource that is scarcest, in thousandths.
+    /// This share of the scarcest resource, in thousandths.
     Utilisation(u16),
-    /// This many live allocations beside those held for good.
+    /// This number of live allocations, not counting the permanent ones.
     Count(usize),
 }
 
-/// A row's input.
+/// The input of a row.
 #[derive(Clone, Debug)]
 pub struct Scenario {
-    /// In order of registration.
+    /// The nodes in order of registration.
     pub nodes: Vec<NodeSpec>,
-    /// Placed first, on the node of this index, and never released.
+    /// Permanent allocations, each on the node of this index. They are placed first and never released.
     pub held: Vec<(u32, Demand)>,
-    /// Every request that the run makes, in three parts.
+    /// Every request of the run, in three parts.
     pub requests: Vec<PlacementRequest>,
-    /// Those that are measured.
+    /// The measured requests.
     pub measured: Range<usize>,
-    /// Those that fill the engine before.
+    /// The requests that fill the engine before.
     pub filling: Range<usize>,
-    /// Tried in this order where filling alone does not get there.
+    /// Requests that are tried in this order if the filling requests do not reach the target.
     pub fillers: Range<usize>,
-    /// How full it is kept.
+    /// The target utilisation.
     pub fill: Fill,
-    /// The nodes of a request's candidate set, zero where it has none.
+    /// The size of a request's candidate set; 0 if it has none.
     pub candidates: usize,
 }
 
@@ -83,13 +83,13 @@ fn demand(cpu: Amount, memory: Amount, gpu: GpuRequest) -> Demand {
     Demand { cpu, memory, gpu, custom: None }
 }
 
-/// Parts of a GPU in hundredths.
+/// Returns a part of a GPU, given in hundredths.
 fn part(hundredths: u32) -> GpuRequest {
     let unit = u32::from(GPU_UNIT) / 100;
     GpuRequest::Fraction(u16::try_from(hundredths * unit).expect("a part of one GPU"))
 }
 
-/// The selectors that one request in ten carries: a zone, or a model for those that take GPUs.
+/// The selectors of one request in ten: a zone, or a model for requests with GPUs.
 struct Selectors {
     zones: Vec<Arc<Selector>>,
     models: std::collections::HashMap<&'static str, Arc<Selector>>,
@@ -115,7 +115,7 @@ impl Selectors {
 }
 
 impl Kind {
-    /// The input of this row for `nodes` nodes.
+    /// Returns the input of this row for `nodes` nodes.
     #[must_use]
     pub fn scenario(self, nodes: u32, policy: Policy, shapes: &Shapes, seed: u64) -> Scenario {
         let mut rng = Rng::new(seed);
@@ -153,8 +153,8 @@ impl Scenario {
         }
     }
 
-    /// Fills by LeastFit whatever is measured: where a packing policy filled, most nodes are full,
-    /// and most requests that name few nodes would be refused.
+    /// Fills by LeastFit, independent of the measured policy. After filling with a packing policy, most nodes
+    /// are full, and most requests that name few nodes would be refused.
     fn spread(&mut self) {
         let spreading = |request: &PlacementRequest| {
             let mut request = request.clone();
@@ -166,7 +166,7 @@ impl Scenario {
         self.requests.append(&mut copies);
     }
 
-    /// Adds a copy of the requests with constraints, to be measured in the place of the plain ones.
+    /// Adds a copy of the requests with constraints, which is measured instead of the plain ones.
     fn constrained(&mut self, mut constrain: impl FnMut(&mut PlacementRequest)) {
         let plain = self.requests.len();
         let mut copies = self.requests[self.measured.clone()].to_vec();
@@ -198,8 +198,8 @@ fn openb(nodes: u32, policy: Policy, shapes: &Shapes, per_mille: u16, rng: &mut 
     scenario
 }
 
-/// What is left over is filled with GPUs alone, whole ones first: the pods of the trace leave
-/// holes before they get there.
+/// Fills the remaining capacity with GPU-only requests, whole GPUs first. The pods of the trace alone do not
+/// reach the target, because they leave gaps.
 fn full(nodes: u32, policy: Policy, shapes: &Shapes, rng: &mut Rng) -> Scenario {
     let mut scenario = openb(nodes, policy, shapes, 995, rng);
     let sizes = [GpuRequest::Whole(1), part(50), part(20), part(10), part(5), part(2), part(1)];
@@ -210,7 +210,7 @@ fn full(nodes: u32, policy: Policy, shapes: &Shapes, rng: &mut Rng) -> Scenario 
     scenario
 }
 
-/// Whether this is one of the few nodes that fit, at least one of any number of nodes.
+/// Returns whether this is one of the few nodes that fit. There is always at least one.
 fn is_fitting(node: u32, nodes: u32) -> bool {
     node % FITTING == (FITTING / 2).min(nodes - 1)
 }
@@ -219,7 +219,8 @@ fn random_size(rng: &mut Rng) -> (Amount, Amount) {
     (Amount::whole(between(rng, 8, 128)), Amount::whole(1024 * between(rng, 32, 768)))
 }
 
-/// All nodes have cpu and memory; GPUs have `free` hundredths free where requests ask for `asked`.
+/// All nodes have enough cpu and memory. GPUs have `free` hundredths free, and requests ask for `asked`
+/// hundredths.
 fn last(nodes: u32, policy: Policy, free: u32, asked: (u32, u32), rng: &mut Rng) -> Scenario {
     let mut maker = NodeMaker::new();
     let specs: Vec<_> = (0..nodes)
@@ -273,7 +274,8 @@ fn anticorrelated(nodes: u32, policy: Policy, rng: &mut Rng) -> Scenario {
     Scenario::new(specs, demands, policy, Fill::Count(nodes.div_ceil(FITTING) as usize))
 }
 
-/// Each GPU instance holds one part above a half for good, so that parts cannot gather on few.
+/// A permanent allocation takes more than half of each GPU instance, so that parts cannot gather on a few
+/// instances.
 fn fractions(nodes: u32, policy: Policy, rng: &mut Rng) -> Scenario {
     let specs = openb_nodes(nodes, rng);
     let demands = (0..POOL)
@@ -333,7 +335,7 @@ fn all_different(nodes: u32, policy: Policy, rng: &mut Rng) -> Scenario {
     Scenario::new(specs, demands, policy, Fill::Utilisation(850))
 }
 
-/// Requests name `count` nodes, of those with GPUs where they ask for any.
+/// Requests name `count` nodes; with GPUs if the request asks for any.
 fn candidates(nodes: u32, policy: Policy, shapes: &Shapes, count: usize, rng: &mut Rng) -> Scenario {
     let mut scenario = openb(nodes, policy, shapes, 850, rng);
     let of = |specs: &[NodeSpec], gpus: bool| -> Vec<NodeId> {
@@ -365,7 +367,7 @@ fn draw_set(ids: &[NodeId], count: usize, rng: &mut Rng) -> Arc<[NodeId]> {
     set.into_iter().collect()
 }
 
-/// More nodes than a request may name: a selector gives the set.
+/// The set exceeds the number of nodes that a request may name, so a selector defines it.
 fn half(nodes: u32, policy: Policy, shapes: &Shapes, rng: &mut Rng) -> Scenario {
     let mut scenario = openb(nodes, policy, shapes, 850, rng);
     scenario.spread();

@@ -1,13 +1,16 @@
-//! What a served shard does beside its step, for the row `served-step`: after each batch its view is
-//! published, one statement of four allocations per hundred placements is prepared in a batch and finished in
-//! the next (held in between), the batch is recorded as the service's observer does (the wait of each command
-//! in its ring, the step), and every outcome is made the reply of its request: converted, encoded as a
-//! frame, and kept by the client's session, which admitted the request before and forgets what the client
-//! acknowledged.
+//! The work of a served shard outside its step, for the row `served-step`.
 //!
-//! Not in it, because threads of their own do that: reading frames, rings and bells, TLS and UDP, planning
-//! (here on a private copy, while the clock stands), the registrar. Nothing is written to disk while the service
-//! runs: there is no journal yet.
+//! - After each batch its view is published.
+//! - One statement of four allocations per hundred placements is prepared in one batch and finished in the
+//!   next. It is held in between.
+//! - The batch is recorded as the service's observer does: the time of each command in its ring, and the
+//!   step.
+//! - Each outcome becomes the reply of its request: converted, encoded as a frame, and kept by the client's
+//!   session. The session has admitted the request before, and drops what the client acknowledged.
+//!
+//! Not included, because other threads do it: reading frames, rings and bells, TLS and UDP, planning (here on
+//! a private copy, while the clock is stopped), and the registrar. Nothing is written to disk while the
+//! service runs, because there is no journal yet.
 
 use std::sync::Arc;
 
@@ -35,35 +38,35 @@ use crate::target::ReplayClock;
 const PLACEMENTS: usize = 100;
 /// Allocations of a statement.
 pub(super) const ALLOCATIONS: usize = 4;
-/// Requests that a client has without acknowledgement.
+/// The number of unacknowledged requests of the client.
 const WINDOW: u64 = 256;
 /// Bytes that are written to a connection at once.
 const WRITE_BYTES: usize = 64 * 1024;
 
-/// Everything beside the shard.
+/// Everything except the shard.
 pub(super) struct Served {
     reader: ViewReader,
-    /// Plans statements.
+    /// The private copy that plans statements.
     copy: Shard,
     catalog: Catalog,
     clock: ReplayClock,
     observer: ShardObserver,
     enqueued: Vec<Time>,
     session: Session,
-    /// Of the first request of the batch under way.
+    /// The sequence of the first request of the current batch.
     sequence: u64,
     out: Vec<u8>,
-    /// Since the last statement.
+    /// Placements since the last statement.
     placements: usize,
     statements: u64,
-    /// Held since the batch before.
+    /// The statement that is held since the previous batch.
     held: Option<StatementId>,
-    /// The requests of the statement under way, by place.
+    /// The requests of the current statement, by operation.
     requests: Vec<u32>,
 }
 
 impl Served {
-    /// What serves `shard`, which was made as `config` says.
+    /// Creates the work around `shard`, which was created with `config`.
     pub(super) fn new(shard: &mut Shard, config: ShardConfig, scenario: &Scenario) -> Self {
         let mut registrar = Registrar::new(1, TOPOLOGY_LABEL_DEFAULT);
         for spec in &scenario.nodes {
@@ -95,8 +98,8 @@ impl Served {
         }
     }
 
-    /// While the clock stands: the statement's commands that go behind `ops` placements. `draw` gives the
-    /// requests of a new one.
+    /// Appends the commands of the statement for a batch of `ops` placements. Not timed. `draw` returns the
+    /// requests of a new statement.
     pub(super) fn prepare(
         &mut self,
         ops: usize,
@@ -114,7 +117,7 @@ impl Served {
         }
     }
 
-    /// A statement on what the newest view shows; none where not all of it fits.
+    /// Plans a statement on the newest view; `None` if not all of it fits.
     fn plan(&mut self, scenario: &Scenario) -> Option<Command> {
         self.copy.sync(&self.reader.latest());
         let mut operations = Vec::with_capacity(ALLOCATIONS);
@@ -141,7 +144,7 @@ impl Served {
         Some(Command::Prepare(Box::new(Prepare { part, deadline, cell })))
     }
 
-    /// Before the step: `requests` of a client are admitted, and the batch is recorded.
+    /// Before the step: admits `requests` requests of a client and records the batch.
     pub(super) fn begin(&mut self, requests: usize, commands: &[Command]) {
         for sequence in self.sequence..self.sequence + requests as u64 {
             self.session.acknowledge(sequence.saturating_sub(WINDOW));
@@ -162,7 +165,7 @@ impl Served {
         });
     }
 
-    /// After the step: it is recorded, and the outcomes of requests become replies.
+    /// After the step: records it, and encodes replies from the outcomes of requests.
     pub(super) fn hand_out(&mut self, outcomes: &[Outcome]) {
         self.observer.handle_stepped(outcomes, self.clock.now());
         for outcome in outcomes {
@@ -179,7 +182,7 @@ impl Served {
                     let reply = ReleaseReply { reason: Reason::Done.into(), ..ReleaseReply::default() };
                     self.reply(Kind::Release, &reply);
                 }
-                // A planner's.
+                // Outcomes of a planner's commands.
                 _ => {}
             }
         }
@@ -199,7 +202,7 @@ impl Served {
         self.sequence += 1;
     }
 
-    /// While the clock stands: what a statement was granted, with the request of each.
+    /// Returns what a statement was granted, with the request of each. Not timed.
     pub(super) fn conclude(&mut self, outcomes: &[Outcome]) -> Vec<(u32, Placement)> {
         let mut placed = Vec::new();
         for outcome in outcomes {
@@ -221,7 +224,7 @@ impl Served {
         placed
     }
 
-    /// How many statements were prepared.
+    /// Returns the number of prepared statements.
     pub(super) fn statements(&self) -> u64 {
         self.statements
     }

@@ -1,5 +1,5 @@
-//! What nodes and requests look like: the sizes of the openb cluster, its pods where the trace is
-//! there, a synthetic list like it elsewhere.
+//! The shapes of nodes and requests: node sizes of the openb cluster, and its pods if the trace is present,
+//! or else a similar synthetic list.
 
 use std::path::{Path, PathBuf};
 
@@ -11,33 +11,33 @@ use crate::trace::beside::beside_the_repository;
 use crate::trace::openb;
 use crate::workload::SyntheticCluster;
 
-/// Zones that nodes are spread over, by a label.
+/// The number of zones that nodes are spread over, by a label.
 pub(super) const ZONES: u64 = 8;
-/// The key of the zone's label.
+/// The key of the zone label.
 pub(super) const ZONE_LABEL: &str = "zone";
-/// The key of a label that halves the nodes.
+/// The key of a label that splits the nodes in half.
 pub(super) const HALF_LABEL: &str = "half";
-/// Pods of the synthetic list.
+/// The number of pods of the synthetic list.
 const SYNTHETIC_PODS: u32 = 8192;
 
 /// The pod list of the trace.
 const POD_LIST: &str = "openb_pod_list_default.csv";
 
-/// The demands that requests are drawn from, each with equal probability.
+/// The demands that requests are drawn from, with equal probability.
 #[derive(Clone, Debug)]
 pub struct Shapes {
-    /// Of the pods.
+    /// The demands of the pods.
     pub demands: Vec<Demand>,
-    /// Where they are from, for the report: `openb` or `synthetic`.
+    /// The source, for the report: `openb` or `synthetic`.
     pub source: &'static str,
 }
 
 impl Shapes {
-    /// Of the pods in `file`; without one, of the openb trace where it lies beside the
-    /// repository; else of a synthetic list.
+    /// Loads the demands of the pods in `file`. Without a file, uses the openb trace next to the repository,
+    /// or else a synthetic list.
     ///
     /// # Errors
-    /// When a file is there and cannot be read as a pod list.
+    /// When a file exists and cannot be read as a pod list.
     pub fn load(file: Option<&Path>, seed: u64) -> anyhow::Result<Self> {
         let Some(path) = file.map(Path::to_owned).or_else(pod_list) else {
             return Ok(Self::synthetic(seed));
@@ -50,7 +50,7 @@ impl Shapes {
         Ok(Self { demands: pods.into_iter().map(|pod| pod.demand).collect(), source: "openb" })
     }
 
-    /// A list like that of the trace.
+    /// Generates a list that resembles the trace.
     #[must_use]
     pub fn synthetic(seed: u64) -> Self {
         let cluster = SyntheticCluster { nodes: 1, pods: SYNTHETIC_PODS, seed, gpu_spec_percent: 0 };
@@ -63,14 +63,14 @@ fn pod_list() -> Option<PathBuf> {
     beside_the_repository([POD_LIST]).map(|[pods]| pods)
 }
 
-/// A size of node: how many of openb's have it, cores, GiB, model of its GPUs.
+/// A node size: the number of such nodes in openb, cores, GiB, and GPU model.
 type Size = (u64, u32, u32, &'static str);
 
-/// openb's nodes with eight GPUs.
+/// The nodes of openb with eight GPUs.
 const GPU_SIZES: [Size; 4] =
     [(549, 96, 384, "G2"), (39, 128, 768, "G3"), (21, 96, 768, "V100M32"), (8, 64, 256, "V100M16")];
 
-/// openb's nodes without GPUs.
+/// The nodes of openb without GPUs.
 const CPU_SIZES: [Size; 9] = [
     (129, 32, 256, ""),
     (60, 96, 512, ""),
@@ -83,7 +83,7 @@ const CPU_SIZES: [Size; 9] = [
     (4, 64, 128, ""),
 ];
 
-/// GPUs of the nodes that have them.
+/// The GPUs of a node with GPUs.
 pub(super) const GPUS: u8 = 8;
 
 fn draw<'a>(rng: &mut Rng, sizes: &'a [Size]) -> &'a Size {
@@ -97,7 +97,7 @@ fn draw<'a>(rng: &mut Rng, sizes: &'a [Size]) -> &'a Size {
     unreachable!("a draw below the sum of the weights falls on a size")
 }
 
-/// The model of a GPU node, as often as openb has it.
+/// Draws the model of a GPU node, with the frequencies of openb.
 pub(super) fn draw_model(rng: &mut Rng) -> &'static str {
     draw(rng, &GPU_SIZES).3
 }
@@ -106,12 +106,12 @@ pub(super) fn zone(number: u64) -> String {
     format!("zone-{number}")
 }
 
-/// A uniform draw from `low..=high`.
+/// Draws uniformly from `low..=high`.
 pub(super) fn between(rng: &mut Rng, low: u32, high: u32) -> u32 {
     low + u32::try_from(rng.below(u64::from(high - low) + 1)).expect("a range of u32")
 }
 
-/// Makes nodes: their texts are shared between them, as the service shares them.
+/// Makes nodes. Nodes share equal texts, as in the service.
 pub(super) struct NodeMaker {
     texts: std::collections::HashMap<String, std::sync::Arc<str>>,
     made: u64,
@@ -131,7 +131,7 @@ impl NodeMaker {
         shared
     }
 
-    /// The next node of openb's sizes: every second one has eight GPUs.
+    /// Makes the next node with a size of openb. Every second node has eight GPUs.
     pub(super) fn openb(&mut self, rng: &mut Rng) -> NodeSpec {
         let with_gpus = self.made.is_multiple_of(2);
         let &(_, cores, gib, model) = draw(rng, if with_gpus { &GPU_SIZES } else { &CPU_SIZES });
@@ -140,7 +140,7 @@ impl NodeMaker {
         self.sized(cpu, memory, if with_gpus { GPUS } else { 0 }, model, rng)
     }
 
-    /// The next node, of this size.
+    /// Makes the next node with this size.
     pub(super) fn sized(
         &mut self,
         cpu: Amount,

@@ -1,11 +1,11 @@
-//! Where figures come from: commit, machine and date.
+//! The origin of figures: commit, machine and date.
 
 use std::fmt;
 use std::process::Command;
 
 use sysinfo::{CpuRefreshKind, RefreshKind, System};
 
-/// What a reader needs to repeat a measurement.
+/// The data that a reader needs to repeat a measurement.
 #[derive(Clone, Debug)]
 pub struct Origin {
     commit: String,
@@ -16,7 +16,7 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// The commit of the working directory, this machine, and today's date in UTC.
+    /// Returns the commit of the working directory, this machine, and today's date in UTC.
     #[must_use]
     pub fn of_this_run(quick: bool) -> Self {
         let system = System::new_with_specifics(RefreshKind::nothing().with_cpu(CpuRefreshKind::nothing()));
@@ -31,14 +31,14 @@ impl Origin {
     }
 }
 
-/// The short hash of the commit, with `+` if tracked files differ from it.
+/// Returns the short hash of the commit, with `+` if tracked files differ from it.
 fn commit() -> String {
     let git = |arguments: &[&str]| {
         let output = Command::new("git").args(arguments).output().ok()?;
         output.status.success().then(|| String::from_utf8_lossy(&output.stdout).trim().to_owned())
     };
     let Some(hash) = git(&["rev-parse", "--short=10", "HEAD"]) else { return "unknown".to_owned() };
-    // The page itself changes while sections are written one after the other.
+    // Only sources are compared, because the page itself changes while its sections are written.
     let changed = git(&["status", "--porcelain", "--untracked-files=no", "--", "*.rs", "*.toml"]);
     if changed.is_some_and(|changed| !changed.is_empty()) { format!("{hash}+") } else { hash }
 }

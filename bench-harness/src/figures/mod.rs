@@ -1,7 +1,8 @@
-//! Writes the tables of a page out of measurements: `wharf-bench figures`.
+//! `wharf-bench figures`: generates the tables of a page from measurements.
 //!
-//! The page marks where each table belongs by `<!-- figures: NAME -->` and `<!-- end of figures -->`. What is between the
-//! marks is replaced by the table, its command, the commit, the machine and the date. Nothing else of the page changes.
+//! The page marks where each table belongs by `<!-- figures: NAME -->` and `<!-- end of figures -->`. The
+//! text between the marks is replaced by the table, its command, the commit, the machine and the date.
+//! Nothing else on the page changes.
 
 mod machine;
 mod sections;
@@ -17,10 +18,10 @@ pub use machine::Origin;
 pub use sections::{SECTIONS, Section};
 pub use table::{Column, Unit};
 
-/// The mark behind a table.
+/// The mark after a table.
 const END: &str = "<!-- end of figures -->";
 
-/// The mark in front of the table of a section.
+/// Returns the mark before the table of a section.
 fn begin(name: &str) -> String {
     format!("<!-- figures: {name} -->")
 }
@@ -56,10 +57,10 @@ pub fn measure(section: &Section, quick: bool) -> anyhow::Result<Vec<Value>> {
     Ok(rows)
 }
 
-/// The text between the marks of a section.
+/// Returns the text between the marks of a section.
 ///
 /// # Errors
-/// When a row lacks a column, which names both.
+/// When a row lacks a column. The error names both.
 pub fn render(section: &Section, rows: &[Value], origin: &Origin) -> anyhow::Result<String> {
     let table = table::render(section.columns, rows).with_context(|| format!("section {}", section.name))?;
     let commands: Vec<String> =
@@ -67,7 +68,7 @@ pub fn render(section: &Section, rows: &[Value], origin: &Origin) -> anyhow::Res
     Ok(format!("{}\n\n{table}\n{origin}\n", commands.join(", ")))
 }
 
-/// The page with the table of a section exchanged.
+/// Returns the page with the table of a section replaced.
 ///
 /// # Errors
 /// When the page lacks the marks of the section.
@@ -82,11 +83,11 @@ pub fn splice(page: &str, name: &str, text: &str) -> anyhow::Result<String> {
     Ok(format!("{before}{mark}\n{text}{END}{after}"))
 }
 
-/// Measures the sections and writes their tables into the page, one after the other, so that an interrupted run keeps
-/// what it measured. `note` is told the name of each section before it runs.
+/// Measures the sections and writes their tables to the page, one after the other, so that an interrupted run
+/// keeps its results. `note` is called with the name of each section before it runs.
 ///
 /// # Errors
-/// When the page cannot be read or written, lacks a mark, or a measurement fails.
+/// When the page cannot be read or written or lacks a mark, or a measurement fails.
 pub fn write(
     page: &Path,
     sections: &[&Section],
@@ -94,7 +95,7 @@ pub fn write(
     mut note: impl FnMut(&str),
 ) -> anyhow::Result<()> {
     let read = || std::fs::read_to_string(page).with_context(|| format!("cannot read {}", page.display()));
-    // All marks are checked before the first measurement, which may take minutes.
+    // Checks all marks before the first measurement, which may take minutes.
     let text = read()?;
     for section in sections {
         splice(&text, section.name, "")?;

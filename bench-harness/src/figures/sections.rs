@@ -1,4 +1,4 @@
-//! The tables of `docs/benchmarks.md`: the commands that measure each, and the columns that are shown.
+//! The tables of `docs/benchmarks.md`: their commands and columns.
 
 use super::table::Unit::{Count, Decimals, Microseconds, Milliseconds, PercentOf, Plain};
 use super::table::{Column, Unit};
@@ -8,9 +8,9 @@ use super::table::{Column, Unit};
 pub struct Section {
     /// The name in the page's mark.
     pub name: &'static str,
-    /// Arguments of `wharf-bench`, without `--json`; the rows of all are one table.
+    /// Arguments of `wharf-bench`, without `--json`. The rows of all commands form one table.
     pub commands: &'static [&'static str],
-    /// Arguments that make each command short, for tests of the columns.
+    /// Arguments that shorten each command, for tests of the columns.
     pub quick: &'static str,
     /// The columns.
     pub columns: &'static [Column],
@@ -36,7 +36,7 @@ const ENGINE: &[Column] = &[
     column("bytes per allocation", "/bytes_per_allocation", Count),
 ];
 
-/// Arguments that make `wharf-bench engine` short.
+/// Arguments that shorten `wharf-bench engine`.
 const ENGINE_QUICK: &str = "--nodes 1000 --ops 200";
 
 const REPLAY: &[Column] = &[

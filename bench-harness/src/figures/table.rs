@@ -1,16 +1,16 @@
-//! A Markdown table out of JSON rows.
+//! Markdown tables from JSON rows.
 
 use anyhow::bail;
 use serde_json::Value;
 
-/// How a number is printed.
+/// The format of a number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unit {
-    /// As it is, a text or a truth value.
+    /// A text or boolean, unchanged.
     Plain,
     /// A whole number with separators; a fraction is rounded.
     Count,
-    /// With so many decimal places.
+    /// With this number of decimal places.
     Decimals(usize),
     /// A number of nanoseconds, printed in microseconds with one decimal place.
     Microseconds,
@@ -20,21 +20,22 @@ pub enum Unit {
     PercentOf(&'static str),
 }
 
-/// A column: its heading, the JSON pointer of its value in a row, and how it is printed. A `null` is printed as a dash.
+/// A column: its heading, the JSON pointer of its value in a row, and its format. A `null` is printed as a
+/// dash.
 #[derive(Clone, Copy, Debug)]
 pub struct Column {
     /// The heading.
     pub title: &'static str,
     /// The JSON pointer.
     pub pointer: &'static str,
-    /// How it is printed.
+    /// The format.
     pub unit: Unit,
 }
 
-/// The table, with a line break at its end.
+/// Returns the table, with a line break at its end.
 ///
 /// # Errors
-/// When a row lacks a column, or a number is something else.
+/// When a row lacks a column, or a value is not a number where one is expected.
 pub(super) fn render(columns: &[Column], rows: &[Value]) -> anyhow::Result<String> {
     let mut table = String::new();
     let titles: Vec<&str> = columns.iter().map(|column| column.title).collect();

@@ -1,4 +1,4 @@
-//! One client that makes and removes groups, and the books of what it was promised.
+//! A client that creates and removes groups, and records the answers.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -22,15 +22,15 @@ use super::{GroupsError, GroupsOptions};
 
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
-/// What one stretch of making and removing came to.
+/// The result of one run of creating and removing groups.
 pub(super) struct Churn {
-    /// Groups made and removed.
+    /// Groups created and removed.
     pub(super) done: u64,
     /// Groups refused.
     pub(super) refused: u64,
-    /// From the first submission to the last answer.
+    /// The time from the first submission to the last answer.
     pub(super) elapsed: Duration,
-    /// From a group's submission to its answer, in ns.
+    /// The time from a group's submission to its answer, in ns.
     pub(super) latency: Histogram<u64>,
 }
 
@@ -40,14 +40,14 @@ enum UnderWay {
     Remove(WireGroup),
 }
 
-/// What the answers are to lead to.
+/// The goal of a run.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Goal {
     /// More groups.
     Fill,
-    /// As many removed as made.
+    /// As many groups removed as created.
     Churn,
-    /// None left.
+    /// No groups left.
     Clear,
 }
 
@@ -83,7 +83,7 @@ impl Load {
         }
     }
 
-    /// Registers the nodes: all alike.
+    /// Registers the nodes, which are all equal.
     pub(super) async fn register(&mut self, nodes: u32) -> Result<(), GroupsError> {
         let body = |number: u32| NodeBody {
             name: format!("node-{number}"),
@@ -101,7 +101,7 @@ impl Load {
         Ok(())
     }
 
-    /// Groups of this kind from now on.
+    /// Sets the kind of groups to create from now on.
     pub(super) fn begin(&mut self, bundles: u32, strategy: Strategy) {
         let cpu = bundle_cpu().units();
         let memory = bundle_memory().units();
@@ -117,13 +117,13 @@ impl Load {
         (self.strategy, self.bundles) = (strategy, bundles);
     }
 
-    /// Makes groups until so many stand.
+    /// Creates groups until `live` groups exist.
     pub(super) async fn fill(&mut self, live: u64) -> Result<(), GroupsError> {
         let missing = live.saturating_sub(self.standing.groups() as u64);
         self.run(Goal::Fill, missing).await.map(|_| ())
     }
 
-    /// Makes and removes so many groups, each time a random one of those that stand.
+    /// Creates and removes `groups` groups. Each removed group is a random one.
     pub(super) async fn churn(&mut self, groups: u64) -> Result<Churn, GroupsError> {
         self.run(Goal::Churn, groups).await
     }
@@ -221,8 +221,8 @@ impl Load {
         Ok(())
     }
 
-    /// Checks the books: every invariant by the service itself, and per node that exactly the bundles of
-    /// the groups that stand are there.
+    /// Checks the books: the service checks every invariant, and each node must have exactly the bundles of
+    /// the existing groups.
     pub(super) async fn audit(&mut self) -> Result<(), GroupsError> {
         let status = self.client.status(&StatusRequest { audit: true }).await?;
         if status.books_hash.is_none() {

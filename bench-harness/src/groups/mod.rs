@@ -1,7 +1,7 @@
-//! `wharf-bench groups`: how fast gangs are made and removed, over QUIC, beside many that stand.
+//! `wharf-bench groups`: the rate of creating and removing gangs over QUIC while many others exist.
 //!
-//! A whole service runs in this process, as in the demo; one client makes and removes groups, with
-//! so many under way at once. What it is told is kept, and compared with every node's books.
+//! A whole service runs in this process, as in the demo. One client creates and removes groups, with several
+//! in flight. Its answers are recorded and compared with every node's books.
 
 mod load;
 mod standing;
@@ -19,7 +19,7 @@ use wharf_ops::daemon::{Daemon, DaemonError};
 use crate::replay::{LatencyNs, rate};
 use load::Load;
 
-/// The strategies, by their names.
+/// The strategies by name.
 pub const STRATEGIES: [(&str, Strategy); 4] = [
     ("pack", Strategy::Pack),
     ("spread", Strategy::Spread),
@@ -27,28 +27,28 @@ pub const STRATEGIES: [(&str, Strategy); 4] = [
     ("strict-spread", Strategy::StrictSpread),
 ];
 
-/// What is measured: a row per number of bundles and strategy.
+/// The measurements: one row per number of bundles and strategy.
 #[derive(Clone, Debug)]
 pub struct GroupsOptions {
-    /// Bundles of a group, each row's.
+    /// The numbers of bundles per group.
     pub bundles: Vec<u32>,
-    /// Strategies, each row's.
+    /// The strategies.
     pub strategies: Vec<Strategy>,
     /// Groups made and removed per row.
     pub groups: u64,
-    /// Groups that stand meanwhile.
+    /// Groups that exist throughout.
     pub live: u64,
-    /// Groups under way at most.
+    /// The maximum number of groups in flight.
     pub in_flight: usize,
-    /// Nodes: 64 cores, 256 GiB each.
+    /// The number of nodes, 64 cores and 256 GiB each.
     pub nodes: u32,
-    /// Shards of the service.
+    /// The number of shards.
     pub shards: u16,
-    /// Planners of the service.
+    /// The number of planners.
     pub planners: u16,
-    /// Of the service, and of which group goes next.
+    /// The seed of the service and of the group to remove next.
     pub seed: u64,
-    /// Groups that are refused are counted, and no failure.
+    /// True if refused groups are counted instead of failing the run.
     pub may_refuse: bool,
 }
 
@@ -72,7 +72,7 @@ impl Default for GroupsOptions {
 /// A measurement that failed.
 #[derive(Debug, thiserror::Error)]
 pub enum GroupsError {
-    /// The temporary data directory or the runtime cannot be made.
+    /// The temporary data directory or the runtime cannot be created.
     #[error("a temporary directory or an event loop for the service cannot be made")]
     Environment(#[from] std::io::Error),
     /// The service failed.
@@ -84,50 +84,50 @@ pub enum GroupsError {
     /// A number is out of range.
     #[error("{0}")]
     Range(String),
-    /// A group was refused, and that was not asked for.
+    /// A group was refused, and refusals are not permitted.
     #[error("a group was refused ({0}): give more --nodes, fewer --live groups, or --may-refuse")]
     Refused(String),
-    /// An answer or the books are not what was promised.
+    /// An answer or the books are not as promised.
     #[error("{0}")]
     Wrong(String),
 }
 
-/// What was measured of one number of bundles and one strategy.
+/// The measurement of one number of bundles and one strategy.
 #[derive(Clone, Debug, Serialize)]
 pub struct GroupsRow {
     /// Bundles of each group.
     pub bundles: u32,
-    /// How they are placed.
+    /// The strategy.
     pub strategy: &'static str,
-    /// Groups that stood meanwhile.
+    /// Groups that existed throughout.
     pub live_groups: u64,
-    /// Groups that were made and removed again.
+    /// Groups that were created and removed.
     pub groups: u64,
-    /// The same, a second.
+    /// Groups that were created and removed, per second.
     pub groups_per_second: f64,
-    /// From the submission of a group to its answer: the median.
+    /// The median time from a group's submission to its answer.
     pub p50_ns: u64,
-    /// The same: 99 of 100 took no longer.
+    /// The 99th percentile of that time.
     pub p99_ns: u64,
-    /// Processor time that service and load together took per group, in ns, where the system tells: unlike
-    /// the rate it hardly depends on what else runs on the machine.
+    /// CPU time of service and load per group, in ns, if the system reports it. Unlike the rate, it hardly
+    /// depends on other work on the machine.
     pub cpu_ns: Option<u64>,
     /// Groups that were refused.
     pub refused: u64,
-    /// Statements in which something conflicted, of all.
+    /// The share of statements in which something conflicted.
     pub conflict_fraction: f64,
-    /// Shards of the service.
+    /// The number of shards.
     pub shards: u16,
-    /// Planners of the service.
+    /// The number of planners.
     pub planners: u16,
-    /// Groups under way at most.
+    /// The maximum number of groups in flight.
     pub in_flight: usize,
 }
 
-/// Measures all rows; `each` is called with every row as it is there.
+/// Measures all rows. `each` is called with every finished row.
 ///
 /// # Errors
-/// When the service fails, refuses a group, or answers what its books do not hold.
+/// When the service fails, refuses a group, or its books do not match its answers.
 pub fn run(options: &GroupsOptions, mut each: impl FnMut(&GroupsRow)) -> Result<Vec<GroupsRow>, GroupsError> {
     let directory = tempfile::tempdir()?;
     let mut config = Config::embedded(directory.path().to_owned());
@@ -173,7 +173,7 @@ async fn drive(
     Ok(rows)
 }
 
-/// What all planners of the service did so far.
+/// Returns the sum of the metrics of all planners so far.
 fn planned(daemon: &Daemon, planners: u16) -> PlannerMetrics {
     let each = (0..usize::from(planners)).map(|number| daemon.metrics().planner(number).metrics());
     each.fold(PlannerMetrics::default(), |sum, one| PlannerMetrics {
@@ -188,7 +188,7 @@ fn planned(daemon: &Daemon, planners: u16) -> PlannerMetrics {
     })
 }
 
-/// The processor time of all threads of this process, in ns; none where the system does not tell.
+/// Returns the CPU time of all threads of this process in ns, if the system reports it.
 fn cpu_nanos() -> Option<u64> {
     let of_thread = |entry: std::io::Result<std::fs::DirEntry>| {
         let text = std::fs::read_to_string(entry.ok()?.path().join("schedstat")).ok()?;
@@ -205,7 +205,7 @@ async fn measure(
 ) -> Result<GroupsRow, GroupsError> {
     load.begin(bundles, strategy);
     load.fill(options.live).await?;
-    // Not what filling took: the same work again, so that the service is warm.
+    // Warms up with the measured kind of work, because filling is different work.
     load.churn(options.groups / 10).await?;
     let before = planned(daemon, options.planners);
     let cpu_before = cpu_nanos();
@@ -236,7 +236,7 @@ async fn measure(
 }
 
 impl GroupsRow {
-    /// The names of the columns, as [`Display`](fmt::Display) prints them.
+    /// The names of the columns, as printed by [`Display`](fmt::Display).
     pub const HEAD: &str = "bundles  strategy       live  groups/s      p50 µs      p99 µs  cpu µs  refused  conflicts  shards  planners  in flight";
 }
 

@@ -1,4 +1,4 @@
-//! The groups that stand, as their answers said, and the check of the books against them.
+//! The existing groups according to their answers, and the check of the books against them.
 
 use wharf_core::group::Strategy;
 use wharf_core::map::FixedMap;
@@ -13,17 +13,17 @@ pub(super) const NODE_CORES: u32 = 64;
 /// MiB of a node.
 pub(super) const NODE_MEMORY: u32 = 256 * 1024;
 
-/// Half a core: a node holds two groups of 64 bundles.
+/// Returns half a core, so that a node holds two groups of 64 bundles.
 pub(super) fn bundle_cpu() -> Amount {
     Amount::from_milli(500)
 }
 
-/// A GiB.
+/// Returns 1 GiB.
 pub(super) fn bundle_memory() -> Amount {
     Amount::whole(1024)
 }
 
-/// The groups that stand.
+/// The groups that exist.
 #[derive(Default)]
 pub(super) struct Standing {
     groups: Vec<(WireGroup, Vec<BundleBody>)>,
@@ -34,7 +34,7 @@ impl Standing {
         self.groups.len()
     }
 
-    /// A group that was placed, as asked.
+    /// Adds a group after checking that it was placed as asked.
     pub(super) fn enter(
         &mut self,
         group: GroupBody,
@@ -63,17 +63,17 @@ impl Standing {
         Ok(())
     }
 
-    /// Takes out a random one.
+    /// Removes and returns a random group.
     ///
     /// # Panics
-    /// When none stands.
+    /// When there is no group.
     pub(super) fn any(&mut self, rng: &mut Rng) -> WireGroup {
         let at = rng.below(self.groups.len() as u64) as usize;
         self.groups.swap_remove(at).0
     }
 
-    /// Checks that nodes hold the bundles of these groups and nothing else, and that the service knows
-    /// these groups and no others.
+    /// Checks that nodes hold exactly the bundles of these groups, and that the service knows exactly these
+    /// groups.
     pub(super) fn check(&self, nodes: &[NodeStatus], listed: &[WireGroup]) -> Result<(), GroupsError> {
         let mut counts: FixedMap<u64, u32> = FixedMap::default();
         let placed = self.groups.iter().flat_map(|(_, bundles)| bundles);

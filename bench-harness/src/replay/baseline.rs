@@ -1,4 +1,4 @@
-//! The same events through the linear scan, timed: what the index is compared with.
+//! A timed replay of the same events with the linear scan, as a baseline for the index.
 
 use std::time::{Duration, Instant};
 
@@ -8,17 +8,18 @@ use super::{Decision, Driven, Event, ReplayOptions};
 use crate::target::LinearScan;
 use crate::trace::Trace;
 
-/// What the scan gave and cost.
+/// The result of the scan.
 #[derive(Clone, Debug)]
 pub struct BaselineRun {
-    /// Per pod of the trace, in its order.
+    /// The placement of each pod, in the order of the trace.
     pub placements: Vec<Option<(usize, GpuAssignment)>>,
-    /// For all events; building the cluster is not counted, as registration is not for a target.
+    /// The time of all events. Building the cluster is not included, just as registration is not for a
+    /// target.
     pub elapsed: Duration,
 }
 
 impl BaselineRun {
-    /// Replays `events` over a fresh cluster.
+    /// Replays `events` on a fresh cluster.
     #[must_use]
     pub fn replay(trace: &Trace, events: &[Event], options: &ReplayOptions) -> Self {
         let policy = options.policy;
@@ -40,7 +41,7 @@ impl BaselineRun {
         Self { placements, elapsed: started.elapsed() }
     }
 
-    /// The first pod that the target placed otherwise.
+    /// Returns the index of the first pod that the target placed differently.
     #[must_use]
     pub fn first_difference(&self, driven: &Driven) -> Option<usize> {
         let placed = |decision: &Decision| match *decision {

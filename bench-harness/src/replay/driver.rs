@@ -1,13 +1,13 @@
 //! Drives a target through the events of a trace.
 //!
-//! Up to `in_flight` orders are under way; replies are matched by tag. Before a departure is
-//! sent, every placement that was sent has been answered: a release must know its allocation,
-//! and what it frees must not help a pod that arrived before. So on one shard the placements are
-//! the same whatever `in_flight` is.
+//! Up to `in_flight` orders are in flight. Replies are matched by tag. Before a departure is sent, all
+//! earlier placements have been answered, for two reasons: a release needs its allocation id, and the
+//! capacity that it frees must not help a pod that arrived before. So on one shard the placements do not
+//! depend on `in_flight`.
 //!
-//! Latency is what the driver sees: from the call that submits a placement to the return of the
-//! wait that brought its reply. With many in flight that includes the wait behind the others: it
-//! is a closed loop, and says nothing about latency at a given rate of arrivals.
+//! Latency is measured by the driver: from the call that submits a placement to the return of the wait that
+//! brought its reply. With many orders in flight this includes waiting behind others. The loop is closed, so
+//! this is not the latency at a given arrival rate.
 
 use std::time::{Duration, Instant};
 
@@ -21,44 +21,44 @@ use super::{Event, Progress, ReplayError};
 use crate::target::{Answer, Granted, Order, Reply, Target, TargetError};
 use crate::trace::Trace;
 
-/// Decisions between two reports of progress.
+/// Decisions between two progress reports.
 const PROGRESS_EVERY: u64 = 256;
-/// A latency beyond a minute is counted as one.
+/// Latencies above one minute are recorded as one minute.
 const LATENCY_NS_MAX: u64 = 60_000_000_000;
 
-/// What became of a pod.
+/// The decision about a pod.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decision {
-    /// It stands, or stood until it left, on a node (an index into the trace's nodes).
+    /// The pod was placed. It may have left since.
     Placed {
-        /// The node.
+        /// The index of the node in the trace.
         node: usize,
-        /// The GPU instances, and how much of each.
+        /// The GPU instances, and the part of each.
         gpus: GpuAssignment,
     },
-    /// No node could hold it.
+    /// No node could hold the pod.
     Refused(Verdict),
 }
 
-/// What a run gave and cost.
+/// The result of a run.
 #[derive(Clone, Debug)]
 pub struct Driven {
-    /// Per pod of the trace, in its order.
+    /// The decision about each pod, in the order of the trace.
     pub decisions: Vec<Decision>,
-    /// From the first order to the last reply.
+    /// The time from the first order to the last reply.
     pub elapsed: Duration,
-    /// Nanoseconds from submission to reply, of placements.
+    /// Latency of placements from submission to reply, in ns.
     pub latency: Histogram<u64>,
-    /// What live allocations hold at the end, as the driver was promised.
+    /// The capacity held at the end, according to the replies.
     pub promised: Promised,
-    /// The most that they held at any time.
+    /// The maximum held at any time.
     pub peak: Promised,
 }
 
-/// Sums over the allocations that were granted and not released, in 1/10 000 units.
+/// Sums over the granted allocations that are not released, in 1/10,000 units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Promised {
-    /// How many.
+    /// The number of allocations.
     pub allocations: u64,
     /// Cores.
     pub cpu: i128,
@@ -79,7 +79,7 @@ impl Promised {
     }
 }
 
-/// An order under way.
+/// An order in flight.
 #[derive(Clone, Copy)]
 struct UnderWay {
     pod: usize,
@@ -87,20 +87,20 @@ struct UnderWay {
     submitted: Instant,
 }
 
-/// What is known of a pod while the replay runs.
+/// The state of a pod during the replay.
 #[derive(Clone, Copy)]
 enum PodState {
-    /// It has not come, or its placement is under way.
+    /// The pod has not arrived, or its placement is in flight.
     Undecided,
     Decided(Decision, Option<AllocationId>),
 }
 
-/// One run over one target.
+/// One run on one target.
 struct Driver<'a, T> {
     target: &'a mut T,
     trace: &'a Trace,
     policy: Policy,
-    /// Orders under way by tag; the free tags beside them. Bounded by `in_flight`.
+    /// Orders in flight by tag, at most `in_flight`; `free` has the free tags.
     under_way: Vec<Option<UnderWay>>,
     free: Vec<usize>,
     placements_under_way: usize,
@@ -116,7 +116,7 @@ struct Driver<'a, T> {
 /// Sends the events of a trace to a target on which its nodes are registered.
 ///
 /// # Errors
-/// When `in_flight` is out of range, the target fails, or it answers what was not asked.
+/// When `in_flight` is out of range, the target fails, or it sends an unexpected answer.
 pub fn drive<T: Target>(
     target: &mut T,
     trace: &Trace,
@@ -177,7 +177,7 @@ impl<T: Target> Driver<'_, T> {
         while self.placements_under_way > 0 {
             self.collect()?;
         }
-        // The departure of a pod that was not placed is nothing.
+        // The departure of a pod that was not placed has no effect.
         if let PodState::Decided(_, Some(allocation)) = self.pods[event.pod] {
             self.target.set_now(event.at);
             self.submit(event.pod, Order::Release(allocation))?;
@@ -243,7 +243,7 @@ impl<T: Target> Driver<'_, T> {
         let PodState::Decided(decision, Some(_)) = self.pods[pod] else {
             unreachable!("only a placed pod is released, and once");
         };
-        // The decision stays: it is the placement that the pod had.
+        // The decision is kept, because it records where the pod was placed.
         self.pods[pod] = PodState::Decided(decision, None);
         self.promise(pod, -1);
         Ok(())

@@ -1,56 +1,56 @@
-//! Why a replay fails: the trace, the target, or a disagreement between them that must not be.
+//! Errors of a replay: from the trace, from the target, or a disagreement between them.
 
 use wharf_core::request::Policy;
 
 use crate::target::TargetError;
 use crate::trace::TraceError;
 
-/// A replay that failed.
+/// The error of a failed replay.
 #[derive(Debug, thiserror::Error)]
 pub enum ReplayError {
-    /// The trace lacks what the replay needs.
+    /// The trace lacks data that the replay needs.
     #[error(transparent)]
     Trace(#[from] TraceError),
     /// The target failed.
     #[error(transparent)]
     Target(#[from] TargetError),
-    /// A number of orders under way that cannot be.
+    /// The number of orders in flight is out of range.
     #[error("{given} orders in flight: give 1 to {most}")]
     InFlight {
-        /// Asked for.
+        /// The requested number.
         given: usize,
-        /// What the target takes.
+        /// The maximum of the target.
         most: usize,
     },
-    /// Orders are under way and the target has no reply for them.
+    /// Orders are in flight, but the target has no reply for them.
     #[error("the target left an order without a reply")]
     Unanswered,
-    /// A reply to nothing.
+    /// The target replied to a tag that is not in flight.
     #[error("the target answered tag {0}, which is not under way")]
     UnknownTag(u64),
-    /// The target's books are not what the driver was promised.
+    /// The target's books differ from its replies.
     #[error("the books disagree about {what}: the replies add up to {promised}, the target counts {counted}")]
     Books {
-        /// Which sum.
+        /// The sum that differs.
         what: String,
-        /// By the replies.
+        /// The value according to the replies.
         promised: i128,
-        /// By the target.
+        /// The value according to the target.
         counted: i128,
     },
-    /// There is no scan of that policy.
+    /// There is no linear scan of this policy.
     #[error("--baseline has no linear scan of `{0}`: leave it out, or give another policy")]
     NoBaseline(Policy),
-    /// Engine and scan must agree and do not.
+    /// The placements of engine and scan differ where they must be identical.
     #[error(
         "pod `{pod}` was placed {engine} by the engine and {scan} by the linear scan: on one shard `{policy}` must place pod for pod the same"
     )]
     BaselineDiffers {
-        /// The first such pod.
+        /// The first pod that differs.
         pod: String,
-        /// By the engine.
+        /// The placement by the engine.
         engine: String,
-        /// By the scan.
+        /// The placement by the scan.
         scan: String,
         /// The policy.
         policy: Policy,

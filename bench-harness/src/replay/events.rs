@@ -1,49 +1,48 @@
 //! The order in which a trace is replayed.
 //!
-//! Without departures pods arrive in file order and stay. With departures the trace's times are
-//! virtual time: events are sorted by time; at one time departures come before arrivals, so that
-//! what is given back can be taken; among equals the file's order decides. A pod that leaves at
-//! the very time at which it came leaves after that time's arrivals: it cannot leave before it
-//! came.
+//! Without departures, pods arrive in file order and never leave. With departures, the trace's times are
+//! virtual time and events are sorted by time. At the same time, departures come before arrivals, so that
+//! freed capacity can be used; otherwise file order decides. A pod whose deletion time equals its creation
+//! time leaves after the arrivals of that time.
 
 use wharf_core::time::Time;
 
 use crate::trace::{Fault, Place, Trace, TraceError};
 
-/// What happens to a pod.
+/// The kind of an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Happening {
-    /// A pod that came earlier goes.
+    /// A pod that arrived earlier leaves.
     Departure,
-    /// It comes.
+    /// A pod arrives.
     Arrival,
-    /// A pod goes at the time at which it came.
+    /// A pod leaves at the time at which it arrived.
     DepartureAtOnce,
 }
 
-/// One step of a replay. Its order is the order of a replay.
+/// One event of a replay. Events are ordered as they are replayed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Event {
-    /// When, on the virtual clock.
+    /// The virtual time.
     pub at: Time,
-    /// What.
+    /// The kind of event.
     pub happening: Happening,
-    /// To which pod: its index in the trace.
+    /// The index of the pod in the trace.
     pub pod: usize,
 }
 
 impl Event {
-    /// Whether the pod comes.
+    /// Returns whether the pod arrives.
     #[must_use]
     pub fn is_arrival(&self) -> bool {
         self.happening == Happening::Arrival
     }
 }
 
-/// The events of a trace, in order.
+/// Returns the events of a trace in order.
 ///
 /// # Errors
-/// When departures are asked for and a pod lacks a time.
+/// When departures are requested and a pod lacks a time.
 pub fn events(trace: &Trace, departures: bool) -> Result<Vec<Event>, TraceError> {
     if !departures {
         let arrival = |pod| Event { at: Time::default(), happening: Happening::Arrival, pod };
@@ -66,7 +65,8 @@ pub fn events(trace: &Trace, departures: bool) -> Result<Vec<Event>, TraceError>
     Ok(events)
 }
 
-/// The reader refuses times that do not fit; one that comes from elsewhere stands at the end.
+/// Converts seconds to virtual time. The reader refuses times that do not fit; the largest time applies to
+/// any others.
 fn seconds(seconds: u64) -> Time {
     Time(seconds.saturating_mul(1_000_000_000))
 }

@@ -1,8 +1,8 @@
-//! How much was allocated when so much had arrived: what the FGD paper plots.
+//! GPU allocation as a function of arrived load, as plotted in the FGD paper.
 //!
-//! Arrived load is what the pods up to some pod ask of GPUs, placed or not, over what the cluster
-//! has; a percentage is reached at the first pod that brings the sum to it. Nobody leaves in such
-//! a replay, so what is allocated then is what the placed ones among those pods hold.
+//! Arrived load is the GPU demand of all pods up to some pod, placed or not, relative to the cluster's GPUs.
+//! A percentage is reached at the first pod that brings the sum to it. No pod leaves in such a replay, so the
+//! allocation is the demand of the placed ones among those pods.
 
 use serde::Serialize;
 
@@ -12,17 +12,17 @@ use crate::trace::Trace;
 /// The allocation at one arrived load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct LoadPoint {
-    /// Arrived GPUs in percent of the cluster's.
+    /// Arrived GPU demand, in percent of the cluster's GPUs.
     pub arrived_percent: u32,
-    /// The pods that had come then; absent where the trace ends before that load.
+    /// The number of pods that had arrived; `None` if the trace ends before that load.
     pub pods: Option<u64>,
-    /// Thousandths of a GPU that were held then, or at the end.
+    /// Thousandths of a GPU allocated at that load, or at the end.
     pub gpu_allocated_milli: u64,
     /// The same in percent of the cluster's GPUs.
     pub gpu_allocated_percent: f64,
 }
 
-/// The allocation at each of `percents`, in their order.
+/// Returns the allocation at each of `percents`, in their order.
 #[must_use]
 pub fn allocation_at(trace: &Trace, decisions: &[Decision], percents: &[u32]) -> Vec<LoadPoint> {
     let capacity: u64 = trace.nodes.iter().map(|node| u64::from(node.gpus) * 1000).sum();

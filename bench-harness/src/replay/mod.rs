@@ -1,4 +1,4 @@
-//! Replays a trace: registers its nodes on a target, sends its pods, checks the books, reports.
+//! Replays a trace: registers its nodes on a target, sends its pods, checks the books, and reports.
 
 mod baseline;
 pub use baseline::BaselineRun;
@@ -17,13 +17,13 @@ pub use report::{Findings, LatencyNs, Report, rate};
 mod run;
 pub use run::{IN_FLIGHT_DEFAULT, Replay, ReplayOptions, check_books, replay_in_process, replay_on};
 
-/// Told how far a replay is.
+/// A receiver of the progress of a replay.
 pub trait Progress {
-    /// So many pods are decided.
+    /// Called with the number of decided pods.
     fn advance(&mut self, decided: u64);
 }
 
-/// Tells nobody.
+/// Ignores progress.
 pub struct Silent;
 impl Progress for Silent {
     fn advance(&mut self, _decided: u64) {}

@@ -1,6 +1,7 @@
-//! The placements file: `pod,node,gpu_indices`, a row per pod in the order of the trace, with
-//! `gpu_indices` like `0;3`; both fields are empty where the pod was not placed. A pod that left
-//! has the placement that it had.
+//! The placements file `pod,node,gpu_indices`, with a row per pod in the order of the trace.
+//!
+//! `gpu_indices` is written like `0;3`. Both fields are empty if the pod was not placed. A pod that left
+//! keeps its placement in the file.
 
 use std::io;
 

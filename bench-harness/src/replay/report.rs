@@ -1,14 +1,14 @@
-//! What a replay reports. The only module that computes with floats: they are printed, and
-//! nothing is decided by them.
+//! The report of a replay. Only this module of the replay computes with floats; they are printed and decide
+//! nothing.
 //!
-//! | figure | what it counts |
+//! | figure | meaning |
 //! |---|---|
-//! | `seconds` | from the first order to the last reply; reading the trace and registering nodes are not in it; with departures the releases are |
-//! | `placements_per_second` | decisions: `pods / seconds`, placed and refused alike; releases are not counted |
-//! | `latency_ns` | of placements, from submission to reply as the driver sees it, closed loop |
+//! | `seconds` | from the first order to the last reply, releases included; without reading and registration |
+//! | `placements_per_second` | decisions: `pods / seconds`, both placed and refused; releases are not counted |
+//! | `latency_ns` | of placements, from submission to reply as measured by the driver, closed loop |
 //! | `*_allocated_milli` | held by live allocations at the end of the run |
-//! | `*_peak_milli` | the most held at any time; equal to the former when nobody leaves |
-//! | `baseline_*` | the same events through a plain single-thread scan, in the same run |
+//! | `*_peak_milli` | the maximum held at any time; equal to `*_allocated_milli` if no pod leaves |
+//! | `baseline_*` | the same events with a single-threaded linear scan, in the same run |
 
 use std::fmt;
 use std::time::Duration;
@@ -19,7 +19,7 @@ use wharf_core::router::Verdict;
 use super::{BaselineRun, Decision, Driven, LoadPoint, ReplayOptions, allocation_at};
 use crate::target::{BookSum, Books};
 
-/// Units of 1/10 000 in a thousandth.
+/// Units of 1/10,000 in a thousandth.
 const UNITS_PER_MILLI: i128 = 10;
 
 /// Latency percentiles in nanoseconds.
@@ -27,82 +27,82 @@ const UNITS_PER_MILLI: i128 = 10;
 pub struct LatencyNs {
     /// The median.
     pub p50: u64,
-    /// 99 %.
+    /// The 99th percentile.
     pub p99: u64,
-    /// 99.9 %.
+    /// The 99.9th percentile.
     pub p999: u64,
-    /// The longest.
+    /// The maximum.
     pub max: u64,
 }
 
-/// What a replay found, as `--json` prints it.
+/// The result of a replay, as printed by `--json`.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
-    /// Placements asked for.
+    /// Requested placements.
     pub pods: u64,
-    /// Placed.
+    /// Pods placed.
     pub placed: u64,
-    /// Not placed.
+    /// Pods not placed.
     pub unplaced: u64,
-    /// Of these: some node could hold it, none could when it came.
+    /// Unplaced pods that no node could hold when they arrived, although some node could if it were empty.
     pub unplaced_no_fit_now: u64,
-    /// Of these: no node of the cluster could ever hold it.
+    /// Unplaced pods that no node of the cluster could ever hold.
     pub unplaced_infeasible: u64,
     /// Pods with a constraint on the GPU model.
     pub constrained: u64,
-    /// Of these, placed.
+    /// Constrained pods that were placed.
     pub constrained_placed: u64,
-    /// Nodes of the cluster.
+    /// The number of nodes of the cluster.
     pub nodes: u64,
-    /// Thousandths of a GPU.
+    /// The cluster's GPUs, in thousandths of a GPU.
     pub gpu_capacity_milli: u64,
-    /// Thousandths of a GPU.
+    /// GPUs allocated at the end, in thousandths of a GPU.
     pub gpu_allocated_milli: u64,
-    /// Thousandths of a GPU.
+    /// The maximum of allocated GPUs, in thousandths of a GPU.
     pub gpu_peak_milli: u64,
-    /// Thousandths of a core.
+    /// The cluster's cpu, in thousandths of a core.
     pub cpu_capacity_milli: u64,
-    /// Thousandths of a core.
+    /// Cpu allocated at the end, in thousandths of a core.
     pub cpu_allocated_milli: u64,
-    /// Thousandths of a core.
+    /// The maximum of allocated cpu, in thousandths of a core.
     pub cpu_peak_milli: u64,
-    /// MiB.
+    /// The cluster's memory, in MiB.
     pub memory_capacity_mib: u64,
-    /// MiB.
+    /// Memory allocated at the end, in MiB.
     pub memory_allocated_mib: u64,
-    /// Of the replay itself.
+    /// The duration of the replay.
     pub seconds: f64,
-    /// Allocation at the arrived loads that were asked for.
+    /// The allocation at the requested arrived loads.
     pub loads: Vec<LoadPoint>,
-    /// Of registering the nodes, before it.
+    /// The duration of registering the nodes.
     pub registration_seconds: f64,
     /// Decisions: pods / seconds.
     pub placements_per_second: f64,
-    /// Of placements.
+    /// The latency of placements.
     pub latency_ns: LatencyNs,
-    /// Its name.
+    /// The name of the policy.
     pub policy: &'static str,
-    /// Shards that served.
+    /// The number of shards.
     pub shards: u16,
-    /// Seed.
+    /// The seed.
     pub seed: u64,
-    /// Orders under way at most.
+    /// The maximum number of orders in flight.
     pub in_flight: usize,
-    /// What stood between driver and engine.
+    /// The transport between driver and engine.
     pub transport: &'static str,
-    /// Whether departures were replayed.
+    /// True if departures were replayed.
     pub with_departures: bool,
-    /// Times that a request went on to another shard, where that is known.
+    /// The number of times that a request spilled to another shard, if known.
     pub spilled: Option<u64>,
-    /// The target audited its invariants, and its sums are what the driver was promised.
+    /// True if the target audited its invariants and its sums match the replies.
     pub books_checked: bool,
-    /// Of the linear scan, where it ran.
+    /// The duration of the linear scan, if it ran.
     pub baseline_seconds: Option<f64>,
-    /// Of the linear scan, where it ran.
+    /// The decisions per second of the linear scan, if it ran.
     pub baseline_placements_per_second: Option<f64>,
-    /// Resident memory of the server, in bytes; absent in process.
+    /// Resident memory of the server, in bytes; `None` in process.
     pub server_resident_bytes: Option<u64>,
-    /// Whether the scan placed pod for pod the same; absent where that cannot be expected.
+    /// True if the scan placed every pod the same; `None` if that is not expected.
     pub baseline_identical: Option<bool>,
 }
 
@@ -114,7 +114,7 @@ fn mib(units: i128) -> u64 {
     u64::try_from(units / 10_000).unwrap_or(0)
 }
 
-/// Per second; zero when no time passed.
+/// Returns `count` per second; zero if no time passed.
 #[must_use]
 pub fn rate(count: u64, elapsed: Duration) -> f64 {
     let seconds = elapsed.as_secs_f64();
@@ -122,7 +122,7 @@ pub fn rate(count: u64, elapsed: Duration) -> f64 {
 }
 
 impl LatencyNs {
-    /// The percentiles of a histogram of nanoseconds.
+    /// Returns the percentiles of a histogram of nanoseconds.
     #[must_use]
     pub fn of(histogram: &hdrhistogram::Histogram<u64>) -> Self {
         Self {
@@ -134,32 +134,32 @@ impl LatencyNs {
     }
 }
 
-/// What a report is made of.
+/// The inputs of a report.
 pub struct Findings<'a> {
-    /// What was asked.
+    /// The options of the replay.
     pub options: &'a ReplayOptions,
     /// The trace.
     pub trace: &'a crate::trace::Trace,
-    /// What the run gave.
+    /// The result of the run.
     pub driven: &'a Driven,
-    /// The audited books, which agree with the promises.
+    /// The audited books, which match the replies.
     pub books: &'a Books,
-    /// How long the nodes took.
+    /// The duration of registering the nodes.
     pub registration: Duration,
-    /// Of the target.
+    /// The transport of the target.
     pub transport: &'static str,
-    /// Of the target.
+    /// The number of shards of the target.
     pub shards: u16,
-    /// Of the target.
+    /// The number of spills of the target, if known.
     pub spilled: Option<u64>,
-    /// Resident memory of the server, where it is not this process.
+    /// Resident memory of the server, if it is another process.
     pub resident_bytes: Option<u64>,
-    /// The scan, and whether it was identical, where that was checked.
+    /// The scan, and whether it was identical, if that was checked.
     pub baseline: Option<(&'a BaselineRun, Option<bool>)>,
 }
 
 impl Report {
-    /// The report of a run.
+    /// Creates the report of a run.
     #[must_use]
     pub fn new(findings: &Findings<'_>) -> Self {
         let Findings { options, trace, driven, books, .. } = findings;
@@ -301,7 +301,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Names a sum of the books in complaints.
+/// Returns the sums of the books with their names.
 pub(super) fn sums(books: &Books) -> [(&'static str, BookSum); 3] {
     [("cpu", books.cpu), ("memory", books.memory), ("gpu", books.gpu)]
 }

@@ -1,5 +1,5 @@
-//! One replay from beginning to end: registers the nodes, drives the events, checks the books
-//! against the promises, compares with the linear scan, reports.
+//! One complete replay: registers the nodes, drives the events, checks the books against the replies,
+//! compares with the linear scan, and reports.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -15,29 +15,30 @@ use super::{
 use crate::target::{Books, EngineTarget, EngineTargetConfig, ReplayClock, Target};
 use crate::trace::{Trace, TraceNode};
 
-/// How a trace is replayed.
+/// The options of a replay.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ReplayOptions {
-    /// Which of the fitting nodes each pod gets.
+    /// The placement policy.
     pub policy: Policy,
-    /// Shards of an engine in process.
+    /// The number of shards of an engine in process.
     pub shards: u16,
-    /// Of routing and of Random.
+    /// The seed of routing and of the Random policy.
     pub seed: u64,
-    /// Orders under way at most.
+    /// The maximum number of orders in flight.
     pub in_flight: usize,
-    /// Whether pods leave at their deletion time.
+    /// True if pods leave at their deletion time.
     pub departures: bool,
-    /// Whether the linear scan is timed, and compared where it must be identical.
+    /// True if the linear scan is timed, and compared where it must be identical.
     pub baseline: bool,
-    /// Typical requests of the fragmentation-aware policies, in process; learnt if none.
+    /// Typical requests of the fragmentation-aware policies, in process. If `None`, they are learned from
+    /// arriving requests.
     pub typical_shapes: Option<Arc<TypicalShapes>>,
-    /// Arrived loads, in percent of the cluster's GPUs, at which the allocation is reported.
+    /// Arrived loads at which the allocation is reported, in percent of the cluster's GPUs.
     pub report_at: Vec<u32>,
 }
 
-/// Orders under way unless asked otherwise: enough to keep a shard busy, and few enough that
-/// latency still says something. On one shard it does not change the placements.
+/// The default number of orders in flight: enough to keep a shard busy, and few enough that latency is
+/// meaningful. On one shard it does not change the placements.
 pub const IN_FLIGHT_DEFAULT: usize = 64;
 
 impl Default for ReplayOptions {
@@ -55,10 +56,10 @@ impl Default for ReplayOptions {
     }
 }
 
-/// What a replay gave.
+/// The result of a replay.
 #[derive(Clone, Debug)]
 pub struct Replay {
-    /// Per pod of the trace, in its order.
+    /// The decision about each pod, in the order of the trace.
     pub decisions: Vec<Decision>,
     /// The figures.
     pub report: Report,
@@ -67,8 +68,8 @@ pub struct Replay {
 /// Replays a trace on an engine in this process.
 ///
 /// # Errors
-/// When the options cannot be, the engine fails, its books disagree with its replies, or it
-/// places otherwise than the scan where both must be identical.
+/// When the options are invalid, the engine fails, its books differ from its replies, or its placements
+/// differ from the scan's where both must be identical.
 pub fn replay_in_process(
     trace: &Trace,
     options: &ReplayOptions,
@@ -80,7 +81,7 @@ pub fn replay_in_process(
     replay_on(&mut EngineTarget::open(&config)?, trace, options, progress)
 }
 
-/// Replays a trace on a target that holds no node yet.
+/// Replays a trace on a target that has no nodes yet.
 ///
 /// # Errors
 /// As [`replay_in_process`].
@@ -124,10 +125,10 @@ pub fn replay_on<T: Target>(
     Ok(Replay { decisions: driven.decisions, report })
 }
 
-/// Compares the target's audited books with the trace's capacity and with the promises.
+/// Compares the target's audited books with the trace's capacity and with the replies.
 ///
 /// # Errors
-/// The first sum that disagrees.
+/// The first sum that differs.
 pub fn check_books(trace: &Trace, promised: &Promised, books: &Books) -> Result<(), ReplayError> {
     let same = |what: &str, promised: i128, counted: i128| {
         let disagree = || ReplayError::Books { what: what.to_owned(), promised, counted };

@@ -1,11 +1,12 @@
-//! The plain alternative: one thread, no index, every node looked at for every pod.
+//! The linear scan: one thread, no index, every node checked for every pod.
 //!
-//! It makes the same checks and the same choices as the engine on one shard (Random draws its
-//! own numbers), so a replay can compare the rates of both in one run, and for the deterministic
-//! policies the placements pod for pod. It is written to be decently fast: what a check reads
-//! stands in 32 contiguous bytes per node, the order of the policies is one integer, selectors
-//! are resolved once. It has no shards, no rings, no allocation ids, and a refusal costs it no
-//! explanation: it does less than the engine does.
+//! It makes the same checks and choices as the engine on one shard (except that Random draws its own
+//! numbers). So a replay can compare the rates of both in one run, and for the deterministic policies each
+//! placement.
+//!
+//! It is written to be reasonably fast: a check reads 32 contiguous bytes per node, the order of the policies
+//! is one integer, and selectors are resolved once. It has no shards, rings or allocation ids, and does not
+//! explain refusals, so it does less work than the engine.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -20,25 +21,25 @@ use wharf_core::rng::Rng;
 
 use super::fragmentation::{FragmentationScan, NodeState, Price};
 
-/// What one check reads.
+/// The data that one check reads.
 #[derive(Clone, Copy)]
 struct Record {
     cpu: i64,
     memory: i64,
-    /// The coordinate, dimension by dimension in one integer: LeastFit and BestFit order by it.
+    /// The coordinate with all dimensions in one integer. LeastFit and BestFit order by it.
     rank: u64,
     largest_gpu_part: u16,
     whole_gpus: u16,
-    /// Nodes with equal labels are of one class.
+    /// The label class. Nodes with equal labels share one.
     class: u32,
 }
 
 const _: () = assert!(size_of::<Record>() == 32, "two records in a cache line");
 
-/// A selector, and for each class whether it accepts it.
+/// A selector, and whether it accepts each class.
 type Accepted = (Arc<Selector>, Arc<[bool]>);
 
-/// A cluster that is scanned.
+/// A cluster that is searched by scanning.
 pub struct LinearScan {
     geometry: Geometry,
     records: Vec<Record>,
@@ -47,19 +48,20 @@ pub struct LinearScan {
     classes: Vec<Labels>,
     /// The GPU model of each class.
     models: Vec<Option<Arc<str>>>,
-    /// Which classes a selector accepts, by the selector's hash; the selector itself settles it.
+    /// The classes that each selector accepts, by hash of the selector. Equal hashes are told apart by the
+    /// selector itself.
     accepted: HashMap<u64, Vec<Accepted>>,
-    /// Where the last NextFit scan stopped.
+    /// The node at which the last NextFit scan stopped.
     next_fit: usize,
-    /// Where Spread begins: after the node where the last search stopped, if any did.
+    /// The node at which the next Spread scan begins: the one after the last result, if any.
     spread: usize,
     rng: Rng,
-    /// The fitting nodes of a Random scan: kept to be reused.
+    /// A buffer for the fitting nodes of a Random scan.
     fitting: Vec<u32>,
     fragmentation: FragmentationScan,
 }
 
-/// What a scan looks for.
+/// The conditions of a request.
 struct Asked {
     cpu: i64,
     memory: i64,
@@ -80,7 +82,7 @@ impl Asked {
 }
 
 impl LinearScan {
-    /// The cluster of `nodes`, in this order, wholly free.
+    /// Creates a cluster of `nodes` in this order, all free.
     #[must_use]
     pub fn new(nodes: &[NodeSpec], seed: u64) -> Self {
         let mut scan = Self {
@@ -114,19 +116,19 @@ impl LinearScan {
         scan
     }
 
-    /// Gives the typical requests of the fragmentation-aware policies; learnt if none are given.
+    /// Sets the typical requests of the fragmentation-aware policies. Without this they are learned.
     pub fn set_typical_shapes(&mut self, typical: &TypicalShapes) {
         self.fragmentation.give(typical);
     }
 
-    /// Has the fragmentation-aware policies learn from `requests` as from arrivals, and from then on
-    /// compute every node anew for every request: the scan by definition, to be timed.
+    /// Lets the fragmentation-aware policies learn from `requests` as from arrivals. From then on every node
+    /// is computed again for every request, so that the scan by definition can be timed.
     pub fn compute_anew_after<'a>(&mut self, requests: impl Iterator<Item = &'a PlacementRequest>) {
         requests.for_each(|request| self.fragmentation.handle_arrival(request));
         self.fragmentation.forget();
     }
 
-    /// Brings what is derived from a node's books up to date with them.
+    /// Recomputes the values that are derived from a node's books.
     fn refresh(&mut self, node: usize) {
         let record = &mut self.records[node];
         let gpus = &self.gpus[node];
@@ -137,7 +139,7 @@ impl LinearScan {
         record.rank = coordinate.0[..4].iter().fold(0, |rank, &c| rank << 16 | u64::from(c));
     }
 
-    /// Places a request: the node's index and its GPU instances, or nothing where none fits.
+    /// Places a request. Returns the node's index and its GPU instances, or `None` if no node fits.
     pub fn place(&mut self, request: &PlacementRequest) -> Option<(usize, GpuAssignment)> {
         let demand = &request.demand;
         let (largest_gpu_part, whole_gpus) = match demand.gpu {
@@ -165,7 +167,7 @@ impl LinearScan {
         Some((node, gpus))
     }
 
-    /// Takes what was placed elsewhere: on this node, these GPU instances.
+    /// Takes these GPU instances and `demand` of the node, as chosen by another engine.
     pub fn take(&mut self, node: usize, demand: &Demand, gpus: GpuAssignment) {
         self.gpus[node].take(gpus);
         self.records[node].cpu -= demand.cpu.units();
@@ -173,21 +175,21 @@ impl LinearScan {
         self.refresh(node);
     }
 
-    /// Takes `demand` from this node, of the GPU instances that the books choose.
+    /// Takes `demand` from this node, with GPU instances chosen by the books.
     ///
     /// # Panics
-    /// When the node has no GPUs for it.
+    /// When the node has too few free GPUs.
     pub fn hold(&mut self, node: usize, demand: &Demand) {
         let gpus = self.gpus[node].choose(demand.gpu).expect("a node with GPUs enough");
         self.take(node, demand, gpus);
     }
 
-    /// The next NextFit scan starts at this node.
+    /// Sets the node at which the next NextFit scan starts.
     pub fn go_on_from(&mut self, node: usize) {
         self.stopped_at(node);
     }
 
-    /// Gives back what a placement took.
+    /// Returns what a placement took.
     pub fn release(&mut self, node: usize, demand: &Demand, gpus: GpuAssignment) {
         self.records[node].cpu += demand.cpu.units();
         self.records[node].memory += demand.memory.units();
@@ -210,7 +212,7 @@ impl LinearScan {
                 Some(found)
             }
             Policy::Spread => {
-                // As NextFit, from the node after the last one.
+                // Like NextFit, but from the node after the last one.
                 let start = self.spread.min(self.records.len());
                 let ahead = first_from(&self.records[start..]).map(|at| start + at);
                 let found = ahead.or_else(|| first_from(&self.records[..start]))?;
@@ -218,7 +220,7 @@ impl LinearScan {
                 Some(found)
             }
             Policy::Hybrid => unreachable!("a replay has no linear scan of it and says so"),
-            // Only a better rank replaces: ties stay with the node registered first.
+            // Only a better rank replaces the best, so ties go to the node registered first.
             Policy::BestFit | Policy::Fgd | Policy::LeastStranded => {
                 self.best(asked, |rank, best| rank < best)
             }
@@ -233,7 +235,7 @@ impl LinearScan {
         }
     }
 
-    /// As [`find`](Self::find) over named nodes alone: the node of index `i` has the id `i + 1`.
+    /// Like [`find`](Self::find), but only over named nodes. The node with index `i` has the id `i + 1`.
     fn find_among(&mut self, named: &[NodeId], policy: Policy, asked: &Asked) -> Option<usize> {
         let nodes = named.iter().map(|id| id.0 as usize - 1);
         let mut fitting = nodes.filter(|&node| asked.fits(&self.records[node]));
@@ -241,10 +243,10 @@ impl LinearScan {
         match policy {
             Policy::FirstFit => fitting.next(),
             Policy::BestFit => fitting.min_by_key(rank),
-            // Of equals the last would be taken: from behind it is the first.
+            // `max_by_key` takes the last of equal elements, so the reversed order gives the first.
             Policy::LeastFit => fitting.rev().max_by_key(rank),
             Policy::NextFit | Policy::Spread => {
-                // Spread goes on from the node after the last one.
+                // Spread continues from the node after the last one.
                 let start = if policy == Policy::Spread { self.spread } else { self.next_fit };
                 let first = fitting.next()?;
                 let ahead = if first >= start { Some(first) } else { fitting.find(|&node| node >= start) };

@@ -1,4 +1,4 @@
-//! The clock of a replay: the machine's, or the trace's.
+//! The clock of a replay: real time, or the virtual time of the trace.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -7,33 +7,33 @@ use std::time::Instant;
 use wharf_core::link::Clock;
 use wharf_core::time::Time;
 
-/// Time since the replay began, or the virtual time of the trace.
+/// The time since the replay began, or the virtual time of the trace.
 #[derive(Clone, Debug)]
 pub enum ReplayClock {
-    /// As the machine counts it.
+    /// Real time since this instant.
     Real(Instant),
-    /// As the driver sets it, in nanoseconds; shared by all shards.
+    /// Virtual time set by the driver, in nanoseconds. All shards share it.
     Virtual(Arc<AtomicU64>),
 }
 
 impl ReplayClock {
-    /// The machine's clock, from now on.
+    /// Creates a real-time clock that starts now.
     #[must_use]
     pub fn real() -> Self {
         Self::Real(Instant::now())
     }
 
-    /// Virtual time, at zero.
+    /// Creates a virtual clock at zero.
     #[must_use]
     pub fn virtual_time() -> Self {
         Self::Virtual(Arc::default())
     }
 
-    /// Moves virtual time on. It never goes back: an earlier time is ignored.
+    /// Advances virtual time. It never goes back; an earlier time is ignored.
     pub fn set(&self, now: Time) {
         if let Self::Virtual(nanos) = self {
-            // Relaxed: shards learn of an order through their rings, which order this store
-            // before it; reading it a batch late would only show an earlier time.
+            // Relaxed: shards learn of an order through their rings, which order this store before it.
+            // Reading it a batch late would only show an earlier time.
             nanos.fetch_max(now.0, Ordering::Relaxed);
         }
     }

@@ -1,9 +1,8 @@
-//! The engine in this process: N shards on threads of their own, driven through one port, as an
-//! I/O thread of the service drives them.
+//! The engine in this process: N shards on their own threads, driven through one port like an I/O thread of
+//! the service does.
 //!
-//! Nodes go in through a second port, the registrar's, so that the driver's port carries nothing
-//! but the load. With one shard, orders are carried out in the order of submission, however many
-//! are under way.
+//! Nodes are added through a second port, the registrar's, so that the driver's port carries only the load.
+//! With one shard, orders are executed in the order of submission, regardless of the number in flight.
 
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -28,26 +27,26 @@ use wharf_core::time::Time;
 
 use super::{Answer, BookSum, Books, Granted, Order, ReplayClock, Reply, Target, TargetError};
 
-/// Looks for an answer before the driver sleeps. A shard answers within microseconds; sleeping
-/// costs more than that.
+/// Polls before the driver sleeps. A shard answers within microseconds, and sleeping costs more than that.
 const SPIN_LOOKS: u32 = 200;
-/// How often a sleeping driver looks whether its shards are still there.
+/// The interval at which a sleeping driver checks that its shards still run.
 const WATCH_INTERVAL: Duration = Duration::from_millis(200);
 
-/// How the engine is started.
+/// The configuration of the engine.
 #[derive(Clone, Debug)]
 pub struct EngineTargetConfig {
-    /// Shards, each on a thread.
+    /// The number of shards, each on its own thread.
     pub shards: u16,
     /// Seed of routing and of the Random policy.
     pub seed: u64,
-    /// Where `now` comes from.
+    /// The source of the current time.
     pub clock: ReplayClock,
-    /// Typical requests of the fragmentation-aware policies; learnt from what arrives if none.
+    /// Typical requests of the fragmentation-aware policies. If `None`, they are learned from arriving
+    /// requests.
     pub typical_shapes: Option<Arc<TypicalShapes>>,
 }
 
-/// The registrar's port and the driver's, in the order of the wakers given to the engine.
+/// The indexes of the registrar's port and the driver's port, in the order of the wakers given to the engine.
 const REGISTRAR: usize = 0;
 const DRIVER: usize = 1;
 
@@ -55,14 +54,14 @@ const DRIVER: usize = 1;
 pub struct EngineTarget {
     clock: ReplayClock,
     shards: u16,
-    /// Without its runners, which are on their threads.
+    /// The engine without its runners, which are on their threads.
     engine: Engine,
     threads: Vec<JoinHandle<()>>,
-    /// Index of each node in the order of registration.
+    /// The index of each node in the order of registration.
     nodes: FixedMap<NodeId, usize>,
     /// Replies that needed no shard.
     ready: Vec<Reply>,
-    /// The doorbells wake the thread that opened the engine: the target must stay there.
+    /// Not `Send`: the doorbells wake the thread that opened the engine, so the target must stay there.
     _thread: PhantomData<Rc<()>>,
 }
 
@@ -109,7 +108,7 @@ impl EngineTarget {
         Ok(())
     }
 
-    /// Waits until a port has answers, or orders under way have none to wait for.
+    /// Waits until the port is not idle.
     fn park(&mut self, port: usize) -> Result<(), TargetError> {
         let port = &mut self.engine.ports[port];
         for _ in 0..SPIN_LOOKS {
@@ -121,7 +120,7 @@ impl EngineTarget {
         let bell = Arc::clone(port.bell());
         while bell.sleep_if(|| port.is_idle()) {
             std::thread::park_timeout(WATCH_INTERVAL);
-            // Nobody but a shard that panicked ends before it is told to.
+            // A shard thread that ends before it is told to has panicked.
             if port.is_idle() && self.threads.iter().any(JoinHandle::is_finished) {
                 return Err(TargetError::ShardStopped);
             }
@@ -129,7 +128,7 @@ impl EngineTarget {
         Ok(())
     }
 
-    /// Submits all of `requests` at a port and gives the replies in any order.
+    /// Submits `requests` at a port. Returns the replies in any order.
     fn ask(&mut self, port: usize, requests: Vec<PortRequest>) -> Result<Vec<PortReply>, TargetError> {
         let now = self.clock.now();
         let mut replies = Vec::new();
@@ -141,7 +140,7 @@ impl EngineTarget {
         while self.engine.ports[port].pending() > 0 {
             self.park(port)?;
             self.engine.ports[port].poll(now, |_, reply| replies.push(reply));
-            // An answer may have been one page of several: the question for the next one waits to be flushed.
+            // Flush again, because an answer may lead to a request for the next page.
             self.engine.ports[port].flush();
         }
         Ok(replies)
@@ -156,7 +155,7 @@ impl EngineTarget {
             let partition = registration.partition;
             requests.push(PortRequest::Partition(partition, Command::AddNode(Box::new(registration))));
         }
-        // Published first: whoever sees a placement finds its node in the catalog.
+        // Published first, so that everyone who sees a placement finds its node in the catalog.
         let catalog = self.engine.registrar.catalog();
         self.engine.catalog.store(Arc::new(catalog));
         for reply in self.ask(REGISTRAR, requests)? {
@@ -207,7 +206,7 @@ impl Target for EngineTarget {
         let before = replies.len();
         replies.append(&mut self.ready);
         self.engine.ports[DRIVER].flush();
-        // An answer may be a refusal that goes on to another shard: then there is no reply yet.
+        // A refusal may spill to another shard; there is no reply yet then.
         while replies.len() == before && self.engine.ports[DRIVER].pending() > 0 {
             self.park(DRIVER)?;
             let now = self.clock.now();
@@ -289,7 +288,7 @@ impl Drop for EngineTarget {
     fn drop(&mut self) {
         self.engine.stop.stop();
         for thread in self.threads.drain(..) {
-            // A shard that panicked has printed its message; the driver has been told by `wait`.
+            // A shard that panicked has printed its message, and `wait` has reported it to the driver.
             let _ = thread.join();
         }
     }

@@ -1,9 +1,8 @@
-//! The fragmentation-aware policies by their definition: what the scan and the oracle compute.
+//! The fragmentation-aware policies computed by their definition, for the scan and the oracle.
 //!
-//! It shares with the engine the typical shapes, and nothing of how nodes are measured: every
-//! typical shape is tried on every node, before and after (once per state of a node: a trace
-//! would take hours otherwise), and the score of the paper's simulator is computed as the
-//! simulator does, in floating point.
+//! This shares only the typical shapes with the engine, not the measurement of nodes. Every typical shape is
+//! tried on every node before and after a placement. Results are remembered per node state, because a trace
+//! would take hours otherwise. The score is computed in floating point, as the paper's simulator does.
 
 use std::sync::Arc;
 
@@ -18,47 +17,48 @@ const DEVICE: i128 = GPU_UNIT as i128;
 
 /// A node before a placement.
 pub struct NodeState<'a> {
-    /// Free cpu, in 1/10 000 of a core.
+    /// Free cpu, in 1/10,000 of a core.
     pub cpu: i64,
-    /// Free parts of its devices.
+    /// The free parts of the devices.
     pub gpus: &'a GpuBooks,
-    /// Their model.
+    /// The model of the devices.
     pub model: Option<&'a Arc<str>>,
 }
 
-/// What a placement costs, and the devices it takes there.
+/// The cost of a placement, and the devices that it takes.
 #[derive(Clone, Copy, Debug)]
 pub struct Price {
-    /// Less is better.
+    /// The cost; lower is better.
     pub cost: i128,
     /// The devices.
     pub gpus: GpuAssignment,
 }
 
-/// What the policies know besides the nodes.
+/// The state of the policies apart from the nodes.
 #[derive(Clone, Debug, Default)]
 pub struct FragmentationScan {
     given: bool,
     learner: Learner,
     typical: TypicalShapes,
-    /// F by what it is a function of, until other requests are typical.
+    /// Values of F by node state. Cleared when the typical requests change.
     known: FixedMap<State, i128>,
-    /// Whether values of F are computed anew each time.
+    /// True if F is computed again each time.
     forgets: bool,
 }
 
 /// Free cpu, free parts of the devices, model.
 type State = (i128, [u16; GPU_INSTANCES_MAX], Option<Arc<str>>);
 
-/// Remembered values of F.
+/// The maximum number of remembered values of F.
 const KNOWN_MAX: usize = 1 << 20;
 
 fn idle(gpus: &GpuBooks) -> i128 {
     i128::from(gpus.total_free())
 }
 
-/// The idle GPU that a typical request cannot use: all of it if it cannot run there or wants no
-/// GPU, else that on devices with less left than it takes of one.
+/// Returns the idle GPU capacity that a typical request cannot use. This is all of it if the request cannot
+/// run on the node or asks for no GPU. Otherwise it is the capacity on devices with less free than the
+/// request takes of one.
 fn unusable(typical: &TypicalShape, cpu: i128, gpus: &GpuBooks, model: Option<&str>) -> i128 {
     let shape = &typical.shape;
     let (devices, part) = match shape.gpu {
@@ -88,19 +88,19 @@ fn lowest_whole(gpus: &GpuBooks, count: u8) -> GpuAssignment {
 }
 
 impl FragmentationScan {
-    /// Gives the typical requests.
+    /// Sets the typical requests.
     pub fn give(&mut self, typical: &TypicalShapes) {
         (self.given, self.typical) = (true, typical.clone());
         self.known.clear();
     }
 
-    /// Computes F of a node anew for every request from now on, as the definition has it.
+    /// Stops remembering values of F. From now on F of each node is computed for every request.
     pub fn forget(&mut self) {
         self.forgets = true;
         self.known.clear();
     }
 
-    /// Counts a request, unless the typical ones are given.
+    /// Learns from a request, unless the typical requests are set.
     pub fn handle_arrival(&mut self, request: &PlacementRequest) {
         if !self.given
             && let Some(typical) = self.learner.handle_arrival(request)
@@ -114,7 +114,7 @@ impl FragmentationScan {
         self.typical.shapes().iter().map(|t| i128::from(t.count)).sum()
     }
 
-    /// F of a node, times the sum of all counts.
+    /// Returns F of a node, times the sum of all counts.
     fn fragmentation(&mut self, cpu: i128, gpus: &GpuBooks, model: Option<&Arc<str>>) -> i128 {
         let shapes = self.typical.shapes().iter();
         let value =
@@ -129,7 +129,8 @@ impl FragmentationScan {
         *self.known.entry((cpu, free, model.cloned())).or_insert_with(value)
     }
 
-    /// Idle GPU beyond what the cpu would serve at the typical requests' cores per device.
+    /// Returns the idle GPU capacity beyond what the node's cpu can serve, at the typical requests' cores per
+    /// device.
     fn stranded(&self, cpu: i128, gpus: &GpuBooks) -> i128 {
         let mut cpu_asked = 0;
         let mut gpu_asked = 0;
@@ -145,7 +146,8 @@ impl FragmentationScan {
         (idle(gpus) - served).max(0)
     }
 
-    /// What a request that fits costs on a node where it costs least; of equal devices the lowest.
+    /// Returns the cheapest way to place a request that fits the node. Among equal devices the lowest is
+    /// taken.
     #[must_use]
     pub fn price(&mut self, request: &PlacementRequest, node: &NodeState<'_>) -> Price {
         let choices: Vec<GpuAssignment> = match request.demand.gpu {
@@ -177,14 +179,14 @@ impl FragmentationScan {
         best.expect("it was found to fit")
     }
 
-    /// 100 / (1 + e^-x), rounded down, x being how much F falls, in devices.
+    /// Returns 100 / (1 + e^-x), rounded down, where x is the decrease of F in devices.
     #[allow(clippy::cast_possible_truncation, reason = "0 to 100")]
     fn score(&self, fall: i128) -> i128 {
         if self.total() == 0 {
             return 0;
         }
         let devices = fall as f64 / (self.total() * DEVICE) as f64;
-        // At 99 and above the engine knows one step.
+        // The engine treats scores of 99 and above as equal.
         ((100.0 / (1.0 + (-devices).exp())).floor() as i128).min(99)
     }
 }

@@ -1,9 +1,9 @@
-//! What a replay drives. The driver knows this interface only, so the engine in process and a
-//! server behind a connection are driven by the same code and report the same figures.
+//! The targets of a replay. The driver uses only this interface, so the engine in process and a server behind
+//! a connection are driven by the same code and report the same figures.
 //!
-//! A target belongs to one thread. Orders are carried out in the order of [`submit`], as far as
-//! the target can promise that (with one shard: exactly; with several: per shard); answers come
-//! back in any order and are matched by tag.
+//! A target belongs to one thread. Orders are executed in the order of [`submit`] as far as the target can
+//! guarantee it: exactly with one shard, per shard with several. Answers arrive in any order and are matched
+//! by tag.
 //!
 //! [`submit`]: Target::submit
 
@@ -25,61 +25,61 @@ use wharf_core::resource::GpuAssignment;
 use wharf_core::router::Verdict;
 use wharf_core::time::Time;
 
-/// What a target is asked to do.
+/// An order to a target.
 #[derive(Clone, Debug)]
 pub enum Order {
     /// Place a pod.
     Place(PlacementRequest),
-    /// End an allocation that the target granted.
+    /// Release an allocation that the target granted.
     Release(AllocationId),
 }
 
-/// What it answers.
+/// The answer to an order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Answer {
     /// Placed.
     Placed(Granted),
-    /// Not placed: no node can hold it now, or none ever could.
+    /// Not placed: no node can hold it now, or no node ever could.
     Refused(Verdict),
     /// The allocation has ended.
     Released,
 }
 
-/// A placement as the driver needs it.
+/// A placement, as needed by the driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Granted {
-    /// The node: its index among those given to [`Target::register`], over all calls.
+    /// The index of the node among those given to [`Target::register`], over all calls.
     pub node: usize,
-    /// To be released by this id.
+    /// The id to release it by.
     pub allocation: AllocationId,
-    /// The GPU instances, and how much of each.
+    /// The GPU instances, and the part of each.
     pub gpus: GpuAssignment,
 }
 
 /// An answer with the tag of its order.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Reply {
-    /// As given to [`Target::submit`].
+    /// The tag given to [`Target::submit`].
     pub tag: u64,
     /// The answer.
     pub answer: Answer,
 }
 
-/// Capacity and allocations of one resource, in 1/10 000 units.
+/// Capacity and allocations of one resource, in 1/10,000 units.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct BookSum {
-    /// Of all nodes.
+    /// The capacity of all nodes.
     pub capacity: i128,
-    /// Held by live allocations.
+    /// The amount held by live allocations.
     pub allocated: i128,
 }
 
 /// The target's books, summed over all nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Books {
-    /// Nodes, whatever their state.
+    /// The number of nodes in any state.
     pub nodes: u64,
-    /// Live allocations.
+    /// The number of live allocations.
     pub allocations: u64,
     /// Cores.
     pub cpu: BookSum,
@@ -89,84 +89,83 @@ pub struct Books {
     pub gpu: BookSum,
 }
 
-/// A target that cannot go on.
+/// An error of a target.
 #[derive(Debug, thiserror::Error)]
 pub enum TargetError {
-    /// More orders under way than the target takes.
+    /// More orders are in flight than the target takes.
     #[error("the target has no room for another order: wait for replies first")]
     NoRoom,
-    /// A shard's thread is gone.
+    /// The thread of a shard has ended.
     #[error("a shard stopped before it answered: its message stands above")]
     ShardStopped,
-    /// A thread could not be started.
+    /// A thread cannot be started.
     #[error("the thread of shard {shard} cannot be started")]
     Thread {
-        /// Which.
+        /// The shard.
         shard: u16,
-        /// Why.
+        /// The cause.
         source: std::io::Error,
     },
-    /// The engine cannot be opened so.
+    /// The engine cannot be opened with this configuration.
     #[error(transparent)]
     Engine(#[from] wharf_core::engine::EngineError),
     /// A node cannot be registered.
     #[error(transparent)]
     Registrar(#[from] wharf_core::registrar::RegistrarError),
-    /// An order that was refused as wrong.
+    /// An order was rejected as invalid.
     #[error("the target rejected an order: {0}")]
     Rejected(String),
-    /// The connection, the peer, or the process behind it.
+    /// The connection, the peer or its process failed.
     #[error("the target cannot be reached")]
     Unreachable(#[source] Box<dyn std::error::Error + Send + Sync>),
 }
 
 /// Something that places pods on nodes.
 pub trait Target {
-    /// What stands between driver and engine, as reports name it.
+    /// Returns the transport between driver and engine, as named in reports.
     fn transport(&self) -> &'static str;
 
-    /// How many shards serve it.
+    /// Returns the number of shards.
     fn shards(&self) -> u16;
 
-    /// Most orders that may be under way at once.
+    /// Returns the maximum number of orders in flight.
     fn in_flight_max(&self) -> usize;
 
-    /// Registers nodes in this order and waits until all stand.
+    /// Registers nodes in this order and waits until all are registered.
     ///
     /// # Errors
-    /// When one is refused, or the target is gone.
+    /// When a node is refused, or the target is lost.
     fn register(&mut self, nodes: &[NodeSpec]) -> Result<(), TargetError>;
 
-    /// Virtual time moves on. Targets with a clock of their own ignore it.
+    /// Advances virtual time. Targets with their own clock ignore it.
     fn set_now(&mut self, _now: Time) {}
 
-    /// Gives an order; its reply will carry `tag`. It may be held back until the next
+    /// Submits an order; its reply carries `tag`. The order may be buffered until the next
     /// [`wait`](Self::wait).
     ///
     /// # Errors
-    /// When there is no room, or the target is gone.
+    /// When there is no room, or the target is lost.
     fn submit(&mut self, tag: u64, order: Order) -> Result<(), TargetError>;
 
-    /// Sends what was held back, waits for a reply if orders are under way, and appends all
-    /// replies that are there.
+    /// Sends buffered orders, waits for a reply if orders are in flight, and appends all available replies.
     ///
     /// # Errors
-    /// When the target is gone.
+    /// When the target is lost.
     fn wait(&mut self, replies: &mut Vec<Reply>) -> Result<(), TargetError>;
 
-    /// How often an order went on to another shard because one refused it, where that is known.
+    /// Returns how often an order spilled to another shard after a refusal, if known.
     fn spilled(&self) -> Option<u64> {
         None
     }
 
-    /// Resident memory of the process that serves, in bytes, as the last audit found it.
+    /// Returns the resident memory of the serving process in bytes, as of the last audit.
     fn resident_bytes(&self) -> Option<u64> {
         None
     }
 
-    /// Checks its own invariants and gives its books. Called when nothing is under way.
+    /// Checks the invariants and returns the books. Called when nothing is in flight.
     ///
     /// # Errors
-    /// When the target is gone.
+    /// When the target is lost.
     fn audit(&mut self) -> Result<Books, TargetError>;
 }

@@ -1,7 +1,7 @@
-//! A server behind QUIC, driven through the client that every user has.
+//! A server over QUIC, driven through the public client.
 //!
-//! Orders are held back until [`wait`](Target::wait) and then go out together, on one
-//! connection: the server reads them in the order of submission.
+//! Orders are buffered until [`wait`](Target::wait) and sent together on one connection. The server reads
+//! them in the order of submission.
 
 use std::future::Future;
 use std::sync::Arc;
@@ -27,12 +27,12 @@ use super::{Answer, BookSum, Books, Granted, Order, Reply, Target, TargetError};
 /// A server behind a connection.
 pub struct RemoteTarget {
     runtime: Runtime,
-    /// There until the target is dropped.
+    /// `Some` until the target is dropped.
     client: Option<Client>,
     completions: Arc<Completions>,
     /// Orders since the last wait, encoded at the next.
     held: Vec<(u64, Order)>,
-    /// Orders under way, by tag: what kind of reply to expect.
+    /// Orders in flight by tag, with the kind of the expected reply.
     under_way: FixedMap<u64, Kind>,
     nodes: FixedMap<u64, usize>,
     shards: u16,
@@ -47,11 +47,11 @@ fn unreachable(error: ClientError) -> TargetError {
 }
 
 impl RemoteTarget {
-    /// Connects by `connect` and takes the server as the target of one replay.
+    /// Connects by `connect` and makes the server the target of one replay.
     ///
     /// # Errors
-    /// When there is no connection, or the server already holds nodes: its books could then not
-    /// be checked against the trace.
+    /// When the connection fails, or the server already has nodes, because its books could not be checked
+    /// against the trace.
     pub fn open<E, F>(connect: impl FnOnce() -> F) -> Result<Self, TargetError>
     where
         E: Into<Box<dyn std::error::Error + Send + Sync>>,
@@ -94,7 +94,7 @@ impl RemoteTarget {
     }
 
     fn register_batch(&mut self, nodes: &[NodeSpec]) -> Result<(), TargetError> {
-        // Traces name no custom kinds.
+        // Traces have no custom resource kinds.
         let no_kinds = ResourceRegistry::default();
         let request = NodesRequest { nodes: nodes.iter().map(|node| node_body(node, &no_kinds)).collect() };
         let reply = self.runtime.block_on(self.client().add_nodes(&request)).map_err(unreachable)?;
@@ -148,7 +148,7 @@ impl RemoteTarget {
     }
 }
 
-/// A request for the wire. Traces name no custom resources and no candidates.
+/// Converts a request to its wire form. Traces have no custom resources and no candidates.
 fn place_request(request: &PlacementRequest) -> PlaceRequest {
     let terms = request.selector.as_deref().map_or(&[][..], |selector| selector.terms());
     let selectors = terms.iter().map(|term| SelectorTerm {
@@ -268,7 +268,7 @@ impl Target for RemoteTarget {
 
 impl Drop for RemoteTarget {
     fn drop(&mut self) {
-        // So that the server need not wait for a peer that is gone.
+        // Closes the connection, so that the server does not wait for a lost peer.
         if let Some(client) = self.client.take() {
             self.runtime.block_on(client.close());
         }

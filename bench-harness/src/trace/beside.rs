@@ -1,11 +1,11 @@
-//! Where the openb trace lies. It is not part of the repository but may lie beside it.
+//! The location of the openb trace. It is not part of the repository but may be next to it.
 
 use std::path::{Path, PathBuf};
 
 const FOLDER: &str = "shared/data/openb";
 
-/// Files of the trace, where all of them lie beside the repository: seen from the working
-/// directory, or from where this was built.
+/// Returns the paths of files of the trace if all of them exist next to the repository, relative to the
+/// working directory or to the source directory of the build.
 #[must_use]
 pub fn beside_the_repository<const N: usize>(names: [&str; N]) -> Option<[PathBuf; N]> {
     let from_here = Path::new("..").join(FOLDER);
@@ -14,10 +14,10 @@ pub fn beside_the_repository<const N: usize>(names: [&str; N]) -> Option<[PathBu
     [from_here, from_build].map(files).into_iter().find(|files| files.iter().all(|file| file.exists()))
 }
 
-/// As [`beside_the_repository`], for a test that is skipped where they are absent, and says so.
+/// Like [`beside_the_repository`], for a test that is skipped with a message if the files are absent.
 ///
 /// # Panics
-/// When they are absent and `WHARF_REQUIRE_TRACE` is set, as the gate sets it where the trace is.
+/// When they are absent and `WHARF_REQUIRE_TRACE` is set. The gate sets it if the trace exists.
 #[must_use]
 pub fn for_test<const N: usize>(names: [&str; N]) -> Option<[PathBuf; N]> {
     let found = beside_the_repository(names);

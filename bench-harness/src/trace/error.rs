@@ -1,19 +1,19 @@
-//! What can be wrong with a trace. Every complaint names the file, the line, the column, what
-//! was found there, and what to do.
+//! Errors of a trace. Every message names the file, the line, the column, what was found there, and what to
+//! do.
 
 use std::fmt;
 use std::io;
 
 use wharf_core::limits::{GPU_INSTANCES_MAX, NAME_BYTES_MAX, SELECTOR_TERMS_MAX};
 
-/// Where in a trace something is wrong.
+/// The location of a fault in a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Place {
     /// The file.
     pub file: String,
-    /// Counted from 1; the header is line 1.
+    /// The line, counted from 1; the header is line 1.
     pub line: u64,
-    /// The column, as the header spells it.
+    /// The column, as spelled in the header.
     pub column: String,
 }
 
@@ -23,56 +23,56 @@ impl fmt::Display for Place {
     }
 }
 
-/// What is wrong with one cell.
+/// The fault of one cell.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Fault {
     /// The row ends before the column.
     #[error("the row has no such column: give every column that the header names")]
     Missing,
-    /// Nothing where a name must stand.
+    /// A required name is empty.
     #[error("the name is empty: give each row a name")]
     EmptyName,
-    /// A name that the engine cannot keep.
+    /// The name is too long for the engine.
     #[error("the name has {0} bytes: give at most {NAME_BYTES_MAX}")]
     LongName(usize),
-    /// A name that an earlier row has.
+    /// An earlier row has the same name.
     #[error("`{name}` stands on line {first} already: give each name once")]
     Twice {
         /// The name.
         name: String,
-        /// Where it stood first.
+        /// The line of the first occurrence.
         first: u64,
     },
-    /// Text that is no number.
+    /// The text is not a number.
     #[error("`{0}` is not a number: give a whole number without unit")]
     NotANumber(String),
-    /// Below zero.
+    /// The number is negative.
     #[error("`{0}` is negative: give zero or more")]
     Negative(String),
-    /// More than the engine counts to.
+    /// The number is larger than the engine supports.
     #[error("`{found}` is out of range: give at most {most}")]
     TooLarge {
-        /// What stands there.
+        /// The number found.
         found: String,
-        /// The largest accepted.
+        /// The largest accepted number.
         most: i64,
     },
     /// More devices than a node can have.
     #[error("{0} GPUs: one node has at most {GPU_INSTANCES_MAX}")]
     TooManyGpus(i64),
-    /// More of one device than there is.
+    /// More of one device than a whole one.
     #[error("{0} thousandths of one GPU: give at most 1000; for several whole GPUs set `num_gpu`")]
     AboveOneGpu(i64),
-    /// One GPU is asked for, and nothing of it.
+    /// One GPU is requested, but none of its capacity.
     #[error("0 thousandths of one GPU: give 1 to 1000, or set `num_gpu` to 0")]
     NothingOfOneGpu,
-    /// A list of models with a hole.
+    /// A list of models has an empty entry.
     #[error("`{0}` names an empty model: separate models by a single `|`, or leave the field empty")]
     EmptyModel(String),
-    /// A list of models that no selector can carry.
+    /// A list has more models than a selector can have.
     #[error("{0} models: give at most {SELECTOR_TERMS_MAX}")]
     TooManyModels(usize),
-    /// Gone before it came.
+    /// The deletion time is before the creation time.
     #[error("deleted at {deleted}, before it was created at {created}: correct one of them")]
     DeletedBeforeCreated {
         /// The column `creation_time`.
@@ -80,12 +80,12 @@ pub enum Fault {
         /// This column.
         deleted: u64,
     },
-    /// A time is needed and not there.
+    /// A required time is missing.
     #[error("the time is missing, and departures are replayed: give it, or replay without departures")]
     NoTime,
 }
 
-/// A trace that cannot be read. Nothing of it was loaded.
+/// A trace cannot be read. Nothing of it is loaded.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
     /// The file cannot be read.
@@ -93,17 +93,17 @@ pub enum TraceError {
     Io {
         /// The file.
         file: String,
-        /// Why.
+        /// The cause.
         source: io::Error,
     },
-    /// The bytes are no CSV in UTF-8.
+    /// The file is not CSV in UTF-8.
     #[error("{file}: line {line}: {reason}: give comma-separated rows in UTF-8")]
     NotCsv {
         /// The file.
         file: String,
-        /// Where.
+        /// The line number.
         line: u64,
-        /// Why.
+        /// The cause.
         reason: String,
     },
     /// The header lacks a column.
@@ -111,9 +111,9 @@ pub enum TraceError {
     NoColumn {
         /// The file.
         file: String,
-        /// What is missing.
+        /// The missing column.
         column: &'static str,
-        /// All that is needed.
+        /// All required columns.
         expected: String,
     },
     /// A row has more fields than the header.
@@ -123,19 +123,19 @@ pub enum TraceError {
     SurplusFields {
         /// The file.
         file: String,
-        /// Where.
+        /// The line number.
         line: u64,
-        /// Fields of the row.
+        /// The number of fields in the row.
         found: usize,
-        /// Columns of the header.
+        /// The number of columns in the header.
         columns: usize,
     },
-    /// One cell is wrong.
+    /// One cell is invalid.
     #[error("{place}: {fault}")]
     Cell {
-        /// Where.
+        /// The location.
         place: Place,
-        /// What.
+        /// The fault.
         fault: Fault,
     },
 }

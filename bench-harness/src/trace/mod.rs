@@ -1,7 +1,7 @@
-//! A cluster trace: nodes and pods in the order in which their files list them.
+//! A cluster trace: nodes and pods in file order.
 //!
-//! Values are checked and in the engine's own units before anything is handed out: a trace that
-//! was read can be replayed, and a broken one is refused as a whole.
+//! Values are checked and converted to the engine's units while reading. A trace that was read can be
+//! replayed, and a broken one is refused as a whole.
 
 mod error;
 pub use error::{Fault, Place, TraceError};
@@ -17,7 +17,7 @@ use wharf_core::resource::{Amount, Demand};
 /// A node of a trace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TraceNode {
-    /// Its name: unique in the trace.
+    /// The name, unique in the trace.
     pub name: Arc<str>,
     /// Cores.
     pub cpu: Amount,
@@ -25,12 +25,12 @@ pub struct TraceNode {
     pub memory: Amount,
     /// GPU devices.
     pub gpus: u8,
-    /// The model of its GPUs, where the trace names one.
+    /// The model of the GPUs, if the trace names one.
     pub model: Option<Arc<str>>,
 }
 
 impl TraceNode {
-    /// What is said of the node when it is registered.
+    /// Returns the spec to register the node with.
     #[must_use]
     pub fn spec(&self) -> NodeSpec {
         let model = self.model.iter().map(|model| (GPU_MODEL_LABEL.into(), Arc::clone(model)));
@@ -47,32 +47,32 @@ impl TraceNode {
     }
 }
 
-/// When a pod came and went, in seconds of the trace. Either may be unknown.
+/// When a pod was created and deleted, in seconds of the trace. Either may be unknown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Lifetime {
-    /// When it was created.
+    /// The creation time.
     pub created: Option<u64>,
-    /// When it was deleted.
+    /// The deletion time.
     pub deleted: Option<u64>,
 }
 
-/// A pod of a trace: one placement to ask for.
+/// A pod of a trace, which is one placement.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TracePod {
-    /// Its name: unique in the trace.
+    /// The name, unique in the trace.
     pub name: Arc<str>,
-    /// The line of the file that it stands on, so that a later complaint can name it.
+    /// The line in the file, for later error messages.
     pub line: u64,
-    /// What it takes.
+    /// The demand.
     pub demand: Demand,
-    /// The GPU models it accepts, where it is constrained; shared by pods with equal constraints.
+    /// The accepted GPU models, if constrained. Pods with equal constraints share it.
     pub selector: Option<Arc<Selector>>,
-    /// When it came and went.
+    /// The creation and deletion times.
     pub lifetime: Lifetime,
 }
 
 impl TracePod {
-    /// The request that asks for it.
+    /// Returns the placement request of the pod.
     #[must_use]
     pub fn request(&self, policy: Policy) -> PlacementRequest {
         let mut request = PlacementRequest::new(self.demand.clone(), policy);
@@ -81,7 +81,7 @@ impl TracePod {
     }
 }
 
-/// A selector for nodes whose GPUs are of one of `models`.
+/// Returns a selector for nodes whose GPUs are of one of `models`.
 #[must_use]
 pub fn model_selector<'a>(models: impl IntoIterator<Item = &'a str>) -> Selector {
     let values = models.into_iter().map(str::to_owned).collect();
@@ -95,6 +95,6 @@ pub struct Trace {
     pub nodes: Vec<TraceNode>,
     /// The workload.
     pub pods: Vec<TracePod>,
-    /// What the pods were read from, to be named in complaints.
+    /// The source of the pods, for error messages.
     pub pods_source: String,
 }

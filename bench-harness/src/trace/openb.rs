@@ -2,13 +2,13 @@
 //! `sn,cpu_milli,memory_mib,gpu,model` and pods
 //! `name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time`.
 //!
-//! Columns are found by the header's names; those that are not needed may be absent, and others
-//! are ignored. With `num_gpu` = 1 a pod takes `gpu_milli` thousandths of one GPU, with more it
-//! takes whole GPUs, with 0 none (`gpu_milli` is then checked and has no meaning). `gpu_spec` is
-//! a `|`-separated list of acceptable models.
+//! Columns are found by the header's names. Columns that are not required may be absent, and unknown ones are
+//! ignored. With `num_gpu` = 1 a pod takes `gpu_milli` thousandths of one GPU. With more it takes whole GPUs,
+//! and with 0 none (`gpu_milli` is then checked but has no meaning). `gpu_spec` is a `|`-separated list of
+//! acceptable models.
 //!
-//! Source: github.com/alibaba/clusterdata, `cluster-trace-gpu-v2023`; Weng et al., "Beware of
-//! Fragmentation", USENIX ATC 2023.
+//! Source: github.com/alibaba/clusterdata, `cluster-trace-gpu-v2023`; Weng et al., "Beware of Fragmentation",
+//! USENIX ATC 2023.
 
 use std::collections::HashMap;
 use std::fs;
@@ -23,17 +23,17 @@ use wharf_core::resource::{Amount, Demand, GpuRequest};
 
 use super::{Fault, Lifetime, Place, Trace, TraceError, TraceNode, TracePod, model_selector};
 
-/// Seconds that fit the engine's clock, which counts nanoseconds in 64 bits.
+/// The most seconds that fit the engine's clock, which counts nanoseconds in 64 bits.
 const TIME_MAX: i64 = (u64::MAX / 1_000_000_000) as i64;
 /// One whole GPU in the trace's unit.
 const GPU_MILLI: i64 = 1000;
-/// Units of 1/10 000 in a thousandth.
+/// Units of 1/10,000 in a thousandth.
 const UNITS_PER_MILLI: i64 = Amount::SCALE / 1000;
 
 /// Reads both files.
 ///
 /// # Errors
-/// The first thing that is wrong with either; nothing is half loaded.
+/// The first fault in either file. Nothing is loaded then.
 pub fn read(nodes: &Path, pods: &Path) -> Result<Trace, TraceError> {
     let open = |path: &Path| {
         let file = path.display().to_string();
@@ -46,10 +46,10 @@ pub fn read(nodes: &Path, pods: &Path) -> Result<Trace, TraceError> {
     Ok(Trace { nodes: read_nodes(nodes, &nodes_source)?, pods: read_pods(pods, &pods_source)?, pods_source })
 }
 
-/// Reads the nodes; `file` is what complaints call it.
+/// Reads the nodes. `file` is the name in error messages.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first fault.
 pub fn read_nodes(input: impl io::Read, file: &str) -> Result<Vec<TraceNode>, TraceError> {
     let columns = ["sn", "cpu_milli", "memory_mib", "gpu"];
     let mut names = HashMap::new();
@@ -74,10 +74,10 @@ pub fn read_nodes(input: impl io::Read, file: &str) -> Result<Vec<TraceNode>, Tr
     })
 }
 
-/// Reads the pods; `file` is what complaints call it.
+/// Reads the pods. `file` is the name in error messages.
 ///
 /// # Errors
-/// The first thing that is wrong.
+/// The first fault.
 pub fn read_pods(input: impl io::Read, file: &str) -> Result<Vec<TracePod>, TraceError> {
     let columns = ["name", "cpu_milli", "memory_mib", "num_gpu", "gpu_milli"];
     let mut names = HashMap::new();
@@ -160,7 +160,7 @@ fn lifetime(row: &Row<'_>) -> Result<Lifetime, TraceError> {
     Ok(Lifetime { created, deleted })
 }
 
-/// Texts that many rows repeat, kept once.
+/// Texts that occur in many rows, stored once.
 #[derive(Default)]
 struct Texts(HashMap<String, Arc<str>>);
 
@@ -175,7 +175,7 @@ impl Texts {
     }
 }
 
-/// One row under its header.
+/// One row with its header.
 struct Row<'a> {
     file: &'a str,
     line: u64,
@@ -189,7 +189,7 @@ impl Row<'_> {
         TraceError::Cell { place, fault }
     }
 
-    /// The cell, if both the header and the row have it.
+    /// Returns the cell, if both the header and the row have it.
     fn text(&self, column: &str) -> Option<&str> {
         self.record.get(*self.header.get(column)?)
     }
@@ -213,7 +213,7 @@ impl Row<'_> {
         }
     }
 
-    /// An amount, of whose unit the engine counts `units` for each of the trace's.
+    /// Parses an amount. One unit of the trace is `units` units of the engine.
     fn amount(&self, column: &str, units: i64) -> Result<Amount, TraceError> {
         let number = self.number(column, AMOUNT_MAX / units)?;
         Ok(Amount::try_from_units(number * units).expect("the bound was just checked"))
@@ -241,7 +241,7 @@ fn read_rows<T>(
     required: &[&'static str],
     mut read_row: impl FnMut(&Row<'_>) -> Result<T, TraceError>,
 ) -> Result<Vec<T>, TraceError> {
-    // Flexible, so that a short or long row is complained about in our words, not the parser's.
+    // Flexible, so that a row of the wrong length gets our error message, not the parser's.
     let mut reader = ReaderBuilder::new().flexible(true).trim(Trim::All).from_reader(input);
     let headers = reader.headers().map_err(|error| csv_error(file, error))?;
     let columns = headers.len();

@@ -1,10 +1,10 @@
-//! What planners could search instead of a private copy: an index that is part of the view.
+//! An alternative to the planners' private copies: an index that is part of the view.
 //!
-//! The most favourable form of one: a tree over the slots, eight children a branch, with the largest
-//! free amounts below each. It is shared between successive views as the view's own chunks are: who
-//! changes it copies the way to what changed. It finds the first node that fits and nothing else; an
-//! index that serves the other policies (cells by coordinate, orders, marks, ranks) would copy two
-//! ways per change, out of the old cell and into the new one, each with more beside it.
+//! This is its cheapest form: a tree over the slots with eight children per branch and the largest free
+//! amounts below each. Successive views share it like the view's own chunks, so a change copies the path to
+//! the changed slot. It only finds the first node that fits. An index for the other policies (cells by
+//! coordinate, orders, marks, ranks) would copy two larger paths per change: one out of the old cell and one
+//! into the new cell.
 
 use std::sync::Arc;
 
@@ -13,14 +13,14 @@ use wharf_core::view::HotImage;
 
 const FAN: usize = 8;
 
-/// Free amounts: cpu and memory in their units, whole GPUs, and the largest free part of one.
+/// Free amounts: cpu and memory in their units, whole GPUs, and the largest free part of a GPU.
 pub(super) type Free = [i64; 4];
 
 const NOTHING: Free = [-1; 4];
 
 #[derive(Clone)]
 struct Branch {
-    /// Of what stands below each child.
+    /// The largest free amounts below each child.
     most: [Free; FAN],
     children: [Option<Arc<Self>>; FAN],
 }
@@ -30,20 +30,20 @@ impl Branch {
         Self { most: [NOTHING; FAN], children: std::array::from_fn(|_| None) }
     }
 
-    /// The largest of each over all children.
+    /// Returns the maximum of each amount over all children.
     fn largest(&self) -> Free {
         self.most.iter().fold(NOTHING, |most, child| std::array::from_fn(|i| most[i].max(child[i])))
     }
 }
 
-/// A persistent index: its clone is a view of it.
+/// A persistent index. A clone is an immutable view of it.
 #[derive(Clone)]
 pub(super) struct Inside {
     root: Arc<Branch>,
     levels: u32,
 }
 
-/// What an image shows free.
+/// Returns the free amounts of an image.
 pub(super) fn free_of(image: &HotImage) -> Free {
     if image.state.is_none() {
         return NOTHING;
@@ -54,7 +54,7 @@ pub(super) fn free_of(image: &HotImage) -> Free {
 }
 
 impl Inside {
-    /// For so many slots.
+    /// Creates an index for this number of slots.
     pub(super) fn new(slots: u32) -> Self {
         let mut levels = 1;
         while FAN.pow(levels) < slots as usize {
@@ -63,12 +63,12 @@ impl Inside {
         Self { root: Arc::new(Branch::empty()), levels }
     }
 
-    /// A node has so much free from now on; branches that a clone shares are copied first.
+    /// Sets the free amounts of a slot. Branches shared with a clone are copied first.
     pub(super) fn set(&mut self, slot: Slot, free: Free) {
         set(&mut self.root, self.levels - 1, slot as usize, free);
     }
 
-    /// The first slot with as much free.
+    /// Returns the first slot with enough free.
     pub(super) fn first_fit(&self, asked: &Free) -> Option<Slot> {
         first_fit(&self.root, self.levels - 1, asked).map(|slot| slot as Slot)
     }

@@ -1,5 +1,5 @@
-//! `wharf-bench views`: what publishing a view costs, what readers cost the shard, what a reader
-//! keeps that never lets go, and what planners search.
+//! `wharf-bench views`: the cost of publishing a view, the cost of readers to the shard, the memory that a
+//! reader keeps if it never drops its view, and the structures that planners search.
 
 mod inside;
 mod planners;
@@ -23,48 +23,48 @@ use wharf_core::view::{Copied, View};
 
 pub use self::planners::PlannersRow;
 
-/// What one publication costs.
+/// The cost of one publication.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PublishRow {
-    /// Nodes of the shard.
+    /// The number of nodes of the shard.
     pub nodes: u32,
-    /// Placements or releases, each on a random node, since the publication before.
+    /// Placements or releases since the previous publication, each on a random node.
     pub changes: u32,
-    /// Nanoseconds: the median.
+    /// The median time in nanoseconds.
     pub publish_ns: u64,
-    /// Bytes of chunks copied or made: the mean.
+    /// The mean number of bytes of chunks copied or created.
     pub bytes_copied: u64,
-    /// Chunks copied or made: the mean.
+    /// The mean number of chunks copied or created.
     pub chunks_copied: u64,
 }
 
-/// What readers cost the shard.
+/// The cost of readers to the shard.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct ReadersRow {
-    /// Nodes of the shard.
+    /// The number of nodes of the shard.
     pub nodes: u32,
-    /// Threads that take view after view and walk their differences.
+    /// Threads that take view after view and walk the differences.
     pub readers: u32,
-    /// Placements and releases a second, published in batches of 64.
+    /// Placements and releases per second, published in batches of 64.
     pub ops_per_second: u64,
-    /// Views that all readers took together, a second.
+    /// Views per second that all readers took together.
     pub views_per_second: u64,
 }
 
-/// What a reader keeps that never lets go.
+/// The memory that a reader keeps if it never drops its view.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct MemoryRow {
-    /// Nodes of the shard.
+    /// The number of nodes of the shard.
     pub nodes: u32,
     /// Publications since the view that is kept.
     pub publications: u64,
     /// Chunks of the current view.
     pub chunks: u64,
-    /// Chunks of the current view and the one that is kept, each once.
+    /// Distinct chunks of the current view and the kept one.
     pub chunks_live: u64,
-    /// The bytes of these.
+    /// The bytes of `chunks_live`.
     pub bytes_live: u64,
-    /// Whether its reader is told to let go.
+    /// True if the reader is told to drop its view.
     pub told: bool,
 }
 
@@ -107,7 +107,8 @@ fn config(seed: u64) -> ShardConfig {
 }
 
 impl Bench {
-    /// A shard of so many equal nodes with one allocation each on the mean, that makes views.
+    /// Creates a shard that publishes views, with this number of equal nodes and one allocation per node on
+    /// average.
     #[must_use]
     pub fn new(nodes: u32, seed: u64) -> Self {
         let mut shard = Shard::new(config(seed));
@@ -137,13 +138,13 @@ impl Bench {
         self.place_on(node, Demand { cpu: Amount::from_milli(100), ..Demand::default() });
     }
 
-    /// Fills each node, so that of cpu and GPUs 85 % are in use on the mean.
+    /// Fills each node, so that on average 85 % of cpu and GPUs are in use.
     pub fn fill(&mut self) {
         for number in 1..=u64::from(self.nodes) {
             let cpu = Amount::whole(40 + self.rng.below(23) as u32);
             let gpu = GpuRequest::Whole(6 + self.rng.below(3) as u8);
             self.place_on(NodeId(number), Demand { cpu, gpu, ..Demand::default() });
-            // It stays: what is changed is the small allocations.
+            // Permanent; only the small allocations change.
             self.live.pop();
         }
         self.publish();
@@ -155,7 +156,7 @@ impl Bench {
         self.step(Command::Place(request));
     }
 
-    /// A placement or the release of a random allocation, in turns.
+    /// Places a request or releases a random allocation, alternately.
     pub fn change(&mut self) {
         if self.live.len() > self.nodes as usize {
             let at = self.rng.below(self.live.len() as u64) as usize;
@@ -166,26 +167,26 @@ impl Bench {
         }
     }
 
-    /// Publishes: how long that took.
+    /// Publishes a view. Returns the time it took.
     pub fn publish(&mut self) -> Duration {
         let started = Instant::now();
         black_box(self.shard.publish_view());
         started.elapsed()
     }
 
-    /// What all publications so far have copied.
+    /// Returns what all publications so far have copied.
     #[must_use]
     pub fn copied(&self) -> Copied {
         self.view().head().copied
     }
 
-    /// The current view.
+    /// Returns the current view.
     #[must_use]
     pub fn view(&self) -> Arc<View> {
         Arc::clone(self.shard.current_view().expect("views are made"))
     }
 
-    /// What `rounds` publications cost, each of so many changes.
+    /// Measures `rounds` publications with `changes` changes each.
     pub fn measure(&mut self, changes: u32, rounds: u32) -> PublishRow {
         let before = self.copied();
         let mut nanos: Vec<u64> = Vec::new();
@@ -204,7 +205,7 @@ impl Bench {
         }
     }
 
-    /// The shard's rate beside so many readers.
+    /// Measures the shard's rate with this number of readers.
     pub fn beside_readers(&mut self, readers: u32, limit: Duration) -> ReadersRow {
         let reader = self.shard.enable_views();
         let stop = AtomicBool::new(false);
@@ -219,7 +220,7 @@ impl Bench {
                     threads.spawn(move || {
                         let mut held = reader.latest();
                         let mut taken = 0u64;
-                        // Relaxed: nothing but the end is told by it.
+                        // Relaxed: it only signals the end.
                         while !stop.load(Ordering::Relaxed) {
                             let latest = reader.latest();
                             latest.diff(&held, |slot| {
@@ -250,7 +251,7 @@ impl Bench {
         }
     }
 
-    /// What is alive after so many publications of 64 changes while one view is kept.
+    /// Measures the live memory after this number of publications of 64 changes while one view is kept.
     pub fn beside_a_keeper(&mut self, publications: u64) -> MemoryRow {
         let held = self.view();
         for _ in 0..publications {

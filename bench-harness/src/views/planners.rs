@@ -1,5 +1,5 @@
-//! What planners search: a private copy that view differences bring up to date, beside an index in
-//! the view itself ([`inside`](super::inside)).
+//! Compares what planners can search: a private copy that is synchronised by view differences, and an index
+//! in the view itself ([`inside`](super::inside)).
 
 use std::hint::black_box;
 use std::time::Instant;
@@ -18,20 +18,20 @@ const CHANGES: u32 = 64;
 /// Requests planned on each view.
 const PLANS: u32 = 16;
 
-/// Both ways to search, on the same views, first fit.
+/// Both ways to search, on the same views, by first fit.
 #[derive(Clone, Copy, Debug, Serialize)]
 pub struct PlannersRow {
-    /// Nodes of the shard.
+    /// The number of nodes of the shard.
     pub nodes: u32,
-    /// Nanoseconds to bring a private copy up to date, per change: paid by each planner.
+    /// Nanoseconds per change to synchronise a private copy; paid by each planner.
     pub copy_sync_ns: u64,
-    /// Nanoseconds to plan one request on it: search, take, and the later undoing.
+    /// Nanoseconds to plan one request on the copy: search, take, and the later undo.
     pub copy_plan_ns: u64,
-    /// What a private copy takes, in bytes.
+    /// The size of a private copy, in bytes.
     pub copy_bytes: u64,
-    /// Nanoseconds to bring an index in the view up to date, per change: paid by the shard.
+    /// Nanoseconds per change to update an index in the view; paid by the shard.
     pub inside_publish_ns: u64,
-    /// Nanoseconds to find a node in it, and nothing more.
+    /// Nanoseconds to find a node in the index, without further planning.
     pub inside_search_ns: u64,
 }
 
@@ -45,10 +45,10 @@ fn request(bench: &mut Bench) -> (PlacementRequest, Free) {
 }
 
 impl Bench {
-    /// Both ways to search, over so many views.
+    /// Measures both ways to search, over this number of views.
     ///
     /// # Panics
-    /// When they disagree on a first node.
+    /// When they find different first nodes.
     pub fn beside_planners(&mut self, views: u32) -> PlannersRow {
         let mut view = self.view();
         let mut copy = Shard::replica(config(self.seed));

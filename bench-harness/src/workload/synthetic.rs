@@ -1,10 +1,10 @@
 //! Synthetic clusters and workloads of any size, in the columns of the openb trace.
 //!
-//! The proportions follow what the openb trace shows (Weng et al., "Beware of Fragmentation",
-//! USENIX ATC 2023): a fifth of the nodes without GPUs, most of the rest with 2 or 8; of the
-//! pods, about 85 % on one GPU, half of those on a part of it, one in a hundred on several, the
-//! rest on none. The shapes are round numbers of our own. Everything is a function of the seed:
-//! the same numbers give the same bytes on every machine.
+//! The proportions follow the openb trace (Weng et al., "Beware of Fragmentation", USENIX ATC 2023). A fifth
+//! of the nodes have no GPUs, and most of the others have 2 or 8. About 85 % of the pods use one GPU, half of
+//! those only a part of it; one in a hundred uses several GPUs, and the rest none. The shapes are round
+//! numbers of our own. Everything is a function of the seed: the same numbers give the same bytes on every
+//! machine.
 
 use std::fmt::Write as _;
 use std::fs;
@@ -15,20 +15,20 @@ use wharf_core::rng::Rng;
 
 use crate::trace::{Trace, TraceError, openb};
 
-/// What to generate.
+/// The parameters of the generator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SyntheticCluster {
-    /// How many nodes.
+    /// The number of nodes.
     pub nodes: u32,
-    /// How many pods.
+    /// The number of pods.
     pub pods: u32,
-    /// Of everything drawn.
+    /// The seed of all random draws.
     pub seed: u64,
-    /// Percent of the GPU pods that accept certain models only.
+    /// The percentage of GPU pods that accept only certain models.
     pub gpu_spec_percent: u8,
 }
 
-/// A generated trace, as its two files.
+/// A generated trace, as the contents of its two files.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SyntheticFiles {
     /// `nodes.csv`.
@@ -61,7 +61,7 @@ const NODE_SHAPES: [NodeShape; 9] = [
     node(3, 128, 768, 8, "G3"),
 ];
 
-/// What constrained pods accept: single models and the families that openb's pods name.
+/// The models that constrained pods accept: single models, and the families that openb's pods name.
 const MODEL_LISTS: [(u64, &str); 6] =
     [(40, "T4"), (20, "G2"), (12, "P100"), (8, "G3"), (10, "V100M16|V100M32"), (10, "P100|T4")];
 
@@ -69,7 +69,7 @@ const MODEL_LISTS: [(u64, &str); 6] =
 const PARTS_MILLI: [(u64, u32); 7] =
     [(35, 810), (24, 470), (11, 320), (10, 650), (8, 230), (7, 550), (5, 110)];
 
-/// One entry of a weighted table.
+/// Draws one entry of a weighted table.
 fn draw<'a, T>(rng: &mut Rng, table: &'a [T], weight: impl Fn(&T) -> u64) -> &'a T {
     let mut at = rng.below(table.iter().map(&weight).sum());
     for entry in table {
@@ -86,7 +86,7 @@ fn between(rng: &mut Rng, low: u32, high: u32) -> u32 {
     low + u32::try_from(rng.below(u64::from(high - low) + 1)).expect("a range of u32")
 }
 
-/// What a pod takes.
+/// The demand of a pod.
 struct PodShape {
     cpu_milli: u32,
     memory_mib: u32,
@@ -95,7 +95,7 @@ struct PodShape {
 }
 
 impl SyntheticCluster {
-    /// Draws the cluster and its workload.
+    /// Generates the cluster and its workload.
     #[must_use]
     pub fn generate(&self) -> SyntheticFiles {
         let mut rng = Rng::new(self.seed);
@@ -117,8 +117,8 @@ impl SyntheticCluster {
         let mut text = String::from(
             "name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time\n",
         );
-        // Pods come so that about as many are there at once as the cluster holds: of a lifetime
-        // of 1,900 s in the mean, five per node at once need one arrival per 380 s and node.
+        // The arrival rate keeps about as many pods alive as the cluster holds. With a mean lifetime of 1,900
+        // s, five pods per node need one arrival per node every 380 s.
         let gap_mean_ms = 380_000 / u64::from(self.nodes.max(1));
         let mut now_ms = 0;
         for i in 0..self.pods {
@@ -160,12 +160,12 @@ fn draw_pod(rng: &mut Rng) -> PodShape {
         1 => between(rng, 4, 16),
         gpus => u32::from(gpus) * between(rng, 6, 10),
     };
-    // Half cores, and 2 to 5 GiB with each core.
+    // Half cores, and 2 to 5 GiB per core.
     let cpu_milli = cores * 1000 + 500 * between(rng, 0, 1);
     PodShape { cpu_milli, memory_mib: cores * 1024 * between(rng, 2, 5), gpus, gpu_milli }
 }
 
-/// Most pods live for minutes, a few for hours: each draw is uniform within its class.
+/// Draws a lifetime: minutes for most pods, hours for a few. Draws are uniform within each class.
 fn draw_lifetime_s(rng: &mut Rng) -> u64 {
     let (low, high) = match rng.below(100) {
         0..25 => (20, 160),
@@ -177,7 +177,7 @@ fn draw_lifetime_s(rng: &mut Rng) -> u64 {
 }
 
 impl SyntheticFiles {
-    /// Writes `nodes.csv` and `pods.csv` into a directory, which is made if it is not there.
+    /// Writes `nodes.csv` and `pods.csv` into a directory, which is created if missing.
     ///
     /// # Errors
     /// When the directory or a file cannot be written.
@@ -187,10 +187,10 @@ impl SyntheticFiles {
         fs::write(directory.join("pods.csv"), &self.pods)
     }
 
-    /// The cluster and workload as a trace, without files.
+    /// Parses the cluster and workload as a trace, without files.
     ///
     /// # Errors
-    /// Never, as long as the generator writes what the reader reads.
+    /// Never, as long as the reader accepts what the generator writes.
     pub fn parse(&self) -> Result<Trace, TraceError> {
         let pods_source = "synthetic pods".to_owned();
         Ok(Trace {

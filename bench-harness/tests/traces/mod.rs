@@ -1,5 +1,4 @@
-//! The traces that the tests replay: openb where it lies beside the repository, and the embedded
-//! sample everywhere.
+//! The traces that the tests replay: openb if it is next to the repository, and the embedded sample always.
 
 use std::fs;
 use std::path::PathBuf;
@@ -18,7 +17,7 @@ pub(crate) struct Files {
     pods: String,
 }
 
-/// The trace with this pod list, or nothing where the data are absent.
+/// Returns the trace with this pod list; `None` if the data are absent.
 pub(crate) fn files(pods: &str) -> Option<Files> {
     let [nodes, pods] = beside::for_test(["openb_node_list_all_node.csv", pods])?;
     let trace = openb::read(&nodes, &pods).unwrap();
@@ -30,8 +29,8 @@ pub(crate) fn sample_files() -> Files {
     Files { trace: sample().unwrap(), nodes: SAMPLE_NODES.to_owned(), pods: SAMPLE_PODS.to_owned() }
 }
 
-/// Writes the placements of a replay to a file, re-reads the file and checks it with code that
-/// shares nothing with engine, reader or driver.
+/// Writes the placements of a replay to a file and verifies the file with code that is independent of engine,
+/// reader and driver.
 pub(crate) fn verify_written(
     files: &Files,
     replay: &Replay,

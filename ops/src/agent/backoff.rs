@@ -1,5 +1,5 @@
-//! Pauses between attempts: growing, bounded, and drawn, so that a thousand agents do not come
-//! back to a restarted service in one instant.
+//! Pauses between attempts. They grow up to a bound and are random, so that a thousand agents do not
+//! reconnect to a restarted service at the same instant.
 
 use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
@@ -22,16 +22,17 @@ impl Default for Backoff {
 }
 
 impl Backoff {
-    /// The next pause: between half of its bound and all of it; the bound doubles, up to 10 s.
+    /// Returns the next pause, between half of the current bound and the full bound. The bound doubles each
+    /// time, up to 10 s.
     pub fn draw(&mut self) -> Duration {
         let half = self.upper / 2;
         self.upper = (self.upper * 2).min(LONGEST);
         self.drawn += 1;
-        // The hasher is seeded by the operating system: enough to spread agents.
+        // The hasher is seeded by the operating system, which is random enough to spread agents.
         half + half.mul_f64((self.random.hash_one(self.drawn) >> 11) as f64 / (1u64 << 53) as f64)
     }
 
-    /// It went well: the next pause is a short one.
+    /// Resets the bound after a success, so that the next pause is short.
     pub fn reset(&mut self) {
         self.upper = FIRST;
     }

@@ -1,5 +1,5 @@
-//! Accelerators out of a JSON file: for tests and trials on machines that have none. The file is
-//! read anew each time, so that rewriting it is how a device fails.
+//! Accelerators from a JSON file, for tests and trials on machines without any. The file is read again on
+//! each call, so a device failure is simulated by rewriting the file.
 
 use std::path::PathBuf;
 
@@ -7,7 +7,7 @@ use anyhow::Context;
 
 use super::inventory::{Accelerators, Inventory};
 
-/// A file that says which devices there are.
+/// An inventory that is read from a file.
 pub struct Fake {
     /// The file: `{"gpus": [{"uuid": "GPU-1", "model": "T4", "fault": "Xid 79"}]}`.
     pub path: PathBuf,

@@ -1,4 +1,4 @@
-//! What a machine's accelerators are: the trait that the agent asks, and what it is told.
+//! The accelerators of a machine, and the trait that the agent reads them through.
 
 use std::collections::BTreeMap;
 
@@ -8,33 +8,33 @@ use serde::{Deserialize, Serialize};
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Gpu {
-    /// The device's own identity.
+    /// The UUID of the device.
     pub uuid: String,
-    /// Its model.
+    /// The model name.
     #[serde(default)]
     pub model: String,
-    /// Its memory, in MiB.
+    /// Memory in MiB.
     #[serde(default)]
     pub memory_mib: u64,
-    /// The NUMA node it is attached to.
+    /// The NUMA node that the device is attached to.
     #[serde(default)]
     pub numa: Option<u16>,
-    /// The devices that it is linked to by NVLink, by UUID.
+    /// The UUIDs of the devices that are linked to it by NVLink.
     #[serde(default)]
     pub links: Vec<String>,
-    /// Why nothing new is to run there; none while it is healthy.
+    /// Why the device takes no new work; `None` if it is healthy.
     #[serde(default)]
     pub fault: Option<String>,
-    /// In MIG mode, the profile of each instance (`1g.5gb`); the device is then no whole GPU.
+    /// In MIG mode, the profile of each instance (`1g.5gb`). The device then does not count as a whole GPU.
     #[serde(default)]
     pub mig: Option<Vec<String>>,
 }
 
-/// All accelerators of a machine, in the order in which the driver lists them.
+/// All accelerators of a machine, in the driver's order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Accelerators {
-    /// What answered, for people: the driver's version, or why there is none.
+    /// The source of the data, for people: the driver's version, or why there is no driver.
     #[serde(default)]
     pub source: String,
     /// The devices.
@@ -42,13 +42,13 @@ pub struct Accelerators {
 }
 
 impl Accelerators {
-    /// Devices that count as whole GPUs.
+    /// Returns the devices that count as whole GPUs.
     pub fn whole(&self) -> impl Iterator<Item = &Gpu> {
         self.gpus.iter().filter(|gpu| gpu.mig.is_none())
     }
 
-    /// MIG instances of healthy devices, by resource kind, such as `nvidia.com/mig-1g.5gb`: the
-    /// names of NVIDIA's device plugin for Kubernetes.
+    /// Counts the MIG instances of healthy devices by resource kind, such as `nvidia.com/mig-1g.5gb`. The
+    /// names are those of NVIDIA's device plugin for Kubernetes.
     #[must_use]
     pub fn mig_kinds(&self) -> BTreeMap<String, u32> {
         let mut kinds = BTreeMap::new();
@@ -61,12 +61,12 @@ impl Accelerators {
     }
 }
 
-/// Where accelerators are read.
+/// A source of accelerators.
 pub trait Inventory: Send {
-    /// Reads them as they are now. A machine without any is an ordinary answer.
+    /// Reads the current accelerators. A machine without any is not an error.
     ///
     /// # Errors
-    /// When they cannot be read at the moment: what was read before still holds.
+    /// When the accelerators cannot be read now. The previous reading stays valid.
     fn read(&mut self) -> anyhow::Result<Accelerators>;
 }
 

@@ -1,5 +1,5 @@
-//! What the machine itself has, as far as this process may use it: cores and memory within its
-//! control group, identity, boot, NUMA nodes.
+//! The machine's own resources that this process may use: cores and memory within its control group,
+//! identity, boot id and NUMA nodes.
 
 use std::path::Path;
 
@@ -8,22 +8,22 @@ use sysinfo::{MemoryRefreshKind, RefreshKind, System};
 /// The machine.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Machine {
-    /// Its name on the network.
+    /// The host name.
     pub host: String,
-    /// `/etc/machine-id`: the same until the system is installed anew.
+    /// `/etc/machine-id`, which stays the same until the system is reinstalled.
     pub identity: String,
-    /// The kernel's boot id: another at each start.
+    /// The kernel's boot id, which changes at each boot.
     pub boot: String,
-    /// Cores that this process may use: affinity and the control group's quota are heeded.
+    /// Cores that this process may use, limited by its affinity and the quota of its control group.
     pub cpus: u32,
-    /// Memory in MiB: the machine's, or the control group's limit where that is less.
+    /// Memory in MiB: the machine's, or the control group's limit if that is lower.
     pub memory_mib: u64,
-    /// NUMA nodes; 0 where the system does not say.
+    /// The number of NUMA nodes; 0 if unknown.
     pub numa_nodes: u32,
 }
 
 impl Machine {
-    /// Reads it.
+    /// Reads the machine's properties.
     #[must_use]
     pub fn read() -> Self {
         let system = System::new_with_specifics(
@@ -42,7 +42,7 @@ impl Machine {
     }
 }
 
-/// The only line of a file, or nothing.
+/// Returns the trimmed contents of a file, or an empty string if it cannot be read.
 fn line(path: &str) -> String {
     std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
 }

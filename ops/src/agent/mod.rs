@@ -1,10 +1,9 @@
-//! The node agent: reports what a machine has to a service, and keeps beating so that the service
-//! knows that it lives.
+//! The node agent. It reports a machine to a service and sends heartbeats.
 //!
-//! Accelerators are read on a thread of their own: a driver that hangs must not stop the beats of
-//! a machine that is otherwise well. What they come to is watched, so a change is reported at
-//! once. Which instance number a device has is the service's to say: it knows devices by UUID and
-//! keeps their numbers over restarts of either side, whatever order the driver lists them in.
+//! Accelerators are read on a separate thread, so that a hanging driver does not stop the heartbeats of an
+//! otherwise healthy machine. The agent watches the readings and reports a change at once. The service
+//! assigns GPU instance numbers. It identifies devices by UUID and keeps their numbers over restarts of
+//! either side, in whichever order the driver lists them.
 
 mod backoff;
 pub use backoff::Backoff;
@@ -29,48 +28,48 @@ use wharf_net::protocol::{
     DrainRequest, Fault, HeartbeatRequest, Name, ReasonCode, ReportReply, ReportRequest,
 };
 
-/// How long one question may take before its connection counts as gone.
+/// The time limit of one call. After it, the connection counts as lost.
 const CALL_PATIENCE: Duration = Duration::from_secs(10);
-/// How often accelerators are read, unless the beats are more frequent.
+/// The interval between readings of the accelerators, unless heartbeats are more frequent.
 const READ_INTERVAL: Duration = Duration::from_secs(1);
 
-/// What the agent says of itself while it runs.
+/// Receives the agent's events.
 pub trait Journal {
-    /// It connected and the service took its report.
+    /// The agent connected, and the service accepted its report.
     fn reported(&mut self, request: &ReportRequest, reply: &ReportReply);
-    /// Something went wrong; it goes on after a while.
+    /// Something failed. The agent retries after `pause`.
     fn failed(&mut self, error: &anyhow::Error, pause: Duration);
 }
 
-/// Why a session with the service ended.
+/// The reason why a session with the service ended.
 enum Left {
     /// The agent was told to stop.
     Told,
-    /// To be tried again.
+    /// An error; the agent retries.
     Failed(anyhow::Error),
 }
 
 /// The agent of one machine.
 pub struct Agent<J> {
-    /// What it reports besides accelerators.
+    /// The reported properties except accelerators.
     pub shape: Shape,
     /// The latest accelerators.
     pub accelerators: watch::Receiver<Accelerators>,
-    /// How often it beats, unless the service wants it otherwise.
+    /// The interval between heartbeats. The service's interval applies if it is shorter.
     pub interval: Option<Duration>,
-    /// Whether its node is drained when it ends.
+    /// True if the agent drains its node when it exits.
     pub drain_on_exit: bool,
-    /// What it tells.
+    /// The receiver of the agent's events.
     pub journal: J,
-    /// Counts its reports.
+    /// The version of the last report. It grows by one per report.
     pub version: u64,
 }
 
-/// Reads accelerators on a thread of its own for as long as anybody watches; `failed` hears why
-/// they cannot be read. The first reading is awaited.
+/// Reads accelerators periodically on a separate thread for as long as the returned receiver exists. The
+/// first reading happens before this function returns. Later failures are passed to `failed`.
 ///
 /// # Errors
-/// When the first reading fails, or there is no thread to be had.
+/// When the first reading fails, or the thread cannot be started.
 pub fn watch_accelerators(
     mut inventory: Box<dyn Inventory>,
     interval: Option<Duration>,
@@ -91,7 +90,7 @@ pub fn watch_accelerators(
                         changed
                     });
                 }
-                // Once per fault, not once per reading.
+                // Each fault is reported once, not at every reading.
                 Err(error) if error.to_string() == told => {}
                 Err(error) => {
                     told = error.to_string();
@@ -118,10 +117,10 @@ fn refused(reason: ReasonCode, fault: Option<Fault>) -> anyhow::Error {
 }
 
 impl<J: Journal> Agent<J> {
-    /// Reports once over `client`, and beats once, so that the node joins.
+    /// Sends one report and one heartbeat over `client`, so that the node joins.
     ///
     /// # Errors
-    /// When the service refuses the report, or is gone.
+    /// When the service refuses the report, or the connection is lost.
     pub async fn report_once(&mut self, client: &Client) -> anyhow::Result<ReportReply> {
         self.version += 1;
         let request = report(&self.shape, &self.accelerators.borrow_and_update(), self.version);
@@ -135,8 +134,8 @@ impl<J: Journal> Agent<J> {
         Ok(reply)
     }
 
-    /// Runs until `stop` is done: connects by `connect`, reports, beats, and begins again with a
-    /// growing pause when anything is in the way.
+    /// Runs until `stop` resolves: connects by `connect`, reports and sends heartbeats. After an error it
+    /// starts over, with growing pauses.
     pub async fn run<C: Future<Output = anyhow::Result<Client>>>(
         mut self,
         mut connect: impl FnMut() -> C,
@@ -169,7 +168,7 @@ impl<J: Journal> Agent<J> {
         }
     }
 
-    /// One connection: reports, then beats until something ends it.
+    /// Serves one connection: reports, then sends heartbeats until the connection fails or `stop` resolves.
     async fn serve(
         &mut self,
         client: &Client,
@@ -207,7 +206,7 @@ impl<J: Journal> Agent<J> {
         }
     }
 
-    /// The last words: the node stays, drained if that was asked for.
+    /// Drains the node if configured, then closes the connection. The node stays registered.
     async fn leave(&mut self, client: Client) {
         if self.drain_on_exit {
             let names = vec![Name(self.shape.name.clone())];

@@ -1,8 +1,8 @@
-//! Accelerators by NVIDIA's management library (NVML), loaded at run time.
+//! Accelerators read through NVIDIA's management library (NVML), which is loaded at run time.
 //!
-//! Which faults take a device out of use: an uncorrectable ECC error since the driver was loaded,
-//! a row remapping that failed or waits for a reset, a device that is lost or wants a reset, and
-//! the Xid errors below. Meanings of Xids: NVIDIA, "XID Errors",
+//! A device is unhealthy after an uncorrectable ECC error since the driver was loaded, or after one of the
+//! Xid errors below. It is also unhealthy if a row remapping failed or waits for a reset, or if the device is
+//! lost or needs a reset. The meanings of Xids are from NVIDIA, "XID Errors",
 //! <https://docs.nvidia.com/deploy/xid-errors/>.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -19,9 +19,9 @@ use nvml_wrapper::{Device, Nvml};
 
 use super::inventory::{Accelerators, Gpu, Inventory};
 
-/// Xids after which a device is not to be trusted with new work. Not among them: those of
-/// programs (13, 31, 43, 45, 68, 109), and 63, which only records a page or row to be replaced
-/// (what of that matters is read from the remapping itself).
+/// Xids after which a device takes no new work. Xids that programs cause (13, 31, 43, 45, 68, 109) are not
+/// included. Nor is 63, which only records that a page or row will be replaced; the remapping state is read
+/// separately.
 const FATAL_XIDS: [(u64, &str); 11] = [
     (46, "the GPU stopped processing"),
     (48, "double-bit ECC error"),
@@ -35,29 +35,29 @@ const FATAL_XIDS: [(u64, &str); 11] = [
     (120, "GSP error"),
     (140, "unrecovered ECC error"),
 ];
-/// Fields "row remapping is pending" and "failed" (`NVML_FI_DEV_REMAPPED_*`).
+/// Field ids of "row remapping is pending" and "row remapping failed" (`NVML_FI_DEV_REMAPPED_*`).
 const REMAPPED_PENDING: u32 = 144;
 const REMAPPED_FAILURE: u32 = 145;
-/// More links than any device has.
+/// Upper bound on the NVLinks of one device.
 const LINKS_MAX: u32 = 18;
 
-/// What is wrong after an Xid, if it is a fatal one.
+/// Describes the fault of a fatal Xid; `None` for other Xids.
 fn fatal_xid(xid: u64) -> Option<String> {
     let (number, meaning) = FATAL_XIDS.iter().find(|(number, _)| *number == xid)?;
     Some(format!("Xid {number}: {meaning}"))
 }
 
-/// A loaded library, for the rest of the process: its event sets borrow it.
+/// The loaded library. It lives for the rest of the process, because its event sets borrow it.
 struct Loaded {
     nvml: &'static Nvml,
     events: Option<EventSet<'static>>,
-    /// Devices whose events the set has.
+    /// UUIDs of devices whose events are registered with `events`.
     registered: BTreeSet<String>,
-    /// Devices that have no such events.
+    /// UUIDs of devices that do not support these events.
     unheard: BTreeSet<String>,
-    /// The first fatal Xid since this agent began, by UUID.
+    /// The first fatal Xid since the agent started, by UUID.
     xids: BTreeMap<String, String>,
-    /// Devices by index, so that a lost one, which does not say its UUID any more, is known.
+    /// Devices by index. A lost device no longer reports its UUID and is recognised by its index.
     seen: BTreeMap<u32, Gpu>,
 }
 
@@ -70,7 +70,7 @@ impl Inventory for NvmlInventory {
         if self.0.is_none() {
             let nvml = match Nvml::init() {
                 Ok(nvml) => nvml,
-                // No library, or a library without a driver: there is nothing to report.
+                // Without a library or driver there is nothing to report.
                 Err(
                     NvmlError::LibloadingError(_) | NvmlError::LibraryNotFound | NvmlError::DriverNotLoaded,
                 ) => {
@@ -81,7 +81,7 @@ impl Inventory for NvmlInventory {
                 }
                 Err(error) => anyhow::bail!("NVML cannot be initialised: {error}"),
             };
-            // Once per process at most: kept for as long as the process lives.
+            // Leaked at most once per process.
             let nvml: &'static Nvml = Box::leak(Box::new(nvml));
             let events = nvml.create_event_set().ok();
             let registered = BTreeSet::new();
@@ -98,7 +98,7 @@ impl Inventory for NvmlInventory {
 }
 
 impl Loaded {
-    /// Takes all events that came since the last time.
+    /// Processes all events since the last call.
     fn take_events(&mut self) {
         let Some(events) = &self.events else { return };
         while let Ok(event) = events.wait(0) {
@@ -119,8 +119,8 @@ impl Loaded {
                 self.events = Some(events);
                 self.registered.insert(uuid.to_owned());
             }
-            // A device without such events takes the set with it, and with the set all that was
-            // registered: the others are registered anew when they are looked at next.
+            // A failed registration consumes the event set and all its registrations. The other devices are
+            // registered again when they are read next.
             Err(_) => {
                 self.unheard.insert(uuid.to_owned());
                 self.registered.clear();
@@ -136,7 +136,7 @@ impl Loaded {
             let read = self.nvml.device_by_index(index).and_then(|device| Ok((device.uuid()?, device)));
             let (uuid, device) = match (read, self.seen.get(&index)) {
                 (Ok(read), _) => read,
-                // It was there before: it is the same device, and it is lost.
+                // The index was readable before, so this is the same device, and it is lost.
                 (Err(error), Some(seen)) => {
                     let fault = Some(format!("the device cannot be reached: {error}"));
                     gpus.push(Gpu { fault, ..seen.clone() });
@@ -164,16 +164,16 @@ impl Loaded {
     }
 }
 
-/// Where the links of one device end.
+/// The remote ends of one device's links.
 #[derive(Default)]
 struct Peers {
-    /// Bus ids of devices.
+    /// Bus ids of directly linked devices.
     devices: BTreeSet<String>,
-    /// Whether some end at a switch, which joins all devices that have such links.
+    /// True if a link ends at a switch. All devices with such links are connected to each other.
     switch: bool,
 }
 
-/// A place in the list, the device's bus id, and where its links end.
+/// An index into the list of GPUs, the device's bus id, and the ends of its links.
 type Linked = (usize, String, Peers);
 
 fn join_links(gpus: &mut [Gpu], links: &[Linked]) {
@@ -209,14 +209,14 @@ fn peers(device: &Device<'_>) -> Peers {
 }
 
 fn numa_node(device: &Device<'_>) -> Option<u16> {
-    // The kernel's own word by bus address; NVML's is of the device's memory, where it has one.
+    // Read from the kernel by bus address: NVML reports the node of the device's memory, where it has one.
     let pci = device.pci_info().ok()?;
     let bus = format!("{:04x}:{:02x}:{:02x}.0", pci.domain, pci.bus, pci.device);
     let text = std::fs::read_to_string(format!("/sys/bus/pci/devices/{bus}/numa_node")).ok()?;
     text.trim().parse().ok()
 }
 
-/// The profiles of a device in MIG mode; none for one that is not.
+/// Returns the profiles of a device in MIG mode; `None` for other devices.
 fn mig_profiles(device: &Device<'_>) -> Option<Vec<String>> {
     if device.mig_mode().ok()?.current == 0 {
         return None;
@@ -226,12 +226,12 @@ fn mig_profiles(device: &Device<'_>) -> Option<Vec<String>> {
     Some(names.filter_map(|name| mig_profile(&name)).collect())
 }
 
-/// The profile in the name of a MIG device, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
+/// Extracts the profile from the name of a MIG device, such as `NVIDIA A100-SXM4-40GB MIG 1g.5gb`.
 fn mig_profile(name: &str) -> Option<String> {
     name.rsplit_once("MIG ").map(|(_, profile)| profile.trim().to_owned())
 }
 
-/// What is wrong with a device now.
+/// Returns the current fault of a device, if any.
 fn fault(device: &Device<'_>) -> Option<String> {
     match device.total_ecc_errors(MemoryError::Uncorrected, EccCounter::Volatile) {
         Ok(0) => {}
@@ -239,7 +239,7 @@ fn fault(device: &Device<'_>) -> Option<String> {
         Err(error @ (NvmlError::GpuLost | NvmlError::ResetRequired)) => {
             return Some(format!("the device is lost: {error}"));
         }
-        // No ECC, or not allowed to ask: no word against it.
+        // The device has no ECC or does not permit the query, so it counts as healthy here.
         Err(_) => {}
     }
     let set = |field: u32| {

@@ -1,4 +1,4 @@
-//! What the agent found, as the report that the service gets.
+//! Builds the report that the service gets from what the agent found.
 
 use std::collections::BTreeMap;
 
@@ -9,35 +9,35 @@ use wharf_net::protocol::{GpuBody, NamedAmount, NodeBody, Pair, ReportRequest};
 
 use super::{Accelerators, Gpu};
 
-/// The label that says how many NUMA nodes a machine has.
+/// The label with the number of NUMA nodes of a machine.
 const NUMA_LABEL: &str = "numa-nodes";
 
-/// What an agent reports besides accelerators: the machine less what the system keeps.
+/// The reported properties except accelerators: the machine minus what is kept for the system.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shape {
     /// The node's name.
     pub name: String,
-    /// The machine behind it.
+    /// The identity of the machine.
     pub identity: String,
-    /// Its start.
+    /// The boot id of the machine.
     pub boot: String,
-    /// Cores for work.
+    /// Cores available for work.
     pub cpu: Amount,
-    /// MiB for work.
+    /// Memory available for work, in MiB.
     pub memory: Amount,
-    /// NUMA nodes; 0 where that is not known.
+    /// The number of NUMA nodes; 0 if unknown.
     pub numa_nodes: u32,
-    /// Labels that were asked for: they stand above those that are found.
+    /// Configured labels. They override detected labels.
     pub labels: BTreeMap<String, String>,
 }
 
-/// The report of `shape` with these accelerators.
+/// Builds the report of `shape` with these accelerators.
 #[must_use]
 pub fn report(shape: &Shape, found: &Accelerators, version: u64) -> ReportRequest {
-    // What is beyond the bound is not reported; the command says so when it begins.
+    // GPUs beyond the bound are not reported. The command warns about them when it starts.
     let gpus: Vec<&Gpu> = found.whole().take(GPU_INSTANCES_MAX).collect();
     let mut labels = BTreeMap::new();
-    // Of a machine with several models no single one is true.
+    // A machine with several models gets no model label.
     if let Some(first) = gpus.first().map(|gpu| &gpu.model)
         && !first.is_empty()
         && gpus.iter().all(|gpu| gpu.model == *first)

@@ -9,17 +9,18 @@ use super::{Ended, print};
 
 #[derive(Debug, Args)]
 pub(super) struct AdoptArgs {
-    /// The node that holds it, by name.
+    /// The node of the allocation, by name.
     node: String,
     #[command(flatten)]
     demand: DemandArgs,
-    /// The GPU instances that it holds, such as 0,3; chosen if not given.
+    /// The GPU instances of the allocation, such as 0,3; chosen by the service if not given.
     #[arg(long = "gpu-instances", value_delimiter = ',')]
     gpus: Vec<u8>,
-    /// The units that it holds of a unit-instance resource, NAME=ID,ID; chosen if not given.
+    /// The units of a unit-instance resource, NAME=ID,ID; chosen by the service if not given.
     #[arg(long = "units", value_name = "NAME=IDS")]
     units: Vec<String>,
-    /// The name that its maker gave it: adopted again under it, it is not recorded again.
+    /// The name of the allocation in the system that made it. Adopting the same name again on the node
+    /// records nothing new.
     #[arg(long, default_value = "")]
     external_id: String,
     #[command(flatten)]

@@ -25,7 +25,7 @@ pub(super) struct AgentArgs {
     /// The node's name [default: the machine's host name].
     #[arg(long)]
     name: Option<String>,
-    /// The machine behind the name [default: its machine id].
+    /// The identity of the machine [default: its machine id].
     #[arg(long)]
     identity: Option<String>,
     /// A label, KEY=VALUE; may be given several times.
@@ -34,28 +34,28 @@ pub(super) struct AgentArgs {
     /// Cores to report [default: those that this process may use].
     #[arg(long)]
     cpu: Option<Amount>,
-    /// Memory to report [default: the machine's, or its control group's].
+    /// Memory to report [default: the machine's, or the limit of its control group].
     #[arg(long, value_parser = memory)]
     memory: Option<Amount>,
-    /// Cores that the system keeps for itself.
+    /// Cores to keep for the system.
     #[arg(long, default_value = "0")]
     reserve_cpu: Amount,
-    /// Memory that the system keeps for itself.
+    /// Memory to keep for the system.
     #[arg(long, value_parser = memory, default_value = "0")]
     reserve_memory: Amount,
-    /// Milliseconds between beats, where that is less than the service wants.
+    /// Milliseconds between heartbeats, if shorter than the service's interval.
     #[arg(long, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..))]
     interval: Option<u64>,
-    /// JSON file of accelerators in place of those of the machine: for tests and trials.
+    /// JSON file of accelerators to report instead of the machine's, for tests and trials.
     #[arg(long, value_name = "FILE")]
     fake_inventory: Option<PathBuf>,
-    /// Report once, print what was reported, and end.
+    /// Report once, print the report, and exit.
     #[arg(long)]
     once: bool,
-    /// Print what would be reported, without a service, and end.
+    /// Print the report without contacting a service, and exit.
     #[arg(long, conflicts_with = "once")]
     print: bool,
-    /// Let the node take no new work when the agent is told to end.
+    /// Drain the node when the agent is stopped.
     #[arg(long)]
     drain_on_exit: bool,
     #[command(flatten)]
@@ -68,7 +68,7 @@ struct GpuView<'a> {
     gpu: &'a Gpu,
 }
 
-/// What is reported.
+/// A report, for output.
 #[derive(Serialize)]
 struct ReportView<'a> {
     name: &'a str,
@@ -132,12 +132,12 @@ impl<'a> ReportView<'a> {
     }
 }
 
-/// Tells on standard error; that nobody reads it is no reason to stop.
+/// Prints to standard error. A closed standard error does not stop the agent.
 fn note(text: &str) {
     let _ = writeln!(std::io::stderr(), "wharf agent: {text}");
 }
 
-/// Says what changes, once.
+/// Prints each event once.
 struct Notes;
 
 impl Journal for Notes {
@@ -191,7 +191,7 @@ fn shape(args: &AgentArgs) -> Result<Shape, Usage> {
 }
 
 pub(super) async fn run(args: AgentArgs) -> anyhow::Result<Ended> {
-    // First: a signal that comes while it starts is not lost.
+    // First, so that a signal during startup is not lost.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let shape = shape(&args)?;

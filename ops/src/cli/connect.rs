@@ -1,4 +1,4 @@
-//! How the commands reach a service.
+//! Connecting commands to a service.
 
 use std::future::Future;
 use std::net::{SocketAddr, ToSocketAddrs};
@@ -14,25 +14,25 @@ use super::Ended;
 use crate::config::default_data_dir;
 use crate::daemon::{DEVELOPMENT_CERTIFICATE, read_certificates};
 
-/// How long a command waits for one address to answer: QUIC itself would go on for half a minute.
+/// The time limit of connecting to one address. QUIC itself would try for half a minute.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
 
-/// Wrong usage that clap cannot see.
+/// Wrong usage that clap cannot detect.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub(super) struct Usage(pub(super) String);
 
-/// Where the service is, and what to trust.
+/// The address of the service, and the certificate to trust.
 #[derive(Clone, Debug, Args)]
 pub struct ConnectArgs {
     /// Address of the service: HOST:PORT.
     #[arg(long, env = "WHARF_SERVER", default_value = "127.0.0.1:7411", global = true)]
     pub server: String,
-    /// The name that the server's certificate carries, if it is not the host of --server.
+    /// The name in the server's certificate, if it is not the host of --server.
     #[arg(long, env = "WHARF_SERVER_NAME", global = true)]
     pub server_name: Option<String>,
-    /// PEM file of the authority (or of the server's own self-signed certificate) to trust; the
-    /// development certificate of this machine's data directory if not given.
+    /// PEM file of the certificate authority to trust, or of the server's self-signed certificate. If not
+    /// given, the development certificate in this machine's data directory.
     #[arg(long, env = "WHARF_CA", global = true)]
     pub ca: Option<PathBuf>,
     /// Print JSON.
@@ -41,10 +41,10 @@ pub struct ConnectArgs {
 }
 
 impl ConnectArgs {
-    /// Connects.
+    /// Connects to the service.
     ///
     /// # Errors
-    /// When the address, the trust or the connection is wrong.
+    /// When the address cannot be resolved, the certificate cannot be read, or no connection is made.
     pub async fn connect(&self) -> anyhow::Result<Client> {
         let addresses = resolve(&self.server)?;
         let host = self.server.rsplit_once(':').map_or(self.server.as_str(), |(host, _)| host);
@@ -55,7 +55,8 @@ impl ConnectArgs {
             "no certificate to trust: give --ca FILE (the server's data directory holds dev-cert.pem)",
         )?;
         let name = concat!("wharf ", env!("CARGO_PKG_VERSION")).to_owned();
-        // A name may have several addresses (`localhost` often has two) and the service one of them.
+        // A name may have several addresses (`localhost` often has two), and the service may listen on only
+        // one.
         let mut failed = None;
         for server in addresses {
             let server_name = server_name.clone();
@@ -85,7 +86,7 @@ fn resolve(server: &str) -> Result<Vec<SocketAddr>, Usage> {
     addresses.map(Iterator::collect).map_err(wrong)
 }
 
-/// Runs a command on a runtime of its own.
+/// Runs a command on its own runtime.
 pub(super) fn block_on(command: impl Future<Output = anyhow::Result<Ended>>) -> anyhow::Result<Ended> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build();
     runtime.context("cannot start the runtime")?.block_on(command)

@@ -1,4 +1,4 @@
-//! What a command asks for: arguments of `wharf place`, `wharf adopt`, `wharf reserve` and `wharf group create`.
+//! Resource arguments of `wharf place`, `wharf adopt`, `wharf reserve` and `wharf group create`.
 
 use clap::Args;
 use wharf_core::resource::Amount;
@@ -15,7 +15,7 @@ pub(super) struct DemandArgs {
     /// Memory in MiB, or with a unit: 512, 16GiB.
     #[arg(long, value_parser = node::memory, default_value = "0", allow_hyphen_values = true)]
     pub(super) memory: Amount,
-    /// GPUs: whole ones, or a part of one such as 0.5.
+    /// GPUs: a whole number, or a part of one such as 0.5.
     #[arg(long, default_value = "0", allow_hyphen_values = true)]
     pub(super) gpu: Amount,
     /// A custom resource, NAME=AMOUNT; may be given several times.
@@ -24,10 +24,10 @@ pub(super) struct DemandArgs {
 }
 
 impl DemandArgs {
-    /// The demand, for the wire.
+    /// Returns the demand as a wire body.
     ///
     /// # Errors
-    /// When a custom resource is not NAME=AMOUNT, or has a flag of its own.
+    /// When a custom resource is not NAME=AMOUNT, or names a resource that has its own flag.
     pub(super) fn body(&self) -> Result<DemandBody, Usage> {
         Ok(DemandBody {
             cpu: self.cpu.units(),

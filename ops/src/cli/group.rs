@@ -21,39 +21,39 @@ use super::{Ended, node, place, print, terms};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum GroupCommand {
-    /// Make a group: its bundles are placed as a whole, or none of them is.
+    /// Create a group. Its bundles are placed together or not at all.
     Create(Box<CreateArgs>),
-    /// Show a group and where its bundles stand.
+    /// Show a group and where its bundles are placed.
     Status(OneArgs),
     /// List the groups.
     List(ListArgs),
-    /// Add bundles to a group, all of them or none.
+    /// Add bundles to a group, all or none.
     Grow(Box<GrowArgs>),
-    /// Take bundles out of a group, with what runs in them.
+    /// Remove bundles from a group, and the allocations inside them.
     Shrink(ShrinkArgs),
-    /// End groups, with what runs in their bundles.
+    /// Remove groups, and the allocations inside their bundles.
     Remove(RemoveArgs),
 }
 
 #[derive(Debug, Args)]
 struct BundleArgs {
-    /// How many equal bundles, of --cpu, --memory, --gpu and --resource each.
+    /// The number of equal bundles, each with --cpu, --memory, --gpu and --resource.
     #[arg(long, value_name = "N", conflicts_with = "bundle")]
     bundles: Option<u32>,
     #[command(flatten)]
     demand: DemandArgs,
-    /// Bundles of one kind, such as `cpu=4,memory=8GiB,gpu=1,count=2`; may be given several times. Names
-    /// that are not cpu, memory, gpu or count are custom resources.
+    /// Equal bundles, such as `cpu=4,memory=8GiB,gpu=1,count=2`; may be given several times. Names other than
+    /// cpu, memory, gpu and count are custom resources.
     #[arg(long, value_name = "WHAT", conflicts_with_all = ["cpu", "memory", "gpu", "resources"])]
     bundle: Vec<String>,
-    /// A condition on the labels of every bundle's node, as for `wharf place`; may be given several times,
-    /// and all must hold.
+    /// A label condition for the node of every bundle, as for `wharf place`; may be given several times, and
+    /// all must hold.
     #[arg(long = "select", value_name = "TERM")]
     selectors: Vec<String>,
     /// A taint that every bundle tolerates, as for `wharf place`; may be given several times.
     #[arg(long = "tolerate", value_name = "KEY=VALUE:EFFECT")]
     tolerations: Vec<String>,
-    /// Count the reasons of a refusal over all nodes, however many.
+    /// Count the reasons of a refusal over all nodes.
     #[arg(long)]
     explain_all: bool,
 }
@@ -62,29 +62,29 @@ struct BundleArgs {
 pub(super) struct CreateArgs {
     #[command(flatten)]
     bundles: BundleArgs,
-    /// How bundles stand to each other: pack (few nodes), spread (many), strict-pack (one node) or
-    /// strict-spread (a node each).
+    /// The distribution of bundles: pack (few nodes), spread (many nodes), strict-pack (one node) or
+    /// strict-spread (a different node each).
     #[arg(long, default_value = "pack", value_parser = strategy)]
     strategy: Strategy,
-    /// On nodes with one value of the label where that can be; with `!` after it, or nowhere.
+    /// Prefer nodes with the same value of the label. With a trailing `!`, require it.
     #[arg(long, value_name = "LABEL[!]", conflicts_with = "spread_by")]
     pack_by: Option<String>,
-    /// Evenly over the values of the label: the numbers of bundles on any two differ by SKEW at most, 1 if
-    /// not given.
+    /// Spread evenly over the values of the label: the numbers of bundles of any two values differ by at most
+    /// SKEW, 1 if not given.
     #[arg(long, value_name = "LABEL[:SKEW]")]
     spread_by: Option<String>,
-    /// At least so many bundles are placed, or none; all of them if not given. The others follow when they
-    /// fit.
+    /// Place at least this number of bundles or none; all if not given. The others are placed when they fit.
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(u32).range(1..))]
     min_members: Option<u32>,
-    /// Wait for capacity, at most so long, such as 30s, 5m or 1h; interrupted, it is taken back. Without, it is
-    /// placed or refused at once; only one that other work overtakes again and again is tried for some ten seconds.
+    /// Wait for capacity, at most this long, such as 30s, 5m or 1h. Interrupting the command cancels the
+    /// request. Without this option the group is placed or refused at once; after repeated conflicts it is
+    /// retried for about ten seconds.
     #[arg(long, value_name = "TIME", value_parser = place::duration)]
     wait: Option<Duration>,
-    /// Of waiting groups, those of higher priority go first.
+    /// Waiting groups of higher priority are placed first.
     #[arg(long, default_value_t = 0, requires = "wait", allow_hyphen_values = true)]
     priority: i32,
-    /// Take every change of a node since it was looked at for a conflict, not only what does not fit any more.
+    /// Treat every change of a node since it was read as a conflict, not only operations that no longer fit.
     #[arg(long)]
     coarse: bool,
     #[command(flatten)]
@@ -93,7 +93,7 @@ pub(super) struct CreateArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct OneArgs {
-    /// The group, as `wharf group create` printed it.
+    /// The group id, as printed by `wharf group create`.
     #[arg(value_parser = group_id)]
     group: GroupId,
     #[command(flatten)]
@@ -108,13 +108,13 @@ pub(super) struct ListArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct GrowArgs {
-    /// The group.
+    /// The group id.
     #[arg(value_parser = group_id)]
     group: GroupId,
     #[command(flatten)]
     bundles: BundleArgs,
-    /// Wait for capacity, at most so long, such as 30s, 5m or 1h; interrupted, it is taken back. While a bundle that
-    /// the group has is not placed, nothing else of it waits: that comes first.
+    /// Wait for capacity, at most this long, such as 30s, 5m or 1h. Interrupting the command cancels the
+    /// request. New bundles can wait only while all existing bundles of the group are placed.
     #[arg(long, value_name = "TIME", value_parser = place::duration)]
     wait: Option<Duration>,
     #[command(flatten)]
@@ -123,10 +123,10 @@ pub(super) struct GrowArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ShrinkArgs {
-    /// The group.
+    /// The group id.
     #[arg(value_parser = group_id)]
     group: GroupId,
-    /// The places of the bundles, as `wharf group status` shows them.
+    /// The indexes of the bundles, as shown by `wharf group status`.
     #[arg(required = true, value_name = "BUNDLE")]
     bundles: Vec<u32>,
     #[command(flatten)]
@@ -135,14 +135,14 @@ pub(super) struct ShrinkArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct RemoveArgs {
-    /// The groups.
+    /// The group ids.
     #[arg(required = true, value_parser = group_id)]
     groups: Vec<GroupId>,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// A group id as `wharf group create` prints it.
+/// Parses a group id as printed by `wharf group create`.
 pub(super) fn group_id(text: &str) -> Result<GroupId, String> {
     let read = || {
         let (incarnation, number) = text.strip_prefix('g')?.split_once('-')?;
@@ -161,7 +161,7 @@ fn strategy(text: &str) -> Result<Strategy, String> {
     })
 }
 
-/// `LABEL` or `LABEL!`.
+/// Parses `LABEL` or `LABEL!`.
 fn pack_by(text: &str) -> Result<TopologyBody, Usage> {
     let (key, rule) = match text.strip_suffix('!') {
         Some(key) => (key, TOPOLOGY_STRICT_PACK),
@@ -173,7 +173,7 @@ fn pack_by(text: &str) -> Result<TopologyBody, Usage> {
     Ok(TopologyBody { key: key.to_owned(), rule, max_skew: 0 })
 }
 
-/// `LABEL` or `LABEL:SKEW`.
+/// Parses `LABEL` or `LABEL:SKEW`.
 fn spread_by(text: &str) -> Result<TopologyBody, Usage> {
     let (key, skew) = text.rsplit_once(':').unwrap_or((text, "1"));
     match skew.parse() {
@@ -184,7 +184,7 @@ fn spread_by(text: &str) -> Result<TopologyBody, Usage> {
     }
 }
 
-/// `cpu=4,memory=8GiB,gpu=1,count=2`: one bundle, and how many of it.
+/// Parses `cpu=4,memory=8GiB,gpu=1,count=2` to a bundle and its count.
 fn bundle(text: &str) -> Result<(PlaceRequest, u32), Usage> {
     let wrong = |message: String| Usage(format!("--bundle {text}: {message}"));
     let mut request = PlaceRequest::default();
@@ -274,7 +274,7 @@ pub(super) async fn run(command: GroupCommand) -> anyhow::Result<Ended> {
             let reply = match args.wait {
                 None => client.grow_group(&request).await?,
                 Some(patience) => {
-                    // First: a signal that comes while the request is sent is not lost.
+                    // First, so that a signal while the request is sent is not lost.
                     let interruption = place::Interruption::new()?;
                     request.deadline = place::deadline(&client, patience).await?;
                     request.mode = MODE_WAIT_UNTIL;
@@ -294,7 +294,7 @@ pub(super) async fn run(command: GroupCommand) -> anyhow::Result<Ended> {
     }
 }
 
-/// Prints how a group stands, or why it does not; `done` says what was done with it.
+/// Prints the group, or why it is refused. `done` is the completed action, such as "created".
 async fn end(
     client: Client,
     connect: &ConnectArgs,
@@ -329,7 +329,7 @@ async fn create(args: CreateArgs) -> anyhow::Result<Ended> {
     let reply = match args.wait {
         None => client.create_group(&request).await?,
         Some(patience) => {
-            // First: a signal that comes while the request is sent is not lost.
+            // First, so that a signal while the request is sent is not lost.
             let interruption = place::Interruption::new()?;
             request.mode = MODE_WAIT_UNTIL;
             request.deadline = place::deadline(&client, patience).await?;

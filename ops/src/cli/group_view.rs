@@ -1,4 +1,4 @@
-//! What commands print of groups and of what conflicted: text for people, JSON for programs.
+//! Output of groups and conflicts: text for people, JSON for programs.
 
 use serde::Serialize;
 use wharf_core::group::Strategy;
@@ -27,7 +27,7 @@ fn state_name(number: u8) -> &'static str {
     }
 }
 
-/// As it is given to `wharf group create`.
+/// Formats a topology rule, in the notation of `wharf group create`.
 fn topology_text(rule: &TopologyBody) -> String {
     match rule.rule {
         TOPOLOGY_PACK => format!("packed by {}", rule.key),
@@ -45,11 +45,11 @@ struct BundleView {
     gpu: String,
     node: Option<String>,
     node_id: Option<u64>,
-    /// `wharf place --into` takes it.
+    /// The id that `wharf place --into` takes.
     allocation: Option<String>,
     gpus: Vec<u8>,
     gpu_part: Option<String>,
-    /// It was evicted with grace: when it ends at the latest, in ns of service time.
+    /// For a releasing bundle, the time at which it ends at the latest, in ns of service time.
     releasing_until: Option<u64>,
 }
 
@@ -100,7 +100,7 @@ impl From<&GroupBody> for GroupView {
     }
 }
 
-/// Why an operation conflicted.
+/// The reason of a conflict.
 #[derive(Serialize)]
 pub(super) struct ConflictView {
     pub(super) operation: u16,
@@ -147,7 +147,7 @@ impl From<&ConflictBody> for ConflictView {
     }
 }
 
-/// A conflict, for people: `insufficient on a: 4 of cpu is asked, and 2 can be had (version 9)`.
+/// Formats a conflict for people: `insufficient on a: 4 of cpu is asked, and 2 can be had (version 9)`.
 pub(super) fn conflict_text(body: &ConflictBody) -> String {
     let on = if body.node_name.is_empty() { String::new() } else { format!(" on {}", body.node_name) };
     let version = body.version.map_or_else(String::new, |version| format!(" (version {version})"));
@@ -188,7 +188,7 @@ impl From<&GroupRefusalBody> for RefusalView {
     }
 }
 
-/// What became of a request about a group.
+/// The result of a request about a group.
 #[derive(Serialize)]
 pub(super) struct GroupReplyView {
     reason: String,
@@ -209,7 +209,7 @@ impl From<&GroupReply> for GroupReplyView {
     }
 }
 
-/// A group that was removed, or was not.
+/// The result of removing a group.
 #[derive(Serialize)]
 pub(super) struct RemoveView {
     group: String,
@@ -275,7 +275,7 @@ fn bundle_row(bundle: &BundleBody) -> Vec<String> {
     vec![bundle.index.to_string(), node, allocation, cpu, memory, gpu, gpus, until]
 }
 
-/// How a group stands, or why it does not, for people; `done` says what was done with it.
+/// Prints the group for people, or why it is refused. `done` is the completed action, such as "created".
 pub(super) fn say_group(reply: &GroupReply, done: Option<&str>) {
     if let Some(group) = &reply.group {
         let placed = group.bundles.iter().filter(|bundle| bundle.placed.is_some()).count();
@@ -312,7 +312,7 @@ pub(super) fn say_group(reply: &GroupReply, done: Option<&str>) {
     }
 }
 
-/// Groups in a list, for people.
+/// Prints a list of groups for people.
 pub(super) fn say_summaries(groups: &[GroupSummary]) {
     let row = |group: &GroupSummary| {
         vec![

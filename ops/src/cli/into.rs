@@ -8,7 +8,7 @@ use super::connect::ConnectArgs;
 use super::demand::DemandArgs;
 use super::{Ended, group, print};
 
-/// What a placement into a bundle does not have: the bundle says where it stands.
+/// Arguments that a placement into a bundle does not take, because the bundle determines the node.
 const OF_OTHERS: [&str; 14] = [
     "policy",
     "attribute_order",
@@ -28,19 +28,19 @@ const OF_OTHERS: [&str; 14] = [
 
 #[derive(Debug, Args)]
 pub(super) struct IntoArgs {
-    /// Into the bundle of this allocation, as `wharf group status` shows it.
+    /// Place into the bundle with this allocation id, as shown by `wharf group status`.
     #[arg(long, value_name = "ALLOCATION", conflicts_with_all = OF_OTHERS)]
     into: Option<AllocationId>,
-    /// Into a bundle of this group: the first with room, unless one is named.
+    /// Place into a bundle of this group: the first with room, unless --bundle is given.
     #[arg(long, value_parser = group::group_id, conflicts_with_all = OF_OTHERS, conflicts_with = "into")]
     group: Option<GroupId>,
-    /// The bundle's place in the group.
+    /// The index of the bundle in the group.
     #[arg(long, requires = "group")]
     bundle: Option<u32>,
 }
 
 impl IntoArgs {
-    /// Whether a bundle is named.
+    /// Returns whether the placement goes into a bundle.
     pub(super) fn is_given(&self) -> bool {
         self.into.is_some() || self.group.is_some()
     }

@@ -1,7 +1,7 @@
 //! The commands of `wharf`.
 //!
-//! Exit status: 0 done; 1 the service refused or found a fault; 2 wrong usage or settings; 3 no
-//! connection, or the service could not start or go on.
+//! Exit status: 0 done; 1 the service refused or found a fault; 2 wrong usage or settings; 3 no connection,
+//! or the service could not start or continue.
 
 mod adopt;
 mod agent;
@@ -32,8 +32,8 @@ use wharf_net::client::ClientError;
 
 use crate::config::ConfigError;
 
-/// A placement service: control planes ask it where work should run, it answers in microseconds
-/// and keeps the books.
+/// A placement service. Control planes ask it where work should run; it answers in microseconds and keeps the
+/// books.
 #[derive(Debug, Parser)]
 #[command(
     name = "wharf",
@@ -49,42 +49,42 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    /// Serve placements; works with no configuration.
+    /// Serve placements; works without configuration.
     Serve(serve::ServeArgs),
     /// Add, update, list, show, drain and remove nodes.
     #[command(subcommand)]
     Node(node::NodeCommand),
-    /// Report this machine to a service as a node, and keep it alive there.
+    /// Report this machine to a service as a node, and send heartbeats.
     Agent(Box<agent::AgentArgs>),
-    /// Ask where something should run, and allocate it there.
+    /// Place a request on a node and allocate its resources.
     Place(Box<place::PlaceArgs>),
     /// End allocations.
     Release(place::ReleaseArgs),
-    /// Record an allocation that was made elsewhere, also above what the node has.
+    /// Record an allocation that another system made, even above the node's capacity.
     Adopt(adopt::AdoptArgs),
-    /// Keep a node for an owner, whose work is then placed there first; or end that.
+    /// Reserve a node for an owner, whose work is placed there first; or end a reservation.
     Reserve(reserve::ReserveArgs),
-    /// Make placement groups, show, list, grow, shrink and remove them.
+    /// Create, show, list, grow, shrink and remove placement groups.
     #[command(subcommand)]
     Group(group::GroupCommand),
-    /// Commit operations that a scheduler of its own has planned.
+    /// Commit operations that another scheduler has planned.
     #[command(subcommand)]
     Statement(statement::StatementCommand),
     /// Show the books, per resource and shard.
     Status(status::StatusArgs),
-    /// Print what changes, line by line: nodes, allocations, what statements hold.
+    /// Print changes of nodes, allocations and holds, one per line.
     Watch(watch::WatchArgs),
 }
 
-/// How a command ended.
+/// The outcome of a command.
 #[derive(Debug)]
 enum Ended {
     Done,
-    /// The service refused something, and what it said is printed.
+    /// The service refused something; the reply has been printed.
     Refused,
 }
 
-/// Runs the command that the process was started with.
+/// Runs the command in the process arguments.
 #[must_use]
 pub fn run() -> ExitCode {
     let cli = Cli::parse();
@@ -111,7 +111,7 @@ pub fn run() -> ExitCode {
     }
 }
 
-/// What is wrong, with its causes; a cause that the text before repeats already is left out.
+/// Formats an error with its causes. A cause that the text already contains is left out.
 fn message(error: &anyhow::Error) -> String {
     let mut text = error.to_string();
     for cause in error.chain().skip(1).map(ToString::to_string) {

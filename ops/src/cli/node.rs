@@ -16,17 +16,17 @@ use super::{Ended, print, terms};
 pub(super) enum NodeCommand {
     /// Register a node.
     Add(SpecArgs),
-    /// Give a registered node new capacity, labels and taints.
+    /// Replace the capacity, labels and taints of a registered node.
     Update(SpecArgs),
     /// List the nodes, in order of registration.
     List(ListArgs),
     /// Show the books of a node, per resource and instance.
     Show(ShowArgs),
-    /// Exchange the capacity of single resources of a node, also below what is in use.
+    /// Replace the capacity of single resources of a node, even below what is in use.
     SetResource(SetResourceArgs),
-    /// Keep new work away from nodes; what runs there stays.
+    /// Keep new work away from nodes; running work stays.
     Drain(DrainArgs),
-    /// Take nodes out.
+    /// Remove nodes.
     Remove(RemoveArgs),
 }
 
@@ -43,7 +43,7 @@ pub(super) struct SpecArgs {
     /// GPU devices.
     #[arg(long, default_value_t = 0)]
     gpus: u32,
-    /// Model of the GPUs: the label `gpu-model`.
+    /// The model of the GPUs, set as the label `gpu-model`.
     #[arg(long)]
     gpu_model: Option<String>,
     /// A label, KEY=VALUE; may be given several times.
@@ -56,7 +56,7 @@ pub(super) struct SpecArgs {
     /// A custom resource, NAME=AMOUNT; may be given several times.
     #[arg(long = "resource", value_name = "NAME=AMOUNT")]
     resources: Vec<String>,
-    /// The machine behind the name, such as its machine id.
+    /// The identity of the machine, such as its machine id.
     #[arg(long, default_value = "")]
     identity: String,
     #[command(flatten)]
@@ -71,7 +71,7 @@ pub(super) struct ListArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ShowArgs {
-    /// The node's name (never its id).
+    /// The node's name (not its id).
     name: String,
     #[command(flatten)]
     connect: ConnectArgs,
@@ -81,8 +81,8 @@ pub(super) struct ShowArgs {
 pub(super) struct SetResourceArgs {
     /// The node's name.
     name: String,
-    /// cpu, memory (in MiB, or with a unit), gpu or a custom resource, each with its new total; 0
-    /// takes it away.
+    /// The new total of cpu, memory (in MiB, or with a unit), gpu or a custom resource; 0 removes the
+    /// resource.
     #[arg(required = true, value_name = "NAME=AMOUNT")]
     resources: Vec<String>,
     #[command(flatten)]
@@ -91,10 +91,10 @@ pub(super) struct SetResourceArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct DrainArgs {
-    /// Names of nodes.
+    /// The names of the nodes.
     #[arg(required = true)]
     names: Vec<String>,
-    /// Let them take work again.
+    /// Let the nodes take new work again.
     #[arg(long)]
     undo: bool,
     #[command(flatten)]
@@ -103,17 +103,17 @@ pub(super) struct DrainArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct RemoveArgs {
-    /// Names of nodes.
+    /// The names of the nodes.
     #[arg(required = true)]
     names: Vec<String>,
-    /// End their allocations too.
+    /// Also end the allocations of the nodes.
     #[arg(long)]
     force: bool,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// An amount of memory in MiB, with or without a unit.
+/// Parses an amount of memory in MiB, or with a unit.
 pub(super) fn memory(text: &str) -> Result<Amount, String> {
     let (number, mib) = ["MiB", "GiB", "TiB"]
         .iter()
@@ -127,12 +127,12 @@ pub(super) fn memory(text: &str) -> Result<Amount, String> {
     Amount::try_from_units(units).map_err(|error| error.to_string())
 }
 
-/// `KEY=VALUE` in two.
+/// Splits `KEY=VALUE`.
 pub(super) fn pair<'a>(flag: &str, text: &'a str) -> Result<(&'a str, &'a str), Usage> {
     text.split_once('=').ok_or_else(|| Usage(format!("{flag} {text}: give KEY=VALUE")))
 }
 
-/// `NAME=AMOUNT` arguments of custom resources, for the wire; `gpus` is the flag that GPUs have.
+/// Parses `NAME=AMOUNT` arguments of custom resources to wire amounts. `gpus` is the flag for GPUs.
 pub(super) fn custom_amounts(gpus: &str, texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
     const FLAG: &str = "--resource";
     for text in texts {
@@ -148,7 +148,7 @@ pub(super) fn custom_amounts(gpus: &str, texts: &[String]) -> Result<Vec<NamedAm
     named_amounts(FLAG, texts)
 }
 
-/// `NAME=AMOUNT` arguments, for the wire.
+/// Parses `NAME=AMOUNT` arguments to wire amounts.
 fn named_amounts(flag: &str, texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
     let named = |text: &String| {
         let (name, amount) = pair(flag, text)?;
@@ -158,7 +158,7 @@ fn named_amounts(flag: &str, texts: &[String]) -> Result<Vec<NamedAmount>, Usage
     texts.iter().map(named).collect()
 }
 
-/// `NAME=AMOUNT` arguments in which memory may have a unit.
+/// Parses `NAME=AMOUNT` arguments in which memory may have a unit.
 fn totals(texts: &[String]) -> Result<Vec<NamedAmount>, Usage> {
     let mut named = Vec::new();
     for text in texts {

@@ -22,57 +22,58 @@ use super::{Ended, print, terms};
 pub(super) struct PlaceArgs {
     #[command(flatten)]
     demand: DemandArgs,
-    /// Which of the fitting nodes: least-fit, best-fit, first-fit, next-fit, random, fgd, hybrid,
-    /// spread or least-stranded; the server's if not given.
+    /// The policy that chooses among fitting nodes: least-fit, best-fit, first-fit, next-fit, random, fgd,
+    /// hybrid, spread or least-stranded; the server's default if not given.
     #[arg(long)]
     policy: Option<Policy>,
-    /// By which attribute order least-fit and best-fit compare nodes: `default`, a number from 1
-    /// on into the server's setting `attribute_orders`, or `dominant`: the one that begins with the
+    /// The attribute order in which least-fit and best-fit compare nodes: `default`; a number from 1 on, an
+    /// index into the server's setting `attribute_orders`; or `dominant`, the order that begins with the
     /// resource of which the request asks the largest share.
     #[arg(long, value_name = "N", value_parser = attribute_order, default_value = "default")]
     attribute_order: u8,
-    /// A condition on labels: KEY=VALUE, KEY=ONE|OTHER, KEY!=VALUE, `KEY in (ONE,OTHER)`,
-    /// `KEY notin (…)`, `KEY>NUMBER`, `KEY<NUMBER`, KEY (is there) or !KEY (is not there); may be
-    /// given several times, and all must hold.
+    /// A label condition: KEY=VALUE, KEY=ONE|OTHER, KEY!=VALUE, `KEY in (ONE,OTHER)`, `KEY notin (…)`,
+    /// `KEY>NUMBER`, `KEY<NUMBER`, KEY (exists) or !KEY (does not exist); may be given several times, and all
+    /// must hold.
     #[arg(long = "select", value_name = "TERM")]
     selectors: Vec<String>,
-    /// Only these nodes, by id (7 or n7; never a name); may be given several times.
+    /// Only these nodes, by id (7 or n7, not a name); may be given several times.
     #[arg(long = "candidate", value_name = "ID", value_parser = node_id)]
     candidates: Vec<u64>,
-    /// Conditions that stand in for --select where no node fits, with `;` between them; may be
-    /// given several times, tried in order.
+    /// Conditions separated by `;` that replace --select if no node fits; may be given several times, tried
+    /// in order.
     #[arg(long = "fallback", value_name = "TERM;TERM")]
     fallbacks: Vec<String>,
-    /// Conditions that should hold, with `;` between them, and their weight of 1 to 100; may be
-    /// given several times. Nodes with the greatest sum of weights come first.
+    /// Preferred conditions separated by `;`, with a weight of 1 to 100; may be given several times. Nodes
+    /// with the greatest sum of weights are tried first.
     #[arg(long = "prefer", value_name = "TERM;TERM:WEIGHT")]
     preferred: Vec<String>,
-    /// A node that is tried before the policy decides, by id (7 or n7; never a name); may be given
-    /// several times, tried in order.
+    /// A node to try before the policy decides, by id (7 or n7, not a name); may be given several times,
+    /// tried in order.
     #[arg(long = "prefer-node", value_name = "ID", value_parser = node_id)]
     preferred_nodes: Vec<u64>,
-    /// This node or none, by id (7 or n7; never a name).
+    /// Only this node, by id (7 or n7, not a name).
     #[arg(long, value_name = "ID", value_parser = node_id, conflicts_with = "candidates")]
     node: Option<u64>,
-    /// A taint to tolerate: KEY, KEY=VALUE or `*`, and if given an effect after a colon; may be
-    /// given several times.
+    /// A taint to tolerate: KEY, KEY=VALUE or `*`, optionally followed by a colon and an effect; may be given
+    /// several times.
     #[arg(long = "tolerate", value_name = "KEY=VALUE:EFFECT")]
     tolerations: Vec<String>,
-    /// Nodes without GPUs first, if no GPU is asked (`=false`: all alike); as the server is
-    /// configured if not given.
+    /// Try nodes without GPUs first if no GPU is requested (`=false`: treat all nodes alike); the server's
+    /// default if not given.
     #[arg(long, value_name = "BOOL", num_args = 0..=1, require_equals = true, default_missing_value = "true")]
     avoid_gpu: Option<bool>,
-    /// Wait for capacity, at most so long, such as 30s, 5m or 1h; interrupted, it is taken back.
+    /// Wait for capacity, at most this long, such as 30s, 5m or 1h. Interrupting the command cancels the
+    /// request.
     #[arg(long, value_name = "TIME", value_parser = duration)]
     wait: Option<Duration>,
-    /// Of waiting requests, those of higher priority go first.
+    /// Waiting requests of higher priority are placed first.
     #[arg(long, default_value_t = 0, requires = "wait", allow_hyphen_values = true)]
     priority: i32,
-    /// Whose reservations it may use, as `wharf reserve --owner` named it: nodes reserved for the
-    /// owner are tried first.
+    /// The owner whose reservations the request may use, as given to `wharf reserve --owner`. Nodes reserved
+    /// for the owner are tried first.
     #[arg(long, default_value_t = 0, hide_default_value = true)]
     owner: u64,
-    /// Count the reasons of a refusal over all nodes, however many.
+    /// Count the reasons of a refusal over all nodes.
     #[arg(long)]
     explain_all: bool,
     #[command(flatten)]
@@ -83,15 +84,15 @@ pub(super) struct PlaceArgs {
 
 #[derive(Debug, Args)]
 pub(super) struct ReleaseArgs {
-    /// Allocations, as `wharf place` printed them.
+    /// Allocation ids, as printed by `wharf place`.
     #[arg(required = true)]
     allocations: Vec<AllocationId>,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// A node id as `wharf node list` prints it, with or without its `n`: where an id is asked, a text is never
-/// a name, as elsewhere one is never an id.
+/// Parses a node id as printed by `wharf node list`, with or without the `n`. Arguments that take an id never
+/// accept a name, and arguments that take a name never accept an id.
 fn node_id(text: &str) -> Result<u64, String> {
     let number = text.strip_prefix('n').unwrap_or(text);
     number.parse().map_err(|_| {
@@ -99,7 +100,7 @@ fn node_id(text: &str) -> Result<u64, String> {
     })
 }
 
-/// The number of an attribute order on the wire.
+/// Parses an attribute order to its number on the wire.
 fn attribute_order(text: &str) -> Result<u8, String> {
     match text {
         "default" => Ok(0),
@@ -112,7 +113,7 @@ fn attribute_order(text: &str) -> Result<u8, String> {
     }
 }
 
-/// A time such as 500ms, 30s, 5m or 1h.
+/// Parses a duration such as 500ms, 30s, 5m or 1h.
 pub(super) fn duration(text: &str) -> Result<Duration, String> {
     let wrong = || format!("`{text}` is no time: give one such as 500ms, 30s, 5m or 1h");
     let at = text.find(|c: char| !c.is_ascii_digit()).ok_or_else(wrong)?;
@@ -127,7 +128,7 @@ pub(super) fn duration(text: &str) -> Result<Duration, String> {
     millis.map(Duration::from_millis).ok_or_else(wrong)
 }
 
-/// However the command is told to end: what nobody waits for must not be placed.
+/// The signals that end the command. A request must be cancelled when nobody waits for it any more.
 pub(super) struct Interruption {
     interrupt: Signal,
     terminate: Signal,
@@ -152,19 +153,19 @@ impl Interruption {
     }
 }
 
-/// When that patience ends. Deadlines are in service time, which the service tells.
+/// Returns the deadline after `patience`. Deadlines are in service time, which is read from the service.
 pub(super) async fn deadline(client: &Client, patience: Duration) -> anyhow::Result<u64> {
     let now = client.status(&StatusRequest { audit: false }).await?.now;
     Ok(now.saturating_add(u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX)).max(1))
 }
 
-/// Waits for the reply; interrupted, takes the request back, which is then answered so.
+/// Waits for the reply. On a signal, cancels the request, which is then answered as cancelled.
 async fn wait_for(
     client: &Client,
     mut request: PlaceRequest,
     patience: Duration,
 ) -> anyhow::Result<PlaceReply> {
-    // First: a signal that comes while the request is sent is not lost.
+    // First, so that a signal while the request is sent is not lost.
     let interruption = Interruption::new()?;
     request.deadline = deadline(client, patience).await?;
     request.mode = MODE_WAIT_UNTIL;

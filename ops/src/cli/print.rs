@@ -1,5 +1,5 @@
-//! What commands print: text for people, JSON for programs. In JSON amounts are decimal texts in
-//! the resource's unit, exact, and reasons are their stable names.
+//! Output of commands: text for people, JSON for programs. In JSON, amounts are exact decimal texts in the
+//! resource's unit, and reasons are their stable names.
 
 use std::fmt;
 use std::io::Write;
@@ -16,8 +16,8 @@ use wharf_net::protocol::{
 use super::reserve::ReservationView;
 use super::terms::effect_name;
 
-/// Prints one line. A reader that has seen enough (`wharf node list | head`) is no failure: then
-/// the process ends, as there is nobody to print for.
+/// Prints one line. If the reader has closed the pipe (`wharf node list | head`), the process exits with
+/// status 0. On other errors it exits with status 3.
 pub fn say(line: fmt::Arguments<'_>) {
     if let Err(error) = writeln!(std::io::stdout(), "{line}") {
         let seen_enough = error.kind() == std::io::ErrorKind::BrokenPipe;
@@ -28,12 +28,12 @@ pub fn say(line: fmt::Arguments<'_>) {
     }
 }
 
-/// An amount from the wire, as text.
+/// Formats an amount from the wire.
 pub(super) fn units(units: i64) -> String {
     Amount::try_from_units(units).map_or_else(|_| format!("{units}/10000"), |amount| amount.to_string())
 }
 
-/// A sum from the wire, as text.
+/// Formats a sum from the wire.
 pub(super) fn sum(units: i128) -> String {
     let scale = i128::from(Amount::SCALE);
     let whole = units / scale;
@@ -47,7 +47,7 @@ pub(super) fn json<T: Serialize>(value: &T) -> anyhow::Result<()> {
     Ok(())
 }
 
-/// Prints rows under a heading, in columns.
+/// Prints a table with a heading and aligned columns.
 pub(super) fn table(heading: &[&str], rows: &[Vec<String>]) {
     let mut widths: Vec<usize> = heading.iter().map(|cell| cell.len()).collect();
     for row in rows {
@@ -103,7 +103,7 @@ pub(super) struct PlaceView {
     node: Option<String>,
     node_id: Option<u64>,
     allocation: Option<String>,
-    /// Which selector holds: 0 the request's own, 1 the first fallback.
+    /// The selector that matched: 0 is the request's own, 1 the first fallback.
     alternative: Option<u8>,
     gpus: Vec<u8>,
     gpu_part: Option<String>,
@@ -150,7 +150,7 @@ impl From<&NamedUnits> for UnitsView {
     }
 }
 
-/// `, 0.5 of GPU 0, 1`.
+/// Formats instances: `, 0.5 of GPU 0, 1`.
 pub(super) fn instances(part: u16, name: &str, ids: &[u8]) -> String {
     let ids: Vec<String> = ids.iter().map(u8::to_string).collect();
     if ids.is_empty() {
@@ -160,7 +160,7 @@ pub(super) fn instances(part: u16, name: &str, ids: &[u8]) -> String {
     }
 }
 
-/// A placement's reply, for people; `done` says what was done.
+/// Prints a placement's reply for people. `done` is the completed action.
 pub(super) fn place(done: &str, reply: &PlaceReply) {
     if let Some(placed) = &reply.placed {
         let id = AllocationId::from(placed.allocation);
@@ -202,7 +202,7 @@ pub(super) fn refusal_text(refusal: &RefusalBody) -> String {
     std::iter::once(over).chain(lines).collect::<Vec<_>>().join("\n")
 }
 
-/// A point of service time in ns, as seconds with one decimal.
+/// Formats a service time in ns as seconds with one decimal.
 pub(super) fn seconds(nanos: u64) -> String {
     format!("{}.{}", nanos / 1_000_000_000, nanos / 100_000_000 % 10)
 }
@@ -211,7 +211,7 @@ pub(super) fn seconds(nanos: u64) -> String {
 pub(super) struct ReleaseView {
     pub(super) allocation: String,
     pub(super) reason: String,
-    /// Of a bundle: how many allocations inside ended with it.
+    /// For a bundle, the number of allocations inside that ended with it.
     pub(super) inside_ended: Option<u32>,
     pub(super) fault: Option<FaultView>,
 }
@@ -251,7 +251,7 @@ fn taint(taint: &Taint) -> String {
     format!("{}{value}:{}", taint.key, effect_name(taint.effect))
 }
 
-/// A GPU instance that offers nothing to new work.
+/// A GPU instance that takes no new work.
 #[derive(Serialize)]
 pub(super) struct UnhealthyView {
     pub(super) instance: u8,
@@ -264,7 +264,7 @@ impl From<&UnhealthyBody> for UnhealthyView {
     }
 }
 
-/// A GPU as its node's agent reported it.
+/// A GPU as reported by its node's agent.
 #[derive(Serialize)]
 pub(super) struct GpuView {
     pub(super) instance: usize,
@@ -272,7 +272,7 @@ pub(super) struct GpuView {
     pub(super) model: String,
     pub(super) memory_mib: u64,
     pub(super) numa: Option<u16>,
-    /// Instances that it is linked to.
+    /// The instances that it is linked to.
     pub(super) links: Vec<u8>,
 }
 
@@ -289,7 +289,7 @@ impl GpuView {
     }
 }
 
-/// What a node's agent said last.
+/// The latest report of a node's agent.
 #[derive(Serialize)]
 pub(super) struct AgentView {
     pub(super) boot: String,
@@ -335,7 +335,7 @@ pub(super) struct NodeView {
     pub(super) allocations: u32,
     pub(super) version: u64,
     pub(super) agent: Option<AgentView>,
-    /// For which owner it is reserved.
+    /// The owner that the node is reserved for.
     pub(super) reserved_for: Option<u64>,
 }
 
@@ -390,7 +390,7 @@ struct InstanceView {
     allocated: String,
     shortfall: String,
     unhealthy: String,
-    /// Why it is unhealthy; null if it is not.
+    /// Why the instance is unhealthy; null if it is healthy.
     reason: Option<String>,
 }
 
@@ -439,7 +439,7 @@ impl BooksView {
         }
     }
 
-    /// For people.
+    /// Prints the books for people.
     pub(super) fn print(self) {
         say(format_args!("{} (n{}), {} allocations", self.name, self.id, self.allocations));
         if let Some(reservation) = &self.reservation {

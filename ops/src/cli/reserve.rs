@@ -14,35 +14,35 @@ use super::{Ended, place, print};
 pub(super) struct ReserveArgs {
     /// The node, by name.
     node: String,
-    /// For whom: a number of yours, from 1 on, that `wharf place --owner` names.
+    /// The owner: a number from 1 on that you choose and pass to `wharf place --owner`.
     #[arg(long)]
     owner: u64,
-    /// End the reservation that the owner has on the node.
+    /// End the owner's reservation of the node.
     #[arg(long, conflicts_with_all = ["cpu", "memory", "gpu", "resources", "lasts"])]
     end: bool,
     #[command(flatten)]
     demand: DemandArgs,
-    /// For so long, such as 30s, 5m or 1h; until it is ended or used up if not given.
+    /// The duration, such as 30s, 5m or 1h; if not given, until the reservation is ended or used up.
     #[arg(long = "for", value_name = "TIME", value_parser = place::duration)]
     lasts: Option<Duration>,
     #[command(flatten)]
     connect: ConnectArgs,
 }
 
-/// For whom a node is reserved, and what of it is still.
+/// The owner that a node is reserved for, and the capacity that is still reserved.
 #[derive(Serialize)]
 pub(super) struct ReservationView {
     owner: u64,
-    /// In ns of service time; none: it does not end by itself.
+    /// The end in ns of service time; `None` if there is no end time.
     until: Option<u64>,
     left: Vec<(String, String)>,
-    /// How long it lasts still, in seconds; none: it does not end by itself.
+    /// The remaining time in seconds; `None` if there is no end time.
     seconds_left: Option<u64>,
-    /// Resources of which more is reserved than the node has by now.
+    /// Resources of which more is reserved than the node has.
     exceeded: Vec<String>,
 }
 
-/// A time as people say it: `1h 2m 3s`, without what is 0.
+/// Formats a duration as `1h 2m 3s`, without parts that are 0.
 fn spoken(nanos: u64) -> String {
     let seconds = nanos.div_ceil(1_000_000_000);
     let parts = [(seconds / 3600, "h"), (seconds / 60 % 60, "m"), (seconds % 60, "s")];
@@ -83,12 +83,12 @@ impl ReservationView {
     }
 }
 
-/// A moment of service time.
+/// Formats a point of service time.
 fn service_time(nanos: u64) -> String {
     format!("second {}.{:01} of service time", nanos / 1_000_000_000, nanos / 100_000_000 % 10)
 }
 
-/// What became of a reservation that was to be made or ended.
+/// The result of making or ending a reservation.
 #[derive(Serialize)]
 struct ReserveView {
     name: String,

@@ -22,7 +22,7 @@ use crate::daemon::Daemon;
 use crate::metrics::Metrics;
 use wharf_net::server::RegistrarHandle;
 
-/// How logs are written.
+/// The format of logs.
 #[derive(Clone, Copy, Debug, ValueEnum)]
 enum LogFormat {
     Text,
@@ -31,7 +31,7 @@ enum LogFormat {
 
 #[derive(Debug, Args)]
 pub(super) struct ServeArgs {
-    /// TOML file of settings; environment variables (WHARF_LISTEN, …) and flags stand above it.
+    /// TOML file of settings. Environment variables (WHARF_LISTEN, …) and flags override it.
     #[arg(long, env = "WHARF_CONFIG")]
     config: Option<PathBuf>,
     /// Address of the QUIC service [default: 127.0.0.1:7411].
@@ -43,22 +43,22 @@ pub(super) struct ServeArgs {
     /// Directory of the store and the development certificate.
     #[arg(long)]
     data_dir: Option<String>,
-    /// Scheduler shards [default: one per core that no I/O thread has].
+    /// The number of shards [default: one per core that is not used by an I/O thread].
     #[arg(long)]
     shards: Option<String>,
-    /// I/O threads [default: one per eight cores].
+    /// The number of I/O threads [default: one per eight cores].
     #[arg(long)]
     io_threads: Option<String>,
     /// Do not pin shard threads to cores.
     #[arg(long)]
     no_pin: bool,
-    /// The policy of requests that name none [default: best-fit].
+    /// The policy of requests that name none [default: least-stranded].
     #[arg(long)]
     policy: Option<String>,
-    /// What is logged, such as info or wharf_net=debug [default: info].
+    /// The log filter, such as info or wharf_net=debug [default: info].
     #[arg(long)]
     log: Option<String>,
-    /// How logs are written, to standard error.
+    /// The format of logs on standard error.
     #[arg(long, value_enum, default_value = "text")]
     log_format: LogFormat,
 }
@@ -103,8 +103,8 @@ fn start_logging(config: &Config, format: LogFormat) -> anyhow::Result<LogFilter
     Ok(handle)
 }
 
-/// A thread that panics has found a broken invariant of ours: the process must not go on, or it
-/// would answer out of books that may be wrong.
+/// Aborts the process when a thread panics. A panic is a broken invariant, and the service must not answer
+/// from books that may be wrong.
 fn abort_on_panic() {
     let report = std::panic::take_hook();
     std::panic::set_hook(Box::new(move |panic| {
@@ -123,7 +123,7 @@ pub(super) fn run(args: ServeArgs) -> anyhow::Result<Ended> {
 }
 
 async fn serve(args: ServeArgs, config: Config, log: LogFilter) -> anyhow::Result<Ended> {
-    // Before the daemon: a signal that comes while it starts is not lost.
+    // Before the daemon starts, so that a signal during startup is not lost.
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hangup = signal(SignalKind::hangup())?;
@@ -143,7 +143,7 @@ async fn serve(args: ServeArgs, config: Config, log: LogFilter) -> anyhow::Resul
         }
         None => None,
     };
-    // Last: who reads this may connect.
+    // Last: a reader of this line may connect at once.
     greet(format_args!("serving on {}", daemon.address()));
     loop {
         tokio::select! {
@@ -162,15 +162,15 @@ async fn serve(args: ServeArgs, config: Config, log: LogFilter) -> anyhow::Resul
     Ok(Ended::Done)
 }
 
-/// Tells whoever started the service. That nobody reads it is no reason to stop serving: the
-/// books of the last run are this process's by now.
+/// Prints a line for the process that started the service. A closed standard output does not stop the
+/// service, because it has already consumed the checkpoint.
 fn greet(line: std::fmt::Arguments<'_>) {
     if let Err(error) = writeln!(std::io::stdout(), "{line}") {
         warn!(%error, "standard output cannot be written: {line}");
     }
 }
 
-/// Takes over what can change; with anything wrong, nothing changes.
+/// Reloads the settings that can change. If any is invalid, nothing changes.
 fn reload_settings(daemon: &mut Daemon, args: &ServeArgs, log: &LogFilter) {
     let reloaded = (|| -> anyhow::Result<()> {
         let config = Config::load(&args.overrides())?;

@@ -1,4 +1,4 @@
-//! `wharf statement submit`: operations of a scheduler of its own, out of a JSON file.
+//! `wharf statement submit`: commits operations of another scheduler from a JSON file.
 
 use std::collections::BTreeMap;
 use std::io::Read;
@@ -19,7 +19,7 @@ use super::{Ended, print, statement_file};
 
 #[derive(Debug, Subcommand)]
 pub(super) enum StatementCommand {
-    /// Commit operations that are planned elsewhere: all of them or none, or as many as do not conflict.
+    /// Commit operations that another scheduler has planned: all or none, or those that do not conflict.
     Submit(SubmitArgs),
 }
 
@@ -27,15 +27,17 @@ pub(super) enum StatementCommand {
 pub(super) struct SubmitArgs {
     /// A JSON file, or `-` for standard input: {"operations": [{"allocate": {"node": "a", "cpu": 2,
     /// "expected_version": 7}}, {"pipeline": {"node": 7, "gpu": 1}}, {"evict": {"allocation": "a1-2-3",
-    /// "grace": "30s"}}], "conflict_detection": "fine" or "coarse", "mode": "all-or-nothing" or "incremental"}.
+    /// "grace": "30s"}}], "conflict_detection": "fine" or "coarse", "mode": "all-or-nothing" or
+    /// "incremental"}.
     ///
-    /// A `node` that is a text is the node of that name, one that is a number is the node of that id: "n5"
-    /// is a name, 5 is an id.
+    /// A `node` that is a text is a node name, and one that is a number is a node id: "n5" is a name, 5 is an
+    /// id.
     ///
-    /// `expected_version` is the version of the operation's node that it was planned on (`wharf node list
-    /// --json` tells it; for `evict`, of the node where the allocation is). With conflict detection "coarse" every
-    /// operation must name one, and conflicts where the node has another by now. With "fine" it is not
-    /// compared: an operation conflicts only where it is not possible any more. The answer says which it was.
+    /// `expected_version` is the version of the node that the operation was planned on, as printed by `wharf
+    /// node list --json`. For `evict` it is the version of the node of the allocation. With conflict
+    /// detection "coarse", every operation must name a version, and conflicts if the node's version has
+    /// changed. With "fine", versions are not compared: an operation conflicts only if it is no longer
+    /// possible. The answer says whether versions were compared.
     file: PathBuf,
     #[command(flatten)]
     connect: ConnectArgs,
@@ -53,8 +55,8 @@ fn read_file(file: &Path) -> anyhow::Result<(StatementRequest, Vec<Option<String
     Ok(statement_file::read(&text).map_err(wrong)?)
 }
 
-/// Finds the ids of nodes that are given by name. A node that is not there is 0 in an incremental statement,
-/// where only its operation conflicts; it ends one that is done as a whole.
+/// Resolves nodes that are given by name to ids. In an incremental statement an unknown node gets id 0, so
+/// that only its operation conflicts. In an all-or-nothing statement it is an error.
 async fn resolve(
     client: &Client,
     request: &mut StatementRequest,
@@ -80,7 +82,7 @@ async fn resolve(
     Ok(())
 }
 
-/// Says of each conflict about a node that was not found by its name which name that was.
+/// Adds the node name to each conflict about an unknown node.
 fn name_unknown(request: &StatementRequest, names: &[Option<String>], reply: &mut StatementReply) {
     let operations = request.operations.iter().zip(names).zip(&mut reply.operations);
     for ((_, name), reply) in operations.filter(|((operation, _), _)| operation.node == 0) {
@@ -90,7 +92,7 @@ fn name_unknown(request: &StatementRequest, names: &[Option<String>], reply: &mu
     }
 }
 
-/// The id of the node of that name.
+/// Returns the id of the node with this name.
 async fn find(client: &Client, name: &str) -> Result<u64, ClientError> {
     Ok(client.node_books(&NodeBooksRequest { node: name.to_owned() }).await?.node)
 }
@@ -104,7 +106,7 @@ struct OperationView {
     allocation: Option<String>,
     gpus: Vec<u8>,
     gpu_part: Option<String>,
-    /// When an eviction with grace is done by itself, in ns of service time.
+    /// The time at which an eviction with grace ends by itself, in ns of service time.
     until: Option<u64>,
     conflict: Option<ConflictView>,
 }
@@ -130,14 +132,14 @@ impl OperationView {
 struct StatementView {
     reason: String,
     statement: Option<String>,
-    /// Whether versions that operations expected were compared; none where none was expected.
+    /// True if expected versions were compared; `None` if no operation has one.
     versions_compared: Option<bool>,
     operations: Vec<OperationView>,
     fault: Option<print::FaultView>,
 }
 
 impl StatementView {
-    /// `names`: of their nodes, where they were given by name.
+    /// Creates the view. `names` has the name of each operation's node, if it was given by name.
     fn new(request: &StatementRequest, names: &[Option<String>], reply: &StatementReply) -> Self {
         let operations = reply.operations.iter().zip(names).enumerate();
         Self {
@@ -153,12 +155,12 @@ impl StatementView {
     }
 }
 
-/// Whether some operation names the version that it was planned on.
+/// Returns whether any operation has an expected version.
 fn expects(request: &StatementRequest) -> bool {
     request.operations.iter().any(|operation| operation.expected_version.is_some())
 }
 
-/// What became of one operation, for people.
+/// Formats the result of one operation for people.
 fn operation_text(asked: u8, name: Option<&str>, reply: &OperationReply) -> String {
     let id = reply.allocation.map(|id| AllocationId::from(id).to_string()).unwrap_or_default();
     if let Some(conflict) = &reply.conflict {
@@ -210,7 +212,7 @@ pub(super) async fn run(command: StatementCommand) -> anyhow::Result<Ended> {
     };
     client.close().await;
     let mut reply = match reply {
-        // As the service answers where a node is given by its id.
+        // The same reply as for an unknown node id.
         Err(ClientError::Fault(fault)) if fault.reason == Reason::UnknownNode.into() => {
             StatementReply { reason: fault.reason, fault: Some(fault), ..StatementReply::default() }
         }

@@ -1,5 +1,5 @@
-//! The JSON file of `wharf statement submit`. It is read field by field, so that an error says where in the
-//! file it is, what may stand there, and what to do.
+//! Parser of the JSON file of `wharf statement submit`. It reads field by field, so that an error names the
+//! place in the file, what is allowed there, and the remedy.
 
 use std::fmt;
 
@@ -14,7 +14,7 @@ use wharf_net::protocol::{
 
 use super::{node, place};
 
-/// A value of the file. Unlike `serde_json::Value` it keeps keys that are given twice.
+/// A value of the file. Unlike `serde_json::Value` it keeps duplicate keys.
 #[derive(Clone, Debug)]
 enum Json {
     Null,
@@ -82,7 +82,7 @@ impl<'de> Deserialize<'de> for Json {
 }
 
 impl Json {
-    /// What it is, to be told beside what should be there.
+    /// Describes the value for an error message.
     fn kind(&self) -> String {
         match self {
             Self::Null => "null".to_owned(),
@@ -95,20 +95,21 @@ impl Json {
     }
 }
 
-/// That something else should be at `path`.
+/// Formats the error that the value at `path` is not what is expected.
 fn wrong(path: &str, found: &Json, give: &str) -> String {
     let at = if path.is_empty() { String::new() } else { format!("{path}: ") };
     format!("{at}{} stands here: give {give}", found.kind())
 }
 
-/// The fields of an object that are not read yet.
+/// The fields of an object that have not been read yet.
 struct Fields {
     path: String,
     fields: Vec<(String, Json)>,
 }
 
 impl Fields {
-    /// The fields of an object which may have those that `known` names; `give` says what is to stand there.
+    /// Returns the fields of an object, all of which must be in `known`. `give` describes the expected value
+    /// in errors.
     fn of(path: &str, value: Json, known: &[&str], give: &str) -> Result<Self, String> {
         let fields = match value {
             Json::Object(fields) => fields,
@@ -131,19 +132,19 @@ impl Fields {
         if self.path.is_empty() { name.to_owned() } else { format!("{}.{name}", self.path) }
     }
 
-    /// A field, and where it is; none where it is not there or null.
+    /// Takes a field with its path; `None` if it is missing or null.
     fn take(&mut self, name: &str) -> Option<(String, Json)> {
         let at = self.fields.iter().position(|(known, _)| known == name)?;
         let (_, value) = self.fields.swap_remove(at);
         (!matches!(value, Json::Null)).then(|| (self.path_of(name), value))
     }
 
-    /// A field that must be there.
+    /// Takes a required field.
     fn need(&mut self, name: &str, give: &str) -> Result<(String, Json), String> {
         self.take(name).ok_or_else(|| format!("{}: missing: give {give}", self.path_of(name)))
     }
 
-    /// One of a few words; the first where it is not there.
+    /// Takes one of a few words; the first of them if the field is missing.
     fn word(&mut self, name: &str, words: &[(&str, u8)]) -> Result<u8, String> {
         let Some((path, value)) = self.take(name) else { return Ok(words[0].1) };
         let known = words.iter().find(|(word, _)| matches!(&value, Json::Text(text) if text == word));
@@ -153,7 +154,7 @@ impl Fields {
         })
     }
 
-    /// A whole number that is not negative.
+    /// Takes a non-negative whole number.
     fn number(&mut self, name: &str, what: &str) -> Result<Option<u64>, String> {
         let Some((path, value)) = self.take(name) else { return Ok(None) };
         match &value {
@@ -170,7 +171,7 @@ impl Fields {
         }
     }
 
-    /// An amount in 1/10 000, by `read`; 0 where it is not there.
+    /// Takes an amount in 1/10,000 units, parsed by `read`; 0 if the field is missing.
     fn amount(&mut self, name: &str, read: fn(&str) -> Result<Amount, String>) -> Result<i64, String> {
         self.take(name).map_or(Ok(0), |(path, value)| amount(&path, &value, read))
     }
@@ -191,7 +192,8 @@ fn plain(text: &str) -> Result<Amount, String> {
     text.parse::<Amount>().map_err(|error| error.to_string())
 }
 
-/// What an operation asks of a node, and which; gives the node's name, where it has no id.
+/// Reads the node and the resources of an operation into `body`. Returns the node's name if it is not given
+/// by id.
 fn asks(fields: &mut Fields, body: &mut OperationBody) -> Result<Option<String>, String> {
     let of_node = "the node's id as a number, or its name as a text";
     let name = match fields.need("node", of_node)? {
@@ -276,7 +278,7 @@ fn evict(path: &str, value: Json) -> Result<(OperationBody, Option<String>), Str
     Ok((body, None))
 }
 
-/// An operation for the wire, and the name of its node where that is no id.
+/// Parses an operation. Returns it with the name of its node, if the node is not given by id.
 fn operation(path: &str, value: Json) -> Result<(OperationBody, Option<String>), String> {
     const ONE: &str = "an object with one key, `allocate`, `pipeline` or `evict`";
     let fields = match value {
@@ -299,7 +301,7 @@ fn operation(path: &str, value: Json) -> Result<(OperationBody, Option<String>),
     }
 }
 
-/// What the file says: the request, and per operation the name of its node.
+/// Parses the file. Returns the request and, per operation, the name of its node if given by name.
 pub(super) fn read(text: &str) -> Result<(StatementRequest, Vec<Option<String>>), String> {
     const WHOLE: &str = "an object with the list `operations`, such as {\"operations\": [{\"allocate\": \
                          {\"node\": \"gpu-1\", \"cpu\": 2}}]}";

@@ -98,7 +98,7 @@ impl From<&StatusReply> for StatusView {
     }
 }
 
-/// The status, for people.
+/// Prints the status for people.
 fn print_status(status: &StatusReply, audited: bool) {
     let view = StatusView::from(status);
     say(format_args!("{}, store {}, incarnation {}", view.software, view.store, view.incarnation));

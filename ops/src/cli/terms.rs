@@ -1,5 +1,5 @@
-//! Terms over labels, taints and tolerations as they are written on a command line: in our
-//! spelling, and in those of Kubernetes and Ray where they mean the same.
+//! Label terms, taints and tolerations in command line notation: our own, and those of Kubernetes and Ray if
+//! they mean the same.
 
 use wharf_net::protocol::{
     EFFECT_ANY, EFFECT_NO_EXECUTE, EFFECT_NO_SCHEDULE, EFFECT_PREFER_NO_SCHEDULE, FallbackSelector, Name,
@@ -16,12 +16,12 @@ fn values(text: &str, between: char) -> Vec<Name> {
     text.split(between).map(str::trim).filter(|v| !v.is_empty()).map(|v| Name(v.to_owned())).collect()
 }
 
-/// The values between parentheses.
+/// Parses a list of values in parentheses.
 fn listed(text: &str) -> Option<Vec<Name>> {
     Some(values(text.trim().strip_prefix('(')?.strip_suffix(')')?, ','))
 }
 
-/// What stands after `KEY=`: alternatives, or one of Ray's `in(…)`, `!in(…)` and `!VALUE`.
+/// Parses the part after `KEY=`: alternatives, or one of Ray's `in(…)`, `!in(…)` and `!VALUE`.
 fn equated(text: &str) -> (u8, Vec<Name>) {
     if let Some(list) = text.strip_prefix("!in").and_then(listed) {
         (OPERATOR_NOT_IN, list)
@@ -34,7 +34,7 @@ fn equated(text: &str) -> (u8, Vec<Name>) {
     }
 }
 
-/// One term; `flag` is what a complaint names.
+/// Parses one term. `flag` is named in errors.
 pub(super) fn term(flag: &str, text: &str) -> Result<SelectorTerm, Usage> {
     let trimmed = text.trim();
     let set = |word: &str| {
@@ -73,17 +73,17 @@ pub(super) fn term(flag: &str, text: &str) -> Result<SelectorTerm, Usage> {
     Ok(SelectorTerm { key: key.to_owned(), operator, values })
 }
 
-/// Terms with `;` between them.
+/// Parses terms separated by `;`.
 fn terms(flag: &str, text: &str) -> Result<Vec<SelectorTerm>, Usage> {
     text.split(';').filter(|part| !part.trim().is_empty()).map(|part| term(flag, part)).collect()
 }
 
-/// `TERM;TERM`, or nothing for every node.
+/// Parses `TERM;TERM`; an empty text matches every node.
 pub(super) fn fallback(text: &str) -> Result<FallbackSelector, Usage> {
     Ok(FallbackSelector { terms: terms("--fallback", text)? })
 }
 
-/// `TERM;TERM:WEIGHT`; the weight is 1 where no number follows the last colon.
+/// Parses `TERM;TERM:WEIGHT`. The weight is 1 if no number follows the last colon.
 pub(super) fn preferred(text: &str) -> Result<PreferredSelector, Usage> {
     let weighted =
         text.rsplit_once(':').and_then(|(terms, weight)| Some((terms, weight.trim().parse().ok()?)));
@@ -104,7 +104,7 @@ fn effect(text: &str) -> Option<u8> {
     }
 }
 
-/// The effect of a taint by its number, as [`taint`] reads it.
+/// Returns the name of a taint effect, as parsed by [`taint`].
 pub(super) fn effect_name(number: u8) -> &'static str {
     ["any", "NoSchedule", "PreferNoSchedule", "NoExecute"]
         .get(usize::from(number))
@@ -112,7 +112,7 @@ pub(super) fn effect_name(number: u8) -> &'static str {
         .unwrap_or("unknown")
 }
 
-/// `KEY=VALUE:EFFECT` or `KEY:EFFECT`.
+/// Parses `KEY=VALUE:EFFECT` or `KEY:EFFECT`.
 pub(super) fn taint(text: &str) -> Result<Taint, Usage> {
     let read = || {
         let (taint, effect_text) = text.rsplit_once(':')?;
@@ -126,7 +126,7 @@ pub(super) fn taint(text: &str) -> Result<Taint, Usage> {
     })
 }
 
-/// `KEY=VALUE:EFFECT`, `KEY=VALUE`, `KEY:EFFECT` or `KEY`; `*` for every key.
+/// Parses `KEY=VALUE:EFFECT`, `KEY=VALUE`, `KEY:EFFECT` or `KEY`; `*` matches every key.
 pub(super) fn toleration(text: &str) -> Result<Toleration, Usage> {
     let (taint, effect) = match text.rsplit_once(':') {
         Some((taint, name)) => (taint, effect(name)),

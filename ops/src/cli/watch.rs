@@ -1,4 +1,4 @@
-//! `wharf watch`: prints what changes, and goes on after a lost connection.
+//! `wharf watch`: prints changes, and continues after a lost connection.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -14,7 +14,7 @@ use super::place::Interruption;
 use super::watch_view::Printer;
 use crate::agent::Backoff;
 
-/// How long a command that is told to end says farewell.
+/// The time limit of closing the connection when the command is told to end.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Args)]
@@ -29,22 +29,23 @@ const FAREWELL: Duration = Duration::from_secs(1);
                   3 no connection at the beginning."
 )]
 pub(super) struct WatchArgs {
-    /// Print nodes: what is free on them, state and version.
+    /// Print nodes: free capacity, state and version.
     #[arg(long)]
     nodes: bool,
-    /// Print allocations that begin and end.
+    /// Print allocations that begin or end.
     #[arg(long)]
     allocations: bool,
-    /// Print what statements hold that are not decided.
+    /// Print holds of undecided statements.
     #[arg(long)]
     holds: bool,
-    /// Go on from these versions, as `versions` in JSON: SHARD:INCARNATION:SEQUENCE, with commas between.
+    /// Continue from these versions, in the notation of `versions` in the JSON output:
+    /// SHARD:INCARNATION:SEQUENCE, separated by commas.
     #[arg(long, value_parser = versions)]
     since: Option<Versions>,
-    /// Go on from the last versions in a file that `wharf watch --json` wrote.
+    /// Continue from the last versions in a file that `wharf watch --json` wrote.
     #[arg(long, value_name = "FILE", conflicts_with = "since")]
     from: Option<PathBuf>,
-    /// Print what there is (or has changed since --since or --from), and end.
+    /// Print the current state (or the changes since --since or --from), and exit.
     #[arg(long)]
     once: bool,
     #[command(flatten)]
@@ -71,7 +72,7 @@ fn versions(text: &str) -> Result<Versions, String> {
     parts.map(|part| one(part).ok_or_else(|| wrong(part))).collect::<Result<_, _>>().map(Versions)
 }
 
-/// The last versions of a file of JSON lines.
+/// Returns the last versions in a file of JSON lines.
 fn last_versions(path: &Path) -> Result<Vec<ShardVersion>, Usage> {
     let usage = |message: String| Usage(format!("--from {}: {message}", path.display()));
     let text = std::fs::read_to_string(path).map_err(|error| usage(error.to_string()))?;
@@ -84,7 +85,7 @@ fn last_versions(path: &Path) -> Result<Vec<ShardVersion>, Usage> {
     versions(&last).map(|versions| versions.0).map_err(usage)
 }
 
-/// As `versions` in JSON.
+/// Formats versions as in `versions` of the JSON output.
 fn written(versions: &[ShardVersion]) -> String {
     let one = |v: &ShardVersion| format!("{}:{}:{}", v.shard, v.incarnation, v.sequence);
     versions.iter().map(one).collect::<Vec<_>>().join(",")
@@ -99,7 +100,7 @@ impl WatchArgs {
     }
 }
 
-/// Whether another connection may do better.
+/// Returns whether a new connection may help.
 fn is_lost(error: &ClientError) -> bool {
     match error {
         ClientError::Fault(fault) => matches!(
@@ -117,7 +118,7 @@ fn is_lost(error: &ClientError) -> bool {
 }
 
 pub(super) async fn run(args: WatchArgs) -> anyhow::Result<Ended> {
-    // First: a signal that comes while it starts is not lost.
+    // First, so that a signal during startup is not lost.
     let mut interruption = Interruption::new()?;
     let from = match (&args.since, &args.from) {
         (Some(versions), _) => versions.0.clone(),
@@ -134,7 +135,7 @@ pub(super) async fn run(args: WatchArgs) -> anyhow::Result<Ended> {
         }
     };
     if watched.is_ok() {
-        // A request that waits is answered once there is another one.
+        // The service answers a waiting request when another one arrives.
         let farewell = async {
             let _ = follower.poll(Duration::ZERO).await;
             follower.into_client().close().await;
@@ -170,7 +171,7 @@ impl Watch<'_> {
                         return Ok(());
                     }
                 }
-                // Nothing more: only asked for where that is the end.
+                // No more changes; happens only with `--once`.
                 Ok(None) => return Ok(()),
                 Err(error) if is_lost(&error) => {
                     self.printer.lost(&error.to_string())?;
@@ -187,7 +188,7 @@ impl Watch<'_> {
         self.printer.page(&followed.page, at)
     }
 
-    /// Connects again, however long that takes.
+    /// Reconnects, retrying without a limit.
     async fn connect(&self, backoff: &mut Backoff) -> anyhow::Result<Client> {
         loop {
             tokio::time::sleep(backoff.draw()).await;

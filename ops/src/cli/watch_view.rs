@@ -1,4 +1,4 @@
-//! What `wharf watch` prints: a line per change for people, a JSON object per line for programs.
+//! Output of `wharf watch`: one line of text per change for people, one JSON object per line for programs.
 
 use std::collections::BTreeMap;
 
@@ -15,7 +15,7 @@ fn amounts(custom: &[NamedAmount]) -> BTreeMap<&str, String> {
     custom.iter().map(|amount| (amount.name.as_str(), units(amount.amount))).collect()
 }
 
-/// What is held, in JSON.
+/// Held capacity, in JSON.
 #[derive(Serialize)]
 struct HoldingView<'a> {
     cpu: String,
@@ -41,7 +41,7 @@ impl<'a> From<&'a Holding> for HoldingView<'a> {
     }
 }
 
-/// `2 cpu, 512 memory, 1 of GPU 0`.
+/// Formats held capacity: `2 cpu, 512 memory, 1 of GPU 0`.
 fn holding_text(holds: &Holding) -> String {
     let plain = [(holds.demand.cpu, "cpu"), (holds.demand.memory, "memory")];
     let plain = plain.into_iter().filter(|(amount, _)| *amount > 0);
@@ -56,7 +56,7 @@ fn holding_text(holds: &Holding) -> String {
     text.trim_start_matches(", ").to_owned()
 }
 
-/// What seldom changes of a node, in JSON: where it did.
+/// The rarely changing properties of a node, in JSON. Present only if they changed.
 #[derive(Serialize)]
 struct CapacityView<'a> {
     cpu: String,
@@ -72,7 +72,7 @@ struct UnhealthyView<'a> {
     reason: &'a str,
 }
 
-/// An allocation that ends at `until`, in ns of service time, at the latest.
+/// A releasing allocation, which ends at `until` (in ns of service time) at the latest.
 #[derive(Serialize)]
 struct ReleasingView {
     allocation: String,
@@ -112,7 +112,7 @@ enum Line<'a> {
         releasing: Vec<ReleasingView>,
         #[serde(skip_serializing_if = "Vec::is_empty")]
         claims: Vec<ClaimView<'a>>,
-        /// Of both lists, beyond what fits a page.
+        /// The number of entries of both lists that did not fit the page.
         #[serde(skip_serializing_if = "Option::is_none")]
         untold: Option<u32>,
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -226,7 +226,7 @@ fn node_text(change: &NodeChange) -> String {
     )
 }
 
-/// Prints what is followed.
+/// Prints followed changes.
 pub(super) struct Printer {
     json: bool,
 }
@@ -253,7 +253,7 @@ impl Printer {
         self.line(&Line::Connected, || "connected again".to_owned())
     }
 
-    /// Prints a page; `at` are the versions after it, if it was the last of its step.
+    /// Prints a page. `at` has the versions after it, if it was the last page of its step.
     pub(super) fn page(&self, page: &FollowPage, at: Option<String>) -> anyhow::Result<()> {
         let shard = page.to.shard;
         if page.is_resync() {

@@ -1,4 +1,4 @@
-//! The settings of the index: its dimensions, their granularity, and the orders they are compared in.
+//! Settings of the index: dimensions, granularity, attribute orders and the coordinate function.
 
 use wharf_core::index::{Dimension, Geometry, Weights};
 use wharf_core::limits::{ATTRIBUTE_ORDERS_MAX, CUSTOM_DIMENSIONS_MAX, DIMENSIONS_MAX};
@@ -7,22 +7,22 @@ use wharf_core::resource::{Amount, shown_number};
 use super::raw::{GranularityRaw, WeightsRaw};
 use super::{ConfigError, value};
 
-/// What is written of the index.
+/// The settings of the index as written.
 #[derive(Clone, Debug, PartialEq)]
 pub struct IndexSettings {
-    /// Orders of dimensions by name; the dimensions' own order if there is none.
+    /// Attribute orders by dimension name. If empty, the default order of the dimensions applies.
     pub attribute_orders: Vec<Vec<String>>,
-    /// Custom kinds that are dimensions.
+    /// Custom resource kinds that are dimensions.
     pub indexed_resources: Vec<String>,
-    /// `granular` or `weighted`.
+    /// The coordinate function, `granular` or `weighted`.
     pub coordinates: String,
-    /// Of `weighted`.
+    /// The weights of `weighted`.
     pub weights: WeightsRaw,
     /// θ per dimension.
     pub granularity: GranularityRaw,
 }
 
-/// A dimension as it is written: its name, θ and where that stands.
+/// A dimension with its name and θ.
 struct Named {
     name: String,
     dimension: Dimension,
@@ -30,7 +30,7 @@ struct Named {
     is_automatic: bool,
 }
 
-/// θ as it is written; `auto` begins with the default and follows the nodes.
+/// Parses θ. `auto` starts with the default and adapts to the nodes.
 fn theta(at: &str, text: &str, default: i64) -> Result<(i64, bool), ConfigError> {
     if text.trim() == "auto" {
         return Ok((default, true));
@@ -57,10 +57,10 @@ fn weight(at: &str, text: &str) -> Result<i64, ConfigError> {
 }
 
 impl IndexSettings {
-    /// Dimensions, orders and coordinate function.
+    /// Returns the dimensions, attribute orders and coordinate function.
     ///
     /// # Errors
-    /// What is wrong, where, and the remedy.
+    /// When a setting is invalid. The error names the setting and the remedy.
     pub fn geometry(&self) -> Result<Geometry, ConfigError> {
         let weights = self.weights()?;
         let mut dimensions = self.dimensions(weights.is_some())?;
@@ -82,7 +82,7 @@ impl IndexSettings {
         })
     }
 
-    /// All dimensions, in the order that stands where no other is configured.
+    /// Returns all dimensions in the default order.
     fn dimensions(&self, weighted: bool) -> Result<Vec<Named>, ConfigError> {
         let default = Geometry::default();
         let own = |dimension| {
@@ -148,7 +148,7 @@ impl IndexSettings {
         Ok(())
     }
 
-    /// The orders as dimensions, checked name by name.
+    /// Checks the attribute orders and converts names to dimensions.
     fn orders(&self, dimensions: &[Named]) -> Result<Vec<Vec<Dimension>>, ConfigError> {
         let refused = |message: String| value("attribute_orders", message);
         if self.attribute_orders.len() > ATTRIBUTE_ORDERS_MAX {
@@ -185,7 +185,7 @@ impl IndexSettings {
         Ok(orders)
     }
 
-    /// The weights, where the coordinate function is the weighted one.
+    /// Returns the weights, if the coordinate function is `weighted`.
     fn weights(&self) -> Result<Option<Weights>, ConfigError> {
         let raw = &self.weights;
         let named = [
@@ -196,7 +196,7 @@ impl IndexSettings {
         ];
         let custom = (0..).zip(&self.indexed_resources).filter_map(|(number, name)| {
             let text = raw.resources.get(name)?;
-            // Too many kinds are refused where the dimensions are put together.
+            // Too many kinds are rejected in `dimensions`.
             let is_dimension = usize::from(number) < CUSTOM_DIMENSIONS_MAX;
             is_dimension.then(|| (format!("weights.resources.{name}"), Dimension::Custom(number), text))
         });

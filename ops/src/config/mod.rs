@@ -1,6 +1,6 @@
-//! Settings: embedded defaults, then a TOML file, then the environment (`WHARF_LISTEN`, …), then
-//! flags, each above the one before. Read in two steps: [`Raw`] is what was written, [`Config`]
-//! what was checked.
+//! Settings from embedded defaults, a TOML file, the environment (`WHARF_LISTEN`, …) and flags. Each source
+//! overrides the one before. Reading takes two steps: [`Raw`] holds settings as written, [`Config`] holds
+//! checked settings.
 
 mod index;
 pub use index::IndexSettings;
@@ -26,92 +26,94 @@ use wharf_net::server::{CONNECTIONS_MAX, WAITING_GROUPS_MAX};
 /// Checked settings.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Config {
-    /// Where QUIC is served.
+    /// The address that serves QUIC.
     pub listen: SocketAddr,
-    /// Where metrics are served over HTTP; nowhere if none.
+    /// The address that serves metrics over HTTP; `None` to disable.
     pub metrics_listen: Option<SocketAddr>,
-    /// Store and development certificate.
+    /// The directory of the store and the development certificate.
     pub data_dir: PathBuf,
-    /// Scheduler shards.
+    /// The number of shards.
     pub shards: u16,
-    /// I/O threads.
+    /// The number of I/O threads.
     pub io_threads: u16,
-    /// Whether shard threads are pinned to cores.
+    /// True if shard threads are pinned to cores.
     pub pin: bool,
-    /// Partitions of a store that is created now.
+    /// The number of partitions if a store is created.
     pub partitions: u16,
-    /// The label that keeps nodes together in a partition.
+    /// The label whose value keeps nodes together in one partition.
     pub topology_label: String,
-    /// Seed of routing and of the Random policy.
+    /// The seed of routing and of the Random policy.
     pub seed: u64,
-    /// How long a node's agent may be silent before the node is lost, in ns.
+    /// The time that a node's agent may be silent before the node counts as lost, in ns.
     pub node_lost_after: u64,
-    /// Dimensions and granularity of the index.
+    /// The dimensions and granularity of the index.
     pub geometry: Geometry,
-    /// The same as it was written.
+    /// The settings of the index as written.
     pub index: IndexSettings,
-    /// Typical requests of the fragmentation-aware policies; learnt from what arrives if none.
+    /// Typical requests of the fragmentation-aware policies. If `None`, they are learned from arriving
+    /// requests.
     pub typical_shapes: Option<Arc<TypicalShapes>>,
-    /// What the hybrid policy is told.
+    /// The settings of the hybrid policy.
     pub hybrid: HybridSettings,
     /// Names of unit-instance resource kinds.
     pub unit_instances: Vec<String>,
-    /// Share of a shard's nodes that may be reserved at once, in percent, at least one; 0: none.
+    /// The percentage of a shard's nodes that may be reserved at once. Always allows at least one node,
+    /// except 0, which disables reservations.
     pub reserved_nodes_percent: u8,
-    /// Allocations that a node may hold.
+    /// The maximum number of allocations on a node.
     pub allocations_per_node_max: u16,
-    /// Planner threads; 0: no groups and statements are served.
+    /// The number of planner threads. With 0, groups and statements are not served.
     pub planners: u16,
-    /// Whether changes can be followed where there are no planners.
+    /// True if changes can be followed without planners. With planners they always can.
     pub follow: bool,
-    /// How long a shard holds its part of a statement before it asks to abort, in ns.
+    /// The time that a shard keeps a hold before it asks to abort the statement, in ns.
     pub hold_timeout: u64,
-    /// What can change while the service runs.
+    /// Settings that can change while the service runs.
     pub reloadable: Reloadable,
 }
 
-/// Settings that a running service takes over on SIGHUP.
+/// Settings that a running service applies on SIGHUP.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Reloadable {
     /// The policy of requests that name none.
     pub policy: Policy,
-    /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
+    /// True if requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
     pub avoid_gpu_nodes: bool,
-    /// Unanswered requests of one connection.
+    /// The maximum number of unanswered requests of one connection.
     pub in_flight_max: u32,
-    /// Groups that may wait at one connection.
+    /// The maximum number of waiting groups of one connection.
     pub waiting_groups_max: u32,
-    /// Connections that one address may have.
+    /// The maximum number of connections from one address.
     pub connections_per_address_max: u32,
-    /// What is logged, as `tracing` filters are written.
+    /// The log filter, in `tracing` syntax.
     pub log: String,
-    /// PEM files of the server's certificate chain and key; a development certificate if none.
+    /// PEM files of the server's certificate chain and key; `None` for a development certificate.
     pub tls: Option<(PathBuf, PathBuf)>,
 }
 
 /// Settings that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ConfigError {
-    /// A source cannot be read, or has a key or value that is none.
+    /// A source cannot be read, or has an unknown key or invalid value.
     #[error(transparent)]
     Read(#[from] ::config::ConfigError),
-    /// The file has a key or value that is none.
+    /// The file cannot be read, or has an unknown key or invalid value.
     #[error("{path}: {message}", path = path.display())]
     File {
         /// The file.
         path: PathBuf,
-        /// What is wrong and where.
+        /// The fault and its place.
         message: String,
     },
-    /// An environment variable names no setting.
+    /// An environment variable does not name a setting.
     #[error("the environment variable {name} names no setting: known are {known}")]
     Environment {
         /// The variable.
         name: String,
-        /// All settings.
+        /// All known variables.
         known: String,
     },
-    /// The value of an environment variable is no text.
+    /// The value of an environment variable is not UTF-8.
     #[error("the environment variable {name} is not UTF-8: give it as text")]
     NotText {
         /// The variable.
@@ -122,7 +124,7 @@ pub enum ConfigError {
     Value {
         /// The setting.
         key: &'static str,
-        /// What is wrong and the remedy.
+        /// The fault and the remedy.
         message: String,
     },
 }
@@ -132,28 +134,28 @@ fn value(key: &'static str, message: impl Into<String>) -> ConfigError {
 }
 
 impl Config {
-    /// Reads all sources.
+    /// Reads and checks the settings of all sources.
     ///
     /// # Errors
-    /// What is wrong, where, and the remedy.
+    /// When a source cannot be read or a setting is invalid. The error names the place and the remedy.
     pub fn load(overrides: &Overrides) -> Result<Self, ConfigError> {
         Self::check(raw::read(overrides, std::env::vars_os())?)
     }
 
-    /// The embedded defaults, with a data directory of the caller's.
+    /// Returns the embedded defaults with the given data directory.
     ///
     /// # Panics
-    /// Never: the embedded defaults are valid, which a test shows.
+    /// Never: a test checks that the embedded defaults are valid.
     #[must_use]
     pub fn embedded(data_dir: PathBuf) -> Self {
         let raw = Raw { data_dir: Some(data_dir), ..Raw::default() };
         Self::check(raw).expect("the embedded defaults are valid")
     }
 
-    /// Checks what was written.
+    /// Checks settings as written.
     ///
     /// # Errors
-    /// The first setting that is wrong.
+    /// The first invalid setting.
     pub fn check(raw: Raw) -> Result<Self, ConfigError> {
         let cores =
             u16::try_from(std::thread::available_parallelism().map_or(1, usize::from)).unwrap_or(u16::MAX);
@@ -253,7 +255,7 @@ impl Config {
         })
     }
 
-    /// The names of settings that differ from `other` and need a restart.
+    /// Returns the names of settings that differ from `other` and need a restart.
     #[must_use]
     pub fn fixed_differences(&self, other: &Self) -> Vec<&'static str> {
         let differences = [
@@ -289,7 +291,7 @@ fn address(key: &'static str, text: &str) -> Result<SocketAddr, ConfigError> {
     text.parse().map_err(|_| value(key, format!("`{text}` is no address: give one such as 127.0.0.1:7411")))
 }
 
-/// Seconds, with at most four decimals, as ns.
+/// Parses a duration in seconds, with at most four decimals, to ns.
 fn duration(key: &'static str, text: &str) -> Result<u64, ConfigError> {
     const NANOS: u64 = 1_000_000_000 / Amount::SCALE as u64;
     let seconds: Amount = text.parse().map_err(|error| value(key, format!("{error}, in seconds")))?;
@@ -342,7 +344,7 @@ fn hybrid(raw: &HybridRaw) -> Result<HybridSettings, ConfigError> {
     Ok(HybridSettings { threshold, top_k: part("hybrid.top_k", &raw.top_k)? })
 }
 
-/// Where the store and the development certificate stand when nothing else is said.
+/// Returns the default directory of the store and the development certificate.
 #[must_use]
 pub fn default_data_dir() -> PathBuf {
     directories::ProjectDirs::from("", "", "wharfinger")

@@ -1,4 +1,4 @@
-//! Settings as they are written, and where they are read from.
+//! Settings as written, and the sources they are read from.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -9,86 +9,87 @@ use serde::{Deserialize, Deserializer, Serialize};
 
 use super::ConfigError;
 
-/// Settings as they are written in a file; every key is optional.
+/// Settings as written in a file. Every key is optional.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct Raw {
-    /// Address of the QUIC service.
+    /// The address of the QUIC service.
     pub listen: String,
-    /// Address of the metrics over HTTP; empty for none.
+    /// The address of the metrics over HTTP; empty to disable.
     pub metrics_listen: String,
-    /// Store and development certificate.
+    /// The directory of the store and the development certificate.
     pub data_dir: Option<PathBuf>,
-    /// Scheduler shards; one per core that no I/O thread has, if not given.
+    /// The number of shards; by default one per core that is not used by an I/O thread.
     pub shards: Option<u16>,
-    /// I/O threads; one per eight cores, if not given.
+    /// The number of I/O threads; by default one per eight cores.
     pub io_threads: Option<u16>,
-    /// Pin shard threads to cores.
+    /// True if shard threads are pinned to cores.
     pub pin: bool,
-    /// Partitions of a store that is created now.
+    /// The number of partitions if a store is created.
     pub partitions: u16,
-    /// The label that keeps nodes together in a partition.
+    /// The label whose value keeps nodes together in one partition.
     pub topology_label: String,
-    /// Seed of routing and of the Random policy.
+    /// The seed of routing and of the Random policy.
     pub seed: u64,
-    /// Seconds that a node's agent may be silent before the node is lost.
+    /// The number of seconds that a node's agent may be silent before the node counts as lost.
     pub node_lost_after: String,
     /// The policy of requests that name none.
     pub policy: String,
-    /// Unanswered requests of one connection.
+    /// The maximum number of unanswered requests of one connection.
     pub in_flight_max: u32,
-    /// Groups that may wait at one connection.
+    /// The maximum number of waiting groups of one connection.
     pub waiting_groups_max: u32,
-    /// Connections that one address may have.
+    /// The maximum number of connections from one address.
     pub connections_per_address_max: u32,
-    /// Typical requests of the fragmentation-aware policies; learnt from what arrives if none.
+    /// The file of typical requests of the fragmentation-aware policies. If absent, they are learned from
+    /// arriving requests.
     pub typical_pods: Option<PathBuf>,
-    /// What is logged.
+    /// The log filter.
     pub log: String,
-    /// PEM file of the certificate chain.
+    /// The PEM file of the certificate chain.
     pub tls_certificate: Option<PathBuf>,
-    /// PEM file of the key.
+    /// The PEM file of the key.
     pub tls_key: Option<PathBuf>,
-    /// Resource kinds of which each unit has an id and its own free part; a name that ends in `*`
-    /// stands for all that begin so. In the environment with commas between them.
+    /// Resource kinds whose units are instances: each unit has an id and can be shared in parts. A name that
+    /// ends in `*` matches every kind with that prefix. In the environment, names are separated by commas.
     #[serde(deserialize_with = "names")]
     pub unit_instance_resources: Vec<String>,
-    /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
+    /// True if requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
     pub avoid_gpu_nodes: bool,
-    /// Share of a shard's nodes that may be reserved at once, in percent.
+    /// The percentage of a shard's nodes that may be reserved at once.
     pub reserved_nodes_percent: u8,
-    /// Allocations that a node may hold.
+    /// The maximum number of allocations on a node.
     pub allocations_per_node_max: u16,
-    /// Planner threads, which place groups and commit statements; 0: there are none of either.
+    /// The number of planner threads, which place groups and commit statements. With 0, neither is served.
     pub planners: u16,
-    /// Whether changes can be followed where there are no planners: with planners they always can.
+    /// True if changes can be followed without planners. With planners they always can.
     pub follow: bool,
-    /// Seconds that a shard holds its part of a statement before it asks to abort; at most four decimals.
+    /// The number of seconds that a shard keeps a hold before it asks to abort the statement; at most four decimals.
     pub hold_timeout: String,
-    /// The hybrid policy.
+    /// The settings of the hybrid policy.
     pub hybrid: HybridRaw,
-    /// Orders in which least-fit and best-fit compare dimensions, the first for requests that name
-    /// none. In the environment with commas between names and semicolons between orders.
+    /// The orders in which least-fit and best-fit compare dimensions. The first applies to requests that name
+    /// none. In the environment, names are separated by commas and orders by semicolons.
     #[serde(deserialize_with = "lists")]
     pub attribute_orders: Vec<Vec<String>>,
-    /// Custom kinds that are dimensions of the index.
+    /// Custom resource kinds that are dimensions of the index.
     #[serde(deserialize_with = "names")]
     pub indexed_resources: Vec<String>,
     /// The coordinate function.
     pub coordinates: String,
-    /// What the dimensions count in a weighted sum.
+    /// The weights of the dimensions in a weighted sum.
     pub weights: WeightsRaw,
-    /// Granularity of the index.
+    /// The granularity of the index.
     pub granularity: GranularityRaw,
 }
 
-/// What the hybrid policy is told, as parts of a whole.
+/// The settings of the hybrid policy, as fractions of 1.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct HybridRaw {
-    /// Utilisation below which a node counts as unused.
+    /// The utilisation below which a node counts as unused.
     pub threshold: String,
-    /// Of all nodes, the part from whose best one is drawn.
+    /// The share of all nodes, best first, from which one is drawn.
     pub top_k: String,
 }
 
@@ -98,7 +99,7 @@ impl Default for HybridRaw {
     }
 }
 
-/// A list of names, or a text with commas between them.
+/// Parses a list of names, or a text of names separated by commas.
 fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::Error> {
     #[derive(Deserialize)]
     #[serde(untagged, expecting = "expected a list of names, or a text with commas between them")]
@@ -114,7 +115,7 @@ fn names<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<String>, D::E
     })
 }
 
-/// Lists of names, or a text with semicolons between lists and commas between names.
+/// Parses lists of names, or a text with semicolons between lists and commas between names.
 fn lists<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<String>>, D::Error> {
     #[derive(Deserialize)]
     #[serde(
@@ -133,19 +134,19 @@ fn lists<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Vec<Vec<String>>,
     })
 }
 
-/// What a unit of each dimension counts in the weighted sum.
+/// The weight of one unit of each dimension in the weighted sum.
 #[derive(Clone, Debug, PartialEq, Deserialize, Serialize)]
 #[serde(deny_unknown_fields, default)]
 pub struct WeightsRaw {
-    /// A core.
+    /// Per core.
     pub cpu: String,
-    /// A MiB.
+    /// Per MiB.
     pub memory: String,
-    /// A wholly free GPU.
+    /// Per wholly free GPU.
     pub gpu: String,
-    /// The largest free part of a GPU, as a whole one.
+    /// Per whole GPU of the largest free part.
     pub gpu_part: String,
-    /// A unit of an indexed custom kind.
+    /// Per unit of an indexed custom kind, by name.
     pub resources: BTreeMap<String, String>,
 }
 
@@ -166,9 +167,9 @@ pub struct GranularityRaw {
     pub memory: String,
     /// Parts of a GPU.
     pub gpu_part: String,
-    /// Of the weighted sum.
+    /// Units of the weighted sum.
     pub weighted: String,
-    /// Units of indexed custom kinds, by name; 1 where none is given.
+    /// Units of indexed custom kinds, by name; default 1.
     pub resources: BTreeMap<String, String>,
 }
 
@@ -222,7 +223,7 @@ impl Default for GranularityRaw {
     }
 }
 
-/// What flags say: a file to read, and settings above all others.
+/// Settings from flags: a file to read, and settings that override all other sources.
 #[derive(Clone, Debug, Default)]
 pub struct Overrides {
     /// The TOML file.
@@ -231,7 +232,7 @@ pub struct Overrides {
     pub settings: Vec<(&'static str, String)>,
 }
 
-/// Settings by their environment names, less the `WHARF_` before them.
+/// Settings by environment name, without the prefix `WHARF_`.
 const KEYS: [&str; 38] = [
     "listen",
     "metrics_listen",
@@ -272,7 +273,7 @@ const KEYS: [&str; 38] = [
     "granularity.gpu_part",
     "granularity.weighted",
 ];
-/// Variables of the commands that connect to a service; they are no settings of one.
+/// Variables of the commands that connect to a service. They are not settings of the service.
 const CLIENT_VARIABLES: [&str; 5] =
     ["WHARF_SERVER", "WHARF_SERVER_NAME", "WHARF_CA", "WHARF_JSON", "WHARF_CONFIG"];
 
@@ -291,7 +292,8 @@ pub(super) fn read(
     Ok(layers.build()?.try_deserialize()?)
 }
 
-/// The file as a layer, having been read by itself: only here is known where something stands.
+/// Reads the file as a layer. The file is also parsed alone, because only this step can report the line of an
+/// error.
 fn checked_file(path: &Path) -> Result<File<FileSourceString, FileFormat>, ConfigError> {
     let wrong = |message: String| ConfigError::File { path: path.to_owned(), message };
     let text = std::fs::read_to_string(path).map_err(|error| wrong(format!("cannot be read: {error}")))?;
@@ -299,7 +301,7 @@ fn checked_file(path: &Path) -> Result<File<FileSourceString, FileFormat>, Confi
     let layers = Layers::builder().add_source(Layers::try_from(&Raw::default())?).add_source(file.clone());
     match layers.build().and_then(Layers::try_deserialize::<Raw>) {
         Ok(_) => Ok(file),
-        // The layers do not know lines; the reader of the format does.
+        // The layers do not know line numbers; the TOML parser does.
         Err(error) => {
             Err(wrong(toml::from_str::<Raw>(&text).map_or_else(|at| at.to_string(), |_| error.to_string())))
         }
@@ -311,7 +313,7 @@ fn environment(
 ) -> Result<Map<String, String>, ConfigError> {
     let mut settings = Map::new();
     for (name, value) in variables {
-        // A name that is no text is none of ours, whatever its value.
+        // A name that is not UTF-8 is not one of our settings.
         let Ok(name) = name.into_string() else { continue };
         let Some(rest) = name.strip_prefix("WHARF_") else { continue };
         if CLIENT_VARIABLES.contains(&name.as_str()) {

@@ -1,5 +1,5 @@
-//! The server's certificate: the configured one, or a self-signed one for development, made once
-//! in the data directory, which clients on the same machine find there.
+//! The server's certificate: the configured one, or a self-signed development certificate. The development
+//! certificate is created once in the data directory, where clients on the same machine find it.
 
 use std::fs;
 use std::io::Write;
@@ -21,7 +21,7 @@ pub enum CertificateError {
     Read {
         /// The file.
         path: PathBuf,
-        /// What is wrong and the remedy.
+        /// The fault and the remedy.
         message: String,
     },
     /// A file cannot be written.
@@ -29,20 +29,20 @@ pub enum CertificateError {
     Write {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: std::io::Error,
     },
-    /// No certificate could be made.
+    /// A development certificate cannot be created.
     #[error("cannot make a development certificate: {0}")]
     Generate(#[from] rcgen::Error),
 }
 
 pub(super) type ChainAndKey = (Vec<CertificateDer<'static>>, PrivateKeyDer<'static>);
 
-/// The certificates of a PEM file.
+/// Reads the certificates of a PEM file.
 ///
 /// # Errors
-/// When it cannot be read or holds none.
+/// When the file cannot be read or contains no certificate.
 pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, CertificateError> {
     let read = |message: String| CertificateError::Read { path: path.to_owned(), message };
     let certificates: Result<Vec<_>, _> =
@@ -54,7 +54,7 @@ pub fn read_certificates(path: &Path) -> Result<Vec<CertificateDer<'static>>, Ce
     Ok(certificates)
 }
 
-/// The configured certificate, or the development one of `data_dir`.
+/// Loads the configured certificate, or loads or creates the development certificate of `data_dir`.
 pub(super) fn load_or_create(
     data_dir: &Path,
     configured: Option<&(PathBuf, PathBuf)>,
@@ -81,7 +81,7 @@ fn load(chain: &Path, key: &Path) -> Result<ChainAndKey, CertificateError> {
 fn create(certificate: &Path, key: &Path) -> Result<(), CertificateError> {
     let names = ["localhost", "127.0.0.1", "::1"].map(str::to_owned).to_vec();
     let made = rcgen::generate_simple_self_signed(names)?;
-    // The key first: a certificate without its key would be found and not be usable.
+    // Write the key first: a certificate without its key would be found but not usable.
     write(key, &made.signing_key.serialize_pem(), 0o600)?;
     write(certificate, &made.cert.pem(), 0o644)
 }

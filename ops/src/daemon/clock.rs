@@ -1,4 +1,4 @@
-//! The service's clock: goes on where the store's last run stopped, never back.
+//! The service's clock. It continues where the store's last run stopped and never goes back.
 
 use std::time::Instant;
 
@@ -13,7 +13,7 @@ pub struct ServiceClock {
 }
 
 impl ServiceClock {
-    /// A clock that shows `base` now.
+    /// Creates a clock that shows `base` now.
     #[must_use]
     pub fn starting_at(base: Time) -> Self {
         Self { base, started: Instant::now() }
@@ -22,7 +22,7 @@ impl ServiceClock {
 
 impl Clock for ServiceClock {
     fn now(&self) -> Time {
-        // 2^64 ns are 584 years.
+        // Does not overflow: 2^64 ns are 584 years.
         Time(self.base.0 + self.started.elapsed().as_nanos() as u64)
     }
 }

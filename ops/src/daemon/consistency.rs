@@ -1,7 +1,7 @@
 //! Checks what was read from disk before the engine gets it.
 //!
-//! The engine asserts that its state does not contradict itself: for it a contradiction is a bug
-//! of ours. In a file it is damage, which has to end in a message that names the row.
+//! The engine asserts that its state is consistent, and treats a contradiction as a bug. In a file, a
+//! contradiction is damage and must end in a message that names the row.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
@@ -18,8 +18,8 @@ use wharf_core::state::{
 
 use super::statement_consistency::check_statements;
 
-/// What a node's allocations hold, in 1/10 000. The engine never let it exceed these bounds,
-/// also where capacity was taken away under what runs.
+/// The sums held by the allocations of a node, in 1/10,000 units. The engine never exceeds these bounds, even if a
+/// node's capacity is reduced below what is in use.
 #[derive(Default)]
 struct Held {
     cpu: i64,
@@ -29,7 +29,7 @@ struct Held {
     names: BTreeSet<Arc<str>>,
 }
 
-/// Checks that the engine can be opened over `state`; the first contradiction.
+/// Checks that the engine can be opened over `state`. The error describes the first contradiction.
 pub(super) fn check_state(state: &StoreState) -> Result<(), String> {
     let registrar = &state.registrar;
     let mut kinds: Vec<_> = registrar.resources.iter().collect();
@@ -93,7 +93,7 @@ fn check_partition(
             .ok_or_else(|| format!("allocation {id} is on node {node}, which is not there"))?;
         take(held, allocation, registrar)?;
     }
-    // Their keys are the nodes, so that each stands once; that the nodes are there was looked for.
+    // Reservations are keyed by node, so each node has at most one. That the nodes exist was checked before.
     for ReservationRecord { node, left, .. } in &partition.reservations {
         if left.gpu > Amount::whole(GPU_INSTANCES_MAX as u32) {
             return Err(format!("the reservation of node {node} is of too many GPUs"));
@@ -136,7 +136,7 @@ fn check_kinds(custom: &[(ResourceId, Amount)], registrar: &RegistrarState) -> R
     Ok(())
 }
 
-/// Adds what `allocation` holds.
+/// Adds what `allocation` holds to `held`.
 fn take(held: &mut Held, allocation: &AllocationRecord, registrar: &RegistrarState) -> Result<(), String> {
     let AllocationRecord { id, demand, gpus, .. } = allocation;
     check_allocation(allocation, registrar)?;
@@ -147,7 +147,7 @@ fn take(held: &mut Held, allocation: &AllocationRecord, registrar: &RegistrarSta
     }
     for instance in gpus.instances() {
         let sum = &mut held.gpus[usize::from(instance)];
-        // Adopted allocations may hold more of a device than there is.
+        // Adopted allocations may hold more of a device than it has.
         *sum += i64::from(gpus.part);
         if *sum > i64::from(u32::MAX) {
             return Err(format!(
@@ -163,7 +163,7 @@ fn take(held: &mut Held, allocation: &AllocationRecord, registrar: &RegistrarSta
     }
 }
 
-/// Checks that an allocation holds the instances that it asked for, of kinds that are known.
+/// Checks that an allocation holds the instances that it asked for, and that its resource kinds are known.
 pub(super) fn check_allocation(
     allocation: &AllocationRecord,
     registrar: &RegistrarState,
@@ -189,7 +189,7 @@ fn check_units(allocation: &AllocationRecord) -> Result<(), String> {
 }
 
 fn add(sum: &mut i64, amount: Amount, id: &AllocationId) -> Result<(), String> {
-    // Neither side is above AMOUNT_MAX, so that the sum is a number.
+    // Does not overflow: neither side is above `AMOUNT_MAX`.
     *sum += amount.units();
     if *sum > AMOUNT_MAX {
         Err(format!("allocation {id} is on a node that holds more than can be"))

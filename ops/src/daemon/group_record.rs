@@ -1,4 +1,4 @@
-//! Rows of a checkpoint about placement groups, by id, in a table of their own.
+//! Checkpoint rows of placement groups, in a table keyed by group id.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ use wharf_net::protocol::{
 
 use super::record::{self, AmountsRow, Key, damaged, decode, encode, key};
 
-/// Incarnation and number, as stored.
+/// Incarnation and number of a group, as stored.
 pub(super) type GroupKey = (u32, u64);
 
 #[derive(Serialize, Deserialize)]
@@ -34,7 +34,7 @@ struct PreferencesRow {
     affinity: bool,
 }
 
-/// A request as the engine has it: with the server's policy, and with ids of resource kinds.
+/// A request as the engine holds it: with the resolved policy, and with resource kinds by id.
 #[derive(Serialize, Deserialize)]
 struct RequestRow {
     demand: AmountsRow,
@@ -44,25 +44,25 @@ struct RequestRow {
     selectors: Option<Vec<SelectorTerm>>,
     candidates: Option<Vec<u64>>,
     preferences: Option<PreferencesRow>,
-    /// 0: none.
+    /// 0 for none.
     owner: u64,
 }
 
 #[derive(Serialize, Deserialize)]
 struct BundleRow {
     index: u32,
-    /// The request's place among those of the group.
+    /// The index of the request among those of the group.
     request: u32,
-    /// Node, allocation, mask and part of its GPU instances.
+    /// Node, allocation, GPU instance mask, and part of each instance.
     place: Option<(u64, Key, u16, u16)>,
     lost: Option<Key>,
 }
 
 #[derive(Serialize, Deserialize)]
 struct GroupRow {
-    /// Requests, each once.
+    /// The distinct requests.
     requests: Vec<RequestRow>,
-    /// What was asked when the group was made, by place among the requests.
+    /// The requests that the group was created with, by index into `requests`.
     asked: Vec<u32>,
     strategy: u8,
     topology: Option<TopologyBody>,
@@ -153,7 +153,7 @@ pub(super) fn group_key(group: &GroupRecord) -> GroupKey {
     (group.id.incarnation.0, group.id.number)
 }
 
-/// The place of a request among those that are known, which it joins.
+/// Returns the index of a request in `known`, adding it if absent.
 fn place_of<'a>(known: &mut Vec<&'a Arc<PlacementRequest>>, request: &'a Arc<PlacementRequest>) -> u32 {
     let there = known.iter().rposition(|there| Arc::ptr_eq(there, request) || **there == *request);
     let at = there.unwrap_or_else(|| {

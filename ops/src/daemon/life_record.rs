@@ -1,6 +1,5 @@
-//! Rows of a checkpoint about node life: the state of a node, what its agent said, its unhealthy
-//! instances, and the machines that were removed. In tables of their own: a node that is simply
-//! ready or draining has no row here.
+//! Checkpoint rows of node life: a node's state, its agent's report, its unhealthy instances, and removed
+//! machines. They have separate tables; a node that is merely ready or draining has no row here.
 
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{NodeId, Ordinal};
@@ -27,7 +26,7 @@ struct RemovedRow {
     version: u64,
 }
 
-/// The row of a node that has more to it than being ready or draining.
+/// Returns the row of a node, or `None` if there is nothing to store beyond ready or draining.
 pub(super) fn encode_life(node: &NodeRecord) -> Option<Vec<u8>> {
     let agent = node.registration.agent.as_deref();
     let plain = matches!(node.state, NodeState::Ready | NodeState::Draining);
@@ -41,7 +40,7 @@ pub(super) fn encode_life(node: &NodeRecord) -> Option<Vec<u8>> {
     }))
 }
 
-/// Adds what the row says to its node.
+/// Applies the row to its node.
 pub(super) fn decode_life(node: &mut NodeRecord, bytes: &[u8]) -> Result<(), String> {
     let what = format!("the life row of node {}", node.registration.id);
     let row: LifeRow = decode(&what, bytes)?;

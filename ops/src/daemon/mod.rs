@@ -1,8 +1,8 @@
 //! A running service.
 //!
-//! Threads: one per shard (pinned where it can be), one per I/O thread, one for the registrar,
-//! and the caller's for metrics and signals. State lives in memory; a clean shutdown writes a
-//! checkpoint, and the next start goes on from it, with any number of shards.
+//! Threads: one per shard (pinned if possible), one per I/O thread, one per planner, one for the registrar,
+//! and the caller's thread for metrics and signals. State lives in memory. A clean shutdown writes a
+//! checkpoint, and the next start continues from it with any number of shards.
 
 mod certificate;
 pub use certificate::{CertificateError, DEVELOPMENT_CERTIFICATE, read_certificates};
@@ -46,7 +46,7 @@ use crate::config::{Config, Reloadable};
 use crate::metrics::Metrics;
 use threads::Pinning;
 
-/// A service that cannot start, reload or stop.
+/// An error of starting, reloading or stopping a service.
 #[derive(Debug, thiserror::Error)]
 pub enum DaemonError {
     /// The data directory cannot be used.
@@ -55,7 +55,7 @@ pub enum DaemonError {
     /// The certificate cannot be used.
     #[error(transparent)]
     Certificate(#[from] CertificateError),
-    /// The certificate cannot be used.
+    /// The certificate is rejected by TLS.
     #[error(transparent)]
     Tls(#[from] TlsError),
     /// The address cannot be served.
@@ -63,24 +63,25 @@ pub enum DaemonError {
     Bind {
         /// The address.
         address: SocketAddr,
-        /// Why not.
+        /// The cause.
         error: std::io::Error,
     },
-    /// The numbers of shards or ports are out of range, or a resource kind would change its nature.
+    /// The number of shards or ports is out of range, or a resource kind would change between plain and
+    /// unit-instance.
     #[error(transparent)]
     Engine(#[from] EngineError),
     /// A thread cannot be started.
     #[error("cannot start thread `{name}`: {error}")]
     Thread {
-        /// Its name.
+        /// The thread's name.
         name: String,
-        /// Why not.
+        /// The cause.
         error: std::io::Error,
     },
     /// An I/O thread failed.
     #[error(transparent)]
     Io(#[from] IoError),
-    /// A thread stopped by a bug of ours.
+    /// A thread panicked because of a bug.
     #[error("thread `{0}` stopped by a bug: see the log")]
     Panicked(String),
 }
@@ -104,7 +105,7 @@ pub struct Daemon {
     shard_threads: Vec<JoinHandle<Shard>>,
     planner_stop: StopSignal,
     planner_threads: Vec<JoinHandle<Planner>>,
-    /// Groups of the store that no planner keeps.
+    /// Groups of the store that no planner serves.
     groups: Vec<GroupRecord>,
     store: Store,
 }
@@ -113,8 +114,8 @@ impl Daemon {
     /// Starts a service.
     ///
     /// # Errors
-    /// When the data directory, the certificate or the address cannot be used; the state of the
-    /// last run stays good then.
+    /// When the data directory, the certificate or the address cannot be used. The checkpoint of the last run
+    /// then stays valid.
     pub fn start(config: Config) -> Result<Self, DaemonError> {
         let (store, state) = Store::open(&config.data_dir, config.partitions)?;
         let (chain, key) = certificate::load_or_create(&config.data_dir, config.reloadable.tls.as_ref())?;
@@ -136,7 +137,7 @@ impl Daemon {
         );
         let threads = (config.shards, config.io_threads, config.planners);
         let metrics = Arc::new(Metrics::new(threads, Arc::clone(&shared)));
-        // Nothing of the last run is taken before every thread stands: a start that fails leaves it good.
+        // The checkpoint is consumed only once all threads run, so a failed start leaves it valid.
         let unstarted = StopOnFailure(Some((engine.planner_stop.clone(), engine.stop.clone())));
         let shard_threads = start_shards(&config, engine.runners, &clock, &metrics)?;
         let planner_threads = start_planners(engine.planners, &clock, &metrics)?;
@@ -174,7 +175,7 @@ impl Daemon {
         store.begin(engine.incarnation)?;
         unstarted.started();
         for gate in gates {
-            // A thread that is gone already has said why.
+            // A thread that has already exited has reported why.
             let _ = gate.send(());
         }
         if !address.ip().is_loopback() {
@@ -205,40 +206,41 @@ impl Daemon {
         })
     }
 
-    /// Where it serves: the port that it was given, where it was to choose one.
+    /// Returns the served address, with the actual port if the system chose it.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// What a client must trust to connect.
+    /// Returns the certificates that a client must trust to connect.
     #[must_use]
     pub fn certificates(&self) -> &[CertificateDer<'static>] {
         &self.certificates
     }
 
-    /// Its metrics.
+    /// Returns the metrics.
     #[must_use]
     pub fn metrics(&self) -> &Arc<Metrics> {
         &self.metrics
     }
 
-    /// The way to its registrar.
+    /// Returns the handle of the registrar.
     #[must_use]
     pub fn registrar(&self) -> &RegistrarHandle {
         &self.registrar
     }
 
-    /// Waits until an I/O thread cannot serve any more: then [`stop`](Self::stop) says why. For
-    /// ever, if none fails.
+    /// Waits until an I/O thread fails; [`stop`](Self::stop) then returns the error. Never resolves if none
+    /// fails.
     pub async fn failed(&self) {
         self.failed.notified().await;
     }
 
-    /// Takes over what can change without a restart, all or nothing; names the rest.
+    /// Applies the settings that can change without a restart, all or nothing. Returns the names of the
+    /// others that differ.
     ///
     /// # Errors
-    /// When the new certificate cannot be used; then nothing changes.
+    /// When the new certificate cannot be used. Nothing changes then.
     pub fn reload(&mut self, config: Config) -> Result<Vec<&'static str>, DaemonError> {
         let (chain, key) =
             certificate::load_or_create(&self.config.data_dir, config.reloadable.tls.as_ref())?;
@@ -253,20 +255,20 @@ impl Daemon {
         Ok(fixed)
     }
 
-    /// Stops: no new request is taken, what was accepted is answered, the state is written.
+    /// Stops the service: takes no new requests, answers accepted ones, and writes the checkpoint.
     ///
     /// # Errors
-    /// When a thread had stopped by a bug, or the state cannot be written.
+    /// When a thread panicked, or the checkpoint cannot be written.
     pub async fn stop(self) -> Result<(), DaemonError> {
-        // Receivers that are gone have stopped already.
+        // A failed send means that all receivers have stopped already.
         let _ = self.shutdown.send(true);
-        // An I/O thread that could not serve is no reason to lose the books: they are written first.
+        // A failed I/O thread must not cost the books, so they are written before its error is returned.
         let mut served = Ok(());
         for (number, thread) in self.io_threads.into_iter().enumerate() {
             let ended = threads::join(format!("wharf-io-{number}"), thread).await?;
             served = served.and(ended);
         }
-        // While the shards still run: what planners have begun they end.
+        // Planners stop while the shards still run, so that they can finish what they began.
         self.planner_stop.stop();
         let mut groups = self.groups;
         for (number, thread) in self.planner_threads.into_iter().enumerate() {
@@ -296,7 +298,7 @@ impl Daemon {
     }
 }
 
-/// Stops planners and shards again when a start fails after some of them run.
+/// Stops planners and shards if the start fails after some of them run.
 struct StopOnFailure(Option<(StopSignal, StopSignal)>);
 
 impl StopOnFailure {
@@ -314,7 +316,7 @@ impl Drop for StopOnFailure {
     }
 }
 
-/// One thread per shard, pinned where it can be.
+/// Starts one thread per shard, pinned if possible.
 fn start_shards(
     config: &Config,
     runners: Vec<ShardRunner>,
@@ -336,7 +338,7 @@ fn start_shards(
     Ok(shard_threads)
 }
 
-/// One thread per planner.
+/// Starts one thread per planner.
 fn start_planners(
     runners: Vec<PlannerRunner>,
     clock: &ServiceClock,
@@ -352,7 +354,7 @@ fn start_planners(
     runners.into_iter().enumerate().map(start).collect()
 }
 
-/// What an I/O thread gets from here: its observer is made on the thread itself.
+/// The parts of an I/O thread that the caller provides. Its observer is created on the thread itself.
 struct IoThreadParts {
     socket: UdpSocket,
     port: Port,
@@ -374,7 +376,7 @@ impl IoThreadParts {
         let metrics = Arc::clone(metrics);
         let failed = Arc::clone(failed);
         threads::start(format!("wharf-io-{number}"), move || {
-            // Closed without a word when the start failed: then there is nothing to serve.
+            // The gate closes without a message if the start failed. There is nothing to serve then.
             if opened.recv().is_err() {
                 return Ok(());
             }
@@ -419,10 +421,11 @@ fn settings(reloadable: &Reloadable) -> Settings {
     }
 }
 
-/// One socket per I/O thread, all on one address.
+/// Binds one socket per I/O thread, all to one address.
 fn bind(listen: SocketAddr, count: u16) -> Result<Vec<UdpSocket>, DaemonError> {
     if count > 1 {
-        // Sockets that share an address also share it with another service: that is found here.
+        // Sockets that share an address would also share it with another service. Binding one without sharing
+        // detects that.
         drop(bind_one(listen, false).map_err(|error| DaemonError::Bind { address: listen, error })?);
     }
     let mut address = listen;
@@ -430,7 +433,7 @@ fn bind(listen: SocketAddr, count: u16) -> Result<Vec<UdpSocket>, DaemonError> {
     for _ in 0..count {
         let socket =
             bind_one(address, count > 1).map_err(|error| DaemonError::Bind { address: listen, error })?;
-        // Where the system chose the port, the others follow the first.
+        // If the system chose the port, the other sockets use the same one.
         address = socket.local_addr().map_err(|error| DaemonError::Bind { address: listen, error })?;
         sockets.push(socket);
     }

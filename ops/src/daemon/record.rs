@@ -1,7 +1,8 @@
-//! Rows of a checkpoint: the durable state in a form that can be stored. The engine's own types
-//! are not serialisable, so that a change to them cannot change what lies on disk unnoticed. What the
-//! wire says in the same form is stored as the wire's body. Resource kinds are stored by number: the
-//! table of resources names them once.
+//! Checkpoint rows: the durable state in a form that can be stored.
+//!
+//! The engine's own types are not serialisable, so a change to them cannot silently change the format on
+//! disk. Data that has the same form on the wire is stored as the wire's body. Resource kinds are stored by
+//! number; the table of resources maps numbers to names.
 
 use std::fmt::Display;
 use std::sync::Arc;
@@ -16,31 +17,31 @@ use wharf_net::codec::{decode_body, encode_body};
 use wharf_net::convert::{labels, taints, wire_labels, wire_taints};
 use wharf_net::protocol::{Pair, Taint};
 
-/// The id of an allocation, as a key of a table.
+/// The id of an allocation as a table key.
 pub(super) type Key = (u32, u16, u64);
 
-/// The key of an allocation.
+/// Returns the key of an allocation id.
 pub(super) fn key(id: AllocationId) -> Key {
     (id.incarnation.0, id.partition.0, id.sequence)
 }
 
-/// The allocation of a key.
+/// Returns the allocation id of a key.
 pub(super) fn id((incarnation, partition, sequence): Key) -> AllocationId {
     AllocationId { incarnation: Incarnation(incarnation), partition: PartitionId(partition), sequence }
 }
 
-/// Amounts of each resource, in 1/10 000 of its unit.
+/// Amounts of each resource, in 1/10,000 of its unit.
 #[derive(Serialize, Deserialize)]
 pub(super) struct AmountsRow {
     pub(super) cpu: i64,
     pub(super) memory: i64,
     pub(super) gpu: i64,
-    /// By number of the kind.
+    /// By number of the resource kind.
     pub(super) custom: Vec<(u16, i64)>,
 }
 
 impl AmountsRow {
-    /// The row of a demand.
+    /// Creates the row of a demand.
     pub(super) fn new(demand: &Demand) -> Self {
         Self {
             cpu: demand.cpu.units(),
@@ -50,7 +51,7 @@ impl AmountsRow {
         }
     }
 
-    /// The demand of the row.
+    /// Returns the demand of the row.
     pub(super) fn demand(self) -> Result<Demand, String> {
         Ok(Demand {
             cpu: amount(self.cpu)?,
@@ -77,14 +78,14 @@ struct NodeRow {
     version: u64,
 }
 
-/// What an allocation holds, and where.
+/// An allocation: what it holds, and on which node.
 #[derive(Serialize, Deserialize)]
 pub(super) struct AllocationRow {
     node: u64,
     demand: AmountsRow,
     gpu_mask: u16,
     gpu_part: u16,
-    /// Kind, mask and part of each.
+    /// Kind, mask and part of each unit assignment.
     units: Vec<(u16, u64, u16)>,
     external_id: Option<String>,
 }
@@ -123,19 +124,19 @@ pub(super) fn encode_node(node: &NodeRecord) -> Vec<u8> {
     })
 }
 
-/// The bytes of a row.
+/// Encodes a row.
 pub(super) fn encode<T: Serialize>(row: &T) -> Vec<u8> {
     let mut bytes = Vec::new();
     encode_body(row, &mut bytes);
     bytes
 }
 
-/// The row of `bytes`; `what` says whose it is.
+/// Decodes a row. `what` names the row in errors.
 pub(super) fn decode<T: DeserializeOwned>(what: impl Display, bytes: &[u8]) -> Result<T, String> {
     decode_body(bytes).map(|(row, _)| row).map_err(|error| damaged(what, error))
 }
 
-/// What is said of a row that cannot be what was written.
+/// Formats the error of a row that is not as it was written.
 pub(super) fn damaged(what: impl Display, why: impl Display) -> String {
     format!("{what} is damaged: {why}")
 }
@@ -210,7 +211,7 @@ pub(super) fn decode_allocation(at: Key, bytes: &[u8]) -> Result<AllocationRecor
     allocation(at, decode(&what, bytes)?).map_err(|why| damaged(what, why))
 }
 
-/// The partition of an allocation.
+/// Returns the partition of an allocation.
 pub(super) fn partition_of(
     partitions: &mut [PartitionState],
     id: AllocationId,

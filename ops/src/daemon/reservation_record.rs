@@ -1,4 +1,4 @@
-//! Rows of a checkpoint about reservations, by node, in a table of their own.
+//! Checkpoint rows of reservations, in a table keyed by node.
 
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{NodeId, OwnerId};
@@ -11,7 +11,7 @@ use super::record::{AmountsRow, amount, custom, custom_row, damaged, decode, enc
 #[derive(Serialize, Deserialize)]
 struct ReservationRow {
     owner: u64,
-    /// 0: it does not end by itself.
+    /// 0 if the reservation has no end time.
     until: u64,
     left: AmountsRow,
 }

@@ -1,5 +1,4 @@
-//! Checks what a checkpoint says of claims, bundles and what is on its way out, before the engine
-//! gets it.
+//! Checks the claims, bundles and releasing allocations of a checkpoint before the engine gets it.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -9,7 +8,7 @@ use wharf_core::state::{AllocationRecord, InsideRecord, PartitionState, Registra
 
 use super::consistency::check_allocation;
 
-/// Checks one partition; `bundles` are those that were met in others.
+/// Checks one partition. `bundles` collects the bundles of all partitions checked so far.
 pub(super) fn check_statements(
     partition: &PartitionState,
     registrar: &RegistrarState,
@@ -64,7 +63,7 @@ pub(super) fn check_statements(
     inside.iter().try_for_each(|(id, inside)| check_inside(allocations[id], inside, registrar))
 }
 
-/// Checks that what is inside a bundle is no more than the bundle.
+/// Checks that the allocations inside a bundle do not exceed the bundle.
 fn check_inside(
     bundle: &AllocationRecord,
     inside: &[&InsideRecord],

@@ -1,5 +1,5 @@
-//! Rows of a checkpoint about what statements left: claims, allocations on their way out, bundles,
-//! and what is placed into them. Each has a table of its own, by allocation id.
+//! Checkpoint rows of the effects of statements: claims, releasing allocations, bundles, and allocations
+//! inside bundles. Each has a table keyed by allocation id.
 
 use redb::TableDefinition;
 use serde::{Deserialize, Serialize};
@@ -13,23 +13,23 @@ use super::record::{self, AllocationRow, Key, damaged, decode, encode, id, key};
 use super::storage::ReadError;
 
 pub(super) const CLAIMS: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("claims");
-/// When each ends by itself.
+/// The time at which each releasing allocation ends at the latest.
 pub(super) const RELEASING: TableDefinition<'_, Key, u64> = TableDefinition::new("releasing");
-/// Incarnation and number of the group, and the place in it.
+/// Incarnation and number of the group, and the index of the bundle in it.
 pub(super) const BUNDLES: TableDefinition<'_, Key, (u32, u64, u32)> = TableDefinition::new("bundles");
 pub(super) const INSIDE: TableDefinition<'_, Key, &[u8]> = TableDefinition::new("inside_bundles");
 
-/// Follows what an allocation's row says of a claim.
+/// A claim. The allocation row comes last.
 #[derive(Serialize, Deserialize)]
 struct ClaimRow {
-    /// Its place among the claims of its node.
+    /// The position in the partition's list of claims, which has the claims of each node in serving order.
     place: u32,
     /// As in [`BUNDLES`].
     bundle: Option<(u32, u64, u32)>,
     held: AllocationRow,
 }
 
-/// What is placed into a bundle: the row of an allocation, and its bundle.
+/// An allocation inside a bundle, and the bundle.
 #[derive(Serialize, Deserialize)]
 struct InsideRow {
     bundle: Key,
@@ -44,7 +44,7 @@ fn bundle((incarnation, number, index): (u32, u64, u32)) -> BundleId {
     BundleId { group: GroupId { incarnation: Incarnation(incarnation), number }, index }
 }
 
-/// Takes the tables away; what is not there is not an error.
+/// Deletes the tables. A missing table is not an error.
 pub(super) fn clear(transaction: &redb::WriteTransaction) -> Result<(), redb::Error> {
     transaction.delete_table(CLAIMS)?;
     transaction.delete_table(RELEASING)?;
@@ -53,7 +53,7 @@ pub(super) fn clear(transaction: &redb::WriteTransaction) -> Result<(), redb::Er
     Ok(())
 }
 
-/// Writes what statements left of a partition.
+/// Writes the claims, releasing allocations, bundles and their contents of a partition.
 pub(super) fn write(
     transaction: &redb::WriteTransaction,
     partition: &PartitionState,
@@ -83,7 +83,7 @@ pub(super) fn write(
     Ok(())
 }
 
-/// Reads what statements left.
+/// Reads what `write` wrote.
 pub(super) fn read(
     transaction: &redb::ReadTransaction,
     partitions: &mut [PartitionState],

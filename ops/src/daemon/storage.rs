@@ -1,10 +1,10 @@
-//! The store on disk (redb): the identity and incarnation of the store, and the checkpoint that
-//! a clean shutdown writes.
+//! The store on disk (redb): its identity and incarnation, and the checkpoint that a clean shutdown writes.
 //!
-//! State lives in memory until the journal comes: after a crash the books of that run are gone.
-//! What this module promises already is that nothing old comes back as if it were true (a
-//! checkpoint is good for one start) and that no id is ever given twice (each start has a new
-//! incarnation, and node ids leap ahead after a crash).
+//! State lives in memory; there is no journal yet, so a crash loses the books of that run. This module
+//! guarantees two things:
+//!
+//! - Outdated books are never restored: a checkpoint is valid for one start.
+//! - No id is issued twice: each start has a new incarnation, and node ids skip a range after a crash.
 
 use std::path::{Path, PathBuf};
 
@@ -25,16 +25,16 @@ const IDENTITY: TableDefinition<'_, &str, &[u8]> = TableDefinition::new("identit
 const RESOURCES: TableDefinition<'_, u16, &str> = TableDefinition::new("resources");
 const UNIT_INSTANCES: TableDefinition<'_, u16, ()> = TableDefinition::new("unit_instances");
 const POLICIES: TableDefinition<'_, u16, (u64, u64)> = TableDefinition::new("policies");
-/// By shard, where some granularity follows the nodes.
+/// By shard, for shards whose granularity adapts to the nodes.
 const GRANULARITIES: TableDefinition<'_, u16, &[u8]> = TableDefinition::new("granularities");
 const SEQUENCES: TableDefinition<'_, u16, u64> = TableDefinition::new("sequences");
 const NODES: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("nodes");
-/// Nodes that are more than ready or draining.
+/// Life rows; plain ready or draining nodes have none.
 const LIFE: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("life");
-/// Machines that get their old id again.
+/// Removed machines, which get their old id again when they return.
 const REMOVED: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("removed");
 const ALLOCATIONS: TableDefinition<'_, (u32, u16, u64), &[u8]> = TableDefinition::new("allocations");
-/// By node.
+/// By incarnation and number of the group.
 const GROUPS: TableDefinition<'_, group_record::GroupKey, &[u8]> = TableDefinition::new("groups");
 const RESERVATIONS: TableDefinition<'_, u64, &[u8]> = TableDefinition::new("reservations");
 
@@ -44,15 +44,15 @@ const FORMAT: u64 = 3;
 /// A store that cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum StorageError {
-    /// The directory cannot be made.
+    /// The directory cannot be created.
     #[error("{path}: cannot be made: {error} (`data_dir` chooses the directory)", path = path.display())]
     Directory {
         /// The directory.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: std::io::Error,
     },
-    /// Another process has it open.
+    /// Another process has the store open.
     #[error("{path}: another service uses this data directory: stop it, or choose another `data_dir`", path = path.display())]
     InUse {
         /// The file.
@@ -63,25 +63,25 @@ pub enum StorageError {
     Database {
         /// The file.
         path: PathBuf,
-        /// Why not.
+        /// The cause.
         error: Box<redb::Error>,
     },
-    /// What it holds is not what this version wrote.
+    /// The contents are damaged, or have the format of another version.
     #[error("{path}: {message}", path = path.display())]
     Content {
         /// The file.
         path: PathBuf,
-        /// What is wrong and the remedy.
+        /// The fault and the remedy.
         message: String,
     },
 }
 
-/// Why a checkpoint cannot be read.
+/// An error of reading a checkpoint.
 #[derive(Debug)]
 pub(super) enum ReadError {
     /// The database cannot be read.
     Database(redb::Error),
-    /// What it holds is not what was written: what, for people.
+    /// The contents are damaged. The message says how.
     Damaged(String),
 }
 
@@ -111,11 +111,11 @@ pub struct Store {
 }
 
 impl Store {
-    /// Opens the store of `data_dir`, creating it with `partitions` if there is none. The state
-    /// is that of the last clean shutdown; it stays good until [`begin`](Self::begin).
+    /// Opens the store of `data_dir`, or creates it with `partitions`. Returns the state of the last clean
+    /// shutdown, which stays valid until [`begin`](Self::begin).
     ///
     /// # Errors
-    /// When the directory or the file cannot be used, or what it holds is damaged.
+    /// When the directory or the file cannot be used, or the contents are damaged.
     pub fn open(data_dir: &Path, partitions: u16) -> Result<(Self, StoreState), StorageError> {
         std::fs::create_dir_all(data_dir)
             .map_err(|error| StorageError::Directory { path: data_dir.to_owned(), error })?;
@@ -134,11 +134,11 @@ impl Store {
         Ok((store, state))
     }
 
-    /// Begins `incarnation`: from here on the checkpoint counts as taken. To be called once
-    /// nothing else can keep the service from starting, or a start that fails would cost the books.
+    /// Begins `incarnation` and consumes the checkpoint. Call this only when nothing else can make the start
+    /// fail: a start that fails after this loses the books.
     ///
     /// # Errors
-    /// When it cannot be written.
+    /// When the store cannot be written.
     pub fn begin(&self, incarnation: Incarnation) -> Result<(), StorageError> {
         let write = || -> Result<(), redb::Error> {
             let transaction = self.database.begin_write()?;
@@ -160,13 +160,13 @@ impl Store {
         StorageError::Content { path: self.path.clone(), message }
     }
 
-    /// The store's identity: the same after every restart.
+    /// Returns the store's identity, which stays the same over restarts.
     #[must_use]
     pub fn id(&self) -> [u8; 16] {
         self.id
     }
 
-    /// Writes what a new store begins with, if there is nothing yet.
+    /// Writes the initial contents of a new store, unless the store exists.
     fn create(&self, partitions: u16) -> Result<(), redb::Error> {
         let transaction = self.database.begin_write()?;
         {
@@ -183,8 +183,8 @@ impl Store {
         Ok(transaction.commit()?)
     }
 
-    /// The store's identity and the state of the last checkpoint, without nodes and allocations
-    /// if it is not good any more; or what is damaged.
+    /// Reads the store's identity and the state of the last checkpoint. If the checkpoint is no longer valid,
+    /// the state has no nodes and allocations.
     fn read(&self) -> Result<([u8; 16], StoreState), ReadError> {
         let transaction = self.database.begin_read()?;
         let numbers = transaction.open_table(NUMBERS)?;
@@ -201,7 +201,7 @@ impl Store {
         let partitions =
             u16::try_from(number("partitions")?).ok().filter(|p| (1..=PARTITIONS_MAX).contains(p));
         let partitions = partitions.ok_or_else(|| damage("it says no number of partitions"))?;
-        // The next incarnation must be a number too.
+        // Below the maximum, because the next start adds one.
         let incarnation = u32::try_from(number("incarnation")?).ok().filter(|&i| i < u32::MAX);
         let incarnation = incarnation.ok_or_else(|| damage("it says no incarnation"))?;
         let mut state = StoreState::create(partitions);
@@ -221,23 +221,23 @@ impl Store {
             warn!(
                 "the last run did not stop cleanly: its books were in memory and are gone; starting with empty ones"
             );
-            // Ids of the lost run are not given again: node ids leap to a range of this start.
+            // Node ids of the lost run are not issued again: the new ids are from a range of this start.
             state.registrar.next_node = state.registrar.next_node.max((u64::from(incarnation) + 1) << 40);
         }
         Ok((id, state))
     }
 
-    /// Writes the whole state in one transaction: the next start goes on from it.
+    /// Writes the whole state in one transaction. The next start continues from it.
     ///
     /// # Errors
-    /// When it cannot be written; then the next start takes this run as not stopped cleanly.
+    /// When the store cannot be written. The next start then treats this run as not stopped cleanly.
     pub fn checkpoint(&self, state: &StoreState) -> Result<(), StorageError> {
         self.write(state).map_err(|error| self.failed(error))
     }
 
     fn write(&self, state: &StoreState) -> Result<(), redb::Error> {
         let transaction = self.database.begin_write()?;
-        // What is not there is not an error.
+        // Deleting a missing table is not an error.
         transaction.delete_table(RESOURCES)?;
         transaction.delete_table(UNIT_INSTANCES)?;
         transaction.delete_table(POLICIES)?;
@@ -354,7 +354,7 @@ fn read_checkpoint(transaction: &redb::ReadTransaction, state: &mut StoreState) 
     read_reservations(transaction, &mut state.partitions)
 }
 
-/// As [`read_checkpoint`], of nodes and allocations.
+/// Reads nodes and allocations of a checkpoint into their partitions.
 fn read_partitions(
     transaction: &redb::ReadTransaction,
     partitions: &mut [PartitionState],
@@ -384,7 +384,7 @@ fn read_partitions(
     Ok(())
 }
 
-/// As [`read_checkpoint`], of the reservations, once the nodes are there.
+/// Reads the reservations of a checkpoint. The nodes must have been read before.
 fn read_reservations(
     transaction: &redb::ReadTransaction,
     partitions: &mut [PartitionState],
@@ -403,7 +403,7 @@ fn read_reservations(
     Ok(())
 }
 
-/// A new identity: random, so that no other store has it.
+/// Creates a random identity, so that no two stores share one.
 fn new_identity() -> [u8; 16] {
     let mut id = [0; 16];
     let provider = rustls::crypto::ring::default_provider();

@@ -1,4 +1,4 @@
-//! Threads: how they are started, pinned and joined.
+//! Starting, pinning and joining threads.
 
 use std::thread::JoinHandle;
 
@@ -8,13 +8,14 @@ use wharf_core::ids::ShardId;
 
 use super::DaemonError;
 
-/// Which core each shard is to be pinned to.
+/// The core that each shard is pinned to.
 pub(super) struct Pinning {
     cores: Vec<CoreId>,
 }
 
 impl Pinning {
-    /// Shards get the cores after those that are left to the I/O threads, where there are enough.
+    /// Assigns cores to shards. With enough cores, the first ones are left to the I/O threads. With fewer
+    /// cores than shards, nothing is pinned.
     pub(super) fn plan(pin: bool, io_threads: u16, shards: u16) -> Self {
         if !pin {
             return Self { cores: Vec::new() };
@@ -41,7 +42,7 @@ impl Pinning {
     }
 }
 
-/// Pins the calling thread; where that cannot be done, says so and goes on.
+/// Pins the calling thread. A failure is logged, and the thread continues unpinned.
 pub(super) fn pin(core: Option<CoreId>) {
     if let Some(core) = core
         && !core_affinity::set_for_current(core)
@@ -59,7 +60,7 @@ pub(super) fn start<R: Send + 'static>(
     thread.spawn(body).map_err(|error| DaemonError::Thread { name, error })
 }
 
-/// Waits for a thread without holding up the runtime.
+/// Waits for a thread without blocking the runtime.
 pub(super) async fn join<R: Send + 'static>(name: String, thread: JoinHandle<R>) -> Result<R, DaemonError> {
     match tokio::task::spawn_blocking(move || thread.join()).await {
         Ok(Ok(result)) => Ok(result),
@@ -67,10 +68,10 @@ pub(super) async fn join<R: Send + 'static>(name: String, thread: JoinHandle<R>)
     }
 }
 
-/// A single-threaded runtime for the calling thread.
+/// Creates a single-threaded runtime for the calling thread.
 ///
 /// # Panics
-/// When the operating system gives no event queue, without which there is no service.
+/// When the operating system provides no event queue.
 pub(super) fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread()
         .enable_all()
@@ -78,7 +79,7 @@ pub(super) fn runtime() -> tokio::runtime::Runtime {
         .expect("the operating system gives an event queue")
 }
 
-/// Resident memory of this process, in bytes; 0 where it is not known.
+/// Returns the resident memory of this process in bytes; 0 if unknown.
 pub(super) fn resident_bytes() -> u64 {
     let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
@@ -90,7 +91,7 @@ pub(super) fn resident_bytes() -> u64 {
 mod tests {
     use super::*;
 
-    /// Which cores shards get, of so many.
+    /// Returns the core of each shard on a machine with `cores` cores.
     fn plan(cores: usize, io_threads: u16, shards: u16) -> Vec<Option<usize>> {
         let pinning = Pinning::over((0..cores).map(|id| CoreId { id }).collect(), io_threads, shards);
         (0..shards).map(|shard| pinning.core(ShardId(shard)).map(|core| core.id)).collect()
@@ -117,7 +118,7 @@ mod tests {
 
     #[test]
     fn a_core_that_is_not_there_is_no_failure() {
-        // The highest that the system call can name.
+        // The highest core that the system call can name.
         pin(Some(CoreId { id: 1023 }));
     }
 }

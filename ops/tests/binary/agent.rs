@@ -1,7 +1,7 @@
-//! The node agent and the service, both as real processes: joining, failing devices, restarts of
-//! either side, loss and return, and another machine under the same name.
+//! The node agent and the service as real processes: joining, failing devices, restarts of either side, loss
+//! and return, and another machine with the same name.
 //!
-//! Waits are for what the service says of itself, asked again and again until a deadline.
+//! The tests poll the state that the service reports until a deadline.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -16,14 +16,14 @@ fn inventory(path: &Path, faults: [Option<&str>; 2]) {
         let other = format!("GPU-{}", 1 - at);
         json!({"uuid": format!("GPU-{at}"), "model": "T4", "memory_mib": 15360, "numa": at, "links": [other], "fault": faults[at]})
     };
-    // In one step: a reader sees the old or the new.
+    // Atomic: a reader sees either the old or the new file.
     let new = path.with_extension("new");
     std::fs::write(&new, json!({"gpus": [gpu(0), gpu(1)]}).to_string())
         .expect("the directory can be written");
     std::fs::rename(new, path).expect("on one file system");
 }
 
-/// An agent that runs until it is dropped.
+/// A running agent.
 struct Agent(Child);
 
 impl Agent {
@@ -77,7 +77,7 @@ fn agent(site: &Site, server: &str, identity: &str, more: &[&str]) -> Agent {
     Agent(command.stdout(Stdio::null()).stderr(Stdio::null()).spawn().expect("the binary runs"))
 }
 
-/// The only node, once it is as wished.
+/// Waits until there is one node and `wish` holds for it. Returns the node.
 #[track_caller]
 fn wait_for(service: &Service, wish: impl Fn(&Value) -> bool) -> Value {
     let deadline = Instant::now() + PATIENCE;
@@ -144,7 +144,7 @@ fn a_device_fails_and_heals_while_its_node_stays() {
     assert_eq!(shown(0), [json!("0"), json!("0.5"), json!("0.5"), json!("Xid 79")]);
     assert_eq!(shown(1), [json!("1"), json!("0"), json!("0"), Value::Null]);
     service.run(&["node", "show", "worker"]).with(0).says(&["REASON", "Xid 79"]);
-    // What is left of the failed device is not offered.
+    // The unused capacity of the failed device is not offered.
     assert_eq!(whole(&service.json(&["place", "--gpu", "0.5"])), json!([1]));
     assert_eq!(whole(&service.json(&["place", "--gpu", "0.5"])), json!([1]));
     service.run(&["place", "--gpu", "0.5"]).with(1).says(&["no_fit_now"]);
@@ -157,7 +157,7 @@ fn a_device_fails_and_heals_while_its_node_stays() {
     service.stop();
 }
 
-/// Bundles of a lost node are placed again, and only those.
+/// Only bundles of the lost node are placed again.
 #[test]
 fn a_group_leaves_a_machine_that_is_lost() {
     let site = Site::new();
@@ -211,7 +211,7 @@ fn a_silent_agent_is_lost_and_comes_back_with_what_it_had() {
     let second = agent(&site, &address, "m1", &[]);
     let back = wait_for(&service, is("ready"));
     assert_eq!((&back["id"], &back["allocations"]), (&node["id"], &json!(1)));
-    // The service restarts: the agent finds it again, and it is the same node.
+    // After a restart of the service, the agent reconnects and keeps its node.
     service.run(&["node", "drain", "worker"]).with(0);
     service.stop();
     let service = serve(&site, &address, "3");
@@ -221,7 +221,7 @@ fn a_silent_agent_is_lost_and_comes_back_with_what_it_had() {
     service.run(&["node", "drain", "worker", "--undo"]).with(0);
     wait_for(&service, is("ready"));
 
-    // Another machine under that name: not while the first one lives.
+    // Another machine cannot take the name while the first one is alive.
     let other = arguments(&site, &address, "m2", &["--once"]);
     let other: Vec<&str> = other.iter().map(String::as_str).collect();
     Ended::of(&mut site.wharf(&other)).with(1).says(&["node_exists"]);
@@ -249,7 +249,7 @@ fn an_agent_that_is_told_to_end_may_drain_its_node_and_a_node_by_hand_is_never_l
     assert_eq!(node["draining"], true);
     service.run(&["node", "remove", "worker"]).with(0);
     service.run(&["node", "add", "by-hand", "--cpu", "1", "--memory", "1"]).with(0);
-    // As long as it takes for another agent's node to be lost.
+    // Waits as long as it takes for another agent's node to be lost.
     let mut more = arguments(&site, &address, "m2", &["--once"]);
     for text in more.iter_mut().filter(|text| *text == "worker") {
         "second".clone_into(text);
@@ -265,7 +265,7 @@ fn an_agent_that_is_told_to_end_may_drain_its_node_and_a_node_by_hand_is_never_l
 #[test]
 fn what_would_be_reported_is_printed_without_a_service() {
     let site = Site::new();
-    // As on any machine without a driver.
+    // Without a fake inventory, as on a machine without a driver.
     let plain = site.run(&["agent", "--print", "--name", "here", "--identity", "m", "--json"]).with(0).json();
     assert_eq!(plain["name"], "here");
     assert!(plain["cpu"].as_str().is_some_and(|cpu| cpu != "0"), "{plain:#}");

@@ -1,4 +1,5 @@
-//! Unit-instance resources, adoption, single resources, a node's books, and placements that wait.
+//! Unit-instance resources, adoption, changes of single resources, the books of a node, and waiting
+//! placements.
 
 use serde_json::json;
 
@@ -26,7 +27,7 @@ fn units_and_adoptions_survive_a_restart_and_kinds_keep_their_nature() {
     let hash = service.json(&["status", "--audit"])["books_hash"].clone();
     service.stop();
 
-    // Without the setting the kind would change its nature.
+    // Without the setting, the kind would become a plain resource.
     let refused = site.serve_in_vain(&[]);
     refused.says(&["`npu`", "unit_instance_resources"]);
     let service = site.serve(&["--shards", "1", "--config", &config]);

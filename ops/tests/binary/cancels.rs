@@ -1,4 +1,5 @@
-//! Groups that wait, taken back while their deadlines pass: each is answered once, and the service goes on.
+//! Waiting groups that are cancelled while their deadlines pass. Each is answered once, and the service keeps
+//! running.
 
 use std::sync::Arc;
 
@@ -11,13 +12,13 @@ use wharf_net::protocol::{
 
 use crate::harness::{Site, runtime, within};
 
-/// Groups of one client that wait at once: the default of `waiting_groups_max`.
+/// The number of groups that each client has waiting: the default of `waiting_groups_max`.
 const GROUPS: u64 = wharf_net::server::WAITING_GROUPS_DEFAULT as u64;
-/// Rounds in which some groups end by their deadline and others by their cancel.
+/// The number of rounds in which some groups end by their deadline and others by their cancel.
 const ROUNDS: usize = 6;
-/// The first deadlines pass so long after a round begins, in ns, in the first round.
+/// The time from the start of the first round to the first deadline, in ns.
 const FIRST_LEAD_NS: u64 = 300_000_000;
-/// Between the deadlines of two groups of a client, in ns.
+/// The time between the deadlines of two groups of a client, in ns.
 const DEADLINES_APART_NS: u64 = 200_000;
 
 fn whole_node() -> PlaceRequest {
@@ -25,8 +26,8 @@ fn whole_node() -> PlaceRequest {
     PlaceRequest { demand, ..PlaceRequest::default() }
 }
 
-/// Asks for groups that nothing can hold for now, and takes each of them back; how many ended by their deadline, and
-/// how many by their cancel.
+/// Creates waiting groups that cannot be placed, and cancels each. Returns how many ended by their deadline
+/// and how many by their cancel.
 async fn waits(client: &Client, lead_ns: u64) -> (usize, usize) {
     let now = within(client.status(&StatusRequest::default())).await.expect("answered").now;
     let mut asked = Vec::new();
@@ -41,7 +42,7 @@ async fn waits(client: &Client, lead_ns: u64) -> (usize, usize) {
     }
     let (sequences, replies): (Vec<_>, Vec<_>) = asked.into_iter().unzip();
     let cancels = async {
-        // All of them under way at once, and as many jobs as the client may ask for.
+        // All cancels are in flight at once, together with as many other jobs as the client may have.
         let queue = Arc::new(Completions::default());
         for sequence in sequences {
             let request = CancelRequest { sequence };
@@ -85,7 +86,8 @@ fn groups_taken_back_at_their_deadlines_are_answered_once() {
         assert!(added.expect("answered").replies.iter().all(|reply| reply.reason.is_done()));
         let placed =
             within(clients[0].place(&whole_node())).await.expect("answered").placed.expect("it fits");
-        // How long a round takes depends on the machine: the deadlines are moved until they pass among the cancels.
+        // The duration of a round depends on the machine. The deadlines are adjusted until they pass among
+        // the cancels.
         let (mut mixed, mut lead_ns) = (0, FIRST_LEAD_NS);
         while mixed < ROUNDS {
             let [a, b, c, d] = &clients;

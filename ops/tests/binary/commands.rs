@@ -1,4 +1,4 @@
-//! Every command, as text and as JSON.
+//! Every command, with text and JSON output.
 
 use serde_json::{Value, json};
 
@@ -114,7 +114,7 @@ fn lists_longer_than_a_page_are_whole_and_a_reader_may_stop_reading() {
             name: format!("node-{i}"),
             cpu: 10_000,
             memory: 10_000,
-            // Long ones: a page of them is more than a frame, so pages are cut short of their limit.
+            // Long labels, so that a page of nodes exceeds a frame and is cut short of its limit.
             labels: (0..40)
                 .map(|key| wharf_net::protocol::Pair { key: format!("key-{key}"), value: "v".repeat(250) })
                 .collect(),
@@ -217,7 +217,7 @@ fn what_has_another_place_or_does_not_exist_is_refused_with_the_remedy() {
         "not registered of 2 named: 77, 78: give ids",
         "wharf node list",
     ]);
-    // One that is registered is enough, and where it is too full the other is named.
+    // One registered candidate is enough. If it has no room, the refusal names the unknown candidate.
     let mixed = ["place", "--candidate", &big, "--candidate", "77", "--cpu"];
     service.run(&[&mixed[..], &["1"]].concat()).with(0).says(&["placed on big"]);
     let refused = service.run(&[&mixed[..], &["64", "--json"]].concat()).with(1).json();

@@ -1,4 +1,4 @@
-//! What goes wrong: each with the exit status of its class, and words that name the remedy.
+//! Faults: each has the exit status of its class and a message that names the remedy.
 
 use std::net::UdpSocket;
 
@@ -85,7 +85,7 @@ fn without_a_connection_commands_end_with_3() {
         .with(3)
         .says(&["cannot connect", "certificate"]);
 
-    // Somebody is there and never answers.
+    // A peer that never answers.
     let silent = UdpSocket::bind("127.0.0.1:0").unwrap();
     let address = silent.local_addr().unwrap().to_string();
     let ca = site.development_certificate();
@@ -102,7 +102,7 @@ fn a_service_that_cannot_start_says_why() {
     let elsewhere = Site::new();
     let address = service.address.to_string();
     elsewhere.serve_in_vain(&["--listen", &address]).with(3).says(&[&address, "another service", "`listen`"]);
-    // Several I/O threads share an address with each other, and with nobody else.
+    // Several I/O threads of one service share an address, but not with another service.
     let several = Site::new();
     let shared = several.serve(&["--io-threads", "2"]);
     let address = shared.address.to_string();
@@ -140,7 +140,7 @@ fn wrong_settings_end_with_2_and_name_the_source() {
         ("tls_key = \"k.pem\"\n", &["`tls_certificate`", "both or neither"]),
     ] {
         let file = site.write("broken.toml", text);
-        // Without flags, which would stand above what the file says.
+        // Without flags, which would override the file.
         site.run(&["serve", "--config", &file]).with(2).says(says);
     }
     site.run(&["serve", "--config", "no/such.toml"]).with(2).says(&["no/such.toml"]);
@@ -149,6 +149,6 @@ fn wrong_settings_end_with_2_and_name_the_source() {
     let with = |name: &str, value: &str| Ended::of(site.wharf(&["serve"]).env(name, value));
     with("WHARF_SHARD", "3").with(2).says(&["WHARF_SHARD", "WHARF_SHARDS", "WHARF_GRANULARITY__GPU_PART"]);
     with("WHARF_SHARDS", "no").with(2).says(&["shards"]);
-    // Nothing was made of any of these.
+    // None of these created the data directory.
     assert!(!site.path("data").exists());
 }

@@ -1,5 +1,5 @@
-//! Questions to every shard, many in flight of three clients each: all of them are answered, and so are another
-//! client's placements.
+//! Three clients each have many requests in flight that ask every shard. All are answered, and so are the
+//! placements of another client.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -15,17 +15,18 @@ use wharf_net::protocol::{
 
 use crate::harness::{Site, runtime, within};
 
-/// Questions of one client, all of them in flight.
+/// The number of requests in flight per client.
 const QUESTIONS: u64 = 128;
-/// Nodes of the service: an audit of them takes a shard longer than the registrar needs to ask for the next.
+/// The number of nodes. With these, an audit takes a shard longer than the registrar needs to send the next
+/// request.
 const NODES: usize = 2048;
 
-/// Asks for an audit and for the nodes by turns; every reply must be there and be right.
+/// Alternates between status requests (every other one an audit) and node lists, and checks every reply.
 async fn flood(client: &Client, shards: usize) {
     let replies = Arc::new(Completions::default());
     for tag in 0..QUESTIONS {
         let asked = match tag % 2 {
-            // Audits share their pages; plain questions are each put to every shard.
+            // Audits share their pages; a plain status asks every shard each time.
             0 => client.submit(Kind::Status, &StatusRequest { audit: tag % 4 == 0 }, &replies, tag).await,
             _ => client.submit(Kind::ListNodes, &ListRequest { after: 0, limit: 8 }, &replies, tag).await,
         };
@@ -39,7 +40,7 @@ async fn flood(client: &Client, shards: usize) {
             let body = completion.reply.expect("the service answers");
             if completion.tag % 2 == 0 {
                 let status: StatusReply = decode_body(&body).expect("a status").0;
-                // An audit gives no hash when the books changed meanwhile, and placements go on here.
+                // An audit returns no hash if the books change meanwhile, which they do here.
                 assert_eq!(status.shards.len(), shards);
             } else {
                 let page: ListReply = decode_body(&body).expect("a page").0;
@@ -87,7 +88,7 @@ fn pipelined_questions_to_every_shard_are_answered() {
         };
         tokio::join!(floods, meanwhile);
     });
-    // A scrape asks every shard as well.
+    // A scrape also asks every shard.
     assert!(service.http("/metrics").0.starts_with("HTTP/1.1 200"));
     let status = service.json(&["status", "--audit"]);
     assert_ne!(status["books_hash"], json!(null));

@@ -1,4 +1,4 @@
-//! The index's geometry as settings and requests choose it.
+//! The index geometry, as chosen by settings and requests.
 
 use serde_json::json;
 

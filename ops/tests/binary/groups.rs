@@ -1,12 +1,12 @@
-//! Groups and statements by the real binary: made, shown, waited for, used, refused, removed; operations
-//! of an external scheduler out of a file; and nothing left in the books.
+//! Groups and statements with the real binary: creating, showing, waiting, placing inside, refusing and
+//! removing groups, and statements from a file. Nothing is left in the books at the end.
 
 use serde_json::{Value, json};
 
 use crate::harness::{Service, Site};
 
-/// All nodes as they stand, every invariant of the books holding. Versions are left out: what was held and
-/// is given back has changed a node twice.
+/// Audits the books and returns all nodes. Versions are removed: a hold that was given back changed its node
+/// twice.
 fn standing(service: &Service) -> Value {
     assert!(service.json(&["status", "--audit"])["books_hash"].is_string());
     let mut nodes = service.json(&["node", "list"]);
@@ -131,7 +131,7 @@ fn a_group_waits_until_there_is_room_or_it_is_told_to_end() {
     waiting(1);
     service.run(&["release", &held]).with(0);
     child.end().with(0).says(&["2 of 2 bundles placed"]);
-    // What a group grows by waits as well.
+    // New bundles of a group wait as well.
     let group = text(&service.json(&["group", "list"])[0]["group"]);
     let grow = ["group", "grow", &group, "--bundle", "cpu=3", "--wait"];
     let of_three = |shown: &Value| shown["bundles"].as_array().map(Vec::len) == Some(3);
@@ -306,7 +306,7 @@ fn a_bundle_that_is_evicted_with_grace_is_shown_with_its_end() {
     assert!(shown["bundles"][0]["releasing_until"].is_null(), "{shown}");
     let second = format!("second {second}.");
     service.run(&["group", "status", &group]).with(0).says(&["RELEASING UNTIL", &second]);
-    // Once it is gone another stands in its place.
+    // After its release, the bundle is placed again.
     service.run(&["release", &bundle]).with(0);
     service.until(&["group", "status", &group], |shown| {
         let again = &shown["bundles"][1];
@@ -319,7 +319,7 @@ fn a_bundle_that_is_evicted_with_grace_is_shown_with_its_end() {
 fn a_text_is_a_nodes_name_and_a_number_its_id() {
     let site = Site::new();
     let service = site.serve(&["--shards", "1"]);
-    // Named as others are numbered: n1 is the second node, and nobody is called n2.
+    // The names look like ids: n1 is the name of the second node, and no node is named n2.
     for name in ["first", "n1"] {
         service.run(&["node", "add", name, "--cpu", "4", "--memory", "8GiB"]).with(0);
     }
@@ -335,7 +335,7 @@ fn a_text_is_a_nodes_name_and_a_number_its_id() {
     assert_eq!(submit(json!(1)).with(0).json()["operations"][0]["node"], json!("first"));
     assert_eq!(submit(json!("n2")).with(1).json()["reason"], json!("unknown_node"));
     assert_eq!(submit(json!("2")).with(1).json()["reason"], json!("unknown_node"));
-    // So it is elsewhere: a NODE is a name, an ID is an id.
+    // Other commands follow the same rule: NODE is a name, ID is an id.
     assert_eq!(service.json(&["node", "show", "n1"])["id"], json!(2));
     service.run(&["node", "show", "n2"]).with(1).says(&["unknown_node"]);
     for id in ["1", "n1"] {

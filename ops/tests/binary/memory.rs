@@ -1,4 +1,4 @@
-//! Peers that ask for more than they take: the memory of the service stays bounded.
+//! The memory of the service stays bounded if a peer requests more than it reads.
 
 use std::sync::Arc;
 
@@ -14,11 +14,11 @@ use wharf_net::protocol::{
 
 use crate::harness::{Service, Site, runtime, within};
 
-/// What a flood of one connection may add to the memory of the service, in bytes. Without a bound the
-/// questions of [`a_peer_that_reads_nothing_costs_bounded_memory`] add a GiB.
+/// The bound on the memory that a flood of one connection adds, in bytes. Without the bound on unread
+/// replies, the requests of [`a_peer_that_reads_nothing_costs_bounded_memory`] add a GiB.
 const FLOOD_BYTES_MAX: u64 = 64 << 20;
 
-/// Questions of the flood: as many as one connection may have unanswered by default.
+/// The number of requests of the flood: the default bound on unanswered requests of a connection.
 const QUESTIONS: u64 = 1024;
 
 /// The default of `allocations_per_node_max`.
@@ -27,7 +27,7 @@ const ALLOCATIONS_PER_NODE_DEFAULT: u64 = 1024;
 /// A peer that sends frames and reads nothing.
 struct SilentReader {
     send: SendStream,
-    // Dropping any of these would end the connection.
+    // Dropping any of these closes the connection.
     _recv: RecvStream,
     _connection: Connection,
     _endpoint: Endpoint,
@@ -69,7 +69,7 @@ fn frame<T: Serialize>(kind: Kind, sequence: u64, body: &T) -> Vec<u8> {
     out
 }
 
-/// Nodes whose page fills a frame: few of them, with long labels.
+/// Returns nodes with long labels, so that a page of few nodes fills a frame.
 fn labelled_nodes(count: usize) -> NodesRequest {
     let label = |i: usize| Pair { key: format!("{i:0>200}"), value: "v".repeat(200) };
     let labels: Vec<Pair> = (0..16).map(label).collect();
@@ -89,7 +89,7 @@ async fn add(client: &Client, request: &NodesRequest) {
 }
 
 async fn resident_growth(service: &Service, client: &Client, before: u64) -> u64 {
-    // The registrar answers in order, so what the flood asked before has been answered by then.
+    // The registrar answers in order, so earlier requests of the flood are answered before this one.
     within(client.status(&StatusRequest::default())).await.expect("answered");
     service.peak_bytes().saturating_sub(before)
 }
@@ -101,7 +101,7 @@ fn a_peer_that_reads_nothing_costs_bounded_memory() {
     let config = service.client_config(&site.development_certificate());
     runtime().block_on(async {
         let client = service.client_trusting(&site.development_certificate()).await;
-        // A page of 150 nodes has about a MiB.
+        // A page of 150 nodes has about 1 MiB.
         add(&client, &labelled_nodes(150)).await;
         within(client.list_nodes(&ListRequest { after: 0, limit: 1024 })).await.expect("answered");
         let before = service.peak_bytes();
@@ -113,7 +113,7 @@ fn a_peer_that_reads_nothing_costs_bounded_memory() {
             let growth = resident_growth(&service, &client, before).await;
             assert!(growth < FLOOD_BYTES_MAX, "{growth} bytes more for one connection");
         }
-        // Others are served meanwhile.
+        // Other clients are served meanwhile.
         let placed = within(client.place(&PlaceRequest {
             demand: DemandBody { cpu: 1, ..DemandBody::default() },
             ..PlaceRequest::default()

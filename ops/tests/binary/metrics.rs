@@ -1,13 +1,13 @@
-//! Metrics over HTTP, read as Prometheus reads them.
+//! Metrics over HTTP, parsed as Prometheus does.
 
 use std::collections::BTreeMap;
 
 use crate::harness::{Service, Site};
 
-/// Samples by name and labels as they are written.
+/// Samples by name and labels, as written.
 type Samples = BTreeMap<String, f64>;
 
-/// Reads the text format: every family is described once, before its samples.
+/// Parses the text format. Every family must be described once, before its samples.
 #[track_caller]
 fn scrape(service: &Service) -> Samples {
     let (head, text) = service.http("/metrics");
@@ -61,7 +61,7 @@ fn metrics_follow_the_traffic() {
     let placed = service.json(&["place", "--cpu", "1.5"]);
     service.run(&["place", "--cpu", "0.5"]).with(0);
     service.run(&["release", placed["allocation"].as_str().unwrap()]).with(0);
-    // A release that fails is counted as what it is, also inside a batch.
+    // A failed release is counted under its reason, even inside a batch.
     service.run(&["release", placed["allocation"].as_str().unwrap()]).with(1);
     service.run(&["place", "--cpu", "5"]).with(1);
 
@@ -88,7 +88,7 @@ fn metrics_follow_the_traffic() {
         assert_eq!(after.get(sample), Some(&value), "{sample}: {after:#?}");
     }
     for stage in ["ring_wait", "step", "request"] {
-        // All of them, also the last ones before the service fell idle.
+        // All observations are included, even the last ones before the service became idle.
         assert!(
             after[&format!("wharf_latency_observations_total{{stage=\"{stage}\"}}")] >= 4.0,
             "{stage}: {after:#?}"
@@ -99,7 +99,7 @@ fn metrics_follow_the_traffic() {
         assert!(quantiles.is_sorted() && quantiles[0] > 0.0 && quantiles[3] < 60.0, "{stage}: {quantiles:?}");
     }
     assert_eq!(sum(&scrape(&service), "wharf_placed_total"), 2.0);
-    // Prometheus keeps its connection open: that holds no stop up.
+    // Prometheus keeps its connection open, which must not delay a stop.
     let idle = std::net::TcpStream::connect(service.metrics.unwrap()).unwrap();
     service.stop();
     drop(idle);

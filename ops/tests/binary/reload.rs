@@ -1,11 +1,12 @@
-//! SIGHUP: what can change does so under open connections, and what is wrong changes nothing.
+//! SIGHUP: reloadable settings change without closing connections, and an invalid configuration changes
+//! nothing.
 
 use wharf_net::client::Client;
 use wharf_net::protocol::{DemandBody, PlaceRequest};
 
 use crate::harness::{Service, Site, runtime, within};
 
-/// The node that the service's own policy chooses for a small request.
+/// Returns the name of the node that the default policy chooses for a small request.
 async fn chosen(client: &Client) -> String {
     let request = PlaceRequest {
         demand: DemandBody { cpu: 10_000, ..DemandBody::default() },
@@ -40,7 +41,7 @@ fn settings_are_reloaded_under_an_open_connection() {
         settings("first-fit", "log = \"info\"\nin_flight_max = 200\nshards = 2\nseed = 9\n");
         service.signal("HUP");
         service.wait_for_log("settings reloaded", 1);
-        // What needs a restart is named; `shards` is not, as the flag stands above the file.
+        // Settings that need a restart are logged. `shards` is not, because the flag overrides the file.
         service.wait_for_log("setting=\"seed\"", 1);
         assert!(service.log().iter().all(|line| !line.contains("setting=\"shards\"")));
         assert_eq!(chosen(&old).await, "first-and-large");
@@ -95,7 +96,7 @@ fn configured_certificates_are_served_and_reloaded_for_new_connections() {
         service.wait_for_log("settings reloaded", 1);
         service.run_trusting(&second, &["status"]).with(0);
         service.run_trusting(&first, &["status"]).with(3).says(&["certificate"]);
-        // A key that is not the certificate's changes nothing.
+        // A key that does not match the certificate changes nothing.
         let alien = rcgen::KeyPair::generate().unwrap().serialize_pem();
         site.write("key.pem", &alien);
         service.signal("HUP");

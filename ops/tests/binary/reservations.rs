@@ -1,4 +1,5 @@
-//! Reservations by the real binary: made, shown, used, ended, and kept over a restart.
+//! Reservations with the real binary: making, showing, using and ending them, and keeping them over a
+//! restart.
 
 use std::cell::Cell;
 use std::sync::Arc;
@@ -41,7 +42,7 @@ fn a_node_is_kept_for_its_owner_over_a_restart() {
     service.run(&["reserve", "a", "--owner", "7", "--end", "--cpu", "1"]).with(2);
     let shown = |service: &crate::harness::Service| {
         let mut shown = service.json(&["node", "show", "a"]);
-        // Less from one look to the next.
+        // The remaining time shrinks between two calls, so it is checked and removed.
         let left = shown["reservation"]["seconds_left"].take();
         assert!(left.as_u64().is_some_and(|left| (1..=3600).contains(&left)), "{left}");
         shown
@@ -67,8 +68,8 @@ fn a_node_is_kept_for_its_owner_over_a_restart() {
     service.stop();
 }
 
-/// The reservation stays as it is, as much as is free is kept, and the books say that the node is too
-/// small for it by now; when the node has grown again it is kept whole.
+/// A node becomes too small for its reservation. The reservation keeps all free capacity, and the books
+/// report the excess. When the node grows again, the whole reservation is kept.
 #[test]
 fn a_node_that_became_too_small_for_its_reservation_says_so() {
     let site = Site::new();
@@ -121,7 +122,7 @@ fn what_is_set_aside_for_a_claim_is_reserved_in_the_status() {
     ]);
     let plan = site.write("plan.json", &json!({ "operations": operations }).to_string());
     service.run(&["statement", "submit", &plan]).with(0);
-    // Eight of twelve are free, and nobody else's.
+    // Eight of twelve cores are free, and reserved for the owner.
     let cpu = service.json(&["status"])["resources"][0].clone();
     assert_eq!((&cpu["reserved"], &cpu["available"]), (&json!("8"), &json!("0")), "{cpu}");
     service.run(&["release", victim.as_str().expect("an id")]).with(0);
@@ -130,12 +131,12 @@ fn what_is_set_aside_for_a_claim_is_reserved_in_the_status() {
     service.stop();
 }
 
-/// How often the owner reserves the node and uses the reservation up.
+/// The number of times that the owner reserves the node and uses up the reservation.
 const ROUNDS: u64 = 40;
-/// Statements that are under way together meanwhile.
+/// The number of statements in flight meanwhile.
 const STATEMENTS: u64 = 32;
 
-/// The names of two nodes that different shards of two serve.
+/// Returns the names of two nodes that belong to different shards of two.
 fn two_nodes_of_two_shards() -> [String; 2] {
     let table = RoutingTable::even(PARTITIONS_DEFAULT, 2);
     let shard = |name: &str| {
@@ -145,8 +146,8 @@ fn two_nodes_of_two_shards() -> [String; 2] {
     [0, 1].map(|wished| (0..).map(|n| format!("n{n}")).find(|name| shard(name) == wished).expect("some name"))
 }
 
-/// Statements of the owner, one after the other until `ends`: each holds a core of `node` until it is aborted,
-/// because `other` has too few cores.
+/// Submits statements of the owner one after the other until `ends`. Each holds a core of `node` until it is
+/// aborted, because `other` has too few cores.
 async fn hold_and_abort(client: &Client, [node, other]: [u64; 2], ends: &Cell<bool>) {
     let allocate = |node, cores: i64| OperationBody {
         operation: OPERATION_ALLOCATE,
@@ -180,7 +181,7 @@ async fn hold_and_abort(client: &Client, [node, other]: [u64; 2], ends: &Cell<bo
     }
 }
 
-/// Reserves memory of a node, and places what uses the reservation up.
+/// Reserves memory of a node and uses up the reservation.
 async fn reserve_and_use_up(client: &Client, name: &str, node: u64) {
     let reserve = ReserveRequest {
         node: name.to_owned(),

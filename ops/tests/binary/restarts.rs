@@ -1,4 +1,4 @@
-//! The end of the process and the next start: clean, after a crash, and in vain.
+//! Stops and starts of the process: clean, after a crash, and failing starts.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -45,8 +45,8 @@ fn sum(status: &Value, key: &str) -> u64 {
         .sum()
 }
 
-/// Places without a pause until the connection ends; `under_way` is called once many are.
-/// Answers how many requests were sent and the allocations that were granted.
+/// Places continuously until the connection ends. Calls `under_way` once many requests are in flight. Returns
+/// the number of requests sent and the granted allocations.
 async fn place_until_the_end(client: &Client, mut under_way: impl FnMut()) -> (u64, BTreeSet<AllocationId>) {
     const BURST: u64 = 64;
     const WINDOW: u64 = 512;
@@ -82,7 +82,7 @@ async fn place_until_the_end(client: &Client, mut under_way: impl FnMut()) -> (u
     (sent, granted)
 }
 
-/// What was accepted is answered: after the end the books hold exactly what the client was told.
+/// Accepted requests are answered: after the stop, the books hold exactly what the client was told.
 #[test]
 fn a_stop_under_load_loses_no_answer_and_the_next_start_any_number_of_shards_goes_on() {
     let site = Site::new();
@@ -126,7 +126,7 @@ fn a_stop_under_load_loses_no_answer_and_the_next_start_any_number_of_shards_goe
         (listed, &nodes[2]["state"], &nodes[0]["labels"]["gpu-model"]),
         (ids.to_vec(), &"draining".into(), &"T4".into())
     );
-    // Allocations of the run before, by their old ids.
+    // Allocations of the previous run keep their ids.
     service.run(&["release", &kept]).with(0);
     service.run(&["release", &kept]).with(1);
     for id in granted.iter().take(3) {
@@ -135,7 +135,7 @@ fn a_stop_under_load_loses_no_answer_and_the_next_start_any_number_of_shards_goe
     let before = (service.json(&["node", "list"]), service.json(&["status", "--audit"]));
     service.stop();
 
-    // A start that cannot serve costs nothing.
+    // A start that cannot serve loses nothing.
     let busy = std::net::UdpSocket::bind("127.0.0.1:0").unwrap();
     site.serve_in_vain(&["--listen", &busy.local_addr().unwrap().to_string()]).with(3);
 
@@ -173,7 +173,7 @@ fn after_a_crash_the_books_are_empty_and_no_id_is_given_twice() {
         let status = service.json(&["status", "--audit"]);
         assert_eq!((&status["store"], sum(&status, "allocations")), (&store, 0));
         service.run(&["release", &old]).with(1).says(&["unknown_allocation"]);
-        // The name is free again, the id is not.
+        // The name can be used again; the id is new.
         assert!(nodes.insert(add(&service, &name)));
         assert!(allocations.insert(place(&service)));
     }
@@ -195,7 +195,7 @@ fn an_interrupt_is_a_clean_stop_too() {
     assert_eq!(service.json(&["node", "list"])[0]["name"], "a");
 }
 
-/// Nobody reads the greeting, or it cannot be written: the service goes on, and the books with it.
+/// If nobody reads the greeting or it cannot be written, the service keeps running with its books.
 #[test]
 fn a_greeting_that_nobody_reads_costs_nothing() {
     let site = Site::new();

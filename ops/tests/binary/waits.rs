@@ -1,4 +1,4 @@
-//! `wharf place --wait`, told to end: what nobody waits for any more is taken back.
+//! Interrupting `wharf place --wait` cancels the request.
 
 use serde_json::json;
 

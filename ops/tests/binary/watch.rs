@@ -1,5 +1,5 @@
-//! `wharf watch` by the real binary: what there is, what changes, from where it was left, and over a
-//! restart of the service.
+//! `wharf watch` with the real binary: the current state, changes, continuing from versions, and a restart of
+//! the service.
 
 use std::io::{BufRead, BufReader};
 use std::process::{Child, Command, Stdio};
@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 
 use crate::harness::{PATIENCE, Service, Site};
 
-/// A watch under way, whose lines are read as they come.
+/// A running watch, whose output lines are read as they arrive.
 struct Watch {
     child: Child,
     lines: Receiver<String>,
@@ -27,7 +27,7 @@ impl Watch {
         Self { child, lines }
     }
 
-    /// The next line of JSON that is as wished; those before it are passed.
+    /// Skips lines until one satisfies `wished`, and returns it.
     #[track_caller]
     fn until(&self, wished: impl Fn(&Value) -> bool) -> Value {
         let mut passed = Vec::new();
@@ -42,11 +42,11 @@ impl Watch {
         }
     }
 
-    /// Ends it as ctrl-c does; its exit status.
+    /// Interrupts the process as ctrl-c does. Returns its exit status.
     fn interrupt(mut self) -> Option<i32> {
         let kill = format!("kill -INT {}", self.child.id());
         assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
-        // Its standard output ends with it.
+        // The standard output closes when the process exits.
         while self.lines.recv_timeout(PATIENCE).is_ok() {}
         self.child.wait().expect("a child").code()
     }
@@ -54,13 +54,13 @@ impl Watch {
 
 impl Drop for Watch {
     fn drop(&mut self) {
-        // Only where a test failed: an ended process cannot be killed again.
+        // Has an effect only if a test failed; a process that has ended is not killed again.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// The lines that a watch with `--once --json` prints.
+/// Returns the lines that `watch --once --json` prints.
 fn once(service: &Service, more: &[&str]) -> Vec<Value> {
     let ended = service.run(&[&["watch", "--once", "--json"], more].concat()).with(0);
     ended.out.lines().map(|line| serde_json::from_str(line).expect("a line of JSON")).collect()
@@ -111,7 +111,7 @@ fn what_there_is_is_printed_once_and_gone_on_from() {
         assert!(metrics.contains(said), "no `{said}` in {metrics}");
     }
 
-    // From its versions, only what came since.
+    // From the given versions, only later changes are printed.
     let text = lines.iter().map(|line| format!("{line}\n")).collect::<String>();
     let file = site.write("watched", &text);
     let second = place(&service);
@@ -144,7 +144,7 @@ fn a_watch_goes_on_over_a_restart_and_ends_when_told() {
     let arguments = ["watch", "--json", "--server", &address, "--ca", &certificate];
     let watch = Watch::begin(&mut site.wharf(&arguments));
     watch.until(|line| line["event"] == json!("node"));
-    // It waits: each change comes by itself.
+    // The watch keeps running; each change arrives without another command.
     let first = place(&service);
     watch.until(|line| line["event"] == json!("allocation") && line["allocation"] == json!(first));
     service.run(&["release", &first]).with(0);

@@ -1,8 +1,8 @@
-//! Runs the real `wharf` binary: as a daemon with its own directory, and as a command.
+//! Runs the real `wharf` binary, as a daemon with its own directory and as a command.
 //!
-//! Nothing here sleeps. The daemon says on standard output where it serves, its log is read line
-//! by line, and the end of its standard output is the end of the process: every wait is for one
-//! of these, with a generous limit, so that a failure is a failure and not a hang.
+//! Nothing here sleeps. The daemon prints its address on standard output, its log is read line by line, and
+//! the end of its standard output is the end of the process. Every wait is for one of these, with a generous
+//! limit, so that a failure never becomes a hang.
 
 #![allow(unreachable_pub, reason = "its items are for the modules of one test binary")]
 
@@ -20,7 +20,7 @@ use tempfile::TempDir;
 use wharf_net::client::{Client, ClientConfig};
 use wharf_ops::daemon::read_certificates;
 
-/// Far above what anything here takes, also on a machine that does much else.
+/// The limit of every wait, far above what any of them takes even on a busy machine.
 pub const PATIENCE: Duration = Duration::from_secs(60);
 
 /// A directory for one test: data, configuration and certificates.
@@ -37,7 +37,7 @@ impl Site {
         self.directory.path().join(name)
     }
 
-    /// Writes a file and answers its path as an argument.
+    /// Writes a file and returns its path as an argument.
     pub fn write(&self, name: &str, text: &str) -> String {
         std::fs::write(self.path(name), text).expect("the directory can be written");
         text_of(&self.path(name))
@@ -51,7 +51,7 @@ impl Site {
         text_of(&self.path("data").join("dev-cert.pem"))
     }
 
-    /// The binary, in an environment without settings and with a home of its own.
+    /// Returns a command of the binary, in an environment without settings and with its own home directory.
     pub fn wharf(&self, arguments: &[&str]) -> Command {
         let mut command = Command::new(env!("CARGO_BIN_EXE_wharf"));
         for (name, _) in std::env::vars_os() {
@@ -64,13 +64,13 @@ impl Site {
         command
     }
 
-    /// Runs a command to its end.
+    /// Runs a command until it ends.
     pub fn run(&self, arguments: &[&str]) -> Ended {
         Ended::of(&mut self.wharf(arguments))
     }
 
-    /// `wharf serve` on a port that the system chooses, with its store in this site; flags of
-    /// `more` stand in place of these.
+    /// Returns `wharf serve` on a port that the system chooses, with its store in this site. Flags in `more`
+    /// replace these.
     fn serve_command(&self, more: &[&str]) -> Command {
         let data_dir = self.data_dir();
         let mut command = self.wharf(&["serve"]);
@@ -85,13 +85,13 @@ impl Site {
         command
     }
 
-    /// A daemon that serves.
+    /// Starts a daemon that serves.
     #[track_caller]
     pub fn serve(&self, more: &[&str]) -> Service {
         Service::start(self.serve_command(more), self.development_certificate())
     }
 
-    /// A daemon that does not come to serve.
+    /// Runs a daemon that fails to start.
     #[track_caller]
     pub fn serve_in_vain(&self, more: &[&str]) -> Ended {
         Ended::of(&mut self.serve_command(more))
@@ -102,7 +102,7 @@ fn text_of(path: &Path) -> String {
     path.to_str().expect("temporary paths are text").to_owned()
 }
 
-/// A command that ended.
+/// The result of a command.
 #[derive(Debug)]
 pub struct Ended {
     pub code: Option<i32>,
@@ -115,7 +115,7 @@ impl Ended {
         Self::from(command.output().expect("the binary runs"))
     }
 
-    /// With this exit status; all of its output is text for people.
+    /// Asserts the exit status, and that nothing panicked.
     #[track_caller]
     pub fn with(self, code: i32) -> Self {
         assert_eq!(self.code, Some(code), "{self:#?}");
@@ -123,7 +123,7 @@ impl Ended {
         self
     }
 
-    /// Its output says all of this.
+    /// Asserts that the output contains all of `texts`.
     #[track_caller]
     pub fn says(self, texts: &[&str]) -> Self {
         for text in texts {
@@ -150,7 +150,7 @@ fn signal(child: &Child, name: &str) {
     assert!(Command::new("sh").args(["-c", &kill]).status().expect("a shell").success());
 }
 
-/// A command under way; it does not outlive a test that fails meanwhile.
+/// A running command. Dropping it kills the process, so that it does not outlive a failed test.
 pub struct UnderWay(Option<Child>);
 
 impl UnderWay {
@@ -164,7 +164,7 @@ impl UnderWay {
         signal(self.0.as_ref().expect("not ended"), name);
     }
 
-    /// Waits for its end.
+    /// Waits until the command ends.
     pub fn end(mut self) -> Ended {
         Ended::from(self.0.take().expect("not ended").wait_with_output().expect("a child"))
     }
@@ -179,14 +179,14 @@ impl Drop for UnderWay {
     }
 }
 
-/// Lines of a log as they come.
+/// The lines of a log, read as they arrive.
 #[derive(Default)]
 struct Log {
     lines: Mutex<Vec<String>>,
     more: Condvar,
 }
 
-/// A daemon that serves.
+/// A serving daemon.
 pub struct Service {
     child: Child,
     out: Receiver<String>,
@@ -236,7 +236,7 @@ impl Service {
         self.log.lines.lock().expect("no panic").clone()
     }
 
-    /// Waits until the log has `count` lines with `text`; the last of them.
+    /// Waits until the log has `count` lines with `text`. Returns the last of them.
     #[track_caller]
     pub fn wait_for_log(&self, text: &str, count: usize) -> String {
         let mut lines = self.log.lines.lock().expect("no panic");
@@ -257,7 +257,7 @@ impl Service {
         signal(&self.child, name);
     }
 
-    /// The most memory that the process had resident so far, in bytes.
+    /// Returns the peak resident memory of the process, in bytes.
     pub fn peak_bytes(&self) -> u64 {
         let path = format!("/proc/{}/status", self.child.id());
         let status = std::fs::read_to_string(path).expect("the process runs");
@@ -266,7 +266,7 @@ impl Service {
         kib * 1024
     }
 
-    /// Waits for the end of the process, without which there is no answer.
+    /// Waits until the process ends.
     #[track_caller]
     pub fn wait(&mut self) -> ExitStatus {
         loop {
@@ -278,21 +278,21 @@ impl Service {
         }
     }
 
-    /// A clean end.
+    /// Stops the daemon and asserts a clean exit.
     #[track_caller]
     pub fn stop(mut self) {
         self.signal("TERM");
         assert_eq!(self.wait().code(), Some(0), "{:#?}", self.log());
     }
 
-    /// As a power failure would end it.
+    /// Kills the daemon, as a power failure would.
     #[track_caller]
     pub fn kill(mut self) {
         self.child.kill().expect("it runs");
         assert!(!self.wait().success());
     }
 
-    /// Runs a command against it.
+    /// Runs a command against this service.
     pub fn run(&self, arguments: &[&str]) -> Ended {
         self.run_trusting(&self.certificate, arguments)
     }
@@ -301,7 +301,7 @@ impl Service {
         Ended::of(&mut self.command(ca, arguments))
     }
 
-    /// Begins a command against it that ends later.
+    /// Starts a command against this service without waiting for its end.
     pub fn begin(&self, arguments: &[&str]) -> UnderWay {
         UnderWay::of(&mut self.command(&self.certificate, arguments))
     }
@@ -313,7 +313,7 @@ impl Service {
         self.site.wharf(&all)
     }
 
-    /// What a command prints with `--json`, having succeeded.
+    /// Returns the `--json` output of a command that succeeds.
     #[track_caller]
     pub fn json(&self, arguments: &[&str]) -> Value {
         let mut all = arguments.to_vec();
@@ -321,8 +321,7 @@ impl Service {
         self.run(&all).with(0).json()
     }
 
-    /// A client in the test's process.
-    /// Asks until what is printed with `--json` is as wished.
+    /// Repeats a command with `--json` until its output satisfies `wished`.
     #[track_caller]
     pub fn until(&self, arguments: &[&str], wished: impl Fn(&Value) -> bool) {
         let deadline = Instant::now() + PATIENCE;
@@ -353,7 +352,7 @@ impl Service {
         }
     }
 
-    /// A page over HTTP: its status line and body.
+    /// Requests a page over HTTP. Returns its head and body.
     pub fn http(&self, path: &str) -> (String, String) {
         let mut stream =
             TcpStream::connect(self.metrics.expect("metrics are on")).expect("metrics are served");
@@ -368,18 +367,19 @@ impl Service {
 
 impl Drop for Service {
     fn drop(&mut self) {
-        // Only where a test failed, or does not care: an ended process cannot be killed again.
+        // Has an effect only if the test did not stop the service; a process that has ended is not killed
+        // again.
         let _ = self.child.kill();
         let _ = self.child.wait();
     }
 }
 
-/// A runtime for a client; between two calls of `block_on` the connection stands still.
+/// Creates a runtime for a client. Connections make no progress between two calls of `block_on`.
 pub fn runtime() -> tokio::runtime::Runtime {
     tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime")
 }
 
-/// The outcome of `future`, which must come.
+/// Returns the output of `future`. Panics if it takes too long.
 pub async fn within<F: Future>(future: F) -> F::Output {
     tokio::time::timeout(PATIENCE, future).await.expect("nothing came of what was awaited")
 }

@@ -1,5 +1,5 @@
-//! The store on disk: what is written is read, a checkpoint is good for one start, and damage is
-//! an error that names the row, never a panic in the engine.
+//! The store on disk. Reading returns what was written, a checkpoint is valid for one start, and damage is an
+//! error that names the row, never a panic in the engine.
 
 use std::sync::Arc;
 
@@ -61,9 +61,8 @@ fn allocation(
     allocation
 }
 
-/// A state with everything that can stand in one: custom resources, labels, an identity, a
-/// drained node, whole GPUs and fractions, and more in use than there is (as after an update
-/// that took capacity away).
+/// Returns a state with every kind of content: custom resources, labels, an identity, a drained node, whole
+/// and partial GPUs, and more in use than the node has (as after a reduction of its capacity).
 fn rich() -> StoreState {
     let mut state = StoreState::create(PARTITIONS);
     state.incarnation = Incarnation(1);
@@ -133,7 +132,7 @@ fn rich() -> StoreState {
         }),
         allocation(1, 1 << 40, 5, |_| ()),
     ];
-    // Node 8 has one GPU now; what runs on its second stays there.
+    // Node 8 has only one GPU left; what runs on its second GPU stays there.
     state.partitions[3].allocations =
         vec![allocation(3, 1, 8, |_| ()), allocation(3, 2, 8, fraction(0b10, 1))];
     // More than is free.
@@ -151,7 +150,7 @@ fn rich() -> StoreState {
     ];
     let bundle = |index| BundleId { group: GroupId { incarnation: Incarnation(1), number: 5 }, index };
     let own = |sequence| AllocationId { incarnation: Incarnation(1), partition: PartitionId(1), sequence };
-    // The claim of the higher id is served first.
+    // The claim with the higher id is served first.
     state.partitions[1].claims = [(6, Some(bundle(0))), (5, None)]
         .map(|(sequence, bundle)| {
             let node = NodeId(5);
@@ -179,7 +178,7 @@ fn rich() -> StoreState {
     state
 }
 
-/// A group with everything that can be asked of one.
+/// Returns a group that uses every option.
 fn group() -> GroupRecord {
     let term = |operator, values: &[&str]| Term {
         key: "zone".to_owned(),
@@ -248,7 +247,7 @@ fn open(directory: &tempfile::TempDir) -> Result<(Store, StoreState), StorageErr
     Store::open(directory.path(), PARTITIONS)
 }
 
-/// A directory whose store was stopped with `state`.
+/// Returns a directory whose store was stopped with `state`.
 fn stopped_with(state: &StoreState) -> tempfile::TempDir {
     let directory = tempfile::tempdir().unwrap();
     let (store, _) = open(&directory).unwrap();
@@ -262,7 +261,7 @@ fn what_is_written_is_read() {
     let directory = stopped_with(&rich());
     let (store, state) = open(&directory).unwrap();
     assert_eq!(state, rich());
-    // Again, over what is there already.
+    // Overwrites an existing checkpoint.
     store.begin(Incarnation(2)).unwrap();
     let mut less = StoreState { incarnation: Incarnation(2), ..rich() };
     less.partitions[3].allocations.clear();
@@ -287,20 +286,20 @@ fn the_engine_takes_what_was_read() {
 #[test]
 fn a_start_that_never_began_costs_nothing_and_one_that_crashed_leaves_empty_books() {
     let directory = stopped_with(&rich());
-    // It opened the store and then could not serve.
+    // A start that opened the store but could not serve.
     drop(open(&directory).unwrap());
     let (store, state) = open(&directory).unwrap();
     assert_eq!(state, rich());
     let id = store.id();
     store.begin(Incarnation(2)).unwrap();
     drop(store);
-    // That one crashed.
+    // That run crashed.
     let (store, state) = open(&directory).unwrap();
     assert_eq!((store.id(), state.incarnation), (id, Incarnation(2)));
     assert!(state.partitions.iter().all(|p| p.nodes.is_empty() && p.allocations.is_empty()));
     assert!(state.registrar.next_node > 1 << 40, "{}", state.registrar.next_node);
     let leapt = state.registrar.next_node;
-    // The next one crashed too, having registered nodes from there on.
+    // The next run crashed too, after registering nodes in its range.
     store.begin(Incarnation(3)).unwrap();
     drop(store);
     let (_store, state) = open(&directory).unwrap();
@@ -323,7 +322,7 @@ fn a_file_that_is_no_store_is_an_error() {
     assert!(error.to_string().contains(FILE), "{error}");
 }
 
-/// Contradictions that the engine would assert against: each is told by name instead.
+/// The engine would assert against these contradictions. Opening the store must report each by name instead.
 #[test]
 fn states_that_contradict_themselves_are_told_by_name() {
     type Damage = fn(&mut StoreState);
@@ -400,7 +399,7 @@ fn states_that_contradict_themselves_are_told_by_name() {
     }
 }
 
-/// Overwrites one row of a stopped store.
+/// Overwrites one row of a stopped store and returns the error of opening it.
 fn overwrite(change: impl FnOnce(&redb::WriteTransaction)) -> StorageError {
     let directory = stopped_with(&rich());
     let database = Database::open(directory.path().join(FILE)).unwrap();
@@ -409,7 +408,8 @@ fn overwrite(change: impl FnOnce(&redb::WriteTransaction)) -> StorageError {
     transaction.commit().unwrap();
     drop(database);
     let first = open(&directory).map(drop).unwrap_err();
-    // Nothing was taken: the next start finds the same damage and does not begin with empty books.
+    // The failed start consumed nothing: the next start finds the same damage instead of starting with empty
+    // books.
     let second = open(&directory).map(drop).unwrap_err();
     assert_eq!(first.to_string(), second.to_string());
     first
@@ -421,7 +421,7 @@ fn damaged_rows_are_told_by_name() {
         overwrite(|t| drop(t.open_table(NODES).unwrap().insert(3, bytes.as_slice()).unwrap()))
     };
     let good = record::encode_node(&rich().partitions[1].nodes[0]);
-    // Every row that was cut short, and rows of noise.
+    // Truncated rows and noise.
     for bytes in
         [Vec::new(), vec![0xff; 64], good[..good.len() / 2].to_vec(), good[..good.len() - 1].to_vec()]
     {
@@ -458,7 +458,7 @@ fn damaged_numbers_are_told_by_name() {
     assert!(error.to_string().contains("identity"), "{error}");
 }
 
-/// Every single damaged bit of a row is either seen or gives a state that the engine can open.
+/// Every single-bit error in a row is either detected or yields a state that the engine can open.
 #[test]
 fn no_damaged_bit_of_a_row_panics() {
     let row = record::encode_node(&rich().partitions[1].nodes[0]);

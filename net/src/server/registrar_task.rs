@@ -1,4 +1,4 @@
-//! The registrar's task: the one owner of the global records serves node commands and status.
+//! The registrar's task: the one owner of the global records serves node commands and status requests.
 
 mod agents;
 mod listing;
@@ -37,90 +37,90 @@ use crate::protocol::{
 };
 use listing::Listing;
 
-/// Requests that may wait for the registrar.
+/// Maximum number of requests that queue for the registrar.
 const QUEUE_MAX: usize = 64;
 
-/// What the registrar is asked.
+/// A request to the registrar.
 #[derive(Debug)]
 pub enum RegistrarRequest {
-    /// Register.
+    /// Register nodes.
     Add(NodesRequest),
-    /// New capacity and labels.
+    /// Update capacity and labels of nodes.
     Update(NodesRequest),
-    /// Take no new work, or take it again.
+    /// Drain nodes, or undo it.
     Drain(DrainRequest),
-    /// Go.
+    /// Remove nodes.
     Remove(RemoveRequest),
-    /// A page.
+    /// List a page of nodes.
     List(ListRequest),
-    /// Sums and counters.
+    /// Return sums and counters, and audit on demand.
     Status(StatusRequest),
-    /// What an agent found.
+    /// Register or update a node from its agent's report.
     Report(Box<ReportRequest>),
-    /// An agent lives.
+    /// Record a heartbeat of an agent.
     Heartbeat(HeartbeatRequest),
-    /// Record an allocation made elsewhere.
+    /// Adopt an allocation.
     Adopt(AdoptRequest),
-    /// New capacity of single resources.
+    /// Set the capacity of single resources of a node.
     SetResources(SetResourcesRequest),
-    /// The books of a node.
+    /// Return the books of a node.
     Books(NodeBooksRequest),
-    /// Learn custom kinds, for requests that wait for nodes that have them.
+    /// Learn custom resource kinds, for requests that wait for nodes that have them.
     Learn(Vec<String>),
-    /// Keep a node for an owner.
+    /// Reserve a node for an owner.
     Reserve(ReserveRequest),
-    /// Keep it no longer.
+    /// End a reservation.
     EndReservation(EndReservationRequest),
-    /// The durable state of every shard; then the task ends.
+    /// Export the durable state of every shard, then end the task.
     Stop,
 }
 
-/// What it answers.
+/// An answer of the registrar.
 #[derive(Debug)]
 pub enum RegistrarReply {
-    /// To `Add`, `Update`, `Drain`, `Remove` and `SetResources`.
+    /// Answers `Add`, `Update`, `Drain`, `Remove` and `SetResources`.
     Nodes(NodesReply),
-    /// To `List`.
+    /// Answers `List`.
     List(ListReply),
-    /// To `Status`.
+    /// Answers `Status`.
     Status(Box<StatusReply>),
-    /// To `Report`.
+    /// Answers `Report`.
     Report(ReportReply),
-    /// To `Heartbeat`.
+    /// Answers `Heartbeat`.
     Heartbeat(HeartbeatReply),
-    /// To `Adopt`.
+    /// Answers `Adopt`.
     Adopted(Box<PlaceReply>),
-    /// To `Books`.
+    /// Answers `Books`.
     Books(Box<NodeBooksReply>),
-    /// To `Reserve` and `EndReservation`.
+    /// Answers `Reserve` and `EndReservation`.
     Reserved(Box<ReserveReply>),
-    /// To a question about one thing that is not there.
+    /// Answers a request that cannot be served, for example about an unknown node.
     Fault(Fault),
-    /// To `Learn`: the catalog has them.
+    /// Answers `Learn`: the catalog has the kinds.
     Learnt,
-    /// To `Stop`, in order of shard.
+    /// Answers `Stop`, in order of shard.
     Exported(Vec<ShardState>),
 }
 
 type Question = (RegistrarRequest, oneshot::Sender<RegistrarReply>);
 
-/// The way to the registrar's task.
+/// A handle that sends requests to the registrar's task.
 #[derive(Clone, Debug)]
 pub struct RegistrarHandle(mpsc::Sender<Question>);
 
 impl RegistrarHandle {
-    /// A handle, and the questions for the task.
+    /// Creates a handle, and the receiving end for the task.
     #[must_use]
     pub fn channel() -> (Self, RegistrarQuestions) {
         let (sender, receiver) = mpsc::channel(QUEUE_MAX);
         (Self(sender), RegistrarQuestions(receiver))
     }
 
-    /// Puts a question; the answer will come through the receiver. Questions are answered in
-    /// the order in which they were put.
+    /// Sends a request and returns the receiver of its answer. The task takes requests in the order in which
+    /// they were sent.
     ///
     /// # Errors
-    /// When the task is gone.
+    /// Fails if the task is gone.
     pub async fn ask(&self, request: RegistrarRequest) -> Result<oneshot::Receiver<RegistrarReply>, Fault> {
         let (reply, answer) = oneshot::channel();
         let gone = |_| Fault::new(Reason::Unavailable, "the registrar is gone: the service is shutting down");
@@ -129,26 +129,26 @@ impl RegistrarHandle {
     }
 }
 
-/// The questions that the task takes.
+/// The receiving end of the requests to the task.
 pub struct RegistrarQuestions(mpsc::Receiver<Question>);
 
-/// What the task owns.
+/// The parts of the task.
 pub struct RegistrarTask {
     /// The global records.
     pub registrar: Registrar,
-    /// Its port: the only one that sends node commands.
+    /// The task's port: the only one that sends node commands.
     pub port: Port,
-    /// What the port's waker triggers.
+    /// The notification that the port's waker triggers.
     pub wake: Arc<Notify>,
-    /// Where the catalog is published.
+    /// The place where the catalog is published.
     pub catalog: Arc<ArcSwap<Catalog>>,
-    /// What all threads share.
+    /// The state that all threads share.
     pub shared: Arc<ServerShared>,
 }
 
-/// A request whose commands are under way.
+/// A request whose commands are in progress.
 struct Job {
-    /// None where nobody asked.
+    /// `None` if no client asked.
     reply: Option<oneshot::Sender<RegistrarReply>>,
     left: usize,
     kind: JobKind,
@@ -158,15 +158,15 @@ enum JobKind {
     Nodes(Vec<NodeReply>),
     List(Listing),
     Status,
-    /// For all of these who asked.
+    /// An audit for all of these askers.
     Audit(Vec<oneshot::Sender<RegistrarReply>>),
     Report(ReportReply),
-    /// The node of a lost machine goes before the report of another is filed.
+    /// The removal of a lost node, before the report of another machine with its name is filed.
     Replace(Box<agents::Replacing>),
     Heartbeat(HeartbeatReply),
-    /// Nodes whose agents fell silent.
+    /// Nodes whose agents are silent.
     Lost,
-    /// Answered by one shard, in a form of its own.
+    /// A request that one shard answers. Holds the answer.
     One(Option<RegistrarReply>),
     Stop,
 }
@@ -174,21 +174,21 @@ enum JobKind {
 struct Desk {
     task: RegistrarTask,
     jobs: Slab<Job>,
-    /// Reports that are to be looked at again, by when, in the order in which they came.
+    /// Reports to retry, by due time and then by order of arrival.
     replacing: BTreeMap<(Time, u64), (agents::Replacing, oneshot::Sender<RegistrarReply>)>,
-    /// Reports that were put there so far.
+    /// Counts the reports put into `replacing`.
     replaced: u64,
-    /// Who asked for an audit since the one that is under way began.
+    /// Those who asked for an audit since the current one began.
     audits_wanted: Vec<oneshot::Sender<RegistrarReply>>,
     is_auditing: bool,
-    /// Who asked to stop, until the last audit is complete.
+    /// The one who asked to stop, until the last audit is complete.
     stop_wanted: Option<oneshot::Sender<RegistrarReply>>,
-    /// The export of a stop is under way.
+    /// The task has been asked to stop.
     stops: bool,
     stopped: bool,
 }
 
-/// Runs until it is told to stop, or every handle is dropped; gives the registrar back.
+/// Runs until it is told to stop, or every handle is dropped. Returns the registrar.
 pub async fn run_registrar(task: RegistrarTask, mut questions: RegistrarQuestions) -> Registrar {
     let mut desk = Desk::new(task);
     loop {
@@ -227,7 +227,7 @@ fn faulty(fault: Fault) -> NodeReply {
     NodeReply { reason: fault.reason, fault: Some(fault), ..NodeReply::default() }
 }
 
-/// A command for one partition, or the reply of a node that needs none.
+/// A command for one partition and its node, or the fault if there is none.
 type Planned = Result<(PartitionId, Command, NodeId), Fault>;
 
 impl Desk {
@@ -245,8 +245,8 @@ impl Desk {
         }
     }
 
-    /// Whether there is room for any question. The largest are a command per node of a message, and a question to
-    /// every shard. What the task begins by itself is no larger.
+    /// Returns whether there is room for any request. The largest are one command per node of a message, and
+    /// one request to every shard. The task's own work is no larger.
     fn has_room(&self) -> bool {
         let port = &self.task.port;
         port.room() >= NODES_PER_MESSAGE_MAX && port.has_room(&PortRequest::Every(Command::Export))
@@ -314,7 +314,7 @@ impl Desk {
 
     fn plan_add(&mut self, node: NodeBody) -> Planned {
         let registrar = &mut self.task.registrar;
-        // All checks come first: a refused node must not teach the registry anything.
+        // Check everything first: a refused node must not add resource kinds to the registry.
         registrar.check_register(&node.name).map_err(|error| registrar_fault(&error))?;
         let spec = node_spec(node, registrar.resources_mut())?;
         let registration = registrar.register(spec).map_err(|error| registrar_fault(&error))?;
@@ -326,8 +326,8 @@ impl Desk {
     fn plan_update(&mut self, node: NodeBody) -> Planned {
         let registrar = &mut self.task.registrar;
         registrar.resolve(&node.name).map_err(|error| registrar_fault(&error))?;
-        // All checks come before anything is entered: a refused update must neither teach the registry a
-        // resource nor leave its identity. Without custom resources, a spec teaches nothing.
+        // Check everything first: a refused update must not add resource kinds to the registry or leave its
+        // identity behind. A spec without custom resources adds no kinds.
         let bare = NodeBody { custom: Vec::new(), ..node.clone() };
         let bare = node_spec(bare, registrar.resources_mut())?;
         registrar.check_update(&bare).map_err(|error| registrar_fault(&error))?;
@@ -369,7 +369,7 @@ impl Desk {
         self.task.port.flush();
     }
 
-    /// The reply that one shard's outcome is.
+    /// Turns one shard's outcome into the reply.
     fn one_reply(&mut self, outcome: Outcome) -> RegistrarReply {
         let catalog = self.task.catalog.load();
         match outcome {
@@ -402,7 +402,7 @@ impl Desk {
     }
 
     fn start_nodes(&mut self, planned: Vec<Planned>, reply: oneshot::Sender<RegistrarReply>) {
-        // Published before any shard can place on a new node: a reply that names it finds its name.
+        // Publish before any shard can place on a new node, so that a reply can resolve the node's name.
         self.publish();
         let now = self.task.shared.now();
         let left = planned.iter().filter(|planned| planned.is_ok()).count();
@@ -474,11 +474,11 @@ impl Desk {
         if forgot {
             self.publish();
         }
-        // An audit goes on with its next page.
+        // An audit continues with its next page.
         self.task.port.flush();
     }
 
-    /// Enters what a shard answered to a part of a request; whether a node is gone.
+    /// Records a shard's answer to one part of a request. Returns whether a node is gone.
     fn handle_shard_outcome(&mut self, key: usize, part: usize, outcome: Outcome) -> bool {
         let replies = match &mut self.jobs[key].kind {
             JobKind::Nodes(replies) => replies,
@@ -526,7 +526,7 @@ impl Desk {
                 RegistrarReply::Exported(states.collect())
             }
         };
-        // Who stopped waiting does not want it.
+        // The asker may have stopped waiting.
         let _ = job.reply.map(|waiting| waiting.send(reply));
     }
 }

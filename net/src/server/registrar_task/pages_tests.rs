@@ -1,4 +1,4 @@
-//! Lists and audits of several shards: what they cost the shards, and that pages come to the whole.
+//! Tests of lists and audits over several shards: their cost, and that the pages cover everything.
 
 use std::sync::Arc;
 use std::task::Waker;
@@ -25,7 +25,7 @@ impl Clock for Still {
     }
 }
 
-/// A registrar's desk and some shards, moved by hand.
+/// A registrar's desk and some shards, stepped by hand.
 struct Bed {
     desk: Desk,
     runners: Vec<ShardRunner>,
@@ -57,12 +57,12 @@ impl Bed {
         answer
     }
 
-    /// Every shard takes what is in its rings; how many commands that were.
+    /// Lets every shard take its rings' commands. Returns the number of commands.
     fn run_shards(&mut self) -> usize {
         self.runners.iter_mut().map(|runner| runner.run_batch(&Still, &mut Unobserved)).sum()
     }
 
-    /// Everything goes on until nothing moves.
+    /// Steps everything until nothing changes.
     fn settle(&mut self) {
         while self.run_shards() > 0 {
             self.desk.poll();
@@ -80,7 +80,7 @@ impl Bed {
         self.runners.iter().map(|runner| runner.shard().work()).collect()
     }
 
-    /// How many nodes all shards looked at since `before`.
+    /// Returns the number of nodes that all shards examined since `before`.
     fn looked_at(&self, before: &[ShardWork]) -> u64 {
         let works = self.work().into_iter().zip(before);
         works.map(|(work, &before)| work.since(before).nodes_looked_at).sum()
@@ -117,7 +117,7 @@ fn a_page_of_the_list_costs_all_shards_together_its_own_nodes() {
     assert_eq!(names(bed.ask(list(after, 7))), (Vec::new(), 0, false));
 }
 
-/// A removal is under way when the page is asked for: the registrar still has the node, its shard does not.
+/// A removal is in progress when the page is requested: the registrar still has the node, its shard does not.
 #[test]
 fn a_page_whose_nodes_go_meanwhile_goes_on_with_those_after_it() {
     let mut bed = Bed::new(20);

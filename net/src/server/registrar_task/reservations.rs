@@ -1,4 +1,4 @@
-//! Reservations at the registrar's task: from a node's name to its shard, and back.
+//! Reservations at the registrar's task: resolves the node's name and sends the command to its shard.
 
 use tokio::sync::oneshot;
 use wharf_core::shard::Command;
@@ -39,7 +39,7 @@ impl Desk {
             Ok((partition, command, _)) => self.start_one(partition, command, reply),
             Err(fault) => {
                 let refused = RegistrarReply::Reserved(Box::new(refused_reservation(fault)));
-                // Who stopped waiting does not want it.
+                // The asker may have stopped waiting.
                 drop(reply.send(refused));
             }
         }

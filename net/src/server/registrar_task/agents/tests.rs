@@ -1,4 +1,4 @@
-//! Another machine takes the name of a lost node that a statement holds.
+//! Tests that another machine takes the name of a lost node that a statement holds.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -33,7 +33,7 @@ impl Clock for Hand {
     }
 }
 
-/// A registrar's desk and a shard, moved by hand.
+/// A registrar's desk and a shard, stepped by hand.
 struct Bed {
     clock: Hand,
     desk: Desk,
@@ -77,7 +77,7 @@ impl Bed {
         self.clock.0.fetch_add(nanos, Ordering::Relaxed);
     }
 
-    /// Everything goes on until nothing moves.
+    /// Steps everything until nothing changes.
     fn settle(&mut self) {
         for _ in 0..8 {
             self.desk.handle_replacing();
@@ -108,7 +108,7 @@ impl Bed {
         self.command(PortRequest::Partition(PartitionId(0), finish));
     }
 
-    /// A node with an allocation whose agent is silent, and a statement that holds the allocation.
+    /// Creates a node with an allocation and a silent agent, and a statement that holds the allocation.
     fn lost_and_held() -> (Self, NodeId) {
         let mut bed = Self::new();
         let node = done(bed.report("old")).node;
@@ -139,7 +139,7 @@ impl Bed {
         assert_eq!(prepared.held, [0]);
     }
 
-    /// The names of all nodes in the durable state.
+    /// Returns the names of all nodes in the durable state.
     fn names(&self) -> Vec<(NodeId, String)> {
         let state = self.runner.shard().export();
         let nodes = state.partitions.iter().flat_map(|partition| &partition.nodes);
@@ -202,8 +202,8 @@ fn a_stop_leaves_the_old_node_and_tells_the_new_machine() {
     assert_eq!(states[0].partitions[0].nodes.len(), 1);
 }
 
-/// Two removals of one node are under way. Between their answers the machine comes back, with its old id: the
-/// second answer says that the node is unknown, and means the former one.
+/// Two removals of one node are in progress. Between their answers, the machine comes back with its old id.
+/// The second answer says that the node is unknown, but means the former node.
 #[test]
 fn a_removal_that_came_too_late_forgets_nobody() {
     let (mut bed, old) = Bed::lost_and_held();
@@ -212,7 +212,7 @@ fn a_removal_that_came_too_late_forgets_nobody() {
     let names = vec![Name("n".to_owned())];
     bed.desk.handle(RegistrarRequest::Remove(RemoveRequest { names, force: true }), reply);
     bed.runner.run_batch(&bed.clock, &mut Unobserved);
-    // The shard has removed it, and the registrar does not know yet.
+    // The shard has removed the node, and the registrar does not know it yet.
     let (reply, answer) = oneshot::channel();
     bed.desk.handle_report(report("new"), reply);
     bed.desk.poll();

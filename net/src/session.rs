@@ -6,9 +6,9 @@
 //! request gets the kept outcome and is not executed again. A request below the mark is refused.
 //!
 //! A waiting placement may be outstanding for hours while thousands of requests come and go. A client can
-//! declare in its hello that it acknowledges waits by name
+//! declare in its hello that it acknowledges waits individually
 //! ([`EXTENSION_ACKNOWLEDGED`](crate::protocol::EXTENSION_ACKNOWLEDGED)). Its mark may then pass waits. The
-//! session keeps a passed wait *apart*, outside the window, until the client acknowledges it by name. A wait
+//! session keeps a passed wait *apart*, outside the window, until the client acknowledges it individually. A wait
 //! that a lost connection interrupted may be sent again, at any mark.
 //!
 //! Memory is bounded at all times. A request in progress counts with the largest reply that it may produce
@@ -37,7 +37,7 @@ enum Entry {
     InFlight(Weight),
     /// Answered. Holds the encoded reply.
     Answered(Box<[u8]>),
-    /// In progress and waiting. The client will acknowledge it by name.
+    /// In progress and waiting. The client will acknowledge it individually.
     Waiting(Weight),
     /// A wait whose connection was lost. If the client sends it again, it waits again.
     Interrupted,
@@ -71,7 +71,7 @@ pub struct Session {
     entries: VecDeque<Entry>,
     /// Waits with a sequence below `base`.
     apart: BTreeMap<u64, Entry>,
-    /// Whether the client acknowledges waits by name.
+    /// Whether the client acknowledges waits individually.
     exact: bool,
     in_flight: usize,
     /// Bytes of the kept outcomes, without those of waits.
@@ -153,14 +153,14 @@ impl Session {
         self.promised_bytes > 0 && self.kept_bytes + self.promised_bytes >= SESSION_KEPT_BYTES_MAX
     }
 
-    /// Lets the mark pass waits: the client acknowledges waits by name.
+    /// Lets the mark pass waits: the client acknowledges waits individually.
     pub fn acknowledges_exactly(&mut self) {
         self.exact = true;
     }
 
     /// Drops the outcomes below `lowest_unacknowledged`. A request in progress is never dropped. A mark
     /// beyond such a request is a client error and moves only up to it, unless the request is a wait
-    /// acknowledged by name.
+    /// acknowledged individually.
     pub fn acknowledge(&mut self, lowest_unacknowledged: u64) {
         let lowest_unacknowledged =
             lowest_unacknowledged + u64::from(is_planted(PlantedBug::OutcomeForgottenEarly));
@@ -334,7 +334,7 @@ impl Session {
 /// The form in which a request was in progress.
 enum Left {
     InFlight,
-    /// A wait that the client acknowledges by name.
+    /// A wait that the client acknowledges individually.
     Waiting,
 }
 

@@ -367,7 +367,7 @@ async fn finish(send: &mut SendStream) -> bool {
 }
 
 /// Opens or resumes the session that the peer asks for. Returns it with the hello's reply and whether the
-/// peer acknowledges waits by name, or `None` if the peer leaves first.
+/// peer acknowledges waits individually, or `None` if the peer leaves first.
 async fn open_session(
     io: &Io,
     connection: &Connection,

@@ -42,7 +42,7 @@ fn the_window_bounds_what_a_client_can_make_the_server_keep() {
     assert_eq!(session.admit(u64::MAX), Admission::OutOfWindow);
 }
 
-/// Returns a session whose client acknowledges waits by name, with a wait at sequence 1.
+/// Returns a session whose client acknowledges waits individually, with a wait at sequence 1.
 fn with_wait() -> Session {
     let mut session = session();
     session.acknowledges_exactly();
@@ -61,7 +61,7 @@ fn a_wait_stands_apart_while_the_window_moves_on() {
     }
     assert_eq!((session.entries.len(), session.apart.len(), session.in_flight()), (1, 1, 1));
     assert_eq!(session.admit(1), Admission::UnderWay);
-    // The answered wait is kept at any mark until it is acknowledged by name.
+    // The answered wait is kept at any mark until it is acknowledged individually.
     session.answer(1, b"placed");
     session.acknowledge(100_000);
     assert_eq!(session.admit(1), Admission::Answered(b"placed"));
@@ -112,7 +112,7 @@ fn waits_apart_are_bounded_and_others_are_as_they_were() {
     session.acknowledge(end);
     assert_eq!(session.base, APART_MAX as u64 + 1, "the last one pins the window");
     assert_eq!(session.admit(end + 1), Admission::OutOfWindow);
-    // A client that does not acknowledge waits by name has no waits apart.
+    // A client that does not acknowledge waits individually has no waits apart.
     let mut session = self::session();
     assert_eq!(session.admit(1), Admission::New);
     session.wait(1);
@@ -222,7 +222,7 @@ fn waits_have_room_of_their_own_until_they_are_acknowledged() {
         session.answer(sequence, &vec![0; weight.kept_bytes()]);
     }
     assert!(session.waits_bytes <= SESSION_WAITS_BYTES_MAX);
-    // Answered waits count until they are acknowledged by name.
+    // Answered waits count until they are acknowledged individually.
     let next = waiting + 2;
     assert_eq!(session.admit(next), Admission::New);
     session.weigh(next, Weight { request: 2 << 20, ..weight });

@@ -177,7 +177,7 @@ fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
 pub struct PlacementDefaults {
     /// The policy.
     pub policy: Policy,
-    /// Whether requests without GPUs prefer nodes without GPUs.
+    /// True if requests without GPUs prefer nodes without GPUs.
     pub avoid_gpu: bool,
     /// The number of configured attribute orders.
     pub orders: u8,

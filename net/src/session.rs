@@ -71,7 +71,7 @@ pub struct Session {
     entries: VecDeque<Entry>,
     /// Waits with a sequence below `base`.
     apart: BTreeMap<u64, Entry>,
-    /// Whether the client acknowledges waits individually.
+    /// True if the client acknowledges waits individually.
     exact: bool,
     in_flight: usize,
     /// Bytes of the kept outcomes, without those of waits.

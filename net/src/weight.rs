@@ -25,9 +25,9 @@ pub struct Weight {
     pub request: u32,
     /// Upper bound on the length of the reply.
     pub reply: u32,
-    /// Whether the reply is kept until it is acknowledged.
+    /// True if the reply is kept until it is acknowledged.
     pub is_kept: bool,
-    /// Whether the request waits, and so counts among the waits of its session.
+    /// True if the request waits, and so counts among the waits of its session.
     pub(crate) waits: bool,
 }
 

@@ -21,7 +21,7 @@ impl Client {
     }
 }
 
-/// What a follower received.
+/// A page that a follower received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Followed {
     /// The number of shards of the service. Copies of other shards are obsolete.

@@ -92,7 +92,7 @@ pub(super) struct PendingCalls {
     calls: VecDeque<Option<Call>>,
     /// Waits that the server has, with sequences below `base`.
     apart: BTreeMap<u64, Call>,
-    /// Whether the server lets waits be acknowledged individually.
+    /// True if the server lets waits be acknowledged individually.
     exact: bool,
     /// Answered waits that are not acknowledged yet.
     answered: Vec<u64>,

@@ -18,7 +18,7 @@ pub struct NamedUnits {
     /// Unit ids, ascending.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Instances, UNIT_INSTANCES_MAX>")]
     pub instances: Vec<u8>,
-    /// How much of each unit, in 1/10,000. Ignored in requests.
+    /// The part of each unit, in 1/10,000. Ignored in requests.
     pub part: u16,
 }
 

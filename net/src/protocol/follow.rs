@@ -100,7 +100,7 @@ pub struct FollowReply {
 pub struct FollowPage {
     /// The target of the step.
     pub to: ShardVersion,
-    /// Whether this is the first page of the step.
+    /// True on the first page of the step.
     pub begins: bool,
     /// On a first page: `done` if the step starts from the client's version, else why it starts from nothing.
     pub resync: ReasonCode,
@@ -291,7 +291,7 @@ pub struct Holding {
     /// GPU instances, ascending.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
     pub gpus: Vec<u8>,
-    /// How much of each GPU instance, in 1/10,000.
+    /// The part of each GPU instance, in 1/10,000.
     pub gpu_part: u16,
     /// Units of unit-instance kinds.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Units, CUSTOM_RESOURCES_MAX>")]

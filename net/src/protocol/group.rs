@@ -273,7 +273,7 @@ pub struct GroupRefusalBody {
     /// empty.
     #[serde(deserialize_with = "bounded::name::<_, field::Resource>")]
     pub resource: String,
-    /// What nodes lack for that bundle (`no_node_for_bundle`).
+    /// The counts of what nodes lack for that bundle (`no_node_for_bundle`).
     pub refusal: Option<RefusalBody>,
     /// The first conflicts (`conflicted`).
     #[serde(deserialize_with = "bounded::list::<_, _, field::Conflicts, GROUP_CONFLICTS_MAX>")]
@@ -298,7 +298,7 @@ pub struct GroupReply {
     pub group: Option<GroupBody>,
     /// Why the group was not placed. It holds nothing.
     pub refusal: Option<GroupRefusalBody>,
-    /// What is wrong with the request.
+    /// The fault in the request, if any.
     pub fault: Option<Fault>,
 }
 

@@ -47,7 +47,7 @@ pub(crate) enum ReplySize {
     Frame,
 }
 
-/// Whether a reply is kept until its client acknowledges it.
+/// The treatment of a reply until its client acknowledges it.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Outcome {
     /// The reply is kept. A repeated request is not executed again.

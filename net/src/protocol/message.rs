@@ -98,7 +98,7 @@ pub type SessionToken = [u8; 16];
 pub struct Resume {
     /// The session.
     pub session: WireSession,
-    /// The secret from the session's [`HelloReply`].
+    /// The secret from the session's `HelloReply`.
     pub token: SessionToken,
 }
 
@@ -157,7 +157,7 @@ pub struct HelloReply {
     pub session: WireSession,
     /// The token that resumes the session.
     pub token: SessionToken,
-    /// Whether the session was resumed, as requested.
+    /// True if the session was resumed, as requested.
     pub resumed: bool,
 }
 

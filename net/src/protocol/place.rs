@@ -211,7 +211,7 @@ pub struct PlacedBody {
     /// GPU instances, ascending.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
     pub gpus: Vec<u8>,
-    /// How much of each GPU instance, in 1/10,000.
+    /// The part of each GPU instance, in 1/10,000.
     pub gpu_part: u16,
     /// The units of unit-instance resources.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Units, CUSTOM_RESOURCES_MAX>")]
@@ -262,7 +262,7 @@ pub struct PlaceReply {
     pub placed: Option<PlacedBody>,
     /// Why no node could hold the request.
     pub refusal: Option<RefusalBody>,
-    /// What is wrong with the request.
+    /// The fault in the request, if any.
     pub fault: Option<Fault>,
     /// For a placement: the selector that holds. 0 is the request's own, 1 the first fallback, and so on.
     pub alternative: u8,
@@ -312,8 +312,8 @@ pub struct CancelRequest {
 /// The result of a cancellation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelReply {
-    /// Whether the request was still waiting. If so, it is refused as `cancelled`, unless it was placed at
-    /// this moment.
+    /// True if the request was still waiting. It is then refused as `cancelled`, unless it was placed at this
+    /// moment.
     pub waited: bool,
 }
 

@@ -74,14 +74,14 @@ pub(super) struct Follow {
     turn: Cell<u16>,
     /// Counts requests. A waiting request ends when a later one arrives.
     requests: Cell<u64>,
-    /// Whether a request waits.
+    /// True while a request waits.
     waits: Cell<bool>,
     wake: Notify,
 }
 
 /// A checked request.
 struct Asked {
-    /// By shard.
+    /// The client's versions, by shard.
     from: Vec<Option<ViewVersion>>,
     at: Option<(ShardId, ViewVersion, ChangeCursor)>,
     kinds: ChangeKinds,

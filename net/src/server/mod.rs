@@ -75,7 +75,7 @@ pub struct Settings {
     /// Maximum number of connections per address. Applies to new connections. An IPv6 /64 network counts as
     /// one address.
     pub connections_per_address_max: u32,
-    /// Whether requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
+    /// Requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
     pub avoid_gpu_nodes: bool,
 }
 

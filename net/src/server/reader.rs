@@ -36,7 +36,7 @@ pub(super) struct FrameReader {
     buffer: Vec<u8>,
     /// Bytes of `buffer` that were consumed.
     taken: usize,
-    /// Whether the peer ended the stream, in contrast to a lost connection.
+    /// True if the peer ended the stream, in contrast to a lost connection.
     pub(super) ended: bool,
 }
 

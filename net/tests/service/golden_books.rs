@@ -1,5 +1,5 @@
 //! The wire format byte for byte, as in `golden_frames.rs`: adoptions, single resources, books and waits.
-//! Also the reply fields for named units and for counts of waiting requests.
+//! They also cover the reply fields for named units and for counts of waiting requests.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;

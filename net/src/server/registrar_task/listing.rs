@@ -24,7 +24,7 @@ pub(super) struct Listing {
     last: Ordinal,
     /// Maximum number of nodes of the page.
     limit: u16,
-    /// Whether there are nodes after the page.
+    /// True if there are nodes after the page.
     more: bool,
     views: Vec<NodeView>,
 }

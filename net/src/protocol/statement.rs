@@ -57,8 +57,8 @@ pub struct OperationBody {
     /// Allocate, pipeline: the node's id. An unregistered node is a fault of an all-or-nothing statement; the
     /// fault names the operation. In an incremental statement, only the operation conflicts.
     pub node: u64,
-    /// The version of the node that the operation was planned on. For an eviction, it is the node of the
-    /// allocation.
+    /// The version of the node that the operation was planned on. For an eviction, that is the node where the
+    /// allocation is.
     ///
     /// With `CONFLICT_DETECTION_COARSE`, each operation must name a version (else `no_version`). Operations
     /// of one statement on the same node must name the same one. The operation conflicts if the node has

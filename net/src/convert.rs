@@ -1,5 +1,5 @@
-//! Between wire types and the engine's. The engine's types are not serialisable: whatever
-//! enters passes through here, is checked once, and is named when it is wrong.
+//! Conversion between wire types and engine types. The engine's types are not serializable. Everything that
+//! enters passes through here and is checked once. A fault names the field that is wrong.
 
 mod agent;
 pub use agent::{agent_body, agent_facts, agent_report, node_status, unhealthy_bodies};
@@ -63,15 +63,15 @@ pub(crate) fn amount(field: &str, units: i64) -> Result<Amount, Fault> {
     Amount::try_from_units(units).map_err(|error| invalid(field, error.to_string()))
 }
 
-/// An amount of the resource GPU: a part of one, or whole ones.
+/// Reads an amount of GPUs: a fraction of one, or whole devices.
 pub(crate) fn gpu_request(units: i64) -> Result<GpuRequest, Fault> {
     GpuRequest::from_amount(amount("gpu", units)?).map_err(|message| invalid("gpu", message))
 }
 
-/// Checks a name: neither empty nor too long, and printable.
+/// Checks that a name is not empty, not too long, and free of control characters.
 ///
 /// # Errors
-/// The fault, naming `field`.
+/// Returns a fault that names `field`.
 pub fn check_name(field: &str, name: &str) -> Result<(), Fault> {
     if name.is_empty() {
         return Err(invalid(field, "the name is empty: give one"));
@@ -82,14 +82,14 @@ pub fn check_name(field: &str, name: &str) -> Result<(), Fault> {
             format!("the name has {} bytes: give at most {NAME_BYTES_MAX}", name.len()),
         ));
     }
-    // Not repeated in the message: escaped it is several times as long, and a batch has many.
+    // The message does not repeat the name: escaped, it is several times as long, and a batch has many.
     if name.chars().any(char::is_control) {
         return Err(invalid(field, "the name has control characters: leave them out"));
     }
     Ok(())
 }
 
-/// The number of a policy on the wire.
+/// Returns the number of a policy on the wire.
 #[must_use]
 pub fn policy_number(policy: Policy) -> u8 {
     match policy {
@@ -105,10 +105,10 @@ pub fn policy_number(policy: Policy) -> u8 {
     }
 }
 
-/// The policy of a number; [`POLICY_DEFAULT`] is `default`.
+/// Returns the policy with this number. [`POLICY_DEFAULT`] selects `default`.
 ///
 /// # Errors
-/// The fault, naming `policy`.
+/// Returns a fault that names `policy`.
 pub fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
     if number == POLICY_DEFAULT {
         return Ok(default);
@@ -120,10 +120,10 @@ pub fn policy(number: u8, default: Policy) -> Result<Policy, Fault> {
     })
 }
 
-/// The attribute order of a number, of so many that are configured.
+/// Returns the attribute order with this number. `orders` is the number of configured orders.
 ///
 /// # Errors
-/// The fault, naming `attribute_order`.
+/// Returns a fault that names `attribute_order`.
 pub fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
     match number {
         0 => Ok(OrderChoice::Default),
@@ -138,7 +138,7 @@ pub fn order(number: u8, orders: u8) -> Result<OrderChoice, Fault> {
     }
 }
 
-/// The number of an attribute order on the wire.
+/// Returns the number of an attribute order on the wire.
 #[must_use]
 pub fn order_number(order: OrderChoice) -> u8 {
     match order {
@@ -148,7 +148,7 @@ pub fn order_number(order: OrderChoice) -> u8 {
     }
 }
 
-/// Fields that this service does not serve yet must have their default.
+/// Checks that fields that are not served yet have their default.
 fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
     let waits = wire.mode == MODE_WAIT_UNTIL;
     let fields = [
@@ -172,21 +172,22 @@ fn check_served(wire: &PlaceRequest) -> Result<(), Fault> {
     }
 }
 
-/// What a request gets where it asks for nothing else.
+/// The values for fields that a request leaves at their defaults.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PlacementDefaults {
-    /// Its policy.
+    /// The policy.
     pub policy: Policy,
-    /// Whether work that asks for no GPU goes on nodes without GPUs first.
+    /// True if requests without GPUs prefer nodes without GPUs.
     pub avoid_gpu: bool,
-    /// Attribute orders that are configured.
+    /// The number of configured attribute orders.
     pub orders: u8,
 }
 
-/// The engine's form of a placement request, or the reply that it gets at once.
+/// Converts a placement request to the engine's form.
 ///
 /// # Errors
-/// A reply with a fault, or with `infeasible` when it asks for a resource that no node ever had.
+/// Returns the reply to send at once: a fault, or `infeasible` if the request names a resource that no node
+/// has ever had.
 pub fn placement_request(
     mut wire: PlaceRequest,
     catalog: &Catalog,
@@ -218,10 +219,10 @@ pub fn placement_request(
     Ok(PlacementRequest { demand, policy, order, selector, candidates, explain, preferences, owner })
 }
 
-/// Checks the name of a custom resource: not one of those that have a field.
+/// Checks the name of a custom resource. It must not be one of the resources with a field of their own.
 ///
 /// # Errors
-/// The fault, naming `field`.
+/// Returns a fault that names `field`.
 pub fn check_custom_name(field: &str, name: &str) -> Result<(), Fault> {
     check_name(field, name)?;
     if ["cpu", "memory", "gpu", "gpu_part"].contains(&name) {
@@ -230,10 +231,10 @@ pub fn check_custom_name(field: &str, name: &str) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The engine's form of a demand.
+/// Converts a demand to the engine's form.
 ///
 /// # Errors
-/// As [`placement_request`], naming a field of the demand.
+/// Same as [`placement_request`], naming a field of the demand.
 pub(crate) fn demand(wire: DemandBody, catalog: &Catalog) -> Result<Demand, Box<PlaceReply>> {
     let faulty = |fault: Fault| Box::new(fault_reply(fault));
     Ok(Demand {
@@ -244,7 +245,7 @@ pub(crate) fn demand(wire: DemandBody, catalog: &Catalog) -> Result<Demand, Box<
     })
 }
 
-/// A demand, for the wire.
+/// Converts a demand to the wire.
 pub(crate) fn demand_body(demand: &Demand, resources: &ResourceRegistry) -> DemandBody {
     DemandBody {
         cpu: demand.cpu.units(),
@@ -281,7 +282,8 @@ fn custom_demand(
     })
 }
 
-/// No node has ever had the resource, so every node lacks all of it; it may be a slip of the pen.
+/// Returns the refusal for a resource that no node has ever had. Every node lacks all of it. The name may be
+/// misspelled, so the reply has a fault too.
 fn unknown_resource(place: usize, name: String, asked: Amount, catalog: &Catalog) -> PlaceReply {
     let message = format!(
         "no node has ever had a resource `{name}`: check the name, or let the request wait for a node that has it"
@@ -301,13 +303,13 @@ fn unknown_resource(place: usize, name: String, asked: Amount, catalog: &Catalog
     }
 }
 
-/// A reply that says what is wrong with a placement request.
+/// Returns a reply with a fault in a placement request.
 #[must_use]
 pub fn fault_reply(fault: Fault) -> PlaceReply {
     PlaceReply { reason: fault.reason, fault: Some(fault), ..PlaceReply::default() }
 }
 
-/// The reply to a placement that was granted.
+/// Returns the reply to a granted placement.
 #[must_use]
 pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReply {
     let node_name = catalog.node_name(placement.node).map(|name| name.to_string()).unwrap_or_default();
@@ -329,7 +331,7 @@ pub fn placed_reply(placement: &Placement, catalog: &Catalog) -> PlaceReply {
     }
 }
 
-/// The reply to a placement that no shard could do.
+/// Returns the reply to a placement that every shard refused.
 #[must_use]
 pub fn refused_reply(verdict: Verdict, refusal: &Refusal, catalog: &Catalog) -> PlaceReply {
     let reason = match verdict {
@@ -370,10 +372,10 @@ fn failed_check(check: Check, shortage: Shortage, catalog: &Catalog) -> FailedCh
     }
 }
 
-/// The engine's form of a node; `resources` learns the names of its custom resources.
+/// Converts a node to the engine's form. `resources` learns the names of its custom resources.
 ///
 /// # Errors
-/// The fault, naming the field; the registry then has learnt nothing.
+/// Returns a fault that names the field. `resources` is then unchanged.
 pub fn node_spec(wire: NodeBody, resources: &mut ResourceRegistry) -> Result<NodeSpec, Fault> {
     check_name("name", &wire.name)?;
     let gpus = u8::try_from(wire.gpus).ok().filter(|&gpus| usize::from(gpus) <= GPU_INSTANCES_MAX);
@@ -388,10 +390,10 @@ pub fn node_spec(wire: NodeBody, resources: &mut ResourceRegistry) -> Result<Nod
     Ok(NodeSpec { name: wire.name.into(), identity, cpu, memory, gpus, custom, labels, taints })
 }
 
-/// The labels of a node.
+/// Converts the labels of a node.
 ///
 /// # Errors
-/// The fault, naming the field.
+/// Returns a fault that names the field.
 pub fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
     if wire.len() > LABELS_MAX {
         return Err(invalid("labels", format!("{} labels: give at most {LABELS_MAX}", wire.len())));
@@ -403,10 +405,11 @@ pub fn labels(wire: Vec<Pair>) -> Result<Labels, Fault> {
     Labels::new(pairs).map_err(|error| invalid("labels", error.to_string()))
 }
 
-/// Checks the custom resources of a node, and teaches the registry nothing. [`node_spec`] takes what passes.
+/// Checks the custom resources of a node without changing the registry. [`node_spec`] accepts those that
+/// pass.
 ///
 /// # Errors
-/// The fault, naming the field.
+/// Returns a fault that names the field.
 pub(crate) fn check_custom(wire: &[NamedAmount], resources: &ResourceRegistry) -> Result<(), Fault> {
     if wire.len() > CUSTOM_RESOURCES_MAX {
         let message = format!("{} custom resources: give at most {CUSTOM_RESOURCES_MAX}", wire.len());
@@ -436,7 +439,7 @@ fn node_custom(
     wire: Vec<NamedAmount>,
     resources: &mut ResourceRegistry,
 ) -> Result<Option<wharf_core::resource::CustomAmounts>, Fault> {
-    // First all checks, then the learning: a refused node leaves no trace in the registry.
+    // All checks come first, so that a refused node does not change the registry.
     check_custom(&wire, resources)?;
     let mut amounts = Vec::with_capacity(wire.len());
     for named in wire {
@@ -447,7 +450,7 @@ fn node_custom(
         .map_err(|_| invalid("custom", "a resource is given twice: give each once"))
 }
 
-/// Capacity, labels and taints of a node, for the wire.
+/// Converts capacity, labels and taints of a node to the wire.
 #[must_use]
 pub fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
     NodeBody {
@@ -462,7 +465,7 @@ pub fn node_body(spec: &NodeSpec, resources: &ResourceRegistry) -> NodeBody {
     }
 }
 
-/// The labels of a node, for the wire.
+/// Converts the labels of a node to the wire.
 #[must_use]
 pub fn wire_labels(labels: &Labels) -> Vec<Pair> {
     labels.iter().map(|(key, value)| Pair { key: key.to_owned(), value: value.to_owned() }).collect()
@@ -486,7 +489,7 @@ fn state_number(state: NodeState) -> u8 {
     }
 }
 
-/// The name of a resource in a status.
+/// Returns the name of a resource on the wire.
 #[must_use]
 pub fn resource_name(kind: ResourceKind, resources: &ResourceRegistry) -> String {
     match kind {
@@ -497,7 +500,7 @@ pub fn resource_name(kind: ResourceKind, resources: &ResourceRegistry) -> String
     }
 }
 
-/// A shard's rejection, for the wire.
+/// Converts a shard's rejection to the wire.
 #[must_use]
 pub fn rejection_fault(rejection: &Rejection) -> Fault {
     let (reason, field) = match rejection {
@@ -528,7 +531,7 @@ pub fn rejection_fault(rejection: &Rejection) -> Fault {
     Fault::of_field(reason, field, rejection.to_string())
 }
 
-/// The registrar's error, for the wire.
+/// Converts a registrar error to the wire.
 #[must_use]
 pub fn registrar_fault(error: &RegistrarError) -> Fault {
     let (reason, field) = match error {

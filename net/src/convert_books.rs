@@ -1,4 +1,4 @@
-//! Between wire types and the engine's: adoptions, single resources, books.
+//! Conversion between wire types and engine types: adoptions, single resources, and books.
 
 use wharf_core::ids::{NodeId, ResourceId};
 use wharf_core::limits::{GPU_INSTANCES_MAX, UNIT_INSTANCES_MAX};
@@ -17,7 +17,7 @@ use crate::protocol::{
     PlaceReply, Reason,
 };
 
-/// The units of a placement, for the wire.
+/// Converts the units of a placement to the wire.
 pub(crate) fn named_units(units: &UnitAssignments, resources: &ResourceRegistry) -> Vec<NamedUnits> {
     let named = |&(id, assignment): &(ResourceId, wharf_core::resource::UnitAssignment)| NamedUnits {
         name: resources.name(id).unwrap_or_default().to_owned(),
@@ -27,7 +27,7 @@ pub(crate) fn named_units(units: &UnitAssignments, resources: &ResourceRegistry)
     units.iter().map(named).collect()
 }
 
-/// A set of instances below `most`, each named once.
+/// Converts a set of instances below `most`, each named once, to a bit mask.
 pub(crate) fn mask(field: &str, instances: &[u8], most: usize) -> Result<u64, Fault> {
     let mut mask = 0u64;
     for &instance in instances {
@@ -45,7 +45,7 @@ pub(crate) fn mask(field: &str, instances: &[u8], most: usize) -> Result<u64, Fa
     Ok(mask)
 }
 
-/// A demand on one node, as adoptions and reservations name it. Every custom kind must be known.
+/// Converts a demand on one node, for adoptions and reservations. All its custom kinds must be known.
 pub(crate) fn demand_on_node(wire: DemandBody, catalog: &Catalog) -> Result<Demand, Fault> {
     for (i, named) in wire.custom.iter().enumerate() {
         let field = format!("custom[{i}].name");
@@ -55,10 +55,10 @@ pub(crate) fn demand_on_node(wire: DemandBody, catalog: &Catalog) -> Result<Dema
     demand(wire, catalog).map_err(|reply| reply.fault.expect("every name is known: what is wrong is a field"))
 }
 
-/// The engine's form of an adoption on `node`.
+/// Converts an adoption on `node` to the engine's form.
 ///
 /// # Errors
-/// The fault, naming the field; an adoption of nothing at all is one.
+/// Returns a fault that names the field. An empty adoption is rejected.
 pub fn adoption(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<Adoption, Fault> {
     let demand = demand_on_node(wire.demand, catalog)?;
     let gpus = mask("gpus", &wire.gpus, GPU_INSTANCES_MAX)?;
@@ -84,7 +84,7 @@ pub fn adoption(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<A
         && demand.gpu == GpuRequest::None
         && demand.custom.is_none();
     let gpus = (!wire.gpus.is_empty()).then_some(gpus as u16);
-    // Instances without an amount are the shard's to refuse: it says how many were named.
+    // Instances without an amount are left to the shard, whose rejection says how many were named.
     if is_nothing && gpus.is_none() && units.is_empty() {
         let message = "nothing is adopted: give what the allocation holds, an amount of cpu, memory, gpu or a custom resource";
         return Err(invalid("cpu", message));
@@ -92,7 +92,7 @@ pub fn adoption(wire: AdoptRequest, node: NodeId, catalog: &Catalog) -> Result<A
     Ok(Adoption { node, demand, gpus, units, external_id })
 }
 
-/// The id of a custom kind that some node has had.
+/// Returns the id of a known custom kind.
 fn known(field: &str, name: &str, resources: &ResourceRegistry) -> Result<ResourceId, Fault> {
     check_name(field, name)?;
     resources.id(name).ok_or_else(|| {
@@ -100,10 +100,10 @@ fn known(field: &str, name: &str, resources: &ResourceRegistry) -> Result<Resour
     })
 }
 
-/// New totals of single resources.
+/// Converts new totals of single resources.
 ///
 /// # Errors
-/// The fault, naming the field.
+/// Returns a fault that names the field.
 pub fn resource_totals(
     wire: &[NamedAmount],
     resources: &ResourceRegistry,
@@ -147,7 +147,7 @@ pub fn resource_totals(
     Ok(totals)
 }
 
-/// A shard's rejection, with the names of custom kinds.
+/// Converts a shard's rejection to the wire, with the names of custom kinds.
 #[must_use]
 pub fn named_rejection_fault(rejection: &Rejection, resources: &ResourceRegistry) -> Fault {
     let mut fault = rejection_fault(rejection);
@@ -165,7 +165,7 @@ pub fn named_rejection_fault(rejection: &Rejection, resources: &ResourceRegistry
     fault
 }
 
-/// The books of a node as they stand at `now`, for the wire.
+/// Converts the books of a node at time `now` to the wire.
 #[must_use]
 pub fn books_reply(books: &NodeBooks, resources: &ResourceRegistry, now: Time) -> NodeBooksReply {
     let book = |&(kind, book): &(ResourceKind, wharf_core::shard::Book)| BookBody {
@@ -214,7 +214,7 @@ pub fn books_reply(books: &NodeBooks, resources: &ResourceRegistry, now: Time) -
     }
 }
 
-/// A reply to an adoption that was not done.
+/// Returns the reply to a refused adoption.
 #[must_use]
 pub fn refused_adoption(fault: Fault) -> PlaceReply {
     debug_assert!(fault.reason != Reason::Done.into());

@@ -1,4 +1,4 @@
-//! Between wire types and the engine's: reservations.
+//! Conversion between wire types and engine types: reservations.
 
 use wharf_core::ids::{NodeId, OwnerId};
 use wharf_core::registrar::Catalog;
@@ -10,16 +10,16 @@ use crate::convert::{invalid, resource_name};
 use crate::convert_books::{demand_on_node, named_rejection_fault};
 use crate::protocol::{Fault, NamedAmount, Reason, ReservationBody, ReserveReply, ReserveRequest};
 
-/// The owner that a request must name.
+/// Returns the owner that a request must name.
 ///
 /// # Errors
-/// The fault, where it names nobody.
+/// Returns a fault if the number is 0 or one of the service's own.
 pub fn reservation_owner(owner: u64) -> Result<OwnerId, Fault> {
     named_owner("owner", owner)?.ok_or_else(|| invalid("owner", "0 is nobody: give a number from 1 on"))
 }
 
-/// The owner that a request names, if it names one. The upper half of the numbers is the service's
-/// own: a statement that lost too often reserves under one of them.
+/// Returns the owner that a request names, if any. Numbers from 2^63 on belong to the service itself, which
+/// reserves nodes for tickets under them.
 pub(crate) fn named_owner(field: &str, owner: u64) -> Result<Option<OwnerId>, Fault> {
     if owner >> 63 == 1 {
         let message = "numbers from 2^63 on are kept for the service: give a smaller one";
@@ -28,10 +28,10 @@ pub(crate) fn named_owner(field: &str, owner: u64) -> Result<Option<OwnerId>, Fa
     Ok(OwnerId::new(owner))
 }
 
-/// The engine's form of a reservation of `node`, made at `now`.
+/// Converts a reservation of `node`, made at `now`, to the engine's form.
 ///
 /// # Errors
-/// The fault, naming the field.
+/// Returns a fault that names the field.
 pub fn reservation(
     wire: ReserveRequest,
     node: NodeId,
@@ -46,12 +46,12 @@ pub fn reservation(
                 || invalid("lasts", "that is longer than time is counted: give less, or 0 for no end"),
             )?),
         };
-    // What can be adopted can be reserved, and is checked alike.
+    // Reservations accept the same demands as adoptions.
     let demand = demand_on_node(wire.demand, catalog)?;
     Ok(Reserve { node, owner, demand, until })
 }
 
-/// The field of a reservation that a rejection is about.
+/// Returns the field of a reservation that a rejection is about.
 fn field(rejection: &Rejection) -> Option<&'static str> {
     match rejection {
         Rejection::ReservedTooMuch { kind, .. } => Some(match kind {
@@ -65,16 +65,16 @@ fn field(rejection: &Rejection) -> Option<&'static str> {
     }
 }
 
-/// A reply to a reservation that was not made or ended.
+/// Returns the reply to a reservation that was not made or ended.
 #[must_use]
 pub fn refused_reservation(fault: Fault) -> ReserveReply {
     ReserveReply { reason: fault.reason, fault: Some(fault), ..ReserveReply::default() }
 }
 
-/// The reply that a shard's outcome is.
+/// Converts a shard's outcome to the reply.
 ///
 /// # Panics
-/// When it is no outcome of a reservation.
+/// Panics if it is not the outcome of a reservation.
 #[must_use]
 pub fn reserve_reply(outcome: &Outcome, resources: &ResourceRegistry) -> ReserveReply {
     match outcome {
@@ -96,7 +96,7 @@ pub fn reserve_reply(outcome: &Outcome, resources: &ResourceRegistry) -> Reserve
     }
 }
 
-/// The reservation of a node, for the wire.
+/// Converts the reservation of a node to the wire.
 #[must_use]
 pub fn reservation_body(view: &ReservationView, resources: &ResourceRegistry) -> ReservationBody {
     let left = &view.left;

@@ -1,16 +1,16 @@
-//! The Wharfinger wire: protocol version 1 over QUIC (TLS 1.3, ALPN `wharf/1`).
+//! The network layer of Wharfinger: protocol version 1 over QUIC (TLS 1.3, ALPN `wharf/1`).
 //!
-//! | module | what stands there |
+//! | module | content |
 //! |---|---|
-//! | [`protocol`] | messages, kinds, reason codes: what is said |
-//! | [`codec`] | frames and bodies: how it is written, within hard limits |
-//! | [`convert`] | between wire types and the engine's: every check of what came from outside |
-//! | [`session`] | what a server remembers of a client session: answered once, answered the same |
+//! | [`protocol`] | messages, kinds and reason codes |
+//! | [`codec`] | encoding of frames and bodies, within hard limits |
+//! | [`convert`] | conversion between wire types and engine types, with all checks of external input |
+//! | [`session`] | the state of a client session: each request is executed once and always gets the same reply |
 //! | [`server`] | I/O threads: connections, dispatch to the engine's ports, the registrar's task |
 //! | [`client`] | a client that pipelines many requests on one connection |
 //! | [`tls`] | certificates and trust |
 //!
-//! A fault of the peer is an error reply or a closed connection, never a panic.
+//! A faulty peer gets an error reply or a closed connection. It never causes a panic.
 #![forbid(unsafe_code)]
 #![warn(missing_docs)]
 

@@ -1,21 +1,21 @@
-//! What a server remembers of a client session (the RIFL scheme: Lee et al., "Implementing
+//! The state that a server keeps for a client session. The scheme is RIFL (Lee et al., "Implementing
 //! linearizability at large scale and low latency", SOSP 2015).
 //!
-//! A request is `(session, sequence)`. Its outcome is kept until the client acknowledges it by
-//! the lowest unacknowledged sequence that every frame carries. A repeated request is answered
-//! with the kept outcome and is not done again; one below the mark is refused.
+//! A request is identified by `(session, sequence)`. Every frame carries the client's *mark*: the lowest
+//! sequence that it has not acknowledged. The session keeps an outcome until the mark passes it. A repeated
+//! request gets the kept outcome and is not executed again. A request below the mark is refused.
 //!
-//! A placement that waits may be outstanding for hours while thousands of requests come and go. A
-//! client that says in its hello that it acknowledges waits exactly
-//! ([`EXTENSION_ACKNOWLEDGED`](crate::protocol::EXTENSION_ACKNOWLEDGED)) lets its mark pass them: a wait that the mark passes stands *apart*, outside the window, from its
-//! beginning to the acknowledgement that names it. What is said of it is kept as long; a wait that
-//! a lost connection interrupted may be asked again, whatever the mark is.
+//! A waiting placement may be outstanding for hours while thousands of requests come and go. A client can
+//! declare in its hello that it acknowledges waits individually
+//! ([`EXTENSION_ACKNOWLEDGED`](crate::protocol::EXTENSION_ACKNOWLEDGED)). Its mark may then pass waits. The
+//! session keeps a passed wait *apart*, outside the window, until the client acknowledges it individually. A wait
+//! that a lost connection interrupted may be sent again, at any mark.
 //!
-//! Memory is bounded at all times, not only when a request comes: a request under way counts with all that its
-//! reply may bring ([`Weight`]), so outcomes never take more than was left for them.
+//! Memory is bounded at all times. A request in progress counts with the largest reply that it may produce
+//! ([`Weight`]), so the kept outcomes never exceed their limit.
 //!
-//! State without I/O: a connection task owns one at a time, and hands it to the next connection
-//! of the same client through [`DetachedSessions`].
+//! This module does no I/O. A connection task owns one session at a time. [`DetachedSessions`] passes the
+//! session on to the next connection of the same client.
 
 pub mod registrar;
 pub(crate) mod tags;
@@ -31,35 +31,35 @@ use crate::protocol::{
 };
 pub use crate::weight::Weight;
 
-/// One sequence of a session.
+/// The state of one sequence of a session.
 #[derive(Debug)]
 enum Entry {
-    /// Skipped so far, or answered and not kept.
+    /// Skipped so far, or answered without keeping the reply.
     Vacant,
-    /// Under way.
+    /// In progress.
     InFlight(Weight),
-    /// Answered; the encoded reply.
+    /// Answered. Holds the encoded reply.
     Answered(Box<[u8]>),
-    /// Under way, waiting; to be acknowledged exactly once it is answered.
+    /// In progress and waiting. The client will acknowledge it individually.
     Waiting(Weight),
-    /// It waited when its connection was lost: asked again, it waits anew.
+    /// A wait whose connection was lost. If the client sends it again, it waits again.
     Interrupted,
-    /// A wait that was answered.
+    /// An answered wait. Holds the encoded reply.
     WaitAnswered(Box<[u8]>),
 }
 
-/// What to do with a request.
+/// The decision about a request.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Admission<'a> {
-    /// Do it.
+    /// Execute the request.
     New,
-    /// It is under way: its reply will come.
+    /// The request is in progress. Its reply will follow.
     UnderWay,
-    /// It was answered: say it again.
+    /// The request was answered. Send this reply again.
     Answered(&'a [u8]),
-    /// It was acknowledged: its outcome is forgotten, and it is not done again.
+    /// The request was acknowledged and its outcome dropped. It is not executed again.
     Stale,
-    /// Too far ahead, or too much is kept: to be acknowledged first.
+    /// The sequence is too far ahead, or too many bytes are kept. The client must acknowledge replies first.
     OutOfWindow,
 }
 
@@ -68,27 +68,27 @@ pub enum Admission<'a> {
 pub struct Session {
     id: SessionId,
     token: SessionToken,
-    /// Everything below is acknowledged.
+    /// All sequences below this one are acknowledged.
     base: u64,
-    /// From `base` on.
+    /// The entries from `base` on.
     entries: VecDeque<Entry>,
-    /// Waits below `base`.
+    /// Waits with a sequence below `base`.
     apart: BTreeMap<u64, Entry>,
-    /// Whether the client acknowledges waits exactly.
+    /// True if the client acknowledges waits individually.
     exact: bool,
     in_flight: usize,
-    /// Bytes of the outcomes that are kept, without those of waits.
+    /// Bytes of the kept outcomes, without those of waits.
     kept_bytes: usize,
-    /// Bytes that the requests under way may add to `kept_bytes`.
+    /// Bytes that requests in progress may add to `kept_bytes`.
     promised_bytes: usize,
-    /// Bytes of the requests under way and of their replies, without those that wait.
+    /// Bytes of the requests in progress and of their replies, without waits.
     under_way_bytes: usize,
-    /// The same of those that wait, and the outcomes of waits that are kept.
+    /// Bytes of the waits and of their replies, including kept outcomes of answered waits.
     waits_bytes: usize,
 }
 
 impl Session {
-    /// A new session, its first sequence being 1.
+    /// Creates a session whose first sequence is 1.
     #[must_use]
     pub fn new(id: SessionId, token: SessionToken) -> Self {
         Self {
@@ -106,41 +106,42 @@ impl Session {
         }
     }
 
-    /// Which.
+    /// Returns the session's id.
     #[must_use]
     pub fn id(&self) -> SessionId {
         self.id
     }
 
-    /// What resumes it.
+    /// Returns the token that resumes the session.
     #[must_use]
     pub fn token(&self) -> SessionToken {
         self.token
     }
 
-    /// Requests under way.
+    /// Returns the number of requests in progress.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Bytes of the requests under way and of the replies that they may bring, without those that wait.
+    /// Returns the bytes of the requests in progress and of their possible replies, without waits.
     #[must_use]
     pub fn under_way_bytes(&self) -> usize {
         self.under_way_bytes
     }
 
-    /// Bytes of the outcomes that are kept, those of waits included.
+    /// Returns the bytes of all kept outcomes, including those of waits.
     fn all_kept_bytes(&self) -> usize {
         self.kept_bytes + self.waits_bytes
     }
 
-    /// The same, and the bytes of the window: a client that skips sequences makes it long without an outcome.
+    /// Returns the kept bytes plus those of the window. A client that skips sequences makes the window long
+    /// without any outcome.
     fn detached_bytes(&self) -> usize {
         self.all_kept_bytes() + self.entries.capacity() * size_of::<Entry>()
     }
 
-    /// Gives back memory behind the last request that came.
+    /// Frees the memory of vacant entries at the end of the window.
     fn trim_window(&mut self) {
         while matches!(self.entries.back(), Some(Entry::Vacant)) {
             self.entries.pop_back();
@@ -148,21 +149,21 @@ impl Session {
         self.entries.shrink_to_fit();
     }
 
-    /// Whether requests under way have taken all room that outcomes may have: some of it comes back when they
-    /// are answered, without an acknowledgement.
+    /// Returns whether requests in progress have reserved all the room for outcomes. Answering them may free
+    /// some of it without an acknowledgement.
     #[must_use]
     pub fn is_full_of_promises(&self) -> bool {
         self.promised_bytes > 0 && self.kept_bytes + self.promised_bytes >= SESSION_KEPT_BYTES_MAX
     }
 
-    /// The client acknowledges waits exactly: its mark may pass them.
+    /// Lets the mark pass waits: the client acknowledges waits individually.
     pub fn acknowledges_exactly(&mut self) {
         self.exact = true;
     }
 
-    /// Forgets the outcomes below `lowest_unacknowledged`. A request under way is never
-    /// forgotten: a mark beyond it is a fault of the client, and moves only up to it, unless it
-    /// is a wait that is acknowledged exactly.
+    /// Drops the outcomes below `lowest_unacknowledged`. A request in progress is never dropped. A mark
+    /// beyond such a request is a client error and moves only up to it, unless the request is a wait
+    /// acknowledged individually.
     pub fn acknowledge(&mut self, lowest_unacknowledged: u64) {
         let lowest_unacknowledged =
             lowest_unacknowledged + u64::from(is_planted(PlantedBug::OutcomeForgottenEarly));
@@ -189,7 +190,7 @@ impl Session {
         }
     }
 
-    /// Forgets the outcome of the wait of `sequence`, whose reply the client has.
+    /// Drops the outcome of the wait at `sequence`. The client has its reply.
     pub fn acknowledge_wait(&mut self, sequence: u64) {
         let Some(entry) = self.entry_mut(sequence) else { return };
         match entry {
@@ -199,7 +200,7 @@ impl Session {
                 self.waits_bytes -= bytes;
             }
             Entry::Interrupted => *entry = Entry::Vacant,
-            // A fault of the client: there is nothing that it could have.
+            // The client is wrong: there is no reply that it could have.
             _ => return,
         }
         self.apart.remove(&sequence);
@@ -212,7 +213,7 @@ impl Session {
         }
     }
 
-    /// The request of `sequence`, which is under way, takes `weight` until it is answered.
+    /// Sets the weight of the request at `sequence`, which is in progress, until it is answered.
     pub fn weigh(&mut self, sequence: u64, weight: Weight) {
         let Some(entry) = self.entry_mut(sequence) else { return };
         let (Entry::InFlight(known) | Entry::Waiting(known)) = entry else { return };
@@ -240,20 +241,20 @@ impl Session {
         }
     }
 
-    /// Whether the request of `sequence`, which is under way, may wait: whether there is room for it and for its
-    /// outcome among those of all waits.
+    /// Returns whether the request at `sequence`, which is in progress, may wait. It may if it and its
+    /// outcome fit into the room for waits.
     #[must_use]
     pub fn can_wait(&mut self, sequence: u64) -> bool {
         match self.entry_mut(sequence) {
             Some(&mut Entry::InFlight(weight)) => {
                 self.waits_bytes + weight.bytes() <= SESSION_WAITS_BYTES_MAX
             }
-            // One that was interrupted counts already.
+            // An interrupted wait is already counted.
             _ => self.waits_bytes <= SESSION_WAITS_BYTES_MAX,
         }
     }
 
-    /// The request of `sequence`, which is under way, waits from now on.
+    /// Turns the request at `sequence`, which is in progress, into a wait.
     pub fn wait(&mut self, sequence: u64) {
         let exact = self.exact;
         let Some(entry) = self.entry_mut(sequence) else { return };
@@ -264,7 +265,7 @@ impl Session {
         self.put_on(waiting);
     }
 
-    /// What to do with the request of `sequence`; a new one is under way from now on.
+    /// Decides what to do with the request at `sequence`. A new request is in progress afterwards.
     pub fn admit(&mut self, sequence: u64) -> Admission<'_> {
         let Some(offset) = sequence.checked_sub(self.base) else {
             let apart = self.apart.get_mut(&sequence);
@@ -274,8 +275,8 @@ impl Session {
             return Admission::OutOfWindow;
         }
         let offset = offset as usize;
-        // The lowest unacknowledged request is always done: what is kept above it cannot be
-        // acknowledged before.
+        // The lowest unacknowledged request is always executed. Until it is answered, the client cannot
+        // acknowledge the outcomes kept above it.
         let full = offset > 0 && self.kept_bytes + self.promised_bytes >= SESSION_KEPT_BYTES_MAX;
         if full && matches!(self.entries.get(offset), None | Some(Entry::Vacant)) {
             return Admission::OutOfWindow;
@@ -286,13 +287,13 @@ impl Session {
         self.entries[offset].admit(&mut self.in_flight)
     }
 
-    /// Keeps the outcome of a request under way.
+    /// Keeps the outcome of a request in progress.
     ///
     /// # Panics
-    /// When that sequence is not under way: an outcome without its request.
+    /// Panics if the sequence is not in progress.
     pub fn answer(&mut self, sequence: u64, reply: &[u8]) {
         let (left, weight) = self.leave(sequence);
-        // A caller that weighs nothing has weights of 0.
+        // Callers that set no weight have a weight of 0.
         debug_assert!(
             weight.bytes() == 0 || reply.len() <= weight.reply as usize,
             "the reply to {sequence} has {} bytes: more than {weight:?}",
@@ -306,18 +307,18 @@ impl Session {
         *self.entry_mut(sequence).expect("it was just there") = entry;
     }
 
-    /// Ends a request under way without keeping its outcome: repeated, it is done again. For
-    /// requests that only look, and for waits whose connection is lost.
+    /// Ends a request in progress without keeping its outcome. If it is repeated, it is executed again. Used
+    /// for read-only requests and for waits whose connection is lost.
     ///
     /// # Panics
-    /// As [`answer`](Self::answer).
+    /// Panics if the sequence is not in progress, like [`answer`](Self::answer).
     pub fn answer_unkept(&mut self, sequence: u64) {
         if let (Left::Waiting, _) = self.leave(sequence) {
             *self.entry_mut(sequence).expect("it was just there") = Entry::Interrupted;
         }
     }
 
-    /// A request that is under way will not be from now on: its entry is vacant.
+    /// Ends the progress of a request and leaves its entry vacant.
     fn leave(&mut self, sequence: u64) -> (Left, Weight) {
         let id = self.id;
         let entry = self.entry_mut(sequence);
@@ -333,10 +334,10 @@ impl Session {
     }
 }
 
-/// As what a request was under way.
+/// The form in which a request was in progress.
 enum Left {
     InFlight,
-    /// As a wait that is acknowledged exactly.
+    /// A wait that the client acknowledges individually.
     Waiting,
 }
 
@@ -354,39 +355,39 @@ impl Entry {
     }
 }
 
-/// Sessions whose connection is gone, until their clients come back or others push them out.
+/// Sessions without a connection. They are kept until their clients return or newer sessions evict them.
 #[derive(Debug)]
 pub struct DetachedSessions {
     incarnation: Incarnation,
     opened: u64,
     sessions: BTreeMap<SessionId, Session>,
-    /// In the order in which they were detached.
+    /// Ids in the order in which the sessions were detached.
     order: VecDeque<SessionId>,
-    /// Bytes of the outcomes that they keep.
+    /// Bytes that the sessions keep.
     kept_bytes: usize,
 }
 
-/// Sessions that are kept for their clients to come back.
+/// The maximum number of sessions kept without a connection.
 pub const DETACHED_SESSIONS_MAX: usize = 1024;
 
 impl DetachedSessions {
-    /// None yet.
+    /// Creates an empty collection.
     #[must_use]
     pub fn new(incarnation: Incarnation) -> Self {
         Self { incarnation, opened: 0, sessions: BTreeMap::new(), order: VecDeque::new(), kept_bytes: 0 }
     }
 
-    /// A new session.
+    /// Opens a new session.
     pub fn open(&mut self, token: SessionToken) -> Session {
         self.opened += 1;
         Session::new(SessionId { incarnation: self.incarnation, number: self.opened }, token)
     }
 
-    /// Keeps a session whose connection is gone; the oldest go where it would be too many, or
-    /// their outcomes too long.
+    /// Keeps a session whose connection is gone. Drops the oldest sessions while there are too many or they
+    /// keep too many bytes.
     ///
     /// # Panics
-    /// When it has requests under way: their outcomes would be lost.
+    /// Panics if the session has requests in progress, since their outcomes would be lost.
     pub fn detach(&mut self, mut session: Session) {
         assert!(session.in_flight == 0, "session {} is detached with requests under way", session.id);
         session.trim_window();
@@ -405,7 +406,7 @@ impl DetachedSessions {
         Some(session)
     }
 
-    /// Takes a session up again, if it is kept and the token is its own.
+    /// Takes a session out to resume it. Returns `None` if it is not kept or the token is wrong.
     pub fn resume(&mut self, id: SessionId, token: &SessionToken) -> Option<Session> {
         if self.sessions.get(&id)?.token != *token {
             return None;

@@ -1,4 +1,4 @@
-//! TLS 1.3: the server's certificate (exchangeable while it runs) and the client's trust.
+//! TLS 1.3: the server's certificate, which can be replaced at run time, and the client's trust.
 
 use std::sync::Arc;
 
@@ -10,13 +10,13 @@ use rustls::sign::CertifiedKey;
 
 use crate::protocol::{ALPN, SessionToken};
 
-/// A certificate or trust that cannot be used.
+/// The error when a certificate or trust root cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// rustls refuses it.
+    /// rustls rejects it.
     #[error("the certificate or its key cannot be used: {0}")]
     Rustls(#[from] rustls::Error),
-    /// The provider has no cipher suite that QUIC starts with.
+    /// The provider lacks the cipher suite that QUIC starts with.
     #[error("TLS cannot be used for QUIC: {0}")]
     Quic(#[from] quinn::crypto::rustls::NoInitialCipherSuite),
 }
@@ -25,15 +25,15 @@ fn provider() -> Arc<rustls::crypto::CryptoProvider> {
     Arc::new(rustls::crypto::ring::default_provider())
 }
 
-/// The server's certificate; [`set`](Self::set) exchanges it for new connections.
+/// The server's certificate. [`set`](Self::set) replaces it for new connections.
 #[derive(Debug)]
 pub struct ServerCertificate(ArcSwap<CertifiedKey>);
 
 impl ServerCertificate {
-    /// A certificate chain and its key.
+    /// Creates it from a certificate chain and its key.
     ///
     /// # Errors
-    /// When the key cannot be used.
+    /// Fails if the key cannot be used.
     pub fn new(
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
@@ -41,10 +41,10 @@ impl ServerCertificate {
         Ok(Arc::new(Self(ArcSwap::from_pointee(certified(chain, key)?))))
     }
 
-    /// Exchanges it.
+    /// Replaces the certificate.
     ///
     /// # Errors
-    /// When the key cannot be used; the old certificate stays.
+    /// Fails if the key cannot be used. The old certificate then stays.
     pub fn set(
         &self,
         chain: Vec<CertificateDer<'static>>,
@@ -68,7 +68,7 @@ impl ResolvesServerCert for ServerCertificate {
     }
 }
 
-/// The QUIC side of a server with this certificate.
+/// Builds the QUIC configuration of a server with this certificate.
 pub(crate) fn server_crypto(certificate: &Arc<ServerCertificate>) -> Result<QuicServerConfig, TlsError> {
     let mut config = rustls::ServerConfig::builder_with_provider(provider())
         .with_protocol_versions(&[&rustls::version::TLS13])?
@@ -78,8 +78,8 @@ pub(crate) fn server_crypto(certificate: &Arc<ServerCertificate>) -> Result<Quic
     Ok(QuicServerConfig::try_from(config)?)
 }
 
-/// The QUIC side of a client that trusts `roots` (certificates of authorities, or the server's
-/// own self-signed one) and speaks `alpn`.
+/// Builds the QUIC configuration of a client that trusts `roots` and uses `alpn`. `roots` are certificates of
+/// authorities, or the server's own self-signed certificate.
 pub(crate) fn client_crypto(
     roots: &[CertificateDer<'static>],
     alpn: &[u8],
@@ -96,10 +96,10 @@ pub(crate) fn client_crypto(
     Ok(QuicClientConfig::try_from(config)?)
 }
 
-/// A secret that nobody can guess.
+/// Returns an unguessable secret.
 ///
 /// # Panics
-/// When the operating system has no randomness to give, without which TLS could not run either.
+/// Panics if the operating system provides no randomness. TLS could not run either then.
 pub(crate) fn random_token() -> SessionToken {
     let mut token = SessionToken::default();
     provider().secure_random.fill(&mut token).expect("the operating system gives randomness");

@@ -1,4 +1,4 @@
-//! What a client can ask, kind by kind.
+//! The client's requests, one method per kind.
 
 use super::{Client, ClientError};
 use crate::protocol::{
@@ -12,7 +12,7 @@ use crate::protocol::{
     StatusReply, StatusRequest, WireAllocation, WireGroup, kinds,
 };
 
-/// Requests that are answered at once.
+/// Defines requests that are answered at once.
 macro_rules! calls {
     ($($(#[doc = $doc:literal])* $name:ident($request:ty) -> $reply:ty = $kind:ident;)*) => {
         impl Client {
@@ -20,7 +20,7 @@ macro_rules! calls {
                 $(#[doc = $doc])*
                 ///
                 /// # Errors
-                /// As [`call`](Self::call); what is wrong with the request itself is in the reply.
+                /// Same as [`call`](Self::call). A fault in the request itself is part of the reply.
                 pub async fn $name(&self, request: &$request) -> Result<$reply, ClientError> {
                     self.call::<kinds::$kind>(request).await
                 }
@@ -29,7 +29,7 @@ macro_rules! calls {
     };
 }
 
-/// Requests that may wait: with `MODE_WAIT_UNTIL` the call lasts until the reply to the wait is there.
+/// Defines requests that may wait. With `MODE_WAIT_UNTIL`, the call lasts until the wait is answered.
 macro_rules! waiting_calls {
     ($($(#[doc = $doc:literal])* $name:ident, $waiting:ident($request:ty) -> $reply:ty = $kind:ident;)*) => {
         impl Client {
@@ -37,7 +37,7 @@ macro_rules! waiting_calls {
                 $(#[doc = $doc])*
                 ///
                 /// # Errors
-                /// As [`call`](Self::call); what is wrong with the request itself is in the reply.
+                /// Same as [`call`](Self::call). A fault in the request itself is part of the reply.
                 pub async fn $name(&self, request: &$request) -> Result<$reply, ClientError> {
                     if request.mode == MODE_WAIT_UNTIL {
                         return self.$waiting(request).await?.1.await;
@@ -46,11 +46,13 @@ macro_rules! waiting_calls {
                 }
 
                 $(#[doc = $doc])*
-                /// It waits: its sequence, by which it can be [cancelled](Self::cancel_wait), and its reply. It
-                /// takes no room of the requests that are answered at once.
+                ///
+                /// The request waits. Returns its sequence, by which it can be
+                /// [cancelled](Self::cancel_wait), and its reply. It takes no room from requests that are
+                /// answered at once.
                 ///
                 /// # Errors
-                /// When the connection is gone.
+                /// Fails if the connection is gone.
                 pub async fn $waiting(
                     &self,
                     request: &$request,
@@ -63,63 +65,64 @@ macro_rules! waiting_calls {
 }
 
 waiting_calls! {
-    /// One placement.
+    /// Places one request.
     place, place_waiting(PlaceRequest) -> PlaceReply = Place;
-    /// Makes a group.
+    /// Creates a group.
     create_group, create_group_waiting(CreateGroupRequest) -> GroupReply = CreateGroup;
     /// Adds bundles to a group.
     grow_group, grow_group_waiting(GrowGroupRequest) -> GroupReply = GrowGroup;
 }
 
 calls! {
-    /// Records an allocation that was made elsewhere.
+    /// Adopts an allocation that another system made.
     adopt(AdoptRequest) -> PlaceReply = Adopt;
-    /// Exchanges the capacity of some resources of a node.
+    /// Replaces the capacity of some resources of a node.
     set_resources(SetResourcesRequest) -> NodesReply = SetResources;
-    /// The books of a node.
+    /// Returns the books of a node.
     node_books(NodeBooksRequest) -> NodeBooksReply = NodeBooks;
-    /// Keeps a node for an owner.
+    /// Reserves a node for an owner.
     reserve(ReserveRequest) -> ReserveReply = Reserve;
-    /// Ends the reservation that an owner has on a node.
+    /// Ends an owner's reservation on a node.
     end_reservation(EndReservationRequest) -> ReserveReply = EndReservation;
-    /// Several placements, each decided on its own.
+    /// Places several requests, each decided on its own.
     place_batch(PlaceBatch) -> PlaceBatchReply = PlaceBatch;
     /// Ends several allocations.
     release_batch(ReleaseBatch) -> ReleaseBatchReply = ReleaseBatch;
     /// Registers nodes.
     add_nodes(NodesRequest) -> NodesReply = AddNodes;
-    /// Gives nodes new capacity and labels.
+    /// Updates capacity and labels of nodes.
     update_nodes(NodesRequest) -> NodesReply = UpdateNodes;
-    /// Drains nodes, or takes that back.
+    /// Drains nodes, or undoes it.
     drain_nodes(DrainRequest) -> NodesReply = DrainNodes;
     /// Removes nodes.
     remove_nodes(RemoveRequest) -> NodesReply = RemoveNodes;
-    /// One page of nodes, with their life, health and topology.
+    /// Lists one page of nodes, with their state, health and topology.
     list_nodes(ListRequest) -> ListReply = ListNodes;
-    /// The status of the service.
+    /// Returns the status of the service.
     status(StatusRequest) -> StatusReply = Status;
-    /// What a node's agent found.
+    /// Registers or updates a node with the findings of its agent.
     report(ReportRequest) -> ReportReply = Report;
-    /// A node's agent lives.
+    /// Tells that a node's agent is alive.
     heartbeat(HeartbeatRequest) -> HeartbeatReply = Heartbeat;
-    /// Takes bundles out of a group, with what runs in them.
+    /// Removes bundles from a group, with the allocations inside them.
     shrink_group(ShrinkGroupRequest) -> GroupReply = ShrinkGroup;
-    /// A page of groups.
+    /// Lists a page of groups.
     list_groups(ListGroupsRequest) -> ListGroupsReply = ListGroups;
-    /// A placement into a bundle.
+    /// Places into a bundle.
     place_into(PlaceIntoRequest) -> PlaceReply = PlaceInto;
-    /// Operations that are planned elsewhere: all of them, or as many as do not conflict.
+    /// Submits operations that an external scheduler planned. All of them are committed, or those that do not
+    /// conflict.
     submit_statement(StatementRequest) -> StatementReply = SubmitStatement;
-    /// A page of changes, or that there are none.
+    /// Returns a page of changes, or that nothing changed.
     follow_page(FollowRequest) -> FollowReply = Follow;
 }
 
 impl Client {
-    /// Ends the wait of a placement or of a group; says whether it still waited. The reply to the wait says what
-    /// became of it.
+    /// Cancels the wait of a placement or group. Returns whether it was still waiting. The reply to the wait
+    /// tells its outcome.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Same as [`call`](Self::call).
     pub async fn cancel_wait(&self, sequence: u64) -> Result<CancelReply, ClientError> {
         self.call::<kinds::CancelWait>(&CancelRequest { sequence }).await
     }
@@ -127,23 +130,23 @@ impl Client {
     /// Ends an allocation.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Same as [`call`](Self::call).
     pub async fn release(&self, allocation: WireAllocation) -> Result<ReleaseReply, ClientError> {
         self.call::<kinds::Release>(&ReleaseRequest { allocation }).await
     }
 
-    /// The state of a group.
+    /// Returns the state of a group.
     ///
     /// # Errors
-    /// As [`call`](Self::call); that there is none is in the reply.
+    /// Same as [`call`](Self::call). If the group does not exist, the reply says so.
     pub async fn group_status(&self, group: WireGroup) -> Result<GroupReply, ClientError> {
         self.call::<kinds::GroupStatus>(&GroupStatusRequest { group }).await
     }
 
-    /// Ends a group, with what runs in its bundles.
+    /// Removes a group, with the allocations inside its bundles.
     ///
     /// # Errors
-    /// As [`call`](Self::call).
+    /// Same as [`call`](Self::call).
     pub async fn remove_group(&self, group: WireGroup) -> Result<RemoveGroupReply, ClientError> {
         self.call::<kinds::RemoveGroup>(&RemoveGroupRequest { group }).await
     }

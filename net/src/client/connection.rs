@@ -1,4 +1,4 @@
-//! A connection and the tasks that keep it going.
+//! The client's connection and the tasks that drive it.
 
 use std::net::SocketAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -22,16 +22,16 @@ use crate::protocol::{
 };
 use crate::tls::client_crypto;
 
-/// How long a client waits for a server to answer a connection attempt: several repetitions of
-/// its first packet.
+/// Time that a client waits for an answer to a connection attempt. It allows several repetitions of the first
+/// packet.
 const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
-/// How long a client waits between two attempts to make a lost connection again.
+/// The pause between two attempts to reconnect.
 const RECONNECT_PAUSE: Duration = Duration::from_millis(100);
 
-/// How long a client that is closed waits for the server to end the session.
+/// Time that a closed client waits for the server to end the session.
 const FAREWELL_PATIENCE: Duration = Duration::from_secs(1);
 
-/// How to connect.
+/// The configuration of a client.
 #[derive(Clone, Debug)]
 pub struct ClientConfig {
     /// The server's address.
@@ -40,17 +40,17 @@ pub struct ClientConfig {
     pub server_name: String,
     /// Certificates of trusted authorities, or the server's own self-signed one.
     pub roots: Vec<CertificateDer<'static>>,
-    /// Who this client is, for the server's logs.
+    /// The client's name, for the server's logs.
     pub name: String,
-    /// How often a lost connection is made again, to resume the session and learn the outcomes
-    /// of the requests under way.
+    /// Maximum number of reconnects. A reconnect resumes the session and learns the outcomes of the requests
+    /// in progress.
     pub reconnects: u32,
 }
 
 struct State {
     calls: PendingCalls,
     out: Vec<u8>,
-    /// Why the client is of no use any more.
+    /// Why the client has ended, if it has.
     ended: Option<ClientError>,
 }
 
@@ -64,7 +64,7 @@ struct Shared {
     handles: Mutex<usize>,
 }
 
-/// A connected client. Cloning gives another handle to the same connection.
+/// A connected client. A clone is another handle to the same connection.
 pub struct Client {
     shared: Arc<Shared>,
     endpoint: Endpoint,
@@ -91,7 +91,7 @@ impl Drop for Client {
     }
 }
 
-/// The two halves of a session's stream.
+/// A connection and the two halves of its session's stream.
 struct Link {
     connection: Connection,
     send: SendStream,
@@ -102,7 +102,7 @@ impl Client {
     /// Connects and opens a session.
     ///
     /// # Errors
-    /// When no connection comes about, or the server refuses the hello.
+    /// Fails if no connection can be made, or the server refuses the hello.
     pub async fn connect(config: ClientConfig) -> Result<Self, ClientError> {
         let endpoint = client_endpoint(&config)?;
         let (link, hello, exact) = open(&endpoint, &config, None).await?;
@@ -119,13 +119,13 @@ impl Client {
         Ok(Self { shared, endpoint })
     }
 
-    /// What the server said when the session was opened.
+    /// Returns the server's reply to the hello.
     #[must_use]
     pub fn hello(&self) -> &HelloReply {
         &self.shared.hello
     }
 
-    /// Closes the connection once everything under way is answered.
+    /// Closes the connection once every request in progress is answered.
     pub async fn close(self) {
         let limit = self.shared.hello.limits.in_flight_max.max(1);
         let _ = self.shared.in_flight.acquire_many(limit).await;
@@ -137,15 +137,15 @@ impl Client {
     /// Sends a request and waits for its reply.
     ///
     /// # Errors
-    /// A fault that the server found, or the loss of the connection.
+    /// Fails with a fault that the server found, or if the connection is lost.
     pub async fn call<M: Message>(&self, request: &M::Request) -> Result<M::Reply, ClientError> {
         let (sender, receiver) = oneshot::channel();
         self.enter(M::KIND, request, Destination::Future(sender)).await?;
         read_reply::<M>(receiver).await
     }
 
-    /// Sends a request that waits: its sequence, and its reply. It takes no room of the requests that are answered
-    /// at once.
+    /// Sends a request that waits. Returns its sequence and its reply. It takes no room from requests that
+    /// are answered at once.
     pub(super) async fn call_waiting<M: Message>(
         &self,
         request: &M::Request,
@@ -155,11 +155,11 @@ impl Client {
         Ok((sequence, read_reply::<M>(receiver)))
     }
 
-    /// Sends a request; its reply goes to `queue` under `tag`. Waits only while as many requests
-    /// are under way as the server allows.
+    /// Sends a request whose reply goes to `queue` under `tag`. Blocks only while the maximum number of
+    /// requests is in progress, or while an old request holds the window back.
     ///
     /// # Errors
-    /// When the connection is gone.
+    /// Fails if the connection is gone.
     pub async fn submit<Q: Serialize>(
         &self,
         kind: Kind,
@@ -178,7 +178,7 @@ impl Client {
     ) -> Result<u64, ClientError> {
         let shared = &*self.shared;
         let ended = |state: &State| state.ended.clone().map_or(Ok(()), Err);
-        // Given back on its own when this future is dropped before its call is entered.
+        // If this future is dropped before its call is entered, the permit is returned by itself.
         let permit = match destination {
             Destination::Waiting(_) => None,
             _ => match shared.in_flight.acquire().await {
@@ -210,12 +210,12 @@ impl Client {
                     }
                     state.out.extend_from_slice(&frame);
                     state.calls.enter(destination, frame.into_boxed_slice());
-                    // The reply gives it back.
+                    // The reply returns the permit.
                     permit.into_iter().for_each(|permit| permit.forget());
                     break header.sequence;
                 }
             }
-            // One old request is unanswered while thousands after it were: wait for it.
+            // An old request is still unanswered after thousands of later ones. Wait for it.
             left.await;
         };
         shared.written.notify_one();
@@ -223,14 +223,14 @@ impl Client {
     }
 }
 
-/// The reply to a call, once it is there.
+/// Waits for the reply to a call.
 async fn read_reply<M: Message>(reply: oneshot::Receiver<RawReply>) -> Result<M::Reply, ClientError> {
     let closed = |_| ClientError::ConnectionLost("the client was closed".into());
     Ok(decode_body(&reply.await.map_err(closed)??)?.0)
 }
 
-/// The frame of a call, and whether it says what is to be acknowledged besides: not where it would
-/// be too long with it.
+/// Encodes a call. Returns the frame and whether it carries `acknowledged`, which is left out if the frame
+/// would be too long with it.
 fn encode_call<Q: Serialize>(
     header: Header,
     acknowledged: Option<&Acknowledged>,
@@ -254,7 +254,7 @@ impl Shared {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends the client: every call under way learns why.
+    /// Ends the client and tells every call in progress why.
     fn end(&self, error: &ClientError) {
         let calls = {
             let mut state = self.state();
@@ -272,7 +272,7 @@ impl Shared {
         let reply: RawReply = if frame.header.flags & FLAG_ERROR != 0 {
             let (fault, _) = decode_body::<Fault>(frame.payload)?;
             if frame.header.sequence == 0 {
-                // A fault of the connection as a whole.
+                // Sequence 0 marks a fault of the whole connection.
                 return Err(ClientError::Fault(fault));
             }
             if fault.reason == Reason::SequenceOutOfWindow.into() && self.send_again(frame.header.sequence) {
@@ -283,7 +283,7 @@ impl Shared {
             Ok(frame.payload.to_vec())
         };
         let call = self.state().calls.leave(frame.header.sequence);
-        // A reply that is said twice (after a resumption) is taken once.
+        // After a resumption, a reply may arrive twice. Take it once.
         if let Some(call) = call {
             if !matches!(call.destination, Destination::Waiting(_)) {
                 self.in_flight.add_permits(1);
@@ -296,8 +296,8 @@ impl Shared {
 }
 
 impl Shared {
-    /// Sends a request again that the server did not do, since it keeps too much that was not
-    /// acknowledged when the request was sent: now it says what is. False when it is not under way.
+    /// Sends a request again that the server refused because too many outcomes were unacknowledged. The frame
+    /// now carries the current mark. Returns false if the request is not in progress.
     fn send_again(&self, sequence: u64) -> bool {
         let mut guard = self.state();
         let State { calls, out, .. } = &mut *guard;
@@ -326,8 +326,8 @@ fn client_endpoint(config: &ClientConfig) -> Result<Endpoint, ClientError> {
     Ok(endpoint)
 }
 
-/// Connects, opens the stream and says hello; the last of what is given is whether the server lets
-/// waits be acknowledged exactly.
+/// Connects, opens the stream and sends the hello. The last result is whether the server lets waits be
+/// acknowledged individually.
 async fn open(
     endpoint: &Endpoint,
     config: &ClientConfig,
@@ -358,7 +358,7 @@ async fn open(
                 return Err(ClientError::Fault(decode_body::<Fault>(frame.payload)?.0));
             }
             let (reply, taken) = decode_body::<HelloReply>(frame.payload)?;
-            // A server that does not know it says nothing of it.
+            // A server that does not support the extension does not repeat it.
             let extensions = split_extensions(&frame.header, &frame.payload[taken..]).unwrap_or_default();
             let exact = extensions.iter().any(|extension| extension.tag == EXTENSION_ACKNOWLEDGED);
             return Ok((Link { connection, send, recv }, reply, exact));
@@ -370,7 +370,7 @@ async fn open(
     }
 }
 
-/// Serves the connection, and makes it again when it is lost, as often as configured.
+/// Serves the connection. Reconnects when it is lost, as often as configured.
 async fn keep_going(shared: Arc<Shared>, endpoint: Endpoint, link: Link) {
     let mut link = link;
     let mut reconnects = shared.config.reconnects;
@@ -402,29 +402,29 @@ async fn keep_going(shared: Arc<Shared>, endpoint: Endpoint, link: Link) {
     }
 }
 
-/// Ends the stream and waits until the server ends its own: then it has done all that was asked.
+/// Ends the stream and waits until the server ends its own. The server has then executed every request.
 async fn say_farewell(link: &mut Link) {
     if link.send.finish().is_ok() {
         while let Ok(Some(_)) = link.recv.read_chunk(usize::MAX, true).await {}
     }
 }
 
-/// Makes the connection again, as often as is left; `None` when that is in vain.
+/// Reconnects while attempts are left. Returns `None` if it fails.
 async fn reopen(shared: &Shared, endpoint: &Endpoint, resume: Resume, reconnects: &mut u32) -> Option<Link> {
     while *reconnects > 0 && shared.state().ended.is_none() {
         *reconnects -= 1;
         match open(endpoint, &shared.config, Some(resume)).await {
             Ok((link, ..)) => return Some(link),
-            // Also this connection was lost: so may the next be, but not at once.
+            // The attempt failed. Try again after a pause.
             Err(ClientError::Connect { .. }) => tokio::time::sleep(RECONNECT_PAUSE).await,
-            // The server does not have the session any more.
+            // The server no longer has the session.
             Err(_) => return None,
         }
     }
     None
 }
 
-/// Writes and reads until the connection ends; why it did.
+/// Writes and reads until the connection ends. Returns the cause.
 async fn serve(shared: &Shared, link: &mut Link) -> ClientError {
     let Link { send, recv, .. } = link;
     tokio::select! {

@@ -1,4 +1,4 @@
-//! What can go wrong for a client.
+//! The errors of a client.
 
 use std::net::SocketAddr;
 
@@ -8,45 +8,45 @@ use crate::protocol::Fault;
 /// Why a call has no reply, or a connection could not be made.
 #[derive(Clone, Debug, thiserror::Error)]
 pub enum ClientError {
-    /// The trust or the address cannot be used.
+    /// The trust roots or the address cannot be used.
     #[error("cannot connect to {server}: {message}")]
     Setup {
         /// The server.
         server: SocketAddr,
-        /// What is wrong.
+        /// The problem.
         message: String,
     },
-    /// No connection came about.
+    /// No connection could be made.
     #[error("cannot connect to {server}: {message}")]
     Connect {
         /// The server.
         server: SocketAddr,
-        /// What is wrong and the remedy.
+        /// The problem and the remedy.
         message: String,
     },
-    /// The connection is gone. Whether requests under way were done is unknown: resume the
-    /// session to learn it.
+    /// The connection is gone. It is unknown whether requests in progress were executed. Resume the session
+    /// to learn it.
     #[error("the connection is gone, and whether the request was done is unknown: {0}")]
     ConnectionLost(String),
-    /// The request is longer than a frame may be; it was not sent.
+    /// The request is longer than a frame may be. It was not sent.
     #[error("the request cannot be sent: {0}")]
     TooLong(FrameError),
-    /// The server sent what is no frame.
+    /// The server sent bytes that are not a frame.
     #[error("the server sent what is no frame: {0}")]
     Frame(#[from] FrameError),
     /// The server sent a body that cannot be read.
     #[error("the server's reply cannot be read: {0}")]
     Body(#[from] BodyError),
-    /// The server answered that something is wrong with the request.
+    /// The server found a fault in the request.
     #[error(transparent)]
     Fault(#[from] Fault),
 }
 
-/// What a failed connection attempt means to a person.
+/// Explains a failed connection attempt to a person.
 pub(super) fn connect_message(error: &quinn::ConnectionError) -> String {
-    // TLS alerts as QUIC codes (RFC 9001, 4.8): 0x100 plus the alert.
+    // TLS alerts as QUIC codes: 0x100 plus the alert (RFC 9001, section 4.8).
     const ALERT_NO_APPLICATION_PROTOCOL: u64 = 0x100 + 120;
-    // CONNECTION_REFUSED (RFC 9000, 20.1).
+    // CONNECTION_REFUSED (RFC 9000, section 20.1).
     const REFUSED: u64 = 0x2;
     let code = match error {
         quinn::ConnectionError::ConnectionClosed(close) => u64::from(close.error_code),
@@ -67,7 +67,7 @@ pub(super) fn connect_message(error: &quinn::ConnectionError) -> String {
     format!("{error}")
 }
 
-/// An error and what caused it: quinn's own text says only that the connection was lost.
+/// Returns the text of an error with all its causes. quinn's own text only says that the connection was lost.
 pub(super) fn with_causes(error: &dyn std::error::Error) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();

@@ -1,4 +1,4 @@
-//! Following changes: pages one after the other, and a copy of what they tell.
+//! Following changes: a follower that receives pages one by one, and a mirror that applies them.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -9,82 +9,83 @@ use crate::protocol::{
     HoldBegun, NodeChange, ShardVersion, WireAllocation, WireStatement,
 };
 
-/// How long one request of a follower waits for a change before it asks again.
+/// Time that one request waits for a change before the follower asks again.
 const WAIT: Duration = Duration::from_secs(60);
 
 impl Client {
-    /// Follows all changes from the versions `from` on, or from nothing. One follower per client.
+    /// Follows all changes since the versions `from`. Shards without a version begin from nothing. Use one
+    /// follower per client.
     #[must_use]
     pub fn follow(&self, from: &[ShardVersion]) -> Follower {
         Follower::new(self.clone(), FOLLOW_ALL, from)
     }
 }
 
-/// What a follower was told.
+/// A page that a follower received.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Followed {
-    /// How many shards the service has: what was known of others is gone.
+    /// The number of shards of the service. Copies of other shards are obsolete.
     pub shards: u16,
     /// The changes of one shard.
     pub page: FollowPage,
 }
 
-/// Follows the changes of a service. It keeps no copy: a [`Mirror`] does.
+/// Follows the changes of a service. It keeps no copy of the state; a [`Mirror`] does.
 ///
-/// A lost connection is its client's matter; a client that cannot be had any more is replaced by a
-/// follower on another, from [`versions`](Self::versions).
+/// The client handles lost connections. If the client cannot be used any more, create a follower on another
+/// client with [`versions`](Self::versions).
 pub struct Follower {
     client: Client,
     kinds: u8,
     limit: u16,
     versions: BTreeMap<u16, ShardVersion>,
-    /// The step under way.
+    /// The position in the current step.
     at: Option<FollowCursor>,
 }
 
 impl Follower {
-    /// A follower of these `FOLLOW_*` kinds, added up.
+    /// Creates a follower. `kinds` is the sum of `FOLLOW_*` kinds.
     #[must_use]
     pub fn new(client: Client, kinds: u8, from: &[ShardVersion]) -> Self {
         let versions = from.iter().map(|&version| (version.shard, version)).collect();
         Self { client, kinds, limit: 0, versions, at: None }
     }
 
-    /// At most so many changes on a page; 0: as many as the service thinks fit.
+    /// Limits the number of changes on a page. 0 means the service's default.
     #[must_use]
     pub fn with_limit(self, limit: u16) -> Self {
         Self { limit, ..self }
     }
 
-    /// Goes on with another client, also inside a step.
+    /// Continues with another client, even inside a step.
     pub fn go_on_with(&mut self, client: Client) {
         self.client = client;
     }
 
-    /// The client.
+    /// Returns the client.
     #[must_use]
     pub fn into_client(self) -> Client {
         self.client
     }
 
-    /// Of what shards everything was told, and up to which version, in order of shard: from here another
-    /// follower goes on. A shard in the middle of a step is not among them.
+    /// Returns the versions of all shards that are complete, in order of shard. Another follower can continue
+    /// from them. A shard in the middle of a step is left out.
     #[must_use]
     pub fn versions(&self) -> Vec<ShardVersion> {
         let under_way = self.at.map(|at| at.to.shard);
         self.versions.values().filter(|version| Some(version.shard) != under_way).copied().collect()
     }
 
-    /// Whether no step is under way: what was told is a state of each shard.
+    /// Returns whether no step is in progress: the pages so far amount to a state of each shard.
     #[must_use]
     pub fn is_whole(&self) -> bool {
         self.at.is_none()
     }
 
-    /// The next page, for which it waits.
+    /// Waits for the next page and returns it.
     ///
     /// # Errors
-    /// As [`Client::call`]. Nothing is lost by an error: asked again, it goes on.
+    /// Same as [`Client::call`]. No page is lost: after an error, the next call continues.
     pub async fn next(&mut self) -> Result<Followed, ClientError> {
         loop {
             if let Some(followed) = self.poll(WAIT).await? {
@@ -93,10 +94,10 @@ impl Follower {
         }
     }
 
-    /// The next page, if one comes within `wait`.
+    /// Returns the next page if one comes within `wait`.
     ///
     /// # Errors
-    /// As [`next`](Self::next).
+    /// Same as [`next`](Self::next).
     pub async fn poll(&mut self, wait: Duration) -> Result<Option<Followed>, ClientError> {
         let wait_ms = u32::try_from(wait.as_millis()).unwrap_or(u32::MAX).min(FOLLOW_WAIT_MS_MAX);
         let from = self.versions.values().copied().collect();
@@ -116,28 +117,28 @@ impl Follower {
     }
 }
 
-/// A copy of what a follower was told of one shard.
+/// A copy of one shard, as far as its follower received it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct MirroredShard {
-    /// Of which version it is; none while a step is under way.
+    /// The version of the copy. `None` while a step is in progress.
     pub version: Option<ShardVersion>,
-    /// By id, with all of what is known.
+    /// Nodes by id, with everything known about them.
     pub nodes: BTreeMap<u64, NodeChange>,
-    /// By id.
+    /// Allocations by id.
     pub allocations: BTreeMap<WireAllocation, AllocationBegun>,
-    /// By statement and operation.
+    /// Holds by statement and operation.
     pub holds: BTreeMap<(WireStatement, u16), HoldBegun>,
 }
 
-/// A copy of what a follower was told.
+/// A copy of everything that a follower received.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mirror {
-    /// By shard.
+    /// The copies by shard.
     pub shards: BTreeMap<u16, MirroredShard>,
 }
 
 impl Mirror {
-    /// Takes over what was told. The pages are to be given in their order, none left out.
+    /// Applies a received page. Pages must be given in order, without gaps.
     pub fn apply(&mut self, followed: &Followed) {
         let Followed { shards, page } = followed;
         self.shards.retain(|shard, _| shard < shards);
@@ -169,7 +170,7 @@ impl Mirror {
         shard.version = page.next.is_none().then_some(page.to);
     }
 
-    /// All nodes, by id.
+    /// Returns all nodes by id.
     #[must_use]
     pub fn nodes(&self) -> BTreeMap<u64, &NodeChange> {
         self.shards.values().flat_map(|shard| &shard.nodes).map(|(&id, node)| (id, node)).collect()

@@ -1,11 +1,12 @@
-//! The client: one QUIC connection, one long-lived stream, many requests under way.
+//! The client: one QUIC connection with one long-lived stream and many requests in progress.
 //!
-//! Requests are matched with replies by sequence. Whoever calls gets a future; whoever drives
-//! very many requests gives a [`Completions`] queue instead and takes replies in batches. A
-//! [`Client`] can be cloned and used from many tasks; requests are sent in the order of calls.
-//! One may still be done after a later one: when the server keeps more unacknowledged outcomes
-//! than it can (only very large pipelined batches reach that), or after a resumption, a request
-//! is sent again. Whoever needs an order waits for the reply.
+//! Requests and replies are matched by sequence. A call returns a future. Callers that drive very many
+//! requests can pass a [`Completions`] queue instead and take replies in batches. A [`Client`] can be cloned
+//! and used from many tasks.
+//!
+//! Requests are sent in the order of the calls, but one may be executed after a later one. This happens if a
+//! request is sent again: after a resumption, or when the server keeps too many unacknowledged outcomes
+//! (which only very large pipelined batches reach). Callers that need an order must wait for each reply.
 
 mod error;
 pub use error::ClientError;

@@ -1,9 +1,8 @@
-//! Calls under way, in order of sequence.
+//! Calls in progress, in order of sequence.
 //!
-//! Placements that wait, perhaps for hours, do not hold the window back: once the server is known
-//! to have one, the lowest unacknowledged sequence passes it. It is known by the reply to anything
-//! that was sent later on the same connection, for a server takes requests in order and says at
-//! once which it does not take.
+//! Waiting placements may take hours. They do not hold the window back: once the server is known to have a
+//! wait, the lowest unacknowledged sequence passes it. The reply to a later frame on the same connection
+//! proves that. A server takes requests in order and refuses at once what it does not take.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -16,10 +15,10 @@ use crate::protocol::{ACKNOWLEDGED_MAX, Acknowledged};
 /// The encoded body of a reply, or why there is none.
 pub(super) type RawReply = Result<Vec<u8>, ClientError>;
 
-/// Where a reply goes.
+/// The destination of a reply.
 pub(super) enum Destination {
     Future(oneshot::Sender<RawReply>),
-    /// Of a request that waits, which does not count among those under way.
+    /// For a request that waits, which does not count as in progress.
     Waiting(oneshot::Sender<RawReply>),
     Queue(Arc<Completions>, u64),
 }
@@ -27,7 +26,7 @@ pub(super) enum Destination {
 impl Destination {
     pub(super) fn deliver(self, reply: RawReply) {
         match self {
-            // A caller that stopped waiting does not want it.
+            // The caller may have stopped waiting.
             Self::Future(sender) | Self::Waiting(sender) => drop(sender.send(reply)),
             Self::Queue(queue, tag) => queue.push(tag, reply),
         }
@@ -36,14 +35,14 @@ impl Destination {
 
 /// One reply taken from a [`Completions`] queue.
 pub struct Completion {
-    /// As given with the request.
+    /// The tag given with the request.
     pub tag: u64,
-    /// The encoded body, to be read by [`decode_body`](crate::codec::decode_body).
+    /// The encoded body. Read it with [`decode_body`](crate::codec::decode_body).
     pub reply: Result<Vec<u8>, ClientError>,
 }
 
-/// A queue of replies for a caller that drives many requests. It holds at most the replies to
-/// the requests that were given it, which the connection's in-flight limit bounds.
+/// A queue of replies for a caller that drives many requests. It holds at most one reply per submitted
+/// request, and the connection's in-flight limit bounds those.
 #[derive(Default)]
 pub struct Completions {
     queue: Mutex<Vec<Completion>>,
@@ -56,7 +55,7 @@ impl Completions {
         self.filled.notify_one();
     }
 
-    /// Waits until there is a reply, then takes all that are there, in order of arrival.
+    /// Waits for a reply, then takes all available replies in order of arrival.
     pub async fn take(&self, into: &mut Vec<Completion>) {
         loop {
             let filled = self.filled.notified();
@@ -75,9 +74,9 @@ impl Completions {
 /// A call, from its sending to its reply.
 pub(super) struct Call {
     pub(super) destination: Destination,
-    /// The whole frame: sent again when the session is resumed on a new connection.
+    /// The whole frame. It is sent again when the session is resumed on a new connection.
     frame: Box<[u8]>,
-    /// When it was sent last, in the order of sending.
+    /// The position of the last sending in the order of all sendings.
     sent: u64,
 }
 
@@ -91,15 +90,15 @@ impl Call {
 pub(super) struct PendingCalls {
     base: u64,
     calls: VecDeque<Option<Call>>,
-    /// Waits that the server has; their sequences are below `base`.
+    /// Waits that the server has, with sequences below `base`.
     apart: BTreeMap<u64, Call>,
-    /// Whether the server lets waits stand apart, and has them acknowledged exactly.
+    /// True if the server lets waits be acknowledged individually.
     exact: bool,
-    /// Waits that were answered, to be acknowledged.
+    /// Answered waits that are not acknowledged yet.
     answered: Vec<u64>,
-    /// Calls sent so far.
+    /// The number of calls sent so far, including repetitions.
     sent: u64,
-    /// Of the calls that were answered, the one sent last.
+    /// The largest `sent` of all answered calls.
     heard: u64,
 }
 
@@ -116,39 +115,40 @@ impl PendingCalls {
         }
     }
 
-    /// All sequences below are answered, or wait at the server.
+    /// Returns the mark: all lower sequences are answered or wait at the server.
     pub(super) fn lowest_unacknowledged(&self) -> u64 {
         self.base
     }
 
-    /// How far the next sequence is ahead of the lowest unacknowledged.
+    /// Returns the distance of the next sequence from the lowest unacknowledged one.
     pub(super) fn window(&self) -> usize {
         self.calls.len()
     }
 
-    /// The sequence of the next call.
+    /// Returns the sequence of the next call.
     pub(super) fn next_sequence(&self) -> u64 {
         self.base + self.calls.len() as u64
     }
 
-    /// Enters the call of the next sequence, with its frame.
+    /// Enters the call of the next sequence with its frame.
     pub(super) fn enter(&mut self, destination: Destination, frame: Box<[u8]>) {
         self.sent += 1;
         self.calls.push_back(Some(Call { destination, frame, sent: self.sent }));
     }
 
-    /// What the next call has to acknowledge besides; [`said`](Self::said) once it does.
+    /// Returns the waits that the next call should acknowledge. Call [`said`](Self::said) once a frame
+    /// carries them.
     pub(super) fn to_acknowledge(&self) -> Option<Acknowledged> {
         let few = self.answered.len().min(ACKNOWLEDGED_MAX);
         (few > 0).then(|| Acknowledged { sequences: self.answered[..few].to_vec() })
     }
 
-    /// The call that is entered next says this: it is sent again until it is answered.
+    /// Records that the next call carries these acknowledgements. It is sent again until it is answered.
     pub(super) fn said(&mut self, acknowledged: &Acknowledged) {
         self.answered.drain(..acknowledged.sequences.len());
     }
 
-    /// The frame of a call under way, which is sent again.
+    /// Returns the frame of a call in progress, to send it again.
     pub(super) fn send_again(&mut self, sequence: u64) -> Option<&mut [u8]> {
         let call = match sequence.checked_sub(self.base) {
             Some(offset) => self.calls.get_mut(usize::try_from(offset).ok()?)?.as_mut()?,
@@ -159,7 +159,7 @@ impl PendingCalls {
         Some(&mut call.frame)
     }
 
-    /// The frames of all calls under way, in order, which are sent again.
+    /// Returns the frames of all calls in progress, in order, to send them again.
     pub(super) fn send_all_again(&mut self) -> impl Iterator<Item = &[u8]> {
         let Self { calls, apart, sent, .. } = self;
         apart.values_mut().chain(calls.iter_mut().flatten()).map(|call| {
@@ -169,7 +169,7 @@ impl PendingCalls {
         })
     }
 
-    /// Takes the call of a sequence out, when it is under way.
+    /// Removes the call of a sequence if it is in progress.
     pub(super) fn leave(&mut self, sequence: u64) -> Option<Call> {
         let call = match sequence.checked_sub(self.base) {
             Some(offset) => self.calls.get_mut(usize::try_from(offset).ok()?)?.take(),
@@ -183,7 +183,7 @@ impl PendingCalls {
         Some(call)
     }
 
-    /// Moves the window up to the first call that is under way and does not wait at the server.
+    /// Moves the window up to the first call that is in progress and not known to wait at the server.
     fn advance(&mut self) {
         while let Some(first) = self.calls.front() {
             let held = first.as_ref().is_some_and(|call| !call.waits() || call.sent >= self.heard);
@@ -197,7 +197,7 @@ impl PendingCalls {
         }
     }
 
-    /// Takes all calls out.
+    /// Removes all calls.
     pub(super) fn leave_all(&mut self) -> Vec<Call> {
         self.base = self.next_sequence();
         let apart = std::mem::take(&mut self.apart).into_values();

@@ -1,5 +1,4 @@
-//! Bodies, by `bincode` 2 (little-endian, variable-length integers). The only module that
-//! knows it.
+//! Encoding of bodies with `bincode` 2 (little-endian, variable-length integers). No other module uses it.
 
 use bincode::error::DecodeError;
 use serde::Serialize;
@@ -8,19 +7,19 @@ use serde::de::DeserializeOwned;
 use crate::protocol::FRAME_BYTES_MAX;
 use crate::protocol::bounded::split_error;
 
-/// A body that is not what its kind and version say.
+/// A body that does not match its kind and version.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("the body cannot be read: {message}")]
 pub struct BodyError {
-    /// The field that is wrong, or empty where it is not known.
+    /// The field that is wrong, or empty if unknown.
     pub field: String,
-    /// What is wrong and, where there is one, the remedy.
+    /// The problem and, if there is one, the remedy.
     pub message: String,
 }
 
 impl From<DecodeError> for BodyError {
     fn from(error: DecodeError) -> Self {
-        // The format's own errors are written for those who know its source.
+        // The errors of `bincode` make sense only to readers of its source.
         let message = match error {
             DecodeError::OtherString(text) => {
                 let (field, message) = split_error(&text);
@@ -38,9 +37,9 @@ impl From<DecodeError> for BodyError {
     }
 }
 
-/// Bytes that a body may claim while it is read, so that a short frame cannot ask for much
-/// memory. The format counts a number at its full width, however few bytes it takes: a frame of
-/// nothing but small numbers claims eight times its length, and must not be refused for it.
+/// Maximum number of bytes that a body may claim while it is read, so that a short frame cannot request much
+/// memory. `bincode` counts a number at its full width, even if it is encoded in one byte. A frame of small
+/// numbers claims up to eight times its length and must not be refused for that.
 const CLAIM_BYTES_MAX: usize = 8 * FRAME_BYTES_MAX as usize;
 
 fn format() -> impl bincode::config::Config {
@@ -50,16 +49,16 @@ fn format() -> impl bincode::config::Config {
 /// Appends `body` to `out`.
 ///
 /// # Panics
-/// Never: writing to memory does not fail, and every type of the protocol can be encoded.
+/// Never panics: writing to memory does not fail, and every type of the protocol can be encoded.
 pub fn encode_body<T: Serialize>(body: &T, out: &mut Vec<u8>) {
     bincode::serde::encode_into_std_write(body, out, bincode::config::standard())
         .expect("writing to memory does not fail, and all our types can be encoded");
 }
 
-/// Reads a body from the front of `bytes`; the body, and how many bytes it took.
+/// Reads a body from the front of `bytes`. Returns the body and the number of bytes read.
 ///
 /// # Errors
-/// When `bytes` does not begin with such a body within its limits.
+/// Fails if `bytes` does not begin with such a body within its limits.
 pub fn decode_body<T: DeserializeOwned>(bytes: &[u8]) -> Result<(T, usize), BodyError> {
     bincode::serde::decode_from_slice(bytes, format()).map_err(BodyError::from)
 }

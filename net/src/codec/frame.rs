@@ -11,8 +11,8 @@
 //!     24     -  body
 //!      -     -  extensions, if flagged: (tag u16, length u32, bytes) each
 //! ```
-//! An extension whose tag has its highest bit set is *critical*: who does not know it must
-//! refuse the frame. Others are ignored by who does not know them.
+//! An extension whose tag has its highest bit set is *critical*: a receiver that does not know it must refuse
+//! the frame. Other unknown extensions are ignored.
 
 use wharf_core::planted::{PlantedBug, is_planted};
 
@@ -20,19 +20,19 @@ use crate::protocol::{EXTENSIONS_MAX, FRAME_BYTES_MAX};
 
 /// Bytes of a header.
 pub const HEADER_BYTES: usize = 24;
-/// Bytes of a header that its length counts.
+/// Bytes of a header that the length field counts.
 const COUNTED_HEADER: u32 = HEADER_BYTES as u32 - 4;
-/// Extensions follow the body.
+/// Flag: extensions follow the body.
 pub const FLAG_EXTENSIONS: u8 = 1;
-/// This frame answers the request of its sequence.
+/// Flag: the frame is the reply to the request of its sequence.
 pub const FLAG_REPLY: u8 = 2;
-/// The body is a [`Fault`](crate::protocol::Fault).
+/// Flag: the body is a [`Fault`](crate::protocol::Fault).
 pub const FLAG_ERROR: u8 = 4;
 const FLAGS_KNOWN: u8 = FLAG_EXTENSIONS | FLAG_REPLY | FLAG_ERROR;
-/// Marks a critical extension.
+/// The bit that marks a critical extension.
 const TAG_CRITICAL: u16 = 0x8000;
 
-/// What stands before a body.
+/// The header of a frame.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
     /// The message kind's number.
@@ -43,14 +43,14 @@ pub struct Header {
     pub version: u8,
     /// The sequence of the request within its session.
     pub sequence: u64,
-    /// All sequences below are answered and acknowledged.
+    /// All lower sequences are answered and acknowledged.
     pub lowest_unacknowledged: u64,
 }
 
 /// A frame in a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FrameRef<'a> {
-    /// Its header.
+    /// The frame's header.
     pub header: Header,
     /// Body and extensions.
     pub payload: &'a [u8],
@@ -58,26 +58,26 @@ pub struct FrameRef<'a> {
     pub bytes: usize,
 }
 
-/// Bytes that are no frame. After one of these the stream cannot be read on.
+/// Why bytes are not a frame. The stream cannot be read any further.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum FrameError {
-    /// Longer than allowed.
+    /// The frame is longer than allowed.
     #[error("a frame of {length} bytes is longer than the limit of {max}: send less per message")]
     TooLong {
-        /// What its length says.
+        /// The length in the frame.
         length: u32,
         /// The limit.
         max: u32,
     },
-    /// Shorter than a header.
+    /// The frame is shorter than a header.
     #[error(
         "a frame of {length} bytes is shorter than its header, which has {COUNTED_HEADER} after the length"
     )]
     TooShort {
-        /// What its length says.
+        /// The length in the frame.
         length: u32,
     },
-    /// Flags that no version has.
+    /// The frame has unknown flags.
     #[error("flags {flags:#04x} have bits that this version does not know")]
     Flags {
         /// The flags.
@@ -89,18 +89,18 @@ fn array<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
     bytes[at..at + N].try_into().expect("the caller checked the length")
 }
 
-/// Writes what is acknowledged by now into a frame that was encoded earlier.
+/// Updates the lowest unacknowledged sequence in a frame that was encoded earlier.
 ///
 /// # Panics
-/// When `frame` is shorter than a header.
+/// Panics if `frame` is shorter than a header.
 pub(crate) fn acknowledge_in_frame(frame: &mut [u8], lowest_unacknowledged: u64) {
     frame[16..HEADER_BYTES].copy_from_slice(&lowest_unacknowledged.to_le_bytes());
 }
 
-/// The frame at the front of `bytes`, or `None` when it is not all there yet.
+/// Returns the frame at the front of `bytes`, or `None` if it is not complete yet.
 ///
 /// # Errors
-/// When the bytes are no frame, or one that is longer than `max`.
+/// Fails if the bytes are not a frame, or if the frame is longer than `max`.
 pub fn decode_frame(bytes: &[u8], max: u32) -> Result<Option<FrameRef<'_>>, FrameError> {
     if bytes.len() < 4 {
         return Ok(None);
@@ -132,10 +132,10 @@ pub fn decode_frame(bytes: &[u8], max: u32) -> Result<Option<FrameRef<'_>>, Fram
     Ok(Some(FrameRef { header, payload: &bytes[HEADER_BYTES..total], bytes: total }))
 }
 
-/// Appends a frame to `out`: its header, what `body` writes, and `extensions`.
+/// Appends a frame to `out`: its header, the output of `body`, and `extensions`.
 ///
 /// # Panics
-/// When the frame is longer than any frame may be: our own messages are within their limits.
+/// Panics if the frame is longer than a frame may be. Our own messages respect their limits.
 pub fn encode_frame(
     header: Header,
     extensions: &[Extension<'_>],
@@ -146,10 +146,10 @@ pub fn encode_frame(
         .unwrap_or_else(|error| panic!("our own messages are within their limits: {error}"));
 }
 
-/// Appends a frame to `out` as [`encode_frame`] does, of a body that may be too long.
+/// Appends a frame to `out` like [`encode_frame`], but the body may be too long.
 ///
 /// # Errors
-/// When the frame is longer than any frame may be; `out` is then as before.
+/// Fails if the frame is longer than a frame may be. `out` is then unchanged.
 pub fn try_encode_frame(
     mut header: Header,
     extensions: &[Extension<'_>],
@@ -181,17 +181,17 @@ pub fn try_encode_frame(
     Ok(())
 }
 
-/// Something that a later version adds to a frame.
+/// An extension of a frame, for additions by later versions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Extension<'a> {
-    /// What it is; the highest bit marks it critical.
+    /// The kind of extension. The highest bit marks it critical.
     pub tag: u16,
-    /// Its content.
+    /// The content.
     pub bytes: &'a [u8],
 }
 
 impl Extension<'_> {
-    /// Whether who does not know it must refuse the frame.
+    /// Returns whether a receiver that does not know the extension must refuse the frame.
     #[must_use]
     pub fn is_critical(&self) -> bool {
         self.tag & TAG_CRITICAL != 0
@@ -201,10 +201,10 @@ impl Extension<'_> {
 /// The extensions of a frame.
 pub type Extensions<'a> = Vec<Extension<'a>>;
 
-/// The extensions that follow a body, `bytes` being all that follows it.
+/// Parses the extensions that follow a body. `bytes` is everything after the body.
 ///
 /// # Errors
-/// What is wrong with them.
+/// Returns what is wrong with them.
 pub fn split_extensions<'a>(header: &Header, mut bytes: &'a [u8]) -> Result<Extensions<'a>, String> {
     if header.flags & FLAG_EXTENSIONS == 0 {
         return if bytes.is_empty() {

@@ -1,5 +1,5 @@
-//! How messages are written: [frames](frame) of our own, so that the body format sees only
-//! bodies of a known kind and version, and [bodies](body), which one module encodes.
+//! Encoding of messages. [Frames](frame) are our own format, so the body format sees only bodies of a known
+//! kind and version. [Bodies](body) are encoded by one module.
 
 pub mod body;
 pub mod frame;

@@ -1,4 +1,4 @@
-//! Reports of node agents, checked, and what is shown of them.
+//! Conversion of agent reports, with their checks, and of node states.
 
 use std::sync::Arc;
 
@@ -9,13 +9,13 @@ use wharf_core::shard::NodeView;
 use super::{check_name, invalid, node_body, node_spec, state_number};
 use crate::protocol::{AgentBody, Fault, GpuBody, NodeStatus, ReportRequest, ReservedNode, UnhealthyBody};
 
-/// Longest reason of an unhealthy instance, in bytes: it is kept per instance and listed.
+/// Maximum length of the reason of an unhealthy instance, in bytes. It is kept per instance and listed.
 const FAULT_BYTES_MAX: usize = 512;
 
-/// The engine's form of a report; `resources` learns the names of its custom resources.
+/// Converts a report to the engine's form. `resources` learns the names of its custom resources.
 ///
 /// # Errors
-/// The fault, naming the field; the registry then has learnt nothing.
+/// Returns a fault that names the field. `resources` is then unchanged.
 pub fn agent_report(wire: ReportRequest, resources: &mut ResourceRegistry) -> Result<AgentReport, Fault> {
     let ReportRequest { node, boot, gpus, .. } = wire;
     check_name("node.identity", &node.identity)?;
@@ -34,7 +34,7 @@ pub fn agent_report(wire: ReportRequest, resources: &mut ResourceRegistry) -> Re
         if devices.iter().any(|(known, _)| *known.uuid == uuid) {
             return Err(invalid(format!("gpus[{i}].uuid"), "another device has it: give each device once"));
         }
-        // Wider than the mask: sixteen devices may all be linked.
+        // Shift a wider type than the mask, since all sixteen devices may be linked.
         if u32::from(links) >> count != 0 {
             let message = format!("{links:#x} links to devices that are not in the list: it has {count}");
             return Err(invalid(format!("gpus[{i}].links"), message));
@@ -50,7 +50,7 @@ pub fn agent_report(wire: ReportRequest, resources: &mut ResourceRegistry) -> Re
     Ok(AgentReport { spec, boot: boot.into(), gpus: devices })
 }
 
-/// What a node's agent said, for the wire.
+/// Converts the facts of a node's agent to the wire.
 #[must_use]
 pub fn agent_body(facts: &AgentFacts) -> AgentBody {
     let gpu = |gpu: &GpuDevice| GpuBody {
@@ -59,13 +59,13 @@ pub fn agent_body(facts: &AgentFacts) -> AgentBody {
         memory_mib: gpu.memory_mib,
         numa: gpu.numa,
         links: gpu.links,
-        // The list of unhealthy instances says it.
+        // The list of unhealthy instances shows the fault instead.
         fault: String::new(),
     };
     AgentBody { boot: facts.boot.to_string(), gpus: facts.gpus.iter().map(gpu).collect() }
 }
 
-/// The engine's form of what a node's agent said. Reports are checked before, by [`agent_report`].
+/// Converts an agent's facts to the engine's form. [`agent_report`] has checked them before.
 #[must_use]
 pub fn agent_facts(wire: AgentBody) -> AgentFacts {
     let gpu = |GpuBody { uuid, model, memory_mib, numa, links, .. }| GpuDevice {
@@ -78,7 +78,7 @@ pub fn agent_facts(wire: AgentBody) -> AgentFacts {
     AgentFacts { boot: wire.boot.into(), gpus: wire.gpus.into_iter().map(gpu).collect() }
 }
 
-/// Unhealthy instances, for the wire.
+/// Converts unhealthy instances to the wire.
 #[must_use]
 pub fn unhealthy_bodies(unhealthy: &[(u8, Arc<str>)]) -> Vec<UnhealthyBody> {
     let body = |(instance, reason): &(u8, Arc<str>)| UnhealthyBody {
@@ -88,7 +88,7 @@ pub fn unhealthy_bodies(unhealthy: &[(u8, Arc<str>)]) -> Vec<UnhealthyBody> {
     unhealthy.iter().map(body).collect()
 }
 
-/// The state of a node, with what its agent said.
+/// Converts the state of a node, with its agent's facts, to the wire.
 #[must_use]
 pub fn node_status(view: &NodeView, resources: &ResourceRegistry) -> NodeStatus {
     let registration = &view.registration;
@@ -131,7 +131,7 @@ mod tests {
         agent_report(request, &mut ResourceRegistry::default())
     }
 
-    /// A machine with as many GPUs as a node can have, each linked to all.
+    /// Uses a machine with the maximum number of GPUs, each linked to all.
     #[test]
     fn links_are_to_devices_of_the_list_however_long_it_is() {
         let all = report(GPU_INSTANCES_MAX, u16::MAX).unwrap();

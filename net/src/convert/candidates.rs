@@ -1,4 +1,4 @@
-//! Candidates that a request names: their number, and which of them there are not.
+//! The candidates that a request names: conversion, and the explanation of unregistered ones.
 
 use std::sync::Arc;
 
@@ -9,10 +9,10 @@ use wharf_core::registrar::Catalog;
 use super::invalid;
 use crate::protocol::{Fault, PlaceReply, Reason};
 
-/// Ids that a message spells out; a batch has many messages.
+/// Maximum number of ids that a message spells out. A batch has many messages.
 const SPELT_OUT: usize = 3;
 
-/// The engine's form of a list of candidates: each once, in order.
+/// Converts a list of candidates to the engine's form: each once, in order.
 pub(super) fn candidates(wire: Vec<u64>) -> Result<Option<Arc<[NodeId]>>, Fault> {
     if wire.is_empty() {
         return Ok(None);
@@ -32,8 +32,8 @@ pub(super) fn candidates(wire: Vec<u64>) -> Result<Option<Arc<[NodeId]>>, Fault>
     Ok(Some(ids.into()))
 }
 
-/// Adds to a refusal which of the candidates that the request `named` are not registered. A request
-/// that is placed among the others is not looked through: a node may well have gone a moment ago.
+/// Adds a fault to a refusal if some of the request's `named` candidates are not registered. A placed request
+/// is not examined, since a node may have been removed a moment ago.
 pub(crate) fn explain_candidates(reply: &mut PlaceReply, named: Option<&[NodeId]>, catalog: &Catalog) {
     let Some(named) = named.filter(|_| reply.refusal.is_some() && reply.fault.is_none()) else { return };
     let mut unknown = named.iter().filter(|&&id| catalog.node_name(id).is_none());

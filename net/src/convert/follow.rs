@@ -1,4 +1,4 @@
-//! What changed from one view of a shard to another, for the wire.
+//! Conversion of the changes between two views of a shard to the wire.
 
 use wharf_core::node::NodeRegistration;
 use wharf_core::resource::{Demand, GpuAssignment, ResourceRegistry, UnitAssignments};
@@ -15,18 +15,19 @@ use crate::protocol::{
     HoldEnded, Holding, NodeChange, NodeGone, NodeRest, PENDING_MAX, Pending, ReleasingBody, ShardVersion,
 };
 
-/// Bytes of a page, by estimate, after which nothing more is put on it: one change more fits a frame.
+/// Estimated size in bytes from which a page takes no more changes. One more change still fits a frame.
 const PAGE_BYTES: usize = 256 << 10;
-/// Bytes, by the same estimate, of what is told as pending of one node.
+/// Maximum estimated bytes of one node's pending changes.
 const PENDING_BYTES: usize = 128 << 10;
-/// Places of two views that are compared for one page: some hundred microseconds.
+/// Maximum number of places of two views that are compared for one page. This takes some hundred
+/// microseconds.
 const PAGE_LOOKS: usize = 8192;
-/// What numbers and lengths of a change take at most, beside its texts and lists.
+/// Maximum bytes of a change's numbers and lengths, without its texts and lists.
 const NUMBERS_BYTES: usize = 128;
-/// The same for an element of a list.
+/// Maximum bytes of a list element's numbers and lengths.
 const ELEMENT_BYTES: usize = 16;
 
-/// Which changes are asked for.
+/// Returns the kinds of changes that a request asks for.
 pub(crate) fn follow_kinds(kinds: u8) -> Result<ChangeKinds, Fault> {
     if kinds == 0 || kinds & !FOLLOW_ALL != 0 {
         let message = format!(
@@ -42,7 +43,7 @@ pub(crate) fn follow_kinds(kinds: u8) -> Result<ChangeKinds, Fault> {
     Ok(ChangeKinds { nodes, allocations, holds })
 }
 
-/// How many changes a page may have.
+/// Returns the maximum number of changes on a page.
 pub(crate) fn follow_limit(limit: u16) -> Result<usize, Fault> {
     match usize::from(limit) {
         0 => Ok(usize::from(CHANGES_PER_MESSAGE_DEFAULT)),
@@ -51,14 +52,14 @@ pub(crate) fn follow_limit(limit: u16) -> Result<usize, Fault> {
     }
 }
 
-/// A page while it is filled.
+/// A page that is being filled.
 struct Filling<'a> {
     page: FollowPage,
     bytes: usize,
     resources: &'a ResourceRegistry,
 }
 
-/// A page of the step from `from` to `to`, from `at` on, of at most `limit` changes.
+/// Builds a page of the step from `from` to `to`. It starts at `at` and has at most `limit` changes.
 pub(crate) fn follow_page(
     (from, to): (Option<&View>, &View),
     kinds: ChangeKinds,
@@ -142,7 +143,7 @@ impl Filling<'_> {
 
     fn node_change(&mut self, hot: &HotImage, cold: &ColdImage, before: Option<&ColdImage>) -> NodeChange {
         let spec = &cold.registration.spec;
-        // Placements leave it as it is, which is nearly always seen by its address.
+        // Placements do not change the cold part, so comparing addresses nearly always suffices.
         let unchanged = before.is_some_and(|before| std::ptr::eq(before, cold));
         let same_spec = unchanged || before.is_some_and(|before| before.registration.spec == *spec);
         let body = (!same_spec).then(|| node_body(spec, self.resources));
@@ -178,7 +179,8 @@ impl Filling<'_> {
         }
     }
 
-    /// The first of each list, as far as a page has room for one node: the claims next in turn.
+    /// Takes the first elements of each list, as many as a page can hold for one node. Claims are in the
+    /// order in which they are served.
     fn pending(&mut self, pending: &PendingImage) -> Pending {
         let releasing = pending.releasing.iter().take(PENDING_MAX);
         let releasing: Vec<_> = releasing

@@ -1,4 +1,4 @@
-//! Between wire types and the engine's: placement groups, and placements into their bundles.
+//! Conversion between wire types and engine types: placement groups, and placements into their bundles.
 
 use std::sync::Arc;
 
@@ -33,16 +33,16 @@ const STRATEGIES: [(u8, Strategy); 4] = [
     (STRATEGY_STRICT_SPREAD, Strategy::StrictSpread),
 ];
 
-/// The number of a strategy on the wire.
+/// Returns the number of a strategy on the wire.
 #[must_use]
 pub fn strategy_number(strategy: Strategy) -> u8 {
     STRATEGIES.iter().find(|(_, known)| *known == strategy).expect("every strategy has a number").0
 }
 
-/// The strategy of a number.
+/// Returns the strategy with this number.
 ///
 /// # Errors
-/// The fault, naming `strategy`.
+/// Returns a fault that names `strategy`.
 pub fn strategy(number: u8) -> Result<Strategy, Fault> {
     let known = STRATEGIES.iter().find(|(known, _)| *known == number).map(|&(_, strategy)| strategy);
     known.ok_or_else(|| {
@@ -53,10 +53,10 @@ pub fn strategy(number: u8) -> Result<Strategy, Fault> {
     })
 }
 
-/// The engine's form of a rule over the values of a label.
+/// Converts a rule over the values of a label to the engine's form.
 ///
 /// # Errors
-/// The fault, naming the field.
+/// Returns a fault that names the field.
 pub fn topology(wire: TopologyBody) -> Result<TopologyRule, Fault> {
     check_name("topology.key", &wire.key)?;
     let spreading = match wire.rule {
@@ -75,7 +75,7 @@ pub fn topology(wire: TopologyBody) -> Result<TopologyRule, Fault> {
     Ok(TopologyRule { key: wire.key.into(), spreading })
 }
 
-/// A rule over the values of a label, for the wire.
+/// Converts a rule over the values of a label to the wire.
 #[must_use]
 pub fn wire_topology(rule: &TopologyRule) -> TopologyBody {
     let (rule_number, max_skew) = match rule.spreading {
@@ -86,13 +86,13 @@ pub fn wire_topology(rule: &TopologyRule) -> TopologyBody {
     TopologyBody { key: rule.key.to_string(), rule: rule_number, max_skew }
 }
 
-/// A reply that says what is wrong with a request for a group.
+/// Returns a reply with a fault in a request about a group.
 #[must_use]
 pub fn group_fault(fault: Fault) -> GroupReply {
     GroupReply { reason: fault.reason, fault: Some(fault), ..GroupReply::default() }
 }
 
-/// What a placement's reply says of the bundle that `bundles[at]` describes.
+/// Turns the placement reply about `bundles[at]` into a group reply.
 fn of_bundle(at: usize, reply: PlaceReply) -> Box<GroupReply> {
     let PlaceReply { reason, refusal, fault, .. } = reply;
     let fault = fault.map(|mut fault| {
@@ -109,7 +109,7 @@ fn of_bundle(at: usize, reply: PlaceReply) -> Box<GroupReply> {
     Box::new(GroupReply { reason, group: None, refusal, fault })
 }
 
-/// What a bundle leaves to its group, or to its template.
+/// Checks that a bundle leaves the fields of its group or template at their defaults.
 fn check_bundle(asked: &PlaceRequest) -> Result<(), Fault> {
     let of_group = "a group waits as a whole: leave it at its default, and give it for the group";
     if asked.mode != MODE_NOW {
@@ -130,11 +130,11 @@ fn check_bundle(asked: &PlaceRequest) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The engine's form of bundles; equal ones share it.
+/// Converts bundles to the engine's form. Equal bundles share one request.
 ///
 /// # Errors
-/// The reply with a fault that names the field (`bundles[3].selectors[0].operator`), or with
-/// `infeasible` where one asks for a resource that no node ever had.
+/// Returns a reply with a fault that names the field (`bundles[3].selectors[0].operator`), or with
+/// `infeasible` if a bundle names a resource that no node has ever had.
 pub fn bundles(
     wire: Vec<BundleTemplate>,
     catalog: &Catalog,
@@ -166,10 +166,10 @@ pub fn bundles(
     Ok(bundles)
 }
 
-/// Until when a group, or what it grows by, waits; none: it does not.
+/// Returns the end of the wait of a group or of new bundles. Returns `None` if they do not wait.
 ///
 /// # Errors
-/// The fault, naming `mode` or `deadline`.
+/// Returns a fault that names `mode` or `deadline`.
 pub fn wait_until(mode: u8, deadline: u64) -> Result<Option<Time>, Fault> {
     match mode {
         MODE_NOW if deadline != 0 => {
@@ -181,10 +181,10 @@ pub fn wait_until(mode: u8, deadline: u64) -> Result<Option<Time>, Fault> {
     }
 }
 
-/// The engine's form of a group.
+/// Converts a group to the engine's form.
 ///
 /// # Errors
-/// As [`bundles`], or the reply with a fault that names the field.
+/// Same as [`bundles`], or a reply with a fault that names the field.
 pub fn group_spec(
     wire: CreateGroupRequest,
     catalog: &Catalog,
@@ -205,11 +205,11 @@ pub fn group_spec(
     Ok(spec)
 }
 
-/// The names of custom kinds that the registry has to learn before a group can wait for them, as
-/// [`kinds_to_learn`] for a placement. Everything else of the group was checked then.
+/// Returns the custom kinds that the registry must learn before a group can wait for them, like
+/// [`kinds_to_learn`] for a placement. If there are any, the rest of the request has been checked.
 ///
 /// # Errors
-/// What is wrong with the request.
+/// Returns the reply to an invalid request.
 pub fn group_kinds_to_learn(
     wire: &CreateGroupRequest,
     catalog: &Catalog,
@@ -243,7 +243,7 @@ fn spec_fault(error: GroupSpecError) -> Fault {
     invalid(field, error.to_string())
 }
 
-/// Why a planner did not do a job, for the wire.
+/// Converts a planner's rejection to the wire.
 #[must_use]
 pub fn plan_fault(rejection: &PlanRejection) -> Fault {
     let operation = |operation: u16, part: &str| format!("operations[{operation}].{part}");
@@ -288,7 +288,7 @@ fn state_number(state: GroupState) -> u8 {
     }
 }
 
-/// A group as it stands, for the wire.
+/// Converts a group's state to the wire.
 #[must_use]
 pub(super) fn group_body(view: &GroupView, catalog: &Catalog) -> GroupBody {
     let spec = &view.spec;
@@ -333,7 +333,7 @@ fn summary(view: &GroupView) -> GroupSummary {
     }
 }
 
-/// Why a group was refused, for the wire.
+/// Converts a group's refusal to the wire.
 #[must_use]
 pub fn group_refusal(refusal: &GroupRefusal, catalog: &Catalog) -> GroupReply {
     let GroupRefusal { infeasible, reason, attempts } = refusal;
@@ -400,7 +400,7 @@ pub fn group_refusal(refusal: &GroupRefusal, catalog: &Catalog) -> GroupReply {
     GroupReply { reason: reason.into(), refusal: Some(body), ..GroupReply::default() }
 }
 
-/// Says which resource it is about, by its name.
+/// Sets the resource that the refusal is about, by its name.
 fn name_kind(body: &mut GroupRefusalBody, kind: ResourceKind, catalog: &Catalog) {
     body.resource = resource_name(kind, &catalog.resources);
     body.message = body.message.replace(&kind.to_string(), &body.resource);
@@ -412,10 +412,10 @@ fn cancelled_group(message: &str) -> GroupReply {
     GroupReply { reason: cause, refusal: Some(refusal), ..GroupReply::default() }
 }
 
-/// The reply to a request about one group.
+/// Returns the reply to a request about one group.
 ///
 /// # Panics
-/// When it is no answer to such a job.
+/// Panics if `reply` does not answer such a job.
 #[must_use]
 pub fn group_reply(reply: &PlanReply, catalog: &Catalog) -> GroupReply {
     match reply {
@@ -432,10 +432,10 @@ pub fn group_reply(reply: &PlanReply, catalog: &Catalog) -> GroupReply {
     }
 }
 
-/// The reply to the removal of a group.
+/// Returns the reply to the removal of a group.
 ///
 /// # Panics
-/// When it is no answer to such a job.
+/// Panics if `reply` does not answer such a job.
 #[must_use]
 pub fn removed_group(reply: &PlanReply) -> RemoveGroupReply {
     match reply {
@@ -450,10 +450,10 @@ pub fn removed_group(reply: &PlanReply) -> RemoveGroupReply {
     }
 }
 
-/// How many groups a page may have that is asked for with `limit`.
+/// Returns the maximum number of groups on a page, given the requested `limit`.
 ///
 /// # Errors
-/// The fault, where that is more than a page has.
+/// Returns a fault if `limit` is larger than a page.
 pub fn page_limit(limit: u32) -> Result<u16, Fault> {
     const MOST: u16 = GROUPS_PER_MESSAGE_MAX as u16;
     match u16::try_from(limit) {
@@ -463,10 +463,10 @@ pub fn page_limit(limit: u32) -> Result<u16, Fault> {
     }
 }
 
-/// A page of groups, of at most `limit`.
+/// Builds a page of at most `limit` groups.
 ///
 /// # Panics
-/// When it is no answer to such a job.
+/// Panics if `reply` does not answer such a job.
 #[must_use]
 pub fn groups_page(reply: &PlanReply, limit: usize) -> ListGroupsReply {
     match reply {
@@ -478,20 +478,20 @@ pub fn groups_page(reply: &PlanReply, limit: usize) -> ListGroupsReply {
     }
 }
 
-/// Into which bundle a placement is to go.
+/// The target of a placement into a bundle.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum IntoTarget {
-    /// The bundle of that allocation.
+    /// The bundle with that allocation.
     Allocation(wharf_core::ids::AllocationId),
-    /// One bundle of a group, or the first with room.
+    /// One bundle of a group, or the first one with room.
     Group(GroupId, Option<u32>),
 }
 
-/// The engine's form of a placement into a bundle.
+/// Converts a placement into a bundle to the engine's form.
 ///
 /// # Errors
-/// The reply with a fault that names the field, or with `infeasible` where it asks for a resource that
-/// no node ever had.
+/// Returns a reply with a fault that names the field, or with `infeasible` if it names a resource that no
+/// node has ever had.
 pub fn place_into(
     wire: PlaceIntoRequest,
     catalog: &Catalog,

@@ -1,4 +1,4 @@
-//! Kinds that a request waits for although no node ever had them: a node that joins may.
+//! Resource kinds that no node has ever had, but that a request waits for. A node that joins may have them.
 
 use wharf_core::limits::RESOURCE_KINDS_WAITED_MAX;
 use wharf_core::registrar::Catalog;
@@ -7,12 +7,12 @@ use wharf_core::resource::{ResourceRegistry, check_unit_request};
 use super::{PlacementDefaults, amount, check_custom_name, fault_reply, invalid, placement_request};
 use crate::protocol::{Fault, NamedAmount, PlaceReply, PlaceRequest, Reason};
 
-/// The names of custom kinds that the registry has to learn before `request` can wait for them; none
-/// for nearly every request. Everything else of it was checked then: a request that is refused must
-/// not teach the registry anything.
+/// Returns the custom kinds that the registry must learn before `request` can wait for them. Usually there
+/// are none. If there are any, the rest of the request has been checked, so that a refused request does not
+/// change the registry.
 ///
 /// # Errors
-/// What is wrong with the request.
+/// Returns the reply to an invalid request.
 pub fn kinds_to_learn(
     request: &PlaceRequest,
     catalog: &Catalog,
@@ -62,11 +62,11 @@ fn no_room(field: &str) -> Fault {
     Fault::of_field(Reason::LimitExceeded, field, message)
 }
 
-/// Learns names that [`kinds_to_learn`] gave, all of them or none; those that were learnt meanwhile
-/// stay as they are.
+/// Learns names that [`kinds_to_learn`] returned, all of them or none. Names that were learned meanwhile stay
+/// as they are.
 ///
 /// # Errors
-/// When the registry has no room for all of them.
+/// Fails if the registry has no room for all of them.
 pub fn learn_kinds(names: &[String], resources: &mut ResourceRegistry) -> Result<(), Fault> {
     let unknown: Vec<&String> = names.iter().filter(|name| resources.id(name).is_none()).collect();
     if resources.len() + unknown.len() > RESOURCE_KINDS_WAITED_MAX && !unknown.is_empty() {

@@ -1,4 +1,4 @@
-//! Selectors, preferences, taints and tolerations, between the wire and the engine.
+//! Conversion of selectors, preferences, taints and tolerations between the wire and the engine.
 
 use std::sync::{Arc, LazyLock};
 
@@ -19,7 +19,7 @@ use crate::protocol::{
     SelectorTerm,
 };
 
-/// How many values an operator takes.
+/// The number of values that an operator takes.
 enum Values {
     None,
     One,
@@ -40,7 +40,7 @@ fn operator(number: u8) -> Option<(Operator, Values)> {
     })
 }
 
-/// A term of the list that `list` names; a fault names `list[at]`.
+/// Converts a selector term. A fault names `list[at]`.
 fn term(list: &str, at: usize, wire: SelectorTerm) -> Result<Term, Fault> {
     let field = |part: &str| format!("{list}[{at}].{part}");
     check_name(&field("key"), &wire.key)?;
@@ -64,16 +64,16 @@ fn term(list: &str, at: usize, wire: SelectorTerm) -> Result<Term, Fault> {
     Ok(Term { key: wire.key, operator, values })
 }
 
-/// The selector of the list that `list` names.
+/// Converts the selector in the field `list`.
 ///
 /// # Errors
-/// The fault, naming the field (`list[2].values`).
+/// Returns a fault that names the field (`list[2].values`).
 pub fn selector(list: &str, wire: Vec<SelectorTerm>) -> Result<Selector, Fault> {
     let terms = wire.into_iter().enumerate().map(|(at, wire)| term(list, at, wire));
     Ok(Selector::new(terms.collect::<Result<_, _>>()?))
 }
 
-/// The terms of a selector, for the wire.
+/// Converts the terms of a selector to the wire.
 #[must_use]
 pub fn selector_terms(selector: &Selector) -> Vec<SelectorTerm> {
     let number = |operator| match operator {
@@ -92,7 +92,7 @@ pub fn selector_terms(selector: &Selector) -> Vec<SelectorTerm> {
     terms.collect()
 }
 
-/// The effect of a taint by its number.
+/// Returns the taint effect with this number.
 fn effect_of(number: u8) -> Option<TaintEffect> {
     match number {
         EFFECT_NO_SCHEDULE => Some(TaintEffect::NoSchedule),
@@ -102,7 +102,7 @@ fn effect_of(number: u8) -> Option<TaintEffect> {
     }
 }
 
-/// The number of a taint's effect.
+/// Returns the number of a taint effect.
 fn effect_number(effect: TaintEffect) -> u8 {
     match effect {
         TaintEffect::NoSchedule => EFFECT_NO_SCHEDULE,
@@ -111,10 +111,10 @@ fn effect_number(effect: TaintEffect) -> u8 {
     }
 }
 
-/// The taints of a node.
+/// Converts the taints of a node.
 ///
 /// # Errors
-/// The fault, naming the field.
+/// Returns a fault that names the field.
 pub fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
     if wire.len() > TAINTS_MAX {
         return Err(invalid("taints", format!("{} taints: give at most {TAINTS_MAX}", wire.len())));
@@ -134,7 +134,7 @@ pub fn taints(wire: Vec<protocol::Taint>) -> Result<Taints, Fault> {
     Taints::new(taints).map_err(|error| invalid("taints", error.to_string()))
 }
 
-/// The taints of a node, for the wire.
+/// Converts the taints of a node to the wire.
 #[must_use]
 pub fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
     let wire = |taint: &Taint| {
@@ -145,10 +145,10 @@ pub fn wire_taints(taints: &Taints) -> Vec<protocol::Taint> {
     taints.as_slice().iter().map(wire).collect()
 }
 
-/// A toleration; a fault names `tolerations[at]`.
+/// Converts a toleration. A fault names `tolerations[at]`.
 ///
 /// # Errors
-/// The fault, naming the field.
+/// Returns a fault that names the field.
 pub fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, Fault> {
     let field = |part: &str| format!("tolerations[{at}].{part}");
     let operator = match wire.operator {
@@ -177,7 +177,7 @@ pub fn toleration(at: usize, wire: protocol::Toleration) -> Result<Toleration, F
     Ok(Toleration { key: wire.key, operator, value: wire.value, effect })
 }
 
-/// A toleration, for the wire.
+/// Converts a toleration to the wire.
 #[must_use]
 pub fn wire_toleration(toleration: &Toleration) -> protocol::Toleration {
     let Toleration { key, operator, value, effect } = toleration;
@@ -195,7 +195,7 @@ fn weight(field: String, weight: i32) -> Result<u8, Fault> {
     })
 }
 
-/// What every request prefers where the server is configured to leave GPU nodes alone.
+/// The shared preferences of requests whose only preference is to avoid GPU nodes.
 static AVOID_GPU: LazyLock<Arc<Preferences>> =
     LazyLock::new(|| Arc::new(Preferences { avoid_gpu: true, ..Preferences::default() }));
 
@@ -231,8 +231,7 @@ fn rules(wire: &mut PlaceRequest) -> Result<Option<Arc<RankRules>>, Fault> {
     rules.map(|rules| Some(Arc::new(rules))).map_err(|error| invalid("preferences", error.to_string()))
 }
 
-/// What a request would rather have; `candidates` becomes the one node that it is for, if it is
-/// for one.
+/// Converts the preferences of a request. If the request names one node, `candidates` becomes that node.
 pub(super) fn preferences(
     wire: &mut PlaceRequest,
     candidates: &mut Option<Arc<[NodeId]>>,

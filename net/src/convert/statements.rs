@@ -1,4 +1,4 @@
-//! Between wire types and the engine's: statements that are planned elsewhere.
+//! Conversion between wire types and engine types: statements of external schedulers.
 
 use wharf_core::group::{PlanReply, StatementReport, Submit};
 use wharf_core::ids::{AllocationId, NodeId};
@@ -19,10 +19,10 @@ use crate::protocol::{
     OPERATIONS_PER_MESSAGE_MAX, OperationBody, OperationReply, Reason, StatementReply, StatementRequest,
 };
 
-/// The conflict detection of a number.
+/// Returns the conflict detection with this number.
 ///
 /// # Errors
-/// The fault, naming `conflict_detection`.
+/// Returns a fault that names `conflict_detection`.
 pub fn conflict_detection(number: u8) -> Result<ConflictDetection, Fault> {
     match number {
         CONFLICT_DETECTION_FINE => Ok(ConflictDetection::Fine),
@@ -45,11 +45,11 @@ fn mode(number: u8) -> Result<CommitMode, Fault> {
     }
 }
 
-/// The engine's form of a statement.
+/// Converts a statement to the engine's form.
 ///
 /// # Errors
-/// The fault, naming the field of the operation (`operations[2].gpu`). A node that is not registered is one of
-/// a statement that is done as a whole; of an incremental one only that operation conflicts.
+/// Returns a fault that names the field of the operation (`operations[2].gpu`). An unregistered node is a
+/// fault of an all-or-nothing statement. In an incremental statement, only that operation conflicts.
 pub fn statement(wire: StatementRequest, catalog: &Catalog) -> Result<Submit, Fault> {
     let count = wire.operations.len();
     if count == 0 || count > OPERATIONS_PER_MESSAGE_MAX {
@@ -109,7 +109,7 @@ fn operation(wire: OperationBody, mode: CommitMode, catalog: &Catalog) -> Result
     }
 }
 
-/// What operations of some kinds do not have.
+/// The fields that operations of some kinds do not have.
 #[derive(Clone, Copy)]
 enum Part {
     Node,
@@ -120,7 +120,7 @@ enum Part {
     Grace,
 }
 
-/// What an operation of this kind does not have must not be given: it would be overlooked.
+/// Checks that fields of other kinds of operations are absent, since they would be ignored.
 fn check_absent(wire: &OperationBody, parts: &[Part]) -> Result<(), Fault> {
     for part in parts {
         let (field, absent) = match part {
@@ -142,8 +142,8 @@ fn check_absent(wire: &OperationBody, parts: &[Part]) -> Result<(), Fault> {
     Ok(())
 }
 
-/// The node of an operation. In an incremental statement, one that is not registered is the operation's own
-/// conflict, which the planner finds.
+/// Converts the node of an operation. In an incremental statement, the planner reports an unregistered node
+/// as a conflict of the operation.
 fn node(number: u64, mode: CommitMode, catalog: &Catalog) -> Result<NodeId, Fault> {
     let node = NodeId(number);
     if mode == CommitMode::AllOrNothing && catalog.node_partition(node).is_none() {
@@ -156,12 +156,12 @@ fn node(number: u64, mode: CommitMode, catalog: &Catalog) -> Result<NodeId, Faul
 fn asked(wire: DemandBody, catalog: &Catalog) -> Result<Demand, Fault> {
     demand(wire, catalog).map_err(|reply| {
         let fault = reply.fault.expect("a demand that is not taken is said to be wrong");
-        // Infeasible is a verdict over all nodes; here the node is named.
+        // `infeasible` is a verdict over all nodes, but here the node is given.
         Fault { reason: Reason::InvalidField.into(), ..fault }
     })
 }
 
-/// As many instances are named as the demand takes.
+/// Checks that the number of named instances matches the demand.
 fn check_instances(gpus: Option<u16>, asked: GpuRequest) -> Result<(), Fault> {
     let taken = match asked {
         GpuRequest::None => 0,
@@ -178,7 +178,7 @@ fn check_instances(gpus: Option<u16>, asked: GpuRequest) -> Result<(), Fault> {
     }
 }
 
-/// A conflict, for the wire.
+/// Converts a conflict to the wire.
 #[must_use]
 pub fn conflict_body(conflict: &Conflict, catalog: &Catalog) -> ConflictBody {
     let Conflict { operation, node, version, reason } = conflict;
@@ -258,13 +258,13 @@ fn granted(granted: &Granted, catalog: &Catalog) -> OperationReply {
     }
 }
 
-/// A reply that says what is wrong with a statement.
+/// Returns a reply with a fault in a statement.
 #[must_use]
 pub fn statement_fault(fault: Fault) -> StatementReply {
     StatementReply { reason: fault.reason, fault: Some(fault), ..StatementReply::default() }
 }
 
-/// What became of a statement of so many operations.
+/// Builds the reply to a statement of `count` operations.
 fn report(report: &StatementReport, count: usize, catalog: &Catalog) -> StatementReply {
     let rest = if report.expired { Reason::Expired } else { Reason::Aborted };
     let mut operations = vec![OperationReply { reason: rest.into(), ..OperationReply::default() }; count];
@@ -287,10 +287,10 @@ fn report(report: &StatementReport, count: usize, catalog: &Catalog) -> Statemen
     StatementReply { reason: reason.into(), statement, operations, fault: None }
 }
 
-/// The reply to a statement of so many operations.
+/// Returns the reply to a statement of `count` operations.
 ///
 /// # Panics
-/// When it is no answer to such a job, or speaks of other operations.
+/// Panics if `reply` does not answer such a job, or names other operations.
 #[must_use]
 pub fn statement_reply(reply: &PlanReply, count: usize, catalog: &Catalog) -> StatementReply {
     match reply {

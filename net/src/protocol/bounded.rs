@@ -1,9 +1,9 @@
-//! Bounds on what a body may hold, enforced while it is read: a list that claims to be longer
-//! is refused before anything is allocated for it.
+//! Bounds on the contents of a body, enforced while it is read. A list that claims to be longer is refused
+//! before anything is allocated for it.
 //!
-//! A format without names of fields tells an error by its text alone, so each bounded field has
-//! a type of its own in [`field`] that carries its name, and [`split_error`] takes the name off
-//! the text again.
+//! The body format has no field names, so an error carries only text. Each bounded field therefore has its
+//! own type in [`field`] that adds its name to the text. [`split_error`] separates the name from the text
+//! again.
 
 use std::fmt;
 use std::marker::PhantomData;
@@ -18,7 +18,7 @@ pub(super) trait Field {
 
 macro_rules! fields {
     ($($field:ident = $name:literal;)*) => {
-        /// The bounded fields, by the names that the structs give them.
+        /// The bounded fields, by their names in the structs.
         pub(super) mod field {
             $(
                 pub(in crate::protocol) struct $field;
@@ -88,14 +88,14 @@ fields! {
     Versions = "from";
 }
 
-/// Stands between a field's name and what is wrong with it: no name holds it.
+/// Separates a field's name from the error message. No name contains it.
 const FIELD_END: char = '\u{1f}';
 
 fn error<F: Field, E: Error>(message: fmt::Arguments<'_>) -> E {
     E::custom(format_args!("{}{FIELD_END}{message}", F::NAME))
 }
 
-/// The name of the field, if there is one, and what is wrong with it.
+/// Splits an error text into the field's name, or an empty text, and the message.
 pub(crate) fn split_error(text: &str) -> (&str, &str) {
     text.split_once(FIELD_END).unwrap_or(("", text))
 }
@@ -128,7 +128,7 @@ impl<'de, T: Deserialize<'de>, F: Field> Visitor<'de> for Bounded<T, F> {
     }
 }
 
-/// A list of at most `MAX` elements.
+/// Reads a list of at most `MAX` elements.
 pub(super) fn list<'de, D, T, F, const MAX: usize>(deserializer: D) -> Result<Vec<T>, D::Error>
 where
     D: Deserializer<'de>,
@@ -151,19 +151,19 @@ impl<F: Field> Visitor<'_> for Text<F> {
         if text.len() <= self.0 {
             return Ok(text.to_owned());
         }
-        // Of many elements with this field, the text's beginning says which it is.
+        // If many elements have this field, the beginning of the text shows which one is meant.
         let beginning: String = text.chars().take(24).collect();
         let bytes = text.len();
         Err(error::<F, E>(format_args!("the text {beginning:?}… has {bytes} bytes: send at most {}", self.0)))
     }
 }
 
-/// A name: at most [`NAME_BYTES_MAX`] bytes.
+/// Reads a name of at most [`NAME_BYTES_MAX`] bytes.
 pub(super) fn name<'de, D: Deserializer<'de>, F: Field>(deserializer: D) -> Result<String, D::Error> {
     deserializer.deserialize_str(Text(NAME_BYTES_MAX, PhantomData::<F>))
 }
 
-/// A message for people: at most 4 KiB.
+/// Reads a message for people, of at most 4 KiB.
 pub(super) fn prose<'de, D: Deserializer<'de>, F: Field>(deserializer: D) -> Result<String, D::Error> {
     deserializer.deserialize_str(Text(4096, PhantomData::<F>))
 }

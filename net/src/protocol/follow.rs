@@ -1,9 +1,9 @@
-//! Following changes: a client that has every shard's state as of some version asks for what came
-//! since, page by page, and waits where nothing did.
+//! Following changes. A client that has the state of every shard as of some version asks for the changes
+//! since then. It gets them page by page, and waits if nothing changed.
 //!
-//! A *step* leads a client from one version of a shard, or from nothing, to a later one, in one page or
-//! several. A step from nothing is a *resync*: its first page says so, and the client drops whatever it
-//! had of that shard. Only after the last page has the client a state that the shard was in.
+//! A *step* leads a client from one version of a shard, or from nothing, to a later version, in one or more
+//! pages. A step from nothing is a *resync*: its first page says so, and the client drops its copy of that
+//! shard. The client's copy matches a state of the shard only after the last page.
 
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::Incarnation;
@@ -15,20 +15,20 @@ use super::{
     DemandBody, NamedAmount, NamedUnits, NodeBody, ReasonCode, UnhealthyBody, WireAllocation, WireStatement,
 };
 
-/// Tell of nodes.
+/// Report nodes.
 pub const FOLLOW_NODES: u8 = 1;
-/// Tell of allocations.
+/// Report allocations.
 pub const FOLLOW_ALLOCATIONS: u8 = 2;
-/// Tell of what statements hold.
+/// Report the holds of statements.
 pub const FOLLOW_HOLDS: u8 = 4;
-/// Tell of everything.
+/// Report everything.
 pub const FOLLOW_ALL: u8 = FOLLOW_NODES | FOLLOW_ALLOCATIONS | FOLLOW_HOLDS;
 
-/// Most changes of one page.
+/// Maximum number of changes on one page.
 pub const CHANGES_PER_MESSAGE_MAX: usize = 4096;
-/// Changes of one page where no limit is given.
+/// Default maximum number of changes on one page.
 pub const CHANGES_PER_MESSAGE_DEFAULT: u16 = 1024;
-/// Longest wait for a change, in ms: an hour.
+/// Maximum wait for a change, in ms: one hour.
 pub const FOLLOW_WAIT_MS_MAX: u32 = 3_600_000;
 
 /// A version of a shard's state.
@@ -38,122 +38,121 @@ pub struct ShardVersion {
     pub shard: u16,
     /// The start of the service.
     pub incarnation: u32,
-    /// Counts the versions since then, from 1.
+    /// Counts the versions since that start, from 1.
     pub sequence: u64,
 }
 
 impl ShardVersion {
-    /// The version of a view of `shard`.
+    /// Returns the version of a view of `shard`.
     #[must_use]
     pub fn new(shard: u16, version: ViewVersion) -> Self {
         Self { shard, incarnation: version.incarnation.0, sequence: version.sequence }
     }
 
-    /// The version of the shard's view.
+    /// Returns the version of the shard's view.
     #[must_use]
     pub fn view(&self) -> ViewVersion {
         ViewVersion { incarnation: Incarnation(self.incarnation), sequence: self.sequence }
     }
 }
 
-/// Where a step goes on that has more pages. Its numbers have no meaning for a client.
+/// The position at which an unfinished step continues. The numbers mean nothing to a client.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FollowCursor {
-    /// Where the step leads.
+    /// The target of the step.
     pub to: ShardVersion,
-    /// Below [`ChangeCursor::STAGES`](wharf_core::view::ChangeCursor::STAGES).
+    /// The stage, below [`ChangeCursor::STAGES`](wharf_core::view::ChangeCursor::STAGES).
     pub stage: u8,
-    /// Within the stage.
+    /// The position within the stage.
     pub place: u32,
-    /// Within the place.
+    /// The position within the place.
     pub within: u32,
 }
 
-/// Asks for what came since the client's versions. One at a time per connection: the next takes the
-/// place of one that waits, which is answered with nothing.
+/// Asks for the changes since the client's versions. A connection has one waiting request at a time: the next
+/// one replaces it, and the waiting one is answered without a page.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FollowRequest {
-    /// What the client has, each shard at most once; nothing of those that are not here.
+    /// The client's versions, each shard at most once. Shards that are not listed begin from nothing.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Versions, { SHARDS_MAX as usize }>")]
     pub from: Vec<ShardVersion>,
-    /// The step to go on with, in the state of whose shard the client is in between.
+    /// The step to continue. The client's copy of its shard is between two versions.
     pub at: Option<FollowCursor>,
-    /// `FOLLOW_*`, added up: the same in all requests of a follower.
+    /// The sum of `FOLLOW_*` kinds. A follower must send the same sum in all requests.
     pub kinds: u8,
-    /// At most so many changes, up to [`CHANGES_PER_MESSAGE_MAX`]; 0: as many as the service thinks fit.
+    /// Maximum number of changes, up to [`CHANGES_PER_MESSAGE_MAX`]. 0 means the default.
     pub limit: u16,
-    /// How long to wait for a change, in ms, up to [`FOLLOW_WAIT_MS_MAX`]; 0: not at all.
+    /// The wait for a change, in ms, up to [`FOLLOW_WAIT_MS_MAX`]. 0 means no wait.
     pub wait_ms: u32,
 }
 
-/// A page, or that nothing came.
+/// A page of changes, or the answer that nothing changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FollowReply {
-    /// How many shards this start of the service has. What a client has of others is gone.
+    /// The number of shards of this start of the service. The client must drop its copies of others.
     pub shards: u16,
-    /// None: the client has everything still.
+    /// `None` if nothing changed.
     pub page: Option<FollowPage>,
 }
 
-/// Changes of one shard, to be applied in the order of the lists.
+/// Changes of one shard. The client applies them in the order of the lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FollowPage {
-    /// Where the step leads.
+    /// The target of the step.
     pub to: ShardVersion,
-    /// Whether this is its first page.
+    /// True on the first page of the step.
     pub begins: bool,
-    /// On a first page: `done` where it goes on from the client's version, else why it begins with
-    /// nothing.
+    /// On a first page: `done` if the step starts from the client's version, else why it starts from nothing.
     pub resync: ReasonCode,
-    /// Where it goes on; none: this was its last page, and the client has the version `to`.
+    /// Where the step continues. `None` on the last page: the client then has the version `to`.
     pub next: Option<FollowCursor>,
     /// Service time of the version, in ns.
     pub now: u64,
-    /// Nodes of the shard in this version.
+    /// The number of nodes of the shard in this version.
     pub node_count: u32,
-    /// Live allocations of the shard in this version.
+    /// The number of live allocations of the shard in this version.
     pub allocation_count: u64,
-    /// Holds that ended: their statement was decided.
+    /// Holds that ended because their statement was decided.
     #[serde(deserialize_with = "bounded::list::<_, _, field::HoldsEnded, CHANGES_PER_MESSAGE_MAX>")]
     pub holds_ended: Vec<HoldEnded>,
     /// Allocations that ended.
     #[serde(deserialize_with = "bounded::list::<_, _, field::AllocationsEnded, CHANGES_PER_MESSAGE_MAX>")]
     pub allocations_ended: Vec<AllocationEnded>,
-    /// Nodes that are gone.
+    /// Nodes that were removed.
     #[serde(deserialize_with = "bounded::list::<_, _, field::NodesGone, CHANGES_PER_MESSAGE_MAX>")]
     pub nodes_gone: Vec<NodeGone>,
-    /// Nodes that are new or not as they were.
+    /// Nodes that are new or changed.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Nodes, CHANGES_PER_MESSAGE_MAX>")]
     pub nodes: Vec<NodeChange>,
     /// Allocations that began.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Allocations, CHANGES_PER_MESSAGE_MAX>")]
     pub allocations: Vec<AllocationBegun>,
-    /// What statements hold from now on.
+    /// New holds of statements.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Holds, CHANGES_PER_MESSAGE_MAX>")]
     pub holds: Vec<HoldBegun>,
 }
 
 impl FollowPage {
-    /// Changes on it.
+    /// Returns the number of changes on the page.
     #[must_use]
     pub fn changes(&self) -> usize {
         let ended = self.holds_ended.len() + self.allocations_ended.len() + self.nodes_gone.len();
         ended + self.nodes.len() + self.allocations.len() + self.holds.len()
     }
 
-    /// Whether the client has to drop what it had of the shard.
+    /// Returns whether the client must drop its copy of the shard.
     #[must_use]
     pub fn is_resync(&self) -> bool {
         self.begins && !self.resync.is_done()
     }
 }
 
-/// A node that is gone.
+/// A node that was removed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeGone {
-    /// Its id.
+    /// The node's id.
     pub node: u64,
-    /// Its name.
+    /// The node's name.
     #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
     pub node_name: String,
 }
@@ -161,11 +160,11 @@ pub struct NodeGone {
 /// An allocation that ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocationEnded {
-    /// Which.
+    /// The allocation.
     pub allocation: WireAllocation,
-    /// Where it was.
+    /// The node's id.
     pub node: u64,
-    /// Its name.
+    /// The node's name.
     #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
     pub node_name: String,
 }
@@ -173,146 +172,147 @@ pub struct AllocationEnded {
 /// A hold that ended.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldEnded {
-    /// Whose.
+    /// The statement.
     pub statement: WireStatement,
-    /// The place of its operation in the statement.
+    /// The operation's place in the statement.
     pub operation: u16,
-    /// Where it was.
+    /// The node's id.
     pub node: u64,
-    /// Its name.
+    /// The node's name.
     #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
     pub node_name: String,
 }
 
-/// A node as it stands, without what did not change of what seldom does.
+/// The state of a node. Details and capacity, which change seldom, are included only if they changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeChange {
-    /// Its id.
+    /// The node's id.
     pub node: u64,
-    /// Its name.
+    /// The node's name.
     #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
     pub node_name: String,
     /// `NODE_*`.
     pub state: u8,
-    /// Counts its changes.
+    /// Counts the node's changes.
     pub version: u64,
-    /// Free cores, in 1/10 000: without what is reserved.
+    /// Free cores, in 1/10,000, without reserved capacity.
     pub cpu: i64,
-    /// Free MiB, likewise.
+    /// Free MiB, in 1/10,000, without reserved capacity.
     pub memory: i64,
-    /// The free part of each GPU, in 1/10 000; nothing of an unhealthy one.
+    /// The free part of each GPU, in 1/10,000. 0 for unhealthy GPUs.
     #[serde(deserialize_with = "bounded::list::<_, _, field::GpusAvailable, GPU_INSTANCES_MAX>")]
     pub gpus: Vec<u16>,
-    /// Live allocations.
+    /// The number of live allocations.
     pub allocations: u32,
-    /// None: as it was.
+    /// Further details. `None` if unchanged.
     pub details: Option<NodeRest>,
-    /// Capacity and labels. None: as they were.
+    /// Capacity and labels. `None` if unchanged.
     pub body: Option<NodeBody>,
-    /// What is to change here by itself.
+    /// Pending changes on the node.
     pub pending: Pending,
 }
 
-/// Most elements of each list of [`Pending`].
+/// Maximum length of each list of [`Pending`].
 pub const PENDING_MAX: usize = 1024;
 
-/// What is to change on a node by itself: what claims (`OPERATION_PIPELINE`) are planned on.
+/// Changes on a node that will happen by themselves. Claims (`OPERATION_PIPELINE`) are planned on them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Pending {
-    /// Allocations on their way out, by id: each is among the node's allocations until it ends.
+    /// Releasing allocations, by id. Each one is among the node's allocations until it ends.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Releasing, PENDING_MAX>")]
     pub releasing: Vec<ReleasingBody>,
     /// Claims, in the order in which they are served.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Claims, PENDING_MAX>")]
     pub claims: Vec<ClaimBody>,
-    /// How many more there are of both, which would not fit a page.
+    /// The number of further entries of both lists that do not fit a page.
     pub untold: u32,
 }
 
 impl Pending {
-    /// Whether nothing is on its way out, and nothing claimed.
+    /// Returns whether nothing is releasing or claimed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         *self == Self::default()
     }
 }
 
-/// An allocation on its way out.
+/// A releasing allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleasingBody {
-    /// Which.
+    /// The allocation.
     pub allocation: WireAllocation,
-    /// When it ends at the latest, in ns of service time.
+    /// The latest end of the allocation, in ns of service time.
     pub until: u64,
 }
 
-/// A claim on what is being released.
+/// A claim on releasing capacity.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ClaimBody {
-    /// The id of its allocation, once all of its own has come free.
+    /// The id of the allocation that the claim becomes when all of its capacity is free.
     pub allocation: WireAllocation,
-    /// What it claims.
+    /// The claimed amounts.
     pub holds: Holding,
 }
 
-/// What else is told of a node.
+/// Further details of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeRest {
-    /// What is free of each custom kind that it has.
+    /// The free amounts of the node's custom resources.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
     pub custom: Vec<NamedAmount>,
     /// Unhealthy GPU instances, ascending.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Unhealthy, GPU_INSTANCES_MAX>")]
     pub unhealthy: Vec<UnhealthyBody>,
-    /// For whom it is reserved; 0: for nobody.
+    /// The owner for whom the node is reserved. 0 for none.
     pub owner: u64,
-    /// When the reservation ends by itself, in ns of service time; 0: it does not.
+    /// When the reservation ends by itself, in ns of service time. 0 means never.
     pub until: u64,
 }
 
 /// An allocation that began.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AllocationBegun {
-    /// Which.
+    /// The allocation.
     pub allocation: WireAllocation,
-    /// Its node.
+    /// The node's id.
     pub node: u64,
-    /// Its name.
+    /// The node's name.
     #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
     pub node_name: String,
-    /// What it holds.
+    /// The amounts and instances that it holds.
     pub holds: Holding,
 }
 
-/// What is held on a node, and of which instances.
+/// Amounts and instances held on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Holding {
-    /// How much.
+    /// The amounts.
     pub demand: DemandBody,
     /// GPU instances, ascending.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
     pub gpus: Vec<u8>,
-    /// How much of each, in 1/10 000.
+    /// The part of each GPU instance, in 1/10,000.
     pub gpu_part: u16,
     /// Units of unit-instance kinds.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Units, CUSTOM_RESOURCES_MAX>")]
     pub units: Vec<NamedUnits>,
 }
 
-/// What a statement that is not decided holds on a node.
+/// The hold of an undecided statement on a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HoldBegun {
-    /// Whose.
+    /// The statement.
     pub statement: WireStatement,
-    /// The place of its operation in the statement.
+    /// The operation's place in the statement.
     pub operation: u16,
-    /// The node.
+    /// The node's id.
     pub node: u64,
-    /// Its name.
+    /// The node's name.
     #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
     pub node_name: String,
-    /// What was taken; none: an eviction, or a claim on what is being released, which take nothing yet.
+    /// The capacity taken. `None` for an eviction or for a claim on releasing capacity, which take nothing
+    /// yet.
     pub holds: Option<Holding>,
-    /// The allocation that is about to be evicted.
+    /// The allocation that the statement is about to evict.
     pub evicts: Option<WireAllocation>,
 }

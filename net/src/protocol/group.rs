@@ -1,7 +1,7 @@
-//! Placement groups: bundles that are placed as a whole, and placements into them.
+//! Placement groups: bundles that are placed together, and placements into them.
 //!
-//! A bundle is written as a placement is: what it takes, and on which nodes it may be placed. Equal bundles are
-//! written once, with their number.
+//! A bundle is described by a placement request: the amounts that it takes, and the nodes on which it may be
+//! placed. Equal bundles are described once, with their count.
 
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{GroupId, Incarnation};
@@ -12,50 +12,50 @@ use super::{
     ConflictBody, DemandBody, Fault, PlaceRequest, PlacedBody, ReasonCode, RefusalBody, WireAllocation,
 };
 
-/// Groups of one page of a list.
+/// Maximum number of groups on one page of a list.
 pub const GROUPS_PER_MESSAGE_MAX: usize = 1024;
-/// Candidates that all templates of a message name together.
+/// Maximum number of candidates over all templates of a message.
 pub const GROUP_CANDIDATES_MAX: usize = 1024;
-/// Conflicts that the refusal of a group names.
+/// Maximum number of conflicts in the refusal of a group.
 pub const GROUP_CONFLICTS_MAX: usize = 64;
 
-/// On as few nodes as can be.
+/// Places the bundles on as few nodes as possible.
 pub const STRATEGY_PACK: u8 = 0;
-/// On as many nodes as can be.
+/// Places the bundles on as many nodes as possible.
 pub const STRATEGY_SPREAD: u8 = 1;
-/// All on one node.
+/// Places all bundles on one node.
 pub const STRATEGY_STRICT_PACK: u8 = 2;
-/// Each on a node of its own.
+/// Places each bundle on a node of its own.
 pub const STRATEGY_STRICT_SPREAD: u8 = 3;
 
-/// On nodes with one value of the label where that can be, else anywhere.
+/// Prefers nodes with one value of the label, but allows others.
 pub const TOPOLOGY_PACK: u8 = 1;
-/// On nodes with one value of the label, or nowhere.
+/// Allows only nodes with one value of the label.
 pub const TOPOLOGY_STRICT_PACK: u8 = 2;
-/// Evenly over the values of the label.
+/// Spreads the bundles evenly over the values of the label.
 pub const TOPOLOGY_SPREAD: u8 = 3;
 
-/// An operation conflicts that is not possible any more.
+/// An operation conflicts if it is no longer possible.
 pub const CONFLICT_DETECTION_FINE: u8 = 0;
-/// An operation conflicts whose node has another version than was expected.
+/// An operation conflicts if its node has another version than expected.
 pub const CONFLICT_DETECTION_COARSE: u8 = 1;
 
-/// It waits for capacity.
+/// The group waits for capacity.
 pub const GROUP_WAITING: u8 = 1;
-/// It is being placed.
+/// The group is being placed.
 pub const GROUP_COMMITTING: u8 = 2;
-/// At least its minimum is placed.
+/// At least the minimum of the group is placed.
 pub const GROUP_PLACED: u8 = 3;
-/// Bundles were lost with their nodes, released or evicted, and fewer than the minimum are left: they are placed
-/// again.
+/// Bundles were lost with their nodes, released or evicted, and fewer than the minimum are left. They are
+/// placed again.
 pub const GROUP_DEGRADED: u8 = 4;
 
 /// [`GroupId`] on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireGroup {
-    /// The start of the service that made it.
+    /// The start of the service that created the group.
     pub incarnation: u32,
-    /// Its number within.
+    /// The group's number within that start.
     pub number: u64,
 }
 
@@ -71,12 +71,13 @@ impl From<WireGroup> for GroupId {
     }
 }
 
-/// So many equal bundles.
+/// A number of equal bundles.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BundleTemplate {
-    /// What one takes, and where it may stand. It does not wait by itself, and has no priority.
+    /// The amounts that one bundle takes, and the nodes on which it may be placed. It has no wait and no
+    /// priority of its own.
     pub request: PlaceRequest,
-    /// How many: all templates of a message together have 1 to 1,024.
+    /// The number of bundles. All templates of a message together have 1 to 1,024.
     pub count: u32,
 }
 
@@ -94,159 +95,159 @@ pub struct TopologyBody {
     pub key: String,
     /// `TOPOLOGY_*`.
     pub rule: u8,
-    /// Of `TOPOLOGY_SPREAD`: by how much the numbers of bundles on any two values may differ, from 1
-    /// on. Otherwise 0.
+    /// For `TOPOLOGY_SPREAD`: the maximum difference between the numbers of bundles on any two values, at
+    /// least 1. Otherwise 0.
     pub max_skew: u32,
 }
 
-/// Makes a group. The reply is a [`GroupReply`].
+/// Creates a group. The reply is a [`GroupReply`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CreateGroupRequest {
-    /// Its bundles: places are counted from 0 on, in this order.
+    /// The bundles. Their indices count from 0, in this order.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Bundles, GROUP_BUNDLES_MAX>")]
     pub bundles: Vec<BundleTemplate>,
     /// `STRATEGY_*`.
     pub strategy: u8,
-    /// Over the values of a label.
+    /// The rule over the values of a label.
     pub topology: Option<TopologyBody>,
-    /// At least so many are placed, or none; 0: all of them.
+    /// The minimum number of bundles to place, or none is placed. 0 means all.
     pub min_members: u32,
-    /// `MODE_*`: whether it waits where it does not fit now.
+    /// `MODE_*`: whether the group waits if it does not fit now.
     pub mode: u8,
-    /// Until when it waits, in ns of service time; 0 for ever. 0 for a group that does not wait.
+    /// The end of the wait, in ns of service time. 0 means no end. Must be 0 for a group that does not wait.
     pub deadline: u64,
-    /// Of waiting groups, those of higher priority go first.
+    /// Waiting groups of higher priority go first.
     pub priority: i32,
-    /// `CONFLICT_DETECTION_*`: what counts as a conflict when it is committed.
+    /// `CONFLICT_DETECTION_*`: what counts as a conflict when the group is committed.
     pub conflict_detection: u8,
 }
 
-/// Adds bundles to a group: all of them, or none. The reply is a [`GroupReply`].
+/// Adds bundles to a group, all of them or none. The reply is a [`GroupReply`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GrowGroupRequest {
-    /// Which.
+    /// The group.
     pub group: WireGroup,
-    /// Their places follow the last that the group ever had.
+    /// The new bundles. Their indices follow the highest index that the group ever had.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Bundles, GROUP_BUNDLES_MAX>")]
     pub bundles: Vec<BundleTemplate>,
-    /// `MODE_*`: whether they wait where they do not fit now. They do not wait while an earlier bundle of the group
-    /// has no place: that one comes first.
+    /// `MODE_*`: whether the bundles wait if they do not fit now. They do not wait while an earlier bundle of
+    /// the group is not placed, since that one comes first.
     pub mode: u8,
-    /// Until when they wait, in ns of service time; 0 for ever. 0 where they do not wait.
+    /// The end of the wait, in ns of service time. 0 means no end. Must be 0 for bundles that do not wait.
     pub deadline: u64,
 }
 
-/// Takes bundles out of a group, with what runs in them. The reply is a [`GroupReply`].
+/// Removes bundles from a group, with the allocations inside them. The reply is a [`GroupReply`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShrinkGroupRequest {
-    /// Which.
+    /// The group.
     pub group: WireGroup,
-    /// The places of the bundles, each once.
+    /// The indices of the bundles, each once.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Bundles, GROUP_BUNDLES_MAX>")]
     pub bundles: Vec<u32>,
 }
 
-/// Ends a group, with what runs in its bundles.
+/// Ends a group, with the allocations inside its bundles.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoveGroupRequest {
-    /// Which.
+    /// The group.
     pub group: WireGroup,
 }
 
-/// It is gone, or a fault says why not.
+/// Confirms that the group is removed, or carries the fault why not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoveGroupReply {
-    /// `done` or the fault's.
+    /// `done` or the fault's reason.
     pub reason: ReasonCode,
-    /// Bundles that ended with it.
+    /// The number of bundles that ended with the group.
     pub bundles_ended: u32,
-    /// What is wrong.
+    /// The fault, if any.
     pub fault: Option<Fault>,
 }
 
-/// Asks how a group stands. The reply is a [`GroupReply`].
+/// Asks for the state of a group. The reply is a [`GroupReply`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupStatusRequest {
-    /// Which.
+    /// The group.
     pub group: WireGroup,
 }
 
 /// Asks for a page of groups, in order of id.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListGroupsRequest {
-    /// Those after this one; from the first on if none is named.
+    /// Returns the groups after this one. `None` starts with the first.
     pub after: Option<WireGroup>,
-    /// At most so many; 0: as many as a page has.
+    /// Maximum number of groups to return. 0 means a full page.
     pub limit: u32,
 }
 
 /// A group in a list.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupSummary {
-    /// Its id.
+    /// The group's id.
     pub id: WireGroup,
     /// `GROUP_*`.
     pub state: u8,
     /// `STRATEGY_*`.
     pub strategy: u8,
-    /// Its bundles.
+    /// The number of its bundles.
     pub bundles: u32,
-    /// Of these, how many are placed.
+    /// The number of placed bundles.
     pub placed: u32,
-    /// At least so many are to be.
+    /// The minimum number of bundles to place.
     pub min_members: u32,
-    /// Of waiting groups, those of higher priority go first.
+    /// Waiting groups of higher priority go first.
     pub priority: i32,
 }
 
 /// A page of groups.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListGroupsReply {
-    /// In order of id.
+    /// The groups in order of id.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Groups, GROUPS_PER_MESSAGE_MAX>")]
     pub groups: Vec<GroupSummary>,
-    /// There may be more after the last.
+    /// There may be more groups after the last one.
     pub more: bool,
 }
 
 /// A bundle of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct BundleBody {
-    /// Its place in the group.
+    /// The bundle's index in the group.
     pub index: u32,
-    /// The cores that it takes, in 1/10 000.
+    /// The cores that the bundle takes, in 1/10,000.
     pub cpu: i64,
-    /// The MiB that it takes, in 1/10 000.
+    /// The MiB that the bundle takes, in 1/10,000.
     pub memory: i64,
-    /// The GPU devices that it takes, in 1/10 000. Custom resources are not listed.
+    /// The GPU devices that the bundle takes, in 1/10,000. Custom resources are not listed.
     pub gpu: i64,
-    /// Where it stands; none while it is not placed. By this allocation placements are made into it.
+    /// The bundle's placement, or `None`. Its allocation is the target for placements into the bundle.
     pub placed: Option<PlacedBody>,
-    /// When it ends at the latest, in ns of service time, as somebody evicted it with grace; 0: nobody did. Only a
-    /// status tells it.
+    /// The latest end of a bundle that was evicted with a grace period, in ns of service time. 0 if it was
+    /// not evicted. Only the reply to a status request sets it.
     pub releasing_until: u64,
 }
 
-/// A group as it stands.
+/// The state of a group.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupBody {
-    /// Its id.
+    /// The group's id.
     pub id: WireGroup,
     /// `GROUP_*`.
     pub state: u8,
     /// `STRATEGY_*`.
     pub strategy: u8,
-    /// Over the values of a label.
+    /// The rule over the values of a label.
     pub topology: Option<TopologyBody>,
-    /// At least so many bundles are to be placed.
+    /// The minimum number of bundles to place.
     pub min_members: u32,
-    /// Of waiting groups, those of higher priority go first.
+    /// Waiting groups of higher priority go first.
     pub priority: i32,
-    /// Until when it waits where it does not fit, in ns of service time; 0: it does not wait, or for ever.
+    /// The end of the wait, in ns of service time. 0 if the group does not wait, or waits without end.
     pub deadline: u64,
-    /// How often a plan of it was tried.
+    /// The number of attempts to place the group.
     pub attempts: u32,
-    /// In order of place.
+    /// The bundles in order of index.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Bundles, GROUP_BUNDLES_MAX>")]
     pub bundles: Vec<BundleBody>,
 }
@@ -254,60 +255,63 @@ pub struct GroupBody {
 /// Why a group was not placed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupRefusalBody {
-    /// `no_node_for_bundle`, `no_single_node`, `too_few_nodes`, `cluster_too_small`,
-    /// `topology_too_small`, `own_bundles`, `confined_too_small`, `too_few_places`, `conflicted` or
-    /// `cancelled`.
+    /// `no_node_for_bundle`, `no_single_node`, `too_few_nodes`, `cluster_too_small`, `topology_too_small`,
+    /// `own_bundles`, `confined_too_small`, `too_few_places`, `limit_exceeded`, `conflicted` or `cancelled`.
     pub cause: ReasonCode,
-    /// Over how many attempts.
+    /// The number of attempts.
     pub attempts: u32,
-    /// The place of the bundle that finds no node (`no_node_for_bundle`, `own_bundles`, `topology_too_small`).
+    /// The index of the bundle that fits on no node. Set for some causes, for example `no_node_for_bundle`,
+    /// `own_bundles` and `topology_too_small`.
     pub bundle: Option<u32>,
-    /// How many bundles it is about: all those that find a node beside the one that does not
-    /// (with a `bundle`), those that are confined to few nodes (`too_few_nodes`, `confined_too_small`), or
-    /// else all that must be placed.
+    /// The number of bundles concerned. With a `bundle`: all others that do find a node. For `too_few_nodes`
+    /// and `confined_too_small`: those that are confined to few nodes. Otherwise: all that must be placed.
     pub bundles: u32,
-    /// Nodes that could hold any of them (`too_few_nodes`, `confined_too_small`), or that have room for the
-    /// bundle and are used by others of its group (`own_bundles`).
+    /// For `too_few_nodes` and `confined_too_small`: the nodes that could hold any of these bundles. For
+    /// `own_bundles`: the nodes with room for the bundle that the group's other bundles use.
     pub nodes: u32,
     /// The resource of which nodes together have too little (`cluster_too_small`, `confined_too_small`), or
     /// empty.
     #[serde(deserialize_with = "bounded::name::<_, field::Resource>")]
     pub resource: String,
-    /// What nodes lack for that bundle (`no_node_for_bundle`).
+    /// The counts of what nodes lack for that bundle (`no_node_for_bundle`).
     pub refusal: Option<RefusalBody>,
-    /// What it lost against (`conflicted`): the first of them.
+    /// The first conflicts (`conflicted`).
     #[serde(deserialize_with = "bounded::list::<_, _, field::Conflicts, GROUP_CONFLICTS_MAX>")]
     pub conflicts: Vec<ConflictBody>,
-    /// What it falls short of, for people.
+    /// The cause, for people.
     #[serde(deserialize_with = "bounded::prose::<_, field::Message>")]
     pub message: String,
 }
 
-/// How a group stands, or why it was not placed: with `done` a group, with `no_fit_now`, `infeasible`,
-/// `conflicted` or `cancelled` a refusal, else a fault. With `infeasible` a fault too where a bundle
-/// asks for a resource that no node has ever had.
+/// The state of a group, or why it was not placed.
+///
+/// - `done`: a group.
+/// - `no_fit_now`, `infeasible`, `conflicted`, `cancelled`: a refusal.
+/// - Anything else: a fault.
+///
+/// An `infeasible` reply also has a fault if a bundle requests a resource that no node has ever had.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GroupReply {
-    /// Which of the three.
+    /// The reason, which selects one of the fields below.
     pub reason: ReasonCode,
     /// The group.
     pub group: Option<GroupBody>,
-    /// It was not placed, and nothing of it is held.
+    /// Why the group was not placed. It holds nothing.
     pub refusal: Option<GroupRefusalBody>,
-    /// Something in the request is wrong.
+    /// The fault in the request, if any.
     pub fault: Option<Fault>,
 }
 
-/// A placement into a bundle, which is named by its allocation or by its group. The reply is a
-/// [`PlaceReply`](super::PlaceReply); a release ends it.
+/// Places into a bundle, which is named by its allocation or by its group. The reply is a
+/// [`PlaceReply`](super::PlaceReply). A release ends the allocation.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceIntoRequest {
-    /// The allocation of the bundle. Give this, or the group.
+    /// The bundle's allocation. Give either this or the group.
     pub allocation: Option<WireAllocation>,
-    /// The group: into its first bundle with room, unless one is named.
+    /// The group. Without `bundle`, its first bundle with room is used.
     pub group: Option<WireGroup>,
-    /// The bundle's place in the group.
+    /// The bundle's index in the group.
     pub bundle: Option<u32>,
-    /// What it takes.
+    /// The amounts to take.
     pub demand: DemandBody,
 }

@@ -1,4 +1,4 @@
-//! The session's opening, faults, and what every other message is made of.
+//! The hello, faults, and the parts shared by other messages.
 
 use serde::{Deserialize, Serialize};
 use wharf_core::ids::{AllocationId, Incarnation, PartitionId, SessionId};
@@ -7,24 +7,24 @@ use wharf_core::limits::CUSTOM_RESOURCES_MAX;
 use super::bounded::{self, field};
 use super::{ACKNOWLEDGED_MAX, Reason, ReasonCode};
 
-/// An amount by name.
+/// A named resource and an amount.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NamedAmount {
     /// The resource kind.
     #[serde(deserialize_with = "bounded::name::<_, field::Name>")]
     pub name: String,
-    /// In 1/10 000 of its unit.
+    /// The amount in 1/10,000 of the resource's unit.
     pub amount: i64,
 }
 
-/// Amounts of each resource, in 1/10 000 of its unit.
+/// Amounts of each resource, in 1/10,000 of its unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DemandBody {
     /// Cores.
     pub cpu: i64,
     /// MiB.
     pub memory: i64,
-    /// GPU devices: less than one, or whole.
+    /// GPU devices: a fraction of one, or whole devices.
     pub gpu: i64,
     /// Custom resources, each name once.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Custom, CUSTOM_RESOURCES_MAX>")]
@@ -45,9 +45,9 @@ pub struct Pair {
 /// [`SessionId`] on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct WireSession {
-    /// The start of the service that opened it.
+    /// The start of the service that opened the session.
     pub incarnation: u32,
-    /// Its number within.
+    /// The session's number within that start.
     pub number: u64,
 }
 
@@ -66,11 +66,11 @@ impl From<WireSession> for SessionId {
 /// [`AllocationId`] on the wire.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct WireAllocation {
-    /// The start of the service that granted it.
+    /// The start of the service that granted the allocation.
     pub incarnation: u32,
-    /// Its partition.
+    /// The allocation's partition.
     pub partition: u16,
-    /// Its sequence within.
+    /// The allocation's sequence within the partition.
     pub sequence: u64,
 }
 
@@ -90,112 +90,115 @@ impl From<WireAllocation> for AllocationId {
     }
 }
 
-/// The secret that lets a client resume its session on a new connection.
+/// The secret with which a client resumes its session on a new connection.
 pub type SessionToken = [u8; 16];
 
-/// A session to go on with.
+/// A session to resume.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Resume {
-    /// Which.
+    /// The session.
     pub session: WireSession,
-    /// The secret that its opening gave.
+    /// The secret from the session's `HelloReply`.
     pub token: SessionToken,
 }
 
-/// Opens a session: the first frame of a connection, with sequence 0.
+/// Opens a session. It is the first frame of a connection and has sequence 0.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Hello {
-    /// The oldest protocol version that the client speaks.
+    /// The oldest protocol version that the client supports.
     pub version_min: u8,
-    /// The newest.
+    /// The newest protocol version that the client supports.
     pub version_max: u8,
-    /// Who it is, for logs.
+    /// The client's name, for logs.
     #[serde(deserialize_with = "bounded::name::<_, field::Client>")]
     pub client: String,
-    /// The session to go on with, after a lost connection.
+    /// The session to resume after a lost connection.
     pub resume: Option<Resume>,
 }
 
-/// What the server will take.
+/// The limits of the server.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Limits {
-    /// Longest frame after its length field, in bytes.
+    /// Maximum length of a frame after its length field, in bytes.
     pub frame_bytes_max: u32,
-    /// Unanswered requests of this connection: beyond, the server stops reading.
+    /// Maximum number of unanswered requests on this connection. Beyond that, the server stops reading.
     pub in_flight_max: u32,
-    /// Sequences between the lowest unacknowledged and the newest: beyond, requests are refused.
+    /// Maximum distance between the lowest unacknowledged and the newest sequence. Beyond that, requests are
+    /// refused.
     pub unacknowledged_max: u32,
-    /// Placements or releases of one batch.
+    /// Maximum number of placements or releases in one batch.
     pub placements_per_message_max: u32,
-    /// Nodes of one message.
+    /// Maximum number of nodes in one message.
     pub nodes_per_message_max: u32,
 }
 
-/// Who answers.
+/// The identity of the server.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ServerIdentity {
-    /// The store: made when it was created, the same after every restart.
+    /// The id of the store. It is created with the store and survives restarts.
     pub store: [u8; 16],
-    /// This start of the store.
+    /// The number of this start of the service.
     pub incarnation: u32,
     /// Name and version of the software.
     #[serde(deserialize_with = "bounded::name::<_, field::Software>")]
     pub software: String,
 }
 
-/// The session is open.
+/// Confirms that the session is open.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct HelloReply {
-    /// The version that both speak from now on.
+    /// The protocol version that both sides use from now on.
     pub version: u8,
-    /// Who answers.
+    /// The server's identity.
     pub server: ServerIdentity,
-    /// What it will take.
+    /// The server's limits.
     pub limits: Limits,
     /// The session.
     pub session: WireSession,
-    /// What resumes it.
+    /// The token that resumes the session.
     pub token: SessionToken,
-    /// Whether it is the one that was to be resumed.
+    /// True if the session was resumed, as requested.
     pub resumed: bool,
 }
 
-/// Tag of the extension by which a client acknowledges waits exactly ([`Acknowledged`]). Ignorable.
+/// Tag of the extension by which a client acknowledges waits individually ([`Acknowledged`]). It is
+/// ignorable.
 ///
-/// In a hello it says that the client does so, in the reply that the server understands it; the
-/// list is empty there. Then the lowest unacknowledged sequence of a frame may pass placements
-/// that wait, once a reply to something sent later has shown that the server has them; and each
-/// wait that was answered is to be named once in a request, until that request is answered.
+/// In a hello, it declares that the client does so. In the hello's reply, it declares that the server
+/// supports it. The list is empty in both. The lowest unacknowledged sequence of a frame may then pass
+/// waiting placements. The client may let it pass a wait once a reply to a later frame shows that the server
+/// has the wait. The client must name each answered wait in one request, and repeat that request until it is
+/// answered.
 pub const EXTENSION_ACKNOWLEDGED: u16 = 16;
 
-/// Content of [`EXTENSION_ACKNOWLEDGED`].
+/// The content of [`EXTENSION_ACKNOWLEDGED`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Acknowledged {
-    /// Placements that waited, whose replies the client has.
+    /// Sequences of waits whose replies the client has.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Sequences, ACKNOWLEDGED_MAX>")]
     pub sequences: Vec<u64>,
 }
 
-/// Something that was not done, and what moved nothing.
+/// Why a request was not executed. It changed nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Fault {
-    /// The stable number.
+    /// The stable number of the reason.
     pub reason: ReasonCode,
-    /// The field that is wrong (`gpu`, `labels[2].key`), or empty.
+    /// The field that is wrong, for example `gpu` or `labels[2].key`. May be empty.
     #[serde(deserialize_with = "bounded::prose::<_, field::Field>")]
     pub field: String,
-    /// What is wrong and the remedy, for people.
+    /// The problem and its remedy, for people.
     #[serde(deserialize_with = "bounded::prose::<_, field::Message>")]
     pub message: String,
 }
 
 impl Fault {
-    /// A fault of the request as a whole.
+    /// Creates a fault of the request as a whole.
     pub fn new(reason: Reason, message: impl Into<String>) -> Self {
         Self { reason: reason.into(), field: String::new(), message: message.into() }
     }
 
-    /// A fault of one field.
+    /// Creates a fault of one field.
     pub fn of_field(reason: Reason, field: impl Into<String>, message: impl Into<String>) -> Self {
         Self { reason: reason.into(), field: field.into(), message: message.into() }
     }

@@ -1,8 +1,8 @@
-//! Protocol version 1: what is said.
+//! The messages of protocol version 1.
 //!
-//! Bodies are plain structs of sized integers, texts and lists; there is no Rust enum among
-//! them, so every number that selects a meaning is written out and never changes it. Each kind has
-//! one body for its request and one for its reply.
+//! Bodies are plain structs of sized integers, texts and lists. They contain no Rust enums: every number that
+//! selects a meaning is a constant and never changes. Each kind has one body for its request and one for its
+//! reply.
 
 mod agent;
 pub use agent::*;
@@ -35,51 +35,52 @@ pub(crate) mod bounded;
 
 /// The protocol's name in the TLS handshake.
 pub const ALPN: &[u8] = b"wharf/1";
-/// The oldest protocol version that this code speaks.
+/// The oldest protocol version that this code supports.
 pub const VERSION_MIN: u8 = 1;
-/// The newest protocol version that this code speaks.
+/// The newest protocol version that this code supports.
 pub const VERSION_MAX: u8 = 1;
-/// The version of every body. A frame's header names it; a body of another version is refused.
+/// The version of every body. Each frame's header carries it. A body of another version is refused.
 pub const BODY_VERSION: u8 = 1;
-/// The UDP port when none is given.
+/// The default UDP port.
 pub const PORT_DEFAULT: u16 = 7411;
 
-/// Longest frame after its length field, in bytes, whatever it holds.
+/// Maximum length of a frame after its length field, in bytes.
 pub const FRAME_BYTES_MAX: u32 = 1 << 20;
-/// Most extensions of one frame.
+/// Maximum number of extensions of one frame.
 pub const EXTENSIONS_MAX: usize = 16;
-/// Requests that a client may have unanswered on one connection, unless configured otherwise.
+/// Default maximum number of unanswered requests on one connection.
 pub const IN_FLIGHT_DEFAULT: u32 = 1024;
-/// Answered requests whose outcome a session keeps until the client acknowledges them; a client
-/// that acknowledges nothing is refused beyond.
+/// Maximum distance of a sequence from the lowest unacknowledged one. A client that acknowledges nothing is
+/// refused beyond it.
 pub const UNACKNOWLEDGED_MAX: u32 = 8192;
 
-/// Waits of a session that its client's mark passed: beyond, the oldest that is not among them pins
-/// the window.
+/// Maximum number of waits per session that the client's mark has passed. Beyond that, the oldest wait in the
+/// window keeps the window from moving.
 pub const APART_MAX: usize = 8192;
-/// Sequences of one [`Acknowledged`].
+/// Maximum number of sequences in one [`Acknowledged`].
 pub const ACKNOWLEDGED_MAX: usize = 1024;
 
-/// Bytes of outcomes that a session keeps and of those that its requests under way may bring. Beyond,
-/// its client must acknowledge before anything but its lowest unacknowledged request is done.
+/// Maximum bytes of a session's kept outcomes, plus those that its requests in progress may produce. Beyond
+/// that, only the lowest unacknowledged request is executed until the client acknowledges replies.
 pub const SESSION_KEPT_BYTES_MAX: usize = 8 << 20;
-/// Bytes of the requests that wait at a session, of the outcomes that they may bring, and of the outcomes of
-/// waits that its client has not acknowledged. Beyond, a request to wait is refused.
+/// Maximum bytes of a session's waiting requests, of their possible replies, and of the unacknowledged
+/// replies to waits. Beyond that, a request to wait is refused.
 pub const SESSION_WAITS_BYTES_MAX: usize = 32 << 20;
-/// Bytes of requests under way, of the replies that they may bring, and of replies that the peer has not taken.
-/// Beyond, a connection is not read on.
+/// Maximum bytes of requests in progress, of their possible replies, and of replies that the peer has not
+/// taken. Beyond that, the server stops reading the connection.
 pub const CONNECTION_HELD_BYTES_MAX: usize = 8 << 20;
-/// Bytes that were written to a connection and that its peer has not acknowledged (QUIC's send window).
+/// Maximum bytes written to a connection that its peer has not acknowledged (QUIC's send window).
 pub const SEND_WINDOW_BYTES: usize = 4 << 20;
-/// Pages of nodes that are made at once, over all connections: each may take a frame's length at every shard.
+/// Maximum number of node pages built at once, over all connections. Each may take a frame's length at every
+/// shard.
 pub const LISTS_UNDER_WAY_MAX: usize = 8;
-/// Bytes of outcomes that all sessions without a connection keep together.
+/// Maximum bytes of outcomes kept by all sessions without a connection.
 pub const DETACHED_KEPT_BYTES_MAX: usize = 64 << 20;
 
 const _: () = assert!(IN_FLIGHT_DEFAULT < UNACKNOWLEDGED_MAX);
-// A request that names the most candidates fits a frame, each id being as long as ids can be.
+// A request with the most candidates fits a frame, even if every id has its longest encoding.
 const _: () = assert!(wharf_core::limits::CANDIDATES_MAX * 9 + (256 << 10) <= FRAME_BYTES_MAX as usize);
-// The longest reply fits a session, and the fullest session fits what is kept of all.
+// The longest reply fits a session, and the fullest session fits the room for detached sessions.
 const _: () = assert!(FRAME_BYTES_MAX as usize <= SESSION_KEPT_BYTES_MAX);
 const _: () = assert!(
     SESSION_KEPT_BYTES_MAX + SESSION_WAITS_BYTES_MAX + 2 * FRAME_BYTES_MAX as usize

@@ -1,4 +1,4 @@
-//! Nodes on the wire.
+//! Messages about nodes.
 
 use serde::{Deserialize, Serialize};
 use wharf_core::limits::{CUSTOM_RESOURCES_MAX, GPU_INSTANCES_MAX, LABELS_MAX, NODES_PER_MESSAGE_MAX};
@@ -15,38 +15,38 @@ pub const NODE_READY: u8 = 1;
 /// The node takes no new work.
 pub const NODE_DRAINING: u8 = 2;
 
-/// Registered by an agent that has not beaten yet: takes no new work.
+/// The node was registered by an agent that has not sent a heartbeat yet. It takes no new work.
 pub const NODE_JOINING: u8 = 3;
-/// Its agent is silent: takes no new work until it is back.
+/// The node's agent is silent. The node takes no new work until the agent is back.
 pub const NODE_LOST: u8 = 4;
-/// As [`NODE_LOST`], and it takes none when it is back either.
+/// Same as [`NODE_LOST`], but the node is draining and takes no new work afterwards either.
 pub const NODE_LOST_DRAINING: u8 = 5;
 
-/// Keeps work away from a node.
+/// A taint, which keeps work away from a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Taint {
-    /// Its key.
+    /// The taint's key.
     #[serde(deserialize_with = "bounded::name::<_, field::Key>")]
     pub key: String,
-    /// Its value.
+    /// The taint's value.
     #[serde(deserialize_with = "bounded::name::<_, field::Value>")]
     pub value: String,
-    /// `EFFECT_*`, but not any.
+    /// `EFFECT_*`, except `EFFECT_ANY`.
     pub effect: u8,
 }
 
 /// Capacity and labels of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeBody {
-    /// The key under which clients know it.
+    /// The name by which clients know the node.
     #[serde(deserialize_with = "bounded::name::<_, field::Name>")]
     pub name: String,
-    /// The machine behind the name, or empty.
+    /// The identity of the machine behind the name, or empty.
     #[serde(deserialize_with = "bounded::name::<_, field::Identity>")]
     pub identity: String,
-    /// Cores, in 1/10 000.
+    /// Cores, in 1/10,000.
     pub cpu: i64,
-    /// MiB, in 1/10 000.
+    /// MiB, in 1/10,000.
     pub memory: i64,
     /// GPU devices.
     pub gpus: u32,
@@ -61,7 +61,7 @@ pub struct NodeBody {
     pub taints: Vec<Taint>,
 }
 
-/// Nodes to add or to update, each on its own.
+/// Nodes to add or update, each on its own.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodesRequest {
     /// The nodes.
@@ -69,43 +69,43 @@ pub struct NodesRequest {
     pub nodes: Vec<NodeBody>,
 }
 
-/// Nodes that take no new work, or take it again.
+/// Nodes to drain, or to take back from draining.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DrainRequest {
-    /// By name.
+    /// The nodes' names.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Names, NODES_PER_MESSAGE_MAX>")]
     pub names: Vec<Name>,
-    /// Take work again.
+    /// Undo the draining.
     pub undo: bool,
 }
 
-/// Nodes that go.
+/// Nodes to remove.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RemoveRequest {
-    /// By name.
+    /// The nodes' names.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Names, NODES_PER_MESSAGE_MAX>")]
     pub names: Vec<Name>,
-    /// End their allocations too; otherwise a node in use stays.
+    /// Ends the nodes' allocations too. Otherwise a node in use stays.
     pub force: bool,
 }
 
-/// What became of one node of a request.
+/// The result for one node of a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeReply {
-    /// `done` or the fault's.
+    /// `done` or the fault's reason.
     pub reason: ReasonCode,
-    /// The node's id, where it has one.
+    /// The node's id, if it has one.
     pub node: u64,
-    /// Allocations that ended with it.
+    /// The number of allocations that ended with the node.
     pub allocations_ended: u32,
-    /// What is wrong.
+    /// The fault, if any.
     pub fault: Option<Fault>,
 }
 
-/// What became of the nodes of a request, in order.
+/// The results for the nodes of a request, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodesReply {
-    /// One per node.
+    /// One result per node.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Replies, NODES_PER_MESSAGE_MAX>")]
     pub replies: Vec<NodeReply>,
 }
@@ -113,26 +113,26 @@ pub struct NodesReply {
 /// Asks for nodes in order of registration.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListRequest {
-    /// The last ordinal already seen; 0 to begin.
+    /// The last ordinal already seen. 0 to begin.
     pub after: u64,
-    /// At most so many; at most [`NODES_PER_MESSAGE_MAX`].
+    /// Maximum number of nodes to return, up to [`NODES_PER_MESSAGE_MAX`].
     pub limit: u16,
 }
 
 /// A GPU instance that offers nothing to new work.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct UnhealthyBody {
-    /// Its number.
+    /// The instance's number.
     pub instance: u8,
-    /// Why.
+    /// Why the instance is unhealthy.
     #[serde(deserialize_with = "bounded::prose::<_, field::Reason>")]
     pub reason: String,
 }
 
-/// What a node's agent said last.
+/// The findings that a node's agent reported last.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct AgentBody {
-    /// Which start of the machine.
+    /// The boot of the machine.
     #[serde(deserialize_with = "bounded::name::<_, field::Boot>")]
     pub boot: String,
     /// The GPU devices, by instance.
@@ -140,54 +140,54 @@ pub struct AgentBody {
     pub gpus: Vec<GpuBody>,
 }
 
-/// For whom a node is reserved.
+/// The reservation of a node, in a list of nodes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservedNode {
-    /// For whom.
+    /// The owner.
     pub owner: u64,
-    /// When that ends by itself, in ns of service time; 0: it does not.
+    /// When the reservation ends by itself, in ns of service time. 0 means never.
     pub until: u64,
 }
 
 /// The state of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct NodeStatus {
-    /// Its id.
+    /// The node's id.
     pub id: u64,
-    /// Its place in the order of registration.
+    /// The node's place in the order of registration.
     pub ordinal: u64,
     /// The partition that owns it.
     pub partition: u16,
     /// `NODE_*`.
     pub state: u8,
-    /// Counts its changes.
+    /// Counts the node's changes.
     pub version: u64,
     /// Capacity and labels.
     pub body: NodeBody,
-    /// Free cores, in 1/10 000.
+    /// Free cores, in 1/10,000.
     pub cpu_available: i64,
-    /// Free MiB, in 1/10 000.
+    /// Free MiB, in 1/10,000.
     pub memory_available: i64,
-    /// The free part of each GPU, in 1/10 000.
+    /// The free part of each GPU, in 1/10,000.
     #[serde(deserialize_with = "bounded::list::<_, _, field::GpusAvailable, GPU_INSTANCES_MAX>")]
     pub gpus_available: Vec<u16>,
-    /// Live allocations.
+    /// The number of live allocations.
     pub allocations: u32,
     /// Unhealthy GPU instances, ascending. Their free part is not in `gpus_available`.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Unhealthy, GPU_INSTANCES_MAX>")]
     pub unhealthy: Vec<UnhealthyBody>,
-    /// None where no agent keeps the node.
+    /// `None` if no agent reports the node.
     pub agent: Option<AgentBody>,
-    /// For whom it is reserved.
+    /// The node's reservation, if any.
     pub reserved: Option<ReservedNode>,
 }
 
-/// A page of nodes. It may be shorter than its limit, where the nodes are long.
+/// A page of nodes. It may be shorter than its limit if the nodes are long.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ListReply {
-    /// In order of registration.
+    /// The nodes in order of registration.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Nodes, NODES_PER_MESSAGE_MAX>")]
     pub nodes: Vec<NodeStatus>,
-    /// There may be more: ask again, after the last ordinal of this page.
+    /// There may be more nodes. Ask again after the last ordinal of this page.
     pub more: bool,
 }

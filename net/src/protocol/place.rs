@@ -1,4 +1,4 @@
-//! Placements and releases.
+//! Messages about placements and releases.
 
 use serde::{Deserialize, Serialize};
 use wharf_core::limits::{
@@ -37,27 +37,27 @@ pub const POLICY_LEAST_STRANDED: u8 = 16;
 pub const OPERATOR_IN: u8 = 1;
 /// The label is absent or has none of the values.
 pub const OPERATOR_NOT_IN: u8 = 2;
-/// The label is there.
+/// The label exists.
 pub const OPERATOR_EXISTS: u8 = 3;
 /// The label is absent.
 pub const OPERATOR_NOT_EXISTS: u8 = 4;
-/// The label is an integer above the one value, which is an integer too (64 bits).
+/// The label is an integer above the one value, which must be a 64-bit integer too.
 pub const OPERATOR_GREATER: u8 = 5;
 /// The label is an integer below the one value.
 pub const OPERATOR_LESS: u8 = 6;
-/// The label has the one value: `OPERATOR_IN` with one. Of a toleration: the taint has the value.
+/// The label has the one value: `OPERATOR_IN` with one value. In a toleration: the taint has the value.
 pub const OPERATOR_EQUAL: u8 = 7;
-/// The label is absent or has another value: `OPERATOR_NOT_IN` with one.
+/// The label is absent or has another value: `OPERATOR_NOT_IN` with one value.
 pub const OPERATOR_NOT_EQUAL: u8 = 8;
 
-/// Answer now: `no_fit_now` and `infeasible` are final.
+/// Answer at once. `no_fit_now` and `infeasible` are final.
 pub const MODE_NOW: u8 = 0;
-/// Wait for capacity until the deadline: refused then, with what a refusal says. Not in batches.
+/// Wait for capacity until the deadline, then refuse with the usual refusal. Not allowed in batches.
 pub const MODE_WAIT_UNTIL: u8 = 1;
 
-/// Counts of a refusal over a bounded number of nodes.
+/// A refusal counts a bounded number of nodes.
 pub const EXPLAIN_BOUNDED: u8 = 0;
-/// Counts of a refusal over all nodes.
+/// A refusal counts all nodes.
 pub const EXPLAIN_FULL: u8 = 1;
 
 /// One condition on a label.
@@ -68,7 +68,7 @@ pub struct SelectorTerm {
     pub key: String,
     /// `OPERATOR_*`.
     pub operator: u8,
-    /// What it compares with.
+    /// The values to compare with.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Values, SELECTOR_TERMS_MAX>")]
     pub values: Vec<super::Name>,
 }
@@ -76,16 +76,16 @@ pub struct SelectorTerm {
 /// A condition that should hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PreferredTerm {
-    /// What it counts: 1 to 100. Nodes with the greatest sum come first.
+    /// The weight, from 1 to 100. Nodes with the greatest sum of weights come first.
     pub weight: i32,
     /// The condition.
     pub term: SelectorTerm,
 }
 
-/// A taint that the request bears.
+/// A taint that the request tolerates.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Toleration {
-    /// The taint's key; empty with `OPERATOR_EXISTS` for every taint.
+    /// The taint's key. An empty key with `OPERATOR_EXISTS` tolerates every taint.
     #[serde(deserialize_with = "bounded::name::<_, field::Key>")]
     pub key: String,
     /// `OPERATOR_EXISTS` or `OPERATOR_EQUAL`.
@@ -97,71 +97,74 @@ pub struct Toleration {
     pub effect: u8,
 }
 
-/// The attribute order that begins with the resource of which the request asks the largest share
-/// of what the shard has in all.
+/// The attribute order that begins with the request's dominant resource: the one of which the request takes
+/// the largest share of the shard's total.
 pub const ORDER_DOMINANT: u8 = 255;
 
-/// One placement. Fields marked *not served yet* are refused with `not_supported_yet` unless they have their
-/// default.
+/// A placement request. Fields marked *not served yet* are refused with `not_supported_yet` unless they have
+/// their default.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceRequest {
-    /// What it takes.
+    /// The amounts to take.
     pub demand: DemandBody,
     /// `POLICY_*`.
     pub policy: u8,
-    /// By which attribute order LeastFit and BestFit compare nodes: 0 the server's first, 1 and
-    /// up the one of that number in its setting `attribute_orders`, [`ORDER_DOMINANT`] the one that
-    /// begins with the request's dominant resource. Without effect under the other policies.
+    /// The attribute order by which LeastFit and BestFit compare nodes. 0 is the server's first order, and 1
+    /// and up select from its setting `attribute_orders`. [`ORDER_DOMINANT`] begins with the request's
+    /// dominant resource. Other policies ignore it.
     pub attribute_order: u8,
-    /// Who asks (not served yet).
+    /// The tenant that asks (not served yet).
     #[serde(deserialize_with = "bounded::name::<_, field::Tenant>")]
     pub tenant: String,
-    /// Out of which queue (not served yet).
+    /// The tenant's queue (not served yet).
     #[serde(deserialize_with = "bounded::name::<_, field::Queue>")]
     pub queue: String,
-    /// Of waiting requests, and of those of one batch, those of higher priority go first (a request alone
-    /// has 0).
+    /// Requests of higher priority go first, among waiting requests and within a batch. Must be 0 for a
+    /// single request that does not wait.
     pub priority: i32,
     /// Conditions that must hold.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Selectors, SELECTOR_TERMS_MAX>")]
     pub selectors: Vec<SelectorTerm>,
-    /// Conditions that should hold, of one term each: with `preferred_selectors` at most 8.
+    /// Conditions that should hold, one term each. Together with `preferred_selectors`, at most 8.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Preferred, SELECTOR_TERMS_MAX>")]
     pub preferred: Vec<PreferredTerm>,
-    /// Only these node ids, if any are named.
+    /// If not empty, only these node ids are candidates.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Candidates, CANDIDATES_MAX>")]
     pub candidates: Vec<u64>,
-    /// Taints that it bears.
+    /// The taints that the request tolerates.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Tolerations, SELECTOR_TERMS_MAX>")]
     pub tolerations: Vec<Toleration>,
     /// `MODE_*`.
     pub mode: u8,
-    /// Until when it waits, in ns of service time; 0 for ever (others only in a request that waits).
+    /// The end of the wait, in ns of service time. 0 means no end. Must be 0 for a request that does not
+    /// wait.
     pub deadline: u64,
-    /// How long the allocation lives without renewal, in ns; 0 for ever (others not served yet).
+    /// The lifetime of the allocation without renewal, in ns. 0 means no end (other values are not served
+    /// yet).
     pub lease: u64,
-    /// The group that it belongs to (not served yet).
+    /// The group of the request (not served yet).
     pub group: Option<u64>,
-    /// The version of the view that it was planned on; 0 none (others not served yet).
+    /// The version of the view that the request was planned on. 0 means none (other values are not served
+    /// yet).
     pub expected_version: u64,
-    /// How many of it: 1 (others not served yet).
+    /// The number of equal placements: 1 (other values are not served yet).
     pub count: u32,
     /// `EXPLAIN_*`.
     pub explain: u8,
-    /// Selectors tried in order when no node fits with `selectors`, each in place of it.
+    /// Selectors that replace `selectors`, tried in order while no node fits.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Fallbacks, FALLBACK_SELECTORS_MAX>")]
     pub fallbacks: Vec<FallbackSelector>,
-    /// Selectors that should hold: with `preferred` at most 8.
+    /// Selectors that should hold. Together with `preferred`, at most 8.
     #[serde(deserialize_with = "bounded::list::<_, _, field::PreferredSelectors, PREFERRED_SELECTORS_MAX>")]
     pub preferred_selectors: Vec<PreferredSelector>,
-    /// Node ids, tried in this order before the policy decides.
+    /// Node ids that are tried in this order before the policy decides.
     #[serde(deserialize_with = "bounded::list::<_, _, field::PreferredNodes, PREFERRED_NODES_MAX>")]
     pub preferred_nodes: Vec<u64>,
-    /// This node or none, by id; 0 for any.
+    /// The only node to place on, by id. 0 for any.
     pub node: u64,
     /// `AVOID_GPU_*`.
     pub avoid_gpu: u8,
-    /// Whose reservations it may use; 0: nobody's.
+    /// The owner whose reservations may be used. 0 for none.
     pub owner: u64,
 }
 
@@ -203,75 +206,80 @@ pub struct PlacedBody {
     /// The node's name.
     #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
     pub node_name: String,
-    /// What to release later.
+    /// The allocation, for a later release.
     pub allocation: WireAllocation,
     /// GPU instances, ascending.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Gpus, GPU_INSTANCES_MAX>")]
     pub gpus: Vec<u8>,
-    /// How much of each instance, in 1/10 000.
+    /// The part of each GPU instance, in 1/10,000.
     pub gpu_part: u16,
-    /// The units of unit-instance kinds.
+    /// The units of unit-instance resources.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Units, CUSTOM_RESOURCES_MAX>")]
     pub units: Vec<NamedUnits>,
 }
 
-/// How many nodes failed one check.
+/// The number of nodes that failed one check.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct FailedCheck {
     /// `not_a_candidate`, `node_affinity`, `selector_mismatch`, `untolerated_taint`, `not_ready`,
-    /// `insufficient` or `fragmented`.
+    /// `reserved_for_other`, `too_many_allocations`, `insufficient` or `fragmented`.
     pub reason: ReasonCode,
-    /// The resource that is short (`cpu`, `memory`, `gpu`, `gpu_part` or a custom name), the
-    /// node that the request is for (`node_affinity`), or empty.
+    /// The resource that is short (`cpu`, `memory`, `gpu`, `gpu_part` or a custom name), the name of the node
+    /// that the request is for (`node_affinity`), or empty.
     #[serde(deserialize_with = "bounded::name::<_, field::Resource>")]
     pub resource: String,
-    /// Nodes that failed it.
+    /// The number of nodes that failed the check.
     pub nodes: u64,
-    /// What the least short of them lacked, in 1/10 000.
+    /// The smallest amount that any of these nodes lacked, in 1/10,000.
     pub least_short: i64,
 }
 
-/// Why no node could hold it.
+/// Why no node could hold a request.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RefusalBody {
-    /// Registered nodes.
+    /// The number of registered nodes.
     pub nodes: u64,
-    /// Nodes that the counts are over.
+    /// The number of nodes that the counts cover.
     pub examined: u64,
-    /// A node that lacks several resources counts under each.
+    /// The failed checks. A node that lacks several resources counts under each.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Checks, 64>")]
     pub checks: Vec<FailedCheck>,
 }
 
-/// The outcome of one placement: with `done` a placement, with `no_fit_now`, `infeasible` or
-/// `cancelled` a refusal, else a fault. With `infeasible` a fault too where the request asks for a
-/// resource that no node has ever had.
+/// The outcome of one placement.
+///
+/// - `done`: a placement.
+/// - `no_fit_now`, `infeasible`, `cancelled`: a refusal.
+/// - Anything else: a fault.
+///
+/// An `infeasible` reply also has a fault if the request names a resource that no node has ever had.
+/// A refusal also has a fault if some named candidates are not registered.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceReply {
-    /// Which of the three.
+    /// The reason, which selects one of the fields below.
     pub reason: ReasonCode,
-    /// It was placed.
+    /// The granted placement.
     pub placed: Option<PlacedBody>,
-    /// No node could hold it.
+    /// Why no node could hold the request.
     pub refusal: Option<RefusalBody>,
-    /// Something in the request is wrong.
+    /// The fault in the request, if any.
     pub fault: Option<Fault>,
-    /// Of a placement: which selector holds. 0 is the request's own, 1 the first fallback, and so on.
+    /// For a placement: the selector that holds. 0 is the request's own, 1 the first fallback, and so on.
     pub alternative: u8,
 }
 
-/// Several placements.
+/// Several placements in one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceBatch {
-    /// Each decided on its own: those of higher priority first, and equal ones in this order.
+    /// The requests, each decided on its own. Higher priorities come first; equal ones keep this order.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Requests, PLACEMENTS_PER_MESSAGE_MAX>")]
     pub requests: Vec<PlaceRequest>,
 }
 
-/// Their outcomes, in order.
+/// The outcomes of a batch, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PlaceBatchReply {
-    /// One per request.
+    /// One outcome per request.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Replies, PLACEMENTS_PER_MESSAGE_MAX>")]
     pub replies: Vec<PlaceReply>,
 }
@@ -279,47 +287,48 @@ pub struct PlaceBatchReply {
 /// Ends an allocation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleaseRequest {
-    /// Which.
+    /// The allocation.
     pub allocation: WireAllocation,
 }
 
-/// It is ended, or a fault says why not.
+/// Confirms that the allocation ended, or carries the fault why not.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleaseReply {
-    /// `done` or the fault's.
+    /// `done` or the fault's reason.
     pub reason: ReasonCode,
-    /// What is wrong.
+    /// The fault, if any.
     pub fault: Option<Fault>,
-    /// Of a bundle of a group: how many allocations inside ended with it.
+    /// For a bundle of a group: the number of allocations inside that ended with it.
     pub inside_ended: Option<u32>,
 }
 
-/// A placement of this session does not wait any more. Its own reply says what became of it.
+/// Cancels the wait of a request of this session. The request's own reply tells its outcome.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelRequest {
-    /// The sequence of the placement.
+    /// The sequence of the waiting request.
     pub sequence: u64,
 }
 
-/// Whether it waited still.
+/// The result of a cancellation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct CancelReply {
-    /// It did: it is refused as `cancelled`, unless it was placed in this moment.
+    /// True if the request was still waiting. It is then refused as `cancelled`, unless it was placed at this
+    /// moment.
     pub waited: bool,
 }
 
-/// Several releases.
+/// Several releases in one message.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleaseBatch {
-    /// Done in this order, each on its own.
+    /// The releases, done in this order, each on its own.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Requests, PLACEMENTS_PER_MESSAGE_MAX>")]
     pub requests: Vec<ReleaseRequest>,
 }
 
-/// Their outcomes, in order.
+/// The outcomes of a batch, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReleaseBatchReply {
-    /// One per request.
+    /// One outcome per request.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Replies, PLACEMENTS_PER_MESSAGE_MAX>")]
     pub replies: Vec<ReleaseReply>,
 }

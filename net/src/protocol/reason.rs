@@ -1,12 +1,14 @@
-//! Reason codes: stable numbers with a name. A number never changes its meaning; new ones are
-//! added at the end of their range.
+//! Reason codes: stable numbers with a name. A number never changes its meaning. New codes are added at the
+//! end of their range.
 
 use serde::{Deserialize, Serialize};
 
 macro_rules! reasons {
     ($($(#[$doc:meta])* $variant:ident = $number:literal, $name:literal;)*) => {
-        /// Why something was answered as it was. 0 to 99: outcomes of a placement; 100 to 199:
-        /// faults of a request; 200 to 299: faults of a connection; 300 to 399: the service's state.
+        /// The reason of an answer.
+        ///
+        /// Ranges: 0 to 99 are outcomes of a placement, 100 to 199 faults of a request, 200 to 299 faults of
+        /// a connection, and 300 to 399 the service's state.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(u16)]
         pub enum Reason {
@@ -17,7 +19,7 @@ macro_rules! reasons {
             /// All codes.
             pub const ALL: &[Self] = &[$(Self::$variant),*];
 
-            /// Its name, as commands and metrics print it.
+            /// Returns the reason's name, as commands and metrics print it.
             #[must_use]
             pub const fn name(self) -> &'static str {
                 match self {
@@ -29,20 +31,20 @@ macro_rules! reasons {
 }
 
 reasons! {
-    /// Done.
+    /// The request was done.
     Done = 0, "done";
-    /// Some node could hold it, but none can now.
+    /// Some node could hold the request, but none can now.
     NoFitNow = 1, "no_fit_now";
-    /// No registered node could hold it even if nothing else ran there.
+    /// No registered node could hold the request even if nothing else ran there.
     Infeasible = 2, "infeasible";
-    /// It waited in vain, and was taken back.
+    /// The request waited and was cancelled.
     Cancelled = 3, "cancelled";
 
     /// A field's value is wrong.
     InvalidField = 100, "invalid_field";
-    /// A field of the protocol that this service does not serve yet.
+    /// The field exists in the protocol, but this service does not serve it yet.
     NotSupportedYet = 101, "not_supported_yet";
-    /// A registered node has that name.
+    /// A registered node already has that name.
     NodeExists = 102, "node_exists";
     /// No node has that name or id.
     UnknownNode = 103, "unknown_node";
@@ -50,118 +52,120 @@ reasons! {
     UnknownAllocation = 104, "unknown_allocation";
     /// The node holds allocations.
     NodeInUse = 105, "node_in_use";
-    /// More than a limit allows. Of a group that is refused: the search for it was given up at its bound.
+    /// More than a limit allows. For a refused group: the search for a placement reached its bound.
     LimitExceeded = 106, "limit_exceeded";
-    /// The body is not what its kind and version say.
+    /// The body does not match its kind and version.
     MalformedBody = 107, "malformed_body";
-    /// No such message kind.
+    /// The message kind does not exist.
     UnknownKind = 108, "unknown_kind";
-    /// No such body version of this kind.
+    /// The kind has no such body version.
     UnknownVersion = 109, "unknown_version";
-    /// A critical extension that this service does not know.
+    /// A critical extension is unknown to this service.
     UnknownExtension = 110, "unknown_extension";
-    /// The sequence was acknowledged, so its outcome is forgotten; it is not done again.
+    /// The sequence was acknowledged, so its outcome is forgotten. The request is not executed again.
     StaleSequence = 111, "stale_sequence";
     /// The sequence is further ahead than a session may be.
     SequenceOutOfWindow = 112, "sequence_out_of_window";
-    /// The node is in a state that cannot follow what was asked.
+    /// The node's state does not allow the requested change.
     IllegalChange = 118, "illegal_change";
     /// The node is reserved for another owner.
     NodeReserved = 119, "node_reserved";
     /// The node is not reserved for that owner.
     NotReserved = 120, "not_reserved";
-    /// More than the node has when nothing runs there.
+    /// The request is for more than the node has when nothing runs there.
     ExceedsCapacity = 121, "exceeds_capacity";
-    /// A check that a node failed: it is not among the named candidates.
+    /// A failed check of a node: it is not among the named candidates.
     NotACandidate = 150, "not_a_candidate";
-    /// A check that a node failed: its labels do not satisfy the selector.
+    /// A failed check of a node: its labels do not satisfy the selector.
     SelectorMismatch = 151, "selector_mismatch";
-    /// A check that a node failed: it takes no new work.
+    /// A failed check of a node: it takes no new work.
     NotReady = 152, "not_ready";
-    /// A check that a node failed: too little of a resource.
+    /// A failed check of a node: it has too little of a resource.
     Insufficient = 153, "insufficient";
-    /// A check that a node failed: it has a taint that the request does not tolerate.
+    /// A failed check of a node: it has a taint that the request does not tolerate.
     UntoleratedTaint = 154, "untolerated_taint";
-    /// A check that a node failed: the request is for one node, and this is another.
+    /// A failed check of a node: the request names one node, and this is another.
     NodeAffinity = 155, "node_affinity";
-    /// A check that a node failed: enough of a unit-instance resource in sum, but not in one
-    /// unit, or not in whole units.
+    /// A failed check of a node: it has enough of a unit-instance resource in sum, but not in one unit, or
+    /// not in whole units.
     Fragmented = 158, "fragmented";
-    /// A check that a node failed: it would do, and is reserved for another owner.
+    /// A failed check of a node: it would fit, but is reserved for another owner.
     ReservedForOther = 159, "reserved_for_other";
-    /// The service is configured not to serve it.
+    /// The service is configured not to serve the request.
     NotServed = 160, "not_served";
-    /// No such group.
+    /// The group does not exist.
     UnknownGroup = 161, "unknown_group";
-    /// No such bundle of the group, or it is not placed now.
+    /// The group has no such bundle, or the bundle is not placed now.
     UnknownBundle = 162, "unknown_bundle";
     /// The group is being changed.
     GroupBusy = 163, "group_busy";
     /// The group would have fewer bundles than its minimum.
     BelowMinimum = 164, "below_minimum";
-    /// Why a group is refused: a bundle finds no node beside the others.
+    /// Why a group is refused: a bundle fits on no node in addition to the other bundles.
     NoNodeForBundle = 165, "no_node_for_bundle";
-    /// Why a group is refused: no node can hold all bundles.
+    /// Why a group is refused: no node can hold all bundles together.
     NoSingleNode = 166, "no_single_node";
-    /// Why a group is refused: its bundles need a node each.
+    /// Why a group is refused: its bundles need one node each, and there are too few.
     TooFewNodes = 167, "too_few_nodes";
-    /// Why a group is refused: all nodes together have less than it asks.
+    /// Why a group is refused: all nodes together have less than it requests.
     ClusterTooSmall = 168, "cluster_too_small";
-    /// Why a group is refused: the values of the label have no room for it.
+    /// Why a group is refused: the nodes of the label's values have no room for it.
     TopologyTooSmall = 169, "topology_too_small";
-    /// It conflicted with other work.
+    /// The operation or group conflicted with other work.
     Conflicted = 170, "conflicted";
-    /// A conflict: the node has another version than was expected.
+    /// A conflict: the node has another version than expected.
     VersionChanged = 171, "version_changed";
-    /// A conflict: coarse conflict detection, and no version is expected.
+    /// A conflict: conflict detection is coarse, and the operation names no version.
     NoVersion = 172, "no_version";
-    /// A conflict: a named GPU instance is not free, or not there.
+    /// A conflict: a named GPU instance is not free or does not exist.
     InstanceTaken = 173, "instance_taken";
     /// A conflict: another statement is about to evict the allocation.
     HeldByStatement = 174, "held_by_statement";
-    /// A conflict: the allocation is being released already.
+    /// A conflict: the allocation is already being released.
     AlreadyReleasing = 175, "already_releasing";
-    /// A conflict: the bundle stands on some node already.
+    /// A conflict: the bundle is already placed on a node.
     BundlePlaced = 176, "bundle_placed";
-    /// A conflict: another operation of the same statement forbids it.
+    /// A conflict: another operation of the same statement contradicts it.
     Contradicts = 177, "contradicts";
     /// A conflict: the statement was submitted before.
     Repeated = 178, "repeated";
-    /// A shard held its part of the statement for too long, so it was aborted.
+    /// A shard held its part of the statement for too long, so the statement was aborted.
     Expired = 179, "expired";
-    /// An operation that was not done because of others of its statement.
+    /// The operation was not done because of others of its statement.
     Aborted = 180, "aborted";
-    /// A conflict: the allocation is placed into a bundle, and goes with a release or with its bundle.
+    /// A conflict: the allocation is placed into a bundle. It ends with a release or with its bundle.
     InBundle = 181, "in_bundle";
-    /// No such shard in this start of the service.
+    /// This start of the service has no such shard.
     UnknownShard = 182, "unknown_shard";
-    /// Why a follower begins with nothing: it named no version.
+    /// Why a follower begins from nothing: it named no version.
     NewFollower = 183, "new_follower";
-    /// Why a follower begins with nothing: its version is of another start of the service.
+    /// Why a follower begins from nothing: its version is from another start of the service.
     OtherIncarnation = 184, "other_incarnation";
-    /// Why a follower begins with nothing: its version is not kept any more.
+    /// Why a follower begins from nothing: its version is no longer kept.
     TooFarBehind = 185, "too_far_behind";
-    /// Why a follower begins with nothing: the shard has not come to its version yet.
+    /// Why a follower begins from nothing: the shard has not reached its version yet.
     FutureVersion = 186, "future_version";
-    /// Why a group is refused: the nodes with room for a bundle are used by others of its own.
+    /// Why a group is refused: the nodes with room for a bundle are used by the group's other bundles.
     OwnBundles = 187, "own_bundles";
-    /// Why a group is refused: the nodes that some of its bundles are confined to have less than these ask.
+    /// Why a group is refused: some bundles may be placed on few nodes only, which together have less than
+    /// these bundles request.
     ConfinedTooSmall = 188, "confined_too_small";
-    /// Why a group is refused: nodes could hold fewer of its bundles, whatever else runs.
+    /// Why a group is refused: even if nothing else ran, nodes could hold fewer of its bundles than must be
+    /// placed.
     TooFewPlaces = 189, "too_few_places";
-    /// The node holds as many allocations as one may: a check that a node failed, a conflict, or why an adoption or
-    /// a placement into a bundle is refused.
+    /// The node has the maximum number of allocations. It is a failed check, a conflict, or why an adoption
+    /// or a placement into a bundle is refused.
     TooManyAllocations = 190, "too_many_allocations";
 
-    /// The frame is not a frame.
+    /// The frame is malformed.
     MalformedFrame = 200, "malformed_frame";
     /// The frame is longer than the limit.
     FrameTooLong = 201, "frame_too_long";
-    /// The first frame was no hello.
+    /// The first frame was not a hello.
     HelloExpected = 202, "hello_expected";
-    /// A second hello.
+    /// The connection received a second hello.
     SecondHello = 203, "second_hello";
-    /// No common protocol version.
+    /// Client and server have no common protocol version.
     NoCommonVersion = 204, "no_common_version";
     /// The session to resume is unknown, or its token is wrong.
     UnknownSession = 205, "unknown_session";
@@ -175,13 +179,13 @@ reasons! {
 }
 
 impl Reason {
-    /// Its number on the wire.
+    /// Returns the reason's number on the wire.
     #[must_use]
     pub const fn number(self) -> u16 {
         self as u16
     }
 
-    /// The reason of a number, if this version knows it.
+    /// Returns the reason with this number, if this version knows it.
     #[must_use]
     pub fn from_number(number: u16) -> Option<Self> {
         Self::ALL.iter().copied().find(|reason| reason.number() == number)
@@ -194,7 +198,7 @@ impl std::fmt::Display for Reason {
     }
 }
 
-/// A reason as it stands on the wire: a number, which may come from a newer peer.
+/// A reason as a number on the wire. It may come from a newer peer.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct ReasonCode(pub u16);
 
@@ -205,13 +209,13 @@ impl From<Reason> for ReasonCode {
 }
 
 impl ReasonCode {
-    /// The reason, if this version knows the number.
+    /// Returns the reason, if this version knows the number.
     #[must_use]
     pub fn known(self) -> Option<Reason> {
         Reason::from_number(self.0)
     }
 
-    /// Whether it says [`Reason::Done`].
+    /// Returns whether this is [`Reason::Done`].
     #[must_use]
     pub fn is_done(self) -> bool {
         self.0 == Reason::Done.number()

@@ -1,5 +1,5 @@
-//! Reservations: made and ended by messages of their own, used by placements that name their owner, and shown
-//! with a node's books.
+//! Reservations. They have their own requests to make and end them. Placements use them by naming the owner,
+//! and a node's books show them.
 
 use serde::{Deserialize, Serialize};
 use wharf_core::limits::CUSTOM_RESOURCES_MAX;
@@ -7,57 +7,59 @@ use wharf_core::limits::CUSTOM_RESOURCES_MAX;
 use super::bounded::{self, field};
 use super::{DemandBody, Fault, Name, NamedAmount, ReasonCode};
 
-/// Keeps a node for an owner; where the owner has it already, what is reserved and until when is
-/// exchanged. The reply is a [`ReserveReply`].
+/// Reserves a node for an owner. If the owner already has it, the new amounts and end replace the old ones.
+/// The reply is a [`ReserveReply`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReserveRequest {
-    /// The node, by name.
+    /// The node's name.
     #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
     pub node: String,
-    /// For whom: a number that the caller gives, from 1 on.
+    /// The owner: a number of the caller's choice, from 1 to 2^63 - 1.
     pub owner: u64,
-    /// How much is reserved.
+    /// The amounts to reserve.
     pub demand: DemandBody,
-    /// How long, in ns of service time from when it is made; 0: until it is ended or used up.
+    /// The duration in ns of service time, from when the reservation is made. 0 means until it is ended or
+    /// used up.
     pub lasts: u64,
 }
 
-/// Ends the reservation that an owner has on a node. The reply is a [`ReserveReply`].
+/// Ends an owner's reservation on a node. The reply is a [`ReserveReply`].
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct EndReservationRequest {
-    /// The node, by name.
+    /// The node's name.
     #[serde(deserialize_with = "bounded::name::<_, field::NodeName>")]
     pub node: String,
-    /// For whom it is reserved.
+    /// The owner of the reservation.
     pub owner: u64,
 }
 
-/// It is reserved, or is not any more; or a fault says why not, and nothing moved.
+/// Confirms that a reservation was made or ended, or carries the fault why nothing changed.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReserveReply {
-    /// `done` or the fault's.
+    /// `done` or the fault's reason.
     pub reason: ReasonCode,
-    /// The node's id; 0 where it is not known.
+    /// The node's id. 0 if unknown.
     pub node: u64,
-    /// When the reservation ends by itself, in ns of service time; 0: it does not, or ended now.
+    /// When the reservation ends by itself, in ns of service time. 0 means never, or that it ended now.
     pub until: u64,
-    /// What is wrong.
+    /// The fault, if any.
     pub fault: Option<Fault>,
 }
 
 /// The reservation of a node.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ReservationBody {
-    /// For whom.
+    /// The owner.
     pub owner: u64,
-    /// When it ends by itself, in ns of service time; 0: it does not.
+    /// When the reservation ends by itself, in ns of service time. 0 means never.
     pub until: u64,
-    /// What is reserved still, in 1/10 000 of its unit; the books say how much of it is free.
+    /// The reserved amounts that are left, in 1/10,000 of the unit. The books show how much of them is free.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Resources, { CUSTOM_RESOURCES_MAX + 3 }>")]
     pub left: Vec<NamedAmount>,
-    /// How long it lasts still, in ns; 0: it does not end by itself.
+    /// The remaining duration, in ns. 0 means that the reservation does not end by itself.
     pub lasts: u64,
-    /// Resources of which more is reserved than the node has by now: no single request can use all of it there.
+    /// Resources with more reserved than the node has now. No single request can use all of such an amount
+    /// there.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Resources, { CUSTOM_RESOURCES_MAX + 3 }>")]
     pub exceeded: Vec<Name>,
 }

@@ -6,23 +6,23 @@ use wharf_core::limits::{RESOURCE_KINDS_MAX, SHARDS_MAX};
 use super::ServerIdentity;
 use super::bounded::{self, field};
 
-/// Requests that wait for capacity.
+/// Numbers of requests that wait for capacity.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Waiting {
-    /// That some node could hold if nothing else ran there.
+    /// Requests that some node could hold if nothing else ran there.
     pub feasible: u64,
-    /// That no registered node could hold: a node that joins or grows may.
+    /// Requests that no registered node could hold. A node that joins or grows may change that.
     pub infeasible: u64,
 }
 
 /// Asks for the status.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusRequest {
-    /// Also check every invariant and compute the canonical hash: O(state), on the shards' threads.
+    /// Checks every invariant and computes the canonical hash too. Costs O(state) on the shards' threads.
     pub audit: bool,
 }
 
-/// The books of one resource, in 1/10 000 units.
+/// The sums of one resource, in 1/10,000 of its unit.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ResourceStatus {
     /// `cpu`, `memory`, `gpu`, or a custom name.
@@ -30,26 +30,26 @@ pub struct ResourceStatus {
     pub name: String,
     /// Capacity.
     pub total: i128,
-    /// Held by allocations.
+    /// In use: allocated, held by undecided statements, or releasing.
     pub allocated: i128,
     /// In use beyond capacity.
     pub shortfall: i128,
-    /// Free, and hidden because it is unhealthy.
+    /// Free, but hidden because it is unhealthy.
     pub unhealthy: i128,
-    /// Free, and withheld for reservations and claims.
+    /// Free, but withheld for reservations and claims.
     pub reserved: i128,
 }
 
-/// One shard.
+/// The status of one shard.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct ShardStatusBody {
-    /// Its number.
+    /// The shard's number.
     pub shard: u16,
     /// Nodes that take new work.
     pub nodes_ready: u32,
     /// Nodes that are draining.
     pub nodes_draining: u32,
-    /// Nodes registered by an agent that has not beaten yet.
+    /// Nodes registered by an agent that has not sent a heartbeat yet.
     pub nodes_joining: u32,
     /// Nodes whose agent is silent.
     pub nodes_lost: u32,
@@ -57,18 +57,18 @@ pub struct ShardStatusBody {
     pub nodes_reserved: u32,
     /// Live allocations.
     pub allocations: u64,
-    /// Placed since the start.
+    /// Requests placed since the start.
     pub placed: u64,
-    /// Refused by this shard since the start.
+    /// Requests refused by this shard since the start.
     pub refused: u64,
-    /// Released since the start.
+    /// Allocations released since the start.
     pub released: u64,
-    /// Its canonical hash, when an audit was asked for and its books did not change while they were read.
+    /// The shard's canonical hash. Present if an audit was requested and the books did not change during it.
     pub state_hash: Option<u128>,
 }
 
 impl ShardStatusBody {
-    /// Registered nodes of the shard.
+    /// Returns the number of registered nodes of the shard.
     #[must_use]
     pub fn nodes(&self) -> u64 {
         [self.nodes_ready, self.nodes_draining, self.nodes_joining, self.nodes_lost]
@@ -78,28 +78,28 @@ impl ShardStatusBody {
     }
 }
 
-/// The whole service.
+/// The status of the whole service.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct StatusReply {
-    /// Who answers.
+    /// The server's identity.
     pub server: ServerIdentity,
     /// Service time, in ns since the store was created.
     pub now: u64,
-    /// In ns since this start.
+    /// Time since this start of the service, in ns.
     pub uptime: u64,
-    /// Resident memory of the process, in bytes; 0 where it is unknown.
+    /// Resident memory of the process, in bytes. 0 if unknown.
     pub resident_bytes: u64,
     /// Open connections.
     pub connections: u64,
-    /// Per shard.
+    /// The status of each shard.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Shards, { SHARDS_MAX as usize }>")]
     pub shards: Vec<ShardStatusBody>,
-    /// Per resource, over all shards.
+    /// The sums of each resource, over all shards.
     #[serde(deserialize_with = "bounded::list::<_, _, field::Resources, { RESOURCE_KINDS_MAX + 3 }>")]
     pub resources: Vec<ResourceStatus>,
     /// Requests that wait.
     pub waiting: Waiting,
-    /// The canonical hash of the books, when an audit was asked for and no shard's books changed while they
-    /// were read. An audit that finds a fault has no reply: the service ends.
+    /// The canonical hash of the books. Present if an audit was requested and no shard's books changed during
+    /// it. If an audit finds a fault, the service ends without a reply.
     pub books_hash: Option<u128>,
 }

@@ -1,8 +1,9 @@
-//! Which connections come in: so many in all, and so many of them from one address, so that no peer takes the room
-//! of all others.
+//! Admission of connections. There is a limit for the server and one per address, so that no peer takes the
+//! room of all others.
 //!
-//! A connection counts from its first packet. The address of that packet may be forged, so addresses that are not
-//! validated get at most half of the room of an address: beyond, a peer has to answer a retry packet first.
+//! A connection counts from its first packet. The address of that packet may be forged. Addresses that are
+//! not validated therefore get at most half of the room. Beyond that, a peer must answer a retry packet
+//! first.
 
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv6Addr};
@@ -10,7 +11,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use super::CONNECTIONS_MAX;
 
-/// Bits of an IPv6 address that one network has: its peers choose the other 64 at will (RFC 4291, section 2.5.1).
+/// Prefix length of an IPv6 network. Its hosts choose the other 64 bits freely (RFC 4291, section 2.5.1).
 const NETWORK_BITS: u32 = 64;
 
 #[derive(Default)]
@@ -19,27 +20,27 @@ struct Counts {
     by_network: BTreeMap<IpAddr, u32>,
 }
 
-/// Connections that are open or in their handshake, by the network that they come from.
+/// Counts of connections that are open or in their handshake, by network.
 #[derive(Default)]
 pub(super) struct ConnectionRooms(Mutex<Counts>);
 
-/// What becomes of a connection attempt.
+/// The decision about a connection attempt.
 pub(super) enum Entry {
-    /// It may come in, and counts while this is kept.
+    /// The connection may enter. It counts until this value is dropped.
     Room(ConnectionRoom),
-    /// Its address is to be validated first.
+    /// The peer must validate its address first.
     Validate,
-    /// There is no room for it.
+    /// There is no room for the connection.
     Full,
 }
 
-/// The room of one connection, given back when this is dropped.
+/// The room of one connection. Dropping it frees the room.
 pub(super) struct ConnectionRoom {
     rooms: Arc<ConnectionRooms>,
     network: IpAddr,
 }
 
-/// The network of an address: all of an IPv4 address, the first half of an IPv6 address.
+/// Returns the network of an address: the whole IPv4 address, or the first half of an IPv6 address.
 fn network(address: IpAddr) -> IpAddr {
     match address.to_canonical() {
         IpAddr::V4(address) => IpAddr::V4(address),
@@ -55,7 +56,7 @@ impl ConnectionRooms {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Looks for room for one more connection from `address`, of at most `per_address_max`.
+    /// Takes room for one more connection from `address`, which may have at most `per_address_max`.
     pub(super) fn enter(
         self: &Arc<Self>,
         address: IpAddr,

@@ -1,11 +1,12 @@
-//! Closing a connection so that its peer hears of it, whatever is still unsent.
+//! Closes a connection so that its peer hears of it even if data is still unsent.
 //!
-//! A CONNECTION_CLOSE is not subject to congestion control (RFC 9002, section 7: it bounds what is
-//! in flight, and a close is not). quinn holds it back all the same while stream data waits behind
-//! a full congestion window; and since acknowledgements are not read once a connection is closed,
-//! the window never opens again. The peer then hears nothing and takes the connection as standing
-//! until it is idle for too long. So a connection that is closed over unsent data lifts its
-//! window first: after that nothing but the close is sent.
+//! A CONNECTION_CLOSE is not subject to congestion control (RFC 9002, section 7 limits data in flight, which
+//! a close is not). But quinn holds the close back while stream data waits behind a full congestion window.
+//! After a close, quinn reads no acknowledgements, so the window never opens again. The peer hears nothing
+//! and believes the connection is open until its idle timeout.
+//!
+//! A connection that is closed with unsent data therefore lifts its window first. After that, only the close
+//! is sent.
 
 use std::any::Any;
 use std::sync::Arc;
@@ -16,7 +17,7 @@ use quinn::congestion::{Controller, ControllerFactory, ControllerMetrics, CubicC
 use quinn::{Connection, VarInt};
 use quinn_proto::RttEstimator;
 
-/// Makes the congestion control of each connection: quinn's default, with a window that
+/// Creates the congestion controller of each connection: quinn's default, with a window that
 /// [`close_at_once`] can lift.
 pub(super) struct Liftable;
 
@@ -54,7 +55,7 @@ impl Controller for LiftableWindow {
     }
 
     fn window(&self) -> u64 {
-        // Relaxed: the connection's lock orders it before the close that it is lifted for.
+        // Relaxed: the connection's lock orders the store before the close that reads it.
         if self.lifted.load(Ordering::Relaxed) { u64::MAX } else { self.inner.window() }
     }
 
@@ -75,7 +76,7 @@ impl Controller for LiftableWindow {
     }
 }
 
-/// Closes `connection` and tells its peer now, over whatever is unsent.
+/// Closes `connection` and tells its peer at once, even if data is unsent.
 pub(super) fn close_at_once(connection: &Connection, code: u32, reason: &[u8]) {
     if let Ok(window) = connection.congestion_state().into_any().downcast::<LiftableWindow>() {
         // Relaxed: see `window`.

@@ -1,4 +1,4 @@
-//! One connection: hello, then frames in, replies out, until either side ends it.
+//! One connection: a hello, then request frames in and reply frames out, until either side ends it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -30,55 +30,56 @@ use crate::protocol::{
 };
 use crate::session::{Admission, Session, Weight};
 
-/// Replies that the peer has not taken, beyond which it gets no page of changes.
+/// From this number of unwritten replies on, the peer gets no page of changes.
 const LONG_REPLIES_MAX: u32 = 8;
 
-/// A request that waits.
+/// A waiting request.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct WaitEntry {
-    /// Its operation.
+    /// The key of its operation.
     pub(super) key: usize,
-    /// Its client has cancelled it: so it stays, also when the connection is lost before that is answered.
+    /// The client has cancelled the wait. Cancellation remains the outcome even if the connection is lost
+    /// before the reply.
     pub(super) is_cancelled: bool,
 }
 
-/// What the tasks of one connection share.
+/// The state that the tasks of one connection share.
 pub(super) struct ConnectionState {
     session: RefCell<Session>,
     out: RefCell<Vec<u8>>,
-    /// Replies in `out`, and of those that are being written.
+    /// Number of replies in `out` or being written.
     unwritten: Cell<u32>,
-    /// Bytes of these.
+    /// Bytes of those replies.
     unwritten_bytes: Cell<usize>,
-    /// Something was put into `out`, or the reader is done.
+    /// Notified when `out` grows or the reader is done.
     written: Notify,
-    /// A reply was written.
+    /// Notified when replies were written.
     room: Notify,
     in_flight_max: u32,
-    /// The reader is done: the writer ends the stream when everything is answered.
+    /// The reader is done. The writer ends the stream once everything is answered.
     ending: Cell<bool>,
-    /// The peer takes no replies any more.
+    /// The peer accepts no more replies.
     broken: Cell<bool>,
-    /// Requests that wait, by sequence.
+    /// Waiting requests, by sequence.
     pub(super) waits: RefCell<BTreeMap<u64, WaitEntry>>,
-    /// How many of these are groups.
+    /// The number of waiting groups.
     groups_waiting: Cell<u32>,
-    /// Candidates of requests that are under way, and of those that wait.
+    /// Number of candidates in requests that do not wait, and in those that wait.
     candidates: Cell<[usize; 2]>,
-    /// The peer is gone without having said so, and may come back.
+    /// The peer is gone without ending the stream, and may return.
     lost: Cell<bool>,
-    /// What it follows, if it follows changes.
+    /// The follower state, if the connection follows changes.
     pub(super) follow: RefCell<Option<Rc<Follow>>>,
 }
 
 impl ConnectionState {
-    /// Whose jobs planners serve in turn with those of others: its session, also over several connections.
+    /// Returns the key by which planners take turns between clients: the session, over all its connections.
     pub(super) fn client(&self) -> ClientKey {
         self.session.borrow().id().number
     }
 
-    /// Answers `sequence` with `body`, and keeps the answer until it is acknowledged, unless the
-    /// request only looked.
+    /// Answers `sequence` with `body`. Keeps the reply until it is acknowledged, unless the request is
+    /// read-only.
     pub(super) fn reply<T: Serialize>(&self, kind: Kind, sequence: u64, body: &T) {
         self.reply_flagged(kind.number(), 0, sequence, body);
     }
@@ -94,7 +95,8 @@ impl ConnectionState {
         let start = out.len();
         let encoded = try_encode_frame(header, &[], &mut out, |out| encode_body(body, out));
         if let Err(error) = encoded {
-            // Lists and batches are cut to fit; whatever else is too long is no reason to stop.
+            // Lists and batches are cut to fit. Any other reply that is too long becomes a fault instead of a
+            // panic.
             let fault = Fault::new(Reason::LimitExceeded, format!("the reply does not fit: {error}"));
             let header = Header { flags: header.flags | FLAG_ERROR, ..header };
             encode_frame(header, &[], &mut out, |out| encode_body(&fault, out));
@@ -109,22 +111,23 @@ impl ConnectionState {
         self.count_unwritten(out.len() - start);
     }
 
-    /// One more reply is to be written, of so many bytes.
+    /// Counts one more reply of `bytes` bytes to be written.
     fn count_unwritten(&self, bytes: usize) {
         self.unwritten.set(self.unwritten.get() + 1);
         self.unwritten_bytes.set(self.unwritten_bytes.get() + bytes);
         self.written.notify_one();
     }
 
-    /// Says something that is no session's outcome.
+    /// Sends a frame that is not the outcome of a request of the session, or that is sent again.
     fn say(&self, bytes: &[u8]) {
         self.out.borrow_mut().extend_from_slice(bytes);
         self.count_unwritten(bytes.len());
     }
 
-    /// A request does not wait any more; `is_taken_back` where it was told so and has no other outcome. Returns
-    /// whether nothing is to be said of it: the loss of the connection took it back, and a peer that comes
-    /// back asks it again. What its client cancelled, or somebody removed, has that as its outcome.
+    /// Ends the wait of a request. `is_taken_back` says that the wait was ended early and has no other
+    /// outcome. Returns whether no reply is sent: the lost connection ended the wait, and a returning peer
+    /// sends the request again. A wait that its client cancelled, or a group that was removed, gets that as
+    /// its outcome.
     pub(super) fn ends_wait(&self, sequence: u64, is_taken_back: bool) -> bool {
         let entry = self.waits.borrow_mut().remove(&sequence);
         let is_cancelled = entry.is_some_and(|entry| entry.is_cancelled);
@@ -136,24 +139,24 @@ impl ConnectionState {
         forgotten
     }
 
-    /// Groups that wait.
+    /// Returns the number of waiting groups.
     pub(super) fn groups_waiting(&self) -> u32 {
         self.groups_waiting.get()
     }
 
-    /// One more group waits, or one less.
+    /// Counts one more waiting group, or one less.
     pub(super) fn counts_group(&self, waits: bool) {
         let count = self.groups_waiting.get();
         self.groups_waiting.set(if waits { count + 1 } else { count - 1 });
     }
 
-    /// A placement waits from now on, and the operation by which it does.
+    /// Records that a request waits from now on, with the key of its operation.
     pub(super) fn begins_wait(&self, sequence: u64, key: usize) {
         self.waits.borrow_mut().insert(sequence, WaitEntry { key, is_cancelled: false });
         self.session.borrow_mut().wait(sequence);
     }
 
-    /// Candidates of the requests that wait.
+    /// Returns the number of candidates of waiting requests.
     pub(super) fn candidates_waiting(&self) -> usize {
         self.candidates.get()[1]
     }
@@ -165,14 +168,14 @@ impl ConnectionState {
         self.candidates.set(held);
     }
 
-    /// As many are gone with an operation that is complete.
+    /// Uncounts the candidates of a complete operation.
     pub(super) fn drops_candidates(&self, count: usize, waits: bool) {
         let mut held = self.candidates.get();
         held[usize::from(waits)] -= count;
         self.candidates.set(held);
     }
 
-    /// Waits until the peer has taken all but a few replies: before one that is long is made.
+    /// Waits, before a long reply is built, until the peer has taken all but a few replies.
     pub(super) async fn has_written(&self, io: &Io) {
         while self.unwritten.get() >= LONG_REPLIES_MAX && !self.broken.get() {
             io.port.borrow_mut().flush();
@@ -193,12 +196,12 @@ impl ConnectionState {
         !self.broken.get() && is_full
     }
 
-    /// The request of `sequence` brings the status of a group, which has so many bundles.
+    /// Weighs the request of `sequence` as one whose reply is the status of a group of `bundles` bundles.
     pub(super) fn expects_group(&self, sequence: u64, weight: Weight, bundles: usize) {
         self.session.borrow_mut().weigh(sequence, weight.of_group(bundles));
     }
 
-    /// Whether what waits at this session leaves room for the request of `sequence`; else what to say.
+    /// Checks whether the session's waits leave room for the request of `sequence`.
     pub(super) fn take_wait_room(&self, sequence: u64) -> Result<(), Fault> {
         if self.session.borrow_mut().can_wait(sequence) {
             return Ok(());
@@ -237,7 +240,7 @@ pub(super) async fn serve_connection(io: Rc<Io>, incoming: Incoming) {
         }
     };
     close_at_once(&connection, code, b"");
-    // Relaxed: a statistic, nothing rests on it.
+    // Relaxed: a statistic; nothing depends on its order.
     counters.connections.fetch_sub(1, Ordering::Relaxed);
     debug!(%peer, "connection ended");
 }
@@ -254,7 +257,7 @@ async fn open_and_serve(io: &Rc<Io>, connection: &Connection) -> Result<(), Faul
         stream = timeout_at(deadline, connection.accept_bi()) => stream.map_err(|_| late())?,
         _ = shutdown.wait_for(|&stop| stop) => return Ok(()),
     };
-    // A peer that leaves before it opens its stream has asked nothing.
+    // The peer left before it opened its stream.
     let Ok((mut send, recv)) = stream else { return Ok(()) };
     let mut reader = FrameReader::new(recv);
     let opened = tokio::select! {
@@ -331,7 +334,7 @@ async fn serve_session(
         };
         tokio::join!(reading, write_replies(&state, &mut send))
     };
-    // Replies that are still under way when the peer is gone are kept for its next connection.
+    // Replies still in progress when the peer is gone are kept for its next connection.
     while state.session.borrow().in_flight() > 0 {
         state.written.notified().await;
     }
@@ -339,7 +342,7 @@ async fn serve_session(
     let session = Session::new(state.session.borrow().id(), [0; 16]);
     let session = state.session.replace(session);
     if reader.ended && served.is_ok() && taken {
-        // The peer said that it is done, and has every reply: nobody will come back.
+        // The peer ended the stream and has every reply, so it will not return.
         io.shared.sessions.close(&session);
     } else {
         io.shared.sessions.detach(session);
@@ -347,24 +350,24 @@ async fn serve_session(
     served
 }
 
-/// Writes the last bytes and waits until the peer has them, is gone, or does not take them.
+/// Writes the last bytes. Waits until the peer has them, is gone, or exceeds the time limit.
 async fn end_stream(send: &mut SendStream, last: &[u8]) {
     let ending = async {
         if send.write_all(last).await.is_ok() {
             finish(send).await;
         }
     };
-    // A peer need not grant the room for them either.
+    // The peer may also refuse to grant flow-control room for them.
     let _ = timeout(LAST_BYTES_PATIENCE, ending).await;
 }
 
-/// Ends a stream; whether the peer took all of it, for which it is given some time.
+/// Ends a stream. Returns whether the peer took all of it within the time limit.
 async fn finish(send: &mut SendStream) -> bool {
     send.finish().is_ok() && matches!(timeout(LAST_BYTES_PATIENCE, send.stopped()).await, Ok(Ok(None)))
 }
 
-/// Opens or resumes the session that the peer asks for; the reply, and whether the peer acknowledges
-/// waits exactly. `None` when it leaves before.
+/// Opens or resumes the session that the peer asks for. Returns it with the hello's reply and whether the
+/// peer acknowledges waits individually, or `None` if the peer leaves first.
 async fn open_session(
     io: &Io,
     connection: &Connection,
@@ -421,7 +424,7 @@ async fn open_session(
     Ok(Some((session, (reply, exact))))
 }
 
-/// Reads frames until the peer ends the stream, the server stops, or a frame is no frame.
+/// Reads frames until the peer ends the stream, the server stops, or a frame is malformed.
 async fn read_frames(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
@@ -501,8 +504,8 @@ async fn handle_frame(io: &Rc<Io>, state: &Rc<ConnectionState>, frame: &FrameRef
     }
 }
 
-/// Writes replies, many at once, until the reader is done and everything is answered; whether
-/// the peer took all of it.
+/// Writes replies in bulk until the reader is done and everything is answered. Returns whether the peer took
+/// all of it.
 async fn write_replies(state: &ConnectionState, send: &mut SendStream) -> bool {
     loop {
         let out = std::mem::take(&mut *state.out.borrow_mut());
@@ -511,7 +514,7 @@ async fn write_replies(state: &ConnectionState, send: &mut SendStream) -> bool {
             debug_assert!(written > 0);
             let bytes = out.len();
             let failed = send.write_chunk(out.into()).await.is_err();
-            // Only now: what a peer does not take counts against what it may ask.
+            // Count them down only now, since replies that the peer has not taken limit what it may ask.
             state.unwritten.set(state.unwritten.get() - written);
             state.unwritten_bytes.set(state.unwritten_bytes.get() - bytes);
             state.broken.set(failed);

@@ -1,13 +1,13 @@
 //! Connections that follow changes.
 //!
-//! A request is answered with one page. Of each shard the server keeps, per connection, at most the view
-//! that the client named last and the one to which the step under way leads; everything else about the
-//! step stands in the client's cursor. What is kept goes with the connection, or when the shard has
-//! published more than a reader may fall behind since the client asked last: then it begins anew. What a
-//! connection had when it ended is kept for a while besides, so that a client that comes back goes on.
+//! Each request is answered with one page. For each connection and shard, the server keeps at most two views:
+//! the one that the client named last, and the target of the current step. The client's cursor holds all
+//! other state of the step. The views are dropped with the connection. They are also dropped when the shard
+//! has published more than a reader may fall behind since the client's last request; the client then begins
+//! again. Views of ended connections are kept for a while, so that a returning client can continue.
 //!
-//! A request for which there is nothing waits: its I/O thread says to the shards that it wants to hear
-//! of their next views, looks once more, and is woken by its port's bell.
+//! A request without any change waits. Its I/O thread asks the shards to announce their next views, looks
+//! once more, and sleeps until its port's bell wakes it.
 
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -34,15 +34,15 @@ use crate::protocol::{
     ReasonCode, ShardVersion,
 };
 
-/// Connections of a service that may follow changes at a time.
+/// Maximum number of connections of a service that may follow changes.
 const FOLLOWERS_MAX: u64 = 256;
-/// How long what an ended connection had is kept.
+/// Time for which the views of an ended connection are kept.
 const DEPARTED_FOR: Duration = Duration::from_secs(30);
-/// Most views that are kept of ended connections: beyond, the oldest go.
+/// Maximum number of views kept of ended connections. Beyond that, the oldest are dropped.
 const DEPARTED_MAX: usize = 512;
 
-/// A view, and the version by which a client knows it: what it shows of the kinds that are followed is
-/// the same as in that version.
+/// A view and the version under which a client knows it. The view shows the same as that version, for the
+/// kinds that are followed.
 #[derive(Clone)]
 struct Known {
     version: ViewVersion,
@@ -55,14 +55,14 @@ impl Known {
     }
 }
 
-/// What is kept of one shard for one client.
+/// The views of one shard kept for one client.
 #[derive(Default)]
 struct Kept {
-    /// What it has.
+    /// The view that the client has.
     base: Option<Known>,
-    /// Where the step leads that it was given last.
+    /// The target of the step that the client was given last.
     to: Option<Known>,
-    /// How far the shard was when it asked last: versions, and bytes replaced.
+    /// The shard's position at the client's last request: versions, and bytes replaced.
     asked: (u64, u64),
 }
 
@@ -70,18 +70,18 @@ struct Kept {
 pub(super) struct Follow {
     kinds: Cell<ChangeKinds>,
     kept: RefCell<Vec<Kept>>,
-    /// The shard that is looked at first, so that all have their turn.
+    /// The shard to look at first, so that all shards take turns.
     turn: Cell<u16>,
-    /// Counts requests: one that waits ends when there is a later one.
+    /// Counts requests. A waiting request ends when a later one arrives.
     requests: Cell<u64>,
-    /// Whether a request waits.
+    /// True while a request waits.
     waits: Cell<bool>,
     wake: Notify,
 }
 
-/// What a request asks, once it was checked.
+/// A checked request.
 struct Asked {
-    /// By shard.
+    /// The client's versions, by shard.
     from: Vec<Option<ViewVersion>>,
     at: Option<(ShardId, ViewVersion, ChangeCursor)>,
     kinds: ChangeKinds,
@@ -89,7 +89,7 @@ struct Asked {
     wait: Duration,
 }
 
-/// What connections that ended had.
+/// The views of connections that ended.
 #[derive(Default)]
 pub(super) struct Departed(Mutex<VecDeque<Left>>);
 
@@ -119,7 +119,7 @@ impl Departed {
     }
 }
 
-/// How far a shard is.
+/// Returns the position of a shard: its version and the bytes replaced so far.
 fn position(view: &View) -> (u64, u64) {
     (view.version().sequence, view.head().copied.bytes)
 }
@@ -133,7 +133,7 @@ impl Kept {
         self.known().find(|known| known.version == version)
     }
 
-    /// Lets go of everything, if the client has asked for nothing for too long; whether anything is kept.
+    /// Drops the views if the client has been silent for too long. Returns whether any view is kept.
     fn keeps(&mut self, latest: &View, versions_max: u64) -> bool {
         let (sequence, bytes) = position(latest);
         let behind = (sequence.saturating_sub(self.asked.0), bytes.saturating_sub(self.asked.1));
@@ -143,14 +143,14 @@ impl Kept {
         self.known().next().is_some()
     }
 
-    /// The client asks.
+    /// Records that the client asks now.
     fn touch(&mut self, latest: &View, versions_max: u64) {
         self.keeps(latest, versions_max);
         self.asked = position(latest);
     }
 }
 
-/// What looks for changes of one shard need.
+/// The inputs of a look for changes of one shard.
 struct Look<'a> {
     io: &'a Io,
     catalog: &'a Catalog,
@@ -175,7 +175,7 @@ impl Look<'_> {
         page
     }
 
-    /// A step from nothing to the current view.
+    /// Begins a step from the empty state to the current view.
     fn resync(&self, kept: &mut Kept, why: Reason) -> FollowPage {
         ServerShared::count(&self.io.shared.counters.follow_resyncs);
         let to = Known::new(Arc::clone(&self.latest));
@@ -184,7 +184,7 @@ impl Look<'_> {
         FollowPage { begins: true, resync: why.into(), ..page }
     }
 
-    /// The first page of a step from what the client has; none: there is nothing new in it.
+    /// Begins a step from the client's version and returns its first page. Returns `None` if nothing changed.
     fn begin(&self, kept: &mut Kept, version: Option<ViewVersion>) -> Option<FollowPage> {
         let newest = self.latest.version();
         let why = match version {
@@ -217,7 +217,8 @@ impl Look<'_> {
                 Some(FollowPage { begins: true, ..page })
             }
             None => {
-                // Nothing that is followed differs: the client's version stands for the newer view.
+                // Nothing that is followed differs, so the newer view can replace the one of the client's
+                // version.
                 base.view = to.view;
                 (kept.base, kept.to) = (Some(base), None);
                 None
@@ -225,7 +226,7 @@ impl Look<'_> {
         }
     }
 
-    /// The next page of the step that the client names.
+    /// Returns the next page of the step that the client names.
     fn go_on(&self, kept: &mut Kept, to: ViewVersion, at: ChangeCursor) -> FollowPage {
         let from = self.asked.from[self.shard.index()].map(|version| self.find(kept, version));
         match (from, self.find(kept, to)) {
@@ -239,7 +240,7 @@ impl Look<'_> {
                 (kept.base, kept.to) = (Some(from), Some(to));
                 page
             }
-            // In the middle of a step there is nothing to go on from.
+            // The views of the unfinished step are no longer kept.
             _ if to.incarnation != self.latest.version().incarnation => {
                 self.resync(kept, Reason::OtherIncarnation)
             }
@@ -260,14 +261,14 @@ impl Follow {
         }
     }
 
-    /// The page that answers a request, if there is anything.
+    /// Returns the page that answers a request, if anything changed.
     fn page(&self, io: &Io, asked: &Asked) -> Option<FollowPage> {
         let mut port = io.port.borrow_mut();
         let catalog = Arc::clone(port.catalog());
         let views = port.views();
         let mut kept = self.kept.borrow_mut();
         if self.kinds.replace(asked.kinds) != asked.kinds {
-            // What is kept may stand for versions in which other kinds differ.
+            // Kept views may be paired with versions in which other kinds differ.
             kept.iter_mut().for_each(|kept| *kept = Kept::default());
         }
         let look = |shard: ShardId| Look { io, catalog: &catalog, asked, shard, latest: views.latest(shard) };
@@ -300,7 +301,7 @@ impl Follow {
         page
     }
 
-    /// A shard told that it has published: what is too old is let go of, what waits looks again.
+    /// Handles new publications of `shards`: drops views that are too old, and wakes the waiting request.
     fn handle_news(&self, views: &PortViews, shards: &[ShardId], versions_max: u64) {
         let mut all = self.kept.borrow_mut();
         for &shard in shards {
@@ -314,7 +315,7 @@ impl Follow {
     }
 }
 
-/// Takes what shards told of their views; whether there was anything.
+/// Handles the shards' announcements of new views. Returns whether there were any.
 pub(super) fn handle_news(io: &Io) -> bool {
     let port = io.port.borrow();
     let views = port.views();
@@ -328,7 +329,7 @@ pub(super) fn handle_news(io: &Io) -> bool {
     true
 }
 
-/// Checks a request to a service of so many shards, of this start.
+/// Checks a request. `shards` is the number of shards of this start of the service.
 fn check(request: &FollowRequest, shards: u16, now: ViewVersion) -> Result<Asked, Fault> {
     let kinds = follow_kinds(request.kinds)?;
     let limit = follow_limit(request.limit)?;
@@ -354,7 +355,7 @@ fn check(request: &FollowRequest, shards: u16, now: ViewVersion) -> Result<Asked
                 let message = format!("shard {} is named twice: name each once", version.shard);
                 return Err(Fault::of_field(Reason::InvalidField, field, message));
             }
-            // An earlier start may have had more shards: nothing is to be told of them.
+            // An earlier start may have had more shards. There is nothing to tell about them.
             None if version.incarnation != now.incarnation.0 => {}
             None => return Err(unknown(&field, version.shard)),
         }
@@ -369,21 +370,21 @@ fn check(request: &FollowRequest, shards: u16, now: ViewVersion) -> Result<Asked
         }
         Ok((ShardId(to.shard), to.view(), ChangeCursor { stage, place, within }))
     });
-    // A step of an earlier start is over, also where its shard is no more.
+    // A step of an earlier start is over, even if its shard no longer exists.
     let at = at.transpose()?.filter(|(shard, ..)| shard.0 < shards);
     let wait = Duration::from_millis(u64::from(request.wait_ms));
     Ok(Asked { from, at, kinds, limit, wait })
 }
 
-/// The connection as a follower: made with its first request.
+/// Returns the connection's follower state, which the first request creates.
 fn follower(io: &Io, state: &ConnectionState, shards: u16, kinds: ChangeKinds) -> Result<Rc<Follow>, Fault> {
     if let Some(follow) = &*state.follow.borrow() {
         return Ok(Rc::clone(follow));
     }
     let followers = &io.shared.counters.followers;
-    // Relaxed: a bound and a statistic; nothing else rests on it.
+    // Relaxed: a bound and a statistic; nothing depends on its order.
     if followers.fetch_add(1, Ordering::Relaxed) >= FOLLOWERS_MAX {
-        // Relaxed: as above.
+        // Relaxed: see above.
         followers.fetch_sub(1, Ordering::Relaxed);
         let message = format!("{FOLLOWERS_MAX} connections follow changes already: ask again later");
         return Err(Fault::new(Reason::LimitExceeded, message));
@@ -394,7 +395,7 @@ fn follower(io: &Io, state: &ConnectionState, shards: u16, kinds: ChangeKinds) -
     Ok(follow)
 }
 
-/// Carries out a new request.
+/// Executes a new follow request.
 pub(super) async fn handle_follow(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
@@ -436,7 +437,7 @@ fn reply(io: &Io, state: &ConnectionState, sequence: u64, reply: FollowReply, st
     io.observe(Kind::Follow, ReasonCode::default(), io.shared.now().nanos_since(started));
 }
 
-/// Waits for a change, until the wait is over, the service stops, or the client asks something else.
+/// Waits for a change until the deadline, the shutdown of the service, or the client's next request.
 async fn wait(io: &Io, follow: &Follow, asked: &Asked, number: u64) -> Option<FollowPage> {
     let deadline = Instant::now() + asked.wait;
     let mut shutdown = io.shutdown.clone();
@@ -457,7 +458,7 @@ async fn wait(io: &Io, follow: &Follow, asked: &Asked, number: u64) -> Option<Fo
             () = tokio::time::sleep_until(deadline) => true,
             _ = shutdown.wait_for(|&stop| stop) => true,
         };
-        // Of two that wait the later one counts; the other ends.
+        // If a later request waits too, the flag stays set for it; this one ends.
         follow.waits.set(follow.requests.get() != number);
         if is_over {
             return None;
@@ -465,7 +466,7 @@ async fn wait(io: &Io, follow: &Follow, asked: &Asked, number: u64) -> Option<Fo
     }
 }
 
-/// Ends what waits on a connection that is read no more.
+/// Ends the waiting request of a connection that is no longer read.
 pub(super) fn end(state: &ConnectionState) {
     if let Some(follow) = &*state.follow.borrow() {
         follow.requests.set(follow.requests.get() + 1);
@@ -473,7 +474,7 @@ pub(super) fn end(state: &ConnectionState) {
     }
 }
 
-/// The connection is gone. What its client had is kept for a while.
+/// Handles the end of a connection. Its client's views are kept for a while.
 pub(super) fn depart(io: &Rc<Io>, state: &ConnectionState) {
     let Some(follow) = state.follow.take() else { return };
     io.followers.borrow_mut().retain(|other| !Rc::ptr_eq(other, &follow));
@@ -484,7 +485,7 @@ pub(super) fn depart(io: &Rc<Io>, state: &ConnectionState) {
         kept.known().map(move |known| Left { until, shard, kinds, known: known.clone() })
     });
     io.shared.departed.put(left);
-    // Relaxed: a bound and a statistic; nothing else rests on it.
+    // Relaxed: a bound and a statistic; nothing depends on its order.
     io.shared.counters.followers.fetch_sub(1, Ordering::Relaxed);
     let io = Rc::clone(io);
     tokio::task::spawn_local(async move {

@@ -1,4 +1,4 @@
-//! One I/O thread: accepts connections, submits their requests at its port, hands replies back.
+//! One I/O thread: accepts connections, submits their requests to its port, and returns the replies.
 
 use std::cell::{Cell, RefCell};
 use std::net::UdpSocket;
@@ -27,33 +27,33 @@ use crate::protocol::{Kind, ReasonCode, SEND_WINDOW_BYTES};
 use crate::session::tags::{split_tag, tag};
 use crate::tls::{ServerCertificate, TlsError, server_crypto};
 
-/// How long a server that stops waits for its peers to take their last replies.
+/// Time that a stopping server gives its peers to receive their last replies.
 const SHUTDOWN_GRACE: Duration = Duration::from_secs(5);
 
-/// Planners' jobs under way at one I/O thread that are no groups that wait.
+/// Maximum number of planner jobs in progress at one I/O thread, without waiting groups.
 const PLAN_ROOM: usize = PLANS_IN_FLIGHT_MAX - PORT_GROUPS_WAITING_MAX;
 
-/// What an I/O thread is made of.
+/// The parts of an I/O thread.
 pub struct IoThread {
-    /// Its socket; several threads share an address by `SO_REUSEPORT`.
+    /// Its socket. Several threads share an address with `SO_REUSEPORT`.
     pub socket: UdpSocket,
     /// Its port to the shards.
     pub port: Port,
-    /// What the port's waker triggers.
+    /// The notification that the port's waker triggers.
     pub wake: Arc<Notify>,
     /// The certificate.
     pub certificate: Arc<ServerCertificate>,
-    /// What all threads share.
+    /// The state that all threads share.
     pub shared: Arc<ServerShared>,
-    /// The way to the registrar.
+    /// The handle of the registrar.
     pub registrar: RegistrarHandle,
-    /// Becomes true when the server is to stop.
+    /// Becomes true when the server must stop.
     pub shutdown: watch::Receiver<bool>,
-    /// Watches its replies.
+    /// Observes the thread's replies.
     pub observer: Box<dyn IoObserver>,
 }
 
-/// An I/O thread that cannot start.
+/// The error when an I/O thread cannot start.
 #[derive(Debug, thiserror::Error)]
 pub enum IoError {
     /// The certificate cannot be used.
@@ -64,15 +64,15 @@ pub enum IoError {
     Socket(#[from] std::io::Error),
 }
 
-/// What the tasks of one I/O thread share.
+/// The state that the tasks of one I/O thread share.
 pub(super) struct Io {
     pub(super) port: RefCell<Port>,
     pub(super) operations: RefCell<Slab<Operation>>,
-    /// Requests that may still enter the port: waiting for it is in order of arrival.
+    /// Permits for requests that may still enter the port, granted in order of arrival.
     pub(super) room: Semaphore,
-    /// The same for planners' jobs.
+    /// Permits for planner jobs that may still enter the port.
     pub(super) plan_room: Semaphore,
-    /// Groups that may still wait.
+    /// Permits for groups that may still wait.
     pub(super) group_room: Semaphore,
     pub(super) shared: Arc<ServerShared>,
     pub(super) registrar: RegistrarHandle,
@@ -81,27 +81,26 @@ pub(super) struct Io {
     pub(super) followers: RefCell<Vec<Rc<Follow>>>,
     observer: RefCell<Box<dyn IoObserver>>,
     wake: Arc<Notify>,
-    /// What of the port's spilled placements is counted.
+    /// The port's spilled placements that are already counted.
     spilled: Cell<u64>,
     /// Candidates of the requests that wait at the port.
     pub(super) candidates_waiting: Cell<usize>,
-    /// Reused from poll to poll.
+    /// Buffer that is reused from poll to poll.
     replies: RefCell<Vec<(Tag, PortReply)>>,
 }
 
-/// Runs until shutdown, then until everything that was accepted is answered and its peers have
-/// the replies, or have not taken them for some seconds. To be called inside a single-threaded
-/// runtime of its own.
+/// Runs until shutdown. Then drains: waits until every accepted request is answered and the peers have
+/// received the replies, or a few seconds have passed. Call it inside its own single-threaded runtime.
 ///
 /// # Errors
-/// When the socket or the certificate cannot be used.
+/// Fails if the socket or the certificate cannot be used.
 pub async fn run_io_thread(thread: IoThread) -> Result<(), IoError> {
     let mut config = quinn::ServerConfig::with_crypto(Arc::new(server_crypto(&thread.certificate)?));
     let mut transport = TransportConfig::default();
-    // One session, one stream.
+    // A session uses one stream.
     transport.max_concurrent_bidi_streams(VarInt::from_u32(1));
     transport.max_concurrent_uni_streams(VarInt::from_u32(0));
-    // What was written and is not acknowledged stays in memory, and a peer may allow any amount of it.
+    // Written bytes stay in memory until they are acknowledged, and a peer may allow any amount of them.
     transport.send_window(SEND_WINDOW_BYTES as u64);
     transport.congestion_controller_factory(Arc::new(Liftable));
     config.transport_config(Arc::new(transport));
@@ -137,8 +136,8 @@ async fn accept(io: Rc<Io>, endpoint: Endpoint) {
     }
 }
 
-/// Connection tasks and the answering task do not panic for a peer's fault: what they do panic
-/// for is ours, and stops the process.
+/// Resumes the panic of a task. Connection tasks and the answering task do not panic because of a peer, so a
+/// panic is a bug and stops the process.
 fn resume_panic<T>(ended: Result<T, tokio::task::JoinError>) {
     if let Err(error) = ended {
         std::panic::resume_unwind(error.into_panic())
@@ -167,7 +166,7 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
             Some(ended) = connections.join_next() => resume_panic(ended),
         }
     }
-    // Each connection ends itself once all that it accepted is answered.
+    // Each connection ends by itself once everything that it accepted is answered.
     let mut drain = async || {
         while let Some(ended) = connections.join_next().await {
             resume_panic(ended);
@@ -182,7 +181,7 @@ async fn serve(io: &Rc<Io>, endpoint: &Endpoint) {
     endpoint.wait_idle().await;
 }
 
-/// Lets a connection in if there is room for it. Others are answered by one packet and leave no state.
+/// Admits a connection if there is room for it. Others are answered with one packet and leave no state.
 fn admit(shared: &ServerShared, incoming: Incoming) -> Option<(Incoming, ConnectionRoom)> {
     let address = incoming.remote_address().ip();
     let per_address_max = shared.settings.load().connections_per_address_max;
@@ -203,13 +202,13 @@ async fn answer(io: Rc<Io>) {
     loop {
         let told = follow::handle_news(&io);
         if io.poll_port() > 0 || told {
-            // Also while answers keep coming.
+            // Deadlines must also fire while answers keep coming.
             let now = io.shared.now();
             let due = io.port.borrow().next_deadline().is_some_and(|deadline| deadline <= now);
             if due {
                 io.end_waits(now);
             }
-            // The writers of the connections go first; then look again.
+            // Let the writers of the connections run before the next poll.
             tokio::task::yield_now().await;
             continue;
         }
@@ -233,8 +232,8 @@ async fn answer(io: Rc<Io>) {
     }
 }
 
-/// Whether a request that waited was told not to any more and is answered so. A group that was removed meanwhile
-/// has the removal as its outcome instead.
+/// Returns whether a waiting request was ended early and this is its answer. For a group that was removed
+/// meanwhile, the removal is the outcome instead.
 fn is_taken_back(reply: &PortReply) -> bool {
     match reply {
         PortReply::WaitEnded(WaitEnd::Cancelled, ..) => true,
@@ -244,7 +243,7 @@ fn is_taken_back(reply: &PortReply) -> bool {
 }
 
 impl Io {
-    /// Enters one operation whose parts can be submitted.
+    /// Enters an operation. Its parts can be submitted afterwards.
     pub(super) fn enter(&self, operation: Operation) -> usize {
         let candidates = operation.parts.candidates();
         let waits = matches!(operation.parts, Parts::Wait(..));
@@ -270,13 +269,13 @@ impl Io {
         let taken = {
             let mut port = self.port.borrow_mut();
             let taken = port.poll(now, |tag, reply| replies.push((tag, reply)));
-            // What spilled went to other shards' rings.
+            // Spilled requests went to the rings of other shards.
             port.flush();
-            // The counter is every thread's: each adds what is new of its own port.
+            // All threads share the counter, so each adds only the growth of its own port.
             let spilled = port.spilled();
             let before = self.spilled.replace(spilled);
             if spilled > before {
-                // Relaxed: a statistic, nothing rests on it.
+                // Relaxed: a statistic; nothing depends on its order.
                 self.shared.counters.spilled.fetch_add(spilled - before, Ordering::Relaxed);
             }
             taken
@@ -289,7 +288,7 @@ impl Io {
         taken
     }
 
-    /// Answers what waited for long enough.
+    /// Answers the waits whose deadline has passed.
     fn end_waits(&self, now: Time) {
         let mut ended = Vec::new();
         self.port.borrow_mut().end_waits(now, |tag, reply| ended.push((tag, reply)));

@@ -1,9 +1,9 @@
-//! The server: I/O threads that carry requests to the engine's ports, and the registrar's task.
+//! The server: I/O threads that pass requests to the engine's ports, and the registrar's task.
 //!
-//! Each I/O thread has a single-threaded runtime, a UDP socket, a [`Port`] to all shards and
-//! the connections that the kernel gives its socket. Nothing on the road of a placement is
-//! shared between I/O threads but the shards' rings and published tables. Node commands and
-//! status go to the one owner of the global records, [`run_registrar`].
+//! Each I/O thread has a single-threaded runtime, a UDP socket, a [`Port`] to all shards, and the connections
+//! that the kernel assigns to its socket. On the path of a placement, I/O threads share only the shards'
+//! rings and published tables. Node commands and status requests go to [`run_registrar`], the one owner of
+//! the global records.
 
 mod admission;
 mod closing;
@@ -47,33 +47,33 @@ use crate::protocol::{
 use admission::ConnectionRooms;
 use sessions::Sessions;
 
-/// How long a peer may take from its handshake to its whole hello.
+/// Time that a peer has from its handshake to the end of its hello.
 const HELLO_PATIENCE: Duration = Duration::from_secs(10);
-/// How long a peer may take to take the last bytes of a stream that the server ended.
+/// Time that a peer has to receive the last bytes of a stream that the server ended.
 const LAST_BYTES_PATIENCE: Duration = Duration::from_secs(5);
-/// Connections of a server at a time, those in their handshake included.
+/// Maximum number of connections of a server, including those in their handshake.
 pub const CONNECTIONS_MAX: usize = 4096;
-/// Connections from one address at a time, unless configured otherwise: a quarter of all.
+/// Default maximum number of connections from one address: a quarter of all.
 pub const CONNECTIONS_PER_ADDRESS_DEFAULT: u32 = CONNECTIONS_MAX as u32 / 4;
 
-/// Groups that may wait at one I/O thread, whosever they are.
+/// Maximum number of groups waiting at one I/O thread, over all clients.
 pub const WAITING_GROUPS_MAX: u32 = PORT_GROUPS_WAITING_MAX as u32;
-/// Groups that may wait at one connection, unless configured otherwise: a quarter of those of its I/O thread.
+/// Default maximum number of groups waiting at one connection: a quarter of those of its I/O thread.
 pub const WAITING_GROUPS_DEFAULT: u32 = WAITING_GROUPS_MAX / 4;
 
-/// What can change while the server runs.
+/// Settings that can change while the server runs.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The policy of requests that name none.
+    /// The policy for requests that name none.
     pub default_policy: Policy,
-    /// Unanswered requests of one connection, for connections opened from now on.
+    /// Maximum number of unanswered requests per connection. Applies to connections opened after a change.
     pub in_flight_max: u32,
-    /// Groups that may wait at one connection.
+    /// Maximum number of groups waiting at one connection.
     pub waiting_groups_max: u32,
-    /// Connections that one address may have, of those that come from now on. An IPv6 network of 64 bits counts
-    /// as one address.
+    /// Maximum number of connections per address. Applies to new connections. An IPv6 /64 network counts as
+    /// one address.
     pub connections_per_address_max: u32,
-    /// Whether requests that ask for no GPU go on nodes without GPUs first, unless they say.
+    /// Requests without GPUs prefer nodes without GPUs, unless the request says otherwise.
     pub avoid_gpu_nodes: bool,
 }
 
@@ -90,25 +90,24 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// What a placement gets where it asks for nothing else.
+    /// Returns the values for fields that a placement leaves at their defaults.
     fn placement_defaults(&self, port: &wharf_core::router::Port) -> PlacementDefaults {
         let orders = u8::try_from(port.order_count()).expect("few attribute orders are kept");
         PlacementDefaults { policy: self.default_policy, avoid_gpu: self.avoid_gpu_nodes, orders }
     }
 }
 
-/// Watches the replies of one I/O thread, on that thread.
+/// Observes the replies of one I/O thread, on that thread.
 pub trait IoObserver {
-    /// A request was answered, so many nanoseconds after it was read. A reply with several
-    /// parts is `done` as a whole; what became of each is told by
-    /// [`handle_part`](Self::handle_part).
+    /// Called when a request is answered, `nanos` nanoseconds after it was read. A reply with several parts
+    /// is `done` as a whole. [`handle_part`](Self::handle_part) reports each part.
     fn handle_reply(&mut self, kind: Kind, reason: ReasonCode, nanos: u64);
 
-    /// One part of a batch or of a node command was answered.
+    /// Called for each part of a batch or of a node command.
     fn handle_part(&mut self, _kind: Kind, _reason: ReasonCode) {}
 }
 
-/// Watches nothing.
+/// An observer that does nothing.
 pub struct Unobserved;
 
 impl IoObserver for Unobserved {
@@ -118,25 +117,25 @@ impl IoObserver for Unobserved {
 /// Counters of the server, for metrics.
 #[derive(Debug, Default)]
 pub struct Counters {
-    /// Connections that are open.
+    /// Open connections.
     pub connections: AtomicU64,
     /// Connections since the start.
     pub connections_total: AtomicU64,
-    /// Connections that were refused for want of room, in all or for their address.
+    /// Connections refused because the server or their address had too many.
     pub connections_refused: AtomicU64,
-    /// Frames that were refused before their request was looked at.
+    /// Frames refused before their request was executed.
     pub frames_refused: AtomicU64,
     /// Placements that went on to another shard.
     pub spilled: AtomicU64,
     /// Connections that follow changes.
     pub followers: AtomicU64,
-    /// Pages of changes that followers were given.
+    /// Pages of changes sent to followers.
     pub follow_pages: AtomicU64,
-    /// Steps that began with nothing.
+    /// Follow steps that began from an empty state.
     pub follow_resyncs: AtomicU64,
 }
 
-/// What all threads of a server share.
+/// The state that all threads of a server share.
 pub struct ServerShared {
     store: [u8; 16],
     incarnation: Incarnation,
@@ -149,9 +148,9 @@ pub struct ServerShared {
     departed: follow::Departed,
     follow_versions_max: AtomicU64,
     connection_rooms: Arc<ConnectionRooms>,
-    /// Pages of nodes that may still be under way.
+    /// Permits for pages of nodes that may still be started.
     list_room: Arc<Semaphore>,
-    /// For metrics.
+    /// Counters for metrics.
     pub counters: Counters,
 }
 
@@ -161,11 +160,11 @@ impl ServerShared {
         status.server = self.identity();
         status.uptime = self.now().nanos_since(self.started);
         status.resident_bytes = (self.resident_bytes)();
-        // Relaxed: a statistic, nothing rests on it.
+        // Relaxed: a statistic; nothing depends on its order.
         status.connections = self.counters.connections.load(Ordering::Relaxed);
     }
 
-    /// What a server of this store and start shares.
+    /// Creates the shared state for this store and this start of the service.
     #[must_use]
     pub fn new(
         store: [u8; 16],
@@ -191,20 +190,20 @@ impl ServerShared {
         })
     }
 
-    /// Exchanges the settings.
+    /// Replaces the settings.
     pub fn set_settings(&self, settings: Settings) {
         self.settings.store(Arc::new(settings));
     }
 
-    /// After so many versions of a shard, a follower that has asked for nothing meanwhile begins anew: a
-    /// reader's bound (`VIEW_VERSIONS_MAX`) unless this is called.
+    /// Sets the number of versions that a shard may publish while a follower is silent. A follower that is
+    /// further behind begins again. The default is a reader's bound, `VIEW_VERSIONS_MAX`.
     pub fn set_follow_versions_max(&self, versions: u64) {
-        // Relaxed: a bound on memory, nothing else rests on it.
+        // Relaxed: a bound on memory; nothing depends on its order.
         self.follow_versions_max.store(versions, Ordering::Relaxed);
     }
 
     fn follow_versions_max(&self) -> u64 {
-        // Relaxed: as where it is set.
+        // Relaxed: see `set_follow_versions_max`.
         self.follow_versions_max.load(Ordering::Relaxed)
     }
 
@@ -217,7 +216,7 @@ impl ServerShared {
     }
 
     fn limits(&self) -> Limits {
-        // No more than the port can carry: one connection alone never waits for itself.
+        // At most what the port can carry, so that one connection alone never waits for itself.
         let in_flight_max = self.settings.load().in_flight_max.clamp(1, PORT_IN_FLIGHT_MAX as u32);
         Limits {
             frame_bytes_max: FRAME_BYTES_MAX,
@@ -229,7 +228,7 @@ impl ServerShared {
     }
 
     fn count(counter: &AtomicU64) {
-        // Relaxed: a statistic, nothing rests on it.
+        // Relaxed: a statistic; nothing depends on its order.
         counter.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -247,7 +246,7 @@ impl Wake for NotifyWaker {
     }
 }
 
-/// A notification and the waker that triggers it: the waker goes to
+/// Creates a notification and the waker that triggers it. The waker goes to
 /// [`Engine::open`](wharf_core::engine::Engine::open), the notification to the port's owner.
 #[must_use]
 pub fn port_owner() -> (Arc<Notify>, Waker) {

@@ -1,4 +1,4 @@
-//! Operations under way: what becomes of the engine's replies.
+//! Operations in progress: they collect the engine's replies and build the reply to the client.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -19,7 +19,7 @@ use crate::protocol::{
     ReleaseReply,
 };
 
-/// A request whose parts are in the engine.
+/// A request whose parts were submitted to the engine.
 pub(super) struct Operation {
     pub(super) connection: Rc<ConnectionState>,
     pub(super) sequence: u64,
@@ -27,18 +27,18 @@ pub(super) struct Operation {
     pub(super) parts: Parts,
 }
 
-/// Nodes that a placement names as its candidates, for what a refusal says of them.
+/// The candidates that a placement names, for the explanation of a refusal.
 pub(super) type Named = Option<Arc<[NodeId]>>;
 
-/// What the reply will be made of.
+/// The state from which the reply is built.
 pub(super) enum Parts {
     Place(Named),
-    /// A placement that waits: it took no room of those that do not.
+    /// A waiting placement. It takes no room from placements that do not wait.
     Wait(Named),
     Release,
     PlaceBatch {
         replies: Vec<PlaceReply>,
-        /// Of the parts that name candidates, in order.
+        /// The candidates of parts that name some, in order of part.
         named: Vec<(usize, Arc<[NodeId]>)>,
         left: usize,
     },
@@ -46,21 +46,21 @@ pub(super) enum Parts {
         replies: Vec<ReleaseReply>,
         left: usize,
     },
-    /// A planner's job of this kind, and what its reply is measured by.
+    /// A planner's job of this kind, and the size that bounds its reply.
     Plan(Kind, usize),
-    /// A group that waits, or what one grows by, by the request's kind: as [`Wait`](Self::Wait); and why it was told
-    /// not to any more.
+    /// A group, or the bundles that a group grows by, that waits like [`Wait`](Self::Wait). Holds the
+    /// request's kind and the reason why the wait was ended.
     WaitGroup(Kind, Option<WaitEnd>),
     /// A placement into a bundle.
     Into,
-    /// A question of a task, which makes the reply.
+    /// A shard's answer for a task that builds the reply.
     Ask(Option<oneshot::Sender<PortReply>>),
-    /// The same, to a planner.
+    /// A planner's answer for a task that builds the reply.
     AskPlan(Option<oneshot::Sender<PortReply>>),
 }
 
 impl Parts {
-    /// Candidates that its requests name: what they take of the bounds in `limits`.
+    /// Returns the number of candidates that the requests name. They count toward the bounds in `limits`.
     pub(super) fn candidates(&self) -> usize {
         match self {
             Self::Place(named) | Self::Wait(named) => named.as_ref().map_or(0, |ids| ids.len()),
@@ -70,9 +70,9 @@ impl Parts {
     }
 }
 
-/// The reply of an operation that is complete.
+/// The reply of a complete operation.
 pub(super) enum Complete {
-    /// Also of a placement into a bundle.
+    /// Used for a placement into a bundle too.
     Place(PlaceReply),
     Release(ReleaseReply),
     PlaceBatch(PlaceBatchReply),
@@ -93,17 +93,17 @@ impl Operation {
         }
     }
 
-    /// Whether it is told to end when its connection is lost.
+    /// Returns whether the operation must end when its connection is lost.
     pub(super) fn waits(&self) -> bool {
         matches!(self.parts, Parts::Wait(..) | Parts::WaitGroup(..))
     }
 
-    /// Whether a task makes the reply.
+    /// Returns whether a task builds the reply.
     pub(super) fn is_question(&self) -> bool {
         matches!(self.parts, Parts::Ask(_) | Parts::AskPlan(_))
     }
 
-    /// Takes the engine's reply to one part; the whole reply when it was the last.
+    /// Records the engine's reply to one part. Returns the whole reply after the last part.
     pub(super) fn handle_part(
         &mut self,
         part: usize,
@@ -141,7 +141,7 @@ impl Operation {
             Parts::Into => Some(Complete::Place(into_reply(reply, catalog))),
             Parts::Ask(asker) | Parts::AskPlan(asker) => {
                 let asker = asker.take().expect("a question is answered once");
-                // Who stopped waiting does not want it.
+                // The asker may have stopped waiting.
                 drop(asker.send(reply));
                 None
             }
@@ -149,18 +149,18 @@ impl Operation {
     }
 }
 
-/// Bytes of the checks and units that one reply may have: the rest of it fits a frame with them.
+/// Bytes that the checks and units of one reply may take. The rest of the reply fits the frame with them.
 const LISTED_BYTES_MAX: usize = FRAME_BYTES_MAX as usize / 2;
 
-/// Bytes of the units of what was placed, at most.
+/// Returns an upper bound on the bytes of a placement's units.
 fn units_bytes(placed: &PlacedBody) -> usize {
     // Two lengths and the part, at their longest.
     const NUMBERS: usize = 3 + 3 + 3;
     placed.units.iter().map(|units| units.name.len() + units.instances.len() + NUMBERS).sum()
 }
 
-/// Takes the units off what was placed where the reply would not fit a frame with them. The allocations hold them
-/// still.
+/// Removes the units of placements if the reply would not fit a frame with them. The allocations still hold
+/// the units.
 pub(super) fn cut_units<'a>(placed: impl Iterator<Item = &'a mut PlacedBody>) {
     let placed: Vec<_> = placed.filter(|placed| !placed.units.is_empty()).collect();
     if placed.iter().map(|placed| units_bytes(placed)).sum::<usize>() > LISTED_BYTES_MAX {
@@ -168,10 +168,10 @@ pub(super) fn cut_units<'a>(placed: impl Iterator<Item = &'a mut PlacedBody>) {
     }
 }
 
-/// Takes the counts off the refusals of a batch whose reply would not fit a frame with them: `examined` is then 0.
-/// Of a batch that is too long without them, the units go too.
+/// Removes the counts of a batch's refusals if the reply would not fit a frame with them. `examined` is then
+/// 0. If the units alone are too long, they are removed too.
 fn cut_to_fit(replies: &mut [PlaceReply]) {
-    // The longest that numbers of a check can be, without its resource's name.
+    // The longest encoding of a check's numbers, without the resource's name.
     const NUMBERS: usize = 3 + 3 + 9 + 9;
     let checks =
         replies.iter().filter_map(|reply| reply.refusal.as_ref()).flat_map(|refusal| &refusal.checks);
@@ -187,13 +187,13 @@ fn cut_to_fit(replies: &mut [PlaceReply]) {
 }
 
 impl Complete {
-    /// The reply to a batch.
+    /// Returns the reply to a batch.
     pub(super) fn place_batch(mut replies: Vec<PlaceReply>) -> Self {
         cut_to_fit(&mut replies);
         Self::PlaceBatch(PlaceBatchReply { replies })
     }
 
-    /// Why, of the reply as a whole.
+    /// Returns the reason of the reply as a whole.
     pub(super) fn reason(&self) -> ReasonCode {
         match self {
             Self::Place(reply) => reply.reason,
@@ -203,7 +203,7 @@ impl Complete {
         }
     }
 
-    /// Why, of each part of a batch.
+    /// Returns the reason of each part of a batch.
     pub(super) fn part_reasons(&self) -> Vec<ReasonCode> {
         match self {
             Self::Place(_) | Self::Release(_) | Self::Plan(_) => Vec::new(),
@@ -212,7 +212,7 @@ impl Complete {
         }
     }
 
-    /// Answers `sequence` of `connection`.
+    /// Sends the reply to `sequence` of `connection`.
     pub(super) fn answer(&self, connection: &ConnectionState, kind: Kind, sequence: u64) {
         match self {
             Self::Place(reply) => connection.reply(kind, sequence, reply),
@@ -264,7 +264,7 @@ mod tests {
         PlaceReply { refusal, ..PlaceReply::default() }
     }
 
-    /// A reply that does not fit a frame would be a fault, and its grants would be lost to the client.
+    /// A reply that does not fit a frame would become a fault, and the client would lose its grants.
     #[test]
     fn the_reply_to_a_batch_leaves_out_what_does_not_fit() {
         let fits = |replies: &[PlaceReply]| {
@@ -281,7 +281,7 @@ mod tests {
         assert!(fits(&large));
         assert!(large[..512].iter().all(|reply| reply.placed.as_ref().is_some_and(|it| it.units.is_empty())));
         assert!(large[512..].iter().all(|reply| reply.refusal.as_ref().is_some_and(|it| it.examined == 0)));
-        // Where the counts alone are too many, the units stay.
+        // If only the counts are too long, the units stay.
         let mut counts = [vec![placed(1)], vec![refused(); 1023]].concat();
         cut_to_fit(&mut counts);
         assert_eq!(counts[0], placed(1));

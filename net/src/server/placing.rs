@@ -1,4 +1,4 @@
-//! Placements and releases on their way from a connection to its port.
+//! Passes placements and releases from a connection to its port.
 
 use std::cmp::Reverse;
 use std::rc::Rc;
@@ -34,7 +34,7 @@ pub(super) async fn take_room(io: &Io, parts: usize) {
     if let Ok(room) = io.room.try_acquire_many(parts) {
         return room.forget();
     }
-    // What was submitted so far must be on its way before anybody waits for it.
+    // Flush the requests submitted so far before this task waits for their room.
     io.port.borrow_mut().flush();
     io.room.acquire_many(parts).await.expect("the room is never closed").forget();
 }
@@ -70,18 +70,18 @@ pub(super) async fn handle_place(
     }
 }
 
-/// Has the registrar learn the kinds that nobody has yet and `request` is to wait for.
+/// Asks the registrar to learn resource kinds that no node has yet and that `request` will wait for.
 async fn learn(io: &Io, request: &PlaceRequest, defaults: PlacementDefaults) -> Result<(), Box<PlaceReply>> {
     let names = kinds_to_learn(request, io.port.borrow_mut().catalog(), defaults)?;
     learn_names(io, names).await.map_err(|fault| Box::new(fault_reply(fault)))
 }
 
-/// Has the registrar learn these kinds.
+/// Asks the registrar to learn these resource kinds.
 pub(super) async fn learn_names(io: &Io, names: Vec<String>) -> Result<(), Fault> {
     if names.is_empty() {
         return Ok(());
     }
-    // What was submitted so far must be on its way before anybody waits for the registrar.
+    // Flush the requests submitted so far before this task waits for the registrar.
     io.port.borrow_mut().flush();
     match io.registrar.ask(RegistrarRequest::Learn(names)).await?.await {
         Ok(RegistrarReply::Learnt) => Ok(()),
@@ -113,7 +113,8 @@ pub(super) async fn handle_place_batch(
                 replies.push(fault_reply(fault));
                 continue;
             }
-            // In a batch it says in which order requests are decided; one alone has none to stand in.
+            // In a batch, the priority orders the requests of the batch. It means nothing for a single
+            // request that does not wait.
             let priority = std::mem::take(&mut request.priority);
             match placement_request(request, catalog, defaults) {
                 Ok(request) => {
@@ -131,8 +132,8 @@ pub(super) async fn handle_place_batch(
         io.observe(Kind::PlaceBatch, ReasonCode::default(), 0);
         return io.observe_parts(Kind::PlaceBatch, complete.part_reasons().into_iter());
     }
-    // Here, not in the shard: a shard decides in the order of its recorded input, which this is then,
-    // however that is cut into batches. Equal ones stay in the order of the frame.
+    // The sort happens here because a shard decides in the order of its recorded input, however that input is
+    // split into batches. The sort is stable, so equal priorities keep the order of the frame.
     valid.sort_by_key(|&(priority, ..)| Reverse(priority));
     take_room(io, valid.len()).await;
     let parts = Parts::PlaceBatch { replies, named, left: valid.len() };

@@ -1,4 +1,4 @@
-//! Groups and statements on their way from a connection to a planner, and placements into bundles.
+//! Passes groups and statements from a connection to a planner, and places into bundles.
 
 use std::rc::Rc;
 
@@ -59,8 +59,8 @@ impl PlanComplete {
 }
 
 impl Complete {
-    /// What a planner says to a job of `kind`; `size` is how many operations a statement has, or groups
-    /// a page.
+    /// Builds the reply to a job of `kind`. `size` is the number of a statement's operations, or the groups
+    /// per page.
     pub(super) fn plan(kind: Kind, size: usize, reply: PortReply, catalog: &Catalog) -> Self {
         let PortReply::Plan(reply) = reply else { unreachable!("a planner answers with a plan's reply") };
         let complete = match kind {
@@ -78,7 +78,7 @@ impl Complete {
 }
 
 impl Complete {
-    /// What a planner says to a group that waited, and was told not to any more because of `end`.
+    /// Builds the reply to a waiting group that was ended early because of `end`.
     pub(super) fn waited_group(end: Option<WaitEnd>, reply: PortReply, catalog: &Catalog) -> Self {
         match (end, &reply) {
             (Some(WaitEnd::Stopped), PortReply::Plan(reply)) if matches!(**reply, PlanReply::Cancelled) => {
@@ -89,7 +89,7 @@ impl Complete {
     }
 }
 
-/// Carries out a new request that is a planner's, or about what planners made.
+/// Executes a new request that a planner handles, or a placement into a bundle.
 pub(super) async fn handle_planning(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
@@ -219,7 +219,8 @@ async fn handle_grow(
     }
 }
 
-/// Gives a planner a job that may wait. It takes no room of those that are answered at once, but some of its own.
+/// Submits a job that may wait. It takes no room from jobs that are answered at once; waiting groups have
+/// their own.
 fn begin_wait(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
@@ -235,8 +236,8 @@ fn begin_wait(
     io.submit(operation, 0, PortRequest::PlanFor(state.client(), job), now);
 }
 
-/// Takes room for one more group that waits: of the connection, so that nobody takes all there is, and of the I/O
-/// thread.
+/// Takes room for one more waiting group, both at the connection and at the I/O thread. The limit per
+/// connection keeps one client from taking all the room.
 fn take_group_room(io: &Io, state: &ConnectionState) -> Result<(), Fault> {
     let limit = io.shared.settings.load().waiting_groups_max;
     let full = |message: String| Err(Fault::of_field(Reason::LimitExceeded, "mode", message));
@@ -259,7 +260,7 @@ fn take_group_room(io: &Io, state: &ConnectionState) -> Result<(), Fault> {
     Ok(())
 }
 
-/// Gives a planner a job whose reply is made as `kind` and `size` say.
+/// Submits a planner's job. `kind` and `size` determine how its reply is built.
 async fn submit_plan(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
@@ -273,12 +274,12 @@ async fn submit_plan(
     io.submit(operation, 0, PortRequest::PlanFor(state.client(), job), now);
 }
 
-/// Waits until one more job can enter the port, in order of arrival.
+/// Waits until another job can enter the port, in order of arrival.
 async fn take_plan_room(io: &Io) {
     if let Ok(room) = io.plan_room.try_acquire() {
         return room.forget();
     }
-    // What was submitted so far must be on its way before anybody waits for it.
+    // Flush the requests submitted so far before this task waits for their room.
     io.port.borrow_mut().flush();
     io.plan_room.acquire().await.expect("the room is never closed").forget();
 }
@@ -329,7 +330,7 @@ fn submit_into(io: &Rc<Io>, operation: usize, bundle: AllocationId, demand: Dema
     }
 }
 
-/// Places into a bundle on behalf of a request that a task carries out.
+/// Places into a bundle for a request that a task executes.
 async fn ask_into(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
@@ -345,7 +346,7 @@ async fn ask_into(
     answer.await.expect("the port answers whatever it took")
 }
 
-/// The status of a group on behalf of a request that a task carries out.
+/// Returns the status of a group for a request that a task executes.
 async fn ask_status(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
@@ -364,7 +365,7 @@ async fn ask_status(
     }
 }
 
-/// The bundles of a group that a placement may go into, in order of place.
+/// Returns the placed bundles of a group that a placement may go into, in order of their index.
 fn candidates(view: &GroupView, index: Option<u32>) -> Result<Vec<AllocationId>, Fault> {
     let asked = view.bundles.iter().filter(|&&(place, _)| index.is_none_or(|index| index == place));
     let placed = asked.clone().filter_map(|(_, bundle)| match bundle {
@@ -407,7 +408,7 @@ async fn place_into_group(
     let mut last = None;
     for bundle in bundles {
         match ask_into(io, state, sequence, (bundle, demand.clone()), now).await {
-            // It has no room, or ended meanwhile, with its node or with the group: the next may do.
+            // The bundle has no room, or it ended meanwhile with its node or group. Try the next one.
             rejected @ PortReply::One(Outcome::Rejected(_)) => last = Some(rejected),
             placed => return into_reply(placed, io.port.borrow_mut().catalog()),
         }
@@ -416,7 +417,7 @@ async fn place_into_group(
     into_reply(rejected, io.port.borrow_mut().catalog())
 }
 
-/// The reply to a placement into a bundle.
+/// Returns the reply to a placement into a bundle.
 pub(super) fn into_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
     match reply {
         PortReply::One(Outcome::Placed(placement)) => placed_reply(&placement, catalog),

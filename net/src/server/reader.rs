@@ -1,4 +1,4 @@
-//! Frames out of a stream, and what is said of those that cannot be read.
+//! Reads frames from a stream, and builds the faults for frames that cannot be read.
 
 use std::cell::RefCell;
 
@@ -13,10 +13,10 @@ use crate::protocol::{Acknowledged, BODY_VERSION, EXTENSION_ACKNOWLEDGED, FRAME_
 use crate::session::registrar::ReadBody;
 use crate::weight::Weight;
 
-/// A frame that is a request, and what it says of its session besides.
+/// A request frame, and the session data that its extensions carry.
 pub(super) struct Asked<'a> {
     pub(super) frame: FrameRef<'a>,
-    /// Waits that it acknowledges; known once its body was read.
+    /// The waits that the request acknowledges. Set when the body is read.
     pub(super) acknowledged: RefCell<Option<Acknowledged>>,
 }
 
@@ -25,19 +25,19 @@ impl<'a> Asked<'a> {
         Self { frame, acknowledged: RefCell::new(None) }
     }
 
-    /// What it takes and may bring, as its kind and length say.
+    /// Returns the weight that follows from the frame's kind and length.
     pub(super) fn weight(&self) -> Weight {
         Weight::of(self.frame.header.kind, self.frame.bytes)
     }
 }
 
-/// Reads frames out of a stream.
+/// Reads frames from a stream.
 pub(super) struct FrameReader {
     recv: RecvStream,
     buffer: Vec<u8>,
-    /// Bytes of `buffer` that were taken.
+    /// Bytes of `buffer` that were consumed.
     taken: usize,
-    /// The peer ended the stream (it was not lost).
+    /// True if the peer ended the stream, in contrast to a lost connection.
     pub(super) ended: bool,
 }
 
@@ -46,7 +46,7 @@ impl FrameReader {
         Self { recv, buffer: Vec::new(), taken: 0, ended: false }
     }
 
-    /// Waits for more bytes; false at the end of the stream, whatever ended it.
+    /// Waits for more bytes. Returns false at the end of the stream, for any cause.
     pub(super) async fn fill(&mut self) -> bool {
         self.buffer.drain(..self.taken);
         self.taken = 0;
@@ -63,7 +63,7 @@ impl FrameReader {
         }
     }
 
-    /// When there is nothing more to come: a frame that was begun and not finished.
+    /// Checks, after the last byte, that the peer did not end the stream inside a frame.
     pub(super) fn check_end(&self) -> Result<(), Fault> {
         let left = self.buffer.len() - self.taken;
         if !self.ended || left == 0 {
@@ -73,7 +73,7 @@ impl FrameReader {
         Err(Fault::new(Reason::MalformedFrame, message))
     }
 
-    /// The next whole frame that is there.
+    /// Returns the next complete frame in the buffer, if any.
     pub(super) fn next(&mut self) -> Result<Option<FrameRef<'_>>, FrameError> {
         let frame = decode_frame(&self.buffer[self.taken..], FRAME_BYTES_MAX)?;
         if let Some(frame) = &frame {
@@ -105,7 +105,7 @@ impl ReadBody for Asked<'_> {
     }
 }
 
-/// Reads the body of a frame: version, body, extensions.
+/// Reads the version, body and extensions of a frame.
 pub(super) fn read_body<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fault> {
     let frame = &asked.frame;
     let header = &frame.header;
@@ -122,7 +122,7 @@ pub(super) fn read_body<T: DeserializeOwned>(asked: &Asked<'_>) -> Result<T, Fau
     })?;
     let extensions = split_extensions(header, &frame.payload[taken..]).map_err(malformed)?;
     let acknowledged = extensions.iter().find(|extension| extension.tag == EXTENSION_ACKNOWLEDGED);
-    // What can be ignored and cannot be read is ignored.
+    // The extension is ignorable, so an unreadable one is ignored.
     if let Some(Ok((acknowledged, _))) = acknowledged.map(|extension| decode_body(extension.bytes)) {
         asked.acknowledged.replace(Some(acknowledged));
     }

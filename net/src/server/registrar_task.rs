@@ -41,18 +41,18 @@ impl RegistrarHandle {
     }
 }
 
-/// The questions that the task takes.
+/// The receiving end of the requests to the task.
 pub struct RegistrarQuestions(mpsc::Receiver<Question>);
 
 /// The resources of the task.
 pub struct RegistrarTask {
     /// The global records.
     pub registrar: Registrar,
-    /// Its port: the only one that sends node commands.
+    /// The task's port: the only one that sends node commands.
     pub port: Port,
     /// Notified by the port's waker.
     pub wake: Arc<Notify>,
-    /// Where the catalog is published.
+    /// The place where the catalog is published.
     pub catalog: Arc<ArcSwap<Catalog>>,
     /// Shared by all threads.
     pub shared: Arc<ServerShared>,

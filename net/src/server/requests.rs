@@ -1,5 +1,5 @@
-//! A new request of a connection: what it asks, of its port or of the registrar, and how the
-//! registrar's answer becomes its reply.
+//! Dispatches a connection's new requests to its port or to the registrar, and turns the registrar's answers
+//! into replies.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,7 +16,7 @@ use super::{follow, wait};
 use crate::protocol::{CancelReply, CancelRequest, Fault, Kind, Reason, ReasonCode};
 use crate::session::registrar::{RegistrarReply, RegistrarRequest};
 
-/// Carries out a new request; a fault is the reply to it.
+/// Executes a new request. A returned fault is its reply.
 pub(super) async fn handle_request(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
@@ -72,7 +72,7 @@ pub(super) async fn handle_request(
     ask_registrar(io, state, (kind, sequence), question, now).await
 }
 
-/// Puts a request to the registrar; its reply follows when the registrar has answered.
+/// Sends a request to the registrar. The reply follows when the registrar has answered.
 async fn ask_registrar(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
@@ -80,7 +80,7 @@ async fn ask_registrar(
     request: RegistrarRequest,
     now: Time,
 ) -> Result<(), Fault> {
-    // A page takes memory at every shard, at the registrar and here: few are made at once.
+    // A page takes memory at every shard, at the registrar and here, so few are built at once.
     let list_room = if kind == Kind::ListNodes { Some(take_list_room(io).await) } else { None };
     let answer = io.registrar.ask(request).await?;
     let io = Rc::clone(io);
@@ -97,18 +97,18 @@ async fn ask_registrar(
     Ok(())
 }
 
-/// Waits until one more page of nodes may be made, in order of arrival over all connections.
+/// Waits until another page of nodes may be built. Connections are served in order of arrival.
 async fn take_list_room(io: &Io) -> OwnedSemaphorePermit {
     let room = &io.shared.list_room;
     if let Ok(permit) = Arc::clone(room).try_acquire_owned() {
         return permit;
     }
-    // What was submitted so far must be on its way before anybody waits.
+    // Flush the requests submitted so far before this task waits.
     io.port.borrow_mut().flush();
     Arc::clone(room).acquire_owned().await.expect("the room is never closed")
 }
 
-/// Makes the reply of what the registrar answered; its reason.
+/// Sends the registrar's answer as the reply. Returns its reason.
 fn answer_with(
     io: &Io,
     state: &ConnectionState,

@@ -1,9 +1,9 @@
-//! Where each client session is: at a connection, or kept for its client to come back.
+//! The registry of client sessions: each is attached to a connection, or kept until its client returns.
 //!
-//! A client may come back before the server has learnt that its old connection is gone (a NAT
-//! that forgot it, a machine that moved). Whoever has the token is the client: the old
-//! connection is closed, and once everything under way there is answered, the session goes on
-//! at the new one. Refusing it until a timeout would leave the client without its outcomes.
+//! A client may return before the server notices that the old connection is gone, for example after a NAT
+//! timeout or a network change. The holder of the token is the client. The server closes the old connection,
+//! answers everything in progress there, and then continues the session on the new connection. Refusing it
+//! until a timeout would leave the client without its outcomes.
 
 use std::collections::BTreeMap;
 use std::sync::{Mutex, MutexGuard, PoisonError};
@@ -30,7 +30,7 @@ struct Inner {
 /// All sessions of a server.
 pub(super) struct Sessions {
     inner: Mutex<Inner>,
-    /// A session left its connection.
+    /// Notified when a session leaves its connection.
     left: Notify,
 }
 
@@ -44,7 +44,7 @@ impl Sessions {
         self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A new session at `connection`.
+    /// Opens a new session at `connection`.
     pub(super) fn open(&self, connection: &Connection) -> Session {
         let mut inner = self.lock();
         let session = inner.detached.open(random_token());
@@ -52,8 +52,8 @@ impl Sessions {
         session
     }
 
-    /// Takes a session up again at `connection`, away from where it was; `None` when it is
-    /// unknown or the token is not its own.
+    /// Resumes a session at `connection` and removes it from its previous connection. Returns `None` if the
+    /// session is unknown or the token is wrong.
     pub(super) async fn resume(
         &self,
         id: SessionId,
@@ -76,7 +76,7 @@ impl Sessions {
         }
     }
 
-    /// Forgets a session whose client ended it and has everything.
+    /// Forgets a session that its client ended and whose replies the client has.
     pub(super) fn close(&self, session: &Session) {
         self.lock().attached.remove(&session.id());
         self.left.notify_waiters();

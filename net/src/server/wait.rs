@@ -1,4 +1,4 @@
-//! Placements that wait: how they begin, end early, and are answered. Groups that wait end as they do.
+//! Waiting placements: how they begin, end early, and are answered. Waiting groups end the same way.
 
 use std::rc::Rc;
 
@@ -15,17 +15,17 @@ use crate::convert::{fault_reply, refused_reply};
 use crate::protocol::{Fault, Kind, PlaceReply, Reason};
 use crate::session::tags::tag;
 
-/// How a wait ends early.
+/// The priority and the deadline of a wait.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Waits {
-    /// Those of higher priority go first.
+    /// Requests of higher priority go first.
     pub(super) priority: i32,
-    /// In ns of service time; 0 for ever.
+    /// In ns of service time. 0 means no deadline.
     pub(super) deadline: u64,
 }
 
-/// Begins to wait. Waiting requests take no room of those that are answered at once: neither of
-/// the connection nor of the port.
+/// Starts a wait. Waiting requests take no room from other requests, neither at the connection nor at the
+/// port.
 pub(super) fn begin(
     io: &Rc<Io>,
     state: &Rc<ConnectionState>,
@@ -61,13 +61,13 @@ pub(super) fn begin(
     io.submit(key, 0, PortRequest::Wait(Box::new(wait)), now);
 }
 
-/// Whether one more may wait that names so many candidates.
+/// Returns whether another request that names `named` candidates may wait.
 fn has_room_for(io: &Io, state: &ConnectionState, named: usize) -> bool {
     state.candidates_waiting() + named <= CANDIDATES_WAITING_MAX
         && io.candidates_waiting.get() + named <= PORT_CANDIDATES_WAITING_MAX
 }
 
-/// Ends the wait of one request; whether it waited still.
+/// Cancels the wait of one request. Returns whether it was still waiting.
 pub(super) fn cancel(io: &Io, state: &ConnectionState, sequence: u64, now: Time) -> bool {
     let entry = state.waits.borrow_mut().get_mut(&sequence).map(|entry| {
         entry.is_cancelled = true;
@@ -79,7 +79,7 @@ pub(super) fn cancel(io: &Io, state: &ConnectionState, sequence: u64, now: Time)
     entry.is_some()
 }
 
-/// Ends all waits of a connection that is read no more.
+/// Ends all waits of a connection that is no longer read.
 pub(super) fn end_all(io: &Io, state: &ConnectionState, why: WaitEnd, now: Time) {
     let keys: Vec<usize> = state.waits.borrow().values().map(|entry| entry.key).collect();
     for key in keys {
@@ -89,11 +89,11 @@ pub(super) fn end_all(io: &Io, state: &ConnectionState, why: WaitEnd, now: Time)
 
 fn end(io: &Io, key: usize, why: WaitEnd, now: Time) {
     if let Parts::WaitGroup(_, ended) = &mut io.operations.borrow_mut()[key].parts {
-        // Told once: its planner answers when it has taken it back, or has placed it.
+        // Tell the planner only once. It answers when it has taken the group back or placed it.
         if ended.replace(why).is_none() {
             let mut port = io.port.borrow_mut();
             port.cancel_plan(tag(key, 0));
-            // Nobody may be left who reads more of this connection, and then flushes.
+            // The connection may have no reader left that would flush the port.
             port.flush();
         }
         return;
@@ -104,13 +104,13 @@ fn end(io: &Io, key: usize, why: WaitEnd, now: Time) {
     }
 }
 
-/// What is said to whoever waits when the service stops.
+/// Returns the fault for waiting requests when the service stops.
 pub(super) fn stopped() -> Fault {
     let message = "the service stops, and what waits does not wait on: ask again once it is back";
     Fault::new(Reason::ShuttingDown, message)
 }
 
-/// The reply to a placement that waited.
+/// Returns the reply to a placement that waited.
 pub(super) fn wait_reply(reply: PortReply, catalog: &Catalog) -> PlaceReply {
     match reply {
         PortReply::WaitEnded(WaitEnd::Expired, verdict, refusal) => refused_reply(verdict, &refusal, catalog),

@@ -41,38 +41,38 @@ use crate::protocol::{
 };
 use listing::Listing;
 
-/// What the registrar is asked.
+/// A request to the registrar.
 #[derive(Debug)]
 pub enum RegistrarRequest {
-    /// Register.
+    /// Register nodes.
     Add(NodesRequest),
-    /// New capacity and labels.
+    /// Update capacity and labels of nodes.
     Update(NodesRequest),
-    /// Take no new work, or take it again.
+    /// Drain nodes, or undo it.
     Drain(DrainRequest),
-    /// Go.
+    /// Remove nodes.
     Remove(RemoveRequest),
-    /// A page.
+    /// List a page of nodes.
     List(ListRequest),
-    /// Sums and counters.
+    /// Return sums and counters, and audit on demand.
     Status(StatusRequest),
-    /// What an agent found.
+    /// Register or update a node from its agent's report.
     Report(Box<ReportRequest>),
-    /// An agent lives.
+    /// Record a heartbeat of an agent.
     Heartbeat(HeartbeatRequest),
-    /// Record an allocation made elsewhere.
+    /// Adopt an allocation.
     Adopt(AdoptRequest),
-    /// New capacity of single resources.
+    /// Set the capacity of single resources of a node.
     SetResources(SetResourcesRequest),
-    /// The books of a node.
+    /// Return the books of a node.
     Books(NodeBooksRequest),
-    /// Learn custom kinds, for requests that wait for nodes that have them.
+    /// Learn custom resource kinds, for requests that wait for nodes that have them.
     Learn(Vec<String>),
-    /// Keep a node for an owner.
+    /// Reserve a node for an owner.
     Reserve(ReserveRequest),
-    /// Keep it no longer.
+    /// End a reservation.
     EndReservation(EndReservationRequest),
-    /// The durable state of every shard; then the task ends.
+    /// Export the durable state of every shard, then end the task.
     Stop,
 }
 
@@ -107,36 +107,36 @@ impl RegistrarRequest {
     }
 }
 
-/// What it answers.
+/// An answer of the registrar.
 #[derive(Debug)]
 pub enum RegistrarReply {
-    /// To `Add`, `Update`, `Drain`, `Remove` and `SetResources`.
+    /// Answers `Add`, `Update`, `Drain`, `Remove` and `SetResources`.
     Nodes(NodesReply),
-    /// To `List`.
+    /// Answers `List`.
     List(ListReply),
-    /// To `Status`.
+    /// Answers `Status`.
     Status(Box<StatusReply>),
-    /// To `Report`.
+    /// Answers `Report`.
     Report(ReportReply),
-    /// To `Heartbeat`.
+    /// Answers `Heartbeat`.
     Heartbeat(HeartbeatReply),
-    /// To `Adopt`.
+    /// Answers `Adopt`.
     Adopted(Box<PlaceReply>),
-    /// To `Books`.
+    /// Answers `Books`.
     Books(Box<NodeBooksReply>),
-    /// To `Reserve` and `EndReservation`.
+    /// Answers `Reserve` and `EndReservation`.
     Reserved(Box<ReserveReply>),
-    /// To a question about one thing that is not there.
+    /// Answers a request that cannot be served, for example about an unknown node.
     Fault(Fault),
-    /// To `Learn`: the catalog has them.
+    /// Answers `Learn`: the catalog has the kinds.
     Learnt,
-    /// To `Stop`, in order of shard.
+    /// Answers `Stop`, in order of shard.
     Exported(Vec<ShardState>),
 }
 
-/// A request whose commands are under way.
+/// A request whose commands are in progress.
 struct Job<T> {
-    /// None where nobody asked.
+    /// `None` if no client asked.
     reply: Option<T>,
     left: usize,
     kind: JobKind<T>,
@@ -146,15 +146,15 @@ enum JobKind<T> {
     Nodes(Vec<NodeReply>),
     List(Listing),
     Status,
-    /// For all of these who asked.
+    /// An audit for all of these askers.
     Audit(Vec<T>),
     Report(ReportReply),
-    /// The node of a lost machine goes before the report of another is filed.
+    /// The removal of a lost node, before the report of another machine with its name is filed.
     Replace(Box<agents::Replacing>),
     Heartbeat(HeartbeatReply),
-    /// Nodes whose agents fell silent.
+    /// Nodes whose agents are silent.
     Lost,
-    /// Answered by one shard, in a form of its own.
+    /// A request that one shard answers. Holds the answer.
     One(Option<RegistrarReply>),
     Stop,
 }
@@ -165,7 +165,7 @@ pub struct RegistrarService<T> {
     registrar: Registrar,
     /// The only port that sends node commands.
     port: Port,
-    /// Where the catalog is published.
+    /// The place where the catalog is published.
     catalog: Arc<ArcSwap<Catalog>>,
     /// The time of the current call.
     now: Time,
@@ -174,16 +174,16 @@ pub struct RegistrarService<T> {
     /// Answers that were not taken yet.
     answers: Vec<(T, RegistrarReply)>,
     jobs: Slab<Job<T>>,
-    /// Reports that are to be looked at again, by when, in the order in which they came.
+    /// Reports to retry, by due time and then by order of arrival.
     replacing: BTreeMap<(Time, u64), (agents::Replacing, T)>,
-    /// Reports that were put there so far.
+    /// Counts the reports put into `replacing`.
     replaced: u64,
-    /// Who asked for an audit since the one that is under way began.
+    /// Those who asked for an audit since the current one began.
     audits_wanted: Vec<T>,
     is_auditing: bool,
-    /// Who asked to stop, until the last audit is complete.
+    /// The one who asked to stop, until the last audit is complete.
     stop_wanted: Option<T>,
-    /// The export of a stop is under way.
+    /// The task has been asked to stop.
     stops: bool,
     stopped: bool,
 }
@@ -192,7 +192,7 @@ fn faulty(fault: Fault) -> NodeReply {
     NodeReply { reason: fault.reason, fault: Some(fault), ..NodeReply::default() }
 }
 
-/// A command for one partition, or the reply of a node that needs none.
+/// A command for one partition and its node, or the fault if there is none.
 type Planned = Result<(PartitionId, Command, NodeId), Fault>;
 
 impl<T> RegistrarService<T> {
@@ -284,8 +284,8 @@ impl<T> RegistrarService<T> {
         }
     }
 
-    /// Whether there is room for any question. The largest are a command per node of a message, and a question to
-    /// every shard. What the task begins by itself is no larger.
+    /// Returns whether there is room for any request. The largest are one command per node of a message, and
+    /// one request to every shard. The task's own work is no larger.
     #[must_use]
     pub fn has_room(&self) -> bool {
         let port = &self.port;
@@ -358,7 +358,7 @@ impl<T> RegistrarService<T> {
 
     fn plan_add(&mut self, node: NodeBody) -> Planned {
         let registrar = &mut self.registrar;
-        // All checks come first: a refused node must not teach the registry anything.
+        // Check everything first: a refused node must not add resource kinds to the registry.
         registrar.check_register(&node.name).map_err(|error| registrar_fault(&error))?;
         let spec = node_spec(node, registrar.resources_mut())?;
         let registration = registrar.register(spec).map_err(|error| registrar_fault(&error))?;
@@ -370,8 +370,8 @@ impl<T> RegistrarService<T> {
     fn plan_update(&mut self, node: NodeBody) -> Planned {
         let registrar = &mut self.registrar;
         registrar.resolve(&node.name).map_err(|error| registrar_fault(&error))?;
-        // All checks come before anything is entered: a refused update must neither teach the registry a
-        // resource nor leave its identity. Without custom resources, a spec teaches nothing.
+        // Check everything first: a refused update must not add resource kinds to the registry or leave its
+        // identity behind. A spec without custom resources adds no kinds.
         let bare = NodeBody { custom: Vec::new(), ..node.clone() };
         let bare = node_spec(bare, registrar.resources_mut())?;
         registrar.check_update(&bare).map_err(|error| registrar_fault(&error))?;
@@ -408,7 +408,7 @@ impl<T> RegistrarService<T> {
         self.port.flush();
     }
 
-    /// The reply that one shard's outcome is.
+    /// Turns one shard's outcome into the reply.
     fn one_reply(&mut self, outcome: Outcome) -> RegistrarReply {
         let catalog = self.catalog.load();
         match outcome {
@@ -441,7 +441,7 @@ impl<T> RegistrarService<T> {
     }
 
     fn start_nodes(&mut self, planned: Vec<Planned>, reply: T) {
-        // Published before any shard can place on a new node: a reply that names it finds its name.
+        // Publish before any shard can place on a new node, so that a reply can resolve the node's name.
         self.publish();
         let now = self.now;
         let left = planned.iter().filter(|planned| planned.is_ok()).count();
@@ -509,12 +509,12 @@ impl<T> RegistrarService<T> {
         if forgot {
             self.publish();
         }
-        // An audit goes on with its next page.
+        // An audit continues with its next page.
         self.port.flush();
         taken
     }
 
-    /// Enters what a shard answered to a part of a request; whether a node is gone.
+    /// Records a shard's answer to one part of a request. Returns whether a node is gone.
     fn handle_shard_outcome(&mut self, key: usize, part: usize, outcome: Outcome) -> bool {
         let replies = match &mut self.jobs[key].kind {
             JobKind::Nodes(replies) => replies,

@@ -1,4 +1,4 @@
-//! Sessions: what is kept, for how long, and within which bounds.
+//! Tests of sessions: what they keep, for how long, and within which bounds.
 
 use super::*;
 use crate::protocol::{FRAME_BYTES_MAX, Kind};
@@ -26,7 +26,7 @@ fn sequences_may_be_skipped_and_answered_in_any_order() {
     assert_eq!(session.admit(1), Admission::New);
     session.answer(3, b"three");
     assert_eq!(session.in_flight(), 1);
-    // The mark stops at what is under way.
+    // The mark stops at a request in progress.
     session.acknowledge(4);
     assert_eq!(session.admit(3), Admission::Answered(b"three"));
     session.answer(1, b"one");
@@ -42,7 +42,7 @@ fn the_window_bounds_what_a_client_can_make_the_server_keep() {
     assert_eq!(session.admit(u64::MAX), Admission::OutOfWindow);
 }
 
-/// A session whose client acknowledges waits exactly, with a wait at sequence 1.
+/// Returns a session whose client acknowledges waits individually, with a wait at sequence 1.
 fn with_wait() -> Session {
     let mut session = session();
     session.acknowledges_exactly();
@@ -61,7 +61,7 @@ fn a_wait_stands_apart_while_the_window_moves_on() {
     }
     assert_eq!((session.entries.len(), session.apart.len(), session.in_flight()), (1, 1, 1));
     assert_eq!(session.admit(1), Admission::UnderWay);
-    // Answered, it is kept until it is named, whatever the mark is.
+    // The answered wait is kept at any mark until it is acknowledged individually.
     session.answer(1, b"placed");
     session.acknowledge(100_000);
     assert_eq!(session.admit(1), Admission::Answered(b"placed"));
@@ -78,7 +78,7 @@ fn an_answered_wait_is_not_forgotten_by_a_mark_that_was_said_before() {
     assert_eq!(session.admit(1), Admission::Answered(b"placed"));
     session.acknowledge_wait(1);
     assert_eq!(session.admit(1), Admission::Stale);
-    // Named before the mark passes it, it is forgotten with the others.
+    // A wait acknowledged before the mark passes it is dropped like other entries.
     let mut session = with_wait();
     session.answer(1, b"placed");
     session.acknowledge_wait(1);
@@ -112,7 +112,7 @@ fn waits_apart_are_bounded_and_others_are_as_they_were() {
     session.acknowledge(end);
     assert_eq!(session.base, APART_MAX as u64 + 1, "the last one pins the window");
     assert_eq!(session.admit(end + 1), Admission::OutOfWindow);
-    // A client that does not acknowledge waits exactly has none apart.
+    // A client that does not acknowledge waits individually has no waits apart.
     let mut session = self::session();
     assert_eq!(session.admit(1), Admission::New);
     session.wait(1);
@@ -160,11 +160,11 @@ fn kept_bytes_are_bounded_until_the_client_acknowledges() {
     }
     session.answer(2, &reply);
     session.answer(3, &reply);
-    // What is under way or answered stays so; what is new must wait.
+    // Requests in progress and answered requests stay. New requests must wait.
     assert_eq!(session.admit(4), Admission::UnderWay);
     assert_eq!(session.admit(2), Admission::Answered(&reply));
     assert_eq!(session.admit(5), Admission::OutOfWindow);
-    // The lowest is done: without it, nothing could be acknowledged.
+    // The lowest request is executed. Otherwise nothing could be acknowledged.
     assert_eq!(session.admit(1), Admission::New);
     session.answer(1, b"one");
     assert_eq!(session.admit(5), Admission::OutOfWindow);
@@ -222,7 +222,7 @@ fn waits_have_room_of_their_own_until_they_are_acknowledged() {
         session.answer(sequence, &vec![0; weight.kept_bytes()]);
     }
     assert!(session.waits_bytes <= SESSION_WAITS_BYTES_MAX);
-    // Answered ones count until they are acknowledged by name.
+    // Answered waits count until they are acknowledged individually.
     let next = waiting + 2;
     assert_eq!(session.admit(next), Admission::New);
     session.weigh(next, Weight { request: 2 << 20, ..weight });
@@ -244,7 +244,7 @@ fn detached_sessions_are_pushed_out_by_the_bytes_that_they_keep() {
         id
     };
     let fit = DETACHED_KEPT_BYTES_MAX / SESSION_KEPT_BYTES_MAX;
-    // Each has its window besides: one fewer fits.
+    // Each session also counts its window, so one fewer fits.
     let ids: Vec<SessionId> = (0..fit).map(|_| full()).collect();
     assert!(detached.resume(ids[0], &[1; 16]).is_none(), "the oldest went");
     for &id in &ids[1..] {
@@ -265,7 +265,7 @@ fn a_detached_session_that_skipped_sequences_weighs_its_window() {
         detached.detach(session);
     }
     assert!(detached.kept_bytes <= DETACHED_KEPT_BYTES_MAX && detached.order.len() <= sessions / 4);
-    // One whose requests were all forgotten again keeps no window.
+    // A session whose requests were all dropped keeps no window.
     let mut session = detached.open([1; 16]);
     assert_eq!(session.admit(last), Admission::New);
     session.answer_unkept(last);

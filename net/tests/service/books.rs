@@ -1,4 +1,4 @@
-//! Unit-instance resources, adoption, single resources and the books of a node, over the wire.
+//! Unit-instance resources, adoptions, single resources and the books of a node, over the wire.
 
 use crate::harness::{TestServer, add, ask, audit, granted, named, node, only, place, units, within};
 use wharf_net::client::Client;
@@ -49,7 +49,7 @@ async fn units_are_named_and_parts_of_different_units_never_add_up() {
     let replies = within(client.place_batch(&batch)).await.expect("answered").replies;
     let named: Vec<_> = replies.into_iter().map(|reply| granted(reply).units).collect();
     assert_eq!(named, [Vec::new(), held(3000, &[1]), held(10_000, &[2])]);
-    // 0.4 of unit 0 is all there is.
+    // Only 0.4 of unit 0 is left.
     let refused = within(client.place(&npus(5000))).await.expect("answered");
     assert_eq!(refused.reason, Reason::NoFitNow.into());
     for broken in [units(3) / 2, units(65)] {

@@ -1,5 +1,5 @@
-//! Bodies as properties: whatever bytes come, reading them ends in a value or an error, takes no
-//! more than a frame's worth of memory, and what was read is written again as it was.
+//! Properties of the body encoding. Reading any bytes ends in a value or an error, and takes no more memory
+//! than a frame's worth. A value that was read is written again unchanged.
 
 use proptest::prelude::*;
 use serde::Serialize;
@@ -7,7 +7,7 @@ use serde::de::DeserializeOwned;
 use wharf_net::codec::{decode_body, decode_frame, encode_body, split_extensions};
 use wharf_net::protocol::*;
 
-/// Reads arbitrary bytes; what can be read survives being written and read again.
+/// Reads arbitrary bytes. A value that can be read survives being written and read again.
 fn check_decode<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(bytes: &[u8]) {
     let Ok((body, taken)) = decode_body::<T>(bytes) else { return };
     assert!(taken <= bytes.len());
@@ -389,7 +389,7 @@ fn status_reply() -> impl Strategy<Value = StatusReply> {
     )
 }
 
-/// What is written is read as it was, and takes all its bytes; any part of it is no body.
+/// A written value is read back unchanged and takes all its bytes. A prefix of them is not a valid body.
 fn check_round_trip<T: DeserializeOwned + Serialize + PartialEq + std::fmt::Debug>(body: &T) {
     let mut bytes = Vec::new();
     encode_body(body, &mut bytes);
@@ -423,7 +423,7 @@ proptest! {
         }
     }
 
-    /// A message in which one byte is changed is another message or none.
+    /// A message with one changed byte is another message or an error.
     #[test]
     fn a_changed_byte_is_read_or_refused(request in place(), at: prop::sample::Index, byte: u8) {
         let mut bytes = Vec::new();

@@ -1,4 +1,4 @@
-//! Connections are bounded per address.
+//! The bound on connections per address.
 
 use crate::harness::{Peer, SERVER_NAME, TestServer, endpoint_at, within};
 use wharf_net::client::{Client, ClientError};
@@ -12,21 +12,22 @@ async fn an_address_has_a_bounded_number_of_connections_and_others_are_served() 
     let settings = Settings { connections_per_address_max: PER_ADDRESS, ..Settings::default() };
     let server = TestServer::start_with(1, settings);
     let mut open = Vec::new();
-    // More than half of them: these are validated by a retry packet, which clients answer by themselves.
+    // Beyond half of the room, addresses are validated with a retry packet, which clients answer by
+    // themselves.
     for _ in 0..PER_ADDRESS {
         open.push(server.client().await);
     }
     let refused = within(Client::connect(server.client_config(0))).await.err().expect("one too many");
     let ClientError::Connect { message, .. } = &refused else { panic!("{refused:?}") };
     assert!(message.contains("`connections_per_address_max`") && message.contains("close some"), "{message}");
-    // Others have room, and those that are there are served.
+    // Another address has room, and open connections are served.
     let elsewhere = endpoint_at(&server, ALPN, [127, 0, 0, 2]);
     let connecting = elsewhere.connect(server.address, SERVER_NAME).expect("the address is one");
     let other = within(connecting).await.expect("another address has room of its own");
     for client in &open {
         within(client.status(&StatusRequest::default())).await.expect("answered");
     }
-    // One that leaves makes room for another.
+    // A closed connection makes room for another.
     within(open.pop().expect("several").close()).await;
     let again = within(async {
         loop {

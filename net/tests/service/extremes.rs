@@ -1,6 +1,6 @@
-//! Numbers at the ends of their ranges, in every field of every request that has numbers: answered
-//! or refused, and the books hold. What is refused for its meaning is `refusals.rs`; here nothing
-//! is expected but that the service goes on.
+//! Numbers at the ends of their ranges, in every numeric field of every request. Each request is answered or
+//! refused, and the books hold. The tests here expect only that the service continues. `refusals.rs` tests
+//! which values are refused.
 
 use crate::harness::{TestServer, audit, within};
 use wharf_core::limits::AMOUNT_MAX;
@@ -11,7 +11,7 @@ use wharf_net::protocol::{
     ReserveRequest, SetResourcesRequest,
 };
 
-/// Each another server.
+/// The number of runs, each with its own server.
 const SEEDS: u64 = 4;
 
 struct Draw(Rng);
@@ -21,7 +21,7 @@ impl Draw {
         self.0.below(count)
     }
 
-    /// Mostly within range, at its ends.
+    /// Draws an amount, mostly from the ends of the valid range.
     fn amount(&mut self) -> i64 {
         let of = [0, 0, 1, 9_999, 10_000, 20_000, 160_000, AMOUNT_MAX / 3, AMOUNT_MAX - 1, AMOUNT_MAX];
         match self.below(24) {

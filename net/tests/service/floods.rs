@@ -1,6 +1,6 @@
-//! Floods: three connections, each with as many requests in flight as it may have, of every kind that there is.
-//! Another client's placements go on meanwhile and are right, each request of a flood is answered once and rightly,
-//! and the books hold afterwards.
+//! Floods: three connections, each with the maximum number of requests in flight, of every kind. Meanwhile
+//! another client's placements continue correctly. Each request of a flood gets one correct reply, and the
+//! books hold afterwards.
 
 use std::cell::Cell;
 
@@ -26,22 +26,23 @@ use wharf_net::protocol::{
 };
 use wharf_net::server::{Settings, WAITING_GROUPS_MAX};
 
-/// Requests of one flood: all that a connection may have in flight.
+/// Requests of one flood: the maximum that a connection may have in flight.
 const IN_FLIGHT: u64 = IN_FLIGHT_DEFAULT as u64;
-/// Connections that flood at the same time.
+/// The number of connections that flood at the same time.
 const CONNECTIONS: usize = 3;
 /// The node that floods change.
 const CHANGED: &str = "n7";
 
-/// One kind of request, as often as a connection may ask it at once.
+/// A flood of one kind of request.
 struct Flood {
-    /// The frame of a request.
+    /// Builds the frame of a request.
     ask: Box<dyn Fn(Header) -> Vec<u8>>,
-    /// Whether a reply is right.
+    /// Returns whether a reply is correct.
     is_right: Box<dyn Fn(&harness::Frame) -> bool>,
 }
 
-/// Requests of one kind, by sequence, and what is right for a reply.
+/// Creates a flood of one kind of request. `body` builds a request from its sequence, and `is_right` checks a
+/// reply.
 fn flood<Q: Serialize, R: DeserializeOwned>(
     kind: Kind,
     body: impl Fn(u64) -> Q + 'static,
@@ -56,7 +57,7 @@ fn flood<Q: Serialize, R: DeserializeOwned>(
     }
 }
 
-/// Requests that wait, each followed by what takes it back.
+/// Creates a flood of waiting requests, each followed by its cancellation.
 fn taken_back<Q: Serialize + 'static, R: DeserializeOwned>(
     kind: Kind,
     body: Q,
@@ -84,12 +85,12 @@ fn is(code: ReasonCode, reason: Reason) -> bool {
     code.known() == Some(reason)
 }
 
-/// The reply about one node.
+/// Checks the reply about one node.
 fn of_node(reason: Reason) -> impl Fn(NodesReply) -> bool {
     move |reply| reply.replies.len() == 1 && is(reply.replies[0].reason, reason)
 }
 
-/// What floods ask about.
+/// The state that floods ask about.
 struct Known {
     shards: u16,
     group: WireGroup,
@@ -97,7 +98,7 @@ struct Known {
     agent_node: u64,
 }
 
-/// Asks for all of the one node that is full.
+/// Asks for the whole of the one full node.
 fn on_full_node() -> PlaceRequest {
     let selectors =
         vec![SelectorTerm { key: "full".to_owned(), operator: OPERATOR_EXISTS, values: Vec::new() }];
@@ -108,7 +109,7 @@ fn unknown_allocation(sequence: u64) -> WireAllocation {
     WireAllocation { incarnation: 1, partition: 3, sequence: 1_000_000 + sequence }
 }
 
-/// Questions that every shard answers.
+/// Requests that every shard answers.
 fn questions_to_every_shard(known: &Known) -> [Flood; CONNECTIONS] {
     let shards = usize::from(known.shards);
     [
@@ -130,7 +131,7 @@ fn questions_to_every_shard(known: &Known) -> [Flood; CONNECTIONS] {
     ]
 }
 
-/// Everything else that the registrar answers.
+/// All other requests that the registrar answers.
 fn node_questions(known: &Known) -> Vec<Flood> {
     let report = known.agent.clone();
     let node_id = known.agent_node;
@@ -199,7 +200,7 @@ fn node_questions(known: &Known) -> Vec<Flood> {
     ]
 }
 
-/// Placements that find no place, and what takes back what waits.
+/// Placements that do not fit, and cancellations of those that wait.
 fn placements() -> Vec<Flood> {
     let hopeless = || ask(1_000_000, 1, 0);
     vec![
@@ -219,7 +220,7 @@ fn placements() -> Vec<Flood> {
     ]
 }
 
-/// Everything that planners answer.
+/// All requests that planners answer.
 fn plans(known: &Known) -> Vec<Flood> {
     let unknown = WireGroup { incarnation: 1, number: 1 << 40 };
     let group = known.group;
@@ -231,7 +232,7 @@ fn plans(known: &Known) -> Vec<Flood> {
             move |_| CreateGroupRequest { bundles: bundles(1_000_000), ..CreateGroupRequest::default() },
             |reply: GroupReply| is(reply.reason, Reason::Infeasible),
         ),
-        // More of them wait at once than may, unless they are taken back sooner.
+        // More groups than may wait at once, unless they are cancelled in time.
         taken_back(
             Kind::CreateGroup,
             CreateGroupRequest {
@@ -295,7 +296,7 @@ fn plans(known: &Known) -> Vec<Flood> {
 /// A connection that floods.
 struct Flooder {
     peer: Peer,
-    /// The sequence of its next request: odd where a flood begins.
+    /// The sequence of its next request. It is odd at the beginning of each flood.
     next: u64,
 }
 
@@ -306,7 +307,7 @@ impl Flooder {
         Self { peer, next: 1 }
     }
 
-    /// Sends as many requests as may be in flight before it reads a reply; the replies in order of request.
+    /// Sends the maximum number of requests before it reads a reply. Returns the replies in order of request.
     async fn flood(&mut self, flood: &Flood) -> Vec<harness::Frame> {
         let first = self.next;
         self.next += IN_FLIGHT;
@@ -331,7 +332,7 @@ impl Flooder {
     }
 }
 
-/// Floods at the same time, one per connection, while `client` places and releases.
+/// Runs floods at the same time, one per connection, while `client` places and releases.
 async fn flood_together(flooders: &mut [Flooder], client: &Client, floods: &[Flood]) {
     let flooding = Cell::new(true);
     let all = async {
@@ -358,7 +359,7 @@ async fn flood_together(flooders: &mut [Flooder], client: &Client, floods: &[Flo
     tokio::join!(all, meanwhile);
 }
 
-/// Placements that are granted, and their releases; then the same in batches.
+/// Floods with placements that are granted and with their releases, then with batches of both.
 async fn flood_grants(flooder: &mut Flooder) {
     let granting = flood(Kind::Place, |_| ask(1, 1, 0), |reply: PlaceReply| reply.reason.is_done());
     let replies = flooder.flood(&granting).await;
@@ -464,17 +465,17 @@ async fn sixty_four_shards_are_flooded() {
     flood_with_everything(64).await;
 }
 
-/// A connection with groups that wait and are taken back, and the replies that it had.
+/// A connection whose waiting groups are cancelled, and the replies that it received.
 struct Taker {
     peer: Peer,
     next: u64,
-    /// The lowest sequence that is not acknowledged.
+    /// The lowest unacknowledged sequence.
     lowest: u64,
-    /// Cancels that were answered.
+    /// The number of answered cancellations.
     cancels: u64,
-    /// Groups that were answered, by their reasons.
+    /// The reasons of the answered groups.
     groups: Vec<ReasonCode>,
-    /// Looks that were answered.
+    /// The number of answered lookups.
     looks: u64,
 }
 
@@ -490,11 +491,11 @@ impl Taker {
     /// Asks for a group that does not exist.
     async fn look(&mut self) {
         let group = WireGroup { incarnation: 1, number: 1 << 40 };
-        // The reply to it is short, so that thousands may be under way.
+        // Its reply is short, so that thousands may be in progress.
         self.send(Kind::RemoveGroup, &RemoveGroupRequest { group }).await;
     }
 
-    /// Makes groups that wait until then.
+    /// Creates groups that wait until `deadline`.
     async fn begin(&mut self, deadline: u64) -> Vec<u64> {
         let bundles = vec![BundleTemplate { request: ask(4, 0, 0), count: 1 }];
         let mode = MODE_WAIT_UNTIL;
@@ -512,7 +513,7 @@ impl Taker {
         }
     }
 
-    /// Reads until it had so many replies.
+    /// Reads until this many replies of each type have arrived.
     async fn read(&mut self, cancels: u64, groups: usize, looks: u64) {
         while self.cancels < cancels || self.groups.len() < groups || self.looks < looks {
             let reply = self.peer.frame().await;
@@ -531,8 +532,8 @@ impl Taker {
     }
 }
 
-/// Groups end at their deadline while the planner has not looked at their cancels yet; then as much comes as may be
-/// in flight. The ring to the planner has room for all of it.
+/// Groups end at their deadline before the planner has handled their cancellations. Then the maximum number
+/// of requests follows. The ring to the planner has room for all of them.
 #[tokio::test]
 async fn groups_that_end_while_they_are_taken_back_leave_room_for_others() {
     const GROUPS: usize = WAITING_GROUPS_MAX as usize;
@@ -551,14 +552,14 @@ async fn groups_that_end_while_they_are_taken_back_leave_room_for_others() {
     let peer = Peer::open(&server).await.0;
     let mut taker = Taker { peer, next: 1, lowest: 1, cancels: 0, groups: Vec::new(), looks: 0 };
     let groups = taker.begin(audit(&client).await.now + HOUR).await;
-    // Jobs are taken in order: once this is answered, the planner has the groups.
+    // The planner takes jobs in order: after this answer, it has the groups.
     taker.look().await;
     taker.read(0, 0, 1).await;
     gate.set(0);
     taker.take_back(&groups).await;
     taker.read(GROUPS as u64, 0, 1).await;
     server.pass(HOUR);
-    // One round, in which it takes some cancels, and answers all groups.
+    // In one round, the planner takes some cancellations and answers all groups.
     gate.set(1);
     taker.read(GROUPS as u64, GROUPS, 1).await;
     taker.lowest = taker.next;

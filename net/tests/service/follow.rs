@@ -1,5 +1,5 @@
-//! Following changes over QUIC: what is told is what there is, through lost connections, restarts and
-//! followers that are too slow; and nobody waits in vain.
+//! Following changes over QUIC. Followers see the true state, despite lost connections, restarts and
+//! followers that are too slow. No request waits forever.
 
 use std::collections::BTreeMap;
 use std::sync::atomic::Ordering;
@@ -14,13 +14,13 @@ fn all(from: &[ShardVersion], wait_ms: u32) -> FollowRequest {
     FollowRequest { from: from.to_vec(), kinds: FOLLOW_ALL, wait_ms, ..FollowRequest::default() }
 }
 
-/// Takes over all that there is.
+/// Receives and applies all available changes.
 async fn catch_up(follower: &mut Follower, mirror: &mut Mirror) -> Vec<Followed> {
     let mut told = Vec::new();
     while let Some(followed) = within(follower.poll(Duration::ZERO)).await.expect("answered") {
         mirror.apply(&followed);
         if followed.page.next.is_none() {
-            // The service's own counts of the version.
+            // The service's own counts for this version.
             let shard = &mirror.shards[&followed.page.to.shard];
             assert_eq!(shard.nodes.len(), followed.page.node_count as usize);
             assert_eq!(shard.allocations.len() as u64, followed.page.allocation_count);
@@ -31,20 +31,20 @@ async fn catch_up(follower: &mut Follower, mirror: &mut Mirror) -> Vec<Followed>
     told
 }
 
-/// What a follower has, whatever its versions are.
+/// Returns a mirror's content without its versions.
 fn content(mirror: &Mirror) -> BTreeMap<u16, MirroredShard> {
     let bare = |shard: &MirroredShard| MirroredShard { version: None, ..shard.clone() };
     mirror.shards.iter().map(|(&number, shard)| (number, bare(shard))).collect()
 }
 
-/// A follower that begins now.
+/// Returns the state as a new follower sees it.
 async fn fresh(client: &Client) -> Mirror {
     let mut mirror = Mirror::default();
     catch_up(&mut client.follow(&[]), &mut mirror).await;
     mirror
 }
 
-/// What is told of nodes is what a list says.
+/// Checks that the mirror's nodes equal the node list.
 async fn assert_listed(client: &Client, mirror: &Mirror) {
     let page = within(client.list_nodes(&ListRequest { after: 0, limit: 1000 })).await.expect("listed");
     let told = mirror.nodes();
@@ -67,14 +67,14 @@ async fn assert_listed(client: &Client, mirror: &Mirror) {
         assert_eq!(details.unhealthy, status.unhealthy);
         assert_eq!(details.owner, status.reserved.map_or(0, |reserved| reserved.owner));
     }
-    // What nodes count is what is told of allocations.
+    // The allocation counts of nodes match the reported allocations.
     let mut count: BTreeMap<u64, u32> = BTreeMap::new();
     let allocations = mirror.shards.values().flat_map(|shard| shard.allocations.values());
     allocations.for_each(|allocation| *count.entry(allocation.node).or_default() += 1);
     assert!(told.iter().all(|(id, node)| node.allocations == count.get(id).copied().unwrap_or(0)));
 }
 
-/// Traffic of any kind.
+/// Random traffic of all kinds.
 struct Traffic {
     client: Client,
     rng: Rng,
@@ -150,7 +150,7 @@ impl Traffic {
         }
     }
 
-    /// An allocation has a while left, or no time at all, and somebody claims a part of what it holds.
+    /// Evicts an allocation with or without a grace period, and claims part of a node.
     async fn evict_and_claim(&mut self) {
         let at = self.rng.below(self.live.len() as u64) as usize;
         let grace = [0, 1, 3_600_000_000_000][self.rng.below(3) as usize];
@@ -216,7 +216,7 @@ async fn what_is_being_released_and_who_claims_it_is_told_of_nodes() {
     assert_eq!((leaves.allocation, leaves.until), (placed.allocation, done.operations[0].until));
     let [claim] = &claims[..] else { panic!("{claims:?}") };
     assert_eq!((claim.allocation, claim.holds.demand.cpu), (claimed, units(3)));
-    // Until it leaves it stands where it stood, and the claim is no allocation yet.
+    // A releasing allocation keeps its place until it ends, and the claim is not an allocation yet.
     let standing = |mirror: &Mirror| -> Vec<WireAllocation> {
         mirror.shards.values().flat_map(|shard| shard.allocations.keys().copied()).collect()
     };
@@ -237,7 +237,7 @@ async fn what_followers_are_told_is_what_there_is() {
     }
     let one = server.client().await;
     let other = server.client().await;
-    // One takes its pages small and now and then, the other all at once, late.
+    // The slow follower takes small pages from time to time, the late one takes everything at the end.
     let mut slow = one.follow(&[]).with_limit(3);
     let mut late = other.follow(&[]);
     let mut slows = Mirror::default();
@@ -275,9 +275,9 @@ async fn who_waits_is_woken_by_what_is_followed_and_only_by_that() {
     let (mut peer, _) = Peer::open(&server).await;
     let wait = FollowRequest { kinds: FOLLOW_ALLOCATIONS, ..all(&follower.versions(), FOLLOW_WAIT_MS_MAX) };
     peer.send(&request(Kind::Follow, 1, &wait)).await;
-    // What is asked after it is answered before it: it waits.
+    // A later request is answered first, so the follow request waits.
     peer.call(Kind::Status, 2, &StatusRequest { audit: false }).await;
-    // A node is no allocation: nothing is said of it.
+    // A new node is not an allocation, so it is not reported.
     add(&client, vec![node("c", 4, 64, 1)]).await;
     peer.call(Kind::Status, 3, &StatusRequest { audit: false }).await;
     let placed = place(&client, &ask(3, 0, 1)).await;
@@ -298,7 +298,7 @@ async fn who_waits_is_woken_by_what_is_followed_and_only_by_that() {
     assert!(nodes.contains(&begun.node) || begun.node_name == "c");
     assert!(within(client.release(placed.allocation)).await.expect("answered").reason.is_done());
 
-    // Only nodes, then: the placement and its end are a change of what is free, or no change.
+    // Follow only nodes: the placement and its end change free capacity, or cancel out.
     let nodes_only = FollowRequest { kinds: FOLLOW_NODES, ..all(&[], 0) };
     let page = peer.call(Kind::Follow, 4, &nodes_only).await.body::<FollowReply>().page.expect("a snapshot");
     assert!(page.is_resync() && page.allocations.is_empty());
@@ -319,12 +319,12 @@ async fn one_request_waits_at_a_time_and_none_beyond_the_end_of_the_service() {
     let nothing = FollowReply { shards: 2, page: None };
     let first = peer.frame().await;
     assert_eq!((first.header.sequence, first.body::<FollowReply>()), (1, nothing.clone()));
-    // Who does not wait is told at once that there is nothing.
+    // A request that does not wait is told at once that nothing changed.
     let now = peer.call(Kind::Follow, 3, &all(&versions, 0)).await;
     assert_eq!(now.body::<FollowReply>(), nothing);
     let second = peer.frame().await;
     assert_eq!((second.header.sequence, second.body::<FollowReply>()), (2, nothing.clone()));
-    // A wait ends by its own time too.
+    // A wait also ends at its own time limit.
     let over = peer.call(Kind::Follow, 4, &all(&versions, 1)).await;
     assert_eq!(over.body::<FollowReply>(), nothing);
     peer.send(&request(Kind::Follow, 5, &all(&versions, FOLLOW_WAIT_MS_MAX))).await;
@@ -382,7 +382,7 @@ async fn what_cannot_be_is_refused_and_what_is_not_kept_begins_anew() {
     ];
     for (from, reason) in anew {
         sequence += 1;
-        // A shard of an earlier start that is no more is nobody's fault.
+        // A shard that existed only in an earlier start is not a fault.
         let from = all(&[from, version(9, 7, 7)], 0);
         let mut page =
             peer.call(Kind::Follow, sequence, &from).await.body::<FollowReply>().page.expect("begins");
@@ -403,7 +403,7 @@ async fn a_step_that_nobody_gave_stops_nothing() {
     add(&client, (0..5).map(|i| node(&format!("n{i}"), 4, 64, 1)).collect()).await;
     let (mut peer, _) = Peer::open(&server).await;
     let mut sequence = 0;
-    // Steps that nobody gave: of any place of one that is under way, else anew.
+    // Invented steps: the cursor points anywhere into a step.
     let mut rng = Rng::new(9);
     for _ in 0..200 {
         sequence += 1;
@@ -430,7 +430,7 @@ async fn a_service_without_views_says_so() {
     server.stop().await;
 }
 
-/// Waits until the server has seen the end of the connections that followed, but of so many.
+/// Waits until the server has noticed the end of all but `left` following connections.
 async fn followers_are(server: &TestServer, left: u64) {
     let gone = async {
         while server.shared.counters.followers.load(Ordering::Relaxed) > left {
@@ -450,7 +450,7 @@ async fn a_follower_goes_on_after_a_lost_connection() {
     let mut follower = server.client().await.follow(&[]).with_limit(2);
     let mut mirror = Mirror::default();
     let resyncs = |server: &TestServer| server.shared.counters.follow_resyncs.load(Ordering::Relaxed);
-    // Each page on a connection of its own: in the middle of a step too.
+    // Use a new connection for each page, also in the middle of a step.
     for _ in 0..40 {
         traffic.step().await;
         follower.go_on_with(server.client().await);
@@ -462,7 +462,7 @@ async fn a_follower_goes_on_after_a_lost_connection() {
     catch_up(&mut follower, &mut mirror).await;
     assert_eq!(resyncs(&server), 2);
     assert_eq!(content(&mirror), content(&fresh(&traffic.client).await));
-    // Another follower goes on from the versions, of whole steps.
+    // Another follower continues from the versions of complete steps.
     let versions = follower.versions();
     drop(follower);
     followers_are(&server, 1).await;
@@ -487,7 +487,7 @@ async fn a_follower_that_is_too_slow_begins_anew_and_harms_nobody() {
     let mut idles = Mirror::default();
     let mut haltes = Mirror::default();
     catch_up(&mut idle, &mut idles).await;
-    // In the middle of a step.
+    // Stop in the middle of a step.
     haltes.apply(&within(halted.next()).await.expect("a page"));
     assert!(!halted.is_whole() && halted.versions().is_empty());
     for _ in 0..100 {

@@ -1,12 +1,12 @@
-//! The wire format byte for byte, as in `golden_frames.rs`: adoption, single resources, books,
-//! waiting, and the extensions of replies that name units and count what waits.
+//! The wire format byte for byte, as in `golden_frames.rs`: adoptions, single resources, books and waits.
+//! They also cover the reply fields for named units and for counts of waiting requests.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 use wharf_net::codec::{decode_body, encode_body};
 use wharf_net::protocol::*;
 
-/// Bytes of a body and what is read from them.
+/// Checks the bytes of a body, and that they are read back unchanged.
 #[track_caller]
 fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(body: &T, expected: &str) {
     let mut bytes = Vec::new();

@@ -5,7 +5,7 @@ use serde::de::DeserializeOwned;
 use wharf_net::codec::{decode_body, encode_body};
 use wharf_net::protocol::*;
 
-/// Bytes of a body and what is read from them.
+/// Checks the bytes of a body, and that they are read back unchanged.
 #[track_caller]
 fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(body: &T, expected: &str) {
     let mut bytes = Vec::new();

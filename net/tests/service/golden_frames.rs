@@ -1,5 +1,5 @@
-//! The wire format byte for byte: one frame of every message kind, as request and as reply, and
-//! a fault. A change that makes one of these fail breaks every client there is.
+//! The wire format byte for byte: one frame of every message kind, as request and as reply, and a fault. A
+//! change that breaks one of these tests breaks every existing client.
 
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -8,7 +8,7 @@ use wharf_net::codec::{
 };
 use wharf_net::protocol::*;
 
-/// A frame, field by field: header, then body.
+/// Encodes a frame as text: header, then body.
 fn encode<T: Serialize>(kind: Kind, flags: u8, body: &T) -> String {
     let header = Header {
         kind: kind.number(),
@@ -29,7 +29,7 @@ fn bytes_of(hex: &str) -> Vec<u8> {
     digits.chunks(2).map(|pair| byte(pair).expect("two hex digits")).collect()
 }
 
-/// Written as it always was, and what was always written is read.
+/// Checks that the encoding has not changed, and that the old bytes can still be read.
 #[track_caller]
 fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(
     kind: Kind,
@@ -69,7 +69,7 @@ fn allocation() -> WireAllocation {
     WireAllocation { incarnation: 3, partition: 255, sequence: 70_000 }
 }
 
-/// Every field differs from its default and from its neighbours.
+/// Returns a request whose fields all differ from their defaults and from their neighbors.
 fn place_request() -> PlaceRequest {
     PlaceRequest {
         demand: DemandBody { cpu: 10_000, memory: 20_000, gpu: -3, custom: vec![amount("fpga", 4)] },

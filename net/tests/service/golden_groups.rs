@@ -10,7 +10,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Bytes of a body and what is read from them.
+/// Checks the bytes of a body, and that they are read back unchanged.
 #[track_caller]
 fn check<T: Serialize + DeserializeOwned + PartialEq + std::fmt::Debug>(body: &T, expected: &str) {
     let mut bytes = Vec::new();
@@ -48,7 +48,7 @@ fn requests_for_groups_are_written_as_they_always_were() {
         priority: -1,
         conflict_detection: CONFLICT_DETECTION_COARSE,
     };
-    // One template, then its number, whatever that is: equal bundles cost nothing.
+    // One template and its count: equal bundles take no more bytes.
     check(&create, &format!("01{}0803{}", hex(&request), "01047a6f6e6503020601090101"));
     check(
         &GrowGroupRequest { group: GROUP, bundles: vec![template], mode: MODE_WAIT_UNTIL, deadline: 300 },

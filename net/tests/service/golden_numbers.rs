@@ -1,4 +1,4 @@
-//! Numbers of the wire that never change their meaning: kinds, selectors of meaning, reasons.
+//! The stable numbers of the wire format: kinds, constants that select a meaning, and reasons.
 
 use wharf_net::codec::{FLAG_ERROR, FLAG_EXTENSIONS, FLAG_REPLY, HEADER_BYTES};
 use wharf_net::protocol::*;

@@ -1,5 +1,5 @@
-//! Groups and statements between the wire and the engine: what is taken, what is refused and by which
-//! field, and that what is said of the largest fits a frame.
+//! Conversion of groups and statements: which are accepted, which are refused and with which field, and that
+//! the largest replies fit a frame.
 
 use std::sync::Arc;
 
@@ -29,7 +29,7 @@ use wharf_net::protocol::*;
 
 const ONE: i64 = Amount::SCALE;
 
-/// A catalog of so many nodes with names as long as can be, and a resource kind of such a name.
+/// Returns a catalog of nodes and a resource kind, all with names of maximum length.
 fn catalog() -> (Catalog, Vec<NodeId>) {
     let mut registrar = Registrar::new(16, "rack");
     registrar.resources_mut().learn("npu").expect("there is room");
@@ -320,7 +320,7 @@ const GROUP: GroupId = GroupId { incarnation: Incarnation(u32::MAX), number: u64
 const ALLOCATION: AllocationId =
     AllocationId { incarnation: Incarnation(u32::MAX), partition: PartitionId(u16::MAX), sequence: u64::MAX };
 
-/// Every reason of a conflict, with facts as long as can be.
+/// Returns every reason of a conflict, with facts of maximum length.
 fn conflicts(catalog: &Catalog) -> Vec<(ConflictReason, Reason)> {
     let kind = ResourceKind::Custom(catalog.resources.id(&"r".repeat(253)).expect("it was learnt"));
     let most = Amount::try_from_units(AMOUNT_MAX - 1).expect("it is an amount");
@@ -555,7 +555,7 @@ fn pages_of_groups_are_cut_and_say_so() {
     assert_eq!(page_limit(1025).expect_err("a page has less").field, "limit");
 }
 
-/// What is done must be told: a reply that does not fit a frame would leave the caller without it.
+/// A reply that does not fit a frame would leave the caller without the result.
 #[test]
 fn the_largest_replies_fit_a_frame() {
     let (catalog, nodes) = catalog();
@@ -592,7 +592,7 @@ fn the_largest_replies_fit_a_frame() {
     assert!(group <= FRAME_BYTES_MAX as usize, "{group}");
     let page = groups_page(&PlanReply::Groups(vec![view(&nodes, 1); GROUPS_PER_MESSAGE_MAX]), 1024);
     assert!(bytes(&|out| encode_body(&page, out)) <= FRAME_BYTES_MAX as usize);
-    // A group of as many different bundles as can be is asked in one frame, too.
+    // A group with the maximum number of different bundles fits one frame too.
     let different = vec![BundleTemplate::default(); GROUP_BUNDLES_MAX];
     let made = bundles(different.clone(), &catalog, PlacementDefaults::default()).expect("it is sound");
     assert_eq!(made.len(), GROUP_BUNDLES_MAX);

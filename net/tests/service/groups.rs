@@ -1,5 +1,5 @@
-//! Groups over the wire: made, shown, grown, shrunk, removed; refused with the reason, or waiting until
-//! something helps; placed again when a node is lost; and nothing left in the books where nothing is.
+//! Groups over the wire: created, shown, grown, shrunk and removed; refused with the reason, or waiting until
+//! they fit; placed again when a node is lost. The books keep no trace of ended groups.
 
 use crate::harness::{
     self, Peer, TestServer, add, ask, audit, granted, header, named, node, pair, place, request, standing,
@@ -15,7 +15,7 @@ use wharf_net::protocol::{
 };
 use wharf_net::server::Settings;
 
-/// A group of so many bundles of so many cores.
+/// A group of `count` bundles of `cpu` cores.
 fn group(count: u32, cpu: i64, strategy: u8) -> CreateGroupRequest {
     let template = BundleTemplate { request: ask(cpu, 0, 0), count };
     CreateGroupRequest { bundles: vec![template], strategy, ..CreateGroupRequest::default() }
@@ -35,7 +35,7 @@ fn stands(reply: GroupReply) -> GroupBody {
     reply.group.expect("what is done says how it stands")
 }
 
-/// Why a group was not placed.
+/// Returns why a group was not placed.
 #[track_caller]
 fn refused(reply: &GroupReply) -> (Reason, Reason) {
     assert!(reply.group.is_none(), "{reply:?}");
@@ -59,7 +59,7 @@ async fn status(client: &Client, id: WireGroup) -> GroupReply {
     within(client.group_status(id)).await.expect("answered")
 }
 
-/// Looks until a group stands so.
+/// Polls until a group is in this state.
 async fn until(client: &Client, id: WireGroup, is: impl Fn(&GroupBody) -> bool) -> GroupBody {
     within(async {
         loop {
@@ -73,7 +73,7 @@ async fn until(client: &Client, id: WireGroup, is: impl Fn(&GroupBody) -> bool) 
     .await
 }
 
-/// Looks until so many groups wait.
+/// Polls until this number of groups waits.
 async fn until_waiting(client: &Client, count: usize) {
     within(async {
         loop {
@@ -112,7 +112,7 @@ async fn a_group_is_made_shown_listed_grown_shrunk_and_removed() {
     assert_eq!(allocations(&client).await, 3);
     assert_eq!(stands(status(&client, made.id).await).bundles, made.bundles);
 
-    // One more node of its own is left, and then none.
+    // One more node is free, then none.
     let one = |count| GrowGroupRequest {
         group: made.id,
         bundles: group(count, 1, STRATEGY_PACK).bundles,
@@ -213,7 +213,7 @@ async fn what_does_not_fit_is_refused_with_the_reason_and_holds_nothing() {
             let checks = reply.refusal.expect("seen").refusal.expect("it has counts").checks;
             assert_eq!(checks[0].resource, "cpu");
         }
-        // What never fits does not wait either.
+        // An infeasible group does not wait either.
         if reason == Reason::Infeasible {
             assert_eq!(refused(&create(&client, &waiting(request)).await).0, reason);
         }
@@ -249,7 +249,7 @@ async fn a_group_that_waits_is_woken_and_is_in_nobodys_way() {
     let (_, reply) =
         within(client.create_group_waiting(&waiting(group(4, 4, STRATEGY_PACK)))).await.expect("sent");
     until_waiting(&client, 1).await;
-    // Many windows of other requests pass it.
+    // Many windows of other requests pass the waiting group.
     for _ in 0..20 {
         let batch = vec![ask(5, 0, 0); 1024];
         let batch = wharf_net::protocol::PlaceBatch { requests: batch };
@@ -309,7 +309,7 @@ async fn a_lost_connection_takes_its_waiting_group_back_and_a_resumed_one_asks_a
     until_waiting(&client, 1).await;
     within(client.release(held)).await.expect("answered");
     let made = stands(peer.frame().await.body::<GroupReply>());
-    // Asked again, it is answered the same again, and no second group is made.
+    // A repeated request gets the same answer and creates no second group.
     assert_eq!(stands(peer.call(Kind::CreateGroup, 1, &wide).await.body::<GroupReply>()), made);
     assert_eq!(allocations(&client).await, 4);
     server.stop().await;
@@ -343,7 +343,7 @@ async fn what_a_group_grows_by_waits_as_a_group_does() {
     assert!(within(client.cancel_wait(sequence)).await.expect("answered").waited);
     assert_eq!(within(reply).await.expect("answered").reason, Reason::Cancelled.into());
     until(&client, made.id, |group| group.bundles.len() == 1).await;
-    // A lost connection takes it back too.
+    // A lost connection also ends the wait.
     let (mut peer, _) = Peer::open(&server).await;
     peer.send(&harness::frame(header(Kind::GrowGroup, 1), &request(MODE_WAIT_UNTIL, 0))).await;
     until(&client, made.id, |group| group.bundles.len() == 2).await;
@@ -374,7 +374,7 @@ async fn one_connection_does_not_take_the_room_of_all_groups_that_wait() {
     assert_eq!(fault(&refused), (Reason::LimitExceeded, "mode".to_owned()));
     let message = refused.fault.expect("just seen").message;
     assert!(message.contains("2 groups") && message.contains("`waiting_groups_max`"), "{message}");
-    // Others have room of their own, and so has this one when one of its own ends.
+    // Another connection has its own room. This one has room again when one of its groups ends.
     let (_, others) = within(other.create_group_waiting(&request)).await.expect("sent");
     until_waiting(&client, 3).await;
     assert!(within(client.cancel_wait(first)).await.expect("answered").waited);
@@ -382,7 +382,7 @@ async fn one_connection_does_not_take_the_room_of_all_groups_that_wait() {
     let (_, third_reply) = begin().await;
     until_waiting(&client, 3).await;
     assert!(within(client.release(held.allocation)).await.expect("answered").reason.is_done());
-    // There is room for all three: clients take turns, so their order is not that of their requests.
+    // There is room for all three. Clients take turns, so groups are not answered in order of request.
     stands(within(second_reply).await.expect("answered"));
     stands(within(others).await.expect("answered"));
     stands(within(third_reply).await.expect("answered"));
@@ -419,7 +419,7 @@ async fn bundles_of_a_node_that_goes_are_placed_again_and_only_those() {
     })
     .await;
     assert_eq!((&again.bundles[0], &again.bundles[2]), (&made.bundles[0], &made.bundles[2]));
-    // No node is left for the next that goes, until one comes.
+    // No node is left for the bundles of the next removed node until a new node joins.
     let gone = again.bundles[0].placed.clone().expect("it is placed").node_name;
     let remove = RemoveRequest { names: vec![Name(gone)], force: true };
     assert!(within(client.remove_nodes(&remove)).await.expect("answered").replies[0].reason.is_done());
@@ -470,12 +470,12 @@ async fn placements_go_into_bundles_and_end_with_them() {
         ..one(1)
     };
     let first = granted(into(by_id).await);
-    // The very device of the bundle, on its node, and nothing more of the node.
+    // The placement uses the bundle's own device on its node, and nothing more of the node.
     assert_eq!((first.node, &first.gpus, first.gpu_part), (placed[1].node, &placed[1].gpus, 5000));
     assert_eq!(standing(&client).await, with_group);
     let of_group = |bundle, cpu| PlaceIntoRequest { group: Some(made.id), bundle, ..one(cpu) };
     assert_eq!(granted(into(of_group(Some(0), 2)).await).node, placed[0].node);
-    // The first is full, so it is the second; then none has room.
+    // The first bundle is full, so the second is used. Then none has room.
     let last = granted(into(of_group(None, 1)).await);
     assert_eq!(last.node, placed[1].node);
     for (request, reason, field) in [

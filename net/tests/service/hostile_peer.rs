@@ -1,6 +1,6 @@
-//! Peers that break the protocol, by accident or on purpose. Each gets a fault that says what is
-//! wrong; where the stream can be read on, the connection goes on; the server always does, and
-//! the books do not move.
+//! Peers that break the protocol, by accident or on purpose. Each gets a fault that describes the problem. If
+//! the stream can still be read, the connection continues. The server always continues, and the books do not
+//! change.
 
 use crate::harness::{
     self, Frame, Peer, TestServer, add, ask, audit, books, certificate, connect, extended, frame, granted,
@@ -14,7 +14,7 @@ use wharf_net::protocol::{
 };
 use wharf_net::server::Settings;
 
-/// A server with one node, a well-behaved client, and the hash of the books.
+/// Returns a server with one node, a well-behaved client, and the hash of the books.
 async fn served() -> (TestServer, Client, u128) {
     let server = TestServer::start(1);
     let client = server.client().await;
@@ -23,14 +23,14 @@ async fn served() -> (TestServer, Client, u128) {
     (server, client, before)
 }
 
-/// The others are served as before, nothing moved, and the server ends well.
+/// Checks that other clients are still served, nothing changed, and the server stops cleanly.
 async fn assert_unharmed(server: TestServer, client: Client, before: u128) {
     assert_eq!(books(&client).await, before, "the books moved");
     within(client.close()).await;
     server.stop().await;
 }
 
-/// Bytes after which the stream cannot be read on: one fault, then the end.
+/// Checks that bytes after which the stream cannot be read cause one fault and then the end.
 async fn assert_closed_for(bytes: &[u8], reason: Reason, says: &str) {
     let (server, client, before) = served().await;
     let (mut peer, _) = Peer::open(&server).await;
@@ -77,7 +77,7 @@ async fn a_stream_that_ends_inside_a_frame_is_a_fault() {
     }
 }
 
-/// Frames that are frames, and say something that cannot be done: refused one by one.
+/// Well-formed frames whose content is invalid are refused one by one.
 #[tokio::test]
 async fn bodies_that_cannot_be_read_are_refused_and_the_connection_goes_on() {
     let (server, client, before) = served().await;
@@ -94,7 +94,7 @@ async fn bodies_that_cannot_be_read_are_refused_and_the_connection_goes_on() {
         body.extend_from_slice(bytes);
         move |sequence| raw(Header { flags, ..header(Kind::Place, sequence) }, &body)
     };
-    // A list of 2^60 elements: refused before anything is allocated for it.
+    // A list of 2^60 elements is refused before anything is allocated for it.
     let bomb = [&[253][..], &(1u64 << 60).to_le_bytes()].concat();
     type Bad<'a> = (Box<dyn Fn(u64) -> Vec<u8> + 'a>, Reason, &'static str);
     let bad: Vec<Bad<'_>> = vec![
@@ -134,7 +134,7 @@ async fn bodies_that_cannot_be_read_are_refused_and_the_connection_goes_on() {
         assert_eq!(reply.header.sequence, sequence);
         let fault = reply.assert_fault(reason);
         assert!(fault.message.contains(says), "{fault}");
-        // Said again, it is answered the same.
+        // A repetition gets the same answer.
         peer.send(&bytes(sequence)).await;
         assert_eq!(peer.frame().await, reply);
     }
@@ -154,7 +154,7 @@ async fn an_unknown_extension_that_may_be_ignored_is_ignored() {
     assert_unharmed(server, client, before).await;
 }
 
-/// A connection whose hello is refused: a fault, then the end.
+/// Checks that a refused hello causes one fault and then the end.
 async fn assert_hello_refused(bytes: &[u8], reason: Reason) {
     let (server, client, before) = served().await;
     let mut peer = Peer::connect(&server).await;
@@ -191,7 +191,7 @@ async fn a_hello_must_be_understood() {
     let body = Hello { version_min: 1, version_max: 1, ..Hello::default() };
     let critical = extended(header(Kind::Hello, 0), &critical, &body);
     assert_hello_refused(&critical, Reason::UnknownExtension).await;
-    // Who speaks more versions than the server is served in the newest that both speak.
+    // A client with more versions than the server is served in the newest common version.
     let (server, client, before) = served().await;
     let mut peer = Peer::connect(&server).await;
     peer.send(&of(0, 9)).await;
@@ -215,13 +215,13 @@ async fn a_second_hello_is_refused_and_the_connection_goes_on() {
 async fn another_protocol_fails_in_the_handshake() {
     let (server, client, before) = served().await;
     let failed = connect(&server, b"wharf/2").await.expect_err("there is no common protocol");
-    // 120 is TLS's alert `no_application_protocol`; QUIC carries alerts from 0x100 on.
+    // 120 is TLS's alert `no_application_protocol`. QUIC carries alerts from 0x100 on.
     let quinn::ConnectionError::ConnectionClosed(close) = &failed else { panic!("{failed}") };
     assert_eq!(u64::from(close.error_code), 0x100 + 120);
     assert_unharmed(server, client, before).await;
 }
 
-/// The real client at a server of another protocol says what is wrong in words.
+/// The real client explains in words that the server uses another protocol.
 #[tokio::test]
 async fn the_client_names_a_server_of_another_protocol() {
     let (chain, key) = certificate();
@@ -263,7 +263,7 @@ async fn the_client_names_a_certificate_that_it_does_not_trust() {
     assert_unharmed(server, client, before).await;
 }
 
-/// The limits of the handshake allow one stream: a second is not opened, and the first goes on.
+/// The handshake allows one stream. A second one is not opened, and the first continues.
 #[tokio::test]
 async fn a_second_stream_is_not_granted() {
     let (server, client, before) = served().await;
@@ -292,7 +292,7 @@ async fn sequences_outside_the_window_are_refused() {
         peer.call(Kind::Place, sequence, &place).await.assert_fault(Reason::SequenceOutOfWindow);
     }
     peer.call(Kind::Status, beyond - 1, &StatusRequest::default()).await.body::<StatusReply>();
-    // Acknowledging moves the window, and what was acknowledged is not done again.
+    // Acknowledging moves the window. An acknowledged request is not executed again.
     let acknowledging = Header { lowest_unacknowledged: beyond, ..header(Kind::Status, beyond) };
     peer.send(&frame(acknowledging, &StatusRequest::default())).await;
     peer.frame().await.body::<StatusReply>();
@@ -310,20 +310,20 @@ async fn a_repeated_request_is_answered_the_same_and_done_once() {
     let after = books(&client).await;
     for _ in 0..3 {
         assert_eq!(peer.call(Kind::Place, 1, &ask(1, 1, 0)).await.bytes, first.bytes);
-        // Whatever the repetition says: the sequence is the request.
+        // The sequence identifies the request, so the content of the repetition does not matter.
         assert_eq!(peer.call(Kind::Release, 1, &placed.allocation).await.bytes, first.bytes);
     }
     assert_eq!(books(&client).await, after);
     let released = peer.call(Kind::Release, 2, &placed.allocation).await;
     assert!(released.body::<ReleaseReply>().reason.is_done());
     assert_eq!(peer.call(Kind::Release, 2, &placed.allocation).await.bytes, released.bytes);
-    // Repeated while it is under way, it is answered once.
+    // Repetitions of a request in progress are answered once.
     for _ in 0..3 {
         peer.send(&request(Kind::Status, 3, &StatusRequest { audit: true })).await;
     }
     peer.frame().await.body::<StatusReply>();
     loop {
-        // Those that came after the answer are answered again; all before the next request.
+        // Repetitions after the answer are answered again, all before the next request.
         peer.send(&request(Kind::Status, 4, &StatusRequest::default())).await;
         if peer.frame().await.header.sequence == 4 {
             break;
@@ -333,8 +333,8 @@ async fn a_repeated_request_is_answered_the_same_and_done_once() {
     assert_unharmed(server, client, before).await;
 }
 
-/// A peer that asks and never reads: the server stops reading it once as much is unanswered as
-/// it allows, so no more is done and kept for it than that and what the flow control lets pass.
+/// A peer that sends requests and never reads. The server stops reading when the maximum number of requests
+/// is unanswered. It executes and keeps no more for the peer than that, plus what flow control lets pass.
 #[tokio::test]
 async fn a_peer_that_never_reads_is_not_read() {
     const IN_FLIGHT_MAX: u32 = 16;
@@ -349,8 +349,8 @@ async fn a_peer_that_never_reads_is_not_read() {
     add(&client, nodes.collect()).await;
     let (mut peer, opened) = Peer::open(&server).await;
     assert_eq!(opened.limits.in_flight_max, IN_FLIGHT_MAX);
-    // Replies of a third of a MiB each fill the peer's receive window soon: the server cannot
-    // write on, the in-flight limit is reached, and it leaves the placements in the stream.
+    // Replies of a third of a MiB each soon fill the peer's receive window. The server cannot write any more,
+    // reaches the in-flight limit, and leaves the placements in the stream.
     const LISTS: u64 = 60;
     for sequence in 1..=LISTS {
         peer.send(&request(Kind::ListNodes, sequence, &ListRequest { after: 0, limit: 1024 })).await;
@@ -359,13 +359,13 @@ async fn a_peer_that_never_reads_is_not_read() {
     for sequence in LISTS + 1..=LISTS + PLACES {
         peer.send(&request(Kind::Place, sequence, &ask(1, 1, 0))).await;
     }
-    // Others are served; and after many of their round trips none of the placements was done.
+    // Others are served. After many of their round trips, none of the placements was executed.
     for _ in 0..100 {
         harness::place(&client, &ask(1, 1, 0)).await;
     }
     let placed = |status: &StatusReply| status.shards.iter().map(|shard| shard.placed).sum::<u64>();
     assert_eq!(placed(&audit(&client).await), 100);
-    // Once it reads, it gets all that it asked for.
+    // Once it reads, it gets all replies.
     let mut sequences = std::collections::BTreeSet::new();
     for _ in 0..LISTS + PLACES {
         let reply = peer.frame().await;
@@ -379,7 +379,7 @@ async fn a_peer_that_never_reads_is_not_read() {
     server.stop().await;
 }
 
-/// Nor can it keep the server from stopping.
+/// A peer that never reads cannot keep the server from stopping.
 #[tokio::test]
 async fn a_peer_that_never_reads_cannot_hold_the_shutdown() {
     let server = TestServer::start(1);
@@ -395,14 +395,14 @@ async fn a_peer_that_never_reads_cannot_hold_the_shutdown() {
     for sequence in 1..=40 {
         peer.send(&request(Kind::ListNodes, sequence, &ListRequest { after: 0, limit: 1024 })).await;
     }
-    // One reply read says that the server is at work on them.
+    // After the first reply, the server is working on the requests.
     peer.frame().await;
     server.stop().await;
     drop(peer);
 }
 
-/// What was under way when the peer left is done or not done, never half: the books hold, and
-/// what it had been granted can be counted.
+/// Requests in progress when the peer leaves are executed or not, never in part. The books hold, and its
+/// allocations can be counted.
 #[tokio::test]
 async fn a_peer_that_leaves_with_requests_under_way_breaks_nothing() {
     let (server, client, _) = served().await;
@@ -427,7 +427,7 @@ async fn a_peer_that_leaves_with_requests_under_way_breaks_nothing() {
         if round % 4 < 2 {
             peer.leave().await;
         } else {
-            // Without even that: its socket is gone.
+            // Leave without closing: the socket is gone.
             drop(peer);
         }
     }
@@ -452,13 +452,13 @@ async fn peers_that_say_nothing_or_leave_early_are_forgotten() {
         peer.send.finish().expect("the stream is open");
         assert_eq!(peer.closed().await, 0);
     }
-    // Silent ones do not keep the server from stopping.
+    // Silent peers do not keep the server from stopping.
     let _silent = connect(&server, ALPN).await.expect("the handshake succeeds");
     let _half = Peer::connect(&server).await;
     assert_unharmed(server, client, before).await;
 }
 
-/// Connections that say no hello, or half of one, are not kept: they would cost nothing to hold.
+/// Connections without a complete hello are closed in time. Otherwise a peer could hold them at no cost.
 #[tokio::test]
 async fn who_says_no_hello_in_time_is_sent_away() {
     let (server, client, before) = served().await;

@@ -1,4 +1,4 @@
-//! Groups that wait while their connection is lost: what was decided about them meanwhile stays decided.
+//! Groups that wait while their connection is lost. A decision made about them meanwhile stays.
 
 use crate::harness::{self, Peer, TestServer, add, ask, node, place, request, within};
 use wharf_net::client::Client;
@@ -18,7 +18,7 @@ fn wide() -> CreateGroupRequest {
     }
 }
 
-/// The group that waits, once it does.
+/// Polls until a group waits, and returns it.
 async fn waiting_group(client: &Client) -> WireGroup {
     within(async {
         loop {
@@ -32,7 +32,7 @@ async fn waiting_group(client: &Client) -> WireGroup {
     .await
 }
 
-/// A server with a full node and a peer whose group waits there as its request 1.
+/// Returns a server with a full node and a peer whose request 1 is a waiting group.
 async fn with_waiting_group() -> (TestServer, Client, Peer, Resume, WireGroup) {
     let server = TestServer::start_planning(1, 1);
     let client = server.client().await;
@@ -44,8 +44,8 @@ async fn with_waiting_group() -> (TestServer, Client, Peer, Resume, WireGroup) {
     (server, client, peer, Resume { session: opened.session, token: opened.token }, group)
 }
 
-/// Resumes the session while the planner is held, and lets the planner go on when the server has seen
-/// that the old connection is gone. Then asks for the group again: that is answered, and no group is made.
+/// Resumes the session while the planner is held. Releases the planner once the server has closed the old
+/// connection. Then repeats the group request: it is answered, and no group is created.
 async fn assert_stays_ended(server: &TestServer, old: Peer, other: &mut Peer, resume: Resume) {
     let mut peer = Peer::connect(server).await;
     peer.send(&harness::hello(Some(resume))).await;
@@ -69,7 +69,7 @@ async fn a_group_that_was_removed_while_its_connection_was_lost_stays_removed() 
     let (mut other, _) = Peer::open(&server).await;
     server.planner_gate.close();
     other.send(&request(Kind::RemoveGroup, 1, &RemoveGroupRequest { group })).await;
-    // Taken in order: the removal is on its way to the planner before the connection is lost.
+    // Requests are taken in order, so the removal is sent to the planner before the connection is lost.
     other.call(Kind::Status, 2, &StatusRequest::default()).await.body::<StatusReply>();
     assert_stays_ended(&server, peer, &mut other, resume).await;
     let removed = other.frame().await.body::<RemoveGroupReply>();

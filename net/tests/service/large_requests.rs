@@ -1,13 +1,13 @@
-//! Large requests over the wire. Those that name tens of thousands of nodes are placed among them,
-//! and bounded in number and in what they take while they are under way or wait; those of one frame
-//! are decided by priority.
+//! Large requests over the wire. Requests that name tens of thousands of nodes are placed on those nodes.
+//! Their number and their memory are bounded while they are in progress or wait. A batch is decided in order
+//! of priority.
 
 use crate::harness::{TestServer, add, ask, granted, node, within};
 use wharf_core::limits::{CANDIDATES_IN_FLIGHT_MAX, CANDIDATES_MAX, CANDIDATES_WAITING_MAX};
 use wharf_net::client::{Client, ClientError};
 use wharf_net::protocol::{ListRequest, MODE_WAIT_UNTIL, PlaceBatch, PlaceRequest, Reason, StatusRequest};
 
-/// Ids from `first` on, of which few are registered.
+/// Returns a request that names `count` ids from `first` on, of which few are registered.
 fn naming(cpu: i64, first: u64, count: usize) -> PlaceRequest {
     PlaceRequest { candidates: (first..).take(count).collect(), ..ask(cpu, 0, 0) }
 }
@@ -17,7 +17,8 @@ async fn ids(client: &Client) -> Vec<u64> {
     page.nodes.iter().map(|node| node.id).collect()
 }
 
-/// Looks until so many wait for what nobody has: a request that was just sent is on its way.
+/// Polls until this number of infeasible requests waits. A request that was just sent takes some time to
+/// arrive.
 async fn until_waiting(client: &Client, count: u64) {
     within(async {
         while client.status(&StatusRequest::default()).await.expect("answered").waiting.infeasible != count {
@@ -34,7 +35,7 @@ async fn fifty_thousand_candidates_are_placed_among() {
     add(&client, (0..200).map(|i| node(&format!("n{i}"), 4, 4096, 0)).collect()).await;
     let known = ids(&client).await;
     let last = *known.iter().max().expect("there are nodes");
-    // From the hundredth node on: those before are free and are not named.
+    // Name the nodes from the hundredth on. Those before are free and are not named.
     let first = known[100];
     let mut used = Vec::new();
     for _ in 0..100 {
@@ -61,7 +62,7 @@ async fn what_candidates_take_is_bounded_under_way_and_while_they_wait() {
     let server = TestServer::start(2);
     let client = server.client().await;
     add(&client, vec![node("a", 4, 4096, 0)]).await;
-    // Three times as many as are taken at once: the rest waits in the stream, and all are answered.
+    // Send three times as many as are taken at once. The rest waits in the stream, and all are answered.
     let count = 3 * CANDIDATES_IN_FLIGHT_MAX / CANDIDATES_MAX;
     let request = naming(8, 1, CANDIDATES_MAX);
     let mut replies = tokio::task::JoinSet::new();
@@ -86,7 +87,7 @@ async fn what_candidates_take_is_bounded_under_way_and_while_they_wait() {
     let fault = beyond.fault.expect("it says why");
     assert_eq!(fault.reason, Reason::LimitExceeded.into());
     assert!(fault.message.contains("name fewer"), "{fault}");
-    // Those that name none are in nobody's way, and one that ends makes room.
+    // Requests without candidates are not affected, and one that ends makes room.
     until_waiting(&client, room as u64).await;
     let (first, reply) = waiting.swap_remove(0);
     assert!(within(client.cancel_wait(first)).await.expect("answered").waited);
@@ -115,12 +116,12 @@ async fn a_batch_is_decided_by_priority_and_equal_ones_in_its_order() {
         }
         done
     };
-    // The node has room for two of each frame.
+    // The node has room for two requests of each batch.
     assert_eq!(done(&[0, 0, 0, 0]).await, [0, 1]);
     assert_eq!(done(&[0, 1, 0, 5]).await, [1, 3]);
     assert_eq!(done(&[-1, i32::MIN, -1, -1]).await, [0, 2]);
     assert_eq!(done(&[i32::MIN, i32::MAX, 7, 7]).await, [1, 2]);
-    // A request alone has no order to stand in.
+    // A priority has no meaning for a single request that does not wait.
     let alone = within(client.place(&of(1))).await.expect("answered");
     assert_eq!(alone.fault.expect("it is refused").field, "priority");
     server.stop().await;

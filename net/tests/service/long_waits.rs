@@ -1,5 +1,5 @@
-//! Placements that wait for hours while the same session does much else: neither pins the other,
-//! and what is said of a wait is said until it is acknowledged, whatever is lost.
+//! Placements that wait for hours while the same session handles many other requests. Neither blocks the
+//! other. The reply to a wait is kept until it is acknowledged, even if the connection is lost.
 
 use std::sync::Arc;
 
@@ -17,13 +17,13 @@ fn waiting(cpu: i64) -> PlaceRequest {
     PlaceRequest { mode: MODE_WAIT_UNTIL, ..ask(cpu, 0, 0) }
 }
 
-/// One node whose four cores are all in use.
+/// Creates one node whose four cores are all in use.
 async fn full(client: &Client) -> PlacedBody {
     add(client, vec![node("a", 4, 1024, 0)]).await;
     place(client, &ask(4, 0, 0)).await
 }
 
-/// `count` requests, each of which is answered.
+/// Sends `count` requests, each of which is answered.
 async fn much_else(client: &Client, count: u64) {
     let queue = Arc::new(Completions::default());
     let sender = {
@@ -61,7 +61,7 @@ async fn a_hundred_thousand_requests_pass_one_that_waits() {
     server.stop().await;
 }
 
-/// The connection is cut in between: the wait goes on, on the next one.
+/// The connection is cut in between. The wait continues on the next one.
 #[tokio::test]
 async fn a_wait_goes_on_after_a_resumption_and_so_does_the_window() {
     let server = TestServer::start(2);
@@ -75,7 +75,7 @@ async fn a_wait_goes_on_after_a_resumption_and_so_does_the_window() {
         let resume = Resume { session: client.hello().session, token: client.hello().token };
         let mut thief = Peer::connect(&server).await;
         thief.send(&harness::hello(Some(resume))).await;
-        // A reply, or the end of the stream: the client may already have it back.
+        // A reply, or the end of the stream: the client may already have the session back.
         let _ = thief.next().await;
     }
     much_else(&client, 20_000).await;
@@ -87,11 +87,11 @@ async fn a_wait_goes_on_after_a_resumption_and_so_does_the_window() {
     server.stop().await;
 }
 
-/// A peer that acknowledges waits exactly, byte by byte.
+/// A raw peer that acknowledges waits individually.
 struct Exact {
     peer: Peer,
     resume: Resume,
-    /// Of the next request.
+    /// The sequence of the next request.
     sequence: u64,
 }
 
@@ -115,7 +115,7 @@ impl Exact {
         Self::open(server, Some(resume), sequence).await
     }
 
-    /// One request after the other, each acknowledging all before it but the waits.
+    /// Sends requests one by one. Each acknowledges all before it except the waits.
     async fn much_else(&mut self, count: u64) {
         for _ in 0..count {
             let header =
@@ -126,7 +126,7 @@ impl Exact {
         }
     }
 
-    /// A request that acknowledges one wait; sent again, it says so again.
+    /// Sends a request that acknowledges one wait.
     async fn acknowledge(&mut self, wait: u64) {
         let mut bytes = Vec::new();
         encode_body(&Acknowledged { sequences: vec![wait] }, &mut bytes);
@@ -147,7 +147,7 @@ async fn a_wait_is_answered_the_same_until_it_is_acknowledged_by_name() {
     let mut exact = Exact::open(&server, None, 2).await;
     exact.peer.send(&request(Kind::Place, 1, &waiting(2))).await;
     exact.much_else(u64::from(UNACKNOWLEDGED_MAX) + 10).await;
-    // Interrupted, and asked again far below the mark.
+    // The interrupted wait is sent again, far below the mark.
     let mut exact = exact.lose(&server).await;
     exact.peer.send(&request(Kind::Place, 1, &waiting(2))).await;
     exact.much_else(2).await;

@@ -1,5 +1,5 @@
-//! What a client can do, done over real QUIC: nodes, placements, releases, status, and thousands
-//! of requests under way at once on one connection. What is refused stands in `refusals.rs`.
+//! The client's requests over real QUIC: nodes, placements, releases, status, and thousands of requests in
+//! progress on one connection. `refusals.rs` tests what is refused.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -28,7 +28,7 @@ fn remove(name: &str, force: bool) -> RemoveRequest {
     RemoveRequest { names: vec![Name(name.to_owned())], force }
 }
 
-/// All nodes, page by page, and how many pages they took.
+/// Returns all nodes, read page by page, and the number of pages.
 async fn list_all(client: &Client, limit: u16) -> (Vec<NodeStatus>, usize) {
     let mut nodes = Vec::<NodeStatus>::new();
     let mut pages = 0;
@@ -127,7 +127,7 @@ async fn nodes_are_listed_page_by_page_in_order_of_registration() {
     server.stop().await;
 }
 
-/// A page of long nodes would be many times longer than a frame: it is cut where the frame is full.
+/// A page of long nodes would be many times longer than a frame. It ends where the frame is full.
 #[tokio::test]
 async fn a_page_ends_where_its_frame_is_full() {
     let server = TestServer::start(2);
@@ -248,7 +248,7 @@ async fn a_batch_is_decided_in_order_each_on_its_own() {
     let reasons: Vec<_> = reply.replies.iter().map(|reply| reply.reason.known().unwrap()).collect();
     assert_eq!(reasons, [Reason::Done, Reason::Done, Reason::Done, Reason::UnknownAllocation]);
 
-    // Nothing asked is nothing done; nothing valid is answered without the engine.
+    // An empty batch does nothing. A batch without valid requests is answered without the engine.
     let nothing = within(client.place_batch(&PlaceBatch::default())).await.unwrap();
     assert!(nothing.replies.is_empty());
     assert!(within(client.release_batch(&ReleaseBatch::default())).await.unwrap().replies.is_empty());
@@ -270,7 +270,7 @@ async fn the_largest_batches_fit() {
     let reply = within(client.release_batch(&ReleaseBatch { requests })).await.unwrap();
     assert_eq!(reply.replies, vec![ReleaseReply::default(); 1024]);
 
-    // What no frame can hold is the caller's to know, and the connection goes on.
+    // A request that fits no frame fails at the caller, and the connection continues.
     let long = PlaceRequest { tenant: "t".repeat(253), queue: "q".repeat(253), ..ask(1, 1, 0) };
     let long = PlaceRequest { candidates: (0..1024).collect(), ..long };
     let refused = within(client.place_batch(&PlaceBatch { requests: vec![long; 1024] })).await;
@@ -280,7 +280,7 @@ async fn the_largest_batches_fit() {
     server.stop().await;
 }
 
-/// One task's churn: places and releases many at a time, and ends with nothing held.
+/// Runs one task that places and releases many at a time and releases everything at the end.
 async fn churn(client: Client, task: i64, rounds: usize) -> usize {
     let mut granted_count = 0;
     let mut held: Vec<WireAllocation> = Vec::new();
@@ -288,7 +288,7 @@ async fn churn(client: Client, task: i64, rounds: usize) -> usize {
         let mut calls = tokio::task::JoinSet::new();
         for i in 0..50 {
             let client = client.clone();
-            // Its memory marks each request, so that a reply to another's would be seen.
+            // The memory amount marks each request, so that a swapped reply would be noticed.
             let request = ask(1 + (i + task) % 3, 1 + task * 1000 + i, i64::from(i % 5 == 0));
             calls.spawn(async move { client.place(&request).await.expect("answered") });
         }
@@ -317,7 +317,7 @@ async fn churn_over(shards: u16) {
     add(&client, (0..40).map(|i| node(&format!("n{i}"), 16, 20_000, 2)).collect()).await;
     let mut tasks = tokio::task::JoinSet::new();
     for task in 0..4 {
-        // Half of them share a connection, the others have their own.
+        // Half of the tasks share a connection, the others have their own.
         let client = if task % 2 == 0 { client.clone() } else { server.client().await };
         tasks.spawn(churn(client, task, 8));
     }
@@ -351,8 +351,8 @@ async fn after_a_churn_eight_shards_are_empty_and_audited() {
     churn_over(8).await;
 }
 
-/// Far more requests than a connection may have under way: the client waits for room, and each
-/// reply finds its request. A node per request tells them apart.
+/// Far more requests than a connection may have in progress. The client waits for room, and each reply finds
+/// its request. A candidate node per request tells them apart.
 #[tokio::test]
 async fn thousands_of_requests_are_matched_with_their_replies() {
     const NODES: u64 = 500;
@@ -390,7 +390,7 @@ async fn thousands_of_requests_are_matched_with_their_replies() {
     server.stop().await;
 }
 
-/// A call that is given up while it waits does not take its place in flight with it.
+/// A call that is dropped while it waits frees its place in flight.
 #[tokio::test]
 async fn calls_that_are_given_up_leave_room_for_others() {
     let settings = Settings { in_flight_max: 1, ..Settings::default() };
@@ -410,15 +410,15 @@ async fn calls_that_are_given_up_leave_room_for_others() {
     server.stop().await;
 }
 
-/// Batches whose replies outgrow what a session keeps, all sent before any is acknowledged: the
-/// server refuses those beyond, and the client sends them again.
+/// Batches whose replies exceed what a session keeps, all sent before any is acknowledged. The server refuses
+/// those beyond the limit, and the client sends them again.
 #[tokio::test]
 async fn replies_beyond_what_a_session_keeps_are_asked_for_again() {
     const BATCHES: u64 = 300;
     let server = TestServer::start(2);
     let client = server.client().await;
     add(&client, vec![node("a", 1, 1, 0)]).await;
-    // Refusals: they hold nothing, and their replies are long.
+    // Refusals hold no capacity and have long replies.
     let batch = PlaceBatch { requests: vec![ask(2, 2, 0); PLACEMENTS_PER_MESSAGE_MAX] };
     let queue = Arc::new(Completions::default());
     for tag in 0..BATCHES {
@@ -438,7 +438,7 @@ async fn replies_beyond_what_a_session_keeps_are_asked_for_again() {
     server.stop().await;
 }
 
-/// What it would rather have, as a client of version 2 asks for it and one of version 1 can.
+/// Preferences, with the fields of clients of version 2 and with those of version 1.
 #[tokio::test]
 async fn preferences_decide_between_nodes_that_fit() {
     let server = TestServer::start(2);
@@ -467,7 +467,7 @@ async fn preferences_decide_between_nodes_that_fit() {
         let reply = within(client.place(&request)).await.expect("answered");
         (reply.placed.map(|placed| placed.node), reply.alternative, reply.refusal)
     };
-    // Nobody tolerates the taint, and no zone is called c.
+    // No request tolerates the taint, and no zone is called c.
     let mut request = PlaceRequest { selectors: vec![zone("c")], ..ask(1, 1, 0) };
     request.fallbacks =
         vec![FallbackSelector { terms: vec![zone("d")] }, FallbackSelector { terms: vec![zone("b")] }];

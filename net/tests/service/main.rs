@@ -1,4 +1,5 @@
-//! The service over real QUIC, and its wire format byte for byte. One program, so that it is linked once.
+//! Tests of the service over real QUIC, and of its wire format byte for byte. They form one program, so that
+//! it is linked once.
 
 mod books;
 mod codec_properties;

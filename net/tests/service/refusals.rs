@@ -1,6 +1,5 @@
-//! Every reason for which a request is refused, as a client sees it: the reason's number, the
-//! field, and that nothing moved. After each of them the books have the hash that they had
-//! before, and the same connection goes on.
+//! Every reason for which a request is refused, as a client sees it: the reason's number, the field, and that
+//! nothing changed. After each refusal, the hash of the books is unchanged and the connection continues.
 
 use crate::harness::{
     TestServer, add, ask, audit, books, named, node, only, pair, place, units, with_custom, within,
@@ -31,7 +30,7 @@ async fn ask_for(client: &Client, request: &PlaceRequest) -> PlaceReply {
     within(client.place(request)).await.expect("a refusal is a reply")
 }
 
-/// The fault of a placement, which must have this reason and field.
+/// Checks that a placement gets a fault with this reason and field.
 async fn assert_place_fault(client: &Client, request: &PlaceRequest, reason: Reason, field: &str) {
     let reply = ask_for(client, request).await;
     assert!(reply.placed.is_none() && reply.refusal.is_none(), "{reply:?}");
@@ -41,12 +40,12 @@ async fn assert_place_fault(client: &Client, request: &PlaceRequest, reason: Rea
     assert!(!fault.message.is_empty());
 }
 
-/// The connection goes on, and nothing moved since `before`.
+/// Checks that the connection continues and nothing changed since `before`.
 async fn assert_unmoved(client: &Client, before: u128, after: &str) {
     assert_eq!(books(client).await, before, "the books moved: {after}");
 }
 
-/// The fault with which a request as a whole was refused.
+/// Returns the fault of a request that was refused as a whole.
 #[track_caller]
 fn refused<T: std::fmt::Debug>(reply: Result<T, ClientError>, reason: Reason) -> Fault {
     match reply {
@@ -149,7 +148,7 @@ async fn what_no_node_could_ever_hold_is_infeasible() {
     add(&client, vec![node("a", 4, 100, 1), node("b", 8, 50, 2)]).await;
     let before = books(&client).await;
     assert_eq!(infeasible(&ask(9, 1, 0)).await.checks, [insufficient("cpu", 2, units(1))]);
-    // Each alone is there, but on no one node.
+    // Each resource exists on its own, but not together on one node.
     assert_eq!(
         infeasible(&ask(8, 100, 0)).await.checks,
         [insufficient("cpu", 1, units(4)), insufficient("memory", 1, units(50))]
@@ -315,7 +314,7 @@ async fn every_wrong_field_of_a_placement_is_named() {
         assert_place_fault(&client, &request, Reason::InvalidField, field).await;
         assert_unmoved(&client, before, field).await;
     }
-    // In a batch each has its own fault, and none keeps the others from being done.
+    // In a batch, each request has its own fault, and the valid one is done.
     let mut requests = vec![ask(0, 0, 0)];
     requests.extend(bad_placements().into_iter().map(|(_, change)| {
         let mut request = ask(1, 1, 0);
@@ -354,7 +353,7 @@ fn bad_nodes() -> Vec<(&'static str, Change<NodeBody>)> {
         ("taints", |n| n.taints = vec![taint("k", 2), taint("k", 2)]),
         ("labels[0].key", |n| n.labels = vec![pair("", "x")]),
         ("labels", |n| n.labels = vec![pair("k", "1"), pair("k", "2")]),
-        // All that is wrong is found before the registry learns a name.
+        // Everything that is wrong is found before the registry learns a name.
         ("labels", |n| {
             n.custom = vec![named("new", 1)];
             n.labels = vec![pair("k", "1"), pair("k", "1")];
@@ -412,7 +411,7 @@ async fn nodes_that_are_there_or_not_are_told_apart() {
     assert_eq!(only(&reply), (Reason::InvalidField, "labels"));
     assert_unmoved(&client, before, "another rack").await;
 
-    // In one message: what is wrong with one does not touch the others.
+    // In one message, a faulty node does not affect the others.
     let nodes = vec![node("c", 1, 1, 0), node("c", 1, 1, 0), node("d", -1, 1, 0), node("e", 1, 1, 0)];
     let reply = within(client.add_nodes(&NodesRequest { nodes })).await.unwrap();
     let reasons: Vec<_> = reply.replies.iter().map(|reply| reply.reason.known().unwrap()).collect();
@@ -475,7 +474,7 @@ async fn an_allocation_is_released_once_and_none_is_made_up() {
     server.stop().await;
 }
 
-/// What is too long for the protocol itself is refused while it is read, as a whole message.
+/// A body beyond the protocol's own limits is refused as a whole while it is read.
 #[tokio::test]
 async fn texts_and_lists_beyond_their_limits_are_no_bodies() {
     let server = TestServer::start(1);
@@ -517,8 +516,8 @@ async fn texts_and_lists_beyond_their_limits_are_no_bodies() {
     server.stop().await;
 }
 
-/// The replies that could outgrow a frame while their requests fit one: they are cut or refused,
-/// and the server goes on.
+/// Replies that could exceed a frame although their requests fit one. They are cut or refused, and the server
+/// continues.
 #[tokio::test]
 async fn replies_that_would_outgrow_a_frame_are_cut() {
     let server = TestServer::start(2);
@@ -539,7 +538,7 @@ async fn replies_that_would_outgrow_a_frame_are_cut() {
         let refusal = reply.refusal.expect("refused");
         assert_eq!((refusal.nodes, refusal.examined, refusal.checks.len()), (1, 0, 0));
     }
-    // A fault does not repeat a name that grows by being made printable.
+    // A fault does not repeat a name, whose printable form would be longer.
     let nodes = vec![node(&"\u{1}".repeat(253), 1, 1, 0); 1024];
     let reply = within(client.add_nodes(&NodesRequest { nodes })).await.unwrap();
     assert!(reply.replies.iter().all(|reply| reply.reason.known() == Some(Reason::InvalidField)));
@@ -554,8 +553,8 @@ fn kinds(from: usize, count: usize, width: usize) -> Vec<NamedAmount> {
     (from..from + count).map(|i| named(&format!("{i:0>width$}"), 1)).collect()
 }
 
-/// A store learns so many resource kinds and no more; a node that names more than there is room
-/// for teaches it none of them.
+/// A store learns a limited number of resource kinds. A node that names more than there is room for adds none
+/// of them.
 #[tokio::test]
 async fn a_full_registry_refuses_and_learns_nothing() {
     let server = TestServer::start(1);
@@ -575,8 +574,8 @@ async fn a_full_registry_refuses_and_learns_nothing() {
     server.stop().await;
 }
 
-/// The status of thousands of resources with the longest names fits no frame: it is refused,
-/// which is no reason for anything else to stop.
+/// The status of thousands of resources with the longest names exceeds a frame. It is refused, and everything
+/// else continues.
 #[tokio::test]
 async fn a_status_that_fits_no_frame_is_refused() {
     let server = TestServer::start(1);

@@ -1,5 +1,5 @@
-//! Reservations over the wire: made, used and ended; what is refused names the field and leaves no
-//! trace; a deadline comes although nobody asks for anything.
+//! Reservations over the wire: made, used and ended. Refusals name the field and change nothing. A deadline
+//! takes effect without any request.
 
 use crate::harness::{TestServer, add, ask, audit, books, granted, named, node, units, within};
 use wharf_net::client::Client;
@@ -53,7 +53,7 @@ async fn a_node_is_kept_for_its_owner_until_that_has_used_it_up() {
     let cpu = &books.resources[0];
     assert_eq!((cpu.available, cpu.reserved, cpu.total), (units(2), units(6), units(8)));
 
-    // Others have two cores and one device; a refusal says that the node is kept.
+    // Two cores and one device are left for others. The refusal says that the node is reserved.
     let refused = within(client.place(&ask(3, 0, 0))).await.expect("answered");
     let checks = refused.refusal.expect("it says why").checks;
     assert_eq!(checks.len(), 1, "{checks:?}");
@@ -138,7 +138,7 @@ async fn what_waits_is_woken_when_a_reservation_ends_by_itself() {
     let until = reserve(&client, &short).await.until;
     assert!(until > 0);
     let waits = PlaceRequest { mode: MODE_WAIT_UNTIL, ..ask(8, 0, 0) };
-    // Nothing else happens: the shard must wake by itself.
+    // Nothing else happens, so the shard must wake by itself.
     granted(within(client.place(&waits)).await.expect("answered"));
     assert!(audit(&client).await.now >= until);
     server.stop().await;

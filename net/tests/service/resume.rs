@@ -1,5 +1,5 @@
-//! Sessions that outlive their connection: what was asked is done once, whatever is lost, and
-//! whoever has the token gets the outcomes.
+//! Sessions that outlive their connection. Each request is executed once, even if connections are lost, and
+//! the holder of the token gets the outcomes.
 
 use std::collections::BTreeSet;
 use std::sync::Arc;
@@ -30,7 +30,7 @@ async fn a_resumed_session_answers_the_same_and_does_nothing_twice() {
     for sequence in 1..=20 {
         replies.push(peer.call(Kind::Place, sequence, &ask(1, 1, 0)).await);
     }
-    // Some of these are under way when the connection is gone, some may never be read.
+    // Some of these are in progress when the connection is gone, and some may never be read.
     for sequence in 21..=200 {
         peer.send(&request(Kind::Place, sequence, &ask(1, 1, 0))).await;
     }
@@ -50,7 +50,7 @@ async fn a_resumed_session_answers_the_same_and_does_nothing_twice() {
     }
     assert_eq!(placed(&audit(&client).await), 200, "each request was done once");
 
-    // What is acknowledged on the new connection is forgotten as on the old.
+    // Acknowledgements on the new connection count as on the old one.
     let header = Header { lowest_unacknowledged: 201, ..harness::header(Kind::Status, 201) };
     peer.send(&harness::frame(header, &StatusRequest::default())).await;
     peer.frame().await.body::<StatusReply>();
@@ -76,7 +76,7 @@ async fn only_the_token_of_a_known_session_resumes_it() {
         assert_eq!(fault.field, "resume");
         assert_eq!(peer.closed().await, u64::from(Reason::UnknownSession.number()));
     };
-    // While it is in use, and while it waits: nobody else gets it, and its owner still does.
+    // Wrong tokens are refused while the session is in use and while it is detached. Its owner still gets it.
     for wrong in wrong {
         refused(wrong).await;
     }
@@ -92,7 +92,7 @@ async fn only_the_token_of_a_known_session_resumes_it() {
     server.stop().await;
 }
 
-/// The client is back before the server knows that it was gone: the old connection gives way.
+/// The client is back before the server knows that it was gone. The old connection is closed.
 #[tokio::test]
 async fn a_session_is_taken_away_from_a_connection_that_still_stands() {
     let server = TestServer::start(2);
@@ -116,12 +116,12 @@ async fn a_session_is_taken_away_from_a_connection_that_still_stands() {
     server.stop().await;
 }
 
-/// As above, while the old connection has more to be sent than its peer acknowledges: it is told
-/// all the same, and hears of it when it looks again.
+/// Same as above, but the old connection has more to send than its peer acknowledges. It is still told about
+/// the close, and learns it when it runs again.
 #[test]
 fn a_connection_that_gives_way_is_told_over_what_it_did_not_take() {
     let runtime = || tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-    // Whoever lives in here hears, says and acknowledges only while it is run.
+    // Tasks in a runtime receive, send and acknowledge only while it runs.
     let frozen = runtime();
     let awake = runtime();
     let server = TestServer::start(2);
@@ -133,7 +133,7 @@ fn a_connection_that_gives_way_is_told_over_what_it_did_not_take() {
     });
     let (old, opened) = frozen.block_on(async {
         let (mut old, opened) = Peer::open(&server).await;
-        // In one packet: lists of which each is far more than a fresh congestion window.
+        // Sent in one packet: lists that are each far larger than a fresh congestion window.
         let list = ListRequest { after: 0, limit: 1000 };
         let asked: Vec<u8> = (2..6).flat_map(|sequence| request(Kind::ListNodes, sequence, &list)).collect();
         old.send(&[request(Kind::Place, 1, &ask(1, 1, 0)), asked].concat()).await;
@@ -141,7 +141,7 @@ fn a_connection_that_gives_way_is_told_over_what_it_did_not_take() {
         (old, opened)
     });
     let mut new = awake.block_on(async {
-        // The registrar answers in order: the lists are on their way before these.
+        // The registrar answers in order, so the lists were sent before these answers.
         for _ in 0..3 {
             audit(&client).await;
         }
@@ -159,8 +159,8 @@ fn a_connection_that_gives_way_is_told_over_what_it_did_not_take() {
     });
 }
 
-/// The client's connection is cut again and again (by another connection that takes its session
-/// and leaves) while thousands of its requests are under way: each is answered, and done once.
+/// The client's connection is cut again and again, by another connection that takes its session and leaves.
+/// Thousands of its requests are in progress meanwhile. Each is answered, and executed once.
 #[tokio::test]
 async fn the_client_survives_the_loss_of_its_connection() {
     const REQUESTS: u64 = 5000;
@@ -194,7 +194,7 @@ async fn the_client_survives_the_loss_of_its_connection() {
             cuts += 1;
             let mut thief = Peer::connect(&server).await;
             thief.send(&hello(Some(resume_of(client.hello())))).await;
-            // A reply, or the end of the stream: the client may already have it back.
+            // A reply, or the end of the stream: the client may already have the session back.
             let _ = thief.next().await;
             drop(thief);
         }
@@ -206,8 +206,8 @@ async fn the_client_survives_the_loss_of_its_connection() {
     server.stop().await;
 }
 
-/// Without permission to connect again, the loss is the caller's to know: whether the requests
-/// under way were done is unknown, and said to be.
+/// Without permission to reconnect, the caller learns of the loss. The error says that it is unknown whether
+/// the requests in progress were executed.
 #[tokio::test]
 async fn a_client_that_must_not_reconnect_says_that_the_outcome_is_unknown() {
     let server = TestServer::start(1);
@@ -223,8 +223,8 @@ async fn a_client_that_must_not_reconnect_says_that_the_outcome_is_unknown() {
     server.stop().await;
 }
 
-/// A peer that ends its stream and takes every reply is done with its session: it is forgotten
-/// at once, whether the peer is our client or another. One that is lost may come back.
+/// A peer that ends its stream and takes every reply is done with its session. The session is forgotten at
+/// once, for our client and for others. A peer that is lost may return.
 #[tokio::test]
 async fn a_session_that_was_ended_cleanly_is_forgotten() {
     let server = TestServer::start(1);
@@ -244,7 +244,7 @@ async fn a_session_that_was_ended_cleanly_is_forgotten() {
     server.stop().await;
 }
 
-/// What only looks is done again when it is repeated: its outcome is not kept.
+/// A repeated read-only request is executed again, since its outcome is not kept.
 #[tokio::test]
 async fn a_repeated_status_is_looked_up_again() {
     let server = TestServer::start(1);

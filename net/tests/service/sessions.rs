@@ -1,5 +1,5 @@
-//! Sessions from outside: what is acknowledged is forgotten, and what is kept for clients to come back is kept
-//! in the order of the last time they were there.
+//! Sessions through their public interface. Acknowledged outcomes are forgotten. Detached sessions are
+//! evicted in the order in which they were last attached.
 
 use wharf_core::ids::{Incarnation, SessionId};
 use wharf_net::protocol::{SESSION_WAITS_BYTES_MAX, UNACKNOWLEDGED_MAX};
@@ -11,7 +11,7 @@ fn session() -> Session {
     session
 }
 
-/// A wait of sequence 1 whose connection was lost.
+/// Returns a session whose wait of sequence 1 lost its connection.
 fn interrupted() -> Session {
     let mut session = session();
     assert_eq!(session.admit(1), Admission::New);
@@ -36,7 +36,7 @@ fn an_interrupted_wait_that_is_asked_again_waits_and_is_kept() {
     let mut session = interrupted();
     assert_eq!(session.admit(1), Admission::New);
     assert_eq!(session.in_flight(), 1);
-    // It waits as before: the mark may pass it.
+    // It waits as before, so the mark may pass it.
     session.acknowledge(2);
     assert_eq!(session.admit(u64::from(UNACKNOWLEDGED_MAX) + 1), Admission::New);
     session.answer(1, b"placed");
@@ -96,7 +96,7 @@ fn the_session_that_was_away_for_longest_goes_first() {
         id
     });
     assert_ne!(first, second);
-    // The older one was there again: now the other one is away for longest.
+    // The older session was attached again, so now the other one has been away longest.
     let again = detached.resume(first, &[1; 16]).expect("kept");
     detached.detach(again);
     for _ in 0..DETACHED_SESSIONS_MAX - 1 {

@@ -1,4 +1,4 @@
-//! The end of a server: what it accepted is answered, who asks later is told, nothing hangs.
+//! The end of a server: accepted requests are answered, later ones get an error, and nothing hangs.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use wharf_net::client::{Client, ClientError, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::protocol::{Kind, NodesReply, NodesRequest, PlaceReply, StatusReply, StatusRequest};
 
-/// Requests in the middle of which the server is told to stop: those that it read are answered,
-/// in full; all others end with the connection, and the client says that it cannot know.
+/// The server is told to stop in the middle of requests. Those that it has read are answered in full. All
+/// others end with the connection, and the client reports that their outcome is unknown.
 #[tokio::test]
 async fn what_was_accepted_is_answered() {
     let server = TestServer::start(4);
@@ -61,7 +61,7 @@ async fn what_was_accepted_is_answered() {
     within(stopping.expect("it was stopped")).await.expect("it stopped well");
 }
 
-/// All that one peer sent, and the server had read, when it was told to stop.
+/// Everything that a peer sent and the server had read before the stop is answered.
 #[tokio::test]
 async fn every_kind_under_way_is_answered_before_the_stream_ends() {
     let server = TestServer::start(2);
@@ -69,7 +69,7 @@ async fn every_kind_under_way_is_answered_before_the_stream_ends() {
     add(&client, vec![node("a", 1000, 1000, 0)]).await;
     within(client.close()).await;
     let (mut peer, _) = Peer::open(&server).await;
-    // One write is one packet or a few: the first reply says that the server has begun with it.
+    // The bytes take one packet or a few. After the first reply, the server has begun with them.
     let mut bytes = request(Kind::Status, 1, &StatusRequest::default());
     bytes.extend(request(Kind::Place, 2, &ask(1, 1, 0)));
     bytes.extend(request(Kind::AddNodes, 3, &NodesRequest { nodes: vec![node("b", 1, 1, 0)] }));
@@ -108,7 +108,7 @@ async fn a_server_without_peers_stops() {
     TestServer::start(8).stop().await;
 }
 
-/// A client that is dropped, or closed, with nothing left to say does not hold anything.
+/// A client that is dropped or closed with no request in progress holds nothing.
 #[tokio::test]
 async fn clients_end_by_being_dropped() {
     let server = TestServer::start(1);

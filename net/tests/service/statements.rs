@@ -1,5 +1,5 @@
-//! Statements of an external scheduler over the wire: done as a whole or in part, refused with the facts,
-//! and no trace in the books of what is not done.
+//! Statements of an external scheduler over the wire: done as a whole or in part, or refused with the facts.
+//! Operations that are not done leave no trace in the books.
 
 use crate::harness::{Peer, TestServer, add, ask, audit, node, place, request, standing, units, within};
 use wharf_net::client::Client;
@@ -44,7 +44,7 @@ fn reasons(reply: &StatementReply) -> Vec<Reason> {
     reply.operations.iter().map(|operation| operation.reason.known().expect("known")).collect()
 }
 
-/// What an operation was granted.
+/// Returns the allocation that an operation was granted.
 #[track_caller]
 fn allocation(reply: &StatementReply, at: usize) -> WireAllocation {
     let operation = &reply.operations[at];
@@ -59,7 +59,7 @@ fn conflict(reply: &StatementReply, at: usize) -> &ConflictBody {
     conflict
 }
 
-/// The version of each node, in order of id.
+/// Returns the version of each node, in order of id.
 async fn versions(client: &Client) -> Vec<u64> {
     let page = within(client.list_nodes(&ListRequest { after: 0, limit: 100 })).await.expect("answered");
     page.nodes.iter().map(|node| node.version).collect()
@@ -69,7 +69,7 @@ async fn release(client: &Client, id: WireAllocation) -> ReleaseReply {
     within(client.release(id)).await.expect("answered")
 }
 
-/// A service of several shards with as many nodes of four cores and two GPUs.
+/// Starts a service of three shards and six nodes, each with four cores and two GPUs.
 async fn bed() -> (TestServer, Client, Vec<u64>) {
     let server = TestServer::start_planning(3, 2);
     let client = server.client().await;
@@ -99,7 +99,7 @@ async fn a_statement_over_several_shards_is_done_as_a_whole() {
     );
     audit(&client).await;
 
-    // What was granted is released or evicted as anything else.
+    // Granted allocations are released or evicted like any other.
     assert!(release(&client, allocation(&reply, 6)).await.reason.is_done());
     let ends: Vec<_> = (0..6).map(|at| evict(allocation(&reply, at))).collect();
     let ended = submit(&client, &all(ends)).await;
@@ -134,11 +134,11 @@ async fn what_conflicts_is_refused_with_the_facts_and_nothing_is_held() {
     let reply = submit(&client, &all(vec![take(free, 1), evict(gone)])).await;
     assert_eq!(reasons(&reply)[1], Reason::UnknownAllocation);
     assert_eq!(conflict(&reply, 1).allocation, Some(gone));
-    // Twice the same eviction contradicts itself.
+    // Evicting the same allocation twice is a contradiction.
     let reply = submit(&client, &all(vec![evict(held.allocation), evict(held.allocation)])).await;
     assert_eq!(reply.reason, Reason::Conflicted.into());
     assert_eq!((reasons(&reply)[1], conflict(&reply, 1).other), (Reason::Contradicts, Some(0)));
-    // An instance that is taken, or not there.
+    // The instance is taken or does not exist.
     let device = |gpus| OperationBody {
         demand: DemandBody { gpu: units(1), ..take(free, 0).demand },
         gpus,
@@ -166,14 +166,14 @@ async fn coarse_granularity_refuses_a_node_that_changed() {
         let conflict = conflict(&stale, at);
         assert_eq!((conflict.expected_version, conflict.version), (Some(expected), Some(found)));
     }
-    // The facts of the answer are enough to plan anew.
+    // The facts in the answer suffice for a new plan.
     let again = stale.operations.iter().zip(&nodes).map(|(operation, &node)| {
         expecting(node, operation.conflict.as_ref().expect("seen").version.expect("seen"))
     });
     let again: Vec<_> = again.collect();
     assert_eq!(standing(&client).await, before);
     assert_eq!(submit(&client, &coarse(again)).await.reason, Reason::Done.into());
-    // Fine conflict detection asks only whether it fits, and coarse wants a version.
+    // Fine conflict detection checks only whether it fits. Coarse conflict detection requires a version.
     assert_eq!(
         submit(&client, &StatementRequest { conflict_detection: 0, ..plan() }).await.reason,
         Reason::Done.into()
@@ -205,7 +205,7 @@ async fn what_an_incremental_statement_names_in_vain_is_that_operations_conflict
     let (server, client, nodes) = bed().await;
     let empty = standing(&client).await;
     let nowhere = WireAllocation { partition: 9999, incarnation: 1, sequence: 1 };
-    // Over one shard, over several, and over none: places are those that were sent.
+    // The operations go to one shard, several, or none. Places in the reply are those that were sent.
     let mut operations = vec![take(999_999, 1), take(nodes[0], 5), evict(nowhere), take(nodes[0], 4)];
     for count in [4, 8] {
         let reply = submit(&client, &partly(operations.clone())).await;
@@ -226,7 +226,7 @@ async fn what_an_incremental_statement_names_in_vain_is_that_operations_conflict
     let reply = submit(&client, &partly(vec![take(999_999, 1), evict(nowhere)])).await;
     assert_eq!(reasons(&reply), [Reason::UnknownNode, Reason::UnknownAllocation]);
     assert!(reply.statement.is_some() && reply.reason == Reason::Conflicted.into(), "{reply:?}");
-    // What contradicts another names it by its place in the statement.
+    // An operation that contradicts another names it by its place in the statement.
     let first = place(&client, &ask(1, 0, 0)).await.allocation;
     let twice = standing(&client).await;
     let reply = submit(&client, &partly(vec![take(999_999, 1), evict(first), evict(first)])).await;
@@ -269,7 +269,7 @@ async fn a_statement_that_is_sent_twice_is_done_once_and_answered_the_same() {
     let after = standing(&client).await;
     peer.send(&request(Kind::SubmitStatement, 1, &body)).await;
     assert_eq!(peer.frame().await.bytes, first.bytes);
-    // Asked anew it does not fit.
+    // Sent again, it does not fit.
     let again: StatementReply = peer.call(Kind::SubmitStatement, 2, &body).await.body();
     assert_eq!(reasons(&again), [Reason::Insufficient; 6]);
     assert_eq!(standing(&client).await, after);
@@ -314,7 +314,7 @@ async fn two_schedulers_that_want_the_same_nodes_never_both_win() {
     server.stop().await;
 }
 
-/// cpu of a node, in whole cores: available, allocated, releasing, pipelined.
+/// Returns a node's cpu in whole cores: available, allocated, releasing, pipelined.
 async fn cores_of(client: &Client, name: &str) -> [i64; 4] {
     let request = NodeBooksRequest { node: name.into() };
     let books = within(client.node_books(&request)).await.expect("the node is there");
@@ -335,11 +335,11 @@ async fn what_is_pipelined_follows_an_eviction_with_grace() {
         demand: DemandBody { cpu: units(cpu), ..take(node, cpu).demand },
         ..take(node, cpu)
     };
-    // Nothing is promised beyond what is on its way out.
+    // Claims cannot exceed the releasing capacity.
     let refused = submit(&client, &all(vec![gently(victims[0], hour), claim(nodes[0], 5)])).await;
     assert_eq!(reasons(&refused), [Reason::Aborted, Reason::Insufficient], "{refused:?}");
     assert_eq!(cores_of(&client, "n0").await, [0, 4, 0, 0]);
-    // One leaves when it is told to, the other when its time is up.
+    // One allocation is released by its caller, the other ends with its grace period.
     let plan = vec![gently(victims[0], hour), claim(nodes[0], 3), gently(victims[1], 1), claim(nodes[1], 4)];
     let done = submit(&client, &all(plan)).await;
     assert_eq!(reasons(&done), [Reason::Done; 4]);

@@ -1,5 +1,5 @@
-//! Placements that wait, over the wire: woken by what helps, ended by deadline, cancellation,
-//! disconnection and the end of the server, and never in the way of other requests.
+//! Waiting placements over the wire. Capacity wakes them. Deadline, cancellation, disconnection and the end
+//! of the server end them. They never block other requests.
 
 use crate::harness::{
     Peer, TestServer, add, ask, audit, granted, named, node, pair, place, request, with_custom, within,
@@ -15,7 +15,7 @@ fn waits(request: PlaceRequest) -> PlaceRequest {
     PlaceRequest { mode: MODE_WAIT_UNTIL, ..request }
 }
 
-/// Looks until so many wait.
+/// Polls until this number of requests waits.
 async fn until_waiting(client: &Client, feasible: u64, infeasible: u64) {
     let expected = Waiting { feasible, infeasible };
     within(async {
@@ -78,7 +78,7 @@ async fn at_its_deadline_it_is_refused_with_the_reasons() {
         (refusal.nodes, refusal.checks[0].resource.as_str(), refusal.checks[0].least_short),
         (1, "cpu", 30_000)
     );
-    // A deadline of the past asks once.
+    // A deadline in the past allows one attempt.
     granted(
         within(client.place(&PlaceRequest { deadline: 1, ..waits(ask(1, 0, 0)) })).await.expect("answered"),
     );
@@ -130,7 +130,7 @@ async fn a_kind_that_nobody_has_yet_is_waited_for_and_taken_by_a_new_node() {
     let client = server.client().await;
     add(&client, vec![node("n", 4, 4096, 0)]).await;
     let request = |kind: &str| with_custom(vec![named(kind, 2)], ask(1, 0, 0));
-    // Who does not wait is refused as ever, and teaches nobody anything.
+    // A request that does not wait is refused as usual, and adds no kind to the registry.
     let refused = within(client.place(&request("qpu"))).await.expect("answered");
     assert_eq!(refused.reason, Reason::Infeasible.into());
     let fault = refused.fault.expect("what is wrong, too");
@@ -168,7 +168,7 @@ async fn a_server_that_stops_says_so_to_who_waits() {
     within(stopped).await.expect("it stopped well");
 }
 
-/// More than a connection may have unanswered otherwise, and up to the bound.
+/// More requests may wait than a connection may have unanswered otherwise, up to their own bound.
 #[tokio::test]
 async fn waiting_requests_are_in_nobodys_way_and_bounded() {
     let server = TestServer::start(2);
@@ -230,7 +230,7 @@ async fn requests_with_preferences_wait_too() {
     let reply = within(reply).await.expect("answered");
     assert_eq!(reply.alternative, 2);
     assert_eq!(granted(reply).units[0].instances, [0]);
-    // At once and in batches as well; in batches nothing waits.
+    // Fallbacks also work at once and in batches. Requests in batches do not wait.
     let at_once = PlaceRequest { fallbacks: wanted.fallbacks.clone(), ..asked };
     let batch = PlaceBatch { requests: vec![ask(1, 0, 0), at_once, wanted] };
     let replies = within(client.place_batch(&batch)).await.expect("answered").replies;

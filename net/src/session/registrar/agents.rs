@@ -1,4 +1,4 @@
-//! Node agents at the registrar: reports, beats, and nodes whose agents fall silent.
+//! Node agents at the registrar: reports, heartbeats, and nodes whose agents are silent.
 
 use tracing::{info, warn};
 use wharf_core::ids::{NodeId, PartitionId};
@@ -18,25 +18,25 @@ fn millis(nanos: u64) -> u32 {
     u32::try_from(nanos.div_ceil(1_000_000)).unwrap_or(u32::MAX)
 }
 
-/// What a report comes to.
+/// The commands that a report needs.
 enum Plan {
-    /// Commands in their order.
+    /// The node, and the commands in order.
     File(NodeId, Vec<(PartitionId, Command)>),
-    /// A lost node has the name, and has to go first.
+    /// A lost node has the name and must be removed first.
     Remove(NodeId, PartitionId),
 }
 
-/// A report of a machine whose name a lost node has, while that is being removed.
+/// The report of a machine whose name belongs to a lost node, while that node is being removed.
 pub(super) struct Replacing {
     request: ReportRequest,
-    /// The old node, and how many allocations ended with it.
+    /// The removed node, and the number of allocations that ended with it.
     removed: Option<(NodeId, u32)>,
-    /// When the report is looked at again.
+    /// The time at which the report is retried.
     due: Time,
 }
 
-/// How long after a removal that a statement stood in the way of, in ns. Holds last milliseconds, and end
-/// with the statement's deadline.
+/// The delay in ns before a removal is retried that a statement blocked. Holds last milliseconds, and end at
+/// the latest with the statement's deadline.
 pub(super) const REMOVE_AGAIN_NS: u64 = 10_000_000;
 
 impl<T> RegistrarService<T> {
@@ -49,7 +49,7 @@ impl<T> RegistrarService<T> {
         self.file_report(Replacing { request, removed: None, due: Time::default() }, reply);
     }
 
-    /// Looks again at reports whose way is free by now, or may be.
+    /// Retries reports that are due.
     pub(super) fn handle_replacing(&mut self) {
         if self.replacing.is_empty() {
             return;
@@ -57,7 +57,8 @@ impl<T> RegistrarService<T> {
         let now = self.now;
         if self.stops {
             for (_, reply) in std::mem::take(&mut self.replacing).into_values() {
-                // Nothing begins beside the export of a stop: the agent reports again to the next start.
+                // No other command may run during the export of a stop. The agent reports again to the next
+                // start.
                 let fault = Fault::new(Reason::ShuttingDown, "the service is stopping: report again");
                 self.refuse_report(fault, reply);
             }
@@ -73,7 +74,7 @@ impl<T> RegistrarService<T> {
         }
     }
 
-    /// Looks at a report again when it is due.
+    /// Schedules a report for its due time.
     pub(super) fn replace_later(&mut self, report: Replacing, reply: Option<T>) {
         self.replaced += 1;
         let key = (report.due, self.replaced);
@@ -92,7 +93,7 @@ impl<T> RegistrarService<T> {
             }
             Err(fault) => return self.refuse_report(fault, reply),
         };
-        // Published before any shard can place on a new node: a reply that names it finds its name.
+        // Publish before any shard can place on a new node, so that a reply can resolve the node's name.
         self.publish();
         let now = self.now;
         let heartbeats = self.registrar.heartbeats();
@@ -114,8 +115,8 @@ impl<T> RegistrarService<T> {
 
     fn plan_report(&mut self, mut request: ReportRequest) -> Result<Plan, Fault> {
         let registrar = &mut self.registrar;
-        // First without its custom resources, whatever can be refused: a refused report must not
-        // teach the registry anything, nor may one for which a lost node has to go first.
+        // Check without the custom resources first. A refused report must not add kinds to the registry, nor
+        // may a report that must wait until a lost node is removed.
         let custom = std::mem::take(&mut request.node.custom);
         let bare = agent_report(request.clone(), registrar.resources_mut())?;
         let occupied = registrar.check_report(&bare.spec).map_err(|error| registrar_fault(&error))?;
@@ -161,7 +162,7 @@ impl<T> RegistrarService<T> {
         }
     }
 
-    /// Nodes whose agents were silent for too long are lost.
+    /// Marks nodes as lost whose agents were silent for too long.
     pub(super) fn lose_silent(&mut self) {
         let now = self.now;
         let registrar = &mut self.registrar;
@@ -197,7 +198,7 @@ impl<T> RegistrarService<T> {
         self.port.flush();
     }
 
-    /// Enters what a shard answered to a part of a report, a beat or a loss; whether a node is gone.
+    /// Records a shard's answer to one part of a report, heartbeat or loss. Returns whether a node is gone.
     pub(super) fn handle_agent_outcome(&mut self, key: usize, outcome: Outcome) -> bool {
         let name = |service: &Self, node| service.registrar.name(node).unwrap_or_default().to_owned();
         let now = self.now;
@@ -210,8 +211,8 @@ impl<T> RegistrarService<T> {
             (JobKind::Replace(report), Outcome::Rejected(Rejection::NodeHeld { .. })) => {
                 report.due = now.plus_nanos(self.remove_again_ns);
             }
-            // Removed by somebody else meanwhile, which was entered when that was answered. By now the id may be
-            // that of a node which came back: nothing is forgotten here.
+            // Another removal was faster, and its answer already updated the registrar. The id may now belong
+            // to a node that came back, so nothing is forgotten here.
             (JobKind::Replace(_), Outcome::Rejected(Rejection::UnknownNode(_))) => {}
             (JobKind::Lost, Outcome::StateSet(node, NodeState::Lost { .. })) => {
                 let seconds = self.registrar.heartbeats().lost_after() / 1_000_000_000;
@@ -221,7 +222,7 @@ impl<T> RegistrarService<T> {
             (JobKind::Report(_) | JobKind::Heartbeat(_), Outcome::StateSet(node, state)) => {
                 info!(%node, name = %name(self, node), state = state.name(), "heard of this node's agent");
             }
-            // Removed while this was under way: the next beat is told so.
+            // The node was removed meanwhile. The next heartbeat is told so.
             (JobKind::Report(reply), Outcome::Rejected(rejection)) => {
                 let fault = rejection_fault(&rejection);
                 (reply.reason, reply.fault) = (fault.reason, Some(fault));

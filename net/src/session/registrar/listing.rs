@@ -1,5 +1,5 @@
-//! Pages of the node list. The registrar knows which nodes a page has and which shard each is in, so shards
-//! show no node that the page does not have, however many shards there are.
+//! Pages of the node list. The registrar knows the nodes of a page and the shard of each. It asks each shard
+//! only for its nodes of the page, so shards look at no other nodes.
 
 use std::collections::BTreeMap;
 
@@ -14,25 +14,25 @@ use crate::convert::node_status;
 use crate::protocol::{FRAME_BYTES_MAX, ListReply, ListRequest};
 use crate::session::tags::tag;
 
-/// Bytes of the nodes of one page: with the frame's header and the list's length they fit a frame.
+/// Maximum bytes of the nodes of one page. The frame's header and the list's length still fit the frame.
 const LIST_BYTES_MAX: usize = FRAME_BYTES_MAX as usize - 128;
 
-/// A page that the shards are asked for.
+/// A page in progress: the shards are asked for its nodes.
 pub(super) struct Listing {
     /// The last node of the page.
     last: Ordinal,
-    /// Nodes of the page.
+    /// Maximum number of nodes of the page.
     limit: u16,
-    /// There are nodes after the page.
+    /// True if there are nodes after the page.
     more: bool,
     views: Vec<NodeView>,
 }
 
 impl Listing {
-    /// Adds what one shard shows.
+    /// Adds the nodes of one shard.
     pub(super) fn add(&mut self, outcome: Outcome) {
         let Outcome::Nodes(views) = outcome else { unreachable!("no outcome of a list: {outcome:?}") };
-        // In the place of nodes that it has removed meanwhile a shard shows later ones.
+        // A shard returns later nodes in place of nodes that it has removed meanwhile.
         self.views.extend(views.into_iter().filter(|view| view.registration.ordinal <= self.last));
     }
 }
@@ -43,7 +43,7 @@ impl<T> RegistrarService<T> {
         self.start_list(Ordinal(request.after), limit, reply);
     }
 
-    /// Asks each shard for its nodes of the page, and for no others.
+    /// Asks each shard for its nodes of the page only.
     fn start_list(&mut self, after: Ordinal, limit: u16, reply: T) {
         let mut counts: BTreeMap<ShardId, u16> = BTreeMap::new();
         let mut later = self.registrar.nodes_after(after);
@@ -72,13 +72,13 @@ impl<T> RegistrarService<T> {
     pub(super) fn complete_list(&mut self, mut listing: Listing, reply: Option<T>) {
         let Some(reply) = reply else { return };
         if listing.views.is_empty() && listing.more {
-            // All of its nodes were removed meanwhile. An empty page would end the list.
+            // All nodes of the page were removed meanwhile. An empty page would end the list.
             return self.start_list(listing.last, listing.limit, reply);
         }
         listing.views.sort_unstable_by_key(|view| view.registration.ordinal);
         let resources = self.registrar.resources_mut();
         let mut nodes = Vec::new();
-        // Encoded here only to learn their length: a page ends where its frame would be full.
+        // Encoded only to learn the length: the page ends where its frame would be full.
         let mut page = Vec::new();
         for view in &listing.views {
             let node = node_status(view, resources);

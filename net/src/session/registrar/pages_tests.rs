@@ -1,4 +1,4 @@
-//! Lists and audits of several shards: what they cost the shards, and that pages come to the whole.
+//! Tests of lists and audits over several shards: their cost, and that the pages cover everything.
 
 use wharf_core::shard::{Pages, ShardWork};
 
@@ -60,7 +60,7 @@ fn a_page_of_the_list_costs_all_shards_together_its_own_nodes() {
     assert_eq!(names(bed.ask(list(after, 7))), (Vec::new(), 0, false));
 }
 
-/// A removal is under way when the page is asked for: the registrar still has the node, its shard does not.
+/// A removal is in progress when the page is requested: the registrar still has the node, its shard does not.
 #[test]
 fn a_page_whose_nodes_go_meanwhile_goes_on_with_those_after_it() {
     let mut bed = bed_of(20);

@@ -1,7 +1,7 @@
-//! The catalog has a node before any shard can place on it.
+//! Tests that the catalog has a node before any shard can place on it.
 //!
-//! A shard on a thread of its own looks, whenever it is given a node, whether the published catalog knows it.
-//! That thread takes commands while the registrar puts more of them into the ring.
+//! A shard runs on its own thread. For each node that it is given, it checks that the published catalog has
+//! the node. The thread takes commands while the registrar puts more of them into the ring.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -19,7 +19,7 @@ use wharf_core::time::Time;
 use super::{RegistrarReply, RegistrarRequest, RegistrarService};
 use crate::protocol::{NodeBody, NodesRequest};
 
-/// Messages, and nodes of each.
+/// The number of messages, and of nodes in each.
 const MESSAGES: usize = 40;
 const NODES: usize = 100;
 
@@ -31,7 +31,7 @@ impl Clock for Still {
     }
 }
 
-/// Counts the nodes that a shard is given, and those of them that the catalog does not know.
+/// Counts the nodes that a shard is given, and those that the catalog does not have.
 struct Looks<'a> {
     catalog: Arc<ArcSwap<Catalog>>,
     given: &'a AtomicU64,
@@ -44,16 +44,16 @@ impl Observer for Looks<'_> {
         for command in batch.commands {
             if let Command::AddNode(node) = command {
                 let unknown = catalog.node_name(node.id).is_none();
-                // Relaxed: read once the thread was joined.
+                // Relaxed: read after the thread is joined.
                 self.given.fetch_add(1, Ordering::Relaxed);
-                // Relaxed: as above.
+                // Relaxed: see above.
                 self.unknown.fetch_add(u64::from(unknown), Ordering::Relaxed);
             }
         }
     }
 }
 
-/// Stops the shard's thread also where the test fails.
+/// Stops the shard's thread even if the test fails.
 struct Stopping(StopSignal);
 
 impl Drop for Stopping {
@@ -81,7 +81,7 @@ fn the_catalog_knows_a_node_before_its_shard_does() {
     let registrar = engine.registrar;
     let catalog = Arc::clone(&engine.catalog);
     let mut service = RegistrarService::new(registrar, port, catalog);
-    // Awake all the time, so that it takes a command as soon as it is there.
+    // The shard never sleeps, so it takes each command as soon as it is in the ring.
     runner.set_spin(u32::MAX);
     let given = AtomicU64::new(0);
     let unknown = AtomicU64::new(0);

@@ -1,4 +1,4 @@
-//! Reservations at the registrar's task: from a node's name to its shard, and back.
+//! Reservations at the registrar's task: resolves the node's name and sends the command to its shard.
 
 use wharf_core::shard::Command;
 

@@ -1,5 +1,5 @@
-//! Status and audits at the registrar's task. One audit is under way at a time: who asks for one meanwhile
-//! shares the next.
+//! Status and audits at the registrar's task. One audit runs at a time. All who ask during an audit share the
+//! next one.
 
 use std::collections::BTreeMap;
 
@@ -12,7 +12,7 @@ use crate::convert::resource_name;
 use crate::protocol::{ResourceStatus, StatusReply};
 
 impl<T> RegistrarService<T> {
-    /// Begins an audit for all who wait for one, unless one is under way. The port has room.
+    /// Begins an audit for all who wait for one, unless one is in progress. The port must have room.
     pub(super) fn begin_audit(&mut self) {
         if self.is_auditing || self.audits_wanted.is_empty() {
             return;
@@ -30,7 +30,7 @@ impl<T> RegistrarService<T> {
         }
     }
 
-    /// Begins the export of a stop, once every audit that was asked for is complete. The port has room.
+    /// Begins the export for a stop, once every requested audit is complete. The port must have room.
     pub(super) fn begin_stop(&mut self) {
         if self.is_auditing || !self.audits_wanted.is_empty() {
             return;
@@ -40,7 +40,8 @@ impl<T> RegistrarService<T> {
         }
     }
 
-    /// The hash of the books, where every shard's audit has the hashes of its partitions.
+    /// Returns the hash of the books. Returns `None` unless every shard's audit has the hashes of its
+    /// partitions.
     fn books_hash(&self, statuses: &[ShardStatus]) -> Option<u128> {
         let mut partitions = BTreeMap::new();
         for status in statuses {
@@ -63,7 +64,7 @@ impl<T> RegistrarService<T> {
             for &(kind, sum) in &status.resources {
                 let total = resources.entry(kind).or_default();
                 total.total += sum.total;
-                // To a peer, in use is in use: what is held or on its way out is not to be had.
+                // For a client, held and releasing capacity is in use, since it cannot be allocated.
                 total.allocated += sum.in_use();
                 total.shortfall += sum.shortfall;
                 total.unhealthy += sum.unhealthy;

@@ -1,4 +1,4 @@
-//! Sums over shards, as a status shows them.
+//! Sums over shards for the status reply.
 
 use std::collections::BTreeMap;
 
@@ -6,7 +6,7 @@ use wharf_core::shard::ShardStatus;
 
 use crate::protocol::{ShardStatusBody, Waiting};
 
-/// What waits, over all shards: a shape is feasible where some node of some shard could hold it.
+/// Sums the waiting requests of all shards. A shape is feasible if some node of any shard could hold it.
 pub(super) fn waiting(statuses: &[ShardStatus]) -> Waiting {
     let mut shapes: BTreeMap<u64, (u64, bool)> = BTreeMap::new();
     for shape in statuses.iter().flat_map(|status| &status.waiting) {

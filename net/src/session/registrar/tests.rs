@@ -45,7 +45,7 @@ fn custom(name: &str) -> NamedAmount {
     NamedAmount { name: name.to_owned(), amount: 10_000 }
 }
 
-/// With any number of shards: as long as the task takes questions, there is room for any of them.
+/// With any number of shards, there is room for every request that the task takes.
 #[test]
 fn every_question_that_is_taken_finds_room() {
     let questions: [fn() -> RegistrarRequest; 2] = [
@@ -57,7 +57,7 @@ fn every_question_that_is_taken_finds_room() {
         bed.one(add(node("n")));
         for question in questions {
             let mut answers = Vec::new();
-            // More than ever find room at once: the rest of them waits outside.
+            // More requests than there is room for at once. The rest queue outside.
             while bed.service.has_room() && answers.len() < 4096 {
                 answers.push(bed.put(question()));
             }
@@ -69,7 +69,8 @@ fn every_question_that_is_taken_finds_room() {
     }
 }
 
-/// The largest batch of node commands finds room while as many questions to every shard as may be are under way.
+/// The largest batch of node commands finds room while the maximum number of requests to every shard is in
+/// progress.
 #[test]
 fn a_whole_batch_finds_room_beside_questions_to_every_shard() {
     let mut bed = Bed::new(64, 64);
@@ -90,12 +91,12 @@ fn a_refused_update_leaves_the_identity_as_it_was() {
     let mut bed = Bed::new(1, 64);
     let id = bed.one(add(node("n"))).node;
     let before = bed.state();
-    // `gpu` is no name of a custom resource.
+    // `gpu` is not a valid name of a custom resource.
     let body = NodeBody { identity: "another".to_owned(), custom: vec![custom("gpu")], ..node("n") };
     let refused = bed.one(update(body));
     assert_eq!(refused.fault.expect("refused").field, "custom[0].name");
     assert_eq!(bed.state(), before);
-    // The node's own agent is no other machine.
+    // The node's own agent does not count as another machine.
     let reply = bed.report_as("own", vec![]);
     assert!(reply.reason.is_done(), "{reply:?}");
     assert_eq!((reply.node, reply.replaced), (id, 0));
@@ -125,7 +126,7 @@ fn a_refused_question_teaches_no_resource() {
     assert_eq!(bed.state().resources, ["new"]);
 }
 
-/// A report of another machine takes a lost node's name only where it is sound, and teaches nothing before it does.
+/// Another machine's report takes a lost node's name only if it is valid, and adds no kinds before that.
 #[test]
 fn a_report_that_waits_for_a_lost_node_to_go_has_taught_nothing() {
     let mut bed = Bed::new(1, 64);

@@ -1,4 +1,4 @@
-//! Short ways to write messages.
+//! Short functions that build messages.
 
 use wharf_core::resource::Amount;
 use wharf_net::client::Client;
@@ -9,12 +9,12 @@ use wharf_net::protocol::{
 
 use super::within;
 
-/// Units of so many whole ones.
+/// Returns a whole number in units of 1/10,000.
 pub fn units(whole: i64) -> i64 {
     whole * Amount::SCALE
 }
 
-/// A node of so many cores, MiB and GPUs.
+/// Builds a node with these cores, MiB and GPUs.
 pub fn node(name: &str, cpu: i64, memory: i64, gpus: u32) -> NodeBody {
     NodeBody { name: name.to_owned(), cpu: units(cpu), memory: units(memory), gpus, ..NodeBody::default() }
 }
@@ -27,7 +27,7 @@ pub fn pair(key: &str, value: &str) -> Pair {
     Pair { key: key.to_owned(), value: value.to_owned() }
 }
 
-/// A request for so many cores, MiB and GPUs.
+/// Builds a request for these cores, MiB and GPUs.
 pub fn ask(cpu: i64, memory: i64, gpus: i64) -> PlaceRequest {
     PlaceRequest {
         demand: DemandBody {
@@ -40,26 +40,26 @@ pub fn ask(cpu: i64, memory: i64, gpus: i64) -> PlaceRequest {
     }
 }
 
-/// Registers nodes, each of which must be taken; their ids.
+/// Registers nodes, all of which must be accepted, and returns their ids.
 pub async fn add(client: &Client, nodes: Vec<NodeBody>) -> Vec<u64> {
     let reply = within(client.add_nodes(&NodesRequest { nodes })).await.expect("answered");
     assert!(reply.replies.iter().all(|node| node.reason.is_done()), "{reply:?}");
     reply.replies.iter().map(|node| node.node).collect()
 }
 
-/// Places, which must be granted.
+/// Places a request, which must be granted.
 pub async fn place(client: &Client, request: &PlaceRequest) -> PlacedBody {
     granted(within(client.place(request)).await.expect("answered"))
 }
 
-/// What was granted.
+/// Returns the placement of a granted reply.
 #[track_caller]
 pub fn granted(reply: PlaceReply) -> PlacedBody {
     assert!(reply.reason.is_done() && reply.refusal.is_none() && reply.fault.is_none(), "{reply:?}");
     reply.placed.expect("what is done says where")
 }
 
-/// The one reply of a request for one node: its reason and field.
+/// Returns the reason and the field of the one reply.
 #[track_caller]
 pub fn only(reply: &NodesReply) -> (Reason, &str) {
     assert_eq!(reply.replies.len(), 1, "{reply:?}");
@@ -72,7 +72,7 @@ pub fn only(reply: &NodesReply) -> (Reason, &str) {
     (one.reason.known().expect("a reason of this version"), field)
 }
 
-/// `request`, asking for these custom resources.
+/// Returns `request` with these custom resources.
 pub fn with_custom(custom: Vec<NamedAmount>, mut request: PlaceRequest) -> PlaceRequest {
     request.demand.custom = custom;
     request

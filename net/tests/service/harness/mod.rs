@@ -1,6 +1,6 @@
-//! A whole server in the test's process: engine, shard threads, an I/O thread and the
-//! registrar's thread, as the daemon starts them, on a socket of the loopback. What it refuses
-//! to be is quick: each wait has a generous limit, so that a failure is a failure and not a hang.
+//! A whole server in the test's process: engine, shard threads, an I/O thread and the registrar's thread,
+//! started like in the daemon, on a loopback socket. The harness does not measure speed. Each wait has a
+//! generous limit, so that a hang becomes a failure.
 
 #![allow(dead_code, unreachable_pub, unused_imports, reason = "each test binary uses its part")]
 
@@ -39,10 +39,10 @@ use wharf_net::tls::ServerCertificate;
 /// The name in the certificate.
 pub const SERVER_NAME: &str = "localhost";
 
-/// Far above what anything here takes, also on a machine that does much else.
+/// Far more than any step here takes, even on a busy machine.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The outcome of `future`, which must come.
+/// Returns the outcome of `future`, or panics after the time limit.
 #[track_caller]
 pub fn within<F: Future>(future: F) -> impl Future<Output = F::Output> {
     let caller = std::panic::Location::caller();
@@ -52,7 +52,7 @@ pub fn within<F: Future>(future: F) -> impl Future<Output = F::Output> {
     }
 }
 
-/// The time since the start plus what a test lets pass, in ns.
+/// The time since the start plus the time that a test lets pass, in ns.
 #[derive(Clone)]
 struct TestClock(Instant, Arc<AtomicU64>);
 
@@ -64,24 +64,24 @@ impl Clock for TestClock {
     }
 }
 
-/// A self-signed certificate and its key.
+/// Creates a self-signed certificate and its key.
 pub fn certificate() -> (CertificateDer<'static>, PrivateKeyDer<'static>) {
     let made = rcgen::generate_simple_self_signed([SERVER_NAME.to_owned()]).expect("the name is a name");
     let key = PrivateKeyDer::Pkcs8(made.signing_key.serialize_der().into());
     (made.cert.der().clone(), key)
 }
 
-/// Holds the threads that look at the clock through it.
+/// Holds threads when they read the clock.
 #[derive(Clone, Default)]
 pub struct PlannerGate(Arc<(Mutex<bool>, Condvar)>);
 
 impl PlannerGate {
-    /// Who looks at the clock from now on waits.
+    /// Threads that read the clock from now on are held.
     pub fn close(&self) {
         *self.0.0.lock().expect("no panic") = true;
     }
 
-    /// Nobody waits any more.
+    /// Releases all threads.
     pub fn open(&self) {
         *self.0.0.lock().expect("no panic") = false;
         self.0.1.notify_all();
@@ -121,17 +121,17 @@ pub struct TestServer {
     planner_stop: wharf_core::link::StopSignal,
 }
 
-/// Where a planner's thread can be kept between two rounds.
+/// Holds a planner's thread between two rounds.
 #[derive(Clone)]
 pub struct Gate(Arc<(Mutex<u64>, Condvar)>);
 
 impl Gate {
-    /// A gate that keeps nobody.
+    /// Creates a gate that lets everything pass.
     pub fn open() -> Self {
         Self(Arc::new((Mutex::new(u64::MAX), Condvar::new())))
     }
 
-    /// From now on lets so many pass.
+    /// Sets the number of rounds that may pass from now on.
     pub fn set(&self, count: u64) {
         *self.0.0.lock().expect("no panic") = count;
         self.0.1.notify_all();
@@ -161,23 +161,23 @@ impl TestServer {
         Self::start_all(shards, 0, settings)
     }
 
-    /// A server with planners.
+    /// Starts a server with planners.
     pub fn start_planning(shards: u16, planners: u16) -> Self {
         Self::start_all(shards, planners, Settings::default())
     }
 
-    /// The same with settings.
+    /// Starts a server with planners and settings.
     pub fn start_planning_with(shards: u16, planners: u16, settings: Settings) -> Self {
         Self::start_all(shards, planners, settings)
     }
 
-    /// A server that was started before: its incarnation follows that one.
+    /// Starts a server as a restart: its incarnation follows `before`.
     pub fn start_again(shards: u16, before: u32) -> Self {
         let state = StoreState { incarnation: Incarnation(before), ..StoreState::default() };
         Self::start_over(state, shards, 1, Settings::default(), &Gate::open())
     }
 
-    /// A server whose planner stops at `gate` after each round that did something.
+    /// Starts a server whose planner stops at `gate` after each round that did something.
     pub fn start_gated(shards: u16, settings: Settings, gate: &Gate) -> Self {
         Self::start_over(StoreState::default(), shards, 1, settings, gate)
     }
@@ -285,23 +285,23 @@ impl TestServer {
         within(Client::connect(self.client_config(0))).await.expect("the server is there")
     }
 
-    /// Lets time pass, in ns. Threads that sleep until a deadline do not wake up by it.
+    /// Advances the clock, in ns. It does not wake threads that sleep until a deadline.
     pub fn pass(&self, nanos: u64) {
         // Release pairs with the Acquire in the clock.
         self.passed.fetch_add(nanos, Ordering::Release);
     }
 
-    /// Says that the server is to stop, and does not wait for it.
+    /// Tells the server to stop, without waiting for it.
     pub fn begin_shutdown(&self) {
         self.shutdown.send_replace(true);
     }
 
-    /// Stops it as the daemon does: the I/O thread answers what it accepted, then planners and the
-    /// registrar have nobody to serve, then the shards have nothing to do. Every shard's invariants hold.
+    /// Stops the server like the daemon: first the I/O thread, which answers what it accepted, then planners
+    /// and the registrar, then the shards. Checks every shard's invariants.
     pub async fn stop(self) {
         self.begin_shutdown();
         let Self { io, registrar, shards, planners, stop, planner_stop, .. } = self;
-        // Elsewhere: the clients of this runtime must go on meanwhile.
+        // Join on another thread, since the clients of this runtime must continue meanwhile.
         let joined = tokio::task::spawn_blocking(move || {
             io.join().expect("the I/O thread does not panic");
             planner_stop.stop();
@@ -319,20 +319,20 @@ impl TestServer {
     }
 }
 
-/// The status with an audit.
+/// Returns the status with an audit.
 pub async fn audit(client: &Client) -> StatusReply {
     within(client.status(&StatusRequest { audit: true })).await.expect("the status is answered")
 }
 
-/// All nodes with what is free there, every invariant holding. Versions are left out: what was held and
-/// is given back has changed a node twice.
+/// Returns all nodes with their free capacity, after an audit. Versions are left out: capacity that was held
+/// and given back has changed a node twice.
 pub async fn standing(client: &Client) -> Vec<NodeStatus> {
     audit(client).await;
     let page = within(client.list_nodes(&ListRequest { after: 0, limit: 1000 })).await.expect("answered");
     page.nodes.into_iter().map(|node| NodeStatus { version: 0, ..node }).collect()
 }
 
-/// The canonical hash of the books, every invariant holding.
+/// Returns the canonical hash of the books, after an audit.
 pub async fn books(client: &Client) -> u128 {
     audit(client).await.books_hash.expect("an audit was asked for")
 }

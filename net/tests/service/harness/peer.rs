@@ -1,4 +1,4 @@
-//! A peer that says whatever a test wants said: bytes into a stream, frames out of it.
+//! A raw peer that sends arbitrary bytes into a stream and reads frames from it.
 
 use std::sync::Arc;
 
@@ -13,30 +13,30 @@ use wharf_net::protocol::{ALPN, FRAME_BYTES_MAX, Fault, Hello, HelloReply, Kind,
 
 use super::{SERVER_NAME, TestServer, within};
 
-/// A frame that was received.
+/// A received frame.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Frame {
     pub header: Header,
     pub payload: Vec<u8>,
-    /// All of it, as it came.
+    /// The whole frame, as received.
     pub bytes: Vec<u8>,
 }
 
 impl Frame {
-    /// Its body, when it is a reply and no fault.
+    /// Returns the body of a reply that is not a fault.
     #[track_caller]
     pub fn body<T: DeserializeOwned>(&self) -> T {
         assert_eq!(self.header.flags, FLAG_REPLY, "{:?}", self.fault());
         decode_body(&self.payload).expect("the server sends bodies of the protocol").0
     }
 
-    /// Its fault, when it is one.
+    /// Returns the fault, if the frame is one.
     pub fn fault(&self) -> Option<Fault> {
         (self.header.flags == FLAG_REPLY | FLAG_ERROR)
             .then(|| decode_body(&self.payload).expect("a fault is readable").0)
     }
 
-    /// Its fault, which must have this reason and say something.
+    /// Returns the fault, which must have this reason and a message.
     #[track_caller]
     pub fn assert_fault(&self, reason: Reason) -> Fault {
         let fault = self.fault().unwrap_or_else(|| panic!("no fault: {:?}", self.header));
@@ -46,29 +46,29 @@ impl Frame {
     }
 }
 
-/// The header of a request.
+/// Builds the header of a request.
 pub fn header(kind: Kind, sequence: u64) -> Header {
     Header { kind: kind.number(), version: 1, sequence, lowest_unacknowledged: 1, ..Header::default() }
 }
 
-/// A frame of any body.
+/// Builds a frame with this body.
 pub fn frame<T: Serialize>(header: Header, body: &T) -> Vec<u8> {
     extended(header, &[], body)
 }
 
-/// A frame of any body with extensions.
+/// Builds a frame with this body and extensions.
 pub fn extended<T: Serialize>(header: Header, extensions: &[Extension<'_>], body: &T) -> Vec<u8> {
     let mut out = Vec::new();
     encode_frame(header, extensions, &mut out, |out| encode_body(body, out));
     out
 }
 
-/// A request.
+/// Builds a request.
 pub fn request<T: Serialize>(kind: Kind, sequence: u64, body: &T) -> Vec<u8> {
     frame(header(kind, sequence), body)
 }
 
-/// A hello.
+/// Builds a hello.
 pub fn hello(resume: Option<Resume>) -> Vec<u8> {
     let body = Hello { version_min: 1, version_max: 1, client: "raw".to_owned(), resume };
     frame(header(Kind::Hello, 0), &body)
@@ -83,12 +83,12 @@ pub struct Peer {
     endpoint: Endpoint,
 }
 
-/// An endpoint that trusts the server and speaks `alpn`.
+/// Creates an endpoint that trusts the server and uses `alpn`.
 pub fn endpoint(server: &TestServer, alpn: &[u8]) -> Endpoint {
     endpoint_at(server, alpn, [127, 0, 0, 1])
 }
 
-/// The same at an address of the loopback.
+/// Creates such an endpoint at a loopback address.
 pub fn endpoint_at(server: &TestServer, alpn: &[u8], address: [u8; 4]) -> Endpoint {
     let mut roots = rustls::RootCertStore::empty();
     roots.add(server.certificate.clone()).expect("the certificate is one");
@@ -105,7 +105,7 @@ pub fn endpoint_at(server: &TestServer, alpn: &[u8], address: [u8; 4]) -> Endpoi
     endpoint
 }
 
-/// A connection attempt with `alpn`.
+/// Attempts to connect with `alpn`.
 pub async fn connect(server: &TestServer, alpn: &[u8]) -> Result<(Endpoint, Connection), ConnectionError> {
     let endpoint = endpoint(server, alpn);
     let connecting = endpoint.connect(server.address, SERVER_NAME).expect("the address is one");
@@ -114,19 +114,19 @@ pub async fn connect(server: &TestServer, alpn: &[u8]) -> Result<(Endpoint, Conn
 }
 
 impl Peer {
-    /// A connection on which nothing was said yet.
+    /// Connects without sending anything.
     pub async fn connect(server: &TestServer) -> Self {
         let (endpoint, connection) = connect(server, ALPN).await.expect("the handshake succeeds");
         let (send, recv) = within(connection.open_bi()).await.expect("one stream is allowed");
         Self { connection, send, recv, buffer: Vec::new(), endpoint }
     }
 
-    /// A connection with an open session.
+    /// Connects and opens a session.
     pub async fn open(server: &TestServer) -> (Self, HelloReply) {
         Self::resume(server, None).await
     }
 
-    /// A connection with an open session, resumed if one is named.
+    /// Connects and opens a session, or resumes the given one.
     pub async fn resume(server: &TestServer, resume: Option<Resume>) -> (Self, HelloReply) {
         let mut peer = Self::connect(server).await;
         peer.send(&hello(resume)).await;
@@ -139,7 +139,7 @@ impl Peer {
         within(self.send.write_all(bytes)).await.expect("the server reads");
     }
 
-    /// Sends a request and gives the reply to it.
+    /// Sends a request and returns its reply.
     pub async fn call<T: Serialize>(&mut self, kind: Kind, sequence: u64, body: &T) -> Frame {
         self.send(&request(kind, sequence, body)).await;
         let reply = self.frame().await;
@@ -147,12 +147,12 @@ impl Peer {
         reply
     }
 
-    /// The next frame, which must come.
+    /// Returns the next frame, which must arrive.
     pub async fn frame(&mut self) -> Frame {
         self.next().await.expect("the server did not end the stream")
     }
 
-    /// The next frame; `None` when the server ended the stream or the connection.
+    /// Returns the next frame, or `None` if the server ended the stream or the connection.
     pub async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = decode_frame(&self.buffer, FRAME_BYTES_MAX).expect("the server sends frames")
@@ -168,7 +168,7 @@ impl Peer {
         }
     }
 
-    /// Waits until the server ends the stream; the code with which it closed the connection.
+    /// Waits until the server ends the stream. Returns the code with which it closed the connection.
     pub async fn closed(mut self) -> u64 {
         let more = self.next().await;
         assert_eq!(more, None, "the server goes on");
@@ -178,7 +178,7 @@ impl Peer {
         }
     }
 
-    /// Leaves without a word; returns when nothing of the connection is left here.
+    /// Closes the connection without ending the stream. Returns when the local endpoint is idle.
     pub async fn leave(self) {
         self.connection.close(0u32.into(), b"");
         within(self.endpoint.wait_idle()).await;

@@ -1,4 +1,4 @@
-//! Another machine takes the name of a lost node that a statement holds.
+//! Tests that another machine takes the name of a lost node that a statement holds.
 
 use std::sync::Arc;
 
@@ -61,7 +61,7 @@ impl Bed {
         self.command(PortRequest::Partition(PartitionId(0), finish));
     }
 
-    /// A node with an allocation whose agent is silent, and a statement that holds the allocation.
+    /// Creates a node with an allocation and a silent agent, and a statement that holds the allocation.
     fn lost_and_held() -> (Self, NodeId) {
         let mut bed = Self::new(1, 1);
         let node = bed.reported("old").node;
@@ -89,7 +89,7 @@ impl Bed {
         assert_eq!(prepared.held, [0]);
     }
 
-    /// The names of all nodes in the durable state.
+    /// Returns the names of all nodes in the durable state.
     fn names(&self) -> Vec<(NodeId, String)> {
         let state = self.runners[0].shard().export();
         let nodes = state.partitions.iter().flat_map(|partition| &partition.nodes);
@@ -146,8 +146,8 @@ fn a_stop_leaves_the_old_node_and_tells_the_new_machine() {
     assert_eq!(states[0].partitions[0].nodes.len(), 1);
 }
 
-/// Two removals of one node are under way. Between their answers the machine comes back, with its old id: the
-/// second answer says that the node is unknown, and means the former one.
+/// Two removals of one node are in progress. Between their answers, the machine comes back with its old id.
+/// The second answer says that the node is unknown, but means the former node.
 #[test]
 fn a_removal_that_came_too_late_forgets_nobody() {
     let (mut bed, old) = Bed::lost_and_held();
@@ -155,7 +155,7 @@ fn a_removal_that_came_too_late_forgets_nobody() {
     let names = vec![Name("n".to_owned())];
     let removed = bed.put(RegistrarRequest::Remove(RemoveRequest { names, force: true }));
     bed.run_shards();
-    // The shard has removed it, and the registrar does not know yet.
+    // The shard has removed the node, and the registrar does not know it yet.
     let answer = bed.put(RegistrarRequest::Report(Box::new(report("new"))));
     bed.service.poll(bed.clock.now());
     assert!(bed.take(removed).is_some() && bed.service.registrar().resolve("n").is_err());

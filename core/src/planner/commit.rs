@@ -37,6 +37,12 @@ fn parts_of(
 }
 
 impl Planner {
+    /// Returns the number of this planner's last statement, 0 before the first.
+    #[must_use]
+    pub fn last_statement(&self) -> u64 {
+        self.next_statement
+    }
+
     pub(super) fn next_statement(&mut self) -> StatementId {
         self.next_statement += 1;
         let incarnation = self.config.incarnation;

@@ -32,10 +32,13 @@ impl World<'_> {
     /// Runs a round of a planner. Keeps the facts that it saw, so that checkers can judge its results.
     pub(in crate::sim) fn run_planner(&mut self, at: usize) -> Result<usize, String> {
         named("nobody_oversleeps", nobody_oversleeps("planner", at, self.planners[at].oversleeps()))?;
-        let before = self.planners[at].planner().metrics().statements;
+        let planner = self.planners[at].planner();
+        let before = planner.metrics().statements;
+        let last = planner.last_statement();
         let moved = self.planners[at].run_round(&At(self.now));
         let planner = self.planners[at].planner();
         let after = planner.metrics().statements;
+        let last_now = planner.last_statement();
         let is_quiet = !planner.is_committing();
         if moved > 0 || after > before {
             let number = u16::try_from(at).expect("few planners");
@@ -43,7 +46,8 @@ impl World<'_> {
                 Arc::new(Round { planner: number, now: self.now, facts: self.facts.clone(), is_quiet });
             let id =
                 |statement| StatementId { incarnation: self.incarnation, planner: number, number: statement };
-            self.rules.planned((before + 1..=after).map(id), &round);
+            // Not their count: a refused statement has a number too.
+            self.rules.planned((last + 1..=last_now).map(id), &round);
             self.gangs.collect(self.now, Some(&round));
             self.trace.line(format_args!("planner {at} moves {moved}, makes {} statements", after - before));
         } else {

@@ -3,6 +3,11 @@
 //! The checks read text, not syntax. Comments count where that is intended (left-over notes) and are stripped
 //! where it is not (`HashMap` in `core`).
 
+#[path = "tidy/code.rs"]
+mod code;
+#[path = "tidy/words.rs"]
+mod words;
+
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};

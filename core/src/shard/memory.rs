@@ -87,7 +87,8 @@ mod tests {
         let mut outcomes = Vec::new();
         for id in 1..=nodes {
             let spec = spec(id);
-            let (id, ordinal) = (NodeId(id), Ordinal(id));
+            let ordinal = Ordinal(id);
+            let id = NodeId(id);
             let node = NodeRegistration { id, ordinal, partition: PartitionId(0), agent: None, spec };
             shard.step([Command::AddNode(Box::new(node))], Time(0), &mut outcomes);
         }
@@ -119,7 +120,9 @@ mod tests {
         let mut shard = empty();
         let mut outcomes = Vec::new();
         for id in 1..=1024 {
-            let (spec, id, ordinal) = (spec(id), NodeId(id), Ordinal(id));
+            let spec = spec(id);
+            let ordinal = Ordinal(id);
+            let id = NodeId(id);
             let node = NodeRegistration { id, ordinal, partition: PartitionId(0), agent: None, spec };
             shard.step([Command::AddNode(Box::new(node))], Time(0), &mut outcomes);
         }

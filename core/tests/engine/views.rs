@@ -52,7 +52,8 @@ fn spec(rng: &mut Rng, id: u64) -> NodeSpec {
 
 fn add(rng: &mut Rng, id: u64) -> Command {
     let spec = spec(rng, id);
-    let (id, ordinal) = (NodeId(id), Ordinal(id));
+    let ordinal = Ordinal(id);
+    let id = NodeId(id);
     Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition: PartitionId(0), spec, agent: None }))
 }
 

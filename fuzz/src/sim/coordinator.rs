@@ -351,7 +351,9 @@ fn plan(seen: &[Facts], choices: &mut Choices<'_>, coarse: bool) -> Option<(usiz
     };
     let registration = &node.registration;
     if choices.one_in(5) {
-        let (node, expected, bundle) = (registration.id, coarse.then_some(node.version), None);
+        let expected = coarse.then_some(node.version);
+        let node = registration.id;
+        let bundle = None;
         let pipeline = Pipeline { node, expected, demand, bundle };
         return Some((shard, registration.partition, Operation::Pipeline(pipeline)));
     }

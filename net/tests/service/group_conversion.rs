@@ -1,5 +1,4 @@
-//! Conversion of groups and statements: which are accepted, which are refused and with which field, and that
-//! the largest replies fit a frame.
+//! Conversion of groups and statements: what is refused and with which field. The largest replies fit a frame.
 
 use std::sync::Arc;
 
@@ -169,10 +168,11 @@ fn a_bundle_of_an_unknown_resource_is_infeasible_unless_the_group_waits_for_it()
     let asks = PlaceRequest { demand: demand(|d| d.custom = custom), ..PlaceRequest::default() };
     let request = of(vec![BundleTemplate::default(), template(2, asks)]);
     let reply = spec(request.clone()).expect_err("nobody has it");
-    let (refusal, fault) = (reply.refusal.expect("a refusal"), reply.fault.expect("a fault"));
-    assert_eq!((reply.reason, refusal.cause), (Reason::Infeasible.into(), Reason::NoNodeForBundle.into()));
+    assert_eq!(reply.reason, Reason::Infeasible.into());
+    let refusal = reply.refusal.expect("a refusal");
+    assert_eq!(refusal.cause, Reason::NoNodeForBundle.into());
     assert_eq!(refusal.refusal.expect("counts").checks[0].resource, "qpu");
-    assert_eq!(fault.field, "bundles[1].custom[0].name");
+    assert_eq!(reply.fault.expect("a fault").field, "bundles[1].custom[0].name");
     let learn = |request| group_kinds_to_learn(&request, &catalog().0, PlacementDefaults::default());
     assert_eq!(learn(request.clone()), Ok(vec!["qpu".to_owned()]));
     let unsound = CreateGroupRequest { strategy: 9, ..request.clone() };
@@ -280,9 +280,9 @@ fn a_statement_that_cannot_be_is_refused_by_operation_and_field() {
     }
     let request =
         |conflict_detection, mode| StatementRequest { conflict_detection, mode, ..submit(vec![allocate()]) };
-    for (request, field) in
-        [(submit(vec![]), "operations"), (request(2, 0), "conflict_detection"), (request(0, 2), "mode")]
-    {
+    let unsound =
+        [(submit(vec![]), "operations"), (request(2, 0), "conflict_detection"), (request(0, 2), "mode")];
+    for (request, field) in unsound {
         assert_eq!(statement(request, &catalog).expect_err("it cannot be").field, field);
     }
 }
@@ -290,12 +290,13 @@ fn a_statement_that_cannot_be_is_refused_by_operation_and_field() {
 #[test]
 fn a_placement_into_a_bundle_names_exactly_one() {
     let (catalog, _) = catalog();
-    let (allocation, group) = (Some(WireAllocation::default()), Some(WireGroup::default()));
+    let allocation = Some(WireAllocation::default());
+    let group = Some(WireGroup::default());
     let into =
         |allocation, group, bundle| PlaceIntoRequest { allocation, group, bundle, ..Default::default() };
     let target = |request| place_into(request, &catalog).map(|(target, _)| target);
-    let id = AllocationId::from(WireAllocation::default());
-    assert_eq!(target(into(allocation, None, None)), Ok(IntoTarget::Allocation(id)));
+    let id = IntoTarget::Allocation(WireAllocation::default().into());
+    assert_eq!(target(into(allocation, None, None)), Ok(id));
     let of_group = GroupId::from(WireGroup::default());
     assert_eq!(target(into(None, group, Some(3))), Ok(IntoTarget::Group(of_group, Some(3))));
     assert_eq!(target(into(None, group, None)), Ok(IntoTarget::Group(of_group, None)));
@@ -470,7 +471,6 @@ fn every_refusal_of_a_group_says_what_it_falls_short_of() {
     assert_eq!((body.bundle, body.bundles, body.nodes), (Some(5), 4, 3));
     let no_value = refused(false, GroupRefusalReason::NoValue { key: Arc::clone(&key) });
     assert_eq!((no_value.1, no_value.2.bundle), (Reason::TopologyTooSmall, None));
-    let (key, value) = (Arc::clone(&key), Arc::clone(&value));
     let topology = GroupRefusalReason::Topology { key, value, placed: 2, bundle: 3, bundles: 8 };
     let (_, cause, body) = refused(false, topology);
     assert_eq!((cause, body.bundle, body.bundles), (Reason::TopologyTooSmall, Some(3), 2));

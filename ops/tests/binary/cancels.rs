@@ -53,7 +53,8 @@ async fn waits(client: &Client, lead_ns: u64) -> (usize, usize) {
             let request = GroupStatusRequest { group: WireGroup::default() };
             client.submit(Kind::GroupStatus, &request, &queue, look).await.expect("sent");
         }
-        let (mut answered, mut taken) = (0, Vec::new());
+        let mut answered = 0;
+        let mut taken = Vec::new();
         while answered < GROUPS + looks {
             within(queue.take(&mut taken)).await;
             answered += taken.drain(..).filter(|completion| completion.reply.is_ok()).count() as u64;
@@ -88,7 +89,8 @@ fn groups_taken_back_at_their_deadlines_are_answered_once() {
             within(clients[0].place(&whole_node())).await.expect("answered").placed.expect("it fits");
         // The duration of a round depends on the machine. The deadlines are adjusted until they pass among
         // the cancels.
-        let (mut mixed, mut lead_ns) = (0, FIRST_LEAD_NS);
+        let mut mixed = 0;
+        let mut lead_ns = FIRST_LEAD_NS;
         while mixed < ROUNDS {
             let [a, b, c, d] = &clients;
             let all =

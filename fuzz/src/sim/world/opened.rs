@@ -162,14 +162,15 @@ pub(super) fn open(
         })
         .collect();
     let mut port = || engine.ports.pop().expect("four more than fronts");
-    let (port, ports) = (port(), (port(), port(), port()));
+    let of_registrar = port();
+    let ports = (port(), port(), port());
     Opened {
         incarnation: engine.incarnation,
         runners: engine.runners,
         facts: twins.iter().map(|twin| Facts::of(&twin.shard)).collect(),
         twins,
         server: Server::new(engine.ports, engine.incarnation, last_connection),
-        registrar: RegistrarThread::new(engine.registrar, port, engine.catalog, engine.now),
+        registrar: RegistrarThread::new(engine.registrar, of_registrar, engine.catalog, engine.now),
         planners: engine.planners,
         unkept: engine.groups,
         views: engine.views,

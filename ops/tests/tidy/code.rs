@@ -1,0 +1,149 @@
+//! Habits of code: values that travel together are a struct, errors are types, pages stay short.
+
+use std::collections::BTreeMap;
+use std::fs;
+
+use super::{none, root, sources};
+
+/// Files with results whose error is a text, and how many lines have one: this list only shrinks.
+const TEXT_ERRORS: &[(&str, usize)] = &[
+    ("bench-harness/src/contention/cell.rs", 1),
+    ("bench-harness/src/engine/floor.rs", 2),
+    ("bench-harness/src/engine/floor_driver.rs", 1),
+    ("bench-harness/src/engine/rows.rs", 1),
+    ("core/src/index/mod.rs", 2),
+    ("core/src/index/order.rs", 1),
+    ("core/src/index/ordinal.rs", 1),
+    ("core/src/index/plane.rs", 1),
+    ("core/src/index/tree_check.rs", 1),
+    ("core/src/resource/gpu.rs", 1),
+    ("core/src/resource/units.rs", 2),
+    ("core/src/shard/adoption.rs", 1),
+    ("core/src/shard/audit.rs", 8),
+    ("core/src/shard/bundles.rs", 1),
+    ("core/src/shard/claims.rs", 1),
+    ("core/src/shard/cost.rs", 1),
+    ("core/src/shard/health.rs", 1),
+    ("core/src/shard/label_index.rs", 1),
+    ("core/src/shard/ledger.rs", 1),
+    ("core/src/shard/put_off.rs", 1),
+    ("core/src/shard/rank_parts.rs", 1),
+    ("core/src/shard/ranked.rs", 1),
+    ("core/src/shard/rankings.rs", 3),
+    ("core/src/shard/releasing.rs", 1),
+    ("core/src/shard/replica.rs", 1),
+    ("core/src/shard/reservations.rs", 2),
+    ("core/src/shard/selectors.rs", 3),
+    ("core/src/shard/shapes.rs", 1),
+    ("core/src/shard/statements.rs", 1),
+    ("core/src/shard/totals.rs", 1),
+    ("core/src/shard/views.rs", 1),
+    ("core/src/shard/waiting.rs", 1),
+    ("fuzz/src/codec.rs", 9),
+    ("fuzz/src/index_ops.rs", 5),
+    ("fuzz/src/oracle/linear_books.rs", 4),
+    ("fuzz/src/oracle/linear_granularity.rs", 1),
+    ("fuzz/src/oracle/linear_reservations.rs", 3),
+    ("fuzz/src/oracle/linear_shard.rs", 9),
+    ("fuzz/src/oracle/linear_statements.rs", 4),
+    ("fuzz/src/oracle/linear_view.rs", 3),
+    ("fuzz/src/oracle/linear_waiting.rs", 4),
+    ("fuzz/src/shard_ops.rs", 4),
+    ("fuzz/src/shard_ops/follow.rs", 2),
+    ("fuzz/src/shard_ops/reservations.rs", 1),
+    ("fuzz/src/shard_ops/views.rs", 4),
+    ("fuzz/src/sim/checkers/mod.rs", 2),
+    ("fuzz/src/sim/checkers/statements.rs", 1),
+    ("fuzz/src/sim/follower.rs", 1),
+    ("fuzz/src/sim/gangs/answers.rs", 1),
+    ("fuzz/src/sim/world.rs", 3),
+    ("fuzz/src/sim/world/planning.rs", 2),
+    ("fuzz/src/sim/world/watch.rs", 1),
+    ("fuzz/src/statement_ops.rs", 5),
+    ("net/src/codec/frame.rs", 1),
+    ("ops/src/cli/group.rs", 2),
+    ("ops/src/cli/node.rs", 1),
+    ("ops/src/cli/place.rs", 3),
+    ("ops/src/cli/statement_file.rs", 15),
+    ("ops/src/cli/watch.rs", 1),
+    ("ops/src/config/index.rs", 1),
+    ("ops/src/config/mod.rs", 1),
+    ("ops/src/config/raw.rs", 1),
+    ("ops/src/daemon/consistency.rs", 8),
+    ("ops/src/daemon/group_record.rs", 8),
+    ("ops/src/daemon/life_record.rs", 2),
+    ("ops/src/daemon/record.rs", 10),
+    ("ops/src/daemon/reservation_record.rs", 2),
+    ("ops/src/daemon/statement_consistency.rs", 2),
+    ("ops/src/daemon/statement_record.rs", 2),
+    ("ops/src/metrics.rs", 1),
+    ("ops/src/typical_pods.rs", 1),
+];
+
+/// Pages with the largest number of lines.
+const PAGES: [(&str, usize); 2] = [("README.md", 150), ("ARCHITECTURE.md", 250)];
+
+/// Returns whether a line binds several values of a tuple that it writes out.
+fn binds_a_tuple(code: &str) -> bool {
+    let Some((names, values)) =
+        code.trim_start().strip_prefix("let (").and_then(|rest| rest.split_once(") = ("))
+    else {
+        return false;
+    };
+    // Of a tuple, the parenthesis closes at the end of the statement.
+    let names_only = names.chars().all(|c| c.is_alphanumeric() || "_, ".contains(c));
+    names_only && values.ends_with(");") && values.contains(", ")
+}
+
+#[test]
+fn unrelated_values_are_bound_one_by_one() {
+    let mut faults = Vec::new();
+    for source in sources() {
+        for (number, code) in source.code().filter(|(_, code)| binds_a_tuple(code)) {
+            faults.push(format!(
+                "{}:{number}: bind each value by a `let` of its own, or make a struct: {}",
+                source.path,
+                code.trim()
+            ));
+        }
+    }
+    none(&faults);
+    assert!(binds_a_tuple("    let (a, b) = (f(x), y);"));
+    assert!(!binds_a_tuple("    let (a, b) = (0..9).map(f).unzip();"));
+}
+
+#[test]
+fn errors_are_types() {
+    let mut known: BTreeMap<&str, usize> = TEXT_ERRORS.iter().copied().collect();
+    let mut faults = Vec::new();
+    for source in sources().iter().filter(|source| source.path.contains("/src/")) {
+        let count =
+            source.code().filter(|(_, code)| code.contains(", String>") && code.contains("Result<")).count();
+        let limit = known.remove(source.path.as_str()).unwrap_or(0);
+        if count > limit {
+            faults.push(format!(
+                "{}: {count} results have a text as their error, {limit} are known: make the error a type",
+                source.path
+            ));
+        } else if count < limit {
+            faults.push(format!(
+                "{}: {count} results have a text as their error: write {count} in TEXT_ERRORS",
+                source.path
+            ));
+        }
+    }
+    faults.extend(known.keys().map(|path| format!("{path}: is gone: take it out of TEXT_ERRORS")));
+    none(&faults);
+}
+
+#[test]
+fn pages_for_newcomers_are_short() {
+    let mut faults = Vec::new();
+    for (page, most) in PAGES {
+        let lines = fs::read_to_string(root().join(page)).expect("a page").lines().count();
+        if lines > most {
+            faults.push(format!("{page}: has {lines} lines, {most} are allowed: move parts to docs/"));
+        }
+    }
+    none(&faults);
+}

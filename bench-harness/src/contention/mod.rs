@@ -89,7 +89,7 @@ pub struct Row {
 
 /// Returns the name of a conflict detection in rows.
 #[must_use]
-pub fn granularity_name(conflict_detection: ConflictDetection) -> &'static str {
+pub fn detection_name(conflict_detection: ConflictDetection) -> &'static str {
     match conflict_detection {
         ConflictDetection::Fine => "fine",
         ConflictDetection::Coarse => "coarse",

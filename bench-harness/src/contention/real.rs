@@ -24,7 +24,7 @@ use wharf_core::state::StoreState;
 use wharf_core::statement::ConflictDetection;
 
 use super::cell::task;
-use super::{Settings, granularity_name};
+use super::{Settings, detection_name};
 use crate::target::ReplayClock;
 
 /// Groups that each planner has in flight.
@@ -92,7 +92,7 @@ pub fn run(
     let per_group = |count: u64| count as f64 / made.groups.max(1) as f64;
     Ok(RealRow {
         planners,
-        conflict_detection: granularity_name(conflict_detection),
+        conflict_detection: detection_name(conflict_detection),
         shards: settings.shards,
         conflict_fraction: per_group(metrics.conflicted),
         wasted_fraction: (metrics.operations - metrics.granted) as f64 / metrics.operations.max(1) as f64,

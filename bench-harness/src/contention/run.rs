@@ -10,7 +10,7 @@ use wharf_core::statement::{Allocate, CommitMode, Operation};
 use wharf_core::time::Time;
 
 use super::cell::{Cell, Placed, Terms, replica, task};
-use super::{Point, Row, Settings, granularity_name, mode_name};
+use super::{Point, Row, Settings, detection_name, mode_name};
 
 /// After this number of attempts a job is given up, as in Omega's simulation.
 pub const ATTEMPTS_MAX: u32 = 1000;
@@ -196,7 +196,7 @@ impl Run {
         let busy = sums.busy_ns + begun;
         Row {
             planners,
-            conflict_detection: granularity_name(conflict_detection),
+            conflict_detection: detection_name(conflict_detection),
             mode: mode_name(mode),
             decision_ms,
             task_ms,

@@ -135,7 +135,7 @@ pub const SECTIONS: &[Section] = &[
         quick: "",
         columns: &[
             column("planners", "/planners", Count),
-            column("conflict detection", "/granularity", Plain),
+            column("conflict detection", "/conflict_detection", Plain),
             column("mode", "/mode", Plain),
             column("conflict fraction", "/conflict_fraction", Decimals(3)),
             column("wasted", "/wasted_fraction", Decimals(3)),
@@ -156,5 +156,25 @@ pub const SECTIONS: &[Section] = &[
         ],
         quick: "",
         columns: REPLAY,
+    },
+    Section {
+        name: "replay-policies",
+        commands: &[
+            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy best-fit",
+            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy least-fit",
+            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy random",
+            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy hybrid",
+            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy fgd",
+            "replay --nodes ../shared/data/openb/fgd_seed42_nodes.csv --pods ../shared/data/openb/fgd_seed42_pods.csv --report-at 95,120 --policy least-stranded",
+        ],
+        quick: "",
+        columns: &[
+            column("policy", "/policy", Plain),
+            column("GPUs allocated at 95 %", "/loads/0/gpu_allocated_percent", Decimals(2)),
+            column("GPUs allocated at 120 %", "/loads/1/gpu_allocated_percent", Decimals(2)),
+            column("decisions/s", "/placements_per_second", Count),
+            column("p50 µs", "/latency_ns/p50", Microseconds),
+            column("p99 µs", "/latency_ns/p99", Microseconds),
+        ],
     },
 ];

@@ -2,6 +2,7 @@
 
 use std::collections::BTreeMap;
 use std::fs;
+use std::process::Command;
 
 use super::{none, root, sources};
 
@@ -143,6 +144,37 @@ fn pages_for_newcomers_are_short() {
         let lines = fs::read_to_string(root().join(page)).expect("a page").lines().count();
         if lines > most {
             faults.push(format!("{page}: has {lines} lines, {most} are allowed: move parts to docs/"));
+        }
+    }
+    none(&faults);
+}
+
+/// The commit after which messages are checked.
+const MESSAGES_SINCE: &str = "52b7805";
+/// The largest number of letters of a commit's subject.
+const SUBJECT_MAX: usize = 72;
+
+#[test]
+fn commits_say_what_and_why() {
+    let range = format!("{MESSAGES_SINCE}..HEAD");
+    let log = Command::new("git")
+        .current_dir(root())
+        .args(["log", "--no-merges", "--format=%h%x1f%s%x1f%b%x1e", &range])
+        .output();
+    let Some(log) = log.ok().filter(|log| log.status.success()) else {
+        eprintln!("skipped: there is no history of commits here");
+        return;
+    };
+    let log = String::from_utf8(log.stdout).expect("messages are text");
+    let mut faults = Vec::new();
+    for commit in log.split('\x1e').map(str::trim).filter(|commit| !commit.is_empty()) {
+        let mut parts = commit.split('\x1f');
+        let [id, subject, body] = [(); 3].map(|()| parts.next().unwrap_or_default());
+        if subject.chars().count() > SUBJECT_MAX {
+            faults.push(format!("{id}: the subject has more than {SUBJECT_MAX} letters: {subject}"));
+        }
+        if body.trim().is_empty() {
+            faults.push(format!("{id}: the message has no body that says why: {subject}"));
         }
     }
     none(&faults);

@@ -2,6 +2,7 @@
 //!
 //! One program, so that it is linked once. The loom models are separate programs: they need a build of their own.
 
+mod adoptions;
 mod allocations_per_node;
 mod bundles_end;
 mod by_hand;

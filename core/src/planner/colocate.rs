@@ -193,3 +193,34 @@ impl Replicas {
         true
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_bed::{cores, items_of, node_of};
+    use super::*;
+
+    #[test]
+    fn units_are_reserved_whole_where_bundles_share_a_node() {
+        let nic = ResourceId::new(0, false);
+        let npu = ResourceId::new(1, true);
+        let custom_of = |milli: [u32; 2]| {
+            let amounts = [nic, npu].into_iter().zip(milli.map(Amount::from_milli)).collect();
+            Demand::canonical_custom(amounts).expect("different kinds")
+        };
+        let asking = |milli| {
+            let mut request = cores(1);
+            request.demand.custom = custom_of(milli);
+            request
+        };
+        let items = items_of([asking([500, 600]), asking([700, 2000]), asking([0, 300])]);
+        let of = |items, npus: u32| {
+            let spec = NodeSpec { custom: custom_of([9000, 1000 * npus]), ..node_of(8, &[]) };
+            reserved_demand(items, 0, &spec).expect("amounts of few bundles have a sum")
+        };
+        // A part of a unit may go on any of them, so each is reserved whole; nobody has more than there are.
+        assert_eq!(of(&items, 5).custom, custom_of([1200, 4000]));
+        assert_eq!(of(&items, 3).custom, custom_of([1200, 3000]));
+        assert_eq!(of(&items, 5).cpu, Amount::whole(3));
+        assert_eq!(of(&items[..1], 5), items[0].request.demand, "one alone is reserved for as it asks");
+    }
+}

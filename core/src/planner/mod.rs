@@ -28,6 +28,8 @@ mod runner;
 mod state;
 mod strategy;
 mod submit;
+#[cfg(test)]
+mod test_bed;
 mod ticket;
 mod topology;
 mod used;

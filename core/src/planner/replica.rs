@@ -357,3 +357,49 @@ fn same_shape(newest: &View, before: &View, slot: Slot) -> bool {
     };
     same_spec && state(newest) == state(before)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_bed::{Bed, cores, node_of};
+    use crate::node::{LifeEvent, NodeState};
+    use crate::resource::Amount;
+    use crate::shard::Command;
+
+    #[test]
+    fn news_name_nodes_that_stop_taking_work_and_none_that_begin() {
+        let mut bed = Bed::new(1);
+        let node = bed.add(0, node_of(4, &[]), true);
+        assert!(bed.sync().first);
+        let mut told = |command| {
+            bed.step(0, command);
+            bed.sync().stopped
+        };
+        assert_eq!(told(Command::Life(node, LifeEvent::Beat)), []);
+        let drains = told(Command::Life(node, LifeEvent::Drain));
+        assert_eq!(drains, [(node, Some(NodeState::Draining))]);
+        assert_eq!(told(Command::Life(node, LifeEvent::Undrain)), []);
+        let lost = told(Command::Life(node, LifeEvent::Lose));
+        assert!(matches!(lost[..], [(of, Some(NodeState::Lost { .. }))] if of == node), "{lost:?}");
+        assert_eq!(told(Command::Life(node, LifeEvent::Beat)), []);
+        assert_eq!(told(Command::RemoveNode { node, force: true }), [(node, None)]);
+    }
+
+    #[test]
+    fn what_is_granted_stays_taken_until_the_view_that_shows_it_and_no_longer() {
+        let mut bed = Bed::new(1);
+        let node = bed.add(0, node_of(8, &[]), false);
+        bed.sync();
+        let copy = &mut bed.replicas.copies[0];
+        let slot = copy.shard().slot_of(node).expect("it is there");
+        let (_, key) = copy.take_on(slot, &cores(2).demand).expect("it is free");
+        copy.follow(slot);
+        copy.granted(slot, key, copy.sequence() + 2);
+        // The next view shows a placement of others there. The one after it shows the grant.
+        for (cpu, left) in [(1, 8 - 1 - 2), (2, 8 - 1 - 2), (3, 8 - 1 - 2 - 3)] {
+            bed.step(0, Command::Place(cores(cpu)));
+            bed.sync();
+            let [free, ..] = bed.replicas.copies[0].shard().free_on(slot);
+            assert_eq!(free, Amount::whole(left).units(), "after {cpu} cores were placed");
+        }
+    }
+}

@@ -80,9 +80,10 @@ impl Replicas {
             if planned.is_ok() {
                 // The bundles taken first satisfy the rules without the later ones.
                 draft.taken.truncate(wanted.least.max(1));
+                // Copy for copy they are of the same shard, with slots of their own. Nothing is claimed here.
                 let here = |taken: PlannedBundle| {
-                    let (shard, slot) = self.locate(taken.node).expect("a node of the copies");
-                    PlannedBundle { shard, slot, key: 0, ..taken }
+                    let slot = self.copies[taken.shard].shard().slot_of(taken.node);
+                    PlannedBundle { slot: slot.expect("a node of the copy"), key: 0, ..taken }
                 };
                 return Some(draft.taken.into_iter().map(here).collect());
             }
@@ -235,7 +236,7 @@ fn all_of(spec: &NodeSpec) -> Demand {
 fn distinct(items: &[Item]) -> Vec<Arc<PlacementRequest>> {
     let mut requests: Vec<Arc<PlacementRequest>> = Vec::new();
     for Item { request, .. } in items {
-        if !requests.iter().any(|known| Arc::ptr_eq(known, request) || known == request) {
+        if !requests.contains(request) {
             requests.push(Arc::clone(request));
         }
     }
@@ -248,5 +249,33 @@ fn first_choice(wanted: &Wanted, own: &[Own]) -> usize {
     match wanted.strategy {
         Strategy::Pack | Strategy::StrictPack if !wanted.topology.as_ref().is_some_and(prefers) => 1,
         _ => wanted.items.len() + own.len(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::test_bed::{Bed, cores, items_of, node_of, wanted_of};
+    use super::*;
+
+    #[test]
+    fn a_plan_that_ignores_others_names_nodes_where_the_copies_have_them_and_no_claims() {
+        let mut bed = Bed::new(2);
+        for shard in [0, 1] {
+            // Too small: a node that is passed over has a slot before those that are chosen.
+            bed.add(shard, node_of(1, &[]), false);
+            for _ in 0..2 {
+                bed.add(shard, node_of(8, &[]), false);
+                bed.step(shard, Command::Place(cores(8)));
+            }
+        }
+        bed.sync();
+        let wanted = wanted_of(Strategy::StrictSpread, items_of([cores(4), cores(4), cores(4), cores(4)]));
+        let planned = bed.replicas.plan_ignoring_others(&wanted, &[], 0, 1 << 20).expect("were they free");
+        assert_eq!(planned.len(), 4);
+        for taken in planned {
+            assert_eq!(bed.replicas.locate(taken.node), Some((taken.shard, taken.slot)));
+            // Keys of claims begin with 1: what is lost or granted later is no claim of others.
+            assert_eq!(taken.key, 0);
+        }
     }
 }

@@ -106,3 +106,22 @@ impl Meter {
         self.spent() >= self.limit.get()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Worked out by hand from what it says of itself.
+    #[test]
+    fn the_most_of_a_round_is_its_own_units_and_what_six_shares_go_beyond_them() {
+        let budget = PlannerBudget { round: 1000, search: 100, proof: 10 };
+        let of_search = 3 * (100 + 8 * 10 + 2 * 4);
+        // Forty edges, squared.
+        let of_proof = 10 + 8 * 10 + 1600 / LOOKS_PER_UNIT;
+        assert_eq!(budget.most_per_round(10, 4), 1000 + 6 * (of_search + of_proof));
+        // A flow that would cost more than the bound is not computed for any number of edges.
+        let of_proof = 10 + 8 * 10_000 + PROOF_FLOW_MAX as u64 / LOOKS_PER_UNIT;
+        let of_search = 3 * (100 + 8 * 10_000 + 2 * 1000);
+        assert_eq!(budget.most_per_round(10_000, 1000), 1000 + 6 * (of_search + of_proof));
+    }
+}

@@ -137,32 +137,30 @@ fn choose(
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+
     use crate::ids::{Incarnation, NodeId, Ordinal, PartitionId, ShardId};
     use crate::index::Geometry;
-    use crate::node::{Labels, NodeRegistration, NodeSpec, Taints};
+    use crate::limits::CANDIDATE_WALK_MAX;
+    use crate::node::{Labels, NodeRegistration, NodeSpec, Operator, Selector, Taints, Term};
     use crate::request::{PlacementRequest, Policy};
     use crate::resource::{Amount, Demand, GpuRequest};
     use crate::shard::{Command, Home, HybridSettings, Outcome, Park, Shard, ShardConfig, WaitToken};
     use crate::time::Time;
 
-    /// A waiting request whose capacity is taken repeatedly before it is tried.
-    #[test]
-    fn a_request_that_waits_is_counted_once_however_often_it_is_tried() {
-        let mut shard = Shard::new(ShardConfig {
+    fn lone() -> Shard {
+        Shard::new(ShardConfig {
             shard: ShardId(0),
             incarnation: Incarnation(1),
             partitions: vec![PartitionId(0)],
             geometry: Geometry::default(),
             seed: 0,
             hybrid: HybridSettings::default(),
-        });
-        let mut step = |command| {
-            let mut outcomes = Vec::new();
-            shard.step([command], Time(0), &mut outcomes);
-            let woken: Vec<WaitToken> = shard.drain_woken().collect();
-            (outcomes.remove(0), woken, shard.fragmentation.arrivals())
-        };
-        let spec = NodeSpec {
+        })
+    }
+
+    fn spec() -> NodeSpec {
+        NodeSpec {
             name: "n".into(),
             identity: None,
             cpu: Amount::whole(8),
@@ -171,15 +169,33 @@ mod tests {
             custom: None,
             labels: Labels::default(),
             taints: Taints::default(),
-        };
-        let id = NodeId(1);
-        let ordinal = Ordinal(1);
+        }
+    }
+
+    fn node(number: u64, spec: NodeSpec) -> Command {
+        let id = NodeId(number);
+        let ordinal = Ordinal(number);
         let partition = PartitionId(0);
-        step(Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec, agent: None })));
-        let request = |policy| {
-            let demand = Demand { cpu: Amount::whole(1), gpu: GpuRequest::Whole(1), ..Demand::default() };
-            PlacementRequest::new(demand, policy)
+        Command::AddNode(Box::new(NodeRegistration { id, ordinal, partition, spec, agent: None }))
+    }
+
+    /// A core and a device.
+    fn request(policy: Policy) -> PlacementRequest {
+        let demand = Demand { cpu: Amount::whole(1), gpu: GpuRequest::Whole(1), ..Demand::default() };
+        PlacementRequest::new(demand, policy)
+    }
+
+    /// A waiting request whose capacity is taken repeatedly before it is tried.
+    #[test]
+    fn a_request_that_waits_is_counted_once_however_often_it_is_tried() {
+        let mut shard = lone();
+        let mut step = |command| {
+            let mut outcomes = Vec::new();
+            shard.step([command], Time(0), &mut outcomes);
+            let woken: Vec<WaitToken> = shard.drain_woken().collect();
+            (outcomes.remove(0), woken, shard.fragmentation.arrivals())
         };
+        step(node(1, spec()));
         let (Outcome::Placed(mut held), ..) = step(Command::Place(request(Policy::Fgd))) else { panic!() };
         let token = WaitToken { port: 0, number: 1 };
         let request_waiting = request(Policy::Fgd);
@@ -207,5 +223,33 @@ mod tests {
         assert_eq!(arrivals, 2);
         let (.., arrivals) = step(Command::Place(request(Policy::Fgd)));
         assert_eq!(arrivals, 3, "what comes next counts again");
+    }
+
+    /// Too many to be rated one by one each time: they are looked for in the lists that are kept.
+    #[test]
+    fn of_many_nodes_that_a_selector_holds_few_are_looked_at() {
+        let mut shard = lone();
+        shard.set_typical_shapes(Arc::default());
+        let zone: (Arc<str>, Arc<str>) = ("zone".into(), "a".into());
+        for number in 1..=CANDIDATE_WALK_MAX as u64 {
+            let labels = Labels::new(vec![zone.clone()]).expect("one key");
+            shard.step([node(number, NodeSpec { labels, ..spec() })], Time(0), &mut Vec::new());
+        }
+        let term = Term { key: "zone".into(), operator: Operator::In, values: vec!["a".into()] };
+        let selector = Some(Arc::new(Selector::new(vec![term])));
+        let request = PlacementRequest { selector, ..request(Policy::Fgd) };
+        let mut place = || {
+            let before = shard.visits().nodes;
+            let mut outcomes = Vec::new();
+            shard.step([Command::Place(request.clone())], Time(0), &mut outcomes);
+            assert!(matches!(outcomes[0], Outcome::Placed(_)), "{outcomes:?}");
+            shard.visits().nodes - before
+        };
+        // The first one makes the list.
+        place();
+        for _ in 0..10 {
+            let looks = place();
+            assert!(looks <= 16, "{looks} looks among {CANDIDATE_WALK_MAX} nodes");
+        }
     }
 }

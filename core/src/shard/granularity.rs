@@ -166,6 +166,8 @@ impl Shard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::ids::{Incarnation, PartitionId, ShardId};
+    use crate::shard::{HybridSettings, ShardConfig};
 
     #[test]
     fn steps_are_such_that_usual_sizes_are_multiples() {
@@ -214,5 +216,29 @@ mod tests {
         assert_eq!(moves(&granularity), Some(vec![500]));
         granularity.changes = 4;
         assert_eq!(moves(&granularity), None, "fewer changes than half of the nodes");
+    }
+
+    #[test]
+    fn a_granularity_that_can_be_none_is_not_gone_on_with() {
+        let mut shard = Shard::new(ShardConfig {
+            shard: ShardId(0),
+            incarnation: Incarnation(1),
+            partitions: vec![PartitionId(0)],
+            geometry: Geometry::default().with_automatic(&[Dimension::Cpu]),
+            seed: 0,
+            hybrid: HybridSettings::default(),
+        });
+        let configured = shard.granularity_state().expect("one is automatic");
+        let with = |theta: i64| {
+            let mut thetas = configured.thetas.clone();
+            thetas[0] = theta;
+            GranularityState { thetas, changes: 7 }
+        };
+        for theta in [0, -1] {
+            shard.resume_granularity(&with(theta));
+            assert_eq!(shard.granularity_state().as_ref(), Some(&configured), "{theta}");
+        }
+        shard.resume_granularity(&with(1));
+        assert_eq!(shard.granularity_state(), Some(with(1)));
     }
 }

@@ -311,4 +311,33 @@ mod tests {
         assert!(places.iter().all(|&ids| ids <= 20), "{:?}", places.iter().max());
         assert!(tags.iter().all(|&ids| (64..=256).contains(&ids)), "{tags:?}");
     }
+
+    /// What is far above the low bits, too: starts that are very far from each other.
+    #[test]
+    fn places_and_tags_depend_on_every_bit_of_an_id() {
+        let ids: Vec<AllocationId> = (1..=64u16)
+            .map(|number| AllocationId {
+                incarnation: Incarnation(u32::from(number) * 5 % 97),
+                partition: PartitionId(number),
+                sequence: u64::from(number) * 1000,
+            })
+            .collect();
+        let check = |name: &str, bits: u32, flip: fn(AllocationId, u32) -> AllocationId| {
+            for bit in 0..bits {
+                let differences = || ids.iter().map(|&id| hash(id) ^ hash(flip(id, bit)));
+                let places = differences().filter(|differs| differs & 0xFFF != 0).count();
+                let tags = differences().filter(|differs| differs >> 57 != 0).count();
+                assert!(places >= 56 && tags >= 56, "{name}, bit {bit}: {places} and {tags} of 64");
+            }
+        };
+        check("start", 32, |id, bit| AllocationId {
+            incarnation: Incarnation(id.incarnation.0 ^ 1 << bit),
+            ..id
+        });
+        check("partition", 16, |id, bit| AllocationId {
+            partition: PartitionId(id.partition.0 ^ 1 << bit),
+            ..id
+        });
+        check("sequence", 64, |id, bit| AllocationId { sequence: id.sequence ^ 1 << bit, ..id });
+    }
 }

@@ -298,3 +298,67 @@ impl SelectorSets {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ids::{Incarnation, Ordinal, PartitionId, ShardId};
+    use crate::index::Geometry;
+    use crate::node::{NodeRegistration, NodeSpec, Operator, Taints, Term};
+    use crate::resource::Amount;
+    use crate::shard::{Command, HybridSettings, ShardConfig};
+    use crate::time::Time;
+
+    /// A shard of three nodes, which keeps a set of all of them.
+    fn shard() -> Shard {
+        let mut shard = Shard::new(ShardConfig {
+            shard: ShardId(0),
+            incarnation: Incarnation(1),
+            partitions: vec![PartitionId(0)],
+            geometry: Geometry::default(),
+            seed: 0,
+            hybrid: HybridSettings::default(),
+        });
+        for number in 1..=3 {
+            let spec = NodeSpec {
+                name: format!("n{number}").into(),
+                identity: None,
+                cpu: Amount::whole(8),
+                memory: Amount::whole(1024),
+                gpus: 0,
+                custom: None,
+                labels: Labels::new(vec![("zone".into(), "a".into())]).expect("one key"),
+                taints: Taints::default(),
+            };
+            let id = NodeId(number);
+            let ordinal = Ordinal(number);
+            let node = NodeRegistration { id, ordinal, partition: PartitionId(0), spec, agent: None };
+            shard.step([Command::AddNode(Box::new(node))], Time(0), &mut Vec::new());
+        }
+        let term = Term { key: "zone".into(), operator: Operator::Exists, values: Vec::new() };
+        shard.keep_selector(&Arc::new(Selector::new(vec![term])));
+        shard
+    }
+
+    #[test]
+    fn a_set_that_counts_other_nodes_than_there_are_is_told() {
+        let told = |damage: fn(&mut CandidateSet)| {
+            let mut shard = shard();
+            damage(&mut shard.selectors.sets[0]);
+            shard.selectors.check(&shard.nodes)
+        };
+        assert_eq!(told(|_| {}), Ok(()));
+        let damages: [fn(&mut CandidateSet); 4] = [
+            // A member that is no node, in the bits alone and in the list alone.
+            |set| assert!(set.bits.set(40, true)),
+            |set| set.few.as_mut().expect("they are few").push(40),
+            // A member that the list has not, and few members without a list.
+            |set| assert!(set.few.as_mut().expect("they are few").pop().is_some()),
+            |set| set.few = None,
+        ];
+        for damage in damages {
+            let message = told(damage).expect_err("the set is damaged");
+            assert!(message.contains("counts"), "{message}");
+        }
+    }
+}

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use crate::by_hand::{add_node, ask, check_all, lone_node, lone_shard, node_spec, open};
 use wharf_core::ids::{NodeId, Ordinal};
+use wharf_core::limits::NAMED_WALK_MAX;
 use wharf_core::node::{Operator, Selector, Term};
 use wharf_core::request::{Explain, PlacementRequest, Policy, Refusal};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
@@ -175,4 +176,17 @@ fn a_command_that_costs_more_than_it_may_is_told() {
     assert!(check(&Command::Audit { number: 0 }, 32, 262).is_err());
     assert!(check(&Command::Status, 1, 0).is_err());
     assert_eq!(check(&Command::Export, 1 << 40, 1 << 40), Ok(()));
+}
+
+#[test]
+fn a_draw_among_many_names_counts_the_nodes_that_it_looks_at() {
+    let mut shard = shard_of(2 * NAMED_WALK_MAX as u64);
+    let candidates = Some((1..=NAMED_WALK_MAX as u64 + 1).map(NodeId).collect());
+    let nothing = PlacementRequest { policy: Policy::Random, candidates, ..cores(0) };
+    for _ in 0..10 {
+        let before = shard.visits().nodes;
+        let placed = run(&mut shard, Command::Place(nothing.clone())).0;
+        assert!(matches!(placed, Outcome::Placed(_)), "{placed:?}");
+        assert_eq!(shard.visits().nodes - before, 1, "each of them can take it");
+    }
 }

@@ -43,6 +43,7 @@ fn a_request_names_its_order_or_has_it_by_what_dominates() {
         vec![Dimension::Memory, Dimension::Cpu, Dimension::WholeGpus, Dimension::LargestGpuPart];
     let geometry = Geometry::default().with_orders(&[memory_first]).expect("each dimension once");
     let mut engine = open(StoreState::create(1), &EngineConfig { geometry, ..config(1) });
+    assert_eq!(engine.ports[0].order_count(), 2);
     let broad = add_node(&mut engine, sized("broad", 64, 65_536)).id;
     let deep = add_node(&mut engine, sized("deep", 16, 655_360)).id;
     let tiny =

@@ -42,6 +42,7 @@ fn strategies_hold_over_any_number_of_shards() {
         let apart = create(&mut engine, group_of(cores(2), 6, Strategy::StrictSpread)).expect("it fits");
         assert_eq!(nodes_of(&apart).len(), 6);
         assert_eq!(live_allocations(&mut engine), 8 + 3 + 5 + 6);
+        assert_eq!(engine.planners[0].planner().group_count(), 4);
         check_all(&engine);
         for group in [packed, strict, spread, apart] {
             let count = u32::try_from(group.bundles.len()).expect("few");
@@ -51,6 +52,7 @@ fn strategies_hold_over_any_number_of_shards() {
             assert!(matches!(reply, PlanReply::Rejected(PlanRejection::UnknownGroup(_))), "{reply:?}");
         }
         assert_eq!(live_allocations(&mut engine), 0);
+        assert_eq!(engine.planners[0].planner().group_count(), 0);
     }
 }
 

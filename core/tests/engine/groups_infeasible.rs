@@ -199,6 +199,18 @@ fn rules_over_a_label_are_infeasible_by_what_its_values_could_hold() {
     assert_eq!(soft, GroupRefusalReason::TooFewPlaces { bundles: 4, most: 3 });
 }
 
+/// The sum of what a zone has would do for five, and no node of it holds more than one.
+#[test]
+fn what_a_value_holds_is_the_least_of_all_bounds() {
+    let mut engine = engine(1, 1);
+    zoned(&mut engine, &[("a", 5), ("a", 5), ("a", 5), ("b", 5), ("b", 5), ("b", 4)]);
+    let rule = Spreading::Pack { strict: true };
+    let value = never(&mut engine, ruled("zone", rule, group_of(cores(3), 6, Strategy::Pack)));
+    let key: Arc<str> = "zone".into();
+    let a: Arc<str> = "a".into();
+    assert_eq!(value, GroupRefusalReason::ValueTooSmall { key, value: a, most: 3, bundles: 6 });
+}
+
 /// A zone whose nodes take no work now may return. Its absence proves nothing.
 #[test]
 fn nodes_that_take_no_work_now_could_hold_bundles() {

@@ -4,6 +4,7 @@
 //! They are one program, so that it is linked once. The loom models are separate programs, because they need
 //! their own build.
 
+mod adoptions;
 mod allocations_per_node;
 mod bundles_end;
 mod by_hand;

@@ -3,12 +3,12 @@
 
 use std::sync::Arc;
 
-use crate::by_hand::{add_node, ask, check_all, cores, export, node_spec, open};
+use crate::by_hand::{add_node, ask, check_all, cores, export, node_spec, open, remove_node};
 use wharf_core::engine::Engine;
 use wharf_core::index::Mark;
 use wharf_core::limits::CANDIDATE_WALK_MAX;
 use wharf_core::node::{Labels, LifeEvent, NodeRegistration, NodeSpec, Operator, Selector, Term};
-use wharf_core::request::{PlacementRequest, Policy};
+use wharf_core::request::{PlacementRequest, Policy, Preferences, RankRules};
 use wharf_core::rng::Rng;
 use wharf_core::router::{PortReply, PortRequest};
 use wharf_core::shard::Command;
@@ -73,5 +73,39 @@ fn marks_change_no_answer() {
             assert_eq!(place(&mut engine, &request), place(&mut twin, &request), "round {round}");
         }
         check_all(&twin);
+    }
+}
+
+fn in_zone(zone: &str) -> Arc<Selector> {
+    let term = Term { key: "zone".into(), operator: Operator::In, values: vec![zone.into()] };
+    Arc::new(Selector::new(vec![term]))
+}
+
+/// Nodes of one rank have a mark while they are many; when the last of them goes, so does the mark.
+#[test]
+fn a_rank_of_which_all_nodes_go_gives_its_mark_back() {
+    let mut engine = open(StoreState::create(1), 1, 1);
+    let add = |engine: &mut Engine, zone: &str, from: u64| -> Vec<NodeRegistration> {
+        let node = |number| {
+            let labels = Labels::new(vec![("zone".into(), zone.into())]).expect("one key");
+            add_node(engine, NodeSpec { labels, ..node_spec(&format!("{zone}{number}"), 8, 0) })
+        };
+        (from..from + CANDIDATE_WALK_MAX as u64 + 10).map(node).collect()
+    };
+    let rules = RankRules::new(vec![in_zone("b")], Vec::new(), Vec::new()).expect("one fallback");
+    let preferences = Preferences { rules: Some(Arc::new(rules)), ..Preferences::default() };
+    let preferences = Some(Arc::new(preferences));
+    let request = PlacementRequest { selector: Some(in_zone("a")), preferences, ..cores(8) };
+    let others = add(&mut engine, "b", 0);
+    for round in 0..3 {
+        let first = add(&mut engine, "a", 1000 * round);
+        let of = |nodes: &[NodeRegistration], placed| nodes.iter().any(|node| Some(node.id) == placed);
+        assert!(of(&first, place(&mut engine, &request)), "round {round}");
+        check_all(&engine);
+        for node in &first {
+            remove_node(&mut engine, node);
+        }
+        assert!(of(&others, place(&mut engine, &request)), "round {round}");
+        check_all(&engine);
     }
 }

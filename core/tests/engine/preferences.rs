@@ -63,6 +63,18 @@ fn no_shard_falls_back_while_another_has_what_was_asked() {
 }
 
 #[test]
+fn a_shard_alone_is_asked_once_with_all_selectors() {
+    let mut engine = open(StoreState::create(8), 1, 1);
+    let mut spec = node_spec("n", 4, 0);
+    spec.labels = Labels::new(vec![("zone".into(), "c".into())]).expect("one key");
+    add_node(&mut engine, spec);
+    let request = with_fallbacks(4, "a", &["b", "c"]);
+    assert_eq!(place(&mut engine, &request).map(|placed| placed.alternative), Some(2));
+    assert!(place(&mut engine, &request).is_none());
+    assert_eq!(engine.ports[0].spilled(), 0);
+}
+
+#[test]
 fn a_refusal_counts_what_no_selector_holds_and_what_is_tainted() {
     let (mut engine, _) = zoned(&["a", "b", "b", "d"]);
     let mut tainted = node_spec("tainted", 4, 0);

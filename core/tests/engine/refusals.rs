@@ -8,8 +8,8 @@ use wharf_core::engine::Engine;
 use wharf_core::executor::Unobserved;
 use wharf_core::ids::{AllocationId, Ordinal};
 use wharf_core::limits::REFUSAL_RETRIES_MAX;
-use wharf_core::node::{NodeState, TaintEffect};
-use wharf_core::request::{Explain, PlacementRequest, Policy};
+use wharf_core::node::{LifeEvent, NodeState, TaintEffect};
+use wharf_core::request::{Check, Explain, PlacementRequest, Policy};
 use wharf_core::resource::{Amount, Demand, GpuRequest};
 use wharf_core::router::{PortReply, PortRequest, Verdict};
 use wharf_core::shard::{Command, NodeView, Outcome};
@@ -228,4 +228,21 @@ fn no_request_is_refused_while_any_node_could_hold_it() {
     assert!(refused > 50, "{refused} refusals");
     assert!(settle(&mut engine).is_empty());
     check_all(&engine);
+}
+
+#[test]
+fn a_refusal_counts_nodes_that_take_no_work_and_nodes_that_are_short() {
+    let mut engine = open(StoreState::create(1), 1, 1);
+    for number in 0..5 {
+        let node = add_node(&mut engine, node_spec(&format!("n{number}"), 4, 0));
+        if number < 3 {
+            let drain = Command::Life(node.id, LifeEvent::Drain);
+            ask(&mut engine, PortRequest::Partition(node.partition, drain));
+        }
+    }
+    let PortReply::Refused(_, refusal) = ask(&mut engine, PortRequest::Place(cores(5))) else {
+        panic!("no node has five cores");
+    };
+    let counts: Vec<_> = refusal.checks.iter().map(|(&check, short)| (check, short.nodes)).collect();
+    assert_eq!(counts, [(Check::NotReady, 3), (Check::Cpu, 2)], "{refusal:?}");
 }

@@ -281,3 +281,23 @@ fn a_status_looks_at_few_nodes_however_many_shapes_wait() {
         assert!(status(&mut shard).waiting.iter().all(|shape| !shape.feasible));
     }
 }
+
+/// Places that shapes have left are looked at, too: many of them are not looked at in one go.
+#[test]
+fn a_status_looks_at_few_places_however_many_shapes_have_gone() {
+    let (mut shard, _) = full();
+    let count = HOME_LOOKS_MAX + 1_000;
+    (0..count).for_each(|number| park(&mut shard, number, demand(1_001 + number, 1)));
+    for number in 0..count - 1 {
+        step(&mut shard, Command::Unpark(WaitToken { port: 0, number }));
+    }
+    go_on(&mut shard);
+    let before = shard.work().waiting_homes_looked_at;
+    assert_eq!(status(&mut shard).waiting.len(), 1);
+    let looks = shard.work().waiting_homes_looked_at - before;
+    assert!((HOME_LOOKS_MAX..=HOME_LOOKS_MAX + HOME_SEARCH_LOOKS_MAX + 2).contains(&looks), "{looks} looks");
+    assert!(shard.is_behind(), "the others are looked at later");
+    go_on(&mut shard);
+    let looks = shard.work().waiting_homes_looked_at - before;
+    assert!(looks >= count, "{looks} looks at {count} places");
+}

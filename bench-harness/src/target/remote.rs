@@ -17,9 +17,9 @@ use wharf_net::client::{Client, ClientError, Completion, Completions};
 use wharf_net::codec::decode_body;
 use wharf_net::convert::{node_body, policy_number};
 use wharf_net::protocol::{
-    DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodesRequest, OPERATOR_EXISTS, OPERATOR_GREATER,
-    OPERATOR_IN, OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceReply, PlaceRequest, Reason,
-    ReleaseReply, ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
+    AVOID_GPU_NO, DemandBody, EXPLAIN_BOUNDED, EXPLAIN_FULL, Kind, Name, NodesRequest, OPERATOR_EXISTS,
+    OPERATOR_GREATER, OPERATOR_IN, OPERATOR_LESS, OPERATOR_NOT_EXISTS, OPERATOR_NOT_IN, PlaceReply,
+    PlaceRequest, Reason, ReleaseReply, ReleaseRequest, SelectorTerm, StatusReply, StatusRequest,
 };
 
 use super::{Answer, BookSum, Books, Granted, Order, Reply, Target, TargetError};
@@ -176,6 +176,8 @@ fn place_request(request: &PlacementRequest) -> PlaceRequest {
             Explain::Bounded => EXPLAIN_BOUNDED,
             Explain::Full => EXPLAIN_FULL,
         },
+        // The policy alone decides, as in this process and in the linear scan.
+        avoid_gpu: AVOID_GPU_NO,
         ..PlaceRequest::default()
     }
 }

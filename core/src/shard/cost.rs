@@ -1,5 +1,5 @@
-//! The maximum cost of each command for a shard, as data. The table in ARCHITECTURE.md, section "What a command
-//! may cost", shows it, and the simulator enforces it for every command.
+//! The maximum cost of each command for a shard, as data. The table in ARCHITECTURE.md, section "Cost of a
+//! command", shows it, and the simulator enforces it for every command.
 //!
 //! The cost is what [`ShardWork`] counts: walks over nodes and allocations, not searches in the index.
 
@@ -155,14 +155,14 @@ impl Most {
             Self::Fixed(most) => most.to_string(),
             Self::RefusalPage => {
                 let page = pages.explain_nodes * EXPLAIN_SLOTS_PER_NODE;
-                format!("{page}, or the candidates that are named, {CANDIDATES_MAX} at most")
+                format!("{page}, or the named candidates, at most {CANDIDATES_MAX}")
             }
             Self::AuditPage => pages.audit_nodes.to_string(),
-            Self::Asked => format!("as many as are asked for, {NODES_PER_MESSAGE_MAX} at most"),
+            Self::Asked => format!("the number asked for, at most {NODES_PER_MESSAGE_MAX}"),
             Self::OfNode => "those of the node".to_owned(),
-            Self::Inside => "those inside the bundles that end".to_owned(),
+            Self::Inside => "those inside the ended bundles".to_owned(),
             Self::AuditPageAndNode => format!("{} and those of one node", pages.audit_allocations),
-            Self::Everything => "all: only a clean stop asks".to_owned(),
+            Self::Everything => "all, only at a clean stop".to_owned(),
         }
     }
 }

@@ -361,7 +361,13 @@ fn preferences_are_asked_for_on_the_command_line() {
     let place = |arguments: &[&str]| service.json(&[&["place", "--cpu", "1"][..], arguments].concat());
     let chosen = |arguments: &[&str]| place(arguments)["node"].as_str().expect("placed").to_owned();
     assert_eq!(chosen(&["--prefer", "zone in (b):10", "--prefer", "disk>500:3"]), "plain");
-    assert_eq!(chosen(&["--prefer", "zone in (b):2", "--prefer", "disk>500:3"]), "gpu");
+    let weights = ["--prefer", "zone in (b):2", "--prefer", "disk>500:3", "--avoid-gpu=false"];
+    assert_eq!(chosen(&weights), "gpu");
+    assert_eq!(
+        chosen(&weights[..4]),
+        "plain",
+        "nodes with GPUs are avoided by default, before weights count"
+    );
     assert_eq!(chosen(&["--avoid-gpu"]), "plain");
     assert_eq!(chosen(&["--avoid-gpu", "--tolerate", "team=ml", "--select", "zone=in(a,c)"]), "kept");
     let id = format!("n{}", node(&service, "plain")["id"]);
